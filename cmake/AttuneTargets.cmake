@@ -1,0 +1,38 @@
+# The few CMake functions that every directory uses.
+
+# attune_library(NAME SOURCES ... DEPENDS ...): an internal static library; includes are from the root.
+function(attune_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPENDS})
+  attune_warnings(${name})
+endfunction()
+
+function(attune_warnings name)
+  target_compile_options(${name} PRIVATE -Wall -Wextra $<$<BOOL:${ATTUNE_WERROR}>:-Werror>)
+endfunction()
+
+# attune_test(NAME LABEL label SOURCES ... DEPENDS ...): one GoogleTest binary, one ctest entry a test.
+function(attune_test name)
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE ATTUNE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  attune_warnings(${name})
+  gtest_discover_tests(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+endfunction()
+
+# attune_embed(OUTPUT file.cpp ACCESSOR name ROOT dir FILES ...): the files' bytes as a C++ table,
+#   std::span<const attune::EmbeddedFile> attune::name();   paths are relative to ROOT.
+function(attune_embed)
+  cmake_parse_arguments(ARG "" "OUTPUT;ACCESSOR;ROOT" "FILES" ${ARGN})
+  string(JOIN "|" files ${ARG_FILES})
+  add_custom_command(
+    OUTPUT ${ARG_OUTPUT}
+    COMMAND ${CMAKE_COMMAND} -D "FILES=${files}" -D ROOT=${ARG_ROOT} -D ACCESSOR=${ARG_ACCESSOR}
+            -D OUTPUT=${ARG_OUTPUT} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
+    DEPENDS ${ARG_FILES} ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
+    VERBATIM)
+endfunction()

@@ -1,0 +1,95 @@
+// The typed expression tree that a spec's `mask`, `score` and `sink` become. Everything downstream
+// (evaluator, intervals, emitters, oracle) reads this tree and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "generator/support/error.hpp"
+
+namespace attune::expr {
+
+enum class Type : std::uint8_t { kInt32, kFloat32, kBool };
+
+// Values that every kernel knows. kScore is the scaled product of one query and one key.
+enum class Variable : std::uint8_t {
+  kScore,
+  kBatch,    // b
+  kHead,     // h
+  kKvHead,   // h_kv
+  kQIdx,     // q_idx
+  kKvIdx,    // kv_idx
+  kQLen,     // q_len
+  kKvLen,    // kv_len
+};
+
+enum class Op : std::uint8_t {
+  // Leaves.
+  kInt,       // int_value
+  kFloat,     // float_value
+  kBool,      // int_value is 0 or 1
+  kVariable,  // variable
+  kScalar,    // a launch-time scalar; slot indexes Environment::scalars
+  kLoad,      // slot indexes Environment::tensors; args are the int32 indices, one a dim
+  // Unary.
+  kNegate, kNot, kToFloat, kAbs, kExp, kExp2, kLog, kLog2, kSqrt, kTanh, kSigmoid,
+  kFloor,  // float32 -> int32
+  // Binary. Arithmetic takes two int32 or two float32, kDivide two float32, the floor pair two
+  // int32; comparisons take two of one type and give bool.
+  kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kMin, kMax,
+  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kAnd, kOr,
+  // args: condition, then, otherwise.
+  kSelect,
+};
+
+struct Node;
+using Expr = std::shared_ptr<const Node>;
+
+// Immutable once built. Semantics, the same on every target: int32 wraps; x // 0 and x % 0 are 0;
+// floor division and modulo round towards minus infinity; kFloor saturates and takes NaN to 0;
+// a look-up's index is clamped into its dim.
+struct Node {
+  Op op;
+  Type type;
+  std::int64_t int_value = 0;
+  double float_value = 0;
+  Variable variable = Variable::kScore;
+  int slot = -1;
+  std::vector<Expr> args;
+  SourceSpan span;  // in the user's file, for messages
+};
+
+enum class TensorType : std::uint8_t { kInt32, kFloat32, kBool /* one byte */ };
+enum class Dim : std::uint8_t { kBatch, kHeads, kKvHeads, kQLen, kKvLen, kNumber };
+
+struct DimSize {
+  Dim dim = Dim::kNumber;
+  int number = 0;  // when kNumber
+  bool operator==(const DimSize&) const = default;
+};
+
+// A scalar whose value the spec gives is folded by the parser and never reaches the tree.
+struct ScalarDecl {
+  std::string name;
+  Type type = Type::kFloat32;
+  bool is_constant = false;
+  double value = 0;  // when is_constant
+};
+
+struct TensorDecl {
+  std::string name;
+  TensorType type = TensorType::kFloat32;
+  std::vector<DimSize> dims;
+  bool grad = false;
+};
+
+// The names an expression may use beside the variables, functions and named masks.
+// Scalar slots index `scalars`, constants included.
+struct Environment {
+  std::vector<ScalarDecl> scalars;
+  std::vector<TensorDecl> tensors;
+};
+
+}  // namespace attune::expr

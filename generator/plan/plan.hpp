@@ -1,0 +1,115 @@
+// A kernel plan: every choice that is the tuner's and not the user's. docs/plans.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "generator/spec/spec.hpp"
+#include "generator/support/result.hpp"
+
+namespace attune {
+
+enum class Family : std::uint8_t { kSm80, kSm90a, kCpu };
+std::string_view to_string(Family);
+
+// mma.sync + cp.async, FlashAttention-2's split-Q scheme.
+struct Sm80Plan {
+  int tile_q = 128;
+  int tile_kv = 64;
+  int stages = 2;  // K/V tiles in shared memory
+  int warps = 4;   // each takes tile_q / warps query rows, a multiple of 16
+  bool q_in_registers = false;
+  auto operator<=>(const Sm80Plan&) const = default;
+};
+
+// TMA + wgmma, warp-specialised.
+struct Sm90aPlan {
+  int warpgroups = 2;  // consumers, 64 query rows each
+  int tile_kv = 128;
+  int stages = 2;
+  bool ping_pong = true;       // consumers take turns on the tensor core
+  bool overlap_softmax = true; // softmax of tile j under the QK product of tile j+1
+  bool p_in_registers = true;
+  int cluster = 1;             // CTAs along q that share K and V by multicast
+  enum class Schedule : std::uint8_t { kSingle, kPersistent, kLongestFirst } schedule = Schedule::kPersistent;
+  int heads_per_group = 0;     // heads whose K and V stay in L2 together; 0: no grouping
+  bool frozen_max = true;
+  bool tma_store = true;
+  auto operator<=>(const Sm90aPlan&) const = default;
+};
+
+// Vector-extension C++ on the host's cores.
+struct CpuPlan {
+  int tile_q = 32;
+  int tile_kv = 128;
+  int unroll = 4;
+  int vector_bytes = 32;  // 32: AVX2, 64: AVX-512
+  auto operator<=>(const CpuPlan&) const = default;
+};
+
+struct KernelPlan {
+  Pass pass = Pass::kForward;
+  Target target = Target::kSm80;
+  std::variant<Sm80Plan, Sm90aPlan, CpuPlan> tile;
+  auto operator<=>(const KernelPlan&) const = default;
+  Family family() const { return static_cast<Family>(tile.index()); }
+};
+// "sm90a forward sm_90a w2 k128 s2 pp ov preg c1 persistent g0 frozen tma"; stable, round-trips.
+std::string to_string(const KernelPlan&);
+Result<KernelPlan> parse_plan(std::string_view text);
+
+// What the cost model and the resource check need to know of a device. Values are facts of the
+// device, never guesses; `device_facts(target)` gives a published part's for planning without one.
+struct DeviceFacts {
+  std::string name;
+  Target target = Target::kSm80;
+  int processor_count = 1;             // SMs, or cores
+  int shared_memory_per_block_bytes = 0;  // opt-in maximum
+  int shared_memory_per_processor_bytes = 0;
+  int registers_per_processor = 65536;
+  std::int64_t l2_bytes = 0;
+  std::int64_t memory_bytes = 0;
+  double clock_ghz = 1;
+  double matrix_tflops = 1;     // dense, the spec's dtype
+  double memory_gb_per_s = 1;
+};
+DeviceFacts device_facts(Target target);
+
+struct PlanResources {
+  int threads = 0;
+  int shared_memory_bytes = 0;
+  int registers_per_thread = 0;  // estimate
+};
+
+// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs nothing more.
+struct LaunchRecipe {
+  std::string symbol;  // att_sm90_fwd_bf16_d128_q128k176s2_<hash8>
+  int threads = 0;
+  int shared_memory_bytes = 0;  // dynamic
+  int tile_q = 0;               // query rows a work item
+  int tile_kv = 0;
+  int cluster = 1;
+  bool persistent = false;      // grid = SM count (times resident CTAs), else one CTA a work item
+  int ctas_per_processor = 1;   // when persistent
+  bool needs_tensor_maps = false;  // q, k, v, o as CUtensorMap kernel parameters after ForwardParams
+  bool needs_scheduler_counter = false;  // an int32 in the workspace, zeroed before each launch
+  bool needs_block_ranges = false;       // the tensor pre-pass, templates/kernels/block_ranges.cuh
+};
+
+// The families that can serve `spec` on `target`, best first; empty with a reason when none.
+Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target);
+// Every plan of the family that is legal and fits `device`; deterministic order.
+std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family, const DeviceFacts& device);
+// OK, or kUnsupported saying which limit the plan breaks.
+Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
+PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan);
+// Predicted time of one launch, microseconds.
+double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape, const DeviceFacts& device);
+// The cost model's choice over all families for the target.
+Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape, const DeviceFacts& device);
+LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
+
+}  // namespace attune

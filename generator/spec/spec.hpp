@@ -1,0 +1,69 @@
+// AttentionSpec: what a YAML spec says, validated. docs/spec.md describes the file format.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/expr/ast.hpp"
+#include "generator/support/result.hpp"
+
+namespace attune {
+
+enum class DType : std::uint8_t { kF16, kBf16, kF32, kFp8E4m3 };
+enum class Target : std::uint8_t { kSm80, kSm86, kSm89, kSm90a, kSm100, kSm120, kCpu };
+enum class Layout : std::uint8_t { kBshd, kBhsd };
+enum class Pass : std::uint8_t { kForward, kBackward };
+
+std::string_view to_string(DType);   // "bf16"
+std::string_view to_string(Target);  // "sm_90a"
+std::string_view to_string(Layout);
+std::string_view to_string(Pass);
+std::optional<Target> target_from_string(std::string_view);
+int element_bytes(DType);
+
+// The sizes of one attention problem. q_len, kv_len >= 1; heads is a multiple of kv_heads.
+struct ProblemShape {
+  std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1;
+  auto operator<=>(const ProblemShape&) const = default;
+};
+std::string to_string(const ProblemShape&);  // "batch=2,heads=32,kv_heads=8,q_len=8192,kv_len=8192"
+Result<ProblemShape> parse_shape(std::string_view text);
+
+// A number the spec fixes, or one the launch brings.
+struct Parameter {
+  bool at_launch = false;
+  double value = 0;  // when !at_launch
+  bool operator==(const Parameter&) const = default;
+};
+
+struct AttentionSpec {
+  std::string name;
+  DType dtype = DType::kBf16;
+  int head_dim_qk = 128;
+  int head_dim_v = 128;
+  std::vector<Target> targets;  // empty: the device that is there
+  Layout layout = Layout::kBshd;
+  expr::Environment environment;
+  expr::Expr mask;   // null: every key is live
+  expr::Expr score;  // null: the scaled product as it is
+  expr::Expr sink;   // null: none; else a logit per (b, h) that joins the softmax' denominator only
+  Parameter softmax_scale;  // "auto" is resolved to 1/sqrt(head_dim_qk)
+  Parameter dropout;        // probability of dropping, [0, 1)
+  std::vector<Pass> passes = {Pass::kForward};
+  std::vector<ProblemShape> tune_shapes;
+};
+
+// Parses and validates YAML text; `file` is for messages. Never throws or crashes on any bytes.
+Result<AttentionSpec> parse_spec(std::string_view yaml, std::string_view file);
+
+// The text that two specs share exactly when they mean the same kernel: name, targets, passes and
+// tune shapes left out, expressions in canonical form, constants folded.
+std::string canonical_text(const AttentionSpec& spec);
+
+// XXH3-128 of canonical_text, 32 lower-case hex digits.
+std::string spec_hash(const AttentionSpec& spec);
+
+}  // namespace attune

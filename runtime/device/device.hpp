@@ -1,0 +1,56 @@
+// What runs kernels: a CUDA device through the driver API, or this machine's cores.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "generator/plan/plan.hpp"
+#include "generator/support/result.hpp"
+#include "templates/params.h"
+
+namespace attune {
+
+// A CUstream; null: the default stream. Ignored by the CPU device, which runs at once.
+using StreamHandle = void*;
+
+// Code that is ready to launch on one device (one context). Immutable; launches are thread-safe.
+class LoadedKernel {
+ public:
+  virtual ~LoadedKernel() = default;
+  // Enqueues pre-passes and kernel: no allocation, no synchronisation. `workspace` is device memory of
+  // workspace_bytes(shape), 16-byte aligned, not shared by launches that may overlap; null when 0.
+  virtual Status launch(const att::ForwardParams& params, void* workspace, StreamHandle stream) const = 0;
+  virtual std::size_t workspace_bytes(const ProblemShape& shape) const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceFacts& facts() const = 0;
+  // What a measurement depends on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159".
+  virtual std::string identity() const = 0;
+  virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
+                                                     std::span<const std::uint8_t> image) = 0;
+
+  // Memory and time, for the tuner, the command and the tests; a host application brings its own.
+  virtual Result<void*> allocate(std::size_t bytes) = 0;
+  virtual void free(void* pointer) = 0;
+  virtual Status copy_to_device(void* to, const void* from, std::size_t bytes) = 0;
+  virtual Status copy_to_host(void* to, const void* from, std::size_t bytes) = 0;
+  virtual Status fill(void* to, std::uint8_t byte, std::size_t bytes) = 0;
+  virtual Status synchronize() = 0;
+  // Microseconds of `work` on the device's own clock (CUDA events; steady_clock on the CPU).
+  virtual Result<double> time_us(const std::function<Status(StreamHandle)>& work) = 0;
+};
+
+// CUDA device `ordinal` (its primary context, made current on this thread). kUnavailable without driver or GPU.
+Result<std::unique_ptr<Device>> open_cuda_device(int ordinal);
+Result<int> cuda_device_count();
+Result<std::unique_ptr<Device>> open_cpu_device();
+
+}  // namespace attune

@@ -1,0 +1,92 @@
+/* Attune's C interface. Opaque handles, error codes, no exception ever crosses it.
+ * Every function is thread-safe unless it says otherwise; handles are freed by their destroy function, null is fine there. */
+#ifndef ATTUNE_ATTUNE_H_
+#define ATTUNE_ATTUNE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ATT_API __attribute__((visibility("default")))
+#else
+#define ATT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum att_status {
+  ATT_OK = 0,
+  ATT_FAILED = 1,      /* something that should work did not */
+  ATT_BAD_INPUT = 2,   /* a spec, an argument or a pointer is wrong */
+  ATT_UNSUPPORTED = 3, /* well-formed, but this device or family cannot do it */
+  ATT_UNAVAILABLE = 4  /* no device, driver or compiler */
+} att_status;
+
+typedef struct att_runtime att_runtime; /* a device, its compilers and its caches */
+typedef struct att_spec att_spec;       /* a validated spec */
+typedef struct att_kernel att_kernel;   /* loaded code for one spec and one shape bucket */
+
+ATT_API const char* att_version(void);
+/* The message of this thread's last failed call; valid until its next call. Never null. */
+ATT_API const char* att_last_error(void);
+
+typedef struct att_runtime_options {
+  size_t struct_size;     /* sizeof(att_runtime_options) */
+  const char* device;     /* "cuda:0", "cpu"; null: the current CUDA context's device, else cuda:0, else the CPU */
+  const char* cache_file; /* null: the user's default; "": none */
+} att_runtime_options;
+ATT_API att_status att_runtime_create(const att_runtime_options* options, att_runtime** out);
+ATT_API void att_runtime_destroy(att_runtime* runtime);
+
+/* Text of a YAML spec, or the path of one, or the name of one of the library's. */
+ATT_API att_status att_spec_from_yaml(const char* yaml, att_spec** out);
+ATT_API att_status att_spec_from_file(const char* path_or_name, att_spec** out);
+ATT_API void att_spec_destroy(att_spec* spec);
+/* Position of a launch-time scalar or tensor in att_forward_args; negative: no such name. */
+ATT_API int att_spec_scalar_slot(const att_spec* spec, const char* name);
+ATT_API int att_spec_tensor_slot(const att_spec* spec, const char* name);
+
+typedef struct att_shape {
+  int64_t batch, heads, kv_heads, q_len, kv_len;
+} att_shape;
+
+/* The best kernel known for the shape: tuned, else nearest, else the cost model's. Compiles at first use
+ * (well under a second); later calls for the same spec and shape return the same kernel. */
+ATT_API att_status att_kernel_get(att_runtime* runtime, const att_spec* spec, const att_shape* shape, att_kernel** out);
+ATT_API void att_kernel_destroy(att_kernel* kernel);
+ATT_API const char* att_kernel_plan(const att_kernel* kernel);
+/* "measured", "nearest" or "model". */
+ATT_API const char* att_kernel_source(const att_kernel* kernel);
+ATT_API size_t att_kernel_workspace_bytes(const att_kernel* kernel, const att_shape* shape);
+
+typedef struct att_strides { /* in elements; the last dim is contiguous */
+  int64_t batch, seq, head;
+} att_strides;
+typedef union att_scalar {
+  int32_t i;
+  float f;
+} att_scalar;
+
+typedef struct att_forward_args {
+  size_t struct_size; /* sizeof(att_forward_args) */
+  att_shape shape;
+  const void *q, *k, *v;
+  void* o;
+  float* lse;      /* [batch, heads, q_len] or null */
+  void* workspace; /* att_kernel_workspace_bytes, 16-byte aligned; null when 0 */
+  att_strides q_strides, k_strides, v_strides, o_strides; /* all zero: contiguous in the spec's layout */
+  float softmax_scale; /* when the spec leaves it to the launch */
+  float dropout;       /* likewise */
+  uint64_t dropout_seed, dropout_offset;
+  const att_scalar* scalars;    /* by slot; null when none */
+  const void* const* tensors;   /* by slot, device pointers, contiguous in the declared dims */
+} att_forward_args;
+/* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no synchronisation, capturable. */
+ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args* args, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* ATTUNE_ATTUNE_H_ */

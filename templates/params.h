@@ -1,0 +1,49 @@
+// The launch contract: one struct, read by the host runtime, by CUDA kernels and by CPU kernels.
+// Plain data; every member has the same size and offset in each of them.
+#pragma once
+
+namespace att {
+
+constexpr int kMaxScalars = 16;
+constexpr int kMaxTensors = 8;
+constexpr int kMaxTensorDims = 4;
+// Elements of a tensor's last dim that share one (minimum, maximum) pair of the pre-pass.
+constexpr int kRangeBlock = 64;
+
+// A launch-time scalar, read as the type that the spec declares.
+union ScalarValue {
+  int as_int;
+  float as_float;
+};
+
+// An auxiliary input, row-major and contiguous.
+struct TensorArg {
+  const void* data;        // int32, float32 or one-byte bool
+  void* block_ranges;      // pre-pass output: [rows, ceil(last / kRangeBlock)] pairs (min, max) of 4 bytes each; null when unused
+  int size[kMaxTensorDims];  // unused dims are 1
+};
+
+// q [batch, q_len, heads, qk], k [batch, kv_len, kv_heads, qk], v [batch, kv_len, kv_heads, v],
+// o [batch, q_len, heads, v] in whatever order the strides say; the last dim is contiguous and every
+// stride a multiple of 16 bytes. lse [batch, heads, q_len] fp32, contiguous, natural log.
+struct Strides {  // in elements
+  long long batch, seq, head;
+};
+struct ForwardParams {
+  const void* q;
+  const void* k;
+  const void* v;
+  void* o;
+  float* lse;              // may be null
+  int* scheduler_counter;  // zero at launch; null when the plan has none
+  Strides q_stride, k_stride, v_stride, o_stride;
+  int batch, heads, kv_heads, q_len, kv_len;
+  float softmax_scale;            // read only when the spec leaves it to the launch
+  unsigned dropout_drop_below;    // of 256: an element is dropped when its random byte is below
+  float dropout_keep_scale;       // 256 / (256 - dropout_drop_below)
+  unsigned long long dropout_seed, dropout_offset;
+  ScalarValue scalars[kMaxScalars];
+  TensorArg tensors[kMaxTensors];
+};
+
+}  // namespace att
