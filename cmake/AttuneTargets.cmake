@@ -14,14 +14,14 @@ function(attune_warnings name)
 endfunction()
 
 # attune_test(NAME LABEL label SOURCES ... DEPENDS ...): one GoogleTest binary, one ctest entry a test.
+# Tests run in the root of the repository, so they name its files by relative paths.
 function(attune_test name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE ATTUNE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   attune_warnings(${name})
-  gtest_discover_tests(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
 endfunction()
 
 # attune_embed(OUTPUT file.cpp ACCESSOR name ROOT dir FILES ...): the files' bytes as a C++ table,
