@@ -23,13 +23,13 @@ struct SourceSpan {
 
 struct Error {
   ErrorKind kind = ErrorKind::kFailed;
-  std::string id;           // stable and machine-readable, kebab-case: "spec-unknown-key"
-  std::string message;      // one line, no full stop: "unknown key `maks`"
-  std::string file;         // empty when the text did not come from a file
-  SourceSpan span;          // where in that file
-  std::string source_line;  // the offending line, shown above the caret
-  std::string hint;         // one line of help: "did you mean `mask`?"
-  std::string detail;       // long text for whoever debugs: a compiler's log, numbered source
+  std::string id = {};           // stable and machine-readable, kebab-case: "spec-unknown-key"
+  std::string message = {};      // one line, no full stop: "unknown key `maks`"
+  std::string file = {};         // empty when the text did not come from a file
+  SourceSpan span = {};          // where in that file
+  std::string source_line = {};  // the offending line, shown above the caret
+  std::string hint = {};         // one line of help: "did you mean `mask`?"
+  std::string detail = {};       // long text for whoever debugs: a compiler's log, numbered source
 };
 
 // "file:line:column: error: message [id]", the source line with a caret under the span, the hint
