@@ -1,4 +1,5 @@
-// Generated source -> machine code. Two implementations: NVRTC (CUDA) and LLVM (NVPTX, and the CPU).
+// Generated source -> machine code. Two implementations: NVRTC (CUDA) and LLVM (NVPTX, and the
+// CPU).
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,10 @@ class Compiler {
   // "nvrtc 13.0.88"; part of the build key.
   virtual std::string identity() const = 0;
   virtual bool supports(Target target) const = 0;
-  // `source` as emit() made it. A failure's detail holds the command, the log and the numbered source.
-  // Thread-safe.
-  virtual Result<CompiledKernel> compile(const std::string& source, const std::string& symbol, Target target) = 0;
+  // `source` as emit() made it. A failure's detail holds the command, the log and the numbered
+  // source. Thread-safe.
+  virtual Result<CompiledKernel> compile(const std::string& source, const std::string& symbol,
+                                         Target target) = 0;
 };
 
 // Opened at run time; kUnavailable, naming what to install, when it is not there.
