@@ -78,6 +78,15 @@ struct DeviceFacts {
 };
 DeviceFacts device_facts(Target target);
 
+// One TMA descriptor, encoded by the host at each launch: the tensor as (dim, seq, heads, batch) with
+// the caller's strides, a box of box_columns x box_rows x 1 x 1, zeros out of range.
+struct TensorMapRecipe {
+  enum class Tensor : std::uint8_t { kQuery, kKey, kValue, kOutput } tensor = Tensor::kQuery;
+  int box_columns = 64;     // along the head dim, elements, at most swizzle_bytes
+  int box_rows = 64;        // along the sequence, <= 256
+  int swizzle_bytes = 128;  // 0, 32, 64 or 128
+};
+
 struct PlanResources {
   int threads = 0;
   int shared_memory_bytes = 0;
@@ -92,9 +101,12 @@ struct LaunchRecipe {
   int tile_q = 0;               // query rows a work item
   int tile_kv = 0;
   int cluster = 1;
-  bool persistent = false;      // grid = SM count (times resident CTAs), else one CTA a work item
+  // Grid: persistent: SM count times ctas_per_processor in whole clusters, at most one CTA a work
+  // item; else one CTA a work item, the q tiles of a head rounded up to whole clusters.
+  bool persistent = false;
   int ctas_per_processor = 1;   // when persistent
-  bool needs_tensor_maps = false;  // q, k, v, o as CUtensorMap kernel parameters after ForwardParams
+  // CUtensorMap kernel parameters, in this order, after ForwardParams; empty: none.
+  std::vector<TensorMapRecipe> tensor_maps;
   bool needs_scheduler_counter = false;  // an int32 in the workspace, zeroed before each launch
   bool needs_block_ranges = false;       // the tensor pre-pass, templates/kernels/block_ranges.cuh
 };
