@@ -25,19 +25,23 @@ struct Sm80Plan {
   auto operator<=>(const Sm80Plan&) const = default;
 };
 
-// TMA + wgmma, warp-specialised.
+// TMA + wgmma, warp-specialised: one producer warp, consumer warpgroups. docs/hopper.md.
 struct Sm90aPlan {
-  int warpgroups = 2;  // consumers, 64 query rows each
-  int tile_kv = 128;
-  int stages = 2;
-  bool ping_pong = true;       // consumers take turns on the tensor core
-  bool overlap_softmax = true; // softmax of tile j under the QK product of tile j+1
-  bool p_in_registers = true;
-  int cluster = 1;             // CTAs along q that share K and V by multicast
-  enum class Schedule : std::uint8_t { kSingle, kPersistent, kLongestFirst } schedule = Schedule::kPersistent;
-  int heads_per_group = 0;     // heads whose K and V stay in L2 together; 0: no grouping
-  bool frozen_max = true;
-  bool tma_store = true;
+  enum class Schedule : std::uint8_t {
+    kSingle,       // one CTA a work item
+    kPersistent,   // resident CTAs take every n-th item
+    kLongestFirst  // resident CTAs take the next item off a counter, the longest first
+  };
+  int warpgroups = 2;           // consumers, 64 query rows each
+  int tile_kv = 64;             // keys of a stage, and of one softmax step
+  int stages = 4;               // K tiles, and as many V tiles, in shared memory
+  int score_buffers = 2;        // 2: the QK product of tile j+1 runs under the softmax of tile j
+  bool q_in_registers = false;  // else the QK product reads Q from shared memory
+  bool ping_pong = false;       // consumers take turns on the tensor core
+  int cluster = 1;              // CTAs along q that share K and V by multicast
+  Schedule schedule = Schedule::kPersistent;
+  int heads_per_group = 0;  // heads whose K and V stay in L2 together; 0: no grouping
+  bool frozen_max = true;   // steady loop without a running maximum, redone where it overflows
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 
@@ -57,7 +61,7 @@ struct KernelPlan {
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const { return static_cast<Family>(tile.index()); }
 };
-// "sm90a forward sm_90a w2 k128 s2 pp ov preg c1 persistent g0 frozen tma"; stable, round-trips.
+// "sm90a forward sm_90a w2 k64 s4 b2 qreg c1 persistent g0 frozen"; stable, round-trips.
 std::string to_string(const KernelPlan&);
 Result<KernelPlan> parse_plan(std::string_view text);
 
@@ -66,20 +70,20 @@ Result<KernelPlan> parse_plan(std::string_view text);
 struct DeviceFacts {
   std::string name;
   Target target = Target::kSm80;
-  int processor_count = 1;             // SMs, or cores
+  int processor_count = 1;                // SMs, or cores
   int shared_memory_per_block_bytes = 0;  // opt-in maximum
   int shared_memory_per_processor_bytes = 0;
   int registers_per_processor = 65536;
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
   double clock_ghz = 1;
-  double matrix_tflops = 1;     // dense, the spec's dtype
+  double matrix_tflops = 1;  // dense, the spec's dtype
   double memory_gb_per_s = 1;
 };
 DeviceFacts device_facts(Target target);
 
-// One TMA descriptor, encoded by the host at each launch: the tensor as (dim, seq, heads, batch) with
-// the caller's strides, a box of box_columns x box_rows x 1 x 1, zeros out of range.
+// One TMA descriptor, encoded by the host at each launch: the tensor as (dim, seq, heads, batch)
+// with the caller's strides, a box of box_columns x box_rows x 1 x 1, zeros out of range.
 struct TensorMapRecipe {
   enum class Tensor : std::uint8_t { kQuery, kKey, kValue, kOutput } tensor = Tensor::kQuery;
   int box_columns = 64;     // along the head dim, elements, at most swizzle_bytes
@@ -93,7 +97,8 @@ struct PlanResources {
   int registers_per_thread = 0;  // estimate
 };
 
-// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs nothing more.
+// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs
+// nothing more.
 struct LaunchRecipe {
   std::string symbol;  // att_sm90_fwd_bf16_d128_q128k176s2_<hash8>
   int threads = 0;
@@ -104,7 +109,7 @@ struct LaunchRecipe {
   // Grid: persistent: SM count times ctas_per_processor in whole clusters, at most one CTA a work
   // item; else one CTA a work item, the q tiles of a head rounded up to whole clusters.
   bool persistent = false;
-  int ctas_per_processor = 1;   // when persistent
+  int ctas_per_processor = 1;  // when persistent
   // CUtensorMap kernel parameters, in this order, after ForwardParams; empty: none.
   std::vector<TensorMapRecipe> tensor_maps;
   bool needs_scheduler_counter = false;  // an int32 in the workspace, zeroed before each launch
@@ -114,14 +119,17 @@ struct LaunchRecipe {
 // The families that can serve `spec` on `target`, best first; empty with a reason when none.
 Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target);
 // Every plan of the family that is legal and fits `device`; deterministic order.
-std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family, const DeviceFacts& device);
+std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
+                                    const DeviceFacts& device);
 // OK, or kUnsupported saying which limit the plan breaks.
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan);
 // Predicted time of one launch, microseconds.
-double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape, const DeviceFacts& device);
+double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+               const DeviceFacts& device);
 // The cost model's choice over all families for the target.
-Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape, const DeviceFacts& device);
+Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
+                                const DeviceFacts& device);
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
 
 }  // namespace attune
