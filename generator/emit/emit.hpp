@@ -8,8 +8,8 @@
 namespace attune {
 
 struct GeneratedKernel {
-  std::string source;  // header comment, head, templates; no #include
-  std::string symbol;  // of the entry point (extern "C")
+  std::string source;     // header comment, head, templates; no #include
+  std::string symbol;     // of the entry point (extern "C")
   std::string body_hash;  // XXH3-128 of the source less its header comment; part of the build key
 };
 

@@ -20,8 +20,9 @@ struct Sm80Plan {
   int tile_q = 128;
   int tile_kv = 64;
   int stages = 2;  // K/V tiles in shared memory
-  int warps = 4;   // each takes tile_q / warps query rows, a multiple of 16
-  bool q_in_registers = false;
+  int warps = 4;   // each takes tile_q / warps query rows, 16 or 32
+  bool q_in_registers = false;  // else Q's fragments are read from shared memory at each use
+  bool frozen_max = true;       // the softmax' reference is frozen after the first tiles
   auto operator<=>(const Sm80Plan&) const = default;
 };
 
@@ -61,7 +62,7 @@ struct KernelPlan {
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const { return static_cast<Family>(tile.index()); }
 };
-// "sm90a forward sm_90a w2 k64 s4 b2 qreg c1 persistent g0 frozen"; stable, round-trips.
+// "sm80 forward sm_80 q128 k64 s2 w4 qreg frozen"; stable, round-trips.
 std::string to_string(const KernelPlan&);
 Result<KernelPlan> parse_plan(std::string_view text);
 
@@ -97,8 +98,8 @@ struct PlanResources {
   int registers_per_thread = 0;  // estimate
 };
 
-// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs
-// nothing more.
+// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs nothing more.
+// Work items are ceil(q_len / tile_q) * heads * batch, q tiles fastest, and the grid has the x dimension only.
 struct LaunchRecipe {
   std::string symbol;  // att_sm90_fwd_bf16_d128_q128k176s2_<hash8>
   int threads = 0;

@@ -4,11 +4,12 @@
 #pragma once
 
 #include "templates/params.h"
+#include "templates/ptx/platform.cuh"
 #include "templates/tile/head_support.cuh"
 
 namespace att {
 
-enum class DType { f16, bf16, f32 };
+enum class DType { f16, bf16, f32, f8_e4m3 };
 
 namespace spec {
 constexpr DType kDType = DType::bf16;
@@ -61,6 +62,8 @@ constexpr int kTileKv = 64;
 constexpr int kStages = 2;
 constexpr int kWarps = 4;
 constexpr bool kQInRegisters = false;
+constexpr bool kFrozenMax = true;
+constexpr int kMinCtas = 2;  // resident CTAs that the register budget must allow
 }  // namespace plan
 
 }  // namespace att

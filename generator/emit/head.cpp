@@ -1,0 +1,106 @@
+#include "generator/emit/head.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "generator/plan/family.hpp"
+
+namespace attune {
+namespace {
+
+std::string_view head_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return "f16";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF32:
+      return "f32";
+    case DType::kFp8E4m3:
+      return "f8_e4m3";
+  }
+  return "unknown";
+}
+
+// A C++ float literal that reads back as the same float.
+std::string float_literal(double value) {
+  std::string text = fmt::format("{:.9g}", static_cast<float>(value));
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text + "f";
+}
+
+std::string spec_facts(const AttentionSpec& spec) {
+  // Of 256: an element is dropped when its random byte is below.
+  const int drop_below =
+      spec.dropout.at_launch ? 0 : static_cast<int>(std::lround(spec.dropout.value * 256));
+  return fmt::format(
+      "enum class DType {{ f16, bf16, f32, f8_e4m3 }};\n"
+      "\n"
+      "namespace spec {{\n"
+      "constexpr DType kDType = DType::{};\n"
+      "constexpr int kHeadDimQk = {};\n"
+      "constexpr int kHeadDimV = {};\n"
+      "constexpr bool kHasMask = {};\n"
+      "constexpr bool kHasScore = {};\n"
+      "constexpr bool kHasSink = {};\n"
+      "constexpr bool kHasDropout = {};\n"
+      "constexpr bool kScaleAtLaunch = {};\n"
+      "constexpr float kSoftmaxScale = {};\n"
+      "constexpr bool kDropoutAtLaunch = {};\n"
+      "constexpr unsigned kDropoutDropBelow = {};\n"
+      "constexpr float kDropoutKeepScale = {};\n"
+      "}}  // namespace spec\n",
+      head_dtype(spec.dtype), spec.head_dim_qk, spec.head_dim_v, spec.mask != nullptr,
+      spec.score != nullptr, spec.sink != nullptr, spec.dropout.at_launch || spec.dropout.value > 0,
+      spec.softmax_scale.at_launch,
+      float_literal(spec.softmax_scale.at_launch ? 1 : spec.softmax_scale.value),
+      spec.dropout.at_launch, drop_below, float_literal(256.0 / (256 - drop_below)));
+}
+
+constexpr std::string_view kContext =
+    "// The (batch, head) a work item belongs to.\n"
+    "struct Context {\n"
+    "  const ForwardParams& params;\n"
+    "  int b, h, h_kv, q_len, kv_len;\n"
+    "};\n";
+
+}  // namespace
+
+Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
+                              const std::string& symbol) {
+  const FamilyOperations* family = family_operations(plan.family());
+  if (family == nullptr) {
+    return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
+  }
+  if (spec.mask || spec.score || spec.sink) {
+    return plan_unsupported("expressions are not emitted yet");
+  }
+  return fmt::format(
+      "#include \"templates/params.h\"\n"
+      "#include \"templates/ptx/platform.cuh\"\n"
+      "#include \"templates/tile/head_support.cuh\"\n"
+      "\n"
+      "namespace att {{\n"
+      "\n"
+      "{}\n"
+      "{}\n"
+      "ATT_FN bool mask(const Context&, int, int) {{ return true; }}\n"
+      "ATT_FN float score(const Context&, float s, int, int) {{ return s; }}\n"
+      "ATT_FN float sink(const Context&) {{ return 0.0f; }}\n"
+      "ATT_FN TileClass classify_tile(const Context&, int, int, int, int) {{\n"
+      "  return TileClass::kFull;\n"
+      "}}\n"
+      "ATT_FN KvBounds kv_bounds(const Context& c, int, int) {{ return {{0, c.kv_len}}; }}\n"
+      "\n"
+      "namespace plan {{\n"
+      "{}"
+      "}}  // namespace plan\n"
+      "\n"
+      "}}  // namespace att\n"
+      "\n"
+      "#define ATT_KERNEL_NAME {}\n",
+      spec_facts(spec), kContext, family->head_constants(spec, plan), symbol);
+}
+
+}  // namespace attune

@@ -1,0 +1,200 @@
+// The dispatcher: what is common to every family, and the table of them.
+#include "generator/plan/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <span>
+
+#include "generator/plan/family.hpp"
+#include "generator/support/hash.hpp"
+
+namespace attune {
+namespace {
+
+// Best first where several serve one target. A family is added by a row here.
+using FamilyAccessor = const FamilyOperations& (*)();
+constexpr FamilyAccessor kFamilies[] = {&sm80_family};
+
+Error family_missing(Family family) {
+  return plan_unsupported(fmt::format("this build has no {} family", to_string(family)));
+}
+
+std::vector<std::string_view> split_words(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (true) {
+    const auto begin = text.find_first_not_of(' ');
+    if (begin == std::string_view::npos) return words;
+    text.remove_prefix(begin);
+    const auto end = std::min(text.find(' '), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Family family) {
+  switch (family) {
+    case Family::kSm80:
+      return "sm80";
+    case Family::kSm90a:
+      return "sm90a";
+    case Family::kCpu:
+      return "cpu";
+  }
+  return "unknown";
+}
+
+Error plan_unsupported(std::string message, std::string hint) {
+  return Error{.kind = ErrorKind::kUnsupported,
+               .id = "plan-unsupported",
+               .message = std::move(message),
+               .hint = std::move(hint)};
+}
+
+Error plan_text_error(std::string message) {
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "plan-bad-text",
+               .message = std::move(message),
+               .hint = "a plan reads like `sm80 forward sm_80 q128 k64 s2 w4 qreg frozen`"};
+}
+
+const FamilyOperations* family_operations(Family family) {
+  for (const FamilyAccessor accessor : kFamilies) {
+    if (accessor().family == family) return &accessor();
+  }
+  return nullptr;
+}
+
+bool parse_word(std::string_view word, std::string_view prefix, int& value) {
+  if (!word.starts_with(prefix)) return false;
+  word.remove_prefix(prefix.size());
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  return error == std::errc() && end == word.data() + word.size() && value >= 0;
+}
+
+int resident_ctas(const PlanResources& resources, const DeviceFacts& device) {
+  // The driver keeps 1 KiB of shared memory for each resident CTA and hands registers to warps in
+  // units of 256.
+  const int shared =
+      device.shared_memory_per_processor_bytes / (resources.shared_memory_bytes + 1024);
+  const int warp_registers = (resources.registers_per_thread * 32 + 255) / 256 * 256;
+  const int warps = std::max(1, resources.threads / 32);
+  const int registers = device.registers_per_processor / (warp_registers * warps);
+  return std::min({shared, registers, kMaxThreadsPerProcessor / std::max(1, resources.threads)});
+}
+
+std::string to_string(const KernelPlan& plan) {
+  const FamilyOperations* family = family_operations(plan.family());
+  return fmt::format("{} {} {}{}{}", to_string(plan.family()), to_string(plan.pass),
+                     to_string(plan.target), family ? " " : "",
+                     family ? family->tile_text(plan) : std::string());
+}
+
+Result<KernelPlan> parse_plan(std::string_view text) {
+  const std::vector<std::string_view> words = split_words(text);
+  if (words.size() < 3) return plan_text_error("a plan needs a family, a pass and a target");
+  const FamilyOperations* family = nullptr;
+  for (const FamilyAccessor accessor : kFamilies) {
+    if (accessor().name == words[0]) family = &accessor();
+  }
+  if (family == nullptr) return plan_text_error(fmt::format("unknown family `{}`", words[0]));
+  KernelPlan plan;
+  if (words[1] != to_string(Pass::kForward) && words[1] != to_string(Pass::kBackward)) {
+    return plan_text_error(fmt::format("unknown pass `{}`", words[1]));
+  }
+  plan.pass = words[1] == to_string(Pass::kForward) ? Pass::kForward : Pass::kBackward;
+  const std::optional<Target> target = target_from_string(words[2]);
+  if (!target) return plan_text_error(fmt::format("unknown target `{}`", words[2]));
+  plan.target = *target;
+  ATT_CHECK(family->parse_tile(std::span(words).subspan(3), plan));
+  if (to_string(plan) != fmt::format("{}", fmt::join(words, " "))) {
+    return plan_text_error(fmt::format("`{}` is not a plan's canonical text", text));
+  }
+  return plan;
+}
+
+Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target) {
+  std::vector<Family> serving;
+  std::string reasons;
+  for (const FamilyAccessor accessor : kFamilies) {
+    const FamilyOperations& family = accessor();
+    if (auto status = family.serves(spec, target); status.ok()) {
+      serving.push_back(family.family);
+    } else {
+      reasons +=
+          fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family.name, status.error().message);
+    }
+  }
+  if (serving.empty()) {
+    return plan_unsupported(
+        fmt::format("no kernel family serves this spec on {}: {}", to_string(target), reasons));
+  }
+  return serving;
+}
+
+std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
+                                    const DeviceFacts& device) {
+  const FamilyOperations* operations = family_operations(family);
+  if (operations == nullptr || !operations->serves(spec, device.target).ok()) return {};
+  return operations->legal_plans(spec, device);
+}
+
+Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const FamilyOperations* family = family_operations(plan.family());
+  if (family == nullptr) return family_missing(plan.family());
+  ATT_CHECK(family->serves(spec, plan.target));
+  return family->check(spec, plan, device);
+}
+
+PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan) {
+  const FamilyOperations* family = family_operations(plan.family());
+  return family ? family->resources(spec, plan) : PlanResources{};
+}
+
+double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+               const DeviceFacts& device) {
+  const FamilyOperations* family = family_operations(plan.family());
+  return family ? family->cost_us(spec, plan, shape, device)
+                : std::numeric_limits<double>::infinity();
+}
+
+Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
+                                const DeviceFacts& device) {
+  ATT_TRY(const std::vector<Family> families, families_for(spec, device.target));
+  std::optional<KernelPlan> best;
+  double best_us = std::numeric_limits<double>::infinity();
+  for (const Family family : families) {
+    for (const KernelPlan& plan : legal_plans(spec, family, device)) {
+      const double us = cost_us(spec, plan, shape, device);
+      if (!best || us < best_us) {
+        best = plan;
+        best_us = us;
+      }
+    }
+  }
+  if (!best) {
+    return plan_unsupported(fmt::format("no plan of this spec fits {}", device.name),
+                            "smaller head dims need less shared memory and fewer registers");
+  }
+  return *best;
+}
+
+LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  const FamilyOperations* family = family_operations(plan.family());
+  if (family == nullptr) return {};
+  LaunchRecipe recipe = family->launch_recipe(spec, plan);
+  const std::string dims = spec.head_dim_qk == spec.head_dim_v
+                               ? fmt::format("d{}", spec.head_dim_qk)
+                               : fmt::format("d{}x{}", spec.head_dim_qk, spec.head_dim_v);
+  const std::string hash = hash128_hex(canonical_text(spec) + "\n" + to_string(plan)).substr(0, 8);
+  recipe.symbol = fmt::format("att_{}_{}_{}_{}_{}_{}", family->symbol_name,
+                              plan.pass == Pass::kForward ? "fwd" : "bwd", to_string(spec.dtype),
+                              dims, family->symbol_part(plan), hash);
+  return recipe;
+}
+
+}  // namespace attune

@@ -1,0 +1,46 @@
+// What differs between the compilers that read the generated source: NVRTC, Clang as a CUDA compiler
+// without its headers, and Clang as a C++ compiler for the CPU. Everything else in templates/ is
+// written against the names below.
+#pragma once
+
+#if defined(__CUDACC_RTC__)  // NVRTC
+
+#define ATT_FN static __device__ __forceinline__
+#define ATT_KERNEL extern "C" __global__ void
+#define ATT_GRID_CONSTANT const __grid_constant__
+#define ATT_DEVICE_CODE 1
+
+namespace att {
+ATT_FN int thread_index() { return static_cast<int>(threadIdx.x); }
+ATT_FN int block_index() { return static_cast<int>(blockIdx.x); }
+ATT_FN int block_count() { return static_cast<int>(gridDim.x); }
+ATT_FN void sync_threads() { __syncthreads(); }
+ATT_FN bool sync_threads_or(bool value) { return __syncthreads_or(value) != 0; }
+}  // namespace att
+
+#elif defined(__CUDA__)  // Clang, -x cuda -nocudainc -nocudalib
+
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#define ATT_FN static __device__ __forceinline__
+#define ATT_KERNEL extern "C" __global__ void
+#define ATT_GRID_CONSTANT const
+#define ATT_DEVICE_CODE 1
+
+namespace att {
+ATT_FN int thread_index() { return static_cast<int>(__nvvm_read_ptx_sreg_tid_x()); }
+ATT_FN int block_index() { return static_cast<int>(__nvvm_read_ptx_sreg_ctaid_x()); }
+ATT_FN int block_count() { return static_cast<int>(__nvvm_read_ptx_sreg_nctaid_x()); }
+ATT_FN void sync_threads() { __syncthreads(); }
+ATT_FN bool sync_threads_or(bool value) { return __nvvm_bar0_or(value) != 0; }
+}  // namespace att
+
+#else  // the CPU
+
+#define ATT_FN static inline
+#define ATT_DEVICE_CODE 0
+
+#endif
