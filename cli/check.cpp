@@ -1,0 +1,103 @@
+// attune check: says whether specs are well-formed, and where they are not.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.hpp"
+#include "cli/options.hpp"
+#include "cli/output.hpp"
+#include "cli/spec_source.hpp"
+#include "generator/support/embedded.hpp"
+
+namespace attune::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct CheckOptions : Options {
+  bool list = false;
+};
+
+Json describe(const LoadedSpec& loaded) {
+  const AttentionSpec& spec = loaded.spec;
+  Json passes = Json::array();
+  for (const Pass pass : spec.passes) passes.push_back(to_string(pass));
+  return {{"source", loaded.source},
+          {"ok", true},
+          {"name", spec.name},
+          {"dtype", to_string(spec.dtype)},
+          {"head_dim", {{"qk", spec.head_dim_qk}, {"v", spec.head_dim_v}}},
+          {"passes", std::move(passes)},
+          {"hash", spec_hash(spec)},
+          {"canonical", canonical_text(spec)}};
+}
+
+Json describe(const std::string& source, const Error& error) {
+  return {{"source", source},
+          {"ok", false},
+          {"error",
+           {{"id", error.id},
+            {"message", error.message},
+            {"file", error.file},
+            {"line", error.span.line},
+            {"column", error.span.column},
+            {"hint", error.hint}}}};
+}
+
+ExitCode list_library(bool json) {
+  Json paths = Json::array();
+  for (const EmbeddedFile& file : embedded_specs()) {
+    if (!json) print(fmt::format("{}\n", file.path));
+    paths.push_back(file.path);
+  }
+  if (json) print_json({{"specs", std::move(paths)}});
+  return 0;
+}
+
+ExitCode run(const CheckOptions& options) {
+  if (options.list) return list_library(options.json);
+  if (options.specs.empty()) {
+    return fail(Error{.kind = ErrorKind::kBadInput,
+                      .id = "usage",
+                      .message = "nothing to check",
+                      .hint = "name a spec, or --list those of the library"});
+  }
+  ExitCode code = 0;
+  Json specs = Json::array();
+  for (const std::string& source : options.specs) {
+    const auto loaded = load_spec(source);
+    if (!loaded.ok()) {
+      code = std::max(code, options.json ? exit_code(loaded.error().kind) : fail(loaded.error()));
+      specs.push_back(describe(source, loaded.error()));
+      continue;
+    }
+    const AttentionSpec& spec = loaded->spec;
+    if (!options.json) {
+      print(fmt::format("{} {}: `{}`, {}, head dim {}, {}\n", paint("ok", Colour::kGreen), source,
+                        spec.name, to_string(spec.dtype),
+                        spec.head_dim_qk == spec.head_dim_v
+                            ? fmt::to_string(spec.head_dim_qk)
+                            : fmt::format("{}/{}", spec.head_dim_qk, spec.head_dim_v),
+                        spec_hash(spec).substr(0, 8)));
+    }
+    specs.push_back(describe(*loaded));
+  }
+  if (options.json) print_json({{"specs", std::move(specs)}});
+  return code;
+}
+
+}  // namespace
+
+Command add_check(CLI::App& parent) {
+  auto options = std::make_shared<CheckOptions>();
+  CLI::App* app = parent.add_subcommand("check", "Check specs; errors show the place with a caret");
+  add_specs(*app, *options)->required(false);
+  app->add_flag("--list", options->list, "the specs of the library");
+  add_json(*app, *options);
+  app->footer("Example:\n  attune check specs/causal.yaml softcap\n  attune check --list");
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,73 @@
+// attune generate: the source of a spec's kernel, as the compiler sees it.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.hpp"
+#include "cli/files.hpp"
+#include "cli/output.hpp"
+#include "cli/plan_choice.hpp"
+#include "cli/spec_source.hpp"
+#include "generator/emit/emit.hpp"
+
+namespace attune::cli {
+namespace {
+
+struct GenerateOptions : Options {
+  std::string output;
+};
+
+Result<ExitCode> run(const GenerateOptions& options) {
+  Workbench bench(options);
+  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+  const AttentionSpec& spec = loaded.spec;
+  ATT_TRY(const std::vector<Target> wanted, targets(options, spec.targets));
+  if (options.targets.size() > 1) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "usage",
+                 .message = "generate writes one source: name one target"};
+  }
+  const Target target = wanted.empty() ? bench.local_target() : wanted.front();
+  ATT_TRY(const Pass which, pass(options, spec));
+  ATT_TRY(const ProblemShape problem, shape(options, spec));
+  ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, which, options, bench));
+  ATT_TRY(const GeneratedKernel kernel, emit(spec, chosen.plan));
+
+  note(fmt::format("{}, plan from {}: {}", spec.name, chosen.origin, to_string(chosen.plan)));
+  if (!options.output.empty()) {
+    ATT_CHECK(write_file(options.output, kernel.source));
+  }
+  if (options.json) {
+    nlohmann::ordered_json json = {{"spec", loaded.source},        {"hash", spec_hash(spec)},
+                                   {"target", to_string(target)},  {"plan", to_string(chosen.plan)},
+                                   {"plan_from", chosen.origin},   {"symbol", kernel.symbol},
+                                   {"body_hash", kernel.body_hash}};
+    if (options.output.empty()) json["source"] = kernel.source;
+    print_json(json);
+  } else if (options.output.empty()) {
+    print(kernel.source);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_generate(CLI::App& parent) {
+  auto options = std::make_shared<GenerateOptions>();
+  CLI::App* app = parent.add_subcommand("generate", "Write the kernel's source");
+  add_spec(*app, *options);
+  add_targets(*app, *options);
+  add_pass(*app, *options);
+  add_shape(*app, *options);
+  add_plan(*app, *options);
+  add_device(*app, *options);
+  add_cache_file(*app, *options);
+  add_json(*app, *options);
+  app->add_option("-o,--output", options->output, "a file instead of stdout");
+  app->footer("Example:\n  attune generate causal --target sm_90a > causal.cu");
+  return {app, [options] { return finish(run(*options)); }};
+}
+
+}  // namespace attune::cli

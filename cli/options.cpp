@@ -1,0 +1,98 @@
+#include "cli/options.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/output.hpp"
+
+namespace attune::cli {
+
+void add_spec(CLI::App& app, Options& options) {
+  app.add_option("SPEC", options.specs, "a YAML file, a library name (causal), or - for stdin")
+      ->required()
+      ->expected(1);
+}
+
+CLI::Option* add_specs(CLI::App& app, Options& options) {
+  return app
+      .add_option("SPEC", options.specs, "YAML files, library names (causal), or - for stdin")
+      ->required();
+}
+
+void add_targets(CLI::App& app, Options& options) {
+  app.add_option("--target", options.targets,
+                 "sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120 or cpu; several with commas")
+      ->delimiter(',')
+      ->expected(1);
+}
+
+void add_pass(CLI::App& app, Options& options) {
+  app.add_option("--pass", options.pass, "forward or backward");
+}
+
+void add_shape(CLI::App& app, Options& options) {
+  app.add_option("--shape", options.shape, "batch=2,heads=32,kv_heads=8,q_len=8192,kv_len=8192");
+}
+
+void add_plan(CLI::App& app, Options& options) {
+  app.add_option("--plan", options.plan, "this plan instead of the best one known");
+}
+
+void add_device(CLI::App& app, Options& options) {
+  app.add_option("--device", options.device, "cuda:0 or cpu; default: the first GPU, else the CPU");
+}
+
+void add_compiler(CLI::App& app, Options& options) {
+  app.add_option("--compiler", options.compiler, "nvrtc or llvm; default: what the target needs");
+}
+
+void add_cache_file(CLI::App& app, Options& options) {
+  app.add_option("--cache", options.cache, "the cache file, or none; default: $ATTUNE_CACHE");
+}
+
+void add_json(CLI::App& app, Options& options) {
+  app.add_flag("--json", options.json, "results as JSON");
+}
+
+Result<std::vector<Target>> targets(const Options& options, const std::vector<Target>& fallback) {
+  if (options.targets.empty()) return fallback;
+  std::vector<Target> found;
+  for (const std::string& name : options.targets) {
+    const auto target = target_from_string(name);
+    if (!target) {
+      return Error{.kind = ErrorKind::kBadInput,
+                   .id = "target-unknown",
+                   .message = "unknown target `" + name + "`",
+                   .hint = "one of sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120, cpu"};
+    }
+    found.push_back(*target);
+  }
+  return found;
+}
+
+Result<Pass> pass(const Options& options, const AttentionSpec& spec) {
+  if (options.pass.empty()) return spec.passes.front();
+  for (const Pass candidate : {Pass::kForward, Pass::kBackward}) {
+    if (to_string(candidate) != options.pass) continue;
+    for (const Pass had : spec.passes) {
+      if (had == candidate) return candidate;
+    }
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "pass-not-in-spec",
+                 .message = "the spec `" + spec.name + "` has no " + options.pass + " pass",
+                 .hint = "list it under `passes:`"};
+  }
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "pass-unknown",
+               .message = "unknown pass `" + options.pass + "`",
+               .hint = "forward or backward"};
+}
+
+Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec) {
+  if (!options.shape.empty()) return parse_shape(options.shape);
+  if (!spec.tune_shapes.empty()) return spec.tune_shapes.front();
+  const ProblemShape common{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024};
+  note("no --shape and none in the spec: taking " + to_string(common));
+  return common;
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,48 @@
+// The options that mean the same in every subcommand. A subcommand adds those it reads.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generator/spec/spec.hpp"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace attune::cli {
+
+struct Options {
+  std::vector<std::string> specs;    // a path, a library name, or "-"
+  std::vector<std::string> targets;  // "sm_90a"
+  std::string pass;                  // "forward", "backward"; empty: the spec's
+  std::string shape;                 // "batch=2,heads=32,..."; empty: the spec's first tune shape
+  std::string plan;                  // empty: the tuned one, else the cost model's
+  std::string device;                // "cuda:0", "cpu"; empty: cuda:0, else the CPU
+  std::string compiler;              // "nvrtc", "llvm"; empty: whichever serves the target
+  std::string cache;                 // empty: the user's default; "none": no cache
+  bool json = false;
+};
+
+void add_spec(CLI::App& app, Options& options);           // exactly one
+CLI::Option* add_specs(CLI::App& app, Options& options);  // one or more
+void add_targets(CLI::App& app, Options& options);
+void add_pass(CLI::App& app, Options& options);
+void add_shape(CLI::App& app, Options& options);
+void add_plan(CLI::App& app, Options& options);
+void add_device(CLI::App& app, Options& options);
+void add_compiler(CLI::App& app, Options& options);
+void add_cache_file(CLI::App& app, Options& options);
+void add_json(CLI::App& app, Options& options);
+
+// The targets named by --target, else `fallback`. kBadInput on an unknown name.
+Result<std::vector<Target>> targets(const Options& options, const std::vector<Target>& fallback);
+// The pass named by --pass, else the spec's first. kBadInput on an unknown name, or one the spec
+// does not have.
+Result<Pass> pass(const Options& options, const AttentionSpec& spec);
+// --shape, else the spec's first tune shape, else a common one that says so on stderr.
+Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec);
+
+}  // namespace attune::cli

@@ -1,0 +1,51 @@
+// Results go to stdout, talk to stderr. Colours only where a person looks, never against NO_COLOR.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.hpp"
+#include "generator/support/result.hpp"
+
+namespace attune::cli {
+
+// Results.
+void print(std::string_view text);
+void print_json(const nlohmann::ordered_json& value);
+
+// Columns as wide as their widest cell, two spaces between; the first column left-aligned, numbers
+// right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header);
+  void add(std::vector<std::string> row);
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Talk.
+void note(std::string_view text);
+void warn(std::string_view text);
+// Shows the error and returns its exit code.
+ExitCode fail(const Error& error);
+// The command's own exit code, or its error shown.
+ExitCode finish(const Result<ExitCode>& outcome);
+
+enum class Stream { kOut, kErr };
+bool is_terminal(Stream stream);
+// True when the stream is a terminal that shows colours and the user did not set NO_COLOR.
+bool has_colour(Stream stream);
+enum class Colour { kBold, kDim, kRed, kGreen, kYellow, kCyan };
+// `text` in the colour, or as it is where there are none.
+std::string paint(std::string_view text, Colour colour, Stream stream = Stream::kOut);
+
+// Sets up stderr's logger. Call once, before anything is said.
+void start_output(bool quiet);
+// Flushes; `code`, or 1 when results could not be written. A reader that left early is no failure.
+ExitCode finish_output(ExitCode code);
+
+}  // namespace attune::cli

@@ -1,0 +1,49 @@
+#include "cli/plan_choice.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/engine/engine.hpp"
+
+namespace attune::cli {
+namespace {
+
+std::string describe(PlanSource source) {
+  switch (source) {
+    case PlanSource::kMeasured:
+      return "measured";
+    case PlanSource::kNearestBucket:
+      return "nearest measured shape";
+    case PlanSource::kCostModel:
+      return "cost model";
+  }
+  return "";
+}
+
+Error mismatch(std::string_view what, std::string_view plan, std::string_view asked) {
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "plan-mismatch",
+               .message = fmt::format("the plan's {} is {}, asked for is {}", what, plan, asked)};
+}
+
+}  // namespace
+
+Result<ChosenPlan> plan_for(const AttentionSpec& spec, const ProblemShape& shape, Target target,
+                            Pass pass, const Options& options, Workbench& bench) {
+  const DeviceFacts facts = bench.facts(target);
+  if (!options.plan.empty()) {
+    ATT_TRY(const KernelPlan plan, parse_plan(options.plan));
+    if (plan.target != target) return mismatch("target", to_string(plan.target), to_string(target));
+    if (plan.pass != pass) return mismatch("pass", to_string(plan.pass), to_string(pass));
+    ATT_CHECK(check_plan(spec, plan, facts));
+    return ChosenPlan{plan, "--plan"};
+  }
+  const auto device = bench.device();
+  if (pass == Pass::kForward && device.ok() && device.value()->facts().target == target) {
+    ATT_TRY(const PlanChoice choice, choose_plan(spec, shape, *device.value(), bench.store()));
+    return ChosenPlan{choice.plan, describe(choice.source)};
+  }
+  ATT_TRY(const KernelPlan plan, default_plan(spec, shape, facts));
+  return ChosenPlan{plan, "cost model"};
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,77 @@
+#include "cli/progress.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/output.hpp"
+
+namespace attune::cli {
+namespace {
+
+constexpr int kBarCells = 24;
+
+std::string bar(double fraction) {
+  const int eighths = static_cast<int>(fraction * kBarCells * 8);
+  static constexpr const char* kPartial[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  std::string cells;
+  for (int i = 0; i < eighths / 8; ++i) cells += "█";
+  cells += kPartial[eighths % 8];
+  const int used = eighths / 8 + (eighths % 8 != 0);
+  return cells + std::string(static_cast<std::size_t>(kBarCells - used), ' ');
+}
+
+std::size_t columns() {
+  winsize size = {};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+}  // namespace
+
+std::string duration(double seconds) {
+  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<long>(seconds);
+  if (whole < 3600) return fmt::format("{} m {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} m", whole / 3600, whole / 60 % 60);
+}
+
+Progress::Progress(std::string title)
+    : title_(std::move(title)), terminal_(is_terminal(Stream::kErr)) {}
+
+Progress::~Progress() { clear(); }
+
+void Progress::update(int done, int total, std::string_view text) {
+  const double fraction = total > 0 ? std::clamp(static_cast<double>(done) / total, 0.0, 1.0) : 0;
+  const auto now = std::chrono::steady_clock::now();
+  if (!terminal_) {
+    const int tenth = static_cast<int>(fraction * 10);
+    if (tenth == last_tenth_ && now - last_ < std::chrono::seconds(30)) return;
+    last_tenth_ = tenth;
+    last_ = now;
+    fmt::print(stderr, "{}: {}/{} {}\n", title_, done, total, text);
+    return;
+  }
+  // Ten times a second is as smooth as a person sees.
+  if (drawn_ && done < total && now - last_ < std::chrono::milliseconds(100)) return;
+  last_ = now;
+  std::string rest = fmt::format("{:>3.0f} % {}/{} {}", fraction * 100, done, total, text);
+  const std::size_t taken = title_.size() + kBarCells + 4;
+  rest = rest.substr(0, std::max<std::size_t>(columns(), taken + 12) - taken);
+  fmt::print(stderr, "\r\033[K{} │{}│ {}", title_, bar(fraction), rest);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void Progress::clear() {
+  if (!drawn_) return;
+  fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+  drawn_ = false;
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,19 @@
+// SPEC on the command line: a file, a name of the library, or "-".
+#pragma once
+
+#include <string>
+
+#include "generator/spec/spec.hpp"
+
+namespace attune::cli {
+
+struct LoadedSpec {
+  AttentionSpec spec;
+  std::string source;  // what was named, as errors and reproducing commands show it
+  double parse_seconds = 0;
+};
+
+// A file wins over a library name. "full" and "specs/full.yaml" both name the library's.
+Result<LoadedSpec> load_spec(const std::string& name);
+
+}  // namespace attune::cli

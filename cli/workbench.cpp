@@ -1,0 +1,120 @@
+#include "cli/workbench.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "cli/output.hpp"
+
+namespace attune::cli {
+namespace {
+
+Result<std::unique_ptr<Device>> open_device(const std::string& name) {
+  if (name.empty()) {
+    auto device = open_cuda_device(0);
+    return device.ok() ? std::move(device) : open_cpu_device();
+  }
+  if (name == "cpu") return open_cpu_device();
+  constexpr std::string_view kCuda = "cuda";
+  if (name.starts_with(kCuda)) {
+    std::string_view rest = std::string_view(name).substr(kCuda.size());
+    int ordinal = 0;
+    if (rest.empty()) return open_cuda_device(0);
+    rest.remove_prefix(1);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), ordinal);
+    const bool number = error == std::errc() && end == rest.data() + rest.size() && ordinal >= 0;
+    if (name[kCuda.size()] == ':' && number) return open_cuda_device(ordinal);
+  }
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "device-unknown",
+               .message = fmt::format("unknown device `{}`", name),
+               .hint = "cuda:0, cuda:1, ... or cpu"};
+}
+
+}  // namespace
+
+std::string cache_path(const Options& options) {
+  if (options.cache == "none") return "";
+  return options.cache.empty() ? default_store_path() : options.cache;
+}
+
+Result<Device*> Workbench::device() {
+  if (device_ == nullptr) {
+    ATT_TRY(device_, open_device(options_.device));
+  }
+  return device_.get();
+}
+
+Result<Compiler*> Workbench::compiler(Target target) {
+  const std::string& wanted = options_.compiler;
+  if (!wanted.empty() && wanted != "nvrtc" && wanted != "llvm") {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "compiler-unknown",
+                 .message = fmt::format("unknown compiler `{}`", wanted),
+                 .hint = "nvrtc or llvm"};
+  }
+  std::optional<Error> nvrtc_error;
+  if (wanted != "llvm" && target != Target::kCpu) {
+    if (nvrtc_ == nullptr) {
+      auto opened = open_nvrtc_compiler();
+      if (opened.ok()) {
+        nvrtc_ = std::move(opened).value();
+      } else {
+        nvrtc_error = std::move(opened).error();
+      }
+    }
+    if (nvrtc_ != nullptr && nvrtc_->supports(target)) return nvrtc_.get();
+    if (wanted == "nvrtc" && nvrtc_error) return *std::move(nvrtc_error);
+  }
+  if (wanted != "nvrtc") {
+    if (llvm_ == nullptr) {
+      auto opened = open_llvm_compiler();
+      // For a GPU target NVRTC is the one to install.
+      if (!opened.ok()) return nvrtc_error ? *std::move(nvrtc_error) : std::move(opened).error();
+      llvm_ = std::move(opened).value();
+    }
+    if (llvm_->supports(target)) return llvm_.get();
+  }
+  return Error{.kind = ErrorKind::kUnavailable,
+               .id = "compiler-no-target",
+               .message = fmt::format("no compiler here builds for {}", to_string(target)),
+               .hint = "`attune devices` shows what is here and what is missing"};
+}
+
+Result<Store*> Workbench::required_store() {
+  if (store_ == nullptr) {
+    const std::string path = cache_path(options_);
+    if (path.empty()) {
+      return Error{.kind = ErrorKind::kBadInput,
+                   .id = "cache-none",
+                   .message = "this command needs a cache file",
+                   .hint = "--cache FILE"};
+    }
+    ATT_TRY(store_, open_store(path));
+  }
+  return store_.get();
+}
+
+Store* Workbench::store() {
+  if (store_tried_ || cache_path(options_).empty()) return store_.get();
+  store_tried_ = true;
+  auto opened = required_store();
+  if (!opened.ok()) {
+    warn(fmt::format("going on without the cache: {}", opened.error().message));
+    return nullptr;
+  }
+  return opened.value();
+}
+
+DeviceFacts Workbench::facts(Target target) {
+  const auto here = device();
+  if (here.ok() && here.value()->facts().target == target) return here.value()->facts();
+  return device_facts(target);
+}
+
+Target Workbench::local_target() {
+  const auto here = device();
+  return here.ok() ? here.value()->facts().target : Target::kSm90a;
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,45 @@
+// The device, the compilers and the cache a command works with, each opened when first asked for.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cache/store.hpp"
+#include "cli/options.hpp"
+#include "runtime/device/device.hpp"
+#include "runtime/jit/compiler.hpp"
+
+namespace attune::cli {
+
+class Workbench {
+ public:
+  explicit Workbench(const Options& options) : options_(options) {}
+
+  // --device, else the first GPU, else the CPU.
+  Result<Device*> device();
+  // --compiler, else NVRTC for a GPU target when it is here, else LLVM.
+  Result<Compiler*> compiler(Target target);
+  // Null with a warning when there is none: everything works without, only slower.
+  Store* store();
+  // The same, for commands that are about the cache.
+  Result<Store*> required_store();
+  // What the cost model plans for: the open device when `target` is its, else the published part's
+  // facts.
+  DeviceFacts facts(Target target);
+  // The target of the device that is here, without a warning when there is none: then sm_90a.
+  Target local_target();
+
+ private:
+  const Options& options_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Compiler> nvrtc_;
+  std::unique_ptr<Compiler> llvm_;
+  std::unique_ptr<Store> store_;
+  bool store_tried_ = false;
+};
+
+// The path --cache names, or the user's default; empty for "none".
+std::string cache_path(const Options& options);
+
+}  // namespace attune::cli
