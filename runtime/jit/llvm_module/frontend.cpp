@@ -70,6 +70,7 @@ bool compile_source(const AttLlvmCompileRequest& request, std::string& image, st
   clang::CompilerInstance instance;
   instance.setInvocation(std::move(invocation));
   instance.createDiagnostics(printer, /*ShouldOwnClient=*/true);
+  instance.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());
   // An empty file system: an include in the text finds nothing.
   instance.createFileManager(llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>());
   instance.setOutputStream(std::make_unique<StringStream>(image));

@@ -1,0 +1,148 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/jit/compiler.hpp"
+#include "runtime/jit/failure.hpp"
+#include "runtime/jit/llvm_library.hpp"
+
+namespace attune {
+namespace {
+
+// A buffer of the module's, given back when it goes out of scope.
+class ModuleBuffer {
+ public:
+  explicit ModuleBuffer(const AttLlvmApi& api) : api_(api) {}
+  ~ModuleBuffer() { api_.release(&buffer); }
+  ModuleBuffer(const ModuleBuffer&) = delete;
+  ModuleBuffer& operator=(const ModuleBuffer&) = delete;
+
+  std::string_view text() const { return {static_cast<const char*>(buffer.data), buffer.size}; }
+
+  AttLlvmBuffer buffer{nullptr, 0};
+
+ private:
+  const AttLlvmApi& api_;
+};
+
+// The lowest PTX version that has what the family's instructions need, for the sake of older
+// drivers: 7.8 knows sm_89 and sm_90, 8.0 sm_90a with wgmma and setmaxnreg.
+std::string_view ptx_feature(Target target) {
+  switch (target) {
+    case Target::kSm80:
+    case Target::kSm86:
+    case Target::kSm89:
+      return "+ptx78";
+    case Target::kSm90a:
+      return "+ptx80";
+    default:
+      return "+ptx87";
+  }
+}
+
+// Of `clang -cc1`. The driver is not used: it would look for toolkits and headers.
+std::vector<std::string> arguments_for(Target target) {
+  // NaN and infinity mean what IEEE says (masked scores rely on it); contraction to FMA is wanted.
+  std::vector<std::string> arguments = {"-O3",
+                                        "-std=c++17",
+                                        "-ffp-contract=fast",
+                                        "-vectorize-loops",
+                                        "-vectorize-slp",
+                                        "-fno-threadsafe-statics",
+                                        "-disable-free",
+                                        "-nostdsysteminc",
+                                        "-nobuiltininc"};
+  if (target == Target::kCpu) {
+    // Plain x86-64: the source names the vector extension of its plan itself
+    // (templates/cpu/vector.h), so an object does not depend on the machine it was compiled on.
+    for (const char* argument :
+         {"-triple", "x86_64-unknown-linux-gnu", "-target-cpu", "x86-64", "-emit-obj",
+          "-mrelocation-model", "pic", "-pic-level", "2", "-mframe-pointer=none", "-x", "c++"}) {
+      arguments.push_back(argument);
+    }
+    return arguments;
+  }
+  for (const std::string& argument :
+       {std::string("-triple"), std::string("nvptx64-nvidia-cuda"), std::string("-aux-triple"),
+        std::string("x86_64-unknown-linux-gnu"), std::string("-target-cpu"),
+        std::string(to_string(target)), std::string("-target-feature"),
+        std::string(ptx_feature(target)), std::string("-S"), std::string("-fcuda-is-device"),
+        std::string("-fcuda-allow-variadic-functions"), std::string("-mframe-pointer=all"),
+        std::string("-x"), std::string("cuda")}) {
+    arguments.push_back(argument);
+  }
+  return arguments;
+}
+
+// An object's string table holds names that end in a zero byte; one may be the tail of another.
+bool has_entry(std::string_view image, const std::string& symbol, Target target) {
+  if (target != Target::kCpu) return image.find(".entry " + symbol + "(") != image.npos;
+  const std::string name = symbol + '\0';
+  return image.find(name) != image.npos;
+}
+
+class LlvmCompiler final : public Compiler {
+ public:
+  explicit LlvmCompiler(const AttLlvmApi& api) : api_(api) {}
+
+  std::string identity() const override { return fmt::format("clang {}", api_.version); }
+
+  bool supports(Target target) const override {
+    if (target == Target::kCpu) return true;
+    return api_.nvptx_knows(std::string(to_string(target)).c_str()) != 0;
+  }
+
+  Result<CompiledKernel> compile(const std::string& source, const std::string& symbol,
+                                 Target target) override {
+    if (!supports(target)) {
+      return Error{.kind = ErrorKind::kUnsupported,
+                   .id = "llvm-target",
+                   .message = fmt::format("{} does not know {}", identity(), to_string(target)),
+                   .hint = "build Attune with a newer LLVM, or compile with NVRTC"};
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<std::string> arguments = arguments_for(target);
+    const std::string file = symbol + (target == Target::kCpu ? ".cpp" : ".cu");
+    std::vector<const char*> argument_pointers;
+    for (const std::string& argument : arguments) argument_pointers.push_back(argument.c_str());
+    const AttLlvmCompileRequest request{.source = source.data(),
+                                        .source_size = source.size(),
+                                        .file_name = file.c_str(),
+                                        .arguments = argument_pointers.data(),
+                                        .argument_count = argument_pointers.size()};
+    ModuleBuffer image(api_);
+    ModuleBuffer log(api_);
+    const bool done = api_.compile(&request, &image.buffer, &log.buffer) != 0;
+
+    const CompileAttempt attempt{
+        .compiler = identity(),
+        .command = fmt::format("clang -cc1 {} {}", fmt::join(arguments, " "), file),
+        .source = source};
+    if (!done) return compile_failure(attempt, "errors in the source", log.text());
+    const std::string_view bytes = image.text();
+    if (!has_entry(bytes, symbol, target)) {
+      return compile_failure(attempt, fmt::format("no entry function `{}`", symbol), log.text());
+    }
+    CompiledKernel kernel;
+    kernel.log = std::string(log.text());
+    kernel.image.assign(bytes.begin(), bytes.end());
+    kernel.compile_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return kernel;
+  }
+
+ private:
+  const AttLlvmApi& api_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Compiler>> open_llvm_compiler() {
+  ATT_TRY(const AttLlvmApi* api, open_llvm_module());
+  return std::unique_ptr<Compiler>(std::make_unique<LlvmCompiler>(*api));
+}
+
+}  // namespace attune

@@ -1,0 +1,193 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "runtime/jit/compiler.hpp"
+#include "runtime/jit/llvm_library.hpp"
+
+namespace attune {
+namespace {
+
+using testing::HasSubstr;
+
+std::string text_of(const CompiledKernel& kernel) {
+  return {kernel.image.begin(), kernel.image.end()};
+}
+
+class LlvmCompiler : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = open_llvm_compiler();
+    if (!opened.ok()) GTEST_SKIP() << opened.error().message;
+    compiler_ = std::move(opened).value();
+  }
+  std::unique_ptr<Compiler> compiler_;
+};
+
+TEST_F(LlvmCompiler, MakesPtxForEveryArchitectureItKnows) {
+  const std::string source = R"(
+extern "C" __attribute__((global)) void twice(float* data) {
+  unsigned lane;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(lane));
+  data[lane] *= 2;
+})";
+  for (const Target target : {Target::kSm80, Target::kSm86, Target::kSm89, Target::kSm90a}) {
+    ASSERT_TRUE(compiler_->supports(target)) << to_string(target);
+    const auto kernel = compiler_->compile(source, "twice", target);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    EXPECT_THAT(text_of(*kernel), HasSubstr(".target " + std::string(to_string(target))));
+    EXPECT_THAT(text_of(*kernel), HasSubstr(".visible .entry twice("));
+    EXPECT_THAT(text_of(*kernel), HasSubstr("%tid.x"));
+    EXPECT_GT(kernel->compile_seconds, 0);
+  }
+}
+
+TEST_F(LlvmCompiler, MakesAnObjectForTheCpu) {
+  const auto kernel = compiler_->compile("extern \"C\" void twice(float* data) { data[0] *= 2; }",
+                                         "twice", Target::kCpu);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  EXPECT_EQ(text_of(*kernel).substr(0, 4),
+            "\x7f"
+            "ELF");
+}
+
+TEST_F(LlvmCompiler, AFailureShowsCommandLogAndNumberedSource) {
+  const auto kernel =
+      compiler_->compile("extern \"C\" void k() {\n  nonsense;\n}\n", "k", Target::kCpu);
+  ASSERT_FALSE(kernel.ok());
+  EXPECT_EQ(kernel.error().id, "compile-failed");
+  EXPECT_EQ(exit_code(kernel.error().kind), 1);
+  EXPECT_THAT(kernel.error().detail, HasSubstr("clang -cc1 -O3"));
+  EXPECT_THAT(kernel.error().detail,
+              HasSubstr("k.cpp:2:3: error: use of undeclared identifier 'nonsense'"));
+  EXPECT_THAT(kernel.error().detail, HasSubstr("    2 |   nonsense;"));
+}
+
+TEST_F(LlvmCompiler, AMissingEntryFunctionIsAnError) {
+  for (const Target target : {Target::kCpu, Target::kSm80}) {
+    const auto kernel = compiler_->compile("int unrelated;", "other", target);
+    ASSERT_FALSE(kernel.ok());
+    EXPECT_THAT(kernel.error().message, HasSubstr("no entry function `other`"));
+  }
+}
+
+TEST_F(LlvmCompiler, ReadsNoFile) {
+  for (const char* include : {"#include </etc/hostname>\n", "#include <stdio.h>\n"}) {
+    const auto kernel =
+        compiler_->compile(std::string(include) + "extern \"C\" void k() {}", "k", Target::kCpu);
+    ASSERT_FALSE(kernel.ok()) << include;
+    EXPECT_THAT(kernel.error().detail, HasSubstr("file not found"));
+  }
+}
+
+TEST_F(LlvmCompiler, WhatLlvmTakesForItsOwnErrorIsAnErrorOfTheCompile) {
+  // No instruction of the target can do this: LLVM's answer is to end the process.
+  const auto kernel =
+      compiler_->compile("extern \"C\" void k(long double* x) { asm volatile(\"\" : \"+x\"(*x)); }",
+                         "k", Target::kSm80);
+  EXPECT_FALSE(kernel.ok());
+  const auto next = compiler_->compile("extern \"C\" void k() {}", "k", Target::kCpu);
+  EXPECT_TRUE(next.ok());
+}
+
+TEST_F(LlvmCompiler, CompilesOnManyThreadsAtOnce) {
+  std::vector<std::string> failures(4);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const std::string symbol = "k" + std::to_string(i);
+      const auto kernel = compiler_->compile("extern \"C\" int " + symbol + "() { return 1; }",
+                                             symbol, Target::kCpu);
+      if (!kernel.ok()) failures[i] = render(kernel.error());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(failures, testing::Each(""));
+}
+
+TEST_F(LlvmCompiler, NamesItselfAndItsTargets) {
+  EXPECT_TRUE(compiler_->identity().starts_with("clang "));
+  EXPECT_TRUE(compiler_->supports(Target::kCpu));
+}
+
+TEST_F(LlvmCompiler, AnUnknownTargetIsUnsupported) {
+  for (const Target target : {Target::kSm100, Target::kSm120}) {
+    if (compiler_->supports(target)) continue;
+    const auto kernel = compiler_->compile("", "k", target);
+    ASSERT_FALSE(kernel.ok());
+    EXPECT_EQ(kernel.error().kind, ErrorKind::kUnsupported);
+    EXPECT_THAT(kernel.error().message, HasSubstr(std::string(to_string(target))));
+    EXPECT_THAT(kernel.error().hint, HasSubstr("NVRTC"));
+  }
+}
+
+TEST_F(LlvmCompiler, LinksObjectsIntoTheProcessOfTheirOwnNames) {
+  const auto module = open_llvm_module();
+  ASSERT_TRUE(module.ok());
+  const AttLlvmApi& api = **module;
+  void* handles[2];
+  int (*functions[2])();
+  for (int i = 0; i < 2; ++i) {
+    const auto kernel = compiler_->compile(
+        "extern \"C\" int answer() { return " + std::to_string(i) + "; }", "answer", Target::kCpu);
+    ASSERT_TRUE(kernel.ok());
+    const char* symbol = "answer";
+    void* address = nullptr;
+    AttLlvmBuffer log{nullptr, 0};
+    handles[i] = api.load(kernel->image.data(), kernel->image.size(), &symbol, &address, 1, &log);
+    ASSERT_NE(handles[i], nullptr) << std::string(static_cast<const char*>(log.data), log.size);
+    functions[i] = reinterpret_cast<int (*)()>(address);
+  }
+  EXPECT_EQ(functions[0](), 0);
+  EXPECT_EQ(functions[1](), 1);
+  for (void* handle : handles) api.unload(handle);
+}
+
+TEST_F(LlvmCompiler, DamagedObjectsAndForeignCallsAreRefused) {
+  const auto module = open_llvm_module();
+  ASSERT_TRUE(module.ok());
+  const AttLlvmApi& api = **module;
+  const auto caller = compiler_->compile(
+      "extern \"C\" int system(const char*); extern \"C\" int k() { return system(\"true\"); }",
+      "k", Target::kCpu);
+  ASSERT_TRUE(caller.ok());
+  const std::vector<std::uint8_t> noise(100, 0x5a);
+  for (const std::vector<std::uint8_t>& object : {caller->image, noise, {}}) {
+    const char* symbol = "k";
+    void* address = nullptr;
+    AttLlvmBuffer log{nullptr, 0};
+    EXPECT_EQ(api.load(object.data(), object.size(), &symbol, &address, 1, &log), nullptr);
+    EXPECT_GT(log.size, 0u);
+    api.release(&log);
+  }
+}
+
+// The environment decides where the module is looked for.
+class LlvmModule : public testing::Test {
+ protected:
+  void TearDown() override { unsetenv("ATTUNE_LLVM_MODULE"); }
+};
+
+TEST_F(LlvmModule, MissingSaysWhatToInstall) {
+  setenv("ATTUNE_LLVM_MODULE", "/nonexistent/libattune_llvm.so", 1);
+  const auto opened = open_llvm_compiler();
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().id, "llvm-missing");
+  EXPECT_EQ(exit_code(opened.error().kind), 3);
+  EXPECT_THAT(opened.error().hint, HasSubstr("libclang-19-dev"));
+  EXPECT_THAT(opened.error().detail, HasSubstr("/nonexistent/libattune_llvm.so"));
+}
+
+TEST_F(LlvmModule, AnotherLibraryIsRefused) {
+  setenv("ATTUNE_LLVM_MODULE", "libm.so.6", 1);
+  const auto opened = open_llvm_compiler();
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().id, "llvm-module-version");
+  EXPECT_EQ(exit_code(opened.error().kind), 3);
+}
+
+}  // namespace
+}  // namespace attune
