@@ -1,0 +1,27 @@
+// What a spec may ask for. Specs are untrusted: every size has a bound, and docs/spec.md names
+// each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace attune {
+
+constexpr std::size_t kMaxSpecBytes = std::size_t{1} << 20;
+constexpr int kMaxYamlNesting = 16;
+constexpr std::size_t kMaxYamlEntries = 256;  // of one mapping or sequence
+constexpr std::size_t kMaxYamlNodes = 10000;
+constexpr std::size_t kMaxNameLength = 64;
+
+constexpr int kMinHeadDim = 8;
+constexpr int kMaxHeadDim = 256;
+constexpr int kHeadDimStep = 8;
+
+constexpr std::int64_t kMaxTensorDim = std::int64_t{1} << 24;
+constexpr std::size_t kMaxTuneShapes = 64;
+constexpr std::int64_t kMaxBatch = std::int64_t{1} << 16;
+constexpr std::int64_t kMaxHeads = std::int64_t{1} << 12;
+// q_idx + kv_idx and their products with small factors stay far inside int32.
+constexpr std::int64_t kMaxSequence = std::int64_t{1} << 24;
+
+}  // namespace attune

@@ -1,0 +1,123 @@
+#include "generator/spec/shape.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "generator/spec/limits.hpp"
+#include "generator/spec/number.hpp"
+#include "generator/spec/yaml_tree.hpp"
+#include "generator/support/suggest.hpp"
+
+namespace attune {
+namespace {
+
+constexpr ShapeField kFields[] = {
+    {"batch", &ProblemShape::batch, kMaxBatch, false},
+    {"heads", &ProblemShape::heads, kMaxHeads, true},
+    {"kv_heads", &ProblemShape::kv_heads, kMaxHeads, false},
+    {"q_len", &ProblemShape::q_len, kMaxSequence, true},
+    {"kv_len", &ProblemShape::kv_len, kMaxSequence, false},
+};
+
+// The longest text that a shape can have, generously; the rest is not worth reading.
+constexpr std::size_t kMaxShapeText = 256;
+
+Error at(std::string_view text, std::size_t begin, std::size_t length, ShapeProblem problem) {
+  return {.kind = ErrorKind::kBadInput,
+          .id = std::move(problem.id),
+          .message = std::move(problem.message),
+          .span = {.line = 1,
+                   .column = static_cast<int>(begin) + 1,
+                   .length = static_cast<int>(std::max<std::size_t>(length, 1))},
+          .source_line = std::string(text),
+          .hint = std::move(problem.hint)};
+}
+
+}  // namespace
+
+std::span<const ShapeField> shape_fields() { return kFields; }
+
+std::optional<ShapeProblem> read_size(const ShapeField& field, std::string_view text,
+                                      ProblemShape& shape) {
+  const ParsedNumber number = parse_number(text);
+  if (number.status == ParsedNumber::Status::kOverflow ||
+      (number.is_number() &&
+       !(number.real >= 1 && number.real <= static_cast<double>(field.largest)))) {
+    return ShapeProblem{"spec-out-of-range", fmt::format("`{}` is {}, not in 1 to {}", field.name,
+                                                         quoted(text), field.largest)};
+  }
+  if (number.status != ParsedNumber::Status::kInteger) {
+    return ShapeProblem{"spec-number",
+                        fmt::format("`{}` is {}, not a whole number", field.name, quoted(text))};
+  }
+  shape.*field.member = number.integer;
+  return std::nullopt;
+}
+
+std::optional<ShapeProblem> complete_shape(ProblemShape& shape) {
+  for (const ShapeField& field : kFields) {
+    if (field.required && shape.*field.member == 0) {
+      return ShapeProblem{"spec-missing-key", fmt::format("the shape lacks `{}`", field.name)};
+    }
+  }
+  if (shape.batch == 0) shape.batch = 1;
+  if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
+  if (shape.kv_len == 0) shape.kv_len = shape.q_len;
+  if (shape.heads % shape.kv_heads != 0) {
+    return ShapeProblem{
+        "spec-shape-heads",
+        fmt::format("{} heads are not a multiple of {} kv_heads", shape.heads, shape.kv_heads),
+        "each key/value head serves the same number of query heads"};
+  }
+  return std::nullopt;
+}
+
+std::string to_string(const ProblemShape& shape) {
+  return fmt::format("batch={},heads={},kv_heads={},q_len={},kv_len={}", shape.batch, shape.heads,
+                     shape.kv_heads, shape.q_len, shape.kv_len);
+}
+
+Result<ProblemShape> parse_shape(std::string_view text) {
+  if (text.size() > kMaxShapeText) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "spec-too-large",
+                 .message = "the shape's text is too long"};
+  }
+  ProblemShape shape{0, 0, 0, 0, 0};
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    const std::size_t equal = part.find('=');
+    if (equal == std::string_view::npos) {
+      return at(text, begin, part.size(),
+                {"spec-shape", fmt::format("expected name=size, found {}", quoted(part)),
+                 "for example batch=2,heads=32,kv_heads=8,q_len=8192,kv_len=8192"});
+    }
+    const std::string_view key = part.substr(0, equal);
+    const auto field = std::ranges::find(kFields, key, &ShapeField::name);
+    if (field == std::end(kFields)) {
+      std::vector<std::string_view> names;
+      for (const ShapeField& known : kFields) names.push_back(known.name);
+      std::string hint = did_you_mean(key, names);
+      if (hint.empty()) hint = "sizes are " + join_names(names);
+      return at(text, begin, key.size(),
+                {"spec-unknown-key", fmt::format("unknown size {}", quoted(key)), std::move(hint)});
+    }
+    if (shape.*field->member != 0) {
+      return at(text, begin, key.size(),
+                {"spec-duplicate-key", fmt::format("`{}` is given twice", key)});
+    }
+    const std::string_view size = part.substr(equal + 1);
+    if (auto problem = read_size(*field, size, shape)) {
+      return at(text, begin + equal + 1, size.size(), std::move(*problem));
+    }
+    begin = end + 1;
+  }
+  if (auto problem = complete_shape(shape)) return at(text, 0, text.size(), std::move(*problem));
+  return shape;
+}
+
+}  // namespace attune

@@ -1,0 +1,34 @@
+// The sizes of a problem, one by one: what the command's --shape and a spec's tune.shapes share.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "generator/spec/spec.hpp"
+
+namespace attune {
+
+struct ShapeField {
+  std::string_view name;
+  std::int64_t ProblemShape::* member;
+  std::int64_t largest;
+  bool required;  // batch is 1, kv_heads is heads, kv_len is q_len when left out
+};
+std::span<const ShapeField> shape_fields();
+
+// What stands wrong in a shape's text, without a position.
+struct ShapeProblem {
+  std::string id;
+  std::string message;
+  std::string hint = {};
+};
+// One size read from text into `shape`.
+std::optional<ShapeProblem> read_size(const ShapeField& field, std::string_view text,
+                                      ProblemShape& shape);
+// Fills in what was left out (0) and checks that the sizes fit together.
+std::optional<ShapeProblem> complete_shape(ProblemShape& shape);
+
+}  // namespace attune

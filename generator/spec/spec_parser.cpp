@@ -1,0 +1,297 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "generator/expr/parser.hpp"
+#include "generator/spec/environment.hpp"
+#include "generator/spec/limits.hpp"
+#include "generator/spec/shape.hpp"
+#include "generator/spec/spec.hpp"
+#include "generator/spec/spec_reader.hpp"
+#include "generator/support/suggest.hpp"
+
+namespace attune {
+namespace {
+
+constexpr KeyRule kSpecKeys[] = {
+    {"attune", true}, {"name", true},    {"dtype", true}, {"head_dim", true}, {"target"},
+    {"layout"},       {"scalars"},       {"tensors"},     {"mask"},           {"score"},
+    {"sink"},         {"softmax_scale"}, {"dropout"},     {"passes"},         {"tune"},
+};
+
+class SpecParser {
+ public:
+  SpecParser(const SpecReader& reader, const YamlNode& root) : reader_(reader), root_(root) {}
+
+  Result<AttentionSpec> parse() {
+    // A file of another version may well have other keys; say the one thing that helps.
+    if (const YamlEntry* version = root_.find("attune")) ATT_CHECK(check_version(version->value));
+    ATT_CHECK(reader_.check_keys(root_, "the spec", kSpecKeys));
+    ATT_CHECK(read_name());
+    ATT_CHECK(read_dtype());
+    ATT_CHECK(read_head_dim());
+    ATT_CHECK(read_targets());
+    ATT_CHECK(read_layout());
+    ATT_TRY(spec_.environment, read_environment(reader_, value("scalars"), value("tensors")));
+    ATT_CHECK(read_expressions());
+    ATT_CHECK(read_softmax_scale());
+    ATT_CHECK(read_dropout());
+    ATT_CHECK(read_passes());
+    ATT_CHECK(read_tune());
+    return std::move(spec_);
+  }
+
+ private:
+  // The value of a top-level key, or null.
+  const YamlNode* value(std::string_view key) const {
+    const YamlEntry* entry = root_.find(key);
+    return entry ? &entry->value : nullptr;
+  }
+
+  Status check_version(const YamlNode& node) {
+    if (node.kind == YamlNode::Kind::kScalar && node.plain && node.text == "1") return ok_status();
+    return reader_.error(
+        node, "spec-version",
+        fmt::format("schema version {} is not known", node.kind == YamlNode::Kind::kScalar
+                                                          ? quoted(node.text)
+                                                          : std::string(describe(node.kind))),
+        "this release reads `attune: 1`");
+  }
+
+  Status read_name() {
+    const YamlNode& node = *value("name");
+    ATT_TRY(const std::string_view name, reader_.text("name", node));
+    ATT_CHECK(reader_.check_name("a spec", node));
+    spec_.name = name;
+    return ok_status();
+  }
+
+  Status read_dtype() {
+    constexpr std::string_view kWords[] = {"fp16", "bf16", "fp32", "fp8_e4m3"};
+    ATT_TRY(const std::size_t index, reader_.choice("dtype", *value("dtype"), kWords));
+    spec_.dtype = static_cast<DType>(index);
+    return ok_status();
+  }
+
+  Result<int> read_one_head_dim(std::string_view key, const YamlNode& node) {
+    ATT_TRY(const std::int64_t size, reader_.integer(key, node, kMinHeadDim, kMaxHeadDim));
+    if (size % kHeadDimStep != 0) {
+      return reader_.error(
+          node, "spec-head-dim",
+          fmt::format("`{}` is {}, not a multiple of {}", key, size, kHeadDimStep));
+    }
+    return static_cast<int>(size);
+  }
+
+  Status read_head_dim() {
+    const YamlNode& node = *value("head_dim");
+    if (node.kind == YamlNode::Kind::kMapping) {
+      constexpr KeyRule kRules[] = {{"qk", true}, {"v", true}};
+      ATT_CHECK(reader_.check_keys(node, "`head_dim`", kRules));
+      ATT_TRY(spec_.head_dim_qk, read_one_head_dim("qk", node.find("qk")->value));
+      ATT_TRY(spec_.head_dim_v, read_one_head_dim("v", node.find("v")->value));
+      return ok_status();
+    }
+    if (node.kind == YamlNode::Kind::kSequence)
+      return reader_.wrong_type("head_dim", node, "a number or {qk, v}");
+    ATT_TRY(spec_.head_dim_qk, read_one_head_dim("head_dim", node));
+    spec_.head_dim_v = spec_.head_dim_qk;
+    return ok_status();
+  }
+
+  Status read_targets() {
+    const YamlNode* node = value("target");
+    if (!node) return ok_status();
+    constexpr Target kTargets[] = {Target::kSm80,  Target::kSm86,  Target::kSm89, Target::kSm90a,
+                                   Target::kSm100, Target::kSm120, Target::kCpu};
+    std::vector<std::string_view> words;
+    for (const Target target : kTargets) words.push_back(to_string(target));
+    ATT_TRY(const auto items, reader_.list("target", *node));
+    for (const YamlNode& item : items) {
+      ATT_TRY(const std::size_t index, reader_.choice("target", item, words));
+      if (std::ranges::find(spec_.targets, kTargets[index]) != spec_.targets.end()) {
+        return reader_.error(item, "spec-duplicate-value",
+                             fmt::format("target `{}` is given twice", item.text));
+      }
+      spec_.targets.push_back(kTargets[index]);
+    }
+    return ok_status();
+  }
+
+  Status read_layout() {
+    const YamlNode* node = value("layout");
+    if (!node) return ok_status();
+    if (node->kind == YamlNode::Kind::kScalar && (node->text == "thd" || node->text == "paged")) {
+      Error error = reader_.error(*node, "spec-not-yet",
+                                  fmt::format("layout `{}` is not supported yet", node->text),
+                                  "use `bshd` or `bhsd`; strides are the caller's");
+      error.kind = ErrorKind::kUnsupported;
+      return error;
+    }
+    constexpr std::string_view kWords[] = {"bshd", "bhsd"};
+    ATT_TRY(const std::size_t index, reader_.choice("layout", *node, kWords));
+    spec_.layout = static_cast<Layout>(index);
+    return ok_status();
+  }
+
+  Result<expr::Expr> read_expression(std::string_view key, expr::Role role) {
+    const YamlNode* node = value(key);
+    if (!node) return expr::Expr();
+    if (node->kind != YamlNode::Kind::kScalar) {
+      return reader_.error(
+          *node, "spec-type",
+          fmt::format("`{}` must be an expression, found {}", key, describe(node->kind)),
+          "put an expression that starts with `[` or `{` into quotes");
+    }
+    const std::vector<SourceSpan> positions = scalar_positions(reader_.source(), *node);
+    const expr::SourceOrigin origin{.file = std::string(reader_.source().file),
+                                    .line = positions.front().line,
+                                    .column = positions.front().column,
+                                    .continuation_column = 1,
+                                    .whole_file = reader_.source().text,
+                                    .positions = positions};
+    return expr::parse(node->text, spec_.environment, role, origin);
+  }
+
+  // What changes nothing is left out, so that kernels and hashes do not see it.
+  Status read_expressions() {
+    ATT_TRY(spec_.mask, read_expression("mask", expr::Role::kMask));
+    ATT_TRY(spec_.score, read_expression("score", expr::Role::kScore));
+    ATT_TRY(spec_.sink, read_expression("sink", expr::Role::kSink));
+    if (spec_.mask && spec_.mask->op == expr::Op::kBool && spec_.mask->int_value != 0)
+      spec_.mask = nullptr;
+    if (spec_.score && spec_.score->op == expr::Op::kVariable &&
+        spec_.score->variable == expr::Variable::kScore)
+      spec_.score = nullptr;
+    return ok_status();
+  }
+
+  static bool is_word(const YamlNode& node, std::string_view word) {
+    return node.kind == YamlNode::Kind::kScalar && node.plain && node.text == word;
+  }
+
+  Status read_softmax_scale() {
+    const YamlNode* node = value("softmax_scale");
+    spec_.softmax_scale.value = 1 / std::sqrt(static_cast<double>(spec_.head_dim_qk));
+    if (!node || is_word(*node, "auto")) return ok_status();
+    if (is_word(*node, "float")) {
+      spec_.softmax_scale = {.at_launch = true};
+      return ok_status();
+    }
+    ATT_TRY(spec_.softmax_scale.value, reader_.real("softmax_scale", *node));
+    if (spec_.softmax_scale.value <= 0) {
+      return reader_.error(*node, "spec-out-of-range",
+                           fmt::format("`softmax_scale` is {}, not above 0", quoted(node->text)),
+                           "change signs in `score`");
+    }
+    return ok_status();
+  }
+
+  Status read_dropout() {
+    const YamlNode* node = value("dropout");
+    if (!node) return ok_status();
+    if (is_word(*node, "float")) {
+      spec_.dropout = {.at_launch = true};
+      return ok_status();
+    }
+    ATT_TRY(const double dropout, reader_.real("dropout", *node));
+    if (!(dropout >= 0 && dropout < 1)) {
+      return reader_.error(*node, "spec-out-of-range",
+                           fmt::format("`dropout` is {}, not in 0 to 1", quoted(node->text)));
+    }
+    // Kernels compare one random byte with round(256 p).
+    const long drop_below = std::lround(dropout * 256);
+    if (dropout > 0 && drop_below == 0) {
+      return reader_.error(
+          *node, "spec-dropout",
+          fmt::format("`dropout` is {}, which would drop nothing", quoted(node->text)),
+          "dropout has steps of 1/256: give 0, or 1/512 and more");
+    }
+    if (drop_below == 256) {
+      return reader_.error(
+          *node, "spec-dropout",
+          fmt::format("`dropout` is {}, which would drop everything", quoted(node->text)),
+          "dropout has steps of 1/256: the largest is 255/256");
+    }
+    spec_.dropout.value = dropout;
+    return ok_status();
+  }
+
+  Status read_passes() {
+    const YamlNode* node = value("passes");
+    if (!node) return ok_status();
+    constexpr std::string_view kWords[] = {"forward", "backward"};
+    ATT_TRY(const auto items, reader_.list("passes", *node));
+    spec_.passes.clear();
+    for (const YamlNode& item : items) {
+      ATT_TRY(const std::size_t index, reader_.choice("passes", item, kWords));
+      const Pass pass = static_cast<Pass>(index);
+      if (std::ranges::find(spec_.passes, pass) != spec_.passes.end()) {
+        return reader_.error(item, "spec-duplicate-value",
+                             fmt::format("pass `{}` is given twice", item.text));
+      }
+      spec_.passes.push_back(pass);
+    }
+    std::ranges::sort(spec_.passes);
+    return ok_status();
+  }
+
+  Result<ProblemShape> read_shape(const YamlNode& node) {
+    if (node.kind != YamlNode::Kind::kMapping)
+      return reader_.wrong_type("shapes", node, "a list of mappings {heads, q_len, ...}");
+    std::vector<KeyRule> rules;
+    for (const ShapeField& field : shape_fields()) rules.push_back({field.name, field.required});
+    ATT_CHECK(reader_.check_keys(node, "the shape", rules));
+    ProblemShape shape{0, 0, 0, 0, 0};
+    for (const ShapeField& field : shape_fields()) {
+      const YamlEntry* entry = node.find(field.name);
+      if (!entry) continue;
+      ATT_TRY(shape.*field.member, reader_.integer(field.name, entry->value, 1, field.largest));
+    }
+    if (auto problem = complete_shape(shape)) {
+      return reader_.error(node, problem->id, std::move(problem->message),
+                           std::move(problem->hint));
+    }
+    return shape;
+  }
+
+  Status read_tune() {
+    const YamlNode* node = value("tune");
+    if (!node) return ok_status();
+    if (node->kind != YamlNode::Kind::kMapping)
+      return reader_.wrong_type("tune", *node, "a mapping {shapes}");
+    constexpr KeyRule kRules[] = {{"shapes", true}};
+    ATT_CHECK(reader_.check_keys(*node, "`tune`", kRules));
+    const YamlNode& shapes = node->find("shapes")->value;
+    if (shapes.kind != YamlNode::Kind::kSequence)
+      return reader_.wrong_type("shapes", shapes, "a list of mappings {heads, q_len, ...}");
+    if (shapes.items.size() > kMaxTuneShapes) {
+      return reader_.error(shapes.items[kMaxTuneShapes], "spec-too-many",
+                           fmt::format("`shapes` has {} entries, more than {}", shapes.items.size(),
+                                       kMaxTuneShapes));
+    }
+    for (const YamlNode& item : shapes.items) {
+      ATT_TRY(const ProblemShape shape, read_shape(item));
+      spec_.tune_shapes.push_back(shape);
+    }
+    return ok_status();
+  }
+
+  const SpecReader& reader_;
+  const YamlNode& root_;
+  AttentionSpec spec_;
+};
+
+}  // namespace
+
+Result<AttentionSpec> parse_spec(std::string_view yaml, std::string_view file) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (yaml.starts_with(kByteOrderMark)) yaml.remove_prefix(kByteOrderMark.size());
+  const SpecSource source{.text = yaml, .file = file};
+  ATT_TRY(const YamlNode root, parse_yaml(source));
+  const SpecReader reader(source);
+  return SpecParser(reader, root).parse();
+}
+
+}  // namespace attune
