@@ -114,7 +114,8 @@ struct LaunchRecipe {
   // CUtensorMap kernel parameters, in this order, after ForwardParams; empty: none.
   std::vector<TensorMapRecipe> tensor_maps;
   bool needs_scheduler_counter = false;  // an int32 in the workspace, zeroed before each launch
-  bool needs_block_ranges = false;       // the tensor pre-pass, templates/kernels/block_ranges.cuh
+  // Tensors whose block ranges the pre-pass of templates/kernels/block_ranges.cuh must make first.
+  std::vector<int> range_slots;
 };
 
 // The families that can serve `spec` on `target`, best first; empty with a reason when none.

@@ -22,9 +22,11 @@ using StreamHandle = void*;
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
-  // Enqueues pre-passes and kernel: no allocation, no synchronisation. `workspace` is device memory of
-  // workspace_bytes(shape), 16-byte aligned, not shared by launches that may overlap; null when 0.
-  virtual Status launch(const att::ForwardParams& params, void* workspace, StreamHandle stream) const = 0;
+  // Enqueues pre-passes and kernel: no allocation, no synchronisation. `workspace` is device memory
+  // of workspace_bytes(shape), 16-byte aligned, not shared by launches that may overlap; null when
+  // 0.
+  virtual Status launch(const att::ForwardParams& params, void* workspace,
+                        StreamHandle stream) const = 0;
   virtual std::size_t workspace_bytes(const ProblemShape& shape) const = 0;
 };
 
@@ -34,7 +36,10 @@ class Device {
   virtual const DeviceFacts& facts() const = 0;
   // What a measurement depends on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159".
   virtual std::string identity() const = 0;
-  virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
+  // JSON of what moves a measurement at this moment: clocks, temperature, power, throttle reasons.
+  virtual std::string conditions() const { return "{}"; }
+  virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec,
+                                                     const KernelPlan& plan,
                                                      std::span<const std::uint8_t> image) = 0;
 
   // Memory and time, for the tuner, the command and the tests; a host application brings its own.
@@ -48,8 +53,12 @@ class Device {
   virtual Result<double> time_us(const std::function<Status(StreamHandle)>& work) = 0;
 };
 
-// CUDA device `ordinal` (its primary context, made current on this thread). kUnavailable without driver or GPU.
+// CUDA device `ordinal` (its primary context, made current on this thread). kUnavailable without
+// driver or GPU.
 Result<std::unique_ptr<Device>> open_cuda_device(int ordinal);
+// The device of this thread's current CUDA context, in that context, which must outlive it.
+// kUnavailable when there is no current context.
+Result<std::unique_ptr<Device>> open_current_cuda_device();
 Result<int> cuda_device_count();
 Result<std::unique_ptr<Device>> open_cpu_device();
 

@@ -1,0 +1,48 @@
+// A cubin loaded on a GPU, and its launch.
+#pragma once
+
+#include "runtime/device/cuda_api.hpp"
+#include "runtime/device/device.hpp"
+
+namespace attune {
+
+class CudaKernel final : public LoadedKernel {
+ public:
+  static Result<std::unique_ptr<LoadedKernel>> load(const CudaApi& api, CUdevice device,
+                                                    CUcontext context, int processor_count,
+                                                    const AttentionSpec& spec,
+                                                    const KernelPlan& plan,
+                                                    std::span<const std::uint8_t> image);
+  ~CudaKernel() override;
+
+  Status launch(const att::ForwardParams& params, void* workspace,
+                StreamHandle stream) const override;
+  std::size_t workspace_bytes(const ProblemShape& shape) const override;
+
+ private:
+  CudaKernel(const CudaApi& api, CUcontext context, int processor_count, const AttentionSpec& spec,
+             LaunchRecipe recipe)
+      : api_(api),
+        context_(context),
+        processor_count_(processor_count),
+        spec_(spec),
+        recipe_(std::move(recipe)) {}
+  Status open(CUdevice device, std::span<const std::uint8_t> image);
+  Status launch_in_context(const att::ForwardParams& params, void* workspace,
+                           CUstream stream) const;
+  Status launch_range_pass(att::TensorArg& tensor, const expr::TensorDecl& declaration,
+                           const ProblemShape& shape, CUstream stream) const;
+  Status launch_main(const att::ForwardParams& params, CUstream stream) const;
+  unsigned grid_size(const att::ForwardParams& params) const;
+
+  const CudaApi& api_;
+  const CUcontext context_;
+  const int processor_count_;
+  const AttentionSpec spec_;
+  const LaunchRecipe recipe_;
+  CUlibrary library_ = nullptr;
+  CUfunction main_ = nullptr;
+  CUfunction range_pass_ = nullptr;  // null when the recipe has no range_slots
+};
+
+}  // namespace attune

@@ -1,0 +1,93 @@
+#include "runtime/device/tensor_maps.hpp"
+
+#include <bit>
+
+namespace attune {
+namespace {
+
+// A tensor of a launch as (dim, seq, heads, batch).
+struct View {
+  const void* data;
+  int dim, seq, heads, batch;
+  att::Strides strides;
+};
+
+View view(const AttentionSpec& spec, const att::ForwardParams& p, TensorMapRecipe::Tensor tensor) {
+  switch (tensor) {
+    case TensorMapRecipe::Tensor::kQuery:
+      return {p.q, spec.head_dim_qk, p.q_len, p.heads, p.batch, p.q_stride};
+    case TensorMapRecipe::Tensor::kKey:
+      return {p.k, spec.head_dim_qk, p.kv_len, p.kv_heads, p.batch, p.k_stride};
+    case TensorMapRecipe::Tensor::kValue:
+      return {p.v, spec.head_dim_v, p.kv_len, p.kv_heads, p.batch, p.v_stride};
+    case TensorMapRecipe::Tensor::kOutput:
+      break;
+  }
+  return {p.o, spec.head_dim_v, p.q_len, p.heads, p.batch, p.o_stride};
+}
+
+bool possible(const View& v, int element_bytes) {
+  const auto fits = [&](long long stride, int size) {
+    if (size == 1) return true;  // never stepped
+    const long long bytes = stride * element_bytes;
+    return bytes > 0 && bytes % 16 == 0 && bytes < (1ll << 40);
+  };
+  return std::bit_cast<std::uintptr_t>(v.data) % 16 == 0 && fits(v.strides.seq, v.seq) &&
+         fits(v.strides.head, v.heads) && fits(v.strides.batch, v.batch);
+}
+
+int data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return tensor_map::kFloat16;
+    case DType::kBf16:
+      return tensor_map::kBfloat16;
+    case DType::kF32:
+      return tensor_map::kFloat32;
+    case DType::kFp8E4m3:
+      break;
+  }
+  return tensor_map::kUint8;
+}
+
+int swizzle_code(int bytes) {  // CUtensorMapSwizzle
+  return bytes == 128 ? 3 : bytes == 64 ? 2 : bytes == 32 ? 1 : 0;
+}
+
+}  // namespace
+
+bool tensor_maps_possible(const AttentionSpec& spec, const att::ForwardParams& params) {
+  using Tensor = TensorMapRecipe::Tensor;
+  for (const Tensor tensor : {Tensor::kQuery, Tensor::kKey, Tensor::kValue, Tensor::kOutput}) {
+    if (!possible(view(spec, params, tensor), element_bytes(spec.dtype))) return false;
+  }
+  return true;
+}
+
+Status encode_tensor_map(const CudaApi& api, const AttentionSpec& spec,
+                         const TensorMapRecipe& recipe, const att::ForwardParams& params,
+                         TensorMap* map) {
+  const View v = view(spec, params, recipe.tensor);
+  const auto bytes = static_cast<std::uint64_t>(element_bytes(spec.dtype));
+  // A dim of size 1 is never stepped, and its caller may have left any stride there.
+  const auto stride = [&](long long elements, int size) {
+    return size == 1 ? 16 : static_cast<std::uint64_t>(elements) * bytes;
+  };
+  const std::uint64_t dims[4] = {
+      static_cast<std::uint64_t>(v.dim), static_cast<std::uint64_t>(v.seq),
+      static_cast<std::uint64_t>(v.heads), static_cast<std::uint64_t>(v.batch)};
+  const std::uint64_t strides[3] = {stride(v.strides.seq, v.seq), stride(v.strides.head, v.heads),
+                                    stride(v.strides.batch, v.batch)};
+  const std::uint32_t box[4] = {static_cast<std::uint32_t>(recipe.box_columns),
+                                static_cast<std::uint32_t>(recipe.box_rows), 1, 1};
+  const std::uint32_t element_strides[4] = {1, 1, 1, 1};
+  return cuda_status(
+      api,
+      api.tensor_map_encode_tiled(map, data_type(spec.dtype), 4, const_cast<void*>(v.data), dims,
+                                  strides, box, element_strides, tensor_map::kInterleaveNone,
+                                  swizzle_code(recipe.swizzle_bytes),
+                                  tensor_map::kL2Promotion256Bytes, tensor_map::kOutOfBoundsZero),
+      "cuTensorMapEncodeTiled");
+}
+
+}  // namespace attune

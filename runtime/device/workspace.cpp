@@ -1,0 +1,32 @@
+#include "runtime/device/workspace.hpp"
+
+#include "runtime/support/problem_layout.hpp"
+
+namespace attune {
+
+RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape) {
+  RangeGeometry geometry;
+  for (std::size_t i = 0; i < tensor.dims.size(); ++i) {
+    const int size = static_cast<int>(dim_size(tensor.dims[i], shape));
+    if (i + 1 < tensor.dims.size()) {
+      geometry.rows *= size;
+    } else {
+      geometry.length = size;
+    }
+  }
+  geometry.pairs = geometry.rows * ((geometry.length + att::kRangeBlock - 1) / att::kRangeBlock);
+  geometry.bytes = (static_cast<std::size_t>(geometry.pairs) * 8 + 15) / 16 * 16;
+  return geometry;
+}
+
+std::size_t workspace_bytes(const AttentionSpec& spec, const LaunchRecipe& recipe,
+                            const ProblemShape& shape) {
+  std::size_t bytes = recipe.needs_scheduler_counter ? kCounterBytes : 0;
+  for (const int slot : recipe.range_slots) {
+    const auto& tensor = spec.environment.tensors[static_cast<std::size_t>(slot)];
+    bytes += range_geometry(tensor, shape).bytes;
+  }
+  return bytes;
+}
+
+}  // namespace attune
