@@ -1,7 +1,9 @@
-// The SQLite file that remembers code and measurements. cache/FORMAT.md describes it, cache/schema.sql defines it.
+// The SQLite file that remembers code and measurements. cache/FORMAT.md describes it,
+// cache/schema.sql defines it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,17 +17,17 @@ namespace attune {
 // Names machine code: equal keys, equal code.
 struct BuildKey {
   std::string spec_hash;
-  std::string plan;       // to_string(KernelPlan)
-  std::string body_hash;  // of the generated source
-  std::string compiler;   // Compiler::identity()
-  std::string target;     // "sm_90a"; for the CPU, "cpu" and the vector extension
+  std::string plan;            // to_string(KernelPlan)
+  std::string body_hash;       // of the generated source
+  std::string compiler;        // Compiler::identity()
+  std::string target;          // "sm_90a"; for the CPU, "cpu" and the vector extension
   std::string digest() const;  // XXH3-128 of all of them, hex
 };
 
 // Names what a time was measured on and for.
 struct MeasurementKey {
   std::string spec_hash;
-  std::string device;    // Device::identity(), driver included
+  std::string device;  // Device::identity(), driver included
   ProblemShape shape;
   std::string protocol;  // version of the measuring method: "events-cold-l2-1"
 };
@@ -43,11 +45,15 @@ struct Measurement {
   double median_us = 0;
   double spread_us = 0;  // interquartile range
   int samples = 0;
-  std::string measured_at;  // ISO 8601, UTC
+  // What the kernel takes: within noise the one that takes less wins. Registers are a thread's.
+  int threads = 0, registers = 0, shared_bytes = 0;
+  std::string measured_at;  // ISO 8601, UTC; empty: now
   std::string conditions;   // JSON: clocks, temperature, power, throttle reasons
 };
 
-// A candidate that must not be tried again on this key, and why.
+// A candidate that must not be tried again, and why. "compile" holds for every shape and device,
+// "miscompute" and "fault" for every shape on the same hardware, "hang" and "launch" for the key
+// alone.
 struct Rejection {
   std::string plan;
   std::string build_digest;
@@ -59,32 +65,74 @@ struct Winner {
   std::string plan;
   double median_us = 0;
   ProblemShape measured_shape;  // differs from the asked one when a bucket answered
+  bool same_driver = true;      // false: measured on this hardware under another driver
+};
+
+// The winner of one problem; a row of the snapshot.
+struct ProblemWinner {
+  std::string spec_hash;
+  Winner winner;
+};
+
+// What went wrong with a file since it was opened; none of it stops anything.
+struct StoreHealth {
+  int damaged_rows = 0;  // failed their checksum and were passed over
+  int set_aside = 0;     // times the file was found damaged, renamed and begun anew
+  int failed_reads = 0;
+  int failed_writes = 0;  // full disk, lock not granted, read-only
+  bool network = false;   // the file lies on a network filesystem
+  std::string last_warning;
 };
 
 // One file. Every member is thread-safe and safe beside other processes. A Store never throws.
+// A file found damaged is renamed *.corrupt-<time>, what is readable is carried into a new one, and
+// the call goes on with that.
 class Store {
  public:
   virtual ~Store() = default;
   virtual const std::string& path() const = 0;
+  virtual StoreHealth health() const = 0;
 
-  // nullopt: not there, or damaged (set aside with a warning). The image's length and hash were checked.
+  // nullopt: not there, or damaged. The image's length and hash were checked.
   virtual Result<std::optional<CodeRecord>> find_code(const BuildKey& key) const = 0;
   virtual Status put_code(const BuildKey& key, const CodeRecord& code) = 0;
+  // Pinned code is never evicted. False: no such code.
+  virtual Result<bool> pin_code(const BuildKey& key, bool pinned) = 0;
 
+  // Times must be finite and positive (kBadInput).
   virtual Status record(const MeasurementKey& key, const Measurement& measurement) = 0;
   virtual Status reject(const MeasurementKey& key, const Rejection& rejection) = 0;
   virtual Result<std::vector<Measurement>> measurements(const MeasurementKey& key) const = 0;
+  // Those that hold for `key`: see Rejection.
   virtual Result<std::vector<Rejection>> rejections(const MeasurementKey& key) const = 0;
-  // The plan with the lowest median for the exact shape, else for the nearest shape of the same spec and device.
+  // The best plan of the exact shape, else of the nearest shape of the same spec and hardware
+  // (docs/cache.md).
   virtual Result<std::optional<Winner>> winner(const MeasurementKey& key) const = 0;
+  // Every problem's winner on the hardware of `device`, by spec and shape; what a snapshot is made
+  // of.
+  virtual Result<std::vector<ProblemWinner>> winners(const std::string& device) const = 0;
+
+  // Single flight: true when the caller now holds `name` for `seconds`, false when another living
+  // process does. A lease whose holder died, or whose clock lies in the future, is free.
+  virtual Result<bool> take_lease(const std::string& name, double seconds) = 0;
+  virtual Status give_lease(const std::string& name) = 0;
 };
 
 struct StoreOptions {
   bool read_only = false;
   int busy_timeout_ms = 5000;
+  // Least recently used code is evicted above it; the rest of the file is never evicted. 0: no
+  // limit.
+  std::int64_t size_limit_bytes = std::int64_t{4} << 30;
+  std::string vfs;  // SQLite VFS; empty: the system's
+  // Called for everything that is worked around; null: one line on stderr.
+  std::function<void(const Error&)> warn;
 };
-// Opens or creates. kFailed when it cannot be used; the caller goes on without.
-Result<std::unique_ptr<Store>> open_store(const std::string& path, const StoreOptions& options = {});
+// Opens or creates. The caller goes on without it when it cannot be used: "cache-absent" (read-only
+// and not there), "cache-from-the-future", "cache-foreign-file", "cache-unsafe-permissions",
+// "cache-locked", "cache-io".
+Result<std::unique_ptr<Store>> open_store(const std::string& path,
+                                          const StoreOptions& options = {});
 // $ATTUNE_CACHE, else $XDG_CACHE_HOME/attune/attune.db, else ~/.cache/attune/attune.db.
 std::string default_store_path();
 

@@ -14,5 +14,6 @@ struct EmbeddedFile {
 std::span<const EmbeddedFile> embedded_templates();  // templates/**
 std::span<const EmbeddedFile> embedded_specs();      // specs/**.yaml
 std::span<const EmbeddedFile> embedded_masks();      // generator/expr/masks.att
+std::span<const EmbeddedFile> embedded_schema();     // cache/schema.sql
 
 }  // namespace attune

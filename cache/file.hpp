@@ -1,0 +1,49 @@
+// The cache file as a file: where it lies, how it comes into being, how a damaged one leaves.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "generator/support/result.hpp"
+
+namespace attune::cache {
+
+// Tells a file from another that took its name.
+struct FileIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+std::optional<FileIdentity> identify(const std::string& path);
+
+// True for NFS, SMB, Lustre, GPFS, Ceph, BeeGFS, AFS, 9p and FUSE: locks may be slow or missing
+// there and memory maps unsafe. `path` or, when it is not there, its directory.
+bool on_network_filesystem(const std::string& path);
+
+// An empty file is what a `touch` or a full disk leaves; it may be replaced.
+bool is_empty_file(const std::string& path);
+
+// Fails with "cache-unsafe-permissions" when anybody may write the file: its code runs in this
+// process.
+Status check_permissions(const std::string& path);
+
+// Makes the file's directory if missing, only for its owner.
+Status make_parent_directory(const std::string& path);
+
+// Runs `fill` on a new file beside `path`, then gives it that name unless somebody else was first:
+// readers see a whole file or none. The temporary file is gone afterwards in every case.
+Status publish(const std::string& path, const std::function<Status(const std::string&)>& fill);
+
+// Renames the damaged file `path`, and its journal, to *.corrupt-<UTC time> unless it is no longer
+// the file `seen`; returns the new name, empty when another process was first.
+Result<std::string> set_aside(const std::string& path, FileIdentity seen);
+
+// True when the bytes at `path` are (or once were) an Attune cache: its mark or its schema is
+// there. Only for files that SQLite refused: closing a descriptor drops this process's locks on the
+// file.
+bool looks_like_cache(const std::string& path);
+
+}  // namespace attune::cache

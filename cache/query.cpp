@@ -1,0 +1,83 @@
+#include "cache/query.hpp"
+
+#include <fmt/format.h>
+
+#include "cache/rows.hpp"
+
+namespace attune::cache {
+namespace {
+
+constexpr std::string_view kProblemColumns =
+    "p.spec_hash, e.device, p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, c.plan, c.digest, "
+    "e.protocol";
+
+ProblemShape shape_at(SQLite::Statement& row, int first) {
+  return {row.getColumn(first).getInt64(), row.getColumn(first + 1).getInt64(),
+          row.getColumn(first + 2).getInt64(), row.getColumn(first + 3).getInt64(),
+          row.getColumn(first + 4).getInt64()};
+}
+
+// All of a fact's rows must be sound: a time with another shape's name would be a lie.
+std::string facts(std::string_view fact, std::string_view columns, bool of_one_spec) {
+  return fmt::format(
+      "SELECT {0}, f.*, ({1}) AND ({2}) AND ({3}) AND ({4}) AS is_sound FROM {5} f JOIN env e ON "
+      "e.digest = f.env "
+      "JOIN problem p ON p.digest = f.problem JOIN candidate c ON c.digest = f.candidate{6}",
+      columns, sound(table(fact), "f"), sound(table("env"), "e"), sound(table("problem"), "p"),
+      sound(table("candidate"), "c"), fact, of_one_spec ? " WHERE p.spec_hash = ?1" : "");
+}
+
+}  // namespace
+
+std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std::string& spec_hash,
+                                           int* damaged_rows) {
+  SQLite::Statement row(database, facts("measurement", kProblemColumns, !spec_hash.empty()) +
+                                      " ORDER BY f.measured_at, f.uuid");
+  if (!spec_hash.empty()) row.bind(1, spec_hash);
+  std::vector<MeasuredRow> rows;
+  while (row.executeStep()) {
+    if (row.getColumn("is_sound").getInt() == 0) {
+      ++*damaged_rows;
+      continue;
+    }
+    rows.push_back({.spec_hash = row.getColumn(0).getString(),
+                    .device = row.getColumn(1).getString(),
+                    .protocol = row.getColumn("protocol").getString(),
+                    .shape = shape_at(row, 2),
+                    .measurement = {.plan = row.getColumn(7).getString(),
+                                    .build_digest = row.getColumn(8).getString(),
+                                    .median_us = row.getColumn("median_us").getDouble(),
+                                    .spread_us = row.getColumn("spread_us").getDouble(),
+                                    .samples = row.getColumn("samples").getInt(),
+                                    .threads = row.getColumn("threads").getInt(),
+                                    .registers = row.getColumn("registers").getInt(),
+                                    .shared_bytes = row.getColumn("shared_bytes").getInt(),
+                                    .measured_at = row.getColumn("measured_at").getString(),
+                                    .conditions = row.getColumn("conditions").getString()}});
+  }
+  return rows;
+}
+
+std::vector<RejectedRow> read_rejections(SQLite::Database& database, const std::string& spec_hash,
+                                         int* damaged_rows) {
+  SQLite::Statement row(database, facts("quarantine", kProblemColumns, !spec_hash.empty()) +
+                                      " ORDER BY c.plan, c.digest");
+  if (!spec_hash.empty()) row.bind(1, spec_hash);
+  std::vector<RejectedRow> rows;
+  while (row.executeStep()) {
+    if (row.getColumn("is_sound").getInt() == 0) {
+      ++*damaged_rows;
+      continue;
+    }
+    rows.push_back({.spec_hash = row.getColumn(0).getString(),
+                    .device = row.getColumn(1).getString(),
+                    .shape = shape_at(row, 2),
+                    .rejection = {.plan = row.getColumn(7).getString(),
+                                  .build_digest = row.getColumn(8).getString(),
+                                  .reason = row.getColumn("reason").getString(),
+                                  .detail = row.getColumn("detail").getString()}});
+  }
+  return rows;
+}
+
+}  // namespace attune::cache

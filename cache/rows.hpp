@@ -1,0 +1,35 @@
+// The tables as sets of facts: what a row's checksum covers and how two rows of one key join.
+// Recording, merging and salvaging all insert through the one statement made here, so they obey one
+// rule.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace attune::cache {
+
+struct Table {
+  std::string_view name;
+  std::string_view key;                        // its primary key's columns
+  std::span<const std::string_view> summed;    // columns under the checksum, in the table's order
+  std::span<const std::string_view> unsummed;  // columns behind `sum`
+  // SQL: true when the row `excluded` replaces the row of the table. Must be a strict order on
+  // contents, or merging would depend on the order of files.
+  std::string_view replaces;
+};
+// All tables of facts: env, problem, candidate, cubin, build, measurement, quarantine.
+std::span<const Table> tables();
+const Table& table(std::string_view name);
+
+// "sum = att_sum('env', digest, ...)" with columns qualified by `alias`; for cubin the image's hash
+// as well.
+std::string sound(const Table& table, std::string_view alias);
+
+// INSERT of one row from parameters in the order of summed, unsummed columns; the sum is computed.
+std::string insert_row(const Table& table);
+// INSERT of all sound rows of `schema`.table.
+std::string insert_from(const Table& table, std::string_view schema);
+
+}  // namespace attune::cache

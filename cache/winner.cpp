@@ -1,0 +1,145 @@
+#include "cache/winner.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "cache/keys.hpp"
+
+namespace attune::cache {
+namespace {
+
+// What is known of one candidate on one problem.
+struct Standing {
+  std::string plan;
+  std::string newest;  // measured_at
+  bool same_driver = false;
+  std::vector<double> medians;
+  int threads = 0, registers = 0, shared_bytes = 0;
+};
+
+double lower_median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+struct Entry {
+  std::string plan;
+  std::string newest;
+  std::string build;
+  double median_us = 0;
+  std::int64_t shared_bytes = 0, registers = 0;  // of a block
+};
+
+Winner choose(std::vector<Entry> entries, bool same_driver) {
+  // A plan built more than once (templates change) stands by its latest build.
+  std::map<std::string, Entry> latest;
+  for (Entry& entry : entries) {
+    auto [at, is_new] = latest.try_emplace(entry.plan, entry);
+    if (!is_new &&
+        std::tie(entry.newest, entry.build) > std::tie(at->second.newest, at->second.build)) {
+      at->second = std::move(entry);
+    }
+  }
+  double best_us = latest.begin()->second.median_us;
+  for (const auto& [plan, entry] : latest) best_us = std::min(best_us, entry.median_us);
+  const Entry* winner = nullptr;
+  const auto rank = [](const Entry& e) {
+    return std::tie(e.shared_bytes, e.registers, e.median_us, e.plan);
+  };
+  for (const auto& [plan, entry] : latest) {
+    if (entry.median_us > best_us * (1 + kNoiseFraction)) continue;
+    if (winner == nullptr || rank(entry) < rank(*winner)) winner = &entry;
+  }
+  return {.plan = winner->plan, .median_us = winner->median_us, .same_driver = same_driver};
+}
+
+}  // namespace
+
+bool rejects(const RejectedRow& row, const std::string& device, const ProblemShape& shape) {
+  const std::string& reason = row.rejection.reason;
+  if (reason == "compile") return true;
+  if (hardware_of(row.device) != hardware_of(device)) return false;
+  return reason == "miscompute" || reason == "fault" || row.shape == shape;
+}
+
+std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
+                                   std::span<const RejectedRow> rejections,
+                                   const std::string& device) {
+  using Problem = std::pair<std::string, ProblemShape>;
+  std::map<std::pair<std::string, std::string>, std::vector<const RejectedRow*>> rejected;
+  for (const RejectedRow& row : rejections) {
+    rejected[{row.spec_hash, row.rejection.build_digest}].push_back(&row);
+  }
+  // Problem -> (same driver, protocol) -> build -> standing.
+  using Source = std::pair<bool, std::string>;
+  std::map<Problem, std::map<Source, std::map<std::string, Standing>>> problems;
+  for (const MeasuredRow& row : rows) {
+    if (hardware_of(row.device) != hardware_of(device)) continue;
+    const Measurement& m = row.measurement;
+    if (!std::isfinite(m.median_us) || m.median_us <= 0) continue;
+    const auto against = rejected.find({row.spec_hash, m.build_digest});
+    if (against != rejected.end() &&
+        std::ranges::any_of(against->second,
+                            [&](const RejectedRow* r) { return rejects(*r, device, row.shape); })) {
+      continue;
+    }
+    Standing& standing =
+        problems[{row.spec_hash, row.shape}][{row.device == device, row.protocol}][m.build_digest];
+    standing.plan = std::max(standing.plan, m.plan);
+    standing.newest = std::max(standing.newest, m.measured_at);
+    standing.medians.push_back(m.median_us);
+    standing.threads = std::max(standing.threads, m.threads);
+    standing.registers = std::max(standing.registers, m.registers);
+    standing.shared_bytes = std::max(standing.shared_bytes, m.shared_bytes);
+  }
+  std::vector<ProblemWinner> result;
+  for (const auto& [problem, sources] : problems) {
+    const auto& [source, builds] = *sources.rbegin();  // true sorts last
+    std::vector<Entry> entries;
+    for (const auto& [build, standing] : builds) {
+      entries.push_back({.plan = standing.plan,
+                         .newest = standing.newest,
+                         .build = build,
+                         .median_us = lower_median(standing.medians),
+                         .shared_bytes = standing.shared_bytes,
+                         .registers = std::int64_t{standing.registers} * standing.threads});
+    }
+    ProblemWinner winner{problem.first, choose(std::move(entries), source.first)};
+    winner.winner.measured_shape = problem.second;
+    result.push_back(std::move(winner));
+  }
+  return result;
+}
+
+double bucket_distance(const ProblemShape& a, const ProblemShape& b) {
+  const auto square_log_ratio = [](double x, double y) {
+    const double difference = std::log2(x) - std::log2(y);
+    return difference * difference;
+  };
+  const auto d = [](std::int64_t value) {
+    return static_cast<double>(std::max<std::int64_t>(value, 1));
+  };
+  return square_log_ratio(d(a.q_len), d(b.q_len)) + square_log_ratio(d(a.kv_len), d(b.kv_len)) +
+         square_log_ratio(d(a.batch) * d(a.heads), d(b.batch) * d(b.heads)) / 2 +
+         square_log_ratio(d(a.heads) / d(a.kv_heads), d(b.heads) / d(b.kv_heads)) / 4;
+}
+
+const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const ProblemShape& shape) {
+  const ProblemWinner* best = nullptr;
+  double best_distance = 0;
+  for (const ProblemWinner& candidate : candidates) {
+    const double distance = bucket_distance(candidate.winner.measured_shape, shape);
+    if (best == nullptr || distance < best_distance ||
+        (distance == best_distance &&
+         candidate.winner.measured_shape < best->winner.measured_shape)) {
+      best = &candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace attune::cache

@@ -1,0 +1,48 @@
+// Which plan won, computed from measurements: a pure function of a set of rows, so that it cannot
+// depend on the order in which they came or on which of two merged files they stood.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/store.hpp"
+
+namespace attune::cache {
+
+struct MeasuredRow {
+  std::string spec_hash;
+  std::string device;
+  std::string protocol;
+  ProblemShape shape;
+  Measurement measurement;
+};
+struct RejectedRow {
+  std::string spec_hash;
+  std::string device;
+  ProblemShape shape;
+  Rejection rejection;
+};
+
+// Medians that differ by less than this share of the lower one are equal, and fewer resources win.
+// The repeatability of a median over interleaved rounds on an idle GPU.
+constexpr double kNoiseFraction = 0.01;
+
+// True when `rejection`, noted on one device and shape, forbids the candidate on another.
+bool rejects(const RejectedRow& rejection, const std::string& device, const ProblemShape& shape);
+
+// The winner of each (spec, shape) measured on the hardware of `device`, by spec and shape;
+// measurements under the very driver of `device` go before those under others.
+std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
+                                   std::span<const RejectedRow> rejections,
+                                   const std::string& device);
+
+// How unlike two problems are: a weighted square distance of binary logarithms, 0 for equal ones.
+// Doubling q_len or kv_len counts 1, doubling batch x heads 1/2, doubling heads per key head 1/4.
+double bucket_distance(const ProblemShape& a, const ProblemShape& b);
+
+// The nearest of `candidates` (one spec's); ties go to the smaller shape. Null only for none.
+const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const ProblemShape& shape);
+
+}  // namespace attune::cache

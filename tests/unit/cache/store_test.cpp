@@ -1,0 +1,262 @@
+#include "cache/store.hpp"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include "tests/unit/cache/fixtures.hpp"
+
+namespace attune {
+namespace {
+
+using namespace cache_testing;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::unique_ptr<Store> must_open(const std::string& path, const StoreOptions& options = {}) {
+  auto store = open_store(path, options);
+  EXPECT_TRUE(store.ok()) << (store.ok() ? "" : render(store.error()));
+  return store.ok() ? std::move(*store) : nullptr;
+}
+
+void overwrite(const std::string& path, std::size_t at, const std::string& bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(at));
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+TEST(Store, KeepsCodeAcrossReopening) {
+  TemporaryDirectory directory;
+  must_open(directory.file())->put_code(build_key(1), code(1)).value();
+  const auto store = must_open(directory.file());
+  const auto found = store->find_code(build_key(1));
+  ASSERT_TRUE(found.ok() && found->has_value());
+  EXPECT_EQ((*found)->image, code(1).image);
+  EXPECT_EQ((*found)->registers, 129);
+  EXPECT_FALSE(store->find_code(build_key(2)).value().has_value());
+}
+
+TEST(Store, EmptyCodeIsCodeToo) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file());
+  ASSERT_TRUE(store->put_code(build_key(1), CodeRecord{}).ok());
+  const auto found = store->find_code(build_key(1));
+  ASSERT_TRUE(found.ok() && found->has_value());
+  EXPECT_THAT((*found)->image, IsEmpty());
+}
+
+TEST(Store, KeepsEveryMeasurement) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file());
+  const auto key = measurement_key();
+  ASSERT_TRUE(store->record(key, measurement("a", 100)).ok());
+  ASSERT_TRUE(store->record(key, measurement("a", 102.5)).ok());
+  ASSERT_TRUE(store->record(key, measurement("b", 90)).ok());
+  const auto rows = store->measurements(key).value();
+  ASSERT_THAT(rows, SizeIs(3));
+  EXPECT_EQ(rows[0].threads, 128);
+  EXPECT_EQ(rows[0].conditions, "{}");
+  EXPECT_THAT(store->measurements(measurement_key(512)).value(), IsEmpty());
+}
+
+TEST(Store, RefusesTimesThatAreNone) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file());
+  for (double median_us : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    const Status status = store->record(measurement_key(), measurement("a", median_us));
+    ASSERT_FALSE(status.ok()) << median_us;
+    EXPECT_EQ(status.error().id, "cache-bad-measurement");
+  }
+}
+
+TEST(Store, WinnerIsTheExactShapesElseTheNearest) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file());
+  EXPECT_FALSE(store->winner(measurement_key()).value().has_value());
+  ASSERT_TRUE(store->record(measurement_key(1024), measurement("short", 10)).ok());
+  ASSERT_TRUE(store->record(measurement_key(8192), measurement("long", 500)).ok());
+  EXPECT_EQ(store->winner(measurement_key(1024)).value()->plan, "short");
+  const auto near = store->winner(measurement_key(6000)).value();
+  EXPECT_EQ(near->plan, "long");
+  EXPECT_EQ(near->measured_shape.kv_len, 8192);
+  auto elsewhere = measurement_key(1024);
+  elsewhere.spec_hash = "other spec";
+  EXPECT_FALSE(store->winner(elsewhere).value().has_value());
+}
+
+TEST(Store, RejectionsReachAsFarAsTheirReason) {
+  struct Case {
+    std::string reason;
+    bool same_shape, other_shape, other_hardware;
+  };
+  for (const Case& c : {Case{"compile", true, true, true}, Case{"miscompute", true, true, false},
+                        Case{"fault", true, true, false}, Case{"hang", true, false, false},
+                        Case{"launch", true, false, false}}) {
+    TemporaryDirectory directory;
+    const auto store = must_open(directory.file());
+    const auto key = measurement_key();
+    ASSERT_TRUE(store->reject(key, {.plan = "p", .reason = c.reason, .detail = "why"}).ok());
+    auto hardware = key;
+    hardware.device = "another GPU / driver 1";
+    EXPECT_EQ(store->rejections(key).value().size(), c.same_shape) << c.reason;
+    EXPECT_EQ(store->rejections(measurement_key(77)).value().size(), c.other_shape) << c.reason;
+    EXPECT_EQ(store->rejections(hardware).value().size(), c.other_hardware) << c.reason;
+  }
+}
+
+TEST(Store, RejectedPlansNeverWin) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file());
+  ASSERT_TRUE(store->record(measurement_key(), measurement("fast", 10)).ok());
+  ASSERT_TRUE(store->record(measurement_key(), measurement("slow", 20)).ok());
+  const auto wrong = measurement("fast", 10);
+  ASSERT_TRUE(
+      store->reject(measurement_key(512), {wrong.plan, wrong.build_digest, "miscompute", ""}).ok());
+  EXPECT_EQ(store->winner(measurement_key()).value()->plan, "slow");
+}
+
+TEST(Store, FileIsPublishedWholeAndLeavesNothingBeside) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file("deep/er/attune.db"));
+  struct stat info{};
+  ASSERT_EQ(stat(directory.file("deep").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  ASSERT_EQ(stat(directory.file("deep/er/attune.db").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0133, 0u);
+  EXPECT_THAT(directory.names_with(".new-"), IsEmpty());
+}
+
+TEST(Store, FromTheFutureIsLeftAlone) {
+  TemporaryDirectory directory;
+  must_open(directory.file())->put_code(build_key(1), code(1)).value();
+  overwrite(directory.file(), 63, std::string(1, '\2'));  // user_version
+  const auto store = open_store(directory.file());
+  ASSERT_FALSE(store.ok());
+  EXPECT_EQ(store.error().id, "cache-from-the-future");
+  EXPECT_THAT(directory.names_with("corrupt"), IsEmpty());
+}
+
+TEST(Store, ForeignFileIsLeftAlone) {
+  TemporaryDirectory directory;
+  std::ofstream(directory.file("notes.txt")) << std::string(5000, 'x');
+  const auto store = open_store(directory.file("notes.txt"));
+  ASSERT_FALSE(store.ok());
+  EXPECT_EQ(store.error().id, "cache-foreign-file");
+  EXPECT_THAT(directory.names_with(""), ElementsAre("notes.txt"));
+  EXPECT_EQ(open_store(directory.file("")).error().id, "cache-foreign-file");  // a directory
+}
+
+TEST(Store, EmptyFileBecomesACache) {
+  TemporaryDirectory directory;
+  std::ofstream(directory.file()).flush();
+  EXPECT_TRUE(must_open(directory.file())->put_code(build_key(1), code(1)).ok());
+}
+
+TEST(Store, WorldWritableIsRefused) {
+  TemporaryDirectory directory;
+  must_open(directory.file());
+  ASSERT_EQ(chmod(directory.file().c_str(), 0666), 0);
+  EXPECT_EQ(open_store(directory.file()).error().id, "cache-unsafe-permissions");
+}
+
+TEST(Store, ReadOnlyNeitherCreatesNorWrites) {
+  TemporaryDirectory directory;
+  EXPECT_EQ(open_store(directory.file(), {.read_only = true}).error().id, "cache-absent");
+  must_open(directory.file())->put_code(build_key(1), code(1)).value();
+  const auto store = must_open(directory.file(), {.read_only = true});
+  EXPECT_TRUE(store->find_code(build_key(1)).value().has_value());
+  EXPECT_EQ(store->put_code(build_key(2), code(2)).error().id, "cache-read-only");
+  EXPECT_EQ(store->health().failed_writes, 1);
+}
+
+TEST(Store, DamagedHeaderIsSetAsideAndSalvaged) {
+  TemporaryDirectory directory;
+  {
+    const auto store = must_open(directory.file());
+    for (int i = 0; i < 20; ++i) store->put_code(build_key(i), code(i)).value();
+    for (int i = 0; i < 200; ++i) {
+      store->record(measurement_key(), measurement("p" + std::to_string(i), 1000.0 + i)).value();
+    }
+  }
+  overwrite(directory.file(), 0, std::string(100, '\xff'));
+  overwrite(directory.file(), 0, "SQLite format 3");
+  Warnings warnings;
+  const auto store = must_open(directory.file(), warnings.options());
+  EXPECT_THAT(warnings.ids, ElementsAre("cache-damaged"));
+  EXPECT_THAT(directory.names_with(".corrupt-"), SizeIs(1));
+  EXPECT_EQ(store->health().set_aside, 1);
+  EXPECT_THAT(store->measurements(measurement_key()).value(), SizeIs(200));
+  EXPECT_EQ(store->winner(measurement_key()).value()->median_us, 1000);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(store->find_code(build_key(i)).value()->image, code(i).image) << i;
+}
+
+TEST(Store, DamagedCodeIsNotFound) {
+  TemporaryDirectory directory;
+  must_open(directory.file())->put_code(build_key(1), code(1)).value();
+  const auto image = code(1).image;
+  std::ifstream input(directory.file(), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(input)), {});
+  const auto at = bytes.find(std::string(image.begin() + 5000, image.begin() + 5016));
+  ASSERT_NE(at, std::string::npos);
+  overwrite(directory.file(), at, "?");
+  Warnings warnings;
+  const auto store = must_open(directory.file(), warnings.options());
+  EXPECT_FALSE(store->find_code(build_key(1)).value().has_value());
+  EXPECT_THAT(warnings.ids, ElementsAre("cache-damaged-code"));
+  ASSERT_TRUE(store->put_code(build_key(1), code(1)).ok());
+  EXPECT_EQ(store->find_code(build_key(1)).value()->image, image);
+}
+
+TEST(Store, FollowsAFileThatWasReplaced) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file());
+  store->put_code(build_key(1), code(1)).value();
+  std::filesystem::remove(directory.file());
+  EXPECT_FALSE(store->find_code(build_key(1)).value().has_value());
+  EXPECT_TRUE(store->put_code(build_key(1), code(1)).ok());
+  EXPECT_TRUE(must_open(directory.file())->find_code(build_key(1)).value().has_value());
+}
+
+TEST(Store, EvictsTheLeastRecentlyUsedButNothingPinned) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file(), {.size_limit_bytes = 600'000});
+  ASSERT_TRUE(store->put_code(build_key(0), code(0, 100'000)).ok());
+  ASSERT_TRUE(store->pin_code(build_key(0), true).value());
+  EXPECT_FALSE(store->pin_code(build_key(99), true).value());
+  ASSERT_TRUE(store->record(measurement_key(), measurement("kept", 5)).ok());
+  for (int i = 1; i <= 20; ++i) ASSERT_TRUE(store->put_code(build_key(i), code(i, 100'000)).ok());
+  EXPECT_LE(std::filesystem::file_size(directory.file()), 700'000u);
+  EXPECT_TRUE(store->find_code(build_key(0)).value().has_value());
+  EXPECT_TRUE(store->find_code(build_key(20)).value().has_value());
+  EXPECT_FALSE(store->find_code(build_key(1)).value().has_value());
+  EXPECT_THAT(store->measurements(measurement_key()).value(), SizeIs(1));
+}
+
+TEST(Store, DefaultPathFollowsTheEnvironment) {
+  setenv("ATTUNE_CACHE", "/x/y.db", 1);
+  EXPECT_EQ(default_store_path(), "/x/y.db");
+  unsetenv("ATTUNE_CACHE");
+  setenv("XDG_CACHE_HOME", "/xdg", 1);
+  EXPECT_EQ(default_store_path(), "/xdg/attune/attune.db");
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_THAT(default_store_path(), HasSubstr(".cache/attune/attune.db"));
+}
+
+TEST(Store, LeaseIsHeldByOneLivingProcess) {
+  TemporaryDirectory directory;
+  const auto store = must_open(directory.file());
+  EXPECT_TRUE(store->take_lease("kernel", 60).value());
+  EXPECT_TRUE(store->take_lease("kernel", 60).value()) << "its own holder may renew it";
+  EXPECT_TRUE(store->give_lease("kernel").ok());
+}
+
+}  // namespace
+}  // namespace attune

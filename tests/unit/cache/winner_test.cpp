@@ -1,0 +1,103 @@
+#include "cache/winner.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/unit/cache/fixtures.hpp"
+
+namespace attune::cache {
+namespace {
+
+using namespace cache_testing;
+
+MeasuredRow row(const std::string& plan, double median_us, int shared_bytes = 1000,
+                const std::string& device = kDevice) {
+  MeasuredRow result{"spec", device, "events-cold-l2-1", measurement_key().shape,
+                     measurement(plan, median_us)};
+  result.measurement.shared_bytes = shared_bytes;
+  return result;
+}
+
+std::string winning_plan(const std::vector<MeasuredRow>& rows,
+                         const std::vector<RejectedRow>& rejected = {}) {
+  const auto result = winners(rows, rejected, kDevice);
+  return result.empty() ? "" : result.front().winner.plan;
+}
+
+TEST(Winner, LowestMedianWins) {
+  EXPECT_EQ(winning_plan({row("a", 100), row("b", 90), row("c", 95)}), "b");
+}
+
+TEST(Winner, WithinNoiseFewerResourcesWin) {
+  EXPECT_EQ(winning_plan({row("a", 100, 2000), row("b", 100.9, 1000)}), "b");
+  EXPECT_EQ(winning_plan({row("a", 100, 2000), row("b", 101.1, 1000)}), "a");
+  EXPECT_EQ(winning_plan({row("b", 100), row("a", 100)}), "a")
+      << "equal in all: the plan's text decides";
+}
+
+TEST(Winner, RepeatedMeasurementsCountByTheirMedian) {
+  EXPECT_EQ(
+      winning_plan({row("lucky", 50), row("lucky", 100), row("lucky", 101), row("steady", 90)}),
+      "steady");
+}
+
+TEST(Winner, LatestBuildOfAPlanStands) {
+  auto old_build = row("a", 10);
+  old_build.measurement.build_digest = "old";
+  old_build.measurement.measured_at = "2025-01-01T00:00:00Z";
+  EXPECT_EQ(winning_plan({old_build, row("a", 100), row("b", 90)}), "b");
+}
+
+TEST(Winner, OwnDriverGoesFirstOthersServe) {
+  EXPECT_EQ(winning_plan({row("a", 10, 1000, kOtherDriver), row("b", 20)}), "b");
+  const std::vector<MeasuredRow> other{row("a", 10, 1000, kOtherDriver)};
+  const auto result = winners(other, {}, kDevice);
+  ASSERT_EQ(result.size(), 1u);
+  EXPECT_FALSE(result.front().winner.same_driver);
+  const std::vector<MeasuredRow> elsewhere{row("a", 10, 1000, "another GPU / driver 1")};
+  EXPECT_TRUE(winners(elsewhere, {}, kDevice).empty());
+}
+
+TEST(Winner, OrderOfRowsDoesNotMatter) {
+  std::vector<MeasuredRow> rows;
+  for (int i = 0; i < 40; ++i) {
+    rows.push_back(row("p" + std::to_string(i % 9), 100 + (i * 7 % 11) * 0.3, 1000 + i % 4));
+  }
+  const std::string expected = winning_plan(rows);
+  std::mt19937 random(7);
+  for (int i = 0; i < 50; ++i) {
+    std::ranges::shuffle(rows, random);
+    EXPECT_EQ(winning_plan(rows), expected);
+  }
+}
+
+TEST(Bucket, DistanceIsZeroForEqualAndGrowsWithTheLogarithm) {
+  const ProblemShape shape{2, 32, 8, 4096, 4096};
+  EXPECT_EQ(bucket_distance(shape, shape), 0);
+  struct Case {
+    ProblemShape other;
+    double distance;
+  };
+  for (const Case& c : {Case{{2, 32, 8, 8192, 4096}, 1}, Case{{2, 32, 8, 4096, 1024}, 4},
+                        Case{{4, 32, 8, 4096, 4096}, 0.5}, Case{{1, 64, 16, 4096, 4096}, 0},
+                        Case{{2, 32, 32, 4096, 4096}, 1}}) {
+    EXPECT_DOUBLE_EQ(bucket_distance(shape, c.other), c.distance) << c.other.kv_len;
+    EXPECT_DOUBLE_EQ(bucket_distance(c.other, shape), c.distance);
+  }
+}
+
+TEST(Bucket, TiesGoToTheSmallerShape) {
+  const auto at = [](std::int64_t kv_len) {
+    ProblemWinner winner{"spec",
+                         {.plan = std::to_string(kv_len), .measured_shape = {1, 1, 1, 1, kv_len}}};
+    return winner;
+  };
+  const std::vector<ProblemWinner> two{at(64), at(16)};
+  EXPECT_EQ(nearest(two, {1, 1, 1, 1, 32})->winner.plan, "16");
+  EXPECT_EQ(nearest({}, {}), nullptr);
+}
+
+}  // namespace
+}  // namespace attune::cache
