@@ -16,13 +16,13 @@ enum class Type : std::uint8_t { kInt32, kFloat32, kBool };
 // Values that every kernel knows. kScore is the scaled product of one query and one key.
 enum class Variable : std::uint8_t {
   kScore,
-  kBatch,    // b
-  kHead,     // h
-  kKvHead,   // h_kv
-  kQIdx,     // q_idx
-  kKvIdx,    // kv_idx
-  kQLen,     // q_len
-  kKvLen,    // kv_len
+  kBatch,   // b
+  kHead,    // h
+  kKvHead,  // h_kv
+  kQIdx,    // q_idx
+  kKvIdx,   // kv_idx
+  kQLen,    // q_len
+  kKvLen,   // kv_len
 };
 
 enum class Op : std::uint8_t {
@@ -34,12 +34,36 @@ enum class Op : std::uint8_t {
   kScalar,    // a launch-time scalar; slot indexes Environment::scalars
   kLoad,      // slot indexes Environment::tensors; args are the int32 indices, one a dim
   // Unary.
-  kNegate, kNot, kToFloat, kAbs, kExp, kExp2, kLog, kLog2, kSqrt, kTanh, kSigmoid,
+  kNegate,
+  kNot,
+  kToFloat,
+  kAbs,
+  kExp,
+  kExp2,
+  kLog,
+  kLog2,
+  kSqrt,
+  kTanh,
+  kSigmoid,
   kFloor,  // float32 -> int32
   // Binary. Arithmetic takes two int32 or two float32, kDivide two float32, the floor pair two
   // int32; comparisons take two of one type and give bool.
-  kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kMin, kMax,
-  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kAnd, kOr,
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kMin,
+  kMax,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kAnd,
+  kOr,
   // args: condition, then, otherwise.
   kSelect,
 };
@@ -57,9 +81,14 @@ struct Node {
   double float_value = 0;
   Variable variable = Variable::kScore;
   int slot = -1;
+  std::uint32_t clamped = 0;  // kLoad: bit i is set when args[i] was not proven to lie in its dim
   std::vector<Expr> args;
   SourceSpan span;  // in the user's file, for messages
 };
+
+// Longest q_len and kv_len that a launch may have. With it most index arithmetic provably never
+// wraps.
+constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 28;
 
 enum class TensorType : std::uint8_t { kInt32, kFloat32, kBool /* one byte */ };
 enum class Dim : std::uint8_t { kBatch, kHeads, kKvHeads, kQLen, kKvLen, kNumber };

@@ -1,5 +1,5 @@
-// The meaning of an expression: fp64 for floats, wrapping int32 for integers. Oracle, property tests and
-// mask pictures use it; no kernel does.
+// The meaning of an expression: fp64 for floats, wrapping int32 for integers. Oracle, property
+// tests and mask pictures use it; no kernel does.
 #pragma once
 
 #include <cstdint>

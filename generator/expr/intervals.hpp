@@ -1,4 +1,5 @@
-// Sound interval analysis of a mask over a tile box; the mask compiler's core (docs/mask_compiler.md).
+// Sound interval analysis of a mask over a tile box; the mask compiler's core
+// (docs/mask_compiler.md).
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct TileBox {
   std::function<RealInterval(int slot, std::span<const IntInterval> indices)> tensor_range;
 };
 
-// kSkip: no point of the box is live; kFull: every point is. Sound always; exact for comparisons that
-// are affine in q_idx and kv_idx and for their and/or with disjoint dependence. Thread-safe.
+// kSkip: no point of the box is live; kFull: every point is. Sound always; exact for comparisons
+// that are affine in q_idx and kv_idx and for their and/or with disjoint dependence. Thread-safe.
 TileClass classify(const Expr& mask, const TileBox& box);
 
 // A range of keys outside which no query of [q0, q1) has a live one; within [0, kv_len].

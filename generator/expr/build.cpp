@@ -1,0 +1,186 @@
+#include "generator/expr/build.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "generator/expr/arithmetic.hpp"
+
+namespace attune::expr {
+namespace {
+
+std::shared_ptr<Node> blank(Op op, Type type, SourceSpan span) {
+  auto node = std::make_shared<Node>();
+  node->op = op;
+  node->type = type;
+  node->span = span;
+  return node;
+}
+
+Expr make_constant(Type type, double value, SourceSpan span) {
+  switch (type) {
+    case Type::kInt32:
+      return make_int(static_cast<std::int64_t>(value), span);
+    case Type::kBool:
+      return make_bool(value != 0, span);
+    case Type::kFloat32:
+      break;
+  }
+  return make_float(value, span);
+}
+
+Type result_type(Op op, Type operand) {
+  if (is_comparison(op)) return Type::kBool;
+  if (op == Op::kToFloat) return Type::kFloat32;
+  if (op == Op::kFloor) return Type::kInt32;
+  return operand;
+}
+
+bool finite_as_float32(double value) { return std::isfinite(static_cast<float>(value)); }
+
+bool is_float(const Expr& expression, double value) {
+  return expression->op == Op::kFloat && expression->float_value == value;
+}
+
+// The operand that `left op right` equals, or null. Only rules that hold for every value, NaN and
+// signed zeros included.
+Expr identity(Op op, const Expr& left, const Expr& right) {
+  switch (op) {
+    case Op::kAdd:
+      if (is_int(left, 0)) return right;
+      if (is_int(right, 0)) return left;
+      break;
+    case Op::kSubtract:
+      if (is_int(right, 0)) return left;
+      break;
+    case Op::kMultiply:
+      if (is_int(left, 1) || is_float(left, 1) || is_int(right, 0)) return right;
+      if (is_int(right, 1) || is_float(right, 1) || is_int(left, 0)) return left;
+      break;
+    case Op::kDivide:
+      if (is_float(right, 1)) return left;
+      break;
+    case Op::kFloorDivide:
+      if (is_int(right, 1)) return left;
+      break;
+    case Op::kMin:
+    case Op::kMax:
+      if (equal(left, right)) return left;
+      break;
+    case Op::kAnd:
+      if (left->op == Op::kBool) return left->int_value ? right : left;
+      if (right->op == Op::kBool) return right->int_value ? left : right;
+      if (equal(left, right)) return left;
+      break;
+    case Op::kOr:
+      if (left->op == Op::kBool) return left->int_value ? left : right;
+      if (right->op == Op::kBool) return right->int_value ? right : left;
+      if (equal(left, right)) return left;
+      break;
+    default:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool is_constant(const Expr& e) {
+  return e->op == Op::kInt || e->op == Op::kFloat || e->op == Op::kBool;
+}
+
+double constant_value(const Expr& e) {
+  return e->op == Op::kFloat ? e->float_value : static_cast<double>(e->int_value);
+}
+
+bool is_int(const Expr& e, std::int64_t value) {
+  return e->op == Op::kInt && e->int_value == value;
+}
+
+bool is_comparison(Op op) { return op >= Op::kEqual && op <= Op::kGreaterEqual; }
+
+Expr make_int(std::int64_t value, SourceSpan span) {
+  auto node = blank(Op::kInt, Type::kInt32, span);
+  node->int_value = wrap_int32(value);
+  return node;
+}
+
+Expr make_float(double value, SourceSpan span) {
+  auto node = blank(Op::kFloat, Type::kFloat32, span);
+  node->float_value = static_cast<float>(value);
+  return node;
+}
+
+Expr make_bool(bool value, SourceSpan span) {
+  auto node = blank(Op::kBool, Type::kBool, span);
+  node->int_value = value;
+  return node;
+}
+
+Expr make_variable(Variable variable, SourceSpan span) {
+  auto node =
+      blank(Op::kVariable, variable == Variable::kScore ? Type::kFloat32 : Type::kInt32, span);
+  node->variable = variable;
+  return node;
+}
+
+Expr make_scalar(int slot, Type type, SourceSpan span) {
+  auto node = blank(Op::kScalar, type, span);
+  node->slot = slot;
+  return node;
+}
+
+Expr make_load(int slot, Type type, std::vector<Expr> indices, std::uint32_t clamped,
+               SourceSpan span) {
+  auto node = blank(Op::kLoad, type, span);
+  node->slot = slot;
+  node->clamped = clamped;
+  node->args = std::move(indices);
+  return node;
+}
+
+Expr make_unary(Op op, Expr operand, SourceSpan span) {
+  const Type type = result_type(op, operand->type);
+  if (is_constant(operand)) {
+    const double value = apply_unary(op, operand->type, constant_value(operand));
+    if (type != Type::kFloat32 || finite_as_float32(value)) return make_constant(type, value, span);
+  }
+  if ((op == Op::kNot || op == Op::kNegate) && operand->op == op) return operand->args[0];
+  auto node = blank(op, type, span);
+  node->args.push_back(std::move(operand));
+  return node;
+}
+
+Expr make_binary(Op op, Expr left, Expr right, SourceSpan span) {
+  const Type type = result_type(op, left->type);
+  if (is_constant(left) && is_constant(right)) {
+    const double value = apply_binary(op, left->type, constant_value(left), constant_value(right));
+    if (type != Type::kFloat32 || finite_as_float32(value)) return make_constant(type, value, span);
+  }
+  if (Expr same = identity(op, left, right)) return same;
+  if (op == Op::kModulo && is_int(right, 1)) return make_int(0, span);
+  auto node = blank(op, type, span);
+  node->args.push_back(std::move(left));
+  node->args.push_back(std::move(right));
+  return node;
+}
+
+Expr make_select(Expr condition, Expr then, Expr otherwise, SourceSpan span) {
+  if (condition->op == Op::kBool) return condition->int_value ? then : otherwise;
+  if (equal(then, otherwise)) return then;
+  auto node = blank(Op::kSelect, then->type, span);
+  node->args = {std::move(condition), std::move(then), std::move(otherwise)};
+  return node;
+}
+
+bool equal(const Expr& a, const Expr& b) {
+  if (a == b) return true;
+  if (a->op != b->op || a->type != b->type || a->int_value != b->int_value ||
+      a->float_value != b->float_value || a->variable != b->variable || a->slot != b->slot ||
+      a->args.size() != b->args.size())
+    return false;
+  for (std::size_t i = 0; i < a->args.size(); ++i)
+    if (!equal(a->args[i], b->args[i])) return false;
+  return true;
+}
+
+}  // namespace attune::expr

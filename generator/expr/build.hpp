@@ -1,0 +1,32 @@
+// Makes tree nodes, folding constants and dropping what has no effect. Every tree is built with
+// these.
+#pragma once
+
+#include <vector>
+
+#include "generator/expr/ast.hpp"
+
+namespace attune::expr {
+
+// Types must be right already (ast.hpp says which each operator takes): the parser checks, others
+// know.
+Expr make_int(std::int64_t value, SourceSpan span = {});  // wrapped to int32
+Expr make_float(double value, SourceSpan span = {});      // rounded to float32; must be finite
+Expr make_bool(bool value, SourceSpan span = {});
+Expr make_variable(Variable variable, SourceSpan span = {});
+Expr make_scalar(int slot, Type type, SourceSpan span = {});
+Expr make_load(int slot, Type type, std::vector<Expr> indices, std::uint32_t clamped,
+               SourceSpan span = {});
+Expr make_unary(Op op, Expr operand, SourceSpan span = {});
+Expr make_binary(Op op, Expr left, Expr right, SourceSpan span = {});
+Expr make_select(Expr condition, Expr then, Expr otherwise, SourceSpan span = {});
+
+bool is_constant(const Expr& expression);                 // kInt, kFloat or kBool
+double constant_value(const Expr& expression);            // of those
+bool is_int(const Expr& expression, std::int64_t value);  // the literal `value`
+bool is_comparison(Op op);
+
+// Same value and shape, whatever the spans.
+bool equal(const Expr& a, const Expr& b);
+
+}  // namespace attune::expr

@@ -1,0 +1,30 @@
+// The words of the language.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "generator/expr/ast.hpp"
+
+namespace attune::expr {
+
+struct VariableName {
+  std::string_view name;
+  Variable variable;
+};
+std::span<const VariableName> variable_names();
+
+struct FunctionName {
+  std::string_view name;
+  Op op;
+  int arguments;
+};
+std::span<const FunctionName> function_names();
+
+std::string_view to_string(Variable variable);
+std::string_view to_string(Type type);
+// `+`, `floor`, `and`, ...: how the operator is written; empty for leaves and kSelect.
+std::string_view spelling(Op op);
+
+}  // namespace attune::expr

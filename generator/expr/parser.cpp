@@ -1,0 +1,531 @@
+#include "generator/expr/parser.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <utility>
+
+#include "generator/expr/build.hpp"
+#include "generator/expr/masks.hpp"
+#include "generator/expr/names.hpp"
+#include "generator/expr/static_range.hpp"
+#include "generator/expr/syntax.hpp"
+#include "generator/support/suggest.hpp"
+
+namespace attune::expr {
+namespace {
+
+// Nodes of one expression's tree after named masks are expanded, shared ones counted at each use.
+constexpr std::int64_t kMaxNodes = 8192;
+// Depth of that tree.
+constexpr int kMaxTypedDepth = 1024;
+
+// What a parameter of a named mask stands for inside its definition.
+struct Binding {
+  Expr value;            // null for a tensor
+  int tensor_slot = -1;  // of the environment
+};
+
+// The names an expression sees. In a definition: its parameters and the definitions above it; in
+// the user's text: scalars, tensors and every definition.
+struct Scope {
+  const Definition* definition = nullptr;
+  std::vector<Binding> parameters;  // as definition->parameters
+  std::size_t visible_definitions = 0;
+  TextRange call_site;  // in the user's text; errors inside a definition point there
+};
+
+std::string_view article(Type type) { return type == Type::kInt32 ? "an" : "a"; }
+
+std::string described(const Expr& e) {
+  return fmt::format("{} {}", article(e->type), to_string(e->type));
+}
+
+class Checker {
+ public:
+  Checker(std::string_view text, const Environment& environment, Role role,
+          const SourceOrigin& origin)
+      : text_(text), environment_(environment), role_(role), origin_(origin) {}
+
+  Result<Expr> whole() {
+    ATT_TRY(const std::unique_ptr<Syntax> syntax, parse_syntax(text_, origin_));
+    Scope scope;
+    scope.visible_definitions = mask_definitions().size();
+    ATT_TRY(Expr tree, check(*syntax, scope));
+    if (role_ == Role::kMask) {
+      if (tree->type != Type::kBool)
+        return fail(syntax->range, scope, "expr-wrong-result-type",
+                    fmt::format("a mask is a bool, this is {}", described(tree)),
+                    "compare it with something");
+      return tree;
+    }
+    const std::string_view what = role_ == Role::kScore ? "a score" : "a sink";
+    if (tree->type == Type::kBool)
+      return fail(syntax->range, scope, "expr-wrong-result-type",
+                  fmt::format("{} is a float32, this is a bool", what),
+                  "write `x if condition else y`");
+    return to_float(tree);
+  }
+
+ private:
+  Error fail(TextRange range, const Scope& scope, std::string id, std::string message,
+             std::string hint = {}) const {
+    if (scope.definition != nullptr) {
+      range = scope.call_site;
+      hint = fmt::format("inside the definition of `{}`{}{}", scope.definition->name,
+                         hint.empty() ? "" : "; ", hint);
+    }
+    return error_at(text_, origin_, range, std::move(id), std::move(message), std::move(hint));
+  }
+
+  SourceSpan span_of(TextRange range, const Scope& scope) const {
+    return to_span(text_, origin_, scope.definition ? scope.call_site : range);
+  }
+
+  // Checks one level of the tree and the limits that expansion could break.
+  Result<Expr> check(const Syntax& syntax, const Scope& scope) {
+    ATT_TRY(Expr made, check_node(syntax, scope));
+    const Extent extent = extent_of(made);
+    if (extent.nodes > kMaxNodes || extent.depth > kMaxTypedDepth)
+      return fail({syntax.range.begin, syntax.range.begin + 1}, scope, "expr-too-large",
+                  fmt::format("the expression has more than {} operations or {} levels once named "
+                              "masks are expanded",
+                              kMaxNodes, kMaxTypedDepth));
+    return made;
+  }
+
+  Result<Expr> check_node(const Syntax& syntax, const Scope& scope) {
+    switch (syntax.kind) {
+      case SyntaxKind::kInteger:
+        if (syntax.integer > 2147483647)
+          return fail(syntax.range, scope, "expr-number-out-of-range",
+                      fmt::format("`{}` does not fit int32", syntax.integer));
+        return make_int(syntax.integer, span_of(syntax.range, scope));
+      case SyntaxKind::kReal:
+        return make_float(syntax.real, span_of(syntax.range, scope));
+      case SyntaxKind::kBool:
+        return make_bool(syntax.integer != 0, span_of(syntax.range, scope));
+      case SyntaxKind::kName:
+        return check_name(syntax, scope);
+      case SyntaxKind::kCall:
+        return check_call(syntax, scope);
+      case SyntaxKind::kIndex:
+        return check_look_up(syntax, scope);
+      case SyntaxKind::kUnary:
+        return check_unary(syntax, scope);
+      case SyntaxKind::kBinary:
+        return check_binary(syntax, scope);
+      case SyntaxKind::kChain:
+        return check_chain(syntax, scope);
+      case SyntaxKind::kSelect:
+        break;
+    }
+    return check_select(syntax, scope);
+  }
+
+  Result<Expr> check_name(const Syntax& syntax, const Scope& scope) {
+    const SourceSpan span = span_of(syntax.range, scope);
+    if (const Binding* parameter = find_parameter(syntax.name, scope)) {
+      if (parameter->value) return parameter->value;
+      return tensor_without_index(syntax, scope);
+    }
+    for (const VariableName& variable : variable_names()) {
+      if (variable.name != syntax.name) continue;
+      ATT_CHECK(check_allowed(variable.variable, syntax, scope));
+      return make_variable(variable.variable, span);
+    }
+    if (scope.definition == nullptr) {
+      for (std::size_t slot = 0; slot < environment_.scalars.size(); ++slot) {
+        const ScalarDecl& scalar = environment_.scalars[slot];
+        if (scalar.name != syntax.name) continue;
+        if (!scalar.is_constant) return make_scalar(static_cast<int>(slot), scalar.type, span);
+        switch (scalar.type) {
+          case Type::kInt32:
+            return make_int(static_cast<std::int64_t>(scalar.value), span);
+          case Type::kBool:
+            return make_bool(scalar.value != 0, span);
+          case Type::kFloat32:
+            return make_float(scalar.value, span);
+        }
+      }
+      if (find_tensor(syntax.name, scope) >= 0) return tensor_without_index(syntax, scope);
+    }
+    if (const Definition* definition = find_definition(syntax.name, scope))
+      return expand(*definition, syntax, scope);
+    if (is_function(syntax.name))
+      return fail(syntax.range, scope, "expr-function-without-arguments",
+                  fmt::format("`{}` is a function", syntax.name),
+                  fmt::format("write `{}(...)`", syntax.name));
+    return unknown(syntax, scope);
+  }
+
+  Error tensor_without_index(const Syntax& syntax, const Scope& scope) const {
+    return fail(syntax.range, scope, "expr-tensor-without-index",
+                fmt::format("`{}` is a tensor and needs indices", syntax.name),
+                fmt::format("write `{}[...]`", syntax.name));
+  }
+
+  Status check_allowed(Variable variable, const Syntax& syntax, const Scope& scope) const {
+    if (role_ == Role::kMask && variable == Variable::kScore)
+      return fail(syntax.range, scope, "expr-not-allowed-here", "a mask may not use `score`",
+                  "a mask depends on positions, heads, scalars and tensors");
+    const bool per_element =
+        variable == Variable::kScore || variable == Variable::kQIdx || variable == Variable::kKvIdx;
+    if (role_ == Role::kSink && per_element)
+      return fail(syntax.range, scope, "expr-not-allowed-here",
+                  fmt::format("a sink may not use `{}`", syntax.name),
+                  "a sink depends on b, h, h_kv, q_len, kv_len, scalars and tensors");
+    return ok_status();
+  }
+
+  Error unknown(const Syntax& syntax, const Scope& scope) const {
+    std::vector<std::string_view> names;
+    if (scope.definition != nullptr) {
+      for (const DefinitionParameter& p : scope.definition->parameters) names.push_back(p.name);
+    } else {
+      for (const ScalarDecl& s : environment_.scalars) names.push_back(s.name);
+      for (const TensorDecl& t : environment_.tensors) names.push_back(t.name);
+    }
+    for (const VariableName& v : variable_names()) names.push_back(v.name);
+    for (const FunctionName& f : function_names()) names.push_back(f.name);
+    for (std::size_t i = 0; i < scope.visible_definitions; ++i)
+      names.push_back(mask_definitions()[i].name);
+    const bool called = syntax.kind == SyntaxKind::kCall;
+    return fail(syntax.name_range, scope, called ? "expr-unknown-function" : "expr-unknown-name",
+                fmt::format("unknown {} `{}`",
+                            called                              ? "function"
+                            : syntax.kind == SyntaxKind::kIndex ? "tensor"
+                                                                : "name",
+                            syntax.name),
+                did_you_mean(syntax.name, names));
+  }
+
+  const Binding* find_parameter(std::string_view name, const Scope& scope) const {
+    if (scope.definition == nullptr) return nullptr;
+    const auto& parameters = scope.definition->parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].name == name) return &scope.parameters[i];
+    return nullptr;
+  }
+
+  // Slot of the tensor of that name, -1 when there is none.
+  int find_tensor(std::string_view name, const Scope& scope) const {
+    if (const Binding* parameter = find_parameter(name, scope)) return parameter->tensor_slot;
+    if (scope.definition != nullptr) return -1;
+    for (std::size_t slot = 0; slot < environment_.tensors.size(); ++slot)
+      if (environment_.tensors[slot].name == name) return static_cast<int>(slot);
+    return -1;
+  }
+
+  static const Definition* find_definition(std::string_view name, const Scope& scope) {
+    const auto definitions = mask_definitions();
+    for (std::size_t i = 0; i < scope.visible_definitions; ++i)
+      if (definitions[i].name == name) return &definitions[i];
+    return nullptr;
+  }
+
+  static bool is_function(std::string_view name) {
+    return std::ranges::any_of(function_names(),
+                               [&](const FunctionName& f) { return f.name == name; });
+  }
+
+  Result<Expr> check_call(const Syntax& syntax, const Scope& scope) {
+    const auto functions = function_names();
+    const auto function = std::ranges::find(functions, syntax.name, &FunctionName::name);
+    if (function == functions.end()) {
+      if (const Definition* definition = find_definition(syntax.name, scope))
+        return expand(*definition, syntax, scope);
+      if (find_tensor(syntax.name, scope) >= 0)
+        return fail(syntax.name_range, scope, "expr-not-a-function",
+                    fmt::format("`{}` is a tensor, not a function", syntax.name),
+                    fmt::format("write `{}[...]`", syntax.name));
+      return unknown(syntax, scope);
+    }
+    if (static_cast<int>(syntax.children.size()) != function->arguments)
+      return wrong_count(syntax, scope, static_cast<std::size_t>(function->arguments));
+    const SourceSpan span = span_of(syntax.range, scope);
+    ATT_TRY(Expr first, check_number(*syntax.children[0], scope, syntax.name));
+    if (function->arguments == 2) {
+      ATT_TRY(Expr second, check_number(*syntax.children[1], scope, syntax.name));
+      promote(first, second);
+      return make_binary(function->op, first, second, span);
+    }
+    if (function->op == Op::kAbs) return make_unary(Op::kAbs, first, span);
+    if (function->op == Op::kFloor && first->type == Type::kInt32) return first;
+    first = to_float(first);
+    return function->op == Op::kToFloat ? first : make_unary(function->op, first, span);
+  }
+
+  Error wrong_count(const Syntax& syntax, const Scope& scope, std::size_t expected) const {
+    return fail(syntax.range, scope, "expr-wrong-argument-count",
+                fmt::format("`{}` takes {} argument{}, not {}", syntax.name, expected,
+                            expected == 1 ? "" : "s", syntax.children.size()));
+  }
+
+  // A named mask at work: its body with the arguments in place of the parameters.
+  Result<Expr> expand(const Definition& definition, const Syntax& syntax, const Scope& scope) {
+    if (syntax.children.size() != definition.parameters.size()) {
+      Error error = wrong_count(syntax, scope, definition.parameters.size());
+      if (error.hint.empty()) error.hint = "it is " + signature(definition);
+      return error;
+    }
+    Scope inner;
+    inner.definition = &definition;
+    inner.visible_definitions = static_cast<std::size_t>(&definition - mask_definitions().data());
+    inner.call_site = scope.definition ? scope.call_site : syntax.range;
+    for (std::size_t i = 0; i < syntax.children.size(); ++i) {
+      const DefinitionParameter& parameter = definition.parameters[i];
+      const Syntax& argument = *syntax.children[i];
+      Binding binding;
+      if (parameter.type == ParameterType::kTensor) {
+        if (argument.kind == SyntaxKind::kName)
+          binding.tensor_slot = find_tensor(argument.name, scope);
+        if (binding.tensor_slot < 0)
+          return fail(argument.range, scope, "expr-type-mismatch",
+                      fmt::format("argument `{}` of `{}` is the name of a tensor", parameter.name,
+                                  definition.name),
+                      "it is " + signature(definition));
+      } else {
+        ATT_TRY(binding.value, check(argument, scope));
+        if (parameter.type == ParameterType::kFloat32 && binding.value->type == Type::kInt32)
+          binding.value = to_float(binding.value);
+        if (binding.value->type != value_type(parameter.type))
+          return fail(argument.range, scope, "expr-type-mismatch",
+                      fmt::format("argument `{}` of `{}` is {} {}, this is {}", parameter.name,
+                                  definition.name, article(value_type(parameter.type)),
+                                  to_string(value_type(parameter.type)), described(binding.value)),
+                      "it is " + signature(definition));
+      }
+      inner.parameters.push_back(std::move(binding));
+    }
+    return check(*definition.body, inner);
+  }
+
+  static Type value_type(ParameterType type) {
+    return type == ParameterType::kInt32     ? Type::kInt32
+           : type == ParameterType::kFloat32 ? Type::kFloat32
+                                             : Type::kBool;
+  }
+
+  static std::string signature(const Definition& definition) {
+    std::string text = fmt::format("`{}", definition.name);
+    for (std::size_t i = 0; i < definition.parameters.size(); ++i) {
+      const DefinitionParameter& p = definition.parameters[i];
+      text +=
+          fmt::format("{}{}: {}", i == 0 ? "(" : ", ", p.name,
+                      p.type == ParameterType::kTensor ? "tensor" : to_string(value_type(p.type)));
+    }
+    return text + (definition.parameters.empty() ? "`" : ")`");
+  }
+
+  Result<Expr> check_look_up(const Syntax& syntax, const Scope& scope) {
+    const int slot = find_tensor(syntax.name, scope);
+    if (slot < 0) {
+      const bool known =
+          find_parameter(syntax.name, scope) || find_definition(syntax.name, scope) ||
+          is_function(syntax.name) ||
+          std::ranges::any_of(variable_names(),
+                              [&](const auto& v) { return v.name == syntax.name; }) ||
+          std::ranges::any_of(environment_.scalars,
+                              [&](const auto& s) { return s.name == syntax.name; });
+      if (!known) return unknown(syntax, scope);
+      return fail(syntax.name_range, scope, "expr-not-a-tensor",
+                  fmt::format("`{}` is not a tensor", syntax.name));
+    }
+    const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(slot)];
+    if (syntax.children.size() != tensor.dims.size())
+      return fail(syntax.range, scope, "expr-wrong-index-count",
+                  fmt::format("`{}` has {} dim{}, not {}", tensor.name, tensor.dims.size(),
+                              tensor.dims.size() == 1 ? "" : "s", syntax.children.size()));
+    std::vector<Expr> indices;
+    std::uint32_t clamped = 0;
+    for (std::size_t i = 0; i < syntax.children.size(); ++i) {
+      const Syntax& child = *syntax.children[i];
+      ATT_TRY(Expr index, check(child, scope));
+      if (index->type != Type::kInt32)
+        return fail(child.range, scope, "expr-type-mismatch",
+                    fmt::format("an index is an int32, this is {}", described(index)),
+                    index->type == Type::kFloat32 ? "write `floor(...)`" : "");
+      switch (prove_index(index, tensor.dims[i])) {
+        case IndexProof::kInside:
+          break;
+        case IndexProof::kUnknown:
+          clamped |= 1u << i;
+          break;
+        case IndexProof::kOutside:
+          return fail(
+              child.range, scope, "expr-index-out-of-range",
+              fmt::format("index {} of `{}` is always outside its dim", i, tensor.name),
+              tensor.dims[i].dim == Dim::kNumber
+                  ? fmt::format("the dim has {} elements, counted from 0", tensor.dims[i].number)
+                  : "");
+      }
+      indices.push_back(std::move(index));
+    }
+    const Type type = tensor.type == TensorType::kInt32     ? Type::kInt32
+                      : tensor.type == TensorType::kFloat32 ? Type::kFloat32
+                                                            : Type::kBool;
+    return make_load(slot, type, std::move(indices), clamped, span_of(syntax.range, scope));
+  }
+
+  // An operand that must be int32 or float32.
+  Result<Expr> check_number(const Syntax& syntax, const Scope& scope, std::string_view user) {
+    ATT_TRY(Expr operand, check(syntax, scope));
+    if (operand->type == Type::kBool)
+      return fail(syntax.range, scope, "expr-type-mismatch",
+                  fmt::format("`{}` takes numbers, this is a bool", user),
+                  "write `x if condition else y`");
+    return operand;
+  }
+
+  Result<Expr> check_bool(const Syntax& syntax, const Scope& scope, std::string_view user) {
+    ATT_TRY(Expr operand, check(syntax, scope));
+    if (operand->type != Type::kBool)
+      return fail(syntax.range, scope, "expr-type-mismatch",
+                  fmt::format("`{}` takes bools, this is {}", user, described(operand)),
+                  "compare it with something");
+    return operand;
+  }
+
+  static Expr to_float(const Expr& e) {
+    return e->type == Type::kInt32 ? make_unary(Op::kToFloat, e, e->span) : e;
+  }
+  static void promote(Expr& a, Expr& b) {
+    if (a->type == b->type) return;
+    a = to_float(a);
+    b = to_float(b);
+  }
+
+  Result<Expr> check_unary(const Syntax& syntax, const Scope& scope) {
+    const Syntax& child = *syntax.children[0];
+    const SourceSpan span = span_of(syntax.range, scope);
+    if (syntax.op == Op::kNot) {
+      ATT_TRY(Expr operand, check_bool(child, scope, "not"));
+      return make_unary(Op::kNot, operand, span);
+    }
+    // 2147483648 is a number only behind a minus sign.
+    if (child.kind == SyntaxKind::kInteger) return make_int(-child.integer, span);
+    ATT_TRY(Expr operand, check_number(child, scope, "-"));
+    return make_unary(Op::kNegate, operand, span);
+  }
+
+  Result<Expr> check_binary(const Syntax& syntax, const Scope& scope) {
+    const Syntax &left_syntax = *syntax.children[0], &right_syntax = *syntax.children[1];
+    const std::string_view symbol = spelling(syntax.op);
+    const SourceSpan span = span_of(syntax.range, scope);
+    if (syntax.op == Op::kAnd || syntax.op == Op::kOr) {
+      ATT_TRY(Expr left, check_bool(left_syntax, scope, symbol));
+      ATT_TRY(Expr right, check_bool(right_syntax, scope, symbol));
+      return make_binary(syntax.op, left, right, span);
+    }
+    ATT_TRY(Expr left, check_number(left_syntax, scope, symbol));
+    ATT_TRY(Expr right, check_number(right_syntax, scope, symbol));
+    if (syntax.op == Op::kFloorDivide || syntax.op == Op::kModulo) {
+      for (const auto& [operand, where] :
+           {std::pair{&left, &left_syntax}, std::pair{&right, &right_syntax}}) {
+        if ((*operand)->type != Type::kInt32)
+          return fail(where->range, scope, "expr-type-mismatch",
+                      fmt::format("`{}` takes int32, this is a float32", symbol),
+                      "write `floor(x / y)` or `floor(x)`");
+      }
+    }
+    if (syntax.op == Op::kDivide) {
+      left = to_float(left);
+      right = to_float(right);
+    }
+    if (syntax.op == Op::kDivide || syntax.op == Op::kFloorDivide || syntax.op == Op::kModulo) {
+      if (is_constant(right) && constant_value(right) == 0)
+        return fail(right_syntax.range, scope, "expr-division-by-zero", "division by zero");
+    }
+    promote(left, right);
+    return make_binary(syntax.op, left, right, span);
+  }
+
+  // a < b <= c is a < b and b <= c.
+  Result<Expr> check_chain(const Syntax& syntax, const Scope& scope) {
+    const SourceSpan span = span_of(syntax.range, scope);
+    ATT_TRY(Expr left, check(*syntax.children[0], scope));
+    Expr whole;
+    for (std::size_t i = 0; i < syntax.ops.size(); ++i) {
+      const Syntax& right_syntax = *syntax.children[i + 1];
+      const std::string_view symbol = spelling(syntax.ops[i]);
+      ATT_TRY(const Expr right, check(right_syntax, scope));
+      for (const auto& [operand, where] :
+           {std::pair<const Expr&, const Syntax*>{left, syntax.children[i].get()},
+            {right, &right_syntax}}) {
+        if (operand->type == Type::kBool)
+          return fail(where->range, scope, "expr-type-mismatch",
+                      fmt::format("`{}` compares numbers, this is a bool", symbol),
+                      "combine bools with `and`, `or` and `not`");
+      }
+      Expr a = left, b = right;
+      promote(a, b);
+      Expr comparison = make_binary(syntax.ops[i], a, b, span);
+      whole = whole ? make_binary(Op::kAnd, whole, comparison, span) : comparison;
+      left = right;
+    }
+    return whole;
+  }
+
+  Result<Expr> check_select(const Syntax& syntax, const Scope& scope) {
+    ATT_TRY(Expr condition, check_bool(*syntax.children[0], scope, "if"));
+    ATT_TRY(Expr then, check(*syntax.children[1], scope));
+    ATT_TRY(Expr otherwise, check(*syntax.children[2], scope));
+    if ((then->type == Type::kBool) != (otherwise->type == Type::kBool))
+      return fail(syntax.children[2]->range, scope, "expr-type-mismatch",
+                  fmt::format("the two values of `if ... else` are {} and {}", described(then),
+                              described(otherwise)));
+    promote(then, otherwise);
+    return make_select(condition, then, otherwise, span_of(syntax.range, scope));
+  }
+
+  struct Extent {
+    std::int64_t nodes = 1;  // saturating
+    int depth = 1;
+  };
+  // Children were measured when they were checked, so this goes a few levels deep at most.
+  Extent extent_of(const Expr& e) {
+    if (e->args.empty()) return {};
+    const auto known = extents_.find(e);
+    if (known != extents_.end()) return known->second;
+    Extent extent;
+    for (const Expr& arg : e->args) {
+      const Extent inner = extent_of(arg);
+      extent.nodes = std::min(extent.nodes + inner.nodes, kMaxNodes + 1);
+      extent.depth = std::max(extent.depth, inner.depth + 1);
+    }
+    extents_.emplace(e, extent);
+    return extent;
+  }
+
+  std::string_view text_;
+  const Environment& environment_;
+  Role role_;
+  const SourceOrigin& origin_;
+  std::unordered_map<Expr, Extent> extents_;
+};
+
+}  // namespace
+
+Result<Expr> parse(std::string_view text, const Environment& environment, Role role,
+                   const SourceOrigin& origin) {
+  return Checker(text, environment, role, origin).whole();
+}
+
+std::span<const std::string_view> reserved_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all = {"and",    "or",    "not",   "if",     "else",
+                                         "def",    "true",  "false", "True",   "False",
+                                         "tensor", "int32", "bool",  "float32"};
+    for (const VariableName& variable : variable_names()) all.push_back(variable.name);
+    for (const FunctionName& function : function_names()) all.push_back(function.name);
+    for (const Definition& definition : mask_definitions()) all.push_back(definition.name);
+    std::ranges::sort(all);
+    return all;
+  }();
+  return names;
+}
+
+}  // namespace attune::expr

@@ -1,0 +1,19 @@
+// What is known of an int32 expression before any launch: its range over every legal input.
+#pragma once
+
+#include "generator/expr/ast.hpp"
+#include "generator/expr/intervals.hpp"
+
+namespace attune::expr {
+
+// Sound for 0 <= b, h, h_kv and any q_idx, kv_idx a kernel may ask for (a tile beyond the lengths
+// at most). An expression that may wrap has the full int32 range. Precondition: int32 type.
+IntInterval static_range(const Expr& expression);
+
+enum class IndexProof { kInside, kUnknown, kOutside };
+
+// Whether a look-up's index lies in [0, size of `dim`) for every legal input: b < batch, h < heads,
+// h_kv < kv_heads, q_idx < q_len, kv_idx < kv_len.
+IndexProof prove_index(const Expr& index, DimSize dim);
+
+}  // namespace attune::expr

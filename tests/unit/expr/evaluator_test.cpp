@@ -1,0 +1,81 @@
+#include "generator/expr/evaluator.hpp"
+
+#include <cmath>
+
+#include "tests/unit/expr/fixture.hpp"
+
+namespace attune::expr {
+namespace {
+
+// b 1, h 2, h_kv 1, q_idx 3, kv_idx 5, q_len 6, kv_len 8, score 0.5, cap 2, limit 7;
+// doc rows {0 0 0 0 1 1 1 1} and {5 5 6 6 6 7 7 7}, slope {1 0.5 0.25 0.125}, table the identity.
+double value_of(std::string_view text) {
+  const double scalars[] = {4, 2, 7};
+  std::vector<TensorValues> tensors(3);
+  tensors[0] = {{2, 8}, {0, 0, 0, 0, 1, 1, 1, 1, 5, 5, 6, 6, 6, 7, 7, 7}};
+  tensors[1] = {{4}, {1, 0.5, 0.25, 0.125}};
+  tensors[2] = {{4, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}};
+  Point point;
+  point.score = 0.5;
+  point.b = 1;
+  point.h = 2;
+  point.h_kv = 1;
+  point.q_idx = 3;
+  point.kv_idx = 5;
+  point.q_len = 6;
+  point.kv_len = 8;
+  point.scalars = scalars;
+  point.tensors = tensors;
+  const Expr tree = parsed(text);
+  return tree ? evaluate(tree, point) : std::nan("");
+}
+
+TEST(Evaluator, Values) {
+  struct Row {
+    std::string_view text;
+    double value;
+  };
+  const Row rows[] = {
+      {"b + 10 * h + 100 * h_kv", 121},
+      {"q_idx + 10 * kv_idx + 100 * q_len + 1000 * kv_len", 8653},
+      {"score * cap + limit", 8},
+      {"(q_idx - kv_idx) // 4", -1},
+      {"(q_idx - kv_idx) % 4", 2},
+      {"q_idx // (h - 4)", -2},
+      {"q_idx % (h - 4)", -1},
+      {"q_idx // (h - 2)", 0},
+      {"q_idx % (h - 2)", 0},
+      {"(limit - 7 - 2147483647 - 1) // (h - 3)", -2147483648.0},
+      {"limit - 7 + 2147483647 + h", -2147483647.0},
+      {"65536 * (limit - 7 + 65536)", 0},
+      {"abs(limit - 7 - 2147483647 - 1)", -2147483648.0},
+      {"q_idx / kv_idx", 0.6},
+      {"min(q_idx, kv_idx) + 10 * max(q_idx, kv_idx)", 53},
+      {"min(score, 0.25)", 0.25},
+      {"abs(q_idx - kv_idx) + abs(score - 1)", 2.5},
+      {"exp(score)", std::exp(0.5)},
+      {"exp2(score) * log2(cap)", std::exp2(0.5)},
+      {"log(cap) + sqrt(cap)", std::log(2.0) + std::sqrt(2.0)},
+      {"tanh(score) + sigmoid(score)", std::tanh(0.5) + 1 / (1 + std::exp(-0.5))},
+      {"floor(score - 1)", -1},
+      {"floor(score * 1e20)", 2147483647},
+      {"floor(score * -1e20)", -2147483648.0},
+      {"floor(sqrt(score - 1))", 0},
+      {"1 if q_idx < kv_idx else 2", 1},
+      {"1 if q_idx > kv_idx else 2", 2},
+      {"1 if q_idx == 3 and not kv_idx != 5 else 2", 1},
+      {"1 if q_idx >= 3 >= 3 and kv_idx <= 5 else 2", 1},
+      {"1 if h < 2 or h > 2 else 2", 2},
+      {"doc[b, q_idx] + 10 * doc[b, kv_idx]", 76},
+      {"doc[b - 1, kv_idx]", 1},
+      {"doc[b, kv_idx - 100] + 10 * doc[b + 5, kv_idx + 100]", 75},
+      {"slope[h]", 0.25},
+      {"1 if table[h, q_idx // 2 + 1] else 0", 1},
+      {"1 if causal else 0", 1},
+      {"1 if causal_top_left else 0", 0},
+  };
+  for (const Row& row : rows) EXPECT_DOUBLE_EQ(value_of(row.text), row.value) << row.text;
+}
+
+}  // namespace
+}  // namespace attune::expr
