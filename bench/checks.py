@@ -1,0 +1,48 @@
+"""Is an output right? FlashAttention's rule on one head, against fp64. With dropout, whose random bits are
+each library's own, the kept mass and the direction of the output."""
+
+import torch
+
+
+def _scores(problem, inputs, b, h, dtype):
+    q, k = inputs.q[b, h].to(dtype), inputs.k[b, h].to(dtype)
+    scores = (q @ k.T) * problem.head_dim**-0.5
+    rows = torch.arange(problem.seq, device="cuda")
+    q_idx, kv_idx = rows[:, None], rows[None, :]
+    if problem.score is not None:
+        head = torch.tensor(h, device="cuda")
+        scores = problem.score(scores, b, head, q_idx, kv_idx).to(dtype)
+    if problem.mask is not None:
+        scores = scores.masked_fill(~problem.mask(b, h, q_idx, kv_idx, inputs.tensors), float("-inf"))
+    return scores
+
+
+def live_elements(problem, inputs):
+    """Live pairs of one head, averaged over the batch."""
+    if problem.mask is None:
+        return float(problem.seq * problem.seq)
+    rows = torch.arange(problem.seq, device="cuda")
+    batches = range(problem.batch) if problem.tensors else (0,)
+    counts = [problem.mask(b, 0, rows[:, None], rows[None, :], inputs.tensors).sum().item() for b in batches]
+    return sum(counts) / len(counts)
+
+
+def reference(problem, inputs, b, h):
+    """The head's output in fp64, and the same in plain bf16, whose error is the yardstick."""
+    exact = torch.softmax(_scores(problem, inputs, b, h, torch.float64), -1) @ inputs.v[b, h].double()
+    plain = torch.softmax(_scores(problem, inputs, b, h, torch.bfloat16), -1) @ inputs.v[b, h]
+    return exact, plain
+
+
+def verdict(problem, output, exact, plain, b, h):
+    """None, or what is wrong."""
+    got = output[b, h].double()
+    if not torch.isfinite(got).all():
+        return f"{(~torch.isfinite(got)).sum().item()} elements of head ({b}, {h}) are not finite"
+    if problem.dropout > 0:
+        slope = ((got * exact).sum() / (exact * exact).sum()).item()
+        return None if abs(slope - 1) < 0.02 else f"dropout biases the output: slope {slope:.3f}"
+    error = (got - exact).abs().max().item()
+    # Twice the plain computation's error, and the rounding of the output itself.
+    allowed = 2 * (plain.double() - exact).abs().max().item() + exact.abs().max().item() * 2**-8
+    return None if error <= allowed else f"max error {error:.2e}, allowed {allowed:.2e}"

@@ -1,0 +1,118 @@
+"""Who takes part: each contestant turns a problem's inputs into a callable that launches one forward pass,
+and gives its output as [batch, heads, seq, dim]."""
+
+import dataclasses
+import functools
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import attune_c
+
+
+@dataclasses.dataclass
+class Inputs:
+    q: torch.Tensor  # [batch, heads, seq, dim], contiguous
+    k: torch.Tensor
+    v: torch.Tensor
+    tensors: dict  # name -> tensor
+
+
+@dataclasses.dataclass
+class Entry:
+    launch: object  # () -> None: enqueues on the current stream
+    output: object  # () -> tensor: what the last launch wrote
+    notes: dict = dataclasses.field(default_factory=dict)
+
+
+def make_inputs(problem, generator):
+    def normal():
+        size = (problem.batch, problem.heads, problem.seq, problem.head_dim)
+        return torch.randn(size, generator=generator, device="cuda", dtype=torch.float32).to(torch.bfloat16)
+
+    tensors = {name: make_tensor(name, problem, generator) for name in problem.tensors}
+    return Inputs(normal(), normal(), normal(), tensors)
+
+
+def make_tensor(name, problem, generator):
+    if name != "doc":
+        raise ValueError(f"no recipe for the tensor `{name}`")
+    # Twelve documents cut at random, numbered in order.
+    rows = []
+    for _ in range(problem.batch):
+        cuts = torch.randperm(problem.seq - 1, generator=generator, device="cuda")[:11] + 1
+        starts = torch.zeros(problem.seq, dtype=torch.int32, device="cuda")
+        starts[cuts] = 1
+        rows.append(starts.cumsum(0, dtype=torch.int32))
+    return torch.stack(rows)
+
+
+def attune(problem, inputs, runtime, root):
+    # The layout that specs default to: [batch, seq, heads, dim].
+    q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
+    o = torch.full_like(q, float("nan"))
+    shape = attune_c.Shape(problem.batch, problem.heads, problem.heads, problem.seq, problem.seq)
+    kernel = runtime.kernel(f"{root}/{problem.spec}", shape)
+    workspace = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device="cuda")
+    bound = kernel.bind(q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), None, workspace.data_ptr(),
+                        {name: t.data_ptr() for name, t in inputs.tensors.items()}, dropout_seed=2026)
+    keep = (q, k, v, workspace)
+
+    def launch():
+        bound(torch.cuda.current_stream().cuda_stream)
+
+    launch.keep = keep
+    return Entry(launch, lambda: o.transpose(1, 2), {"plan": kernel.plan, "source": kernel.source})
+
+
+def sdpa(backend, problem, inputs):
+    """Only what scaled_dot_product_attention can say: full or causal, with or without dropout."""
+    state = {}
+
+    def launch():
+        with sdpa_kernel(backend):
+            state["o"] = torch.nn.functional.scaled_dot_product_attention(
+                inputs.q, inputs.k, inputs.v, is_causal=problem.causal, dropout_p=problem.dropout)
+
+    return Entry(launch, lambda: state["o"])
+
+
+def flex(problem, inputs):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    notes, block_mask, score_mod = {}, None, None
+    if problem.mask is not None:
+        def mask_mod(b, h, q, k):
+            return problem.mask(b, h, q, k, inputs.tensors)
+
+        batch = problem.batch if problem.tensors else None
+        make = functools.partial(torch.compile(create_block_mask, dynamic=False), mask_mod, batch, None, problem.seq,
+                                 problem.seq, device="cuda")
+        block_mask = make()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        block_mask = make()
+        end.record()
+        torch.cuda.synchronize()
+        notes["flex_mask_ms"] = begin.elapsed_time(end)
+    if problem.score is not None:
+        score_mod = problem.score
+    state = {}
+
+    def launch():
+        state["o"] = compiled(inputs.q, inputs.k, inputs.v, score_mod=score_mod, block_mask=block_mask)
+
+    return Entry(launch, lambda: state["o"], notes)
+
+
+def makers(problem, inputs, runtime, root):
+    """name -> () -> Entry, for those that can express the problem."""
+    found = {"Attune": lambda: attune(problem, inputs, runtime, root)}
+    if problem.section == "custom":
+        found["Flex"] = lambda: flex(problem, inputs)
+    else:
+        found["cuDNN"] = lambda: sdpa(SDPBackend.CUDNN_ATTENTION, problem, inputs)
+        found["FA2"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION, problem, inputs)
+    return found

@@ -1,0 +1,153 @@
+"""Results -> the sections of docs/performance.md. Needs no torch."""
+
+import datetime
+import json
+import os
+
+from problems import geometric_mean
+
+PEERS = ("cuDNN", "FA2", "Flex")
+
+
+def reference(root):
+    with open(os.path.join(root, "bench", "reference_fa3.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _tflops(row, name):
+    time_us = row["us"].get(name)
+    return row["flops"] / time_us / 1e6 if time_us else None
+
+
+def _number(value, digits=0):
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _ratio(row, name):
+    ours, theirs = row["us"].get("Attune"), row["us"].get(name)
+    return theirs / ours if ours and theirs else None
+
+
+def _best_ratio(row):
+    ratios = [r for r in (_ratio(row, name) for name in PEERS) if r]
+    return min(ratios) if ratios else None
+
+
+def _table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _plan_source(row):
+    return {"measured": "", "nearest": " (nearest)", "model": " (untuned)"}.get(row.get("source"), "")
+
+
+def forward_section(results, fa3):
+    published = {(r["head_dim"], r["causal"], r["seq"]): r["tflops"] for r in fa3["forward_bf16"]}
+    rows, ratios, against_fa3 = [], [], []
+    for row in results["rows"]:
+        if row["section"] != "forward":
+            continue
+        ours = _tflops(row, "Attune")
+        quoted = published.get((row["head_dim"], row["causal"], row["seq"]))
+        ratio = _best_ratio(row)
+        ratios.append(ratio)
+        if ours and quoted:
+            against_fa3.append(ours / quoted)
+        rows.append([
+            str(row["head_dim"]), str(row["heads"]), "yes" if row["causal"] else "no", str(row["seq"]),
+            f"**{_number(ours)}**{_plan_source(row)}" if ours else _failure(row), _number(_tflops(row, "cuDNN")),
+            _number(_tflops(row, "FA2")), _number(ratio, 2), _number(quoted)
+        ])
+    text = _table(["d", "heads", "causal", "seq", "Attune", "cuDNN", "FA2", "against the best of the run", "FA3*"],
+                  rows)
+    text += f"\n\nGeometric mean against the best peer of each row: {geometric_mean(ratios):.2f}."
+    text += ("\n\n\\* FA3 was not run beside: a reference column. " + fa3["provenance"] +
+             f" Attune over that column, geometric mean: {geometric_mean(against_fa3):.2f}.")
+    return text
+
+
+def custom_section(results, fa3):
+    rows, ratios = [], []
+    for row in results["rows"]:
+        if row["section"] != "custom":
+            continue
+        ratio = _ratio(row, "Flex")
+        ratios.append(ratio)
+        ours, flex = row["us"].get("Attune"), row["us"].get("Flex")
+        rows.append([
+            row["name"], f"{row['live_share']:.4f}", _number(ours and ours / 1e3, 3) + _plan_source(row) or
+            _failure(row), _number(_tflops(row, "Attune")), _number(flex and flex / 1e3, 3),
+            _number(_tflops(row, "Flex")), _number(ratio, 2), _number(row.get("flex_mask_ms"), 2),
+            _number(fa3["custom_forward_ms"].get(row["name"]), 3)
+        ])
+    text = _table([
+        "variant", "live share", "Attune ms", "TFLOP/s", "Flex ms", "TFLOP/s", "Flex / Attune", "Flex's block mask ms",
+        "FA3* ms"
+    ], rows)
+    return text + f"\n\nGeometric mean of Flex / Attune: {geometric_mean(ratios):.2f}. TFLOP/s count live elements only."
+
+
+def dropout_section(results, _):
+    rows = []
+    for row in results["rows"]:
+        if row["section"] != "dropout":
+            continue
+        rows.append([
+            str(row["seq"]), _number(_tflops(row, "Attune")) + _plan_source(row) or _failure(row),
+            _number(_tflops(row, "cuDNN")), _number(_tflops(row, "FA2")), _number(_best_ratio(row), 2)
+        ])
+    return _table(["seq", "Attune", "cuDNN", "FA2", "against the best"], rows)
+
+
+def _failure(row):
+    return row.get("failures", {}).get("Attune", "")[:60]
+
+
+def failures(results):
+    found = [f"{row['key']}: {name}: {why}" for row in results["rows"]
+             for name, why in sorted(row.get("failures", {}).items())]
+    if not found:
+        return "Every contestant that was timed passed its check first."
+    return "Not timed, because a contestant could not run the problem or failed its check:\n\n" + "\n".join(
+        f"- {line}" for line in found)
+
+
+def preamble(results):
+    e = results["environment"]
+    return (f"{e['date']}, {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, PyTorch {e['torch']}, "
+            f"Attune {e['attune']}. `{e['command']}`\n\n"
+            f"Calibration in the same minute: bf16 8192^3 matrix product {e['matmul_tflops']:.0f} TFLOP/s, "
+            f"device copy {e['copy_tb_per_s']:.2f} TB/s (read and write).")
+
+
+TITLES = {
+    "forward": ("Forward, bf16, 16384 tokens in all, TFLOP/s", forward_section),
+    "custom": ("Custom masks and scores, b 2, h 16, s 8192, d 128, bf16", custom_section),
+    "dropout": ("Dropout 0.1, causal, bf16, d 128, 16 heads, 16384 tokens, TFLOP/s", dropout_section),
+}
+
+
+def render(page, results, fa3):
+    """`page` with each section that `results` has rows for replaced between its markers, or appended."""
+    present = {row["section"] for row in results["rows"]}
+    for name, (title, make) in TITLES.items():
+        if name in present:
+            subset = dict(results, rows=[row for row in results["rows"] if row["section"] == name])
+            body = f"## {title}\n\n{preamble(results)}\n\n{make(results, fa3)}\n\n{failures(subset)}"
+            page = replace_section(page, name, body)
+    return page
+
+
+def replace_section(page, name, body):
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    section = f"{begin}\n{body}\n{end}"
+    if begin in page:
+        if page.count(begin) != 1 or page.count(end) != 1 or page.index(end) < page.index(begin):
+            raise ValueError(f"the markers of section `{name}` do not pair")
+        return page[:page.index(begin)] + section + page[page.index(end) + len(end):]
+    return page.rstrip("\n") + ("\n\n" if page.strip() else "") + section + "\n"
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

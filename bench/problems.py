@@ -1,0 +1,137 @@
+"""The problems of the side-by-side benchmark: shapes, masks and scores. Needs no torch; masks and scores
+work on whatever indexable integers they are given."""
+
+import dataclasses
+import math
+from typing import Callable, Optional
+
+TOKENS = 16384
+SEQS = (512, 1024, 2048, 4096, 8192, 16384)
+HEADS = {64: 32, 128: 16, 256: 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    section: str  # "forward", "custom" or "dropout"
+    name: str
+    spec: str  # below the repository's root
+    batch: int
+    heads: int
+    seq: int
+    head_dim: int
+    causal: bool = False
+    # (b, h, q_idx, kv_idx, tensors) -> bool; None: all keys are live
+    mask: Optional[Callable] = None
+    # (score, b, h, q_idx, kv_idx) -> float
+    score: Optional[Callable] = None
+    tensors: tuple = ()  # names, each made by side_by_side.make_tensor
+    dropout: float = 0.0
+
+    @property
+    def key(self):
+        return f"{self.section}/{self.name}/d{self.head_dim}/s{self.seq}"
+
+
+def flops(problem, live_elements):
+    """Multiplications and additions of both matrix products over `live_elements` pairs of one head and
+    batch entry on average."""
+    return 4 * problem.batch * problem.heads * problem.head_dim * live_elements
+
+
+def table_elements(problem):
+    """Pairs that the forward tables count: all of them, half when causal (FlashAttention's convention)."""
+    return problem.seq * problem.seq / (2 if problem.causal else 1)
+
+
+def forward_problems():
+    found = []
+    for head_dim, heads in HEADS.items():
+        for causal in (False, True):
+            for seq in SEQS:
+                name = "causal" if causal else "full"
+                found.append(
+                    Problem("forward", name, f"specs/bench/{name}_d{head_dim}.yaml", TOKENS // seq, heads, seq,
+                            head_dim, causal=causal,
+                            mask=causal_mask if causal else None))
+    return found
+
+
+def causal_mask(b, h, q, k, tensors):
+    return q >= k
+
+
+def _natten(b, h, q, k, tensors):
+    width, reach = 128, 6
+    return (abs(q // width - k // width) <= reach) & (abs(q % width - k % width) <= reach)
+
+
+# name -> (mask, score, tensors)
+_MASKS = {
+    "causal": (causal_mask, ()),
+    "sliding1024": (lambda b, h, q, k, t: (q >= k) & (q - k < 1024), ()),
+    "prefix1024": (lambda b, h, q, k, t: (k < 1024) | (q >= k), ()),
+    "doc_causal": (lambda b, h, q, k, t: (t["doc"][b, q] == t["doc"][b, k]) & (q >= k), ("doc",)),
+    "dilated8": (lambda b, h, q, k, t: (q >= k) & ((q - k) % 8 == 0), ()),
+    "sink4_window1024": (lambda b, h, q, k, t: (q >= k) & ((q - k < 1024) | (k < 4)), ()),
+    "natten2d_k13": (_natten, ()),
+}
+
+
+# The three scores, with torch imported by the caller's tensors: `score` is one, indices too.
+def _softcap(s, b, h, q, k):
+    return 20 * (s / 20).tanh()
+
+
+def _alibi(s, b, h, q, k):
+    return s + (k - q) * (-(h + 1) * 0.5).exp2()
+
+
+def _relbias(s, b, h, q, k):
+    return s + (q - k)
+
+
+def custom_problems():
+    def one(name, mask, score=None, tensors=()):
+        spec = "causal_d128" if name == "causal" else "full_d128" if name == "noop_full" else name
+        return Problem("custom", name, f"specs/bench/{spec}.yaml", 2, 16, 8192, 128, mask=mask, score=score,
+                       tensors=tensors)
+
+    found = [one(name, mask, tensors=tensors) for name, (mask, tensors) in _MASKS.items()]
+    found.append(one("noop_full", None))
+    for name, score in (("softcap", _softcap), ("alibi", _alibi), ("relbias", _relbias)):
+        found.append(one(f"{name}_full", None, score))
+    for name, score in (("softcap", _softcap), ("alibi", _alibi)):
+        found.append(one(f"{name}_causal", causal_mask, score))
+    return found
+
+
+def dropout_problems():
+    return [
+        Problem("dropout", "causal", "specs/bench/dropout_causal_d128.yaml", TOKENS // seq, 16, seq, 128,
+                causal=True, mask=causal_mask, dropout=0.1) for seq in (2048, 8192)
+    ]
+
+
+def all_problems(only=None, quick=False):
+    """Every problem in the order of the page. `only`: substrings of keys, any of which suffices.
+    `quick`: a third of the forward table and four of the custom variants."""
+    found = forward_problems() + custom_problems() + dropout_problems()
+    if quick:
+        found = [
+            p for p in found if (p.section == "forward" and p.head_dim == 128 and p.seq in (1024, 8192)) or
+            (p.section == "custom" and p.name in ("causal", "sliding1024", "doc_causal", "softcap_full"))
+        ]
+    if only:
+        found = [p for p in found if any(part in p.key for part in only)]
+    return found
+
+
+def median(values):
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def geometric_mean(values):
+    values = [v for v in values if v and v > 0]
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")

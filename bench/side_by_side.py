@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Attune beside its peers in one process: checks every contestant, then times them in interleaved rounds with
+a cold L2, and writes the tables of docs/performance.md.
+
+    python3 bench/side_by_side.py --cache tuned.db
+    python3 bench/side_by_side.py --quick --only forward/causal --out /dev/stdout
+    python3 bench/side_by_side.py --render results.json      # the page again, from saved results; needs no GPU
+
+Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so (`make build`). The cache is one that `attune tune
+specs/bench/*.yaml --cache tuned.db` filled; without it Attune runs the cost model's plans, and the tables say so.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import attune_c  # noqa: E402
+import page  # noqa: E402
+import problems  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Twice the largest L2 of today's GPUs, so that nothing of the last launch is left in it.
+FLUSH_BYTES = 256 << 20
+# Keeps the GPU busy while the host enqueues the next launch, so that no host time is measured.
+SPACER_CYCLES = 400_000
+MIN_ROUNDS, MAX_ROUNDS, SECONDS_A_PROBLEM = 10, 60, 1.5
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", help="cache file with tuned kernels; default: the user's own")
+    parser.add_argument("--library", help="libattune.so; default: the newest below build/")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="problems whose key contains this; repeatable")
+    parser.add_argument("--quick", action="store_true", help="a few problems of each kind")
+    parser.add_argument("--list", action="store_true", help="the keys of the problems, and stop")
+    parser.add_argument("--budget", type=float, default=440, metavar="S", help="start no problem after so many seconds")
+    parser.add_argument("--seed", type=int, help="of the inputs; default: fresh")
+    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
+    parser.add_argument("--json", help="also write the results here")
+    parser.add_argument("--render", metavar="JSON", action="append",
+                        help="rewrite the page from saved results; several are merged, the later wins")
+    return parser.parse_args(arguments)
+
+
+def time_round(entry, flush, torch):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush.zero_()
+    torch.cuda._sleep(SPACER_CYCLES)
+    begin.record()
+    entry.launch()
+    end.record()
+    return begin, end
+
+
+def time_entries(entries, flush, torch):
+    """Medians in microseconds. Every round times each contestant once, so drifting clocks hit all alike."""
+    times = {name: [] for name in entries}
+    started = time.monotonic()
+    for index in range(MAX_ROUNDS):
+        events = {name: time_round(entry, flush, torch) for name, entry in entries.items()}
+        torch.cuda.synchronize()
+        for name, (begin, end) in events.items():
+            times[name].append(begin.elapsed_time(end) * 1e3)
+        if index + 1 >= MIN_ROUNDS and time.monotonic() - started > SECONDS_A_PROBLEM:
+            break
+    return {name: problems.median(values) for name, values in times.items()}, index + 1
+
+
+def run_problem(problem, runtime, flush, seed, torch):
+    import checks
+    import contestants
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    inputs = contestants.make_inputs(problem, generator)
+    live = checks.live_elements(problem, inputs) if problem.section == "custom" else problems.table_elements(problem)
+    b, h = seed % problem.batch, seed // 7 % problem.heads
+    exact, plain = checks.reference(problem, inputs, b, h)
+
+    entries, notes, failures = {}, {}, {}
+    for name, make in contestants.makers(problem, inputs, runtime, ROOT).items():
+        try:
+            entry = make()
+            entry.launch()
+            torch.cuda.synchronize()
+            wrong = checks.verdict(problem, entry.output(), exact, plain, b, h)
+        except Exception as error:  # a peer may lack a backend for the shape: say so and go on
+            wrong = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+        if wrong:
+            failures[name] = wrong
+            continue
+        entries[name] = entry
+        notes.update(entry.notes)
+    del exact, plain
+    times, rounds = time_entries(entries, flush, torch) if entries else ({}, 0)
+    return {
+        "section": problem.section, "key": problem.key, "name": problem.name, "head_dim": problem.head_dim,
+        "heads": problem.heads, "batch": problem.batch, "seq": problem.seq, "causal": problem.causal,
+        "live_share": live / problem.seq**2, "flops": problems.flops(problem, live), "us": times, "rounds": rounds,
+        "failures": failures, **notes
+    }
+
+
+def calibrate(flush, torch):
+    from contestants import Entry
+
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    entries = {"matmul": Entry(lambda: torch.mm(a, b), None), "copy": Entry(lambda: target.copy_(source), None)}
+    for entry in entries.values():
+        entry.launch()
+    times, _ = time_entries(entries, flush, torch)
+    return {"matmul_tflops": 2 * n**3 / times["matmul"] / 1e6,
+            "copy_tb_per_s": 2 * source.numel() / times["copy"] / 1e6}
+
+
+def environment(library, torch):
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return {"date": page.now(), "gpu": torch.cuda.get_device_name(), "driver": driver, "cuda": torch.version.cuda,
+            "torch": torch.__version__, "attune": library.version,
+            "command": "python3 bench/side_by_side.py " + shlex.join(sys.argv[1:])}
+
+
+def measure(options):
+    import torch
+
+    path = options.library or attune_c.find_library(ROOT)
+    if path is None:
+        sys.exit("side_by_side: no libattune.so below build/: run `make build`, or name one with --library")
+    library = attune_c.Library(path)
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
+    runtime = library.runtime("cuda:0", options.cache)
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    results = {"environment": {**environment(library, torch), **calibrate(flush, torch)}, "rows": []}
+    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
+    results["seed"] = seed
+    chosen = problems.all_problems(options.only, options.quick)
+    started = time.monotonic()
+    for index, problem in enumerate(chosen):
+        if time.monotonic() - started > options.budget:
+            print(f"out of time: left {len(chosen) - index} problems out, from {problem.key} on", file=sys.stderr)
+            break
+        row = run_problem(problem, runtime, flush, seed + index, torch)
+        results["rows"].append(row)
+        shown = "  ".join(f"{name} {row['flops'] / us / 1e6:.0f}" for name, us in row["us"].items())
+        print(f"{problem.key:<28} {shown}  {row['failures'] or ''}", file=sys.stderr, flush=True)
+        save(options, results)
+    return results
+
+
+def merge(files):
+    """Rows by key and the environment, the later file winning."""
+    merged = {"rows": []}
+    rows = {}
+    for name in files:
+        with open(name, encoding="utf-8") as file:
+            results = json.load(file)
+        merged["environment"] = results["environment"]
+        rows.update({row["key"]: row for row in results["rows"]})
+    order = {problem.key: index for index, problem in enumerate(problems.all_problems())}
+    merged["rows"] = sorted(rows.values(), key=lambda row: order.get(row["key"], len(order)))
+    return merged
+
+
+def save(options, results):
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+
+
+def write_page(path, results):
+    current = ""
+    if os.path.isfile(path):
+        with open(path, encoding="utf-8") as file:
+            current = file.read()
+    text = page.render(current, results, page.reference(ROOT))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def main():
+    options = parse_arguments()
+    if options.list:
+        print("\n".join(problem.key for problem in problems.all_problems(options.only, options.quick)))
+        return
+    results = merge(options.render) if options.render else measure(options)
+    save(options, results)
+    write_page(options.out, results)
+
+
+if __name__ == "__main__":
+    main()

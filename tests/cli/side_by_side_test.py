@@ -1,0 +1,125 @@
+"""The parts of bench/side_by_side.py that need no GPU."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+
+import page  # noqa: E402
+import problems  # noqa: E402
+
+
+def row(key, section="forward", **more):
+    base = {
+        "section": section, "key": key, "name": "full", "head_dim": 128, "heads": 16, "batch": 2, "seq": 8192,
+        "causal": False, "live_share": 1.0, "flops": 1e12, "us": {"Attune": 1600.0, "cuDNN": 2000.0, "FA2": 4000.0},
+        "failures": {}, "source": "measured"
+    }
+    return {**base, **more}
+
+
+def results(*rows):
+    return {
+        "environment": {"date": "D", "gpu": "G", "driver": "R", "cuda": "C", "torch": "T", "attune": "A",
+                        "command": "X", "matmul_tflops": 700, "copy_tb_per_s": 4.2},
+        "rows": list(rows)
+    }
+
+
+FA3 = page.reference(ROOT)
+
+
+class Problems(unittest.TestCase):
+    def test_keys_are_unique_and_specs_exist(self):
+        found = problems.all_problems()
+        self.assertEqual(len({p.key for p in found}), len(found))
+        for problem in found:
+            self.assertTrue(os.path.isfile(os.path.join(ROOT, problem.spec)), problem.spec)
+
+    def test_every_shape_is_one_that_its_spec_tunes(self):
+        for problem in problems.all_problems():
+            with open(os.path.join(ROOT, problem.spec), encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn(f"{{batch: {problem.batch}, heads: {problem.heads}, kv_heads: {problem.heads}, "
+                          f"q_len: {problem.seq}, kv_len: {problem.seq}}}", text, problem.key)
+
+    def test_masks_on_small_indices(self):
+        masks = {p.name: p.mask for p in problems.custom_problems()}
+        tensors = {"doc": {(0, 5): 1, (0, 4): 1, (0, 2): 0}}
+        self.assertTrue(masks["causal"](0, 0, 5, 5, {}))
+        self.assertFalse(masks["causal"](0, 0, 4, 5, {}))
+        self.assertFalse(masks["sliding1024"](0, 0, 1024, 0, {}))
+        self.assertTrue(masks["sink4_window1024"](0, 0, 5000, 3, {}))
+        self.assertTrue(masks["prefix1024"](0, 0, 0, 1023, {}))
+        self.assertTrue(masks["doc_causal"](0, 0, 5, 4, tensors))
+        self.assertFalse(masks["doc_causal"](0, 0, 5, 2, tensors))
+        self.assertTrue(masks["dilated8"](0, 0, 17, 1, {}))
+        self.assertFalse(masks["natten2d_k13"](0, 0, 7, 0, {}))
+        self.assertTrue(masks["natten2d_k13"](0, 0, 6 * 128, 0, {}))
+
+    def test_flops_follow_the_conventions(self):
+        causal = next(p for p in problems.forward_problems() if p.causal and p.head_dim == 128 and p.seq == 8192)
+        self.assertEqual(problems.flops(causal, problems.table_elements(causal)), 4 * 2 * 16 * 8192**2 * 128 / 2)
+
+    def test_only_and_quick(self):
+        self.assertEqual([p.key for p in problems.all_problems(["softcap_full"])], ["custom/softcap_full/d128/s8192"])
+        self.assertLess(len(problems.all_problems(quick=True)), 12)
+
+    def test_median(self):
+        self.assertEqual(problems.median([3, 1, 2]), 2)
+        self.assertEqual(problems.median([4, 1, 2, 3]), 2.5)
+
+
+class Page(unittest.TestCase):
+    def test_section_is_appended_then_replaced_and_the_rest_kept(self):
+        first = page.render("# Speed\n\nWords.\n", results(row("a")), FA3)
+        self.assertIn("# Speed\n\nWords.\n", first)
+        self.assertIn("**625**", first)
+        second = page.render(first, results(row("a", us={"Attune": 1000.0})), FA3)
+        self.assertIn("**1000**", second)
+        self.assertNotIn("**625**", second)
+        self.assertEqual(second.count("<!-- forward:begin -->"), 1)
+
+    def test_the_ratio_is_against_the_best_peer(self):
+        self.assertIn("| 1.25 |", page.render("", results(row("a")), FA3))
+
+    def test_fa3_is_a_reference_column_with_its_provenance(self):
+        text = page.render("", results(row("a")), FA3)
+        self.assertIn("| 667 |", text)
+        self.assertIn(FA3["provenance"], text)
+
+    def test_untuned_and_failed_contestants_are_told(self):
+        text = page.render("", results(row("a", source="model"), row("b", us={}, failures={"Attune": "boom"})), FA3)
+        self.assertIn("(untuned)", text)
+        self.assertIn("- b: Attune: boom", text)
+
+    def test_broken_markers_are_refused(self):
+        with self.assertRaises(ValueError):
+            page.render("<!-- forward:begin -->", results(row("a")), FA3)
+
+    def test_custom_rows_compare_with_flex(self):
+        custom = row("c", "custom", name="causal", us={"Attune": 1000.0, "Flex": 1500.0}, flex_mask_ms=1.7)
+        text = page.render("", results(custom), FA3)
+        self.assertIn("| 1.50 |", text)
+        self.assertIn("| 1.70 |", text)
+
+
+class Command(unittest.TestCase):
+    def test_renders_saved_results_without_a_gpu(self):
+        with tempfile.TemporaryDirectory() as folder:
+            saved, out = os.path.join(folder, "r.json"), os.path.join(folder, "p.md")
+            with open(saved, "w", encoding="utf-8") as file:
+                json.dump(results(row("a")), file)
+            subprocess.run([sys.executable, os.path.join(ROOT, "bench", "side_by_side.py"), "--render", saved, "--out", out],
+                           check=True)
+            with open(out, encoding="utf-8") as file:
+                self.assertIn("**625**", file.read())
+
+
+if __name__ == "__main__":
+    unittest.main()
