@@ -10,40 +10,66 @@
 
 namespace attune {
 
-// Host copies of one problem, widened to double, row-major: q [b, h, q_len, qk], k [b, h_kv, kv_len, qk],
-// v [b, h_kv, kv_len, v]. Values are exactly representable in the spec's dtype.
+// Host copies of one problem, widened to double, row-major: q [b, h, q_len, qk], k [b, h_kv,
+// kv_len, qk], v [b, h_kv, kv_len, v]. Values are exactly representable in the spec's dtype.
 struct HostProblem {
   ProblemShape shape;
   std::vector<double> q, k, v;
-  std::vector<double> scalars;                   // by slot
-  std::vector<expr::TensorValues> tensors;       // by slot
-  double softmax_scale = 0;                      // used when the spec leaves it to the launch
-  double dropout = 0;                            // likewise
+  std::vector<double> scalars;              // by slot
+  std::vector<expr::TensorValues> tensors;  // by slot
+  double softmax_scale = 0;                 // used when the spec leaves it to the launch
+  double dropout = 0;                       // likewise
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
 };
 
-struct HostOutput {
-  std::vector<double> o;    // [b, h, q_len, v]
-  std::vector<double> lse;  // [b, h, q_len]
+// One row of the output.
+struct Row {
+  int b = 0, h = 0, q_idx = 0;
 };
 
-// Fresh random inputs for `spec`: normal q, k, v rounded to the dtype; tensors drawn so that masks are neither
-// empty nor full (document numbers ascending, ...).
-HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
+struct HostOutput {
+  std::vector<double> o;    // [b, h, q_len, v], or [rows, v]
+  std::vector<double> lse;  // [b, h, q_len], or [rows]
+};
 
-// The definition, in fp64. Rows may be limited to keep large shapes affordable: empty means all; otherwise (b, h, q_idx) triples and
-// outputs hold just those rows.
+// Fresh random inputs for `spec`: normal q, k, v rounded to the dtype; tensors drawn so that masks
+// are neither empty nor full. The same seed gives the same problem.
+HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
+                           std::uint64_t seed);
+
+// All rows of a shape in the order of HostOutput.
+std::vector<Row> all_rows(const ProblemShape& shape);
+// At most `count` different rows: both ends of the sequence, and the rest at random.
+std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t seed);
+
+// The definition, in fp64, for the given rows. A key whose score is -inf is dead; a row without
+// live key is o = 0, lse = -inf. Uses all cores.
+HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
+                          const std::vector<Row>& rows);
 HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem);
 
-// The same computation in the spec's dtype, plainly: matrix products accumulated in fp32, P rounded to the dtype.
-// Its error is the yardstick of the 2x rule.
+// The same computation in the spec's dtype, plainly: matrix products accumulated in fp32, P rounded
+// to the dtype before the second, O rounded at the end. Its error is the yardstick of the 2x rule.
+HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem,
+                         const std::vector<Row>& rows);
 HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem);
 
-// FlashAttention's rule per element, non-finite pattern first: |out - oracle| <= 2 max|plain - oracle| + atol.
-// Returns an empty string, or what is wrong with the first offending element and how many there are.
-std::string compare(const HostOutput& out, const HostOutput& oracle, const HostOutput& plain);
+// FlashAttention's rule per element, non-finite pattern first: an infinity or NaN must stand where
+// the oracle has it, and |out - oracle| <= 2 max|plain - oracle| + atol. For o, atol is
+// FlashAttention-3's: twice what (o + 0.3) - 0.3 loses in the dtype, at its worst. For lse it is
+// 1e-5 max(1, |lse|): kernels work in log2 units through ex2.approx and lg2.approx, both good to
+// 2^-22. Returns an empty string, or what is wrong with the first offending element and how many
+// there are.
+std::string compare(DType dtype, const HostOutput& out, const HostOutput& oracle,
+                    const HostOutput& plain);
+
+// `value` rounded to the nearest of the dtype, ties to even; too large becomes infinite (fp8: NaN).
+double round_to(DType dtype, double value);
 
 // True when the element is dropped. templates/tile/dropout.cuh computes the same bits.
-bool dropped(std::uint64_t seed, std::uint64_t offset, unsigned drop_below, int heads, int b, int h, int q_idx, int kv_idx);
+bool dropped(std::uint64_t seed, std::uint64_t offset, unsigned drop_below, int heads, int b, int h,
+             int q_idx, int kv_idx);
+// A probability in steps of 1/256, as the kernels take it.
+unsigned dropout_drop_below(double probability);
 
 }  // namespace attune

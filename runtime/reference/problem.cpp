@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "runtime/reference/oracle.hpp"
+#include "runtime/support/problem_layout.hpp"
+
+namespace attune {
+namespace {
+
+using Random = std::mt19937_64;
+
+std::vector<double> normal_values(std::int64_t count, DType dtype, Random& random) {
+  std::normal_distribution<double> normal;
+  std::vector<double> values(static_cast<std::size_t>(count));
+  for (double& value : values) value = round_to(dtype, normal(random));
+  return values;
+}
+
+// int32 along a sequence: ascending segment numbers, four segments a row on average, as documents
+// or block numbers are. Any other int32: a length, from 0 to kv_len. float32: normal, halved, as
+// biases and slopes are. bool: three in four are true.
+expr::TensorValues random_tensor(const expr::TensorDecl& declaration, const ProblemShape& shape,
+                                 Random& random) {
+  expr::TensorValues tensor{.sizes = tensor_sizes(declaration, shape), .values = {}};
+  tensor.values.resize(static_cast<std::size_t>(element_count(tensor.sizes)));
+  const expr::Dim last =
+      declaration.dims.empty() ? expr::Dim::kNumber : declaration.dims.back().dim;
+  const bool sequence = last == expr::Dim::kQLen || last == expr::Dim::kKvLen;
+  const auto length = static_cast<std::size_t>(tensor.sizes.empty() ? 1 : tensor.sizes.back());
+  std::normal_distribution<double> normal;
+  std::uniform_int_distribution<std::int64_t> up_to_kv(0, shape.kv_len);
+  std::bernoulli_distribution boundary(std::min(1.0, 3.0 / static_cast<double>(length)));
+  std::bernoulli_distribution mostly(0.75);
+  double segment = 0;
+  for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+    double& value = tensor.values[i];
+    switch (declaration.type) {
+      case expr::TensorType::kFloat32:
+        value = round_to(DType::kF32, 0.5 * normal(random));
+        break;
+      case expr::TensorType::kBool:
+        value = mostly(random) ? 1 : 0;
+        break;
+      case expr::TensorType::kInt32:
+        if (!sequence) {
+          value = static_cast<double>(up_to_kv(random));
+          break;
+        }
+        segment = i % length == 0 ? 0 : segment + (boundary(random) ? 1 : 0);
+        value = segment;
+        break;
+    }
+  }
+  return tensor;
+}
+
+}  // namespace
+
+HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
+                           std::uint64_t seed) {
+  Random random(seed);
+  HostProblem problem;
+  problem.shape = shape;
+  const std::int64_t queries = shape.batch * shape.heads * shape.q_len;
+  const std::int64_t keys = shape.batch * shape.kv_heads * shape.kv_len;
+  problem.q = normal_values(queries * spec.head_dim_qk, spec.dtype, random);
+  problem.k = normal_values(keys * spec.head_dim_qk, spec.dtype, random);
+  problem.v = normal_values(keys * spec.head_dim_v, spec.dtype, random);
+  for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
+    if (scalar.is_constant) {
+      problem.scalars.push_back(scalar.value);
+    } else if (scalar.type == expr::Type::kFloat32) {
+      std::uniform_real_distribution<double> uniform(1, 30);
+      problem.scalars.push_back(round_to(DType::kF32, uniform(random)));
+    } else if (scalar.type == expr::Type::kInt32) {
+      std::uniform_int_distribution<std::int64_t> uniform(
+          1, std::max<std::int64_t>(1, shape.kv_len / 2));
+      problem.scalars.push_back(static_cast<double>(uniform(random)));
+    } else {
+      problem.scalars.push_back(1);
+    }
+  }
+  for (const expr::TensorDecl& tensor : spec.environment.tensors) {
+    problem.tensors.push_back(random_tensor(tensor, shape, random));
+  }
+  problem.softmax_scale = round_to(DType::kF32, 1 / std::sqrt(spec.head_dim_qk));
+  problem.dropout = 0.125;
+  problem.dropout_seed = random();
+  problem.dropout_offset = random();
+  return problem;
+}
+
+std::vector<Row> all_rows(const ProblemShape& shape) {
+  std::vector<Row> rows;
+  for (int b = 0; b < shape.batch; ++b) {
+    for (int h = 0; h < shape.heads; ++h) {
+      for (int q = 0; q < shape.q_len; ++q) rows.push_back({b, h, q});
+    }
+  }
+  return rows;
+}
+
+std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t seed) {
+  if (shape.batch * shape.heads * shape.q_len <= count) return all_rows(shape);
+  Random random(seed);
+  const auto below = [&](std::int64_t bound) {
+    return static_cast<int>(std::uniform_int_distribution<std::int64_t>(0, bound - 1)(random));
+  };
+  std::set<std::tuple<int, int, int>> chosen;
+  const int last = static_cast<int>(shape.q_len - 1);
+  for (const int q : {0, last}) {
+    if (static_cast<int>(chosen.size()) < count)
+      chosen.emplace(below(shape.batch), below(shape.heads), q);
+  }
+  while (static_cast<int>(chosen.size()) < count) {
+    chosen.emplace(below(shape.batch), below(shape.heads), below(shape.q_len));
+  }
+  std::vector<Row> rows;
+  for (const auto& [b, h, q] : chosen) rows.push_back({b, h, q});
+  return rows;
+}
+
+}  // namespace attune

@@ -1,0 +1,96 @@
+// What oracle and plain computation share: the keys of one row, their weights' inputs and dropout.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "runtime/reference/oracle.hpp"
+
+namespace attune {
+
+// One output row of a problem, with what its evaluation needs. Views `spec` and `problem`.
+class RowView {
+ public:
+  RowView(const AttentionSpec& spec, const HostProblem& problem, const Row& row)
+      : spec_(spec), problem_(problem), row_(row) {
+    const ProblemShape& s = problem.shape;
+    kv_head_ = row.h / static_cast<int>(s.heads / s.kv_heads);
+    drop_below_ = dropout_drop_below(spec.dropout.at_launch ? problem.dropout : spec.dropout.value);
+    point_.b = row.b;
+    point_.h = row.h;
+    point_.h_kv = kv_head_;
+    point_.q_idx = row.q_idx;
+    point_.q_len = static_cast<std::int32_t>(s.q_len);
+    point_.kv_len = static_cast<std::int32_t>(s.kv_len);
+    point_.scalars = problem.scalars;
+    point_.tensors = problem.tensors;
+  }
+
+  const double* query() const {
+    const ProblemShape& s = problem_.shape;
+    return &problem_.q[offset(row_.b * s.heads + row_.h, s.q_len, row_.q_idx, spec_.head_dim_qk)];
+  }
+  const double* key(std::int64_t kv_idx) const {
+    const ProblemShape& s = problem_.shape;
+    return &problem_.k[offset(row_.b * s.kv_heads + kv_head_, s.kv_len, kv_idx, spec_.head_dim_qk)];
+  }
+  const double* value(std::int64_t kv_idx) const {
+    const ProblemShape& s = problem_.shape;
+    return &problem_.v[offset(row_.b * s.kv_heads + kv_head_, s.kv_len, kv_idx, spec_.head_dim_v)];
+  }
+  double scale() const {
+    return spec_.softmax_scale.at_launch ? problem_.softmax_scale : spec_.softmax_scale.value;
+  }
+
+  bool live(std::int64_t kv_idx) {
+    if (spec_.mask == nullptr) return true;
+    point_.kv_idx = static_cast<std::int32_t>(kv_idx);
+    return expr::evaluate(spec_.mask, point_) != 0;
+  }
+  double score(double scaled_product, std::int64_t kv_idx) {
+    if (spec_.score == nullptr) return scaled_product;
+    point_.kv_idx = static_cast<std::int32_t>(kv_idx);
+    point_.score = scaled_product;
+    return expr::evaluate(spec_.score, point_);
+  }
+  // -inf without one.
+  double sink() const {
+    if (spec_.sink == nullptr) return -std::numeric_limits<double>::infinity();
+    return expr::evaluate(spec_.sink, point_);
+  }
+  bool is_dropped(std::int64_t kv_idx) const {
+    return drop_below_ > 0 && dropped(problem_.dropout_seed, problem_.dropout_offset, drop_below_,
+                                      static_cast<int>(problem_.shape.heads), row_.b, row_.h,
+                                      row_.q_idx, static_cast<int>(kv_idx));
+  }
+  double keep_scale() const { return 256.0 / (256.0 - drop_below_); }
+
+ private:
+  static std::size_t offset(std::int64_t head, std::int64_t length, std::int64_t index, int dim) {
+    return static_cast<std::size_t>((head * length + index) * dim);
+  }
+
+  const AttentionSpec& spec_;
+  const HostProblem& problem_;
+  const Row row_;
+  int kv_head_ = 0;
+  unsigned drop_below_ = 0;
+  expr::Point point_;
+};
+
+// Dot product in eight independent sums, which compilers turn into vector code.
+template <typename T>
+T dot(const double* a, const double* b, int count) {
+  T sums[8] = {};
+  int i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (int j = 0; j < 8; ++j) sums[j] += static_cast<T>(a[i + j]) * static_cast<T>(b[i + j]);
+  }
+  T total =
+      ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  for (; i < count; ++i) total += static_cast<T>(a[i]) * static_cast<T>(b[i]);
+  return total;
+}
+
+}  // namespace attune

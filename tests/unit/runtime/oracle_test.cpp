@@ -1,0 +1,211 @@
+#include "runtime/reference/oracle.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/reference/philox.hpp"
+
+namespace attune {
+namespace {
+
+using testing::DoubleNear;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pointwise;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+expr::Expr variable(expr::Variable which) {
+  return std::make_shared<expr::Node>(
+      expr::Node{.op = expr::Op::kVariable, .type = expr::Type::kInt32, .variable = which});
+}
+expr::Expr number(double value) {
+  return std::make_shared<expr::Node>(
+      expr::Node{.op = expr::Op::kFloat, .type = expr::Type::kFloat32, .float_value = value});
+}
+expr::Expr binary(expr::Op op, expr::Type type, expr::Expr a, expr::Expr b) {
+  return std::make_shared<expr::Node>(
+      expr::Node{.op = op, .type = type, .args = {std::move(a), std::move(b)}});
+}
+
+// One query of one head and two keys; scores 0 and ln 3, values 1 and 5.
+struct Tiny {
+  AttentionSpec spec;
+  HostProblem problem;
+  Tiny() {
+    spec.dtype = DType::kF32;
+    spec.head_dim_qk = spec.head_dim_v = 1;
+    spec.softmax_scale.value = 0.5;
+    problem.shape = {.q_len = 1, .kv_len = 2};
+    problem.q = {2};
+    problem.k = {0, std::log(3)};
+    problem.v = {1, 5};
+  }
+};
+
+TEST(Oracle, WeighsValuesBySoftmax) {
+  const Tiny t;
+  const HostOutput out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o, ElementsAre(DoubleNear(4, 1e-12)));
+  EXPECT_THAT(out.lse, ElementsAre(DoubleNear(std::log(4), 1e-12)));
+}
+
+TEST(Oracle, ASinkJoinsTheDenominatorOnly) {
+  Tiny t;
+  t.spec.sink = number(std::log(4));
+  const HostOutput out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o, ElementsAre(DoubleNear(2, 1e-12)));
+  EXPECT_THAT(out.lse, ElementsAre(DoubleNear(std::log(8), 1e-12)));
+}
+
+TEST(Oracle, AMaskedKeyDoesNotCountEvenWhenItIsNan) {
+  Tiny t;
+  t.spec.mask = binary(expr::Op::kLessEqual, expr::Type::kBool, variable(expr::Variable::kKvIdx),
+                       variable(expr::Variable::kQIdx));
+  t.problem.k[1] = kNan;
+  t.problem.v[1] = kNan;
+  const HostOutput out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o, ElementsAre(1));
+  EXPECT_THAT(out.lse, ElementsAre(0));
+}
+
+TEST(Oracle, ARowWithoutLiveKeyIsZero) {
+  Tiny t;
+  t.spec.mask = binary(expr::Op::kLess, expr::Type::kBool, variable(expr::Variable::kKvIdx),
+                       variable(expr::Variable::kQIdx));
+  const HostOutput out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o, ElementsAre(0));
+  EXPECT_THAT(out.lse, ElementsAre(-kInfinity));
+}
+
+TEST(Oracle, ALiveNanMakesTheRowNan) {
+  Tiny t;
+  t.problem.k[0] = kNan;
+  const HostOutput out = oracle_forward(t.spec, t.problem);
+  EXPECT_TRUE(std::isnan(out.o[0]));
+  EXPECT_TRUE(std::isnan(out.lse[0]));
+}
+
+TEST(Oracle, QueryHeadsShareAKeyHeadInOrder) {
+  Tiny t;
+  t.problem.shape = {.heads = 4, .kv_heads = 2, .q_len = 1, .kv_len = 1};
+  t.problem.q = {1, 1, 1, 1};
+  t.problem.k = {0, 0};
+  t.problem.v = {7, 9};
+  EXPECT_THAT(oracle_forward(t.spec, t.problem).o, ElementsAre(7, 7, 9, 9));
+}
+
+TEST(Oracle, DroppedKeysStayInTheSumAndTheRestIsScaled) {
+  Tiny t;
+  t.spec.dropout.value = 0.5;
+  std::uint64_t seed = 0;
+  while (dropped(seed, 0, 128, 1, 0, 0, 0, 0) || !dropped(seed, 0, 128, 1, 0, 0, 0, 1)) ++seed;
+  t.problem.dropout_seed = seed;
+  const HostOutput out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o, ElementsAre(DoubleNear(0.25 * 1 * 2, 1e-12)));
+  EXPECT_THAT(out.lse, ElementsAre(DoubleNear(std::log(4), 1e-12)));
+}
+
+TEST(Oracle, ChosenRowsAreThoseOfTheWhole) {
+  Tiny t;
+  const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 5, .kv_len = 7};
+  t.spec.head_dim_qk = t.spec.head_dim_v = 3;
+  const HostProblem problem = random_problem(t.spec, shape, 1);
+  const HostOutput all = oracle_forward(t.spec, problem);
+  const HostOutput some = oracle_forward(t.spec, problem, {{1, 2, 3}});
+  const std::size_t row = (1 * 4 + 2) * 5 + 3;
+  EXPECT_EQ(some.lse[0], all.lse[row]);
+  EXPECT_THAT(some.o, ElementsAre(all.o[3 * row], all.o[3 * row + 1], all.o[3 * row + 2]));
+}
+
+TEST(Plain, DiffersFromTheOracleByTheDtypesRoundingOnly) {
+  AttentionSpec spec;
+  spec.head_dim_qk = spec.head_dim_v = 16;
+  spec.softmax_scale.value = 0.25;
+  const HostProblem problem = random_problem(spec, {.q_len = 8, .kv_len = 64}, 2);
+  const HostOutput oracle = oracle_forward(spec, problem);
+  const HostOutput plain = plain_forward(spec, problem);
+  EXPECT_NE(plain.o, oracle.o);
+  EXPECT_THAT(plain.o, Pointwise(DoubleNear(0.02), oracle.o));
+  EXPECT_THAT(plain.lse, Pointwise(DoubleNear(1e-5), oracle.lse));
+}
+
+TEST(SampleRows, AreDifferentAndHoldBothEnds) {
+  const auto rows = sample_rows({.batch = 2, .heads = 2, .q_len = 1000, .kv_len = 1}, 50, 3);
+  ASSERT_EQ(rows.size(), 50u);
+  bool first = false;
+  bool last = false;
+  for (const Row& row : rows) {
+    first |= row.q_idx == 0;
+    last |= row.q_idx == 999;
+  }
+  EXPECT_TRUE(first && last);
+}
+
+TEST(RoundTo, TiesToEvenAndOverflow) {
+  EXPECT_EQ(round_to(DType::kBf16, 1 + 1.0 / 256), 1);
+  EXPECT_EQ(round_to(DType::kBf16, 1 + 3.0 / 256), 1 + 4.0 / 256);
+  EXPECT_EQ(round_to(DType::kF16, 65519), 65504);
+  EXPECT_EQ(round_to(DType::kF16, 65520), kInfinity);
+  EXPECT_EQ(round_to(DType::kF16, std::ldexp(1, -24) * 1.5), std::ldexp(1, -23));
+  EXPECT_EQ(round_to(DType::kF16, std::ldexp(1, -25)), 0);
+  EXPECT_EQ(round_to(DType::kFp8E4m3, 449), 448);
+  EXPECT_TRUE(std::isnan(round_to(DType::kFp8E4m3, -500)));
+}
+
+TEST(Compare, JudgesByThePlainErrorAndPutsNonFiniteFirst) {
+  const HostOutput oracle = {.o = {1, 2}, .lse = {0}};
+  const HostOutput plain = {.o = {1.1, 2}, .lse = {0}};
+  EXPECT_EQ(compare(DType::kF32, {.o = {1.19, 2}, .lse = {0}}, oracle, plain), "");
+  EXPECT_THAT(compare(DType::kF32, {.o = {1, 2.3}, .lse = {0}}, oracle, plain),
+              HasSubstr("o[row 0, column 1] = 2.3, should be 2"));
+  EXPECT_THAT(compare(DType::kF32, {.o = {1, kNan}, .lse = {0}}, oracle, plain),
+              HasSubstr("1 of 2 elements"));
+  EXPECT_THAT(compare(DType::kF32, {.o = {1, 2}, .lse = {kInfinity}}, oracle, plain),
+              HasSubstr("lse[row 0"));
+  const HostOutput dead = {.o = {0, 0}, .lse = {-kInfinity}};
+  EXPECT_EQ(compare(DType::kBf16, dead, dead, dead), "");
+}
+
+// Known answers of Random123 1.14 (kat_vectors).
+TEST(Philox, KnownAnswers) {
+  constexpr std::array<std::uint32_t, 4> kPi = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
+  constexpr std::array<std::uint32_t, 2> kPiKey = {0xa4093822, 0x299f31d0};
+  EXPECT_THAT((philox4x32<10>({0, 0, 0, 0}, {0, 0})),
+              ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
+  EXPECT_THAT((philox4x32<10>({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u})),
+              ElementsAre(0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd));
+  EXPECT_THAT((philox4x32<10>(kPi, kPiKey)),
+              ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
+  EXPECT_THAT((philox4x32<7>({0, 0, 0, 0}, {0, 0})),
+              ElementsAre(0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48));
+}
+
+TEST(Dropout, DropsAboutItsShareAndDependsOnEveryCoordinate) {
+  int count = 0;
+  for (int q = 0; q < 128; ++q) {
+    for (int k = 0; k < 128; ++k) count += dropped(1, 2, 64, 4, 1, 2, q, k) ? 1 : 0;
+  }
+  EXPECT_NEAR(count, 128 * 128 / 4, 250);  // 4.5 standard deviations
+  const auto pattern = [](std::uint64_t seed, std::uint64_t offset, int b, int h, int q0) {
+    std::vector<bool> bits;
+    for (int i = 0; i < 64; ++i) bits.push_back(dropped(seed, offset, 128, 4, b, h, q0, i));
+    return bits;
+  };
+  const auto base = pattern(1, 2, 0, 0, 0);
+  EXPECT_NE(base, pattern(2, 2, 0, 0, 0));
+  EXPECT_NE(base, pattern(1ull << 32 | 1, 2, 0, 0, 0));
+  EXPECT_NE(base, pattern(1, 3, 0, 0, 0));
+  EXPECT_NE(base, pattern(1, 1ull << 32 | 2, 0, 0, 0));
+  EXPECT_NE(base, pattern(1, 2, 1, 0, 0));
+  EXPECT_NE(base, pattern(1, 2, 0, 1, 0));
+  EXPECT_NE(base, pattern(1, 2, 0, 0, 1));
+  EXPECT_NE(base, pattern(1, 2, 0, 0, 8));
+}
+
+}  // namespace
+}  // namespace attune
