@@ -1,0 +1,74 @@
+// Which rows a work item has, and what a tile of keys is to them.
+#pragma once
+
+namespace att {
+
+// Query rows [q0, q1) of heads [h0, h1), which share one K/V head; more than one head only when the queries
+// of a single one do not fill a tile (decoding). Row r of the item is query q0 + r % (q1 - q0) of head h0 +
+// r / (q1 - q0).
+struct Item {
+  int b, h_kv, h0, h1, q0, q1;
+  int queries() const { return q1 - q0; }
+  int rows() const { return (h1 - h0) * (q1 - q0); }
+};
+
+struct ItemGrid {
+  int heads_per_item, head_parts, q_tiles;
+  int per_kv_head() const { return head_parts * q_tiles; }
+};
+
+ATT_FN ItemGrid item_grid(const ForwardParams& p) {
+  const int group = p.heads / p.kv_heads;
+  int together = plan::kTileQ / p.q_len;
+  together = together < 1 ? 1 : together > group ? group : together;
+  return {together, (group + together - 1) / together, (p.q_len + plan::kTileQ - 1) / plan::kTileQ};
+}
+
+ATT_FN Item item_at(const ForwardParams& p, int index) {
+  const ItemGrid grid = item_grid(p);
+  const int q_tile = index % grid.q_tiles;
+  index /= grid.q_tiles;
+  const int part = index % grid.head_parts;
+  index /= grid.head_parts;
+  Item item;
+  item.h_kv = index % p.kv_heads;
+  item.b = index / p.kv_heads;
+  const int group = p.heads / p.kv_heads;
+  const int last = (part + 1) * grid.heads_per_item;
+  item.h0 = item.h_kv * group + part * grid.heads_per_item;
+  item.h1 = item.h_kv * group + (last < group ? last : group);
+  item.q0 = q_tile * plan::kTileQ;
+  item.q1 = p.q_len - item.q0 < plan::kTileQ ? p.q_len : item.q0 + plan::kTileQ;
+  return item;
+}
+
+ATT_FN Context context_of(const ForwardParams& p, const Item& item, int h) {
+  return {p, item.b, h, item.h_kv, p.q_len, p.kv_len};
+}
+
+// The keys that some row of the item may see.
+ATT_FN KvBounds bounds_of(const ForwardParams& p, const Item& item) {
+  if (!spec::kHasMask) return {0, p.kv_len};
+  KvBounds all = {p.kv_len, 0};
+  for (int h = item.h0; h < item.h1; ++h) {
+    const KvBounds one = kv_bounds(context_of(p, item, h), item.q0, item.q1);
+    if (one.begin >= one.end) continue;
+    all.begin = one.begin < all.begin ? one.begin : all.begin;
+    all.end = one.end > all.end ? one.end : all.end;
+  }
+  return all;
+}
+
+// The class that holds for every head of the item.
+ATT_FN TileClass class_of(const ForwardParams& p, const Item& item, int k0, int k1) {
+  if (!spec::kHasMask) return TileClass::kFull;
+  const TileClass first = classify_tile(context_of(p, item, item.h0), item.q0, item.q1, k0, k1);
+  for (int h = item.h0 + 1; h < item.h1; ++h) {
+    if (classify_tile(context_of(p, item, h), item.q0, item.q1, k0, k1) != first) {
+      return TileClass::kPartial;
+    }
+  }
+  return first;
+}
+
+}  // namespace att

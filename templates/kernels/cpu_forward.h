@@ -1,0 +1,330 @@
+// Forward attention on a CPU core: one call does the query rows of one work item.
+//
+// Tiled online softmax (Milakov and Gimelshein 2018; FlashAttention's loop), turned so that vector lanes are
+// queries: S^T = K Q^T and O^T += V^T P^T are the same product (templates/cpu/product.h), maximum and sum are
+// plain vector operations, and Q is the only operand that is ever transposed, once an item. Arithmetic is fp32
+// whatever the storage.
+#include "templates/kernels/head.cuh"
+
+#include "templates/cpu/launch.h"
+#include "templates/cpu/vector.h"
+#include "templates/cpu/product.h"
+#include "templates/cpu/work.h"
+#include "templates/cpu/dropout.h"
+
+namespace att {
+
+constexpr int kQk = spec::kHeadDimQk;
+constexpr int kV = spec::kHeadDimV;
+constexpr int kTileKv = plan::kTileKv;
+// Register block of the two products: rows of K, rows of V^T, and the vectors of queries beside them.
+constexpr int kKeyRows = plan::kUnroll;
+constexpr int kValueRows = kV % kKeyRows == 0 ? kKeyRows : kV % 8 == 0 && kKeyRows > 8 ? 8 : 4;
+constexpr int kColumns = plan::kColumns;
+constexpr int kBlockRows = kColumns * kLanes;  // query rows that go through the loop together
+constexpr int kBlocks = (plan::kTileQ + kBlockRows - 1) / kBlockRows;
+static_assert(kTileKv % kKeyRows == 0 && kV % kValueRows == 0 && kTileKv % 32 == 0, "illegal plan");
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kInfinity = __builtin_inff();
+
+// State of one block of query rows.
+struct alignas(64) Block {
+  float q[kQk][kBlockRows];  // scaled
+  float o[kV][kBlockRows];   // not yet divided by the sum
+  float maximum[kBlockRows]; // log2 units; -inf before the first live key
+  float sum[kBlockRows];
+  int q_idx[kBlockRows];
+  int h[kBlockRows];
+};
+struct alignas(64) Scratch {
+  float p[kTileKv][kBlockRows];
+  float k[kTileKv][kQk];
+  float v[kTileKv][kV];
+  Block blocks[kBlocks];
+};
+
+// A tile of K or V as fp32 rows.
+struct Rows {
+  const float* data;
+  long stride;
+};
+
+// fp32 rows that lie close together serve as they are; others are brought together, which for strided rows
+// saves cache sets and TLB entries. Rows from `count` to `padded` are zero.
+template <int kDim>
+ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, int b, int head, int first,
+                          int count, int padded, float (&copy)[kTileKv][kDim]) {
+  const Storage* from = static_cast<const Storage*>(base) + b * stride.batch +
+                        head * stride.head + first * stride.seq;
+  if (spec::kDType == DType::f32 && stride.seq == kDim && count == padded) {
+    return {reinterpret_cast<const float*>(from), kDim};
+  }
+  for (int row = 0; row < count; ++row) {
+    for (int i = 0; i < kDim; ++i) copy[row][i] = to_float(from[i]);
+    from += stride.seq;
+  }
+  for (int row = count; row < padded; ++row) {
+    for (int i = 0; i < kDim; ++i) copy[row][i] = 0.0f;
+  }
+  return {&copy[0][0], kDim};
+}
+
+ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0, Block& block) {
+  const float scale = (spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale) *
+                      (spec::kHasScore ? 1.0f : kLog2E);
+  const int rows = item.rows();
+  for (int r = 0; r < kBlockRows; ++r) {
+    // Rows past the end repeat the last one, so that look-ups stay inside; their results are dropped.
+    const int row = row0 + r < rows ? row0 + r : rows - 1;
+    const int q = item.q0 + row % item.queries();
+    const int h = item.h0 + row / item.queries();
+    block.q_idx[r] = q;
+    block.h[r] = h;
+    block.maximum[r] = -kInfinity;
+    block.sum[r] = 0.0f;
+    const Storage* from = static_cast<const Storage*>(p.q) + item.b * p.q_stride.batch +
+                          h * p.q_stride.head + q * p.q_stride.seq;
+    for (int i = 0; i < kQk; ++i) block.q[i][r] = to_float(from[i]) * scale;
+  }
+  for (int i = 0; i < kV; ++i) {
+    for (int r = 0; r < kBlockRows; ++r) block.o[i][r] = 0.0f;
+  }
+}
+
+// S^T of one tile into scratch.p; returns each row's maximum.
+template <int kVectors>
+ATT_INLINE void score_tile(const Block& block, Rows k, int keys, float (&s)[kTileKv][kBlockRows],
+                           Vec (&maximum)[kVectors]) {
+  for (int column = 0; column < kVectors; ++column) maximum[column] = broadcast(-kInfinity);
+  for (int key = 0; key < keys; key += kKeyRows) {
+    Vec c[kKeyRows][kVectors] = {};
+    multiply_add<kKeyRows, kVectors>(k.data + key * k.stride, k.stride, 1, &block.q[0][0],
+                                     kBlockRows, kQk, c);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kKeyRows; ++row) {
+#pragma clang loop unroll(full)
+      for (int column = 0; column < kVectors; ++column) {
+        store(&s[key + row][column * kLanes], c[row][column]);
+        maximum[column] = max_skip_nan(c[row][column], maximum[column]);
+      }
+    }
+  }
+}
+
+// Applies score function and mask to S^T. `kOneHead`: every row is of head item.h0, which lets the compiler
+// hoist what depends on the head only.
+template <bool kMasked, bool kOneHead>
+ATT_INLINE void modify_tile(const ForwardParams& p, const Item& item, const Block& block, int width,
+                            int k0, int keys, float (&s)[kTileKv][kBlockRows]) {
+  const int h0 = item.h0;
+  for (int key = 0; key < keys; ++key) {
+    const int kv_idx = k0 + key;
+    float* __restrict row = s[key];
+    for (int r = 0; r < width; ++r) {
+      const Context c = context_of(p, item, kOneHead ? h0 : block.h[r]);
+      const int q_idx = block.q_idx[r];
+      float value = row[r];
+      if (spec::kHasScore) value = score(c, value, q_idx, kv_idx) * kLog2E;
+      if (kMasked) {
+        const bool live = kv_idx < p.kv_len && (!spec::kHasMask || mask(c, q_idx, kv_idx));
+        value = live ? value : -kInfinity;
+      }
+      row[r] = value;
+    }
+  }
+}
+
+template <int kVectors>
+ATT_INLINE void row_maximum(int keys, const float (&s)[kTileKv][kBlockRows],
+                            Vec (&maximum)[kVectors]) {
+  for (int column = 0; column < kVectors; ++column) maximum[column] = broadcast(-kInfinity);
+  for (int key = 0; key < keys; ++key) {
+#pragma clang loop unroll(full)
+    for (int column = 0; column < kVectors; ++column) {
+      maximum[column] = max_skip_nan(load(&s[key][column * kLanes]), maximum[column]);
+    }
+  }
+}
+
+// One step of the online softmax: S^T becomes P^T, the running maximum and sum move on; returns what the
+// accumulated O has to be multiplied by.
+template <int kVectors>
+ATT_INLINE void softmax_tile(Block& block, int keys, float (&s)[kTileKv][kBlockRows],
+                             const Vec (&tile_maximum)[kVectors], Vec (&rescale)[kVectors]) {
+  Vec base[kVectors];
+  Vec sum[kVectors];
+#pragma clang loop unroll(full)
+  for (int column = 0; column < kVectors; ++column) {
+    const Vec old = load(&block.maximum[column * kLanes]);
+    const Vec maximum = max_skip_nan(tile_maximum[column], old);
+    store(&block.maximum[column * kLanes], maximum);
+    // A row without a live key so far: any finite base gives it zeros.
+    base[column] = maximum == -kInfinity ? broadcast(0.0f) : maximum;
+    rescale[column] = exp2_nonpositive(old - base[column]);
+    sum[column] = load(&block.sum[column * kLanes]) * rescale[column];
+  }
+  for (int key = 0; key < keys; ++key) {
+#pragma clang loop unroll(full)
+    for (int column = 0; column < kVectors; ++column) {
+      float* at = &s[key][column * kLanes];
+      const Vec value = exp2_nonpositive(load(at) - base[column]);
+      sum[column] += value;
+      store(at, value);
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int column = 0; column < kVectors; ++column) store(&block.sum[column * kLanes], sum[column]);
+}
+
+template <int kVectors>
+ATT_INLINE void accumulate_tile(Block& block, Rows v, int keys,
+                                const float (&p)[kTileKv][kBlockRows],
+                                const Vec (&rescale)[kVectors]) {
+  for (int i = 0; i < kV; i += kValueRows) {
+    Vec c[kValueRows][kVectors];
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kValueRows; ++row) {
+#pragma clang loop unroll(full)
+      for (int column = 0; column < kVectors; ++column) {
+        c[row][column] = load(&block.o[i + row][column * kLanes]) * rescale[column];
+      }
+    }
+    multiply_add<kValueRows, kVectors>(v.data + i, 1, v.stride, &p[0][0], kBlockRows, keys, c);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kValueRows; ++row) {
+#pragma clang loop unroll(full)
+      for (int column = 0; column < kVectors; ++column) {
+        store(&block.o[i + row][column * kLanes], c[row][column]);
+      }
+    }
+  }
+}
+
+// One tile of keys [k0, k0 + keys) for the block's first kVectors vectors of rows, of which those from row0 on
+// are the item's. `padded`: keys rounded up to the register block.
+template <int kVectors>
+static __attribute__((noinline)) void attend(const ForwardParams& p, const Item& item, Block& block,
+                                             Scratch& scratch, Rows k, Rows v, int row0, int k0,
+                                             int keys, int padded, bool masked) {
+  Vec maximum[kVectors];
+  Vec rescale[kVectors];
+  score_tile<kVectors>(block, k, padded, scratch.p, maximum);
+  if (masked || spec::kHasScore) {
+    const int width = kVectors * kLanes;
+    const bool one_head = item.h1 - item.h0 == 1;
+    if (masked && one_head) {
+      modify_tile<true, true>(p, item, block, width, k0, keys, scratch.p);
+    } else if (masked) {
+      modify_tile<true, false>(p, item, block, width, k0, keys, scratch.p);
+    } else if (one_head) {
+      modify_tile<false, true>(p, item, block, width, k0, keys, scratch.p);
+    } else {
+      modify_tile<false, false>(p, item, block, width, k0, keys, scratch.p);
+    }
+  }
+  // The fused maximum saw unmodified scores, or the zero rows of a padded tile.
+  if (masked || spec::kHasScore || padded != keys) {
+    row_maximum<kVectors>(keys, scratch.p, maximum);
+  }
+  softmax_tile<kVectors>(block, keys, scratch.p, maximum, rescale);
+  if (spec::kHasDropout) {
+    const int row1 = item.rows() < row0 + kBlockRows ? item.rows() : row0 + kBlockRows;
+    drop(p, item, &scratch.p[0][0], kBlockRows, k0, keys, row0, row1);
+  }
+  accumulate_tile<kVectors>(block, v, keys, scratch.p, rescale);
+}
+
+// Calls attend<vectors>, 1 <= vectors <= kVectors.
+template <int kVectors>
+ATT_INLINE void attend_dynamic(int vectors, const ForwardParams& p, const Item& item, Block& block,
+                               Scratch& scratch, Rows k, Rows v, int row0, int k0, int keys,
+                               int padded, bool masked) {
+  if constexpr (kVectors > 1) {
+    if (vectors < kVectors) {
+      return attend_dynamic<kVectors - 1>(vectors, p, item, block, scratch, k, v, row0, k0, keys,
+                                          padded, masked);
+    }
+  }
+  attend<kVectors>(p, item, block, scratch, k, v, row0, k0, keys, padded, masked);
+}
+
+ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0, const Block& block) {
+  const float keep_scale = !spec::kHasDropout        ? 1.0f
+                           : spec::kDropoutAtLaunch ? p.dropout_keep_scale
+                                                    : spec::kDropoutKeepScale;
+  const int rows = item.rows() - row0 < kBlockRows ? item.rows() - row0 : kBlockRows;
+  for (int r = 0; r < rows; ++r) {
+    const int q = block.q_idx[r];
+    const int h = block.h[r];
+    float maximum = block.maximum[r];
+    float sum = block.sum[r];
+    float factor = 1.0f;
+    if (spec::kHasSink) {
+      const float logit = sink(context_of(p, item, h)) * kLog2E;
+      const float joint = logit > maximum ? logit : maximum;
+      const float base = joint == -kInfinity ? 0.0f : joint;
+      factor = __builtin_exp2f(maximum - base);
+      sum = sum * factor + __builtin_exp2f(logit - base);
+      maximum = joint;
+    }
+    const float inverse = sum == 0.0f ? 0.0f : factor * keep_scale / sum;
+    Storage* to = static_cast<Storage*>(p.o) + item.b * p.o_stride.batch + h * p.o_stride.head +
+                  q * p.o_stride.seq;
+    for (int i = 0; i < kV; ++i) from_float(block.o[i][r] * inverse, to[i]);
+    if (p.lse != nullptr) {
+      const long long at = (static_cast<long long>(item.b) * p.heads + h) * p.q_len + q;
+      p.lse[at] = sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
+    }
+  }
+}
+
+static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch) {
+  const int rows = item.rows();
+  const int blocks = (rows + kBlockRows - 1) / kBlockRows;
+  for (int i = 0; i < blocks; ++i) load_queries(p, item, i * kBlockRows, scratch.blocks[i]);
+
+  const KvBounds bounds = bounds_of(p, item);
+  // Tiles start at a multiple of 32 keys, where dropout's blocks start.
+  for (int k0 = bounds.begin / 32 * 32; k0 < bounds.end; k0 += kTileKv) {
+    const int keys = bounds.end - k0 < kTileKv ? bounds.end - k0 : kTileKv;
+    const TileClass tile_class = class_of(p, item, k0, k0 + keys);
+    if (tile_class == TileClass::kSkip) continue;
+    const bool masked = tile_class == TileClass::kPartial;
+    const int padded = (keys + kKeyRows - 1) / kKeyRows * kKeyRows;
+    const Rows k = tile_rows<kQk>(p.k, p.k_stride, item.b, item.h_kv, k0, keys, padded, scratch.k);
+    const Rows v = tile_rows<kV>(p.v, p.v_stride, item.b, item.h_kv, k0, keys, keys, scratch.v);
+    for (int i = 0; i < blocks; ++i) {
+      const int left = rows - i * kBlockRows;
+      const int vectors = left >= kBlockRows ? kColumns : (left + kLanes - 1) / kLanes;
+      attend_dynamic<kColumns>(vectors, p, item, scratch.blocks[i], scratch, k, v, i * kBlockRows,
+                               k0, keys, padded, masked);
+    }
+  }
+  for (int i = 0; i < blocks; ++i) store_block(p, item, i * kBlockRows, scratch.blocks[i]);
+}
+
+}  // namespace att
+
+#define ATT_JOIN_(a, b) a##b
+#define ATT_JOIN(a, b) ATT_JOIN_(a, b)
+
+extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::ForwardParams* params,
+                                                 att::CpuWork* work) {
+  const att::ItemGrid grid = att::item_grid(*params);
+  work->items = params->batch * params->kv_heads * grid.per_kv_head();
+  work->items_per_head = grid.per_kv_head();
+  work->scratch_bytes = sizeof(att::Scratch);
+}
+
+extern "C" int ATT_JOIN(ATT_KERNEL_NAME, _weight)(const att::ForwardParams* params, int item) {
+  const att::KvBounds bounds = att::bounds_of(*params, att::item_at(*params, item));
+  return bounds.end > bounds.begin ? bounds.end - bounds.begin : 0;
+}
+
+extern "C" void ATT_KERNEL_NAME(const att::ForwardParams* params, int item, void* scratch) {
+  att::run_item(*params, att::item_at(*params, item), *static_cast<att::Scratch*>(scratch));
+}
+
+#pragma clang attribute pop
