@@ -19,8 +19,8 @@ std::string_view to_string(Family);
 struct Sm80Plan {
   int tile_q = 128;
   int tile_kv = 64;
-  int stages = 2;  // K/V tiles in shared memory
-  int warps = 4;   // each takes tile_q / warps query rows, 16 or 32
+  int stages = 2;               // K/V tiles in shared memory
+  int warps = 4;                // each takes tile_q / warps query rows, 16 or 32
   bool q_in_registers = false;  // else Q's fragments are read from shared memory at each use
   bool frozen_max = true;       // the softmax' reference is frozen after the first tiles
   auto operator<=>(const Sm80Plan&) const = default;
@@ -46,12 +46,13 @@ struct Sm90aPlan {
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 
-// Vector-extension C++ on the host's cores.
+// Vector-extension C++ on the host's cores, queries in the lanes. docs/cpu.md.
 struct CpuPlan {
-  int tile_q = 32;
-  int tile_kv = 128;
-  int unroll = 4;
-  int vector_bytes = 32;  // 32: AVX2, 64: AVX-512
+  int tile_q = 96;        // query rows of a work item
+  int tile_kv = 128;      // keys of one softmax step, a multiple of 32 and of unroll
+  int unroll = 8;         // keys (then head dims) whose sums stay in registers, and
+  int columns = 3;        // vectors of queries beside each
+  int vector_bytes = 64;  // 32: AVX2, 64: AVX-512
   auto operator<=>(const CpuPlan&) const = default;
 };
 
@@ -74,7 +75,7 @@ struct DeviceFacts {
   int processor_count = 1;                // SMs, or cores
   int shared_memory_per_block_bytes = 0;  // opt-in maximum
   int shared_memory_per_processor_bytes = 0;
-  int registers_per_processor = 65536;
+  int registers_per_processor = 65536;  // vector registers on the CPU: 32 with AVX-512, else 16
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
   double clock_ghz = 1;
@@ -98,8 +99,9 @@ struct PlanResources {
   int registers_per_thread = 0;  // estimate
 };
 
-// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs nothing more.
-// Work items are ceil(q_len / tile_q) * heads * batch, q tiles fastest, and the grid has the x dimension only.
+// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs
+// nothing more. Work items are ceil(q_len / tile_q) * heads * batch, q tiles fastest, and the grid
+// has the x dimension only.
 struct LaunchRecipe {
   std::string symbol;  // att_sm90_fwd_bf16_d128_q128k176s2_<hash8>
   int threads = 0;

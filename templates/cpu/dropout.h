@@ -1,11 +1,11 @@
-// Dropout of a tile of P, the same bits as every other family: Philox4x32-7 (Salmon et al. 2011), one call
-// for the 16 elements of a 16 x 32 block that one thread of an mma accumulator would own.
+// Dropout of a tile of P, the same bits as every other family: Philox4x32-7 (Salmon et al. 2011),
+// one call for the 16 elements of a 16 x 32 block that one thread of an mma accumulator would own.
 #pragma once
 
 namespace att {
 
-// The 512 random bytes of the block of queries [16 q_block, ...) and keys [32 k_block, ...), by key, then query.
-// The 32 calls are the inner loop, so that they become vector code.
+// The 512 random bytes of the block of queries [16 q_block, ...) and keys [32 k_block, ...), by
+// key, then query. The 32 calls are the inner loop, so that they become vector code.
 ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block, int k_block,
                               unsigned char (&bytes)[32][16]) {
   constexpr int kCalls = 32;  // 8 query rows x 4 key pairs
@@ -18,8 +18,8 @@ ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block,
     c3[call] = static_cast<unsigned>(p.dropout_offset);
   }
   unsigned key0 = static_cast<unsigned>(p.dropout_seed);
-  unsigned key1 = static_cast<unsigned>(p.dropout_seed >> 32) +
-                  static_cast<unsigned>(p.dropout_offset >> 32);
+  unsigned key1 =
+      static_cast<unsigned>(p.dropout_seed >> 32) + static_cast<unsigned>(p.dropout_offset >> 32);
   for (int round = 0; round < 7; ++round) {
     for (int call = 0; call < kCalls; ++call) {
       const unsigned long long product0 = static_cast<unsigned long long>(kMultiplier0) * c0[call];
@@ -36,14 +36,17 @@ ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block,
     for (int q = 0; q < 16; ++q) {
       const int call = (k % 8) / 2 * 8 + q % 8;
       const int byte = q / 8 * 8 + k / 8 * 2 + k % 2;
-      const unsigned word = byte < 4 ? c0[call] : byte < 8 ? c1[call] : byte < 12 ? c2[call] : c3[call];
+      const unsigned word = byte < 4    ? c0[call]
+                            : byte < 8  ? c1[call]
+                            : byte < 12 ? c2[call]
+                                        : c3[call];
       bytes[k][q] = static_cast<unsigned char>(word >> (byte % 4 * 8));
     }
   }
 }
 
-// Zeroes the dropped elements of p[key][row] for the keys [k0, k0 + keys), k0 a multiple of 32, and the item's
-// rows [row0, row1). The kept ones are scaled at the end, through O.
+// Zeroes the dropped elements of p[key][row] for the keys [k0, k0 + keys), k0 a multiple of 32, and
+// the item's rows [row0, row1). The kept ones are scaled at the end, through O.
 ATT_INLINE void drop(const ForwardParams& p, const Item& item, float* tile, long stride, int k0,
                      int keys, int row0, int row1) {
   const unsigned below = spec::kDropoutAtLaunch ? p.dropout_drop_below : spec::kDropoutDropBelow;

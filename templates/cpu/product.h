@@ -1,13 +1,13 @@
 // The register-blocked product that both halves of attention are: C[row][lane] += sum over depth of
-// A(row, depth) * B[depth][lane], where lanes are queries. A is K or V as it lies in memory, one scalar
-// broadcast at a time; B is Q or P with its queries side by side, so that softmax needs no horizontal
-// operation and neither K nor V is ever transposed.
+// A(row, depth) * B[depth][lane], where lanes are queries. A is K or V as it lies in memory, one
+// scalar broadcast at a time; B is Q or P with its queries side by side, so that softmax needs no
+// horizontal operation and neither K nor V is ever transposed.
 #pragma once
 
 namespace att {
 
-// kRows * kColumns accumulators stay in registers. Per step of depth: kColumns loads of B, kRows broadcasts of
-// A and kRows * kColumns multiply-adds.
+// kRows * kColumns accumulators stay in registers. Per step of depth: kColumns loads of B, kRows
+// broadcasts of A and kRows * kColumns multiply-adds.
 template <int kRows, int kColumns>
 ATT_INLINE void multiply_add(const float* a, long a_row_stride, long a_depth_stride, const float* b,
                              long b_stride, int depth, Vec (&c)[kRows][kColumns]) {

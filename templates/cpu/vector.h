@@ -1,12 +1,12 @@
 // Clang's vector extension in the width of the plan, and the few operations that attention needs.
-// Everything between this file and the end of the kernel is compiled for the plan's instruction set,
-// which the source names itself: the object does not depend on the machine that compiled it.
+// Everything between this file and the end of the kernel is compiled for the plan's instruction
+// set, which the source names itself: the object does not depend on the machine that compiled it.
 #pragma once
 
 #if ATT_VECTOR_BYTES == 64
-#pragma clang attribute push(                                                                    \
+#pragma clang attribute push(                                                                   \
     __attribute__((target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,evex512"), \
-                   min_vector_width(512))),                                                      \
+                   min_vector_width(512))),                                                     \
     apply_to = function)
 #else
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi,bmi2"))), apply_to = function)

@@ -3,9 +3,9 @@
 
 namespace att {
 
-// Query rows [q0, q1) of heads [h0, h1), which share one K/V head; more than one head only when the queries
-// of a single one do not fill a tile (decoding). Row r of the item is query q0 + r % (q1 - q0) of head h0 +
-// r / (q1 - q0).
+// Query rows [q0, q1) of heads [h0, h1), which share one K/V head; more than one head only when the
+// queries of a single one do not fill a tile (decoding). Row r of the item is query q0 + r % (q1 -
+// q0) of head h0 + r / (q1 - q0).
 struct Item {
   int b, h_kv, h0, h1, q0, q1;
   int queries() const { return q1 - q0; }

@@ -1,23 +1,23 @@
 // Forward attention on a CPU core: one call does the query rows of one work item.
 //
-// Tiled online softmax (Milakov and Gimelshein 2018; FlashAttention's loop), turned so that vector lanes are
-// queries: S^T = K Q^T and O^T += V^T P^T are the same product (templates/cpu/product.h), maximum and sum are
-// plain vector operations, and Q is the only operand that is ever transposed, once an item. Arithmetic is fp32
-// whatever the storage.
-#include "templates/kernels/head.cuh"
-
-#include "templates/cpu/launch.h"
-#include "templates/cpu/vector.h"
-#include "templates/cpu/product.h"
-#include "templates/cpu/work.h"
+// Tiled online softmax (Milakov and Gimelshein 2018; FlashAttention's loop), turned so that vector
+// lanes are queries: S^T = K Q^T and O^T += V^T P^T are the same product (templates/cpu/product.h),
+// maximum and sum are plain vector operations, and Q is the only operand that is ever transposed,
+// once an item. Arithmetic is fp32 whatever the storage.
 #include "templates/cpu/dropout.h"
+#include "templates/cpu/launch.h"
+#include "templates/cpu/product.h"
+#include "templates/cpu/vector.h"
+#include "templates/cpu/work.h"
+#include "templates/kernels/head.cuh"
 
 namespace att {
 
 constexpr int kQk = spec::kHeadDimQk;
 constexpr int kV = spec::kHeadDimV;
 constexpr int kTileKv = plan::kTileKv;
-// Register block of the two products: rows of K, rows of V^T, and the vectors of queries beside them.
+// Register block of the two products: rows of K, rows of V^T, and the vectors of queries beside
+// them.
 constexpr int kKeyRows = plan::kUnroll;
 constexpr int kValueRows = kV % kKeyRows == 0 ? kKeyRows : kV % 8 == 0 && kKeyRows > 8 ? 8 : 4;
 constexpr int kColumns = plan::kColumns;
@@ -31,9 +31,9 @@ constexpr float kInfinity = __builtin_inff();
 
 // State of one block of query rows.
 struct alignas(64) Block {
-  float q[kQk][kBlockRows];  // scaled
-  float o[kV][kBlockRows];   // not yet divided by the sum
-  float maximum[kBlockRows]; // log2 units; -inf before the first live key
+  float q[kQk][kBlockRows];   // scaled
+  float o[kV][kBlockRows];    // not yet divided by the sum
+  float maximum[kBlockRows];  // log2 units; -inf before the first live key
   float sum[kBlockRows];
   int q_idx[kBlockRows];
   int h[kBlockRows];
@@ -51,13 +51,13 @@ struct Rows {
   long stride;
 };
 
-// fp32 rows that lie close together serve as they are; others are brought together, which for strided rows
-// saves cache sets and TLB entries. Rows from `count` to `padded` are zero.
+// fp32 rows that lie close together serve as they are; others are brought together, which for
+// strided rows saves cache sets and TLB entries. Rows from `count` to `padded` are zero.
 template <int kDim>
 ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, int b, int head, int first,
                           int count, int padded, float (&copy)[kTileKv][kDim]) {
-  const Storage* from = static_cast<const Storage*>(base) + b * stride.batch +
-                        head * stride.head + first * stride.seq;
+  const Storage* from = static_cast<const Storage*>(base) + b * stride.batch + head * stride.head +
+                        first * stride.seq;
   if (spec::kDType == DType::f32 && stride.seq == kDim && count == padded) {
     return {reinterpret_cast<const float*>(from), kDim};
   }
@@ -76,7 +76,8 @@ ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0,
                       (spec::kHasScore ? 1.0f : kLog2E);
   const int rows = item.rows();
   for (int r = 0; r < kBlockRows; ++r) {
-    // Rows past the end repeat the last one, so that look-ups stay inside; their results are dropped.
+    // Rows past the end repeat the last one, so that look-ups stay inside; their results are
+    // dropped.
     const int row = row0 + r < rows ? row0 + r : rows - 1;
     const int q = item.q0 + row % item.queries();
     const int h = item.h0 + row / item.queries();
@@ -113,8 +114,8 @@ ATT_INLINE void score_tile(const Block& block, Rows k, int keys, float (&s)[kTil
   }
 }
 
-// Applies score function and mask to S^T. `kOneHead`: every row is of head item.h0, which lets the compiler
-// hoist what depends on the head only.
+// Applies score function and mask to S^T. `kOneHead`: every row is of head item.h0, which lets the
+// compiler hoist what depends on the head only.
 template <bool kMasked, bool kOneHead>
 ATT_INLINE void modify_tile(const ForwardParams& p, const Item& item, const Block& block, int width,
                             int k0, int keys, float (&s)[kTileKv][kBlockRows]) {
@@ -148,8 +149,8 @@ ATT_INLINE void row_maximum(int keys, const float (&s)[kTileKv][kBlockRows],
   }
 }
 
-// One step of the online softmax: S^T becomes P^T, the running maximum and sum move on; returns what the
-// accumulated O has to be multiplied by.
+// One step of the online softmax: S^T becomes P^T, the running maximum and sum move on; returns
+// what the accumulated O has to be multiplied by.
 template <int kVectors>
 ATT_INLINE void softmax_tile(Block& block, int keys, float (&s)[kTileKv][kBlockRows],
                              const Vec (&tile_maximum)[kVectors], Vec (&rescale)[kVectors]) {
@@ -202,8 +203,8 @@ ATT_INLINE void accumulate_tile(Block& block, Rows v, int keys,
   }
 }
 
-// One tile of keys [k0, k0 + keys) for the block's first kVectors vectors of rows, of which those from row0 on
-// are the item's. `padded`: keys rounded up to the register block.
+// One tile of keys [k0, k0 + keys) for the block's first kVectors vectors of rows, of which those
+// from row0 on are the item's. `padded`: keys rounded up to the register block.
 template <int kVectors>
 static __attribute__((noinline)) void attend(const ForwardParams& p, const Item& item, Block& block,
                                              Scratch& scratch, Rows k, Rows v, int row0, int k0,
@@ -250,8 +251,9 @@ ATT_INLINE void attend_dynamic(int vectors, const ForwardParams& p, const Item& 
   attend<kVectors>(p, item, block, scratch, k, v, row0, k0, keys, padded, masked);
 }
 
-ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0, const Block& block) {
-  const float keep_scale = !spec::kHasDropout        ? 1.0f
+ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
+                            const Block& block) {
+  const float keep_scale = !spec::kHasDropout       ? 1.0f
                            : spec::kDropoutAtLaunch ? p.dropout_keep_scale
                                                     : spec::kDropoutKeepScale;
   const int rows = item.rows() - row0 < kBlockRows ? item.rows() - row0 : kBlockRows;
