@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "generator/expr/emit_functions.hpp"
 #include "generator/plan/family.hpp"
 
 namespace attune {
@@ -73,9 +74,6 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
   }
-  if (spec.mask || spec.score || spec.sink) {
-    return plan_unsupported("expressions are not emitted yet");
-  }
   return fmt::format(
       "#include \"templates/params.h\"\n"
       "#include \"templates/ptx/platform.cuh\"\n"
@@ -85,13 +83,7 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "\n"
       "{}\n"
       "{}\n"
-      "ATT_FN bool mask(const Context&, int, int) {{ return true; }}\n"
-      "ATT_FN float score(const Context&, float s, int, int) {{ return s; }}\n"
-      "ATT_FN float sink(const Context&) {{ return 0.0f; }}\n"
-      "ATT_FN TileClass classify_tile(const Context&, int, int, int, int) {{\n"
-      "  return TileClass::kFull;\n"
-      "}}\n"
-      "ATT_FN KvBounds kv_bounds(const Context& c, int, int) {{ return {{0, c.kv_len}}; }}\n"
+      "{}"
       "\n"
       "namespace plan {{\n"
       "{}"
@@ -100,7 +92,9 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "}}  // namespace att\n"
       "\n"
       "#define ATT_KERNEL_NAME {}\n",
-      spec_facts(spec), kContext, family->head_constants(spec, plan), symbol);
+      spec_facts(spec), kContext,
+      expr::emit_functions({spec.mask, spec.score, spec.sink}, spec.environment),
+      family->head_constants(spec, plan), symbol);
 }
 
 }  // namespace attune

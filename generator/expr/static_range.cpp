@@ -15,10 +15,6 @@ constexpr std::int64_t kLongestTile = 4096;
 constexpr std::int64_t kMostHeads = std::int64_t{1} << 16;
 constexpr std::int64_t kMostBatches = std::int64_t{1} << 20;
 
-IntInterval unless_wrapped(std::int64_t lo, std::int64_t hi) {
-  return fits_int32(lo) && fits_int32(hi) ? IntInterval{lo, hi} : kFull;
-}
-
 IntInterval variable_range(Variable variable) {
   switch (variable) {
     case Variable::kBatch:
@@ -37,16 +33,68 @@ IntInterval variable_range(Variable variable) {
 IntInterval quotient(IntInterval a, IntInterval b) {
   if (b.lo <= 0 && b.hi >= 0) {
     const std::int64_t most = std::max(std::abs(a.lo), std::abs(a.hi));
-    return unless_wrapped(-most, most);
+    return {-most, most};
   }
   const auto corners = {floor_divide(a.lo, b.lo), floor_divide(a.lo, b.hi),
                         floor_divide(a.hi, b.lo), floor_divide(a.hi, b.hi)};
-  return unless_wrapped(std::min(corners), std::max(corners));
+  return {std::min(corners), std::max(corners)};
 }
 
 IntInterval remainder(IntInterval a, IntInterval b) {
   if (b.lo > 0 && a.lo >= 0 && a.hi < b.lo) return a;
   return {std::min<std::int64_t>(b.lo + 1, 0), std::max<std::int64_t>(b.hi - 1, 0)};
+}
+
+// The range before wrapping: in unbounded integers over the operands' ranges.
+IntInterval exact_range(const Expr& e) {
+  switch (e->op) {
+    case Op::kInt:
+      return {e->int_value, e->int_value};
+    case Op::kVariable:
+      return variable_range(e->variable);
+    case Op::kNegate: {
+      const IntInterval a = static_range(e->args[0]);
+      return {-a.hi, -a.lo};
+    }
+    case Op::kAbs: {
+      const IntInterval a = static_range(e->args[0]);
+      const std::int64_t least = a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0;
+      return {least, std::max(std::abs(a.lo), std::abs(a.hi))};
+    }
+    case Op::kSelect: {
+      const IntInterval a = static_range(e->args[1]), b = static_range(e->args[2]);
+      return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
+    }
+    case Op::kAdd:
+    case Op::kSubtract:
+    case Op::kMultiply:
+    case Op::kFloorDivide:
+    case Op::kModulo:
+    case Op::kMin:
+    case Op::kMax:
+      break;
+    default:  // a launch-time scalar, a look-up, a floor
+      return kFull;
+  }
+  const IntInterval a = static_range(e->args[0]), b = static_range(e->args[1]);
+  switch (e->op) {
+    case Op::kAdd:
+      return {a.lo + b.lo, a.hi + b.hi};
+    case Op::kSubtract:
+      return {a.lo - b.hi, a.hi - b.lo};
+    case Op::kMultiply: {
+      const auto corners = {a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
+      return {std::min(corners), std::max(corners)};
+    }
+    case Op::kFloorDivide:
+      return quotient(a, b);
+    case Op::kModulo:
+      return remainder(a, b);
+    case Op::kMin:
+      return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
+    default:  // kMax
+      return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
+  }
 }
 
 // index < size of dim, given that index >= 0.
@@ -108,55 +156,14 @@ bool beyond_dim(const Expr& e, DimSize dim) {
 
 }  // namespace
 
-IntInterval static_range(const Expr& e) {
-  switch (e->op) {
-    case Op::kInt:
-      return {e->int_value, e->int_value};
-    case Op::kVariable:
-      return variable_range(e->variable);
-    case Op::kNegate: {
-      const IntInterval a = static_range(e->args[0]);
-      return unless_wrapped(-a.hi, -a.lo);
-    }
-    case Op::kAbs: {
-      const IntInterval a = static_range(e->args[0]);
-      const std::int64_t least = a.lo > 0 ? a.lo : a.hi < 0 ? -a.hi : 0;
-      return unless_wrapped(least, std::max(std::abs(a.lo), std::abs(a.hi)));
-    }
-    case Op::kSelect: {
-      const IntInterval a = static_range(e->args[1]), b = static_range(e->args[2]);
-      return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
-    }
-    case Op::kAdd:
-    case Op::kSubtract:
-    case Op::kMultiply:
-    case Op::kFloorDivide:
-    case Op::kModulo:
-    case Op::kMin:
-    case Op::kMax:
-      break;
-    default:  // a launch-time scalar, a look-up, a floor
-      return kFull;
-  }
-  const IntInterval a = static_range(e->args[0]), b = static_range(e->args[1]);
-  switch (e->op) {
-    case Op::kAdd:
-      return unless_wrapped(a.lo + b.lo, a.hi + b.hi);
-    case Op::kSubtract:
-      return unless_wrapped(a.lo - b.hi, a.hi - b.lo);
-    case Op::kMultiply: {
-      const auto corners = {a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
-      return unless_wrapped(std::min(corners), std::max(corners));
-    }
-    case Op::kFloorDivide:
-      return quotient(a, b);
-    case Op::kModulo:
-      return remainder(a, b);
-    case Op::kMin:
-      return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
-    default:  // kMax
-      return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
-  }
+IntInterval static_range(const Expr& expression) {
+  const IntInterval range = exact_range(expression);
+  return fits_int32(range.lo) && fits_int32(range.hi) ? range : kFull;
+}
+
+bool may_wrap(const Expr& expression) {
+  const IntInterval range = exact_range(expression);
+  return !fits_int32(range.lo) || !fits_int32(range.hi);
 }
 
 IndexProof prove_index(const Expr& index, DimSize dim) {

@@ -10,6 +10,9 @@ namespace attune::expr {
 // at most). An expression that may wrap has the full int32 range. Precondition: int32 type.
 IntInterval static_range(const Expr& expression);
 
+// Whether the operation at the root may leave int32 and wrap. Precondition: int32 type.
+bool may_wrap(const Expr& expression);
+
 enum class IndexProof { kInside, kUnknown, kOutside };
 
 // Whether a look-up's index lies in [0, size of `dim`) for every legal input: b < batch, h < heads,

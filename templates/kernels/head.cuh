@@ -32,15 +32,19 @@ struct Context {
   int b, h, h_kv, q_len, kv_len;
 };
 
-// True when the key is live. Called only with 0 <= q_idx < q_len and 0 <= kv_idx < kv_len or with any int: indices are clamped.
+// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors, so a kernel may
+// ask beyond the lengths and combine the answer without a branch: (k < kv_len) & mask(c, q, k).
 ATT_FN bool mask(const Context& c, int q_idx, int kv_idx) {
-  return (kv_idx <= (q_idx + (c.kv_len - c.q_len))) &&
-         (load_i32(c.params.tensors[0], c.b, q_idx) == load_i32(c.params.tensors[0], c.b, kv_idx));
+  const int t0 = load_i32(c.params.tensors[0],
+                          static_cast<long long>(c.b) * c.kv_len + clamp_above(q_idx, c.kv_len));
+  const int t1 = load_i32(c.params.tensors[0],
+                          static_cast<long long>(c.b) * c.kv_len + clamp_above(kv_idx, c.kv_len));
+  return kv_idx <= q_idx + (c.kv_len - c.q_len) && t0 == t1;
 }
 
 // Natural-unit score of one element from its scaled product.
 ATT_FN float score(const Context& c, float s, int q_idx, int kv_idx) {
-  return 30.0f * math_tanh(s / 30.0f);
+  return 30.0f * math_tanh(s * 0.033333335f);
 }
 
 ATT_FN float sink(const Context& c) { return 0.0f; }

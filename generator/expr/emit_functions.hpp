@@ -1,0 +1,23 @@
+// Typed trees -> the functions of a kernel's head, as text that NVRTC, Clang and any C++ compiler
+// read. Only what the tree holds reaches the text: numbers, slots and operators, never a user's
+// name.
+#pragma once
+
+#include <string>
+
+#include "generator/expr/ast.hpp"
+
+namespace attune::expr {
+
+struct HeadExpressions {
+  Expr mask;   // null: every key is live
+  Expr score;  // null: the identity
+  Expr sink;   // null: none
+};
+
+// Definitions of mask, score, sink, classify_tile and kv_bounds, as templates/kernels/head.cuh
+// shows them, for the inside of namespace att and behind struct Context. Ends in a newline.
+// Thread-safe.
+std::string emit_functions(const HeadExpressions& expressions, const Environment& environment);
+
+}  // namespace attune::expr

@@ -1,0 +1,299 @@
+#include "generator/expr/emit_value.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <unordered_map>
+
+#include "generator/expr/arithmetic.hpp"
+#include "generator/expr/build.hpp"
+#include "generator/expr/static_range.hpp"
+
+namespace attune::expr {
+namespace {
+
+struct ByValue {
+  bool operator()(const Expr& a, const Expr& b) const { return equal(a, b); }
+};
+struct HashByValue {
+  std::size_t operator()(const Expr& e) const {
+    std::size_t hash = static_cast<std::size_t>(e->op) * 31 + static_cast<std::size_t>(e->variable);
+    hash = hash * 1000003 + static_cast<std::size_t>(e->int_value) +
+           std::hash<double>()(e->float_value);
+    hash = hash * 31 + static_cast<std::size_t>(e->slot);
+    for (const Expr& arg : e->args) hash = hash * 1000003 + (*this)(arg);
+    return hash;
+  }
+};
+
+std::string_view cpp_type(Type type) {
+  return type == Type::kInt32 ? "int" : type == Type::kFloat32 ? "float" : "bool";
+}
+
+bool depends_on_position(const Expr& e) {
+  if (e->op == Op::kVariable)
+    return e->variable == Variable::kQIdx || e->variable == Variable::kKvIdx;
+  for (const Expr& arg : e->args)
+    if (depends_on_position(arg)) return true;
+  return false;
+}
+
+std::string_view size_of(Dim dim) {
+  switch (dim) {
+    case Dim::kBatch:
+      return "c.params.batch";
+    case Dim::kHeads:
+      return "c.params.heads";
+    case Dim::kKvHeads:
+      return "c.params.kv_heads";
+    case Dim::kQLen:
+      return "c.q_len";
+    default:  // kKvLen
+      return "c.kv_len";
+  }
+}
+
+class Emitter {
+ public:
+  explicit Emitter(const Environment& environment) : environment_(environment) {}
+
+  std::string body(const Expr& root) {
+    count(root);
+    const std::string result = value(root);
+    return lines_ + fmt::format("  return {};\n", unbracketed(result));
+  }
+
+ private:
+  void count(const Expr& e) {
+    if (++uses_[e] > 1) return;
+    for (const Expr& arg : e->args) count(arg);
+  }
+
+  // A leaf's text or a name: nothing that would be computed twice.
+  static bool is_trivial(const Expr& e) {
+    return is_constant(e) || e->op == Op::kVariable || e->op == Op::kScalar;
+  }
+
+  std::string value(const Expr& e) {
+    const auto known = names_.find(e);
+    if (known != names_.end()) return known->second;
+    std::string text = plain(e);
+    if (is_trivial(e) || (uses_[e] == 1 && e->op != Op::kLoad)) return text;
+    const std::string name = fmt::format("t{}", names_.size());
+    lines_ += fmt::format("  const {} {} = {};\n", cpp_type(e->type), name, unbracketed(text));
+    names_.emplace(e, name);
+    return name;
+  }
+
+  static std::string unbracketed(const std::string& text) {
+    if (text.empty() || text.front() != '(') return text;
+    int depth = 0;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      depth += text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0;
+      if (depth == 0) return i + 1 == text.size() ? text.substr(1, text.size() - 2) : text;
+    }
+    return text;
+  }
+
+  std::string plain(const Expr& e) {
+    switch (e->op) {
+      case Op::kInt:
+        return int_literal(e->int_value);
+      case Op::kFloat:
+        return float_literal(e->float_value);
+      case Op::kBool:
+        return e->int_value ? "true" : "false";
+      case Op::kVariable:
+        return std::string(variable(e->variable));
+      case Op::kScalar: {
+        const std::string scalar = fmt::format("c.params.scalars[{}].as_", e->slot);
+        if (e->type == Type::kBool) return fmt::format("({}int != 0)", scalar);
+        return scalar + (e->type == Type::kFloat32 ? "float" : "int");
+      }
+      case Op::kLoad:
+        return load(e);
+      case Op::kSelect: {
+        // Order of evaluation is the order of the text's declarations.
+        const std::string condition = value(e->args[0]), then = value(e->args[1]),
+                          otherwise = value(e->args[2]);
+        return fmt::format("({} ? {} : {})", condition, then, otherwise);
+      }
+      default:
+        break;
+    }
+    const std::string a = value(e->args[0]);
+    const bool is_float = e->args[0]->type == Type::kFloat32;
+    if (e->args.size() == 1) return unary(e, a, is_float);
+    return binary(e, a, value(e->args[1]), is_float);
+  }
+
+  static std::string_view variable(Variable variable) {
+    switch (variable) {
+      case Variable::kScore:
+        return "s";
+      case Variable::kBatch:
+        return "c.b";
+      case Variable::kHead:
+        return "c.h";
+      case Variable::kKvHead:
+        return "c.h_kv";
+      case Variable::kQIdx:
+        return "q_idx";
+      case Variable::kKvIdx:
+        return "kv_idx";
+      case Variable::kQLen:
+        return "c.q_len";
+      case Variable::kKvLen:
+        break;
+    }
+    return "c.kv_len";
+  }
+
+  static std::string unary(const Expr& e, const std::string& a, bool is_float) {
+    switch (e->op) {
+      case Op::kNegate:
+        if (is_float || !may_wrap(e)) return fmt::format("(-{})", a);
+        return fmt::format("subtract_i32(0, {})", a);
+      case Op::kNot:
+        return fmt::format("(!{})", a);
+      case Op::kToFloat:
+        return fmt::format("static_cast<float>({})", a);
+      case Op::kAbs:
+        return fmt::format("{}({})", is_float ? "math_abs" : "abs_i32", a);
+      case Op::kExp:
+        return fmt::format("math_exp({})", a);
+      case Op::kExp2:
+        return fmt::format("math_exp2({})", a);
+      case Op::kLog:
+        return fmt::format("math_log({})", a);
+      case Op::kLog2:
+        return fmt::format("math_log2({})", a);
+      case Op::kSqrt:
+        return fmt::format("math_sqrt({})", a);
+      case Op::kTanh:
+        return fmt::format("math_tanh({})", a);
+      case Op::kSigmoid:
+        return fmt::format("math_sigmoid({})", a);
+      default:  // kFloor
+        return fmt::format("math_floor({})", a);
+    }
+  }
+
+  static std::string binary(const Expr& e, const std::string& a, const std::string& b,
+                            bool is_float) {
+    switch (e->op) {
+      case Op::kAdd:
+      case Op::kSubtract:
+      case Op::kMultiply: {
+        const int which = e->op == Op::kAdd ? 0 : e->op == Op::kSubtract ? 1 : 2;
+        constexpr std::string_view kWrapping[] = {"add_i32", "subtract_i32", "multiply_i32"};
+        if (!is_float && may_wrap(e)) return fmt::format("{}({}, {})", kWrapping[which], a, b);
+        return fmt::format("({} {} {})", a, "+-*"[which], b);
+      }
+      case Op::kDivide:
+        return divide(e, a, b);
+      case Op::kFloorDivide:
+      case Op::kModulo:
+        return floor_pair(e, a, b);
+      case Op::kMin:
+        return fmt::format("{}({}, {})", is_float ? "math_min" : "min_i32", a, b);
+      case Op::kMax:
+        return fmt::format("{}({}, {})", is_float ? "math_max" : "max_i32", a, b);
+      case Op::kEqual:
+        return fmt::format("({} == {})", a, b);
+      case Op::kNotEqual:
+        return fmt::format("({} != {})", a, b);
+      case Op::kLess:
+        return fmt::format("({} < {})", a, b);
+      case Op::kLessEqual:
+        return fmt::format("({} <= {})", a, b);
+      case Op::kGreater:
+        return fmt::format("({} > {})", a, b);
+      case Op::kGreaterEqual:
+        return fmt::format("({} >= {})", a, b);
+      case Op::kAnd:
+        return fmt::format("({} && {})", a, b);
+      default:  // kOr
+        return fmt::format("({} || {})", a, b);
+    }
+  }
+
+  // By a constant: times its reciprocal, half an ulp more than a division and one instruction.
+  static std::string divide(const Expr& e, const std::string& a, const std::string& b) {
+    const Expr& divisor = e->args[1];
+    if (divisor->op == Op::kFloat) {
+      const auto reciprocal = static_cast<float>(1 / divisor->float_value);
+      if (std::isnormal(reciprocal)) return fmt::format("({} * {})", a, float_literal(reciprocal));
+    }
+    return fmt::format("math_divide({}, {})", a, b);
+  }
+
+  static std::string floor_pair(const Expr& e, const std::string& a, const std::string& b) {
+    const bool quotient = e->op == Op::kFloorDivide;
+    const Expr& divisor = e->args[1];
+    if (divisor->op == Op::kInt && divisor->int_value > 0) {
+      const auto n = static_cast<std::uint32_t>(divisor->int_value);
+      if (std::has_single_bit(n))
+        return quotient ? fmt::format("({} >> {})", a, std::countr_zero(n))
+                        : fmt::format("({} & {})", a, n - 1);
+      // Unsigned: one multiplication less than the signed rounding towards zero.
+      if (static_range(e->args[0]).lo >= 0)
+        return fmt::format("static_cast<int>(static_cast<unsigned>({}) {} {}u)", a,
+                           quotient ? '/' : '%', n);
+    }
+    return fmt::format("{}({}, {})", quotient ? "floor_divide" : "floor_modulo", a, b);
+  }
+
+  std::string load(const Expr& e) {
+    const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(e->slot)];
+    std::string offset;
+    for (std::size_t i = 0; i < e->args.size(); ++i) {
+      const DimSize dim = tensor.dims[i];
+      const std::string size =
+          dim.dim == Dim::kNumber ? fmt::format("{}", dim.number) : std::string(size_of(dim.dim));
+      std::string index = unbracketed(value(e->args[i]));
+      // The last tile reaches beyond the lengths, where what was proven of q_idx and kv_idx ends.
+      if (e->clamped & (1u << i)) {
+        index = fmt::format("{}({}, {})",
+                            static_range(e->args[i]).lo >= 0 ? "clamp_above" : "clamp_index", index,
+                            size);
+      } else if (dim.dim != Dim::kNumber && depends_on_position(e->args[i])) {
+        index = fmt::format("clamp_above({}, {})", index, size);
+      }
+      if (i == 0) {
+        offset = index;
+      } else {
+        const std::string_view widen = i == 1 ? "static_cast<long long>" : "";
+        offset = fmt::format("{}({}) * {} + {}", widen, offset, size, index);
+      }
+    }
+    constexpr std::string_view kLoaders[] = {"load_i32", "load_f32", "load_bool"};
+    return fmt::format("{}(c.params.tensors[{}], {})", kLoaders[static_cast<int>(tensor.type)],
+                       e->slot, offset);
+  }
+
+  const Environment& environment_;
+  std::unordered_map<Expr, int, HashByValue, ByValue> uses_;
+  std::unordered_map<Expr, std::string, HashByValue, ByValue> names_;
+  std::string lines_;
+};
+
+}  // namespace
+
+std::string int_literal(std::int64_t value) {
+  if (value == kInt32Min) return "(-2147483647 - 1)";
+  return value < 0 ? fmt::format("({})", value) : fmt::format("{}", value);
+}
+
+std::string float_literal(double value) {
+  std::string text = fmt::format("{}", static_cast<float>(value));
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text.front() == '-' ? "(" + text + "f)" : text + "f";
+}
+
+std::string emit_value(const Expr& expression, const Environment& environment) {
+  return Emitter(environment).body(expression);
+}
+
+}  // namespace attune::expr
