@@ -21,7 +21,5 @@ constexpr std::int64_t kMaxTensorDim = std::int64_t{1} << 24;
 constexpr std::size_t kMaxTuneShapes = 64;
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 12;
-// q_idx + kv_idx and their products with small factors stay far inside int32.
-constexpr std::int64_t kMaxSequence = std::int64_t{1} << 24;
 
 }  // namespace attune

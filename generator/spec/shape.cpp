@@ -17,8 +17,8 @@ constexpr ShapeField kFields[] = {
     {"batch", &ProblemShape::batch, kMaxBatch, false},
     {"heads", &ProblemShape::heads, kMaxHeads, true},
     {"kv_heads", &ProblemShape::kv_heads, kMaxHeads, false},
-    {"q_len", &ProblemShape::q_len, kMaxSequence, true},
-    {"kv_len", &ProblemShape::kv_len, kMaxSequence, false},
+    {"q_len", &ProblemShape::q_len, expr::kMaxSequenceLength, true},
+    {"kv_len", &ProblemShape::kv_len, expr::kMaxSequenceLength, false},
 };
 
 // The longest text that a shape can have, generously; the rest is not worth reading.

@@ -46,8 +46,8 @@ struct AttentionSpec {
   int head_dim_v = 128;
   std::vector<Target> targets;  // empty: the device that is there
   Layout layout = Layout::kBshd;
-  // Slots do not depend on the order in the file: launch-time scalars first, then constants, each by
-  // name; tensors by name.
+  // Slots do not depend on the order in the file: launch-time scalars first, then constants, each
+  // by name; tensors by name.
   expr::Environment environment;
   expr::Expr mask;   // null: every key is live
   expr::Expr score;  // null: the scaled product as it is

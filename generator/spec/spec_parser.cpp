@@ -151,7 +151,11 @@ class SpecParser {
                                     .continuation_column = 1,
                                     .whole_file = reader_.source().text,
                                     .positions = positions};
-    return expr::parse(node->text, spec_.environment, role, origin);
+    auto expression = expr::parse(node->text, spec_.environment, role, origin);
+    if (!expression.ok() && expression.error().source_line.size() > kMaxShownLine) {
+      expression.error().source_line.clear();
+    }
+    return expression;
   }
 
   // What changes nothing is left out, so that kernels and hashes do not see it.

@@ -16,8 +16,6 @@
 namespace attune {
 namespace {
 
-// A longer line is no help above a caret.
-constexpr std::size_t kMaxShownLine = 400;
 constexpr std::size_t kMaxQuoted = 48;
 
 SourceSpan to_span(const YAML::Mark& mark, int length = 1) {

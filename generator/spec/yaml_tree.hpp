@@ -39,6 +39,9 @@ struct SpecSource {
   Error error(std::string id, SourceSpan span, std::string message, std::string hint = {}) const;
 };
 
+// A longer line is no help above a caret; errors leave it out.
+constexpr std::size_t kMaxShownLine = 400;
+
 // "a mapping", "a sequence", "a scalar", "nothing"
 std::string_view describe(YamlNode::Kind kind);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace attune {
 
@@ -14,13 +15,22 @@ std::string render(const Error& error) {
   text += fmt::format("error: {} [{}]\n", error.message, error.id);
   if (error.span.line > 0 && !error.source_line.empty()) {
     text += fmt::format("{:>5} | {}\n      | ", error.span.line, error.source_line);
-    // Tabs stay tabs, so that the caret lands where the terminal shows the character.
-    for (int column = 1; column < error.span.column; ++column) {
-      const auto at = static_cast<std::size_t>(column - 1);
-      const bool tab = at < error.source_line.size() && error.source_line[at] == '\t';
-      text += tab ? '\t' : ' ';
+    // Tabs stay tabs and a character of several bytes takes one place, so that the caret lands
+    // where the terminal shows the character.
+    const auto column = static_cast<std::size_t>(std::max(error.span.column, 1));
+    const std::string_view line = error.source_line;
+    const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
+    for (std::size_t at = 0; at + 1 < column; ++at) {
+      if (at >= line.size() || !continues(line[at])) {
+        text += at < line.size() && line[at] == '\t' ? '\t' : ' ';
+      }
     }
-    text += '^' + std::string(static_cast<std::size_t>(std::max(error.span.length - 1, 0)), '~');
+    const std::string_view marked =
+        line.substr(std::min(column - 1, line.size()),
+                    static_cast<std::size_t>(std::max(error.span.length, 1)));
+    const auto places =
+        marked.size() - static_cast<std::size_t>(std::ranges::count_if(marked, continues));
+    text += '^' + std::string(std::max<std::size_t>(places, 1) - 1, '~');
     text += '\n';
   }
   if (!error.hint.empty()) text += fmt::format("      = {}\n", error.hint);

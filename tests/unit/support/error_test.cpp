@@ -23,6 +23,14 @@ TEST(Render, ShowsPositionLineCaretAndHint) {
             "      = did you mean `mask`?\n");
 }
 
+TEST(Render, PutsTheCaretUnderWideCharacters) {
+  EXPECT_EQ(render({.id = "x",
+                    .message = "m",
+                    .span = {.line = 1, .column = 4, .length = 100},
+                    .source_line = "\xc3\xa9 \xc3\xa9z"}),
+            "1:4: error: m [x]\n    1 | \xc3\xa9 \xc3\xa9z\n      |   ^~\n");
+}
+
 TEST(Render, LeavesOutWhatIsUnknown) {
   EXPECT_EQ(render({.id = "io", .message = "cannot read"}), "error: cannot read [io]\n");
 }
