@@ -61,5 +61,7 @@ Result<std::unique_ptr<Device>> open_cuda_device(int ordinal);
 Result<std::unique_ptr<Device>> open_current_cuda_device();
 Result<int> cuda_device_count();
 Result<std::unique_ptr<Device>> open_cpu_device();
+// "cuda:0", "cpu"; empty: the current CUDA context's device, else cuda:0, else the CPU.
+Result<std::unique_ptr<Device>> open_device(std::string_view name);
 
 }  // namespace attune

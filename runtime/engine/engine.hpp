@@ -3,12 +3,17 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cache/store.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/jit/compiler.hpp"
 
 namespace attune {
+
+// How the tuner measures; times taken in different ways are never compared. CUDA events, L2 flushed
+// or rotated out, interleaved rounds, median.
+inline constexpr std::string_view kMeasurementProtocol = "events-cold-l2-1";
 
 struct BuiltKernel {
   KernelPlan plan;
@@ -19,17 +24,29 @@ struct BuiltKernel {
   BuildKey key;
 };
 
-// Emits, then takes the code from `store` (may be null) or compiles it and stores it. A store that fails is a
-// warning and a counter, never an error. Thread-safe.
-Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler, Store* store);
+// Emits, then takes the code from `store` (may be null) or compiles it and stores it. Of several
+// processes that need the same code one compiles and the others wait for it, at most
+// kBuildWaitSeconds. A store that fails costs time, never the result. Thread-safe.
+Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
+                          Store* store);
 
-// The plan to use: the tuned winner for the shape, its nearest measured bucket, or the cost model's.
+// A compile takes a second at most; ten times that is a process that does not get on.
+inline constexpr double kBuildWaitSeconds = 10;
+
+// The plan to use: the tuned winner for the shape, its nearest measured bucket, or the cost
+// model's.
 enum class PlanSource { kMeasured, kNearestBucket, kCostModel };
 struct PlanChoice {
   KernelPlan plan;
   PlanSource source = PlanSource::kCostModel;
   std::string file;  // the cache file that answered
 };
-Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& shape, const Device& device, const Store* store);
+// The plan of a cached text, when it is one that this version of Attune still knows and the device
+// can run.
+Result<KernelPlan> usable_plan(const AttentionSpec& spec, const std::string& text,
+                               const DeviceFacts& facts);
+// `store` may be null. Thread-safe.
+Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& shape,
+                               const Device& device, const Store* store);
 
 }  // namespace attune

@@ -1,0 +1,33 @@
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "runtime/device/device.hpp"
+
+namespace attune {
+
+Result<std::unique_ptr<Device>> open_device(std::string_view name) {
+  if (name.empty()) {
+    auto current = open_current_cuda_device();
+    if (current.ok()) return current;
+    auto first = open_cuda_device(0);
+    return first.ok() ? std::move(first) : open_cpu_device();
+  }
+  if (name == "cpu") return open_cpu_device();
+  constexpr std::string_view kCuda = "cuda:";
+  if (name.starts_with(kCuda)) {
+    const std::string_view digits = name.substr(kCuda.size());
+    int ordinal = 0;
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
+    if (error == std::errc() && end == digits.data() + digits.size() && ordinal >= 0) {
+      return open_cuda_device(ordinal);
+    }
+  }
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "device-unknown",
+               .message = fmt::format("unknown device `{}`", name),
+               .hint = "cuda:0, cuda:1, ... or cpu"};
+}
+
+}  // namespace attune

@@ -1,0 +1,110 @@
+#include <chrono>
+#include <thread>
+
+#include "generator/emit/emit.hpp"
+#include "runtime/engine/engine.hpp"
+
+namespace attune {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+CompiledKernel to_kernel(CodeRecord&& record) {
+  return {.image = std::move(record.image),
+          .registers = record.registers,
+          .spill_store_bytes = record.spill_store_bytes,
+          .spill_load_bytes = record.spill_load_bytes,
+          .stack_bytes = record.stack_bytes,
+          .static_shared_bytes = record.static_shared_bytes,
+          .compile_seconds = record.compile_seconds,
+          .log = {}};
+}
+
+CodeRecord to_record(const CompiledKernel& code) {
+  return {.image = code.image,
+          .registers = code.registers,
+          .spill_store_bytes = code.spill_store_bytes,
+          .spill_load_bytes = code.spill_load_bytes,
+          .stack_bytes = code.stack_bytes,
+          .static_shared_bytes = code.static_shared_bytes,
+          .compile_seconds = code.compile_seconds};
+}
+
+// False when there is none or the store does not answer, which it counts itself.
+bool take_from(const Store& store, BuiltKernel& kernel) {
+  auto found = store.find_code(kernel.key);
+  if (!found.ok() || !found->has_value()) return false;
+  kernel.code = to_kernel(std::move(**found));
+  kernel.from_cache = true;
+  return true;
+}
+
+// Holds the lease of one build in the store, for as long as the object lives.
+class BuildLease {
+ public:
+  BuildLease(Store& store, std::string name) : store_(store), name_(std::move(name)) {}
+  ~BuildLease() {
+    if (held_) (void)store_.give_lease(name_);
+  }
+  BuildLease(const BuildLease&) = delete;
+  BuildLease& operator=(const BuildLease&) = delete;
+
+  // False when another process is at this build. A store that cannot say so lets us build.
+  bool take() {
+    auto taken = store_.take_lease(name_, kBuildWaitSeconds);
+    held_ = taken.ok() && *taken;
+    return held_ || !taken.ok();
+  }
+
+ private:
+  Store& store_;
+  const std::string name_;
+  bool held_ = false;
+};
+
+Result<BuiltKernel> compile(BuiltKernel kernel, const GeneratedKernel& generated,
+                            Compiler& compiler) {
+  ATT_TRY(kernel.code, compiler.compile(generated.source, generated.symbol, kernel.plan.target));
+  return kernel;
+}
+
+Result<BuiltKernel> compile_and_store(BuiltKernel kernel, const GeneratedKernel& generated,
+                                      Compiler& compiler, Store& store) {
+  BuildLease lease(store, "build:" + kernel.key.digest());
+  const Clock::time_point start = Clock::now();
+  while (!lease.take() && seconds_since(start) < kBuildWaitSeconds) {
+    // A compile takes a third of a second and more; a fiftieth of that is soon enough.
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (take_from(store, kernel)) return kernel;
+  }
+  ATT_TRY(BuiltKernel built, compile(std::move(kernel), generated, compiler));
+  (void)store.put_code(built.key, to_record(built.code));  // the store counts and reports a failure
+  return built;
+}
+
+}  // namespace
+
+Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
+                          Store* store) {
+  const Clock::time_point start = Clock::now();
+  ATT_TRY(const GeneratedKernel generated, emit(spec, plan));
+  BuiltKernel kernel{.plan = plan,
+                     .code = {},
+                     .from_cache = false,
+                     .emit_seconds = seconds_since(start),
+                     .symbol = generated.symbol,
+                     .key = {.spec_hash = spec_hash(spec),
+                             .plan = to_string(plan),
+                             .body_hash = generated.body_hash,
+                             .compiler = compiler.identity(),
+                             .target = std::string(to_string(plan.target))}};
+  if (store == nullptr) return compile(std::move(kernel), generated, compiler);
+  if (take_from(*store, kernel)) return kernel;
+  return compile_and_store(std::move(kernel), generated, compiler, *store);
+}
+
+}  // namespace attune
