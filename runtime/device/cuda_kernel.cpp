@@ -156,6 +156,11 @@ unsigned CudaKernel::grid_size(const att::ForwardParams& params) const {
 }
 
 Status CudaKernel::launch_main(const att::ForwardParams& params, CUstream stream) const {
+  if (!recipe_.tensor_maps.empty() && !tensor_maps_possible(spec_, params)) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .id = std::string(kStridesUnsupported),
+                 .message = "the tensor unit cannot walk these strides"};
+  }
   TensorMap maps[kMaxTensorMaps];
   void* arguments[1 + kMaxTensorMaps];
   arguments[0] = const_cast<att::ForwardParams*>(&params);

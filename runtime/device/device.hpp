@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/plan/plan.hpp"
@@ -17,6 +18,9 @@ namespace attune {
 
 // A CUstream; null: the default stream. Ignored by the CPU device, which runs at once.
 using StreamHandle = void*;
+
+// Error id of a launch whose strides this plan cannot take and another plan of the spec can.
+inline constexpr std::string_view kStridesUnsupported = "strides-unsupported";
 
 // Code that is ready to launch on one device (one context). Immutable; launches are thread-safe.
 class LoadedKernel {

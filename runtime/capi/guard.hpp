@@ -1,0 +1,50 @@
+// The boundary of the C interface: errors become codes and a message, exceptions end here.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "generator/support/result.hpp"
+#include "runtime/include/attune/attune.h"
+
+namespace attune {
+
+// This thread's message; empty at a thread's start.
+std::string& last_error_message();
+
+inline att_status to_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kFailed:
+      return ATT_FAILED;
+    case ErrorKind::kBadInput:
+      return ATT_BAD_INPUT;
+    case ErrorKind::kUnsupported:
+      return ATT_UNSUPPORTED;
+    case ErrorKind::kUnavailable:
+      return ATT_UNAVAILABLE;
+  }
+  return ATT_FAILED;
+}
+
+// Runs `body`, which returns a Status. What the libraries below throw is memory running out.
+template <typename Body>
+att_status guarded(const Body& body) noexcept {
+  try {
+    const Status status = body();
+    if (status.ok()) return ATT_OK;
+    last_error_message() = render(status.error());
+    return to_code(status.error().kind);
+  } catch (const std::exception& exception) {
+    try {
+      last_error_message() = exception.what();
+    } catch (...) {
+      last_error_message().clear();
+    }
+  } catch (...) {
+    last_error_message().clear();
+  }
+  return ATT_FAILED;
+}
+
+}  // namespace attune
