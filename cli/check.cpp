@@ -9,7 +9,7 @@
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "cli/spec_source.hpp"
-#include "generator/support/embedded.hpp"
+#include "generator/spec/library.hpp"
 
 namespace attune::cli {
 namespace {
@@ -47,12 +47,12 @@ Json describe(const std::string& source, const Error& error) {
 }
 
 ExitCode list_library(bool json) {
-  Json paths = Json::array();
-  for (const EmbeddedFile& file : embedded_specs()) {
-    if (!json) print(fmt::format("{}\n", file.path));
-    paths.push_back(file.path);
+  Json specs = Json::array();
+  for (const LibrarySpec& spec : spec_library()) {
+    if (!json) print(fmt::format("{}\n", spec.name));
+    specs.push_back({{"name", spec.name}, {"path", spec.path}});
   }
-  if (json) print_json({{"specs", std::move(paths)}});
+  if (json) print_json({{"specs", std::move(specs)}});
   return 0;
 }
 

@@ -14,8 +14,10 @@ ExitCode main(int argc, char** argv) {
   app.set_version_flag("--version", "attune " ATTUNE_VERSION);
   bool quiet = false;
   app.add_flag("-q,--quiet", quiet, "no notes and warnings on stderr");
+  bool verbose = false;
+  app.add_flag("-v,--verbose", verbose, "errors with all of their detail")->excludes("--quiet");
   app.require_subcommand(1);
-  app.fallthrough();  // -q may follow the subcommand
+  app.fallthrough();  // -q and -v may follow the subcommand
   app.footer(
       "Exit codes: 0 done, 1 failed, 2 bad input, 3 nothing to run it on.\n"
       "`attune SUBCOMMAND --help` shows its options and an example.");
@@ -33,7 +35,7 @@ ExitCode main(int argc, char** argv) {
               .message = error.what(),
               .hint = "`attune --help` and `attune SUBCOMMAND --help` show what is understood"});
   }
-  start_output(quiet);
+  start_output(quiet ? Talk::kErrors : verbose ? Talk::kAll : Talk::kNormal);
   catch_interrupt();
   for (const Command& command : commands) {
     if (command.app->parsed()) return finish_output(command.run());

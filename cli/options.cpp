@@ -88,7 +88,11 @@ Result<Pass> pass(const Options& options, const AttentionSpec& spec) {
 }
 
 Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec) {
-  if (!options.shape.empty()) return parse_shape(options.shape);
+  if (!options.shape.empty()) {
+    auto parsed = parse_shape(options.shape);
+    if (!parsed.ok()) parsed.error().file = "--shape";
+    return parsed;
+  }
   if (!spec.tune_shapes.empty()) return spec.tune_shapes.front();
   const ProblemShape common{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024};
   note("no --shape and none in the spec: taking " + to_string(common));

@@ -14,6 +14,24 @@
 namespace attune::cli {
 namespace {
 
+// Long details are shown whole.
+bool verbose = false;
+
+// Enough for a compiler's first complaints.
+constexpr int kDetailLines = 24;
+
+Error shortened(Error error) {
+  std::size_t end = 0;
+  for (int line = 0; line < kDetailLines && end != std::string::npos; ++line) {
+    end = error.detail.find('\n', end == 0 ? 0 : end + 1);
+  }
+  if (end != std::string::npos && end + 1 < error.detail.size()) {
+    error.detail.resize(end + 1);
+    error.detail += "... (-v shows all)\n";
+  }
+  return error;
+}
+
 // errno of the first write to stdout that failed.
 int write_error = 0;
 
@@ -92,7 +110,7 @@ void warn(std::string_view text) { spdlog::warn(text); }
 
 ExitCode fail(const Error& error) {
   std::fflush(stdout);
-  std::string text = render(error);
+  std::string text = verbose ? render(error) : render(shortened(error));
   if (has_colour(Stream::kErr)) {
     const auto at = text.find("error:");
     if (at != std::string::npos) text.replace(at, 6, paint("error:", Colour::kRed, Stream::kErr));
@@ -122,13 +140,14 @@ std::string paint(std::string_view text, Colour colour, Stream stream) {
   return fmt::format("{}{}\033[0m", code(colour), text);
 }
 
-void start_output(bool quiet) {
+void start_output(Talk talk) {
+  verbose = talk == Talk::kAll;
   auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
   sink->set_color_mode(has_colour(Stream::kErr) ? spdlog::color_mode::always
                                                 : spdlog::color_mode::never);
   auto logger = std::make_shared<spdlog::logger>("attune", std::move(sink));
   logger->set_pattern("attune: %^%l%$: %v");
-  logger->set_level(quiet ? spdlog::level::err : spdlog::level::info);
+  logger->set_level(talk == Talk::kErrors ? spdlog::level::err : spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }
 

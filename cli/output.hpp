@@ -43,8 +43,9 @@ enum class Colour { kBold, kDim, kRed, kGreen, kYellow, kCyan };
 // `text` in the colour, or as it is where there are none.
 std::string paint(std::string_view text, Colour colour, Stream stream = Stream::kOut);
 
-// Sets up stderr's logger. Call once, before anything is said.
-void start_output(bool quiet);
+enum class Talk { kErrors, kNormal, kAll };
+// Sets up stderr. Call once, before anything is said.
+void start_output(Talk talk);
 // Flushes; `code`, or 1 when results could not be written. A reader that left early is no failure.
 ExitCode finish_output(ExitCode code);
 

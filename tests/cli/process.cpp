@@ -1,0 +1,153 @@
+#include "tests/cli/process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace attune::cli_test {
+namespace {
+
+struct Pipe {
+  int read = -1, write = -1;
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
+    read = ends[0];
+    write = ends[1];
+  }
+};
+
+// Everything both descriptors give until both end.
+void drain(int out, std::string& out_text, int err, std::string& err_text) {
+  pollfd descriptors[] = {{out, POLLIN, 0}, {err, POLLIN, 0}};
+  std::string* texts[] = {&out_text, &err_text};
+  char buffer[4096];
+  while (descriptors[0].fd >= 0 || descriptors[1].fd >= 0) {
+    if (poll(descriptors, 2, -1) < 0) break;
+    for (int i = 0; i < 2; ++i) {
+      if (descriptors[i].fd < 0 || descriptors[i].revents == 0) continue;
+      const ssize_t got = read(descriptors[i].fd, buffer, sizeof buffer);
+      if (got > 0) {
+        texts[i]->append(buffer, static_cast<std::size_t>(got));
+      } else {  // a pseudo-terminal ends with EIO
+        descriptors[i].fd = -1;
+      }
+    }
+  }
+}
+
+[[noreturn]] void become(const std::vector<std::string>& arguments, const RunOptions& options) {
+  std::map<std::string, std::string> variables = {{"HOME", scratch_directory()}, {"TERM", "xterm"}};
+  for (const char* kept : {"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "ASAN_OPTIONS"}) {
+    if (const char* value = std::getenv(kept)) variables[kept] = value;
+  }
+  for (const auto& [name, value] : options.environment) variables[name] = value;
+  std::vector<std::string> environment;
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  std::vector<char*> argv, envp;
+  static std::string program = ATTUNE_BINARY;
+  argv.push_back(program.data());
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  for (std::string& one : environment) envp.push_back(one.data());
+  envp.push_back(nullptr);
+  signal(SIGPIPE, options.ignore_sigpipe ? SIG_IGN : SIG_DFL);
+  execve(program.c_str(), argv.data(), envp.data());
+  _exit(127);
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+Outcome run_in_terminal(const std::vector<std::string>& arguments, const RunOptions& options) {
+  Outcome outcome;
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) become(arguments, options);
+  drain(terminal, outcome.out, -1, outcome.err);
+  close(terminal);
+  outcome.code = wait_for(child);
+  return outcome;
+}
+
+}  // namespace
+
+Outcome attune(const std::vector<std::string>& arguments, const RunOptions& options) {
+  scratch_directory();  // made by the parent, which removes it
+  if (options.terminal) return run_in_terminal(arguments, options);
+  Outcome outcome;
+  Pipe in, out, err;
+  // Before the fork, so that no reader exists when the child writes.
+  if (options.close_stdout) close(out.read);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(in.read, STDIN_FILENO);
+    if (options.stdout_file.empty()) {
+      dup2(out.write, STDOUT_FILENO);
+    } else {
+      dup2(open(options.stdout_file.c_str(), O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+    }
+    dup2(err.write, STDERR_FILENO);
+    become(arguments, options);
+  }
+  close(in.read);
+  close(out.write);
+  close(err.write);
+  signal(SIGPIPE, SIG_IGN);  // the child may not read its input
+  // Inputs are smaller than a pipe's buffer, or the child reads them before it answers.
+  std::size_t sent = 0;
+  while (sent < options.input.size()) {
+    const ssize_t wrote = write(in.write, options.input.data() + sent, options.input.size() - sent);
+    if (wrote <= 0) break;
+    sent += static_cast<std::size_t>(wrote);
+  }
+  close(in.write);
+  drain(options.close_stdout ? -1 : out.read, outcome.out, err.read, outcome.err);
+  if (!options.close_stdout) close(out.read);
+  close(err.read);
+  outcome.code = wait_for(child);
+  return outcome;
+}
+
+std::string scratch_directory() {
+  struct Directory {
+    std::string path = (std::filesystem::temp_directory_path() / "attune-cli-XXXXXX").string();
+    Directory() {
+      if (mkdtemp(path.data()) == nullptr) std::abort();
+    }
+    ~Directory() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static const Directory directory;
+  return directory.path;
+}
+
+std::string scratch_file(const std::string& name, const std::string& text) {
+  const std::string path = scratch_directory() + "/" + name;
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace attune::cli_test

@@ -1,0 +1,34 @@
+// Runs the built command as a user would.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace attune::cli_test {
+
+struct Outcome {
+  int code = -1;  // exit code, or 128 + signal
+  std::string out;
+  std::string err;
+};
+
+struct RunOptions {
+  std::string input;  // on stdin
+  std::map<std::string, std::string>
+      environment;            // added to a bare one: HOME is an empty directory
+  std::string stdout_file;    // instead of a pipe
+  bool close_stdout = false;  // the reader has gone before the first byte
+  bool ignore_sigpipe = false;
+  bool terminal = false;  // stdout and stderr are one pseudo-terminal; both come in `out`
+};
+
+Outcome attune(const std::vector<std::string>& arguments, const RunOptions& options = {});
+
+// A directory of this test process' own, removed at its end.
+std::string scratch_directory();
+// Writes a file there and returns its path.
+std::string scratch_file(const std::string& name, const std::string& text);
+std::string read_file(const std::string& path);
+
+}  // namespace attune::cli_test

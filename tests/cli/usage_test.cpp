@@ -1,0 +1,126 @@
+// How the command talks: help, exit codes, streams, colours, pipes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.hpp"
+
+namespace attune::cli_test {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr const char* kCommands[] = {"check", "generate", "compile", "tune", "devices"};
+
+TEST(Help, EverySubcommandShowsItsOptionsAndAnExample) {
+  for (const char* name : kCommands) {
+    const std::string command = name;
+    const Outcome outcome = attune({command, "--help"});
+    EXPECT_EQ(outcome.code, 0) << command;
+    EXPECT_THAT(outcome.out, HasSubstr("Example:\n  attune " + command)) << command;
+    EXPECT_THAT(outcome.err, IsEmpty()) << command;
+  }
+}
+
+TEST(Help, TheCommandListsItsSubcommands) {
+  const Outcome outcome = attune({"--help"});
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* name : kCommands) EXPECT_THAT(outcome.out, HasSubstr(name));
+}
+
+TEST(Version, IsOnStdout) {
+  const Outcome outcome = attune({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, StartsWith("attune 0."));
+}
+
+struct Misuse {
+  const char* what;
+  std::vector<std::string> arguments;
+  const char* id;  // between brackets in the message
+};
+
+class BadInput : public testing::TestWithParam<Misuse> {};
+
+TEST_P(BadInput, ExitsWith2AndSaysWhyOnStderrAlone) {
+  const Outcome outcome = attune(GetParam().arguments);
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, HasSubstr(std::string("[") + GetParam().id + "]"));
+  EXPECT_THAT(outcome.err, HasSubstr("error: "));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , BadInput,
+    testing::Values(
+        Misuse{"Nothing", {}, "usage"}, Misuse{"UnknownCommand", {"chekc"}, "usage"},
+        Misuse{"UnknownOption", {"check", "causal", "--frob"}, "usage"},
+        Misuse{"NoSpec", {"check"}, "usage"}, Misuse{"NoSpecToGenerate", {"generate"}, "usage"},
+        Misuse{"TwoSpecsToGenerate", {"generate", "causal", "full"}, "usage"},
+        Misuse{"SpecNotFound", {"check", "no_such_spec"}, "spec-not-found"},
+        Misuse{"SpecIsADirectory", {"check", "specs"}, "spec-not-found"},
+        Misuse{"UnknownTarget", {"generate", "causal", "--target", "sm_1"}, "target-unknown"},
+        Misuse{"TwoTargets", {"generate", "causal", "--target", "sm_80,sm_90a"}, "usage"},
+        Misuse{"UnknownPass",
+               {"generate", "causal", "--target", "sm_80", "--pass", "sideways"},
+               "pass-unknown"},
+        Misuse{"PassNotInSpec",
+               {"generate", "causal", "--target", "sm_80", "--pass", "backward"},
+               "pass-not-in-spec"},
+        Misuse{"BadShape",
+               {"generate", "causal", "--target", "sm_80", "--shape", "batch=0"},
+               "spec-out-of-range"},
+        Misuse{"BadPlan",
+               {"generate", "causal", "--target", "sm_80", "--plan", "frob"},
+               "plan-bad-text"},
+        Misuse{"UnknownDevice", {"tune", "causal", "--device", "tpu:0"}, "device-unknown"},
+        Misuse{"UnknownCompiler",
+               {"compile", "causal", "--target", "sm_80", "--compiler", "gcc"},
+               "compiler-unknown"}),
+    [](const auto& info) { return std::string(info.param.what); });
+
+TEST(Streams, ResultsOnStdoutTalkOnStderr) {
+  const Outcome outcome = attune({"generate", "causal", "--target", "sm_80"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, StartsWith("//"));
+  EXPECT_THAT(outcome.err, HasSubstr("attune: info: "));
+  const Outcome quiet = attune({"-q", "generate", "causal", "--target", "sm_80"});
+  EXPECT_EQ(quiet.out, outcome.out);
+  EXPECT_THAT(quiet.err, IsEmpty());
+}
+
+TEST(Streams, QuietMayFollowTheSubcommand) {
+  EXPECT_THAT(attune({"generate", "causal", "--target", "sm_80", "-q"}).err, IsEmpty());
+}
+
+TEST(Colours, OnATerminalOnlyAndNeverAgainstNoColor) {
+  const std::string escape = "\033[";
+  EXPECT_THAT(attune({"check", "causal"}).out, Not(HasSubstr(escape)));
+  EXPECT_THAT(attune({"check", "causal"}, {.terminal = true}).out, HasSubstr(escape));
+  EXPECT_THAT(
+      attune({"check", "causal"}, {.environment = {{"NO_COLOR", "1"}}, .terminal = true}).out,
+      Not(HasSubstr(escape)));
+  EXPECT_THAT(
+      attune({"check", "causal"}, {.environment = {{"TERM", "dumb"}}, .terminal = true}).out,
+      Not(HasSubstr(escape)));
+}
+
+TEST(Pipes, AReaderThatLeftEarlyIsNoFailure) {
+  const Outcome outcome = attune({"generate", "causal", "--target", "sm_80", "-q"},
+                                 {.close_stdout = true, .ignore_sigpipe = true});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, IsEmpty());
+}
+
+TEST(Pipes, AFullDiskIs) {
+  const Outcome outcome = attune({"check", "--list"}, {.stdout_file = "/dev/full"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("[write-results]"));
+}
+
+}  // namespace
+}  // namespace attune::cli_test
