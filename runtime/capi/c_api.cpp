@@ -82,6 +82,14 @@ Status launch_fallback(const att_kernel& kernel, const att::ForwardParams& param
 
 using namespace attune;
 
+// att_spec_info shows these enums as they are.
+static_assert(static_cast<int>(DType::kF16) == ATT_FP16 &&
+              static_cast<int>(DType::kBf16) == ATT_BF16 &&
+              static_cast<int>(DType::kF32) == ATT_FP32 &&
+              static_cast<int>(DType::kFp8E4m3) == ATT_FP8_E4M3);
+static_assert(static_cast<int>(Layout::kBshd) == ATT_BSHD &&
+              static_cast<int>(Layout::kBhsd) == ATT_BHSD);
+
 extern "C" {
 
 const char* att_version(void) { return ATTUNE_VERSION; }
@@ -104,6 +112,7 @@ att_status att_runtime_create(const att_runtime_options* options, att_runtime** 
                                                     : cache_file;
     auto runtime = std::make_unique<att_runtime>();
     ATT_TRY(runtime->workshop, Workshop::open(device == nullptr ? "" : device, cache));
+    runtime->device = runtime->workshop->device().identity();
     *out = runtime.release();
     return ok_status();
   });
@@ -113,6 +122,10 @@ void att_runtime_destroy(att_runtime* runtime) {
   if (runtime == nullptr) return;
   runtime->kernels.for_each([](att_kernel& kernel) { release(&kernel); });
   delete runtime;
+}
+
+const char* att_runtime_device(const att_runtime* runtime) {
+  return runtime == nullptr ? "" : runtime->device.c_str();
 }
 
 att_status att_spec_from_yaml(const char* yaml, att_spec** out) {
@@ -134,6 +147,24 @@ att_status att_spec_from_file(const char* path_or_name, att_spec** out) {
 }
 
 void att_spec_destroy(att_spec* spec) { delete spec; }
+
+att_status att_spec_describe(const att_spec* spec, att_spec_info* out) {
+  return guarded([&]() -> Status {
+    if (spec == nullptr) return null_argument("spec");
+    if (out == nullptr) return null_argument("out");
+    ATT_CHECK(check_struct_size("out", out->struct_size, sizeof(*out)));
+    const AttentionSpec& s = *spec->spec;
+    out->dtype = static_cast<int>(s.dtype);
+    out->layout = static_cast<int>(s.layout);
+    out->head_dim_qk = s.head_dim_qk;
+    out->head_dim_v = s.head_dim_v;
+    out->scalar_count = static_cast<int>(s.environment.scalars.size());
+    out->tensor_count = static_cast<int>(s.environment.tensors.size());
+    out->softmax_scale_at_launch = s.softmax_scale.at_launch ? 1 : 0;
+    out->dropout_at_launch = s.dropout.at_launch ? 1 : 0;
+    return ok_status();
+  });
+}
 
 int att_spec_scalar_slot(const att_spec* spec, const char* name) {
   if (spec == nullptr || name == nullptr) return -1;

@@ -31,6 +31,7 @@ struct att_kernel {
 
 struct att_runtime {
   std::shared_ptr<attune::Workshop> workshop;
+  std::string device;  // its identity
   attune::KernelTable<att_kernel> kernels;
 };
 

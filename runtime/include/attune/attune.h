@@ -1,5 +1,6 @@
 /* Attune's C interface. Opaque handles, error codes, no exception ever crosses it.
- * Every function is thread-safe unless it says otherwise; handles are freed by their destroy function, null is fine there. */
+ * Every function is thread-safe unless it says otherwise; handles are freed by their destroy
+ * function, null is fine there. */
 #ifndef ATTUNE_ATTUNE_H_
 #define ATTUNE_ATTUNE_H_
 
@@ -33,17 +34,32 @@ ATT_API const char* att_version(void);
 ATT_API const char* att_last_error(void);
 
 typedef struct att_runtime_options {
-  size_t struct_size;     /* sizeof(att_runtime_options) */
-  const char* device;     /* "cuda:0", "cpu"; null: the current CUDA context's device, else cuda:0, else the CPU */
+  size_t struct_size; /* sizeof(att_runtime_options) */
+  const char* device; /* "cuda:0", "cpu"; null: the current CUDA context's device, else cuda:0, else
+                         the CPU */
   const char* cache_file; /* null: the user's default; "": none */
 } att_runtime_options;
 ATT_API att_status att_runtime_create(const att_runtime_options* options, att_runtime** out);
 ATT_API void att_runtime_destroy(att_runtime* runtime);
+/* What it runs on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159". Valid as long as the
+ * runtime. */
+ATT_API const char* att_runtime_device(const att_runtime* runtime);
 
 /* Text of a YAML spec, or the path of one, or the name of one of the library's. */
 ATT_API att_status att_spec_from_yaml(const char* yaml, att_spec** out);
 ATT_API att_status att_spec_from_file(const char* path_or_name, att_spec** out);
 ATT_API void att_spec_destroy(att_spec* spec);
+typedef enum att_dtype { ATT_FP16 = 0, ATT_BF16 = 1, ATT_FP32 = 2, ATT_FP8_E4M3 = 3 } att_dtype;
+typedef enum att_layout { ATT_BSHD = 0, ATT_BHSD = 1 } att_layout;
+typedef struct att_spec_info {
+  size_t struct_size; /* sizeof(att_spec_info), set by the caller */
+  int dtype;          /* att_dtype, of q, k, v and o */
+  int layout;         /* att_layout, of contiguous q, k, v and o */
+  int head_dim_qk, head_dim_v;
+  int scalar_count, tensor_count;                 /* slots */
+  int softmax_scale_at_launch, dropout_at_launch; /* 1: att_forward_args brings it */
+} att_spec_info;
+ATT_API att_status att_spec_describe(const att_spec* spec, att_spec_info* out);
 /* Position of a launch-time scalar or tensor in att_forward_args; negative: no such name. */
 ATT_API int att_spec_scalar_slot(const att_spec* spec, const char* name);
 ATT_API int att_spec_tensor_slot(const att_spec* spec, const char* name);
@@ -52,9 +68,11 @@ typedef struct att_shape {
   int64_t batch, heads, kv_heads, q_len, kv_len;
 } att_shape;
 
-/* The best kernel known for the shape: tuned, else nearest, else the cost model's. Compiles at first use
- * (well under a second); later calls for the same spec and shape return the same kernel. */
-ATT_API att_status att_kernel_get(att_runtime* runtime, const att_spec* spec, const att_shape* shape, att_kernel** out);
+/* The best kernel known for the shape: tuned, else nearest, else the cost model's. Compiles at
+ * first use (well under a second); later calls for the same spec and shape return the same kernel.
+ */
+ATT_API att_status att_kernel_get(att_runtime* runtime, const att_spec* spec,
+                                  const att_shape* shape, att_kernel** out);
 ATT_API void att_kernel_destroy(att_kernel* kernel);
 ATT_API const char* att_kernel_plan(const att_kernel* kernel);
 /* "measured", "nearest" or "model". */
@@ -76,15 +94,18 @@ typedef struct att_forward_args {
   void* o;
   float* lse;      /* [batch, heads, q_len] or null */
   void* workspace; /* att_kernel_workspace_bytes, 16-byte aligned; null when 0 */
-  att_strides q_strides, k_strides, v_strides, o_strides; /* all zero: contiguous in the spec's layout */
+  att_strides q_strides, k_strides, v_strides,
+      o_strides;       /* all zero: contiguous in the spec's layout */
   float softmax_scale; /* when the spec leaves it to the launch */
   float dropout;       /* likewise */
   uint64_t dropout_seed, dropout_offset;
-  const att_scalar* scalars;    /* by slot; null when none */
-  const void* const* tensors;   /* by slot, device pointers, contiguous in the declared dims */
+  const att_scalar* scalars;  /* by slot; null when none */
+  const void* const* tensors; /* by slot, device pointers, contiguous in the declared dims */
 } att_forward_args;
-/* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no synchronisation, capturable. */
-ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args* args, void* stream);
+/* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
+ * synchronisation, capturable. */
+ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args* args,
+                               void* stream);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,203 @@
+// Attune for C++17 and newer: owners of attune.h's handles and results instead of codes. Nothing
+// here throws but what std::string throws.
+//
+//   auto runtime = attune::Runtime::create();
+//   auto spec = attune::Spec::from_yaml(text);
+//   if (!runtime || !spec) ...                         // runtime.error().message says why
+//   auto kernel = runtime->kernel(*spec, shape);       // compiles at first use, then < 100 ns
+//   attune::ForwardArgs args;                          // q, k, v, o, lse, strides, ...
+//   attune::Status status = kernel->forward(args, stream);
+//
+// Threads: a Runtime, a Spec and a Kernel may be used from any number of threads at once. A launch
+// enqueues on the stream given (a CUstream; null: the default stream) and returns: it allocates
+// nothing, waits for nothing and may be captured into a CUDA graph. On the CPU device it runs at
+// once.
+//
+// Contexts: a Runtime belongs to one CUDA context: the one that is current where it is created
+// without a device name, else the primary context of the device named. Several Runtimes may live
+// side by side.
+//
+// Environment, read when a Runtime is created:
+//   ATTUNE_CACHE         the user's cache file; default $XDG_CACHE_HOME/attune/attune.db
+//   ATTUNE_SYSTEM_CACHE  read-only cache files asked after it, separated by colons
+//   ATTUNE_NVRTC         path of libnvrtc.so, instead of the loader's path, CUDA_HOME and CUDA_PATH
+//   ATTUNE_LLVM_MODULE   path of libattune_llvm.so, instead of beside the library
+#pragma once
+
+#include <attune/attune.h>
+
+#include <cassert>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace attune {
+inline namespace v1 {
+
+struct Error {
+  att_status code = ATT_OK;
+  std::string message;  // position, caret, hint and detail where there are any
+};
+
+// A value or an Error.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Error error) : error_(std::move(error)) {}
+  explicit operator bool() const { return value_.has_value(); }
+  // Precondition of the next four: *this is true; of error(): it is not.
+  T& operator*() { return assert(value_), *value_; }
+  const T& operator*() const { return assert(value_), *value_; }
+  T* operator->() { return assert(value_), &*value_; }
+  const T* operator->() const { return assert(value_), &*value_; }
+  const Error& error() const { return error_; }
+
+ private:
+  std::optional<T> value_;
+  Error error_;
+};
+
+// The outcome of a call that yields nothing; true: it worked.
+class [[nodiscard]] Status {
+ public:
+  // Takes this thread's message, so make it before the next call.
+  explicit Status(att_status code)
+      : error_{code, code == ATT_OK ? std::string() : std::string(att_last_error())} {}
+  explicit operator bool() const { return error_.code == ATT_OK; }
+  const Error& error() const { return error_; }
+
+ private:
+  Error error_;
+};
+
+// All sizes in [1, 2^30); heads a multiple of kv_heads.
+using Shape = att_shape;
+using Strides = att_strides;
+
+struct SpecInfo : att_spec_info {
+  SpecInfo() : att_spec_info{} { struct_size = sizeof(att_spec_info); }
+};
+
+// Pointers and sizes of one launch, as attune.h describes them. All zero but struct_size.
+struct ForwardArgs : att_forward_args {
+  ForwardArgs() : att_forward_args{} { struct_size = sizeof(att_forward_args); }
+};
+
+// A validated spec.
+class Spec {
+ public:
+  static Result<Spec> from_yaml(const std::string& text) {
+    return make([&](att_spec** out) { return att_spec_from_yaml(text.c_str(), out); });
+  }
+  // A file's path, or a name of the library of specs: "causal", "models/llama3_8b".
+  static Result<Spec> from_file(const std::string& path_or_name) {
+    return make([&](att_spec** out) { return att_spec_from_file(path_or_name.c_str(), out); });
+  }
+
+  SpecInfo info() const {
+    SpecInfo info;
+    (void)att_spec_describe(handle_.get(), &info);
+    return info;
+  }
+  // Position in ForwardArgs::scalars or ::tensors; negative: the spec has no such launch-time name.
+  int scalar_slot(const std::string& name) const {
+    return att_spec_scalar_slot(handle_.get(), name.c_str());
+  }
+  int tensor_slot(const std::string& name) const {
+    return att_spec_tensor_slot(handle_.get(), name.c_str());
+  }
+  const att_spec* get() const { return handle_.get(); }
+
+ private:
+  template <typename Make>
+  static Result<Spec> make(const Make& make) {
+    att_spec* handle = nullptr;
+    if (const Status status(make(&handle)); !status) return status.error();
+    Spec spec;
+    spec.handle_.reset(handle);
+    return Result<Spec>(std::move(spec));
+  }
+  struct Destroy {
+    void operator()(att_spec* handle) const { att_spec_destroy(handle); }
+  };
+  Spec() = default;
+  std::unique_ptr<att_spec, Destroy> handle_;
+};
+
+// Loaded code for one spec, good for the shape it was asked for and right for every other; a Kernel
+// made for a shape is the fastest known for it. May outlive its Runtime.
+class Kernel {
+ public:
+  // "sm80 forward sm_80 q128 k64 s2 w4 qreg frozen".
+  std::string plan() const { return att_kernel_plan(handle_.get()); }
+  // "measured": tuned for this shape; "nearest": for a similar one; "model": the cost model's
+  // guess.
+  std::string source() const { return att_kernel_source(handle_.get()); }
+  // Device memory that a launch needs, 16-byte aligned, not shared by launches that may overlap;
+  // often 0.
+  std::size_t workspace_bytes(const Shape& shape) const {
+    return att_kernel_workspace_bytes(handle_.get(), &shape);
+  }
+  Status forward(const ForwardArgs& args, void* stream = nullptr) const {
+    return Status(att_forward(handle_.get(), &args, stream));
+  }
+
+ private:
+  friend class Runtime;
+  struct Destroy {
+    void operator()(att_kernel* handle) const { att_kernel_destroy(handle); }
+  };
+  explicit Kernel(att_kernel* handle) : handle_(handle) {}
+  std::unique_ptr<att_kernel, Destroy> handle_;
+};
+
+struct RuntimeOptions {
+  std::string
+      device;  // "cuda:0", "cpu"; empty: the current context's device, else cuda:0, else cpu
+  std::string cache_file;  // empty: the user's default
+  bool use_cache = true;   // false: nothing is read from or remembered in the user's file
+};
+
+// A device, its compilers and its caches. A cache that is broken, locked or full is a warning on
+// stderr, never an error.
+class Runtime {
+ public:
+  // ATT_UNAVAILABLE: no such device, or its driver is missing.
+  static Result<Runtime> create(const RuntimeOptions& options = {}) {
+    att_runtime_options raw{};
+    raw.struct_size = sizeof(raw);
+    raw.device = options.device.empty() ? nullptr : options.device.c_str();
+    raw.cache_file = !options.use_cache           ? ""
+                     : options.cache_file.empty() ? nullptr
+                                                  : options.cache_file.c_str();
+    att_runtime* handle = nullptr;
+    if (const Status status(att_runtime_create(&raw, &handle)); !status) return status.error();
+    Runtime runtime;
+    runtime.handle_.reset(handle);
+    return Result<Runtime>(std::move(runtime));
+  }
+
+  // The best kernel known for spec and shape. The first call for a pair compiles (well under a
+  // second) unless the cache has the code; later ones are a lookup without lock or allocation.
+  Result<Kernel> kernel(const Spec& spec, const Shape& shape) {
+    att_kernel* handle = nullptr;
+    if (const Status status(att_kernel_get(handle_.get(), spec.get(), &shape, &handle)); !status) {
+      return status.error();
+    }
+    return Result<Kernel>(Kernel(handle));
+  }
+  // The name of the device: "NVIDIA H200 / 132 SMs / ...".
+  std::string device() const { return att_runtime_device(handle_.get()); }
+
+ private:
+  struct Destroy {
+    void operator()(att_runtime* handle) const { att_runtime_destroy(handle); }
+  };
+  Runtime() = default;
+  std::unique_ptr<att_runtime, Destroy> handle_;
+};
+
+}  // namespace v1
+}  // namespace attune

@@ -1,0 +1,57 @@
+# libattune for others: one shared library that exports att_* alone, one archive with everything in
+# it, the headers, and the files of find_package(attune).
+include(CMakePackageConfigHelpers)
+
+add_library(attune SHARED $<TARGET_OBJECTS:attune_capi>)
+target_link_libraries(attune PRIVATE attune_capi)
+target_link_options(attune PRIVATE LINKER:--exclude-libs,ALL LINKER:--no-undefined LINKER:-z,nodelete)
+target_include_directories(attune INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+                           $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
+set_target_properties(attune PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+                      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+
+# Every archive that a target needs, ours and others', without repetition.
+function(attune_archives target found)
+  set(archives ${${found}})
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL STATIC_LIBRARY OR type STREQUAL UNKNOWN_LIBRARY)
+    list(APPEND archives $<TARGET_FILE:${target}>)
+  endif()
+  get_target_property(needed ${target} INTERFACE_LINK_LIBRARIES)
+  foreach(library IN LISTS needed)
+    string(REGEX REPLACE "^\\$<(LINK_ONLY|TARGET_NAME_IF_EXISTS):(.*)>$" "\\2" library "${library}")
+    if(library MATCHES "\\.a$")
+      list(APPEND archives ${library})
+    elseif(TARGET ${library} AND NOT "$<TARGET_FILE:${library}>" IN_LIST archives)
+      attune_archives(${library} archives)
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES archives)
+  set(${found} ${archives} PARENT_SCOPE)
+endfunction()
+set(archives "")
+attune_archives(attune_capi archives)
+
+# An archive of archives is what `ar` scripts are for.
+set(script "create ${PROJECT_BINARY_DIR}/lib/libattune.a\n")
+foreach(archive IN LISTS archives)
+  string(APPEND script "addlib ${archive}\n")
+endforeach()
+file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/libattune.ar CONTENT "${script}save\nend\n")
+add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/lib/libattune.a
+                   COMMAND ${CMAKE_AR} -M < ${CMAKE_CURRENT_BINARY_DIR}/libattune.ar
+                   DEPENDS attune_capi ${archives} ${CMAKE_CURRENT_BINARY_DIR}/libattune.ar
+                   COMMENT "Bundling libattune.a" VERBATIM)
+add_custom_target(attune_static ALL DEPENDS ${PROJECT_BINARY_DIR}/lib/libattune.a)
+
+install(TARGETS attune EXPORT attuneTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${PROJECT_BINARY_DIR}/lib/libattune.a DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/attune DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attune)
+install(EXPORT attuneTargets NAMESPACE attune:: DESTINATION ${package_dir})
+configure_package_config_file(attuneConfig.cmake.in attuneConfig.cmake
+                              INSTALL_DESTINATION ${package_dir} PATH_VARS CMAKE_INSTALL_LIBDIR
+                              CMAKE_INSTALL_INCLUDEDIR)
+write_basic_package_version_file(attuneConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/attuneConfig.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/attuneConfigVersion.cmake DESTINATION ${package_dir})
