@@ -1,0 +1,75 @@
+#include "runtime/reference/work.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/support/problem_layout.hpp"
+
+namespace attune {
+namespace {
+
+bool uses(const expr::Expr& node, expr::Variable variable) {
+  if (node->op == expr::Op::kVariable && node->variable == variable) return true;
+  return std::ranges::any_of(node->args,
+                             [&](const expr::Expr& arg) { return uses(arg, variable); });
+}
+
+double live_share(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
+                  double max_pairs) {
+  if (spec.mask == nullptr) return 1;
+  const bool by_batch = uses(spec.mask, expr::Variable::kBatch);
+  const bool by_head =
+      uses(spec.mask, expr::Variable::kHead) || uses(spec.mask, expr::Variable::kKvHead);
+  const std::int64_t batches = by_batch ? shape.batch : 1;
+  const std::int64_t heads = by_head ? shape.heads : 1;
+  const std::int64_t rows = batches * heads * shape.q_len;
+  const auto affordable = std::max<std::int64_t>(
+      64, static_cast<std::int64_t>(max_pairs / static_cast<double>(shape.kv_len)));
+  const std::int64_t sampled = std::min(rows, affordable);
+  expr::Point point;
+  point.q_len = static_cast<std::int32_t>(shape.q_len);
+  point.kv_len = static_cast<std::int32_t>(shape.kv_len);
+  point.scalars = values.scalars;
+  point.tensors = values.tensors;
+  std::int64_t live = 0;
+  for (std::int64_t i = 0; i < sampled; ++i) {
+    // The middle of the i-th of `sampled` equal stretches, so that both ends weigh alike.
+    const std::int64_t row = (2 * i + 1) * rows / (2 * sampled);
+    point.q_idx = static_cast<std::int32_t>(row % shape.q_len);
+    point.h = static_cast<std::int32_t>(row / shape.q_len % heads);
+    point.h_kv = static_cast<std::int32_t>(point.h / (shape.heads / shape.kv_heads));
+    point.b = static_cast<std::int32_t>(row / shape.q_len / heads);
+    for (point.kv_idx = 0; point.kv_idx < point.kv_len; ++point.kv_idx) {
+      live += expr::evaluate(spec.mask, point) != 0;
+    }
+  }
+  return static_cast<double>(live) / static_cast<double>(sampled * shape.kv_len);
+}
+
+}  // namespace
+
+Work forward_work(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
+                  double max_pairs) {
+  const auto batch = static_cast<double>(shape.batch), heads = static_cast<double>(shape.heads);
+  const auto kv_heads = static_cast<double>(shape.kv_heads);
+  const auto q_len = static_cast<double>(shape.q_len), kv_len = static_cast<double>(shape.kv_len);
+  const double dims = spec.head_dim_qk + spec.head_dim_v;
+  Work work;
+  work.live_share = live_share(spec, shape, values, max_pairs);
+  work.flops = 2 * batch * heads * q_len * kv_len * work.live_share * dims;
+  // q and o, k and v, lse.
+  work.bytes = batch * (heads * q_len + kv_heads * kv_len) * dims * element_bytes(spec.dtype) +
+               batch * heads * q_len * 4;
+  for (const expr::TensorDecl& tensor : spec.environment.tensors) {
+    work.bytes += static_cast<double>(element_count(tensor_sizes(tensor, shape)) *
+                                      tensor_element_bytes(tensor.type));
+  }
+  return work;
+}
+
+double roofline_us(const Work& work, const DeviceFacts& device) {
+  return std::max(work.flops / (device.matrix_tflops * 1e6),
+                  work.bytes / (device.memory_gb_per_s * 1e3));
+}
+
+}  // namespace attune

@@ -1,0 +1,48 @@
+#include "runtime/reference/work.hpp"
+
+#include <gtest/gtest.h>
+
+namespace attune {
+namespace {
+
+AttentionSpec spec_of(const std::string& rest) {
+  const std::string yaml = "attune: 1\nname: t\ndtype: bf16\nhead_dim: {qk: 64, v: 32}\n" + rest;
+  return parse_spec(yaml, "t.yaml").value();
+}
+
+constexpr ProblemShape kShape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 96, .kv_len = 128};
+
+TEST(Work, AnUnmaskedProblem) {
+  const Work work = forward_work(spec_of(""), kShape, {});
+  EXPECT_EQ(work.live_share, 1);
+  EXPECT_EQ(work.flops, 2.0 * 2 * 4 * 96 * 128 * (64 + 32));
+  const double elements = 2 * (4 * 96 * (64 + 32) + 2 * 128 * (64 + 32));
+  EXPECT_EQ(work.bytes, elements * 2 + 2 * 4 * 96 * 4);
+}
+
+TEST(Work, CountsLivePairsExactlyWhereItCan) {
+  const Work work = forward_work(spec_of("mask: kv_idx <= q_idx\n"), kShape, {});
+  EXPECT_DOUBLE_EQ(work.live_share, (96.0 * 97 / 2) / (96 * 128));
+}
+
+TEST(Work, HeadsAndBatchesCountWhereTheMaskKnowsThem) {
+  const Work work = forward_work(spec_of("mask: h == 0 and b == 0\n"), kShape, {});
+  EXPECT_DOUBLE_EQ(work.live_share, 1.0 / 8);
+}
+
+TEST(Work, SampledRowsAreSpreadEvenly) {
+  const ProblemShape large = {.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 4096, .kv_len = 4096};
+  const Work work = forward_work(spec_of("mask: kv_idx <= q_idx\n"), large, {}, 1 << 18);
+  EXPECT_NEAR(work.live_share, 0.5, 1e-3);
+}
+
+TEST(Work, TheRooflineIsWhicheverBinds) {
+  DeviceFacts device;
+  device.matrix_tflops = 1;
+  device.memory_gb_per_s = 1;
+  EXPECT_DOUBLE_EQ(roofline_us({.live_share = 1, .flops = 2e6, .bytes = 1e3}, device), 2);
+  EXPECT_DOUBLE_EQ(roofline_us({.live_share = 1, .flops = 2e6, .bytes = 5e3}, device), 5);
+}
+
+}  // namespace
+}  // namespace attune
