@@ -32,6 +32,43 @@ class ViewBuffer : public std::streambuf {
   }
 };
 
+std::string_view line_of(std::string_view text, int line) {
+  std::size_t start = 0;
+  for (int i = 1; i < line; ++i) {
+    const std::size_t end = text.find('\n', start);
+    if (end == std::string_view::npos) return {};
+    start = end + 1;
+  }
+  std::string_view shown = text.substr(start, text.find('\n', start) - start);
+  if (!shown.empty() && shown.back() == '\r') shown.remove_suffix(1);
+  return shown;
+}
+
+// yaml-cpp takes the end of the text for a closing quote.
+bool is_closed(std::string_view text, const YamlNode& scalar) {
+  const char quote = scalar.offset < text.size() ? text[scalar.offset] : ' ';
+  if (scalar.plain || (quote != '"' && quote != '\'')) return true;
+  for (std::size_t at = scalar.offset + 1; at < text.size(); ++at) {
+    const bool doubled = quote == '\'' && text.substr(at, 2) == "''";
+    if (doubled || (quote == '"' && text[at] == '\\')) {
+      ++at;
+    } else if (text[at] == quote) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What most often lies behind an error of YAML's grammar.
+std::string syntax_hint(const SpecSource& source, const YAML::Exception& exception) {
+  const std::string_view line = line_of(source.text, exception.mark.line + 1);
+  if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string_view::npos) {
+    return "YAML indents with blanks, not with tabs";
+  }
+  if (exception.msg == "illegal map value") return "put a value that holds `: ` into quotes";
+  return {};
+}
+
 // Builds the tree. After the first error every event is ignored; yaml-cpp bounds its own depth.
 class TreeBuilder : public YAML::EventHandler {
  public:
@@ -63,6 +100,9 @@ class TreeBuilder : public YAML::EventHandler {
     node.text = value;
     const std::size_t first_line = std::min(value.find('\n'), value.size());
     node.span.length = static_cast<int>(std::clamp<std::size_t>(first_line, 1, kMaxShownLine));
+    if (!is_closed(source_.text, node)) {
+      return fail("spec-yaml-syntax", mark, "not YAML: the quote is not closed");
+    }
     add(std::move(node));
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -228,18 +268,6 @@ std::optional<Error> check_bytes(const SpecSource& source) {
   return std::nullopt;
 }
 
-std::string_view line_of(std::string_view text, int line) {
-  std::size_t start = 0;
-  for (int i = 1; i < line; ++i) {
-    const std::size_t end = text.find('\n', start);
-    if (end == std::string_view::npos) return {};
-    start = end + 1;
-  }
-  std::string_view shown = text.substr(start, text.find('\n', start) - start);
-  if (!shown.empty() && shown.back() == '\r') shown.remove_suffix(1);
-  return shown;
-}
-
 }  // namespace
 
 const YamlEntry* YamlNode::find(std::string_view key) const {
@@ -303,8 +331,8 @@ Result<YamlNode> parse_yaml(const SpecSource& source) {
     }
   } catch (const YAML::Exception& exception) {
     if (!builder.error()) {
-      return source.error("spec-yaml-syntax", to_span(exception.mark),
-                          "not YAML: " + exception.msg);
+      return source.error("spec-yaml-syntax", to_span(exception.mark), "not YAML: " + exception.msg,
+                          syntax_hint(source, exception));
     }
   } catch (const std::exception& exception) {
     return source.error("spec-yaml-syntax", {}, fmt::format("not YAML: {}", exception.what()));

@@ -43,7 +43,9 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
     if (candidate.size() > kMaxLength) continue;
     const std::size_t distance = edit_distance(name, candidate);
     if (distance > limit || distance >= candidate.size()) continue;
-    if (best.empty() || distance < limit) {
+    // Of equals the first wins, but `sm_90` means `sm_90a` rather than `sm_80`.
+    const bool completes = candidate.starts_with(name) && !best.starts_with(name);
+    if (best.empty() || distance < limit || completes) {
       best = candidate;
       limit = distance;
     }

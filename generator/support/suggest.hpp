@@ -8,7 +8,8 @@
 namespace attune {
 
 // The candidate with the smallest edit distance to `name` (insert, delete, replace, swap of
-// neighbours), the first of equals; empty when none is near enough to be what was meant.
+// neighbours); of equals one that begins with `name`, then the first; empty when none is near
+// enough to be what was meant.
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates);
 
 // "did you mean `mask`?", or "" when no candidate is near.

@@ -10,11 +10,12 @@ namespace attune {
 namespace {
 
 TEST(NearestName, FindsSlipsAndNothingElse) {
-  const std::vector<std::string_view> names = {"mask",    "score",   "softmax_scale",
-                                               "scalars", "tensors", "h"};
+  const std::vector<std::string_view> names = {"mask",    "score", "softmax_scale", "scalars",
+                                               "tensors", "h",     "sm_80",         "sm_90a"};
   const struct {
     std::string_view typed, meant;
   } cases[] = {
+      {"sm_90", "sm_90a"},
       {"maks", "mask"},
       {"msk", "mask"},
       {"scores", "score"},
