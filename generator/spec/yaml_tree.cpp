@@ -59,6 +59,16 @@ bool is_closed(std::string_view text, const YamlNode& scalar) {
   return false;
 }
 
+// Where yaml-cpp stopped; it counts what it fails to read behind the end of the text.
+SourceSpan to_span(const SpecSource& source, const YAML::Exception& exception) {
+  SourceSpan span = to_span(exception.mark);
+  const auto lines = 1 + std::ranges::count(source.text, '\n');
+  span.line = static_cast<int>(std::min<std::ptrdiff_t>(span.line, lines));
+  const auto end = static_cast<int>(line_of(source.text, span.line).size()) + 1;
+  span.column = std::min(span.column, end);
+  return span;
+}
+
 // What most often lies behind an error of YAML's grammar.
 std::string syntax_hint(const SpecSource& source, const YAML::Exception& exception) {
   const std::string_view line = line_of(source.text, exception.mark.line + 1);
@@ -331,8 +341,8 @@ Result<YamlNode> parse_yaml(const SpecSource& source) {
     }
   } catch (const YAML::Exception& exception) {
     if (!builder.error()) {
-      return source.error("spec-yaml-syntax", to_span(exception.mark), "not YAML: " + exception.msg,
-                          syntax_hint(source, exception));
+      return source.error("spec-yaml-syntax", to_span(source, exception),
+                          "not YAML: " + exception.msg, syntax_hint(source, exception));
     }
   } catch (const std::exception& exception) {
     return source.error("spec-yaml-syntax", {}, fmt::format("not YAML: {}", exception.what()));

@@ -112,5 +112,18 @@ TEST(Library, SuggestsTheNearestName) {
   }
 }
 
+// docs/spec.md shows a spec that works, and names every spec that a user may ask for.
+TEST(Library, IsDocumented) {
+  const std::string page = file_text("docs/spec.md");
+  const std::string fence = "```yaml\n";
+  const std::size_t begin = page.find(fence) + fence.size();
+  const auto spec = parse_spec(page.substr(begin, page.find("```", begin) - begin), "docs/spec.md");
+  EXPECT_TRUE(spec.ok()) << render(spec.error());
+  for (const LibrarySpec& entry : spec_library()) {
+    if (entry.name.starts_with("bench/")) continue;
+    EXPECT_NE(page.find(fmt::format("| `{}` |", entry.name)), std::string::npos) << entry.name;
+  }
+}
+
 }  // namespace
 }  // namespace attune
