@@ -1,0 +1,102 @@
+// Inputs that a fast softmax gets wrong first, and plans other than the cost model's choice.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/gpu/judge.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+class Hostile : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    KernelBank& bank = KernelBank::instance();
+    if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+    spec_ = spec_of(std::string("name: test\nhead_dim: 64\nmask: causal\ndtype: ") + GetParam());
+    problem_ = random_problem(spec_, kShape, 11);
+  }
+  // Multiplies the key of every head at `kv_idx`.
+  void scale_key(std::int64_t kv_idx, double factor) {
+    for (std::int64_t h = 0; h < kShape.kv_heads; ++h) {
+      double* key = &problem_.k[static_cast<std::size_t>((h * kShape.kv_len + kv_idx) * 64)];
+      std::transform(key, key + 64, key,
+                     [&](double x) { return round_to(spec_.dtype, x * factor); });
+    }
+  }
+  double& key_element(std::int64_t kv_idx) {
+    return problem_.k[static_cast<std::size_t>(kv_idx * 64)];
+  }
+  void expect_right() {
+    const auto plans = plans_of_families(spec_, kShape, KernelBank::instance().device().facts());
+    EXPECT_TRUE(judge(spec_, problem_, plans));
+  }
+
+  static constexpr ProblemShape kShape = {
+      .batch = 1, .heads = 4, .kv_heads = 2, .q_len = 700, .kv_len = 700};
+  AttentionSpec spec_;
+  HostProblem problem_;
+};
+
+TEST_P(Hostile, OneKeyOfTheLastTileIsAThousandTimesLarger) {
+  scale_key(690, 1000);
+  expect_right();
+}
+
+TEST_P(Hostile, ScoresGrowTileByTile) {
+  for (std::int64_t k = 0; k < kShape.kv_len; ++k) scale_key(k, 1 + static_cast<double>(k) / 50);
+  expect_right();
+}
+
+TEST_P(Hostile, ScoresShrinkTileByTile) {
+  for (std::int64_t k = 0; k < kShape.kv_len; ++k) {
+    scale_key(k, 1 + static_cast<double>(kShape.kv_len - k) / 50);
+  }
+  expect_right();
+}
+
+TEST_P(Hostile, ANanKeySpoilsTheRowsThatSeeIt) {
+  key_element(400) = kNan;
+  expect_right();
+}
+
+TEST_P(Hostile, AnInfiniteKeyGivesWhatTheDefinitionGives) {
+  key_element(400) = kInfinity;
+  expect_right();
+}
+
+TEST_P(Hostile, AllScoresAreEqual) {
+  std::fill(problem_.q.begin(), problem_.q.end(), 0.0);
+  expect_right();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Hostile, testing::Values("bf16", "fp16"));
+
+TEST(EveryPlan, IsRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = spec_of(
+      "name: test\nhead_dim: 64\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+      "mask: causal and document(doc)\nscore: 20 * tanh(score / 20)\ndropout: 0.25\n");
+  const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 500, .kv_len = 600};
+  std::vector<Request> requests;
+  const auto families = families_for(spec, bank.device().facts().target);
+  ASSERT_TRUE(families.ok()) << render(families.error());
+  for (const Family family : *families) {
+    const auto plans = legal_plans(spec, family, bank.device().facts());
+    // Every plan would compile for minutes: a fixed share of them, spread over the space.
+    const std::size_t step = std::max<std::size_t>(1, plans.size() / 24);
+    for (std::size_t i = 0; i < plans.size(); i += step) requests.push_back({spec, plans[i]});
+  }
+  bank.prepare(requests);
+  const HostProblem problem = random_problem(spec, shape, 5);
+  std::vector<KernelPlan> plans;
+  for (const Request& request : requests) plans.push_back(request.plan);
+  EXPECT_TRUE(judge(spec, problem, plans));
+}
+
+}  // namespace
+}  // namespace attune::gpu_test

@@ -1,0 +1,51 @@
+// The GPU, and every kernel that the chosen tests need, compiled in parallel before the first runs.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/device/device.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/jit/compiler.hpp"
+
+namespace attune::gpu_test {
+
+struct Request {
+  AttentionSpec spec;
+  KernelPlan plan;
+};
+
+class KernelBank {
+ public:
+  // The process' own. Its device is cuda:0 or absent.
+  static KernelBank& instance();
+
+  // Why there is nothing to run on; empty: there is.
+  const std::string& missing() const { return missing_; }
+  Device& device() { return *device_; }
+  Compiler& compiler() { return *compiler_; }
+
+  // Compiles on all cores what is not there yet.
+  void prepare(const std::vector<Request>& requests);
+  // The kernel of spec and plan, or why it could not be had.
+  Result<std::shared_ptr<LoadedKernel>> get(const AttentionSpec& spec, const KernelPlan& plan);
+
+ private:
+  KernelBank();
+
+  std::string missing_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Compiler> compiler_;
+  std::map<std::string, Result<std::shared_ptr<LoadedKernel>>> kernels_;
+};
+
+// One plan of every family that serves the spec on the device: the cost model's choice.
+std::vector<KernelPlan> plans_of_families(const AttentionSpec& spec, const ProblemShape& shape,
+                                          const DeviceFacts& facts);
+
+// The text must be valid.
+AttentionSpec spec_of(const std::string& yaml);
+
+}  // namespace attune::gpu_test
