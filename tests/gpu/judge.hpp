@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/reference/device_problem.hpp"
+#include "runtime/reference/oracle.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 
 namespace attune::gpu_test {
