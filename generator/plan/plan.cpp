@@ -59,7 +59,7 @@ Error plan_text_error(std::string message) {
   return Error{.kind = ErrorKind::kBadInput,
                .id = "plan-bad-text",
                .message = std::move(message),
-               .hint = "a plan reads like `sm80 forward sm_80 q128 k64 s2 w4 qreg frozen`"};
+               .hint = "a plan reads like `sm80 forward sm_80 q128 k64 s2 w4 c32 u1 qreg frozen`"};
 }
 
 const FamilyOperations* family_operations(Family family) {

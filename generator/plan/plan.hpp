@@ -23,6 +23,8 @@ struct Sm80Plan {
   int warps = 4;                // each takes tile_q / warps query rows, 16 or 32
   bool q_in_registers = false;  // else Q's fragments are read from shared memory at each use
   bool frozen_max = true;       // the softmax' reference is frozen after the first tiles
+  int chunk = 32;  // keys whose scores are in registers at a time in a full tile: 16, 32 or 64
+  int unroll = 1;  // chunks in one loop body
   auto operator<=>(const Sm80Plan&) const = default;
 };
 
@@ -63,7 +65,7 @@ struct KernelPlan {
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const { return static_cast<Family>(tile.index()); }
 };
-// "sm80 forward sm_80 q128 k64 s2 w4 qreg frozen"; stable, round-trips.
+// "sm80 forward sm_80 q128 k64 s2 w4 c32 u1 qreg frozen"; stable, round-trips.
 std::string to_string(const KernelPlan&);
 Result<KernelPlan> parse_plan(std::string_view text);
 

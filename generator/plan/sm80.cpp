@@ -16,6 +16,10 @@ int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
 const Sm80Plan& tile_of(const KernelPlan& plan) { return std::get<Sm80Plan>(plan.tile); }
 
+bool has_dropout(const AttentionSpec& spec) {
+  return spec.dropout.at_launch || spec.dropout.value > 0;
+}
+
 int rows_per_warp(const Sm80Plan& tile) { return tile.tile_q / tile.warps; }
 
 std::string_view template_path(Pass) { return "templates/kernels/sm80_forward.cuh"; }
@@ -47,12 +51,13 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Q lends its memory to the first stages when it lives in registers, and to O at the end.
   resources.shared_memory_bytes =
       std::max(tile.q_in_registers ? std::max(q_bytes, kv_bytes) : q_bytes + kv_bytes, o_bytes);
-  // Fragments a thread holds through the loop: O, Q when it stays, the scores of one chunk, maximum
-  // and sum of each row; the rest is addresses, K and V fragments in flight.
+  // Fragments a thread holds through the loop: O, Q when it stays, the scores of one chunk; and
+  // what ptxas needs beside them for addresses, row state, and K and V fragments in flight. 76 is
+  // the least that compiled without spills at d 64, 128 and 256, NVRTC 13.0.
   const int blocks = std::max(1, rows_per_warp(tile) / 16);
-  const int fragments = blocks * (v / 8 * 4 + (tile.q_in_registers ? qk / 16 * 4 : 0) +
-                                  std::min(tile.tile_kv, 32) / 8 * 4 + 4);
-  resources.registers_per_thread = (fragments + 48 + 7) / 8 * 8;
+  const int fragments =
+      blocks * (v / 2 + (tile.q_in_registers ? qk / 4 : 0) + std::max(tile.chunk, 32) / 2);
+  resources.registers_per_thread = (fragments + 76 + 7) / 8 * 8;
   return resources;
 }
 
@@ -69,6 +74,16 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
         fmt::format("a kv tile of 32 to 256 in steps of 32, not {}", tile.tile_kv));
   }
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
+  if ((tile.chunk != 16 && tile.chunk != 32 && tile.chunk != 64) ||
+      tile.tile_kv % tile.chunk != 0) {
+    return plan_unsupported("a chunk of 16, 32 or 64 keys that divides the kv tile");
+  }
+  if (tile.chunk == 16 && has_dropout(spec)) {
+    return plan_unsupported("a chunk of at least the 32 keys that one random draw serves");
+  }
+  if (tile.unroll < 1 || tile.unroll > tile.tile_kv / tile.chunk) {
+    return plan_unsupported("1 to as many chunks in a loop body as a kv tile has");
+  }
   const PlanResources needs = resources_of(spec, plan);
   if (needs.shared_memory_bytes > device.shared_memory_per_block_bytes) {
     return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
@@ -84,25 +99,37 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return ok_status();
 }
 
+// The choices that measurement left open (docs/kernels_sm80.md): Q in registers wants small chunks,
+// Q in shared memory is worth more keys a read.
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
+  const auto add = [&](const Sm80Plan& tile) {
+    const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
+    if (check(spec, plan, device).ok()) plans.push_back(plan);
+  };
   constexpr std::array<std::array<int, 2>, 4> kRowsAndWarps = {
       {{128, 4}, {128, 8}, {64, 4}, {64, 2}}};
   for (const auto& [tile_q, warps] : kRowsAndWarps) {
     for (const int tile_kv : {32, 64, 128}) {
       for (const int stages : {2, 3}) {
+        Sm80Plan tile{.tile_q = tile_q, .tile_kv = tile_kv, .stages = stages, .warps = warps};
         for (const bool q_in_registers : {false, true}) {
-          for (const bool frozen_max : {true, false}) {
-            const KernelPlan plan{.pass = Pass::kForward,
-                                  .target = device.target,
-                                  .tile = Sm80Plan{.tile_q = tile_q,
-                                                   .tile_kv = tile_kv,
-                                                   .stages = stages,
-                                                   .warps = warps,
-                                                   .q_in_registers = q_in_registers,
-                                                   .frozen_max = frozen_max}};
-            if (check(spec, plan, device).ok()) plans.push_back(plan);
+          tile.q_in_registers = q_in_registers;
+          for (const int chunk : {q_in_registers ? 16 : 32, q_in_registers ? 32 : 64}) {
+            tile.chunk = chunk;
+            for (const int unroll : {1, 2}) {
+              tile.unroll = unroll;
+              add(tile);
+            }
           }
+        }
+        // For scores that outgrow every reference: the running maximum throughout.
+        if (stages == 2) {
+          add({.tile_q = tile_q,
+               .tile_kv = tile_kv,
+               .stages = stages,
+               .warps = warps,
+               .frozen_max = false});
         }
       }
     }
@@ -174,8 +201,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm80Plan& tile = tile_of(plan);
-  return fmt::format("q{} k{} s{} w{}{}{}", tile.tile_q, tile.tile_kv, tile.stages, tile.warps,
-                     tile.q_in_registers ? " qreg" : "", tile.frozen_max ? " frozen" : "");
+  return fmt::format("q{} k{} s{} w{} c{} u{}{}{}", tile.tile_q, tile.tile_kv, tile.stages,
+                     tile.warps, tile.chunk, tile.unroll, tile.q_in_registers ? " qreg" : "",
+                     tile.frozen_max ? " frozen" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -189,13 +217,14 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
     } else if (word == "frozen") {
       tile.frozen_max = true;
     } else if (parse_word(word, "q", tile.tile_q) || parse_word(word, "k", tile.tile_kv) ||
-               parse_word(word, "s", tile.stages) || parse_word(word, "w", tile.warps)) {
+               parse_word(word, "s", tile.stages) || parse_word(word, "w", tile.warps) ||
+               parse_word(word, "c", tile.chunk) || parse_word(word, "u", tile.unroll)) {
       ++seen;
     } else {
       return plan_text_error(fmt::format("`{}` is no word of an sm80 plan", word));
     }
   }
-  if (seen != 4) return plan_text_error("an sm80 plan needs q, k, s and w once each");
+  if (seen != 6) return plan_text_error("an sm80 plan needs q, k, s, w, c and u once each");
   plan.tile = tile;
   return ok_status();
 }
@@ -215,9 +244,11 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kWarps = {};\n"
       "constexpr bool kQInRegisters = {};\n"
       "constexpr bool kFrozenMax = {};\n"
+      "constexpr int kChunk = {};\n"
+      "constexpr int kUnroll = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
       tile.tile_q, tile.tile_kv, tile.stages, tile.warps, tile.q_in_registers, tile.frozen_max,
-      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8));
+      tile.chunk, tile.unroll, std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8));
 }
 
 }  // namespace

@@ -67,6 +67,8 @@ constexpr int kStages = 2;
 constexpr int kWarps = 4;
 constexpr bool kQInRegisters = false;
 constexpr bool kFrozenMax = true;
+constexpr int kChunk = 32;
+constexpr int kUnroll = 1;
 constexpr int kMinCtas = 2;  // resident CTAs that the register budget must allow
 }  // namespace plan
 

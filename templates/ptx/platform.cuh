@@ -6,6 +6,7 @@
 #if defined(__CUDACC_RTC__)  // NVRTC
 
 #define ATT_FN static __device__ __forceinline__
+#define ATT_MEMBER __device__ __forceinline__
 #define ATT_KERNEL extern "C" __global__ void
 #define ATT_GRID_CONSTANT const __grid_constant__
 #define ATT_DEVICE_CODE 1
@@ -26,6 +27,7 @@ ATT_FN bool sync_threads_or(bool value) { return __syncthreads_or(value) != 0; }
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 #define ATT_FN static __device__ __forceinline__
+#define ATT_MEMBER __device__ __forceinline__
 #define ATT_KERNEL extern "C" __global__ void
 #define ATT_GRID_CONSTANT const
 #define ATT_DEVICE_CODE 1
@@ -41,6 +43,27 @@ ATT_FN bool sync_threads_or(bool value) { return __nvvm_bar0_or(value) != 0; }
 #else  // the CPU
 
 #define ATT_FN static inline
+#define ATT_MEMBER inline
 #define ATT_DEVICE_CODE 0
 
+#endif
+
+#if ATT_DEVICE_CODE
+namespace att {
+
+// x, but the compiler cannot tell: what follows from it is computed where it stands instead of being
+// kept in registers from an earlier use. The kv loop has none to spare.
+ATT_FN int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+ATT_FN unsigned opaque(unsigned x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+ATT_FN int lane_index() { return opaque(thread_index()) & 31; }
+ATT_FN int warp_index() { return opaque(thread_index()) >> 5; }
+
+}  // namespace att
 #endif

@@ -1,0 +1,325 @@
+// Attention forward on mma.sync: the sm80 family.
+//
+// FlashAttention-2's split-Q scheme (Dao 2023): a CTA takes kTileQ queries of one (batch, head), each
+// warp 16 or 32 of them, and walks the live kv tiles, which cp.async brings through a ring of kStages
+// buffers in shared memory. Scores and P never leave registers.
+//
+// Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has met
+// a live key its reference stays, and full tiles need no maxima, no shuffles, no rescaling, and no
+// order between chunks of keys. A sum beyond 2^64 or an O that is not finite says that a reference was too small; then the
+// tile is done again with the running maximum. As P >= 0 the sum bounds every P, so the test is exact.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+#include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/dropout_fragment.cuh"
+#include "templates/tile/load.cuh"
+#include "templates/tile/products.cuh"
+#include "templates/tile/softmax.cuh"
+#include "templates/tile/tile_walk.cuh"
+
+namespace att {
+
+constexpr int kThreads = 32 * plan::kWarps;
+constexpr int kWarpRows = plan::kTileQ / plan::kWarps;
+constexpr int kBlocks = kWarpRows / 16;
+constexpr int kDimQk = padded_dim(spec::kHeadDimQk);
+constexpr int kDimV = padded_dim(spec::kHeadDimV);
+
+// Shared memory: kStages times (K tile, V tile), and Q. Q that moves to registers lies in the last
+// stage, which is the last to be filled. In the end O takes it all.
+constexpr int kKBytes = plan::kTileKv * kDimQk * 2;
+constexpr int kStageBytes = plan::kTileKv * (kDimQk + kDimV) * 2;
+constexpr int kQOffset = (plan::kQInRegisters ? plan::kStages - 1 : plan::kStages) * kStageBytes;
+
+// Keys whose scores are in registers at a time when the maximum runs: 64 where O and Q leave room.
+constexpr int kOnlineRegisters =
+    kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kDimQk / 4 : 0) + 64 / 2);
+constexpr int kOnlineChunk = plan::kTileKv % 64 == 0 && kOnlineRegisters <= 176 ? 64 : 32;
+// Steps of Q K^T in one loop body. ptxas moves every ldmatrix it sees to the front, and at d 128 eight
+// steps' fragments beside O do not fit: 40 to 100 bytes of spills against none with four.
+constexpr int kQkUnroll = plan::kQInRegisters ? kDimQk / 16 : 4;
+
+// What a CTA works on. Heads follow one another, so that CTAs which run together share K and V in L2;
+// within a head the last q tile, the longest of a causal mask, comes first.
+struct WorkItem {
+  int b, h, q0;
+
+  ATT_MEMBER WorkItem(const ForwardParams& params, int block) {
+    const int q_tiles = (params.q_len + plan::kTileQ - 1) / plan::kTileQ;
+    const int head = block / q_tiles;
+    q0 = (q_tiles - 1 - block % q_tiles) * plan::kTileQ;
+    b = head / params.heads;
+    h = head % params.heads;
+  }
+};
+
+// One warp's share of a q tile.
+struct WarpTile {
+  const Context& c;
+  int q0;              // of this warp's first row
+  unsigned q_address;  // ldmatrix addresses of this lane
+  unsigned k_offset, v_offset;  // the same, relative to a stage
+  unsigned q_registers[plan::kQInRegisters ? kBlocks : 1][plan::kQInRegisters ? kDimQk / 16 : 1][4];
+  float o[kBlocks][kDimV / 8][4];
+  RowState<kBlocks> rows;
+
+  ATT_MEMBER WarpTile(const Context& context, int first_row, unsigned shared) : c(context) {
+    const int lane = lane_index();
+    const int row = warp_index() * kWarpRows;
+    q0 = first_row + row;
+    q_address = shared + kQOffset + RowLayout<kDimQk>::offset(row + down_row(lane), down_unit(lane));
+    k_offset = shared + RowLayout<kDimQk>::offset(across_row(lane), across_unit(lane));
+    v_offset = shared + kKBytes + RowLayout<kDimV>::offset(down_row(lane), down_unit(lane));
+  }
+
+  ATT_MEMBER void clear() {
+    rows.clear();
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int n = 0; n < kDimV / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
+      }
+    }
+  }
+
+  static ATT_MEMBER void read_q(unsigned (&a)[4], unsigned address, int m, int k) {
+    using Layout = RowLayout<kDimQk>;
+    ldmatrix_x4(a, Layout::step(address, 2 * k) + m * 16 * Layout::kRowBytes);
+  }
+
+  ATT_MEMBER void keep_q() {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int k = 0; k < kDimQk / 16; ++k) read_q(q_registers[m][k], q_address, m, k);
+    }
+  }
+
+  template <int kKeys>
+  ATT_MEMBER void scores(float (&s)[kBlocks][kKeys / 8][4], int stage, int key) const {
+    const unsigned q = opaque(q_address);
+    const auto fragment = [&](unsigned(&a)[4], int m, int k) {
+      if constexpr (plan::kQInRegisters) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = q_registers[m][k][i];
+      } else {
+        read_q(a, q, m, k);
+      }
+    };
+    product_qk<kBlocks, kKeys, kDimQk, kQkUnroll>(
+        s, fragment, k_offset + stage * kStageBytes + key * RowLayout<kDimQk>::kRowBytes);
+  }
+
+  // O += dropout(P) V for the keys from `key` of the stage on; k0 is the first one's index.
+  template <int kKeys>
+  ATT_MEMBER void accumulate(const float (&s)[kBlocks][kKeys / 8][4], int stage, int key, int k0) {
+    constexpr int kGroup = spec::kHasDropout ? 2 : 1;  // 16 keys each
+#pragma unroll
+    for (int first = 0; first < kKeys / 16; first += kGroup) {
+      unsigned p[kBlocks][kGroup][4];
+#pragma unroll
+      for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+        for (int j = 0; j < kGroup; ++j) {
+          const float(&left)[4] = s[m][2 * (first + j)];
+          const float(&right)[4] = s[m][2 * (first + j) + 1];
+          p[m][j][0] = pack_2<spec::kDType>(left[0], left[1]);
+          p[m][j][1] = pack_2<spec::kDType>(left[2], left[3]);
+          p[m][j][2] = pack_2<spec::kDType>(right[0], right[1]);
+          p[m][j][3] = pack_2<spec::kDType>(right[2], right[3]);
+        }
+      }
+      if constexpr (spec::kHasDropout) drop_elements(p, c, q0, k0 + 16 * first);
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) {
+        unsigned a[kBlocks][4];
+#pragma unroll
+        for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = p[m][j][i];
+        }
+        product_pv<kBlocks, kDimV>(o, a,
+                                   v_offset + stage * kStageBytes +
+                                       (key + 16 * (first + j)) * RowLayout<kDimV>::kRowBytes);
+      }
+    }
+  }
+
+  // A kv tile with the running maximum.
+  template <bool kMasked>
+  ATT_MEMBER void visit_online(int stage, int k0) {
+#pragma unroll 1
+    for (int key = 0; key < plan::kTileKv; key += kOnlineChunk) {
+      float s[kBlocks][kOnlineChunk / 8][4];
+      scores<kOnlineChunk>(s, stage, key);
+      finish_scores<kMasked, kBlocks, kOnlineChunk>(s, c, q0, k0 + key);
+      rows.raise(s, o);
+      rows.exponentiate(s);
+      accumulate<kOnlineChunk>(s, stage, key, k0 + key);
+    }
+  }
+
+  // A full kv tile with the references as they are.
+  ATT_MEMBER void visit_frozen(int stage, int k0) {
+#pragma unroll plan::kUnroll
+    for (int key = 0; key < plan::kTileKv; key += plan::kChunk) {
+      float s[kBlocks][plan::kChunk / 8][4];
+      scores<plan::kChunk>(s, stage, key);
+      finish_scores<false, kBlocks, plan::kChunk>(s, c, q0, k0 + key);
+      rows.exponentiate(s);
+      accumulate<plan::kChunk>(s, stage, key, k0 + key);
+    }
+  }
+
+  // False when a frozen reference may have been too small.
+  ATT_MEMBER bool in_range() const {
+    bool good = true;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      good = good && rows.sum[m][0] < 0x1p62f && rows.sum[m][1] < 0x1p62f;
+      float product = 0.0f;  // NaN as soon as an element is not finite
+#pragma unroll
+      for (int n = 0; n < kDimV / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) product += o[m][n][e] * 0.0f;
+      }
+      good = good && product == 0.0f;
+    }
+    return good;
+  }
+
+  // Writes O and LSE. `shared` is free for this warp's rows.
+  ATT_MEMBER void store(unsigned shared) {
+    using Layout = RowLayout<kDimV>;
+    // Where it goes is worked out anew: kept from the start, it costs the loop eight registers.
+    const ForwardParams& params = c.params;
+    const WorkItem item(params, opaque(block_index()));
+    const int lane = lane_index();
+    const int row0 = warp_index() * kWarpRows;
+    const int live_rows = min_i32(kWarpRows, params.q_len - item.q0 - row0);
+    float factor[kBlocks][2];
+    rows.finish(c, factor);
+    const long long head = static_cast<long long>(item.b) * params.heads + item.h;
+    float* const lse = params.lse + head * params.q_len + item.q0 + row0;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 16 * m + lane / 4 + 8 * half;
+        float scale = factor[m][half];
+        if constexpr (spec::kHasDropout) scale *= dropout_keep_scale(c);
+#pragma unroll
+        for (int n = 0; n < kDimV / 8; ++n) {
+          store_shared_4(shared + Layout::offset(row0 + row, n) + lane % 4 * 4,
+                         pack_2<spec::kDType>(o[m][n][2 * half] * scale,
+                                              o[m][n][2 * half + 1] * scale));
+        }
+        if (params.lse != nullptr && lane % 4 == 0 && row < live_rows) {
+          lse[row] = rows.log_sum_exp(m, half);
+        }
+      }
+    }
+    sync_warp();
+    char* const out = static_cast<char*>(params.o) +
+                      2 * (item.b * params.o_stride.batch + item.h * params.o_stride.head +
+                           (item.q0 + row0) * params.o_stride.seq);
+    constexpr int kUnits = spec::kHeadDimV / 8;
+#pragma unroll 4
+    for (int index = lane; index < kWarpRows * kUnits; index += 32) {
+      const int row = index / kUnits;
+      const int unit = index % kUnits;
+      if (row < live_rows) {
+        copy_shared_to_global_16(out + row * params.o_stride.seq * 2 + unit * 16,
+                                 shared + Layout::offset(row0 + row, unit));
+      }
+    }
+  }
+};
+
+ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ForwardParams params) {
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  const unsigned shared = shared_address(shared_memory);
+
+  const WorkItem item(params, block_index());
+  const int q0 = item.q0;
+  const int q1 = min_i32(q0 + plan::kTileQ, params.q_len);
+  const Context c{params, item.b, item.h, item.h / (params.heads / params.kv_heads), params.q_len,
+                  params.kv_len};
+
+  const char* const q = static_cast<const char*>(params.q) +
+                        2 * (item.b * params.q_stride.batch + item.h * params.q_stride.head +
+                             q0 * params.q_stride.seq);
+  const char* const k = static_cast<const char*>(params.k) +
+                        2 * (item.b * params.k_stride.batch + c.h_kv * params.k_stride.head);
+  const char* const v = static_cast<const char*>(params.v) +
+                        2 * (item.b * params.v_stride.batch + c.h_kv * params.v_stride.head);
+  const auto load_kv = [&](int tile, int stage) {
+    if (tile >= 0) {
+      const long long k0 = tile / 2 * plan::kTileKv;
+      const int valid = params.kv_len - static_cast<int>(k0);
+      const unsigned to = shared + stage * kStageBytes;
+      load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(
+          to, k + k0 * params.k_stride.seq * 2, params.k_stride.seq * 2, valid);
+      load_rows<plan::kTileKv, spec::kHeadDimV, kThreads>(
+          to + kKBytes, v + k0 * params.v_stride.seq * 2, params.v_stride.seq * 2, valid);
+    }
+    cp_async_commit();
+  };
+
+  load_rows<plan::kTileQ, spec::kHeadDimQk, kThreads>(shared + kQOffset, q,
+                                                      params.q_stride.seq * 2, q1 - q0);
+  WarpTile warp(c, q0, shared);
+  bool may_freeze = plan::kFrozenMax;
+  bool first_pass = true;
+  while (true) {
+    TileWalk<plan::kTileKv> walk(c, q0, q1);
+    int pending[plan::kStages - 1];  // tiles on their way, the next to be used first
+#pragma unroll
+    for (int i = 0; i < plan::kStages - 1; ++i) {
+      pending[i] = walk.next(c, q0, q1);
+      load_kv(pending[i], i);
+    }
+    if (plan::kQInRegisters && first_pass) {
+      cp_async_wait<plan::kStages - 2>();
+      sync_threads();
+      warp.keep_q();
+    }
+    warp.clear();
+    bool frozen = false;
+    int stage = 0;
+    while (pending[0] != walk.kEnd) {
+      const int tile = pending[0];
+#pragma unroll
+      for (int i = 0; i + 2 < plan::kStages; ++i) pending[i] = pending[i + 1];
+      cp_async_wait<plan::kStages - 2>();
+      sync_threads();  // this tile has come for all, and all have left the stage filled next
+      pending[plan::kStages - 2] = walk.next(c, q0, q1);
+      load_kv(pending[plan::kStages - 2], stage == 0 ? plan::kStages - 1 : stage - 1);
+
+      const bool full = tile % 2 != 0;
+      const int k0 = tile / 2 * plan::kTileKv;
+      if (frozen && full) {
+        warp.visit_frozen(stage, k0);
+      } else if (!plan::kFrozenMax && full) {
+        warp.visit_online<false>(stage, k0);
+      } else {
+        warp.visit_online<true>(stage, k0);
+        if (may_freeze && !frozen) frozen = warp.rows.has_reference();
+      }
+      stage = stage + 1 == plan::kStages ? 0 : stage + 1;
+    }
+    // Also what makes the stages free for O.
+    const bool again = sync_threads_or(frozen && !warp.in_range());
+    if (!again) break;
+    may_freeze = false;
+    first_pass = false;
+  }
+  warp.store(shared);
+}
+
+}  // namespace att

@@ -1,0 +1,20 @@
+// fp32 to packed 2-byte floats.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+
+namespace att {
+
+// `low` in the lower half, rounded to nearest even.
+template <DType kType>
+ATT_FN unsigned pack_2(float low, float high) {
+  unsigned out;
+  if constexpr (kType == DType::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  }
+  return out;
+}
+
+}  // namespace att

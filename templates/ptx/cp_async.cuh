@@ -1,0 +1,26 @@
+// cp.async: 16-byte copies from global to shared memory that bypass registers. sm_80 and later.
+#pragma once
+
+#include "templates/ptx/platform.cuh"
+
+namespace att {
+
+ATT_FN void cp_async_16(unsigned to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+// Writes zeros, and reads nothing, when `valid` is false.
+ATT_FN void cp_async_16_or_zero(unsigned to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0));
+}
+
+ATT_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most kGroups of this thread's committed groups are in flight.
+template <int kGroups>
+ATT_FN void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
+}  // namespace att

@@ -1,0 +1,28 @@
+// Constants and bit tricks.
+#pragma once
+
+#include "templates/ptx/platform.cuh"
+
+namespace att {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+ATT_FN constexpr float infinity() { return __builtin_bit_cast(float, 0x7f800000u); }
+
+// Index of the highest set bit; x is not 0.
+ATT_FN int highest_bit(unsigned x) {
+  int index;
+  asm("bfind.u32 %0, %1;" : "=r"(index) : "r"(x));
+  return index;
+}
+
+// Bytes of {b, a}, a low; each of the four nibbles of `selector` picks one, or, with its top bit
+// set, that byte's sign eight times.
+ATT_FN unsigned byte_permute(unsigned a, unsigned b, unsigned selector) {
+  unsigned out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
+  return out;
+}
+
+}  // namespace att

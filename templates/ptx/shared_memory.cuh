@@ -1,0 +1,29 @@
+// Addresses in shared memory as the 32-bit numbers that ldmatrix and cp.async take.
+#pragma once
+
+#include "templates/ptx/platform.cuh"
+
+namespace att {
+
+ATT_FN unsigned shared_address(const void* pointer) {
+  unsigned long long address;
+  asm("cvta.to.shared.u64 %0, %1;" : "=l"(address) : "l"(pointer));
+  return static_cast<unsigned>(address);
+}
+
+ATT_FN void store_shared_4(unsigned address, unsigned value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+// 16 bytes from shared to global memory, both 16-byte aligned.
+ATT_FN void copy_shared_to_global_16(void* to, unsigned from) {
+  unsigned a, b, c, d;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(from)
+               : "memory");
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+}  // namespace att

@@ -1,0 +1,30 @@
+// Exchange and votes among the 32 lanes of a warp; all lanes take part.
+#pragma once
+
+#include "templates/ptx/platform.cuh"
+
+namespace att {
+
+ATT_FN float shuffle_xor(float value, int lane_mask) {
+  float out;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+               : "=f"(out)
+               : "f"(value), "r"(lane_mask));
+  return out;
+}
+
+// Bit i: lane i's condition.
+ATT_FN unsigned ballot(bool condition) {
+  unsigned out;
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.u32 p, %1, 0;\n vote.sync.ballot.b32 %0, p, 0xffffffff;\n}"
+      : "=r"(out)
+      : "r"(static_cast<unsigned>(condition)));
+  return out;
+}
+
+ATT_FN bool all_lanes(bool condition) { return ballot(condition) == 0xffffffffu; }
+
+ATT_FN void sync_warp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+
+}  // namespace att

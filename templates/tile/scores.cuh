@@ -1,0 +1,52 @@
+// From the raw products of Q K^T to what the softmax reads: scores in log2 units, dead elements at
+// minus infinity.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+#include "templates/ptx/math.cuh"
+
+namespace att {
+
+// Without a score function the scale folds into the exponential's multiply-add: the accumulators
+// stay as the product left them and kScoreFactor brings them to log2 units. A scale that is not
+// known to be positive would turn the maximum round, so it is applied first.
+constexpr bool kFoldScale =
+    !spec::kHasScore && !spec::kScaleAtLaunch && spec::kSoftmaxScale > 0.0f;
+constexpr float kScoreFactor = kFoldScale ? spec::kSoftmaxScale * kLog2E : 1.0f;
+
+// The query and key of a lane's accumulator elements: lane 4g + t of block m and n-tile n holds
+// queries q0 + 16m + g + {0, 8} and keys k0 + 8n + 2t + {0, 1}.
+template <bool kMasked, int kBlocks, int kKeys>
+ATT_FN void finish_scores(float (&s)[kBlocks][kKeys / 8][4], const Context& c, int q0, int k0) {
+  if constexpr (kFoldScale && !kMasked) return;
+  const int lane = lane_index();
+  const float scale = spec::kScaleAtLaunch ? c.params.softmax_scale : spec::kSoftmaxScale;
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Rows beyond q_len act as the last one, so that they neither read out of bounds nor lack
+      // live keys; they are never stored.
+      const int q = min_i32(q0 + 16 * m + lane / 4 + 8 * half, c.q_len - 1);
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int k = k0 + 8 * n + lane % 4 * 2 + e;
+          float& x = s[m][n][2 * half + e];
+          if constexpr (spec::kHasScore) {
+            x = score(c, x * scale, q, k) * kLog2E;
+          } else if constexpr (!kFoldScale) {
+            x *= scale * kLog2E;
+          }
+          if constexpr (kMasked) {
+            const bool live = k < c.kv_len && (!spec::kHasMask || mask(c, q, k));
+            x = live ? x : -infinity();
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace att

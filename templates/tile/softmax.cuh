@@ -1,0 +1,123 @@
+// The softmax of a warp's rows: running reference and sum, in log2 units.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+#include "templates/ptx/convert.cuh"
+#include "templates/ptx/math.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/tile/scores.cuh"
+
+namespace att {
+
+// Of the 2 * kBlocks rows that a lane shares with the three others of its quad. exp2(s - reference)
+// is what P holds; any reference that keeps it in range gives the same quotient. `sum` is this
+// lane's part until finish().
+template <int kBlocks>
+struct RowState {
+  float reference[kBlocks][2];
+  float sum[kBlocks][2];
+
+  ATT_MEMBER void clear() {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        reference[m][half] = -infinity();
+        sum[m][half] = 0.0f;
+      }
+    }
+  }
+
+  // Raises the references to the maximum of `s` as well and rescales what was accumulated (Milakov
+  // and Gimelshein, "Online normalizer calculation for softmax", 2018).
+  template <int kTiles, int kOTiles>
+  ATT_MEMBER void raise(const float (&s)[kBlocks][kTiles][4], float (&o)[kBlocks][kOTiles][4]) {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float maximum = math_max(s[m][0][2 * half], s[m][0][2 * half + 1]);
+#pragma unroll
+        for (int n = 1; n < kTiles; ++n) {
+          maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        }
+        maximum = math_max(maximum, shuffle_xor(maximum, 1));
+        maximum = math_max(maximum, shuffle_xor(maximum, 2));
+        const float raised = math_max(reference[m][half], maximum * kScoreFactor);
+        const float shrink = math_exp2(reference[m][half] - finite(raised));
+        reference[m][half] = raised;
+        sum[m][half] *= shrink;
+#pragma unroll
+        for (int n = 0; n < kOTiles; ++n) {
+          o[m][n][2 * half] *= shrink;
+          o[m][n][2 * half + 1] *= shrink;
+        }
+      }
+    }
+  }
+
+  // s = exp2(s - reference), added to the sums.
+  template <int kTiles>
+  ATT_MEMBER void exponentiate(float (&s)[kBlocks][kTiles][4]) {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float shift = -finite(reference[m][half]);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            s[m][n][e] = math_exp2(s[m][n][e] * kScoreFactor + shift);
+            sum[m][half] += s[m][n][e];
+          }
+        }
+      }
+    }
+  }
+
+  // True for the whole warp when every row has met a live key, so that its reference may be frozen.
+  ATT_MEMBER bool has_reference() const {
+    bool all = true;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      all = all && reference[m][0] > -infinity() && reference[m][1] > -infinity();
+    }
+    return all_lanes(all);
+  }
+
+  // Adds up the quad's parts of the sums and lets a sink join them. Afterwards `factor` is what a
+  // row of O is multiplied by to become the output, 0 where no key is live.
+  ATT_MEMBER void finish(const Context& c, float (&factor)[kBlocks][2]) {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float total = sum[m][half];
+        total += shuffle_xor(total, 1);
+        total += shuffle_xor(total, 2);
+        float shrink = 1.0f;
+        if constexpr (spec::kHasSink) {
+          const float sink_log2 = sink(c) * kLog2E;
+          const float raised = math_max(reference[m][half], sink_log2);
+          shrink = math_exp2(reference[m][half] - finite(raised));
+          total = total * shrink + math_exp2(sink_log2 - finite(raised));
+          reference[m][half] = raised;
+        }
+        sum[m][half] = total;
+        factor[m][half] = total == 0.0f ? 0.0f : shrink / total;
+      }
+    }
+  }
+
+  // Natural logarithm of the sum of exponentials; -inf where no key is live.
+  ATT_MEMBER float log_sum_exp(int m, int half) const {
+    return (finite(reference[m][half]) + math_log2(sum[m][half])) * kLn2;
+  }
+
+  // A row without a live key has the reference -inf, and all its elements are -inf: 0 keeps the
+  // difference from being NaN.
+  static ATT_MEMBER float finite(float x) { return x == -infinity() ? 0.0f : x; }
+};
+
+}  // namespace att
