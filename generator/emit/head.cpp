@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "generator/expr/emit_functions.hpp"
+#include "generator/expr/intervals.hpp"
 #include "generator/plan/family.hpp"
 
 namespace attune {
@@ -78,6 +79,8 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "#include \"templates/params.h\"\n"
       "#include \"templates/ptx/platform.cuh\"\n"
       "#include \"templates/tile/head_support.cuh\"\n"
+      "#include \"templates/tile/ranges.cuh\"\n"
+      "{}"
       "\n"
       "namespace att {{\n"
       "\n"
@@ -92,6 +95,8 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "}}  // namespace att\n"
       "\n"
       "#define ATT_KERNEL_NAME {}\n",
+      expr::range_slots(spec.mask).empty() ? ""
+                                           : "#include \"templates/kernels/block_ranges.cuh\"\n",
       spec_facts(spec), kContext,
       expr::emit_functions({spec.mask, spec.score, spec.sink}, spec.environment),
       family->head_constants(spec, plan), symbol);

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "generator/expr/emit_program.hpp"
 #include "generator/expr/emit_value.hpp"
 
 namespace attune::expr {
+namespace {
 
-std::string emit_functions(const HeadExpressions& e, const Environment& environment) {
+std::string value_functions(const HeadExpressions& e, const Environment& environment) {
   std::string text =
       "// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors.\n"
       "ATT_FN bool mask([[maybe_unused]] const Context& c, [[maybe_unused]] int q_idx,\n"
@@ -25,18 +27,72 @@ std::string emit_functions(const HeadExpressions& e, const Environment& environm
       "// The logit that joins the softmax' denominator.\n"
       "ATT_FN float sink([[maybe_unused]] const Context& c) {\n";
   text += e.sink ? emit_value(e.sink, environment) : "  return 0.0f;\n";
-  text +=
-      "}\n"
+  return text + "}\n";
+}
+
+std::string classify_function(const Expr& mask, const Environment& environment) {
+  std::string text =
       "\n"
-      "// Class of the box [q0, q1) x [k0, k1).\n"
-      "ATT_FN TileClass classify_tile(const Context&, int, int, int, int) {\n";
-  text += fmt::format("  return TileClass::{};\n", e.mask ? "kPartial" : "kFull");
+      "// Class of the box [q0, q1) x [k0, k1), neither side empty.\n"
+      "ATT_FN TileClass classify_tile([[maybe_unused]] const Context& c, [[maybe_unused]] int q0,\n"
+      "                               [[maybe_unused]] int q1, [[maybe_unused]] int k0,\n"
+      "                               [[maybe_unused]] int k1) {\n";
+  if (!mask) return text + "  return TileClass::kFull;\n}\n";
   text +=
-      "}\n"
+      "  [[maybe_unused]] const int q_first = q0, q_last = q1 - 1, kv_first = k0, kv_last = k1 - "
+      "1;\n";
+  const auto results = emit_program(*classify_program(mask), environment, text);
+  text += fmt::format("  const bool every = {};\n", results[0]);
+  text += fmt::format("  const bool any = {};\n", results[1]);
+  return text +
+         "  return !any ? TileClass::kSkip : every ? TileClass::kFull : TileClass::kPartial;\n}\n";
+}
+
+// kv_bounds, or q_bounds: the same with the roles of queries and keys exchanged.
+std::string bounds_function(const Expr& mask, const Environment& environment, bool of_keys) {
+  std::string text = fmt::format(
       "\n"
-      "// Keys outside [begin, end) are dead for every query of [q0, q1).\n"
-      "ATT_FN KvBounds kv_bounds(const Context& c, int, int) { return {0, c.kv_len}; }\n";
-  return text;
+      "// {} outside [begin, end) are dead for every {} of [{}). Within [0, {}].\n"
+      "ATT_FN {} {}([[maybe_unused]] const Context& c, [[maybe_unused]] int {},\n"
+      "             [[maybe_unused]] int {}) {{\n",
+      of_keys ? "Keys" : "Queries", of_keys ? "query" : "key", of_keys ? "q0, q1" : "k0, k1",
+      of_keys ? "kv_len" : "q_len", of_keys ? "KvBounds" : "QBounds",
+      of_keys ? "kv_bounds" : "q_bounds", of_keys ? "q0" : "k0", of_keys ? "q1" : "k1");
+  if (!mask) return text + fmt::format("  return {{0, c.{}}};\n}}\n", of_keys ? "kv_len" : "q_len");
+  text += of_keys ? "  [[maybe_unused]] const int q_first = q0, q_last = q1 - 1;\n"
+                  : "  [[maybe_unused]] const int kv_first = k0, kv_last = k1 - 1;\n";
+  const auto program = of_keys ? kv_bounds_program(mask) : q_bounds_program(mask);
+  const auto results = emit_program(*program, environment, text);
+  return text + fmt::format("  return {{{}, {}}};\n}}\n", results[0], results[1]);
+}
+
+// What one row of a partial tile needs when its live keys are one interval.
+std::string row_bounds_function(const Expr& mask, const Environment& environment) {
+  const auto program = mask ? row_bounds_program(mask) : nullptr;
+  std::string text = fmt::format(
+      "\n"
+      "// Whether every row's live keys are one range, and which of its ends can differ from the "
+      "ends\n"
+      "// of the keys. With kRowIsRange, mask(c, q, k) is begin <= k && k < end of row_bounds(c, "
+      "q).\n"
+      "constexpr bool kRowIsRange = {};\n"
+      "constexpr bool kRowHasBegin = {};\n"
+      "constexpr bool kRowHasEnd = {};\n"
+      "ATT_FN KvBounds row_bounds([[maybe_unused]] const Context& c, [[maybe_unused]] int q_idx) "
+      "{{\n",
+      program != nullptr, program && !program->program.is_constant(program->results[0], 0),
+      program && program->program[program->results[1]].op != StepOp::kUniform);
+  if (!program) return text + "  return {0, c.kv_len};\n}\n";
+  const auto results = emit_program(*program, environment, text);
+  return text + fmt::format("  return {{{}, {}}};\n}}\n", results[0], results[1]);
+}
+
+}  // namespace
+
+std::string emit_functions(const HeadExpressions& e, const Environment& environment) {
+  return value_functions(e, environment) + classify_function(e.mask, environment) +
+         bounds_function(e.mask, environment, true) + bounds_function(e.mask, environment, false) +
+         row_bounds_function(e.mask, environment);
 }
 
 }  // namespace attune::expr

@@ -39,6 +39,11 @@ bool depends_on_position(const Expr& e) {
   return false;
 }
 
+// Text that costs nothing to repeat.
+bool is_leaf(const Expr& e) {
+  return is_constant(e) || e->op == Op::kVariable || e->op == Op::kScalar;
+}
+
 std::string_view size_of(Dim dim) {
   switch (dim) {
     case Dim::kBatch:
@@ -54,48 +59,30 @@ std::string_view size_of(Dim dim) {
   }
 }
 
-class Emitter {
+}  // namespace
+
+class ValueEmitter::Impl {
  public:
-  explicit Emitter(const Environment& environment) : environment_(environment) {}
+  Impl(const Environment& environment, std::string& lines)
+      : environment_(environment), lines_(lines) {}
 
-  std::string body(const Expr& root) {
-    count(root);
-    const std::string result = value(root);
-    return lines_ + fmt::format("  return {};\n", unbracketed(result));
-  }
-
- private:
   void count(const Expr& e) {
     if (++uses_[e] > 1) return;
     for (const Expr& arg : e->args) count(arg);
-  }
-
-  // A leaf's text or a name: nothing that would be computed twice.
-  static bool is_trivial(const Expr& e) {
-    return is_constant(e) || e->op == Op::kVariable || e->op == Op::kScalar;
   }
 
   std::string value(const Expr& e) {
     const auto known = names_.find(e);
     if (known != names_.end()) return known->second;
     std::string text = plain(e);
-    if (is_trivial(e) || (uses_[e] == 1 && e->op != Op::kLoad)) return text;
+    if (is_leaf(e) || (uses_[e] == 1 && e->op != Op::kLoad)) return text;
     const std::string name = fmt::format("t{}", names_.size());
     lines_ += fmt::format("  const {} {} = {};\n", cpp_type(e->type), name, unbracketed(text));
     names_.emplace(e, name);
     return name;
   }
 
-  static std::string unbracketed(const std::string& text) {
-    if (text.empty() || text.front() != '(') return text;
-    int depth = 0;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      depth += text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0;
-      if (depth == 0) return i + 1 == text.size() ? text.substr(1, text.size() - 2) : text;
-    }
-    return text;
-  }
-
+ private:
   std::string plain(const Expr& e) {
     switch (e->op) {
       case Op::kInt:
@@ -276,10 +263,8 @@ class Emitter {
   const Environment& environment_;
   std::unordered_map<Expr, int, HashByValue, ByValue> uses_;
   std::unordered_map<Expr, std::string, HashByValue, ByValue> names_;
-  std::string lines_;
+  std::string& lines_;
 };
-
-}  // namespace
 
 std::string int_literal(std::int64_t value) {
   if (value == kInt32Min) return "(-2147483647 - 1)";
@@ -292,8 +277,28 @@ std::string float_literal(double value) {
   return text.front() == '-' ? "(" + text + "f)" : text + "f";
 }
 
+std::string unbracketed(const std::string& text) {
+  if (text.empty() || text.front() != '(') return text;
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    depth += text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0;
+    if (depth == 0) return i + 1 == text.size() ? text.substr(1, text.size() - 2) : text;
+  }
+  return text;
+}
+
+ValueEmitter::ValueEmitter(const Environment& environment, std::string& lines)
+    : impl_(std::make_unique<Impl>(environment, lines)) {}
+ValueEmitter::~ValueEmitter() = default;
+void ValueEmitter::count(const Expr& expression) { impl_->count(expression); }
+std::string ValueEmitter::value(const Expr& expression) { return impl_->value(expression); }
+
 std::string emit_value(const Expr& expression, const Environment& environment) {
-  return Emitter(environment).body(expression);
+  std::string lines;
+  ValueEmitter emitter(environment, lines);
+  emitter.count(expression);
+  const std::string result = emitter.value(expression);
+  return lines + fmt::format("  return {};\n", unbracketed(result));
 }
 
 }  // namespace attune::expr

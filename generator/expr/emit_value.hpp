@@ -1,16 +1,36 @@
 // One expression as straight-line C++: what mask, score and sink are made of.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "generator/expr/ast.hpp"
 
 namespace attune::expr {
 
+// Prints expressions that share their common parts. Count all of them before the first value().
+class ValueEmitter {
+ public:
+  // Declarations are appended to `lines`, each indented by two. Names in scope there: c (Context),
+  // s (the scaled product), q_idx, kv_idx.
+  ValueEmitter(const Environment& environment, std::string& lines);
+  ~ValueEmitter();
+
+  void count(const Expr& expression);
+  // Text of the value: bracketed, a call, a literal or a name.
+  std::string value(const Expr& expression);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 // The body of a function that returns the expression's value: declarations of what is used more
-// than once or loaded from memory, then `return ...;`. Names in scope: c (Context), s (the scaled
-// product), q_idx, kv_idx. Each line is indented by two.
+// than once or loaded from memory, then `return ...;`.
 std::string emit_value(const Expr& expression, const Environment& environment);
+
+// Without the brackets around the whole, if there are any.
+std::string unbracketed(const std::string& text);
 
 // Literals that read back exactly.
 std::string int_literal(std::int64_t value);

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "generator/expr/ast.hpp"
 
@@ -24,7 +26,8 @@ struct TileBox {
   std::int32_t q0 = 0, q1 = 1, k0 = 0, k1 = 1;
   std::int32_t b = 0, h = 0, h_kv = 0, q_len = 1, kv_len = 1;
   std::span<const double> scalars;  // by slot
-  // Range of tensor `slot` over a box of indices. Null: everything of the tensor's type.
+  // Range of tensor `slot` over a box of indices, which may lie outside the dims and is to be
+  // clamped as a look-up is; {NaN, NaN} when it holds a NaN. Null: everything of the tensor's type.
   std::function<RealInterval(int slot, std::span<const IntInterval> indices)> tensor_range;
 };
 
@@ -37,5 +40,28 @@ struct KvBounds {
   std::int32_t begin = 0, end = 0;
 };
 KvBounds kv_bounds(const Expr& mask, const TileBox& queries);  // k0, k1 are ignored
+
+// The same two for many boxes of one mask: the analysis is made once. Thread-safe.
+struct MaskProgram;
+class TileClassifier {
+ public:
+  explicit TileClassifier(const Expr& mask);
+  TileClass operator()(const TileBox& box) const;
+
+ private:
+  std::shared_ptr<const MaskProgram> program_;
+};
+class KvBoundsSolver {
+ public:
+  explicit KvBoundsSolver(const Expr& mask);
+  KvBounds operator()(const TileBox& queries) const;
+
+ private:
+  std::shared_ptr<const MaskProgram> program_;
+};
+
+// Tensors whose per-block (min, max) pairs the mask's interval code reads: what the pre-pass of
+// templates/kernels/block_ranges.cuh must make before a launch. Ascending.
+std::vector<int> range_slots(const Expr& mask);  // null mask: none
 
 }  // namespace attune::expr

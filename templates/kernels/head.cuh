@@ -6,6 +6,7 @@
 #include "templates/params.h"
 #include "templates/ptx/platform.cuh"
 #include "templates/tile/head_support.cuh"
+#include "templates/tile/ranges.cuh"
 
 namespace att {
 
@@ -49,16 +50,36 @@ ATT_FN float score(const Context& c, float s, int q_idx, int kv_idx) {
 
 ATT_FN float sink(const Context& c) { return 0.0f; }
 
-// Class of the box [q0, q1) x [k0, k1), q1 <= q_len, k1 <= kv_len. Sound; cheap enough for one thread a tile.
+// Class of the box [q0, q1) x [k0, k1), neither side empty. Sound; cheap enough for one thread a tile.
 ATT_FN TileClass classify_tile(const Context& c, int q0, int q1, int k0, int k1) {
-  // The real one is emitted from the intervals of the mask.
-  return TileClass::kPartial;
+  const int q_first = q0, q_last = q1 - 1, kv_first = k0, kv_last = k1 - 1;
+  const IntRange v0 = tensor_range<int, true>(c.params.tensors[0], {{c.b, c.b}, {q_first, q_last}});
+  const IntRange v1 =
+      tensor_range<int, true>(c.params.tensors[0], {{c.b, c.b}, {kv_first, kv_last}});
+  const bool every =
+      kv_last <= (c.kv_len - c.q_len) + q_first && (v0.lo == v1.hi && v0.hi == v1.lo);
+  const bool any = kv_first <= (c.kv_len - c.q_len) + q_last && (v0.lo <= v1.hi && v1.lo <= v0.hi);
+  return !any ? TileClass::kSkip : every ? TileClass::kFull : TileClass::kPartial;
 }
 
-// Keys outside [begin, end) are dead for every query of [q0, q1). 0 <= begin, end <= kv_len; begin >= end: none is live.
+// Keys outside [begin, end) are dead for every query of [q0, q1). Within [0, kv_len]; begin >= end: none
+// is live.
 ATT_FN KvBounds kv_bounds(const Context& c, int q0, int q1) {
-  return {0, min_i32(c.kv_len, q1 + (c.kv_len - c.q_len))};
+  return {0, min_i32(max_i32((q1 - 1) + (c.kv_len - c.q_len) + 1, 0), c.kv_len)};
 }
+
+// Queries outside [begin, end) are dead for every key of [k0, k1). Within [0, q_len].
+ATT_FN QBounds q_bounds(const Context& c, int k0, int k1) {
+  return {min_i32(max_i32(k0 - (c.kv_len - c.q_len), 0), c.q_len), c.q_len};
+}
+
+// Whether every row's live keys are one range (as of `causal` alone), and which of its ends can differ
+// from 0 and kv_len. With kRowIsRange, mask(c, q, k) is begin <= k && k < end of row_bounds(c, q) for
+// every k >= 0, those beyond kv_len included: a partial tile then costs a compare an element and end.
+constexpr bool kRowIsRange = false;
+constexpr bool kRowHasBegin = false;
+constexpr bool kRowHasEnd = false;
+ATT_FN KvBounds row_bounds(const Context& c, int q_idx) { return {0, c.kv_len}; }
 
 namespace plan {  // one constant a member of the family's plan struct
 constexpr int kTileQ = 128;

@@ -13,6 +13,10 @@ enum class TileClass { kSkip, kPartial, kFull };
 struct KvBounds {
   int begin, end;
 };
+// Queries [begin, end).
+struct QBounds {
+  int begin, end;
+};
 
 // ---- int32, which wraps.
 
