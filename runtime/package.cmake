@@ -1,10 +1,16 @@
 # libattune for others: one shared library that exports att_* alone, one archive with everything in
 # it, the headers, and the files of find_package(attune).
 include(CMakePackageConfigHelpers)
+find_package(SQLiteCpp REQUIRED)  # seen here, for the archive
 
 add_library(attune SHARED $<TARGET_OBJECTS:attune_capi>)
 target_link_libraries(attune PRIVATE attune_capi)
-target_link_options(attune PRIVATE LINKER:--exclude-libs,ALL LINKER:--no-undefined LINKER:-z,nodelete)
+# The C++ library goes in: the host's may be older, and archives that are not position independent (Debian's
+# yaml-cpp) can then be linked, their symbols being hidden.
+target_link_options(attune PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL
+                    LINKER:--no-undefined LINKER:-z,nodelete
+                    LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/exports.map)
+set_property(TARGET attune PROPERTY LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/exports.map)
 target_include_directories(attune INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
                            $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 set_target_properties(attune PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
