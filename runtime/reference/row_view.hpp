@@ -79,16 +79,18 @@ class RowView {
   expr::Point point_;
 };
 
-// Dot product in eight independent sums, which compilers turn into vector code.
+// Dot product. In fp64 eight independent sums, which compilers turn into vector code; in fp32 one,
+// term by term: the yardstick's rounding is that of a plain matrix product.
 template <typename T>
 T dot(const double* a, const double* b, int count) {
-  T sums[8] = {};
+  constexpr int kSums = sizeof(T) == sizeof(double) ? 8 : 1;
+  T sums[kSums] = {};
   int i = 0;
-  for (; i + 8 <= count; i += 8) {
-    for (int j = 0; j < 8; ++j) sums[j] += static_cast<T>(a[i + j]) * static_cast<T>(b[i + j]);
+  for (; i + kSums <= count; i += kSums) {
+    for (int j = 0; j < kSums; ++j) sums[j] += static_cast<T>(a[i + j]) * static_cast<T>(b[i + j]);
   }
-  T total =
-      ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  T total = 0;
+  for (const T sum : sums) total += sum;
   for (; i < count; ++i) total += static_cast<T>(a[i]) * static_cast<T>(b[i]);
   return total;
 }

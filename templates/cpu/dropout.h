@@ -2,6 +2,9 @@
 // one call for the 16 elements of a 16 x 32 block that one thread of an mma accumulator would own.
 #pragma once
 
+#include "templates/cpu/vector.h"
+#include "templates/cpu/work.h"
+
 namespace att {
 
 // The 512 random bytes of the block of queries [16 q_block, ...) and keys [32 k_block, ...), by

@@ -4,6 +4,8 @@
 // horizontal operation and neither K nor V is ever transposed.
 #pragma once
 
+#include "templates/cpu/vector.h"
+
 namespace att {
 
 // kRows * kColumns accumulators stay in registers. Per step of depth: kColumns loads of B, kRows

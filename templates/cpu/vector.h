@@ -3,6 +3,8 @@
 // set, which the source names itself: the object does not depend on the machine that compiled it.
 #pragma once
 
+#include "templates/kernels/head.cuh"
+
 #if ATT_VECTOR_BYTES == 64
 #pragma clang attribute push(                                                                   \
     __attribute__((target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,evex512"), \
@@ -28,14 +30,19 @@ ATT_INLINE Vec broadcast(float value) { return value - Vec{}; }
 // b where a is NaN: a running maximum skips NaN, which reaches the result through exp2.
 ATT_INLINE Vec max_skip_nan(Vec a, Vec b) { return a > b ? a : b; }
 
-// 2^x for x <= 0, -inf and NaN included. 2^x = 2^n 2^f, n = round(x), |f| <= 1/2; the polynomial is
-// the relative minimax of degree 6 (error 2e-9 before rounding, 0.7 ulp after it), exact at f = 0.
-// n is clamped at -127, whose exponent bits are those of zero.
-ATT_INLINE Vec exp2_nonpositive(Vec x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+// 2^(x (1 + correction)) for x <= 0, -inf and NaN included, |correction| <= 2^-24. 2^x = 2^n 2^f, n
+// = round(x), |f| <= 1/2; the polynomial is the relative minimax of degree 6 (error 2e-9 before
+// rounding, 0.7 ulp after it). n is clamped at -127, for which the power's bits are those of zero.
+// The correction makes up for the rounding of the factor that x was multiplied by, which
+// would otherwise be the largest error of all.
+ATT_INLINE Vec exp2_nonpositive(Vec x, float correction) {
+  // 1.5 * 2^23, adding which rounds to an integer, and the exponent's bias on top: the low bits of
+  // the sum are the exponent of 2^n.
+  constexpr float kRound = 12582912.0f + 127.0f;
   x = x < -127.0f ? broadcast(-127.0f) : x;
   const Vec shifted = x + kRound;
-  const Vec f = x - (shifted - kRound);
+  const Vec n = shifted - kRound;
+  const Vec f = n * correction + (x - n);
   Vec p = broadcast(0x1.41fbc6p-13f);
   p = p * f + 0x1.5f3e54p-10f;
   p = p * f + 0x1.3b2d4cp-7f;
@@ -43,8 +50,7 @@ ATT_INLINE Vec exp2_nonpositive(Vec x) {
   p = p * f + 0x1.ebfbdcp-3f;
   p = p * f + 0x1.62e430p-1f;
   p = p * f + 1.0f;
-  const IntVec exponent = reinterpret_cast<IntVec>(shifted) << 23;
-  return reinterpret_cast<Vec>(reinterpret_cast<IntVec>(p) + exponent);
+  return p * reinterpret_cast<Vec>(reinterpret_cast<IntVec>(shifted) << 23);
 }
 
 // One stored element as fp32 and back, to nearest even.

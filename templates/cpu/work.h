@@ -1,6 +1,8 @@
 // Which rows a work item has, and what a tile of keys is to them.
 #pragma once
 
+#include "templates/kernels/head.cuh"
+
 namespace att {
 
 // Query rows [q0, q1) of heads [h0, h1), which share one K/V head; more than one head only when the

@@ -25,9 +25,32 @@ constexpr int kBlockRows = kColumns * kLanes;  // query rows that go through the
 constexpr int kBlocks = (plan::kTileQ + kBlockRows - 1) / kBlockRows;
 static_assert(kTileKv % kKeyRows == 0 && kV % kValueRows == 0 && kTileKv % 32 == 0, "illegal plan");
 
+// Scores stay as the products left them until the one multiply-add that feeds exp2: scaling Q
+// beforehand would round every element of it.
+struct Scale {
+  float query;  // on Q: a sign, so that the exponent's factor is positive and a maximum stays one
+  float score;  // on the product, before the score function
+  float
+      exponent;  // on what the softmax sees: log2(e), and the scale where no score function has it
+  float correction;  // relative, for what rounding took from `exponent`
+};
+
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kInfinity = __builtin_inff();
+
+ATT_INLINE Scale scale_of(const ForwardParams& p) {
+  const float scale = spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
+  // A zero factor in the exponent would make NaN of a dead key's -inf.
+  const bool in_exponent = !spec::kHasScore && scale != 0.0f;
+  const double exact = 1.4426950408889634 * (in_exponent ? __builtin_fabs(scale) : 1.0);
+  Scale made;
+  made.query = spec::kHasScore || scale > 0.0f ? 1.0f : scale < 0.0f ? -1.0f : 0.0f;
+  made.score = spec::kHasScore ? scale : 1.0f;
+  made.exponent = static_cast<float>(exact);
+  made.correction = static_cast<float>(exact / made.exponent - 1.0);
+  return made;
+}
 
 // State of one block of query rows.
 struct alignas(64) Block {
@@ -72,8 +95,7 @@ ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, int b, int he
 }
 
 ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0, Block& block) {
-  const float scale = (spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale) *
-                      (spec::kHasScore ? 1.0f : kLog2E);
+  const float scale = scale_of(p).query;
   const int rows = item.rows();
   for (int r = 0; r < kBlockRows; ++r) {
     // Rows past the end repeat the last one, so that look-ups stay inside; their results are
@@ -120,6 +142,7 @@ template <bool kMasked, bool kOneHead>
 ATT_INLINE void modify_tile(const ForwardParams& p, const Item& item, const Block& block, int width,
                             int k0, int keys, float (&s)[kTileKv][kBlockRows]) {
   const int h0 = item.h0;
+  const float scale = scale_of(p).score;
   for (int key = 0; key < keys; ++key) {
     const int kv_idx = k0 + key;
     float* __restrict row = s[key];
@@ -127,7 +150,7 @@ ATT_INLINE void modify_tile(const ForwardParams& p, const Item& item, const Bloc
       const Context c = context_of(p, item, kOneHead ? h0 : block.h[r]);
       const int q_idx = block.q_idx[r];
       float value = row[r];
-      if (spec::kHasScore) value = score(c, value, q_idx, kv_idx) * kLog2E;
+      if (spec::kHasScore) value = score(c, value * scale, q_idx, kv_idx);
       if (kMasked) {
         const bool live = kv_idx < p.kv_len && (!spec::kHasMask || mask(c, q_idx, kv_idx));
         value = live ? value : -kInfinity;
@@ -152,25 +175,27 @@ ATT_INLINE void row_maximum(int keys, const float (&s)[kTileKv][kBlockRows],
 // One step of the online softmax: S^T becomes P^T, the running maximum and sum move on; returns
 // what the accumulated O has to be multiplied by.
 template <int kVectors>
-ATT_INLINE void softmax_tile(Block& block, int keys, float (&s)[kTileKv][kBlockRows],
-                             const Vec (&tile_maximum)[kVectors], Vec (&rescale)[kVectors]) {
+ATT_INLINE void softmax_tile(Block& block, const Scale& scale, int keys,
+                             float (&s)[kTileKv][kBlockRows], const Vec (&tile_maximum)[kVectors],
+                             Vec (&rescale)[kVectors]) {
   Vec base[kVectors];
   Vec sum[kVectors];
 #pragma clang loop unroll(full)
   for (int column = 0; column < kVectors; ++column) {
     const Vec old = load(&block.maximum[column * kLanes]);
-    const Vec maximum = max_skip_nan(tile_maximum[column], old);
+    const Vec maximum = max_skip_nan(tile_maximum[column] * scale.exponent, old);
     store(&block.maximum[column * kLanes], maximum);
     // A row without a live key so far: any finite base gives it zeros.
     base[column] = maximum == -kInfinity ? broadcast(0.0f) : maximum;
-    rescale[column] = exp2_nonpositive(old - base[column]);
+    rescale[column] = exp2_nonpositive(old - base[column], scale.correction);
     sum[column] = load(&block.sum[column * kLanes]) * rescale[column];
   }
   for (int key = 0; key < keys; ++key) {
 #pragma clang loop unroll(full)
     for (int column = 0; column < kVectors; ++column) {
       float* at = &s[key][column * kLanes];
-      const Vec value = exp2_nonpositive(load(at) - base[column]);
+      const Vec value =
+          exp2_nonpositive(load(at) * scale.exponent - base[column], scale.correction);
       sum[column] += value;
       store(at, value);
     }
@@ -229,7 +254,7 @@ static __attribute__((noinline)) void attend(const ForwardParams& p, const Item&
   if (masked || spec::kHasScore || padded != keys) {
     row_maximum<kVectors>(keys, scratch.p, maximum);
   }
-  softmax_tile<kVectors>(block, keys, scratch.p, maximum, rescale);
+  softmax_tile<kVectors>(block, scale_of(p), keys, scratch.p, maximum, rescale);
   if (spec::kHasDropout) {
     const int row1 = item.rows() < row0 + kBlockRows ? item.rows() : row0 + kBlockRows;
     drop(p, item, &scratch.p[0][0], kBlockRows, k0, keys, row0, row1);
@@ -271,10 +296,13 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
       sum = sum * factor + __builtin_exp2f(logit - base);
       maximum = joint;
     }
-    const float inverse = sum == 0.0f ? 0.0f : factor * keep_scale / sum;
+    // Exactly 1 in the common case, so that the division is the only rounding.
+    const float numerator = factor * keep_scale;
     Storage* to = static_cast<Storage*>(p.o) + item.b * p.o_stride.batch + h * p.o_stride.head +
                   q * p.o_stride.seq;
-    for (int i = 0; i < kV; ++i) from_float(block.o[i][r] * inverse, to[i]);
+    for (int i = 0; i < kV; ++i) {
+      from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i]);
+    }
     if (p.lse != nullptr) {
       const long long at = (static_cast<long long>(item.b) * p.heads + h) * p.q_len + q;
       p.lse[at] = sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2;

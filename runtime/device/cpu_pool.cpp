@@ -1,0 +1,184 @@
+#include "runtime/device/cpu_pool.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace attune {
+namespace {
+
+// About 20 us: longer than the gap between a model's launches, shorter than a scheduler's tick.
+constexpr int kSpins = 2000;
+
+thread_local bool inside_run = false;
+
+void pause() { __builtin_ia32_pause(); }
+
+int affinity_processors() {
+  // More than 1024 processors need a larger set than cpu_set_t.
+  for (int most = CPU_SETSIZE; most <= (1 << 20); most *= 2) {
+    cpu_set_t* set = CPU_ALLOC(most);
+    if (set == nullptr) break;
+    const std::size_t bytes = CPU_ALLOC_SIZE(most);
+    CPU_ZERO_S(bytes, set);
+    const bool known = sched_getaffinity(0, bytes, set) == 0;
+    const int count = known ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (known) return std::max(1, count);
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// Processors that the cgroup's quota is worth; 0: no limit.
+int quota_processors() {
+  double quota = 0;
+  double period = 0;
+  std::string first;
+  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> first >> period) {
+    if (first == "max") return 0;
+    quota = std::strtod(first.c_str(), nullptr);
+  } else {
+    std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+    std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    if (!(quota_file >> quota) || !(period_file >> period)) return 0;
+  }
+  if (quota <= 0 || period <= 0) return 0;
+  return static_cast<int>(std::min(std::ceil(quota / period), 65536.0));
+}
+
+int asked_processors() {
+  const char* asked = std::getenv("ATTUNE_NUM_THREADS");
+  if (asked == nullptr) return 0;
+  const std::string_view text(asked);
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  return error == std::errc() && end == text.data() + text.size() ? count : 0;
+}
+
+struct FreeMemory {
+  void operator()(void* memory) const { std::free(memory); }
+};
+struct Scratch {
+  std::unique_ptr<void, FreeMemory> memory;
+  std::size_t bytes = 0;
+};
+
+}  // namespace
+
+int usable_processors() {
+  int count = affinity_processors();
+  for (const int limit : {quota_processors(), asked_processors()}) {
+    if (limit > 0) count = std::min(count, limit);
+  }
+  return count;
+}
+
+CpuPool::CpuPool(int threads) {
+  workers_.reserve(static_cast<std::size_t>(std::max(threads, 1) - 1));
+  for (int i = 1; i < threads; ++i) {
+    try {
+      workers_.emplace_back([this] { serve(); });
+    } catch (const std::exception&) {
+      break;  // the system gives no more threads: fewer do the same work
+    }
+  }
+}
+
+CpuPool::~CpuPool() {
+  stop_ = true;
+  ++generation_;
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+CpuPool& CpuPool::shared() {
+  // Never destroyed: a kernel may be launched while static objects go.
+  static CpuPool* pool = new CpuPool(usable_processors());
+  return *pool;
+}
+
+void CpuPool::run(int items, Work work, void* context) {
+  if (items <= 0) return;
+  std::unique_lock<std::mutex> running(running_, std::defer_lock);
+  if (inside_run || items == 1 || workers_.empty() || !running.try_lock()) {
+    for (int i = 0; i < items; ++i) work(context, i);
+    return;
+  }
+  work_.store(work, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  items_.store(items, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  ticket_.store(std::uint64_t{generation} << 32, std::memory_order_release);
+  generation_.store(generation, std::memory_order_release);
+  generation_.notify_all();
+
+  inside_run = true;
+  take_items(generation);
+  inside_run = false;
+  for (int spin = 0;; ++spin) {
+    const int done = done_.load(std::memory_order_acquire);
+    if (done == items) return;
+    if (spin < kSpins) {
+      pause();
+    } else {
+      done_.wait(done, std::memory_order_acquire);
+    }
+  }
+}
+
+void CpuPool::take_items(std::uint32_t generation) {
+  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (true) {
+    if (static_cast<std::uint32_t>(ticket >> 32) != generation) return;
+    const Work work = work_.load(std::memory_order_relaxed);
+    void* context = context_.load(std::memory_order_relaxed);
+    const int items = items_.load(std::memory_order_relaxed);
+    const int item = static_cast<int>(ticket & 0xffffffffu);
+    if (item >= items) return;
+    // Success means that the run is still this one, for it cannot end before this item is done.
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                       std::memory_order_acquire)) {
+      continue;
+    }
+    work(context, item);
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == items) done_.notify_all();
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+}
+
+void CpuPool::serve() {
+  inside_run = true;
+  std::uint32_t seen = 0;
+  while (true) {
+    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_relaxed) == seen;
+         ++spin) {
+      pause();
+    }
+    generation_.wait(seen, std::memory_order_acquire);
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_) return;
+    take_items(seen);
+  }
+}
+
+void* thread_scratch(std::size_t bytes) {
+  thread_local Scratch scratch;
+  if (scratch.bytes < bytes) {
+    scratch.memory.reset();
+    scratch.bytes = 0;
+    const std::size_t rounded = (bytes + 63) / 64 * 64;
+    scratch.memory.reset(std::aligned_alloc(64, rounded));
+    if (scratch.memory) scratch.bytes = rounded;
+  }
+  return scratch.memory.get();
+}
+
+}  // namespace attune
