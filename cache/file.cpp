@@ -152,7 +152,7 @@ Status publish(const std::string& path, const std::function<Status(const std::st
 Result<std::string> set_aside(const std::string& path, FileIdentity seen) {
   const FileLock lock(path);
   if (identify(path) != seen) return std::string();
-  std::string time = utc_now();
+  std::string time = utc_now().substr(0, 19) + "Z";
   std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
   std::string target = fmt::format("{}.corrupt-{}", path, time);
   for (int i = 2; exists(target); ++i) target = fmt::format("{}.corrupt-{}-{}", path, time, i);

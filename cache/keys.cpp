@@ -75,12 +75,13 @@ std::string make_uuid() {
 }
 
 std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
+  std::timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
   std::tm parts{};
-  gmtime_r(&now, &parts);
+  gmtime_r(&now.tv_sec, &parts);
   std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  return fmt::format("{}.{:06}Z", text.data(), now.tv_nsec / 1000);
 }
 
 std::int64_t unix_milliseconds() {

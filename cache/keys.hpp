@@ -26,7 +26,7 @@ std::string candidate_digest(std::string_view spec_hash, std::string_view plan,
 std::string_view hardware_of(std::string_view device);
 
 std::string make_uuid();  // version 4
-std::string utc_now();    // "2025-03-09T12:34:56Z"
+std::string utc_now();    // "2025-03-09T12:34:56.789012Z"
 std::int64_t unix_milliseconds();
 
 }  // namespace attune::cache

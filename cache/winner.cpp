@@ -19,10 +19,9 @@ struct Standing {
   int threads = 0, registers = 0, shared_bytes = 0;
 };
 
-double lower_median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 struct Entry {
@@ -103,7 +102,7 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
       entries.push_back({.plan = standing.plan,
                          .newest = standing.newest,
                          .build = build,
-                         .median_us = lower_median(standing.medians),
+                         .median_us = median(standing.medians),
                          .shared_bytes = standing.shared_bytes,
                          .registers = std::int64_t{standing.registers} * standing.threads});
     }

@@ -1,4 +1,5 @@
 // Finds the fastest verified plan of a spec for a shape, and stores every result as it comes.
+// docs/tuning.md.
 #pragma once
 
 #include <functional>
@@ -10,30 +11,44 @@
 namespace attune {
 
 struct TuneOptions {
-  int max_candidates = 0;   // 0: all that the search asks for
-  int compile_threads = 0;  // 0: the machine's cores
+  int max_candidates = 0;        // 0: all that the search asks for
+  int compile_threads = 0;       // 0: the machine's cores
   double noise_fraction = 0.01;  // within it, fewer resources win
-  bool force = false;       // measure again what is already measured
+  bool force = false;            // measure again what is already measured
+  bool exhaustive = false;       // ask for every legal plan; what the search is judged against
 };
 
 enum class TuneState { kCompiling, kVerifying, kMeasuring, kDone };
 struct TuneProgress {
   TuneState state = TuneState::kCompiling;
-  int done = 0, total = 0;
+  int done = 0, total = 0;  // candidates; the total grows while the search finds more to ask for
   std::string best_plan;
   double best_us = 0;
   double eta_seconds = 0;
 };
+// Returns false to stop.
+using TuneObserver = std::function<bool(const TuneProgress&)>;
 
 struct TuneResult {
   KernelPlan plan;
   double median_us = 0;
-  int candidates = 0, measured = 0, rejected = 0, from_cache = 0;
+  int candidates =
+      0;  // that the search asked for: measured + rejected + from_cache when it was not stopped
+  int measured = 0, rejected = 0, from_cache = 0;
   double seconds = 0;
+  bool stopped = false;  // by the observer; the plan is the best so far
 };
 
-// `progress` is called from this thread and returns false to stop: what was measured is stored already.
-Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device, Compiler& compiler, Store& store,
-                        const TuneOptions& options, const std::function<bool(const TuneProgress&)>& progress);
+// In this process. `progress` is called from this thread; what was measured before it said stop is
+// stored. "tune-no-plan" when no candidate survived, "tune-stopped" when stopped before the first
+// did.
+Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
+                        Compiler& compiler, Store& store, const TuneOptions& options,
+                        const TuneObserver& progress);
+
+// All legal plans of every family that serves `spec` on the device, the cost model's cheapest
+// first.
+Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
+                                              const DeviceFacts& device);
 
 }  // namespace attune

@@ -66,6 +66,15 @@ class BuildLease {
   bool held_ = false;
 };
 
+BuildKey key_of(const AttentionSpec& spec, const KernelPlan& plan, const GeneratedKernel& generated,
+                const Compiler& compiler) {
+  return {.spec_hash = spec_hash(spec),
+          .plan = to_string(plan),
+          .body_hash = generated.body_hash,
+          .compiler = compiler.identity(),
+          .target = std::string(to_string(plan.target))};
+}
+
 Result<BuiltKernel> compile(BuiltKernel kernel, const GeneratedKernel& generated,
                             Compiler& compiler) {
   ATT_TRY(kernel.code, compiler.compile(generated.source, generated.symbol, kernel.plan.target));
@@ -88,6 +97,12 @@ Result<BuiltKernel> compile_and_store(BuiltKernel kernel, const GeneratedKernel&
 
 }  // namespace
 
+Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
+                           const Compiler& compiler) {
+  ATT_TRY(const GeneratedKernel generated, emit(spec, plan));
+  return key_of(spec, plan, generated, compiler);
+}
+
 Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
                           Store* store) {
   const Clock::time_point start = Clock::now();
@@ -97,11 +112,7 @@ Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Com
                      .from_cache = false,
                      .emit_seconds = seconds_since(start),
                      .symbol = generated.symbol,
-                     .key = {.spec_hash = spec_hash(spec),
-                             .plan = to_string(plan),
-                             .body_hash = generated.body_hash,
-                             .compiler = compiler.identity(),
-                             .target = std::string(to_string(plan.target))}};
+                     .key = key_of(spec, plan, generated, compiler)};
   if (store == nullptr) return compile(std::move(kernel), generated, compiler);
   if (take_from(*store, kernel)) return kernel;
   return compile_and_store(std::move(kernel), generated, compiler, *store);

@@ -30,6 +30,10 @@ struct BuiltKernel {
 Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
                           Store* store);
 
+// The key of the code that build() would make. Emits, compiles nothing.
+Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
+                           const Compiler& compiler);
+
 // A compile takes a second at most; ten times that is a process that does not get on.
 inline constexpr double kBuildWaitSeconds = 10;
 

@@ -1,0 +1,110 @@
+// Candidates that behave as planted, on a clock that only they move.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "generator/support/hash.hpp"
+#include "tuner/search/executor.hpp"
+#include "tuner/search/search.hpp"
+
+namespace attune::tuner_testing {
+
+// What one candidate does. `fails_at`: "compile", "verify", "time" or nowhere.
+struct Behaviour {
+  double time_us = 100;
+  double noise = 0;  // relative, uniform in +-noise
+  std::string fails_at, reason;
+  int registers = 128, shared_bytes = 1000;
+};
+
+class FakeExecutor final : public Executor {
+ public:
+  explicit FakeExecutor(std::function<Behaviour(const KernelPlan&)> behaviour)
+      : behaviour_(std::move(behaviour)) {}
+
+  Result<std::string> build_digest(const KernelPlan& plan) override {
+    return hash128_hex(to_string(plan));
+  }
+
+  Result<CompiledFacts> compile(const KernelPlan& plan) override {
+    const std::lock_guard lock(mutex_);
+    ++compiles[plan];
+    seconds += 0.5;
+    const Behaviour b = behaviour_(plan);
+    if (b.fails_at == "compile") return candidate_error(b.reason, "planted");
+    return CompiledFacts{.build_digest = hash128_hex(to_string(plan)),
+                         .threads = 128,
+                         .registers = b.registers,
+                         .shared_bytes = b.shared_bytes,
+                         .compile_seconds = 0.5};
+  }
+  Status verify(const KernelPlan& plan) override {
+    EXPECT_GT(compiles[plan], 0) << "verified before it was compiled";
+    seconds += 0.01;
+    const Behaviour b = behaviour_(plan);
+    if (b.fails_at == "verify") return candidate_error(b.reason, "planted");
+    verified_.insert(plan);
+    return ok_status();
+  }
+  Result<double> time_us(const KernelPlan& plan) override {
+    EXPECT_TRUE(verified_.contains(plan)) << "timed before it was verified: " << to_string(plan);
+    EXPECT_FALSE(released.contains(plan)) << "timed after it was released";
+    if (machine_fails_after > 0 && --machine_fails_after == 0)
+      return Error{.id = "device-lost", .message = "planted"};
+    const Behaviour b = behaviour_(plan);
+    if (b.fails_at == "time") return candidate_error(b.reason, "planted");
+    order.push_back(plan);
+    const int turn = ++timings[plan];
+    const std::string hash = hash128_hex(to_string(plan) + std::to_string(turn));
+    const double uniform =
+        static_cast<double>(std::stoul(hash.substr(0, 8), nullptr, 16)) / 4294967295.0;
+    const double time = b.time_us * (1 + b.noise * (2 * uniform - 1));
+    seconds += time * 1e-6;
+    return time;
+  }
+  void release(const KernelPlan& plan) override {
+    verified_.erase(plan);
+    released.insert(plan);
+  }
+  std::string conditions() override { return "{}"; }
+
+  Clock clock() {
+    return [this] {
+      const std::lock_guard lock(mutex_);
+      return seconds;
+    };
+  }
+
+  std::map<KernelPlan, int> compiles, timings;
+  std::vector<KernelPlan> order;  // of timings
+  std::set<KernelPlan> released;
+  double seconds = 0;
+  int machine_fails_after = 0;  // timings; 0: never
+
+ private:
+  const std::function<Behaviour(const KernelPlan&)> behaviour_;
+  std::mutex mutex_;
+  std::set<KernelPlan> verified_;
+};
+
+inline KernelPlan sm80_plan(int tile_q, int tile_kv, int stages, int warps,
+                            bool q_in_registers = false, bool frozen_max = true) {
+  return {.pass = Pass::kForward,
+          .target = Target::kSm80,
+          .tile = Sm80Plan{.tile_q = tile_q,
+                           .tile_kv = tile_kv,
+                           .stages = stages,
+                           .warps = warps,
+                           .q_in_registers = q_in_registers,
+                           .frozen_max = frozen_max}};
+}
+
+}  // namespace attune::tuner_testing

@@ -1,0 +1,95 @@
+#include "tuner/search/race.hpp"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/tuner/fake_executor.hpp"
+
+namespace attune {
+namespace {
+
+using namespace tuner_testing;
+
+struct Outcome {
+  std::map<KernelPlan, std::size_t> samples;  // of those that finished
+  std::vector<std::string> failed;
+  bool ok = true;
+};
+
+Outcome run(FakeExecutor& executor, const std::vector<KernelPlan>& plans,
+            int rounds_allowed = 1000) {
+  std::vector<Contestant> field;
+  for (const KernelPlan& plan : plans) {
+    const auto facts = executor.compile(plan);
+    EXPECT_TRUE(executor.verify(plan).ok());
+    field.push_back({.plan = plan, .facts = *facts});
+  }
+  Outcome outcome;
+  const RaceOptions options{
+      .finished = [&](const Contestant& c) { outcome.samples[c.plan] = c.samples_us.size(); },
+      .failed = [&](const Contestant&, const Error& e) { outcome.failed.push_back(e.id); },
+      .go_on = [&] { return --rounds_allowed > 0; }};
+  outcome.ok = race(field, executor, options).ok();
+  return outcome;
+}
+
+const std::vector<KernelPlan> kPlans{sm80_plan(64, 64, 2, 4), sm80_plan(128, 64, 2, 4),
+                                     sm80_plan(128, 32, 2, 4), sm80_plan(128, 64, 3, 4)};
+
+TEST(Race, EverybodyFinishesTheFasterTheLonger) {
+  const std::map<KernelPlan, double> times{
+      {kPlans[0], 100}, {kPlans[1], 104}, {kPlans[2], 120}, {kPlans[3], 200}};
+  FakeExecutor executor(
+      [&](const KernelPlan& plan) { return Behaviour{.time_us = times.at(plan)}; });
+  const Outcome outcome = run(executor, kPlans);
+  EXPECT_EQ(outcome.samples.at(kPlans[0]), 30u);
+  EXPECT_EQ(outcome.samples.at(kPlans[1]), 5u) << "clearly slower after the second cut";
+  EXPECT_EQ(outcome.samples.at(kPlans[3]), 2u) << "hopeless after the first";
+}
+
+TEST(Race, NoiseKeepsTheEqualIn) {
+  FakeExecutor executor(
+      [](const KernelPlan&) { return Behaviour{.time_us = 100, .noise = 0.004}; });
+  const Outcome outcome = run(executor, kPlans);
+  for (const KernelPlan& plan : kPlans) EXPECT_EQ(outcome.samples.at(plan), 30u);
+}
+
+TEST(Race, RoundsAreInterleavedAndStartInTurn) {
+  FakeExecutor executor([](const KernelPlan&) { return Behaviour{}; });
+  run(executor, kPlans);
+  for (std::size_t round = 0; round < 4; ++round) {
+    for (std::size_t i = 0; i < kPlans.size(); ++i) {
+      EXPECT_EQ(executor.order[round * kPlans.size() + i], kPlans[(i + round) % kPlans.size()]);
+    }
+  }
+}
+
+TEST(Race, FailureCostsOnlyTheCandidate) {
+  FakeExecutor executor([](const KernelPlan& plan) {
+    return plan == kPlans[1] ? Behaviour{.fails_at = "time", .reason = "hang"} : Behaviour{};
+  });
+  const Outcome outcome = run(executor, kPlans);
+  EXPECT_TRUE(outcome.ok);
+  EXPECT_THAT(outcome.failed, ::testing::ElementsAre("candidate-hang"));
+  EXPECT_EQ(outcome.samples.size(), 3u);
+}
+
+TEST(Race, MachinesFailureEndsIt) {
+  FakeExecutor executor([](const KernelPlan&) { return Behaviour{}; });
+  executor.machine_fails_after = 6;
+  EXPECT_FALSE(run(executor, kPlans).ok);
+}
+
+TEST(Race, StopsBetweenRounds) {
+  FakeExecutor executor([](const KernelPlan&) { return Behaviour{}; });
+  run(executor, kPlans, 3);
+  EXPECT_EQ(executor.order.size(), 3 * kPlans.size());
+}
+
+TEST(Race, SlowKernelsGetFewerSamples) {
+  EXPECT_EQ(full_sample_count(50), 30);
+  EXPECT_EQ(full_sample_count(100e3), 10);
+  EXPECT_EQ(full_sample_count(5e6), 5);
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,222 @@
+#include "tuner/search/search.hpp"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/cache/fixtures.hpp"
+#include "tests/unit/tuner/fake_executor.hpp"
+
+namespace attune {
+namespace {
+
+using namespace tuner_testing;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// All of a space of 4 x 4 x 3 x 2 x 2 x 2, in an order that knows nothing of the times.
+std::vector<KernelPlan> whole_space() {
+  std::vector<KernelPlan> plans;
+  for (int tile_q : {32, 64, 128, 256}) {
+    for (int tile_kv : {32, 64, 96, 128}) {
+      for (int stages : {1, 2, 3}) {
+        for (int warps : {4, 8}) {
+          for (bool q_in_registers : {false, true}) {
+            for (bool frozen : {false, true})
+              plans.push_back(sm80_plan(tile_q, tile_kv, stages, warps, q_in_registers, frozen));
+          }
+        }
+      }
+    }
+  }
+  return plans;
+}
+
+// Best at q128 k96 s3 w8, q in registers; smooth towards it, as real spaces roughly are.
+double smooth_time(const KernelPlan& plan) {
+  const auto& p = std::get<Sm80Plan>(plan.tile);
+  const auto off = [](double value, double best) { return std::abs(std::log2(value / best)); };
+  return 100 * (1 + 0.3 * off(p.tile_q, 128) + 0.2 * off(p.tile_kv, 96) + 0.1 * (3 - p.stages) +
+                0.15 * off(p.warps, 8) + 0.04 * !p.q_in_registers + 0.05 * !p.frozen_max);
+}
+const KernelPlan kBest = sm80_plan(128, 96, 3, 8, true, true);
+
+struct Bench {
+  explicit Bench(std::function<Behaviour(const KernelPlan&)> behaviour)
+      : executor(std::move(behaviour)), store(std::move(*open_store(directory.file()))) {}
+
+  Result<TuneResult> run(
+      TuneOptions options = {}, const TuneObserver& observer = [](const auto&) { return true; }) {
+    options.compile_threads = 1;
+    const SearchProblem problem{.key = cache_testing::measurement_key(), .plans = plans};
+    return search(problem, executor, *store, options, executor.clock(), observer);
+  }
+  // The same store, another process.
+  void restart(std::function<Behaviour(const KernelPlan&)> behaviour) {
+    std::destroy_at(&executor);
+    std::construct_at(&executor, std::move(behaviour));
+  }
+
+  cache_testing::TemporaryDirectory directory;
+  FakeExecutor executor;
+  std::unique_ptr<Store> store;
+  std::vector<KernelPlan> plans = whole_space();
+};
+
+Behaviour smooth(const KernelPlan& plan) { return {.time_us = smooth_time(plan), .noise = 0.003}; }
+
+TEST(Search, FindsTheBestOfASmoothSpaceWithFewCandidates) {
+  Bench bench(smooth);
+  const auto result = bench.run();
+  ASSERT_TRUE(result.ok());
+  EXPECT_LE(smooth_time(result->plan), 1.02 * smooth_time(kBest)) << to_string(result->plan);
+  EXPECT_LT(result->candidates, static_cast<int>(bench.plans.size()) / 2);
+  EXPECT_EQ(result->candidates, result->measured);
+  EXPECT_FALSE(result->stopped);
+}
+
+TEST(Search, ExhaustiveAsksForAll) {
+  Bench bench(smooth);
+  const auto result = bench.run({.exhaustive = true});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->plan, kBest);
+  EXPECT_EQ(result->candidates, static_cast<int>(bench.plans.size()));
+}
+
+TEST(Search, HonoursTheMostCandidates) {
+  Bench bench(smooth);
+  EXPECT_EQ(bench.run({.max_candidates = 7})->candidates, 7);
+}
+
+TEST(Search, SecondRunFindsEverythingDone) {
+  Bench bench(smooth);
+  const auto first = bench.run();
+  bench.restart(smooth);
+  const auto second = bench.run();
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->plan, first->plan);
+  EXPECT_EQ(second->from_cache, second->candidates);
+  EXPECT_THAT(bench.executor.compiles, IsEmpty());
+}
+
+TEST(Search, ForceMeasuresAgain) {
+  Bench bench(smooth);
+  ASSERT_TRUE(bench.run({.max_candidates = 5}).ok());
+  bench.restart(smooth);
+  EXPECT_EQ(bench.run({.max_candidates = 5, .force = true})->measured, 5);
+}
+
+TEST(Search, StoppedAnywhereItGoesOnWithNothingLostOrRepeated) {
+  for (int stop_after = 1; stop_after < 400; stop_after += 37) {
+    Bench bench(smooth);
+    int reports = 0;
+    (void)bench.run({}, [&](const TuneProgress&) { return ++reports < stop_after; });
+    const auto before = bench.store->measurements(cache_testing::measurement_key()).value();
+    bench.restart(smooth);
+    const auto resumed = bench.run();
+    ASSERT_TRUE(resumed.ok());
+    EXPECT_LE(smooth_time(resumed->plan), 1.02 * smooth_time(kBest));
+    std::set<std::string> measured_before;
+    for (const Measurement& m : before) measured_before.insert(m.plan);
+    int again = 0;
+    for (const auto& [plan, times] : bench.executor.timings)
+      again += measured_before.contains(to_string(plan));
+    EXPECT_LE(again, 4) << "only finalists run twice";
+  }
+}
+
+TEST(Search, CulpritsAreKeptWithTheirReasonAndNeverTriedAgain) {
+  const auto planted = [](const KernelPlan& plan) {
+    Behaviour behaviour = smooth(plan);
+    const auto& p = std::get<Sm80Plan>(plan.tile);
+    if (p.stages == 1) behaviour.fails_at = "compile", behaviour.reason = "compile";
+    if (p.stages == 2 && p.warps == 4)
+      behaviour.fails_at = "verify", behaviour.reason = "miscompute";
+    if (p.stages == 2 && p.warps == 8) behaviour.fails_at = "time", behaviour.reason = "hang";
+    if (p.tile_q == 256) behaviour.fails_at = "verify", behaviour.reason = "fault";
+    return behaviour;
+  };
+  Bench bench(planted);
+  const auto result = bench.run({.exhaustive = true});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->plan, kBest);
+  EXPECT_EQ(result->measured, 96);
+  EXPECT_EQ(result->rejected, 288);
+  std::map<std::string, int> reasons;
+  const std::vector<Rejection> rejections =
+      bench.store->rejections(cache_testing::measurement_key()).value();
+  for (const Rejection& r : rejections) ++reasons[r.reason];
+  EXPECT_EQ(reasons["fault"], 96);
+  EXPECT_EQ(reasons["compile"], 96);
+  EXPECT_EQ(reasons["miscompute"], 48);
+  EXPECT_EQ(reasons["hang"], 48);
+
+  bench.restart(planted);
+  EXPECT_EQ(bench.run({.force = true, .exhaustive = true})->rejected, 288);
+  for (const auto& [plan, count] : bench.executor.compiles)
+    EXPECT_TRUE(planted(plan).fails_at.empty());
+}
+
+TEST(Search, WithinNoiseTheSmallerWins) {
+  const KernelPlan small = sm80_plan(64, 64, 2, 4);
+  const KernelPlan large = sm80_plan(128, 64, 2, 4);
+  Bench bench([&](const KernelPlan& plan) {
+    return Behaviour{.time_us = plan == small ? 100.4 : 100,
+                     .noise = 0.001,
+                     .shared_bytes = plan == small ? 500 : 900};
+  });
+  bench.plans = {large, small};
+  EXPECT_EQ(bench.run()->plan, small);
+}
+
+TEST(Search, MachinesFailureIsItsErrorAndKeepsWhatWasMeasured) {
+  Bench bench(smooth);
+  bench.executor.machine_fails_after = 200;
+  const auto result = bench.run();
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().id, "device-lost");
+  EXPECT_THAT(bench.store->measurements(cache_testing::measurement_key()).value(),
+              ::testing::Not(IsEmpty()));
+}
+
+TEST(Search, NoPlanThatWorksIsAnError) {
+  Bench bench(
+      [](const KernelPlan&) { return Behaviour{.fails_at = "compile", .reason = "compile"}; });
+  bench.plans.resize(3);
+  EXPECT_EQ(bench.run().error().id, "tune-no-plan");
+  EXPECT_EQ(bench.run({}, [](const auto&) { return false; }).error().id, "tune-stopped");
+}
+
+TEST(Search, ProgressEndsDoneAndItsBestNeverGetsSlower) {
+  Bench bench([](const KernelPlan& plan) { return Behaviour{.time_us = smooth_time(plan)}; });
+  double best = INFINITY;
+  TuneProgress last;
+  bool eta_seen = false;
+  ASSERT_TRUE(bench
+                  .run({},
+                       [&](const TuneProgress& p) {
+                         EXPECT_LE(p.done, p.total);
+                         if (p.best_us > 0) {
+                           EXPECT_LE(p.best_us, best * 1.01);
+                           best = p.best_us;
+                         }
+                         eta_seen = eta_seen || p.eta_seconds > 0;
+                         last = p;
+                         return true;
+                       })
+                  .ok());
+  EXPECT_EQ(last.state, TuneState::kDone);
+  EXPECT_EQ(last.done, last.total);
+  EXPECT_EQ(last.eta_seconds, 0);
+  EXPECT_TRUE(eta_seen);
+}
+
+TEST(PlanDistance, CountsPartsThatDiffer) {
+  EXPECT_EQ(plan_distance(kBest, kBest), 0);
+  EXPECT_EQ(plan_distance(kBest, sm80_plan(64, 96, 3, 8, true, true)), 1);
+  EXPECT_EQ(plan_distance(kBest, sm80_plan(128, 96, 3, 8, false, true)), 1) << "a flag is one part";
+  EXPECT_EQ(plan_distance(kBest, sm80_plan(64, 96, 2, 8, false, true)), 3);
+  const KernelPlan other{.target = Target::kCpu, .tile = CpuPlan{}};
+  EXPECT_EQ(plan_distance(kBest, other), INT_MAX);
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,250 @@
+#include "tuner/measure/device_problem.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/support/problem_layout.hpp"
+#include "tuner/measure/element_bits.hpp"
+#include "tuner/search/executor.hpp"
+
+namespace attune {
+namespace {
+
+constexpr std::size_t kCanaryBytes = 256;
+constexpr std::uint8_t kPoison = 0xff;  // NaN in every dtype
+// Repeated over q, k and v for timing: larger than what stays in a cache close to a processor.
+constexpr std::size_t kPatternValues = 1 << 20;
+
+std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+std::int64_t q_values(const AttentionSpec& spec, const ProblemShape& s) {
+  return s.batch * s.heads * s.q_len * spec.head_dim_qk;
+}
+std::int64_t o_values(const AttentionSpec& spec, const ProblemShape& s) {
+  return s.batch * s.heads * s.q_len * spec.head_dim_v;
+}
+
+// From [b, h, seq, dim] into the order of `strides`.
+std::vector<double> arrange(std::span<const double> values, const att::Strides& strides,
+                            std::int64_t batch, std::int64_t heads, std::int64_t seq,
+                            std::int64_t dim) {
+  std::vector<double> arranged(values.size());
+  const double* from = values.data();
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t i = 0; i < seq; ++i, from += dim) {
+        std::copy_n(from, dim,
+                    &arranged[size(b * strides.batch + h * strides.head + i * strides.seq)]);
+      }
+    }
+  }
+  return arranged;
+}
+
+std::vector<std::byte> tensor_bytes(const expr::TensorDecl& declaration,
+                                    std::span<const double> values) {
+  const auto width = size(tensor_element_bytes(declaration.type));
+  std::vector<std::byte> bytes(values.size() * width);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::byte* to = &bytes[i * width];
+    switch (declaration.type) {
+      case expr::TensorType::kFloat32: {
+        const auto value = static_cast<float>(values[i]);
+        std::memcpy(to, &value, width);
+        break;
+      }
+      case expr::TensorType::kInt32: {
+        const auto value = static_cast<std::int32_t>(values[i]);
+        std::memcpy(to, &value, width);
+        break;
+      }
+      case expr::TensorType::kBool:
+        *to = std::byte{values[i] != 0};
+        break;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<DeviceBuffer> DeviceBuffer::make(Device& device, std::size_t bytes) {
+  DeviceBuffer buffer;
+  ATT_TRY(buffer.data_, device.allocate(std::max<std::size_t>(bytes, 1)));
+  buffer.device_ = &device;
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
+                                                             const AttentionSpec& spec,
+                                                             const HostProblem& problem) {
+  const ProblemShape& s = problem.shape;
+  std::unique_ptr<DeviceProblem> made(new DeviceProblem(device, spec, s));
+  made->set_params(problem);
+  const att::ForwardParams& p = made->params_;
+  const auto q = arrange(problem.q, p.q_stride, s.batch, s.heads, s.q_len, spec.head_dim_qk);
+  const auto k = arrange(problem.k, p.k_stride, s.batch, s.kv_heads, s.kv_len, spec.head_dim_qk);
+  const auto v = arrange(problem.v, p.v_stride, s.batch, s.kv_heads, s.kv_len, spec.head_dim_v);
+  ATT_CHECK(made->add_input(&made->params_.q, encode(spec.dtype, q)));
+  ATT_CHECK(made->add_input(&made->params_.k, encode(spec.dtype, k)));
+  ATT_CHECK(made->add_input(&made->params_.v, encode(spec.dtype, v)));
+  ATT_CHECK(made->add_tensors(problem));
+  ATT_CHECK(made->make_outputs());
+  return made;
+}
+
+Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
+                                                                 const AttentionSpec& spec,
+                                                                 const ProblemShape& shape,
+                                                                 std::uint64_t seed) {
+  // Tensors and scalars do not depend on the head dims; q, k and v are not drawn at full size.
+  AttentionSpec narrow = spec;
+  narrow.head_dim_qk = narrow.head_dim_v = 1;
+  const HostProblem drawn = random_problem(narrow, shape, seed);
+  AttentionSpec patterned = spec;
+  patterned.environment.tensors.clear();
+  patterned.environment.scalars.clear();
+  patterned.head_dim_qk = patterned.head_dim_v = 1;
+  const ProblemShape pattern_shape{.q_len = static_cast<std::int64_t>(kPatternValues)};
+  const auto pattern = encode(spec.dtype, random_problem(patterned, pattern_shape, seed).q);
+
+  std::unique_ptr<DeviceProblem> made(new DeviceProblem(device, spec, shape));
+  made->set_params(drawn);
+  if (spec.softmax_scale.at_launch) {
+    made->params_.softmax_scale = static_cast<float>(1 / std::sqrt(spec.head_dim_qk));
+  }
+  const auto bytes = [&](std::int64_t values) {
+    return size(values) * size(element_bytes(spec.dtype));
+  };
+  const std::int64_t keys = shape.batch * shape.kv_heads * shape.kv_len;
+  ATT_CHECK(made->add_pattern(&made->params_.q, bytes(q_values(spec, shape)), pattern));
+  ATT_CHECK(made->add_pattern(&made->params_.k, bytes(keys * spec.head_dim_qk), pattern));
+  ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v), pattern));
+  ATT_CHECK(made->add_tensors(drawn));
+  ATT_CHECK(made->make_outputs());
+  return made;
+}
+
+void DeviceProblem::set_params(const HostProblem& problem) {
+  const ProblemShape& s = shape_;
+  att::ForwardParams& p = params_;
+  p.batch = static_cast<int>(s.batch);
+  p.heads = static_cast<int>(s.heads);
+  p.kv_heads = static_cast<int>(s.kv_heads);
+  p.q_len = static_cast<int>(s.q_len);
+  p.kv_len = static_cast<int>(s.kv_len);
+  p.q_stride = contiguous_strides(spec_.layout, s.q_len, s.heads, spec_.head_dim_qk);
+  p.k_stride = contiguous_strides(spec_.layout, s.kv_len, s.kv_heads, spec_.head_dim_qk);
+  p.v_stride = contiguous_strides(spec_.layout, s.kv_len, s.kv_heads, spec_.head_dim_v);
+  p.o_stride = contiguous_strides(spec_.layout, s.q_len, s.heads, spec_.head_dim_v);
+  p.softmax_scale = static_cast<float>(spec_.softmax_scale.at_launch ? problem.softmax_scale
+                                                                     : spec_.softmax_scale.value);
+  p.dropout_drop_below =
+      dropout_drop_below(spec_.dropout.at_launch ? problem.dropout : spec_.dropout.value);
+  p.dropout_keep_scale = 256.0f / static_cast<float>(256 - p.dropout_drop_below);
+  p.dropout_seed = problem.dropout_seed;
+  p.dropout_offset = problem.dropout_offset;
+  for (std::size_t i = 0; i < spec_.environment.scalars.size(); ++i) {
+    if (spec_.environment.scalars[i].type == expr::Type::kFloat32) {
+      p.scalars[i].as_float = static_cast<float>(problem.scalars[i]);
+    } else {
+      p.scalars[i].as_int = static_cast<int>(problem.scalars[i]);
+    }
+  }
+}
+
+Status DeviceProblem::add_input(const void** pointer, std::span<const std::byte> bytes) {
+  ATT_TRY(DeviceBuffer buffer, DeviceBuffer::make(device_, bytes.size()));
+  ATT_CHECK(device_.copy_to_device(buffer.data(), bytes.data(), bytes.size()));
+  *pointer = buffer.data();
+  inputs_.push_back(std::move(buffer));
+  return ok_status();
+}
+
+Status DeviceProblem::add_pattern(const void** pointer, std::size_t bytes,
+                                  std::span<const std::byte> pattern) {
+  ATT_TRY(DeviceBuffer buffer, DeviceBuffer::make(device_, bytes));
+  for (std::size_t at = 0; at < bytes; at += pattern.size()) {
+    ATT_CHECK(device_.copy_to_device(static_cast<std::byte*>(buffer.data()) + at, pattern.data(),
+                                     std::min(pattern.size(), bytes - at)));
+  }
+  *pointer = buffer.data();
+  inputs_.push_back(std::move(buffer));
+  return ok_status();
+}
+
+Status DeviceProblem::add_tensors(const HostProblem& problem) {
+  for (std::size_t i = 0; i < spec_.environment.tensors.size(); ++i) {
+    const expr::TensorValues& values = problem.tensors[i];
+    att::TensorArg& tensor = params_.tensors[i];
+    ATT_CHECK(add_input(&tensor.data, tensor_bytes(spec_.environment.tensors[i], values.values)));
+    std::ranges::fill(tensor.size, 1);
+    for (std::size_t d = 0; d < values.sizes.size(); ++d)
+      tensor.size[d] = static_cast<int>(values.sizes[d]);
+  }
+  return ok_status();
+}
+
+Status DeviceProblem::make_outputs() {
+  const std::size_t o_bytes = size(o_values(spec_, shape_)) * size(element_bytes(spec_.dtype));
+  const std::size_t lse_bytes = size(shape_.batch * shape_.heads * shape_.q_len) * sizeof(float);
+  ATT_TRY(o_, DeviceBuffer::make(device_, o_bytes + kCanaryBytes));
+  ATT_TRY(lse_, DeviceBuffer::make(device_, lse_bytes + kCanaryBytes));
+  params_.o = o_.data();
+  params_.lse = static_cast<float*>(lse_.data());
+  return poison();
+}
+
+Status DeviceProblem::poison() {
+  ATT_CHECK(device_.fill(o_.data(), kPoison, o_.bytes()));
+  return device_.fill(lse_.data(), kPoison, lse_.bytes());
+}
+
+Status DeviceProblem::prepare(const LoadedKernel& kernel) {
+  const std::size_t needed = kernel.workspace_bytes(shape_);
+  if (needed > workspace_.bytes()) {
+    workspace_ = DeviceBuffer();
+    ATT_TRY(workspace_, DeviceBuffer::make(device_, needed));
+  }
+  return ok_status();
+}
+
+Status DeviceProblem::launch(const LoadedKernel& kernel, StreamHandle stream) {
+  ATT_CHECK(prepare(kernel));
+  return kernel.launch(params_, kernel.workspace_bytes(shape_) == 0 ? nullptr : workspace_.data(),
+                       stream);
+}
+
+Result<HostOutput> DeviceProblem::download(const std::vector<Row>& rows) {
+  ATT_CHECK(device_.synchronize());
+  for (const DeviceBuffer* buffer : {&o_, &lse_}) {
+    std::array<std::uint8_t, kCanaryBytes> canary{};
+    ATT_CHECK(device_.copy_to_host(
+        canary.data(), static_cast<std::byte*>(buffer->data()) + buffer->bytes() - kCanaryBytes,
+        kCanaryBytes));
+    if (std::ranges::any_of(canary, [](std::uint8_t byte) { return byte != kPoison; })) {
+      return candidate_error("miscompute", buffer == &o_ ? "writes behind o" : "writes behind lse");
+    }
+  }
+  const std::size_t width = size(element_bytes(spec_.dtype));
+  std::vector<std::byte> o(o_.bytes() - kCanaryBytes);
+  std::vector<float> lse((lse_.bytes() - kCanaryBytes) / sizeof(float));
+  ATT_CHECK(device_.copy_to_host(o.data(), o_.data(), o.size()));
+  ATT_CHECK(device_.copy_to_host(lse.data(), lse_.data(), lse.size() * sizeof(float)));
+  HostOutput output;
+  for (const Row& row : rows) {
+    const att::Strides& stride = params_.o_stride;
+    const auto at =
+        size(row.b * stride.batch + row.h * stride.head + row.q_idx * stride.seq) * width;
+    const auto values = decode(
+        spec_.dtype, std::span<const std::byte>(o).subspan(at, size(spec_.head_dim_v) * width));
+    output.o.insert(output.o.end(), values.begin(), values.end());
+    output.lse.push_back(lse[size((row.b * shape_.heads + row.h) * shape_.q_len + row.q_idx)]);
+  }
+  return output;
+}
+
+}  // namespace attune

@@ -1,0 +1,175 @@
+#include "tuner/measure/local_executor.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace attune {
+namespace {
+
+// Rows that the oracle computes: enough to meet every kind of tile, few enough to cost less than
+// the compile.
+constexpr int kCheckedRows = 96;
+constexpr std::int64_t kCheckedHeads = 2;  // of keys
+constexpr std::int64_t kCheckedBatch = 2;
+// Neither a multiple of any tile nor of each other; one tile and a bit, and three tiles and a bit.
+constexpr std::int64_t kRaggedQueries = 193, kRaggedKeys = 331;
+
+Error device_lost() {
+  return {.kind = ErrorKind::kFailed,
+          .id = "device-lost",
+          .message = "a kernel faulted and took the device's context along",
+          .hint = "run the same command again: the culprit is remembered and left out"};
+}
+
+}  // namespace
+
+struct LocalExecutor::Check {
+  HostProblem problem;
+  std::vector<Row> rows;
+  HostOutput oracle, plain;
+  std::unique_ptr<DeviceProblem> device;
+};
+
+std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
+  const std::int64_t group = shape.heads / shape.kv_heads;
+  ProblemShape reduced = shape;
+  reduced.batch = std::min(shape.batch, kCheckedBatch);
+  reduced.kv_heads = std::min(shape.kv_heads, kCheckedHeads);
+  reduced.heads = reduced.kv_heads * group;
+  ProblemShape ragged = reduced;
+  const bool square = shape.q_len == shape.kv_len;
+  ragged.q_len = std::min(shape.q_len, square ? kRaggedKeys : kRaggedQueries);
+  ragged.kv_len = std::min(shape.kv_len, kRaggedKeys);
+  if (ragged == reduced) return {reduced};
+  return {reduced, ragged};
+}
+
+LocalExecutor::LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
+                             Compiler& compiler, Store& store, std::uint64_t seed)
+    : spec_(spec),
+      shape_(shape),
+      device_(device),
+      compiler_(compiler),
+      store_(store),
+      seed_(seed) {}
+
+LocalExecutor::~LocalExecutor() = default;
+
+Result<std::string> LocalExecutor::build_digest(const KernelPlan& plan) {
+  auto key = build_key(spec_, plan, compiler_);
+  if (!key.ok()) return candidate_error("compile", key.error().message, key.error().detail);
+  return key->digest();
+}
+
+Result<CompiledFacts> LocalExecutor::compile(const KernelPlan& plan) {
+  auto built = build(spec_, plan, compiler_, &store_);
+  if (!built.ok()) {
+    if (built.error().kind == ErrorKind::kUnavailable) return built.error();
+    return candidate_error("compile", built.error().message, built.error().detail);
+  }
+  const LaunchRecipe recipe = launch_recipe(spec_, plan);
+  CompiledFacts facts{.build_digest = built->key.digest(),
+                      .threads = recipe.threads,
+                      .registers = built->code.registers,
+                      .shared_bytes = recipe.shared_memory_bytes + built->code.static_shared_bytes,
+                      .compile_seconds = built->from_cache ? 0 : built->code.compile_seconds};
+  const std::lock_guard lock(mutex_);
+  images_[plan] = std::move(built->code.image);
+  return facts;
+}
+
+Status LocalExecutor::make_checks() {
+  if (!checks_.empty()) return ok_status();
+  std::vector<std::unique_ptr<Check>> checks;
+  std::uint64_t seed = seed_;
+  for (const ProblemShape& shape : verification_shapes(shape_)) {
+    auto check = std::make_unique<Check>();
+    check->problem = random_problem(spec_, shape, seed);
+    check->rows = sample_rows(shape, kCheckedRows, seed);
+    check->oracle = oracle_forward(spec_, check->problem, check->rows);
+    check->plain = plain_forward(spec_, check->problem, check->rows);
+    ATT_TRY(check->device, DeviceProblem::upload(device_, spec_, check->problem));
+    checks.push_back(std::move(check));
+    ++seed;
+  }
+  checks_ = std::move(checks);
+  return ok_status();
+}
+
+Result<const LoadedKernel*> LocalExecutor::loaded(const KernelPlan& plan) {
+  if (lost_) return device_lost();
+  auto at = kernels_.find(plan);
+  if (at == kernels_.end()) {
+    std::vector<std::uint8_t> image;
+    {
+      const std::lock_guard lock(mutex_);
+      image = std::move(images_[plan]);
+      images_.erase(plan);
+    }
+    if (image.empty()) {
+      auto built = build(spec_, plan, compiler_, &store_);
+      if (!built.ok())
+        return candidate_error("compile", built.error().message, built.error().detail);
+      image = std::move(built->code.image);
+    }
+    auto kernel = device_.load(spec_, plan, image);
+    if (!kernel.ok())
+      return candidate_error("launch", kernel.error().message, kernel.error().detail);
+    at = kernels_.emplace(plan, std::move(*kernel)).first;
+  }
+  return at->second.get();
+}
+
+Status LocalExecutor::judged(Status status, const char* reason) {
+  if (status.ok() || !rejection_reason(status.error()).empty()) return status;
+  // A context that a kernel broke answers everything with an error from then on.
+  std::uint8_t byte = 0;
+  lost_ = !device_.synchronize().ok() ||
+          !device_
+               .copy_to_host(&byte,
+                             timed_ ? timed_->params().q : checks_.front()->device->params().q, 1)
+               .ok();
+  return candidate_error(lost_ ? "fault" : reason, status.error().message, status.error().detail);
+}
+
+Status LocalExecutor::verify(const KernelPlan& plan) {
+  ATT_TRY(const LoadedKernel* kernel, loaded(plan));
+  ATT_CHECK(make_checks());
+  for (const auto& check : checks_) {
+    ATT_CHECK(check->device->poison());
+    ATT_CHECK(judged(check->device->launch(*kernel, nullptr), "launch"));
+    ATT_CHECK(judged(device_.synchronize(), "fault"));
+    ATT_TRY(const HostOutput out, check->device->download(check->rows));
+    const std::string wrong = compare(spec_.dtype, out, check->oracle, check->plain);
+    if (!wrong.empty())
+      return candidate_error("miscompute", wrong, "at " + to_string(check->problem.shape));
+  }
+  return ok_status();
+}
+
+Result<double> LocalExecutor::time_us(const KernelPlan& plan) {
+  ATT_TRY(const LoadedKernel* kernel, loaded(plan));
+  if (!timed_) {
+    ATT_TRY(timed_, DeviceProblem::for_timing(device_, spec_, shape_, seed_));
+    // Writing twice the L2 leaves nothing of the inputs in it.
+    ATT_TRY(flush_,
+            DeviceBuffer::make(device_, 2 * static_cast<std::size_t>(device_.facts().l2_bytes)));
+  }
+  ATT_CHECK(judged(timed_->prepare(*kernel), "launch"));
+  if (flush_.bytes() > 0) ATT_CHECK(device_.fill(flush_.data(), 0, flush_.bytes()));
+  const Result<double> time =
+      device_.time_us([&](StreamHandle stream) { return timed_->launch(*kernel, stream); });
+  if (!time.ok()) {
+    ATT_CHECK(judged(Status(time.error()), "launch"));
+  }
+  return time;
+}
+
+void LocalExecutor::release(const KernelPlan& plan) {
+  kernels_.erase(plan);
+  const std::lock_guard lock(mutex_);
+  images_.erase(plan);
+}
+
+}  // namespace attune

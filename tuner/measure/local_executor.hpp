@@ -1,0 +1,60 @@
+// Candidates of one problem in this process, on one device.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/engine/engine.hpp"
+#include "tuner/measure/device_problem.hpp"
+#include "tuner/search/executor.hpp"
+
+namespace attune {
+
+// Problems a candidate must solve before it is timed: the shape itself with few heads and batches,
+// so that the oracle can afford it, and a ragged one, because tuned kernels serve other lengths
+// too.
+std::vector<ProblemShape> verification_shapes(const ProblemShape& shape);
+
+// A candidate that faults takes the device's context along: it is condemned, and every later call
+// fails with "device-lost".
+class LocalExecutor final : public Executor {
+ public:
+  // Everything must outlive it. `seed` draws the inputs; another one each time finds more.
+  LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
+                Compiler& compiler, Store& store, std::uint64_t seed);
+  ~LocalExecutor() override;
+
+  Result<std::string> build_digest(const KernelPlan& plan) override;
+  Result<CompiledFacts> compile(const KernelPlan& plan) override;
+  Status verify(const KernelPlan& plan) override;
+  Result<double> time_us(const KernelPlan& plan) override;
+  void release(const KernelPlan& plan) override;
+  std::string conditions() override { return device_.conditions(); }
+
+ private:
+  struct Check;  // a verification problem with what the oracle says to it
+
+  Status make_checks();
+  Result<const LoadedKernel*> loaded(const KernelPlan& plan);
+  // OK, or the status as the candidate's error, having looked whether the device survived.
+  Status judged(Status status, const char* reason);
+
+  const AttentionSpec& spec_;
+  const ProblemShape shape_;
+  Device& device_;
+  Compiler& compiler_;
+  Store& store_;
+  const std::uint64_t seed_;
+  std::mutex mutex_;  // guards images_
+  std::map<KernelPlan, std::vector<std::uint8_t>> images_;
+  std::map<KernelPlan, std::unique_ptr<LoadedKernel>> kernels_;
+  std::vector<std::unique_ptr<Check>> checks_;
+  std::unique_ptr<DeviceProblem> timed_;
+  DeviceBuffer flush_;
+  bool lost_ = false;
+};
+
+}  // namespace attune

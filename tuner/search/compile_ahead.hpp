@@ -1,0 +1,42 @@
+// Compiles candidates on threads of its own while the device measures others.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "tuner/search/executor.hpp"
+
+namespace attune {
+
+class CompileAhead {
+ public:
+  CompileAhead(Executor& executor, int threads);
+  // Waits for the compiles that are running; those still queued are dropped.
+  ~CompileAhead();
+  CompileAhead(const CompileAhead&) = delete;
+  CompileAhead& operator=(const CompileAhead&) = delete;
+
+  // Queues what was not asked for before; in order.
+  void submit(std::span<const KernelPlan> plans);
+  // The next finished one of `plans`, which must all have been submitted and not taken yet; blocks.
+  std::pair<KernelPlan, Result<CompiledFacts>> take_any(std::span<const KernelPlan> plans);
+
+ private:
+  void work();
+
+  Executor& executor_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::deque<KernelPlan> queue_;
+  std::map<KernelPlan, std::optional<Result<CompiledFacts>>> results_;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace attune

@@ -1,0 +1,41 @@
+// What the search needs done with a candidate, wherever that happens: in this process
+// (local_executor) or in workers that may die (isolated_executor).
+#pragma once
+
+#include <string>
+
+#include "generator/plan/plan.hpp"
+
+namespace attune {
+
+struct CompiledFacts {
+  std::string build_digest;
+  int threads = 0, registers = 0, shared_bytes = 0;
+  double compile_seconds = 0;
+};
+
+// An error whose id is "candidate-<reason>" condemns the candidate, with that reason of
+// cache/store.hpp's Rejection. Any other error is the machine's and ends the search.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // Of the code that `plan` would be built into, without compiling it.
+  virtual Result<std::string> build_digest(const KernelPlan& plan) = 0;
+  // Called from several threads at once; the other members from one.
+  virtual Result<CompiledFacts> compile(const KernelPlan& plan) = 0;
+  // Compares the kernel's results with the oracle's. After compile().
+  virtual Status verify(const KernelPlan& plan) = 0;
+  // One launch from cold L2, microseconds. After verify().
+  virtual Result<double> time_us(const KernelPlan& plan) = 0;
+  // The candidate is out of the race; what it holds may go.
+  virtual void release(const KernelPlan& plan) = 0;
+  // JSON of clocks, temperature, power and throttle reasons now.
+  virtual std::string conditions() = 0;
+};
+
+// "miscompute" of "candidate-miscompute"; empty when the error is not the candidate's.
+std::string rejection_reason(const Error& error);
+Error candidate_error(const std::string& reason, const std::string& message,
+                      const std::string& detail = {});
+
+}  // namespace attune

@@ -1,0 +1,37 @@
+// Successive halving (Jamieson, Talwalkar 2016) on launch times: everybody runs a few interleaved
+// rounds, who is clearly slower leaves, the rest run more.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tuner/measure/statistics.hpp"
+#include "tuner/search/executor.hpp"
+
+namespace attune {
+
+struct Contestant {
+  KernelPlan plan;
+  CompiledFacts facts;
+  bool is_new = true;  // false: an incumbent that runs along to compare with; it never leaves
+  std::vector<double> samples_us;
+};
+
+struct RaceOptions {
+  double noise_fraction = 0.01;
+  // Called for every contestant that leaves or finishes, as it does, with at least one sample.
+  std::function<void(const Contestant&)> finished;
+  // Called for one that failed; `error` is the candidate's.
+  std::function<void(const Contestant&, const Error& error)> failed;
+  // Called after every round; false stops the race. Contestants still in it are not finished.
+  std::function<bool()> go_on;
+};
+
+// Fails only with an error that is not a candidate's.
+Status race(std::vector<Contestant> contestants, Executor& executor, const RaceOptions& options);
+
+// Samples that the last ones standing get: enough for a stable median, within about a second a
+// candidate.
+int full_sample_count(double median_us);
+
+}  // namespace attune

@@ -1,0 +1,404 @@
+#include "tuner/search/search.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "tuner/search/compile_ahead.hpp"
+#include "tuner/search/race.hpp"
+
+namespace attune {
+namespace {
+
+// First guesses asked for, and at least so many of every family: a model is most often wrong
+// between families.
+constexpr std::size_t kSeeds = 12;
+constexpr std::size_t kSeedsPerFamily = 4;
+// The search goes on around so many of the best, in waves of at most so many candidates.
+constexpr std::size_t kParents = 3;
+constexpr std::size_t kWave = 16;
+// The best so many are raced once more against each other at the end: they were measured at
+// different times.
+constexpr std::size_t kFinalists = 4;
+// ... as are within this factor of the best: more than medians of one candidate differ between
+// times.
+constexpr double kFinalWithin = 1.05;
+
+struct Known {
+  KernelPlan plan;
+  std::string text;  // of the plan
+  CompiledFacts facts;
+  double median_us = 0;
+  int measurements = 0;
+};
+
+class Search {
+ public:
+  Search(const SearchProblem& problem, Executor& executor, Store& store, const TuneOptions& options,
+         const Clock& clock, const TuneObserver& observer)
+      : problem_(problem),
+        executor_(executor),
+        store_(store),
+        options_(options),
+        clock_(clock),
+        observer_(observer),
+        began_(clock()),
+        threads_(options.compile_threads > 0
+                     ? options.compile_threads
+                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
+        compiler_(executor, threads_) {}
+
+  Result<TuneResult> run() {
+    ATT_CHECK(read_store());
+    std::vector<KernelPlan> wave = options_.exhaustive ? problem_.plans : seeds();
+    while (!wave.empty() && budget() > 0 && !result_.stopped) {
+      ATT_CHECK(run_wave(wave));
+      wave = result_.stopped || options_.exhaustive ? std::vector<KernelPlan>() : next_wave();
+    }
+    if (!result_.stopped) ATT_CHECK(run_final());
+    return finish();
+  }
+
+ private:
+  // What earlier runs left, by build.
+  Status read_store() {
+    if (auto rejections = store_.rejections(problem_.key); rejections.ok()) {
+      for (const Rejection& r : *rejections) rejected_.insert(r.build_digest);
+    }
+    auto measurements = store_.measurements(problem_.key);
+    if (options_.force || !measurements.ok()) return ok_status();
+    for (const Measurement& m : *measurements) {
+      // The first one ranks the candidate: so a repeated search asks for the same candidates.
+      auto [at, is_new] = stored_.try_emplace(m.build_digest, m, 0);
+      ++at->second.second;
+    }
+    return ok_status();
+  }
+
+  std::size_t budget() const {
+    const auto most = static_cast<std::size_t>(std::max(options_.max_candidates, 0));
+    return most == 0 ? SIZE_MAX : most - std::min(most, asked_.size());
+  }
+
+  std::vector<KernelPlan> seeds() const {
+    std::vector<KernelPlan> wave;
+    std::map<Family, std::size_t> of_family;
+    for (const KernelPlan& plan : problem_.plans) {
+      if (wave.size() < kSeeds || of_family[plan.family()] < kSeedsPerFamily) {
+        wave.push_back(plan);
+        ++of_family[plan.family()];
+      }
+    }
+    return wave;
+  }
+
+  // Candidates in order of their first median.
+  std::vector<const Known*> ranking() const {
+    std::vector<const Known*> order;
+    for (const auto& [plan, known] : known_) order.push_back(&known);
+    std::ranges::sort(order, {}, [](const Known* k) { return std::tie(k->median_us, k->text); });
+    return order;
+  }
+
+  // Unasked plans that differ in one part, failing that in two, from one of the best; cheapest
+  // first.
+  std::vector<KernelPlan> next_wave() const {
+    const std::vector<const Known*> order = ranking();
+    const auto parents = std::span(order).first(std::min(kParents, order.size()));
+    for (const int distance : {1, 2}) {
+      std::vector<KernelPlan> wave;
+      for (const KernelPlan& plan : problem_.plans) {
+        if (wave.size() == kWave) break;
+        const auto near = [&](const Known* parent) {
+          return plan_distance(plan, parent->plan) <= distance;
+        };
+        // Two steps away only from the very best: the last look around.
+        const auto around =
+            distance == 1 ? parents : parents.first(std::min<std::size_t>(1, parents.size()));
+        if (!asked_.contains(plan) && std::ranges::any_of(around, near)) wave.push_back(plan);
+      }
+      if (distance == 2 &&
+          !looked_further_.insert(parents.empty() ? "" : to_string(parents.front()->plan)).second) {
+        return {};
+      }
+      if (!wave.empty()) return wave;
+    }
+    return {};
+  }
+
+  Status run_wave(std::vector<KernelPlan> wave) {
+    if (wave.size() > budget()) wave.resize(budget());
+    std::vector<KernelPlan> fresh;
+    for (const KernelPlan& plan : wave) {
+      asked_.insert(plan);
+      ATT_TRY(const bool done, is_done(plan));
+      if (!done) fresh.push_back(plan);
+    }
+    if (!report(TuneState::kCompiling) || fresh.empty()) return ok_status();
+    compiler_.submit(fresh);
+    std::vector<Contestant> field;
+    while (!fresh.empty()) {
+      auto [plan, compiled] = compiler_.take_any(fresh);
+      std::erase(fresh, plan);
+      ATT_TRY(const bool stands, admit(plan, compiled));
+      if (stands) field.push_back({.plan = plan, .facts = *compiled});
+      if (!report(TuneState::kVerifying)) return ok_status();
+    }
+    return race_newcomers(std::move(field));
+  }
+
+  // True when earlier runs settled the plan.
+  Result<bool> is_done(const KernelPlan& plan) {
+    const Result<std::string> digest = executor_.build_digest(plan);
+    if (!digest.ok()) {
+      if (rejection_reason(digest.error()).empty()) return digest.error();
+      ++result_.rejected;
+      return true;
+    }
+    if (rejected_.contains(*digest)) {
+      ++result_.rejected;
+      return true;
+    }
+    const auto stored = stored_.find(*digest);
+    if (stored == stored_.end()) return false;
+    const auto& [m, count] = stored->second;
+    known_[plan] = {.plan = plan,
+                    .text = m.plan,
+                    .facts = {m.build_digest, m.threads, m.registers, m.shared_bytes, 0},
+                    .median_us = m.median_us,
+                    .measurements = count};
+    ++result_.from_cache;
+    return true;
+  }
+
+  // True when the candidate compiled and computes what it should.
+  Result<bool> admit(const KernelPlan& plan, const Result<CompiledFacts>& compiled) {
+    if (!compiled.ok()) return condemn(plan, "", compiled.error());
+    if (Status status = executor_.verify(plan); !status.ok()) {
+      return condemn(plan, compiled->build_digest, status.error());
+    }
+    return true;
+  }
+
+  // False when the error is the candidate's, which is noted; else the error.
+  Result<bool> condemn(const KernelPlan& plan, std::string build_digest, const Error& error) {
+    const std::string reason = rejection_reason(error);
+    if (reason.empty()) return error;
+    if (build_digest.empty()) {
+      if (auto digest = executor_.build_digest(plan); digest.ok()) build_digest = *digest;
+    }
+    (void)store_.reject(problem_.key, {.plan = to_string(plan),
+                                       .build_digest = build_digest,
+                                       .reason = reason,
+                                       .detail = error.message + "\n" + error.detail});
+    known_.erase(plan);
+    ready_.erase(plan);
+    executor_.release(plan);
+    ++result_.rejected;
+    return false;
+  }
+
+  Status race_newcomers(std::vector<Contestant> field) {
+    if (field.empty()) return ok_status();
+    for (const Contestant& c : field) ready_.insert(c.plan);
+    // The best so far runs along, so that newcomers are cut against it under the same conditions.
+    const auto order = ranking();
+    if (!order.empty() && ready_.contains(order.front()->plan)) {
+      field.push_back(
+          {.plan = order.front()->plan, .facts = order.front()->facts, .is_new = false});
+    }
+    ATT_CHECK(race(std::move(field), executor_, race_options()));
+    release_all_but_the_best();
+    return ok_status();
+  }
+
+  RaceOptions race_options() {
+    return {.noise_fraction = options_.noise_fraction,
+            .finished = [this](const Contestant& c) { note(c); },
+            .failed =
+                [this](const Contestant& c, const Error& error) {
+                  // Counted when it was measured; now it counts as rejected.
+                  if (known_.contains(c.plan))
+                    --(is_from_store(c) ? result_.from_cache : result_.measured);
+                  (void)condemn(c.plan, c.facts.build_digest, error);
+                },
+            .go_on = [this] { return report(TuneState::kMeasuring); }};
+  }
+
+  bool is_from_store(const Contestant& c) const { return stored_.contains(c.facts.build_digest); }
+
+  void note(const Contestant& c) {
+    const Spread spread = spread_of(c.samples_us);
+    (void)store_.record(problem_.key, {.plan = to_string(c.plan),
+                                       .build_digest = c.facts.build_digest,
+                                       .median_us = spread.median,
+                                       .spread_us = spread.interquartile(),
+                                       .samples = static_cast<int>(c.samples_us.size()),
+                                       .threads = c.facts.threads,
+                                       .registers = c.facts.registers,
+                                       .shared_bytes = c.facts.shared_bytes,
+                                       .conditions = executor_.conditions()});
+    auto [at, is_new] =
+        known_.try_emplace(c.plan, Known{c.plan, to_string(c.plan), c.facts, spread.median, 0});
+    ++at->second.measurements;
+    if (is_new) {
+      ++result_.measured;
+    } else {
+      final_us_[c.plan] = spread.median;
+    }
+  }
+
+  void release_all_but_the_best() {
+    const auto order = ranking();
+    std::set<KernelPlan> keep;
+    for (std::size_t i = 0; i < std::min(kFinalists, order.size()); ++i)
+      keep.insert(order[i]->plan);
+    std::erase_if(ready_, [&](const KernelPlan& plan) {
+      if (keep.contains(plan)) return false;
+      executor_.release(plan);
+      return true;
+    });
+  }
+
+  // The best ones against each other, unless an earlier run did that.
+  Status run_final() {
+    std::vector<KernelPlan> finalists;
+    bool has_been = true;
+    for (const Known* known : ranking()) {
+      if (finalists.size() == kFinalists) break;
+      if (!finalists.empty() &&
+          known->median_us > known_.at(finalists.front()).median_us * kFinalWithin)
+        break;
+      finalists.push_back(known->plan);
+      has_been = has_been && known->measurements > 1;
+    }
+    if (finalists.size() < 2 || has_been) return ok_status();
+    std::vector<Contestant> field;
+    for (const KernelPlan& plan : finalists) {
+      if (!ready_.contains(plan)) {  // measured by an earlier run
+        const std::vector<KernelPlan> one{plan};
+        compiler_.submit(one);
+        ATT_TRY(const bool stands, admit(plan, compiler_.take_any(one).second));
+        if (!stands) continue;
+        ready_.insert(plan);
+      }
+      field.push_back({.plan = plan, .facts = known_.at(plan).facts});
+    }
+    return race(std::move(field), executor_, race_options());
+  }
+
+  // The best so far by the rule of the cache: within noise the one that takes less.
+  const Known* best() const {
+    const auto time_of = [&](const Known& k) {
+      const auto at = final_us_.find(k.plan);
+      return at == final_us_.end() ? k.median_us : (at->second + k.median_us) / 2;
+    };
+    double best_us = INFINITY;
+    for (const auto& [plan, known] : known_) best_us = std::min(best_us, time_of(known));
+    const Known* chosen = nullptr;
+    const auto rank = [&](const Known& k) {
+      return std::make_tuple(k.facts.shared_bytes,
+                             std::int64_t{k.facts.registers} * k.facts.threads, time_of(k), k.text);
+    };
+    for (const auto& [plan, known] : known_) {
+      if (time_of(known) > best_us * (1 + options_.noise_fraction)) continue;
+      if (chosen == nullptr || rank(known) < rank(*chosen)) chosen = &known;
+    }
+    return chosen;
+  }
+
+  // False, from then on, when the observer wants no more.
+  bool report(TuneState state) {
+    TuneProgress progress{.state = state};
+    progress.done = result_.measured + result_.rejected + result_.from_cache;
+    progress.total = static_cast<int>(asked_.size());
+    if (const Known* known = best()) {
+      progress.best_plan = to_string(known->plan);
+      progress.best_us = known->median_us;
+    }
+    const int worked = result_.measured + result_.rejected;
+    if (worked > 0)
+      progress.eta_seconds = (clock_() - began_) / worked * (progress.total - progress.done);
+    if (!observer_(progress)) result_.stopped = true;
+    return !result_.stopped;
+  }
+
+  Result<TuneResult> finish() {
+    result_.candidates = static_cast<int>(asked_.size());
+    result_.seconds = clock_() - began_;
+    const Known* chosen = best();
+    if (chosen == nullptr && result_.stopped) {
+      return Error{.id = "tune-stopped",
+                   .message = "stopped before the first candidate was measured"};
+    }
+    if (chosen == nullptr) {
+      return Error{
+          .id = "tune-no-plan",
+          .message = fmt::format("none of {} candidates could be measured", result_.candidates),
+          .hint = "`attune cache show` lists why each was rejected"};
+    }
+    result_.plan = chosen->plan;
+    result_.median_us = chosen->median_us;
+    // The cache's own answer, which knows all measurements, is what will be launched.
+    if (const auto winner = store_.winner(problem_.key); winner.ok() && winner->has_value()) {
+      const auto plan = parse_plan((*winner)->plan);
+      if ((*winner)->measured_shape == problem_.key.shape && plan.ok()) {
+        result_.plan = *plan;
+        result_.median_us = (*winner)->median_us;
+      }
+    }
+    if (!result_.stopped) report(TuneState::kDone);
+    return result_;
+  }
+
+  const SearchProblem& problem_;
+  Executor& executor_;
+  Store& store_;
+  const TuneOptions& options_;
+  const Clock& clock_;
+  const TuneObserver& observer_;
+  const double began_;
+  const int threads_;
+  std::set<std::string> rejected_;
+  std::map<std::string, std::pair<Measurement, int>>
+      stored_;  // first measurement of a build, and how many
+  std::set<KernelPlan> asked_;
+  std::map<KernelPlan, Known> known_;
+  std::map<KernelPlan, double> final_us_;
+  std::set<KernelPlan> ready_;  // compiled, verified and not released
+  mutable std::set<std::string> looked_further_;
+  TuneResult result_;
+  CompileAhead compiler_;
+};
+
+}  // namespace
+
+int plan_distance(const KernelPlan& a, const KernelPlan& b) {
+  if (a.family() != b.family()) return INT_MAX;
+  const auto words = [](const KernelPlan& plan) {
+    std::istringstream text(to_string(plan));
+    return std::multiset<std::string>(std::istream_iterator<std::string>(text), {});
+  };
+  const auto a_words = words(a), b_words = words(b);
+  std::vector<std::string> only_a, only_b;
+  std::ranges::set_difference(a_words, b_words, std::back_inserter(only_a));
+  std::ranges::set_difference(b_words, a_words, std::back_inserter(only_b));
+  // A changed part is a word less and a word more; a flag is one of the two.
+  return static_cast<int>(std::max(only_a.size(), only_b.size()));
+}
+
+Result<TuneResult> search(const SearchProblem& problem, Executor& executor, Store& store,
+                          const TuneOptions& options, const Clock& clock,
+                          const TuneObserver& observer) {
+  return Search(problem, executor, store, options, clock, observer).run();
+}
+
+}  // namespace attune
