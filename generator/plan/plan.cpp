@@ -8,6 +8,7 @@
 #include <limits>
 #include <span>
 
+#include "generator/expr/intervals.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/support/hash.hpp"
 
@@ -187,6 +188,7 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const FamilyOperations* family = family_operations(plan.family());
   if (family == nullptr) return {};
   LaunchRecipe recipe = family->launch_recipe(spec, plan);
+  recipe.range_slots = expr::range_slots(spec.mask);
   const std::string dims = spec.head_dim_qk == spec.head_dim_v
                                ? fmt::format("d{}", spec.head_dim_qk)
                                : fmt::format("d{}x{}", spec.head_dim_qk, spec.head_dim_v);
