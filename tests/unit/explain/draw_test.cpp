@@ -57,7 +57,9 @@ TEST(DrawTerminal, FitsTheTerminal) {
       const bool map =
           line.find("·") != std::string::npos && line.find("skip") == std::string::npos;
       map_lines += map;
-      if (map && width > 1) EXPECT_LE(places(line), static_cast<std::size_t>(width));
+      if (map && width > 1) {
+        EXPECT_LE(places(line), static_cast<std::size_t>(width));
+      }
     }
     EXPECT_GT(map_lines, 4);
     EXPECT_LE(map_lines, 20);
@@ -73,7 +75,9 @@ TEST(DrawTerminal, ColoursOnlyWhenAsked) {
   while (std::getline(lines, line)) {
     // No line leaves its colour behind.
     const std::size_t last = line.rfind("\x1b[");
-    if (last != std::string::npos) EXPECT_EQ(line.substr(last, 4), "\x1b[0m");
+    if (last != std::string::npos) {
+      EXPECT_EQ(line.substr(last, 4), "\x1b[0m");
+    }
   }
 }
 
