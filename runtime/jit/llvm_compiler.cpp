@@ -52,6 +52,7 @@ std::vector<std::string> arguments_for(Target target) {
                                         "-vectorize-loops",
                                         "-vectorize-slp",
                                         "-fno-threadsafe-statics",
+                                        "-Wno-pass-failed",
                                         "-disable-free",
                                         "-nostdsysteminc",
                                         "-nobuiltininc"};

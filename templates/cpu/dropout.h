@@ -50,8 +50,8 @@ ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block,
 
 // Zeroes the dropped elements of p[key][row] for the keys [k0, k0 + keys), k0 a multiple of 32, and
 // the item's rows [row0, row1). The kept ones are scaled at the end, through O.
-ATT_INLINE void drop(const ForwardParams& p, const Item& item, float* tile, long stride, int k0,
-                     int keys, int row0, int row1) {
+static __attribute__((noinline)) void drop(const ForwardParams& p, const Item& item, float* tile,
+                                           long stride, int k0, int keys, int row0, int row1) {
   const unsigned below = spec::kDropoutAtLaunch ? p.dropout_drop_below : spec::kDropoutDropBelow;
   const int queries = item.queries();
   unsigned char bytes[32][16];

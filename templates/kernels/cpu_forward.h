@@ -139,13 +139,16 @@ ATT_INLINE void score_tile(const Block& block, Rows k, int keys, float (&s)[kTil
 // Applies score function and mask to S^T. `kOneHead`: every row is of head item.h0, which lets the
 // compiler hoist what depends on the head only.
 template <bool kMasked, bool kOneHead>
-ATT_INLINE void modify_tile(const ForwardParams& p, const Item& item, const Block& block, int width,
-                            int k0, int keys, float (&s)[kTileKv][kBlockRows]) {
+static __attribute__((noinline)) void modify_tile(const ForwardParams& p, const Item& item,
+                                                  const Block& block, int width, int k0, int keys,
+                                                  float (&s)[kTileKv][kBlockRows]) {
   const int h0 = item.h0;
   const float scale = scale_of(p).score;
   for (int key = 0; key < keys; ++key) {
     const int kv_idx = k0 + key;
     float* __restrict row = s[key];
+    // Rows are written once each, and nothing that the functions read is written here.
+#pragma clang loop vectorize(assume_safety) interleave_count(1)
     for (int r = 0; r < width; ++r) {
       const Context c = context_of(p, item, kOneHead ? h0 : block.h[r]);
       const int q_idx = block.q_idx[r];

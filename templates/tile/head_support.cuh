@@ -2,6 +2,7 @@
 // The same text for NVRTC, Clang as a CUDA compiler, and C++ for the CPU.
 #pragma once
 
+#include "templates/cpu/math.h"
 #include "templates/params.h"
 #include "templates/ptx/platform.cuh"
 
@@ -82,9 +83,7 @@ ATT_FN int math_floor(float x) {
   asm("cvt.rmi.s32.f32 %0, %1;" : "=r"(y) : "f"(x));
   return y;
 }
-#else
-ATT_FN float math_exp2(float x) { return __builtin_exp2f(x); }
-ATT_FN float math_log2(float x) { return __builtin_log2f(x); }
+#else  // math_exp2 and math_log2: templates/cpu/math.h
 ATT_FN float math_sqrt(float x) { return __builtin_sqrtf(x); }
 ATT_FN float math_reciprocal(float x) { return 1.0f / x; }
 ATT_FN float math_abs(float x) { return __builtin_fabsf(x); }
