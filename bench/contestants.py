@@ -3,6 +3,7 @@ and gives its output as [batch, heads, seq, dim]."""
 
 import dataclasses
 import functools
+import importlib.util
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -77,6 +78,20 @@ def sdpa(backend, problem, inputs):
     return Entry(launch, lambda: state["o"])
 
 
+def fa3(problem, inputs):
+    """FlashAttention-3, where its Python package can be imported."""
+    from flash_attn_interface import flash_attn_func
+
+    q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
+    state = {}
+
+    def launch():
+        out = flash_attn_func(q, k, v, causal=problem.causal)
+        state["o"] = out[0] if isinstance(out, tuple) else out
+
+    return Entry(launch, lambda: state["o"].transpose(1, 2))
+
+
 def flex(problem, inputs):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -115,4 +130,6 @@ def makers(problem, inputs, runtime, root):
     else:
         found["cuDNN"] = lambda: sdpa(SDPBackend.CUDNN_ATTENTION, problem, inputs)
         found["FA2"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION, problem, inputs)
+        if problem.section == "forward" and importlib.util.find_spec("flash_attn_interface"):
+            found["FA3"] = lambda: fa3(problem, inputs)
     return found

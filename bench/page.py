@@ -6,7 +6,7 @@ import os
 
 from problems import geometric_mean
 
-PEERS = ("cuDNN", "FA2", "Flex")
+PEERS = ("FA3", "cuDNN", "FA2", "Flex")
 
 
 def reference(root):
@@ -44,7 +44,7 @@ def _plan_source(row):
 
 def forward_section(results, fa3):
     published = {(r["head_dim"], r["causal"], r["seq"]): r["tflops"] for r in fa3["forward_bf16"]}
-    rows, ratios, against_fa3 = [], [], []
+    rows, ratios, against_fa3, beside_fa3 = [], [], [], []
     for row in results["rows"]:
         if row["section"] != "forward":
             continue
@@ -52,17 +52,20 @@ def forward_section(results, fa3):
         quoted = published.get((row["head_dim"], row["causal"], row["seq"]))
         ratio = _best_ratio(row)
         ratios.append(ratio)
+        beside_fa3.append(_ratio(row, "FA3"))
         if ours and quoted:
             against_fa3.append(ours / quoted)
         rows.append([
             str(row["head_dim"]), str(row["heads"]), "yes" if row["causal"] else "no", str(row["seq"]),
-            f"**{_number(ours)}**{_plan_source(row)}" if ours else _failure(row), _number(_tflops(row, "cuDNN")),
-            _number(_tflops(row, "FA2")), _number(ratio, 2), _number(quoted)
+            f"**{_number(ours)}**{_plan_source(row)}" if ours else _failure(row), _number(_tflops(row, "FA3")),
+            _number(_tflops(row, "cuDNN")), _number(_tflops(row, "FA2")), _number(beside_fa3[-1], 2),
+            _number(ratio, 2), _number(quoted)
         ])
-    text = _table(["d", "heads", "causal", "seq", "Attune", "cuDNN", "FA2", "against the best of the run", "FA3*"],
-                  rows)
-    text += f"\n\nGeometric mean against the best peer of each row: {geometric_mean(ratios):.2f}."
-    text += ("\n\n\\* FA3 was not run beside: a reference column. " + fa3["provenance"] +
+    text = _table(["d", "heads", "causal", "seq", "Attune", "FA3", "cuDNN", "FA2", "Attune / FA3",
+                   "against the best of the run", "FA3*"], rows)
+    text += f"\n\nGeometric mean against the best peer of each row: {geometric_mean(ratios):.2f}"
+    text += f"; against FA3 in this run: {geometric_mean(beside_fa3):.2f}." if any(beside_fa3) else "."
+    text += ("\n\n\\* FA3's reference column, from another run. " + fa3["provenance"] +
              f" Attune over that column, geometric mean: {geometric_mean(against_fa3):.2f}.")
     return text
 

@@ -8,6 +8,7 @@ a cold L2, and writes the tables of docs/performance.md.
 
 Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so (`make build`). The cache is one that `attune tune
 specs/bench/*.yaml --cache tuned.db` filled; without it Attune runs the cost model's plans, and the tables say so.
+FlashAttention-3 takes part where its package `flash_attn_interface` can be imported.
 """
 
 import argparse
