@@ -1,0 +1,154 @@
+// What a launch costs the host beyond the driver's own launch: medians over batches that fit into
+// the driver's queue, so that the GPU never makes the host wait. Needs a GPU and NVRTC.
+#include <attune/attune.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "runtime/device/cuda_api.hpp"
+#include "runtime/device/device.hpp"
+#include "runtime/device/tensor_maps.hpp"
+#include "runtime/jit/compiler.hpp"
+
+namespace attune {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBatch = 200;  // the driver queues 1024 launches
+constexpr int kBatches = 200;
+
+double median_ns(const std::function<void()>& call, const std::function<void()>& drain) {
+  std::vector<double> batches;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < kBatch; ++i) call();
+    const std::chrono::duration<double, std::nano> spent = Clock::now() - start;
+    drain();
+    batches.push_back(spent.count() / kBatch);
+  }
+  std::nth_element(batches.begin(), batches.begin() + kBatches / 2, batches.end());
+  return batches[kBatches / 2];
+}
+
+// An empty kernel that takes as many bytes of parameters as a forward kernel.
+Result<CUfunction> empty_kernel(const CudaApi& api, Target target) {
+  ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
+  const std::string source = fmt::format(
+      "struct Bytes {{ char bytes[{}]; }};\n"
+      "extern \"C\" __global__ void empty(const Bytes bytes) {{}}\n",
+      sizeof(att::ForwardParams));
+  ATT_TRY(const CompiledKernel code, compiler->compile(source, "empty", target));
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CUfunction function = nullptr;
+  ATT_CHECK(cuda_status(
+      api,
+      api.library_load_data(&library, code.image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+      "cuLibraryLoadData"));
+  ATT_CHECK(
+      cuda_status(api, api.library_get_kernel(&kernel, library, "empty"), "cuLibraryGetKernel"));
+  ATT_CHECK(cuda_status(api, api.kernel_get_function(&function, kernel), "cuKernelGetFunction"));
+  return function;
+}
+
+#define ATT_BENCH_CHECK(call)                                                \
+  if ((call) != ATT_OK) return Error {                                       \
+      .kind = ErrorKind::kFailed, .id = "bench", .message = att_last_error() \
+    }
+
+Status time_spec(Device& device, att_runtime* runtime, const char* name, const char* yaml,
+                 double driver_ns) {
+  const att_shape shape = {1, 1, 1, 64, 64};
+  att_spec* spec = nullptr;
+  att_kernel* kernel = nullptr;
+  ATT_BENCH_CHECK(att_spec_from_yaml(yaml, &spec));
+  ATT_BENCH_CHECK(att_kernel_get(runtime, spec, &shape, &kernel));
+  ATT_TRY(void* buffer, device.allocate(1 << 20));
+  ATT_CHECK(device.fill(buffer, 0, 1 << 20));
+  const void* tensors[] = {buffer};
+  att_forward_args args = {};
+  args.struct_size = sizeof args;
+  args.shape = shape;
+  args.q = args.k = args.v = buffer;
+  args.o = static_cast<char*>(buffer) + (1 << 19);
+  args.workspace = static_cast<char*>(buffer) + (1 << 18);
+  args.tensors = tensors;
+  const auto drain = [&] { (void)device.synchronize(); };
+  const double get_ns = median_ns(
+      [&] {
+        att_kernel* same = nullptr;
+        (void)att_kernel_get(runtime, spec, &shape, &same);
+        att_kernel_destroy(same);
+      },
+      [] {});
+  const double forward_ns = median_ns([&] { (void)att_forward(kernel, &args, nullptr); }, drain);
+  fmt::print("{:<16} {:>8.0f} {:>12.0f} {:>14.0f}  {}\n", name, get_ns, forward_ns,
+             forward_ns - driver_ns, att_kernel_plan(kernel));
+  att_kernel_destroy(kernel);
+  att_spec_destroy(spec);
+  device.free(buffer);
+  return ok_status();
+}
+
+Status run() {
+  ATT_TRY(const CudaApi* api, cuda_api());
+  ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
+  ATT_TRY(const CUfunction empty, empty_kernel(*api, device->facts().target));
+  const auto drain = [&] { (void)device->synchronize(); };
+
+  att::ForwardParams params{};
+  void* arguments[] = {&params};
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = 128;
+  config.blockDimY = config.blockDimZ = 1;
+  const double driver_ns =
+      median_ns([&] { (void)api->launch_kernel(&config, empty, arguments, nullptr); }, drain);
+
+  // A descriptor of [64 x 64] bf16.
+  AttentionSpec spec;
+  spec.head_dim_qk = spec.head_dim_v = 64;
+  ATT_TRY(void* buffer, device->allocate(1 << 16));
+  params.q = buffer;
+  params.batch = params.heads = params.kv_heads = 1;
+  params.q_len = params.kv_len = 64;
+  params.q_stride = {64 * 64, 64, 64};
+  TensorMap map;
+  const TensorMapRecipe recipe;
+  ATT_CHECK(encode_tensor_map(*api, spec, recipe, params, &map));
+  const double encode_ns =
+      median_ns([&] { (void)encode_tensor_map(*api, spec, recipe, params, &map); }, [] {});
+  device->free(buffer);
+
+  fmt::print("{}\n", device->identity());
+  fmt::print("nanoseconds a call, medians of {} batches of {}\n", kBatches, kBatch);
+  fmt::print("cuLaunchKernelEx of an empty kernel with {} bytes of parameters: {:.0f}\n",
+             sizeof(att::ForwardParams), driver_ns);
+  fmt::print("one cuTensorMapEncodeTiled: {:.0f}\n\n", encode_ns);
+  fmt::print("{:<16} {:>8} {:>12} {:>14}  plan\n", "spec", "get", "forward", "beyond driver");
+  att_runtime* runtime = nullptr;
+  const att_runtime_options options = {sizeof options, "cuda:0", ""};
+  ATT_BENCH_CHECK(att_runtime_create(&options, &runtime));
+  ATT_CHECK(time_spec(*device, runtime, "causal",
+                      "attune: 1\nname: c\nhead_dim: 64\nmask: causal\n", driver_ns));
+  ATT_CHECK(time_spec(*device, runtime, "document",
+                      "attune: 1\nname: d\nhead_dim: 64\nmask: document(doc)\n"
+                      "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n",
+                      driver_ns));
+  att_runtime_destroy(runtime);
+  return ok_status();
+}
+
+}  // namespace
+}  // namespace attune
+
+int main() {
+  const attune::Status status = attune::run();
+  if (status.ok()) return 0;
+  fmt::print(stderr, "{}", render(status.error()));
+  return attune::exit_code(status.error().kind);
+}

@@ -1,0 +1,203 @@
+// The C interface on a GPU: graphs, streams, threads, strides of all kinds.
+#include <attune/attune.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "runtime/device/cuda_api.hpp"
+#include "tests/gpu/kernel_bank.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+using Bf16 = std::uint16_t;
+
+// What the tests need of the driver beyond cuda_api.hpp.
+template <typename Function>
+Function* driver(const char* name) {
+  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+float to_float(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value} << 16); }
+
+constexpr att_shape kShape = {2, 4, 2, 300, 300};
+constexpr int kDim = 64;
+constexpr std::size_t kQueries = 2 * 300 * 4 * kDim;
+constexpr std::size_t kKeys = 2 * 300 * 2 * kDim;
+
+// A document mask, so that a launch has a pre-pass and a workspace.
+constexpr const char* kSpec =
+    "attune: 1\nname: t\nhead_dim: 64\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+    "mask: causal and document(doc)\n";
+
+class Launch : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!KernelBank::instance().missing().empty()) GTEST_SKIP() << KernelBank::instance().missing();
+    const att_runtime_options options = {sizeof options, "cuda:0", ""};
+    ASSERT_EQ(att_runtime_create(&options, &runtime_), ATT_OK) << att_last_error();
+    ASSERT_EQ(att_spec_from_yaml(kSpec, &spec_), ATT_OK) << att_last_error();
+    ASSERT_EQ(att_kernel_get(runtime_, spec_, &kShape, &kernel_), ATT_OK) << att_last_error();
+    std::vector<std::int32_t> documents(600);
+    for (int i = 0; i < 600; ++i) documents[static_cast<std::size_t>(i)] = i % 300 / 90;
+    tensors_[0] = upload(documents.data(), documents.size() * 4);
+    q_ = random_values(kQueries);
+    k_ = random_values(kKeys);
+    v_ = random_values(kKeys);
+  }
+  void TearDown() override {
+    for (void* buffer : buffers_) device().free(buffer);
+    att_kernel_destroy(kernel_);
+    att_spec_destroy(spec_);
+    att_runtime_destroy(runtime_);
+  }
+
+  static Device& device() { return KernelBank::instance().device(); }
+  void* allocate(std::size_t bytes) {
+    buffers_.push_back(*device().allocate(bytes));
+    EXPECT_TRUE(device().fill(buffers_.back(), 0xFF, bytes).ok());
+    return buffers_.back();
+  }
+  void* upload(const void* data, std::size_t bytes) {
+    void* buffer = allocate(bytes);
+    EXPECT_TRUE(device().copy_to_device(buffer, data, bytes).ok());
+    return buffer;
+  }
+  void* upload(const std::vector<Bf16>& values) { return upload(values.data(), values.size() * 2); }
+  std::vector<Bf16> random_values(std::size_t count) {
+    std::normal_distribution<float> normal;
+    std::vector<Bf16> values(count);
+    for (Bf16& x : values)
+      x = static_cast<Bf16>(std::bit_cast<std::uint32_t>(normal(random_)) >> 16);
+    return values;
+  }
+  // Contiguous copies of the inputs, outputs of their own.
+  att_forward_args arguments() {
+    att_forward_args args = {};
+    args.struct_size = sizeof args;
+    args.shape = kShape;
+    args.q = upload(q_);
+    args.k = upload(k_);
+    args.v = upload(v_);
+    args.o = allocate(kQueries * 2);
+    args.workspace = allocate(att_kernel_workspace_bytes(kernel_, &kShape) + 16);
+    args.tensors = tensors_;
+    return args;
+  }
+  std::vector<Bf16> result(const att_forward_args& args) {
+    std::vector<Bf16> o(kQueries);
+    const Status done = device().synchronize();
+    EXPECT_TRUE(done.ok()) << render(done.error());
+    EXPECT_TRUE(device().copy_to_host(o.data(), args.o, o.size() * 2).ok());
+    return o;
+  }
+  std::vector<Bf16> launch(const att_forward_args& args, void* stream = nullptr) {
+    EXPECT_EQ(att_forward(kernel_, &args, stream), ATT_OK) << att_last_error();
+    return result(args);
+  }
+
+  att_runtime* runtime_ = nullptr;
+  att_spec* spec_ = nullptr;
+  att_kernel* kernel_ = nullptr;
+  const void* tensors_[1] = {};
+  std::vector<Bf16> q_, k_, v_;
+  std::vector<void*> buffers_;
+  std::mt19937 random_{5};
+};
+
+TEST_F(Launch, IsCapturedIntoAGraph) {
+  const att_forward_args args = arguments();
+  const std::vector<Bf16> expected = launch(args);
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
+  ASSERT_EQ(driver<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 0), 0);
+  // Strictest mode: any call that allocates, synchronises or loads would end the capture.
+  const att_status status = att_forward(kernel_, &args, stream);
+  ASSERT_EQ(driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph), 0);
+  ASSERT_EQ(status, ATT_OK) << att_last_error();
+  ASSERT_EQ(driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>(
+                "cuGraphInstantiateWithFlags")(&executable, graph, 0),
+            0);
+  for (int replay = 0; replay < 2; ++replay) {
+    ASSERT_TRUE(device().fill(args.o, 0xFF, kQueries * 2).ok());
+    ASSERT_TRUE(device().synchronize().ok());
+    ASSERT_EQ(driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch")(executable, stream), 0);
+    EXPECT_EQ(result(args), expected);
+  }
+}
+
+TEST_F(Launch, FromManyThreadsAndStreamsAtOnce) {
+  const std::vector<Bf16> expected = launch(arguments());
+  std::vector<att_forward_args> args;
+  std::vector<CUstream> streams(4);
+  for (CUstream& stream : streams) {
+    args.push_back(arguments());
+    ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
+  }
+  ASSERT_TRUE(device().synchronize().ok());
+  std::vector<att_status> statuses(4, ATT_OK);
+  {
+    // These threads have no current context.
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] {
+        for (int launch = 0; launch < 50 && statuses[i] == ATT_OK; ++launch) {
+          statuses[i] = att_forward(kernel_, &args[i], streams[i]);
+        }
+      });
+    }
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(statuses[i], ATT_OK);
+    EXPECT_EQ(result(args[i]), expected);
+  }
+}
+
+TEST_F(Launch, TakesSlicesOfAPackedProjection) {
+  // [batch, seq, q heads + k heads + v heads, dim], as one matrix product writes it.
+  const std::vector<Bf16> expected = launch(arguments());
+  std::vector<Bf16> packed(2 * 300 * 8 * kDim);
+  for (std::size_t token = 0; token < 600; ++token) {
+    const auto put = [&](const std::vector<Bf16>& from, std::size_t heads, std::size_t at) {
+      std::copy_n(&from[token * heads * kDim], heads * kDim, &packed[(token * 8 + at) * kDim]);
+    };
+    put(q_, 4, 0);
+    put(k_, 2, 4);
+    put(v_, 2, 6);
+  }
+  att_forward_args args = arguments();
+  const auto* base = static_cast<const Bf16*>(upload(packed));
+  args.q = base;
+  args.k = base + 4 * kDim;
+  args.v = base + 6 * kDim;
+  args.q_strides = args.k_strides = args.v_strides = {300 * 8 * kDim, 8 * kDim, kDim};
+  EXPECT_EQ(launch(args), expected);
+}
+
+TEST_F(Launch, TakesKeysThatAllBatchesShare) {
+  // A stride of zero: TMA cannot, so another plan may run; the numbers are those of a real copy.
+  std::copy_n(k_.begin(), kKeys / 2, k_.begin() + kKeys / 2);
+  const std::vector<Bf16> expected = launch(arguments());
+  att_forward_args args = arguments();
+  args.k_strides = {0, 2 * kDim, kDim};
+  const std::vector<Bf16> shared = launch(args);
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    ASSERT_NEAR(to_float(shared[i]), to_float(expected[i]), 0.02) << i;
+  }
+}
+
+TEST_F(Launch, AMissingWorkspaceIsRefused) {
+  att_forward_args args = arguments();
+  args.workspace = nullptr;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+}
+
+}  // namespace
+}  // namespace attune::gpu_test
