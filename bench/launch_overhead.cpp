@@ -134,9 +134,9 @@ Status run() {
   const att_runtime_options options = {sizeof options, "cuda:0", ""};
   ATT_BENCH_CHECK(att_runtime_create(&options, &runtime));
   ATT_CHECK(time_spec(*device, runtime, "causal",
-                      "attune: 1\nname: c\nhead_dim: 64\nmask: causal\n", driver_ns));
+                      "attune: 1\nname: c\ndtype: bf16\nhead_dim: 64\nmask: causal\n", driver_ns));
   ATT_CHECK(time_spec(*device, runtime, "document",
-                      "attune: 1\nname: d\nhead_dim: 64\nmask: document(doc)\n"
+                      "attune: 1\nname: d\ndtype: bf16\nhead_dim: 64\nmask: document(doc)\n"
                       "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n",
                       driver_ns));
   att_runtime_destroy(runtime);

@@ -79,7 +79,8 @@ TEST(EveryPlan, IsRight) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   const AttentionSpec spec = spec_of(
-      "name: test\nhead_dim: 64\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+      "name: test\ndtype: bf16\nhead_dim: 64\ntensors: {doc: {dtype: int32, dims: [batch, "
+      "kv_len]}}\n"
       "mask: causal and document(doc)\nscore: 20 * tanh(score / 20)\ndropout: 0.25\n");
   const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 500, .kv_len = 600};
   std::vector<Request> requests;

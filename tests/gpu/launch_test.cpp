@@ -32,7 +32,8 @@ constexpr std::size_t kKeys = 2 * 300 * 2 * kDim;
 
 // A document mask, so that a launch has a pre-pass and a workspace.
 constexpr const char* kSpec =
-    "attune: 1\nname: t\nhead_dim: 64\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+    "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\ntensors: {doc: {dtype: int32, dims: [batch, "
+    "kv_len]}}\n"
     "mask: causal and document(doc)\n";
 
 class Launch : public testing::Test {
