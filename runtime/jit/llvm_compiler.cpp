@@ -8,6 +8,8 @@
 #include "runtime/jit/compiler.hpp"
 #include "runtime/jit/failure.hpp"
 #include "runtime/jit/llvm_library.hpp"
+#include "runtime/jit/ptx_assembler.hpp"
+#include "runtime/jit/ptxas_log.hpp"
 
 namespace attune {
 namespace {
@@ -87,9 +89,14 @@ bool has_entry(std::string_view image, const std::string& symbol, Target target)
 
 class LlvmCompiler final : public Compiler {
  public:
-  explicit LlvmCompiler(const AttLlvmApi& api) : api_(api) {}
+  // `assembler` may be null: PTX is then the image, and the driver that loads it assembles it.
+  LlvmCompiler(const AttLlvmApi& api, std::unique_ptr<PtxAssembler> assembler)
+      : api_(api), assembler_(std::move(assembler)) {}
 
-  std::string identity() const override { return fmt::format("clang {}", api_.version); }
+  std::string identity() const override {
+    if (!assembler_) return fmt::format("clang {}", api_.version);
+    return fmt::format("clang {}, {}", api_.version, assembler_->identity());
+  }
 
   bool supports(Target target) const override {
     if (target == Target::kCpu) return true;
@@ -130,20 +137,48 @@ class LlvmCompiler final : public Compiler {
     CompiledKernel kernel;
     kernel.log = std::string(log.text());
     kernel.image.assign(bytes.begin(), bytes.end());
+    if (target != Target::kCpu) {
+      kernel.image.push_back(0);  // the driver takes PTX as a C string
+      if (assembler_) ATT_CHECK(assemble(attempt, bytes, symbol, target, kernel));
+    }
     kernel.compile_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return kernel;
   }
 
  private:
+  // Replaces PTX by the cubin that the driver makes of it.
+  Status assemble(const CompileAttempt& attempt, std::string_view ptx, const std::string& symbol,
+                  Target target, CompiledKernel& kernel) const {
+    auto assembled = assembler_->assemble(ptx, target);
+    if (!assembled.ok()) {
+      return compile_failure(attempt, assembled.error().message, assembled.error().detail);
+    }
+    kernel.image = std::move(assembled->cubin);
+    kernel.log += assembled->log;
+    const PtxasReport report = parse_ptxas_log(assembled->log, symbol);
+    if (!report.performance_loss.empty()) {
+      return compile_failure(attempt, report.performance_loss, kernel.log);
+    }
+    kernel.registers = report.registers;
+    kernel.spill_store_bytes = report.spill_store_bytes;
+    kernel.spill_load_bytes = report.spill_load_bytes;
+    kernel.stack_bytes = report.stack_bytes;
+    kernel.static_shared_bytes = report.static_shared_bytes;
+    return ok_status();
+  }
+
   const AttLlvmApi& api_;
+  const std::unique_ptr<PtxAssembler> assembler_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Compiler>> open_llvm_compiler() {
   ATT_TRY(const AttLlvmApi* api, open_llvm_module());
-  return std::unique_ptr<Compiler>(std::make_unique<LlvmCompiler>(*api));
+  auto assembler = PtxAssembler::open();
+  return std::unique_ptr<Compiler>(std::make_unique<LlvmCompiler>(
+      *api, assembler.ok() ? std::move(assembler).value() : nullptr));
 }
 
 }  // namespace attune

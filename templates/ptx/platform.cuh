@@ -25,11 +25,17 @@ ATT_FN bool sync_threads_or(bool value) { return __syncthreads_or(value) != 0; }
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
 #define __forceinline__ inline __attribute__((always_inline))
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
-#define ATT_FN static __device__ __forceinline__
-#define ATT_MEMBER __device__ __forceinline__
+// Functions count as host functions too, or none could stand in a constant; no host code is made.
+#define ATT_FN static __attribute__((host)) __device__ __forceinline__
+#define ATT_MEMBER __attribute__((host)) __device__ __forceinline__
 #define ATT_KERNEL extern "C" __global__ void
+#if __has_attribute(grid_constant)  // Clang 20
+#define ATT_GRID_CONSTANT const __attribute__((grid_constant))
+#else
 #define ATT_GRID_CONSTANT const
+#endif
 #define ATT_DEVICE_CODE 1
 
 namespace att {

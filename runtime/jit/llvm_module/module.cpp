@@ -3,6 +3,7 @@
 #include <llvm/ADT/StringMap.h>
 #include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/CommandLine.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/TargetParser/Host.h>
@@ -96,6 +97,10 @@ AttLlvmApi make_api() {
   LLVMInitializeNVPTXTarget();
   LLVMInitializeNVPTXTargetMC();
   LLVMInitializeNVPTXAsmPrinter();
+  // A kernel is one function: a tile body that stays out of line takes its registers through
+  // memory.
+  const char* const options[] = {"attune", "-inline-threshold=1000000"};
+  llvm::cl::ParseCommandLineOptions(std::size(options), options);
   llvm::install_fatal_error_handler(&on_fatal_error);
   static const std::string host_cpu = llvm::sys::getHostCPUName().str();
   return {.abi_version = ATT_LLVM_ABI_VERSION,
