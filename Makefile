@@ -6,7 +6,7 @@ LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-.PHONY: help setup build test asan format check-format tidy clean
+.PHONY: help setup build demo test asan fuzz format check-format tidy clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -19,6 +19,9 @@ build: setup  ## build everything into build/release
 	@cmake --preset release -DATTUNE_WERROR=$(if $(CI),ON,OFF) $(LAUNCHER) > /dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 
+demo: build  ## tune, verify and run a model's attention on the device that is here
+	@scripts/demo.sh $(BUILD)
+
 test: build  ## every test that can run here
 	@scripts/test.sh $(BUILD)
 
@@ -26,6 +29,11 @@ asan: setup  ## unit tests under AddressSanitizer and UBSan
 	@cmake --preset asan -DATTUNE_WERROR=$(if $(CI),ON,OFF) $(LAUNCHER) > /dev/null
 	@cmake --build build/asan -j $(JOBS)
 	@scripts/test.sh build/asan -L 'unit|golden|property|cli'
+
+fuzz: setup  ## fuzz the spec parser for a bounded time
+	@cmake --preset fuzz $(LAUNCHER) > /dev/null
+	@cmake --build --preset fuzz -j $(JOBS)
+	@scripts/test.sh build/fuzz -L fuzz
 
 format:  ## format every source
 	@scripts/format.sh

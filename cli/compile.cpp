@@ -85,6 +85,7 @@ std::vector<std::string> row(const LoadedSpec& loaded, Target target, const Comp
 }
 
 ExitCode run(const CompileOptions& options) {
+  if (const Status valid = check_options(options); !valid.ok()) return fail(valid.error());
   Workbench bench(options);
   Json kernels = Json::array();
   Table table({"spec", "target", "registers", "spill bytes", "shared bytes", "image bytes",

@@ -20,6 +20,7 @@ struct GenerateOptions : Options {
 };
 
 Result<ExitCode> run(const GenerateOptions& options) {
+  ATT_CHECK(check_options(options));
   Workbench bench(options);
   ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
   const AttentionSpec& spec = loaded.spec;

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/output.hpp"
+#include "generator/plan/plan.hpp"
 
 namespace attune::cli {
 
@@ -22,7 +23,7 @@ void add_targets(CLI::App& app, Options& options) {
   app.add_option("--target", options.targets,
                  "sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120 or cpu; several with commas")
       ->delimiter(',')
-      ->expected(1);
+      ->allow_extra_args(false);
 }
 
 void add_pass(CLI::App& app, Options& options) {
@@ -51,6 +52,25 @@ void add_cache_file(CLI::App& app, Options& options) {
 
 void add_json(CLI::App& app, Options& options) {
   app.add_flag("--json", options.json, "results as JSON");
+}
+
+Status check_options(const Options& options) {
+  ATT_CHECK(targets(options, {}));
+  if (!options.shape.empty()) {
+    auto parsed = parse_shape(options.shape);
+    if (!parsed.ok()) {
+      parsed.error().file = "--shape";
+      return parsed.error();
+    }
+  }
+  if (!options.plan.empty()) ATT_CHECK(parse_plan(options.plan));
+  if (!options.compiler.empty() && options.compiler != "nvrtc" && options.compiler != "llvm") {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "compiler-unknown",
+                 .message = "unknown compiler `" + options.compiler + "`",
+                 .hint = "nvrtc or llvm"};
+  }
+  return ok_status();
 }
 
 Result<std::vector<Target>> targets(const Options& options, const std::vector<Target>& fallback) {
@@ -88,11 +108,7 @@ Result<Pass> pass(const Options& options, const AttentionSpec& spec) {
 }
 
 Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec) {
-  if (!options.shape.empty()) {
-    auto parsed = parse_shape(options.shape);
-    if (!parsed.ok()) parsed.error().file = "--shape";
-    return parsed;
-  }
+  if (!options.shape.empty()) return parse_shape(options.shape);
   if (!spec.tune_shapes.empty()) return spec.tune_shapes.front();
   const ProblemShape common{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024};
   note("no --shape and none in the spec: taking " + to_string(common));

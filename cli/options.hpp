@@ -37,6 +37,9 @@ void add_compiler(CLI::App& app, Options& options);
 void add_cache_file(CLI::App& app, Options& options);
 void add_json(CLI::App& app, Options& options);
 
+// kBadInput when a text among them is wrong whatever the spec; so that a list of specs complains
+// once.
+Status check_options(const Options& options);
 // The targets named by --target, else `fallback`. kBadInput on an unknown name.
 Result<std::vector<Target>> targets(const Options& options, const std::vector<Target>& fallback);
 // The pass named by --pass, else the spec's first. kBadInput on an unknown name, or one the spec

@@ -49,9 +49,9 @@ void Progress::update(int done, int total, std::string_view text) {
   const double fraction = total > 0 ? std::clamp(static_cast<double>(done) / total, 0.0, 1.0) : 0;
   const auto now = std::chrono::steady_clock::now();
   if (!terminal_) {
-    const int tenth = static_cast<int>(fraction * 10);
-    if (tenth == last_tenth_ && now - last_ < std::chrono::seconds(30)) return;
-    last_tenth_ = tenth;
+    // A log wants the start, the end and a sign of life between.
+    const bool edge = done >= total || last_ == std::chrono::steady_clock::time_point();
+    if (!edge && now - last_ < std::chrono::seconds(10)) return;
     last_ = now;
     fmt::print(stderr, "{}: {}/{} {}\n", title_, done, total, text);
     return;

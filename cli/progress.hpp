@@ -22,8 +22,7 @@ class Progress {
   std::string title_;
   bool terminal_;
   bool drawn_ = false;
-  std::chrono::steady_clock::time_point last_;
-  int last_tenth_ = -1;
+  std::chrono::steady_clock::time_point last_{};
 };
 
 // "1 m 20 s".

@@ -93,6 +93,7 @@ Result<TuneResult> tune_one(const Problem& problem, const TuneCommandOptions& op
 }
 
 Result<ExitCode> run(const TuneCommandOptions& options) {
+  ATT_CHECK(check_options(options));
   Workbench bench(options);
   ATT_TRY(const std::vector<Problem> all, problems(options));
   ATT_TRY(Device * device, bench.device());

@@ -47,12 +47,6 @@ Result<Device*> Workbench::device() {
 
 Result<Compiler*> Workbench::compiler(Target target) {
   const std::string& wanted = options_.compiler;
-  if (!wanted.empty() && wanted != "nvrtc" && wanted != "llvm") {
-    return Error{.kind = ErrorKind::kBadInput,
-                 .id = "compiler-unknown",
-                 .message = fmt::format("unknown compiler `{}`", wanted),
-                 .hint = "nvrtc or llvm"};
-  }
   std::optional<Error> nvrtc_error;
   if (wanted != "llvm" && target != Target::kCpu) {
     if (nvrtc_ == nullptr) {

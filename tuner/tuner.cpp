@@ -41,7 +41,7 @@ Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, De
   // Other inputs at every run; the search itself does not depend on them.
   const auto seed =
       static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-  LocalExecutor executor(spec, shape, device, compiler, store, seed);
+  LocalExecutor executor(spec, shape, device, compiler, &store, seed);
   return search(problem, executor, store, options, clock, progress);
 }
 

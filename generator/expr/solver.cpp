@@ -33,9 +33,7 @@ Solver::Solver(Lowering& lowering, Variable unknown)
       unknown_(unknown),
       zero_(p_.integer(0)),
       length_(p_.uniform(
-          make_variable(unknown == Variable::kKvIdx ? Variable::kKvLen : Variable::kQLen))) {
-  lowering.cover_all(unknown);
-}
+          make_variable(unknown == Variable::kKvIdx ? Variable::kKvLen : Variable::kQLen))) {}
 
 PositionBounds Solver::given_up() {
   exact_ = false;

@@ -14,7 +14,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr const char* kCommands[] = {"check", "generate", "compile", "tune", "devices"};
+constexpr const char* kCommands[] = {"check", "generate", "compile", "explain", "run", "bench", "tune", "devices"};
 
 TEST(Help, EverySubcommandShowsItsOptionsAndAnExample) {
   for (const char* name : kCommands) {

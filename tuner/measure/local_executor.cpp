@@ -46,7 +46,7 @@ std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
 }
 
 LocalExecutor::LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                             Compiler& compiler, Store& store, std::uint64_t seed)
+                             Compiler& compiler, Store* store, std::uint64_t seed)
     : spec_(spec),
       shape_(shape),
       device_(device),
@@ -63,7 +63,7 @@ Result<std::string> LocalExecutor::build_digest(const KernelPlan& plan) {
 }
 
 Result<CompiledFacts> LocalExecutor::compile(const KernelPlan& plan) {
-  auto built = build(spec_, plan, compiler_, &store_);
+  auto built = build(spec_, plan, compiler_, store_);
   if (!built.ok()) {
     if (built.error().kind == ErrorKind::kUnavailable) return built.error();
     return candidate_error("compile", built.error().message, built.error().detail);
@@ -108,7 +108,7 @@ Result<const LoadedKernel*> LocalExecutor::loaded(const KernelPlan& plan) {
       images_.erase(plan);
     }
     if (image.empty()) {
-      auto built = build(spec_, plan, compiler_, &store_);
+      auto built = build(spec_, plan, compiler_, store_);
       if (!built.ok())
         return candidate_error("compile", built.error().message, built.error().detail);
       image = std::move(built->code.image);

@@ -22,9 +22,10 @@ std::vector<ProblemShape> verification_shapes(const ProblemShape& shape);
 // fails with "device-lost".
 class LocalExecutor final : public Executor {
  public:
-  // Everything must outlive it. `seed` draws the inputs; another one each time finds more.
+  // Everything must outlive it. `store`, for compiled code, may be null. `seed` draws the inputs;
+  // another one each time finds more.
   LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                Compiler& compiler, Store& store, std::uint64_t seed);
+                Compiler& compiler, Store* store, std::uint64_t seed);
   ~LocalExecutor() override;
 
   Result<std::string> build_digest(const KernelPlan& plan) override;
@@ -46,7 +47,7 @@ class LocalExecutor final : public Executor {
   const ProblemShape shape_;
   Device& device_;
   Compiler& compiler_;
-  Store& store_;
+  Store* store_;
   const std::uint64_t seed_;
   std::mutex mutex_;  // guards images_
   std::map<KernelPlan, std::vector<std::uint8_t>> images_;

@@ -1,0 +1,140 @@
+// attune bench: how fast a spec's kernel is, beside what the device could do at best.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "cli/command.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/output.hpp"
+#include "cli/plan_choice.hpp"
+#include "cli/problem_values.hpp"
+#include "cli/progress.hpp"
+#include "cli/spec_source.hpp"
+#include "tuner/measure/local_executor.hpp"
+#include "tuner/measure/statistics.hpp"
+
+namespace attune::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct BenchOptions : Options {
+  int samples = 30;
+};
+
+struct Timing {
+  ChosenPlan chosen;
+  Spread us;
+  Work work;
+  double roofline = 0;
+};
+
+// As the tuner measures: verified first, cold L2, the device's clock.
+Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem,
+                       const BenchOptions& options, Workbench& bench) {
+  const AttentionSpec& spec = loaded.spec;
+  ATT_TRY(Device * device, bench.device());
+  const Target target = device->facts().target;
+  ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, Pass::kForward, options, bench));
+  ATT_TRY(Compiler * compiler, bench.compiler(target));
+  const std::uint64_t seed = std::random_device()();
+  LocalExecutor executor(spec, problem, *device, *compiler, bench.store(), seed);
+  ATT_CHECK(executor.compile(chosen.plan));
+  ATT_CHECK(executor.verify(chosen.plan));
+  std::vector<double> samples;
+  Progress bar(spec.name);
+  for (int i = 0; i < options.samples && (i == 0 || !interrupted()); ++i) {
+    ATT_TRY(const double us, executor.time_us(chosen.plan));
+    samples.push_back(us);
+    bar.update(i + 1, options.samples, "measuring");
+  }
+  bar.clear();
+  const Work work = forward_work(spec, problem, draw_values(spec, problem, seed));
+  return Timing{chosen, spread_of(samples), work, roofline_us(work, device->facts())};
+}
+
+ExitCode run(const BenchOptions& options) {
+  if (const Status valid = check_options(options); !valid.ok()) return fail(valid.error());
+  Workbench bench(options);
+  const auto device = bench.device();
+  if (!device.ok()) return fail(device.error());
+  Json results = Json::array();
+  Table table({"spec", "us", "spread", "TFLOP/s", "GB/s", "roofline", "live", "plan from", "shape",
+               "plan"});
+  ExitCode code = 0;
+  for (const std::string& source : options.specs) {
+    const auto loaded = load_spec(source);
+    if (!loaded.ok()) {
+      code = std::max(code, fail(loaded.error()));
+      continue;
+    }
+    std::vector<ProblemShape> shapes = loaded->spec.tune_shapes;
+    if (!options.shape.empty() || shapes.empty()) {
+      const auto one = shape(options, loaded->spec);
+      if (!one.ok()) return fail(one.error());
+      shapes = {*one};
+    }
+    for (const ProblemShape& problem : shapes) {
+      if (interrupted()) break;
+      const auto timing = measure(*loaded, problem, options, bench);
+      if (!timing.ok()) {
+        code = std::max(code, fail(timing.error()));
+        continue;
+      }
+      const double us = timing->us.median;
+      const double tflops = timing->work.flops / us / 1e6;
+      const double gb_per_s = timing->work.bytes / us / 1e3;
+      const double share = timing->roofline / us;
+      results.push_back({{"spec", source},
+                         {"shape", to_string(problem)},
+                         {"plan", to_string(timing->chosen.plan)},
+                         {"plan_from", timing->chosen.origin},
+                         {"median_us", us},
+                         {"spread_us", timing->us.interquartile()},
+                         {"tflops", tflops},
+                         {"gb_per_s", gb_per_s},
+                         {"live_share", timing->work.live_share},
+                         {"roofline_us", timing->roofline},
+                         {"roofline_share", share}});
+      table.add({loaded->spec.name, fmt::format("{:.1f}", us),
+                 fmt::format("{:.1f}", timing->us.interquartile()), fmt::format("{:.3g}", tflops),
+                 fmt::format("{:.3g}", gb_per_s), fmt::format("{:.0f} %", share * 100),
+                 fmt::format("{:.3f}", timing->work.live_share), timing->chosen.origin,
+                 to_string(problem), to_string(timing->chosen.plan)});
+    }
+  }
+  if (options.json) {
+    print_json({{"device", device.value()->identity()}, {"results", std::move(results)}});
+  } else if (!results.empty()) {
+    print(device.value()->identity() + "\n" + table.text());
+  }
+  return interrupted() ? std::max(code, 1) : code;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& parent) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* app =
+      parent.add_subcommand("bench", "Measure: time, TFLOP/s, GB/s, share of the roofline");
+  add_specs(*app, *options);
+  add_shape(*app, *options);
+  add_plan(*app, *options);
+  add_device(*app, *options);
+  add_compiler(*app, *options);
+  add_cache_file(*app, *options);
+  add_json(*app, *options);
+  app->add_option("--samples", options->samples, "launches to measure")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app->footer(
+      "TFLOP/s count live elements only. Without --shape, each spec's `tune: shapes:`.\n"
+      "Example:\n  attune bench causal --shape batch=2,heads=16,q_len=8192,kv_len=8192");
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace attune::cli

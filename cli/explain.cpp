@@ -1,0 +1,191 @@
+// attune explain: the mask as a kernel sees it, the plan, its memory, and what bounds it.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.hpp"
+#include "cli/files.hpp"
+#include "cli/memory_map.hpp"
+#include "cli/output.hpp"
+#include "cli/plan_choice.hpp"
+#include "cli/problem_values.hpp"
+#include "cli/spec_source.hpp"
+#include "generator/explain/draw.hpp"
+
+namespace attune::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ExplainOptions : Options {
+  std::string svg;
+  std::int64_t batch = 0, head = 0;
+  std::uint64_t seed = 1;
+};
+
+struct Explanation {
+  Target target = Target::kSm90a;
+  ProblemShape shape;
+  ChosenPlan chosen;
+  DeviceFacts device;
+  LaunchRecipe recipe;
+  PlanResources resources;
+  std::vector<MemoryRegion> memory;
+  MaskPicture picture;
+  Work work;
+  double roofline = 0, predicted = 0;
+};
+
+Result<Explanation> explain(const AttentionSpec& spec, const ExplainOptions& options,
+                            Workbench& bench) {
+  Explanation e;
+  ATT_TRY(const std::vector<Target> wanted, targets(options, spec.targets));
+  e.target = wanted.empty() ? bench.local_target() : wanted.front();
+  ATT_TRY(const Pass which, pass(options, spec));
+  ATT_TRY(e.shape, shape(options, spec));
+  ATT_TRY(e.chosen, plan_for(spec, e.shape, e.target, which, options, bench));
+  e.device = bench.facts(e.target);
+  e.recipe = launch_recipe(spec, e.chosen.plan);
+  e.resources = resources(spec, e.chosen.plan);
+  e.memory = shared_memory_map(spec, e.chosen.plan);
+  const ProblemValues values = draw_values(spec, e.shape, options.seed);
+  ATT_TRY(e.picture, picture_mask(spec, {.shape = e.shape,
+                                         .tile_q = e.recipe.tile_q,
+                                         .tile_kv = e.recipe.tile_kv,
+                                         .b = options.batch,
+                                         .h = options.head,
+                                         .scalars = values.scalars,
+                                         .tensors = values.tensors}));
+  e.work = forward_work(spec, e.shape, values);
+  e.roofline = roofline_us(e.work, e.device);
+  e.predicted = cost_us(spec, e.chosen.plan, e.shape, e.device);
+  return e;
+}
+
+int terminal_width() {
+  winsize size = {};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
+  return known ? std::min<int>(size.ws_col, 120) : 80;
+}
+
+std::string memory_text(const Explanation& e) {
+  if (e.memory.empty()) return "";
+  constexpr int kCells = 32;
+  std::string text =
+      fmt::format("\n{}  {} of {} bytes a block\n", paint("shared memory", Colour::kBold),
+                  e.recipe.shared_memory_bytes, e.device.shared_memory_per_block_bytes);
+  for (const MemoryRegion& region : e.memory) {
+    const int cells = std::max(1, kCells * region.bytes / e.recipe.shared_memory_bytes);
+    std::string bar;
+    for (int i = 0; i < cells; ++i) bar += "█";
+    text += fmt::format("  {:<5}{:>8}  {}  {}\n", region.name, region.bytes,
+                        paint(bar, Colour::kCyan), region.content);
+  }
+  return text;
+}
+
+std::string text(const AttentionSpec& spec, const Explanation& e) {
+  std::string out = draw_terminal(e.picture, spec.name,
+                                  {.width = terminal_width(), .colours = has_colour(Stream::kOut)});
+  if (!spec.environment.tensors.empty())
+    out += "tensors are drawn at random; --seed draws others\n";
+  out += fmt::format("\n{}  {} ({})\n", paint("plan", Colour::kBold), to_string(e.chosen.plan),
+                     e.chosen.origin);
+  out += fmt::format("  kernel     {}\n", e.recipe.symbol);
+  if (e.target != Target::kCpu) {
+    out += fmt::format("  block      {} threads, about {} registers each\n", e.resources.threads,
+                       e.resources.registers_per_thread);
+    out += fmt::format("  grid       {}\n",
+                       e.recipe.persistent
+                           ? fmt::format("persistent, {} a processor", e.recipe.ctas_per_processor)
+                           : std::string("one block a work item"));
+  }
+  out += memory_text(e);
+  const bool matrix = e.work.flops / (e.device.matrix_tflops * 1e6) >= e.roofline;
+  out += fmt::format("\n{}  {}\n", paint("roofline", Colour::kBold), e.device.name);
+  out += fmt::format(
+      "  work       {:.3g} GFLOP over the live {:.2f} %, {:.3g} MB, {:.0f} FLOP a byte\n",
+      e.work.flops / 1e9, e.work.live_share * 100, e.work.bytes / 1e6, e.work.flops / e.work.bytes);
+  out +=
+      fmt::format("  peak       {:.0f} TFLOP/s, {:.0f} GB/s: bound by {}\n", e.device.matrix_tflops,
+                  e.device.memory_gb_per_s, matrix ? "the matrix units" : "memory");
+  out += fmt::format("  at best    {:.1f} us; the cost model expects {:.1f} us\n", e.roofline,
+                     e.predicted);
+  return out;
+}
+
+Json json(const LoadedSpec& loaded, const Explanation& e) {
+  Json memory = Json::array();
+  for (const MemoryRegion& region : e.memory) {
+    memory.push_back({{"name", region.name}, {"content", region.content}, {"bytes", region.bytes}});
+  }
+  return {{"spec", loaded.source},
+          {"target", to_string(e.target)},
+          {"shape", to_string(e.shape)},
+          {"plan", to_string(e.chosen.plan)},
+          {"plan_from", e.chosen.origin},
+          {"symbol", e.recipe.symbol},
+          {"threads", e.resources.threads},
+          {"registers_estimate", e.resources.registers_per_thread},
+          {"shared_memory_bytes", e.recipe.shared_memory_bytes},
+          {"shared_memory", std::move(memory)},
+          {"tiles",
+           {{"q", e.picture.tile_q},
+            {"kv", e.picture.tile_kv},
+            {"skip", e.picture.counts.skip},
+            {"partial", e.picture.counts.partial},
+            {"full", e.picture.counts.full}}},
+          {"live_share", e.work.live_share},
+          {"flops", e.work.flops},
+          {"bytes", e.work.bytes},
+          {"device", e.device.name},
+          {"roofline_us", e.roofline},
+          {"predicted_us", e.predicted}};
+}
+
+Result<ExitCode> run(const ExplainOptions& options) {
+  ATT_CHECK(check_options(options));
+  Workbench bench(options);
+  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+  ATT_TRY(const Explanation explanation, explain(loaded.spec, options, bench));
+  if (!options.svg.empty()) {
+    ATT_CHECK(write_file(options.svg, draw_svg(explanation.picture, loaded.spec.name)));
+    note("wrote " + options.svg);
+  }
+  if (options.json) {
+    print_json(json(loaded, explanation));
+  } else {
+    print(text(loaded.spec, explanation));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_explain(CLI::App& parent) {
+  auto options = std::make_shared<ExplainOptions>();
+  CLI::App* app =
+      parent.add_subcommand("explain", "Draw the mask, its tile classes, plan, memory, roofline");
+  add_spec(*app, *options);
+  add_targets(*app, *options);
+  add_pass(*app, *options);
+  add_shape(*app, *options);
+  add_plan(*app, *options);
+  add_device(*app, *options);
+  add_cache_file(*app, *options);
+  add_json(*app, *options);
+  app->add_option("--svg", options->svg, "also draw the mask into this file");
+  app->add_option("--batch", options->batch, "the batch entry to draw")->capture_default_str();
+  app->add_option("--head", options->head, "the head to draw")->capture_default_str();
+  app->add_option("--seed", options->seed, "of the tensors a mask reads")->capture_default_str();
+  app->footer(
+      "Example:\n  attune explain sliding_window --shape q_len=4096,kv_len=4096 --svg mask.svg");
+  return {app, [options] { return finish(run(*options)); }};
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,135 @@
+// attune run: launches a spec's kernel on fresh random input and compares it with the fp64 oracle.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "cli/command.hpp"
+#include "cli/output.hpp"
+#include "cli/plan_choice.hpp"
+#include "cli/spec_source.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/reference/oracle.hpp"
+#include "tuner/measure/device_problem.hpp"
+
+namespace attune::cli {
+namespace {
+
+struct RunOptions : Options {
+  int rows = 256;
+  std::uint64_t seed = 0;  // 0: another one each time
+};
+
+// Largest difference of two finite values; a non-finite pattern is compare()'s to judge.
+double max_error(const std::vector<double>& out, const std::vector<double>& oracle) {
+  double largest = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const double difference = std::abs(out[i] - oracle[i]);
+    if (std::isfinite(difference)) largest = std::max(largest, difference);
+  }
+  return largest;
+}
+
+struct Verdict {
+  std::string wrong;  // empty: the accuracy contract holds
+  double o_error = 0, o_plain_error = 0, lse_error = 0;
+};
+
+Result<Verdict> verify(Device& device, const AttentionSpec& spec, const ProblemShape& shape,
+                       const LoadedKernel& kernel, const std::vector<Row>& rows,
+                       std::uint64_t seed) {
+  const HostProblem problem = random_problem(spec, shape, seed);
+  ATT_TRY(const auto on_device, DeviceProblem::upload(device, spec, problem));
+  ATT_CHECK(on_device->poison());
+  ATT_CHECK(on_device->launch(kernel, nullptr));
+  ATT_TRY(const HostOutput out, on_device->download(rows));
+  const HostOutput oracle = oracle_forward(spec, problem, rows);
+  const HostOutput plain = plain_forward(spec, problem, rows);
+  return Verdict{compare(spec.dtype, out, oracle, plain), max_error(out.o, oracle.o),
+                 max_error(plain.o, oracle.o), max_error(out.lse, oracle.lse)};
+}
+
+Result<ExitCode> run(const RunOptions& options) {
+  ATT_CHECK(check_options(options));
+  Workbench bench(options);
+  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+  const AttentionSpec& spec = loaded.spec;
+  ATT_TRY(const Pass which, pass(options, spec));
+  ATT_TRY(const ProblemShape problem, shape(options, spec));
+  ATT_TRY(Device * device, bench.device());
+  const Target target = device->facts().target;
+  ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, which, options, bench));
+  ATT_TRY(Compiler * compiler, bench.compiler(target));
+  ATT_TRY(const BuiltKernel built, build(spec, chosen.plan, *compiler, bench.store()));
+  ATT_TRY(const auto kernel, device->load(spec, chosen.plan, built.code.image));
+
+  const std::uint64_t seed = options.seed != 0 ? options.seed : std::random_device()() + 1ull;
+  const std::vector<Row> rows =
+      options.rows == 0 ? all_rows(problem) : sample_rows(problem, options.rows, seed);
+  ATT_TRY(const Verdict verdict, verify(*device, spec, problem, *kernel, rows, seed));
+
+  if (options.json) {
+    print_json({{"spec", loaded.source},
+                {"device", device->identity()},
+                {"shape", to_string(problem)},
+                {"plan", to_string(chosen.plan)},
+                {"plan_from", chosen.origin},
+                {"from_cache", built.from_cache},
+                {"compile_ms", built.code.compile_seconds * 1e3},
+                {"seed", seed},
+                {"rows", rows.size()},
+                {"ok", verdict.wrong.empty()},
+                {"wrong", verdict.wrong},
+                {"o_max_error", verdict.o_error},
+                {"o_max_error_of_plain", verdict.o_plain_error},
+                {"lse_max_error", verdict.lse_error}});
+  } else {
+    const bool right = verdict.wrong.empty();
+    print(fmt::format("{} {} on {}\n",
+                      right ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed), spec.name,
+                      device->identity()));
+    print(fmt::format("shape  {}\n", to_string(problem)));
+    print(fmt::format("plan   {} ({})\n", to_string(chosen.plan), chosen.origin));
+    print(fmt::format(
+        "code   {}, {}\n", built.key.compiler,
+        built.from_cache ? "from the cache"
+                         : fmt::format("compiled in {:.0f} ms", built.code.compile_seconds * 1e3)));
+    print(fmt::format("o      max error {:.2e}; a plain {} computation's {:.2e}\n", verdict.o_error,
+                      to_string(spec.dtype), verdict.o_plain_error));
+    print(fmt::format("lse    max error {:.2e}\n", verdict.lse_error));
+    print(fmt::format("rows   {} of {}, seed {}\n", rows.size(),
+                      problem.batch * problem.heads * problem.q_len, seed));
+  }
+  if (!verdict.wrong.empty()) {
+    return fail(Error{.kind = ErrorKind::kFailed, .id = "wrong-result", .message = verdict.wrong});
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& parent) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* app = parent.add_subcommand("run", "Run on random input and verify against the oracle");
+  add_spec(*app, *options);
+  add_shape(*app, *options);
+  add_pass(*app, *options);
+  add_plan(*app, *options);
+  add_device(*app, *options);
+  add_compiler(*app, *options);
+  add_cache_file(*app, *options);
+  add_json(*app, *options);
+  app->add_option("--rows", options->rows,
+                  "output rows to compare, spread over the problem; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--seed", options->seed, "of the input; default: another one each time");
+  app->footer("Example:\n  attune run causal --shape batch=2,heads=16,q_len=4096,kv_len=4096");
+  return {app, [options] { return finish(run(*options)); }};
+}
+
+}  // namespace attune::cli
