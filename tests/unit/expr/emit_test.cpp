@@ -1,0 +1,109 @@
+#include <gmock/gmock.h>
+
+#include "generator/expr/emit_functions.hpp"
+#include "generator/expr/emit_value.hpp"
+#include "generator/expr/mask_programs.hpp"
+#include "tests/unit/expr/fixture.hpp"
+
+namespace attune::expr {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string emitted(std::string_view mask) {
+  return emit_functions({.mask = parsed(mask), .score = nullptr, .sink = nullptr},
+                        test_environment());
+}
+
+TEST(Emit, Values) {
+  struct Row {
+    std::string_view text, body;
+  };
+  constexpr Row kRows[] = {
+      {"causal", "  return kv_idx <= (q_idx + (c.kv_len - c.q_len));\n"},
+      {"q_idx // 8 == kv_idx % 8", "  return (q_idx >> 3) == (kv_idx & 7);\n"},
+      {"q_idx // 6 == 1", "  return static_cast<int>(static_cast<unsigned>(q_idx) / 6u) == 1;\n"},
+      {"(q_idx - kv_idx) // 6 == 1", "  return floor_divide((q_idx - kv_idx), 6) == 1;\n"},
+      {"q_idx + limit < 3", "  return add_i32(q_idx, c.params.scalars[2].as_int) < 3;\n"},
+      {"q_idx == -2147483648", "  return q_idx == (-2147483647 - 1);\n"},
+      {"score / 3", "  return s * 0.33333334f;\n"},
+      {"score / cap", "  return math_divide(s, c.params.scalars[1].as_float);\n"},
+      {"score * 1e-30 - 2", "  return (s * 1e-30f) - 2.0f;\n"},
+      {"(q_idx + 1) * (q_idx + 1) < kv_idx",
+       "  const int t0 = q_idx + 1;\n  return multiply_i32(t0, t0) < kv_idx;\n"},
+      {"doc[b, kv_idx] == 1",
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
+       "clamp_above(kv_idx, c.kv_len));\n  return t0 == 1;\n"},
+      {"slope[h] < 1",
+       "  const float t0 = load_f32(c.params.tensors[1], c.h);\n"
+       "  return t0 < 1.0f;\n"},
+      {"table[q_idx % 4, h - 1]",
+       "  const bool t0 = load_bool(c.params.tensors[2], static_cast<long long>(q_idx & 3) * 4 + "
+       "clamp_index(c.h - 1, 4));\n  return t0;\n"},
+  };
+  for (const Row& row : kRows)
+    EXPECT_EQ(emit_value(parsed(row.text), test_environment()), row.body) << row.text;
+}
+
+TEST(Emit, CausalIsTwoComparisonsATile) {
+  const std::string text = emitted("causal");
+  EXPECT_THAT(text, HasSubstr("const bool every = kv_last <= ((c.kv_len - c.q_len) + q_first);"));
+  EXPECT_THAT(text, HasSubstr("const bool any = kv_first <= ((c.kv_len - c.q_len) + q_last);"));
+  EXPECT_THAT(text, HasSubstr("constexpr bool kRowIsRange = true;"));
+  EXPECT_THAT(text, HasSubstr("constexpr bool kRowHasBegin = false;"));
+}
+
+TEST(Emit, WithoutAMaskEverythingIsFull) {
+  const std::string text =
+      emit_functions({.mask = nullptr, .score = nullptr, .sink = nullptr}, test_environment());
+  EXPECT_THAT(text, HasSubstr("return true;"));
+  EXPECT_THAT(text, HasSubstr("return TileClass::kFull;"));
+  EXPECT_THAT(text, HasSubstr("return {0, c.kv_len};"));
+}
+
+TEST(Emit, NoUserTextReachesTheSource) {
+  for (std::string_view name : {"doc", "slope", "table", "cap", "limit"}) {
+    const std::string text =
+        emitted("document(doc) and slope[h] < cap and limit < h or table[h, 0]");
+    EXPECT_THAT(text, Not(HasSubstr(std::string(name) + "["))) << name;
+    EXPECT_THAT(text, Not(HasSubstr(" " + std::string(name) + " "))) << name;
+  }
+}
+
+TEST(Emit, RowRanges) {
+  struct Row {
+    std::string_view mask;
+    bool is_range;
+  };
+  constexpr Row kRows[] = {{"causal", true},
+                           {"sliding_window(7)", true},
+                           {"sliding_window(limit)", true},
+                           {"chunked(64)", true},
+                           {"local(3, 4)", true},
+                           {"kv_idx < doc[b, q_idx]", true},
+                           {"abs(q_idx - kv_idx) < 9 and h < 3", true},
+                           {"3 * kv_idx == q_idx", true},
+                           {"not kv_idx > q_idx", true},
+                           {"kv_idx != q_idx", false},
+                           {"sink_window(9, 1)", false},
+                           {"dilated(2)", false},
+                           {"document(doc)", false},
+                           {"kv_idx + limit < q_idx", false},  // may wrap
+                           {"kv_idx * 0.5 < 3", false}};
+  for (const Row& row : kRows)
+    EXPECT_EQ(row_bounds_program(parsed(row.mask)) != nullptr, row.is_range) << row.mask;
+}
+
+TEST(Emit, ALongMaskIsNotAnalysed) {
+  std::string mask = "q_idx % 3 * kv_idx < 1";
+  for (int i = 0; i < 150; ++i)
+    mask +=
+        " or (q_idx + " + std::to_string(i) + ") % 7 * (kv_idx % 5) // 3 < " + std::to_string(i);
+  const std::string text = emitted(mask);
+  EXPECT_THAT(text, HasSubstr("const bool every = false;"));
+  EXPECT_THAT(text, HasSubstr("const bool any = true;"));
+}
+
+}  // namespace
+}  // namespace attune::expr
