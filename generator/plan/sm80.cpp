@@ -45,12 +45,14 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const int v = padded(spec.head_dim_v);
   const int q_bytes = tile.tile_q * qk * kElementBytes;
   const int o_bytes = tile.tile_q * v * kElementBytes;
-  const int kv_bytes = tile.stages * tile.tile_kv * (qk + v) * kElementBytes;
+  const int stage_bytes = tile.tile_kv * (qk + v) * kElementBytes;
   PlanResources resources;
   resources.threads = 32 * tile.warps;
-  // Q lends its memory to the first stages when it lives in registers, and to O at the end.
-  resources.shared_memory_bytes =
-      std::max(tile.q_in_registers ? std::max(q_bytes, kv_bytes) : q_bytes + kv_bytes, o_bytes);
+  // Q on its way to registers lies where the last stage will be, and O takes everything at the end.
+  // The kernel asserts that its layout fits.
+  const int last_bytes =
+      tile.q_in_registers ? std::max(q_bytes, stage_bytes) : q_bytes + stage_bytes;
+  resources.shared_memory_bytes = std::max((tile.stages - 1) * stage_bytes + last_bytes, o_bytes);
   // Fragments a thread holds through the loop: O, Q when it stays, the scores of one chunk; and
   // what ptxas needs beside them for addresses, row state, and K and V fragments in flight. 76 is
   // the least that compiled without spills at d 64, 128 and 256, NVRTC 13.0.
@@ -246,9 +248,11 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kFrozenMax = {};\n"
       "constexpr int kChunk = {};\n"
       "constexpr int kUnroll = {};\n"
+      "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
       tile.tile_q, tile.tile_kv, tile.stages, tile.warps, tile.q_in_registers, tile.frozen_max,
-      tile.chunk, tile.unroll, std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8));
+      tile.chunk, tile.unroll, needs.shared_memory_bytes,
+      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8));
 }
 
 }  // namespace

@@ -90,6 +90,7 @@ constexpr bool kQInRegisters = false;
 constexpr bool kFrozenMax = true;
 constexpr int kChunk = 32;
 constexpr int kUnroll = 1;
+constexpr int kSharedBytes = 98304;
 constexpr int kMinCtas = 2;  // resident CTAs that the register budget must allow
 }  // namespace plan
 

@@ -5,7 +5,7 @@
 // buffers in shared memory. Scores and P never leave registers.
 //
 // Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has met
-// a live key its reference stays, and full tiles need no maxima, no shuffles, no rescaling, and no
+// a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling, and no
 // order between chunks of keys. A sum beyond 2^64 or an O that is not finite says that a reference was too small; then the
 // tile is done again with the running maximum. As P >= 0 the sum bounds every P, so the test is exact.
 #pragma once
@@ -32,14 +32,23 @@ constexpr int kDimV = padded_dim(spec::kHeadDimV);
 constexpr int kKBytes = plan::kTileKv * kDimQk * 2;
 constexpr int kStageBytes = plan::kTileKv * (kDimQk + kDimV) * 2;
 constexpr int kQOffset = (plan::kQInRegisters ? plan::kStages - 1 : plan::kStages) * kStageBytes;
+static_assert(plan::kStages * kStageBytes <= plan::kSharedBytes);
+static_assert(kQOffset + plan::kTileQ * kDimQk * 2 <= plan::kSharedBytes);
+static_assert(plan::kTileQ * kDimV * 2 <= plan::kSharedBytes);
 
-// Keys whose scores are in registers at a time when the maximum runs: 64 where O and Q leave room.
-constexpr int kOnlineRegisters =
-    kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kDimQk / 4 : 0) + 64 / 2);
-constexpr int kOnlineChunk = plan::kTileKv % 64 == 0 && kOnlineRegisters <= 176 ? 64 : 32;
+// Keys whose scores are in registers at a time while the maximum runs. With a frozen maximum that is
+// seldom, and 16 keys leave the registers to the other loop; else as many as O and Q leave room for.
+constexpr int kHeldRegisters = kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kDimQk / 4 : 0));
+constexpr int kOnlineChunk = kHeldRegisters <= 64 && plan::kTileKv % 64 == 0 ? 64
+                             : kHeldRegisters < 128 || !plan::kFrozenMax || spec::kHasDropout
+                                 ? 32
+                                 : 16;
 // Steps of Q K^T in one loop body. ptxas moves every ldmatrix it sees to the front, and at d 128 eight
-// steps' fragments beside O do not fit: 40 to 100 bytes of spills against none with four.
-constexpr int kQkUnroll = plan::kQInRegisters ? kDimQk / 16 : 4;
+// steps' fragments beside O and a mask do not fit: 40 to 100 bytes of spills.
+constexpr int kOnlineUnroll = plan::kQInRegisters ? kDimQk / 16 : 2;
+constexpr int kFrozenUnroll = plan::kQInRegisters                      ? kDimQk / 16
+                              : spec::kHasScore || spec::kHasDropout ? 2
+                                                                     : 4;
 
 // What a CTA works on. Heads follow one another, so that CTAs which run together share K and V in L2;
 // within a head the last q tile, the longest of a causal mask, comes first.
@@ -99,7 +108,7 @@ struct WarpTile {
     }
   }
 
-  template <int kKeys>
+  template <int kKeys, int kQkUnroll>
   ATT_MEMBER void scores(float (&s)[kBlocks][kKeys / 8][4], int stage, int key) const {
     const unsigned q = opaque(q_address);
     const auto fragment = [&](unsigned(&a)[4], int m, int k) {
@@ -150,26 +159,25 @@ struct WarpTile {
   }
 
   // A kv tile with the running maximum.
-  template <bool kMasked>
-  ATT_MEMBER void visit_online(int stage, int k0) {
+  ATT_MEMBER void visit_online(int stage, int k0, bool full) {
 #pragma unroll 1
     for (int key = 0; key < plan::kTileKv; key += kOnlineChunk) {
       float s[kBlocks][kOnlineChunk / 8][4];
-      scores<kOnlineChunk>(s, stage, key);
-      finish_scores<kMasked, kBlocks, kOnlineChunk>(s, c, q0, k0 + key);
+      scores<kOnlineChunk, kOnlineUnroll>(s, stage, key);
+      finish_scores(s, c, q0, k0 + key, full);
       rows.raise(s, o);
       rows.exponentiate(s);
       accumulate<kOnlineChunk>(s, stage, key, k0 + key);
     }
   }
 
-  // A full kv tile with the references as they are.
-  ATT_MEMBER void visit_frozen(int stage, int k0) {
+  // A kv tile with the references as they are.
+  ATT_MEMBER void visit_frozen(int stage, int k0, bool full) {
 #pragma unroll plan::kUnroll
     for (int key = 0; key < plan::kTileKv; key += plan::kChunk) {
       float s[kBlocks][plan::kChunk / 8][4];
-      scores<plan::kChunk>(s, stage, key);
-      finish_scores<false, kBlocks, plan::kChunk>(s, c, q0, k0 + key);
+      scores<plan::kChunk, kFrozenUnroll>(s, stage, key);
+      finish_scores(s, c, q0, k0 + key, full);
       rows.exponentiate(s);
       accumulate<plan::kChunk>(s, stage, key, k0 + key);
     }
@@ -303,13 +311,11 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
 
       const bool full = tile % 2 != 0;
       const int k0 = tile / 2 * plan::kTileKv;
-      if (frozen && full) {
-        warp.visit_frozen(stage, k0);
-      } else if (!plan::kFrozenMax && full) {
-        warp.visit_online<false>(stage, k0);
+      if (frozen) {
+        warp.visit_frozen(stage, k0, full);
       } else {
-        warp.visit_online<true>(stage, k0);
-        if (may_freeze && !frozen) frozen = warp.rows.has_reference();
+        warp.visit_online(stage, k0, full);
+        frozen = may_freeze && warp.rows.has_reference();
       }
       stage = stage + 1 == plan::kStages ? 0 : stage + 1;
     }

@@ -14,38 +14,45 @@ constexpr bool kFoldScale =
     !spec::kHasScore && !spec::kScaleAtLaunch && spec::kSoftmaxScale > 0.0f;
 constexpr float kScoreFactor = kFoldScale ? spec::kSoftmaxScale * kLog2E : 1.0f;
 
-// The query and key of a lane's accumulator elements: lane 4g + t of block m and n-tile n holds
-// queries q0 + 16m + g + {0, 8} and keys k0 + 8n + 2t + {0, 1}.
-template <bool kMasked, int kBlocks, int kKeys>
-ATT_FN void finish_scores(float (&s)[kBlocks][kKeys / 8][4], const Context& c, int q0, int k0) {
-  if constexpr (kFoldScale && !kMasked) return;
+// What a lane's accumulator elements stand for: lane 4g + t of block m and n-tile n holds queries
+// q0 + 16m + g + {0, 8} and keys k0 + 8n + 2t + {0, 1}. Calls f(element, query, key). Rows beyond q_len
+// act as the last one, so that they neither read out of bounds nor lack live keys; they are never stored.
+template <int kBlocks, int kTiles, typename F>
+ATT_FN void for_each_score(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0,
+                           const F& f) {
   const int lane = lane_index();
-  const float scale = spec::kScaleAtLaunch ? c.params.softmax_scale : spec::kSoftmaxScale;
 #pragma unroll
   for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Rows beyond q_len act as the last one, so that they neither read out of bounds nor lack
-      // live keys; they are never stored.
       const int q = min_i32(q0 + 16 * m + lane / 4 + 8 * half, c.q_len - 1);
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const int k = k0 + 8 * n + lane % 4 * 2 + e;
-          float& x = s[m][n][2 * half + e];
-          if constexpr (spec::kHasScore) {
-            x = score(c, x * scale, q, k) * kLog2E;
-          } else if constexpr (!kFoldScale) {
-            x *= scale * kLog2E;
-          }
-          if constexpr (kMasked) {
-            const bool live = k < c.kv_len && (!spec::kHasMask || mask(c, q, k));
-            x = live ? x : -infinity();
-          }
+          f(s[m][n][2 * half + e], q, k0 + 8 * n + lane % 4 * 2 + e);
         }
       }
     }
+  }
+}
+
+// Products to scores; dead elements to minus infinity unless the tile is full, a condition that the
+// whole warp shares. Branching costs less than a second copy of the code around it.
+template <int kBlocks, int kTiles>
+ATT_FN void finish_scores(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0,
+                          bool full) {
+  if constexpr (!kFoldScale) {
+    const float scale = spec::kScaleAtLaunch ? c.params.softmax_scale : spec::kSoftmaxScale;
+    for_each_score(s, c, q0, k0, [&](float& x, int q, int k) {
+      x = (spec::kHasScore ? score(c, x * scale, q, k) : x * scale) * kLog2E;
+    });
+  }
+  if (!full) {
+    for_each_score(s, c, q0, k0, [&](float& x, int q, int k) {
+      const bool live = k < c.kv_len && (!spec::kHasMask || mask(c, q, k));
+      x = live ? x : -infinity();
+    });
   }
 }
 

@@ -29,9 +29,12 @@ struct RowState {
   }
 
   // Raises the references to the maximum of `s` as well and rescales what was accumulated (Milakov
-  // and Gimelshein, "Online normalizer calculation for softmax", 2018).
+  // and Gimelshein, "Online normalizer calculation for softmax", 2018); after the first few keys of a
+  // row that is rarely needed, and then skipped.
   template <int kTiles, int kOTiles>
   ATT_MEMBER void raise(const float (&s)[kBlocks][kTiles][4], float (&o)[kBlocks][kOTiles][4]) {
+    float shrink[kBlocks][2];
+    bool same = true;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
@@ -44,13 +47,21 @@ struct RowState {
         maximum = math_max(maximum, shuffle_xor(maximum, 1));
         maximum = math_max(maximum, shuffle_xor(maximum, 2));
         const float raised = math_max(reference[m][half], maximum * kScoreFactor);
-        const float shrink = math_exp2(reference[m][half] - finite(raised));
+        same = same && raised == reference[m][half];
+        shrink[m][half] = math_exp2(reference[m][half] - finite(raised));
         reference[m][half] = raised;
-        sum[m][half] *= shrink;
+      }
+    }
+    if (all_lanes(same)) return;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sum[m][half] *= shrink[m][half];
 #pragma unroll
         for (int n = 0; n < kOTiles; ++n) {
-          o[m][n][2 * half] *= shrink;
-          o[m][n][2 * half + 1] *= shrink;
+          o[m][n][2 * half] *= shrink[m][half];
+          o[m][n][2 * half + 1] *= shrink[m][half];
         }
       }
     }

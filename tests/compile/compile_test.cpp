@@ -1,0 +1,66 @@
+// Every spec of the library for the GPUs that need no GPU here: NVRTC takes the emitted source and
+// ptxas reports no spills. One plan, the cost model's, for each spec and target.
+#include <gtest/gtest.h>
+
+#include "generator/emit/emit.hpp"
+#include "generator/spec/library.hpp"
+#include "runtime/jit/compiler.hpp"
+
+namespace attune {
+namespace {
+
+struct Case {
+  LibrarySpec library;
+  Target target;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const LibrarySpec& library : spec_library()) {
+    for (const Target target : {Target::kSm80, Target::kSm90a, Target::kSm120}) {
+      all.push_back({library, target});
+    }
+  }
+  return all;
+}
+
+class Compile : public testing::TestWithParam<Case> {};
+
+TEST_P(Compile, HasNoSpills) {
+  const auto compiler = open_nvrtc_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  const auto [library, target] = GetParam();
+  if (!(*compiler)->supports(target)) GTEST_SKIP() << (*compiler)->identity();
+  const auto spec = parse_spec(library.text, library.path);
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const ProblemShape shape =
+      spec->tune_shapes.empty()
+          ? ProblemShape{.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096}
+          : spec->tune_shapes.front();
+  const auto plan = default_plan(*spec, shape, device_facts(target));
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto source = emit(*spec, *plan);
+  ASSERT_TRUE(source.ok()) << render(source.error());
+  const auto kernel = (*compiler)->compile(source->source, source->symbol, target);
+  ASSERT_TRUE(kernel.ok()) << to_string(*plan) << "\n" << render(kernel.error());
+  const std::string what = to_string(*plan) + "\n" + kernel->log;
+  EXPECT_EQ(kernel->spill_store_bytes, 0) << what;
+  EXPECT_EQ(kernel->spill_load_bytes, 0) << what;
+  EXPECT_EQ(kernel->stack_bytes, 0) << what;
+  EXPECT_LE(kernel->registers, 255) << what;
+  RecordProperty("plan", to_string(*plan));
+  RecordProperty("registers", kernel->registers);
+  RecordProperty("compile_ms", static_cast<int>(kernel->compile_seconds * 1000));
+}
+
+INSTANTIATE_TEST_SUITE_P(Library, Compile, testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name =
+      std::string(info.param.library.name) + "_" + std::string(to_string(info.param.target));
+  for (char& c : name) {
+    if (!isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+});
+
+}  // namespace
+}  // namespace attune
