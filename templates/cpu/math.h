@@ -49,5 +49,21 @@ ATT_FN float math_log2(float x) {
   return x > 0.0f && x < __builtin_inff() ? result : special;
 }
 
+// Within 2 ulp. Near zero, where 1 - 2 / (e^2x + 1) cancels, the polynomial of Cephes' tanhf
+// (Moshier).
+ATT_FN float math_tanh(float x) {
+  const float size = __builtin_fabsf(x);
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near = x + x * (z * p);
+  const float far =
+      __builtin_copysignf(1.0f - 2.0f / (1.0f + math_exp2(size * 2.8853900817779268f)), x);
+  return size < 0.625f ? near : x == x ? far : x;
+}
+
 }  // namespace att
 #endif

@@ -83,7 +83,7 @@ ATT_FN int math_floor(float x) {
   asm("cvt.rmi.s32.f32 %0, %1;" : "=r"(y) : "f"(x));
   return y;
 }
-#else  // math_exp2 and math_log2: templates/cpu/math.h
+#else  // the others: templates/cpu/math.h
 ATT_FN float math_sqrt(float x) { return __builtin_sqrtf(x); }
 ATT_FN float math_reciprocal(float x) { return 1.0f / x; }
 ATT_FN float math_abs(float x) { return __builtin_fabsf(x); }
@@ -104,11 +104,13 @@ ATT_FN float math_log(float x) { return math_log2(x) * 0.6931471805599453f; }
 ATT_FN float math_sigmoid(float x) {
   return math_reciprocal(1.0f + math_exp2(x * -1.4426950408889634f));
 }
+#if ATT_DEVICE_CODE  // on the CPU: templates/cpu/math.h
 // Absolute error about 2^-22. The hardware's tanh errs by 2^-11, which a soft cap of 50 turns into
 // 2.5 % of a probability.
 ATT_FN float math_tanh(float x) {
   return 1.0f - 2.0f * math_reciprocal(1.0f + math_exp2(x * 2.8853900817779268f));
 }
+#endif
 
 // ---- Look-ups. Row-major; a tensor may have more than 2^31 elements.
 

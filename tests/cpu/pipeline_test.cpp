@@ -1,0 +1,131 @@
+// The whole path on a machine without a GPU: spec, generate, JIT, verify, tune, cache; then, in a
+// second process, look-up, load from the cache and launch through the C interface.
+#include <attune/attune.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "runtime/engine/engine.hpp"
+#include "runtime/reference/oracle.hpp"
+#include "tuner/tuner.hpp"
+
+extern char** environ;
+
+namespace attune {
+namespace {
+
+constexpr const char* kYaml =
+    "attune: 1\nname: pipeline\ndtype: fp32\nhead_dim: 64\nlayout: bhsd\n"
+    "mask: causal and kv_idx % 5 != 3\nscore: 20 * tanh(score / 20)\n";
+constexpr ProblemShape kShape{.batch = 1, .heads = 2, .kv_heads = 2, .q_len = 150, .kv_len = 150};
+constexpr const char* kCacheVariable = "ATTUNE_TEST_PIPELINE_CACHE";
+
+// Runs one test of this binary in a process of its own; returns its exit code.
+int run_in_new_process(const char* filter) {
+  const std::string argument = std::string("--gtest_filter=") + filter;
+  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  char* arguments[] = {program.data(), const_cast<char*>(argument.c_str()),
+                       const_cast<char*>("--gtest_also_run_disabled_tests"), nullptr};
+  pid_t child = 0;
+  if (posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, environ) != 0) return -1;
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(CpuPipeline, TunedInOneProcessLaunchedInAnother) {
+  auto compiler = open_llvm_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  auto device = open_cpu_device();
+  if (!device.ok()) GTEST_SKIP() << device.error().message;
+  const auto directory =
+      std::filesystem::temp_directory_path() / ("attune_pipeline_" + std::to_string(getpid()));
+  std::filesystem::create_directories(directory);
+  const std::string file = (directory / "cache.db").string();
+
+  auto spec = parse_spec(kYaml, "pipeline.yaml");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  {
+    auto store = open_store(file);
+    ASSERT_TRUE(store.ok()) << render(store.error());
+    const auto result =
+        tune(*spec, kShape, **device, **compiler, **store,
+             {.max_candidates = 3, .compile_threads = 1}, [](const TuneProgress&) { return true; });
+    const auto rejections =
+        (*store)->rejections({.spec_hash = spec_hash(*spec),
+                              .device = (*device)->identity(),
+                              .shape = kShape,
+                              .protocol = std::string(kMeasurementProtocol)});
+    ASSERT_TRUE(rejections.ok()) << render(rejections.error());
+    for (const Rejection& rejection : *rejections) {
+      ADD_FAILURE() << rejection.plan << ": " << rejection.reason << ": " << rejection.detail;
+    }
+    ASSERT_TRUE(result.ok()) << render(result.error());
+    EXPECT_GT(result->measured, 0);
+    EXPECT_EQ(result->rejected, 0);
+    EXPECT_GT(result->median_us, 0);
+  }
+  setenv(kCacheVariable, file.c_str(), 1);
+  EXPECT_EQ(run_in_new_process("CpuPipelineChild.DISABLED_LaunchesWhatWasTuned"), 0);
+  unsetenv(kCacheVariable);
+  std::filesystem::remove_all(directory);
+}
+
+// The second process.
+TEST(CpuPipelineChild, DISABLED_LaunchesWhatWasTuned) {
+  const char* file = std::getenv(kCacheVariable);
+  if (file == nullptr) GTEST_SKIP() << "runs in the process that the pipeline test starts";
+  const att_runtime_options options = {
+      .struct_size = sizeof(att_runtime_options), .device = "cpu", .cache_file = file};
+  att_runtime* runtime = nullptr;
+  ASSERT_EQ(att_runtime_create(&options, &runtime), ATT_OK) << att_last_error();
+  att_spec* handle = nullptr;
+  ASSERT_EQ(att_spec_from_yaml(kYaml, &handle), ATT_OK) << att_last_error();
+  const att_shape shape = {1, 2, 2, 150, 150};
+  att_kernel* kernel = nullptr;
+  ASSERT_EQ(att_kernel_get(runtime, handle, &shape, &kernel), ATT_OK) << att_last_error();
+  EXPECT_STREQ(att_kernel_source(kernel), "measured");
+
+  // The object comes out of the cache, not out of the compiler.
+  auto spec = parse_spec(kYaml, "pipeline.yaml");
+  auto store = open_store(file, {.read_only = true});
+  auto compiler = open_llvm_compiler();
+  auto plan = parse_plan(att_kernel_plan(kernel));
+  ASSERT_TRUE(spec.ok() && store.ok() && compiler.ok() && plan.ok());
+  auto built = build(*spec, *plan, **compiler, store->get());
+  ASSERT_TRUE(built.ok()) << render(built.error());
+  EXPECT_TRUE(built->from_cache);
+
+  const HostProblem problem = random_problem(*spec, kShape, 11);
+  const std::vector<float> q(problem.q.begin(), problem.q.end());
+  const std::vector<float> k(problem.k.begin(), problem.k.end());
+  const std::vector<float> v(problem.v.begin(), problem.v.end());
+  std::vector<float> o(q.size());
+  std::vector<float> lse(2 * 150);
+  const std::size_t workspace_bytes = att_kernel_workspace_bytes(kernel, &shape);
+  std::vector<long double> workspace(workspace_bytes / sizeof(long double) + 1);
+  att_forward_args args = {};
+  args.struct_size = sizeof args;
+  args.shape = shape;
+  args.q = q.data();
+  args.k = k.data();
+  args.v = v.data();
+  args.o = o.data();
+  args.lse = lse.data();
+  args.workspace = workspace.data();
+  ASSERT_EQ(att_forward(kernel, &args, nullptr), ATT_OK) << att_last_error();
+  const HostOutput output{.o = {o.begin(), o.end()}, .lse = {lse.begin(), lse.end()}};
+  EXPECT_EQ(
+      compare(spec->dtype, output, oracle_forward(*spec, problem), plain_forward(*spec, problem)),
+      "");
+  att_kernel_destroy(kernel);
+  att_spec_destroy(handle);
+  att_runtime_destroy(runtime);
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "runtime/device/cpu_pool.hpp"
+#include "runtime/device/cpu_ranges.hpp"
+
+namespace attune {
+namespace {
+
+struct Counts {
+  std::vector<std::atomic<int>> calls;
+  explicit Counts(int items) : calls(static_cast<std::size_t>(items)) {}
+  static void count(void* context, int item) {
+    ++static_cast<Counts*>(context)->calls[static_cast<std::size_t>(item)];
+  }
+  void expect(int times) const {
+    for (const auto& calls_of_item : calls) ASSERT_EQ(calls_of_item.load(), times);
+  }
+};
+
+TEST(CpuPool, DoesEveryItemOnceHoweverManyThreads) {
+  for (const int threads : {1, 2, 5}) {
+    CpuPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const int items : {0, 1, 2, 7, 1000}) {
+      Counts counts(items);
+      // Many short runs: a worker that wakes late must not touch the next one's items.
+      for (int run = 0; run < 200; ++run) pool.run(items, &Counts::count, &counts);
+      counts.expect(200);
+    }
+  }
+}
+
+TEST(CpuPool, RunsInsideARunAndFromManyThreads) {
+  CpuPool pool(3);
+  struct Nested {
+    CpuPool* pool;
+    Counts counts{50};
+  } nested{&pool};
+  pool.run(
+      4,
+      [](void* context, int) {
+        auto* inner = static_cast<Nested*>(context);
+        inner->pool->run(50, &Counts::count, &inner->counts);
+      },
+      &nested);
+  nested.counts.expect(4);
+
+  Counts counts(100);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&] {
+      for (int run = 0; run < 50; ++run) pool.run(100, &Counts::count, &counts);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  counts.expect(200);
+}
+
+TEST(CpuPool, HonoursTheLimitOfTheEnvironment) {
+  const int all = usable_processors();
+  EXPECT_GE(all, 1);
+  setenv("ATTUNE_NUM_THREADS", "1", 1);
+  EXPECT_EQ(usable_processors(), 1);
+  for (const char* nonsense : {"", "0", "-3", "4x", "99999999999"}) {
+    setenv("ATTUNE_NUM_THREADS", nonsense, 1);
+    EXPECT_EQ(usable_processors(), all) << nonsense;
+  }
+  unsetenv("ATTUNE_NUM_THREADS");
+}
+
+TEST(CpuPool, ScratchIsAlignedAndGrows) {
+  void* small = thread_scratch(100);
+  ASSERT_NE(small, nullptr);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(small) % 64, 0u);
+  EXPECT_EQ(thread_scratch(64), small);
+  ASSERT_NE(thread_scratch(1 << 20), nullptr);
+}
+
+TEST(CpuRanges, CoverEveryBlockOfEveryRow) {
+  // Two rows of 70: a full block and a ragged one each.
+  std::vector<float> values(140);
+  for (int i = 0; i < 140; ++i)
+    values[static_cast<std::size_t>(i)] = static_cast<float>(i % 70 - 3);
+  values[100] = __builtin_nanf("");
+  std::vector<float> ranges(8, -1.0f);
+  att::TensorArg tensor{};
+  tensor.data = values.data();
+  tensor.block_ranges = ranges.data();
+  compute_block_ranges(tensor, expr::TensorType::kFloat32,
+                       {.rows = 2, .length = 70, .pairs = 4, .bytes = 32});
+  const float infinity = __builtin_inff();
+  EXPECT_EQ(ranges, (std::vector<float>{-3, 60, 61, 66, -infinity, infinity, 61, 66}));
+}
+
+}  // namespace
+}  // namespace attune
