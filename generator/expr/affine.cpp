@@ -124,8 +124,8 @@ IntBounds Lowering::affine_bounds(const Affine& a) {
       sum = {p_.add(sum.lo, p_.min(by_lo, by_hi)), p_.add(sum.hi, p_.max(by_lo, by_hi))};
     }
   };
-  add(a.q, {p_.box_end(StepOp::kQFirst), p_.box_end(StepOp::kQLast)});
-  add(a.kv, {p_.box_end(StepOp::kKvFirst), p_.box_end(StepOp::kKvLast)});
+  add(a.q, positions(Variable::kQIdx));
+  add(a.kv, positions(Variable::kKvIdx));
   for (const auto& [factor, term] : a.terms) add(p_.integer(factor), int_bounds(term));
   return sum;
 }

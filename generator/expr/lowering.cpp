@@ -65,6 +65,20 @@ bool Lowering::is_uniform(const Expr& e) const {
   return q_is_point_ || (!depends_on(e, Variable::kQIdx) && !contains_load(e));
 }
 
+void Lowering::cover_all(Variable variable) {
+  (variable == Variable::kQIdx ? all_queries_ : all_keys_) = true;
+}
+
+IntBounds Lowering::positions(Variable variable) {
+  const bool of_q = variable == Variable::kQIdx;
+  if (of_q ? all_queries_ : all_keys_) {
+    const StepId length = p_.uniform(make_variable(of_q ? Variable::kQLen : Variable::kKvLen));
+    return {p_.integer(0), p_.subtract(length, p_.integer(1))};
+  }
+  if (of_q) return {p_.box_end(StepOp::kQFirst), p_.box_end(StepOp::kQLast)};
+  return {p_.box_end(StepOp::kKvFirst), p_.box_end(StepOp::kKvLast)};
+}
+
 StepId Lowering::all_of(const std::vector<StepId>& conditions) {
   StepId all = p_.boolean(true);
   for (const StepId condition : conditions) all = p_.both(all, condition);
@@ -193,9 +207,7 @@ IntBounds Lowering::int_bounds(const Expr& e) {
   } else {
     switch (e->op) {
       case Op::kVariable:
-        result = e->variable == Variable::kQIdx
-                     ? IntBounds{p_.box_end(StepOp::kQFirst), p_.box_end(StepOp::kQLast)}
-                     : IntBounds{p_.box_end(StepOp::kKvFirst), p_.box_end(StepOp::kKvLast)};
+        result = positions(e->variable);
         break;
       case Op::kAdd:
       case Op::kSubtract:

@@ -38,6 +38,9 @@ class Lowering {
   explicit Lowering(IntervalProgram& program, bool q_is_point = false)
       : p_(program), q_is_point_(q_is_point) {}
 
+  // From here on the box has every position of the variable, kQIdx or kKvIdx.
+  void cover_all(Variable variable);
+
   Truth truth(const Expr& e);
   IntBounds int_bounds(const Expr& e);
   RealBounds real_bounds(const Expr& e);
@@ -53,6 +56,7 @@ class Lowering {
   StepId all_of(const std::vector<StepId>& conditions);
 
   bool is_uniform(const Expr& e) const;
+  IntBounds positions(Variable variable);  // of the box
   bool is_zero(StepId id) const { return p_.is_constant(id, 0); }
   IntervalProgram& program() { return p_; }
 
@@ -84,6 +88,7 @@ class Lowering {
 
   IntervalProgram& p_;
   bool q_is_point_;
+  bool all_queries_ = false, all_keys_ = false;
   // min(a, b) < max(c, d) becomes four comparisons: a bound on what nesting can make of that.
   int expansions_left_ = 256;
   std::vector<std::pair<Expr, IntBounds>> int_known_;

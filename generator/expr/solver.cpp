@@ -33,7 +33,9 @@ Solver::Solver(Lowering& lowering, Variable unknown)
       unknown_(unknown),
       zero_(p_.integer(0)),
       length_(p_.uniform(
-          make_variable(unknown == Variable::kKvIdx ? Variable::kKvLen : Variable::kQLen))) {}
+          make_variable(unknown == Variable::kKvIdx ? Variable::kKvLen : Variable::kQLen))) {
+  lowering.cover_all(unknown);
+}
 
 PositionBounds Solver::given_up() {
   exact_ = false;

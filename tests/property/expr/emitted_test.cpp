@@ -1,0 +1,363 @@
+// The emitted functions, built by the system's C++ compiler and called, against the evaluator and
+// against each other. One library of many random expressions a run.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "generator/expr/emit_functions.hpp"
+#include "generator/expr/lowering.hpp"
+#include "generator/expr/parser.hpp"
+#include "templates/params.h"
+#include "tests/property/expr/random_expression.hpp"
+#include "tests/property/expr/world.hpp"
+
+namespace attune::expr {
+namespace {
+
+constexpr int kRandomMasks = 60;
+constexpr int kRandomScores = 30;
+
+struct Functions {
+  bool (*mask)(const att::ForwardParams*, int b, int h, int q, int k);
+  float (*score)(const att::ForwardParams*, int b, int h, float s, int q, int k);
+  int (*classify)(const att::ForwardParams*, int b, int h, int q0, int q1, int k0, int k1);
+  void (*kv_bounds)(const att::ForwardParams*, int b, int h, int q0, int q1, int* bounds);
+  void (*q_bounds)(const att::ForwardParams*, int b, int h, int k0, int k1, int* bounds);
+  bool (*row_bounds)(const att::ForwardParams*, int b, int h, int q, int* bounds);
+};
+
+struct Case {
+  std::string text;
+  HeadExpressions expressions;
+  bool exact = false;  // no floats: bit for bit what the evaluator says
+  Functions functions = {};
+};
+
+// What stands around the emitted text of case `index`.
+std::string wrapped(std::size_t index, const std::string& functions) {
+  return "namespace att { namespace case" + std::to_string(index) + " {\n" + functions +
+         "} }\n"
+         "namespace {\n"
+         "using namespace att;\n"
+         "Context context" +
+         std::to_string(index) +
+         "(const ForwardParams* p, int b, int h) {\n"
+         "  return {*p, b, h, h / (p->heads / p->kv_heads), p->q_len, p->kv_len};\n"
+         "}\n"
+         "}\n" +
+         [&] {
+           std::string text =
+               "extern \"C\" bool mask@(const att::ForwardParams* p, int b, int h, int q, int k) "
+               "{\n"
+               "  return att::case@::mask(context@(p, b, h), q, k);\n"
+               "}\n"
+               "extern \"C\" float score@(const att::ForwardParams* p, int b, int h, float s, int "
+               "q, "
+               "int k) {\n"
+               "  return att::case@::score(context@(p, b, h), s, q, k);\n"
+               "}\n"
+               "extern \"C\" int classify@(const att::ForwardParams* p, int b, int h, int q0, int "
+               "q1,"
+               " int k0, int k1) {\n"
+               "  return static_cast<int>(att::case@::classify_tile(context@(p, b, h), q0, q1, k0, "
+               "k1));\n"
+               "}\n"
+               "extern \"C\" void kv_bounds@(const att::ForwardParams* p, int b, int h, int q0, "
+               "int "
+               "q1, int* out) {\n"
+               "  const auto bounds = att::case@::kv_bounds(context@(p, b, h), q0, q1);\n"
+               "  out[0] = bounds.begin; out[1] = bounds.end;\n"
+               "}\n"
+               "extern \"C\" void q_bounds@(const att::ForwardParams* p, int b, int h, int k0, int "
+               "k1, int* out) {\n"
+               "  const auto bounds = att::case@::q_bounds(context@(p, b, h), k0, k1);\n"
+               "  out[0] = bounds.begin; out[1] = bounds.end;\n"
+               "}\n"
+               "extern \"C\" bool row_bounds@(const att::ForwardParams* p, int b, int h, int q, "
+               "int* "
+               "out) {\n"
+               "  const auto bounds = att::case@::row_bounds(context@(p, b, h), q);\n"
+               "  out[0] = att::case@::kRowHasBegin ? bounds.begin : 0;\n"
+               "  out[1] = att::case@::kRowHasEnd ? bounds.end : p->kv_len;\n"
+               "  return att::case@::kRowIsRange;\n"
+               "}\n";
+           std::string numbered;
+           for (const char c : text)
+             numbered += c == '@' ? std::to_string(index) : std::string(1, c);
+           return numbered;
+         }();
+}
+
+bool has_floats(const Expr& e) {
+  if (e->type == Type::kFloat32) return true;
+  for (const Expr& arg : e->args)
+    if (has_floats(arg)) return true;
+  return false;
+}
+
+std::vector<Case> make_cases(std::mt19937& random) {
+  std::vector<Case> cases;
+  for (const char* text : {"causal",
+                           "causal_top_left",
+                           "sliding_window(50)",
+                           "sliding_window(w)",
+                           "local(30, 20)",
+                           "sink_window(40, 4)",
+                           "sink_window(w, 4)",
+                           "prefix_lm(60)",
+                           "document(doc)",
+                           "causal and document(doc)",
+                           "padding(lengths)",
+                           "dilated(3)",
+                           "chunked(37)",
+                           "chunked(w)",
+                           "global_window(20, 5)",
+                           "block_sparse(table, 32)",
+                           "natten_2d(16, 5)",
+                           "tree(table)",
+                           "big_bird(20, 5, table, 32)",
+                           "value[kv_idx] > 2.5",
+                           "flag[h, q_idx] and causal"}) {
+    Case c = {.text = text};
+    auto mask = parse(text, random_environment(), Role::kMask, {});
+    EXPECT_TRUE(mask.ok()) << render(mask.error());
+    c.expressions.mask = *mask;
+    c.exact = !has_floats(*mask);
+    cases.push_back(std::move(c));
+  }
+  const auto tape = [&] {
+    Tape numbers(400);
+    for (auto& number : numbers) number = static_cast<std::uint32_t>(random());
+    return numbers;
+  };
+  for (int i = 0; i < kRandomMasks; ++i) {
+    const Tape numbers = tape();
+    // Through the parser, which proves indices as it does for a user.
+    const Expr tree = rebuilt(RandomExpression(numbers, {.floats = i % 3 == 0}).boolean(1 + i % 5));
+    Case c = {.text = print(tree, random_environment())};
+    auto mask = parse(c.text, random_environment(), Role::kMask, {});
+    if (!mask.ok()) continue;
+    c.expressions.mask = *mask;
+    c.exact = !has_floats(*mask);
+    cases.push_back(std::move(c));
+  }
+  for (int i = 0; i < kRandomScores; ++i) {
+    const Tape numbers = tape();
+    Case c;
+    c.expressions.score =
+        rebuilt(RandomExpression(numbers, {.score = true, .smooth = true}).real(1 + i % 5));
+    c.text = print(c.expressions.score, random_environment());
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+// The world as a kernel sees it.
+struct Launch {
+  explicit Launch(const World& world) {
+    params.batch = world.batch;
+    params.heads = world.heads;
+    params.kv_heads = world.kv_heads;
+    params.q_len = world.q_len;
+    params.kv_len = world.kv_len;
+    params.scalars[0].as_int = static_cast<int>(world.scalars[0]);
+    params.scalars[1].as_float = static_cast<float>(world.scalars[1]);
+    params.scalars[2].as_int = static_cast<int>(world.scalars[2]);
+    for (std::size_t slot = 0; slot < world.tensors.size(); ++slot) {
+      const TensorValues& tensor = world.tensors[slot];
+      const TensorType type = random_environment().tensors[slot].type;
+      for (const double value : tensor.values) {
+        if (type == TensorType::kInt32) ints[slot].push_back(static_cast<int>(value));
+        if (type == TensorType::kFloat32) floats[slot].push_back(static_cast<float>(value));
+        if (type == TensorType::kBool) bytes[slot].push_back(value != 0);
+      }
+      att::TensorArg& arg = params.tensors[slot];
+      arg.data = type == TensorType::kInt32     ? static_cast<const void*>(ints[slot].data())
+                 : type == TensorType::kFloat32 ? static_cast<const void*>(floats[slot].data())
+                                                : static_cast<const void*>(bytes[slot].data());
+      for (int& size : arg.size) size = 1;
+      for (std::size_t i = 0; i < tensor.sizes.size(); ++i)
+        arg.size[i] = static_cast<int>(tensor.sizes[i]);
+    }
+  }
+
+  void make_ranges(void (*pre_pass)(const att::TensorArg*, int, int, int)) {
+    for (std::size_t slot = 0; slot < random_environment().tensors.size(); ++slot) {
+      const TensorDecl& tensor = random_environment().tensors[slot];
+      att::TensorArg& arg = params.tensors[slot];
+      int rows = 1;
+      for (std::size_t i = 0; i + 1 < tensor.dims.size(); ++i) rows *= arg.size[i];
+      const int length = arg.size[tensor.dims.size() - 1];
+      ranges[slot].resize(static_cast<std::size_t>(
+          2 * rows * ((length + att::kRangeBlock - 1) / att::kRangeBlock)));
+      arg.block_ranges = ranges[slot].data();
+      pre_pass(&arg, static_cast<int>(tensor.type), rows, length);
+    }
+  }
+
+  att::ForwardParams params = {};
+  std::vector<int> ints[8], ranges[8];
+  std::vector<float> floats[8];
+  std::vector<unsigned char> bytes[8];
+};
+
+template <typename Function>
+void find(void* library, const std::string& name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name.c_str()));
+  ASSERT_NE(function, nullptr) << name;
+}
+
+class Emitted : public testing::Test {
+ protected:
+  // Null, and a skipped test, when this machine has no compiler.
+  void* build(const std::vector<Case>& cases) {
+    const char* configured = std::getenv("CXX");
+    const std::string compiler = configured ? configured : "c++";
+    if (std::system((compiler + " --version > /dev/null 2>&1").c_str()) != 0) return nullptr;
+    directory_ =
+        std::filesystem::temp_directory_path() / ("attune-emitted-" + std::to_string(getpid()));
+    std::filesystem::create_directories(directory_);
+    std::ofstream source(directory_ / "heads.cpp");
+    source << "#include \"templates/params.h\"\n"
+              "#include \"templates/kernels/block_ranges.cuh\"\n"
+              "namespace att {\n"
+              "struct Context { const ForwardParams& params; int b, h, h_kv, q_len, kv_len; };\n"
+              "}\n";
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      source << wrapped(i, emit_functions(cases[i].expressions, random_environment()));
+    source.close();
+    const std::string library = (directory_ / "heads.so").string();
+    const std::string command = compiler + " -std=c++17 -O1 -w -fPIC -shared -I. -o " + library +
+                                " " + (directory_ / "heads.cpp").string();
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    return dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  void TearDown() override {
+    if (!directory_.empty() && !HasFailure()) std::filesystem::remove_all(directory_);
+  }
+
+  std::filesystem::path directory_;
+};
+
+void check_score(const Case& c, const World& world, const att::ForwardParams& params) {
+  for (int q = 0; q < world.q_len; q += 7) {
+    for (int k = 0; k < world.kv_len; k += 11) {
+      const double expected = evaluate(c.expressions.score, world.point(q, k, 0.75));
+      const float got = c.functions.score(&params, world.b, world.h, 0.75f, q, k);
+      // Differences of large terms lose digits: the bound is on the scale of the terms.
+      ASSERT_NEAR(got, expected, 1e-3 * (1e4 + std::abs(expected))) << c.text;
+    }
+  }
+}
+
+void check_mask(const Case& c, const World& world, const att::ForwardParams& params,
+                std::mt19937& random) {
+  const auto& f = c.functions;
+  const int b = world.b, h = world.h;
+  std::vector<char> live(static_cast<std::size_t>(world.q_len * world.kv_len));
+  const auto at = [&](int q, int k) -> char& {
+    return live[static_cast<std::size_t>(q * world.kv_len + k)];
+  };
+  for (int q = 0; q < world.q_len; ++q)
+    for (int k = 0; k < world.kv_len; ++k) at(q, k) = f.mask(&params, b, h, q, k);
+  if (c.exact) {
+    for (int i = 0; i < 400; ++i) {
+      const int q = static_cast<int>(random() % static_cast<unsigned>(world.q_len));
+      const int k = static_cast<int>(random() % static_cast<unsigned>(world.kv_len));
+      ASSERT_EQ(at(q, k) != 0, evaluate(c.expressions.mask, world.point(q, k)) != 0)
+          << c.text << " at " << q << ", " << k;
+    }
+  }
+  for (int q = 0; q < world.q_len; ++q) {
+    int row[2];
+    if (!f.row_bounds(&params, b, h, q, row)) break;
+    for (int k = 0; k < world.kv_len; ++k)
+      ASSERT_EQ(at(q, k) != 0, row[0] <= k && k < row[1]) << c.text << " at " << q << ", " << k;
+  }
+  const auto range = [&](int length, int& begin, int& end) {
+    begin = static_cast<int>(random() % static_cast<unsigned>(length));
+    end = begin + 1 + static_cast<int>(random() % static_cast<unsigned>(length - begin));
+    if (random() % 2) end = std::min(end, begin + 1 + static_cast<int>(random() % 128));
+  };
+  for (int i = 0; i < 30; ++i) {
+    int q0, q1, k0, k1;
+    range(world.q_len, q0, q1);
+    range(world.kv_len, k0, k1);
+    bool any = false, all = true;
+    for (int q = q0; q < q1; ++q) {
+      for (int k = k0; k < k1; ++k) {
+        any |= at(q, k) != 0;
+        all &= at(q, k) != 0;
+      }
+    }
+    const int answer = f.classify(&params, b, h, q0, q1, k0, k1);
+    ASSERT_TRUE(answer != 0 || !any) << c.text << " skips a live tile";
+    ASSERT_TRUE(answer != 2 || all) << c.text << " calls a tile full that is not";
+    int keys[2], queries[2];
+    f.kv_bounds(&params, b, h, q0, q1, keys);
+    f.q_bounds(&params, b, h, k0, k1, queries);
+    ASSERT_TRUE(keys[0] >= 0 && keys[0] <= world.kv_len && keys[1] >= 0 && keys[1] <= world.kv_len);
+    ASSERT_TRUE(queries[0] >= 0 && queries[0] <= world.q_len && queries[1] >= 0 &&
+                queries[1] <= world.q_len);
+    for (int q = q0; q < q1; ++q)
+      for (int k = 0; k < world.kv_len; ++k)
+        ASSERT_TRUE(at(q, k) == 0 || (keys[0] <= k && k < keys[1])) << c.text;
+    for (int k = k0; k < k1; ++k)
+      for (int q = 0; q < world.q_len; ++q)
+        ASSERT_TRUE(at(q, k) == 0 || (queries[0] <= q && q < queries[1])) << c.text;
+    if (c.exact && !contains_load(c.expressions.mask)) {
+      // The host runs the same program.
+      const TileBox box = world.box(q0, q1, k0, k1);
+      ASSERT_EQ(static_cast<int>(classify(c.expressions.mask, box)), answer) << c.text;
+      const KvBounds bounds = kv_bounds(c.expressions.mask, box);
+      ASSERT_EQ(bounds.begin, keys[0]) << c.text;
+      ASSERT_EQ(bounds.end, keys[1]) << c.text;
+    }
+  }
+}
+
+TEST_F(Emitted, AgreesWithTheEvaluatorAndWithItself) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  std::vector<Case> cases = make_cases(random);
+  void* library = build(cases);
+  if (!library && !HasFailure()) GTEST_SKIP() << "no C++ compiler to build the emitted text with";
+  ASSERT_NE(library, nullptr) << dlerror();
+  void (*pre_pass)(const att::TensorArg*, int, int, int) = nullptr;
+  find(library, "att_block_ranges", pre_pass);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const std::string number = std::to_string(i);
+    find(library, "mask" + number, cases[i].functions.mask);
+    find(library, "score" + number, cases[i].functions.score);
+    find(library, "classify" + number, cases[i].functions.classify);
+    find(library, "kv_bounds" + number, cases[i].functions.kv_bounds);
+    find(library, "q_bounds" + number, cases[i].functions.q_bounds);
+    find(library, "row_bounds" + number, cases[i].functions.row_bounds);
+  }
+  for (int round = 0; round < 6; ++round) {
+    Tape numbers(400);
+    for (auto& n : numbers) n = static_cast<std::uint32_t>(random());
+    const World world = random_world(numbers, 300);
+    Launch launch(world);
+    if (round > 0) launch.make_ranges(pre_pass);  // round 0: without, answers are coarser but sound
+    for (const Case& c : cases) {
+      if (c.expressions.score) {
+        check_score(c, world, launch.params);
+      } else {
+        check_mask(c, world, launch.params, random);
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
+  dlclose(library);
+}
+
+}  // namespace
+}  // namespace attune::expr
