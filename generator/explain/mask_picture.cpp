@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "generator/explain/block_ranges.hpp"
+#include "generator/explain/tensor_ranges.hpp"
 
 namespace attune {
 namespace {
@@ -90,7 +90,12 @@ class Painter {
  public:
   Painter(const AttentionSpec& spec, const PictureRequest& request)
       : mask_(spec.mask), request_(request) {
-    for (const expr::TensorValues& tensor : request.tensors) ranges_.emplace_back(tensor);
+    const std::vector<int> from_blocks = expr::range_slots(mask_);
+    for (std::size_t slot = 0; slot < request.tensors.size(); ++slot) {
+      const bool blocks =
+          std::ranges::find(from_blocks, static_cast<int>(slot)) != from_blocks.end();
+      ranges_.emplace_back(spec.environment.tensors[slot].type, request.tensors[slot], blocks);
+    }
     point_.b = static_cast<std::int32_t>(request.b);
     point_.h = static_cast<std::int32_t>(request.h);
     point_.h_kv =
@@ -202,7 +207,7 @@ class Painter {
 
   const expr::Expr& mask_;
   const PictureRequest& request_;
-  std::vector<BlockRanges> ranges_;
+  std::vector<TensorRanges> ranges_;
   expr::Point point_;
   MaskPicture picture_;
 };

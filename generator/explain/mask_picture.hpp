@@ -19,7 +19,7 @@ struct PictureRequest {
   std::span<const double> scalars;              // by slot; constants may hold anything
   std::span<const expr::TensorValues> tensors;  // by slot, in the declared sizes
   // Elements of partial tiles to evaluate at most; beyond that each tile is sampled on a grid.
-  std::int64_t max_elements = std::int64_t{1} << 24;
+  std::int64_t max_elements = std::int64_t{1} << 22;
 };
 
 struct TileCounts {

@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <sstream>
 #include <string>
 
-#include "generator/explain/block_ranges.hpp"
 #include "generator/explain/cells.hpp"
+#include "generator/explain/tensor_ranges.hpp"
 
 namespace attune {
 namespace {
@@ -135,25 +138,56 @@ TEST(MaskPicture, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(picture_mask(with_tensor, tensor).ok());
 }
 
-TEST(BlockRanges, CoverTheBox) {
+// A table of blocks is small, and read element by element.
+TEST(MaskPicture, ReadsTables) {
+  const AttentionSpec spec =
+      spec_with("tensors: {table: {dtype: bool, dims: [2, 4]}}\nmask: block_sparse(table, 64)\n");
+  const expr::TensorValues table{.sizes = {2, 4}, .values = {1, 0, 0, 1, 0, 1, 1, 0}};
+  PictureRequest request = request_of(128, 256, 64, 64);
+  request.tensors = std::span(&table, 1);
+  EXPECT_EQ(classes_of(paint(spec, request)), "#..#\n.##.\n");
+}
+
+TEST(TensorRanges, AreAsPreciseAsTheKernels) {
   expr::TensorValues tensor{.sizes = {2, 3, 130}, .values = {}};
   for (int i = 0; i < 2 * 3 * 130; ++i) tensor.values.push_back(i);
-  const BlockRanges ranges(tensor);
-  const auto range = [&](std::int64_t a0, std::int64_t a1, std::int64_t b0, std::int64_t b1,
-                         std::int64_t c0, std::int64_t c1) {
-    const expr::IntInterval box[] = {{a0, a1}, {b0, b1}, {c0, c1}};
-    return ranges.range(box);
+  const auto range = [&](bool blocks, const std::array<expr::IntInterval, 3>& box) {
+    return TensorRanges(expr::TensorType::kInt32, tensor, blocks).range(box);
   };
-  EXPECT_EQ(range(0, 0, 0, 0, 5, 6).lo, 0);  // the block, not the element
-  EXPECT_EQ(range(0, 0, 0, 0, 5, 6).hi, 63);
-  EXPECT_EQ(range(1, 1, 2, 2, 128, 129).lo, (1 * 3 + 2) * 130 + 128);
-  EXPECT_EQ(range(1, 1, 2, 2, 128, 129).hi, (1 * 3 + 2) * 130 + 129);
-  EXPECT_EQ(range(0, 1, 1, 2, 0, 0).lo, 130);
-  EXPECT_EQ(range(0, 1, 1, 2, 0, 0).hi, 5 * 130 + 63);
-  EXPECT_EQ(range(-9, -5, -1, 0, 500, 900).lo, 128);  // clamped
+  const auto expect = [](const expr::RealInterval& range, double lo, double hi) {
+    EXPECT_EQ(range.lo, lo);
+    EXPECT_EQ(range.hi, hi);
+  };
+  expect(range(true, {{{0, 0}, {0, 0}, {5, 6}}}), 5, 6);               // two elements
+  expect(range(false, {{{0, 1}, {1, 2}, {0, 3}}}), 130, 5 * 130 + 3);  // sixteen elements
+  expect(range(true, {{{0, 0}, {0, 0}, {5, 30}}}), 0, 63);             // a block
+  expect(range(true, {{{1, 1}, {2, 2}, {70, 129}}}), 5 * 130 + 64, 5 * 130 + 129);
+  expect(range(true, {{{-9, -5}, {-1, 0}, {500, 900}}}), 129, 129);  // clamped
+  constexpr double kLeast = -2147483648.0, kMost = 2147483647.0;
+  expect(range(false, {{{0, 0}, {0, 0}, {5, 30}}}), kLeast, kMost);  // no pre-pass
+  expect(range(true, {{{0, 1}, {0, 0}, {5, 30}}}), kLeast, kMost);   // two rows
+}
+
+TEST(TensorRanges, ANaNSpoilsItsRange) {
+  expr::TensorValues tensor{.sizes = {256}, .values = std::vector<double>(256, 1.0)};
   tensor.values[70] = std::numeric_limits<double>::quiet_NaN();
-  const expr::IntInterval box[] = {{0, 0}, {0, 0}, {0, 129}};
-  EXPECT_TRUE(std::isnan(BlockRanges(tensor).range(box).lo));
+  const TensorRanges ranges(expr::TensorType::kFloat32, tensor, true);
+  const expr::IntInterval wide[] = {{0, 255}}, clean[] = {{128, 255}};
+  EXPECT_TRUE(std::isnan(ranges.range(wide).lo));
+  EXPECT_EQ(ranges.range(clean).hi, 1);
+}
+
+// The limits stand in the kernels' template too.
+TEST(TensorRanges, ShareTheKernelsLimits) {
+  std::ifstream in("templates/tile/ranges.cuh");
+  std::ostringstream text;
+  text << in.rdbuf();
+  EXPECT_NE(
+      text.str().find("constexpr int kMaxRangeCells = " + std::to_string(kMaxRangeCells) + ";"),
+      std::string::npos);
+  EXPECT_NE(
+      text.str().find("constexpr int kMaxRangeBlocks = " + std::to_string(kMaxRangeBlocks) + ";"),
+      std::string::npos);
 }
 
 TEST(Cells, MergeTiles) {
