@@ -43,6 +43,7 @@ const FamilyOperations* family_operations(Family family);
 
 // One function a row of the table, each in its family's file.
 const FamilyOperations& sm80_family();
+const FamilyOperations& sm90a_family();
 const FamilyOperations& cpu_family();
 
 // kUnsupported, id "plan-unsupported".

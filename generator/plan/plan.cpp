@@ -17,7 +17,7 @@ namespace {
 
 // Best first where several serve one target. A family is added by a row here.
 using FamilyAccessor = const FamilyOperations& (*)();
-constexpr FamilyAccessor kFamilies[] = {&sm80_family, &cpu_family};
+constexpr FamilyAccessor kFamilies[] = {&sm90a_family, &sm80_family, &cpu_family};
 
 Error family_missing(Family family) {
   return plan_unsupported(fmt::format("this build has no {} family", to_string(family)));

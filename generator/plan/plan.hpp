@@ -36,11 +36,10 @@ struct Sm90aPlan {
     kLongestFirst  // resident CTAs take the next item off a counter, the longest first
   };
   int warpgroups = 2;           // consumers, 64 query rows each
-  int tile_kv = 64;             // keys of a stage, and of one softmax step
-  int stages = 4;               // K tiles, and as many V tiles, in shared memory
-  int score_buffers = 2;        // 2: the QK product of tile j+1 runs under the softmax of tile j
+  int tile_kv = 128;            // keys of a stage
+  int stages = 2;               // K tiles, and as many V tiles, in shared memory
+  int score_buffers = 2;        // pieces of a tile; 2: QK of the next one runs under a softmax
   bool q_in_registers = false;  // else the QK product reads Q from shared memory
-  bool ping_pong = false;       // consumers take turns on the tensor core
   int cluster = 1;              // CTAs along q that share K and V by multicast
   Schedule schedule = Schedule::kPersistent;
   int heads_per_group = 0;  // heads whose K and V stay in L2 together; 0: no grouping

@@ -13,6 +13,13 @@ ATT_FN float shuffle_xor(float value, int lane_mask) {
   return out;
 }
 
+// Lane `lane`'s value, the same for all.
+ATT_FN int shuffle_from(int value, int lane) {
+  int out;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(out) : "r"(value), "r"(lane));
+  return out;
+}
+
 // Bit i: lane i's condition.
 ATT_FN unsigned ballot(bool condition) {
   unsigned out;

@@ -1,0 +1,335 @@
+// The sm90a family's plans. What they mean in the kernel: templates/kernels/sm90_forward.cuh; what
+// was measured: docs/hopper.md.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "generator/plan/family.hpp"
+
+namespace attune {
+namespace {
+
+using Schedule = Sm90aPlan::Schedule;
+
+constexpr int kElementBytes = 2;  // fp16 and bf16 alike
+constexpr int kRows = 64;         // query rows of a warpgroup
+constexpr int kSlabColumns = 64;  // columns under one 128-byte swizzle
+constexpr int kRowBytes = 128;
+constexpr int kItemSlots = 4;
+constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
+
+const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
+
+int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
+
+bool has_dropout(const AttentionSpec& spec) {
+  return spec.dropout.at_launch || spec.dropout.value > 0;
+}
+
+// templates/tile/sm90_layout.cuh asserts that its layout needs no more.
+int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, bool own_output_buffer) {
+  const int q_bytes = slabs(spec.head_dim_qk) * kRows * kRowBytes;
+  const int o_bytes = slabs(spec.head_dim_v) * kRows * kRowBytes;
+  const int stage_bytes =
+      (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
+  const int matrices =
+      tile.warpgroups * (own_output_buffer ? q_bytes + o_bytes : std::max(q_bytes, o_bytes)) +
+      tile.stages * stage_bytes;
+  const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots);
+  return (matrices + barriers + 15) / 16 * 16 + 32 * kItemSlots + 8 * tile.stages;
+}
+
+// O gets a buffer of its own wherever there is room, so that the next Q can come during the store.
+bool own_output_buffer(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  return shared_bytes(spec, tile, true) <= kSharedLimitBytes;
+}
+
+// What setmaxnreg leaves a thread of the producer and of a consumer: 512 for the (warpgroups + 1)
+// threads that share a lane.
+struct RegisterSplit {
+  int producer, consumer;
+};
+RegisterSplit register_split(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  const bool classifies = spec.mask != nullptr;  // which takes the producer registers
+  if (tile.warpgroups == 3) return classifies ? RegisterSplit{56, 152} : RegisterSplit{32, 160};
+  if (tile.warpgroups == 2) return classifies ? RegisterSplit{40, 232} : RegisterSplit{24, 240};
+  return {40, 240};
+}
+
+std::string_view template_path(Pass) { return "templates/kernels/sm90_forward.cuh"; }
+
+Status serves(const AttentionSpec& spec, Target target) {
+  if (target != Target::kSm90a) return plan_unsupported("the sm90a family needs an sm_90a GPU");
+  if (spec.dtype != DType::kF16 && spec.dtype != DType::kBf16) {
+    return plan_unsupported(
+        fmt::format("the sm90a family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
+  }
+  for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
+    if (dim < 16 || dim > 256 || dim % 16 != 0) {
+      return plan_unsupported(
+          fmt::format("the sm90a family has head dims 16 to 256 in steps of 16, not {}", dim));
+    }
+  }
+  return ok_status();
+}
+
+PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm90aPlan& tile = tile_of(plan);
+  PlanResources resources;
+  resources.threads = 128 * (tile.warpgroups + 1);
+  resources.shared_memory_bytes = shared_bytes(spec, tile, own_output_buffer(spec, tile));
+  // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
+  // when it stays; the rest is addresses, ring positions and row state.
+  const int piece_keys = tile.tile_kv / tile.score_buffers;
+  resources.registers_per_thread =
+      tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
+      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + (spec.mask ? 32 : 24);
+  return resources;
+}
+
+Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const Sm90aPlan& tile = tile_of(plan);
+  if (plan.pass != Pass::kForward) return plan_unsupported("the sm90a family has no backward pass");
+  if (tile.warpgroups < 1 || tile.warpgroups > 3) {
+    return plan_unsupported(fmt::format("1 to 3 warpgroups, not {}", tile.warpgroups));
+  }
+  if (tile.score_buffers < 1 || tile.score_buffers > 2) {
+    return plan_unsupported(fmt::format("1 or 2 score buffers, not {}", tile.score_buffers));
+  }
+  if (tile.cluster < 1 || tile.cluster > 2) {
+    return plan_unsupported(fmt::format("clusters of 1 or 2, not {}", tile.cluster));
+  }
+  if (tile.cluster > 1 && tile.schedule == Schedule::kLongestFirst) {
+    return plan_unsupported("the CTAs of a cluster cannot draw from the counter separately");
+  }
+  const int step = 16 * tile.score_buffers * tile.cluster;
+  if (tile.tile_kv < step || tile.tile_kv > 256 || tile.tile_kv % step != 0) {
+    return plan_unsupported(
+        fmt::format("a kv tile of {} to 256 in steps of {}, not {}", step, step, tile.tile_kv));
+  }
+  if (has_dropout(spec) && tile.tile_kv / tile.score_buffers % 32 != 0) {
+    return plan_unsupported(
+        "dropout draws for 32 keys at a time: a score buffer holds 32, 64, ...");
+  }
+  if (tile.stages < 2 || tile.stages > 8) {
+    return plan_unsupported(fmt::format("2 to 8 stages, not {}", tile.stages));
+  }
+  if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
+  const PlanResources needs = resources_of(spec, plan);
+  const int limit = std::min(kSharedLimitBytes, device.shared_memory_per_block_bytes);
+  if (needs.shared_memory_bytes > limit) {
+    return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
+                                        needs.shared_memory_bytes, device.name, limit));
+  }
+  if (tile.q_in_registers && !own_output_buffer(spec, tile)) {
+    return plan_unsupported("Q in registers needs room for O beside the next Q");
+  }
+  const int most = register_split(spec, tile).consumer;
+  if (needs.registers_per_thread > most) {
+    return plan_unsupported(
+        fmt::format("about {} registers a thread, {} are there", needs.registers_per_thread, most));
+  }
+  return ok_status();
+}
+
+std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
+  std::vector<KernelPlan> plans;
+  // Heads that share L2 only matter where their order does, so the space has few group sizes.
+  constexpr std::array<std::pair<Schedule, int>, 4> kOrders = {{{Schedule::kPersistent, 1},
+                                                                {Schedule::kSingle, 4},
+                                                                {Schedule::kLongestFirst, 4},
+                                                                {Schedule::kLongestFirst, 16}}};
+  for (const int warpgroups : {2, 3, 1}) {
+    for (const int score_buffers : {2, 1}) {
+      for (int tile_kv = 64; tile_kv <= 256; tile_kv += 16 * score_buffers) {
+        for (const int stages : {2, 3, 4}) {
+          for (const bool q_in_registers : {true, false}) {
+            for (const int cluster : {1, 2}) {
+              for (const auto& [schedule, heads_per_group] : kOrders) {
+                for (const bool frozen_max : {true, false}) {
+                  const KernelPlan plan{.pass = Pass::kForward,
+                                        .target = device.target,
+                                        .tile = Sm90aPlan{.warpgroups = warpgroups,
+                                                          .tile_kv = tile_kv,
+                                                          .stages = stages,
+                                                          .score_buffers = score_buffers,
+                                                          .q_in_registers = q_in_registers,
+                                                          .cluster = cluster,
+                                                          .schedule = schedule,
+                                                          .heads_per_group = heads_per_group,
+                                                          .frozen_max = frozen_max}};
+                  if (check(spec, plan, device).ok()) plans.push_back(plan);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return plans;
+}
+
+double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+            const DeviceFacts& device) {
+  const Sm90aPlan& tile = tile_of(plan);
+  const double dims = spec.head_dim_qk + spec.head_dim_v;
+
+  // Clocks of an SM for one kv tile. The matrix unit: under load the clock falls until about three
+  // quarters of the datasheet's rate are left (docs/hopper.md).
+  const double flops_per_clock =
+      device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
+  const int rows = tile.warpgroups * kRows;
+  const double elements = double(rows) * tile.tile_kv;
+  const double matrix = 2.0 * elements * dims / flops_per_clock / 0.78;
+  // Issue slots: 3.5 instructions an element, and what a tile costs beside.
+  const double per_element = tile.frozen_max ? 3.5 : 5.5 + spec.head_dim_v / 128.0;
+  const double extra = (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
+  const double issue = elements / 128 * (per_element + extra) + tile.warpgroups * 140.0;
+  const double exponentials = elements / 16;
+  // One score buffer leaves the QK product of a tile in the open unless another warpgroup covers
+  // it.
+  const double overlap = tile.score_buffers == 2 ? 1.0 : tile.warpgroups == 1 ? 1.6 : 1.06;
+  const double reads = tile.q_in_registers ? 1.0 : 1.0 + 8.0 * tile.score_buffers / tile.tile_kv;
+  const double tile_clocks = std::max({matrix * reads, issue * 1.15, exponentials * 1.2}) * overlap;
+
+  const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
+  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv);
+  const double items = q_tiles * shape.heads * shape.batch;
+  const double item_clocks = 2200 + kv_tiles * tile_clocks;  // prologue and epilogue in the open
+  const double waves = tile.schedule == Schedule::kLongestFirst
+                           ? std::max(1.0, items / device.processor_count + 0.5)
+                           : std::ceil(items / device.processor_count);
+  const double compute_us = waves * item_clocks / (device.clock_ghz * 1e3);
+
+  const double bytes =
+      double(kElementBytes) * shape.batch *
+      (double(shape.heads) * shape.q_len * dims + double(shape.kv_heads) * shape.kv_len * dims);
+  return std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3)) + 3;
+}
+
+LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  using Tensor = TensorMapRecipe::Tensor;
+  const Sm90aPlan& tile = tile_of(plan);
+  const PlanResources needs = resources_of(spec, plan);
+  LaunchRecipe recipe;
+  recipe.threads = needs.threads;
+  recipe.shared_memory_bytes = needs.shared_memory_bytes;
+  recipe.tile_q = tile.warpgroups * kRows;
+  recipe.tile_kv = tile.tile_kv;
+  recipe.cluster = tile.cluster;
+  recipe.persistent = tile.schedule != Schedule::kSingle;
+  recipe.needs_scheduler_counter = tile.schedule == Schedule::kLongestFirst;
+  for (const auto& [tensor, rows] : {std::pair{Tensor::kQuery, kRows},
+                                     {Tensor::kKey, tile.tile_kv / tile.cluster},
+                                     {Tensor::kValue, tile.tile_kv / tile.cluster},
+                                     {Tensor::kOutput, kRows}}) {
+    recipe.tensor_maps.push_back(
+        {.tensor = tensor, .box_columns = kSlabColumns, .box_rows = rows, .swizzle_bytes = 128});
+  }
+  return recipe;
+}
+
+struct ScheduleName {
+  Schedule schedule;
+  std::string_view text;      // in a plan
+  std::string_view constant;  // in the kernel
+};
+constexpr std::array<ScheduleName, 3> kSchedules = {{
+    {Schedule::kSingle, "single", "single"},
+    {Schedule::kPersistent, "persistent", "persistent"},
+    {Schedule::kLongestFirst, "longest", "longest_first"},
+}};
+
+std::string tile_text(const KernelPlan& plan) {
+  const Sm90aPlan& tile = tile_of(plan);
+  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
+                     tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.cluster,
+                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+                     tile.frozen_max ? " frozen" : "");
+}
+
+Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
+  Sm90aPlan tile;
+  tile.q_in_registers = false;
+  tile.frozen_max = false;
+  int seen = 0;
+  for (const std::string_view word : words) {
+    const auto* schedule =
+        std::ranges::find_if(kSchedules, [&](const ScheduleName& s) { return s.text == word; });
+    if (schedule != kSchedules.end()) {
+      tile.schedule = schedule->schedule;
+      ++seen;
+    } else if (word == "qreg") {
+      tile.q_in_registers = true;
+    } else if (word == "frozen") {
+      tile.frozen_max = true;
+    } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
+               parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
+               parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
+      ++seen;
+    } else {
+      return plan_text_error(fmt::format("`{}` is no word of an sm90a plan", word));
+    }
+  }
+  if (seen != 7) {
+    return plan_text_error("an sm90a plan needs w, k, s, b, c, a schedule and g once each");
+  }
+  plan.tile = tile;
+  return ok_status();
+}
+
+std::string symbol_part(const KernelPlan& plan) {
+  const Sm90aPlan& tile = tile_of(plan);
+  return fmt::format("q{}k{}s{}", tile.warpgroups * kRows, tile.tile_kv, tile.stages);
+}
+
+std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm90aPlan& tile = tile_of(plan);
+  const RegisterSplit registers = register_split(spec, tile);
+  return fmt::format(
+      "constexpr int kWarpgroups = {};\n"
+      "constexpr int kTileKv = {};\n"
+      "constexpr int kStages = {};\n"
+      "constexpr int kScoreBuffers = {};\n"
+      "constexpr bool kQInRegisters = {};\n"
+      "constexpr int kCluster = {};\n"
+      "enum class Schedule {{ single, persistent, longest_first }};\n"
+      "constexpr Schedule kSchedule = Schedule::{};\n"
+      "constexpr int kHeadsPerGroup = {};\n"
+      "constexpr bool kFrozenMax = {};\n"
+      "constexpr bool kOwnOutputBuffer = {};\n"
+      "constexpr int kProducerRegisters = {};\n"
+      "constexpr int kConsumerRegisters = {};\n"
+      "constexpr int kSharedBytes = {};\n",
+      tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
+      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
+      tile.heads_per_group, tile.frozen_max, own_output_buffer(spec, tile), registers.producer,
+      registers.consumer, resources_of(spec, plan).shared_memory_bytes);
+}
+
+}  // namespace
+
+const FamilyOperations& sm90a_family() {
+  static constexpr FamilyOperations kOperations = {
+      .family = Family::kSm90a,
+      .name = "sm90a",
+      .symbol_name = "sm90",
+      .template_path = template_path,
+      .serves = serves,
+      .legal_plans = legal,
+      .check = check,
+      .resources = resources_of,
+      .cost_us = cost,
+      .launch_recipe = recipe,
+      .tile_text = tile_text,
+      .parse_tile = parse_tile,
+      .symbol_part = symbol_part,
+      .head_constants = head_constants,
+  };
+  return kOperations;
+}
+
+}  // namespace attune

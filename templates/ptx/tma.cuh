@@ -1,0 +1,66 @@
+// TMA: bulk tensor copies between global and shared memory (PTX ISA, cp.async.bulk.tensor).
+// Tensors have rank 4, (head dim, sequence, head, batch); coordinates are in elements.
+#pragma once
+
+#include "templates/ptx/platform.cuh"
+
+namespace att {
+
+// A CUtensorMap: encoded by the driver, opaque to the kernel.
+struct alignas(64) TensorMap {
+  unsigned long long opaque[16];
+};
+
+// L2 eviction priorities, in the encoding that createpolicy.fractional gives for a fraction of 1.
+enum class CacheHint : unsigned long long {
+  kEvictFirst = 0x12F0000000000000ull,
+  kEvictLast = 0x14F0000000000000ull
+};
+
+ATT_FN void tma_prefetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Copies the map's box at (column, row, head, batch) to shared memory at `to`; `barrier` counts the
+// bytes.
+ATT_FN void tma_load(unsigned to, const TensorMap* map, unsigned barrier, int column, int row,
+                     int head, int batch, CacheHint hint) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch),
+      "l"(static_cast<unsigned long long>(hint))
+      : "memory");
+}
+
+// The same, to the same address of every CTA in `cta_mask`; each one's own barrier counts.
+ATT_FN void tma_load_multicast(unsigned to, const TensorMap* map, unsigned barrier, int column,
+                               int row, int head, int batch, CacheHint hint,
+                               unsigned short cta_mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "h"(cta_mask),
+      "l"(static_cast<unsigned long long>(hint))
+      : "memory");
+}
+
+// Writes shared memory at `from` to the map's box; what lies outside of the tensor is not written.
+ATT_FN void tma_store(const TensorMap* map, unsigned from, int column, int row, int head,
+                      int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          map),
+      "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+
+ATT_FN void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until this thread's stores have read their shared memory.
+ATT_FN void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// Waits until this thread's stores are complete.
+ATT_FN void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+}  // namespace att

@@ -1,0 +1,101 @@
+// What lies where in the shared memory of the sm90a family, and its tile sizes. Matrices are stored
+// as TMA's 128-byte swizzle leaves them: slabs of 64 columns, each row of a slab 128 bytes.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+
+namespace att {
+namespace sm90 {
+
+constexpr bool kBf16 = spec::kDType == DType::bf16;
+constexpr int kWarpgroups = plan::kWarpgroups;  // consumers
+constexpr int kWarpgroupThreads = 128;
+constexpr int kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
+constexpr int kRows = 64;  // query rows of a warpgroup
+constexpr int kTileQ = kWarpgroups * kRows;
+constexpr int kTileKv = plan::kTileKv;  // keys of a stage
+// A tile's scores are computed in one piece or two; the higher keys are piece 1.
+constexpr int kPieces = plan::kScoreBuffers;
+constexpr int kPieceKeys = kTileKv / kPieces;
+constexpr int kStages = plan::kStages;
+constexpr int kCluster = plan::kCluster;
+constexpr int kClusterRows = kCluster * kTileQ;
+
+// Registers of a thread after setmaxnreg; 512 are there for the four threads that share a lane of
+// the four warpgroups' worth of the register file. Classifying tiles takes the producer more of
+// them.
+constexpr int kProducerRegisters = plan::kProducerRegisters;
+constexpr int kConsumerRegisters = plan::kConsumerRegisters;
+
+constexpr int kSlabColumns = 64;
+constexpr int kRowBytes = 128;
+ATT_FN constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
+constexpr int kQkSlabs = slabs(spec::kHeadDimQk);
+constexpr int kVSlabs = slabs(spec::kHeadDimV);
+constexpr int kQkSteps = spec::kHeadDimQk / 16;  // of wgmma's k
+constexpr int kPvSteps = kPieceKeys / 16;
+static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kPieceKeys % 16 == 0);
+
+constexpr int kQSlabBytes = kRows * kRowBytes;     // of one warpgroup's Q or O
+constexpr int kKvSlabBytes = kTileKv * kRowBytes;  // of one stage's K or V
+constexpr int kQBytes = kQkSlabs * kQSlabBytes;
+constexpr int kOBytes = kVSlabs * kQSlabBytes;
+constexpr int kKBytes = kQkSlabs * kKvSlabBytes;
+constexpr int kVBytes = kVSlabs * kKvSlabBytes;
+
+// Work items in flight between producer and consumers; a power of two.
+constexpr int kItemSlots = 4;
+
+// O has a buffer of its own where the plan says so; else it takes the place of Q.
+constexpr int kQOffset = 0;
+constexpr int kOOffset = plan::kOwnOutputBuffer ? kWarpgroups * kQBytes : 0;
+constexpr int kKOffset = kWarpgroups * (plan::kOwnOutputBuffer ? kQBytes + kOBytes
+                                        : kQBytes > kOBytes    ? kQBytes
+                                                               : kOBytes);
+constexpr int kVOffset = kKOffset + kStages * kKBytes;
+constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
+constexpr int kQStrideBytes = plan::kOwnOutputBuffer || kQBytes > kOBytes ? kQBytes : kOBytes;
+constexpr int kOStrideBytes = plan::kOwnOutputBuffer ? kOBytes : kQStrideBytes;
+
+// 8-byte barriers, then 32 bytes an item slot, then 8 bytes a stage.
+constexpr int kBarriers = 4 * kStages + 2 * kWarpgroups + 2 * kItemSlots;
+constexpr int kItemOffset = (kBarrierOffset + 8 * kBarriers + 15) / 16 * 16;
+constexpr int kTileOffset = kItemOffset + 32 * kItemSlots;
+constexpr int kSharedBytes = kTileOffset + 8 * kStages;
+static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
+
+// Byte addresses of it all.
+struct SharedMemory {
+  unsigned base;
+  ATT_MEMBER unsigned q(int warpgroup) const { return base + kQOffset + warpgroup * kQStrideBytes; }
+  ATT_MEMBER unsigned o(int warpgroup) const { return base + kOOffset + warpgroup * kOStrideBytes; }
+  ATT_MEMBER unsigned k(int stage) const { return base + kKOffset + stage * kKBytes; }
+  ATT_MEMBER unsigned v(int stage) const { return base + kVOffset + stage * kVBytes; }
+  ATT_MEMBER unsigned k_full(int stage) const { return barrier(stage); }
+  ATT_MEMBER unsigned v_full(int stage) const { return barrier(kStages + stage); }
+  ATT_MEMBER unsigned k_empty(int stage) const { return barrier(2 * kStages + stage); }
+  ATT_MEMBER unsigned v_empty(int stage) const { return barrier(3 * kStages + stage); }
+  ATT_MEMBER unsigned q_full(int warpgroup) const { return barrier(4 * kStages + warpgroup); }
+  ATT_MEMBER unsigned q_empty(int warpgroup) const {
+    return barrier(4 * kStages + kWarpgroups + warpgroup);
+  }
+  ATT_MEMBER unsigned item_full(int slot) const {
+    return barrier(4 * kStages + 2 * kWarpgroups + slot);
+  }
+  ATT_MEMBER unsigned item_empty(int slot) const {
+    return barrier(4 * kStages + 2 * kWarpgroups + kItemSlots + slot);
+  }
+  ATT_MEMBER unsigned item(int slot) const { return base + kItemOffset + 32 * slot; }
+  ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 8 * stage; }
+
+ private:
+  ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
+};
+
+// The 16-byte unit `unit` (8 columns) of row `row` in a slab.
+ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
+  return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);
+}
+
+}  // namespace sm90
+}  // namespace att

@@ -1,0 +1,232 @@
+// The rings of K and V stages between the TMA producer and the consumer warpgroups.
+#pragma once
+
+#include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/tma.cuh"
+#include "templates/tile/sm90_schedule.cuh"
+#include "templates/tile/sm90_walk.cuh"
+
+namespace att {
+namespace sm90 {
+
+// A position in a ring, and the parity of its phase; one register.
+struct RingPosition {
+  unsigned packed = 0;
+  ATT_MEMBER int stage() const { return static_cast<int>(packed & 0xFFFF); }
+  ATT_MEMBER unsigned parity() const { return packed >> 16; }
+  ATT_MEMBER void advance() {
+    ++packed;
+    if (stage() == kStages) packed = (packed ^ 0x10000u) - kStages;
+  }
+};
+
+// Warps that read a stage, of all CTAs that get its data.
+constexpr int kStageReaders = kCluster * kWarpgroups * 4;
+
+// One thread of the CTA calls it, before all threads of the cluster synchronise.
+ATT_FN void init_barriers(const SharedMemory& shared) {
+  for (int stage = 0; stage < kStages; ++stage) {
+    mbarrier_init(shared.k_full(stage), 1);
+    mbarrier_init(shared.v_full(stage), 1);
+    mbarrier_init(shared.k_empty(stage), kStageReaders);
+    mbarrier_init(shared.v_empty(stage), kStageReaders);
+  }
+  for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+    mbarrier_init(shared.q_full(warpgroup), 1);
+    mbarrier_init(shared.q_empty(warpgroup), plan::kOwnOutputBuffer ? 4 : 1);
+  }
+  for (int slot = 0; slot < kItemSlots; ++slot) {
+    mbarrier_init(shared.item_full(slot), 1);
+    mbarrier_init(shared.item_empty(slot), kStageReaders);
+  }
+  mbarrier_init_fence();
+}
+
+// Loads a K or V tile: each CTA of the cluster brings its share of the rows to all of them.
+template <int kSlabs>
+ATT_FN void load_tile(unsigned to, const TensorMap* map, unsigned barrier, int row, int head,
+                      int batch, int cta_rank) {
+  constexpr int kShareRows = kTileKv / kCluster;
+  mbarrier_arrive_expect(barrier, kSlabs * kKvSlabBytes);
+#pragma unroll
+  for (int slab = 0; slab < kSlabs; ++slab) {
+    const unsigned slab_to = to + slab * kKvSlabBytes;
+    if constexpr (kCluster == 1) {
+      tma_load(slab_to, map, barrier, slab * kSlabColumns, row, head, batch, CacheHint::kEvictLast);
+    } else {
+      tma_load_multicast(slab_to + cta_rank * kShareRows * kRowBytes, map, barrier,
+                         slab * kSlabColumns, row + cta_rank * kShareRows, head, batch,
+                         CacheHint::kEvictLast, (1 << kCluster) - 1);
+    }
+  }
+}
+
+// One arrival of the calling warp at a barrier that the readers of all CTAs of the cluster
+// complete.
+ATT_FN void warp_arrive(unsigned barrier) {
+  const int lane = thread_index() % 32;
+  if constexpr (kCluster == 1) {
+    if (lane == 0) mbarrier_arrive(barrier);
+  } else {
+    if (lane < kCluster) mbarrier_arrive_remote(barrier, lane);
+  }
+}
+
+// A tile that a consumer warpgroup has got.
+struct Tile {
+  RingPosition at;
+  int key;         // its first
+  int live, full;  // bit i: piece i has live keys; needs no mask
+  ATT_MEMBER bool is_live(int piece) const { return (live >> piece & 1) != 0; }
+  ATT_MEMBER bool is_full(int piece) const { return (full >> piece & 1) != 0; }
+};
+
+// The tiles of the work item, as a consumer warp sees them.
+struct TileStream {
+  enum Found { kTile, kDeadTile, kEnd };  // kDeadTile: it is another warpgroup's only
+
+  const SharedMemory& shared;
+  int warpgroup;
+  RingPosition position;
+  int tiles_left = 0;  // without a mask
+  bool ended = true;
+
+  ATT_MEMBER TileStream(const SharedMemory& shared, int warpgroup)
+      : shared(shared), warpgroup(warpgroup) {}
+
+  ATT_MEMBER void begin(const ItemSlot& item, int kv_len) {
+    ended = item.has_tiles == 0;
+    if constexpr (!spec::kHasMask) tiles_left = (kv_len + kTileKv - 1) / kTileKv;
+  }
+
+  // Waits for the K of the next tile; its V may still be on the way.
+  ATT_MEMBER Found next(Tile& tile, int kv_len) {
+    if (ended) return kEnd;
+    tile.at = position;
+    mbarrier_wait(shared.k_full(position.stage()), position.parity());
+    position.advance();
+    if constexpr (spec::kHasMask) {
+      const TileInfo info = load_tile_info(shared.tile(tile.at.stage()));
+      ended = (info.flags & kLastTile) != 0;
+      tile.key = info.tile * kTileKv;
+      constexpr int kAllPieces = (1 << kPieces) - 1;
+      tile.live = info.flags / live_bit(warpgroup, 0) & kAllPieces;
+      tile.full = info.flags / full_bit(warpgroup, 0) & kAllPieces;
+      return tile.live != 0 ? kTile : kDeadTile;
+    } else {
+      ended = --tiles_left == 0;
+      tile.key = tiles_left * kTileKv;
+      tile.live = tile.full = 0;
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        if (tile.key + piece * kPieceKeys < kv_len) tile.live |= 1 << piece;
+        if (tile.key + (piece + 1) * kPieceKeys <= kv_len) tile.full |= 1 << piece;
+      }
+      return kTile;
+    }
+  }
+
+  // The next tile that is live for this warpgroup; no tile may be in use. False at the end.
+  ATT_MEMBER bool next_live(Tile& tile, int kv_len) {
+    Found found = next(tile, kv_len);
+    while (found == kDeadTile) {
+      skip(tile);
+      found = next(tile, kv_len);
+    }
+    return found == kTile;
+  }
+
+  ATT_MEMBER void skip(const Tile& tile) const {
+    wait_v(tile);
+    release_k(tile);
+    release_v(tile);
+  }
+  ATT_MEMBER void wait_v(const Tile& tile) const {
+    mbarrier_wait(shared.v_full(tile.at.stage()), tile.at.parity());
+  }
+  ATT_MEMBER void release_k(const Tile& tile) const {
+    warp_arrive(shared.k_empty(tile.at.stage()));
+  }
+  ATT_MEMBER void release_v(const Tile& tile) const {
+    warp_arrive(shared.v_empty(tile.at.stage()));
+  }
+};
+
+// The producer warp: issues items and feeds the rings until there is nothing left to do.
+ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
+                    const TensorMap* v_map, const SharedMemory& shared, int cta_rank) {
+  const bool leader = thread_index() % 32 == 0;
+  ItemSource source(p);
+  RingPosition position;
+  for (int n = 0;; ++n) {
+    ItemSlot item = source.next(p, shared);
+    const int slot = n % kItemSlots;
+    ++source.issued;
+    if (item.index == kNoMoreItems) {
+      if (leader) {
+        store_slot(shared.item(slot), item);
+        mbarrier_arrive(shared.item_full(slot));
+      }
+      return;
+    }
+    const WorkItem work = work_item(p, item.index);
+    item.b = work.b;
+    item.h = work.h;
+    item.q0 = work.q0;
+    const int kv_head = work.h / (p.heads / p.kv_heads);
+    const Context context{p, work.b, work.h, kv_head, p.q_len, p.kv_len};
+
+    auto publish = [&] {
+      if (leader) {
+        store_slot(shared.item(slot), item);
+        mbarrier_arrive(shared.item_full(slot));
+      }
+      for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+        mbarrier_wait(shared.q_empty(warpgroup), (n & 1) ^ 1);
+        if (!leader) continue;
+        mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
+        for (int slab = 0; slab < kQkSlabs; ++slab) {
+          tma_load(shared.q(warpgroup) + slab * kQSlabBytes, q_map, shared.q_full(warpgroup),
+                   slab * kSlabColumns, work.q0 + (cta_rank * kWarpgroups + warpgroup) * kRows,
+                   work.h, work.b, CacheHint::kEvictFirst);
+        }
+      }
+    };
+    auto load = [&](const TileInfo& info) {
+      const int row = info.tile * kTileKv;
+      mbarrier_wait<(kCluster > 1)>(shared.k_empty(position.stage()), position.parity() ^ 1);
+      if (leader) {
+        if constexpr (spec::kHasMask) store_tile_info(shared.tile(position.stage()), info);
+        load_tile<kQkSlabs>(shared.k(position.stage()), k_map, shared.k_full(position.stage()), row,
+                            kv_head, work.b, cta_rank);
+      }
+      mbarrier_wait<(kCluster > 1)>(shared.v_empty(position.stage()), position.parity() ^ 1);
+      if (leader) {
+        load_tile<kVSlabs>(shared.v(position.stage()), v_map, shared.v_full(position.stage()), row,
+                           kv_head, work.b, cta_rank);
+      }
+      position.advance();
+    };
+
+    if constexpr (spec::kHasMask) {
+      ClusterWalk walk(context, work.q0, cta_rank);
+      TileInfo info;
+      bool have = walk.next(info);
+      item.has_tiles = have;
+      publish();
+      while (have) {
+        TileInfo following;
+        have = walk.next(following);
+        if (!have) info.flags |= kLastTile;
+        load(info);
+        info = following;
+      }
+    } else {
+      publish();
+      for (int tile = (p.kv_len + kTileKv - 1) / kTileKv - 1; tile >= 0; --tile) load({tile, 0});
+    }
+  }
+}
+
+}  // namespace sm90
+}  // namespace att

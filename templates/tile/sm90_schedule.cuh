@@ -1,0 +1,135 @@
+// Work items of the sm90a family: which query tile of which head a CTA (a cluster) takes next, and
+// the ring through which the producer tells the consumers, and they tell it what must be done
+// again.
+#pragma once
+
+#include "templates/ptx/cluster.cuh"
+#include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/tile/sm90_layout.cuh"
+
+namespace att {
+namespace sm90 {
+
+struct WorkItem {
+  int b, h, q0;  // q0: first query row of the cluster
+};
+
+ATT_FN int q_tiles(const ForwardParams& p) { return (p.q_len + kClusterRows - 1) / kClusterRows; }
+
+// Items run through the query tiles of a group of heads before the next group starts, so that the
+// group's K and V stay in L2. With a mask the last query tiles come first: under a causal one they
+// are the longest.
+ATT_FN WorkItem work_item(const ForwardParams& p, int index) {
+  const int tiles = q_tiles(p);
+  const int heads = p.batch * p.heads;
+  int group_heads = plan::kHeadsPerGroup;
+  if (group_heads == 0 || group_heads > heads) group_heads = heads;
+  const int group_items = group_heads * tiles;
+  const int group = index / group_items;
+  const int first_head = group * group_heads;
+  const int size = min_i32(group_heads, heads - first_head);
+  const int rest = index - group * group_items;
+  int tile = rest / size;
+  const int head = first_head + rest - tile * size;
+  if constexpr (spec::kHasMask) tile = tiles - 1 - tile;
+  const int b = head / p.heads;
+  return {b, head - b * p.heads, tile * kClusterRows};
+}
+
+// A slot of the ring, as it lies in shared memory; one more word follows, in which the warpgroups
+// (of all CTAs) set their bits when their result overflowed.
+struct ItemSlot {
+  int index;      // of the work item; kNoMoreItems ends the ring
+  int redo;       // bit w: warpgroup w does it again with a running maximum; 0: the first time
+  int has_tiles;  // 0: no key is live for any row of the cluster
+  int b, h, q0;
+};
+constexpr int kNoMoreItems = -1;
+
+ATT_FN unsigned overflow_word(const SharedMemory& shared, int slot) {
+  return shared.item(slot) + static_cast<unsigned>(sizeof(ItemSlot));
+}
+
+ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(slot.index),
+               "r"(slot.redo), "r"(slot.has_tiles), "r"(slot.b)
+               : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %3};" ::"r"(address + 16), "r"(slot.h),
+               "r"(slot.q0), "r"(0)
+               : "memory");
+}
+
+ATT_FN ItemSlot load_slot(unsigned address) {
+  ItemSlot slot;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(slot.index), "=r"(slot.redo), "=r"(slot.has_tiles), "=r"(slot.b)
+               : "r"(address)
+               : "memory");
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(slot.h), "=r"(slot.q0)
+               : "r"(address + 16)
+               : "memory");
+  return slot;
+}
+
+ATT_FN int load_word(unsigned address) {
+  int value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
+// The producer's side: what its CTA does next. The whole warp calls it.
+struct ItemSource {
+  int issued = 0;   // items handed to the consumers
+  int checked = 0;  // of them, those whose verdict was read
+  int next_index;
+  int count;
+
+  ATT_MEMBER explicit ItemSource(const ForwardParams& p)
+      : next_index(block_index() / kCluster), count(q_tiles(p) * p.batch * p.heads) {}
+
+  // An item to be done again comes before new ones. The slot issued % kItemSlots is free on return.
+  ATT_MEMBER ItemSlot next(const ForwardParams& p, const SharedMemory& shared) {
+    while (true) {
+      const bool exhausted = next_index >= count;
+      if (checked + kItemSlots == issued || (exhausted && checked < issued && plan::kFrozenMax)) {
+        const int slot = checked % kItemSlots;
+        mbarrier_wait<(kCluster > 1)>(shared.item_empty(slot), checked / kItemSlots & 1);
+        ++checked;
+        if constexpr (plan::kFrozenMax) {
+          const int overflowed = load_word(overflow_word(shared, slot));
+          if (overflowed != 0) return {load_word(shared.item(slot)), overflowed, 1, 0, 0, 0};
+        }
+        continue;
+      }
+      if (exhausted) return {kNoMoreItems, 0, 0, 0, 0, 0};
+      const ItemSlot item{next_index, 0, 1, 0, 0, 0};
+      advance(p);
+      return item;
+    }
+  }
+
+ private:
+  ATT_MEMBER void advance(const ForwardParams& p) {
+    const int ctas = block_count() / kCluster;
+    if constexpr (plan::kSchedule == plan::Schedule::single) {
+      next_index = count;
+    } else if constexpr (plan::kSchedule == plan::Schedule::persistent) {
+      next_index += ctas;
+    } else {
+      int taken = 0;
+      if (thread_index() % 32 == 0) {
+        asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+                     : "=r"(taken)
+                     : "l"(p.scheduler_counter)
+                     : "memory");
+      }
+      next_index = ctas + shuffle_from(taken, 0);
+    }
+  }
+};
+
+}  // namespace sm90
+}  // namespace att
