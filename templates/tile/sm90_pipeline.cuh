@@ -110,8 +110,8 @@ struct TileStream {
       ended = (info.flags & kLastTile) != 0;
       tile.key = info.tile * kTileKv;
       constexpr int kAllPieces = (1 << kPieces) - 1;
-      tile.live = info.flags / live_bit(warpgroup, 0) & kAllPieces;
-      tile.full = info.flags / full_bit(warpgroup, 0) & kAllPieces;
+      tile.live = info.flags >> live_shift(warpgroup) & kAllPieces;
+      tile.full = info.flags >> full_shift(warpgroup) & kAllPieces;
       return tile.live != 0 ? kTile : kDeadTile;
     } else {
       ended = --tiles_left == 0;

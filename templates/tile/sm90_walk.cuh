@@ -16,8 +16,9 @@ struct TileInfo {
   int flags;  // bit 0: the walk's last; the others say which pieces are live, and full, for whom
 };
 constexpr int kLastTile = 1;
-ATT_FN int live_bit(int warpgroup, int piece) { return 2 << (2 * warpgroup + piece); }
-ATT_FN int full_bit(int warpgroup, int piece) { return 512 << (2 * warpgroup + piece); }
+// Of the bit of piece 0.
+ATT_FN int live_shift(int warpgroup) { return 1 + 2 * warpgroup; }
+ATT_FN int full_shift(int warpgroup) { return 9 + 2 * warpgroup; }
 
 ATT_FN void store_tile_info(unsigned address, const TileInfo& info) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(info.tile), "r"(info.flags)
@@ -83,9 +84,9 @@ struct ClusterWalk {
         any = true;
         const int warpgroup = slice - cta_rank * kWarpgroups;
         if (warpgroup < 0 || warpgroup >= kWarpgroups) continue;
-        flags |= live_bit(warpgroup, piece);
+        flags |= 1 << (live_shift(warpgroup) + piece);
         if (tile_class == TileClass::kFull && k1 == k0 + kPieceKeys) {
-          flags |= full_bit(warpgroup, piece);
+          flags |= 1 << (full_shift(warpgroup) + piece);
         }
       }
     }
