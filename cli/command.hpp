@@ -27,5 +27,6 @@ Command add_bench(CLI::App& parent);
 Command add_tune(CLI::App& parent);
 Command add_cache(CLI::App& parent);
 Command add_devices(CLI::App& parent);
+Command add_worker(CLI::App& parent);
 
 }  // namespace attune::cli

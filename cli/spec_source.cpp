@@ -30,7 +30,7 @@ Result<LoadedSpec> load_spec(const std::string& name) {
   const auto start = std::chrono::steady_clock::now();
   ATT_TRY(AttentionSpec spec, parse_spec(source.text, source.origin));
   const std::chrono::duration<double> parse = std::chrono::steady_clock::now() - start;
-  return LoadedSpec{std::move(spec), name, parse.count()};
+  return LoadedSpec{std::move(spec), name, parse.count(), source.text};
 }
 
 }  // namespace attune::cli

@@ -11,6 +11,7 @@ struct LoadedSpec {
   AttentionSpec spec;
   std::string source;  // what was named, as errors and reproducing commands show it
   double parse_seconds = 0;
+  std::string text;
 };
 
 // A file wins over a library name. "full" and "specs/full.yaml" both name the library's.

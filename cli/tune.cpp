@@ -13,6 +13,8 @@
 #include "cli/progress.hpp"
 #include "cli/spec_source.hpp"
 #include "cli/workbench.hpp"
+#include "tuner/isolation/tune_isolated.hpp"
+#include "tuner/run_search.hpp"
 #include "tuner/tuner.hpp"
 
 namespace attune::cli {
@@ -22,6 +24,7 @@ using Json = nlohmann::ordered_json;
 
 struct TuneCommandOptions : Options {
   TuneOptions tuning;
+  bool in_process = false;
 };
 
 struct Problem {
@@ -79,17 +82,36 @@ Json describe(const Problem& problem, const TuneResult& result) {
           {"seconds", result.seconds}};
 }
 
+// The workers open what this process opened.
+WorkerProblem worker_problem(const Problem& problem, const TuneCommandOptions& options,
+                             const Device& device, const Compiler& compiler, const Store& store) {
+  const bool cpu = device.facts().target == Target::kCpu;
+  return {.spec_yaml = problem.loaded.text,
+          .spec_file = problem.loaded.source,
+          .shape = problem.shape,
+          .device = !options.device.empty() ? options.device
+                    : cpu                   ? "cpu"
+                                            : "cuda:0",
+          .compiler = compiler.identity().starts_with("nvrtc") ? "nvrtc" : "llvm",
+          .cache = store.path(),
+          .seed = fresh_seed()};
+}
+
 Result<TuneResult> tune_one(const Problem& problem, const TuneCommandOptions& options,
-                            Workbench& bench) {
+                            Workbench& bench, IsolatedExecutor& workers) {
   ATT_TRY(Device * device, bench.device());
   ATT_TRY(Compiler * compiler, bench.compiler(device->facts().target));
   ATT_TRY(Store * store, bench.required_store());
   Progress bar(problem.loaded.spec.name);
-  return tune(problem.loaded.spec, problem.shape, *device, *compiler, *store, options.tuning,
-              [&](const TuneProgress& progress) {
-                bar.update(progress.done, progress.total, describe(progress));
-                return !interrupted();
-              });
+  const TuneObserver show = [&](const TuneProgress& progress) {
+    bar.update(progress.done, progress.total, describe(progress));
+    return !interrupted();
+  };
+  const AttentionSpec& spec = problem.loaded.spec;
+  if (options.in_process)
+    return tune(spec, problem.shape, *device, *compiler, *store, options.tuning, show);
+  return tune_isolated(worker_problem(problem, options, *device, *compiler, *store), spec, *device,
+                       *compiler, *store, workers, options.tuning, show);
 }
 
 Result<ExitCode> run(const TuneCommandOptions& options) {
@@ -104,8 +126,9 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
   Table table(
       {"spec", "us", "candidates", "measured", "rejected", "cached", "time", "shape", "plan"});
   ExitCode code = 0;
+  IsolatedExecutor workers;
   for (const Problem& problem : all) {
-    const auto result = tune_one(problem, options, bench);
+    const auto result = tune_one(problem, options, bench, workers);
     if (interrupted()) break;
     if (!result.ok()) {
       code = std::max(code, fail(result.error()));
@@ -154,6 +177,9 @@ Command add_tune(CLI::App& parent) {
                   "default: the machine's cores")
       ->check(CLI::PositiveNumber);
   app->add_flag("--force", options->tuning.force, "measure again what is already measured");
+  app->add_flag("--exhaustive", options->tuning.exhaustive, "try every legal plan");
+  app->add_flag("--in-process", options->in_process,
+                "without worker processes: a kernel that hangs or faults takes this command along");
   app->footer(
       "Without --shape, each spec's `tune: shapes:`. Ctrl-C stops after the current step; nothing "
       "is lost.\n"

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
+#include "tuner/measure/device_lock.hpp"
 #include "tuner/measure/local_executor.hpp"
+#include "tuner/run_search.hpp"
 #include "tuner/search/search.hpp"
 
 namespace attune {
@@ -24,9 +27,13 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
   return plans;
 }
 
-Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                        Compiler& compiler, Store& store, const TuneOptions& options,
-                        const TuneObserver& progress) {
+std::uint64_t fresh_seed() {
+  return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+}
+
+Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& shape,
+                              const Device& device, Store& store, Executor& executor,
+                              const TuneOptions& options, const TuneObserver& progress) {
   ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts()));
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
                                       .device = device.identity(),
@@ -34,15 +41,21 @@ Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, De
                                       .protocol = std::string(kMeasurementProtocol)},
                               .plans = std::move(plans),
                               .compile_while_measuring = device.facts().target != Target::kCpu};
+  const std::string directory = std::filesystem::path(store.path()).parent_path().string();
+  ATT_TRY(const DeviceLock lock,
+          DeviceLock::acquire(directory, device.unit(), [&] { return progress({}); }));
   using std::chrono::steady_clock;
   const Clock clock = [began = steady_clock::now()] {
     return std::chrono::duration<double>(steady_clock::now() - began).count();
   };
-  // Other inputs at every run; the search itself does not depend on them.
-  const auto seed =
-      static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
-  LocalExecutor executor(spec, shape, device, compiler, &store, seed);
   return search(problem, executor, store, options, clock, progress);
+}
+
+Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
+                        Compiler& compiler, Store& store, const TuneOptions& options,
+                        const TuneObserver& progress) {
+  LocalExecutor executor(spec, shape, device, compiler, &store, fresh_seed());
+  return run_search(spec, shape, device, store, executor, options, progress);
 }
 
 }  // namespace attune

@@ -126,6 +126,11 @@ Status CudaDevice::read_facts() {
   return ok_status();
 }
 
+std::string CudaDevice::unit() const {
+  const std::string uuid = nvidia_uuid(pci_bus_id_);
+  return uuid.empty() ? pci_bus_id_ : uuid;
+}
+
 std::string CudaDevice::conditions() const { return nvidia_conditions(pci_bus_id_); }
 
 Result<std::unique_ptr<LoadedKernel>> CudaDevice::load(const AttentionSpec& spec,

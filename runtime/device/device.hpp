@@ -40,6 +40,9 @@ class Device {
   virtual const DeviceFacts& facts() const = 0;
   // What a measurement depends on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159".
   virtual std::string identity() const = 0;
+  // Names this very unit among all of its kind (a GPU's UUID), for a lock; empty: it need not be
+  // had alone.
+  virtual std::string unit() const { return {}; }
   // JSON of what moves a measurement at this moment: clocks, temperature, power, throttle reasons.
   virtual std::string conditions() const { return "{}"; }
   virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec,

@@ -22,6 +22,7 @@ struct NvmlApi {
   int (*init)();
   int (*driver_version)(char*, unsigned length);
   int (*handle_by_pci_bus_id)(const char*, NvmlDevice*);
+  int (*uuid)(NvmlDevice, char*, unsigned length);
   int (*clock_info)(NvmlDevice, int type, unsigned* mhz);
   int (*temperature)(NvmlDevice, int sensor, unsigned* celsius);
   int (*power_usage)(NvmlDevice, unsigned* milliwatts);
@@ -37,6 +38,7 @@ std::optional<NvmlApi> open_api() {
       library->bind(api.init, "nvmlInit_v2") &&
       library->bind(api.driver_version, "nvmlSystemGetDriverVersion") &&
       library->bind(api.handle_by_pci_bus_id, "nvmlDeviceGetHandleByPciBusId_v2") &&
+      library->bind(api.uuid, "nvmlDeviceGetUUID") &&
       library->bind(api.clock_info, "nvmlDeviceGetClockInfo") &&
       library->bind(api.temperature, "nvmlDeviceGetTemperature") &&
       library->bind(api.power_usage, "nvmlDeviceGetPowerUsage") &&
@@ -55,6 +57,16 @@ const std::optional<NvmlApi>& api() {
 std::string nvidia_driver_version() {
   std::array<char, 96> text{};
   if (!api() || api()->driver_version(text.data(), text.size() - 1) != kNvmlSuccess) return {};
+  return text.data();
+}
+
+std::string nvidia_uuid(const std::string& pci_bus_id) {
+  NvmlDevice device = nullptr;
+  std::array<char, 96> text{};
+  if (!api() || api()->handle_by_pci_bus_id(pci_bus_id.c_str(), &device) != kNvmlSuccess ||
+      api()->uuid(device, text.data(), text.size() - 1) != kNvmlSuccess) {
+    return {};
+  }
   return text.data();
 }
 

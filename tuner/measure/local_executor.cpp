@@ -56,27 +56,45 @@ LocalExecutor::LocalExecutor(const AttentionSpec& spec, const ProblemShape& shap
 
 LocalExecutor::~LocalExecutor() = default;
 
-Result<std::string> LocalExecutor::build_digest(const KernelPlan& plan) {
-  auto key = build_key(spec_, plan, compiler_);
+Result<std::string> candidate_build_digest(const AttentionSpec& spec, const KernelPlan& plan,
+                                           const Compiler& compiler) {
+  auto key = build_key(spec, plan, compiler);
   if (!key.ok()) return candidate_error("compile", key.error().message, key.error().detail);
   return key->digest();
 }
 
-Result<CompiledFacts> LocalExecutor::compile(const KernelPlan& plan) {
-  auto built = build(spec_, plan, compiler_, store_);
+Result<CompiledFacts> compile_candidate(const AttentionSpec& spec, const KernelPlan& plan,
+                                        Compiler& compiler, Store* store,
+                                        std::vector<std::uint8_t>* image) {
+  auto built = build(spec, plan, compiler, store);
   if (!built.ok()) {
     if (built.error().kind == ErrorKind::kUnavailable) return built.error();
     return candidate_error("compile", built.error().message, built.error().detail);
   }
-  const LaunchRecipe recipe = launch_recipe(spec_, plan);
-  CompiledFacts facts{.build_digest = built->key.digest(),
-                      .threads = recipe.threads,
-                      .registers = built->code.registers,
-                      .shared_bytes = recipe.shared_memory_bytes + built->code.static_shared_bytes,
-                      .compile_seconds = built->from_cache ? 0 : built->code.compile_seconds};
+  if (image != nullptr) *image = std::move(built->code.image);
+  const LaunchRecipe recipe = launch_recipe(spec, plan);
+  return CompiledFacts{.build_digest = built->key.digest(),
+                       .threads = recipe.threads,
+                       .registers = built->code.registers,
+                       .shared_bytes = recipe.shared_memory_bytes + built->code.static_shared_bytes,
+                       .compile_seconds = built->from_cache ? 0 : built->code.compile_seconds};
+}
+
+Result<std::string> LocalExecutor::build_digest(const KernelPlan& plan) {
+  return candidate_build_digest(spec_, plan, compiler_);
+}
+
+Result<CompiledFacts> LocalExecutor::compile(const KernelPlan& plan) {
+  std::vector<std::uint8_t> image;
+  ATT_TRY(CompiledFacts facts, compile_candidate(spec_, plan, compiler_, store_, &image));
   const std::lock_guard lock(mutex_);
-  images_[plan] = std::move(built->code.image);
+  images_[plan] = std::move(image);
   return facts;
+}
+
+Status LocalExecutor::prepare() {
+  ATT_CHECK(make_checks());
+  return make_timed();
 }
 
 Status LocalExecutor::make_checks() {
@@ -148,14 +166,18 @@ Status LocalExecutor::verify(const KernelPlan& plan) {
   return ok_status();
 }
 
+Status LocalExecutor::make_timed() {
+  if (timed_) return ok_status();
+  // Writing twice the L2 leaves nothing of the inputs in it.
+  ATT_TRY(flush_,
+          DeviceBuffer::make(device_, 2 * static_cast<std::size_t>(device_.facts().l2_bytes)));
+  ATT_TRY(timed_, DeviceProblem::for_timing(device_, spec_, shape_, seed_));
+  return ok_status();
+}
+
 Result<double> LocalExecutor::time_us(const KernelPlan& plan) {
   ATT_TRY(const LoadedKernel* kernel, loaded(plan));
-  if (!timed_) {
-    ATT_TRY(timed_, DeviceProblem::for_timing(device_, spec_, shape_, seed_));
-    // Writing twice the L2 leaves nothing of the inputs in it.
-    ATT_TRY(flush_,
-            DeviceBuffer::make(device_, 2 * static_cast<std::size_t>(device_.facts().l2_bytes)));
-  }
+  ATT_CHECK(make_timed());
   ATT_CHECK(judged(timed_->prepare(*kernel), "launch"));
   if (flush_.bytes() > 0) ATT_CHECK(device_.fill(flush_.data(), 0, flush_.bytes()));
   const Result<double> time =

@@ -18,6 +18,14 @@ namespace attune {
 // too.
 std::vector<ProblemShape> verification_shapes(const ProblemShape& shape);
 
+// The parts of Executor that need no device. `store` may be null; so may `image`, which takes the
+// code.
+Result<std::string> candidate_build_digest(const AttentionSpec& spec, const KernelPlan& plan,
+                                           const Compiler& compiler);
+Result<CompiledFacts> compile_candidate(const AttentionSpec& spec, const KernelPlan& plan,
+                                        Compiler& compiler, Store* store,
+                                        std::vector<std::uint8_t>* image);
+
 // A candidate that faults takes the device's context along: it is condemned, and every later call
 // fails with "device-lost".
 class LocalExecutor final : public Executor {
@@ -27,6 +35,9 @@ class LocalExecutor final : public Executor {
   LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
                 Compiler& compiler, Store* store, std::uint64_t seed);
   ~LocalExecutor() override;
+
+  // Draws the inputs and asks the oracle; verify() and time_us() do so when nobody did before.
+  Status prepare();
 
   Result<std::string> build_digest(const KernelPlan& plan) override;
   Result<CompiledFacts> compile(const KernelPlan& plan) override;
@@ -39,6 +50,7 @@ class LocalExecutor final : public Executor {
   struct Check;  // a verification problem with what the oracle says to it
 
   Status make_checks();
+  Status make_timed();
   Result<const LoadedKernel*> loaded(const KernelPlan& plan);
   // OK, or the status as the candidate's error, having looked whether the device survived.
   Status judged(Status status, const char* reason);

@@ -58,10 +58,10 @@ class Search {
 
   Result<TuneResult> run() {
     ATT_CHECK(read_store());
-    std::vector<KernelPlan> wave = options_.exhaustive ? problem_.plans : seeds();
+    std::vector<KernelPlan> wave = seeds();
     while (!wave.empty() && budget() > 0 && !result_.stopped) {
       ATT_CHECK(run_wave(wave));
-      wave = result_.stopped || options_.exhaustive ? std::vector<KernelPlan>() : next_wave();
+      wave = next_wave();
     }
     if (!result_.stopped) ATT_CHECK(run_final());
     return finish();
@@ -108,30 +108,49 @@ class Search {
     return order;
   }
 
-  // Unasked plans that differ in one part, failing that in two, from one of the best; cheapest
-  // first.
-  std::vector<KernelPlan> next_wave() const {
+  // Unasked plans at most `distance` parts away from one of the best `parents`; cheapest first.
+  std::vector<KernelPlan> neighbours(int distance, std::size_t parents) const {
     const std::vector<const Known*> order = ranking();
-    const auto parents = std::span(order).first(std::min(kParents, order.size()));
-    for (const int distance : {1, 2}) {
-      std::vector<KernelPlan> wave;
-      for (const KernelPlan& plan : problem_.plans) {
-        if (wave.size() == kWave) break;
-        const auto near = [&](const Known* parent) {
-          return plan_distance(plan, parent->plan) <= distance;
-        };
-        // Two steps away only from the very best: the last look around.
-        const auto around =
-            distance == 1 ? parents : parents.first(std::min<std::size_t>(1, parents.size()));
-        if (!asked_.contains(plan) && std::ranges::any_of(around, near)) wave.push_back(plan);
-      }
-      if (distance == 2 &&
-          !looked_further_.insert(parents.empty() ? "" : to_string(parents.front()->plan)).second) {
-        return {};
-      }
-      if (!wave.empty()) return wave;
+    const auto around = std::span(order).first(std::min(parents, order.size()));
+    std::vector<KernelPlan> wave;
+    for (const KernelPlan& plan : problem_.plans) {
+      if (wave.size() == kWave) break;
+      const auto near = [&](const Known* parent) {
+        return plan_distance(plan, parent->plan) <= distance;
+      };
+      if (!asked_.contains(plan) && std::ranges::any_of(around, near)) wave.push_back(plan);
     }
-    return {};
+    return wave;
+  }
+
+  std::vector<KernelPlan> cheapest_unasked() const {
+    std::vector<KernelPlan> wave;
+    for (const KernelPlan& plan : problem_.plans) {
+      if (wave.size() < kWave && !asked_.contains(plan)) wave.push_back(plan);
+    }
+    return wave;
+  }
+
+  std::vector<KernelPlan> next_wave() {
+    if (options_.exhaustive) return cheapest_unasked();
+    if (known_.empty()) return {};
+    if (auto wave = neighbours(1, kParents); !wave.empty()) return wave;
+    // One last look around each plan that comes out best: two parts may have to change at once.
+    if (!looked_further_.insert(ranking().front()->text).second) return {};
+    return neighbours(2, 1);
+  }
+
+  // Keeps the compiler busy with what will probably be asked for while the device measures.
+  void compile_ahead() {
+    if (!problem_.compile_while_measuring || budget() == 0) return;
+    std::vector<KernelPlan> likely =
+        options_.exhaustive || known_.empty() ? cheapest_unasked() : neighbours(1, kParents);
+    std::erase_if(likely, [&](const KernelPlan& plan) {
+      const Result<std::string> digest = executor_.build_digest(plan);
+      return !digest.ok() || rejected_.contains(*digest) || stored_.contains(*digest);
+    });
+    likely.resize(std::min(likely.size(), std::min(budget(), static_cast<std::size_t>(threads_))));
+    compiler_.submit(likely);
   }
 
   Status run_wave(std::vector<KernelPlan> wave) {
@@ -215,6 +234,7 @@ class Search {
       field.push_back(
           {.plan = order.front()->plan, .facts = order.front()->facts, .is_new = false});
     }
+    compile_ahead();
     ATT_CHECK(race(std::move(field), executor_, race_options()));
     release_all_but_the_best();
     return ok_status();
@@ -374,7 +394,7 @@ class Search {
   std::map<KernelPlan, Known> known_;
   std::map<KernelPlan, double> final_us_;
   std::set<KernelPlan> ready_;  // compiled, verified and not released
-  mutable std::set<std::string> looked_further_;
+  std::set<std::string> looked_further_;
   TuneResult result_;
   CompileAhead compiler_;
 };

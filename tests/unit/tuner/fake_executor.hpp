@@ -47,6 +47,7 @@ class FakeExecutor final : public Executor {
                          .compile_seconds = 0.5};
   }
   Status verify(const KernelPlan& plan) override {
+    const std::lock_guard lock(mutex_);
     EXPECT_GT(compiles[plan], 0) << "verified before it was compiled";
     seconds += 0.01;
     const Behaviour b = behaviour_(plan);
@@ -55,6 +56,7 @@ class FakeExecutor final : public Executor {
     return ok_status();
   }
   Result<double> time_us(const KernelPlan& plan) override {
+    const std::lock_guard lock(mutex_);
     EXPECT_TRUE(verified_.contains(plan)) << "timed before it was verified: " << to_string(plan);
     EXPECT_FALSE(released.contains(plan)) << "timed after it was released";
     if (machine_fails_after > 0 && --machine_fails_after == 0)

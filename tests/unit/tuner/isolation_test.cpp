@@ -1,0 +1,136 @@
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "generator/support/hash.hpp"
+#include "tests/unit/cache/fixtures.hpp"
+#include "tests/unit/tuner/fake_executor.hpp"
+#include "tests/unit/tuner/planted.hpp"
+#include "tuner/isolation/isolated_executor.hpp"
+
+namespace attune {
+namespace {
+
+using namespace tuner_testing;
+using ::testing::HasSubstr;
+
+// Long enough for a healthy reply on a busy machine; the one candidate that hangs costs it.
+constexpr std::chrono::milliseconds kRunDeadline{3000};
+
+IsolationOptions options(const std::string& worker = FAKE_WORKER) {
+  return {.worker_command = {worker}, .run_deadline = kRunDeadline};
+}
+
+WorkerProblem problem() {
+  return {.spec_yaml = "attune: 1",
+          .spec_file = "x.yaml",
+          .shape = {2, 8, 4, 128, 256},
+          .device = "cuda:0",
+          .compiler = "nvrtc",
+          .cache = "/tmp/x.db",
+          .seed = 0x8000000000000001};
+}
+
+Result<std::string> digest(const KernelPlan& plan) { return hash128_hex(to_string(plan)); }
+
+TEST(Isolation, EveryKindOfCulpritCostsOnlyItself) {
+  cache_testing::TemporaryDirectory directory;
+  const auto store = std::move(*open_store(directory.file()));
+  IsolatedExecutor executor(options());
+  executor.open(problem(), digest);
+  SearchProblem space{.key = cache_testing::measurement_key()};
+  for (int tile_q = 16; tile_q <= 192; tile_q += 16)
+    space.plans.push_back(sm80_plan(tile_q, 64, 2, 4));
+  double seconds = 0;
+  const auto result = search(
+      space, executor, *store, {.compile_threads = 2}, [&] { return ++seconds; },
+      [](const TuneProgress&) { return true; });
+  ASSERT_TRUE(result.ok()) << render(result.error());
+  EXPECT_EQ(result->plan, sm80_plan(112, 64, 2, 4)) << "the fastest of those that work";
+  EXPECT_EQ(result->rejected, 6);
+  EXPECT_EQ(result->measured, 6);
+  EXPECT_EQ(executor.restarts(), 3) << "hang, crash and fault";
+
+  std::map<std::string, Rejection> by_plan;
+  const auto rejections = store->rejections(space.key).value();
+  for (const Rejection& r : rejections) by_plan[planted(*parse_plan(r.plan))] = r;
+  EXPECT_EQ(by_plan["compile-error"].reason, "compile");
+  EXPECT_EQ(by_plan["compile-crash"].reason, "compile");
+  EXPECT_THAT(by_plan["compile-crash"].detail, HasSubstr("assertion failed: planted"));
+  EXPECT_EQ(by_plan["hang"].reason, "hang");
+  EXPECT_EQ(by_plan["crash"].reason, "fault");
+  EXPECT_THAT(by_plan["crash"].detail, HasSubstr("signal 11"));
+  EXPECT_EQ(by_plan["fault"].reason, "fault");
+  EXPECT_EQ(by_plan["miscompute"].reason, "miscompute");
+  const auto measurements = store->measurements(space.key).value();
+  EXPECT_EQ(measurements.front().conditions, R"({"sm_mhz": 1980})");
+}
+
+TEST(Isolation, WorkersServeManyProblems) {
+  IsolatedExecutor executor(options());
+  const KernelPlan plan = sm80_plan(112, 64, 2, 4);
+  for (int i = 0; i < 3; ++i) {
+    executor.open(problem(), digest);
+    ASSERT_TRUE(executor.compile(plan).ok());
+    ASSERT_TRUE(executor.verify(plan).ok());
+    EXPECT_DOUBLE_EQ(*executor.time_us(plan), 112);
+    executor.release(plan);
+  }
+  EXPECT_EQ(executor.restarts(), 0);
+}
+
+TEST(Isolation, AMissingDeviceIsNoCandidatesFault) {
+  IsolatedExecutor executor(options());
+  WorkerProblem without = problem();
+  without.device = "cuda:none";
+  executor.open(without, digest);
+  EXPECT_TRUE(executor.compile(sm80_plan(112, 64, 2, 4)).ok()) << "compiling needs no device";
+  const Status status = executor.verify(sm80_plan(112, 64, 2, 4));
+  EXPECT_EQ(status.error().id, "gpu-missing");
+  EXPECT_EQ(status.error().kind, ErrorKind::kUnavailable);
+}
+
+TEST(Isolation, AProgramThatIsNoWorkerIsNoCandidatesFault) {
+  IsolatedExecutor absent(options("/nonexistent/worker"));
+  absent.open(problem(), digest);
+  EXPECT_EQ(absent.compile(sm80_plan(112, 64, 2, 4)).error().id, "worker-start");
+  IsolatedExecutor other(options("/bin/true"));
+  other.open(problem(), digest);
+  EXPECT_EQ(other.compile(sm80_plan(112, 64, 2, 4)).error().id, "worker-died");
+}
+
+TEST(ChildProcess, IsToldApartFromItsDeath) {
+  auto child = ChildProcess::start({"/bin/cat"});
+  ASSERT_TRUE(child.ok());
+  EXPECT_EQ(*child->ask("hello", kRunDeadline), "hello");
+  kill(child->pid(), SIGKILL);
+  EXPECT_THAT(child->ask("hello", kRunDeadline).error().message, HasSubstr("signal 9"));
+  EXPECT_FALSE(child->running());
+}
+
+TEST(Protocol, RoundTrips) {
+  WorkerRequest request{.problem = problem()};
+  request.problem.spec_yaml = "a\nb: \"c\"\t\\";
+  const auto back = decode_request(encode(request));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->problem.spec_yaml, request.problem.spec_yaml);
+  EXPECT_EQ(back->problem.shape, request.problem.shape);
+  EXPECT_EQ(back->problem.seed, request.problem.seed);
+  const auto error =
+      decode_reply(encode(Result<WorkerReply>(candidate_error("hang", "bytes \xff\xfe", "log"))));
+  EXPECT_EQ(error.error().id, "candidate-hang");
+  EXPECT_EQ(error.error().detail, "log");
+  const auto reply = decode_reply(encode(Result<WorkerReply>(WorkerReply{.time_us = 12.5})));
+  EXPECT_DOUBLE_EQ(reply->time_us, 12.5);
+}
+
+TEST(Protocol, GarbageIsAnError) {
+  for (const char* line :
+       {"", "{", "[]", "null", "{\"op\": 3}", "{\"op\": \"dance\"}", "{\"op\": \"time\"}",
+        "{\"error\": {\"kind\": 99}}", "{\"op\": \"open\", \"spec\": \"\", \"shape\": \"?\"}"}) {
+    EXPECT_FALSE(decode_request(line).ok()) << line;
+    EXPECT_FALSE(decode_reply(line).ok()) << line;
+  }
+}
+
+}  // namespace
+}  // namespace attune

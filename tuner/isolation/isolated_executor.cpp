@@ -1,0 +1,127 @@
+#include "tuner/isolation/isolated_executor.hpp"
+
+#include <optional>
+#include <utility>
+
+namespace attune {
+namespace {
+
+using Operation = WorkerRequest::Operation;
+
+std::vector<std::string> this_program() { return {"/proc/self/exe", "worker"}; }
+
+bool is_workers_end(const Error& error) {
+  return error.id == "worker-died" || error.id == "worker-hung";
+}
+
+}  // namespace
+
+struct IsolatedExecutor::Worker {
+  std::optional<ChildProcess> process;
+  int generation = -1;  // of the problem it has open
+};
+
+IsolatedExecutor::IsolatedExecutor(IsolationOptions options)
+    : options_([&] {
+        if (options.worker_command.empty()) options.worker_command = this_program();
+        return std::move(options);
+      }()) {}
+
+IsolatedExecutor::~IsolatedExecutor() = default;
+
+void IsolatedExecutor::open(const WorkerProblem& problem, Digest digest) {
+  problem_ = problem;
+  digest_ = std::move(digest);
+  ++generation_;
+}
+
+// Starts the worker and opens the problem as far as needed, then asks.
+Result<WorkerReply> IsolatedExecutor::ask(Worker& worker, const WorkerRequest& request,
+                                          std::chrono::milliseconds deadline, bool with_device) {
+  const auto exchange = [&](const WorkerRequest& message,
+                            std::chrono::milliseconds within) -> Result<WorkerReply> {
+    ATT_TRY(const std::string reply, worker.process->ask(encode(message), within));
+    return decode_reply(reply);
+  };
+  if (!worker.process || !worker.process->running()) {
+    ATT_TRY(worker.process, ChildProcess::start(options_.worker_command));
+    worker.generation = -1;
+  }
+  if (worker.generation != generation_) {
+    WorkerRequest opening{.operation = Operation::kOpen, .problem = problem_};
+    if (!with_device) opening.problem.device.clear();
+    // No candidate runs yet: whatever fails here is the machine's failure.
+    ATT_TRY(const WorkerReply opened, exchange(opening, options_.prepare_deadline));
+    if (with_device) {
+      ATT_TRY(const WorkerReply prepared,
+              exchange({.operation = Operation::kPrepare}, options_.prepare_deadline));
+    }
+    worker.generation = generation_;
+  }
+  Result<WorkerReply> reply = exchange(request, deadline);
+  if (!reply.ok() && is_workers_end(reply.error())) {
+    const bool hung = reply.error().id == "worker-hung";
+    return candidate_error(request.operation == Operation::kCompile ? "compile"
+                           : hung                                   ? "hang"
+                                                                    : "fault",
+                           reply.error().message, reply.error().detail);
+  }
+  return reply;
+}
+
+Result<CompiledFacts> IsolatedExecutor::compile(const KernelPlan& plan) {
+  std::unique_ptr<Worker> worker;
+  {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) {
+      worker = std::make_unique<Worker>();
+    } else {
+      worker = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  auto reply = ask(*worker, {.operation = Operation::kCompile, .plan = to_string(plan)},
+                   options_.compile_deadline, false);
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(worker));
+  }
+  if (!reply.ok()) return reply.error();
+  return reply->facts;
+}
+
+Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const KernelPlan& plan) {
+  if (!measuring_) measuring_ = std::make_unique<Worker>();
+  auto reply = ask(*measuring_, {.operation = operation, .plan = to_string(plan)},
+                   options_.run_deadline, true);
+  if (!reply.ok() &&
+      (rejection_reason(reply.error()) == "fault" || rejection_reason(reply.error()) == "hang")) {
+    // A context that a kernel broke serves nobody; the next request starts a fresh one.
+    measuring_.reset();
+    ++restarts_;
+  }
+  return reply;
+}
+
+Status IsolatedExecutor::verify(const KernelPlan& plan) {
+  ATT_TRY(const WorkerReply reply, measure(Operation::kVerify, plan));
+  return ok_status();
+}
+
+Result<double> IsolatedExecutor::time_us(const KernelPlan& plan) {
+  ATT_TRY(const WorkerReply reply, measure(Operation::kTime, plan));
+  return reply.time_us;
+}
+
+void IsolatedExecutor::release(const KernelPlan& plan) {
+  if (measuring_ && measuring_->generation == generation_) (void)measure(Operation::kRelease, plan);
+}
+
+std::string IsolatedExecutor::conditions() {
+  if (!measuring_ || measuring_->generation != generation_) return "{}";
+  const auto reply =
+      ask(*measuring_, {.operation = Operation::kConditions}, options_.run_deadline, true);
+  return reply.ok() ? reply->conditions : "{}";
+}
+
+}  // namespace attune

@@ -1,0 +1,62 @@
+// Candidates in worker processes: one that hangs, faults or crashes costs itself and a restart.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tuner/isolation/child_process.hpp"
+#include "tuner/isolation/protocol.hpp"
+#include "tuner/search/executor.hpp"
+
+namespace attune {
+
+struct IsolationOptions {
+  std::vector<std::string> worker_command;  // empty: this program, `worker`
+  std::chrono::milliseconds compile_deadline{120'000};
+  // For one launch. The longest kernel that anyone tunes takes a fraction of a second.
+  std::chrono::milliseconds run_deadline{20'000};
+  // For opening the device and for the oracle, which computes on the CPU.
+  std::chrono::milliseconds prepare_deadline{600'000};
+};
+
+// Workers are started when first needed and live as long as the object, over many problems.
+class IsolatedExecutor final : public Executor {
+ public:
+  using Digest = std::function<Result<std::string>(const KernelPlan&)>;
+
+  explicit IsolatedExecutor(IsolationOptions options = {});
+  ~IsolatedExecutor() override;
+  // Turns to another problem. `digest` is Executor::build_digest; it runs in this process.
+  void open(const WorkerProblem& problem, Digest digest);
+
+  Result<std::string> build_digest(const KernelPlan& plan) override { return digest_(plan); }
+  Result<CompiledFacts> compile(const KernelPlan& plan) override;
+  Status verify(const KernelPlan& plan) override;
+  Result<double> time_us(const KernelPlan& plan) override;
+  void release(const KernelPlan& plan) override;
+  std::string conditions() override;
+  // Times that a measuring worker had to be replaced.
+  int restarts() const { return restarts_; }
+
+ private:
+  // A process, and the problem it has open.
+  struct Worker;
+  Result<WorkerReply> ask(Worker& worker, const WorkerRequest& request,
+                          std::chrono::milliseconds deadline, bool with_device);
+  Result<WorkerReply> measure(WorkerRequest::Operation operation, const KernelPlan& plan);
+
+  const IsolationOptions options_;
+  Digest digest_;
+  WorkerProblem problem_;
+  int generation_ = 0;  // of problem_
+  int restarts_ = 0;
+  std::unique_ptr<Worker> measuring_;
+  std::mutex mutex_;  // guards idle_
+  std::vector<std::unique_ptr<Worker>> idle_;
+};
+
+}  // namespace attune

@@ -1,0 +1,49 @@
+// What the tuner and its workers say to each other: one JSON object a line. docs/tuning.md.
+#pragma once
+
+#include <string>
+
+#include "tuner/search/executor.hpp"
+
+namespace attune {
+
+// The problem a worker is to work on; every field is text or a number, so that it survives the
+// trip.
+struct WorkerProblem {
+  std::string spec_yaml, spec_file;  // the file is for messages
+  ProblemShape shape;
+  std::string device;    // as open_device() takes it; empty: compile only
+  std::string compiler;  // "nvrtc", "llvm"
+  std::string cache;
+  std::uint64_t seed = 0;
+};
+
+struct WorkerRequest {
+  enum class Operation {
+    kOpen,
+    kPrepare,
+    kCompile,
+    kVerify,
+    kTime,
+    kRelease,
+    kConditions
+  } operation = Operation::kOpen;
+  WorkerProblem problem;  // kOpen
+  std::string plan;       // the others but kPrepare and kConditions
+};
+
+// Which members mean something depends on the request.
+struct WorkerReply {
+  CompiledFacts facts;
+  double time_us = 0;
+  std::string conditions;
+};
+
+std::string encode(const WorkerRequest& request);
+std::string encode(const Result<WorkerReply>& reply);
+// "worker-protocol" on anything that encode() does not make.
+Result<WorkerRequest> decode_request(const std::string& line);
+// The reply, or the Error that it carries.
+Result<WorkerReply> decode_reply(const std::string& line);
+
+}  // namespace attune
