@@ -1,0 +1,121 @@
+#include "runtime/device/tensor_maps.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "runtime/device/workspace.hpp"
+
+namespace attune {
+namespace {
+
+// What the fake driver was asked to encode.
+struct Encoded {
+  int type, swizzle;
+  void* address;
+  std::array<std::uint64_t, 4> dims;
+  std::array<std::uint64_t, 3> strides;
+  std::array<std::uint32_t, 4> box;
+} encoded;
+
+CudaApi fake_driver() {
+  CudaApi api{};
+  api.tensor_map_encode_tiled = [](void*, int type, std::uint32_t rank, void* address,
+                                   const std::uint64_t* dims, const std::uint64_t* strides,
+                                   const std::uint32_t* box, const std::uint32_t*, int, int swizzle,
+                                   int, int) -> CUresult {
+    EXPECT_EQ(rank, 4u);
+    encoded = {type, swizzle, address, {}, {}, {}};
+    std::copy_n(dims, 4, encoded.dims.begin());
+    std::copy_n(strides, 3, encoded.strides.begin());
+    std::copy_n(box, 4, encoded.box.begin());
+    return 0;
+  };
+  return api;
+}
+
+class TensorMaps : public testing::Test {
+ protected:
+  TensorMaps() {
+    spec_.head_dim_qk = 192;
+    spec_.head_dim_v = 128;
+    p_.q = p_.k = p_.v = p_.o = reinterpret_cast<void*>(0x1000);
+    p_.batch = 2;
+    p_.heads = 8;
+    p_.kv_heads = 4;
+    p_.q_len = 100;
+    p_.kv_len = 300;
+    p_.q_stride = {100 * 8 * 192, 8 * 192, 192};
+    p_.k_stride = {300 * 4 * 192, 4 * 192, 192};
+    p_.v_stride = {300 * 4 * 128, 4 * 128, 128};
+    p_.o_stride = {100 * 8 * 128, 8 * 128, 128};
+  }
+  AttentionSpec spec_;
+  att::ForwardParams p_{};
+};
+
+TEST_F(TensorMaps, DescribeTheCallersTensor) {
+  const CudaApi api = fake_driver();
+  TensorMap map;
+  const TensorMapRecipe recipe{.tensor = TensorMapRecipe::Tensor::kKey,
+                               .box_columns = 64,
+                               .box_rows = 176,
+                               .swizzle_bytes = 128};
+  ASSERT_TRUE(encode_tensor_map(api, spec_, recipe, p_, &map).ok());
+  EXPECT_EQ(encoded.type, 9);  // CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+  EXPECT_EQ(encoded.swizzle, 3);
+  EXPECT_EQ(encoded.address, p_.k);
+  EXPECT_EQ(encoded.dims, (std::array<std::uint64_t, 4>{192, 300, 4, 2}));
+  EXPECT_EQ(encoded.strides,
+            (std::array<std::uint64_t, 3>{4 * 192 * 2, 192 * 2, 300 * 4 * 192 * 2}));
+  EXPECT_EQ(encoded.box, (std::array<std::uint32_t, 4>{64, 176, 1, 1}));
+}
+
+TEST_F(TensorMaps, ADimOfOneTakesAnyStride) {
+  p_.batch = 1;
+  p_.k_stride.batch = 0;
+  const CudaApi api = fake_driver();
+  TensorMap map;
+  EXPECT_TRUE(tensor_maps_possible(spec_, p_));
+  ASSERT_TRUE(
+      encode_tensor_map(api, spec_, {.tensor = TensorMapRecipe::Tensor::kKey}, p_, &map).ok());
+  EXPECT_EQ(encoded.strides[2] % 16, 0u);
+  EXPECT_GT(encoded.strides[2], 0u);
+}
+
+TEST_F(TensorMaps, StridesThatTheTensorUnitCannotWalkAreSeen) {
+  EXPECT_TRUE(tensor_maps_possible(spec_, p_));
+  const auto impossible = [&](auto spoil) {
+    att::ForwardParams p = p_;
+    spoil(p);
+    return !tensor_maps_possible(spec_, p);
+  };
+  EXPECT_TRUE(impossible([](auto& p) { p.k_stride.batch = 0; }));
+  EXPECT_TRUE(impossible([](auto& p) { p.q_stride.seq = -p.q_stride.seq; }));
+  EXPECT_TRUE(impossible([](auto& p) { p.v_stride.head = 132; }));
+  EXPECT_TRUE(impossible([](auto& p) { p.o_stride.batch = 1ll << 40; }));
+  EXPECT_TRUE(impossible([](auto& p) { p.o = reinterpret_cast<void*>(0x1008); }));
+}
+
+TEST(Workspace, HoldsTheCounterAndTheRangesInOrder) {
+  AttentionSpec spec;
+  const expr::TensorDecl doc{.name = "doc",
+                             .type = expr::TensorType::kInt32,
+                             .dims = {{.dim = expr::Dim::kBatch}, {.dim = expr::Dim::kKvLen}}};
+  spec.environment.tensors = {doc, doc};
+  const ProblemShape shape = {.batch = 3, .q_len = 5, .kv_len = 129};
+  const RangeGeometry geometry = range_geometry(doc, shape);
+  EXPECT_EQ(geometry.rows, 3);
+  EXPECT_EQ(geometry.length, 129);
+  EXPECT_EQ(geometry.pairs, 9);
+  EXPECT_EQ(geometry.bytes, 80u);  // 9 pairs of 8 bytes, up to 16
+  LaunchRecipe recipe;
+  EXPECT_EQ(workspace_bytes(spec, recipe, shape), 0u);
+  recipe.needs_scheduler_counter = true;
+  recipe.range_slots = {1};
+  EXPECT_EQ(workspace_bytes(spec, recipe, shape), 16u + 80u);
+}
+
+}  // namespace
+}  // namespace attune
