@@ -136,7 +136,13 @@ std::string CudaDevice::conditions() const { return nvidia_conditions(pci_bus_id
 Result<std::unique_ptr<LoadedKernel>> CudaDevice::load(const AttentionSpec& spec,
                                                        const KernelPlan& plan,
                                                        std::span<const std::uint8_t> image) {
-  return CudaKernel::load(api_, device_, context_, facts_.processor_count, spec, plan, image);
+  return load_recipe(spec, launch_recipe(spec, plan), image);
+}
+
+Result<std::unique_ptr<LoadedKernel>> CudaDevice::load_recipe(const AttentionSpec& spec,
+                                                              const LaunchRecipe& recipe,
+                                                              std::span<const std::uint8_t> image) {
+  return CudaKernel::load(api_, device_, context_, facts_.processor_count, spec, recipe, image);
 }
 
 Result<void*> CudaDevice::allocate(std::size_t bytes) {

@@ -33,10 +33,9 @@ ProblemShape shape_of(const att::ForwardParams& p) {
 Result<std::unique_ptr<LoadedKernel>> CudaKernel::load(const CudaApi& api, CUdevice device,
                                                        CUcontext context, int processor_count,
                                                        const AttentionSpec& spec,
-                                                       const KernelPlan& plan,
+                                                       const LaunchRecipe& recipe,
                                                        std::span<const std::uint8_t> image) {
-  std::unique_ptr<CudaKernel> kernel(
-      new CudaKernel(api, context, processor_count, spec, launch_recipe(spec, plan)));
+  std::unique_ptr<CudaKernel> kernel(new CudaKernel(api, context, processor_count, spec, recipe));
   ATT_CHECK(kernel->open(device, image));
   return std::unique_ptr<LoadedKernel>(std::move(kernel));
 }

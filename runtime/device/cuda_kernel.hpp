@@ -11,7 +11,7 @@ class CudaKernel final : public LoadedKernel {
   static Result<std::unique_ptr<LoadedKernel>> load(const CudaApi& api, CUdevice device,
                                                     CUcontext context, int processor_count,
                                                     const AttentionSpec& spec,
-                                                    const KernelPlan& plan,
+                                                    const LaunchRecipe& recipe,
                                                     std::span<const std::uint8_t> image);
   ~CudaKernel() override;
 

@@ -48,6 +48,11 @@ class Device {
   virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec,
                                                      const KernelPlan& plan,
                                                      std::span<const std::uint8_t> image) = 0;
+  // The same for code that no plan describes, on a GPU; a device that has no use for it says
+  // kUnsupported.
+  virtual Result<std::unique_ptr<LoadedKernel>> load_recipe(const AttentionSpec& spec,
+                                                            const LaunchRecipe& recipe,
+                                                            std::span<const std::uint8_t> image);
 
   // Memory and time, for the tuner, the command and the tests; a host application brings its own.
   virtual Result<void*> allocate(std::size_t bytes) = 0;

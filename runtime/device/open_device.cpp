@@ -6,6 +6,14 @@
 
 namespace attune {
 
+Result<std::unique_ptr<LoadedKernel>> Device::load_recipe(const AttentionSpec&,
+                                                          const LaunchRecipe& recipe,
+                                                          std::span<const std::uint8_t>) {
+  return Error{.kind = ErrorKind::kUnsupported,
+               .id = "no-gpu-code",
+               .message = fmt::format("{} does not run {}", identity(), recipe.symbol)};
+}
+
 Result<std::unique_ptr<Device>> open_device(std::string_view name) {
   if (name.empty()) {
     auto current = open_current_cuda_device();
