@@ -54,6 +54,27 @@ struct FloatRange {
   float lo, hi;
 };
 
+ATT_FN IntRange load_int_pair(const void* pairs, long long at) {
+  const int* from = static_cast<const int*>(pairs) + 2 * at;
+#if ATT_DEVICE_CODE
+  IntRange pair;
+  asm("ld.global.nc.v2.s32 {%0, %1}, [%2];" : "=r"(pair.lo), "=r"(pair.hi) : "l"(from));
+  return pair;
+#else
+  return {from[0], from[1]};
+#endif
+}
+ATT_FN FloatRange load_float_pair(const void* pairs, long long at) {
+  const float* from = static_cast<const float*>(pairs) + 2 * at;
+#if ATT_DEVICE_CODE
+  FloatRange pair;
+  asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(pair.lo), "=f"(pair.hi) : "l"(from));
+  return pair;
+#else
+  return {from[0], from[1]};
+#endif
+}
+
 template <typename Element>
 struct RangeOf {  // int
   using Type = IntRange;
@@ -61,6 +82,7 @@ struct RangeOf {  // int
   ATT_FN IntRange everything() { return {-2147483647 - 1, 2147483647}; }
   ATT_FN IntRange nothing() { return {2147483647, -2147483647 - 1}; }
   ATT_FN int load(const TensorArg& tensor, long long at) { return load_i32(tensor, at); }
+  ATT_FN IntRange load_pair(const void* pairs, long long at) { return load_int_pair(pairs, at); }
 };
 template <>
 struct RangeOf<bool> {
@@ -69,6 +91,7 @@ struct RangeOf<bool> {
   ATT_FN IntRange everything() { return {0, 1}; }
   ATT_FN IntRange nothing() { return {1, 0}; }
   ATT_FN int load(const TensorArg& tensor, long long at) { return load_bool(tensor, at) ? 1 : 0; }
+  ATT_FN IntRange load_pair(const void* pairs, long long at) { return load_int_pair(pairs, at); }
 };
 template <>
 struct RangeOf<float> {
@@ -77,6 +100,9 @@ struct RangeOf<float> {
   ATT_FN FloatRange everything() { return {not_a_number(), not_a_number()}; }
   ATT_FN FloatRange nothing() { return {infinite(), -infinite()}; }
   ATT_FN float load(const TensorArg& tensor, long long at) { return load_f32(tensor, at); }
+  ATT_FN FloatRange load_pair(const void* pairs, long long at) {
+    return load_float_pair(pairs, at);
+  }
 };
 
 ATT_FN IntRange hull(IntRange range, int lo, int hi) {
@@ -108,6 +134,7 @@ ATT_FN typename RangeOf<Element>::Type tensor_range(const TensorArg& tensor,
   auto range = Range::nothing();
   const int last_first = first[kDims - 1], last_count = count[kDims - 1];
   if (cells <= kMaxRangeCells) {
+#pragma unroll 1
     for (int cell = 0; cell < static_cast<int>(cells); ++cell) {
       long long at = 0, stride = 1;
       int rest = cell;
@@ -126,9 +153,13 @@ ATT_FN typename RangeOf<Element>::Type tensor_range(const TensorArg& tensor,
     const int blocks = (last_first + last_count - 1) / kRangeBlock - first_block + 1;
     if (tensor.block_ranges == nullptr || blocks > kMaxRangeBlocks) return Range::everything();
     const int row_blocks = (tensor.size[kDims - 1] + kRangeBlock - 1) / kRangeBlock;
-    const auto* pair = static_cast<const typename Range::Stored*>(tensor.block_ranges) +
-                       2 * (row * row_blocks + first_block);
-    for (int i = 0; i < blocks; ++i) range = hull(range, pair[2 * i], pair[2 * i + 1]);
+    const long long first_pair = row * row_blocks + first_block;
+    // A tile has two or three blocks: unrolled, their loads overlap.
+#pragma unroll 4
+    for (int i = 0; i < blocks; ++i) {
+      const auto pair = Range::load_pair(tensor.block_ranges, first_pair + i);
+      range = hull(range, pair.lo, pair.hi);
+    }
     return range;
   }
   return Range::everything();

@@ -1,0 +1,34 @@
+// A mask as one row of a partial tile sees it: two column numbers when the row's live keys are one
+// range, the mask itself when they are not.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+
+namespace att {
+
+// Columns count from the tile's key k0 of this thread: with a constant column and an unrolled loop
+// an element costs one comparison an end, and no key is ever computed.
+struct RowMask {
+  int begin, end;  // live columns are [begin, end); set with kRowIsRange
+  int q, k0;       // set without
+};
+
+ATT_FN RowMask row_mask(const Context& c, int q, int k0) {
+  if constexpr (spec::kHasMask && kRowIsRange) {
+    const KvBounds keys = row_bounds(c, q);
+    return {keys.begin - k0, keys.end - k0, 0, 0};
+  }
+  return {0, c.kv_len - k0, q, k0};
+}
+
+// Whether the element is live: within the keys and the mask.
+ATT_FN bool is_live(const Context& c, const RowMask& row, int column) {
+  if constexpr (!spec::kHasMask) return column < row.end;
+  if constexpr (kRowIsRange) {
+    if constexpr (!kRowHasBegin) return column < row.end;
+    return (column >= row.begin) & (column < row.end);
+  }
+  return (column < row.end) & mask(c, row.q, row.k0 + column);
+}
+
+}  // namespace att
