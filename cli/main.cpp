@@ -24,7 +24,7 @@ ExitCode main(int argc, char** argv) {
 
   const std::vector<Command> commands = {
       add_check(app), add_generate(app), add_compile(app), add_explain(app), add_run(app),
-      add_bench(app), add_tune(app),     add_devices(app), add_worker(app),
+      add_bench(app), add_tune(app),     add_cache(app),   add_devices(app), add_worker(app),
   };
   try {
     app.parse(argc, argv);

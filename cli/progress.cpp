@@ -50,8 +50,10 @@ void Progress::update(int done, int total, std::string_view text) {
   const auto now = std::chrono::steady_clock::now();
   if (!terminal_) {
     // A log wants the start, the end and a sign of life between.
-    const bool edge = done >= total || last_ == std::chrono::steady_clock::time_point();
-    if (!edge && now - last_ < std::chrono::seconds(10)) return;
+    const bool first = last_ == std::chrono::steady_clock::time_point();
+    const bool end = done >= total && !ended_;
+    if (!first && !end && now - last_ < std::chrono::seconds(10)) return;
+    ended_ = done >= total;
     last_ = now;
     fmt::print(stderr, "{}: {}/{} {}\n", title_, done, total, text);
     return;

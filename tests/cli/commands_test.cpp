@@ -138,6 +138,97 @@ TEST(Compile, WritesTheImage) {
   EXPECT_EQ(read_file(path).size(), parse(outcome)["kernels"][0]["image_bytes"].get<std::size_t>());
 }
 
+TEST(Explain, DrawsTheMaskAndSaysWhatBoundsIt) {
+  const Outcome outcome =
+      attune({"explain", "causal", "--target", "sm_80", "--shape", "heads=8,q_len=2048"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part :
+       {"full", "partial", "skip", "\nplan  sm80 forward", "\nshared memory  ", "\nroofline  "}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+}
+
+TEST(Explain, CountsTilesAndWritesAnSvg) {
+  const std::string path = scratch_directory() + "/mask.svg";
+  const Outcome outcome =
+      attune({"explain", "causal", "--target", "sm_80", "--shape", "heads=8,q_len=2048", "--plan",
+              "sm80 forward sm_80 q128 k64 s2 w4 c32 u1 frozen", "--json", "--svg", path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = parse(outcome);
+  // 16 x 32 tiles of 128 x 64: two partial ones a row on the diagonal, the full ones below it.
+  EXPECT_EQ(json["tiles"]["partial"], 32);
+  EXPECT_EQ(json["tiles"]["full"], 240);
+  EXPECT_EQ(json["tiles"]["skip"], 240);
+  int shared = 0;
+  for (const Json& region : json["shared_memory"]) shared += region["bytes"].get<int>();
+  EXPECT_EQ(shared, json["shared_memory_bytes"]);
+  EXPECT_THAT(read_file(path), StartsWith("<svg"));
+}
+
+// A problem that the CPU solves in no time, tuned into a file of its own.
+class OnTheCpu : public testing::Test {
+ protected:
+  static Outcome tune() {
+    return attune({"tune", "causal", "--shape", "heads=2,q_len=64", "--device", "cpu",
+                   "--max-candidates", "2", "--json", "--cache", cache()});
+  }
+  static std::string cache() { return scratch_directory() + "/tuned.db"; }
+  void SetUp() override {
+    const Outcome outcome = tune();
+    if (outcome.code == 3) GTEST_SKIP() << "no compiler for the CPU is here";
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  }
+};
+
+TEST_F(OnTheCpu, ASecondTuneFindsEverythingCached) {
+  const Json result = parse(tune())["results"][0];
+  EXPECT_EQ(result["measured"], 0);
+  EXPECT_GT(result["from_cache"], 0);
+}
+
+TEST_F(OnTheCpu, RunTakesTheTunedPlanAndVerifies) {
+  const Outcome outcome = attune({"run", "causal", "--shape", "heads=2,q_len=64", "--device", "cpu",
+                                  "--cache", cache(), "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = parse(outcome);
+  EXPECT_EQ(json["ok"], true);
+  EXPECT_EQ(json["plan_from"], "measured");
+  EXPECT_EQ(json["from_cache"], true);
+  EXPECT_LT(json["o_max_error"], 0.1);
+}
+
+TEST_F(OnTheCpu, RunTakesAnyOtherShapeToo) {
+  const Outcome outcome =
+      attune({"run", "causal", "--shape", "batch=2,heads=4,kv_heads=2,q_len=37,kv_len=91",
+              "--device", "cpu", "--cache", cache(), "--rows", "0"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("rows   296 of 296"));
+}
+
+TEST_F(OnTheCpu, BenchGivesTimesAndShares) {
+  const Outcome outcome = attune({"bench", "causal", "--shape", "heads=2,q_len=64", "--device",
+                                  "cpu", "--cache", "none", "--samples", "3", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json result = parse(outcome)["results"][0];
+  EXPECT_GT(result["median_us"], 0);
+  EXPECT_NEAR(result["live_share"].get<double>(), 65.0 / 128, 1e-9);
+  EXPECT_GT(result["roofline_share"], 0);
+}
+
+TEST_F(OnTheCpu, TheCacheListsAndShowsWhatWasMeasured) {
+  const Json listed = parse(attune({"cache", "ls", "--cache", cache(), "--json"}));
+  ASSERT_EQ(listed["problems"].size(), 1u);
+  EXPECT_EQ(listed["problems"][0]["spec"], "causal");
+  const Json shown = parse(attune({"cache", "show", "causal", "--cache", cache(), "--json"}));
+  EXPECT_EQ(shown["problems"][0]["measured"].size(), listed["problems"][0]["measured"]);
+  EXPECT_THAT(attune({"cache", "show", "full", "--cache", cache()}).out, IsEmpty());
+}
+
+TEST(Cache, OfNoFileIsAnError) {
+  EXPECT_EQ(attune({"cache", "ls", "--cache", "none"}).code, 2);
+  EXPECT_NE(attune({"cache", "ls", "--cache", scratch_directory() + "/absent.db"}).code, 0);
+}
+
 TEST(Devices, SayWhatIsHereOrHowToGetIt) {
   const Outcome outcome = attune({"devices", "--json"});
   EXPECT_THAT((std::vector{0, 3}), testing::Contains(outcome.code));

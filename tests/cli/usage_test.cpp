@@ -14,7 +14,8 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr const char* kCommands[] = {"check", "generate", "compile", "explain", "run", "bench", "tune", "devices"};
+constexpr const char* kCommands[] = {"check", "generate", "compile", "explain", "run",
+                                     "bench", "tune",     "cache",   "devices"};
 
 TEST(Help, EverySubcommandShowsItsOptionsAndAnExample) {
   for (const char* name : kCommands) {

@@ -1,0 +1,200 @@
+// attune cache: what a cache file holds.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cache/contents.hpp"
+#include "cli/command.hpp"
+#include "cli/output.hpp"
+#include "cli/spec_names.hpp"
+#include "cli/spec_source.hpp"
+#include "cli/workbench.hpp"
+
+namespace attune::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<CacheContents> open_contents(const Options& options) {
+  const std::string path = cache_path(options);
+  if (path.empty()) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "cache-none",
+                 .message = "this command needs a cache file",
+                 .hint = "--cache FILE"};
+  }
+  return read_contents(path);
+}
+
+// One problem on one device.
+struct ProblemId {
+  std::string spec_hash, device;
+  ProblemShape shape;
+  auto operator<=>(const ProblemId&) const = default;
+};
+
+struct Problem {
+  std::vector<const Measurement*> measurements;
+  std::vector<const Rejection*> rejections;
+  const Winner* winner = nullptr;  // what a look-up of this very problem answers
+};
+
+std::map<ProblemId, Problem> by_problem(const CacheContents& contents) {
+  std::map<ProblemId, Problem> problems;
+  for (const StoredMeasurement& row : contents.measurements) {
+    problems[{row.key.spec_hash, row.key.device, row.key.shape}].measurements.push_back(
+        &row.measurement);
+  }
+  for (const StoredRejection& row : contents.rejections) {
+    problems[{row.spec_hash, row.device, row.shape}].rejections.push_back(&row.rejection);
+  }
+  return problems;
+}
+
+// The winners on every device that the problems name.
+Result<std::vector<std::pair<std::string, std::vector<ProblemWinner>>>> winners(
+    const Options& options, const std::map<ProblemId, Problem>& problems) {
+  ATT_TRY(const auto store, open_store(cache_path(options), {.read_only = true}));
+  std::set<std::string> devices;
+  for (const auto& [id, problem] : problems) devices.insert(id.device);
+  std::vector<std::pair<std::string, std::vector<ProblemWinner>>> found;
+  for (const std::string& device : devices) {
+    ATT_TRY(auto of_device, store->winners(device));
+    found.emplace_back(device, std::move(of_device));
+  }
+  return found;
+}
+
+Result<ExitCode> list(const Options& options) {
+  ATT_TRY(const CacheContents contents, open_contents(options));
+  const auto names = library_names();
+  auto problems = by_problem(contents);
+  ATT_TRY(const auto won, winners(options, problems));
+  for (const auto& [device, of_device] : won) {
+    for (const ProblemWinner& one : of_device) {
+      const auto at = problems.find({one.spec_hash, device, one.winner.measured_shape});
+      if (at != problems.end()) at->second.winner = &one.winner;
+    }
+  }
+  Json rows = Json::array();
+  Table table({"spec", "best us", "measured", "rejected", "shape", "device", "plan"});
+  for (const auto& [id, problem] : problems) {
+    const Winner* best = problem.winner;
+    rows.push_back({{"spec", name_of(names, id.spec_hash)},
+                    {"hash", id.spec_hash},
+                    {"shape", to_string(id.shape)},
+                    {"device", id.device},
+                    {"best_us", best ? Json(best->median_us) : Json()},
+                    {"plan", best ? Json(best->plan) : Json()},
+                    {"measured", problem.measurements.size()},
+                    {"rejected", problem.rejections.size()}});
+    table.add({name_of(names, id.spec_hash), best ? fmt::format("{:.1f}", best->median_us) : "-",
+               fmt::to_string(problem.measurements.size()),
+               fmt::to_string(problem.rejections.size()), to_string(id.shape), id.device,
+               best ? best->plan : "-"});
+  }
+  std::set<std::string> images;
+  std::int64_t image_bytes = 0;
+  for (const StoredCode& code : contents.code) {
+    if (images.insert(code.content_hash).second) image_bytes += code.image_bytes;
+  }
+  if (options.json) {
+    print_json({{"cache", cache_path(options)},
+                {"file_bytes", contents.file_bytes},
+                {"kernels", images.size()},
+                {"kernel_bytes", image_bytes},
+                {"damaged_rows", contents.damaged_rows},
+                {"problems", std::move(rows)}});
+    return 0;
+  }
+  if (!problems.empty()) print(table.text());
+  print(fmt::format("{}: {} problems, {} measurements, {} kernels of {:.1f} MB, file {:.1f} MB\n",
+                    cache_path(options), problems.size(), contents.measurements.size(),
+                    images.size(), static_cast<double>(image_bytes) / 1e6,
+                    static_cast<double>(contents.file_bytes) / 1e6));
+  if (contents.damaged_rows > 0)
+    warn(fmt::format("{} damaged rows were passed over", contents.damaged_rows));
+  return 0;
+}
+
+Json describe(const Measurement& m) {
+  return {{"plan", m.plan},
+          {"median_us", m.median_us},
+          {"spread_us", m.spread_us},
+          {"samples", m.samples},
+          {"registers", m.registers},
+          {"threads", m.threads},
+          {"shared_bytes", m.shared_bytes},
+          {"measured_at", m.measured_at},
+          {"conditions", Json::parse(m.conditions, nullptr, false)}};
+}
+
+Result<ExitCode> show(const Options& options) {
+  ATT_TRY(const CacheContents contents, open_contents(options));
+  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+  const std::string hash = spec_hash(loaded.spec);
+  Json shown = Json::array();
+  std::string text;
+  for (const auto& [id, problem] : by_problem(contents)) {
+    if (id.spec_hash != hash) continue;
+    std::vector<const Measurement*> ordered = problem.measurements;
+    std::ranges::stable_sort(ordered, {}, &Measurement::median_us);
+    Json measured = Json::array(), rejected = Json::array();
+    Table table({"us", "spread", "samples", "registers", "shared bytes", "measured at", "plan"});
+    for (const Measurement* m : ordered) {
+      measured.push_back(describe(*m));
+      table.add({fmt::format("{:.1f}", m->median_us), fmt::format("{:.1f}", m->spread_us),
+                 fmt::to_string(m->samples), fmt::to_string(m->registers),
+                 fmt::to_string(m->shared_bytes), m->measured_at, m->plan});
+    }
+    text += fmt::format("{}\n{}\n", paint(to_string(id.shape), Colour::kBold), id.device);
+    if (!ordered.empty()) text += table.text();
+    for (const Rejection* r : problem.rejections) {
+      rejected.push_back({{"plan", r->plan}, {"reason", r->reason}, {"detail", r->detail}});
+      text += fmt::format("rejected ({}): {}\n", r->reason, r->plan);
+    }
+    text += "\n";
+    shown.push_back({{"shape", to_string(id.shape)},
+                     {"device", id.device},
+                     {"measured", std::move(measured)},
+                     {"rejected", std::move(rejected)}});
+  }
+  if (options.json) {
+    print_json({{"spec", loaded.source}, {"hash", hash}, {"problems", std::move(shown)}});
+  } else if (text.empty()) {
+    note(fmt::format("nothing of {} in {}", loaded.spec.name, cache_path(options)));
+  } else {
+    print(text);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_cache(CLI::App& parent) {
+  CLI::App* app = parent.add_subcommand("cache", "What a cache file holds");
+  app->require_subcommand(1);
+  app->footer("Example:\n  attune cache ls --cache tuned.db\n  attune cache show causal");
+  auto run = std::make_shared<std::function<ExitCode()>>();
+  const auto add = [&](const char* name, const char* description, auto action, bool takes_spec,
+                       const char* example) {
+    auto options = std::make_shared<Options>();
+    CLI::App* sub = app->add_subcommand(name, description);
+    if (takes_spec) add_spec(*sub, *options);
+    add_cache_file(*sub, *options);
+    add_json(*sub, *options);
+    sub->footer(std::string("Example:\n  ") + example);
+    sub->callback(
+        [run, options, action] { *run = [options, action] { return finish(action(*options)); }; });
+  };
+  add("ls", "Every problem with its best plan", list, false, "attune cache ls --cache tuned.db");
+  add("show", "Every candidate of a spec", show, true, "attune cache show causal --cache tuned.db");
+  return {app, [run] { return (*run)(); }};
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,16 @@
+// A cache knows specs by their hash; people know them by name.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace attune::cli {
+
+// Names of the library's specs by hash. Specs that mean the same kernel share a hash: the shortest
+// name stands.
+std::map<std::string, std::string> library_names();
+
+// The name, or the first eight digits of the hash when no library spec has it.
+std::string name_of(const std::map<std::string, std::string>& names, const std::string& hash);
+
+}  // namespace attune::cli
