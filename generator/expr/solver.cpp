@@ -51,6 +51,9 @@ PositionBounds Solver::intersection(PositionBounds a, PositionBounds b) {
 }
 
 PositionBounds Solver::hull(PositionBounds a, PositionBounds b) {
+  // With a common end the union is a range, empty or not.
+  if (a.begin == b.begin) return {a.begin, p_.max(a.end, b.end)};
+  if (a.end == b.end) return {p_.min(a.begin, b.begin), a.end};
   exact_ = false;
   const auto normal = [&](PositionBounds x) {
     const StepId any = p_.less(x.begin, x.end);

@@ -81,6 +81,8 @@ TEST(Emit, RowRanges) {
                            {"sliding_window(limit)", true},
                            {"chunked(64)", true},
                            {"local(3, 4)", true},
+                           {"prefix_lm(9)", true},
+                           {"kv_idx > q_idx or kv_idx > 5", true},
                            {"kv_idx < doc[b, q_idx]", true},
                            {"abs(q_idx - kv_idx) < 9 and h < 3", true},
                            {"3 * kv_idx == q_idx", true},
