@@ -89,8 +89,14 @@ class Runtime:
 
     def kernel(self, spec_path, shape):
         """The kernel for a spec (path or library name) and a Shape."""
+        return self._kernel(self._c.att_spec_from_file, spec_path, shape)
+
+    def kernel_from_yaml(self, text, shape):
+        return self._kernel(self._c.att_spec_from_yaml, text, shape)
+
+    def _kernel(self, parse, source, shape):
         spec = ctypes.c_void_p()
-        self.library._check(self._c.att_spec_from_file(spec_path.encode(), ctypes.byref(spec)))
+        self.library._check(parse(source.encode(), ctypes.byref(spec)))
         handle = ctypes.c_void_p()
         self.library._check(
             self._c.att_kernel_get(self._handle, spec, ctypes.byref(shape), ctypes.byref(handle)))
