@@ -7,9 +7,9 @@
 
 namespace attune {
 
-// Facts of the processors that `threads` threads of this process run on. matrix_tflops is fp32
-// multiply-adds as measured on one thread in the widest vectors, times the threads; memory_gb_per_s
-// what they read together. A few milliseconds at the first call, remembered. Thread-safe.
+// Facts of the processors that the pool's threads run on. matrix_tflops is fp32 multiply-adds in
+// the widest vectors and memory_gb_per_s what is read, both measured on all threads at once. A few
+// milliseconds at the first call, remembered. Thread-safe.
 const DeviceFacts& cpu_facts();
 
 // "AMD EPYC 9B14 / 16 threads / avx512".

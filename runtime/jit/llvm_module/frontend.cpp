@@ -14,32 +14,10 @@
 #include <string_view>
 
 #include "runtime/jit/llvm_module/parts.hpp"
+#include "runtime/jit/llvm_module/ptx.hpp"
+#include "runtime/jit/llvm_module/string_stream.hpp"
 
 namespace attune::llvm_module {
-namespace {
-
-// Copies the instance's output out of it before the instance, which owns the stream, dies.
-class StringStream final : public llvm::raw_pwrite_stream {
- public:
-  explicit StringStream(std::string& text) : text_(text) { SetUnbuffered(); }
-
- private:
-  void write_impl(const char* bytes, std::size_t size) override { text_.append(bytes, size); }
-  void pwrite_impl(const char* bytes, std::size_t size, std::uint64_t offset) override {
-    text_.replace(offset, size, bytes, size);
-  }
-  std::uint64_t current_pos() const override { return text_.size(); }
-
-  std::string& text_;
-};
-
-std::unique_ptr<clang::FrontendAction> make_action(clang::frontend::ActionKind kind) {
-  if (kind == clang::frontend::EmitAssembly) return std::make_unique<clang::EmitAssemblyAction>();
-  return std::make_unique<clang::EmitObjAction>();
-}
-
-}  // namespace
-
 bool compile_source(const AttLlvmCompileRequest& request, std::string& image, std::string& log) {
   image.clear();
   llvm::raw_string_ostream log_stream(log);
@@ -75,9 +53,16 @@ bool compile_source(const AttLlvmCompileRequest& request, std::string& image, st
   instance.createFileManager(llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>());
   instance.setOutputStream(std::make_unique<StringStream>(image));
 
-  const std::unique_ptr<clang::FrontendAction> action = make_action(action_kind);
-  const bool done = instance.ExecuteAction(*action);
-  return done && !instance.getDiagnostics().hasErrorOccurred() && !image.empty();
+  if (action_kind == clang::frontend::EmitObj) {
+    clang::EmitObjAction action;
+    return instance.ExecuteAction(action) && !instance.getDiagnostics().hasErrorOccurred() &&
+           !image.empty();
+  }
+  clang::EmitLLVMOnlyAction action;
+  if (!instance.ExecuteAction(action) || instance.getDiagnostics().hasErrorOccurred()) return false;
+  const std::unique_ptr<llvm::Module> module = action.takeModule();
+  log_stream.flush();
+  return module != nullptr && emit_ptx(instance, *module, image, log);
 }
 
 }  // namespace attune::llvm_module

@@ -1,0 +1,15 @@
+// The GPU half of the frontend: an optimised module -> PTX.
+#pragma once
+
+#include <clang/Frontend/CompilerInstance.h>
+#include <llvm/IR/Module.h>
+
+#include <string>
+
+namespace attune::llvm_module {
+
+// False on failure; LLVM's words are added to `log`.
+bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, std::string& ptx,
+              std::string& log);
+
+}  // namespace attune::llvm_module
