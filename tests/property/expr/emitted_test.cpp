@@ -123,6 +123,11 @@ std::vector<Case> make_cases(std::mt19937& random) {
                            "tree(table)",
                            "big_bird(20, 5, table, 32)",
                            "value[kv_idx] > 2.5",
+                           "3 * kv_idx == q_idx",
+                           "kv_idx > q_idx or kv_idx > 5",
+                           "-3 * kv_idx < q_idx - w",
+                           "kv_idx < doc[b, q_idx] * 40 and 5 * kv_idx >= 2 * q_idx - 7",
+                           "kv_idx // 7 // 3 < q_idx // 20",
                            "flag[h, q_idx] and causal"}) {
     Case c = {.text = text};
     auto mask = parse(text, random_environment(), Role::kMask, {});
