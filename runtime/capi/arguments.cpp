@@ -5,12 +5,12 @@
 #include <bit>
 #include <cmath>
 
+#include "generator/spec/shape.hpp"
 #include "runtime/support/problem_layout.hpp"
 
 namespace attune {
 namespace {
 
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 constexpr int kAlignmentBytes = 16;
 
 Error bad_argument(std::string message, std::string hint = {}) {
@@ -118,24 +118,23 @@ Status fill_tensors(const AttentionSpec& spec, const att_forward_args& args,
 }  // namespace
 
 Result<ProblemShape> checked_shape(const att_shape& shape) {
-  for (const auto& [name, size] : {std::pair{"batch", shape.batch},
-                                   {"heads", shape.heads},
-                                   {"kv_heads", shape.kv_heads},
-                                   {"q_len", shape.q_len},
-                                   {"kv_len", shape.kv_len}}) {
-    if (size < 1 || size >= kMaxSize) {
-      return bad_argument(fmt::format("shape.{} is {}, not in [1, 2^30)", name, size));
+  const ProblemShape checked{.batch = shape.batch,
+                             .heads = shape.heads,
+                             .kv_heads = shape.kv_heads,
+                             .q_len = shape.q_len,
+                             .kv_len = shape.kv_len};
+  for (const ShapeField& field : shape_fields()) {
+    const std::int64_t size = checked.*field.member;
+    if (size < 1 || size > field.largest) {
+      return bad_argument(
+          fmt::format("shape.{} is {}, not in 1 to {}", field.name, size, field.largest));
     }
   }
-  if (shape.heads % shape.kv_heads != 0) {
+  if (checked.heads % checked.kv_heads != 0) {
     return bad_argument(fmt::format("shape.heads = {} is no multiple of shape.kv_heads = {}",
-                                    shape.heads, shape.kv_heads));
+                                    checked.heads, checked.kv_heads));
   }
-  return ProblemShape{.batch = shape.batch,
-                      .heads = shape.heads,
-                      .kv_heads = shape.kv_heads,
-                      .q_len = shape.q_len,
-                      .kv_len = shape.kv_len};
+  return checked;
 }
 
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,

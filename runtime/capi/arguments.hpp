@@ -8,8 +8,8 @@
 
 namespace attune {
 
-// kBadInput unless every size is at least 1 and below 2^30 (kernels count in int32), and heads is a
-// multiple of kv_heads.
+// kBadInput unless every size is within the bounds of shape_fields() (which the masks' interval
+// analysis relies on), and heads is a multiple of kv_heads.
 Result<ProblemShape> checked_shape(const att_shape& shape);
 
 // Fills `params`; kBadInput names the argument that is wrong. Allocates only when it fails.

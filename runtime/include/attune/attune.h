@@ -64,7 +64,7 @@ ATT_API att_status att_spec_describe(const att_spec* spec, att_spec_info* out);
 ATT_API int att_spec_scalar_slot(const att_spec* spec, const char* name);
 ATT_API int att_spec_tensor_slot(const att_spec* spec, const char* name);
 
-typedef struct att_shape {
+typedef struct att_shape { /* lengths 1 to 2^28, batch to 2^16, heads to 2^12 */
   int64_t batch, heads, kv_heads, q_len, kv_len;
 } att_shape;
 

@@ -72,7 +72,7 @@ class [[nodiscard]] Status {
   Error error_;
 };
 
-// All sizes in [1, 2^30); heads a multiple of kv_heads.
+// All sizes at least 1, lengths at most 2^28, heads a multiple of kv_heads.
 using Shape = att_shape;
 using Strides = att_strides;
 

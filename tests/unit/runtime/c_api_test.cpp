@@ -127,7 +127,8 @@ TEST_F(CApi, ShapesAreChecked) {
   } bad[] = {{{0, 2, 1, 3, 5}, "shape.batch is 0"},
              {{1, 3, 2, 3, 5}, "no multiple"},
              {{1, 2, 1, -1, 5}, "shape.q_len is -1"},
-             {{1, 2, 1, 3, int64_t{1} << 40}, "shape.kv_len"}};
+             {{1, 2, 1, 3, int64_t{1} << 40}, "shape.kv_len"},
+             {{1, 2, 1, 3, (int64_t{1} << 28) + 1}, "shape.kv_len is 268435457"}};
   for (const auto& [shape, message] : bad) {
     EXPECT_EQ(att_kernel_get(runtime_, spec_, &shape, &kernel_), ATT_BAD_INPUT);
     EXPECT_THAT(att_last_error(), HasSubstr(message));
