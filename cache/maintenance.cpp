@@ -1,12 +1,86 @@
 #include "cache/maintenance.hpp"
 
 #include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <chrono>
+#include <filesystem>
 
 #include "cache/database.hpp"
 #include "cache/file.hpp"
+#include "cache/keys.hpp"
 #include "cache/rows.hpp"
+#include "cache/salvage.hpp"
 
 namespace attune::cache {
+namespace {
+
+// A process makes its temporary file and publishes it within a second; a day is a process that
+// died.
+constexpr std::chrono::hours kTemporaryFileAge{24};
+
+// Runs f(database) on an existing cache file; SQLite's exceptions end here.
+template <typename T, typename F>
+Result<T> with_database(const std::string& path, const StoreOptions& options, F f) {
+  // The store's checks of permissions, version and schema; it sets nothing aside when it only
+  // reads.
+  StoreOptions reading = options;
+  reading.read_only = true;
+  ATT_TRY(const auto store, open_store(path, reading));
+  try {
+    const auto database = open_database(path, options, on_network_filesystem(path));
+    return Result<T>(f(*database));
+  } catch (const SQLite::Exception& exception) {
+    return to_error(exception, path);
+  }
+}
+
+StoreOptions reading() { return {.read_only = true}; }
+
+std::int64_t number(SQLite::Database& database, const std::string& sql) {
+  return database.execAndGet(sql).getInt64();
+}
+
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("''") : std::string(1, c);
+  return result + "'";
+}
+
+std::int64_t file_bytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : static_cast<std::int64_t>(bytes);
+}
+
+int take_all(SQLite::Database& database, const std::string& from) {
+  database.exec("ATTACH " + quoted(from) + " AS other");
+  SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
+  const int before = database.getTotalChanges();
+  for (const Table& table : tables()) database.exec(insert_from(table, "other"));
+  transaction.commit();
+  const int changed = database.getTotalChanges() - before;
+  database.exec("DETACH other");
+  return changed;
+}
+
+int remove_temporary_files(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path file(path);
+  const std::string prefix = file.filename().string() + ".new-";
+  int removed = 0;
+  std::error_code error;
+  const fs::path directory = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (!entry.path().filename().string().starts_with(prefix)) continue;
+    const auto written = entry.last_write_time(error);
+    if (error || fs::file_time_type::clock::now() - written < kTemporaryFileAge) continue;
+    removed += fs::remove(entry.path(), error);
+  }
+  return removed;
+}
+
+}  // namespace
 
 Status create(const std::string& path, const StoreOptions& options) {
   return publish(path, [&](const std::string& fresh) -> Status {
@@ -23,12 +97,11 @@ Status create(const std::string& path, const StoreOptions& options) {
 }
 
 int evict(SQLite::Database& database, std::int64_t limit_bytes, const std::string& keep) {
-  const auto pragma = [&](const char* name) {
-    return database.execAndGet(fmt::format("PRAGMA {}", name)).getInt64();
-  };
-  const std::int64_t page_bytes = pragma("page_size");
+  const std::int64_t page_bytes = number(database, "PRAGMA page_size");
   std::int64_t excess =
-      (pragma("page_count") - pragma("freelist_count")) * page_bytes - limit_bytes;
+      (number(database, "PRAGMA page_count") - number(database, "PRAGMA freelist_count")) *
+          page_bytes -
+      limit_bytes;
   int evicted = 0;
   while (excess > 0) {
     SQLite::Statement oldest(
@@ -50,6 +123,136 @@ int evict(SQLite::Database& database, std::int64_t limit_bytes, const std::strin
   }
   if (evicted > 0) database.exec("PRAGMA incremental_vacuum");
   return evicted;
+}
+
+Result<FileSummary> summarize(const std::string& path) {
+  auto summary = with_database<FileSummary>(path, reading(), [](SQLite::Database& database) {
+    const auto count = [&](const char* what) {
+      return static_cast<int>(number(database, fmt::format("SELECT {}", what)));
+    };
+    return FileSummary{
+        .specs = count("count(DISTINCT spec_hash) FROM problem"),
+        .problems = count("count(*) FROM problem"),
+        .candidates = count("count(*) FROM candidate"),
+        .measurements = count("count(*) FROM measurement"),
+        .rejections = count("count(*) FROM quarantine"),
+        .images = count("count(*) FROM cubin"),
+        .pinned_images = count("count(*) FROM cubin WHERE pinned <> 0"),
+        .image_bytes = number(database, "SELECT coalesce(sum(length), 0) FROM cubin")};
+  });
+  if (summary.ok()) summary->bytes = file_bytes(path);
+  return summary;
+}
+
+Result<int> merge(const std::string& from, const std::string& into, const StoreOptions& options) {
+  if (identify(from) && identify(from) == identify(into)) return 0;
+  // Opens, creates or renews the target.
+  ATT_TRY(const auto target, open_store(into, options));
+  auto source = open_store(from, reading());
+  if (!source.ok() && source.error().id != "cache-damaged") return source.error();
+  if (source.ok()) {
+    auto merged = with_database<int>(
+        into, options, [&](SQLite::Database& database) { return take_all(database, from); });
+    if (merged.ok() || merged.error().id != "cache-damaged") return merged;
+  }
+  return salvage(from, into, options);
+}
+
+Status export_to(const std::string& path, const std::string& target, const ExportOptions& options) {
+  ATT_TRY(const auto source, open_store(path, reading()));
+  if (identify(target)) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "cache-exists",
+                 .message = fmt::format("`{}` exists already", target),
+                 .hint = "`attune cache merge` adds to a file"};
+  }
+  ATT_CHECK(make_parent_directory(target));
+  return publish(target, [&](const std::string& fresh) -> Status {
+    try {
+      const auto database = open_database(fresh, {}, on_network_filesystem(target));
+      write_schema(*database);
+      take_all(*database, path);
+      if (!options.spec_hash.empty()) {
+        const std::string others = "<> " + quoted(options.spec_hash);
+        const std::string problems = "(SELECT digest FROM problem WHERE spec_hash " + others + ")";
+        database->exec("DELETE FROM measurement WHERE problem IN " + problems);
+        database->exec("DELETE FROM quarantine WHERE problem IN " + problems);
+        database->exec(
+            "DELETE FROM build WHERE candidate IN (SELECT digest FROM candidate WHERE spec_hash " +
+            others + ")");
+        database->exec("DELETE FROM candidate WHERE spec_hash " + others);
+        database->exec("DELETE FROM problem WHERE spec_hash " + others);
+      }
+      if (!options.with_code) database->exec("DELETE FROM build");
+      database->exec("DELETE FROM cubin WHERE hash NOT IN (SELECT cubin FROM build)");
+      database->exec("VACUUM");
+      return ok_status();
+    } catch (const SQLite::Exception& exception) {
+      return to_error(exception, target);
+    }
+  });
+}
+
+Result<VerifyReport> verify(const std::string& path) {
+  return with_database<VerifyReport>(path, reading(), [](SQLite::Database& database) {
+    VerifyReport report;
+    SQLite::Statement check(database, "PRAGMA integrity_check(20)");
+    while (check.executeStep()) {
+      const std::string line = check.getColumn(0).getString();
+      if (line != "ok") report.structure.push_back(line);
+    }
+    for (const Table& table : tables()) {
+      report.damaged_rows +=
+          static_cast<int>(number(database, fmt::format("SELECT count(*) FROM {0} WHERE NOT ({1})",
+                                                        table.name, sound(table, table.name))));
+    }
+    for (const char* orphans : {"measurement WHERE env NOT IN (SELECT digest FROM env) OR problem "
+                                "NOT IN (SELECT digest FROM problem) OR "
+                                "candidate NOT IN (SELECT digest FROM candidate)",
+                                "quarantine WHERE env NOT IN (SELECT digest FROM env) OR problem "
+                                "NOT IN (SELECT digest FROM problem) OR "
+                                "candidate NOT IN (SELECT digest FROM candidate)",
+                                "build WHERE cubin NOT IN (SELECT hash FROM cubin) OR candidate "
+                                "NOT IN (SELECT digest FROM candidate)"}) {
+      report.orphaned_rows +=
+          static_cast<int>(number(database, fmt::format("SELECT count(*) FROM {}", orphans)));
+    }
+    return report;
+  });
+}
+
+Result<int> rebuild(const std::string& path, const StoreOptions& options) {
+  const auto seen = identify(path);
+  if (!seen || !(is_empty_file(path) || looks_like_cache(path))) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "cache-foreign-file",
+                 .message = fmt::format("`{}` is not an Attune cache", path)};
+  }
+  ATT_TRY(const std::string old, set_aside(path, *seen));
+  ATT_CHECK(create(path, options));
+  return old.empty() ? Result<int>(0) : salvage(old, path, options);
+}
+
+Result<GcReport> collect_garbage(const std::string& path, const GcOptions& options) {
+  const std::int64_t bytes_before = file_bytes(path);
+  auto report = with_database<GcReport>(path, {}, [&](SQLite::Database& database) {
+    GcReport done;
+    SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
+    done.orphaned_images = database.exec(
+        "DELETE FROM cubin WHERE pinned = 0 AND hash NOT IN (SELECT cubin FROM build)");
+    const std::int64_t now = unix_milliseconds();
+    done.leases = database.exec(
+        fmt::format("DELETE FROM lease WHERE expires_at <= {0} OR taken_at > {0}", now));
+    if (options.limit_bytes > 0) done.evicted_images = evict(database, options.limit_bytes, "");
+    transaction.commit();
+    database.exec("PRAGMA incremental_vacuum");
+    return done;
+  });
+  if (!report.ok()) return report;
+  report->temporary_files = remove_temporary_files(path);
+  report->bytes_before = bytes_before;
+  report->bytes_after = file_bytes(path);
+  return report;
 }
 
 }  // namespace attune::cache
