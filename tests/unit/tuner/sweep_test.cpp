@@ -1,0 +1,215 @@
+#include "tuner/sweep/sweep.hpp"
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <set>
+
+#include "tests/unit/cache/fixtures.hpp"
+#include "tests/unit/tuner/fake_executor.hpp"
+#include "tuner/sweep/files.hpp"
+
+namespace attune {
+namespace {
+
+using namespace tuner_testing;
+using ::testing::SizeIs;
+
+Manifest manifest_of(int problems) {
+  std::vector<SweepProblem> all;
+  for (int i = 0; i < problems; ++i) {
+    all.push_back({.spec_source = "causal.yaml",
+                   .spec_yaml = "attune: 1\n",
+                   .shape = {.q_len = i + 1, .kv_len = i + 1}});
+  }
+  return make_manifest(all);
+}
+
+// Records one measurement a problem; counts who tuned what.
+struct FakeTuner {
+  SweepTuner function() {
+    return [this](const SweepProblem& problem, int device, Store& store,
+                  const TuneObserver& observer) -> Result<TuneResult> {
+      {
+        const std::lock_guard lock(mutex);
+        ++tuned[problem.shape.q_len];
+        devices.insert(device);
+      }
+      if (fails.contains(problem.shape.q_len))
+        return Error{.id = "tune-no-plan", .message = "planted"};
+      auto key = cache_testing::measurement_key();
+      key.shape = problem.shape;
+      EXPECT_TRUE(store
+                      .record(key, cache_testing::measurement(
+                                       "p", static_cast<double>(problem.shape.q_len)))
+                      .ok());
+      TuneResult result{.plan = sm80_plan(128, 64, 2, 4),
+                        .median_us = static_cast<double>(problem.shape.q_len),
+                        .measured = 1};
+      result.stopped = !observer({.best_us = 1});
+      return result;
+    };
+  }
+  std::mutex mutex;
+  std::map<std::int64_t, int> tuned;
+  std::set<std::int64_t> fails;
+  std::set<int> devices;
+};
+
+const SweepObserver kGoOn = [](const SweepProgress&) { return true; };
+
+TEST(Manifest, RoundTripsAndIsHashedByContent) {
+  cache_testing::TemporaryDirectory directory;
+  const Manifest manifest = manifest_of(3);
+  ASSERT_TRUE(write_manifest(manifest, directory.file("sweep")).ok());
+  EXPECT_EQ(read_manifest(directory.file("sweep"))->hash(), manifest.hash());
+  EXPECT_TRUE(write_manifest(manifest, directory.file("sweep")).ok()) << "the same again";
+  EXPECT_EQ(write_manifest(manifest_of(4), directory.file("sweep")).error().id,
+            "sweep-other-manifest");
+  EXPECT_EQ(read_manifest(directory.file("none")).error().id, "sweep-no-manifest");
+  const std::string path = sweep_files::manifest(directory.file("sweep"));
+  std::ifstream input(path);
+  std::string text((std::istreambuf_iterator<char>(input)), {});
+  text.replace(text.find("q_len=2"), 7, "q_len=9");
+  std::ofstream(path) << text;
+  EXPECT_EQ(read_manifest(directory.file("sweep")).error().id, "sweep-bad-manifest");
+  std::ofstream(path) << "{";
+  EXPECT_EQ(read_manifest(directory.file("sweep")).error().id, "sweep-bad-manifest");
+}
+
+TEST(Manifest, LeavesRepeatedProblemsOut) {
+  auto problems = manifest_of(3).problems;
+  problems.push_back(problems[1]);
+  EXPECT_THAT(make_manifest(problems).problems, SizeIs(3));
+}
+
+TEST(Shard, TextAndParts) {
+  EXPECT_EQ(*parse_shard("2/8"), (Shard{1, 8}));
+  EXPECT_EQ(to_string(Shard{1, 8}), "2/8");
+  for (const char* bad : {"", "1", "0/4", "5/4", "1/0", "a/b", "1/4x", "-1/4"})
+    EXPECT_FALSE(parse_shard(bad).ok()) << bad;
+  std::set<std::size_t> seen;
+  for (int i = 0; i < 3; ++i) {
+    for (const std::size_t index : problems_of(manifest_of(10), {i, 3}))
+      EXPECT_TRUE(seen.insert(index).second);
+  }
+  EXPECT_THAT(seen, SizeIs(10));
+}
+
+TEST(Shard, ComesFromTheScheduler) {
+  struct Case {
+    std::map<const char*, const char*> variables;
+    std::optional<Shard> shard;
+    bool ok = true;
+  };
+  const Case cases[] = {
+      {{}, std::nullopt},
+      {{{"SLURM_ARRAY_TASK_ID", "3"}, {"SLURM_ARRAY_TASK_COUNT", "8"}}, Shard{3, 8}},
+      {{{"SLURM_ARRAY_TASK_ID", "3"},
+        {"SLURM_ARRAY_TASK_COUNT", "3"},
+        {"SLURM_ARRAY_TASK_MIN", "1"}},
+       Shard{2, 3}},
+      {{{"SLURM_ARRAY_TASK_ID", "20"},
+        {"SLURM_ARRAY_TASK_COUNT", "3"},
+        {"SLURM_ARRAY_TASK_MIN", "10"},
+        {"SLURM_ARRAY_TASK_STEP", "5"}},
+       Shard{2, 3}},
+      {{{"JOB_COMPLETION_INDEX", "0"}, {"JOB_COMPLETIONS", "2"}}, Shard{0, 2}},
+      {{{"JOB_COMPLETION_INDEX", "0"}}, std::nullopt, false},
+      {{{"SLURM_ARRAY_TASK_ID", "9"}, {"SLURM_ARRAY_TASK_COUNT", "3"}}, std::nullopt, false},
+      {{{"SLURM_ARRAY_TASK_ID", "x"}, {"SLURM_ARRAY_TASK_COUNT", "3"}}, std::nullopt, false},
+  };
+  for (const Case& c : cases) {
+    for (const auto& [name, value] : c.variables) setenv(name, value, 1);
+    const auto shard = shard_from_environment();
+    EXPECT_EQ(shard.ok(), c.ok);
+    if (shard.ok()) {
+      EXPECT_EQ(*shard, c.shard);
+    }
+    for (const auto& [name, value] : c.variables) unsetenv(name);
+  }
+}
+
+TEST(Sweep, ShardsTogetherDoEverythingOnceAndMergeToTheUnion) {
+  cache_testing::TemporaryDirectory directory;
+  const std::string sweep = directory.file("sweep");
+  const Manifest manifest = manifest_of(11);
+  ASSERT_TRUE(write_manifest(manifest, sweep).ok());
+  FakeTuner tuner;
+  for (int i = 0; i < 3; ++i) {
+    const auto outcome = run_sweep(manifest, {.directory = sweep, .shard = {i, 3}, .devices = 2},
+                                   tuner.function(), kGoOn);
+    ASSERT_TRUE(outcome.ok());
+    EXPECT_EQ(outcome->tuned, i < 2 ? 4 : 3);
+  }
+  EXPECT_THAT(tuner.tuned, SizeIs(11));
+  for (const auto& [length, times] : tuner.tuned) EXPECT_EQ(times, 1) << length;
+  EXPECT_THAT(sweep_entries(sweep), SizeIs(11));
+  EXPECT_GT(merge_sweep(sweep, directory.file("all.db")).value(), 0);
+  EXPECT_EQ(merge_sweep(sweep, directory.file("all.db")).value(), 0);
+  EXPECT_THAT((*open_store(directory.file("all.db")))->winners(cache_testing::kDevice).value(),
+              SizeIs(11));
+}
+
+TEST(Sweep, StoppedAtAnyProblemItResumesWithoutRepeating) {
+  for (int stop_after = 1; stop_after <= 12; ++stop_after) {
+    cache_testing::TemporaryDirectory directory;
+    const std::string sweep = directory.file("sweep");
+    const Manifest manifest = manifest_of(6);
+    ASSERT_TRUE(write_manifest(manifest, sweep).ok());
+    FakeTuner tuner;
+    int reports = 0;
+    const auto first = run_sweep(manifest, {.directory = sweep}, tuner.function(),
+                                 [&](const SweepProgress&) { return ++reports < stop_after; });
+    const auto finished = sweep_entries(sweep);
+    EXPECT_EQ(static_cast<int>(finished.size()), first->tuned);
+    const auto before = tuner.tuned;
+    const auto second = run_sweep(manifest, {.directory = sweep}, tuner.function(), kGoOn);
+    EXPECT_EQ(second->before, first->tuned);
+    EXPECT_EQ(second->before + second->tuned, 6);
+    for (const SweepProblem& problem : manifest.problems) {
+      if (finished.contains(problem.digest())) {
+        EXPECT_EQ(tuner.tuned.at(problem.shape.q_len), before.at(problem.shape.q_len));
+      }
+    }
+  }
+}
+
+TEST(Sweep, AFailedProblemCostsItselfAndIsRetriedWhenAsked) {
+  cache_testing::TemporaryDirectory directory;
+  const std::string sweep = directory.file("sweep");
+  const Manifest manifest = manifest_of(4);
+  ASSERT_TRUE(write_manifest(manifest, sweep).ok());
+  FakeTuner tuner;
+  tuner.fails = {2};
+  EXPECT_EQ(run_sweep(manifest, {.directory = sweep}, tuner.function(), kGoOn)->failed, 1);
+  EXPECT_THAT(sweep_entries(sweep).at(manifest.problems[1].digest()).error,
+              ::testing::HasSubstr("planted"));
+  EXPECT_EQ(run_sweep(manifest, {.directory = sweep}, tuner.function(), kGoOn)->before, 4);
+  tuner.fails.clear();
+  EXPECT_EQ(
+      run_sweep(manifest, {.directory = sweep, .retry = true}, tuner.function(), kGoOn)->tuned, 1);
+  EXPECT_EQ(sweep_entries(sweep).at(manifest.problems[1].digest()).error, "");
+}
+
+TEST(Sweep, ALineCutShortByAKillSpoilsOnlyItself) {
+  cache_testing::TemporaryDirectory directory;
+  const std::string sweep = directory.file("sweep");
+  const Manifest manifest = manifest_of(3);
+  ASSERT_TRUE(write_manifest(manifest, sweep).ok());
+  std::ofstream(sweep_files::journal(sweep, {}, 0)) << R"({"problem": "abc", "err)";
+  FakeTuner tuner;
+  EXPECT_EQ(run_sweep(manifest, {.directory = sweep}, tuner.function(), kGoOn)->tuned, 3);
+  EXPECT_THAT(sweep_entries(sweep), SizeIs(3));
+}
+
+TEST(Sweep, FilesThatCannotBeWrittenAreAnError) {
+  FakeTuner tuner;
+  EXPECT_FALSE(
+      run_sweep(manifest_of(2), {.directory = "/proc/nowhere"}, tuner.function(), kGoOn).ok());
+}
+
+}  // namespace
+}  // namespace attune

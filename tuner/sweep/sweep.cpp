@@ -1,0 +1,184 @@
+#include "tuner/sweep/sweep.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "cache/maintenance.hpp"
+#include "tuner/sweep/files.hpp"
+
+namespace attune {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string encode(const SweepEntry& e) {
+  const Json json{{"problem", e.digest},        {"error", e.error},       {"plan", e.plan},
+                  {"median_us", e.median_us},   {"measured", e.measured}, {"rejected", e.rejected},
+                  {"from_cache", e.from_cache}, {"seconds", e.seconds}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// nullopt for a line that a kill cut short.
+std::optional<SweepEntry> decode(const std::string& line) {
+  try {
+    const Json json = Json::parse(line);
+    return SweepEntry{.digest = json.at("problem"),
+                      .error = json.at("error"),
+                      .plan = json.at("plan"),
+                      .median_us = json.at("median_us"),
+                      .measured = json.at("measured"),
+                      .rejected = json.at("rejected"),
+                      .from_cache = json.at("from_cache"),
+                      .seconds = json.at("seconds")};
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+class Sweep {
+ public:
+  Sweep(const Manifest& manifest, const SweepOptions& options, const SweepTuner& tuner,
+        const SweepObserver& observer)
+      : manifest_(manifest), options_(options), tuner_(tuner), observer_(observer) {}
+
+  Result<SweepOutcome> run() {
+    const auto entries = sweep_entries(options_.directory);
+    for (const std::size_t index : problems_of(manifest_, options_.shard)) {
+      const auto at = entries.find(manifest_.problems[index].digest());
+      const bool done = at != entries.end() && (at->second.error.empty() || !options_.retry);
+      if (done) {
+        ++outcome_.before;
+      } else {
+        left_.push_back(index);
+      }
+    }
+    {
+      std::vector<std::jthread> threads;
+      for (int device = 1; device < options_.devices; ++device) {
+        threads.emplace_back([this, device] { work(device); });
+      }
+      work(0);
+    }
+    if (failure_) return *failure_;
+    return outcome_;
+  }
+
+ private:
+  void work(int device) {
+    auto store = open_store(sweep_files::results(options_.directory, options_.shard, device));
+    if (!store.ok()) return fail(store.error());
+    while (!stopping_) {
+      const std::size_t next = next_++;
+      if (next >= left_.size()) return;
+      if (Status status = tune_one(manifest_.problems[left_[next]], device, **store);
+          !status.ok()) {
+        return fail(status.error());
+      }
+    }
+  }
+
+  Status tune_one(const SweepProblem& problem, int device, Store& store) {
+    const auto result = tuner_(problem, device, store, [&](const TuneProgress& tuning) {
+      return report(problem, device, tuning);
+    });
+    // Stopped in the middle: what was measured is in the file, and the next run goes on from there.
+    if (stopping_ && (!result.ok() || result->stopped)) return ok_status();
+    SweepEntry entry{.digest = problem.digest()};
+    if (result.ok()) {
+      entry.plan = to_string(result->plan);
+      entry.median_us = result->median_us;
+      entry.measured = result->measured;
+      entry.rejected = result->rejected;
+      entry.from_cache = result->from_cache;
+      entry.seconds = result->seconds;
+    } else {
+      entry.error = fmt::format("{} [{}]", result.error().message, result.error().id);
+    }
+    ATT_CHECK(sweep_files::append_line(
+        sweep_files::journal(options_.directory, options_.shard, device), encode(entry)));
+    {
+      const std::lock_guard lock(mutex_);
+      ++(entry.error.empty() ? outcome_.tuned : outcome_.failed);
+    }
+    report(problem, device,
+           {.state = TuneState::kDone, .best_plan = entry.plan, .best_us = entry.median_us});
+    return ok_status();
+  }
+
+  bool report(const SweepProblem& problem, int device, const TuneProgress& tuning) {
+    const std::lock_guard lock(mutex_);
+    const int done_now = outcome_.tuned + outcome_.failed;
+    SweepProgress progress{.done = outcome_.before + done_now,
+                           .failed = outcome_.failed,
+                           .total = outcome_.before + static_cast<int>(left_.size()),
+                           .device = device,
+                           .problem = &problem,
+                           .tuning = tuning};
+    if (done_now > 0) {
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - began_;
+      progress.eta_seconds = elapsed.count() / done_now * (progress.total - progress.done);
+    }
+    if (!stopping_ && !observer_(progress)) {
+      stopping_ = true;
+      outcome_.stopped = true;
+    }
+    return !stopping_;
+  }
+
+  void fail(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+    stopping_ = true;
+  }
+
+  const Manifest& manifest_;
+  const SweepOptions& options_;
+  const SweepTuner& tuner_;
+  const SweepObserver& observer_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::vector<std::size_t> left_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;  // guards what follows, and calls of the observer
+  SweepOutcome outcome_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace
+
+Result<SweepOutcome> run_sweep(const Manifest& manifest, const SweepOptions& options,
+                               const SweepTuner& tuner, const SweepObserver& observer) {
+  return Sweep(manifest, options, tuner, observer).run();
+}
+
+std::map<std::string, SweepEntry> sweep_entries(const std::string& directory) {
+  std::map<std::string, SweepEntry> entries;
+  for (const std::string& path : sweep_files::all_journals(directory)) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      const auto entry = decode(line);
+      if (!entry) continue;
+      const auto at = entries.find(entry->digest);
+      if (at == entries.end() || !at->second.error.empty()) entries[entry->digest] = *entry;
+    }
+  }
+  return entries;
+}
+
+Result<int> merge_sweep(const std::string& directory, const std::string& target) {
+  int gained = 0;
+  for (const std::string& path : sweep_files::all_results(directory)) {
+    ATT_TRY(const int rows, cache::merge(path, target));
+    gained += rows;
+  }
+  return gained;
+}
+
+}  // namespace attune
