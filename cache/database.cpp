@@ -78,10 +78,10 @@ std::unique_ptr<SQLite::Database> open_database(const std::string& path,
 void write_schema(SQLite::Database& database) {
   const auto files = embedded_schema();
   const std::string schema(files.front().text);
-  // Pragmas of the file's header must stand before the first table, hence outside of a transaction;
-  // the file has no name yet that anybody reads.
-  database.exec("PRAGMA journal_mode = DELETE");
+  database.exec("PRAGMA journal_mode = DELETE; PRAGMA auto_vacuum = INCREMENTAL");
+  SQLite::Transaction transaction(database);
   database.exec(schema);
+  transaction.commit();
 }
 
 bool has_our_schema(SQLite::Database& database) {

@@ -1,5 +1,5 @@
-// Keeping a cache file: counting, merging, exporting, checking, trimming. Nothing here throws unless
-// it says so.
+// Keeping a cache file: counting, merging, exporting, checking, trimming. Nothing here throws
+// unless it says so.
 #pragma once
 
 #include <cstdint>

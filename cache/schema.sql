@@ -1,7 +1,7 @@
 -- Attune's cache file, schema version 1. cache/FORMAT.md explains it and what each `sum` covers.
 -- Rows are facts: they are inserted, joined with an equal key's row by a commutative rule, and (measurements
 -- least of all) never changed. Keys are hashes or UUIDs, so the union of two files is a merge.
-PRAGMA auto_vacuum = INCREMENTAL;
+-- auto_vacuum is INCREMENTAL; it must be set before the transaction that runs this.
 PRAGMA application_id = 1096045646;  -- "ATTN"
 PRAGMA user_version = 1;
 

@@ -27,6 +27,10 @@ using cache::table;
 // Code that is used daily is marked used once a day: eviction needs no more, and reads stay reads.
 constexpr std::int64_t kTouchAfterSeconds = 24 * 3600;
 
+// Each round lost is another process that renewed the file in between; more in a row is something
+// else.
+constexpr int kOpenRounds = 16;
+
 template <typename... Values>
 void insert(SQLite::Database& database, std::string_view name, const Values&... values) {
   SQLite::Statement statement(database, insert_row(table(name)));
@@ -167,14 +171,21 @@ Status SqliteStore::ensure_open() const {
   return open_existing();
 }
 
+// What the name stands for may change at any moment while other processes set files aside and begin
+// new ones, so every conclusion is checked against the identity it was drawn from.
 Status SqliteStore::open_existing() const {
-  for (int round = 0;; ++round) {
+  Error error{.id = "cache-io", .message = fmt::format("cannot open cache `{}`", path_)};
+  for (int round = 0; round < kOpenRounds; ++round) {
     const auto seen = cache::identify(path_);
-    if (!seen)
-      return Error{.id = "cache-io", .message = fmt::format("cannot open cache `{}`", path_)};
+    if (!seen) {
+      if (options_.read_only) return error;
+      ATT_CHECK(cache::create(path_, options_));
+      continue;
+    }
     ATT_CHECK(cache::check_permissions(path_));
     health_.network = cache::on_network_filesystem(path_);
-    Error damage{.id = "cache-damaged", .message = fmt::format("cache `{}` is damaged", path_)};
+    error = {.id = "cache-damaged", .message = fmt::format("cache `{}` is damaged", path_)};
+    bool damaged = true;
     try {
       auto database = cache::open_database(path_, options_, health_.network);
       const int application = database->execAndGet("PRAGMA application_id").getInt();
@@ -187,37 +198,40 @@ Status SqliteStore::open_existing() const {
                                    version, cache::kSchemaVersion),
             .hint = "use a newer attune, or another file through --cache or ATTUNE_CACHE"};
       }
-      if (cache::has_our_schema(*database) && application == cache::kApplicationId &&
-          version == cache::kSchemaVersion) {
+      const bool ours = cache::has_our_schema(*database) && application == cache::kApplicationId &&
+                        version == cache::kSchemaVersion;
+      if (ours && cache::identify(path_) == *seen) {
         database_ = std::move(database);
         identity_ = *seen;
         return ok_status();
       }
     } catch (const SQLite::Exception& exception) {
-      damage = cache::to_error(exception, path_);
-      if (!cache::is_damage(exception)) return damage;
+      error = cache::to_error(exception, path_);
+      damaged = cache::is_damage(exception);
     }
-    if (round > 0 || options_.read_only) return damage;
-    identity_ = *seen;
+    if (cache::identify(path_) != *seen) continue;
+    if (!damaged || options_.read_only) return error;
     if (cache::is_empty_file(path_)) {
       ATT_CHECK(cache::create(path_, options_));
     } else if (cache::looks_like_cache(path_)) {
-      ATT_CHECK(set_aside(damage));
+      identity_ = *seen;
+      ATT_CHECK(set_aside(error));
       if (database_) return ok_status();
-    } else {
+    } else if (cache::identify(path_) == *seen) {
       return Error{
           .kind = ErrorKind::kBadInput,
           .id = "cache-foreign-file",
           .message = fmt::format("`{}` is not an Attune cache; it was left as it is", path_)};
     }
   }
+  return error;
 }
 
 // Renames the file that identity_ names and carries what is readable into a new one.
 Status SqliteStore::set_aside(const Error& cause) const {
   database_.reset();
   ATT_TRY(const std::string old, cache::set_aside(path_, identity_));
-  if (old.empty()) return ensure_open();  // another process did
+  if (old.empty()) return ok_status();  // another process did
   ++health_.set_aside;
   ATT_CHECK(cache::create(path_, options_));
   ATT_CHECK(ensure_open());

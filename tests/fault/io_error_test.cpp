@@ -1,0 +1,108 @@
+// Every system call of a session fails once, in every way; nothing crashes, nothing wrong is
+// answered, and what was there and what was committed stays.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "cache/maintenance.hpp"
+#include "tests/fault/fault_vfs.hpp"
+#include "tests/unit/cache/fixtures.hpp"
+
+namespace attune {
+namespace {
+
+using namespace cache_testing;
+using namespace fault_testing;
+
+constexpr int kBefore = 5;  // facts in the file before the session
+
+void make_base(const std::string& path) {
+  const auto store = std::move(*open_store(path));
+  for (int i = 0; i < kBefore; ++i) {
+    ASSERT_TRUE(store->put_code(build_key(i), code(i, 9000)).ok());
+    ASSERT_TRUE(store->record(measurement_key(), measurement(build_key(i).plan, 10 + i)).ok());
+  }
+}
+
+// Opens, reads, writes and merges under the armed fault. Returns which of the facts 100.. were
+// committed.
+std::vector<int> session(const std::string& path, const StoreOptions& options) {
+  std::vector<int> committed;
+  const auto store = open_store(path, options);
+  if (!store.ok()) return committed;
+  for (int i = 0; i < kBefore; ++i) {
+    const auto found = (*store)->find_code(build_key(i));
+    if (found.ok() && found->has_value()) {
+      EXPECT_EQ((*found)->image, code(i, 9000).image);
+    }
+  }
+  const auto winner = (*store)->winner(measurement_key());
+  if (winner.ok() && winner->has_value()) {
+    EXPECT_EQ((*winner)->plan, build_key(0).plan);
+  }
+  for (int i = 100; i < 103; ++i) {
+    if ((*store)->put_code(build_key(i), code(i, 9000)).ok()) committed.push_back(i);
+  }
+  (void)(*store)->record(measurement_key(), measurement("late", 500));
+  (void)(*store)->take_lease("lease", 1);
+  return committed;
+}
+
+class IoFault : public ::testing::TestWithParam<std::pair<Fault, bool>> {};
+
+TEST_P(IoFault, AtEveryCall) {
+  const auto [fault, for_good] = GetParam();
+  TemporaryDirectory directory;
+  make_base(directory.file("base.db"));
+  for (int at_call = 1;; ++at_call) {
+    ASSERT_LT(at_call, 2000);
+    const std::string path = directory.file("copy.db");
+    std::filesystem::copy_file(directory.file("base.db"), path,
+                               std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::remove(path + "-journal");
+    Warnings warnings;
+    StoreOptions options = warnings.options();
+    options.vfs = arm({.fault = fault, .at_call = at_call, .for_good = for_good});
+    const std::vector<int> committed = session(path, options);
+    const bool struck = calls() >= at_call;
+    arm({});
+
+    const auto store = open_store(path, warnings.options());
+    ASSERT_TRUE(store.ok()) << "call " << at_call << ": " << render(store.error());
+    for (int i = 0; i < kBefore; ++i) {
+      const auto found = (*store)->find_code(build_key(i)).value();
+      ASSERT_TRUE(found.has_value()) << "call " << at_call;
+      ASSERT_EQ(found->image, code(i, 9000).image);
+    }
+    for (const int i : committed)
+      ASSERT_TRUE((*store)->find_code(build_key(i)).value().has_value()) << "call " << at_call;
+    ASSERT_EQ((*store)->winner(measurement_key()).value()->plan, build_key(0).plan);
+    ASSERT_TRUE(cache::verify(path)->ok()) << "call " << at_call;
+    for (const std::string& name : directory.names_with(".corrupt-"))
+      std::filesystem::remove(directory.file(name));
+    if (!struck) break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, IoFault,
+                         ::testing::Values(std::pair(Fault::kNoSpace, false),
+                                           std::pair(Fault::kNoSpace, true),
+                                           std::pair(Fault::kIoError, false),
+                                           std::pair(Fault::kIoError, true),
+                                           std::pair(Fault::kShortWrite, false)));
+
+TEST(IoFault, FailedWritesAreCountedAndNamed) {
+  TemporaryDirectory directory;
+  make_base(directory.file());
+  const auto store = std::move(*open_store(directory.file(), {.vfs = arm({})}));
+  arm({.fault = Fault::kNoSpace, .at_call = 1, .for_good = true});
+  const Status status = store->put_code(build_key(50), code(50));
+  arm({});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().id, "cache-full");
+  EXPECT_EQ(store->health().failed_writes, 1);
+  EXPECT_TRUE(store->put_code(build_key(50), code(50)).ok()) << "room again";
+}
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,107 @@
+// A writer is killed between any two of its system calls; what it had committed is there, and the
+// file is whole.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <random>
+
+#include "cache/maintenance.hpp"
+#include "tests/fault/fault_vfs.hpp"
+#include "tests/unit/cache/fixtures.hpp"
+
+namespace attune {
+namespace {
+
+using namespace cache_testing;
+using namespace fault_testing;
+
+constexpr int kRounds = 500;
+constexpr int kWritesPerRound = 4;
+
+// Writes facts first, first + 1, ... and says each number that is committed; dies at the armed
+// call.
+[[noreturn]] void write_until_killed(const std::string& path, int first, int at_call, int report) {
+  const auto store = open_store(path, {.vfs = arm({.fault = Fault::kKill, .at_call = at_call})});
+  if (!store.ok()) _exit(2);
+  for (int i = first; i < first + kWritesPerRound; ++i) {
+    const bool ok = (*store)->put_code(build_key(i), code(i, 6000)).ok() &&
+                    (*store)->record(measurement_key(), measurement(build_key(i).plan, 1 + i)).ok();
+    if (!ok) _exit(3);
+    if (write(report, &i, sizeof i) != static_cast<ssize_t>(sizeof i)) _exit(4);
+  }
+  _exit(0);
+}
+
+TEST(Kill, FiveHundredWritersLoseNothingTheyCommitted) {
+  TemporaryDirectory directory;
+  std::mt19937 random(11);
+  std::uniform_int_distribution<int> call(1, 160);  // a round that nobody kills makes about as many
+  int next = 0, killed = 0;
+  std::vector<int> committed;
+  for (int round = 0; round < kRounds; ++round) {
+    int pipe_ends[2];
+    ASSERT_EQ(pipe(pipe_ends), 0);
+    const int at_call = call(random);
+    const pid_t child = fork();
+    if (child == 0) write_until_killed(directory.file(), next, at_call, pipe_ends[1]);
+    close(pipe_ends[1]);
+    const std::size_t before = committed.size();
+    for (int number = 0;
+         read(pipe_ends[0], &number, sizeof number) == static_cast<ssize_t>(sizeof number);) {
+      committed.push_back(number);
+    }
+    close(pipe_ends[0]);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0)
+        << "a writer failed: " << WEXITSTATUS(status);
+    killed += WIFSIGNALED(status);
+    next += kWritesPerRound;
+
+    Warnings warnings;
+    const auto store = open_store(directory.file(), warnings.options());
+    ASSERT_TRUE(store.ok()) << render(store.error());
+    for (std::size_t i = before; i < committed.size(); ++i) {
+      const auto found = (*store)->find_code(build_key(committed[i])).value();
+      ASSERT_TRUE(found.has_value()) << "round " << round;
+      ASSERT_EQ(found->image, code(committed[i], 6000).image);
+    }
+    ASSERT_TRUE(warnings.ids.empty()) << "a kill is no damage: " << warnings.ids.front();
+    if (round % 50 == 49) {
+      ASSERT_TRUE(cache::verify(directory.file())->ok()) << "round " << round;
+    }
+  }
+  EXPECT_GT(killed, kRounds / 2) << "the kills must hit";
+  std::map<std::string, double> medians;
+  const auto measurements =
+      (*open_store(directory.file()))->measurements(measurement_key()).value();
+  for (const Measurement& m : measurements) medians[m.plan] = m.median_us;
+  for (const int number : committed) ASSERT_EQ(medians[build_key(number).plan], 1 + number);
+}
+
+TEST(Kill, DuringCreationLeavesNoHalfAFile) {
+  for (int at_call = 1; at_call <= 60; ++at_call) {
+    TemporaryDirectory directory;
+    const pid_t child = fork();
+    if (child == 0) {
+      _exit(open_store(directory.file(), {.vfs = arm({.fault = Fault::kKill, .at_call = at_call})})
+                    .ok()
+                ? 0
+                : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    Warnings warnings;
+    const auto store = open_store(directory.file(), warnings.options());
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)->put_code(build_key(1), code(1)).ok());
+    EXPECT_TRUE(warnings.ids.empty());
+    if (WIFEXITED(status)) return;  // later calls do not happen
+  }
+  FAIL() << "creation never got through";
+}
+
+}  // namespace
+}  // namespace attune
