@@ -33,7 +33,7 @@ struct Layer {
   std::string path;
   StoreOptions options;
   std::unique_ptr<Store> store;  // null: see problem
-  std::string problem;
+  std::string problem_id, problem;
   // What the snapshot was made from.
   std::optional<Stamp> stamp;
   std::vector<ProblemWinner> winners;
@@ -62,6 +62,10 @@ class FileOverlay final : public Overlay {
 
   Result<std::optional<CodeRecord>> find_code(const BuildKey& key) const override {
     return first_answer<CodeRecord>([&](const Store& store) { return store.find_code(key); });
+  }
+  Result<std::vector<BuildKey>> stored_builds(const std::string& spec_hash) const override {
+    return all_answers<BuildKey>(
+        [&](const Store& store) { return store.stored_builds(spec_hash); });
   }
   Status put_code(const BuildKey& key, const CodeRecord& code) override {
     return on_user([&](Store& store) { return store.put_code(key, code); });
@@ -148,8 +152,11 @@ class FileOverlay final : public Overlay {
     const auto view = cell_.view();
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
-      LayerStatus status{
-          .path = layer.path, .usable = layer.store != nullptr, .problem = layer.problem};
+      LayerStatus status{.path = layer.path,
+                         .read_only = layer.options.read_only,
+                         .usable = layer.store != nullptr,
+                         .problem_id = layer.problem_id,
+                         .problem = layer.problem};
       if (layer.store) status.health = layer.store->health();
       for (const SnapshotRow& row : view->rows())
         status.problems_known += row.layer == static_cast<int>(i);
@@ -164,6 +171,7 @@ class FileOverlay final : public Overlay {
     if (auto store = open_store(path, options); store.ok()) {
       layer.store = std::move(*store);
     } else {
+      layer.problem_id = store.error().id;
       layer.problem = store.error().message;
       if (options.warn) {
         options.warn(store.error());

@@ -23,8 +23,10 @@ OverlayOptions default_overlay();
 // One file of the overlay, and why it does not answer when it does not.
 struct LayerStatus {
   std::string path;
+  bool read_only = false;
   bool usable = false;
-  std::string problem;     // an Error's message; empty when usable
+  std::string problem_id;  // an Error's id and message; empty when usable
+  std::string problem;
   int problems_known = 0;  // rows in the current snapshot
   StoreHealth health;
 };

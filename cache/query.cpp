@@ -80,4 +80,30 @@ std::vector<RejectedRow> read_rejections(SQLite::Database& database, const std::
   return rows;
 }
 
+std::vector<BuildKey> read_builds(SQLite::Database& database, const std::string& spec_hash,
+                                  int* damaged_rows) {
+  // A compiler's name is empty as long as only a candidate's measurements are known.
+  SQLite::Statement row(
+      database,
+      fmt::format("SELECT c.spec_hash, c.plan, c.body_hash, c.compiler, c.target, {} AND {} "
+                  "FROM candidate c JOIN build b ON b.candidate = c.digest "
+                  "JOIN cubin k ON k.hash = b.cubin WHERE c.spec_hash = ?1 AND c.compiler <> '' "
+                  "ORDER BY k.last_used DESC, c.digest",
+                  sound(table("candidate"), "c"), sound(table("build"), "b")));
+  row.bind(1, spec_hash);
+  std::vector<BuildKey> keys;
+  while (row.executeStep()) {
+    if (row.getColumn(5).getInt() == 0) {
+      ++*damaged_rows;
+      continue;
+    }
+    keys.push_back({.spec_hash = row.getColumn(0).getString(),
+                    .plan = row.getColumn(1).getString(),
+                    .body_hash = row.getColumn(2).getString(),
+                    .compiler = row.getColumn(3).getString(),
+                    .target = row.getColumn(4).getString()});
+  }
+  return keys;
+}
+
 }  // namespace attune::cache

@@ -14,5 +14,8 @@ std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std
                                            int* damaged_rows);
 std::vector<RejectedRow> read_rejections(SQLite::Database& database, const std::string& spec_hash,
                                          int* damaged_rows);
+// The keys of a spec's code, the most recently used first.
+std::vector<BuildKey> read_builds(SQLite::Database& database, const std::string& spec_hash,
+                                  int* damaged_rows);
 
 }  // namespace attune::cache

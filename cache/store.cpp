@@ -80,6 +80,7 @@ class SqliteStore final : public Store {
   }
 
   Result<std::optional<CodeRecord>> find_code(const BuildKey& key) const override;
+  Result<std::vector<BuildKey>> stored_builds(const std::string& spec_hash) const override;
   Status put_code(const BuildKey& key, const CodeRecord& code) override;
   Result<bool> pin_code(const BuildKey& key, bool pinned) override;
   Status record(const MeasurementKey& key, const Measurement& measurement) override;
@@ -403,6 +404,12 @@ Result<std::vector<ProblemWinner>> SqliteStore::winners(const std::string& devic
     const auto rows = cache::read_measurements(db, "", &health_.damaged_rows);
     const auto rejected = cache::read_rejections(db, "", &health_.damaged_rows);
     return cache::winners(rows, rejected, device);
+  });
+}
+
+Result<std::vector<BuildKey>> SqliteStore::stored_builds(const std::string& spec_hash) const {
+  return read<std::vector<BuildKey>>([&](SQLite::Database& db) {
+    return cache::read_builds(db, spec_hash, &health_.damaged_rows);
   });
 }
 

@@ -95,6 +95,9 @@ class Store {
 
   // nullopt: not there, or damaged. The image's length and hash were checked.
   virtual Result<std::optional<CodeRecord>> find_code(const BuildKey& key) const = 0;
+  // The keys of all code of a spec, the most recently used first. What find_code() cannot name
+  // because the key's compiler is not there.
+  virtual Result<std::vector<BuildKey>> stored_builds(const std::string& spec_hash) const = 0;
   virtual Status put_code(const BuildKey& key, const CodeRecord& code) = 0;
   // Pinned code is never evicted. False: no such code.
   virtual Result<bool> pin_code(const BuildKey& key, bool pinned) = 0;

@@ -13,6 +13,8 @@ std::string describe(PlanSource source) {
       return "measured";
     case PlanSource::kNearestBucket:
       return "nearest measured shape";
+    case PlanSource::kStandIn:
+      return "code that was there";
     case PlanSource::kCostModel:
       return "cost model";
   }

@@ -226,6 +226,8 @@ const char* att_kernel_source(const att_kernel* kernel) {
       return "measured";
     case PlanSource::kNearestBucket:
       return "nearest";
+    case PlanSource::kStandIn:
+      return "stand-in";
     case PlanSource::kCostModel:
       break;
   }

@@ -67,11 +67,11 @@ class BuildLease {
 };
 
 BuildKey key_of(const AttentionSpec& spec, const KernelPlan& plan, const GeneratedKernel& generated,
-                const Compiler& compiler) {
+                std::string compiler) {
   return {.spec_hash = spec_hash(spec),
           .plan = to_string(plan),
           .body_hash = generated.body_hash,
-          .compiler = compiler.identity(),
+          .compiler = std::move(compiler),
           .target = std::string(to_string(plan.target))};
 }
 
@@ -100,7 +100,31 @@ Result<BuiltKernel> compile_and_store(BuiltKernel kernel, const GeneratedKernel&
 Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
                            const Compiler& compiler) {
   ATT_TRY(const GeneratedKernel generated, emit(spec, plan));
-  return key_of(spec, plan, generated, compiler);
+  return key_of(spec, plan, generated, compiler.identity());
+}
+
+Result<std::optional<BuiltKernel>> find_built(const AttentionSpec& spec, const KernelPlan& plan,
+                                              const Compiler* compiler, const Store& store) {
+  const Clock::time_point start = Clock::now();
+  ATT_TRY(const GeneratedKernel generated, emit(spec, plan));
+  BuiltKernel kernel{
+      .plan = plan,
+      .code = {},
+      .from_cache = false,
+      .emit_seconds = seconds_since(start),
+      .symbol = generated.symbol,
+      .key = key_of(spec, plan, generated, compiler == nullptr ? "" : compiler->identity())};
+  if (compiler != nullptr) {
+    if (take_from(store, kernel)) return std::optional(std::move(kernel));
+    return std::optional<BuiltKernel>();
+  }
+  ATT_TRY(const std::vector<BuildKey> stored, store.stored_builds(kernel.key.spec_hash));
+  for (const BuildKey& key : stored) {
+    kernel.key.compiler = key.compiler;
+    if (key.digest() != kernel.key.digest()) continue;
+    if (take_from(store, kernel)) return std::optional(std::move(kernel));
+  }
+  return std::optional<BuiltKernel>();
 }
 
 Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
@@ -112,7 +136,7 @@ Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Com
                      .from_cache = false,
                      .emit_seconds = seconds_since(start),
                      .symbol = generated.symbol,
-                     .key = key_of(spec, plan, generated, compiler)};
+                     .key = key_of(spec, plan, generated, compiler.identity())};
   if (store == nullptr) return compile(std::move(kernel), generated, compiler);
   if (take_from(*store, kernel)) return kernel;
   return compile_and_store(std::move(kernel), generated, compiler, *store);

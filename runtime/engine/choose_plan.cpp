@@ -20,12 +20,12 @@ Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& sh
       if (auto plan = usable_plan(spec, best.plan, device.facts()); plan.ok()) {
         const bool exact = best.measured_shape == shape;
         return PlanChoice{*plan, exact ? PlanSource::kMeasured : PlanSource::kNearestBucket,
-                          store->path()};
+                          store->path(), best.measured_shape};
       }
     }
   }
   ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device.facts()));
-  return PlanChoice{plan, PlanSource::kCostModel, ""};
+  return PlanChoice{.plan = plan};
 }
 
 }  // namespace attune

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,11 @@ struct BuiltKernel {
 Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
                           Store* store);
 
+// The code of a plan that `store` has, nullopt when it has none: `compiler`'s, or without one
+// (null) whatever compiler made it of the same source. Compiles nothing. Thread-safe.
+Result<std::optional<BuiltKernel>> find_built(const AttentionSpec& spec, const KernelPlan& plan,
+                                              const Compiler* compiler, const Store& store);
+
 // The key of the code that build() would make. Emits, compiles nothing.
 Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
                            const Compiler& compiler);
@@ -37,13 +43,15 @@ Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
 // A compile takes a second at most; ten times that is a process that does not get on.
 inline constexpr double kBuildWaitSeconds = 10;
 
-// The plan to use: the tuned winner for the shape, its nearest measured bucket, or the cost
-// model's.
-enum class PlanSource { kMeasured, kNearestBucket, kCostModel };
+// The plan to use: the tuned winner for the shape, its nearest measured bucket, the cost model's,
+// or one whose code is there while the better one's is not.
+enum class PlanSource { kMeasured, kNearestBucket, kCostModel, kStandIn };
 struct PlanChoice {
   KernelPlan plan;
   PlanSource source = PlanSource::kCostModel;
-  std::string file;  // the cache file that answered
+  std::string file;             // the cache file that answered; empty: none did
+  ProblemShape measured_shape;  // that the file answered for
+  bool operator==(const PlanChoice&) const = default;
 };
 // The plan of a cached text, when it is one that this version of Attune still knows and the device
 // can run.

@@ -36,6 +36,14 @@ class SingleFlight {
     return result;
   }
 
+  // The value of `key` if it is made; null otherwise, also while it is being made.
+  std::shared_ptr<T> find(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = flights_.find(key);
+    if (found == flights_.end() || !found->second->landed || !found->second->result.ok()) return {};
+    return *found->second->result;
+  }
+
  private:
   struct Flight {
     bool landed = false;

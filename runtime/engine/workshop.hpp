@@ -1,10 +1,14 @@
 // One device with what makes kernels for it: compilers, the cache and the code that is loaded.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cache/overlay.hpp"
 #include "runtime/engine/engine.hpp"
@@ -12,6 +16,17 @@
 
 namespace attune {
 
+using CompilerOpener = std::function<Result<std::unique_ptr<Compiler>>(Target)>;
+
+// Where code came from so far.
+struct WorkshopCounters {
+  std::atomic<std::uint64_t> compiles{0};
+  std::atomic<std::uint64_t> failed_compiles{0};
+  std::atomic<std::uint64_t> from_cache{0};
+  std::atomic<std::uint64_t> from_cache_without_compiler{0};  // of from_cache
+};
+
+// Thread-safe.
 class Workshop {
  public:
   // `device`: "cuda:0", "cpu", or empty for what is there. `cache_file`: empty for the user's
@@ -19,25 +34,44 @@ class Workshop {
   // used is a warning.
   static Result<std::shared_ptr<Workshop>> open(const std::string& device,
                                                 const std::string& cache_file);
+  // Of parts. `opener` is asked when code must be compiled, and again as long as it has none.
+  Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cache,
+           CompilerOpener opener = open_compiler);
 
   Device& device() { return *device_; }
   const Overlay& cache() const { return *cache_; }
+  const WorkshopCounters& counters() const { return counters_; }
+  // The one for the device's target, or why there is none.
+  Result<Compiler*> compiler(Target target);
 
-  // From the snapshot in memory, else the cost model; runs no SQL. Thread-safe.
+  // Reads cache files that changed since they were last read; a `stat` each when none did. True
+  // when one did.
+  bool refresh_snapshot();
+  // From the snapshot in memory, else the cost model; runs no SQL.
   Result<PlanChoice> choose(const AttentionSpec& spec, const SpecId& id,
                             const ProblemShape& shape) const;
-  // Loaded code of a plan, built at the first call. Thread-safe.
+  // Loaded code of a plan, built at the first call. Where no compiler can be opened the cache's
+  // code serves whatever compiler made it; the compiler's kUnavailable when there is none.
   Result<std::shared_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan);
+  // The same, but null instead of a compile.
+  Result<std::shared_ptr<LoadedKernel>> load_ready(const AttentionSpec& spec,
+                                                   const KernelPlan& plan);
+  // Plans of the spec that have code, here or in the cache; load_ready() may still find it damaged.
+  std::vector<KernelPlan> ready_plans(const AttentionSpec& spec) const;
 
  private:
-  Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cache)
-      : device_(std::move(device)), cache_(std::move(cache)) {}
-  Result<Compiler*> compiler(Target target);
+  Result<BuiltKernel> build_or_find(const AttentionSpec& spec, const KernelPlan& plan);
+  Result<std::shared_ptr<LoadedKernel>> load_code(const AttentionSpec& spec,
+                                                  const BuiltKernel& built);
 
   const std::unique_ptr<Device> device_;
   const std::unique_ptr<Overlay> cache_;
-  std::mutex mutex_;  // guards the compiler
+  const std::vector<std::string> cache_files_;  // by layer
+  const CompilerOpener opener_;
+  WorkshopCounters counters_;
+  mutable std::mutex mutex_;  // guards the next two
   std::unique_ptr<Compiler> compiler_;
+  std::vector<std::pair<std::string, KernelPlan>> loaded_;  // by spec_hash, in order of loading
   SingleFlight<LoadedKernel> kernels_;
 };
 
