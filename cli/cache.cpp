@@ -1,4 +1,4 @@
-// attune cache: what a cache file holds.
+// attune cache: its subcommands, and those that look: ls and show.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,8 @@
 #include <set>
 
 #include "cache/contents.hpp"
-#include "cli/command.hpp"
+#include "cache/maintenance.hpp"
+#include "cli/cache_commands.hpp"
 #include "cli/output.hpp"
 #include "cli/spec_names.hpp"
 #include "cli/spec_source.hpp"
@@ -19,17 +20,6 @@ namespace attune::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Result<CacheContents> open_contents(const Options& options) {
-  const std::string path = cache_path(options);
-  if (path.empty()) {
-    return Error{.kind = ErrorKind::kBadInput,
-                 .id = "cache-none",
-                 .message = "this command needs a cache file",
-                 .hint = "--cache FILE"};
-  }
-  return read_contents(path);
-}
 
 // One problem on one device.
 struct ProblemId {
@@ -58,8 +48,8 @@ std::map<ProblemId, Problem> by_problem(const CacheContents& contents) {
 
 // The winners on every device that the problems name.
 Result<std::vector<std::pair<std::string, std::vector<ProblemWinner>>>> winners(
-    const Options& options, const std::map<ProblemId, Problem>& problems) {
-  ATT_TRY(const auto store, open_store(cache_path(options), {.read_only = true}));
+    const std::string& path, const std::map<ProblemId, Problem>& problems) {
+  ATT_TRY(const auto store, open_store(path, {.read_only = true}));
   std::set<std::string> devices;
   for (const auto& [id, problem] : problems) devices.insert(id.device);
   std::vector<std::pair<std::string, std::vector<ProblemWinner>>> found;
@@ -70,11 +60,13 @@ Result<std::vector<std::pair<std::string, std::vector<ProblemWinner>>>> winners(
   return found;
 }
 
-Result<ExitCode> list(const Options& options) {
-  ATT_TRY(const CacheContents contents, open_contents(options));
+Result<ExitCode> list(const CacheOptions& options) {
+  ATT_TRY(const std::string path, cache_file(options));
+  ATT_TRY(const CacheContents contents, read_contents(path));
+  ATT_TRY(const cache::FileSummary summary, cache::summarize(path));
   const auto names = library_names();
   auto problems = by_problem(contents);
-  ATT_TRY(const auto won, winners(options, problems));
+  ATT_TRY(const auto won, winners(path, problems));
   for (const auto& [device, of_device] : won) {
     for (const ProblemWinner& one : of_device) {
       const auto at = problems.find({one.spec_hash, device, one.winner.measured_shape});
@@ -98,25 +90,20 @@ Result<ExitCode> list(const Options& options) {
                fmt::to_string(problem.rejections.size()), to_string(id.shape), id.device,
                best ? best->plan : "-"});
   }
-  std::set<std::string> images;
-  std::int64_t image_bytes = 0;
-  for (const StoredCode& code : contents.code) {
-    if (images.insert(code.content_hash).second) image_bytes += code.image_bytes;
-  }
   if (options.json) {
-    print_json({{"cache", cache_path(options)},
-                {"file_bytes", contents.file_bytes},
-                {"kernels", images.size()},
-                {"kernel_bytes", image_bytes},
+    print_json({{"cache", path},
+                {"file_bytes", summary.bytes},
+                {"kernels", summary.images},
+                {"kernel_bytes", summary.image_bytes},
                 {"damaged_rows", contents.damaged_rows},
                 {"problems", std::move(rows)}});
     return 0;
   }
   if (!problems.empty()) print(table.text());
   print(fmt::format("{}: {} problems, {} measurements, {} kernels of {:.1f} MB, file {:.1f} MB\n",
-                    cache_path(options), problems.size(), contents.measurements.size(),
-                    images.size(), static_cast<double>(image_bytes) / 1e6,
-                    static_cast<double>(contents.file_bytes) / 1e6));
+                    path, problems.size(), contents.measurements.size(), summary.images,
+                    static_cast<double>(summary.image_bytes) / 1e6,
+                    static_cast<double>(summary.bytes) / 1e6));
   if (contents.damaged_rows > 0)
     warn(fmt::format("{} damaged rows were passed over", contents.damaged_rows));
   return 0;
@@ -134,8 +121,9 @@ Json describe(const Measurement& m) {
           {"conditions", Json::parse(m.conditions, nullptr, false)}};
 }
 
-Result<ExitCode> show(const Options& options) {
-  ATT_TRY(const CacheContents contents, open_contents(options));
+Result<ExitCode> show(const CacheOptions& options) {
+  ATT_TRY(const std::string path, cache_file(options));
+  ATT_TRY(const CacheContents contents, read_contents(path));
   ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
   const std::string hash = spec_hash(loaded.spec);
   Json shown = Json::array();
@@ -167,7 +155,7 @@ Result<ExitCode> show(const Options& options) {
   if (options.json) {
     print_json({{"spec", loaded.source}, {"hash", hash}, {"problems", std::move(shown)}});
   } else if (text.empty()) {
-    note(fmt::format("nothing of {} in {}", loaded.spec.name, cache_path(options)));
+    note(fmt::format("nothing of {} in {}", loaded.spec.name, path));
   } else {
     print(text);
   }
@@ -176,25 +164,44 @@ Result<ExitCode> show(const Options& options) {
 
 }  // namespace
 
+Result<std::string> cache_file(const Options& options) {
+  std::string path = cache_path(options);
+  if (!path.empty()) return path;
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "cache-none",
+               .message = "this command needs a cache file",
+               .hint = "--cache FILE"};
+}
+
+std::pair<CLI::App*, std::shared_ptr<CacheOptions>> CacheCommands::add(
+    const char* name, const char* description,
+    std::function<Result<ExitCode>(const CacheOptions&)> action, const std::string& example) {
+  auto options = std::make_shared<CacheOptions>();
+  CLI::App* sub = app_.add_subcommand(name, description);
+  add_cache_file(*sub, *options);
+  add_json(*sub, *options);
+  sub->footer("Example:\n  " + example);
+  sub->callback([chosen = chosen_, options, action = std::move(action)] {
+    *chosen = [options, action] { return finish(action(*options)); };
+  });
+  return {sub, options};
+}
+
+std::function<ExitCode()> CacheCommands::runner() const {
+  return [chosen = chosen_] { return (*chosen)(); };
+}
+
 Command add_cache(CLI::App& parent) {
-  CLI::App* app = parent.add_subcommand("cache", "What a cache file holds");
+  CLI::App* app = parent.add_subcommand("cache", "See, move and mend cache files");
   app->require_subcommand(1);
-  app->footer("Example:\n  attune cache ls --cache tuned.db\n  attune cache show causal");
-  auto run = std::make_shared<std::function<ExitCode()>>();
-  const auto add = [&](const char* name, const char* description, auto action, bool takes_spec,
-                       const char* example) {
-    auto options = std::make_shared<Options>();
-    CLI::App* sub = app->add_subcommand(name, description);
-    if (takes_spec) add_spec(*sub, *options);
-    add_cache_file(*sub, *options);
-    add_json(*sub, *options);
-    sub->footer(std::string("Example:\n  ") + example);
-    sub->callback(
-        [run, options, action] { *run = [options, action] { return finish(action(*options)); }; });
-  };
-  add("ls", "Every problem with its best plan", list, false, "attune cache ls --cache tuned.db");
-  add("show", "Every candidate of a spec", show, true, "attune cache show causal --cache tuned.db");
-  return {app, [run] { return (*run)(); }};
+  app->footer("Example:\n  attune cache ls --cache tuned.db");
+  CacheCommands commands(*app);
+  commands.add("ls", "Every problem with its best plan", list, "attune cache ls --cache tuned.db");
+  const auto [showing, show_options] = commands.add("show", "Every candidate of a spec", show,
+                                                    "attune cache show causal --cache tuned.db");
+  add_spec(*showing, *show_options);
+  add_cache_upkeep(commands);
+  return {app, commands.runner()};
 }
 
 }  // namespace attune::cli

@@ -25,7 +25,9 @@ Command add_explain(CLI::App& parent);
 Command add_run(CLI::App& parent);
 Command add_bench(CLI::App& parent);
 Command add_tune(CLI::App& parent);
+Command add_sweep(CLI::App& parent);
 Command add_cache(CLI::App& parent);
+Command add_report(CLI::App& parent);
 Command add_devices(CLI::App& parent);
 Command add_worker(CLI::App& parent);
 

@@ -14,8 +14,8 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr const char* kCommands[] = {"check", "generate", "compile", "explain", "run",
-                                     "bench", "tune",     "cache",   "devices"};
+constexpr const char* kCommands[] = {"check", "generate", "compile", "explain", "run",    "bench",
+                                     "tune",  "sweep",    "cache",   "report",  "devices"};
 
 TEST(Help, EverySubcommandShowsItsOptionsAndAnExample) {
   for (const char* name : kCommands) {
@@ -24,6 +24,21 @@ TEST(Help, EverySubcommandShowsItsOptionsAndAnExample) {
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_THAT(outcome.out, HasSubstr("Example:\n  attune " + command)) << command;
     EXPECT_THAT(outcome.err, IsEmpty()) << command;
+  }
+}
+
+TEST(Help, SoDoTheSubcommandsOfSweepAndCache) {
+  const std::pair<const char*, std::vector<const char*>> groups[] = {
+      {"sweep", {"plan", "run", "status", "merge"}},
+      {"cache", {"ls", "show", "export", "import", "merge", "verify", "gc"}}};
+  for (const auto& [group, subcommands] : groups) {
+    for (const std::string subcommand : subcommands) {
+      const Outcome outcome = attune({group, subcommand, "--help"});
+      EXPECT_EQ(outcome.code, 0) << subcommand;
+      EXPECT_THAT(outcome.out,
+                  HasSubstr("Example:\n  attune " + std::string(group) + " " + subcommand));
+    }
+    EXPECT_EQ(attune({group}).code, 2);
   }
 }
 
@@ -79,6 +94,9 @@ INSTANTIATE_TEST_SUITE_P(
                {"generate", "causal", "--target", "sm_80", "--plan", "frob"},
                "plan-bad-text"},
         Misuse{"UnknownDevice", {"tune", "causal", "--device", "tpu:0"}, "device-unknown"},
+        Misuse{
+            "BadShard", {"sweep", "run", "no_such_directory", "--shard", "3"}, "sweep-no-manifest"},
+        Misuse{"NoCacheToList", {"cache", "ls", "--cache", "none"}, "cache-none"},
         Misuse{"UnknownCompiler",
                {"compile", "causal", "--target", "sm_80", "--compiler", "gcc"},
                "compiler-unknown"}),

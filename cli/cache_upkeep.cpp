@@ -1,0 +1,144 @@
+// attune cache export, import, merge, verify, gc: moving cache files about and keeping them whole.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cache/maintenance.hpp"
+#include "cli/cache_commands.hpp"
+#include "cli/output.hpp"
+#include "cli/spec_source.hpp"
+
+namespace attune::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<ExitCode> export_file(const CacheOptions& options) {
+  ATT_TRY(const std::string path, cache_file(options));
+  cache::ExportOptions wanted{.spec_hash = {}, .with_code = !options.without_code};
+  if (!options.specs.empty()) {
+    ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+    wanted.spec_hash = spec_hash(loaded.spec);
+  }
+  const std::string& target = options.files.front();
+  ATT_CHECK(cache::export_to(path, target, wanted));
+  ATT_TRY(const cache::FileSummary summary, cache::summarize(target));
+  if (options.json) {
+    print_json({{"file", target},
+                {"problems", summary.problems},
+                {"measurements", summary.measurements},
+                {"kernels", summary.images},
+                {"bytes", summary.bytes}});
+  } else {
+    print(fmt::format("{}: {} problems, {} measurements, {} kernels, {:.1f} MB\n", target,
+                      summary.problems, summary.measurements, summary.images,
+                      static_cast<double>(summary.bytes) / 1e6));
+  }
+  return 0;
+}
+
+Result<ExitCode> merge_files(const CacheOptions& options) {
+  ATT_TRY(const std::string into, cache_file(options));
+  Json merged = Json::array();
+  for (const std::string& from : options.files) {
+    ATT_TRY(const int gained, cache::merge(from, into));
+    merged.push_back({{"file", from}, {"rows_gained", gained}});
+    if (!options.json) print(fmt::format("{}: {} rows gained by {}\n", from, gained, into));
+  }
+  if (options.json) print_json({{"cache", into}, {"merged", std::move(merged)}});
+  return 0;
+}
+
+// A file too damaged to be read through is a finding, not a failure to look.
+Result<cache::VerifyReport> examine(const std::string& path) {
+  auto report = cache::verify(path);
+  if (report.ok() || report.error().id != "cache-damaged") return report;
+  return cache::VerifyReport{.structure = {report.error().message}};
+}
+
+Result<ExitCode> verify(const CacheOptions& options) {
+  ATT_TRY(const std::string path, cache_file(options));
+  ATT_TRY(const cache::VerifyReport report, examine(path));
+  int carried = -1;
+  if (!report.ok() && options.rebuild) {
+    ATT_TRY(carried, cache::rebuild(path));
+  }
+  if (options.json) {
+    print_json({{"cache", path},
+                {"ok", report.ok()},
+                {"structure", report.structure},
+                {"damaged_rows", report.damaged_rows},
+                {"orphaned_rows", report.orphaned_rows},
+                {"rebuilt_rows", carried < 0 ? Json() : Json(carried)}});
+  } else if (report.ok()) {
+    print(fmt::format("{} {}\n", paint("ok", Colour::kGreen), path));
+  } else {
+    for (const std::string& line : report.structure) print(line + "\n");
+    print(fmt::format("{}: {} damaged and {} orphaned rows\n", path, report.damaged_rows,
+                      report.orphaned_rows));
+    print(
+        carried < 0
+            ? std::string("`attune cache verify --rebuild` carries what is sound into a new file\n")
+            : fmt::format("rebuilt with {} sound rows; the old file lies beside it\n", carried));
+  }
+  return report.ok() || carried >= 0 ? 0 : 1;
+}
+
+Result<ExitCode> collect(const CacheOptions& options) {
+  ATT_TRY(const std::string path, cache_file(options));
+  ATT_TRY(const cache::GcReport report,
+          cache::collect_garbage(path, {.limit_bytes = options.limit_mb << 20}));
+  if (options.json) {
+    print_json({{"cache", path},
+                {"evicted_images", report.evicted_images},
+                {"orphaned_images", report.orphaned_images},
+                {"leases", report.leases},
+                {"temporary_files", report.temporary_files},
+                {"bytes_before", report.bytes_before},
+                {"bytes_after", report.bytes_after}});
+  } else {
+    print(
+        fmt::format("{}: {:.1f} MB -> {:.1f} MB; {} kernels evicted, {} without a build, {} "
+                    "leases, {} temporary files\n",
+                    path, static_cast<double>(report.bytes_before) / 1e6,
+                    static_cast<double>(report.bytes_after) / 1e6, report.evicted_images,
+                    report.orphaned_images, report.leases, report.temporary_files));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_cache_upkeep(CacheCommands& commands) {
+  const auto [exporting, export_options] =
+      commands.add("export", "Write a new file with all of it, or one spec's part", export_file,
+                   "attune cache export shipped.db --spec causal");
+  exporting->add_option("FILE", export_options->files, "the file to write")
+      ->required()
+      ->expected(1);
+  exporting->add_option("--spec", export_options->specs, "only this spec's")->expected(1);
+  exporting->add_flag("--no-code", export_options->without_code,
+                      "times and rejections, no kernels");
+  for (const char* name : {"import", "merge"}) {
+    const auto [merging, merge_options] = commands.add(
+        name, "Add all that other files know; order and repetition do not matter", merge_files,
+        name == std::string("import") ? "attune cache import shipped.db"
+                                      : "attune cache merge a.db b.db --cache all.db");
+    merging->add_option("FILE", merge_options->files, "files to read")->required();
+  }
+  const auto [verifying, verify_options] = commands.add(
+      "verify", "Read every byte and check it", verify, "attune cache verify --cache tuned.db");
+  verifying->add_flag("--rebuild", verify_options->rebuild,
+                      "if it is damaged, carry what is sound into a new file");
+  const auto [collecting, gc_options] =
+      commands.add("gc", "Drop what nothing names, and evict above a limit", collect,
+                   "attune cache gc --limit-mb 512");
+  collecting
+      ->add_option("--limit-mb", gc_options->limit_mb,
+                   "evict least recently used kernels above this; 0: none")
+      ->check(CLI::NonNegativeNumber);
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,120 @@
+#include "cli/report_data.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "cli/problem_values.hpp"
+
+namespace attune::cli {
+namespace {
+
+// Any seed: what a report counts does not hang on a tensor's values much, and must not change
+// between runs.
+constexpr std::uint64_t kTensorSeed = 1;
+
+std::pair<int, int> tiles_of(const KernelPlan& plan) {
+  if (const auto* tile = std::get_if<Sm80Plan>(&plan.tile)) return {tile->tile_q, tile->tile_kv};
+  if (const auto* tile = std::get_if<Sm90aPlan>(&plan.tile))
+    return {64 * tile->warpgroups, tile->tile_kv};
+  const auto& tile = std::get<CpuPlan>(plan.tile);
+  return {tile.tile_q, tile.tile_kv};
+}
+
+// Of several measurements of one plan the one with most samples, then the latest.
+bool better(const Measurement& a, const Measurement& b) {
+  return std::tie(a.samples, a.measured_at) > std::tie(b.samples, b.measured_at);
+}
+
+void describe_known(const AttentionSpec& spec, const DeviceFacts& facts, ReportProblem& problem) {
+  problem.is_known = true;
+  problem.facts = facts;
+  const Work work =
+      forward_work(spec, problem.shape, draw_values(spec, problem.shape, kTensorSeed));
+  problem.flops = work.flops;
+  problem.bytes = work.bytes;
+  problem.roofline_us = roofline_us(work, facts);
+  for (ReportCandidate& candidate : problem.candidates) {
+    candidate.predicted_us = cost_us(spec, candidate.plan, problem.shape, facts);
+  }
+  const auto guess =
+      std::ranges::min_element(problem.candidates, {}, &ReportCandidate::predicted_us);
+  problem.first_guess_us = guess->us;
+}
+
+// Of the device itself, else of a published part of its target. CPUs differ too much for that.
+std::optional<DeviceFacts> facts_of(const ReportProblem& problem,
+                                    const ReportKnowledge& knowledge) {
+  if (problem.candidates.empty()) return std::nullopt;
+  const auto here = knowledge.devices.find(problem.device);
+  if (here != knowledge.devices.end()) return here->second;
+  const Target target = problem.candidates.front().plan.target;
+  if (target == Target::kCpu) return std::nullopt;
+  return device_facts(target);
+}
+
+}  // namespace
+
+double ReportProblem::regret() const {
+  if (first_guess_us <= 0 || candidates.empty()) return -1;
+  return first_guess_us / candidates.front().us - 1;
+}
+
+Report collect_report(std::string source, const CacheContents& contents,
+                      const ReportKnowledge& knowledge) {
+  using Id = std::tuple<std::string, std::string, ProblemShape>;  // hash, device, shape
+  std::map<Id, std::map<std::string, const Measurement*>> measured;
+  std::map<Id, std::vector<ReportRejection>> rejected;
+  for (const StoredMeasurement& row : contents.measurements) {
+    const Measurement*& kept =
+        measured[{row.key.spec_hash, row.key.device, row.key.shape}][row.measurement.plan];
+    if (kept == nullptr || better(row.measurement, *kept)) kept = &row.measurement;
+  }
+  for (const StoredRejection& row : contents.rejections) {
+    const Id id{row.spec_hash, row.device, row.shape};
+    measured.try_emplace(id);
+    rejected[id].push_back({row.rejection.plan, row.rejection.reason, row.rejection.detail});
+  }
+
+  Report report{.source = std::move(source), .problems = {}};
+  for (const auto& [id, by_plan] : measured) {
+    const auto& [hash, device, shape] = id;
+    const auto spec = knowledge.specs.find(hash);
+    ReportProblem problem{
+        .name = spec != knowledge.specs.end() ? spec->second.name : hash.substr(0, 8),
+        .device = device,
+        .shape = shape,
+        .rejections = rejected[id]};
+    for (const auto& [text, measurement] : by_plan) {
+      // A plan of another version of Attune has no place on the axes.
+      const auto plan = parse_plan(text);
+      if (!plan.ok()) continue;
+      const auto [tile_q, tile_kv] = tiles_of(*plan);
+      problem.candidates.push_back({.plan = *plan,
+                                    .text = text,
+                                    .us = measurement->median_us,
+                                    .spread_us = measurement->spread_us,
+                                    .samples = measurement->samples,
+                                    .registers = measurement->registers,
+                                    .shared_bytes = measurement->shared_bytes,
+                                    .tile_q = tile_q,
+                                    .tile_kv = tile_kv});
+      if (problem.first.empty() || measurement->measured_at < problem.first)
+        problem.first = measurement->measured_at;
+      problem.last = std::max(problem.last, measurement->measured_at);
+    }
+    std::ranges::stable_sort(problem.candidates, {}, &ReportCandidate::us);
+    if (!problem.candidates.empty()) {
+      problem.conditions = by_plan.at(problem.candidates.front().text)->conditions;
+    }
+    const auto facts = facts_of(problem, knowledge);
+    if (spec != knowledge.specs.end() && facts) describe_known(spec->second.spec, *facts, problem);
+    report.problems.push_back(std::move(problem));
+  }
+  std::ranges::stable_sort(report.problems, {}, [](const ReportProblem& problem) {
+    return std::tie(problem.name, problem.device, problem.shape);
+  });
+  return report;
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,89 @@
+#include "cli/tuning.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/progress.hpp"
+#include "tuner/isolation/tune_isolated.hpp"
+#include "tuner/run_search.hpp"
+
+namespace attune::cli {
+namespace {
+
+std::string_view describe(TuneState state) {
+  switch (state) {
+    case TuneState::kCompiling:
+      return "compiling";
+    case TuneState::kVerifying:
+      return "verifying";
+    case TuneState::kMeasuring:
+      return "measuring";
+    case TuneState::kDone:
+      return "done";
+  }
+  return "";
+}
+
+}  // namespace
+
+void add_tuning(CLI::App& app, TuningOptions& options) {
+  app.add_option("--max-candidates", options.search.max_candidates, "try at most so many plans")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--compile-threads", options.search.compile_threads,
+                 "default: the machine's cores")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--force", options.search.force, "measure again what is already measured");
+  app.add_flag("--exhaustive", options.search.exhaustive, "try every legal plan");
+  app.add_flag("--in-process", options.in_process,
+               "without worker processes: a kernel that hangs or faults takes this command along");
+}
+
+Result<std::vector<TuningProblem>> tuning_problems(const Options& options) {
+  std::vector<TuningProblem> found;
+  for (const std::string& source : options.specs) {
+    ATT_TRY(const LoadedSpec loaded, load_spec(source));
+    if (options.shape.empty() && !loaded.spec.tune_shapes.empty()) {
+      for (const ProblemShape& one : loaded.spec.tune_shapes) found.push_back({loaded, one});
+    } else {
+      ATT_TRY(const ProblemShape one, shape(options, loaded.spec));
+      found.push_back({loaded, one});
+    }
+  }
+  return found;
+}
+
+DeviceTuner::DeviceTuner(Options options, TuningOptions tuning)
+    : options_(std::move(options)), tuning_(std::move(tuning)), bench_(options_) {}
+
+Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
+                                     const TuneObserver& observer) {
+  ATT_TRY(Device * device, bench_.device());
+  ATT_TRY(Compiler * compiler, bench_.compiler(device->facts().target));
+  const AttentionSpec& spec = problem.loaded.spec;
+  if (tuning_.in_process) {
+    return attune::tune(spec, problem.shape, *device, *compiler, store, tuning_.search, observer);
+  }
+  const bool cpu = device->facts().target == Target::kCpu;
+  // The workers open what this process opened.
+  const WorkerProblem shared{
+      .spec_yaml = problem.loaded.text,
+      .spec_file = problem.loaded.source,
+      .shape = problem.shape,
+      .device = !options_.device.empty() ? options_.device : (cpu ? "cpu" : "cuda:0"),
+      .compiler = compiler->identity().starts_with("nvrtc") ? "nvrtc" : "llvm",
+      .cache = store.path(),
+      .seed = fresh_seed()};
+  return tune_isolated(shared, spec, *device, *compiler, store, workers_, tuning_.search, observer);
+}
+
+std::string progress_text(const TuneProgress& progress) {
+  std::string text(describe(progress.state));
+  if (progress.eta_seconds > 0) text += fmt::format(", {} left", duration(progress.eta_seconds));
+  if (progress.best_us > 0) {
+    text += fmt::format(", best {:.1f} us: {}", progress.best_us, progress.best_plan);
+  }
+  return text;
+}
+
+}  // namespace attune::cli

@@ -1,0 +1,50 @@
+// What `tune` and `sweep` share: tuning one problem on one device, and saying how it goes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/spec_source.hpp"
+#include "cli/workbench.hpp"
+#include "tuner/isolation/isolated_executor.hpp"
+#include "tuner/tuner.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace attune::cli {
+
+struct TuningOptions {
+  TuneOptions search;
+  bool in_process = false;
+};
+void add_tuning(CLI::App& app, TuningOptions& options);
+
+struct TuningProblem {
+  LoadedSpec loaded;
+  ProblemShape shape;
+};
+// Every spec with --shape, else with each of its tune shapes.
+Result<std::vector<TuningProblem>> tuning_problems(const Options& options);
+
+// One device, its compiler and its workers, which are kept over many problems. One thread at a
+// time.
+class DeviceTuner {
+ public:
+  // `options` name the device and compiler.
+  DeviceTuner(Options options, TuningOptions tuning);
+  Result<Device*> device() { return bench_.device(); }
+  Result<TuneResult> tune(const TuningProblem& problem, Store& store, const TuneObserver& observer);
+
+ private:
+  const Options options_;
+  const TuningOptions tuning_;
+  Workbench bench_;
+  IsolatedExecutor workers_;
+};
+
+// "measuring, 3.1 s left, best 812.3 us: sm90a forward ...".
+std::string progress_text(const TuneProgress& progress);
+
+}  // namespace attune::cli

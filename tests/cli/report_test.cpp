@@ -1,0 +1,118 @@
+// The HTML report of a cache file that other GPUs filled.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "cache/store.hpp"
+#include "runtime/specs/spec_file.hpp"
+#include "tests/cli/process.hpp"
+
+namespace attune::cli_test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kGpu = "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159";
+
+void record(Store& store, const MeasurementKey& key, const Sm80Plan& tile, double us) {
+  const KernelPlan plan{.pass = Pass::kForward, .target = Target::kSm90a, .tile = tile};
+  BuildKey build{.spec_hash = key.spec_hash,
+                 .plan = to_string(plan),
+                 .body_hash = "b",
+                 .compiler = "c",
+                 .target = "sm_90a"};
+  ASSERT_TRUE(store
+                  .record(key, {.plan = build.plan,
+                                .build_digest = build.digest(),
+                                .median_us = us,
+                                .spread_us = us / 100,
+                                .samples = 30,
+                                .threads = 128,
+                                .registers = 200,
+                                .shared_bytes = 98304,
+                                .measured_at = "2026-03-04T05:06:07Z",
+                                .conditions = R"({"sm_mhz": 1755, "temperature_c": 46})"})
+                  .ok());
+}
+
+// A few tile sizes of two problems, a candidate that miscomputed, and a spec that nobody here
+// knows.
+std::string filled_cache() {
+  const std::string path = scratch_directory() + "/gpu.db";
+  auto store = open_store(path).value();
+  const std::string causal = spec_hash(load_spec("causal").value());
+  for (const std::string& hash : {causal, std::string(32, 'e')}) {
+    const MeasurementKey key{
+        .spec_hash = hash,
+        .device = kGpu,
+        .shape = {.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192},
+        .protocol = "events-cold-l2-1"};
+    for (const int tile_kv : {32, 64, 128}) {
+      record(*store, key, {.tile_q = 128, .tile_kv = tile_kv}, 1500 + tile_kv);
+      record(*store, key, {.tile_q = 64, .tile_kv = tile_kv}, 1900 - tile_kv);
+    }
+    const Rejection rejection{.plan = "sm80 forward sm_90a q128 k256 s2 w4 c32 u1 frozen",
+                              .build_digest = "d",
+                              .reason = "miscompute",
+                              .detail = "o[0] is <off> by 2"};
+    EXPECT_TRUE(store->reject(key, rejection).ok());
+  }
+  return path;
+}
+
+TEST(Report, IsOneSelfContainedPage) {
+  const std::string page = scratch_directory() + "/report.html";
+  const Outcome outcome = attune({"report", "--cache", filled_cache(), "-o", page});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 problems"));
+  const std::string html = read_file(page);
+  for (const char* part :
+       {kGpu, "causal", "eeeeeeee", "1532.0", "sm_mhz 1755", "1 rejected: miscompute",
+        "o[0] is &lt;off&gt; by 2", "regret of the first guess", "tile sizes", "roofline"}) {
+    EXPECT_THAT(html, HasSubstr(part));
+  }
+  for (const char* foreign : {"http:", "https:", "<script", "<link", "url(", "nan", "inf,"}) {
+    EXPECT_THAT(html, Not(HasSubstr(foreign)));
+  }
+}
+
+TEST(Report, OfNothingSaysSo) {
+  const std::string path = scratch_directory() + "/empty.db";
+  ASSERT_TRUE(open_store(path).ok());
+  const Outcome outcome = attune({"report", "--cache", path, "-o", "-"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("0 problems"));
+}
+
+TEST(Report, ABrowserDrawsIt) {
+  if (std::system("command -v chromium > /dev/null 2>&1") != 0)
+    GTEST_SKIP() << "chromium is not installed";
+  const std::string page = scratch_directory() + "/report.html",
+                    picture = scratch_directory() + "/report.png";
+  const std::string profile = scratch_directory() + "/profile",
+                    dom = scratch_directory() + "/dom.html";
+  ASSERT_EQ(attune({"report", "--cache", filled_cache(), "-o", page}).code, 0);
+  const std::string chromium =
+      "chromium --headless --no-sandbox --disable-gpu --user-data-dir=" + profile +
+      " --window-size=1100,1400 ";
+  ASSERT_EQ(
+      std::system(
+          (chromium + "--screenshot=" + picture + " file://" + page + " > /dev/null 2>&1").c_str()),
+      0);
+  EXPECT_GT(std::filesystem::file_size(picture), 20000u) << "an empty page is smaller";
+  ASSERT_EQ(
+      std::system((chromium + "--dump-dom file://" + page + " > " + dom + " 2> /dev/null").c_str()),
+      0);
+  const std::string parsed = read_file(dom);
+  std::size_t circles = 0;
+  for (std::size_t at = parsed.find("<circle"); at != std::string::npos;
+       at = parsed.find("<circle", at + 1))
+    ++circles;
+  EXPECT_EQ(circles, 7u) << "six candidates of the known spec and its place under the roof";
+}
+
+}  // namespace
+}  // namespace attune::cli_test
