@@ -51,9 +51,9 @@ inline Status ok_status() { return Unit{}; }
 #define ATT_CONCAT(a, b) ATT_CONCAT_(a, b)
 #define ATT_TRY(declaration, expression) \
   ATT_TRY_(ATT_CONCAT(att_result_, __LINE__), declaration, expression)
-#define ATT_TRY_(result, declaration, expression)      \
-  auto result = (expression);                          \
-  if (!result.ok()) return std::move(result).error();  \
+#define ATT_TRY_(result, declaration, expression)     \
+  auto result = (expression);                         \
+  if (!result.ok()) return std::move(result).error(); \
   declaration = std::move(result).value()
 // ATT_CHECK(f()): return f()'s error, if any, from the enclosing function.
 #define ATT_CHECK(expression) ATT_CHECK_(ATT_CONCAT(att_status_, __LINE__), expression)
