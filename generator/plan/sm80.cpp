@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "generator/plan/family.hpp"
+#include "generator/plan/live_share.hpp"
 
 namespace attune {
 namespace {
@@ -39,6 +40,32 @@ Status serves(const AttentionSpec& spec, Target target) {
   return ok_status();
 }
 
+// Registers of the fragments a thread holds through the loop: O, Q when it stays, one chunk's
+// scores.
+int fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
+  const int qk = padded(spec.head_dim_qk);
+  const int v = padded(spec.head_dim_v);
+  const int blocks = std::max(1, rows_per_warp(tile) / 16);
+  const int scores = tile.chunk / 2 * (tile.unroll > 1 ? 2 : 1);
+  return blocks * (v / 2 + (tile.q_in_registers ? qk / 4 : 0) + scores);
+}
+
+bool has_load(const expr::Expr& e) {
+  return e && (e->op == expr::Op::kLoad || std::ranges::any_of(e->args, has_load));
+}
+
+// What ptxas can do with 255 registers, NVRTC 13.0: it needs some for addresses, row state, and K
+// and V fragments in flight. d 256 c16 qreg (200 for fragments) compiles without spills, d 128 c16
+// qreg (208) spills 72 bytes; with 32 rows a warp, scores, dropout and masks that read tensors take
+// more, and d 128 c64 (192) spills 8 to 80 bytes.
+int most_fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
+  const bool busy = spec.score || has_dropout(spec) || has_load(spec.mask);
+  if (rows_per_warp(tile) <= 16 || !busy) return 200;
+  return tile.unroll > 1 ? 150 : 176;
+}
+// Budgets below 255 need this many more than the fragments to stay clean.
+constexpr int kOtherRegisters = 76;
+
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm80Plan& tile = tile_of(plan);
   const int qk = padded(spec.head_dim_qk);
@@ -53,13 +80,8 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const int last_bytes =
       tile.q_in_registers ? std::max(q_bytes, stage_bytes) : q_bytes + stage_bytes;
   resources.shared_memory_bytes = std::max((tile.stages - 1) * stage_bytes + last_bytes, o_bytes);
-  // Fragments a thread holds through the loop: O, Q when it stays, the scores of one chunk; and
-  // what ptxas needs beside them for addresses, row state, and K and V fragments in flight. 76 is
-  // the least that compiled without spills at d 64, 128 and 256, NVRTC 13.0.
-  const int blocks = std::max(1, rows_per_warp(tile) / 16);
-  const int fragments =
-      blocks * (v / 2 + (tile.q_in_registers ? qk / 4 : 0) + std::max(tile.chunk, 32) / 2);
-  resources.registers_per_thread = (fragments + 76 + 7) / 8 * 8;
+  resources.registers_per_thread =
+      std::min(kMaxRegistersPerThread, fragment_registers(spec, tile) + kOtherRegisters);
   return resources;
 }
 
@@ -92,11 +114,14 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                                         needs.shared_memory_bytes, device.name,
                                         device.shared_memory_per_block_bytes));
   }
-  const int most =
-      std::min(kMaxRegistersPerThread, device.registers_per_processor / needs.threads / 8 * 8);
-  if (needs.registers_per_thread > most) {
+  const int fragments = fragment_registers(spec, tile);
+  if (const int most = most_fragment_registers(spec, tile); fragments > most) {
     return plan_unsupported(
-        fmt::format("about {} registers a thread, {} are there", needs.registers_per_thread, most));
+        fmt::format("{} registers a thread for fragments alone, {} leave room", fragments, most));
+  }
+  if (needs.registers_per_thread * needs.threads > device.registers_per_processor) {
+    return plan_unsupported(
+        fmt::format("{} threads of {} registers", needs.threads, needs.registers_per_thread));
   }
   return ok_status();
 }
@@ -152,43 +177,54 @@ double mma_share(Target target) {
   }
 }
 
+// Clocks an SM spends on one kv tile of one CTA while others keep it busy. The weights are a fit to
+// 60 plans measured on an H200 (docs/kernels_sm80.md), within 5 % for most: matrix work, plus what
+// of shared-memory traffic, exponentials and loop ends is not hidden under it.
+double kv_tile_clocks(const AttentionSpec& spec, const Sm80Plan& tile, double flops_per_clock) {
+  const double qk = padded(spec.head_dim_qk);
+  const double dims = qk + padded(spec.head_dim_v);
+  const double elements = double(tile.tile_q) * tile.tile_kv;
+  const double matrix = 2.0 * elements * dims / flops_per_clock;
+  const double chunks = double(tile.tile_kv) / tile.chunk;
+  // Every warp reads all of K and V; Q, where it is not in registers, once a chunk.
+  const double shared_bytes =
+      kElementBytes *
+      (tile.warps * tile.tile_kv * dims + (tile.q_in_registers ? 0 : chunks * tile.tile_q * qk));
+  const double exponentials = elements / 16;
+  constexpr double kLoopClocks = 60;
+  constexpr double kBarrierClocks = 150;
+  const double clocks = matrix + 0.6 * shared_bytes / 128 + 0.25 * exponentials +
+                        kLoopClocks * chunks / tile.unroll + kBarrierClocks;
+  return tile.frozen_max ? clocks : 1.2 * clocks;
+}
+
 double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
             const DeviceFacts& device) {
   const Sm80Plan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  const int ctas = std::max(1, resident_ctas(needs, device));
-  const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
-
-  // Clocks one SM needs for a kv tile: matrix unit, shared memory, exponentials; and the barrier
-  // and the dependent chain at a tile's start, hidden by other warps of the SM.
   const double flops_per_clock = device.matrix_tflops * 1e3 * mma_share(plan.target) /
                                  (device.processor_count * device.clock_ghz);
-  const double elements = double(tile.tile_q) * tile.tile_kv;
-  const double matrix = 2.0 * elements * dims / flops_per_clock;
-  const double q_reads = tile.q_in_registers ? 0 : double(tile.tile_q) * tile.tile_kv / 32.0;
-  const double kv_reads = double(tile.warps) * tile.tile_kv;
-  const double shared =
-      (kv_reads * dims + q_reads * padded(spec.head_dim_qk)) * kElementBytes / 128;
-  const double exponentials = elements / 16;
-  const double resident_warps = double(ctas) * tile.warps;
-  constexpr double kChainClocks = 600;  // dependent latencies of one tile: loads, QK, exp2, PV
-  const double tile_clocks =
-      std::max({matrix, shared, exponentials}) * (tile.frozen_max ? 1.15 : 1.35) +
-      kChainClocks * tile.warps / resident_warps;
-
   const double q_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
-  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv);
-  const double items = q_tiles * shape.heads * shape.batch;
-  constexpr double kItemClocks = 2500;  // prologue and epilogue: loads of Q, first K, store of O
-  const double slots = double(device.processor_count) * ctas;
-  const double waves = std::ceil(items / slots);
-  const double item_clocks = kItemClocks + kv_tiles * tile_clocks;
-  const double compute_us = waves * ctas * item_clocks / (device.clock_ghz * 1e3);
+  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) *
+                          live_tile_share(spec, shape, tile.tile_q, tile.tile_kv);
+  constexpr double kItemClocks = 2500;  // Q and the first K and V come in, O goes out
+  const double item_clocks = kItemClocks + kv_tiles * kv_tile_clocks(spec, tile, flops_per_clock);
 
+  // The busiest SM's items; with fewer than eight warps there, latencies show: 1.5 times at four.
+  const double items = q_tiles * double(shape.heads) * double(shape.batch);
+  const double items_per_processor = std::ceil(items / device.processor_count);
+  const double resident =
+      std::min<double>(std::max(1, resident_ctas(needs, device)), items_per_processor);
+  const double idle = std::max(0.0, 1 - resident * tile.warps / 8);
+  const double compute_us =
+      items_per_processor * item_clocks * (1 + idle) / (device.clock_ghz * 1e3);
+
+  const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   const double bytes =
-      double(kElementBytes) * shape.batch *
-      (double(shape.heads) * shape.q_len * dims + double(shape.kv_heads) * shape.kv_len * dims);
-  return std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3)) + 3;
+      kElementBytes * dims * double(shape.batch) *
+      (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
+  constexpr double kLaunchUs = 3;
+  return kLaunchUs + std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3));
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {

@@ -1,13 +1,14 @@
 // Attention forward on mma.sync: the sm80 family.
 //
-// FlashAttention-2's split-Q scheme (Dao 2023): a CTA takes kTileQ queries of one (batch, head), each
-// warp 16 or 32 of them, and walks the live kv tiles, which cp.async brings through a ring of kStages
-// buffers in shared memory. Scores and P never leave registers.
+// FlashAttention-2's split-Q scheme (Dao 2023): a CTA takes kTileQ queries of one (batch, head),
+// each warp 16 or 32 of them, and walks the live kv tiles, which cp.async brings through a ring of
+// kStages buffers in shared memory. Scores and P never leave registers.
 //
-// Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has met
-// a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling, and no
-// order between chunks of keys. A sum beyond 2^64 or an O that is not finite says that a reference was too small; then the
-// tile is done again with the running maximum. As P >= 0 the sum bounds every P, so the test is exact.
+// Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has
+// met a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling,
+// and no order between chunks of keys. Sums that grow large move their references up after a tile.
+// A sum beyond 2^62 or an O that is not finite says that one tile rose too far for that; then the q
+// tile is done again with the running maximum.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -36,22 +37,22 @@ static_assert(plan::kStages * kStageBytes <= plan::kSharedBytes);
 static_assert(kQOffset + plan::kTileQ * kDimQk * 2 <= plan::kSharedBytes);
 static_assert(plan::kTileQ * kDimV * 2 <= plan::kSharedBytes);
 
-// Keys whose scores are in registers at a time while the maximum runs. With a frozen maximum that is
-// seldom, and 16 keys leave the registers to the other loop; else as many as O and Q leave room for.
+// Keys whose scores are in registers at a time while the maximum runs. With a frozen maximum that
+// is seldom, and 16 keys leave the registers to the other loop; else as many as O and Q leave room
+// for.
 constexpr int kHeldRegisters = kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kDimQk / 4 : 0));
-constexpr int kOnlineChunk = kHeldRegisters <= 64 && plan::kTileKv % 64 == 0 ? 64
-                             : kHeldRegisters < 128 || !plan::kFrozenMax || spec::kHasDropout
-                                 ? 32
-                                 : 16;
-// Steps of Q K^T in one loop body. ptxas moves every ldmatrix it sees to the front, and at d 128 eight
-// steps' fragments beside O and a mask do not fit: 40 to 100 bytes of spills.
+constexpr int kOnlineChunk = kHeldRegisters <= 64 && plan::kTileKv % 64 == 0                  ? 64
+                             : kHeldRegisters < 128 || !plan::kFrozenMax || spec::kHasDropout ? 32
+                                                                                              : 16;
+// Steps of Q K^T in one loop body. ptxas moves every ldmatrix it sees to the front, and at d 128
+// eight steps' fragments beside O and a mask do not fit: 40 to 100 bytes of spills.
 constexpr int kOnlineUnroll = plan::kQInRegisters ? kDimQk / 16 : 2;
-constexpr int kFrozenUnroll = plan::kQInRegisters                      ? kDimQk / 16
-                              : spec::kHasScore || spec::kHasDropout ? 2
-                                                                     : 4;
+constexpr int kFrozenUnroll = plan::kQInRegisters ? kDimQk / 16
+                              : spec::kHasScore || spec::kHasDropout || plan::kChunk == 64 ? 2
+                                                                                           : 4;
 
-// What a CTA works on. Heads follow one another, so that CTAs which run together share K and V in L2;
-// within a head the last q tile, the longest of a causal mask, comes first.
+// What a CTA works on. Heads follow one another, so that CTAs which run together share K and V in
+// L2; within a head the last q tile, the longest of a causal mask, comes first.
 struct WorkItem {
   int b, h, q0;
 
@@ -67,8 +68,8 @@ struct WorkItem {
 // One warp's share of a q tile.
 struct WarpTile {
   const Context& c;
-  int q0;              // of this warp's first row
-  unsigned q_address;  // ldmatrix addresses of this lane
+  int q0;                       // of this warp's first row
+  unsigned q_address;           // ldmatrix addresses of this lane
   unsigned k_offset, v_offset;  // the same, relative to a stage
   unsigned q_registers[plan::kQInRegisters ? kBlocks : 1][plan::kQInRegisters ? kDimQk / 16 : 1][4];
   float o[kBlocks][kDimV / 8][4];
@@ -78,7 +79,8 @@ struct WarpTile {
     const int lane = lane_index();
     const int row = warp_index() * kWarpRows;
     q0 = first_row + row;
-    q_address = shared + kQOffset + RowLayout<kDimQk>::offset(row + down_row(lane), down_unit(lane));
+    q_address =
+        shared + kQOffset + RowLayout<kDimQk>::offset(row + down_row(lane), down_unit(lane));
     k_offset = shared + RowLayout<kDimQk>::offset(across_row(lane), across_unit(lane));
     v_offset = shared + kKBytes + RowLayout<kDimV>::offset(down_row(lane), down_unit(lane));
   }
@@ -109,7 +111,7 @@ struct WarpTile {
   }
 
   template <int kKeys, int kQkUnroll>
-  ATT_MEMBER void scores(float (&s)[kBlocks][kKeys / 8][4], int stage, int key) const {
+  ATT_MEMBER void multiply_qk(float (&s)[kBlocks][kKeys / 8][4], int stage, int key) const {
     const unsigned q = opaque(q_address);
     const auto fragment = [&](unsigned(&a)[4], int m, int k) {
       if constexpr (plan::kQInRegisters) {
@@ -121,6 +123,18 @@ struct WarpTile {
     };
     product_qk<kBlocks, kKeys, kDimQk, kQkUnroll>(
         s, fragment, k_offset + stage * kStageBytes + key * RowLayout<kDimQk>::kRowBytes);
+  }
+
+  // Scores of the keys from `key` of the stage on, k0 being the first one's index. `partial` is the
+  // same for the whole warp.
+  template <int kKeys, int kQkUnroll>
+  ATT_MEMBER void scores(float (&s)[kBlocks][kKeys / 8][4], int stage, int key, int k0,
+                         bool partial) const {
+    LiveElements<kBlocks, kKeys / 8> live;
+    if (partial) live.find(c, q0, k0);
+    multiply_qk<kKeys, kQkUnroll>(s, stage, key);
+    apply_score(s, c, q0, k0);
+    if (partial) live.apply(s, c, q0, k0);
   }
 
   // O += dropout(P) V for the keys from `key` of the stage on; k0 is the first one's index.
@@ -159,45 +173,41 @@ struct WarpTile {
   }
 
   // A kv tile with the running maximum.
-  ATT_MEMBER void visit_online(int stage, int k0, bool full) {
+  ATT_MEMBER void visit_online(int stage, int k0, bool partial) {
 #pragma unroll 1
     for (int key = 0; key < plan::kTileKv; key += kOnlineChunk) {
       float s[kBlocks][kOnlineChunk / 8][4];
-      scores<kOnlineChunk, kOnlineUnroll>(s, stage, key);
-      finish_scores(s, c, q0, k0 + key, full);
+      scores<kOnlineChunk, kOnlineUnroll>(s, stage, key, k0 + key, partial);
       rows.raise(s, o);
       rows.exponentiate(s);
       accumulate<kOnlineChunk>(s, stage, key, k0 + key);
     }
   }
 
-  // A kv tile with the references as they are.
-  ATT_MEMBER void visit_frozen(int stage, int k0, bool full) {
-#pragma unroll plan::kUnroll
+  // A kv tile with the references as they are, kUnroll chunks in a loop body.
+  template <int kUnroll>
+  ATT_MEMBER void visit_frozen(int stage, int k0, bool partial) {
+#pragma unroll kUnroll
     for (int key = 0; key < plan::kTileKv; key += plan::kChunk) {
       float s[kBlocks][plan::kChunk / 8][4];
-      scores<plan::kChunk, kFrozenUnroll>(s, stage, key);
-      finish_scores(s, c, q0, k0 + key, full);
+      scores<plan::kChunk, kFrozenUnroll>(s, stage, key, k0 + key, partial);
       rows.exponentiate(s);
       accumulate<plan::kChunk>(s, stage, key, k0 + key);
     }
+    rows.recentre(o);
   }
 
-  // False when a frozen reference may have been too small.
   ATT_MEMBER bool in_range() const {
-    bool good = true;
+    float product = 0.0f;  // NaN as soon as an element is not finite
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
-      good = good && rows.sum[m][0] < 0x1p62f && rows.sum[m][1] < 0x1p62f;
-      float product = 0.0f;  // NaN as soon as an element is not finite
 #pragma unroll
       for (int n = 0; n < kDimV / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) product += o[m][n][e] * 0.0f;
       }
-      good = good && product == 0.0f;
     }
-    return good;
+    return product == 0.0f && rows.in_range();
   }
 
   // Writes O and LSE. `shared` is free for this warp's rows.
@@ -222,9 +232,9 @@ struct WarpTile {
         if constexpr (spec::kHasDropout) scale *= dropout_keep_scale(c);
 #pragma unroll
         for (int n = 0; n < kDimV / 8; ++n) {
-          store_shared_4(shared + Layout::offset(row0 + row, n) + lane % 4 * 4,
-                         pack_2<spec::kDType>(o[m][n][2 * half] * scale,
-                                              o[m][n][2 * half + 1] * scale));
+          store_shared_4(
+              shared + Layout::offset(row0 + row, n) + lane % 4 * 4,
+              pack_2<spec::kDType>(o[m][n][2 * half] * scale, o[m][n][2 * half + 1] * scale));
         }
         if (params.lse != nullptr && lane % 4 == 0 && row < live_rows) {
           lse[row] = rows.log_sum_exp(m, half);
@@ -256,31 +266,34 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   const WorkItem item(params, block_index());
   const int q0 = item.q0;
   const int q1 = min_i32(q0 + plan::kTileQ, params.q_len);
-  const Context c{params, item.b, item.h, item.h / (params.heads / params.kv_heads), params.q_len,
-                  params.kv_len};
+  const Context c{params,       item.b,       item.h, item.h / (params.heads / params.kv_heads),
+                  params.q_len, params.kv_len};
 
   const char* const q = static_cast<const char*>(params.q) +
                         2 * (item.b * params.q_stride.batch + item.h * params.q_stride.head +
                              q0 * params.q_stride.seq);
-  const char* const k = static_cast<const char*>(params.k) +
-                        2 * (item.b * params.k_stride.batch + c.h_kv * params.k_stride.head);
-  const char* const v = static_cast<const char*>(params.v) +
-                        2 * (item.b * params.v_stride.batch + c.h_kv * params.v_stride.head);
   const auto load_kv = [&](int tile, int stage) {
     if (tile >= 0) {
+      // From the start each time: two pointers kept through the loop are four registers too many.
+      const int tile_b = opaque(c.b);
+      const int tile_h = opaque(c.h_kv);
       const long long k0 = tile / 2 * plan::kTileKv;
       const int valid = params.kv_len - static_cast<int>(k0);
       const unsigned to = shared + stage * kStageBytes;
-      load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(
-          to, k + k0 * params.k_stride.seq * 2, params.k_stride.seq * 2, valid);
+      const auto rows = [&](const void* tensor, const Strides& stride) {
+        return static_cast<const char*>(tensor) +
+               2 * (tile_b * stride.batch + tile_h * stride.head + k0 * stride.seq);
+      };
+      load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(to, rows(params.k, params.k_stride),
+                                                           params.k_stride.seq * 2, valid);
       load_rows<plan::kTileKv, spec::kHeadDimV, kThreads>(
-          to + kKBytes, v + k0 * params.v_stride.seq * 2, params.v_stride.seq * 2, valid);
+          to + kKBytes, rows(params.v, params.v_stride), params.v_stride.seq * 2, valid);
     }
     cp_async_commit();
   };
 
-  load_rows<plan::kTileQ, spec::kHeadDimQk, kThreads>(shared + kQOffset, q,
-                                                      params.q_stride.seq * 2, q1 - q0);
+  load_rows<plan::kTileQ, spec::kHeadDimQk, kThreads>(shared + kQOffset, q, params.q_stride.seq * 2,
+                                                      q1 - q0);
   WarpTile warp(c, q0, shared);
   bool may_freeze = plan::kFrozenMax;
   bool first_pass = true;
@@ -311,10 +324,15 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
 
       const bool full = tile % 2 != 0;
       const int k0 = tile / 2 * plan::kTileKv;
-      if (frozen) {
-        warp.visit_frozen(stage, k0, full);
+      // One loop for full and partial tiles where its body is one chunk, which spares registers; a
+      // longer one is for full tiles alone, as a branch between one chunk's PV and the next one's
+      // QK keeps ptxas from running them together: 8 % at d 64.
+      if (frozen && (plan::kUnroll == 1 || full)) {
+        warp.visit_frozen<plan::kUnroll>(stage, k0, plan::kUnroll == 1 && !full);
+      } else if (frozen && spec::kHasMask) {
+        warp.visit_frozen<1>(stage, k0, true);
       } else {
-        warp.visit_online(stage, k0, full);
+        warp.visit_online(stage, k0, !full);
         frozen = may_freeze && warp.rows.has_reference();
       }
       stage = stage + 1 == plan::kStages ? 0 : stage + 1;

@@ -10,6 +10,16 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 ATT_FN constexpr float infinity() { return __builtin_bit_cast(float, 0x7f800000u); }
 
+// floor(log2(x)) of a normal x > 0.
+ATT_FN int exponent(float x) {
+  return static_cast<int>(__builtin_bit_cast(unsigned, x) >> 23) - 127;
+}
+
+// 2^n for -126 <= n <= 127.
+ATT_FN float power_of_two(int n) {
+  return __builtin_bit_cast(float, static_cast<unsigned>(n + 127) << 23);
+}
+
 // Index of the highest set bit; x is not 0.
 ATT_FN int highest_bit(unsigned x) {
   int index;

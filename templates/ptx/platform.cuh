@@ -1,6 +1,6 @@
-// What differs between the compilers that read the generated source: NVRTC, Clang as a CUDA compiler
-// without its headers, and Clang as a C++ compiler for the CPU. Everything else in templates/ is
-// written against the names below.
+// What differs between the compilers that read the generated source: NVRTC, Clang as a CUDA
+// compiler without its headers, and Clang as a C++ compiler for the CPU. Everything else in
+// templates/ is written against the names below.
 #pragma once
 
 #if defined(__CUDACC_RTC__)  // NVRTC
@@ -57,8 +57,8 @@ ATT_FN bool sync_threads_or(bool value) { return __nvvm_bar0_or(value) != 0; }
 #if ATT_DEVICE_CODE
 namespace att {
 
-// x, but the compiler cannot tell: what follows from it is computed where it stands instead of being
-// kept in registers from an earlier use. The kv loop has none to spare.
+// x, but the compiler cannot tell: what follows from it is computed where it stands instead of
+// being kept in registers from an earlier use. The kv loop has none to spare.
 ATT_FN int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;

@@ -23,8 +23,8 @@ ATT_FN void philox_7(unsigned (&counter)[4], unsigned key0, unsigned key1) {
 
 // The random bytes of the 16 elements that one lane of an m16n8 accumulator owns in a block of 16
 // queries x 32 keys: queries 16 * q_block + row and + row + 8, row = 0..7; keys
-// 32 * kv_block + 8 * n + 2 * pair + {0, 1}, n = 0..3, pair = 0..3. Byte i of word w (4w + i from 0)
-// is element (query half, n, key parity) = (byte / 8, byte / 2 % 4, byte % 2).
+// 32 * kv_block + 8 * n + 2 * pair + {0, 1}, n = 0..3, pair = 0..3. Byte i of word w (4w + i from
+// 0) is element (query half, n, key parity) = (byte / 8, byte / 2 % 4, byte % 2).
 ATT_FN void dropout_words(const Context& c, int q_block, int row, int kv_block, int pair,
                           unsigned (&words)[4]) {
   const unsigned long long seed = c.params.dropout_seed;
@@ -46,8 +46,8 @@ ATT_FN float dropout_keep_scale(const Context& c) {
   return spec::kDropoutAtLaunch ? c.params.dropout_keep_scale : spec::kDropoutKeepScale;
 }
 
-// The top bit of each byte of the result: that byte of `word` is not below `drop_below`. A byte's low
-// seven bits never borrow from its neighbour once its top bit is set.
+// The top bit of each byte of the result: that byte of `word` is not below `drop_below`. A byte's
+// low seven bits never borrow from its neighbour once its top bit is set.
 ATT_FN unsigned dropout_keep_bits(unsigned word, unsigned drop_below) {
   const unsigned low = (word | 0x80808080u) - (drop_below & 127u) * 0x01010101u;
   return drop_below < 128u ? word | low : word & low;

@@ -9,7 +9,8 @@
 namespace att {
 
 // Which row and unit of a 16 x 16 block a lane addresses for ldmatrix_x4. As A operand, or as a
-// transposed B operand (V): matrices go down the rows first. As a plain B operand (K): across first.
+// transposed B operand (V): matrices go down the rows first. As a plain B operand (K): across
+// first.
 ATT_FN int down_row(int lane) { return lane % 16; }
 ATT_FN int down_unit(int lane) { return lane / 16; }
 ATT_FN int across_row(int lane) { return lane / 16 * 8 + lane % 8; }

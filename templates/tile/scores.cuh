@@ -15,12 +15,11 @@ constexpr bool kFoldScale = !spec::kHasScore && !spec::kScaleAtLaunch && spec::k
 constexpr float kScoreFactor = kFoldScale ? spec::kSoftmaxScale * kLog2E : 1.0f;
 
 // What a lane's accumulator elements stand for: lane 4g + t of block m and n-tile n holds queries
-// q0 + 16m + g + {0, 8} and keys k0 + 8n + 2t + {0, 1}. Calls f(element, row, column) with row =
+// q0 + 16m + g + {0, 8} and keys k0 + 8n + 2t + {0, 1}. Calls f(m, n, e, row, column) with row =
 // at_row(query) and the column counted from k0 + 2t. Rows beyond q_len act as the last one, so that
 // they neither read out of bounds nor lack live keys; they are never stored.
 template <int kBlocks, int kTiles, typename R, typename F>
-ATT_FN void for_each_score(float (&s)[kBlocks][kTiles][4], const Context& c, int q0,
-                           const R& at_row, const F& f) {
+ATT_FN void for_each_score(const Context& c, int q0, const R& at_row, const F& f) {
   const int lane = lane_index();
 #pragma unroll
   for (int m = 0; m < kBlocks; ++m) {
@@ -30,35 +29,81 @@ ATT_FN void for_each_score(float (&s)[kBlocks][kTiles][4], const Context& c, int
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          f(s[m][n][2 * half + e], row, 8 * n + e);
-        }
+        for (int e = 0; e < 2; ++e) f(m, n, 2 * half + e, row, 8 * n + e);
       }
     }
   }
 }
 
-// Products to scores; dead elements to minus infinity unless the tile is full, a condition that the
-// whole warp shares. Branching costs less than a second copy of the code around it.
+// Products to scores.
 template <int kBlocks, int kTiles>
-ATT_FN void finish_scores(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0,
-                          bool full) {
-  const int first_key = k0 + lane_index() % 4 * 2;
+ATT_FN void apply_score(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0) {
   if constexpr (!kFoldScale) {
+    const int first_key = k0 + lane_index() % 4 * 2;
     const float scale = spec::kScaleAtLaunch ? c.params.softmax_scale : spec::kSoftmaxScale;
-    for_each_score(
-        s, c, q0, [](int q) { return q; },
-        [&](float& x, int q, int column) {
+    for_each_score<kBlocks, kTiles>(
+        c, q0, [](int q) { return q; },
+        [&](int m, int n, int e, int q, int column) {
+          float& x = s[m][n][e];
           x = (spec::kHasScore ? score(c, x * scale, q, first_key + column) : x * scale) * kLog2E;
         });
   }
-  if (!full) {
-    for_each_score(
-        s, c, q0, [&](int q) { return row_mask(c, q, first_key); },
-        [&](float& x, const RowMask& row, int column) {
-          x = is_live(c, row, column) ? x : -infinity();
+}
+
+// Which elements of a partial tile are live: find() before the products are there, apply() after. A
+// mask that is not a range of keys a row is worked out in find(), one bit an element, so that its
+// registers are never wanted together with the products': applied in one loop, ten operators spill
+// 130 bytes at d 128.
+template <int kBlocks, int kTiles>
+struct LiveElements {
+  static constexpr bool kAsBits = spec::kHasMask && !kRowIsRange;
+  static constexpr int kWords = (kBlocks * kTiles * 4 + 31) / 32;
+  unsigned words[kWords];
+
+  static ATT_MEMBER int bit_of(int m, int n, int e) { return (m * kTiles + n) * 4 + e; }
+
+  // Calls f(m, n, e, live).
+  template <typename F>
+  static ATT_MEMBER void for_each(const Context& c, int q0, int k0, const F& f) {
+    const int first_key = k0 + lane_index() % 4 * 2;
+    for_each_score<kBlocks, kTiles>(
+        c, q0, [&](int q) { return row_mask(c, q, first_key); },
+        [&](int m, int n, int e, const RowMask& row, int column) {
+          f(m, n, e, is_live(c, row, column));
         });
   }
-}
+
+  ATT_MEMBER void find(const Context& c, int q0, int k0) {
+    if constexpr (kAsBits) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = 0;
+      for_each(c, q0, k0, [&](int m, int n, int e, bool live) {
+        const int bit = bit_of(m, n, e);
+        words[bit / 32] |= live ? 1u << bit % 32 : 0u;
+      });
+    }
+  }
+
+  // Dead elements to minus infinity.
+  ATT_MEMBER void apply(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0) const {
+    if constexpr (!kAsBits) {
+      for_each(c, q0, k0, [&](int m, int n, int e, bool live) {
+        s[m][n][e] = live ? s[m][n][e] : -infinity();
+      });
+      return;
+    }
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int bit = bit_of(m, n, e);
+          if ((words[bit / 32] >> bit % 32 & 1u) == 0) s[m][n][e] = -infinity();
+        }
+      }
+    }
+  }
+};
 
 }  // namespace att

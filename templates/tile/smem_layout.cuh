@@ -1,5 +1,5 @@
-// How a tile of rows lies in shared memory: dense rows whose 16-byte units are permuted, so that the
-// eight rows an ldmatrix phase reads at one column fall into eight different groups of banks.
+// How a tile of rows lies in shared memory: dense rows whose 16-byte units are permuted, so that
+// the eight rows an ldmatrix phase reads at one column fall into eight different groups of banks.
 #pragma once
 
 #include "templates/ptx/platform.cuh"

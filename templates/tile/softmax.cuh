@@ -29,8 +29,8 @@ struct RowState {
   }
 
   // Raises the references to the maximum of `s` as well and rescales what was accumulated (Milakov
-  // and Gimelshein, "Online normalizer calculation for softmax", 2018); after the first few keys of a
-  // row that is rarely needed, and then skipped.
+  // and Gimelshein, "Online normalizer calculation for softmax", 2018); after the first few keys of
+  // a row that is rarely needed, and then skipped.
   template <int kTiles, int kOTiles>
   ATT_MEMBER void raise(const float (&s)[kBlocks][kTiles][4], float (&o)[kBlocks][kOTiles][4]) {
     float shrink[kBlocks][2];
@@ -87,6 +87,39 @@ struct RowState {
     }
   }
 
+  // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
+  // rounded. Scores that climb from tile to tile then never leave the range; only a rise of more
+  // than 2^100 (for fp16, 2^4) within one tile does.
+  template <int kOTiles>
+  ATT_MEMBER void recentre(float (&o)[kBlocks][kOTiles][4]) {
+    constexpr float kLargeSum = spec::kDType == DType::f16 ? 0x1p12f : 0x1p20f;
+    bool small = true;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      small = small && sum[m][0] < kLargeSum && sum[m][1] < kLargeSum;
+    }
+    if (all_lanes(small)) return;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float total = sum[m][half];
+        total += shuffle_xor(total, 1);
+        total += shuffle_xor(total, 2);
+        // What is infinite or NaN, or nearly so, stays, and in_range() sees it.
+        const int rise = total >= kLargeSum && total < 0x1p126f ? exponent(total) : 0;
+        const float shrink = power_of_two(-rise);
+        reference[m][half] += static_cast<float>(rise);
+        sum[m][half] *= shrink;
+#pragma unroll
+        for (int n = 0; n < kOTiles; ++n) {
+          o[m][n][2 * half] *= shrink;
+          o[m][n][2 * half + 1] *= shrink;
+        }
+      }
+    }
+  }
+
   // True for the whole warp when every row has met a live key, so that its reference may be frozen.
   ATT_MEMBER bool has_reference() const {
     bool all = true;
@@ -95,6 +128,17 @@ struct RowState {
       all = all && reference[m][0] > -infinity() && reference[m][1] > -infinity();
     }
     return all_lanes(all);
+  }
+
+  // False when a frozen reference was too small somewhere. P >= 0, so a row's final sum bounds
+  // every P that went into it.
+  ATT_MEMBER bool in_range() const {
+    bool good = true;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      good = good && sum[m][0] < 0x1p62f && sum[m][1] < 0x1p62f;
+    }
+    return good;
   }
 
   // Adds up the quad's parts of the sums and lets a sink join them. Afterwards `factor` is what a
