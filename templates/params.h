@@ -18,14 +18,15 @@ union ScalarValue {
 
 // An auxiliary input, row-major and contiguous.
 struct TensorArg {
-  const void* data;        // int32, float32 or one-byte bool
-  void* block_ranges;      // pre-pass output: [rows, ceil(last / kRangeBlock)] pairs (min, max) of 4 bytes each; null when unused
+  const void* data;    // int32, float32 or one-byte bool
+  void* block_ranges;  // pre-pass output: [rows, ceil(last / kRangeBlock)] pairs (min, max) of 4
+                       // bytes each; null when unused
   int size[kMaxTensorDims];  // unused dims are 1
 };
 
 // q [batch, q_len, heads, qk], k [batch, kv_len, kv_heads, qk], v [batch, kv_len, kv_heads, v],
-// o [batch, q_len, heads, v] in whatever order the strides say; the last dim is contiguous and every
-// stride a multiple of 16 bytes. lse [batch, heads, q_len] fp32, contiguous, natural log.
+// o [batch, q_len, heads, v] in whatever order the strides say; the last dim is contiguous and
+// every stride a multiple of 16 bytes. lse [batch, heads, q_len] fp32, contiguous, natural log.
 struct Strides {  // in elements
   long long batch, seq, head;
 };
@@ -38,9 +39,9 @@ struct ForwardParams {
   int* scheduler_counter;  // zero at launch; null when the plan has none
   Strides q_stride, k_stride, v_stride, o_stride;
   int batch, heads, kv_heads, q_len, kv_len;
-  float softmax_scale;            // read only when the spec leaves it to the launch
-  unsigned dropout_drop_below;    // of 256: an element is dropped when its random byte is below
-  float dropout_keep_scale;       // 256 / (256 - dropout_drop_below)
+  float softmax_scale;          // read only when the spec leaves it to the launch
+  unsigned dropout_drop_below;  // of 256: an element is dropped when its random byte is below
+  float dropout_keep_scale;     // 256 / (256 - dropout_drop_below)
   unsigned long long dropout_seed, dropout_offset;
   ScalarValue scalars[kMaxScalars];
   TensorArg tensors[kMaxTensors];

@@ -1,6 +1,7 @@
-// An example of what the generator puts in front of a kernel: the facts of one spec and plan, and its
-// functions. `causal and doc[b, q_idx] == doc[b, kv_idx]`, softcap 30, bf16, d 128. The generator replaces this
-// file by the real head, so every template compiles as it stands and nothing else changes between specs.
+// An example of what the generator puts in front of a kernel: the facts of one spec and plan, and
+// its functions. `causal and doc[b, q_idx] == doc[b, kv_idx]`, softcap 30, bf16, d 128. The
+// generator replaces this file by the real head, so every template compiles as it stands and
+// nothing else changes between specs.
 #pragma once
 
 #include "templates/params.h"
@@ -16,9 +17,9 @@ namespace spec {
 constexpr DType kDType = DType::bf16;
 constexpr int kHeadDimQk = 128;
 constexpr int kHeadDimV = 128;
-constexpr bool kHasMask = true;    // false: mask, classify_tile and kv_bounds are trivial
-constexpr bool kHasScore = true;   // false: score() is the identity and must not be called
-constexpr bool kHasSink = false;   // false: sink() must not be called
+constexpr bool kHasMask = true;   // false: mask, classify_tile and kv_bounds are trivial
+constexpr bool kHasScore = true;  // false: score() is the identity and must not be called
+constexpr bool kHasSink = false;  // false: sink() must not be called
 constexpr bool kHasDropout = false;
 constexpr bool kScaleAtLaunch = false;
 constexpr float kSoftmaxScale = 0.08838834764831845f;
@@ -33,8 +34,9 @@ struct Context {
   int b, h, h_kv, q_len, kv_len;
 };
 
-// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors, so a kernel may
-// ask beyond the lengths and combine the answer without a branch: (k < kv_len) & mask(c, q, k).
+// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors, so a
+// kernel may ask beyond the lengths and combine the answer without a branch: (k < kv_len) & mask(c,
+// q, k).
 ATT_FN bool mask(const Context& c, int q_idx, int kv_idx) {
   const int t0 = load_i32(c.params.tensors[0],
                           static_cast<long long>(c.b) * c.kv_len + clamp_above(q_idx, c.kv_len));
@@ -50,7 +52,8 @@ ATT_FN float score(const Context& c, float s, int q_idx, int kv_idx) {
 
 ATT_FN float sink(const Context& c) { return 0.0f; }
 
-// Class of the box [q0, q1) x [k0, k1), neither side empty. Sound; cheap enough for one thread a tile.
+// Class of the box [q0, q1) x [k0, k1), neither side empty. Sound; cheap enough for one thread a
+// tile.
 ATT_FN TileClass classify_tile(const Context& c, int q0, int q1, int k0, int k1) {
   const int q_first = q0, q_last = q1 - 1, kv_first = k0, kv_last = k1 - 1;
   const IntRange v0 = tensor_range<int, true>(c.params.tensors[0], {{c.b, c.b}, {q_first, q_last}});
@@ -62,8 +65,8 @@ ATT_FN TileClass classify_tile(const Context& c, int q0, int q1, int k0, int k1)
   return !any ? TileClass::kSkip : every ? TileClass::kFull : TileClass::kPartial;
 }
 
-// Keys outside [begin, end) are dead for every query of [q0, q1). Within [0, kv_len]; begin >= end: none
-// is live.
+// Keys outside [begin, end) are dead for every query of [q0, q1). Within [0, kv_len]; begin >= end:
+// none is live.
 ATT_FN KvBounds kv_bounds(const Context& c, int q0, int q1) {
   return {0, min_i32(max_i32((q1 - 1) + (c.kv_len - c.q_len) + 1, 0), c.kv_len)};
 }
@@ -73,9 +76,10 @@ ATT_FN QBounds q_bounds(const Context& c, int k0, int k1) {
   return {min_i32(max_i32(k0 - (c.kv_len - c.q_len), 0), c.q_len), c.q_len};
 }
 
-// Whether every row's live keys are one range (as of `causal` alone), and which of its ends can differ
-// from 0 and kv_len. With kRowIsRange, mask(c, q, k) is begin <= k && k < end of row_bounds(c, q) for
-// every k >= 0, those beyond kv_len included: a partial tile then costs a compare an element and end.
+// Whether every row's live keys are one range (as of `causal` alone), and which of its ends can
+// differ from 0 and kv_len. With kRowIsRange, mask(c, q, k) is begin <= k && k < end of
+// row_bounds(c, q) for every k >= 0, those beyond kv_len included: a partial tile then costs a
+// compare an element and end.
 constexpr bool kRowIsRange = false;
 constexpr bool kRowHasBegin = false;
 constexpr bool kRowHasEnd = false;

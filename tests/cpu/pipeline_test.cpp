@@ -55,11 +55,10 @@ TEST(CpuPipeline, TunedInOneProcessLaunchedInAnother) {
     const auto result =
         tune(*spec, kShape, **device, **compiler, **store,
              {.max_candidates = 3, .compile_threads = 1}, [](const TuneProgress&) { return true; });
-    const auto rejections =
-        (*store)->rejections({.spec_hash = spec_hash(*spec),
-                              .device = (*device)->identity(),
-                              .shape = kShape,
-                              .protocol = std::string(kMeasurementProtocol)});
+    const auto rejections = (*store)->rejections({.spec_hash = spec_hash(*spec),
+                                                  .device = (*device)->identity(),
+                                                  .shape = kShape,
+                                                  .protocol = std::string(kMeasurementProtocol)});
     ASSERT_TRUE(rejections.ok()) << render(rejections.error());
     for (const Rejection& rejection : *rejections) {
       ADD_FAILURE() << rejection.plan << ": " << rejection.reason << ": " << rejection.detail;
