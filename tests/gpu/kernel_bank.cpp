@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include "runtime/support/parallel.hpp"
 
@@ -23,7 +25,10 @@ KernelBank& KernelBank::instance() {
 
 KernelBank::KernelBank() {
   auto device = open_cuda_device(0);
-  auto compiler = open_nvrtc_compiler();
+  // ATTUNE_TEST_COMPILER=llvm runs the whole suite on what the other compiler makes.
+  const char* chosen = std::getenv("ATTUNE_TEST_COMPILER");
+  auto compiler = chosen != nullptr && std::string_view(chosen) == "llvm" ? open_llvm_compiler()
+                                                                          : open_nvrtc_compiler();
   if (!device.ok()) {
     missing_ = "no GPU: " + device.error().message;
   } else if (!compiler.ok()) {
