@@ -147,24 +147,25 @@ class LlvmCompiler final : public Compiler {
   }
 
  private:
-  // Replaces PTX by the cubin that the driver makes of it.
+  // Replaces PTX by the cubin that the driver makes of it, where it makes one.
   Status assemble(const CompileAttempt& attempt, std::string_view ptx, const std::string& symbol,
                   Target target, CompiledKernel& kernel) const {
-    auto assembled = assembler_->assemble(ptx, target);
+    auto assembled = assembler_->assemble(ptx, symbol, target);
     if (!assembled.ok()) {
       return compile_failure(attempt, assembled.error().message, assembled.error().detail);
     }
-    kernel.image = std::move(assembled->cubin);
+    if (!assembled->cubin.empty()) kernel.image = std::move(assembled->cubin);
     kernel.log += assembled->log;
     const PtxasReport report = parse_ptxas_log(assembled->log, symbol);
     if (!report.performance_loss.empty()) {
       return compile_failure(attempt, report.performance_loss, kernel.log);
     }
-    kernel.registers = report.registers;
+    kernel.registers = assembled->registers;
+    kernel.stack_bytes = assembled->local_bytes;
+    kernel.static_shared_bytes = assembled->static_shared_bytes;
+    // Only the log tells spills from other local memory.
     kernel.spill_store_bytes = report.spill_store_bytes;
     kernel.spill_load_bytes = report.spill_load_bytes;
-    kernel.stack_bytes = report.stack_bytes;
-    kernel.static_shared_bytes = report.static_shared_bytes;
     return ok_status();
   }
 

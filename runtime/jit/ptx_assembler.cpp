@@ -8,6 +8,8 @@
 
 extern "C" {
 typedef struct CUlinkState_st* CUlinkState;
+typedef struct CUmod_st* CUmodule;
+typedef struct CUfunc_st* CUfunction;
 typedef struct CUctx_st* CUcontext;
 }
 
@@ -23,7 +25,10 @@ constexpr int kTarget = 9, kLogVerbose = 12;
 constexpr int kInputPtx = 1;
 constexpr std::uintptr_t kArchitectureSpecific = 0x10000;  // the `a` of sm_90a
 
-struct LinkApi {
+constexpr int kErrorNoBinaryForGpu = 209;                         // CUresult
+constexpr int kSharedBytes = 1, kLocalBytes = 3, kRegisters = 4;  // CUfunction_attribute
+
+struct DriverApi {
   int (*init)(unsigned flags);
   int (*driver_get_version)(int*);
   int (*device_get)(int*, int ordinal);
@@ -35,9 +40,14 @@ struct LinkApi {
                        unsigned count, int* options, void** values);
   int (*link_complete)(CUlinkState, void** cubin, std::size_t* bytes);
   int (*link_destroy)(CUlinkState);
+  int (*module_load_data)(CUmodule*, const void* image, unsigned count, int* options,
+                          void** values);
+  int (*module_unload)(CUmodule);
+  int (*module_get_function)(CUfunction*, CUmodule, const char* name);
+  int (*function_get_attribute)(int*, int attribute, CUfunction);
 };
 
-bool bind_api(const DynamicLibrary& library, LinkApi& api) {
+bool bind_api(const DynamicLibrary& library, DriverApi& api) {
   return library.bind(api.init, "cuInit") &&
          library.bind(api.driver_get_version, "cuDriverGetVersion") &&
          library.bind(api.device_get, "cuDeviceGet") &&
@@ -47,7 +57,11 @@ bool bind_api(const DynamicLibrary& library, LinkApi& api) {
          library.bind(api.link_create, "cuLinkCreate_v2") &&
          library.bind(api.link_add_data, "cuLinkAddData_v2") &&
          library.bind(api.link_complete, "cuLinkComplete") &&
-         library.bind(api.link_destroy, "cuLinkDestroy");
+         library.bind(api.link_destroy, "cuLinkDestroy") &&
+         library.bind(api.module_load_data, "cuModuleLoadDataEx") &&
+         library.bind(api.module_unload, "cuModuleUnload") &&
+         library.bind(api.module_get_function, "cuModuleGetFunction") &&
+         library.bind(api.function_get_attribute, "cuFuncGetAttribute");
 }
 
 std::uintptr_t jit_target(Target target) {
@@ -72,36 +86,53 @@ std::uintptr_t jit_target(Target target) {
 
 void* as_value(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
 
+// The options that every compilation takes, and the logs they fill.
+struct JitOptions {
+  std::string info = std::string(kLogBytes, '\0');
+  std::string errors = std::string(kLogBytes, '\0');
+  int options[6] = {kInfoLogBuffer, kInfoLogBytes, kErrorLogBuffer,
+                    kErrorLogBytes, kLogVerbose,   kTarget};
+  void* values[6] = {info.data(),         as_value(kLogBytes), errors.data(),
+                     as_value(kLogBytes), as_value(1),         nullptr};
+  // A whole program takes the target of the GPU that loads it.
+  unsigned count(bool with_target) const { return with_target ? 6 : 5; }
+};
+
 class DriverAssembler final : public PtxAssembler {
  public:
-  DriverAssembler(const LinkApi& api, CUcontext context, int version)
+  DriverAssembler(const DriverApi& api, CUcontext context, int version)
       : api_(api), context_(context), version_(version) {}
 
   std::string identity() const override {
     return fmt::format("driver {}.{}", version_ / 1000, version_ % 1000 / 10);
   }
 
-  Result<AssembledPtx> assemble(std::string_view ptx, Target target) const override {
+  Result<AssembledPtx> assemble(std::string_view ptx, const std::string& symbol,
+                                Target target) const override {
     if (api_.context_push_current(context_) != 0) {
       return Error{.id = "ptx-assembly", .message = "the CUDA context could not be made current"};
     }
-    auto assembled = link(std::string(ptx), target);
+    const bool whole_program = ptx.find("setmaxnreg") != ptx.npos;
+    auto assembled =
+        whole_program ? load(std::string(ptx), symbol) : link(std::string(ptx), symbol, target);
     CUcontext popped = nullptr;
     api_.context_pop_current(&popped);
     return assembled;
   }
 
  private:
+  static Error failure(int result, const JitOptions& jit) {
+    return Error{.id = "ptx-assembly",
+                 .message = fmt::format("the driver could not assemble the PTX (error {})", result),
+                 .detail = jit.errors.c_str()};
+  }
+
   // `ptx` ends in a zero byte, as the driver wants it.
-  Result<AssembledPtx> link(std::string ptx, Target target) const {
-    std::string info(kLogBytes, '\0');
-    std::string errors(kLogBytes, '\0');
-    int options[] = {kInfoLogBuffer, kInfoLogBytes, kErrorLogBuffer,
-                     kErrorLogBytes, kLogVerbose,   kTarget};
-    void* values[] = {info.data(),         as_value(kLogBytes), errors.data(),
-                      as_value(kLogBytes), as_value(1),         as_value(jit_target(target))};
+  Result<AssembledPtx> link(std::string ptx, const std::string& symbol, Target target) const {
+    JitOptions jit;
+    jit.values[5] = as_value(jit_target(target));
     CUlinkState state = nullptr;
-    if (api_.link_create(std::size(options), options, values, &state) != 0) {
+    if (api_.link_create(jit.count(true), jit.options, jit.values, &state) != 0) {
       return Error{.id = "ptx-assembly", .message = "the driver's linker did not start"};
     }
     void* cubin = nullptr;
@@ -109,19 +140,43 @@ class DriverAssembler final : public PtxAssembler {
     int result = api_.link_add_data(state, kInputPtx, ptx.data(), ptx.size() + 1, "kernel.ptx", 0,
                                     nullptr, nullptr);
     if (result == 0) result = api_.link_complete(state, &cubin, &bytes);
-    AssembledPtx assembled{.cubin = {}, .log = info.c_str()};
+    AssembledPtx assembled{.log = jit.info.c_str()};
     if (result == 0) {
       const auto* first = static_cast<const std::uint8_t*>(cubin);
       assembled.cubin.assign(first, first + bytes);
     }
     api_.link_destroy(state);  // owns the cubin
-    if (result == 0) return assembled;
-    return Error{.id = "ptx-assembly",
-                 .message = fmt::format("the driver could not assemble the PTX (error {})", result),
-                 .detail = errors.c_str()};
+    if (result != 0) return failure(result, jit);
+    CUmodule module = nullptr;
+    if (api_.module_load_data(&module, assembled.cubin.data(), 0, nullptr, nullptr) == 0) {
+      report(module, symbol, assembled);
+      api_.module_unload(module);
+    }
+    return assembled;
   }
 
-  const LinkApi api_;
+  Result<AssembledPtx> load(std::string ptx, const std::string& symbol) const {
+    JitOptions jit;
+    CUmodule module = nullptr;
+    const int result =
+        api_.module_load_data(&module, ptx.c_str(), jit.count(false), jit.options, jit.values);
+    if (result == kErrorNoBinaryForGpu) return AssembledPtx{};  // PTX of another GPU's
+    if (result != 0) return failure(result, jit);
+    AssembledPtx assembled{.log = jit.info.c_str()};
+    report(module, symbol, assembled);
+    api_.module_unload(module);
+    return assembled;
+  }
+
+  void report(CUmodule module, const std::string& symbol, AssembledPtx& assembled) const {
+    CUfunction function = nullptr;
+    if (api_.module_get_function(&function, module, symbol.c_str()) != 0) return;
+    api_.function_get_attribute(&assembled.registers, kRegisters, function);
+    api_.function_get_attribute(&assembled.local_bytes, kLocalBytes, function);
+    api_.function_get_attribute(&assembled.static_shared_bytes, kSharedBytes, function);
+  }
+
+  const DriverApi api_;
   const CUcontext context_;
   const int version_;
 };
@@ -132,7 +187,7 @@ Result<std::unique_ptr<PtxAssembler>> PtxAssembler::open() {
   ATT_TRY(const DynamicLibrary library,
           DynamicLibrary::open({"libcuda.so.1", "libcuda.so"}, "cuda-missing", "the CUDA driver",
                                kInstallHint));
-  LinkApi api{};
+  DriverApi api{};
   int version = 0;
   int device = 0;
   CUcontext context = nullptr;
