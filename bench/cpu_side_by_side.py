@@ -257,25 +257,31 @@ def table(results, section, peer):
         rows.append([row["name"], str(row["head_dim"]), str(row["seq"]),
                      (f"**{number(ours)}**{untuned}" if ours else row["failures"].get("Attune", "")[:60]),
                      number(theirs) or row["failures"].get(peer, "")[:60], number(ratio, 2),
-                     number(100 * ours / peak) + " %" if ours else ""])
+                     number(100 * ours / peak) + " %" if ours and peak else ""])
     header = ["variant", "d", "seq", "Attune", peer, f"Attune / {peer}", "share of peak"]
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + f"\n\nGeometric mean of Attune / {peer}: {problems.geometric_mean(ratios):.2f}."
 
 
-def render(text, results):
+def preamble(results):
     e = results["environment"]
-    body = (f"## On the CPU, fp32, batch 1, {HEADS} heads, GFLOP/s\n\n"
-            f"{e['date']}, {e['cpu']}, every contestant on {e['threads']} threads, PyTorch {e['torch']}, Attune "
-            f"{e['attune']}. `{e['command']}`\n\n"
-            f"The peak, {e['peak_gflops']:.0f} GFLOP/s, is what one thread reaches with nothing but multiply-adds in "
-            "registers, times the threads. FLOP count live elements only; causal ones count half of all.\n\n"
-            "Against PyTorch's `scaled_dot_product_attention`:\n\n" + table(results, "sdpa", "SDPA"))
-    if any(row["section"] == "flex" for row in results["rows"]):
-        body += ("\n\nCustom masks and scores against FlexAttention's CPU path (compiled; its block mask is made "
-                 "beforehand and not counted):\n\n" + table(results, "flex", "Flex"))
-    return page.replace_section(text, "cpu", body)
+    peak = (f"The peak, {e['peak_gflops']:.0f} GFLOP/s, is what these threads reach together with nothing but "
+            "multiply-adds in registers. " if e["peak_gflops"] else "")
+    return (f"{e['date']}, {e['cpu']}, every contestant on {e['threads']} threads, PyTorch {e['torch']}, Attune "
+            f"{e['attune']}. `{e['command']}`\n\n{peak}FLOP count live elements only; causal rows beside SDPA count half of all. "
+            f"{e['timing']}")
+
+
+def render(text, results):
+    sections = (("cpu", "sdpa", "SDPA", "On the CPU beside PyTorch's `scaled_dot_product_attention`"),
+                ("cpu_custom", "flex", "Flex", "Custom masks and scores on the CPU beside FlexAttention"))
+    for marker, section, peer, title in sections:
+        if any(row["section"] == section for row in results["rows"]):
+            body = (f"## {title}, fp32, batch 1, {HEADS} heads, GFLOP/s\n\n{preamble(results)}\n\n" +
+                    table(results, section, peer))
+            text = page.replace_section(text, marker, body)
+    return text
 
 
 def main():
@@ -295,6 +301,12 @@ def main():
         text = ""
     with open(arguments.out, "w", encoding="utf-8") as file:
         file.write(render(text, results))
+
+
+def command_line(arguments):
+    """What repeats the measurement, without where its results went."""
+    words = ["python3 bench/cpu_side_by_side.py"] + ["--tune"] * arguments.tune + ["--quick"] * arguments.quick
+    return " ".join(words + [f"--only {text}" for text in arguments.only or ()])
 
 
 def measure(arguments):
@@ -333,7 +345,9 @@ def measure(arguments):
             "environment": {"date": page.now(), "cpu": facts["identity"].split(" / ")[0], "threads": threads,
                             "torch": torch.__version__, "attune": library.version,
                             "peak_gflops": facts["matrix_tflops"] * 1e3,
-                            "command": "python3 " + " ".join(["bench/cpu_side_by_side.py"] + sys.argv[1:])}}
+                            "timing": "In turns: a rest until the other's threads sleep, two launches untimed, two "
+                                      "timed; medians.",
+                            "command": command_line(arguments)}}
 
 
 if __name__ == "__main__":

@@ -160,9 +160,10 @@ class LlvmCompiler final : public Compiler {
     if (!report.performance_loss.empty()) {
       return compile_failure(attempt, report.performance_loss, kernel.log);
     }
-    kernel.registers = assembled->registers;
-    kernel.stack_bytes = assembled->local_bytes;
-    kernel.static_shared_bytes = assembled->static_shared_bytes;
+    kernel.registers = report.found ? report.registers : assembled->registers;
+    kernel.stack_bytes = report.found ? report.stack_bytes : assembled->local_bytes;
+    kernel.static_shared_bytes =
+        report.found ? report.static_shared_bytes : assembled->static_shared_bytes;
     // Only the log tells spills from other local memory.
     kernel.spill_store_bytes = report.spill_store_bytes;
     kernel.spill_load_bytes = report.spill_load_bytes;

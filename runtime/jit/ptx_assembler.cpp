@@ -147,8 +147,10 @@ class DriverAssembler final : public PtxAssembler {
     }
     api_.link_destroy(state);  // owns the cubin
     if (result != 0) return failure(result, jit);
+    // Loading waits for every other load of the context: only where the log is silent.
     CUmodule module = nullptr;
-    if (api_.module_load_data(&module, assembled.cubin.data(), 0, nullptr, nullptr) == 0) {
+    if (assembled.log.empty() &&
+        api_.module_load_data(&module, assembled.cubin.data(), 0, nullptr, nullptr) == 0) {
       report(module, symbol, assembled);
       api_.module_unload(module);
     }

@@ -15,8 +15,9 @@ namespace attune {
 struct AssembledPtx {
   std::vector<std::uint8_t> cubin;  // empty: the PTX is what to load
   std::string log;                  // ptxas -v; empty where the driver's own cache answered
-  int registers = 0;                // a thread
-  int local_bytes = 0;              // stack and spills of a thread
+  // Of the loaded function, where the log is empty.
+  int registers = 0;    // a thread
+  int local_bytes = 0;  // stack and spills of a thread
   int static_shared_bytes = 0;
 };
 
