@@ -44,6 +44,7 @@ struct Sm90aPlan {
   Schedule schedule = Schedule::kPersistent;
   int heads_per_group = 0;  // heads whose K and V stay in L2 together; 0: no grouping
   bool frozen_max = true;   // steady loop without a running maximum, redone where it overflows
+  bool tma_store = true;    // O through shared memory and TMA, else from registers
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

@@ -29,21 +29,15 @@ bool has_dropout(const AttentionSpec& spec) {
 }
 
 // templates/tile/sm90_layout.cuh asserts that its layout needs no more.
-int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, bool own_output_buffer) {
+int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile) {
   const int q_bytes = slabs(spec.head_dim_qk) * kRows * kRowBytes;
   const int o_bytes = slabs(spec.head_dim_v) * kRows * kRowBytes;
   const int stage_bytes =
       (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
   const int matrices =
-      tile.warpgroups * (own_output_buffer ? q_bytes + o_bytes : std::max(q_bytes, o_bytes)) +
-      tile.stages * stage_bytes;
+      tile.warpgroups * (q_bytes + (tile.tma_store ? o_bytes : 0)) + tile.stages * stage_bytes;
   const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots);
   return (matrices + barriers + 15) / 16 * 16 + 32 * kItemSlots + 8 * tile.stages;
-}
-
-// O gets a buffer of its own wherever there is room, so that the next Q can come during the store.
-bool own_output_buffer(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  return shared_bytes(spec, tile, true) <= kSharedLimitBytes;
 }
 
 // What setmaxnreg leaves a thread of the producer and of a consumer: 512 for the (warpgroups + 1)
@@ -51,10 +45,9 @@ bool own_output_buffer(const AttentionSpec& spec, const Sm90aPlan& tile) {
 struct RegisterSplit {
   int producer, consumer;
 };
-RegisterSplit register_split(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  const bool classifies = spec.mask != nullptr;  // which takes the producer registers
-  if (tile.warpgroups == 3) return classifies ? RegisterSplit{56, 152} : RegisterSplit{32, 160};
-  if (tile.warpgroups == 2) return classifies ? RegisterSplit{40, 232} : RegisterSplit{24, 240};
+RegisterSplit register_split(const Sm90aPlan& tile) {
+  if (tile.warpgroups == 3) return {32, 160};
+  if (tile.warpgroups == 2) return {24, 240};
   return {40, 240};
 }
 
@@ -79,7 +72,7 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
   PlanResources resources;
   resources.threads = 128 * (tile.warpgroups + 1);
-  resources.shared_memory_bytes = shared_bytes(spec, tile, own_output_buffer(spec, tile));
+  resources.shared_memory_bytes = shared_bytes(spec, tile);
   // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
   // when it stays; the rest is addresses, ring positions and row state.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
@@ -123,10 +116,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
                                         needs.shared_memory_bytes, device.name, limit));
   }
-  if (tile.q_in_registers && !own_output_buffer(spec, tile)) {
-    return plan_unsupported("Q in registers needs room for O beside the next Q");
-  }
-  const int most = register_split(spec, tile).consumer;
+  const int most = register_split(tile).consumer;
   if (needs.registers_per_thread > most) {
     return plan_unsupported(
         fmt::format("about {} registers a thread, {} are there", needs.registers_per_thread, most));
@@ -136,32 +126,40 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
-  // Heads that share L2 only matter where their order does, so the space has few group sizes.
-  constexpr std::array<std::pair<Schedule, int>, 4> kOrders = {{{Schedule::kPersistent, 1},
-                                                                {Schedule::kSingle, 4},
-                                                                {Schedule::kLongestFirst, 4},
-                                                                {Schedule::kLongestFirst, 16}}};
+  const auto add = [&](const Sm90aPlan& tile) {
+    const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
+    if (check(spec, plan, device).ok()) plans.push_back(plan);
+  };
+  // How items follow one another hardly depends on the tile; a plan has few choices there.
+  const auto add_orders = [&](Sm90aPlan tile) {
+    for (const bool frozen_max : {true, false}) {
+      tile.frozen_max = frozen_max;
+      tile.schedule = Schedule::kLongestFirst;
+      for (const int heads : {4, 16}) {
+        tile.heads_per_group = heads;
+        add(tile);
+      }
+      for (const auto schedule : {Schedule::kPersistent, Schedule::kSingle}) {
+        tile.schedule = schedule;
+        tile.heads_per_group = 1;
+        add(tile);
+      }
+    }
+  };
   for (const int warpgroups : {2, 3, 1}) {
     for (const int score_buffers : {2, 1}) {
       for (int tile_kv = 64; tile_kv <= 256; tile_kv += 16 * score_buffers) {
         for (const int stages : {2, 3, 4}) {
           for (const bool q_in_registers : {true, false}) {
-            for (const int cluster : {1, 2}) {
-              for (const auto& [schedule, heads_per_group] : kOrders) {
-                for (const bool frozen_max : {true, false}) {
-                  const KernelPlan plan{.pass = Pass::kForward,
-                                        .target = device.target,
-                                        .tile = Sm90aPlan{.warpgroups = warpgroups,
-                                                          .tile_kv = tile_kv,
-                                                          .stages = stages,
-                                                          .score_buffers = score_buffers,
-                                                          .q_in_registers = q_in_registers,
-                                                          .cluster = cluster,
-                                                          .schedule = schedule,
-                                                          .heads_per_group = heads_per_group,
-                                                          .frozen_max = frozen_max}};
-                  if (check(spec, plan, device).ok()) plans.push_back(plan);
-                }
+            for (const bool tma_store : {true, false}) {
+              for (const int cluster : {1, 2}) {
+                add_orders({.warpgroups = warpgroups,
+                            .tile_kv = tile_kv,
+                            .stages = stages,
+                            .score_buffers = score_buffers,
+                            .q_in_registers = q_in_registers,
+                            .cluster = cluster,
+                            .tma_store = tma_store});
               }
             }
           }
@@ -172,36 +170,50 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
+// Fitted to the measurements of docs/hopper.md; what matters is the order of plans.
 double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
             const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
 
-  // Clocks of an SM for one kv tile. The matrix unit: under load the clock falls until about three
-  // quarters of the datasheet's rate are left (docs/hopper.md).
+  // Clocks of an SM for one kv tile by each unit; they overlap in part, so that a busy second adds
+  // to the first. Under load the clock falls until four fifths of the datasheet's rate are left.
   const double flops_per_clock =
       device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   const int rows = tile.warpgroups * kRows;
+  const int piece_keys = tile.tile_kv / tile.score_buffers;
   const double elements = double(rows) * tile.tile_kv;
-  const double matrix = 2.0 * elements * dims / flops_per_clock / 0.78;
-  // Issue slots: 3.5 instructions an element, and what a tile costs beside.
-  const double per_element = tile.frozen_max ? 3.5 : 5.5 + spec.head_dim_v / 128.0;
-  const double extra = (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
-  const double issue = elements / 128 * (per_element + extra) + tile.warpgroups * 140.0;
-  const double exponentials = elements / 16;
-  // One score buffer leaves the QK product of a tile in the open unless another warpgroup covers
-  // it.
-  const double overlap = tile.score_buffers == 2 ? 1.0 : tile.warpgroups == 1 ? 1.6 : 1.06;
-  const double reads = tile.q_in_registers ? 1.0 : 1.0 + 8.0 * tile.score_buffers / tile.tile_kv;
-  const double tile_clocks = std::max({matrix * reads, issue * 1.15, exponentials * 1.2}) * overlap;
+  const double reads = tile.q_in_registers ? 1.0 : 1.03;
+  const double narrow = tile.score_buffers == 2 && piece_keys < 64 ? 1.2 : 1.0;
+  const double matrix = 2.0 * elements * dims / flops_per_clock / 0.8 * reads * narrow;
+  const double exponentials = elements / 16 * 1.3;
+  // Issue slots: 3.5 instructions an element, and what a tile costs a warp beside.
+  const double per_element = (tile.frozen_max ? 3.5 : 6.0 + spec.head_dim_v / 128.0) +
+                             (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
+  const double issue = (elements / 128 * per_element + tile.warpgroups * 140.0) * 1.3;
+  const double together = std::cbrt(matrix * matrix * matrix + issue * issue * issue +
+                                    exponentials * exponentials * exponentials);
+  // With one score buffer a tile's QK product is in the open.
+  const double exposed = tile.score_buffers == 2 ? 60 : 200;
+  const double shallow = tile.stages == 2 ? 1.02 : 1.0;
+  const double sharing = tile.cluster > 1 ? 1.4 : 1.0;  // each CTA waits for the slower one
+  const double tile_clocks =
+      (together * (tile.frozen_max ? 1.0 : 1.3) + exposed) * shallow * sharing;
 
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
   const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv);
   const double items = q_tiles * shape.heads * shape.batch;
-  const double item_clocks = 2200 + kv_tiles * tile_clocks;  // prologue and epilogue in the open
-  const double waves = tile.schedule == Schedule::kLongestFirst
-                           ? std::max(1.0, items / device.processor_count + 0.5)
-                           : std::ceil(items / device.processor_count);
+  // Prologue and epilogue; a CTA of its own for every item has its launch and first loads in the
+  // open.
+  const double item_clocks = (tile.schedule == Schedule::kSingle ? 12000.0 : 5000.0) +
+                             (tile.q_in_registers ? 0.0 : 700.0) + (tile.tma_store ? 0.0 : 150.0) +
+                             kv_tiles * tile_clocks;
+  const double slots = device.processor_count;
+  double waves = std::ceil(items / slots);
+  if (tile.schedule == Schedule::kLongestFirst) waves = std::max(1.0, items / slots + 0.3) * 1.01;
+  // Items differ in length under a mask, and a static order cannot even that out.
+  if (spec.mask != nullptr && tile.schedule == Schedule::kPersistent) waves *= 1.25;
+  if (tile.schedule == Schedule::kLongestFirst && tile.heads_per_group < 16) waves *= 1.002;
   const double compute_us = waves * item_clocks / (device.clock_ghz * 1e3);
 
   const double bytes =
@@ -245,16 +257,17 @@ constexpr std::array<ScheduleName, 3> kSchedules = {{
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
+  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
                      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.cluster,
                      kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-                     tile.frozen_max ? " frozen" : "");
+                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   Sm90aPlan tile;
   tile.q_in_registers = false;
   tile.frozen_max = false;
+  tile.tma_store = false;
   int seen = 0;
   for (const std::string_view word : words) {
     const auto* schedule =
@@ -266,6 +279,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.q_in_registers = true;
     } else if (word == "frozen") {
       tile.frozen_max = true;
+    } else if (word == "tma") {
+      tile.tma_store = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
                parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
                parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
@@ -288,7 +303,7 @@ std::string symbol_part(const KernelPlan& plan) {
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  const RegisterSplit registers = register_split(spec, tile);
+  const RegisterSplit registers = register_split(tile);
   return fmt::format(
       "constexpr int kWarpgroups = {};\n"
       "constexpr int kTileKv = {};\n"
@@ -300,14 +315,14 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr Schedule kSchedule = Schedule::{};\n"
       "constexpr int kHeadsPerGroup = {};\n"
       "constexpr bool kFrozenMax = {};\n"
-      "constexpr bool kOwnOutputBuffer = {};\n"
+      "constexpr bool kTmaStore = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
-      tile.heads_per_group, tile.frozen_max, own_output_buffer(spec, tile), registers.producer,
-      registers.consumer, resources_of(spec, plan).shared_memory_bytes);
+      tile.heads_per_group, tile.frozen_max, tile.tma_store, registers.producer, registers.consumer,
+      resources_of(spec, plan).shared_memory_bytes);
 }
 
 }  // namespace

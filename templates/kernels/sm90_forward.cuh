@@ -16,279 +16,346 @@ namespace att {
 namespace sm90 {
 
 constexpr int kQFragments = plan::kQInRegisters ? kQkSteps : 1;
+// Whether the first products of the next work item run under the end of this one: it takes two Qs.
+constexpr bool kQAhead = plan::kQInRegisters;
 
-// A warpgroup of consumers: its rows' state, and the products on it. Register arrays are passed by
-// reference, never kept here, so that each of them stays a plain local array.
+using QFragmentArray = unsigned[kQFragments][4];
+
+// A warpgroup of consumers. The register arrays are the caller's locals, so that the compiler keeps
+// each of them in registers; `q` is used only where the plan keeps Q there.
 struct Consumer {
   const ForwardParams& p;
   const SharedMemory& shared;
-  int warpgroup;
-  const TileStream& stream;
+  const int warpgroup;
+  const int slice;  // of the cluster's rows
+  TileStream& stream;
+  QFragmentArray& q;
+  Scores (&s)[kPieces];
+  Probabilities& probabilities;
+  Output& o;
+  RowState& rows;
 
-  // S = Q K^T for a piece of a tile, asynchronous.
-  ATT_MEMBER void issue_qk(Scores& s, const unsigned (&q)[kQFragments][4], const Tile& tile,
-                           int piece) const {
+  // The work item.
+  int b, h, h_kv;
+  int row;                  // this thread's first
+  bool may_freeze;          // not when it is done again
+  bool first;               // no piece was summed yet
+  TileStream::Found found;  // what `tile` is
+  Tile tile;
+
+  static constexpr int kHigh = kPieces - 1;
+
+  ATT_MEMBER Context context() const { return {p, b, h, h_kv, p.q_len, p.kv_len}; }
+  ATT_MEMBER Position position(const Tile& at, int piece) const {
+    return {row, at.key + piece * kPieceKeys + thread_index() % 4 * 2};
+  }
+
+  // ---- Products, asynchronous.
+
+  // S = Q K^T for a piece of a tile.
+  ATT_MEMBER void issue_qk(const Tile& at, int piece) {
     using Product = Wgmma<kPieceKeys, kBf16, false>;
-    const unsigned k = shuffle_from(wgmma_descriptor(shared.k(tile.at.stage()), kKvSlabBytes), 0);
+    const unsigned k = shuffle_from(wgmma_descriptor(shared.k(at.at.stage()), kKvSlabBytes), 0) +
+                       piece * kPieceKeys * kRowBytes / 16;
     const unsigned q_rows = wgmma_descriptor(shared.q(warpgroup), kQSlabBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kQkSteps; ++step) {
-      const unsigned b =
-          k + (step / 4 * kKvSlabBytes + piece * kPieceKeys * kRowBytes + step % 4 * 32) / 16;
+      const unsigned key = k + (step / 4 * kKvSlabBytes + step % 4 * 32) / 16;
       if constexpr (plan::kQInRegisters) {
-        if (step == 0) Product::registers<false>(s, q[step], b);
-        if (step != 0) Product::registers<true>(s, q[step], b);
+        if (step == 0) Product::registers<false>(s[piece], q[step], key);
+        if (step != 0) Product::registers<true>(s[piece], q[step], key);
       } else {
-        const unsigned a = q_rows + (step / 4 * kQSlabBytes + step % 4 * 32) / 16;
-        if (step == 0) Product::shared<false>(s, a, b);
-        if (step != 0) Product::shared<true>(s, a, b);
+        const unsigned query = q_rows + (step / 4 * kQSlabBytes + step % 4 * 32) / 16;
+        if (step == 0) Product::shared<false>(s[piece], query, key);
+        if (step != 0) Product::shared<true>(s[piece], query, key);
       }
     }
     wgmma_commit();
   }
 
-  // O += P V for a piece of a tile whose V has come, asynchronous.
-  ATT_MEMBER void issue_pv(Output& o, const Probabilities& p, const Tile& tile, int piece) const {
-    const unsigned v = shuffle_from(wgmma_descriptor(shared.v(tile.at.stage()), kKvSlabBytes), 0);
+  // Both pieces of the current tile, the high one first.
+  ATT_MEMBER void issue_qk_tile() {
+    if constexpr (kPieces == 2) issue_qk(tile, kHigh);
+    issue_qk(tile, 0);
+  }
+
+  // O += P V for a piece of a tile whose V has come.
+  ATT_MEMBER void issue_pv(const Tile& at, int piece) {
+    const unsigned v = shuffle_from(wgmma_descriptor(shared.v(at.at.stage()), kKvSlabBytes), 0) +
+                       piece * kPieceKeys * kRowBytes / 16;
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kPvSteps; ++step) {
-      Wgmma<spec::kHeadDimV, kBf16, true>::registers<true>(
-          o, p[step], v + (piece * kPieceKeys + step * 16) * kRowBytes / 16);
+      Wgmma<spec::kHeadDimV, kBf16, true>::registers<true>(o, probabilities[step],
+                                                           v + step * 16 * kRowBytes / 16);
     }
     wgmma_commit();
   }
 
-  ATT_MEMBER void load_q(unsigned (&q)[kQFragments][4]) const {
-    const int lane = thread_index() % 32;
-    const int row = thread_index() % kWarpgroupThreads / 32 * 16 + lane % 16;
-#pragma unroll
-    for (int step = 0; step < kQFragments; ++step) {
-      ldmatrix_x4(q[step], swizzled(shared.q(warpgroup) + step / 4 * kQSlabBytes, row,
-                                    step % 4 * 2 + lane / 16));
-    }
-  }
-};
-
-// One work item of one warpgroup: O and the row state of its 64 rows.
-struct Attention {
-  const Consumer& consumer;
-  TileStream& stream;
-  const Context& c;
-  int row;       // this thread's first
-  int lane_key;  // first key of this thread in a tile
-  bool may_freeze;
-  const unsigned (&q)[kQFragments][4];
-  Output& o;
-  RowState& rows;
-  bool first = true;  // no piece was summed yet
-
-  ATT_MEMBER Position position(const Tile& tile, int piece) const {
-    return {row, tile.key + piece * kPieceKeys + lane_key};
-  }
-
-  ATT_MEMBER bool has_references() const {
-    if constexpr (!spec::kHasMask) return true;
-    const bool unset = (row < c.q_len && rows.maximum[0] == -infinity()) ||
-                       (row + 8 < c.q_len && rows.maximum[1] == -infinity());
-    return !named_barrier_any(warpgroup_barrier(consumer.warpgroup), kWarpgroupThreads, unset);
-  }
+  // ---- Softmax.
 
   // The ordinary online softmax of a piece whose scores are there: P waits for its product.
-  ATT_MEMBER void soften_running(Scores& s, Probabilities& p, const Tile& tile, int piece) {
-    const Position at = position(tile, piece);
-    wgmma_pin(s);
-    softmax_running(c, s, rows, o, at, tile.is_full(piece), first,
+  ATT_MEMBER void soften_running(const Tile& at, int piece) {
+    const Context c = context();
+    wgmma_pin(s[piece]);
+    softmax_running(c, s[piece], rows, o, position(at, piece), at.is_full(piece), first,
                     may_freeze ? kFrozenOffset : 0.0f);
-    pack(c, s, p, at);
-    wgmma_pin(p);
+    pack(c, s[piece], probabilities, position(at, piece));
+    wgmma_pin(probabilities);
     first = false;
   }
 
   // The same with the references as they are. `kRunning` products issued after the one that reads P
   // may still run when it is written.
   template <int kRunning>
-  ATT_MEMBER void soften_frozen(Scores& s, Probabilities& p, const Tile& tile, int piece) {
-    const Position at = position(tile, piece);
-    wgmma_pin(s);
-    softmax_frozen(c, s, rows, at, tile.is_full(piece));
+  ATT_MEMBER void soften_frozen(const Tile& at, int piece) {
+    const Context c = context();
+    wgmma_pin(s[piece]);
+    softmax_frozen(c, s[piece], rows, position(at, piece), at.is_full(piece));
     wgmma_wait<kRunning>();
-    pack(c, s, p, at);
-    wgmma_pin(p);
+    pack(c, s[piece], probabilities, position(at, piece));
+    wgmma_pin(probabilities);
   }
 
+  // True when each row of the warpgroup has met a live key.
+  ATT_MEMBER bool has_references() const {
+    if constexpr (!spec::kHasMask) return true;
+    const bool unset = (row < p.q_len && rows.maximum[0] == -infinity()) ||
+                       (row + 8 < p.q_len && rows.maximum[1] == -infinity());
+    return !named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, unset);
+  }
+
+  // ---- A work item.
+
+  // Takes item n. With Q in registers, also issues the QK products of its first tile. (Of whatever
+  // is in the stage when there is none: ptxas must see the same products in flight on every path.)
+  // False when there is no item.
+  ATT_MEMBER bool begin(int n) {
+    const int slot = n % kItemSlots;
+    mbarrier_wait(shared.item_full(slot), n / kItemSlots & 1);
+    const ItemSlot item = load_slot(shared.item(slot));
+    const bool more = item.index != kNoMoreItems;
+    if (more) {
+      const int thread = thread_index() % kWarpgroupThreads;
+      b = item.b;
+      h = item.h;
+      h_kv = item.h_kv;
+      row = item.q0 + slice * kRows + thread / 32 * 16 + thread % 32 / 4;
+      may_freeze = plan::kFrozenMax && item.redo == 0;
+      first = true;
+      mbarrier_wait(shared.q_full(warpgroup), n & 1);
+      if constexpr (plan::kQInRegisters) {
+        const int q_row = thread / 32 * 16 + thread % 16;
+#pragma unroll
+        for (int step = 0; step < kQFragments; ++step) {
+          ldmatrix_x4(q[step], swizzled(shared.q(warpgroup) + step / 4 * kQSlabBytes, q_row,
+                                        step % 4 * 2 + thread % 32 / 16));
+        }
+        if (thread % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
+      }
+      stream.begin(item, p.kv_len);
+      found = stream.next(tile, p.kv_len);
+    }
+    if constexpr (kQAhead) issue_qk_tile();
+    return more;
+  }
+
+  // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
-    Scores s[kPieces];
-    Probabilities p;
-    Tile tile;
-    bool have = stream.next_live(tile, c.kv_len);
-    if (!have) {
+    rows = {{-infinity(), -infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+    if (spec::kHasMask && found != TileStream::kTile) {
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = 0.0f;
+      wgmma_wait<0>();
+      to_next(tile);
     }
-    while (have) {
-      // With a running maximum, until each row has met a live key; nothing is in flight.
+    while (found == TileStream::kTile) {
+      // With a running maximum, until each row has met a live key.
       Tile next;
-      if (kPieces == 2 && tile.is_live(kPieces - 1)) {
-        consumer.issue_qk(s[kPieces - 1], q, tile, kPieces - 1);
-        consumer.issue_qk(s[0], q, tile, 0);
-        wgmma_wait<1>();
-        soften_running(s[kPieces - 1], p, tile, kPieces - 1);
+      if constexpr (!kQAhead) issue_qk_tile();
+      wgmma_wait<0>();
+      if (kPieces == 2 && tile.is_live(kHigh)) {
+        soften_running(tile, kHigh);
         stream.wait_v(tile);
         if (may_freeze && has_references()) {
-          have = advance(steady_two(s[0], s[kPieces - 1], p, tile, next), tile, next);
+          found = steady_two(next);
+          stream.release_v(tile);
+          if (!spec::kHasMask || found == TileStream::kEnd) return;
+          to_next(next);
           continue;
         }
-        consumer.issue_pv(o, p, tile, kPieces - 1);
+        issue_pv(tile, kHigh);
         wgmma_wait<0>();
-      } else {
-        consumer.issue_qk(s[0], q, tile, 0);
-        wgmma_wait<0>();
-        stream.wait_v(tile);
       }
       stream.release_k(tile);
       if (tile.is_live(0)) {
-        soften_running(s[0], p, tile, 0);
+        soften_running(tile, 0);
+        stream.wait_v(tile);
         if (kPieces == 1 && may_freeze && has_references()) {
-          have = advance(steady_one(s[0], p, tile, next), tile, next);
+          found = steady_one(next);
+          stream.release_v(tile);
+          if (!spec::kHasMask || found == TileStream::kEnd) return;
+          to_next(next);
           continue;
         }
-        consumer.issue_pv(o, p, tile, 0);
+        issue_pv(tile, 0);
         wgmma_wait<0>();
       }
       stream.release_v(tile);
-      have = advance(stream.next(next, c.kv_len), tile, next);
+      found = stream.next(next, p.kv_len);
+      to_next(next);
     }
+    wgmma_wait<0>();
   }
 
-  // To the next live tile when `found` says what `next` is; nothing is in flight.
-  ATT_MEMBER bool advance(TileStream::Found found, Tile& tile, const Tile& next) {
+  // To `next`, or past dead tiles to the next live one.
+  ATT_MEMBER void to_next(const Tile& next) {
     tile = next;
-    if (!spec::kHasMask || found != TileStream::kDeadTile) return found == TileStream::kTile;
-    stream.skip(tile);
-    return stream.next_live(tile, c.kv_len);
+    if (spec::kHasMask && found == TileStream::kDeadTile) {
+      stream.skip(tile);
+      found = stream.next_live(tile, p.kv_len) ? TileStream::kTile : TileStream::kEnd;
+    }
+    if constexpr (kQAhead) issue_qk_tile();
   }
 
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
   // piece before it and QK of the piece after it run. On entry P of the tile's high piece waits for
   // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
   // dead tile `next`; then nothing is in flight.
-  ATT_MEMBER TileStream::Found steady_two(Scores& low, Scores& high, Probabilities& p, Tile tile,
-                                          Tile& next) {
-    TileStream::Found found = stream.next(next, c.kv_len);
-    while (found == TileStream::kTile) {
-      consumer.issue_pv(o, p, tile, 1);
-      consumer.issue_qk(high, q, next, 1);
+  ATT_MEMBER TileStream::Found steady_two(Tile& next) {
+    TileStream::Found what = stream.next(next, p.kv_len);
+    while (what == TileStream::kTile) {
+      issue_pv(tile, kHigh);
+      issue_qk(next, kHigh);
       wgmma_wait<2>();
       stream.release_k(tile);
-      soften_frozen<1>(low, p, tile, 0);
+      soften_frozen<1>(tile, 0);
       // Never taken. Without an exit here ptxas (13.0) loses track of the product that is in flight
       // over the loop's back edge, and serialises all of them (C7514).
-      if (c.kv_len < 0) {
+      if (p.kv_len < 0) {
         wgmma_wait<0>();
-        return found;
+        return what;
       }
 
-      consumer.issue_pv(o, p, tile, 0);
-      consumer.issue_qk(low, q, next, 0);
+      issue_pv(tile, 0);
+      issue_qk(next, 0);
       wgmma_wait<2>();
-      soften_frozen<1>(high, p, next, 1);
+      soften_frozen<1>(next, kHigh);
       stream.release_v(tile);
 
       tile = next;
       stream.wait_v(tile);
-      found = stream.next(next, c.kv_len);
+      what = stream.next(next, p.kv_len);
     }
-    consumer.issue_pv(o, p, tile, 1);
+    issue_pv(tile, kHigh);
     wgmma_wait<1>();
     stream.release_k(tile);
-    soften_frozen<0>(low, p, tile, 0);
-    consumer.issue_pv(o, p, tile, 0);
+    soften_frozen<0>(tile, 0);
+    issue_pv(tile, 0);
     wgmma_wait<0>();
-    stream.release_v(tile);
-    return found;
+    return what;
   }
 
   // The steady loop, a tile in one piece: only PV of the tile before runs under its exponentials.
-  // On entry P of `tile` waits for its product, and V of it is there.
-  ATT_MEMBER TileStream::Found steady_one(Scores& s, Probabilities& p, Tile tile, Tile& next) {
-    TileStream::Found found = stream.next(next, c.kv_len);
-    while (found == TileStream::kTile) {
-      consumer.issue_qk(s, q, next, 0);
-      consumer.issue_pv(o, p, tile, 0);
+  // On entry P of the tile waits for its product, and V of it is there. Nothing is in flight on
+  // return.
+  ATT_MEMBER TileStream::Found steady_one(Tile& next) {
+    TileStream::Found what = stream.next(next, p.kv_len);
+    while (what == TileStream::kTile) {
+      issue_qk(next, 0);
+      issue_pv(tile, 0);
       wgmma_wait<1>();
       stream.release_k(next);
-      soften_frozen<0>(s, p, next, 0);
+      soften_frozen<0>(next, 0);
       stream.release_v(tile);
       tile = next;
       stream.wait_v(tile);
-      found = stream.next(next, c.kv_len);
+      what = stream.next(next, p.kv_len);
     }
-    consumer.issue_pv(o, p, tile, 0);
+    issue_pv(tile, 0);
     wgmma_wait<0>();
-    stream.release_v(tile);
-    return found;
+    return what;
+  }
+
+  // What is left to do for an item whose O is complete.
+  struct Result {
+    Context c;
+    int first_row;  // of the warpgroup
+    bool store;     // not when it is done again, or was good the first time
+  };
+
+  // Totals the rows of item n and gives the producer the verdict: this must not wait for the next
+  // item, which may be this one again.
+  ATT_MEMBER Result judge(int n) {
+    const int slot = n % kItemSlots;
+    const ItemSlot item = load_slot(shared.item(slot));
+    Result result{{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len}, item.q0 + slice * kRows, true};
+    const bool overflowed = total_rows(o, rows, row, p.q_len);
+    if constexpr (plan::kFrozenMax) {
+      if (item.redo != 0) {
+        result.store = (item.redo >> slice & 1) != 0;
+      } else if (named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, overflowed)) {
+        result.store = false;
+        const int thread = thread_index() % kWarpgroupThreads;
+        if (thread < kCluster) {
+          cluster_or(overflow_word(shared, slot), kCluster == 1 ? cluster_cta_rank() : thread,
+                     1u << slice);
+        }
+      }
+    }
+    warp_arrive(shared.item_empty(slot));
+    return result;
+  }
+
+  // Stores O and LSE; the next item may have begun.
+  ATT_MEMBER void finish(const Result& result, const TensorMap* o_map) {
+    const int thread = thread_index() % kWarpgroupThreads;
+    const bool leader = thread == 0;
+    if (!result.store) return;
+    const int result_row = result.first_row + thread / 32 * 16 + thread % 32 / 4;
+    normalise(result.c, o, rows);
+    store_lse(result.c, rows, result_row);
+    if constexpr (plan::kTmaStore) {
+      if (leader) tma_store_wait_read();
+      named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
+      stage_output(o, shared.o(warpgroup));
+      named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
+      if (leader) store_output(o_map, shared.o(warpgroup), result.c, result.first_row);
+    } else {
+      store_output_rows(o, result.c, result_row);
+    }
   }
 };
 
 ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const SharedMemory& shared,
                     int warpgroup, int cta_rank) {
-  const int thread = thread_index() % kWarpgroupThreads;
-  const bool leader = thread == 0;
-  const int slice = cta_rank * kWarpgroups + warpgroup;  // of the cluster's rows
   TileStream stream(shared, warpgroup);
-  const Consumer consumer{p, shared, warpgroup, stream};
-  for (int n = 0;; ++n) {
-    const int slot = n % kItemSlots;
-    mbarrier_wait(shared.item_full(slot), n / kItemSlots & 1);
-    const ItemSlot item = load_slot(shared.item(slot));
-    if (item.index == kNoMoreItems) break;
-    const Context c{p, item.b, item.h, item.h / (p.heads / p.kv_heads), p.q_len, p.kv_len};
-    const int row = item.q0 + slice * kRows + thread / 32 * 16 + thread % 32 / 4;
-
-    unsigned q[kQFragments][4];
-    mbarrier_wait(shared.q_full(warpgroup), n & 1);
-    if constexpr (plan::kQInRegisters) {
-      consumer.load_q(q);
-      if (thread % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
+  QFragmentArray q;
+  Scores s[kPieces];
+  Probabilities probabilities;
+  Output o;
+  RowState rows;
+  Consumer consumer{p,      shared, warpgroup, cta_rank * kWarpgroups + warpgroup,
+                    stream, q,      s,         probabilities,
+                    o,      rows};
+  bool more = consumer.begin(0);
+  for (int n = 0; more; ++n) {
+    consumer.run();
+    wgmma_pin(o);
+    const Consumer::Result result = consumer.judge(n);
+    if constexpr (kQAhead) {
+      // The next item's first products run under this one's end.
+      more = consumer.begin(n + 1);
+      consumer.finish(result, o_map);
+    } else {
+      if (thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
+      consumer.finish(result, o_map);
+      more = consumer.begin(n + 1);
     }
-    Output o;
-    RowState rows{{-infinity(), -infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}};
-    stream.begin(item, p.kv_len);
-    Attention{consumer, stream, c,   row, thread % 4 * 2, plan::kFrozenMax && item.redo == 0,
-              q,        o,      rows}
-        .run();
-    if constexpr (!plan::kQInRegisters && plan::kOwnOutputBuffer) {
-      if (thread % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
-    }
-
-    const bool overflowed = normalise(c, o, rows, row);
-    if (leader) tma_store_wait_read();
-    bool store = item.redo == 0 || (item.redo >> slice & 1) != 0;
-    const bool any_overflowed =
-        named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, overflowed);
-    if (plan::kFrozenMax && item.redo == 0 && any_overflowed) {
-      store = false;
-      if (kCluster == 1 ? thread == 0 : thread < kCluster) {
-        cluster_or(overflow_word(shared, slot), kCluster == 1 ? cta_rank : thread, 1u << slice);
-      }
-    }
-    if (store) {
-      stage_output(o, shared.o(warpgroup), warpgroup);
-      named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
-      if (leader) store_output(o_map, shared.o(warpgroup), c, item.q0 + slice * kRows);
-      store_lse(c, rows, row);
-    }
-    if constexpr (!plan::kOwnOutputBuffer) {
-      if (leader) {
-        tma_store_wait_read();
-        mbarrier_arrive(shared.q_empty(warpgroup));
-      }
-    }
-    warp_arrive(shared.item_empty(slot));
   }
-  if (leader) tma_store_wait();
+  wgmma_wait<0>();
+  if (plan::kTmaStore && thread_index() % kWarpgroupThreads == 0) tma_store_wait();
 }
 
 }  // namespace sm90

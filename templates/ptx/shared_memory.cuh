@@ -26,4 +26,11 @@ ATT_FN void copy_shared_to_global_16(void* to, unsigned from) {
                : "memory");
 }
 
+// 16 bytes to global memory, 16-byte aligned.
+ATT_FN void store_global_16(void* to, const unsigned (&words)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(words[0]), "r"(words[1]),
+               "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 }  // namespace att

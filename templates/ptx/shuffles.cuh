@@ -13,6 +13,14 @@ ATT_FN float shuffle_xor(float value, int lane_mask) {
   return out;
 }
 
+ATT_FN unsigned shuffle_xor(unsigned value, int lane_mask) {
+  unsigned out;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+               : "=r"(out)
+               : "r"(value), "r"(lane_mask));
+  return out;
+}
+
 // Lane `lane`'s value, the same for all.
 ATT_FN int shuffle_from(int value, int lane) {
   int out;

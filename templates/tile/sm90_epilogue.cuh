@@ -3,6 +3,7 @@
 
 #include "templates/ptx/fence.cuh"
 #include "templates/ptx/named_barrier.cuh"
+#include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/stmatrix.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/sm90_softmax.cuh"
@@ -12,19 +13,31 @@ namespace sm90 {
 
 ATT_FN int warpgroup_barrier(int warpgroup) { return 1 + warpgroup; }
 
-// Sums the rows over the four threads that share them, divides O, and leaves the natural-log LSE in
-// rows.sum. True when a row of this thread overflowed: P >= 0, so a sum below the limit bounds
-// every exponential, and O is finite where no product overflowed.
-ATT_FN bool normalise(const Context& c, Output& o, RowState& rows, int row) {
-  float inverse[2];
+// Sums the rows over the four threads that share them. True when a row of this thread overflowed:
+// P >= 0, so a sum below the limit bounds every exponential, and O is finite where no product
+// overflowed.
+ATT_FN bool total_rows(const Output& o, RowState& rows, int row, int q_len) {
   bool overflowed = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    rows.sum[half] += shuffle_xor(rows.sum[half], 1);
+    rows.sum[half] += shuffle_xor(rows.sum[half], 2);
+    if (!(rows.sum[half] < kFrozenLimit)) overflowed = overflowed || row + 8 * half < q_len;
+  }
+  float finite[8] = {};  // NaN once an element is not; eight short chains rather than a long one
+#pragma unroll
+  for (int i = 0; i < spec::kHeadDimV / 2; ++i) finite[i % 8] = o[i] * 0.0f + finite[i % 8];
+#pragma unroll
+  for (int i = 1; i < 8; ++i) finite[0] += finite[i];
+  return overflowed || (finite[0] != 0.0f && row < q_len);
+}
+
+// Divides O by the row sums, and leaves the natural-log LSE in rows.sum.
+ATT_FN void normalise(const Context& c, Output& o, RowState& rows) {
+  float inverse[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
     float sum = rows.sum[half];
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
-    const bool inside = row + 8 * half < c.q_len;
-    if (!(sum < kFrozenLimit)) overflowed = overflowed || inside;
     float reference = rows.reference[half];
     float factor = 1.0f;
     if constexpr (spec::kHasSink) {
@@ -38,18 +51,13 @@ ATT_FN bool normalise(const Context& c, Output& o, RowState& rows, int row) {
     if constexpr (spec::kHasDropout) inverse[half] *= dropout_keep_scale(c);
     rows.sum[half] = sum == 0.0f ? -infinity() : (reference + math_log2(sum)) * kLn2;
   }
-  float finite = 0.0f;  // NaN once an element is not
 #pragma unroll
-  for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
-    if constexpr (plan::kFrozenMax) finite = o[i] * 0.0f + finite;
-    o[i] *= inverse[i / 2 % 2];
-  }
-  return overflowed || (finite != 0.0f && row < c.q_len);
+  for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= inverse[i / 2 % 2];
 }
 
 // O through shared memory to global memory by TMA, which leaves out the rows past q_len. The
 // warpgroup's previous store may still be reading `buffer`.
-ATT_FN void stage_output(const Output& o, unsigned buffer, int warpgroup) {
+ATT_FN void stage_output(const Output& o, unsigned buffer) {
   const int lane = thread_index() % 32;
   const int row = thread_index() % kWarpgroupThreads / 32 * 16 + lane % 16;
 #pragma unroll
@@ -70,6 +78,50 @@ ATT_FN void store_output(const TensorMap* o_map, unsigned buffer, const Context&
     tma_store(o_map, buffer + slab * kQSlabBytes, slab * kSlabColumns, first_row, c.h, c.b);
   }
   tma_store_commit();
+}
+
+// Lane t of a quad gives word i of its own to lane i and gets its word t of lane i: four words of 8
+// columns' halves become one lane's 16 bytes.
+ATT_FN void transpose_quad(unsigned (&words)[4]) {
+  const int lane = thread_index() % 4;
+  const bool odd = (lane & 1) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned other = shuffle_xor(odd ? words[i] : words[i + 1], 1);
+    words[i] = odd ? other : words[i];
+    words[i + 1] = odd ? words[i + 1] : other;
+  }
+  const bool upper = (lane & 2) != 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned other = shuffle_xor(upper ? words[i] : words[i + 2], 2);
+    words[i] = upper ? other : words[i];
+    words[i + 2] = upper ? words[i + 2] : other;
+  }
+}
+
+// O straight from registers, where shared memory has no room for it beside Q.
+ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
+  const int lane = thread_index() % 4;
+  const Strides& stride = c.params.o_stride;
+  char* const out = static_cast<char*>(c.params.o) +
+                    2 * (c.b * stride.batch + c.h * stride.head + row * stride.seq);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int first = 0; first < spec::kHeadDimV / 8; first += 4) {  // blocks of 8 columns
+      unsigned words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int block = first + i < spec::kHeadDimV / 8 ? first + i : first;
+        words[i] = pack_2<spec::kDType>(o[4 * block + 2 * half], o[4 * block + 2 * half + 1]);
+      }
+      transpose_quad(words);
+      if (row + 8 * half < c.q_len && first + lane < spec::kHeadDimV / 8) {
+        store_global_16(out + 2 * (8 * half * stride.seq + 8 * (first + lane)), words);
+      }
+    }
+  }
 }
 
 ATT_FN void store_lse(const Context& c, const RowState& rows, int row) {

@@ -46,16 +46,13 @@ constexpr int kVBytes = kVSlabs * kKvSlabBytes;
 // Work items in flight between producer and consumers; a power of two.
 constexpr int kItemSlots = 4;
 
-// O has a buffer of its own where the plan says so; else it takes the place of Q.
+// O is staged for TMA in a buffer of its own; where the plan has no room for it, it is stored from
+// registers.
 constexpr int kQOffset = 0;
-constexpr int kOOffset = plan::kOwnOutputBuffer ? kWarpgroups * kQBytes : 0;
-constexpr int kKOffset = kWarpgroups * (plan::kOwnOutputBuffer ? kQBytes + kOBytes
-                                        : kQBytes > kOBytes    ? kQBytes
-                                                               : kOBytes);
+constexpr int kOOffset = kWarpgroups * kQBytes;
+constexpr int kKOffset = kOOffset + (plan::kTmaStore ? kWarpgroups * kOBytes : 0);
 constexpr int kVOffset = kKOffset + kStages * kKBytes;
 constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
-constexpr int kQStrideBytes = plan::kOwnOutputBuffer || kQBytes > kOBytes ? kQBytes : kOBytes;
-constexpr int kOStrideBytes = plan::kOwnOutputBuffer ? kOBytes : kQStrideBytes;
 
 // 8-byte barriers, then 32 bytes an item slot, then 8 bytes a stage.
 constexpr int kBarriers = 4 * kStages + 2 * kWarpgroups + 2 * kItemSlots;
@@ -67,8 +64,8 @@ static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than t
 // Byte addresses of it all.
 struct SharedMemory {
   unsigned base;
-  ATT_MEMBER unsigned q(int warpgroup) const { return base + kQOffset + warpgroup * kQStrideBytes; }
-  ATT_MEMBER unsigned o(int warpgroup) const { return base + kOOffset + warpgroup * kOStrideBytes; }
+  ATT_MEMBER unsigned q(int warpgroup) const { return base + kQOffset + warpgroup * kQBytes; }
+  ATT_MEMBER unsigned o(int warpgroup) const { return base + kOOffset + warpgroup * kOBytes; }
   ATT_MEMBER unsigned k(int stage) const { return base + kKOffset + stage * kKBytes; }
   ATT_MEMBER unsigned v(int stage) const { return base + kVOffset + stage * kVBytes; }
   ATT_MEMBER unsigned k_full(int stage) const { return barrier(stage); }

@@ -33,7 +33,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   }
   for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
     mbarrier_init(shared.q_full(warpgroup), 1);
-    mbarrier_init(shared.q_empty(warpgroup), plan::kOwnOutputBuffer ? 4 : 1);
+    mbarrier_init(shared.q_empty(warpgroup), 4);
   }
   for (int slot = 0; slot < kItemSlots; ++slot) {
     mbarrier_init(shared.item_full(slot), 1);
@@ -101,8 +101,8 @@ struct TileStream {
 
   // Waits for the K of the next tile; its V may still be on the way.
   ATT_MEMBER Found next(Tile& tile, int kv_len) {
-    if (ended) return kEnd;
     tile.at = position;
+    if (ended) return kEnd;
     mbarrier_wait(shared.k_full(position.stage()), position.parity());
     position.advance();
     if constexpr (spec::kHasMask) {
@@ -174,6 +174,7 @@ ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const Tensor
     item.h = work.h;
     item.q0 = work.q0;
     const int kv_head = work.h / (p.heads / p.kv_heads);
+    item.h_kv = kv_head;
     const Context context{p, work.b, work.h, kv_head, p.q_len, p.kv_len};
 
     auto publish = [&] {

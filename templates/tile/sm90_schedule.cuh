@@ -44,9 +44,15 @@ struct ItemSlot {
   int index;      // of the work item; kNoMoreItems ends the ring
   int redo;       // bit w: warpgroup w does it again with a running maximum; 0: the first time
   int has_tiles;  // 0: no key is live for any row of the cluster
-  int b, h, q0;
+  int b, h, q0, h_kv;
 };
 constexpr int kNoMoreItems = -1;
+
+ATT_FN int load_word(unsigned address) {
+  int value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
 
 ATT_FN unsigned overflow_word(const SharedMemory& shared, int slot) {
   return shared.item(slot) + static_cast<unsigned>(sizeof(ItemSlot));
@@ -56,8 +62,8 @@ ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(slot.index),
                "r"(slot.redo), "r"(slot.has_tiles), "r"(slot.b)
                : "memory");
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %3};" ::"r"(address + 16), "r"(slot.h),
-               "r"(slot.q0), "r"(0)
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address + 16), "r"(slot.h),
+               "r"(slot.q0), "r"(slot.h_kv), "r"(0)
                : "memory");
 }
 
@@ -71,13 +77,8 @@ ATT_FN ItemSlot load_slot(unsigned address) {
                : "=r"(slot.h), "=r"(slot.q0)
                : "r"(address + 16)
                : "memory");
+  slot.h_kv = load_word(address + 24);
   return slot;
-}
-
-ATT_FN int load_word(unsigned address) {
-  int value;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
 }
 
 // The producer's side: what its CTA does next. The whole warp calls it.
@@ -100,12 +101,12 @@ struct ItemSource {
         ++checked;
         if constexpr (plan::kFrozenMax) {
           const int overflowed = load_word(overflow_word(shared, slot));
-          if (overflowed != 0) return {load_word(shared.item(slot)), overflowed, 1, 0, 0, 0};
+          if (overflowed != 0) return {load_word(shared.item(slot)), overflowed, 1, 0, 0, 0, 0};
         }
         continue;
       }
-      if (exhausted) return {kNoMoreItems, 0, 0, 0, 0, 0};
-      const ItemSlot item{next_index, 0, 1, 0, 0, 0};
+      if (exhausted) return {kNoMoreItems, 0, 0, 0, 0, 0, 0};
+      const ItemSlot item{next_index, 0, 1, 0, 0, 0, 0};
       advance(p);
       return item;
     }

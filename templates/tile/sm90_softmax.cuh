@@ -6,6 +6,7 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/dropout.cuh"
+#include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
 
 namespace att {
@@ -49,13 +50,10 @@ ATT_FN void scores_to_log2(const Context& c, Scores& s, const Position& at, bool
     }
   }
   if (full) return;
+  const RowMask masks[2] = {row_mask(c, at.row, at.key), row_mask(c, at.row + 8, at.key)};
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
-    const int row = at.row + (i & 2) * 4;
-    const int key = at.key + i / 4 * 8 + (i & 1);
-    bool live = key < c.kv_len;
-    if constexpr (spec::kHasMask) live = live && mask(c, row, key);
-    if (!live) s[i] = -infinity();
+    if (!is_live(c, masks[i / 2 % 2], i / 4 * 8 + (i & 1))) s[i] = -infinity();
   }
 }
 

@@ -1,0 +1,113 @@
+// The Hopper family's plans: text, limits, launch recipe, and what the cost model picks.
+#include <gtest/gtest.h>
+
+#include "generator/plan/plan.hpp"
+
+namespace attune {
+namespace {
+
+AttentionSpec plain_spec(int head_dim = 128) {
+  AttentionSpec spec;
+  spec.name = "plain";
+  spec.head_dim_qk = spec.head_dim_v = head_dim;
+  spec.softmax_scale.value = 0.125;
+  return spec;
+}
+
+KernelPlan hopper_plan(Sm90aPlan tile) {
+  return {.pass = Pass::kForward, .target = Target::kSm90a, .tile = tile};
+}
+
+Status check_tile(const AttentionSpec& spec, Sm90aPlan tile) {
+  return check_plan(spec, hopper_plan(tile), device_facts(Target::kSm90a));
+}
+
+TEST(Sm90aPlan, TextRoundTrips) {
+  const KernelPlan plan = hopper_plan({.warpgroups = 3,
+                                       .tile_kv = 176,
+                                       .stages = 2,
+                                       .score_buffers = 1,
+                                       .q_in_registers = true,
+                                       .cluster = 1,
+                                       .schedule = Sm90aPlan::Schedule::kLongestFirst,
+                                       .heads_per_group = 16,
+                                       .frozen_max = true,
+                                       .tma_store = false});
+  EXPECT_EQ(to_string(plan), "sm90a forward sm_90a w3 k176 s2 b1 qreg c1 longest g16 frozen");
+  const auto parsed = parse_plan(to_string(plan));
+  ASSERT_TRUE(parsed.ok()) << render(parsed.error());
+  EXPECT_EQ(*parsed, plan);
+}
+
+TEST(Sm90aPlan, BadTextIsAnError) {
+  for (const char* text : {"sm90a forward sm_90a w2 k128 s2 b2 c1 g1",
+                           "sm90a forward sm_90a w2 k128 s2 b2 c1 persistent persistent g1",
+                           "sm90a forward sm_90a w2 k128 s2 b2 c1 sometimes g1"}) {
+    EXPECT_FALSE(parse_plan(text).ok()) << text;
+  }
+}
+
+TEST(Sm90aPlan, LimitsAreKept) {
+  const Sm90aPlan good;
+  EXPECT_TRUE(check_tile(plain_spec(), good).ok());
+  struct Case {
+    const char* why;
+    void (*spoil)(Sm90aPlan&);
+  };
+  for (const Case& c : {Case{"warpgroups", [](Sm90aPlan& t) { t.warpgroups = 4; }},
+                        Case{"tile of a piece", [](Sm90aPlan& t) { t.tile_kv = 144; }},
+                        Case{"widest tile", [](Sm90aPlan& t) { t.tile_kv = 288; }},
+                        Case{"stages", [](Sm90aPlan& t) { t.stages = 1; }},
+                        Case{"shared memory", [](Sm90aPlan& t) { t.stages = 4; }},
+                        Case{"registers", [](Sm90aPlan& t) { t.warpgroups = 3; }},
+                        Case{"cluster", [](Sm90aPlan& t) { t.cluster = 3; }},
+                        Case{"cluster and counter", [](Sm90aPlan& t) {
+                               t.cluster = 2;
+                               t.schedule = Sm90aPlan::Schedule::kLongestFirst;
+                             }}}) {
+    Sm90aPlan tile = good;
+    c.spoil(tile);
+    EXPECT_FALSE(check_tile(plain_spec(), tile).ok()) << c.why;
+  }
+}
+
+TEST(Sm90aPlan, DropoutNeedsPiecesOf32Keys) {
+  AttentionSpec spec = plain_spec();
+  spec.dropout.value = 0.1;
+  Sm90aPlan tile;
+  EXPECT_TRUE(check_tile(spec, tile).ok());
+  tile.tile_kv = 96;
+  EXPECT_FALSE(check_tile(spec, tile).ok());
+}
+
+TEST(Sm90aPlan, RecipeNamesTheFourTensorMaps) {
+  Sm90aPlan tile;
+  tile.cluster = 2;
+  const LaunchRecipe recipe = launch_recipe(plain_spec(), hopper_plan(tile));
+  EXPECT_EQ(recipe.threads, 384);
+  EXPECT_EQ(recipe.tile_q, 128);
+  EXPECT_TRUE(recipe.persistent);
+  ASSERT_EQ(recipe.tensor_maps.size(), 4u);
+  EXPECT_EQ(recipe.tensor_maps[0].box_rows, 64);  // Q of a warpgroup
+  EXPECT_EQ(recipe.tensor_maps[1].box_rows, 64);  // half a K tile: the cluster's CTAs share it
+  EXPECT_EQ(recipe.tensor_maps[3].box_columns, 64);
+}
+
+TEST(Sm90aPlan, EveryHeadDimOfTheFamilyHasPlans) {
+  for (const auto& [qk, v] :
+       {std::pair{64, 64}, {80, 80}, {96, 96}, {128, 128}, {192, 192}, {256, 256}, {192, 128}}) {
+    AttentionSpec spec = plain_spec();
+    spec.head_dim_qk = qk;
+    spec.head_dim_v = v;
+    EXPECT_FALSE(legal_plans(spec, Family::kSm90a, device_facts(Target::kSm90a)).empty())
+        << qk << "/" << v;
+    const auto plan =
+        default_plan(spec, {.batch = 4, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096},
+                     device_facts(Target::kSm90a));
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->family(), Family::kSm90a) << qk << "/" << v << ": " << to_string(*plan);
+  }
+}
+
+}  // namespace
+}  // namespace attune
