@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "generator/plan/family.hpp"
+#include "generator/plan/live_share.hpp"
 
 namespace attune {
 namespace {
@@ -76,9 +77,10 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
   // when it stays; the rest is addresses, ring positions and row state.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
-  resources.registers_per_thread =
-      tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
-      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + (spec.mask ? 36 : 28);
+  resources.registers_per_thread = tile.score_buffers * piece_keys / 2 + piece_keys / 4 +
+                                   spec.head_dim_v / 2 +
+                                   (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) +
+                                   (spec.mask ? 36 : 28) + (spec.score ? 8 : 0);
   return resources;
 }
 
@@ -170,6 +172,32 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
+// live_tile_share, remembered for the last question: thousands of plans that are compared in a row
+// share a few tile shapes, and each share classifies hundreds of tiles.
+double remembered_share(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
+                        int tile_kv) {
+  struct Question {
+    expr::Expr mask;
+    ProblemShape shape;
+    int tile_q = 0, tile_kv = 0;
+    bool operator==(const Question&) const = default;
+  };
+  thread_local Question last;
+  thread_local std::vector<double> last_scalars;
+  thread_local double share = 1;
+  std::vector<double> scalars;
+  for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
+    scalars.push_back(scalar.is_constant ? scalar.value : -1);
+  }
+  const Question question{spec.mask, shape, tile_q, tile_kv};
+  if (question != last || scalars != last_scalars) {
+    share = live_tile_share(spec, shape, tile_q, tile_kv);
+    last = question;
+    last_scalars = std::move(scalars);
+  }
+  return share;
+}
+
 // Fitted to the measurements of docs/hopper.md; what matters is the order of plans.
 double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
             const DeviceFacts& device) {
@@ -202,7 +230,8 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
       (together * (tile.frozen_max ? 1.0 : 1.3) + exposed) * shallow * sharing;
 
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
-  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv);
+  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) *
+                          remembered_share(spec, shape, rows, tile.tile_kv);
   const double items = q_tiles * shape.heads * shape.batch;
   // Prologue and epilogue; a CTA of its own for every item has its launch and first loads in the
   // open.
