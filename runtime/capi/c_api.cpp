@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 
 #include "runtime/capi/arguments.hpp"
 #include "runtime/capi/guard.hpp"
 #include "runtime/capi/handles.hpp"
-#include "runtime/device/workspace.hpp"
+#include "runtime/engine/status.hpp"
 #include "runtime/specs/spec_file.hpp"
 
 namespace attune {
@@ -21,13 +23,33 @@ Error null_argument(const char* name) {
           .message = std::string("`") + name + "` is null"};
 }
 
-// A struct of an older header is shorter; one of a newer header may ask for what is not known here.
+constexpr std::size_t kMaxStructBytes = 4096;  // more is an uninitialised size
+
+Error bad_struct_size(const char* name) {
+  return {.kind = ErrorKind::kBadInput,
+          .id = "bad-argument",
+          .message = std::string("`") + name + ".struct_size` is not that of this version",
+          .hint = "set it to sizeof the struct, and build against the header of this library"};
+}
+
 Status check_struct_size(const char* name, std::size_t given, std::size_t known) {
   if (given == known) return ok_status();
-  return Error{.kind = ErrorKind::kBadInput,
-               .id = "bad-argument",
-               .message = std::string("`") + name + ".struct_size` is not that of this version",
-               .hint = "set it to sizeof the struct, and build against the header of this library"};
+  return bad_struct_size(name);
+}
+
+// A struct of an older header is shorter, at least `first_bytes`: what it lacks is zero. One of a
+// newer header is longer, and fine as long as it asks for nothing that is not known here.
+template <typename Struct>
+Result<Struct> read_struct(const char* name, const Struct* given, std::size_t first_bytes) {
+  const std::size_t bytes = given->struct_size;
+  if (bytes < first_bytes || bytes > kMaxStructBytes) return bad_struct_size(name);
+  const auto* raw = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t i = sizeof(Struct); i < bytes; ++i) {
+    if (raw[i] != 0) return bad_struct_size(name);
+  }
+  Struct known{};
+  std::memcpy(&known, raw, std::min(bytes, sizeof(Struct)));
+  return known;
 }
 
 Status make_spec(Result<AttentionSpec> parsed, att_spec** out) {
@@ -42,39 +64,6 @@ int find_slot(const Declarations& declarations, const char* name) {
   const auto found =
       std::ranges::find_if(declarations, [&](const auto& d) { return d.name == name; });
   return found == declarations.end() ? -1 : static_cast<int>(found - declarations.begin());
-}
-
-// The cost model's best plan of the family that takes any strides.
-std::optional<KernelPlan> fallback_plan(const AttentionSpec& spec, const KernelPlan& plan,
-                                        const ProblemShape& shape, const DeviceFacts& facts) {
-  if (launch_recipe(spec, plan).tensor_maps.empty()) return std::nullopt;
-  const std::vector<KernelPlan> plans = legal_plans(spec, Family::kSm80, facts);
-  const auto cost = [&](const KernelPlan& p) { return cost_us(spec, p, shape, facts); };
-  const auto best = std::ranges::min_element(plans, {}, cost);
-  return best == plans.end() ? std::nullopt : std::optional(*best);
-}
-
-Result<att_kernel*> make_kernel(att_runtime& runtime, const att_spec& spec, const KernelKey& key) {
-  Workshop& workshop = *runtime.workshop;
-  ATT_TRY(const PlanChoice choice, workshop.choose(*spec.spec, spec.id, key.shape));
-  ATT_TRY(std::shared_ptr<LoadedKernel> code, workshop.load(*spec.spec, choice.plan));
-  auto kernel = std::make_unique<att_kernel>();
-  kernel->key = key;
-  kernel->workshop = runtime.workshop;
-  kernel->spec = spec.spec;
-  kernel->source = choice.source;
-  kernel->plan = to_string(choice.plan);
-  kernel->code = std::move(code);
-  kernel->fallback = fallback_plan(*spec.spec, choice.plan, key.shape, workshop.device().facts());
-  return kernel.release();
-}
-
-// A launch that the tensor unit cannot do; rare, so the table of loaded code may take its lock.
-Status launch_fallback(const att_kernel& kernel, const att::ForwardParams& params, void* workspace,
-                       void* stream) {
-  ATT_TRY(const std::shared_ptr<LoadedKernel> code,
-          kernel.workshop->load(*kernel.spec, *kernel.fallback));
-  return code->launch(params, workspace, stream);
 }
 
 }  // namespace
@@ -100,28 +89,47 @@ att_status att_runtime_create(const att_runtime_options* options, att_runtime** 
   return guarded([&]() -> Status {
     if (out == nullptr) return null_argument("out");
     *out = nullptr;
-    const char* device = nullptr;
-    const char* cache_file = nullptr;
+    att_runtime_options known{};
     if (options != nullptr) {
-      ATT_CHECK(check_struct_size("options", options->struct_size, sizeof(*options)));
-      device = options->device;
-      cache_file = options->cache_file;
+      ATT_TRY(known, read_struct("options", options, offsetof(att_runtime_options, background)));
     }
-    const std::string cache = cache_file == nullptr ? ""
-                              : *cache_file == '\0' ? "none"
-                                                    : cache_file;
-    auto runtime = std::make_unique<att_runtime>();
-    ATT_TRY(runtime->workshop, Workshop::open(device == nullptr ? "" : device, cache));
-    runtime->device = runtime->workshop->device().identity();
-    *out = runtime.release();
+    const std::string cache = known.cache_file == nullptr ? ""
+                              : *known.cache_file == '\0' ? "none"
+                                                          : known.cache_file;
+    ATT_TRY(std::shared_ptr<Workshop> workshop,
+            Workshop::open(known.device == nullptr ? "" : known.device, cache));
+    *out = new att_runtime(std::move(workshop), known.background != 0);
     return ok_status();
   });
 }
 
-void att_runtime_destroy(att_runtime* runtime) {
-  if (runtime == nullptr) return;
-  runtime->kernels.for_each([](att_kernel& kernel) { release(&kernel); });
-  delete runtime;
+void att_runtime_destroy(att_runtime* runtime) { delete runtime; }
+
+att_status att_runtime_refresh(att_runtime* runtime) {
+  return guarded([&]() -> Status {
+    if (runtime == nullptr) return null_argument("runtime");
+    return runtime->dispatcher.refresh();
+  });
+}
+
+void att_runtime_wait(att_runtime* runtime) {
+  if (runtime != nullptr) runtime->dispatcher.wait_idle();
+}
+
+size_t att_runtime_status(const att_runtime* runtime, char* buffer, size_t size) {
+  std::size_t needed = 0;
+  (void)guarded([&]() -> Status {
+    if (runtime == nullptr) return null_argument("runtime");
+    const std::string text = status_json(runtime->dispatcher);
+    if (buffer != nullptr && size > 0) {
+      const std::size_t copied = std::min(size - 1, text.size());
+      std::memcpy(buffer, text.data(), copied);
+      buffer[copied] = '\0';
+    }
+    needed = text.size() + 1;
+    return ok_status();
+  });
+  return needed;
 }
 
 const char* att_runtime_device(const att_runtime* runtime) {
@@ -188,60 +196,28 @@ att_status att_kernel_get(att_runtime* runtime, const att_spec* spec, const att_
     if (spec == nullptr) return null_argument("spec");
     if (shape == nullptr) return null_argument("shape");
     ATT_TRY(const ProblemShape checked, checked_shape(*shape));
-    const KernelKey key{spec->id, checked};
-    if (att_kernel* known = runtime->kernels.find(key)) {
-      retain(*known);
-      *out = known;
-      return ok_status();
-    }
-    ATT_TRY(att_kernel * made, make_kernel(*runtime, *spec, key));
-    retain(*made);
-    att_kernel* kept = runtime->kernels.add(made);
-    if (kept == made) {
-      *out = made;
-    } else if (kept == nullptr) {  // the table is full: the caller's reference is the only one
-      release(made);
-      *out = made;
-    } else {  // another thread was first
-      delete made;
-      retain(*kept);
-      *out = kept;
-    }
+    ATT_TRY(KernelEntry * entry, runtime->dispatcher.get(spec->spec, spec->id, checked));
+    *out = to_handle(entry);
     return ok_status();
   });
 }
 
 void att_kernel_destroy(att_kernel* kernel) {
-  if (kernel != nullptr) release(kernel);
+  if (kernel != nullptr) from_handle(kernel)->release();
 }
 
 const char* att_kernel_plan(const att_kernel* kernel) {
-  return kernel == nullptr ? "" : kernel->plan.c_str();
+  return kernel == nullptr ? "" : from_handle(kernel)->version().plan.c_str();
 }
 
 const char* att_kernel_source(const att_kernel* kernel) {
-  if (kernel == nullptr) return "";
-  switch (kernel->source) {
-    case PlanSource::kMeasured:
-      return "measured";
-    case PlanSource::kNearestBucket:
-      return "nearest";
-    case PlanSource::kStandIn:
-      return "stand-in";
-    case PlanSource::kCostModel:
-      break;
-  }
-  return "model";
+  return kernel == nullptr ? "" : to_string(from_handle(kernel)->version().choice.source);
 }
 
 size_t att_kernel_workspace_bytes(const att_kernel* kernel, const att_shape* shape) {
   if (kernel == nullptr || shape == nullptr) return 0;
   const Result<ProblemShape> checked = checked_shape(*shape);
-  if (!checked.ok()) return 0;
-  const std::size_t bytes = kernel->code->workspace_bytes(*checked);
-  if (!kernel->fallback) return bytes;
-  const LaunchRecipe recipe = launch_recipe(*kernel->spec, *kernel->fallback);
-  return std::max(bytes, workspace_bytes(*kernel->spec, recipe, *checked));
+  return checked.ok() ? from_handle(kernel)->workspace_bytes(*checked) : 0;
 }
 
 att_status att_forward(const att_kernel* kernel, const att_forward_args* args, void* stream) {
@@ -250,10 +226,9 @@ att_status att_forward(const att_kernel* kernel, const att_forward_args* args, v
     if (args == nullptr) return null_argument("args");
     ATT_CHECK(check_struct_size("args", args->struct_size, sizeof(*args)));
     att::ForwardParams params;
-    ATT_CHECK(fill_forward_params(*kernel->spec, *args, &params));
-    Status status = kernel->code->launch(params, args->workspace, stream);
-    if (status.ok() || status.error().id != kStridesUnsupported || !kernel->fallback) return status;
-    return launch_fallback(*kernel, params, args->workspace, stream);
+    const KernelEntry& entry = *from_handle(kernel);
+    ATT_CHECK(fill_forward_params(entry.spec(), *args, &params));
+    return entry.launch(params, args->workspace, stream);
   });
 }
 

@@ -33,6 +33,7 @@ Result<CudaApi> bind_api(const DynamicLibrary& library) {
   bind(api.context_pop_current, "cuCtxPopCurrent_v2");
   bind(api.context_get_device, "cuCtxGetDevice");
   bind(api.context_synchronize, "cuCtxSynchronize");
+  bind(api.thread_exchange_stream_capture_mode, "cuThreadExchangeStreamCaptureMode");
   bind(api.library_load_data, "cuLibraryLoadData");
   bind(api.library_unload, "cuLibraryUnload");
   bind(api.library_get_kernel, "cuLibraryGetKernel");

@@ -61,6 +61,7 @@ constexpr int kSharedBytesPerBlockOptin = 97;
 }  // namespace cuda_attribute
 constexpr int kFunctionMaxDynamicSharedBytes = 8;    // CUfunction_attribute
 constexpr int kFunctionNonPortableClusterSize = 14;  // CUfunction_attribute
+constexpr int kStreamCaptureModeRelaxed = 2;         // CUstreamCaptureMode
 constexpr int kLaunchClusterDimension = 4;           // CUlaunchAttributeID
 
 namespace tensor_map {
@@ -89,6 +90,7 @@ struct CudaApi {
   CUresult (*context_pop_current)(CUcontext*);
   CUresult (*context_get_device)(CUdevice*);
   CUresult (*context_synchronize)();
+  CUresult (*thread_exchange_stream_capture_mode)(int* mode);
   CUresult (*library_load_data)(CUlibrary*, const void* code, void* jit_options, void** jit_values,
                                 unsigned jit_count, void* options, void** values, unsigned count);
   CUresult (*library_unload)(CUlibrary);

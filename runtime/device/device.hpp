@@ -43,6 +43,8 @@ class Device {
   // Names this very unit among all of its kind (a GPU's UUID), for a lock; empty: it need not be
   // had alone.
   virtual std::string unit() const { return {}; }
+  // From now on this thread may load code while another thread captures a graph.
+  virtual void allow_during_capture() {}
   // JSON of what moves a measurement at this moment: clocks, temperature, power, throttle reasons.
   virtual std::string conditions() const { return "{}"; }
   virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec,

@@ -49,10 +49,10 @@ class KernelTable {
     return entry;
   }
 
-  // Every entry; not while another thread adds.
+  // Every entry that was added before the call, from any thread.
   template <typename Visit>
   void for_each(const Visit& visit) const {
-    for (const auto& slot : *tables_.back()) {
+    for (const auto& slot : *current_.load(std::memory_order_acquire)) {
       if (Entry* entry = slot.load(std::memory_order_acquire)) visit(*entry);
     }
   }

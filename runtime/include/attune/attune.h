@@ -38,12 +38,25 @@ typedef struct att_runtime_options {
   const char* device; /* "cuda:0", "cpu"; null: the current CUDA context's device, else cuda:0, else
                          the CPU */
   const char* cache_file; /* null: the user's default; "": none */
+  int background;         /* 1: a first use does not wait for a compile while other code of the spec
+                             is there; a thread compiles, and the better code takes its place */
 } att_runtime_options;
 ATT_API att_status att_runtime_create(const att_runtime_options* options, att_runtime** out);
 ATT_API void att_runtime_destroy(att_runtime* runtime);
 /* What it runs on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159". Valid as long as the
  * runtime. */
 ATT_API const char* att_runtime_device(const att_runtime* runtime);
+/* Reads the cache files that changed since, and gives every kernel for which they know a better
+ * plan that plan's code: kernels at hand stay valid and launch it from then on. Compiles what has
+ * no code; with `background` it returns at once and the thread does so. An error is the first
+ * kernel's that could not be built; it and all others go on. */
+ATT_API att_status att_runtime_refresh(att_runtime* runtime);
+/* Returns when nothing is compiled in the background any more. */
+ATT_API void att_runtime_wait(att_runtime* runtime);
+/* JSON: device, compiler, cache files and their states, counters, and for each kernel its plan and
+ * which file answered, and why. Writes at most `size` bytes, the last one zero, and returns how
+ * many the whole takes, that zero included; 0 when it failed. Off the hot path. */
+ATT_API size_t att_runtime_status(const att_runtime* runtime, char* buffer, size_t size);
 
 /* Text of a YAML spec, or the path of one, or the name of one of the library's. */
 ATT_API att_status att_spec_from_yaml(const char* yaml, att_spec** out);
@@ -70,13 +83,15 @@ typedef struct att_shape { /* lengths 1 to 2^28, batch to 2^16, heads to 2^12 */
 
 /* The best kernel known for the shape: tuned, else nearest, else the cost model's. Compiles at
  * first use (well under a second); later calls for the same spec and shape return the same kernel.
- */
+ * Where there is no compiler, code of the spec that a cache file has. */
 ATT_API att_status att_kernel_get(att_runtime* runtime, const att_spec* spec,
                                   const att_shape* shape, att_kernel** out);
 ATT_API void att_kernel_destroy(att_kernel* kernel);
+/* Of the code that a launch uses at this moment. Valid as long as the kernel. */
 ATT_API const char* att_kernel_plan(const att_kernel* kernel);
-/* "measured", "nearest" or "model". */
+/* "measured", "nearest", "model", or "stand-in": code that is there while better code is not. */
 ATT_API const char* att_kernel_source(const att_kernel* kernel);
+/* Enough for whatever code the kernel may come to have. */
 ATT_API size_t att_kernel_workspace_bytes(const att_kernel* kernel, const att_shape* shape);
 
 typedef struct att_strides { /* in elements; the last dim is contiguous */

@@ -133,7 +133,7 @@ class Kernel {
   // "sm80 forward sm_80 q128 k64 s2 w4 qreg frozen".
   std::string plan() const { return att_kernel_plan(handle_.get()); }
   // "measured": tuned for this shape; "nearest": for a similar one; "model": the cost model's
-  // guess.
+  // guess; "stand-in": code that is there while better code is not.
   std::string source() const { return att_kernel_source(handle_.get()); }
   // Device memory that a launch needs, 16-byte aligned, not shared by launches that may overlap;
   // often 0.
@@ -158,6 +158,9 @@ struct RuntimeOptions {
       device;  // "cuda:0", "cpu"; empty: the current context's device, else cuda:0, else cpu
   std::string cache_file;  // empty: the user's default
   bool use_cache = true;   // false: nothing is read from or remembered in the user's file
+  // A first use does not wait for a compile while other code of the spec is there; a thread
+  // compiles, and the better code takes its place.
+  bool background = false;
 };
 
 // A device, its compilers and its caches. A cache that is broken, locked or full is a warning on
@@ -172,6 +175,7 @@ class Runtime {
     raw.cache_file = !options.use_cache           ? ""
                      : options.cache_file.empty() ? nullptr
                                                   : options.cache_file.c_str();
+    raw.background = options.background ? 1 : 0;
     att_runtime* handle = nullptr;
     if (const Status status(att_runtime_create(&raw, &handle)); !status) return status.error();
     Runtime runtime;
@@ -187,6 +191,21 @@ class Runtime {
       return status.error();
     }
     return Result<Kernel>(Kernel(handle));
+  }
+  // Takes up what was tuned since, as att_runtime_refresh() says. Kernels stay valid.
+  Status refresh() { return Status(att_runtime_refresh(handle_.get())); }
+  // Returns when nothing is compiled in the background any more.
+  void wait() { att_runtime_wait(handle_.get()); }
+  // JSON: device, compiler, cache files, counters, kernels; empty when it failed.
+  std::string status() const {
+    std::string text;
+    std::size_t size = att_runtime_status(handle_.get(), nullptr, 0);
+    while (size > text.size()) {  // it may grow in between
+      text.resize(size);
+      size = att_runtime_status(handle_.get(), &text[0], text.size());
+    }
+    text.resize(size > 0 ? size - 1 : 0);
+    return text;
   }
   // The name of the device: "NVIDIA H200 / 132 SMs / ...".
   std::string device() const { return att_runtime_device(handle_.get()); }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -77,12 +79,62 @@ TEST_F(CApi, NullArgumentsAreRefusedByName) {
   att_kernel_destroy(nullptr);
 }
 
-TEST_F(CApi, AStructOfAnotherVersionIsRefused) {
-  att_runtime_options options = {sizeof options - 8, "cpu", ""};
-  att_runtime* runtime = nullptr;
-  EXPECT_EQ(att_runtime_create(&options, &runtime), ATT_BAD_INPUT);
-  EXPECT_THAT(att_last_error(), HasSubstr("struct_size"));
-  EXPECT_EQ(runtime, nullptr);
+TEST_F(CApi, OptionsOfOtherVersionsAreReadAsFarAsTheyAreKnown) {
+  struct Newer {
+    att_runtime_options known;
+    long unknown;
+  };
+  const struct {
+    const char* what;
+    std::size_t struct_size;
+    long unknown;
+    att_status status;
+  } cases[] = {
+      {"without `background`, as it was first", offsetof(att_runtime_options, background), 7,
+       ATT_OK},
+      {"this version's", sizeof(att_runtime_options), 7, ATT_OK},
+      {"longer, asking for nothing unknown", sizeof(Newer), 0, ATT_OK},
+      {"longer, asking for something unknown", sizeof(Newer), 1, ATT_BAD_INPUT},
+      {"shorter than the first", offsetof(att_runtime_options, cache_file), 0, ATT_BAD_INPUT},
+      {"zero", 0, 0, ATT_BAD_INPUT},
+      {"uninitialised", SIZE_MAX, 0, ATT_BAD_INPUT},
+  };
+  for (const auto& [what, struct_size, unknown, status] : cases) {
+    const Newer options = {{struct_size, "cpu", "", 0}, unknown};
+    att_runtime* runtime = nullptr;
+    EXPECT_EQ(att_runtime_create(&options.known, &runtime), status) << what;
+    if (status != ATT_OK) {
+      EXPECT_THAT(att_last_error(), HasSubstr("struct_size")) << what;
+    }
+    att_runtime_destroy(runtime);
+  }
+}
+
+TEST_F(CApi, StatusIsWrittenAsFarAsItFits) {
+  EXPECT_EQ(att_runtime_status(nullptr, nullptr, 0), 0u);
+  const std::size_t size = att_runtime_status(runtime_, nullptr, 0);
+  ASSERT_GT(size, 2u);
+  std::vector<char> whole(size + 1, 'x'), part(9, 'x');
+  EXPECT_EQ(att_runtime_status(runtime_, whole.data(), size), size);
+  EXPECT_EQ(whole[size - 1], '\0');
+  EXPECT_EQ(whole[size], 'x');
+  EXPECT_THAT(whole.data(), HasSubstr("\"device\""));
+  EXPECT_THAT(whole.data(), HasSubstr("\"target\": \"cpu\""));
+  EXPECT_EQ(att_runtime_status(runtime_, part.data(), 8), size);
+  EXPECT_EQ(std::string(part.data()), std::string(whole.data(), 7));
+  EXPECT_EQ(part[8], 'x');
+}
+
+TEST_F(CApi, ARefreshKeepsKernels) {
+  EXPECT_EQ(att_runtime_refresh(nullptr), ATT_BAD_INPUT);
+  att_runtime_wait(nullptr);
+  spec(kFull);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  EXPECT_EQ(att_runtime_refresh(runtime_), ATT_OK) << att_last_error();
+  att_runtime_wait(runtime_);
+  const att_forward_args args = arguments();
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
 }
 
 TEST_F(CApi, AnUnknownDeviceIsBadInput) {

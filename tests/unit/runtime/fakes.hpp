@@ -68,7 +68,9 @@ class FakeKernel final : public LoadedKernel {
   FakeKernel(std::string device, const AttentionSpec& spec, LaunchRecipe recipe)
       : device_(std::move(device)), spec_(spec), recipe_(std::move(recipe)) {}
   Status launch(const att::ForwardParams& params, void*, StreamHandle) const override {
-    *static_cast<LaunchRecord*>(params.o) = {recipe_.symbol, device_};
+    auto& record = *static_cast<LaunchRecord*>(params.o);
+    record.symbol = recipe_.symbol;
+    record.device = device_;
     return ok_status();
   }
   std::size_t workspace_bytes(const ProblemShape& shape) const override {

@@ -1,0 +1,85 @@
+// The kernels of one runtime: found in nanoseconds, made at first use, replaced when the cache or
+// the background thread has better ones.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+
+#include "runtime/engine/kernel_entry.hpp"
+
+namespace attune {
+
+struct DispatcherCounters {
+  std::atomic<std::uint64_t> misses{0};     // first uses of a spec and shape
+  std::atomic<std::uint64_t> stand_ins{0};  // of these, answered by code that was there
+  std::atomic<std::uint64_t> replacements{0};
+  std::atomic<std::uint64_t> failed_replacements{0};
+  std::atomic<std::uint64_t> refreshes{0};  // that were asked for
+};
+
+// Thread-safe.
+class Dispatcher {
+ public:
+  // `background`: a first use never waits for a compile while other code of the spec is there; a
+  // thread compiles the better plan and replaces it.
+  Dispatcher(std::shared_ptr<Workshop> workshop, bool background);
+  // Waits for a compile that is under way; what is only queued is dropped.
+  ~Dispatcher();
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+
+  // The kernel of spec and shape with a reference for the caller. A known one: no lock, no
+  // allocation. A first use reads cache files that changed, then loads or compiles.
+  Result<KernelEntry*> get(const std::shared_ptr<const AttentionSpec>& spec, const SpecId& id,
+                           const ProblemShape& shape);
+
+  // Reads the cache files that changed and replaces every kernel for which a better plan is known
+  // now. Compiles on this thread and returns the first failure, which costs that kernel alone; with
+  // `background` it returns at once and the thread does the work.
+  Status refresh();
+  // Until nothing is queued or compiled in the background.
+  void wait_idle();
+
+  Workshop& workshop() const { return *workshop_; }
+  bool background() const { return worker_.joinable(); }
+  std::size_t pending() const;  // jobs of the background thread, the current one included
+  const DispatcherCounters& counters() const { return counters_; }
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    kernels_.for_each(visit);
+  }
+
+ private:
+  struct FirstVersion {
+    std::unique_ptr<const KernelVersion> version;
+    bool better_is_known = false;
+  };
+  Result<FirstVersion> first_version(const AttentionSpec& spec, const KernelKey& key);
+  std::unique_ptr<const KernelVersion> stand_in(const AttentionSpec& spec, const KernelKey& key);
+  std::unique_ptr<const KernelVersion> make_version(const AttentionSpec& spec,
+                                                    const ProblemShape& shape, PlanChoice choice,
+                                                    std::shared_ptr<LoadedKernel> code) const;
+  Status improve(KernelEntry& entry, bool retry);
+  void enqueue(KernelEntry& entry);
+  void enqueue_all();
+  void work(const std::stop_token& stop);
+
+  const std::shared_ptr<Workshop> workshop_;
+  KernelTable<KernelEntry> kernels_;
+  DispatcherCounters counters_;
+  std::mutex improve_mutex_;  // one at a time, so that an older choice never replaces a newer one
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable_any wake_;
+  std::condition_variable idle_;
+  std::deque<KernelEntry*> queue_;  // with a reference each
+  bool sweep_ = false;              // every entry is to be looked at
+  bool busy_ = false;
+  std::jthread worker_;  // last: it uses all of the above
+};
+
+}  // namespace attune

@@ -1,0 +1,81 @@
+// A kernel as applications hold it: the code that answers a spec and a shape now, and all it had.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/kernel_table.hpp"
+#include "runtime/engine/workshop.hpp"
+
+namespace attune {
+
+// Immutable.
+struct KernelVersion {
+  PlanChoice choice;
+  std::string plan;  // to_string(choice.plan)
+  std::shared_ptr<LoadedKernel> code;
+  // The plan for strides that `code` cannot take (TMA); built when such a launch comes.
+  std::optional<KernelPlan> fallback;
+};
+
+// Counted: the table holds one reference, every application that was given it another. Thread-safe.
+class KernelEntry {
+ public:
+  // Begins with one reference, its maker's.
+  KernelEntry(const KernelKey& key, std::shared_ptr<Workshop> workshop,
+              std::shared_ptr<const AttentionSpec> spec,
+              std::unique_ptr<const KernelVersion> version);
+
+  const KernelKey key;
+  const AttentionSpec& spec() const { return *spec_; }
+
+  // What a launch uses at this moment. Valid as long as the entry, also when it is replaced: a
+  // captured graph goes on with the code that it captured. No lock.
+  const KernelVersion& version() const noexcept {
+    return *current_.load(std::memory_order_acquire);
+  }
+  // From the next launch on. False, and nothing changed, when its code takes a workspace that
+  // workspace_bytes() did not promise.
+  bool replace(std::unique_ptr<const KernelVersion> version);
+
+  // Enough for every version there was, is and may come, so that a version may be replaced between
+  // this call and the launch.
+  std::size_t workspace_bytes(const ProblemShape& shape) const;
+  Status launch(const att::ForwardParams& params, void* workspace, StreamHandle stream) const;
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  void count_hit() noexcept { hits_.fetch_add(1, std::memory_order_relaxed); }
+
+  std::uint64_t hits() const { return hits_.load(std::memory_order_relaxed); }
+  std::uint64_t fallback_launches() const {
+    return fallback_launches_.load(std::memory_order_relaxed);
+  }
+  // The text of the plan that was to replace the version and could not be had; empty: none.
+  std::string failed_plan() const;
+  void set_failed_plan(std::string plan);
+
+ private:
+  ~KernelEntry() = default;
+  Status launch_fallback(const KernelVersion& version, const att::ForwardParams& params,
+                         void* workspace, StreamHandle stream) const;
+
+  const std::shared_ptr<Workshop> workshop_;  // outlives the code that is loaded on its device
+  const std::shared_ptr<const AttentionSpec> spec_;
+  LaunchRecipe promised_;  // what workspace_bytes() is made from; immutable
+  std::atomic<const KernelVersion*> current_;
+  std::atomic<long> references_{1};
+  std::atomic<std::uint64_t> hits_{0};
+  mutable std::atomic<std::uint64_t> fallback_launches_{0};
+  mutable std::mutex mutex_;  // of writers, guards the rest
+  std::vector<std::unique_ptr<const KernelVersion>> versions_;
+  std::string failed_plan_;
+};
+
+}  // namespace attune

@@ -1,0 +1,128 @@
+#include "runtime/engine/status.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace attune {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json describe(const ProblemShape& shape) {
+  return {{"batch", shape.batch},
+          {"heads", shape.heads},
+          {"kv_heads", shape.kv_heads},
+          {"q_len", shape.q_len},
+          {"kv_len", shape.kv_len}};
+}
+
+const char* state_of(const LayerStatus& layer) {
+  if (!layer.usable) {
+    if (layer.problem_id == "cache-absent") return "missing";
+    if (layer.problem_id == "cache-locked") return "locked";
+    return "unusable";
+  }
+  if (layer.health.set_aside > 0) return "set aside";
+  return layer.read_only ? "read-only" : "ok";
+}
+
+Json describe(const LayerStatus& layer) {
+  Json json = {{"path", layer.path}, {"state", state_of(layer)}};
+  if (!layer.usable) {
+    json["problem"] = layer.problem;
+    json["problem_id"] = layer.problem_id;
+  }
+  json["read_only"] = layer.read_only;
+  json["problems_known"] = layer.problems_known;
+  json["damaged_rows"] = layer.health.damaged_rows;
+  json["set_aside"] = layer.health.set_aside;
+  json["failed_reads"] = layer.health.failed_reads;
+  json["failed_writes"] = layer.health.failed_writes;
+  json["network"] = layer.health.network;
+  if (!layer.health.last_warning.empty()) json["last_warning"] = layer.health.last_warning;
+  return json;
+}
+
+Json describe(const KernelEntry& entry) {
+  const KernelVersion& version = entry.version();
+  const PlanChoice& choice = version.choice;
+  Json json = {{"spec", entry.spec().name},
+               {"spec_hash", spec_hash(entry.spec())},
+               {"shape", describe(entry.key.shape)},
+               {"plan", version.plan},
+               {"source", to_string(choice.source)}};
+  if (!choice.file.empty()) {
+    json["file"] = choice.file;
+    json["measured_shape"] = describe(choice.measured_shape);
+  }
+  json["hits"] = entry.hits();
+  json["fallback_launches"] = entry.fallback_launches();
+  if (const std::string failed = entry.failed_plan(); !failed.empty()) json["failed_plan"] = failed;
+  return json;
+}
+
+Json describe_compiler(Workshop& workshop) {
+  const auto compiler = workshop.compiler(workshop.device().facts().target);
+  if (compiler.ok()) return {{"identity", (*compiler)->identity()}};
+  return {{"missing", compiler.error().message}, {"hint", compiler.error().hint}};
+}
+
+}  // namespace
+
+const char* to_string(PlanSource source) {
+  switch (source) {
+    case PlanSource::kMeasured:
+      return "measured";
+    case PlanSource::kNearestBucket:
+      return "nearest";
+    case PlanSource::kStandIn:
+      return "stand-in";
+    case PlanSource::kCostModel:
+      break;
+  }
+  return "model";
+}
+
+std::string status_json(const Dispatcher& dispatcher) {
+  Workshop& workshop = dispatcher.workshop();
+  Json layers = Json::array();
+  int failed_reads = 0, failed_writes = 0;
+  for (const LayerStatus& layer : workshop.cache().layers()) {
+    layers.push_back(describe(layer));
+    failed_reads += layer.health.failed_reads;
+    failed_writes += layer.health.failed_writes;
+  }
+  Json kernels = Json::array();
+  std::uint64_t hits = 0, fallback_launches = 0;
+  dispatcher.for_each([&](const KernelEntry& entry) {
+    kernels.push_back(describe(entry));
+    hits += entry.hits();
+    fallback_launches += entry.fallback_launches();
+  });
+  const WorkshopCounters& code = workshop.counters();
+  const DispatcherCounters& counters = dispatcher.counters();
+  const Json status = {
+      {"device",
+       {{"identity", workshop.device().identity()},
+        {"target", to_string(workshop.device().facts().target)}}},
+      {"compiler", describe_compiler(workshop)},
+      {"cache", std::move(layers)},
+      {"background", {{"enabled", dispatcher.background()}, {"pending", dispatcher.pending()}}},
+      {"counters",
+       {{"hits", hits},
+        {"misses", counters.misses.load()},
+        {"compiles", code.compiles.load()},
+        {"failed_compiles", code.failed_compiles.load()},
+        {"from_cache", code.from_cache.load()},
+        {"from_cache_without_compiler", code.from_cache_without_compiler.load()},
+        {"stand_ins", counters.stand_ins.load()},
+        {"replacements", counters.replacements.load()},
+        {"failed_replacements", counters.failed_replacements.load()},
+        {"refreshes", counters.refreshes.load()},
+        {"fallback_launches", fallback_launches},
+        {"store_failures", failed_reads + failed_writes}}},
+      {"kernels", std::move(kernels)}};
+  // A path or a name need not be UTF-8.
+  return status.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace attune

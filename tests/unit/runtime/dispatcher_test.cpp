@@ -1,0 +1,286 @@
+// Which code answers a spec and a shape, and when other code takes its place.
+#include "runtime/engine/dispatcher.hpp"
+
+#include <gmock/gmock.h>
+
+#include <future>
+#include <set>
+
+#include "runtime/device/workspace.hpp"
+#include "tests/unit/cache/allocations.hpp"
+#include "tests/unit/runtime/fakes.hpp"
+
+namespace attune::runtime_test {
+namespace {
+
+using testing::IsNull;
+
+// A kernel as an application holds it.
+struct Release {
+  void operator()(KernelEntry* entry) const { entry->release(); }
+};
+using Handle = std::unique_ptr<KernelEntry, Release>;
+
+class DispatcherTest : public EngineTest {
+ protected:
+  Handle get(Dispatcher& dispatcher, const ProblemShape& shape = kShape) const {
+    auto entry = dispatcher.get(spec_, SpecId::from_hash(spec_hash(*spec_)), shape);
+    EXPECT_TRUE(entry.ok()) << render(entry.error());
+    return Handle(entry.ok() ? *entry : nullptr);
+  }
+  static LaunchRecord launched(const KernelEntry& entry) {
+    LaunchRecord record;
+    att::ForwardParams params{};
+    params.o = &record;
+    const Status status = entry.launch(params, nullptr, nullptr);
+    EXPECT_TRUE(status.ok()) << render(status.error());
+    return record;
+  }
+  std::string symbol(const KernelPlan& plan) const { return launch_recipe(*spec_, plan).symbol; }
+  // What another process compiled before.
+  void compile_into_cache(const KernelPlan& plan) {
+    ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, plan).ok());
+    compiler_->compiles = 0;
+  }
+  // Compiles wait until the returned promise is kept.
+  std::shared_ptr<std::promise<void>> hold_compiles() {
+    auto gate = std::make_shared<std::promise<void>>();
+    compiler_->on_compile = [opened = gate->get_future().share()] { opened.wait(); };
+    return gate;
+  }
+};
+
+TEST_F(DispatcherTest, AKnownKernelIsTheSameAndCostsNoAllocation) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle first = get(dispatcher);
+  EXPECT_EQ(first->version().choice.source, PlanSource::kCostModel);
+  const SpecId id = SpecId::from_hash(spec_hash(*spec_));
+  att::ForwardParams params{};
+  LaunchRecord record{std::string(200, ' '), std::string(200, ' ')};
+  params.o = &record;
+  const long before = cache_testing::allocations_of_this_thread();
+  const auto again = dispatcher.get(spec_, id, kShape);
+  const Status launch = first->launch(params, nullptr, nullptr);
+  const long after = cache_testing::allocations_of_this_thread();
+  EXPECT_EQ(after, before);
+  EXPECT_TRUE(launch.ok());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(*again, first.get());
+  (*again)->release();
+  EXPECT_EQ(first->hits(), 1u);
+  EXPECT_EQ(dispatcher.counters().misses, 1u);
+  EXPECT_EQ(compiler_->compiles, 1);
+}
+
+TEST_F(DispatcherTest, ARefreshReplacesKernelsThatAreHeld) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle held = get(dispatcher);
+  const KernelVersion& old = held->version();
+  record_winner(other_plan());
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(held->version().choice.source, PlanSource::kMeasured);
+  EXPECT_EQ(held->version().choice.file, cache_file());
+  EXPECT_EQ(held->version().choice.measured_shape, kShape);
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan()));
+  EXPECT_EQ(get(dispatcher).get(), held.get());
+  // What a captured graph still uses.
+  EXPECT_EQ(old.plan, to_string(model_plan()));
+  LaunchRecord record;
+  att::ForwardParams params{};
+  params.o = &record;
+  EXPECT_TRUE(old.code->launch(params, nullptr, nullptr).ok());
+  EXPECT_EQ(record.symbol, symbol(model_plan()));
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(dispatcher.counters().replacements, 1u);
+}
+
+TEST_F(DispatcherTest, AMissSeesWhatWasTunedSince) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const ProblemShape longer{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 4096, .kv_len = 4096};
+  const Handle first = get(dispatcher);
+  record_winner(other_plan(), longer);
+  const Handle second = get(dispatcher, longer);
+  EXPECT_EQ(second->version().choice.source, PlanSource::kMeasured);
+  EXPECT_EQ(second->version().choice.plan, other_plan());
+  EXPECT_EQ(first->version().choice.source, PlanSource::kCostModel);  // nobody asked for it
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(first->version().choice.source, PlanSource::kNearestBucket);
+  EXPECT_EQ(first->version().choice.measured_shape, longer);
+}
+
+TEST_F(DispatcherTest, APlanThatCannotBeBuiltReplacesNothing) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle held = get(dispatcher);
+  record_winner(other_plan());
+  compiler_->broken = true;
+  const Status failed = dispatcher.refresh();
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().id, "compile-failed");
+  EXPECT_EQ(held->version().choice.plan, model_plan());
+  EXPECT_EQ(held->failed_plan(), to_string(other_plan()));
+  compiler_->broken = false;
+  EXPECT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(held->version().choice.plan, other_plan());
+  EXPECT_EQ(held->failed_plan(), "");
+}
+
+TEST_F(DispatcherTest, InTheBackgroundTheBetterPlanReplacesTheStandIn) {
+  compile_into_cache(other_plan());
+  const auto gate = hold_compiles();
+  Dispatcher dispatcher(workshop(opener(compiler_)), true);
+  const Handle held = get(dispatcher);  // would wait for ever if it compiled
+  EXPECT_EQ(held->version().choice.source, PlanSource::kStandIn);
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan()));
+  gate->set_value();
+  dispatcher.wait_idle();
+  EXPECT_EQ(held->version().choice.source, PlanSource::kCostModel);
+  EXPECT_EQ(launched(*held).symbol, symbol(model_plan()));
+  EXPECT_EQ(compiler_->compiles, 1);
+  EXPECT_EQ(dispatcher.counters().stand_ins, 1u);
+  EXPECT_EQ(dispatcher.counters().replacements, 1u);
+}
+
+TEST_F(DispatcherTest, InTheBackgroundATunedPlanReplacesTheCostModels) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), true);
+  const Handle held = get(dispatcher);
+  EXPECT_EQ(held->version().choice.source, PlanSource::kCostModel);
+  record_winner(other_plan());
+  const auto gate = hold_compiles();
+  ASSERT_TRUE(dispatcher.refresh().ok());  // returns although compiles are held
+  EXPECT_EQ(launched(*held).symbol, symbol(model_plan()));
+  gate->set_value();
+  dispatcher.wait_idle();
+  EXPECT_EQ(held->version().choice.source, PlanSource::kMeasured);
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan()));
+}
+
+TEST_F(DispatcherTest, InTheBackgroundTheFirstKernelOfASpecIsCompiledByItsCaller) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), true);
+  EXPECT_EQ(get(dispatcher)->version().choice.source, PlanSource::kCostModel);
+  EXPECT_EQ(compiler_->compiles, 1);
+  EXPECT_EQ(dispatcher.counters().stand_ins, 0u);
+}
+
+TEST_F(DispatcherTest, AFailureInTheBackgroundIsCountedAndNotRepeatedByItself) {
+  compile_into_cache(other_plan());
+  compiler_->broken = true;
+  Dispatcher dispatcher(workshop(opener(compiler_)), true);
+  const Handle held = get(dispatcher);
+  dispatcher.wait_idle();
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  dispatcher.wait_idle();
+  EXPECT_EQ(held->version().choice.source, PlanSource::kStandIn);
+  EXPECT_EQ(dispatcher.counters().failed_replacements, 1u);
+  EXPECT_EQ(compiler_->compiles, 1);
+}
+
+TEST_F(DispatcherTest, DestructionWaitsForTheCompileUnderWayAndDropsTheRest) {
+  compile_into_cache(other_plan());
+  std::promise<void> started;
+  const auto gate = std::make_shared<std::promise<void>>();
+  compiler_->on_compile = [&, opened = gate->get_future().share()] {
+    started.set_value();  // throws at a second compile
+    opened.wait();
+  };
+  std::vector<Handle> held;
+  std::jthread opens_the_gate;
+  {
+    Dispatcher dispatcher(workshop(opener(compiler_)), true);
+    held.push_back(get(dispatcher));
+    started.get_future().wait();
+    held.push_back(get(dispatcher, {.batch = 3, .q_len = 64, .kv_len = 64}));
+    opens_the_gate = std::jthread([&] { gate->set_value(); });
+  }
+  EXPECT_EQ(compiler_->compiles, 1);
+  for (const Handle& kernel : held) EXPECT_NE(launched(*kernel).symbol, "");
+}
+
+TEST_F(DispatcherTest, WithoutCompilerOtherCodeOfTheSpecServes) {
+  compile_into_cache(other_plan());
+  Dispatcher dispatcher(workshop(no_compiler()), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kStandIn);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan()));
+}
+
+TEST_F(DispatcherTest, WithoutCompilerAndCodeTheErrorNamesTheCompiler) {
+  Dispatcher dispatcher(workshop(no_compiler()), true);
+  const auto entry = dispatcher.get(spec_, SpecId::from_hash(spec_hash(*spec_)), kShape);
+  ASSERT_FALSE(entry.ok());
+  EXPECT_EQ(entry.error().kind, ErrorKind::kUnavailable);
+  EXPECT_EQ(entry.error().id, "nvrtc-missing");
+}
+
+TEST_F(DispatcherTest, LaunchesFromManyThreadsWhileCodeIsReplaced) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), true);
+  const Handle held = get(dispatcher);
+  const std::set<std::string> known = {symbol(model_plan()), symbol(other_plan(0)),
+                                       symbol(other_plan(1)), symbol(other_plan(2))};
+  std::atomic<bool> stop = false;
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] {
+        const ProblemShape shape{.batch = 1 + i, .q_len = 128, .kv_len = 128};
+        while (!stop) {
+          if (!known.contains(launched(*held).symbol)) ++wrong;
+          if (!known.contains(launched(*get(dispatcher, shape)).symbol)) ++wrong;
+        }
+      });
+    }
+    // Each winner is faster than the one before.
+    for (int i = 0; i < 3; ++i) {
+      record_winner(other_plan(i), kShape, 10 - 3 * i);
+      ASSERT_TRUE(dispatcher.refresh().ok());
+      dispatcher.wait_idle();
+      EXPECT_EQ(launched(*held).symbol, symbol(other_plan(i)));
+    }
+    stop = true;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(DispatcherTest, DevicesSideBySideKeepTheirOwnKernelsAndWinners) {
+  record_winner(other_plan(0), kShape, 10, "left");
+  record_winner(other_plan(1), kShape, 10, "right");
+  Dispatcher left(workshop(opener(compiler_), "left"), false);
+  Dispatcher right(workshop(opener(compiler_), "right"), true);
+  (void)get(left);
+  (void)get(right);   // the code of left's winner, which the cache file has by now,
+  right.wait_idle();  // until its own is compiled
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&, on_left = i % 2 == 0] {
+        for (int launch = 0; launch < 200; ++launch) {
+          const LaunchRecord record = launched(*get(on_left ? left : right));
+          if (record.device != (on_left ? "left" : "right")) ++wrong;
+          if (record.symbol != symbol(other_plan(on_left ? 0 : 1))) ++wrong;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(DispatcherTest, AWorkspaceIsLargeEnoughForEveryPlanThatMayCome) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  const auto made = std::make_shared<Workshop>(
+      std::make_unique<FakeDevice>("hopper", Target::kSm90a), Overlay::open({}), opener(compiler_));
+  Dispatcher dispatcher(made, false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  for (const Family family : {Family::kSm80, Family::kSm90a}) {
+    for (const KernelPlan& plan : legal_plans(*spec_, family, hopper)) {
+      EXPECT_GE(kernel->workspace_bytes(kShape),
+                workspace_bytes(*spec_, launch_recipe(*spec_, plan), kShape))
+          << to_string(plan);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attune::runtime_test
