@@ -29,6 +29,7 @@ Command add_sweep(CLI::App& parent);
 Command add_cache(CLI::App& parent);
 Command add_report(CLI::App& parent);
 Command add_devices(CLI::App& parent);
+Command add_status(CLI::App& parent);
 Command add_worker(CLI::App& parent);
 
 }  // namespace attune::cli

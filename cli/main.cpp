@@ -23,9 +23,9 @@ ExitCode main(int argc, char** argv) {
       "`attune SUBCOMMAND --help` shows its options and an example.");
 
   const std::vector<Command> commands = {
-      add_check(app), add_generate(app), add_compile(app), add_explain(app),
-      add_run(app),   add_bench(app),    add_tune(app),    add_sweep(app),
-      add_cache(app), add_report(app),   add_devices(app), add_worker(app),
+      add_check(app),   add_generate(app), add_compile(app), add_explain(app), add_run(app),
+      add_bench(app),   add_tune(app),     add_sweep(app),   add_cache(app),   add_report(app),
+      add_devices(app), add_status(app),   add_worker(app),
   };
   try {
     app.parse(argc, argv);

@@ -272,6 +272,19 @@ TEST(Cache, OfNoFileIsAnError) {
   EXPECT_NE(attune({"cache", "ls", "--cache", scratch_directory() + "/absent.db"}).code, 0);
 }
 
+TEST(Status, ShowsTheCacheFilesThatARuntimeWouldAsk) {
+  const std::string file = scratch_directory() + "/status.db";
+  const Outcome outcome = attune({"status", "--device", "cpu", "--cache", file, "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json status = parse(outcome);
+  EXPECT_EQ(status["device"]["target"], "cpu");
+  ASSERT_FALSE(status["cache"].empty());
+  EXPECT_EQ(status["cache"][0]["path"], file);
+  EXPECT_EQ(status["cache"][0]["state"], "ok");
+  const Outcome text = attune({"status", "--device", "cpu", "--cache", file});
+  EXPECT_THAT(text.out, HasSubstr(file + " ok"));
+}
+
 TEST(Devices, SayWhatIsHereOrHowToGetIt) {
   const Outcome outcome = attune({"devices", "--json"});
   EXPECT_THAT((std::vector{0, 3}), testing::Contains(outcome.code));

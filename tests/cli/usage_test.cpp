@@ -14,8 +14,9 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr const char* kCommands[] = {"check", "generate", "compile", "explain", "run",    "bench",
-                                     "tune",  "sweep",    "cache",   "report",  "devices"};
+constexpr const char* kCommands[] = {"check", "generate", "compile", "explain",
+                                     "run",   "bench",    "tune",    "sweep",
+                                     "cache", "report",   "devices", "status"};
 
 TEST(Help, EverySubcommandShowsItsOptionsAndAnExample) {
   for (const char* name : kCommands) {

@@ -1,0 +1,127 @@
+// Several GPUs in one process: runtimes side by side, launched from any thread whatever context is
+// current there.
+#include <attune/attune.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "runtime/device/device.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+using Bf16 = std::uint16_t;
+
+constexpr att_shape kShape = {2, 4, 2, 300, 300};
+constexpr std::size_t kQueries = 2 * 300 * 4 * 64;
+constexpr std::size_t kKeys = 2 * 300 * 2 * 64;
+constexpr const char* kSpec = "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n";
+
+// One GPU with a runtime, a kernel and the arguments of a launch.
+class Gpu {
+ public:
+  Gpu(int ordinal, const att_spec* spec) {
+    auto device = open_cuda_device(ordinal);
+    EXPECT_TRUE(device.ok()) << render(device.error());
+    device_ = std::move(device).value();
+    const std::string name = "cuda:" + std::to_string(ordinal);
+    const att_runtime_options options = {sizeof options, name.c_str(), "", 0};
+    EXPECT_EQ(att_runtime_create(&options, &runtime_), ATT_OK) << att_last_error();
+    status = att_kernel_get(runtime_, spec, &kShape, &kernel_);
+    if (status != ATT_OK) return;
+    args_.struct_size = sizeof args_;
+    args_.shape = kShape;
+    args_.q = random_values(kQueries, 1);
+    args_.k = random_values(kKeys, 2);
+    args_.v = random_values(kKeys, 3);
+    args_.o = allocate(kQueries * sizeof(Bf16));
+    args_.workspace = allocate(att_kernel_workspace_bytes(kernel_, &kShape) + 16);
+  }
+  ~Gpu() {
+    for (void* buffer : buffers_) device_->free(buffer);
+    att_kernel_destroy(kernel_);
+    att_runtime_destroy(runtime_);
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  bool launch() { return att_forward(kernel_, &args_, nullptr) == ATT_OK; }
+  std::vector<Bf16> result() {
+    EXPECT_TRUE(device_->synchronize().ok());
+    std::vector<Bf16> o(kQueries);
+    EXPECT_TRUE(device_->copy_to_host(o.data(), args_.o, o.size() * sizeof(Bf16)).ok());
+    EXPECT_TRUE(device_->fill(args_.o, 0xFF, o.size() * sizeof(Bf16)).ok());
+    return o;
+  }
+  std::string plan() const { return att_kernel_plan(kernel_); }
+
+  att_status status = ATT_OK;
+
+ private:
+  void* allocate(std::size_t bytes) {
+    buffers_.push_back(*device_->allocate(bytes));
+    EXPECT_TRUE(device_->fill(buffers_.back(), 0xFF, bytes).ok());
+    return buffers_.back();
+  }
+  void* random_values(std::size_t count, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<Bf16> values(count);
+    // Of either sign, from 0.5 to 2.
+    for (Bf16& x : values) x = static_cast<Bf16>((random() & 0x80FF) + 0x3F00);
+    void* buffer = allocate(count * sizeof(Bf16));
+    EXPECT_TRUE(device_->copy_to_device(buffer, values.data(), count * sizeof(Bf16)).ok());
+    return buffer;
+  }
+
+  std::unique_ptr<Device> device_;
+  att_runtime* runtime_ = nullptr;
+  att_kernel* kernel_ = nullptr;
+  att_forward_args args_ = {};
+  std::vector<void*> buffers_;
+};
+
+TEST(Devices, TwoGpusInOneProcessGiveTheSameResult) {
+  const auto count = cuda_device_count();
+  if (!count.ok()) GTEST_SKIP() << "no GPU: " << count.error().message;
+  if (*count < 2) GTEST_SKIP() << "needs two GPUs, found " << *count;
+  att_spec* spec = nullptr;
+  ASSERT_EQ(att_spec_from_yaml(kSpec, &spec), ATT_OK) << att_last_error();
+  {
+    Gpu first(0, spec), second(1, spec);
+    if (first.status == ATT_UNAVAILABLE) GTEST_SKIP() << att_last_error();
+    ASSERT_EQ(first.status, ATT_OK);
+    ASSERT_EQ(second.status, ATT_OK);
+    // The second GPU's context is current here, and none in the threads below.
+    ASSERT_TRUE(first.launch()) << att_last_error();
+    ASSERT_TRUE(second.launch()) << att_last_error();
+    const std::vector<Bf16> expected = first.result();
+    if (first.plan() == second.plan()) {
+      EXPECT_EQ(second.result(), expected);
+    }
+    const std::vector<Bf16> expected_of_second = [&] {
+      EXPECT_TRUE(second.launch());
+      return second.result();
+    }();
+    std::vector<char> launched(4, 1);
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < launched.size(); ++i) {
+        threads.emplace_back([&, i] {
+          for (int launch = 0; launch < 50; ++launch) {
+            if (!(i % 2 == 0 ? first : second).launch()) launched[i] = 0;
+          }
+        });
+      }
+    }
+    EXPECT_EQ(launched, std::vector<char>(4, 1));
+    EXPECT_EQ(first.result(), expected);
+    EXPECT_EQ(second.result(), expected_of_second);
+  }
+  att_spec_destroy(spec);
+}
+
+}  // namespace
+}  // namespace attune::gpu_test
