@@ -247,9 +247,9 @@ struct WarpTile {
                            (item.q0 + row0) * params.o_stride.seq);
     constexpr int kUnits = spec::kHeadDimV / 8;
 #pragma unroll 4
-    for (int index = lane; index < kWarpRows * kUnits; index += 32) {
-      const int row = index / kUnits;
-      const int unit = index % kUnits;
+    for (int first = 0; first < kWarpRows * kUnits; first += 32) {
+      const int row = (first + lane) / kUnits;
+      const int unit = (first + lane) % kUnits;
       if (row < live_rows) {
         copy_shared_to_global_16(out + row * params.o_stride.seq * 2 + unit * 16,
                                  shared + Layout::offset(row0 + row, unit));
