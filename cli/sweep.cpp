@@ -8,6 +8,7 @@
 #include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
@@ -100,11 +101,18 @@ Result<ExitCode> run(const SweepCommandOptions& options) {
   ATT_TRY(const Manifest manifest, read_manifest(options.directory));
   ATT_TRY(const Shard shard, shard_of(options));
   ATT_TRY(const std::vector<std::string> names, devices_of(options));
+  TuningOptions tuning = options.tuning;
+  if (tuning.search.compile_threads == 0) {
+    // The GPUs of a host share its cores.
+    const auto cores = std::max<std::size_t>(1, std::thread::hardware_concurrency());
+    tuning.search.compile_threads =
+        static_cast<int>(std::max<std::size_t>(1, cores / names.size()));
+  }
   std::vector<std::unique_ptr<DeviceTuner>> tuners;
   for (const std::string& name : names) {
     Options of_device = options;
     of_device.device = name;
-    tuners.push_back(std::make_unique<DeviceTuner>(of_device, options.tuning));
+    tuners.push_back(std::make_unique<DeviceTuner>(of_device, tuning));
     ATT_TRY(Device * device, tuners.back()->device());
     note(fmt::format("shard {} on {}", to_string(shard), device->identity()));
   }
