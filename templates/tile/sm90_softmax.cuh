@@ -36,25 +36,29 @@ ATT_FN float softmax_scale(const ForwardParams& p) {
   return spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
 }
 
-// Applies scale, score and, where the tile is not full, mask and kv_len: log2 units afterwards.
-ATT_FN void scores_to_log2(const Context& c, Scores& s, const Position& at, bool full) {
-  const float scale = softmax_scale(c.params);
-#pragma unroll
-  for (int i = 0; i < kPieceKeys / 2; ++i) {
-    const int row = at.row + (i & 2) * 4;
-    const int key = at.key + i / 4 * 8 + (i & 1);
-    if constexpr (spec::kHasScore) {
-      s[i] = score(c, s[i] * scale, row, key) * kLog2E;
-    } else {
-      s[i] *= scale * kLog2E;
-    }
-  }
-  if (full) return;
+// Puts -inf where the mask or kv_len leaves no key.
+ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
   const RowMask masks[2] = {row_mask(c, at.row, at.key), row_mask(c, at.row + 8, at.key)};
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
     if (!is_live(c, masks[i / 2 % 2], i / 4 * 8 + (i & 1))) s[i] = -infinity();
   }
+}
+
+// Applies scale, score and, where the tile is not full, mask and kv_len: log2 units afterwards.
+ATT_FN void scores_to_log2(const Context& c, Scores& s, const Position& at, bool full) {
+  const float scale = softmax_scale(c.params);
+#pragma unroll
+  for (int i = 0; i < kPieceKeys / 2; ++i) {
+    if constexpr (spec::kHasScore) {
+      const int row = at.row + (i & 2) * 4;
+      const int key = at.key + i / 4 * 8 + (i & 1);
+      s[i] = score(c, s[i] * scale, row, key) * kLog2E;
+    } else {
+      s[i] *= scale * kLog2E;
+    }
+  }
+  if (!full) mask_scores(c, s, at);
 }
 
 // s = exp2(multiplier * s - reference), and its sum: all that the steady loop does to an element,
@@ -101,13 +105,17 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
 // A step of the steady loop, whose reference is fixed.
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
                            bool full) {
+  // A positive constant scale leaves -inf as it is, and stays an immediate operand of the FFMA.
+  constexpr bool kMaskUnscaled = !spec::kScaleAtLaunch && spec::kSoftmaxScale > 0.0f;
   float multiplier = 1.0f;
   if constexpr (spec::kHasScore) {
     scores_to_log2(c, s, at, full);
   } else {
     multiplier = softmax_scale(c.params) * kLog2E;
-    if constexpr (spec::kHasMask) {
-      if (!full) {
+    if (spec::kHasMask && !full) {
+      if constexpr (kMaskUnscaled) {
+        mask_scores(c, s, at);
+      } else {
         scores_to_log2(c, s, at, false);
         multiplier = 1.0f;
       }
