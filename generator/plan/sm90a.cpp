@@ -77,10 +77,12 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
   // when it stays; the rest is addresses, ring positions and row state.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
-  resources.registers_per_thread = tile.score_buffers * piece_keys / 2 + piece_keys / 4 +
-                                   spec.head_dim_v / 2 +
-                                   (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) +
-                                   (spec.mask ? 36 : 28) + (spec.score ? 24 : 0);
+  const int score_registers = !spec.score                        ? 0
+                              : spec.environment.tensors.empty() ? 24
+                                                                 : 40;  // loads need addresses
+  resources.registers_per_thread =
+      tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
+      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + (spec.mask ? 36 : 28) + score_registers;
   return resources;
 }
 
