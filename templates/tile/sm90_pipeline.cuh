@@ -145,6 +145,8 @@ struct TileStream {
     mbarrier_wait(shared.v_full(tile.at.stage()), tile.at.parity());
   }
   ATT_MEMBER void release_k(const Tile& tile) const {
+    if constexpr (spec::kHasMask)
+      sync_warp();  // every lane has read what the stage says of its tile
     warp_arrive(shared.k_empty(tile.at.stage()));
   }
   ATT_MEMBER void release_v(const Tile& tile) const {
