@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "generator/explain/tensor_ranges.hpp"
+#include "generator/spec/shape.hpp"
 
 namespace attune {
 namespace {
@@ -18,24 +19,6 @@ Error bad_request(std::string message, std::string hint = {}) {
           .id = "picture-request",
           .message = std::move(message),
           .hint = std::move(hint)};
-}
-
-std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {
-  switch (dim.dim) {
-    case expr::Dim::kBatch:
-      return shape.batch;
-    case expr::Dim::kHeads:
-      return shape.heads;
-    case expr::Dim::kKvHeads:
-      return shape.kv_heads;
-    case expr::Dim::kQLen:
-      return shape.q_len;
-    case expr::Dim::kKvLen:
-      return shape.kv_len;
-    case expr::Dim::kNumber:
-      return dim.number;
-  }
-  return 0;
 }
 
 Status check_tensors(const AttentionSpec& spec, const PictureRequest& request) {

@@ -39,6 +39,24 @@ Error at(std::string_view text, std::size_t begin, std::size_t length, ShapeProb
 
 std::span<const ShapeField> shape_fields() { return kFields; }
 
+std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {
+  switch (dim.dim) {
+    case expr::Dim::kBatch:
+      return shape.batch;
+    case expr::Dim::kHeads:
+      return shape.heads;
+    case expr::Dim::kKvHeads:
+      return shape.kv_heads;
+    case expr::Dim::kQLen:
+      return shape.q_len;
+    case expr::Dim::kKvLen:
+      return shape.kv_len;
+    case expr::Dim::kNumber:
+      break;
+  }
+  return dim.number;
+}
+
 std::optional<ShapeProblem> read_size(const ShapeField& field, std::string_view text,
                                       ProblemShape& shape) {
   const ParsedNumber number = parse_number(text);

@@ -19,6 +19,9 @@ struct ShapeField {
 };
 std::span<const ShapeField> shape_fields();
 
+// The size that a tensor's declared dim has in `shape`.
+std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape);
+
 // What stands wrong in a shape's text, without a position.
 struct ShapeProblem {
   std::string id;

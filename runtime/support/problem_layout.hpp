@@ -4,28 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "generator/spec/spec.hpp"
+#include "generator/spec/shape.hpp"
 #include "templates/params.h"
 
 namespace attune {
-
-inline std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {
-  switch (dim.dim) {
-    case expr::Dim::kBatch:
-      return shape.batch;
-    case expr::Dim::kHeads:
-      return shape.heads;
-    case expr::Dim::kKvHeads:
-      return shape.kv_heads;
-    case expr::Dim::kQLen:
-      return shape.q_len;
-    case expr::Dim::kKvLen:
-      return shape.kv_len;
-    case expr::Dim::kNumber:
-      break;
-  }
-  return dim.number;
-}
 
 // Sizes of an auxiliary tensor, one a declared dim.
 inline std::vector<std::int64_t> tensor_sizes(const expr::TensorDecl& tensor,
