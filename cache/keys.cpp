@@ -12,6 +12,10 @@
 
 namespace attune {
 
+std::string compiler_family(std::string_view identity) {
+  return std::string(identity.substr(0, identity.find(' ')));
+}
+
 std::string BuildKey::digest() const {
   const std::array<std::string_view, 5> fields{spec_hash, plan, body_hash, compiler, target};
   return cache::fields_hash(fields);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kProblemColumns =
     "p.spec_hash, e.device, p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, c.plan, c.digest, "
-    "e.protocol";
+    "e.protocol, c.compiler";
 
 ProblemShape shape_at(SQLite::Statement& row, int first) {
   return {row.getColumn(first).getInt64(), row.getColumn(first + 1).getInt64(),
@@ -46,6 +46,7 @@ std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std
                     .shape = shape_at(row, 2),
                     .measurement = {.plan = row.getColumn(7).getString(),
                                     .build_digest = row.getColumn(8).getString(),
+                                    .compiler = row.getColumn("compiler").getString(),
                                     .median_us = row.getColumn("median_us").getDouble(),
                                     .spread_us = row.getColumn("spread_us").getDouble(),
                                     .samples = row.getColumn("samples").getInt(),
@@ -82,7 +83,7 @@ std::vector<RejectedRow> read_rejections(SQLite::Database& database, const std::
 
 std::vector<BuildKey> read_builds(SQLite::Database& database, const std::string& spec_hash,
                                   int* damaged_rows) {
-  // A compiler's name is empty as long as only a candidate's measurements are known.
+  // A compiler's name may be empty as long as only a candidate's measurements are known.
   SQLite::Statement row(
       database,
       fmt::format("SELECT c.spec_hash, c.plan, c.body_hash, c.compiler, c.target, {} AND {} "

@@ -31,8 +31,8 @@ CREATE TABLE problem (
 ) STRICT;
 CREATE INDEX problem_spec ON problem (spec_hash);
 
--- A plan of a spec as one compiler built it for one target. body_hash, compiler and target are empty
--- as long as only its measurements are known.
+-- A plan of a spec as one compiler built it for one target. body_hash and target are empty as long as
+-- only its measurements are known.
 CREATE TABLE candidate (
   digest    TEXT PRIMARY KEY NOT NULL,  -- BuildKey::digest()
   spec_hash TEXT NOT NULL,

@@ -66,6 +66,7 @@ Snapshot::Snapshot(std::span<const std::vector<ProblemWinner>> layers) {
       rows_.push_back({.spec = SpecId::from_hash(winner.spec_hash),
                        .shape = winner.winner.measured_shape,
                        .plan = winner.winner.plan,
+                       .compiler = winner.winner.compiler,
                        .median_us = winner.winner.median_us,
                        .same_driver = winner.winner.same_driver,
                        .layer = static_cast<int>(layer)});

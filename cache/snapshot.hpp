@@ -29,6 +29,7 @@ struct SnapshotRow {
   SpecId spec;
   ProblemShape shape;  // as measured
   std::string plan;
+  std::string compiler;  // of the build that was measured; empty: not known
   double median_us = 0;
   bool same_driver = true;
   int layer = 0;  // index of the file that answered, as given to the constructor

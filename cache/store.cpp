@@ -346,7 +346,7 @@ Status SqliteStore::record(const MeasurementKey& key, const Measurement& m) {
   const std::string candidate = cache::candidate_digest(key.spec_hash, m.plan, m.build_digest);
   return write<Unit>([&](SQLite::Database& db) {
     insert_env_and_problem(db, key);
-    insert(db, "candidate", candidate, key.spec_hash, m.plan, "", "", "");
+    insert(db, "candidate", candidate, key.spec_hash, m.plan, "", m.compiler, "");
     insert(db, "measurement", cache::make_uuid(), cache::env_digest(key),
            cache::problem_digest(key), candidate, m.median_us, m.spread_us, m.samples, m.threads,
            m.registers, m.shared_bytes, m.measured_at.empty() ? cache::utc_now() : m.measured_at,

@@ -7,12 +7,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/plan/plan.hpp"
 #include "generator/support/result.hpp"
 
 namespace attune {
+
+// Which compiler, whatever its version: "clang" of "clang 19.1.7, driver 13.0".
+std::string compiler_family(std::string_view identity);
 
 // Names machine code: equal keys, equal code.
 struct BuildKey {
@@ -42,6 +46,7 @@ struct CodeRecord {
 struct Measurement {
   std::string plan;
   std::string build_digest;
+  std::string compiler;  // of the build; empty: not known
   double median_us = 0;
   double spread_us = 0;  // interquartile range
   int samples = 0;
@@ -63,6 +68,7 @@ struct Rejection {
 
 struct Winner {
   std::string plan;
+  std::string compiler;  // that built what was measured; empty: not known
   double median_us = 0;
   ProblemShape measured_shape;  // differs from the asked one when a bucket answered
   bool same_driver = true;      // false: measured on this hardware under another driver

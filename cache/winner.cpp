@@ -13,6 +13,7 @@ namespace {
 // What is known of one candidate on one problem.
 struct Standing {
   std::string plan;
+  std::string compiler;
   std::string newest;  // measured_at
   bool same_driver = false;
   std::vector<double> medians;
@@ -26,6 +27,7 @@ double median(std::vector<double> values) {
 
 struct Entry {
   std::string plan;
+  std::string compiler;
   std::string newest;
   std::string build;
   double median_us = 0;
@@ -33,26 +35,30 @@ struct Entry {
 };
 
 Winner choose(std::vector<Entry> entries, bool same_driver) {
-  // A plan built more than once (templates change) stands by its latest build.
-  std::map<std::string, Entry> latest;
+  // A plan that one compiler built more than once (templates and versions change) stands by its
+  // latest build.
+  std::map<std::pair<std::string, std::string>, Entry> latest;
   for (Entry& entry : entries) {
-    auto [at, is_new] = latest.try_emplace(entry.plan, entry);
+    auto [at, is_new] = latest.try_emplace({entry.plan, compiler_family(entry.compiler)}, entry);
     if (!is_new &&
         std::tie(entry.newest, entry.build) > std::tie(at->second.newest, at->second.build)) {
       at->second = std::move(entry);
     }
   }
   double best_us = latest.begin()->second.median_us;
-  for (const auto& [plan, entry] : latest) best_us = std::min(best_us, entry.median_us);
+  for (const auto& [build, entry] : latest) best_us = std::min(best_us, entry.median_us);
   const Entry* winner = nullptr;
   const auto rank = [](const Entry& e) {
-    return std::tie(e.shared_bytes, e.registers, e.median_us, e.plan);
+    return std::tie(e.shared_bytes, e.registers, e.median_us, e.plan, e.compiler);
   };
-  for (const auto& [plan, entry] : latest) {
+  for (const auto& [build, entry] : latest) {
     if (entry.median_us > best_us * (1 + kNoiseFraction)) continue;
     if (winner == nullptr || rank(entry) < rank(*winner)) winner = &entry;
   }
-  return {.plan = winner->plan, .median_us = winner->median_us, .same_driver = same_driver};
+  return {.plan = winner->plan,
+          .compiler = winner->compiler,
+          .median_us = winner->median_us,
+          .same_driver = same_driver};
 }
 
 }  // namespace
@@ -88,6 +94,7 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
     Standing& standing =
         problems[{row.spec_hash, row.shape}][{row.device == device, row.protocol}][m.build_digest];
     standing.plan = std::max(standing.plan, m.plan);
+    standing.compiler = std::max(standing.compiler, m.compiler);
     standing.newest = std::max(standing.newest, m.measured_at);
     standing.medians.push_back(m.median_us);
     standing.threads = std::max(standing.threads, m.threads);
@@ -100,6 +107,7 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
     std::vector<Entry> entries;
     for (const auto& [build, standing] : builds) {
       entries.push_back({.plan = standing.plan,
+                         .compiler = standing.compiler,
                          .newest = standing.newest,
                          .build = build,
                          .median_us = median(standing.medians),

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -28,6 +29,7 @@ struct BenchOptions : Options {
 
 struct Timing {
   ChosenPlan chosen;
+  std::string compiler;
   Spread us;
   Work work;
   double roofline = 0;
@@ -40,10 +42,10 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem,
   ATT_TRY(Device * device, bench.device());
   const Target target = device->facts().target;
   ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, Pass::kForward, options, bench));
-  ATT_TRY(Compiler * compiler, bench.compiler(target));
+  ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));
   const std::uint64_t seed = std::random_device()();
-  LocalExecutor executor(spec, problem, *device, *compiler, bench.store(), seed);
-  ATT_CHECK(executor.compile(chosen.plan));
+  LocalExecutor executor(spec, problem, *device, std::array{compiler}, bench.store(), seed);
+  ATT_TRY(const CompiledFacts code, executor.compile(chosen.plan));
   ATT_CHECK(executor.verify(chosen.plan));
   std::vector<double> samples;
   Progress bar(spec.name);
@@ -54,7 +56,8 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem,
   }
   bar.clear();
   const Work work = forward_work(spec, problem, draw_values(spec, problem, seed));
-  return Timing{chosen, spread_of(samples), work, roofline_us(work, device->facts())};
+  return Timing{chosen, code.compiler, spread_of(samples), work,
+                roofline_us(work, device->facts())};
 }
 
 ExitCode run(const BenchOptions& options) {
@@ -93,6 +96,7 @@ ExitCode run(const BenchOptions& options) {
                          {"shape", to_string(problem)},
                          {"plan", to_string(timing->chosen.plan)},
                          {"plan_from", timing->chosen.origin},
+                         {"compiler", timing->compiler},
                          {"median_us", us},
                          {"spread_us", timing->us.interquartile()},
                          {"tflops", tflops},

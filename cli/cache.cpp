@@ -74,7 +74,7 @@ Result<ExitCode> list(const CacheOptions& options) {
     }
   }
   Json rows = Json::array();
-  Table table({"spec", "best us", "measured", "rejected", "shape", "device", "plan"});
+  Table table({"spec", "best us", "measured", "rejected", "shape", "device", "plan", "compiler"});
   for (const auto& [id, problem] : problems) {
     const Winner* best = problem.winner;
     rows.push_back({{"spec", name_of(names, id.spec_hash)},
@@ -83,12 +83,13 @@ Result<ExitCode> list(const CacheOptions& options) {
                     {"device", id.device},
                     {"best_us", best ? Json(best->median_us) : Json()},
                     {"plan", best ? Json(best->plan) : Json()},
+                    {"compiler", best ? Json(best->compiler) : Json()},
                     {"measured", problem.measurements.size()},
                     {"rejected", problem.rejections.size()}});
     table.add({name_of(names, id.spec_hash), best ? fmt::format("{:.1f}", best->median_us) : "-",
                fmt::to_string(problem.measurements.size()),
                fmt::to_string(problem.rejections.size()), to_string(id.shape), id.device,
-               best ? best->plan : "-"});
+               best ? best->plan : "-", best ? best->compiler : "-"});
   }
   if (options.json) {
     print_json({{"cache", path},
@@ -111,6 +112,7 @@ Result<ExitCode> list(const CacheOptions& options) {
 
 Json describe(const Measurement& m) {
   return {{"plan", m.plan},
+          {"compiler", m.compiler},
           {"median_us", m.median_us},
           {"spread_us", m.spread_us},
           {"samples", m.samples},
@@ -133,12 +135,13 @@ Result<ExitCode> show(const CacheOptions& options) {
     std::vector<const Measurement*> ordered = problem.measurements;
     std::ranges::stable_sort(ordered, {}, &Measurement::median_us);
     Json measured = Json::array(), rejected = Json::array();
-    Table table({"us", "spread", "samples", "registers", "shared bytes", "measured at", "plan"});
+    Table table({"us", "spread", "samples", "registers", "shared bytes", "measured at", "plan",
+                 "compiler"});
     for (const Measurement* m : ordered) {
       measured.push_back(describe(*m));
       table.add({fmt::format("{:.1f}", m->median_us), fmt::format("{:.1f}", m->spread_us),
                  fmt::to_string(m->samples), fmt::to_string(m->registers),
-                 fmt::to_string(m->shared_bytes), m->measured_at, m->plan});
+                 fmt::to_string(m->shared_bytes), m->measured_at, m->plan, m->compiler});
     }
     text += fmt::format("{}\n{}\n", paint(to_string(id.shape), Colour::kBold), id.device);
     if (!ordered.empty()) text += table.text();

@@ -35,7 +35,7 @@ Result<Compiled> compile(const LoadedSpec& loaded, Target target, const CompileO
   ATT_TRY(const Pass which, pass(options, spec));
   ATT_TRY(const ProblemShape problem, shape(options, spec));
   ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, which, options, bench));
-  ATT_TRY(Compiler * compiler, bench.compiler(target));
+  ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));
   // Without --cache everything is compiled anew, so that the times are those of compiling.
   Store* store = options.cache.empty() ? nullptr : bench.store();
   ATT_TRY(BuiltKernel kernel, build(spec, chosen.plan, *compiler, store));

@@ -43,7 +43,8 @@ void add_device(CLI::App& app, Options& options) {
 }
 
 void add_compiler(CLI::App& app, Options& options) {
-  app.add_option("--compiler", options.compiler, "nvrtc or llvm; default: what the target needs");
+  app.add_option("--compiler", options.compiler,
+                 "nvrtc, llvm or auto: the tuned code's, else what serves the target");
 }
 
 void add_cache_file(CLI::App& app, Options& options) {
@@ -64,11 +65,11 @@ Status check_options(const Options& options) {
     }
   }
   if (!options.plan.empty()) ATT_CHECK(parse_plan(options.plan));
-  if (!options.compiler.empty() && options.compiler != "nvrtc" && options.compiler != "llvm") {
+  if (options.compiler != "auto" && options.compiler != "nvrtc" && options.compiler != "llvm") {
     return Error{.kind = ErrorKind::kBadInput,
                  .id = "compiler-unknown",
                  .message = "unknown compiler `" + options.compiler + "`",
-                 .hint = "nvrtc or llvm"};
+                 .hint = "nvrtc, llvm or auto"};
   }
   return ok_status();
 }

@@ -9,7 +9,8 @@ namespace attune::cli {
 
 struct ChosenPlan {
   KernelPlan plan;
-  std::string origin;  // "--plan", "measured", "nearest measured shape", "cost model"
+  std::string origin;                // "--plan", "measured", "nearest measured shape", "cost model"
+  std::string compiler_family = {};  // of the one that was fastest; empty: not measured
 };
 
 // `target`: what to build for; the cache is asked only when it is the open device's.

@@ -21,7 +21,8 @@ std::pair<int, int> tiles_of(const KernelPlan& plan) {
   return {tile.tile_q, tile.tile_kv};
 }
 
-// Of several measurements of one plan the one with most samples, then the latest.
+// Of several measurements of one compiler's build of a plan the one with most samples, then the
+// latest.
 bool better(const Measurement& a, const Measurement& b) {
   return std::tie(a.samples, a.measured_at) > std::tie(b.samples, b.measured_at);
 }
@@ -63,11 +64,12 @@ double ReportProblem::regret() const {
 Report collect_report(std::string source, const CacheContents& contents,
                       const ReportKnowledge& knowledge) {
   using Id = std::tuple<std::string, std::string, ProblemShape>;  // hash, device, shape
-  std::map<Id, std::map<std::string, const Measurement*>> measured;
+  using Build = std::pair<std::string, std::string>;              // plan, compiler family
+  std::map<Id, std::map<Build, const Measurement*>> measured;
   std::map<Id, std::vector<ReportRejection>> rejected;
   for (const StoredMeasurement& row : contents.measurements) {
-    const Measurement*& kept =
-        measured[{row.key.spec_hash, row.key.device, row.key.shape}][row.measurement.plan];
+    const Measurement*& kept = measured[{row.key.spec_hash, row.key.device, row.key.shape}][{
+        row.measurement.plan, compiler_family(row.measurement.compiler)}];
     if (kept == nullptr || better(row.measurement, *kept)) kept = &row.measurement;
   }
   for (const StoredRejection& row : contents.rejections) {
@@ -77,7 +79,7 @@ Report collect_report(std::string source, const CacheContents& contents,
   }
 
   Report report{.source = std::move(source), .problems = {}};
-  for (const auto& [id, by_plan] : measured) {
+  for (const auto& [id, by_build] : measured) {
     const auto& [hash, device, shape] = id;
     const auto spec = knowledge.specs.find(hash);
     ReportProblem problem{
@@ -85,13 +87,15 @@ Report collect_report(std::string source, const CacheContents& contents,
         .device = device,
         .shape = shape,
         .rejections = rejected[id]};
-    for (const auto& [text, measurement] : by_plan) {
+    const Measurement* fastest = nullptr;
+    for (const auto& [build, measurement] : by_build) {
       // A plan of another version of Attune has no place on the axes.
-      const auto plan = parse_plan(text);
+      const auto plan = parse_plan(measurement->plan);
       if (!plan.ok()) continue;
       const auto [tile_q, tile_kv] = tiles_of(*plan);
       problem.candidates.push_back({.plan = *plan,
-                                    .text = text,
+                                    .text = measurement->plan,
+                                    .compiler = measurement->compiler,
                                     .us = measurement->median_us,
                                     .spread_us = measurement->spread_us,
                                     .samples = measurement->samples,
@@ -99,14 +103,13 @@ Report collect_report(std::string source, const CacheContents& contents,
                                     .shared_bytes = measurement->shared_bytes,
                                     .tile_q = tile_q,
                                     .tile_kv = tile_kv});
+      if (fastest == nullptr || measurement->median_us < fastest->median_us) fastest = measurement;
       if (problem.first.empty() || measurement->measured_at < problem.first)
         problem.first = measurement->measured_at;
       problem.last = std::max(problem.last, measurement->measured_at);
     }
     std::ranges::stable_sort(problem.candidates, {}, &ReportCandidate::us);
-    if (!problem.candidates.empty()) {
-      problem.conditions = by_plan.at(problem.candidates.front().text)->conditions;
-    }
+    if (fastest != nullptr) problem.conditions = fastest->conditions;
     const auto facts = facts_of(problem, knowledge);
     if (spec != knowledge.specs.end() && facts) describe_known(spec->second.spec, *facts, problem);
     report.problems.push_back(std::move(problem));

@@ -12,7 +12,8 @@ namespace attune::cli {
 
 struct ReportCandidate {
   KernelPlan plan;
-  std::string text;  // of the plan
+  std::string text;      // of the plan
+  std::string compiler;  // identity; empty: not known
   double us = 0, spread_us = 0;
   int samples = 0, registers = 0, shared_bytes = 0;
   double predicted_us = 0;  // by the cost model; 0: the spec is not known here

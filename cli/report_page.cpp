@@ -66,7 +66,7 @@ std::string overview(const Report& report) {
       "class=n>TFLOP/s<th "
       "class=n>of the roofline"
       "<th class=n>measured<th class=n>rejected<th class=n>regret of the first guess<th>best "
-      "plan</tr>";
+      "plan<th>compiler</tr>";
   int index = 0;
   for (const ReportProblem& problem : report.problems) {
     html += fmt::format("<tr><td><a href=\"#p{}\">{}</a></td>", index++, escape(problem.name));
@@ -82,8 +82,10 @@ std::string overview(const Report& report) {
     html += number(fmt::to_string(problem.candidates.size())) +
             number(fmt::to_string(problem.rejections.size()));
     html += number(share(problem.regret()));
-    html += fmt::format("<td class=\"plan\"><code>{}</code></td></tr>",
-                        problem.candidates.empty() ? "" : escape(problem.candidates.front().text));
+    const bool any = !problem.candidates.empty();
+    html += fmt::format("<td class=\"plan\"><code>{}</code></td>",
+                        any ? escape(problem.candidates.front().text) : "");
+    html += cell(any ? problem.candidates.front().compiler : "") + "</tr>";
   }
   return html + "</table></div>";
 }
@@ -122,13 +124,14 @@ std::string candidates(const ReportProblem& problem) {
   std::string html =
       "<div class=\"wide\"><table><tr><th class=n>us<th class=n>spread<th class=n>samples<th "
       "class=n>registers"
-      "<th class=n>shared bytes<th class=n>predicted us<th>plan</tr>";
+      "<th class=n>shared bytes<th class=n>predicted us<th>plan<th>compiler</tr>";
   for (const ReportCandidate& one : problem.candidates) {
     html += "<tr>" + number(fmt::format("{:.1f}", one.us)) +
             number(fmt::format("{:.1f}", one.spread_us)) + number(fmt::to_string(one.samples)) +
             number(fmt::to_string(one.registers)) + number(fmt::to_string(one.shared_bytes)) +
             number(one.predicted_us > 0 ? fmt::format("{:.1f}", one.predicted_us) : "") +
-            fmt::format("<td class=\"plan\"><code>{}</code></td></tr>", escape(one.text));
+            fmt::format("<td class=\"plan\"><code>{}</code></td>", escape(one.text)) +
+            cell(one.compiler) + "</tr>";
   }
   return html + "</table></div>";
 }

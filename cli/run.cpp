@@ -63,7 +63,7 @@ Result<ExitCode> run(const RunOptions& options) {
   ATT_TRY(Device * device, bench.device());
   const Target target = device->facts().target;
   ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, which, options, bench));
-  ATT_TRY(Compiler * compiler, bench.compiler(target));
+  ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));
   ATT_TRY(const BuiltKernel built, build(spec, chosen.plan, *compiler, bench.store()));
   ATT_TRY(const auto kernel, device->load(spec, chosen.plan, built.code.image));
 
@@ -78,6 +78,7 @@ Result<ExitCode> run(const RunOptions& options) {
                 {"shape", to_string(problem)},
                 {"plan", to_string(chosen.plan)},
                 {"plan_from", chosen.origin},
+                {"compiler", built.key.compiler},
                 {"from_cache", built.from_cache},
                 {"compile_ms", built.code.compile_seconds * 1e3},
                 {"seed", seed},

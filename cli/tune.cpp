@@ -27,6 +27,7 @@ Json describe(const TuningProblem& problem, const TuneResult& result) {
           {"shape", to_string(problem.shape)},
           {"ok", true},
           {"plan", to_string(result.plan)},
+          {"compiler", result.compiler},
           {"median_us", result.median_us},
           {"candidates", result.candidates},
           {"measured", result.measured},
@@ -45,8 +46,8 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
   note(fmt::format("tuning {} problem{} on {}, into {}", all.size(), all.size() == 1 ? "" : "s",
                    device->identity(), store->path()));
   Json results = Json::array();
-  Table table(
-      {"spec", "us", "candidates", "measured", "rejected", "cached", "time", "shape", "plan"});
+  Table table({"spec", "us", "candidates", "measured", "rejected", "cached", "time", "shape",
+               "plan", "compiler"});
   ExitCode code = 0;
   for (const TuningProblem& problem : all) {
     Progress bar(problem.loaded.spec.name);
@@ -69,7 +70,8 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
     table.add({problem.loaded.spec.name, fmt::format("{:.1f}", result->median_us),
                fmt::to_string(result->candidates), fmt::to_string(result->measured),
                fmt::to_string(result->rejected), fmt::to_string(result->from_cache),
-               duration(result->seconds), to_string(problem.shape), to_string(result->plan)});
+               duration(result->seconds), to_string(problem.shape), to_string(result->plan),
+               result->compiler});
   }
   if (options.json) {
     print_json({{"device", device->identity()},

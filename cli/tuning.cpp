@@ -59,10 +59,14 @@ DeviceTuner::DeviceTuner(Options options, TuningOptions tuning)
 Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
                                      const TuneObserver& observer) {
   ATT_TRY(Device * device, bench_.device());
-  ATT_TRY(Compiler * compiler, bench_.compiler(device->facts().target));
+  ATT_TRY(const std::vector<Compiler*> compilers, bench_.compilers(device->facts().target));
   const AttentionSpec& spec = problem.loaded.spec;
   if (tuning_.in_process) {
-    return attune::tune(spec, problem.shape, *device, *compiler, store, tuning_.search, observer);
+    return attune::tune(spec, problem.shape, *device, compilers, store, tuning_.search, observer);
+  }
+  std::vector<std::string> names;
+  for (const Compiler* compiler : compilers) {
+    names.push_back(compiler_family(compiler->identity()) == "nvrtc" ? "nvrtc" : "llvm");
   }
   const bool cpu = device->facts().target == Target::kCpu;
   // The workers open what this process opened.
@@ -71,17 +75,18 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
       .spec_file = problem.loaded.source,
       .shape = problem.shape,
       .device = !options_.device.empty() ? options_.device : (cpu ? "cpu" : "cuda:0"),
-      .compiler = compiler->identity().starts_with("nvrtc") ? "nvrtc" : "llvm",
+      .compilers = std::move(names),
       .cache = store.path(),
       .seed = fresh_seed()};
-  return tune_isolated(shared, spec, *device, *compiler, store, workers_, tuning_.search, observer);
+  return tune_isolated(shared, spec, *device, compilers, store, workers_, tuning_.search, observer);
 }
 
 std::string progress_text(const TuneProgress& progress) {
   std::string text(describe(progress.state));
   if (progress.eta_seconds > 0) text += fmt::format(", {} left", duration(progress.eta_seconds));
   if (progress.best_us > 0) {
-    text += fmt::format(", best {:.1f} us: {}", progress.best_us, progress.best_plan);
+    text += fmt::format(", best {:.1f} us: {}, {}", progress.best_us, progress.best_plan,
+                        progress.best_compiler);
   }
   return text;
 }

@@ -28,11 +28,11 @@ struct TuningProblem {
 // Every spec with --shape, else with each of its tune shapes.
 Result<std::vector<TuningProblem>> tuning_problems(const Options& options);
 
-// One device, its compiler and its workers, which are kept over many problems. One thread at a
+// One device, its compilers and its workers, which are kept over many problems. One thread at a
 // time.
 class DeviceTuner {
  public:
-  // `options` name the device and compiler.
+  // `options` name the device and compilers.
   DeviceTuner(Options options, TuningOptions tuning);
   Result<Device*> device() { return bench_.device(); }
   Result<TuneResult> tune(const TuningProblem& problem, Store& store, const TuneObserver& observer);

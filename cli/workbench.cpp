@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <optional>
 
 #include "cli/output.hpp"
 
@@ -45,34 +46,44 @@ Result<Device*> Workbench::device() {
   return device_.get();
 }
 
-Result<Compiler*> Workbench::compiler(Target target) {
-  const std::string& wanted = options_.compiler;
-  std::optional<Error> nvrtc_error;
-  if (wanted != "llvm" && target != Target::kCpu) {
-    if (nvrtc_ == nullptr) {
-      auto opened = open_nvrtc_compiler();
-      if (opened.ok()) {
-        nvrtc_ = std::move(opened).value();
-      } else {
-        nvrtc_error = std::move(opened).error();
-      }
-    }
-    if (nvrtc_ != nullptr && nvrtc_->supports(target)) return nvrtc_.get();
-    if (wanted == "nvrtc" && nvrtc_error) return *std::move(nvrtc_error);
+Result<Compiler*> Workbench::named_compiler(const std::string& name, Target target) {
+  auto& compiler = compilers_[name];
+  if (compiler == nullptr) {
+    ATT_TRY(compiler, name == "nvrtc" ? open_nvrtc_compiler() : open_llvm_compiler());
   }
-  if (wanted != "nvrtc") {
-    if (llvm_ == nullptr) {
-      auto opened = open_llvm_compiler();
-      // For a GPU target NVRTC is the one to install.
-      if (!opened.ok()) return nvrtc_error ? *std::move(nvrtc_error) : std::move(opened).error();
-      llvm_ = std::move(opened).value();
+  if (compiler->supports(target)) return compiler.get();
+  return Error{
+      .kind = ErrorKind::kUnavailable,
+      .id = "compiler-no-target",
+      .message = fmt::format("{} does not build for {}", compiler->identity(), to_string(target)),
+      .hint = "`attune devices` shows what is here and what is missing"};
+}
+
+Result<std::vector<Compiler*>> Workbench::compilers(Target target) {
+  std::vector<std::string> names = {options_.compiler};
+  // NVRTC is the one to install for a GPU, so its absence is what to report.
+  if (options_.compiler == "auto" && target == Target::kCpu) names = {"llvm"};
+  if (options_.compiler == "auto" && target != Target::kCpu) names = {"nvrtc", "llvm"};
+  std::vector<Compiler*> found;
+  std::optional<Error> missing;
+  for (const std::string& name : names) {
+    auto compiler = named_compiler(name, target);
+    if (compiler.ok()) {
+      found.push_back(*compiler);
+    } else if (!missing) {
+      missing = std::move(compiler).error();
     }
-    if (llvm_->supports(target)) return llvm_.get();
   }
-  return Error{.kind = ErrorKind::kUnavailable,
-               .id = "compiler-no-target",
-               .message = fmt::format("no compiler here builds for {}", to_string(target)),
-               .hint = "`attune devices` shows what is here and what is missing"};
+  if (found.empty()) return *std::move(missing);
+  return found;
+}
+
+Result<Compiler*> Workbench::compiler(Target target, const std::string& family) {
+  ATT_TRY(const std::vector<Compiler*> here, compilers(target));
+  for (Compiler* compiler : here) {
+    if (compiler_family(compiler->identity()) == family) return compiler;
+  }
+  return here.front();
 }
 
 Result<Store*> Workbench::required_store() {

@@ -1,9 +1,10 @@
 // The device, the compilers and the cache a command works with, each opened when first asked for.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "cache/store.hpp"
 #include "cli/options.hpp"
@@ -18,8 +19,11 @@ class Workbench {
 
   // --device, else the first GPU, else the CPU.
   Result<Device*> device();
-  // --compiler, else NVRTC for a GPU target when it is here, else LLVM.
-  Result<Compiler*> compiler(Target target);
+  // --compiler, else the one of `family` (compiler_family) when it is here, else NVRTC for a GPU
+  // target when it is here, else LLVM.
+  Result<Compiler*> compiler(Target target, const std::string& family = "");
+  // --compiler, else all that are here and build for the target, NVRTC first. Never empty.
+  Result<std::vector<Compiler*>> compilers(Target target);
   // Null with a warning when there is none: everything works without, only slower.
   Store* store();
   // The same, for commands that are about the cache.
@@ -31,10 +35,12 @@ class Workbench {
   Target local_target();
 
  private:
+  // By name: "nvrtc", "llvm".
+  Result<Compiler*> named_compiler(const std::string& name, Target target);
+
   const Options& options_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Compiler> nvrtc_;
-  std::unique_ptr<Compiler> llvm_;
+  std::map<std::string, std::unique_ptr<Compiler>> compilers_;  // by name
   std::unique_ptr<Store> store_;
   bool store_tried_ = false;
 };

@@ -32,7 +32,7 @@ std::uint64_t fresh_seed() {
 }
 
 Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& shape,
-                              const Device& device, Store& store, Executor& executor,
+                              const Device& device, Store& store, Executor& executor, int compilers,
                               const TuneOptions& options, const TuneObserver& progress) {
   ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts()));
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
@@ -40,6 +40,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                                       .shape = shape,
                                       .protocol = std::string(kMeasurementProtocol)},
                               .plans = std::move(plans),
+                              .compilers = compilers,
                               .compile_while_measuring = device.facts().target != Target::kCpu};
   const std::string directory = std::filesystem::path(store.path()).parent_path().string();
   ATT_TRY(const DeviceLock lock,
@@ -52,10 +53,11 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
 }
 
 Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                        Compiler& compiler, Store& store, const TuneOptions& options,
-                        const TuneObserver& progress) {
-  LocalExecutor executor(spec, shape, device, compiler, &store, fresh_seed());
-  return run_search(spec, shape, device, store, executor, options, progress);
+                        std::span<Compiler* const> compilers, Store& store,
+                        const TuneOptions& options, const TuneObserver& progress) {
+  LocalExecutor executor(spec, shape, device, compilers, &store, fresh_seed());
+  return run_search(spec, shape, device, store, executor, static_cast<int>(compilers.size()),
+                    options, progress);
 }
 
 }  // namespace attune

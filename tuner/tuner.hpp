@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ enum class TuneState { kCompiling, kVerifying, kMeasuring, kDone };
 struct TuneProgress {
   TuneState state = TuneState::kCompiling;
   int done = 0, total = 0;  // candidates; the total grows while the search finds more to ask for
-  std::string best_plan;
+  std::string best_plan, best_compiler;
   double best_us = 0;
   double eta_seconds = 0;
 };
@@ -31,6 +32,7 @@ using TuneObserver = std::function<bool(const TuneProgress&)>;
 
 struct TuneResult {
   KernelPlan plan;
+  std::string compiler;  // identity of the one that builds it fastest
   double median_us = 0;
   int candidates =
       0;  // that the search asked for: measured + rejected + from_cache when it was not stopped
@@ -39,12 +41,13 @@ struct TuneResult {
   bool stopped = false;  // by the observer; the plan is the best so far
 };
 
-// In this process. `progress` is called from this thread; what was measured before it said stop is
+// In this process. The first compiler builds every candidate, the others the finalists as well.
+// `progress` is called from this thread; what was measured before it said stop is
 // stored. "tune-no-plan" when no candidate survived, "tune-stopped" when stopped before the first
 // did.
 Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                        Compiler& compiler, Store& store, const TuneOptions& options,
-                        const TuneObserver& progress);
+                        std::span<Compiler* const> compilers, Store& store,
+                        const TuneOptions& options, const TuneObserver& progress);
 
 // All legal plans of every family that serves `spec` on the device, the cost model's cheapest
 // first.

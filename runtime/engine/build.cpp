@@ -104,7 +104,8 @@ Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
 }
 
 Result<std::optional<BuiltKernel>> find_built(const AttentionSpec& spec, const KernelPlan& plan,
-                                              const Compiler* compiler, const Store& store) {
+                                              const Compiler* compiler, const Store& store,
+                                              const std::string& family) {
   const Clock::time_point start = Clock::now();
   ATT_TRY(const GeneratedKernel generated, emit(spec, plan));
   BuiltKernel kernel{
@@ -120,6 +121,7 @@ Result<std::optional<BuiltKernel>> find_built(const AttentionSpec& spec, const K
   }
   ATT_TRY(const std::vector<BuildKey> stored, store.stored_builds(kernel.key.spec_hash));
   for (const BuildKey& key : stored) {
+    if (!family.empty() && compiler_family(key.compiler) != family) continue;
     kernel.key.compiler = key.compiler;
     if (key.digest() != kernel.key.digest()) continue;
     if (take_from(store, kernel)) return std::optional(std::move(kernel));

@@ -20,7 +20,7 @@ Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& sh
       if (auto plan = usable_plan(spec, best.plan, device.facts()); plan.ok()) {
         const bool exact = best.measured_shape == shape;
         return PlanChoice{*plan, exact ? PlanSource::kMeasured : PlanSource::kNearestBucket,
-                          store->path(), best.measured_shape};
+                          best.compiler, store->path(), best.measured_shape};
       }
     }
   }

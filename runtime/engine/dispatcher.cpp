@@ -41,6 +41,7 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
   if (workshop_->refresh_snapshot()) enqueue_all();
   ATT_TRY(FirstVersion first, first_version(*spec, key));
   auto* made = new KernelEntry(key, workshop_, spec, std::move(first.version));
+  if (!first.failed_plan.empty()) made->set_failed_plan(std::move(first.failed_plan));
   made->retain();
   KernelEntry* kept = kernels_.add(made);
   if (kept == made) {
@@ -57,19 +58,31 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
 Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& spec,
                                                            const KernelKey& key) {
   ATT_TRY(const PlanChoice wanted, workshop_->choose(spec, key.spec, key.shape));
-  const auto version = [&](std::shared_ptr<LoadedKernel> code) {
-    return FirstVersion{make_version(spec, key.shape, wanted, std::move(code))};
+  const std::string family = compiler_family(wanted.compiler);
+  const auto version = [&](const PlanChoice& choice, LoadedCode code) {
+    return FirstVersion{.version = make_version(spec, key.shape, choice, std::move(code))};
   };
   if (background()) {
-    auto ready = workshop_->load_ready(spec, wanted.plan);
-    if (ready.ok() && *ready != nullptr) return version(*std::move(ready));
-    if (auto other = stand_in(spec, key)) return FirstVersion{std::move(other), true};
+    auto ready = workshop_->load_ready(spec, wanted.plan, family);
+    if (ready.ok() && ready->kernel != nullptr) return version(wanted, *std::move(ready));
+    if (auto other = stand_in(spec, key))
+      return FirstVersion{.version = std::move(other), .better_is_known = true};
   }
   // Nothing of the spec is there to begin with, and the best plan takes no longer than another.
-  auto loaded = workshop_->load(spec, wanted.plan);
-  if (loaded.ok()) return version(*std::move(loaded));
+  auto loaded = workshop_->load(spec, wanted.plan, family);
+  if (loaded.ok()) return version(wanted, *std::move(loaded));
   if (loaded.error().kind == ErrorKind::kUnavailable) {  // no compiler: whatever code there is
-    if (auto other = stand_in(spec, key)) return FirstVersion{std::move(other), false};
+    if (auto other = stand_in(spec, key)) return FirstVersion{.version = std::move(other)};
+  } else if (wanted.source != PlanSource::kCostModel) {
+    // Measured with another compiler, or another version: this one's limits are the cost model's.
+    const auto guess = default_plan(spec, key.shape, workshop_->device().facts());
+    if (guess.ok() && *guess != wanted.plan) {
+      if (auto other = workshop_->load(spec, *guess); other.ok()) {
+        FirstVersion first = version({.plan = *guess}, *std::move(other));
+        first.failed_plan = to_string(wanted.plan);
+        return first;
+      }
+    }
   }
   return loaded.error();
 }
@@ -83,7 +96,7 @@ std::unique_ptr<const KernelVersion> Dispatcher::stand_in(const AttentionSpec& s
   });
   for (const KernelPlan& plan : plans) {
     auto code = workshop_->load_ready(spec, plan);
-    if (!code.ok() || *code == nullptr) continue;  // damaged, or of an older source
+    if (!code.ok() || code->kernel == nullptr) continue;  // damaged, or of an older source
     ++counters_.stand_ins;
     return make_version(spec, key.shape, {.plan = plan, .source = PlanSource::kStandIn},
                         *std::move(code));
@@ -91,9 +104,10 @@ std::unique_ptr<const KernelVersion> Dispatcher::stand_in(const AttentionSpec& s
   return nullptr;
 }
 
-std::unique_ptr<const KernelVersion> Dispatcher::make_version(
-    const AttentionSpec& spec, const ProblemShape& shape, PlanChoice choice,
-    std::shared_ptr<LoadedKernel> code) const {
+std::unique_ptr<const KernelVersion> Dispatcher::make_version(const AttentionSpec& spec,
+                                                              const ProblemShape& shape,
+                                                              PlanChoice choice,
+                                                              LoadedCode code) const {
   auto fallback = fallback_plan(spec, choice.plan, shape, workshop_->device().facts());
   std::string plan = to_string(choice.plan);
   return std::make_unique<const KernelVersion>(
@@ -107,10 +121,12 @@ Status Dispatcher::improve(KernelEntry& entry, bool retry) {
   ATT_TRY(const PlanChoice wanted, workshop_->choose(spec, entry.key.spec, entry.key.shape));
   const KernelVersion& now = entry.version();
   if (wanted == now.choice) return ok_status();
-  std::shared_ptr<LoadedKernel> code = now.code;
-  if (wanted.plan != now.choice.plan) {
+  LoadedCode code = now.code;
+  const std::string family = compiler_family(wanted.compiler);
+  const bool other_compiler = !family.empty() && family != compiler_family(code.compiler);
+  if (wanted.plan != now.choice.plan || other_compiler) {
     if (!retry && entry.failed_plan() == to_string(wanted.plan)) return ok_status();
-    auto loaded = workshop_->load(spec, wanted.plan);
+    auto loaded = workshop_->load(spec, wanted.plan, family);
     if (!loaded.ok()) {
       ++counters_.failed_replacements;
       entry.set_failed_plan(to_string(wanted.plan));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include "runtime/engine/kernel_entry.hpp"
@@ -58,12 +59,13 @@ class Dispatcher {
   struct FirstVersion {
     std::unique_ptr<const KernelVersion> version;
     bool better_is_known = false;
+    std::string failed_plan;  // the measured one, when it could not be had
   };
   Result<FirstVersion> first_version(const AttentionSpec& spec, const KernelKey& key);
   std::unique_ptr<const KernelVersion> stand_in(const AttentionSpec& spec, const KernelKey& key);
   std::unique_ptr<const KernelVersion> make_version(const AttentionSpec& spec,
                                                     const ProblemShape& shape, PlanChoice choice,
-                                                    std::shared_ptr<LoadedKernel> code) const;
+                                                    LoadedCode code) const;
   Status improve(KernelEntry& entry, bool retry);
   void enqueue(KernelEntry& entry);
   void enqueue_all();

@@ -32,9 +32,11 @@ Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Com
                           Store* store);
 
 // The code of a plan that `store` has, nullopt when it has none: `compiler`'s, or without one
-// (null) whatever compiler made it of the same source. Compiles nothing. Thread-safe.
+// (null) whatever compiler, of `family` unless that is empty, made of the same source. Compiles
+// nothing. Thread-safe.
 Result<std::optional<BuiltKernel>> find_built(const AttentionSpec& spec, const KernelPlan& plan,
-                                              const Compiler* compiler, const Store& store);
+                                              const Compiler* compiler, const Store& store,
+                                              const std::string& family = "");
 
 // The key of the code that build() would make. Emits, compiles nothing.
 Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
@@ -49,6 +51,7 @@ enum class PlanSource { kMeasured, kNearestBucket, kCostModel, kStandIn };
 struct PlanChoice {
   KernelPlan plan;
   PlanSource source = PlanSource::kCostModel;
+  std::string compiler;         // identity of the one whose code was measured; empty: any will do
   std::string file;             // the cache file that answered; empty: none did
   ProblemShape measured_shape;  // that the file answered for
   bool operator==(const PlanChoice&) const = default;

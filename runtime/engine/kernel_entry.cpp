@@ -43,7 +43,7 @@ std::size_t KernelEntry::workspace_bytes(const ProblemShape& shape) const {
 Status KernelEntry::launch(const att::ForwardParams& params, void* workspace,
                            StreamHandle stream) const {
   const KernelVersion& now = version();
-  Status status = now.code->launch(params, workspace, stream);
+  Status status = now.code.kernel->launch(params, workspace, stream);
   if (status.ok() || status.error().id != kStridesUnsupported || !now.fallback) return status;
   return launch_fallback(now, params, workspace, stream);
 }
@@ -52,8 +52,8 @@ Status KernelEntry::launch(const att::ForwardParams& params, void* workspace,
 Status KernelEntry::launch_fallback(const KernelVersion& version, const att::ForwardParams& params,
                                     void* workspace, StreamHandle stream) const {
   fallback_launches_.fetch_add(1, std::memory_order_relaxed);
-  ATT_TRY(const std::shared_ptr<LoadedKernel> code, workshop_->load(*spec_, *version.fallback));
-  return code->launch(params, workspace, stream);
+  ATT_TRY(const LoadedCode code, workshop_->load(*spec_, *version.fallback));
+  return code.kernel->launch(params, workspace, stream);
 }
 
 std::string KernelEntry::failed_plan() const {

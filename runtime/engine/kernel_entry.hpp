@@ -17,7 +17,7 @@ namespace attune {
 struct KernelVersion {
   PlanChoice choice;
   std::string plan;  // to_string(choice.plan)
-  std::shared_ptr<LoadedKernel> code;
+  LoadedCode code;
   // The plan for strides that `code` cannot take (TMA); built when such a launch comes.
   std::optional<KernelPlan> fallback;
 };

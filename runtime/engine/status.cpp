@@ -45,11 +45,11 @@ Json describe(const LayerStatus& layer) {
 Json describe(const KernelEntry& entry) {
   const KernelVersion& version = entry.version();
   const PlanChoice& choice = version.choice;
-  Json json = {{"spec", entry.spec().name},
-               {"spec_hash", spec_hash(entry.spec())},
-               {"shape", describe(entry.key.shape)},
-               {"plan", version.plan},
-               {"source", to_string(choice.source)}};
+  Json json = {{"spec", entry.spec().name},          {"spec_hash", spec_hash(entry.spec())},
+               {"shape", describe(entry.key.shape)}, {"plan", version.plan},
+               {"source", to_string(choice.source)}, {"compiler", version.code.compiler}};
+  if (!choice.compiler.empty() && choice.compiler != version.code.compiler)
+    json["measured_with"] = choice.compiler;
   if (!choice.file.empty()) {
     json["file"] = choice.file;
     json["measured_shape"] = describe(choice.measured_shape);

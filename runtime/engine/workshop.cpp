@@ -11,8 +11,9 @@ std::vector<std::string> paths_of(const Overlay& cache) {
   return paths;
 }
 
-std::string flight_key(const AttentionSpec& spec, const KernelPlan& plan) {
-  return spec_hash(spec) + ' ' + to_string(plan);
+std::string flight_key(const AttentionSpec& spec, const KernelPlan& plan,
+                       const std::string& family) {
+  return spec_hash(spec) + ' ' + to_string(plan) + ' ' + family;
 }
 
 }  // namespace
@@ -44,9 +45,9 @@ Result<PlanChoice> Workshop::choose(const AttentionSpec& spec, const SpecId& id,
     if (answer.row != nullptr) {
       if (auto plan = usable_plan(spec, answer.row->plan, device_->facts()); plan.ok()) {
         const bool exact = answer.distance == 0;
-        return PlanChoice{*plan, exact ? PlanSource::kMeasured : PlanSource::kNearestBucket,
-                          cache_files_[static_cast<std::size_t>(answer.row->layer)],
-                          answer.row->shape};
+        return PlanChoice{
+            *plan, exact ? PlanSource::kMeasured : PlanSource::kNearestBucket, answer.row->compiler,
+            cache_files_[static_cast<std::size_t>(answer.row->layer)], answer.row->shape};
       }
     }
   }
@@ -54,16 +55,32 @@ Result<PlanChoice> Workshop::choose(const AttentionSpec& spec, const SpecId& id,
   return PlanChoice{.plan = plan};
 }
 
-Result<Compiler*> Workshop::compiler(Target target) {
+Result<Compiler*> Workshop::compiler(Target target, const std::string& family) {
   const std::lock_guard lock(mutex_);
-  if (compiler_ == nullptr) {
-    ATT_TRY(compiler_, opener_(target));
+  auto& compiler = compilers_[family];
+  if (compiler == nullptr) {
+    ATT_TRY(compiler, opener_(target, family));
   }
-  return compiler_.get();
+  return compiler.get();
 }
 
-Result<BuiltKernel> Workshop::build_or_find(const AttentionSpec& spec, const KernelPlan& plan) {
-  auto compiler = this->compiler(plan.target);
+std::optional<BuiltKernel> Workshop::find_without_compiler(const AttentionSpec& spec,
+                                                           const KernelPlan& plan,
+                                                           const std::string& family) {
+  auto found = find_built(spec, plan, nullptr, *cache_, family);
+  if (!found.ok() || !found->has_value()) return std::nullopt;
+  ++counters_.from_cache;
+  ++counters_.from_cache_without_compiler;
+  return std::move(*found);
+}
+
+Result<BuiltKernel> Workshop::build_or_find(const AttentionSpec& spec, const KernelPlan& plan,
+                                            const std::string& family) {
+  auto compiler = this->compiler(plan.target, family);
+  if (!compiler.ok() && !family.empty()) {
+    if (auto found = find_without_compiler(spec, plan, family)) return *std::move(found);
+    compiler = this->compiler(plan.target);
+  }
   if (compiler.ok()) {
     auto built = build(spec, plan, **compiler, cache_.get());
     if (!built.ok()) ++counters_.failed_compiles;
@@ -71,46 +88,46 @@ Result<BuiltKernel> Workshop::build_or_find(const AttentionSpec& spec, const Ker
     return built;
   }
   if (compiler.error().kind != ErrorKind::kUnavailable) return compiler.error();
-  auto found = find_built(spec, plan, nullptr, *cache_);
-  if (found.ok() && found->has_value()) {
-    ++counters_.from_cache;
-    ++counters_.from_cache_without_compiler;
-    return std::move(**found);
-  }
+  if (auto found = find_without_compiler(spec, plan, "")) return *std::move(found);
   Error missing = compiler.error();
   missing.message += "; and no cache file has the code of `" + to_string(plan) + "`";
   return missing;
 }
 
-Result<std::shared_ptr<LoadedKernel>> Workshop::load_code(const AttentionSpec& spec,
-                                                          const BuiltKernel& built) {
+Result<std::shared_ptr<LoadedCode>> Workshop::load_code(const AttentionSpec& spec,
+                                                        const BuiltKernel& built) {
   ATT_TRY(std::unique_ptr<LoadedKernel> loaded, device_->load(spec, built.plan, built.code.image));
   const std::lock_guard lock(mutex_);
   loaded_.emplace_back(spec_hash(spec), built.plan);
-  return std::shared_ptr<LoadedKernel>(std::move(loaded));
+  return std::make_shared<LoadedCode>(LoadedCode{std::move(loaded), built.key.compiler});
 }
 
-Result<std::shared_ptr<LoadedKernel>> Workshop::load(const AttentionSpec& spec,
-                                                     const KernelPlan& plan) {
-  return kernels_.get(flight_key(spec, plan), [&]() -> Result<std::shared_ptr<LoadedKernel>> {
-    ATT_TRY(const BuiltKernel built, build_or_find(spec, plan));
-    return load_code(spec, built);
-  });
+Result<LoadedCode> Workshop::load(const AttentionSpec& spec, const KernelPlan& plan,
+                                  const std::string& family) {
+  ATT_TRY(
+      const std::shared_ptr<LoadedCode> code,
+      kernels_.get(flight_key(spec, plan, family), [&]() -> Result<std::shared_ptr<LoadedCode>> {
+        ATT_TRY(const BuiltKernel built, build_or_find(spec, plan, family));
+        return load_code(spec, built);
+      }));
+  return *code;
 }
 
-Result<std::shared_ptr<LoadedKernel>> Workshop::load_ready(const AttentionSpec& spec,
-                                                           const KernelPlan& plan) {
-  const std::string key = flight_key(spec, plan);
-  if (std::shared_ptr<LoadedKernel> known = kernels_.find(key)) return known;
-  const auto compiler = this->compiler(plan.target);
+Result<LoadedCode> Workshop::load_ready(const AttentionSpec& spec, const KernelPlan& plan,
+                                        const std::string& family) {
+  const std::string key = flight_key(spec, plan, family);
+  if (const std::shared_ptr<LoadedCode> known = kernels_.find(key)) return *known;
+  const auto compiler = this->compiler(plan.target, family);
   ATT_TRY(const std::optional<BuiltKernel> found,
-          find_built(spec, plan, compiler.ok() ? *compiler : nullptr, *cache_));
-  if (!found) return std::shared_ptr<LoadedKernel>();
-  return kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedKernel>> {
-    ++counters_.from_cache;
-    if (!compiler.ok()) ++counters_.from_cache_without_compiler;
-    return load_code(spec, *found);
-  });
+          find_built(spec, plan, compiler.ok() ? *compiler : nullptr, *cache_, family));
+  if (!found) return LoadedCode{};
+  ATT_TRY(const std::shared_ptr<LoadedCode> code,
+          kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedCode>> {
+            ++counters_.from_cache;
+            if (!compiler.ok()) ++counters_.from_cache_without_compiler;
+            return load_code(spec, *found);
+          }));
+  return *code;
 }
 
 std::vector<KernelPlan> Workshop::ready_plans(const AttentionSpec& spec) const {

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +18,15 @@
 
 namespace attune {
 
-using CompilerOpener = std::function<Result<std::unique_ptr<Compiler>>(Target)>;
+// As open_compiler().
+using CompilerOpener =
+    std::function<Result<std::unique_ptr<Compiler>>(Target, const std::string& family)>;
+
+// Code on the device.
+struct LoadedCode {
+  std::shared_ptr<LoadedKernel> kernel;  // null: there is none
+  std::string compiler;                  // identity of the one that made it
+};
 
 // Where code came from so far.
 struct WorkshopCounters {
@@ -41,8 +51,9 @@ class Workshop {
   Device& device() { return *device_; }
   const Overlay& cache() const { return *cache_; }
   const WorkshopCounters& counters() const { return counters_; }
-  // The one for the device's target, or why there is none.
-  Result<Compiler*> compiler(Target target);
+  // The one of `family` (compiler_family), or the target's own when that is empty; or why there is
+  // none.
+  Result<Compiler*> compiler(Target target, const std::string& family = "");
 
   // Reads cache files that changed since they were last read; a `stat` each when none did. True
   // when one did.
@@ -50,29 +61,37 @@ class Workshop {
   // From the snapshot in memory, else the cost model; runs no SQL.
   Result<PlanChoice> choose(const AttentionSpec& spec, const SpecId& id,
                             const ProblemShape& shape) const;
-  // Loaded code of a plan, built at the first call. Where no compiler can be opened the cache's
-  // code serves whatever compiler made it; the compiler's kUnavailable when there is none.
-  Result<std::shared_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan);
-  // The same, but null instead of a compile.
-  Result<std::shared_ptr<LoadedKernel>> load_ready(const AttentionSpec& spec,
-                                                   const KernelPlan& plan);
+  // Loaded code of a plan, built at the first call. `family`: of the compiler that was measured to
+  // make the best; where it cannot be opened, code of its making in the cache serves, else the
+  // target's own compiler. Where none can be opened the cache's code serves whatever compiler made
+  // it; the compiler's kUnavailable when there is none.
+  Result<LoadedCode> load(const AttentionSpec& spec, const KernelPlan& plan,
+                          const std::string& family = "");
+  // The same, but nothing instead of a compile.
+  Result<LoadedCode> load_ready(const AttentionSpec& spec, const KernelPlan& plan,
+                                const std::string& family = "");
   // Plans of the spec that have code, here or in the cache; load_ready() may still find it damaged.
   std::vector<KernelPlan> ready_plans(const AttentionSpec& spec) const;
 
  private:
-  Result<BuiltKernel> build_or_find(const AttentionSpec& spec, const KernelPlan& plan);
-  Result<std::shared_ptr<LoadedKernel>> load_code(const AttentionSpec& spec,
-                                                  const BuiltKernel& built);
+  // Null: nothing of the kind in the cache.
+  std::optional<BuiltKernel> find_without_compiler(const AttentionSpec& spec,
+                                                   const KernelPlan& plan,
+                                                   const std::string& family);
+  Result<BuiltKernel> build_or_find(const AttentionSpec& spec, const KernelPlan& plan,
+                                    const std::string& family);
+  Result<std::shared_ptr<LoadedCode>> load_code(const AttentionSpec& spec,
+                                                const BuiltKernel& built);
 
   const std::unique_ptr<Device> device_;
   const std::unique_ptr<Overlay> cache_;
   const std::vector<std::string> cache_files_;  // by layer
   const CompilerOpener opener_;
   WorkshopCounters counters_;
-  mutable std::mutex mutex_;  // guards the next two
-  std::unique_ptr<Compiler> compiler_;
-  std::vector<std::pair<std::string, KernelPlan>> loaded_;  // by spec_hash, in order of loading
-  SingleFlight<LoadedKernel> kernels_;
+  mutable std::mutex mutex_;                                    // guards the next two
+  std::map<std::string, std::unique_ptr<Compiler>> compilers_;  // by family asked for
+  std::vector<std::pair<std::string, KernelPlan>> loaded_;      // by spec_hash, in order of loading
+  SingleFlight<LoadedCode> kernels_;
 };
 
 }  // namespace attune

@@ -39,7 +39,8 @@ class Compiler {
 Result<std::unique_ptr<Compiler>> open_nvrtc_compiler();
 // The module libattune_llvm.so: NVPTX targets and Target::kCpu.
 Result<std::unique_ptr<Compiler>> open_llvm_compiler();
-// The one that a target is built with: NVRTC for a GPU when it is there, else LLVM.
-Result<std::unique_ptr<Compiler>> open_compiler(Target target);
+// The one of `family` (compiler_family) for the target; empty: the one that a target is built with,
+// NVRTC for a GPU when it is there, else LLVM.
+Result<std::unique_ptr<Compiler>> open_compiler(Target target, const std::string& family = "");
 
 }  // namespace attune

@@ -17,16 +17,18 @@ using testing::Not;
 
 constexpr const char* kGpu = "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159";
 
-void record(Store& store, const MeasurementKey& key, const Sm80Plan& tile, double us) {
+void record(Store& store, const MeasurementKey& key, const Sm80Plan& tile, double us,
+            const std::string& compiler = "nvrtc 13.0.88") {
   const KernelPlan plan{.pass = Pass::kForward, .target = Target::kSm90a, .tile = tile};
   BuildKey build{.spec_hash = key.spec_hash,
                  .plan = to_string(plan),
                  .body_hash = "b",
-                 .compiler = "c",
+                 .compiler = compiler,
                  .target = "sm_90a"};
   ASSERT_TRUE(store
                   .record(key, {.plan = build.plan,
                                 .build_digest = build.digest(),
+                                .compiler = compiler,
                                 .median_us = us,
                                 .spread_us = us / 100,
                                 .samples = 30,
@@ -38,8 +40,8 @@ void record(Store& store, const MeasurementKey& key, const Sm80Plan& tile, doubl
                   .ok());
 }
 
-// A few tile sizes of two problems, a candidate that miscomputed, and a spec that nobody here
-// knows.
+// A few tile sizes of two problems, one of them by both compilers, a candidate that miscomputed,
+// and a spec that nobody here knows.
 std::string filled_cache() {
   const std::string path = scratch_directory() + "/gpu.db";
   auto store = open_store(path).value();
@@ -54,6 +56,7 @@ std::string filled_cache() {
       record(*store, key, {.tile_q = 128, .tile_kv = tile_kv}, 1500 + tile_kv);
       record(*store, key, {.tile_q = 64, .tile_kv = tile_kv}, 1900 - tile_kv);
     }
+    record(*store, key, {.tile_q = 128, .tile_kv = 32}, 1501, "clang 19.1.7, driver 13.0");
     const Rejection rejection{.plan = "sm80 forward sm_90a q128 k256 s2 w4 c32 u1 frozen",
                               .build_digest = "d",
                               .reason = "miscompute",
@@ -69,9 +72,9 @@ TEST(Report, IsOneSelfContainedPage) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("2 problems"));
   const std::string html = read_file(page);
-  for (const char* part :
-       {kGpu, "causal", "eeeeeeee", "1532.0", "sm_mhz 1755", "1 rejected: miscompute",
-        "o[0] is &lt;off&gt; by 2", "regret of the first guess", "tile sizes", "roofline"}) {
+  for (const char* part : {kGpu, "causal", "eeeeeeee", "1532.0", "1501.0", "clang 19.1.7",
+                           "sm_mhz 1755", "1 rejected: miscompute", "o[0] is &lt;off&gt; by 2",
+                           "regret of the first guess", "tile sizes", "roofline"}) {
     EXPECT_THAT(html, HasSubstr(part));
   }
   for (const char* foreign : {"http:", "https:", "<script", "<link", "url(", "nan", "inf,"}) {
@@ -111,7 +114,7 @@ TEST(Report, ABrowserDrawsIt) {
   for (std::size_t at = parsed.find("<circle"); at != std::string::npos;
        at = parsed.find("<circle", at + 1))
     ++circles;
-  EXPECT_EQ(circles, 7u) << "six candidates of the known spec and its place under the roof";
+  EXPECT_EQ(circles, 8u) << "seven candidates of the known spec and its place under the roof";
 }
 
 }  // namespace

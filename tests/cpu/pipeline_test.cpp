@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <vector>
@@ -53,7 +54,7 @@ TEST(CpuPipeline, TunedInOneProcessLaunchedInAnother) {
     auto store = open_store(file);
     ASSERT_TRUE(store.ok()) << render(store.error());
     const auto result =
-        tune(*spec, kShape, **device, **compiler, **store,
+        tune(*spec, kShape, **device, std::array{compiler->get()}, **store,
              {.max_candidates = 3, .compile_threads = 1}, [](const TuneProgress&) { return true; });
     const auto rejections = (*store)->rejections({.spec_hash = spec_hash(*spec),
                                                   .device = (*device)->identity(),
@@ -67,6 +68,7 @@ TEST(CpuPipeline, TunedInOneProcessLaunchedInAnother) {
     EXPECT_GT(result->measured, 0);
     EXPECT_EQ(result->rejected, 0);
     EXPECT_GT(result->median_us, 0);
+    EXPECT_EQ(result->compiler, (*compiler)->identity());
   }
   setenv(kCacheVariable, file.c_str(), 1);
   EXPECT_EQ(run_in_new_process("CpuPipelineChild.DISABLED_LaunchesWhatWasTuned"), 0);

@@ -14,6 +14,11 @@ bool is_workers_end(const Error& error) {
   return error.id == "worker-died" || error.id == "worker-hung";
 }
 
+WorkerRequest request_for(Operation operation, const Candidate& candidate) {
+  return {
+      .operation = operation, .plan = to_string(candidate.plan), .compiler = candidate.compiler};
+}
+
 }  // namespace
 
 struct IsolatedExecutor::Worker {
@@ -69,7 +74,7 @@ Result<WorkerReply> IsolatedExecutor::ask(Worker& worker, const WorkerRequest& r
   return reply;
 }
 
-Result<CompiledFacts> IsolatedExecutor::compile(const KernelPlan& plan) {
+Result<CompiledFacts> IsolatedExecutor::compile(const Candidate& candidate) {
   std::unique_ptr<Worker> worker;
   {
     const std::lock_guard lock(mutex_);
@@ -80,8 +85,8 @@ Result<CompiledFacts> IsolatedExecutor::compile(const KernelPlan& plan) {
       idle_.pop_back();
     }
   }
-  auto reply = ask(*worker, {.operation = Operation::kCompile, .plan = to_string(plan)},
-                   options_.compile_deadline, false);
+  auto reply =
+      ask(*worker, request_for(Operation::kCompile, candidate), options_.compile_deadline, false);
   {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(worker));
@@ -90,10 +95,9 @@ Result<CompiledFacts> IsolatedExecutor::compile(const KernelPlan& plan) {
   return reply->facts;
 }
 
-Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const KernelPlan& plan) {
+Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const Candidate& candidate) {
   if (!measuring_) measuring_ = std::make_unique<Worker>();
-  auto reply = ask(*measuring_, {.operation = operation, .plan = to_string(plan)},
-                   options_.run_deadline, true);
+  auto reply = ask(*measuring_, request_for(operation, candidate), options_.run_deadline, true);
   if (!reply.ok() &&
       (rejection_reason(reply.error()) == "fault" || rejection_reason(reply.error()) == "hang")) {
     // A context that a kernel broke serves nobody; the next request starts a fresh one.
@@ -103,18 +107,19 @@ Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const KernelP
   return reply;
 }
 
-Status IsolatedExecutor::verify(const KernelPlan& plan) {
-  ATT_TRY(const WorkerReply reply, measure(Operation::kVerify, plan));
+Status IsolatedExecutor::verify(const Candidate& candidate) {
+  ATT_TRY(const WorkerReply reply, measure(Operation::kVerify, candidate));
   return ok_status();
 }
 
-Result<double> IsolatedExecutor::time_us(const KernelPlan& plan) {
-  ATT_TRY(const WorkerReply reply, measure(Operation::kTime, plan));
+Result<double> IsolatedExecutor::time_us(const Candidate& candidate) {
+  ATT_TRY(const WorkerReply reply, measure(Operation::kTime, candidate));
   return reply.time_us;
 }
 
-void IsolatedExecutor::release(const KernelPlan& plan) {
-  if (measuring_ && measuring_->generation == generation_) (void)measure(Operation::kRelease, plan);
+void IsolatedExecutor::release(const Candidate& candidate) {
+  if (measuring_ && measuring_->generation == generation_)
+    (void)measure(Operation::kRelease, candidate);
 }
 
 std::string IsolatedExecutor::conditions() {

@@ -26,18 +26,20 @@ struct IsolationOptions {
 // Workers are started when first needed and live as long as the object, over many problems.
 class IsolatedExecutor final : public Executor {
  public:
-  using Digest = std::function<Result<std::string>(const KernelPlan&)>;
+  using Digest = std::function<Result<std::string>(const Candidate&)>;
 
   explicit IsolatedExecutor(IsolationOptions options = {});
   ~IsolatedExecutor() override;
   // Turns to another problem. `digest` is Executor::build_digest; it runs in this process.
   void open(const WorkerProblem& problem, Digest digest);
 
-  Result<std::string> build_digest(const KernelPlan& plan) override { return digest_(plan); }
-  Result<CompiledFacts> compile(const KernelPlan& plan) override;
-  Status verify(const KernelPlan& plan) override;
-  Result<double> time_us(const KernelPlan& plan) override;
-  void release(const KernelPlan& plan) override;
+  Result<std::string> build_digest(const Candidate& candidate) override {
+    return digest_(candidate);
+  }
+  Result<CompiledFacts> compile(const Candidate& candidate) override;
+  Status verify(const Candidate& candidate) override;
+  Result<double> time_us(const Candidate& candidate) override;
+  void release(const Candidate& candidate) override;
   std::string conditions() override;
   // Times that a measuring worker had to be replaced.
   int restarts() const { return restarts_; }
@@ -47,7 +49,7 @@ class IsolatedExecutor final : public Executor {
   struct Worker;
   Result<WorkerReply> ask(Worker& worker, const WorkerRequest& request,
                           std::chrono::milliseconds deadline, bool with_device);
-  Result<WorkerReply> measure(WorkerRequest::Operation operation, const KernelPlan& plan);
+  Result<WorkerReply> measure(WorkerRequest::Operation operation, const Candidate& candidate);
 
   const IsolationOptions options_;
   Digest digest_;

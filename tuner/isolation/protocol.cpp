@@ -32,11 +32,12 @@ std::string encode(const WorkerRequest& request) {
     json["file"] = p.spec_file;
     json["shape"] = to_string(p.shape);
     json["device"] = p.device;
-    json["compiler"] = p.compiler;
+    json["compilers"] = p.compilers;
     json["cache"] = p.cache;
     json["seed"] = p.seed;
   } else {
     json["plan"] = request.plan;
+    json["compiler"] = request.compiler;
   }
   return dump(json);
 }
@@ -52,6 +53,7 @@ std::string encode(const Result<WorkerReply>& reply) {
                    {"detail", error.detail}}}});
   }
   return dump({{"build", reply->facts.build_digest},
+               {"compiler", reply->facts.compiler},
                {"threads", reply->facts.threads},
                {"registers", reply->facts.registers},
                {"shared_bytes", reply->facts.shared_bytes},
@@ -70,6 +72,7 @@ Result<WorkerRequest> decode_request(const std::string& line) {
     request.operation = static_cast<WorkerRequest::Operation>(at - kOperations.begin());
     if (request.operation != WorkerRequest::Operation::kOpen) {
       request.plan = json.at("plan");
+      request.compiler = json.at("compiler");
       return request;
     }
     WorkerProblem& p = request.problem;
@@ -77,7 +80,7 @@ Result<WorkerRequest> decode_request(const std::string& line) {
     p.spec_file = json.at("file");
     ATT_TRY(p.shape, parse_shape(json.at("shape").get<std::string>()));
     p.device = json.at("device");
-    p.compiler = json.at("compiler");
+    p.compilers = json.at("compilers");
     p.cache = json.at("cache");
     p.seed = json.at("seed");
     return request;
@@ -100,6 +103,7 @@ Result<WorkerReply> decode_reply(const std::string& line) {
                    .detail = error.at("detail")};
     }
     return WorkerReply{.facts = {.build_digest = json.at("build"),
+                                 .compiler = json.at("compiler"),
                                  .threads = json.at("threads"),
                                  .registers = json.at("registers"),
                                  .shared_bytes = json.at("shared_bytes"),

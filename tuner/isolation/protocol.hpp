@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tuner/search/executor.hpp"
 
@@ -12,8 +13,8 @@ namespace attune {
 struct WorkerProblem {
   std::string spec_yaml, spec_file;  // the file is for messages
   ProblemShape shape;
-  std::string device;    // as open_device() takes it; empty: compile only
-  std::string compiler;  // "nvrtc", "llvm"
+  std::string device;                  // as open_device() takes it; empty: compile only
+  std::vector<std::string> compilers;  // "nvrtc", "llvm"
   std::string cache;
   std::uint64_t seed = 0;
 };
@@ -30,6 +31,7 @@ struct WorkerRequest {
   } operation = Operation::kOpen;
   WorkerProblem problem;  // kOpen
   std::string plan;       // the others but kPrepare and kConditions
+  int compiler = 0;       // index in WorkerProblem::compilers
 };
 
 // Which members mean something depends on the request.

@@ -6,13 +6,15 @@
 namespace attune {
 
 Result<TuneResult> tune_isolated(const WorkerProblem& problem, const AttentionSpec& spec,
-                                 const Device& device, const Compiler& compiler, Store& store,
-                                 IsolatedExecutor& executor, const TuneOptions& options,
-                                 const TuneObserver& progress) {
-  executor.open(problem, [&](const KernelPlan& plan) {
-    return candidate_build_digest(spec, plan, compiler);
+                                 const Device& device, std::span<Compiler* const> compilers,
+                                 Store& store, IsolatedExecutor& executor,
+                                 const TuneOptions& options, const TuneObserver& progress) {
+  executor.open(problem, [&](const Candidate& candidate) {
+    return candidate_build_digest(spec, candidate.plan,
+                                  *compilers[static_cast<std::size_t>(candidate.compiler)]);
   });
-  return run_search(spec, problem.shape, device, store, executor, options, progress);
+  return run_search(spec, problem.shape, device, store, executor,
+                    static_cast<int>(compilers.size()), options, progress);
 }
 
 }  // namespace attune

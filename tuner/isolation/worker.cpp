@@ -6,9 +6,11 @@
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "runtime/engine/engine.hpp"
 #include "tuner/measure/local_executor.hpp"
@@ -37,8 +39,10 @@ class LocalSession final : public WorkerSession {
     }
     if (!store_) return Error{.id = "worker-protocol", .message = "no problem is open"};
     if (request.operation == Operation::kCompile) {
-      ATT_TRY(const KernelPlan plan, parse_plan(request.plan));
-      ATT_TRY(reply.facts, compile_candidate(spec_, plan, *compiler_, store_.get(), nullptr));
+      ATT_TRY(const Candidate candidate, candidate_of(request));
+      ATT_TRY(Compiler * compiler, compiler(candidate.compiler));
+      ATT_TRY(reply.facts,
+              compile_candidate(spec_, candidate.plan, *compiler, store_.get(), nullptr));
       return reply;
     }
     if (!executor_) return Error{.id = "worker-protocol", .message = "this worker has no device"};
@@ -50,13 +54,13 @@ class LocalSession final : public WorkerSession {
       ATT_CHECK(executor_->prepare());
       return reply;
     }
-    ATT_TRY(const KernelPlan plan, parse_plan(request.plan));
+    ATT_TRY(const Candidate candidate, candidate_of(request));
     if (request.operation == Operation::kVerify) {
-      ATT_CHECK(executor_->verify(plan));
+      ATT_CHECK(executor_->verify(candidate));
     } else if (request.operation == Operation::kTime) {
-      ATT_TRY(reply.time_us, executor_->time_us(plan));
+      ATT_TRY(reply.time_us, executor_->time_us(candidate));
     } else {
-      executor_->release(plan);
+      executor_->release(candidate);
     }
     return reply;
   }
@@ -66,11 +70,7 @@ class LocalSession final : public WorkerSession {
     executor_.reset();
     store_.reset();
     ATT_TRY(spec_, parse_spec(problem.spec_yaml, problem.spec_file));
-    if (problem.compiler != compiler_name_) compiler_.reset();
-    if (!compiler_) {
-      ATT_TRY(compiler_, problem.compiler == "llvm" ? open_llvm_compiler() : open_nvrtc_compiler());
-      compiler_name_ = problem.compiler;
-    }
+    compiler_names_ = problem.compilers;
     if (!problem.device.empty() && problem.device != device_name_) {
       device_.reset();
       ATT_TRY(device_, open_device(problem.device));
@@ -78,16 +78,40 @@ class LocalSession final : public WorkerSession {
     }
     ATT_TRY(store_, open_store(problem.cache));
     if (!problem.device.empty()) {
-      executor_ = std::make_unique<LocalExecutor>(spec_, problem.shape, *device_, *compiler_,
+      std::vector<Compiler*> compilers;
+      for (int i = 0; i < static_cast<int>(compiler_names_.size()); ++i) {
+        ATT_TRY(Compiler * compiler, this->compiler(i));
+        compilers.push_back(compiler);
+      }
+      executor_ = std::make_unique<LocalExecutor>(spec_, problem.shape, *device_, compilers,
                                                   store_.get(), problem.seed);
     }
     return ok_status();
   }
 
-  std::string device_name_, compiler_name_;
+  Result<Candidate> candidate_of(const WorkerRequest& request) const {
+    ATT_TRY(const KernelPlan plan, parse_plan(request.plan));
+    if (request.compiler < 0 || request.compiler >= static_cast<int>(compiler_names_.size())) {
+      return Error{.id = "worker-protocol", .message = "the problem has no such compiler"};
+    }
+    return Candidate(plan, request.compiler);
+  }
+
+  // Opened when first needed and kept over many problems.
+  Result<Compiler*> compiler(int index) {
+    const std::string& name = compiler_names_[static_cast<std::size_t>(index)];
+    auto& compiler = compilers_[name];
+    if (!compiler) {
+      ATT_TRY(compiler, name == "llvm" ? open_llvm_compiler() : open_nvrtc_compiler());
+    }
+    return compiler.get();
+  }
+
+  std::string device_name_;
+  std::vector<std::string> compiler_names_;  // of the problem that is open
   AttentionSpec spec_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Compiler> compiler_;
+  std::map<std::string, std::unique_ptr<Compiler>> compilers_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<LocalExecutor> executor_;
 };

@@ -46,11 +46,11 @@ std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
 }
 
 LocalExecutor::LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                             Compiler& compiler, Store* store, std::uint64_t seed)
+                             std::span<Compiler* const> compilers, Store* store, std::uint64_t seed)
     : spec_(spec),
       shape_(shape),
       device_(device),
-      compiler_(compiler),
+      compilers_(compilers.begin(), compilers.end()),
       store_(store),
       seed_(seed) {}
 
@@ -74,21 +74,23 @@ Result<CompiledFacts> compile_candidate(const AttentionSpec& spec, const KernelP
   if (image != nullptr) *image = std::move(built->code.image);
   const LaunchRecipe recipe = launch_recipe(spec, plan);
   return CompiledFacts{.build_digest = built->key.digest(),
+                       .compiler = built->key.compiler,
                        .threads = recipe.threads,
                        .registers = built->code.registers,
                        .shared_bytes = recipe.shared_memory_bytes + built->code.static_shared_bytes,
                        .compile_seconds = built->from_cache ? 0 : built->code.compile_seconds};
 }
 
-Result<std::string> LocalExecutor::build_digest(const KernelPlan& plan) {
-  return candidate_build_digest(spec_, plan, compiler_);
+Result<std::string> LocalExecutor::build_digest(const Candidate& candidate) {
+  return candidate_build_digest(spec_, candidate.plan, compiler_of(candidate));
 }
 
-Result<CompiledFacts> LocalExecutor::compile(const KernelPlan& plan) {
+Result<CompiledFacts> LocalExecutor::compile(const Candidate& candidate) {
   std::vector<std::uint8_t> image;
-  ATT_TRY(CompiledFacts facts, compile_candidate(spec_, plan, compiler_, store_, &image));
+  ATT_TRY(CompiledFacts facts,
+          compile_candidate(spec_, candidate.plan, compiler_of(candidate), store_, &image));
   const std::lock_guard lock(mutex_);
-  images_[plan] = std::move(image);
+  images_[candidate] = std::move(image);
   return facts;
 }
 
@@ -115,26 +117,26 @@ Status LocalExecutor::make_checks() {
   return ok_status();
 }
 
-Result<const LoadedKernel*> LocalExecutor::loaded(const KernelPlan& plan) {
+Result<const LoadedKernel*> LocalExecutor::loaded(const Candidate& candidate) {
   if (lost_) return device_lost();
-  auto at = kernels_.find(plan);
+  auto at = kernels_.find(candidate);
   if (at == kernels_.end()) {
     std::vector<std::uint8_t> image;
     {
       const std::lock_guard lock(mutex_);
-      image = std::move(images_[plan]);
-      images_.erase(plan);
+      image = std::move(images_[candidate]);
+      images_.erase(candidate);
     }
     if (image.empty()) {
-      auto built = build(spec_, plan, compiler_, store_);
+      auto built = build(spec_, candidate.plan, compiler_of(candidate), store_);
       if (!built.ok())
         return candidate_error("compile", built.error().message, built.error().detail);
       image = std::move(built->code.image);
     }
-    auto kernel = device_.load(spec_, plan, image);
+    auto kernel = device_.load(spec_, candidate.plan, image);
     if (!kernel.ok())
       return candidate_error("launch", kernel.error().message, kernel.error().detail);
-    at = kernels_.emplace(plan, std::move(*kernel)).first;
+    at = kernels_.emplace(candidate, std::move(*kernel)).first;
   }
   return at->second.get();
 }
@@ -151,8 +153,8 @@ Status LocalExecutor::judged(Status status, const char* reason) {
   return candidate_error(lost_ ? "fault" : reason, status.error().message, status.error().detail);
 }
 
-Status LocalExecutor::verify(const KernelPlan& plan) {
-  ATT_TRY(const LoadedKernel* kernel, loaded(plan));
+Status LocalExecutor::verify(const Candidate& candidate) {
+  ATT_TRY(const LoadedKernel* kernel, loaded(candidate));
   ATT_CHECK(make_checks());
   for (const auto& check : checks_) {
     ATT_CHECK(check->device->poison());
@@ -175,8 +177,8 @@ Status LocalExecutor::make_timed() {
   return ok_status();
 }
 
-Result<double> LocalExecutor::time_us(const KernelPlan& plan) {
-  ATT_TRY(const LoadedKernel* kernel, loaded(plan));
+Result<double> LocalExecutor::time_us(const Candidate& candidate) {
+  ATT_TRY(const LoadedKernel* kernel, loaded(candidate));
   ATT_CHECK(make_timed());
   ATT_CHECK(judged(timed_->prepare(*kernel), "launch"));
   if (flush_.bytes() > 0) ATT_CHECK(device_.fill(flush_.data(), 0, flush_.bytes()));
@@ -188,10 +190,10 @@ Result<double> LocalExecutor::time_us(const KernelPlan& plan) {
   return time;
 }
 
-void LocalExecutor::release(const KernelPlan& plan) {
-  kernels_.erase(plan);
+void LocalExecutor::release(const Candidate& candidate) {
+  kernels_.erase(candidate);
   const std::lock_guard lock(mutex_);
-  images_.erase(plan);
+  images_.erase(candidate);
 }
 
 }  // namespace attune

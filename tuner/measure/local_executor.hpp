@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
@@ -30,20 +31,20 @@ Result<CompiledFacts> compile_candidate(const AttentionSpec& spec, const KernelP
 // fails with "device-lost".
 class LocalExecutor final : public Executor {
  public:
-  // Everything must outlive it. `store`, for compiled code, may be null. `seed` draws the inputs;
-  // another one each time finds more.
+  // Everything but the span must outlive it. Candidate::compiler indexes `compilers`. `store`, for
+  // compiled code, may be null. `seed` draws the inputs; another one each time finds more.
   LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                Compiler& compiler, Store* store, std::uint64_t seed);
+                std::span<Compiler* const> compilers, Store* store, std::uint64_t seed);
   ~LocalExecutor() override;
 
   // Draws the inputs and asks the oracle; verify() and time_us() do so when nobody did before.
   Status prepare();
 
-  Result<std::string> build_digest(const KernelPlan& plan) override;
-  Result<CompiledFacts> compile(const KernelPlan& plan) override;
-  Status verify(const KernelPlan& plan) override;
-  Result<double> time_us(const KernelPlan& plan) override;
-  void release(const KernelPlan& plan) override;
+  Result<std::string> build_digest(const Candidate& candidate) override;
+  Result<CompiledFacts> compile(const Candidate& candidate) override;
+  Status verify(const Candidate& candidate) override;
+  Result<double> time_us(const Candidate& candidate) override;
+  void release(const Candidate& candidate) override;
   std::string conditions() override { return device_.conditions(); }
 
  private:
@@ -51,19 +52,22 @@ class LocalExecutor final : public Executor {
 
   Status make_checks();
   Status make_timed();
-  Result<const LoadedKernel*> loaded(const KernelPlan& plan);
+  Compiler& compiler_of(const Candidate& candidate) const {
+    return *compilers_[static_cast<std::size_t>(candidate.compiler)];
+  }
+  Result<const LoadedKernel*> loaded(const Candidate& candidate);
   // OK, or the status as the candidate's error, having looked whether the device survived.
   Status judged(Status status, const char* reason);
 
   const AttentionSpec& spec_;
   const ProblemShape shape_;
   Device& device_;
-  Compiler& compiler_;
+  const std::vector<Compiler*> compilers_;
   Store* store_;
   const std::uint64_t seed_;
   std::mutex mutex_;  // guards images_
-  std::map<KernelPlan, std::vector<std::uint8_t>> images_;
-  std::map<KernelPlan, std::unique_ptr<LoadedKernel>> kernels_;
+  std::map<Candidate, std::vector<std::uint8_t>> images_;
+  std::map<Candidate, std::unique_ptr<LoadedKernel>> kernels_;
   std::vector<std::unique_ptr<Check>> checks_;
   std::unique_ptr<DeviceProblem> timed_;
   DeviceBuffer flush_;

@@ -16,23 +16,23 @@ CompileAhead::~CompileAhead() {
   changed_.notify_all();
 }
 
-void CompileAhead::submit(std::span<const KernelPlan> plans) {
+void CompileAhead::submit(std::span<const Candidate> candidates) {
   {
     const std::lock_guard lock(mutex_);
-    for (const KernelPlan& plan : plans) {
-      if (results_.try_emplace(plan).second) queue_.push_back(plan);
+    for (const Candidate& candidate : candidates) {
+      if (results_.try_emplace(candidate).second) queue_.push_back(candidate);
     }
   }
   changed_.notify_all();
 }
 
-std::pair<KernelPlan, Result<CompiledFacts>> CompileAhead::take_any(
-    std::span<const KernelPlan> plans) {
+std::pair<Candidate, Result<CompiledFacts>> CompileAhead::take_any(
+    std::span<const Candidate> candidates) {
   std::unique_lock lock(mutex_);
   while (true) {
-    for (const KernelPlan& plan : plans) {
-      auto& result = results_.at(plan);
-      if (result) return {plan, *std::exchange(result, std::nullopt)};
+    for (const Candidate& candidate : candidates) {
+      auto& result = results_.at(candidate);
+      if (result) return {candidate, *std::exchange(result, std::nullopt)};
     }
     changed_.wait(lock);
   }
@@ -43,12 +43,12 @@ void CompileAhead::work() {
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (stopping_) return;
-    const KernelPlan plan = queue_.front();
+    const Candidate candidate = queue_.front();
     queue_.pop_front();
     lock.unlock();
-    Result<CompiledFacts> result = executor_.compile(plan);
+    Result<CompiledFacts> result = executor_.compile(candidate);
     lock.lock();
-    results_.at(plan) = std::move(result);
+    results_.at(candidate) = std::move(result);
     changed_.notify_all();
   }
 }

@@ -23,9 +23,10 @@ class CompileAhead {
   CompileAhead& operator=(const CompileAhead&) = delete;
 
   // Queues what was not asked for before; in order.
-  void submit(std::span<const KernelPlan> plans);
-  // The next finished one of `plans`, which must all have been submitted and not taken yet; blocks.
-  std::pair<KernelPlan, Result<CompiledFacts>> take_any(std::span<const KernelPlan> plans);
+  void submit(std::span<const Candidate> candidates);
+  // The next finished one of `candidates`, which must all have been submitted and not taken yet;
+  // blocks.
+  std::pair<Candidate, Result<CompiledFacts>> take_any(std::span<const Candidate> candidates);
 
  private:
   void work();
@@ -34,8 +35,8 @@ class CompileAhead {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  std::deque<KernelPlan> queue_;
-  std::map<KernelPlan, std::optional<Result<CompiledFacts>>> results_;
+  std::deque<Candidate> queue_;
+  std::map<Candidate, std::optional<Result<CompiledFacts>>> results_;
   std::vector<std::jthread> threads_;
 };
 

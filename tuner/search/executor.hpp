@@ -8,8 +8,19 @@
 
 namespace attune {
 
+// A plan, and which of the problem's compilers builds it: the search tries plans with the first.
+struct Candidate {
+  // Implicit: most of the search knows plans only.
+  Candidate(const KernelPlan& plan, int compiler = 0) : plan(plan), compiler(compiler) {}
+  auto operator<=>(const Candidate&) const = default;
+
+  KernelPlan plan;
+  int compiler;
+};
+
 struct CompiledFacts {
   std::string build_digest;
+  std::string compiler;  // Compiler::identity()
   int threads = 0, registers = 0, shared_bytes = 0;
   double compile_seconds = 0;
 };
@@ -19,16 +30,16 @@ struct CompiledFacts {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Of the code that `plan` would be built into, without compiling it.
-  virtual Result<std::string> build_digest(const KernelPlan& plan) = 0;
+  // Of the code that it would be built into, without compiling it.
+  virtual Result<std::string> build_digest(const Candidate& candidate) = 0;
   // Called from several threads at once; the other members from one.
-  virtual Result<CompiledFacts> compile(const KernelPlan& plan) = 0;
+  virtual Result<CompiledFacts> compile(const Candidate& candidate) = 0;
   // Compares the kernel's results with the oracle's. After compile().
-  virtual Status verify(const KernelPlan& plan) = 0;
+  virtual Status verify(const Candidate& candidate) = 0;
   // One launch from cold L2, microseconds. After verify().
-  virtual Result<double> time_us(const KernelPlan& plan) = 0;
+  virtual Result<double> time_us(const Candidate& candidate) = 0;
   // The candidate is out of the race; what it holds may go.
-  virtual void release(const KernelPlan& plan) = 0;
+  virtual void release(const Candidate& candidate) = 0;
   // JSON of clocks, temperature, power and throttle reasons now.
   virtual std::string conditions() = 0;
 };

@@ -56,7 +56,7 @@ class Race {
     std::vector<std::size_t> failed;
     for (std::size_t i = 0; i < field_.size(); ++i) {
       const std::size_t index = (i + static_cast<std::size_t>(rounds_)) % field_.size();
-      const Result<double> time = executor_.time_us(field_[index].plan);
+      const Result<double> time = executor_.time_us(field_[index].candidate);
       if (time.ok()) {
         field_[index].samples_us.push_back(*time);
       } else if (!rejection_reason(time.error()).empty()) {

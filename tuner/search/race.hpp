@@ -11,7 +11,7 @@
 namespace attune {
 
 struct Contestant {
-  KernelPlan plan;
+  Candidate candidate;
   CompiledFacts facts;
   bool is_new = true;  // false: an incumbent that runs along to compare with; it never leaves
   std::vector<double> samples_us;

@@ -25,15 +25,15 @@ constexpr std::size_t kSeedsPerFamily = 4;
 // The search goes on around so many of the best, in waves of at most so many candidates.
 constexpr std::size_t kParents = 3;
 constexpr std::size_t kWave = 16;
-// The best so many are raced once more against each other at the end: they were measured at
-// different times.
+// The best so many are raced once more against each other at the end, as every compiler builds
+// them: they were measured at different times, and compilers differ by less than plans.
 constexpr std::size_t kFinalists = 4;
 // ... as are within this factor of the best: more than medians of one candidate differ between
 // times.
 constexpr double kFinalWithin = 1.05;
 
 struct Known {
-  KernelPlan plan;
+  Candidate candidate;
   std::string text;  // of the plan
   CompiledFacts facts;
   double median_us = 0;
@@ -103,8 +103,10 @@ class Search {
   // Candidates in order of their first median.
   std::vector<const Known*> ranking() const {
     std::vector<const Known*> order;
-    for (const auto& [plan, known] : known_) order.push_back(&known);
-    std::ranges::sort(order, {}, [](const Known* k) { return std::tie(k->median_us, k->text); });
+    for (const auto& [candidate, known] : known_) order.push_back(&known);
+    std::ranges::sort(order, {}, [](const Known* k) {
+      return std::tie(k->median_us, k->text, k->candidate.compiler);
+    });
     return order;
   }
 
@@ -116,7 +118,7 @@ class Search {
     for (const KernelPlan& plan : problem_.plans) {
       if (wave.size() == kWave) break;
       const auto near = [&](const Known* parent) {
-        return plan_distance(plan, parent->plan) <= distance;
+        return plan_distance(plan, parent->candidate.plan) <= distance;
       };
       if (!asked_.contains(plan) && std::ranges::any_of(around, near)) wave.push_back(plan);
     }
@@ -150,33 +152,42 @@ class Search {
       return !digest.ok() || rejected_.contains(*digest) || stored_.contains(*digest);
     });
     likely.resize(std::min(likely.size(), std::min(budget(), static_cast<std::size_t>(threads_))));
-    compiler_.submit(likely);
+    compiler_.submit(std::vector<Candidate>(likely.begin(), likely.end()));
   }
 
   Status run_wave(std::vector<KernelPlan> wave) {
     if (wave.size() > budget()) wave.resize(budget());
-    std::vector<KernelPlan> fresh;
+    std::vector<Candidate> fresh;
     for (const KernelPlan& plan : wave) {
       asked_.insert(plan);
       ATT_TRY(const bool done, is_done(plan));
       if (!done) fresh.push_back(plan);
     }
     if (!report(TuneState::kCompiling) || fresh.empty()) return ok_status();
-    compiler_.submit(fresh);
     std::vector<Contestant> field;
-    while (!fresh.empty()) {
-      auto [plan, compiled] = compiler_.take_any(fresh);
-      std::erase(fresh, plan);
-      ATT_TRY(const bool stands, admit(plan, compiled));
-      if (stands) field.push_back({.plan = plan, .facts = *compiled});
-      if (!report(TuneState::kVerifying)) return ok_status();
-    }
-    return race_newcomers(std::move(field));
+    ATT_CHECK(make_ready(std::move(fresh), field));
+    return result_.stopped ? ok_status() : race_newcomers(std::move(field));
   }
 
-  // True when earlier runs settled the plan.
-  Result<bool> is_done(const KernelPlan& plan) {
-    const Result<std::string> digest = executor_.build_digest(plan);
+  // Compiles and verifies; those that stand join the field.
+  Status make_ready(std::vector<Candidate> fresh, std::vector<Contestant>& field) {
+    compiler_.submit(fresh);
+    while (!fresh.empty()) {
+      auto [candidate, compiled] = compiler_.take_any(fresh);
+      std::erase(fresh, candidate);
+      ATT_TRY(const bool stands, admit(candidate, compiled));
+      if (stands) {
+        ready_.insert(candidate);
+        field.push_back({.candidate = candidate, .facts = *compiled});
+      }
+      if (!report(TuneState::kVerifying)) return ok_status();
+    }
+    return ok_status();
+  }
+
+  // True when earlier runs settled the candidate.
+  Result<bool> is_done(const Candidate& candidate) {
+    const Result<std::string> digest = executor_.build_digest(candidate);
     if (!digest.ok()) {
       if (rejection_reason(digest.error()).empty()) return digest.error();
       ++result_.rejected;
@@ -189,50 +200,50 @@ class Search {
     const auto stored = stored_.find(*digest);
     if (stored == stored_.end()) return false;
     const auto& [m, count] = stored->second;
-    known_[plan] = {.plan = plan,
-                    .text = m.plan,
-                    .facts = {m.build_digest, m.threads, m.registers, m.shared_bytes, 0},
-                    .median_us = m.median_us,
-                    .measurements = count};
+    known_.insert_or_assign(candidate, Known{.candidate = candidate,
+                                             .text = m.plan,
+                                             .facts = {m.build_digest, m.compiler, m.threads,
+                                                       m.registers, m.shared_bytes, 0},
+                                             .median_us = m.median_us,
+                                             .measurements = count});
     ++result_.from_cache;
     return true;
   }
 
   // True when the candidate compiled and computes what it should.
-  Result<bool> admit(const KernelPlan& plan, const Result<CompiledFacts>& compiled) {
-    if (!compiled.ok()) return condemn(plan, "", compiled.error());
-    if (Status status = executor_.verify(plan); !status.ok()) {
-      return condemn(plan, compiled->build_digest, status.error());
+  Result<bool> admit(const Candidate& candidate, const Result<CompiledFacts>& compiled) {
+    if (!compiled.ok()) return condemn(candidate, "", compiled.error());
+    if (Status status = executor_.verify(candidate); !status.ok()) {
+      return condemn(candidate, compiled->build_digest, status.error());
     }
     return true;
   }
 
   // False when the error is the candidate's, which is noted; else the error.
-  Result<bool> condemn(const KernelPlan& plan, std::string build_digest, const Error& error) {
+  Result<bool> condemn(const Candidate& candidate, std::string build_digest, const Error& error) {
     const std::string reason = rejection_reason(error);
     if (reason.empty()) return error;
     if (build_digest.empty()) {
-      if (auto digest = executor_.build_digest(plan); digest.ok()) build_digest = *digest;
+      if (auto digest = executor_.build_digest(candidate); digest.ok()) build_digest = *digest;
     }
-    (void)store_.reject(problem_.key, {.plan = to_string(plan),
+    (void)store_.reject(problem_.key, {.plan = to_string(candidate.plan),
                                        .build_digest = build_digest,
                                        .reason = reason,
                                        .detail = error.message + "\n" + error.detail});
-    known_.erase(plan);
-    ready_.erase(plan);
-    executor_.release(plan);
+    known_.erase(candidate);
+    ready_.erase(candidate);
+    executor_.release(candidate);
     ++result_.rejected;
     return false;
   }
 
   Status race_newcomers(std::vector<Contestant> field) {
     if (field.empty()) return ok_status();
-    for (const Contestant& c : field) ready_.insert(c.plan);
     // The best so far runs along, so that newcomers are cut against it under the same conditions.
     const auto order = ranking();
-    if (!order.empty() && ready_.contains(order.front()->plan)) {
+    if (!order.empty() && ready_.contains(order.front()->candidate)) {
       field.push_back(
-          {.plan = order.front()->plan, .facts = order.front()->facts, .is_new = false});
+          {.candidate = order.front()->candidate, .facts = order.front()->facts, .is_new = false});
     }
     compile_ahead();
     ATT_CHECK(race(std::move(field), executor_, race_options()));
@@ -246,9 +257,9 @@ class Search {
             .failed =
                 [this](const Contestant& c, const Error& error) {
                   // Counted when it was measured; now it counts as rejected.
-                  if (known_.contains(c.plan))
+                  if (known_.contains(c.candidate))
                     --(is_from_store(c) ? result_.from_cache : result_.measured);
-                  (void)condemn(c.plan, c.facts.build_digest, error);
+                  (void)condemn(c.candidate, c.facts.build_digest, error);
                 },
             .go_on = [this] { return report(TuneState::kMeasuring); }};
   }
@@ -257,8 +268,9 @@ class Search {
 
   void note(const Contestant& c) {
     const Spread spread = spread_of(c.samples_us);
-    (void)store_.record(problem_.key, {.plan = to_string(c.plan),
+    (void)store_.record(problem_.key, {.plan = to_string(c.candidate.plan),
                                        .build_digest = c.facts.build_digest,
+                                       .compiler = c.facts.compiler,
                                        .median_us = spread.median,
                                        .spread_us = spread.interquartile(),
                                        .samples = static_cast<int>(c.samples_us.size()),
@@ -266,69 +278,81 @@ class Search {
                                        .registers = c.facts.registers,
                                        .shared_bytes = c.facts.shared_bytes,
                                        .conditions = executor_.conditions()});
-    auto [at, is_new] =
-        known_.try_emplace(c.plan, Known{c.plan, to_string(c.plan), c.facts, spread.median, 0});
+    auto [at, is_new] = known_.try_emplace(
+        c.candidate, Known{c.candidate, to_string(c.candidate.plan), c.facts, spread.median, 0});
     ++at->second.measurements;
     if (is_new) {
       ++result_.measured;
     } else {
-      final_us_[c.plan] = spread.median;
+      final_us_[c.candidate] = spread.median;
     }
   }
 
   void release_all_but_the_best() {
     const auto order = ranking();
-    std::set<KernelPlan> keep;
+    std::set<Candidate> keep;
     for (std::size_t i = 0; i < std::min(kFinalists, order.size()); ++i)
-      keep.insert(order[i]->plan);
-    std::erase_if(ready_, [&](const KernelPlan& plan) {
-      if (keep.contains(plan)) return false;
-      executor_.release(plan);
+      keep.insert(order[i]->candidate);
+    std::erase_if(ready_, [&](const Candidate& candidate) {
+      if (keep.contains(candidate)) return false;
+      executor_.release(candidate);
       return true;
     });
   }
 
-  // The best ones against each other, unless an earlier run did that.
+  // The best ones, as every compiler builds them, against each other, unless an earlier run did
+  // that.
   Status run_final() {
-    std::vector<KernelPlan> finalists;
+    std::vector<Candidate> finalists;
     bool has_been = true;
     for (const Known* known : ranking()) {
       if (finalists.size() == kFinalists) break;
       if (!finalists.empty() &&
           known->median_us > known_.at(finalists.front()).median_us * kFinalWithin)
         break;
-      finalists.push_back(known->plan);
+      finalists.push_back(known->candidate);
       has_been = has_been && known->measurements > 1;
     }
+    std::vector<Candidate> rebuilt;
+    for (const Candidate& finalist : finalists) {
+      for (int compiler = 1; compiler < problem_.compilers; ++compiler) {
+        const Candidate other(finalist.plan, compiler);
+        asked_.insert(other);
+        ATT_TRY(const bool done, is_done(other));
+        if (!done || known_.contains(other)) rebuilt.push_back(other);
+        has_been = has_been && done;
+      }
+    }
+    finalists.insert(finalists.end(), rebuilt.begin(), rebuilt.end());
     if (finalists.size() < 2 || has_been) return ok_status();
     std::vector<Contestant> field;
-    for (const KernelPlan& plan : finalists) {
-      if (!ready_.contains(plan)) {  // measured by an earlier run
-        const std::vector<KernelPlan> one{plan};
-        compiler_.submit(one);
-        ATT_TRY(const bool stands, admit(plan, compiler_.take_any(one).second));
-        if (!stands) continue;
-        ready_.insert(plan);
+    std::vector<Candidate> fresh;
+    for (const Candidate& finalist : finalists) {
+      if (ready_.contains(finalist)) {
+        field.push_back({.candidate = finalist, .facts = known_.at(finalist).facts});
+      } else {  // another compiler's, or measured by an earlier run
+        fresh.push_back(finalist);
       }
-      field.push_back({.plan = plan, .facts = known_.at(plan).facts});
     }
-    return race(std::move(field), executor_, race_options());
+    ATT_CHECK(make_ready(std::move(fresh), field));
+    return result_.stopped ? ok_status() : race(std::move(field), executor_, race_options());
   }
 
   // The best so far by the rule of the cache: within noise the one that takes less.
   const Known* best() const {
     const auto time_of = [&](const Known& k) {
-      const auto at = final_us_.find(k.plan);
+      const auto at = final_us_.find(k.candidate);
       return at == final_us_.end() ? k.median_us : (at->second + k.median_us) / 2;
     };
     double best_us = INFINITY;
-    for (const auto& [plan, known] : known_) best_us = std::min(best_us, time_of(known));
+    for (const auto& [candidate, known] : known_) best_us = std::min(best_us, time_of(known));
     const Known* chosen = nullptr;
     const auto rank = [&](const Known& k) {
       return std::make_tuple(k.facts.shared_bytes,
-                             std::int64_t{k.facts.registers} * k.facts.threads, time_of(k), k.text);
+                             std::int64_t{k.facts.registers} * k.facts.threads, time_of(k), k.text,
+                             k.facts.compiler);
     };
-    for (const auto& [plan, known] : known_) {
+    for (const auto& [candidate, known] : known_) {
       if (time_of(known) > best_us * (1 + options_.noise_fraction)) continue;
       if (chosen == nullptr || rank(known) < rank(*chosen)) chosen = &known;
     }
@@ -341,7 +365,8 @@ class Search {
     progress.done = result_.measured + result_.rejected + result_.from_cache;
     progress.total = static_cast<int>(asked_.size());
     if (const Known* known = best()) {
-      progress.best_plan = to_string(known->plan);
+      progress.best_plan = known->text;
+      progress.best_compiler = known->facts.compiler;
       progress.best_us = known->median_us;
     }
     const int worked = result_.measured + result_.rejected;
@@ -365,13 +390,15 @@ class Search {
           .message = fmt::format("none of {} candidates could be measured", result_.candidates),
           .hint = "`attune cache show` lists why each was rejected"};
     }
-    result_.plan = chosen->plan;
+    result_.plan = chosen->candidate.plan;
+    result_.compiler = chosen->facts.compiler;
     result_.median_us = chosen->median_us;
     // The cache's own answer, which knows all measurements, is what will be launched.
     if (const auto winner = store_.winner(problem_.key); winner.ok() && winner->has_value()) {
       const auto plan = parse_plan((*winner)->plan);
       if ((*winner)->measured_shape == problem_.key.shape && plan.ok()) {
         result_.plan = *plan;
+        result_.compiler = (*winner)->compiler;
         result_.median_us = (*winner)->median_us;
       }
     }
@@ -390,10 +417,10 @@ class Search {
   std::set<std::string> rejected_;
   std::map<std::string, std::pair<Measurement, int>>
       stored_;  // first measurement of a build, and how many
-  std::set<KernelPlan> asked_;
-  std::map<KernelPlan, Known> known_;
-  std::map<KernelPlan, double> final_us_;
-  std::set<KernelPlan> ready_;  // compiled, verified and not released
+  std::set<Candidate> asked_;
+  std::map<Candidate, Known> known_;
+  std::map<Candidate, double> final_us_;
+  std::set<Candidate> ready_;  // compiled, verified and not released
   std::set<std::string> looked_further_;
   TuneResult result_;
   CompileAhead compiler_;

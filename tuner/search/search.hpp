@@ -15,6 +15,8 @@ namespace attune {
 struct SearchProblem {
   MeasurementKey key;
   std::vector<KernelPlan> plans;        // all legal ones, the cost model's cheapest first
+  int compilers = 1;                    // that the executor has; the first builds every candidate,
+                                        // the others those that may win
   bool compile_while_measuring = true;  // false where compiling disturbs the clock: on the CPU
 };
 

@@ -53,8 +53,8 @@ ATT_API const char* att_runtime_device(const att_runtime* runtime);
 ATT_API att_status att_runtime_refresh(att_runtime* runtime);
 /* Returns when nothing is compiled in the background any more. */
 ATT_API void att_runtime_wait(att_runtime* runtime);
-/* JSON: device, compiler, cache files and their states, counters, and for each kernel its plan and
- * which file answered, and why. Writes at most `size` bytes, the last one zero, and returns how
+/* JSON: device, compiler, cache files and their states, counters, and for each kernel its plan,
+ * its code's compiler and which file answered, and why. Writes at most `size` bytes, the last one zero, and returns how
  * many the whole takes, that zero included; 0 when it failed. Off the hot path. */
 ATT_API size_t att_runtime_status(const att_runtime* runtime, char* buffer, size_t size);
 

@@ -50,6 +50,24 @@ TEST(Winner, LatestBuildOfAPlanStands) {
   EXPECT_EQ(winning_plan({old_build, row("a", 100), row("b", 90)}), "b");
 }
 
+TEST(Winner, EachCompilersLatestBuildOfAPlanStands) {
+  const auto by = [](const std::string& compiler, double us, const std::string& when) {
+    auto result = row("a", us);
+    result.measurement.compiler = compiler;
+    result.measurement.build_digest = compiler + when;
+    result.measurement.measured_at = when;
+    return result;
+  };
+  const auto winner = [](const std::vector<MeasuredRow>& rows) {
+    return winners(rows, {}, kDevice).front().winner;
+  };
+  EXPECT_EQ(winner({by("nvrtc 13.0", 100, "2"), by("clang 19", 90, "1")}).compiler, "clang 19")
+      << "an older time of another compiler's";
+  EXPECT_EQ(winner({by("nvrtc 13.0", 80, "1"), by("nvrtc 13.1", 100, "2")}).compiler, "nvrtc 13.1");
+  EXPECT_EQ(winner({by("nvrtc 13.0", 100, "1"), by("clang 19", 100, "1")}).compiler, "clang 19")
+      << "equal in all: the compiler's name decides";
+}
+
 TEST(Winner, OwnDriverGoesFirstOthersServe) {
   EXPECT_EQ(winning_plan({row("a", 10, 1000, kOtherDriver), row("b", 20)}), "b");
   const std::vector<MeasuredRow> other{row("a", 10, 1000, kOtherDriver)};

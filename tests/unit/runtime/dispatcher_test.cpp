@@ -88,7 +88,7 @@ TEST_F(DispatcherTest, ARefreshReplacesKernelsThatAreHeld) {
   LaunchRecord record;
   att::ForwardParams params{};
   params.o = &record;
-  EXPECT_TRUE(old.code->launch(params, nullptr, nullptr).ok());
+  EXPECT_TRUE(old.code.kernel->launch(params, nullptr, nullptr).ok());
   EXPECT_EQ(record.symbol, symbol(model_plan()));
   ASSERT_TRUE(dispatcher.refresh().ok());
   EXPECT_EQ(dispatcher.counters().replacements, 1u);
@@ -122,6 +122,32 @@ TEST_F(DispatcherTest, APlanThatCannotBeBuiltReplacesNothing) {
   EXPECT_TRUE(dispatcher.refresh().ok());
   EXPECT_EQ(held->version().choice.plan, other_plan());
   EXPECT_EQ(held->failed_plan(), "");
+}
+
+TEST_F(DispatcherTest, AWinnersCompilerMakesItsCodeAlsoOfAPlanThatIsLoaded) {
+  const auto other = std::make_shared<CompilerState>();
+  other->version = "other 2";
+  Dispatcher dispatcher(workshop(opener_of({compiler_, other})), false);
+  const Handle held = get(dispatcher);
+  EXPECT_EQ(held->version().code.compiler, "fake 1");
+  record_winner(model_plan(), kShape, 10, "fake", "other 2");
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(held->version().code.compiler, "other 2");
+  EXPECT_EQ(launched(*held).symbol, symbol(model_plan()));
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(dispatcher.counters().replacements, 1u);
+}
+
+TEST_F(DispatcherTest, AWinnerThatNoCompilerHereCanBuildGivesWayToTheCostModel) {
+  // The one that was measured is not here, and the one that is here fails at the plan.
+  record_winner(other_plan(), kShape, 10, "fake", "other 2");
+  compiler_->fails_at = symbol(other_plan());
+  Dispatcher dispatcher(workshop(opener_of({compiler_})), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(model_plan()));
+  EXPECT_EQ(kernel->failed_plan(), to_string(other_plan()));
 }
 
 TEST_F(DispatcherTest, InTheBackgroundTheBetterPlanReplacesTheStandIn) {

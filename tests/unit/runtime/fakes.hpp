@@ -22,6 +22,7 @@ struct CompilerState {
   std::atomic<int> compiles{0};
   std::atomic<bool> broken{false};
   std::string version = "fake 1";
+  std::string fails_at;  // the symbol that it cannot compile
   // Called at the start of each compile, from the thread that compiles.
   std::function<void()> on_compile;
 };
@@ -34,7 +35,8 @@ class FakeCompiler final : public Compiler {
   Result<CompiledKernel> compile(const std::string&, const std::string& symbol, Target) override {
     if (state_->on_compile) state_->on_compile();
     ++state_->compiles;
-    if (state_->broken) return Error{.id = "compile-failed", .message = "no"};
+    if (state_->broken || symbol == state_->fails_at)
+      return Error{.id = "compile-failed", .message = "no"};
     CompiledKernel kernel;
     kernel.image.assign(symbol.begin(), symbol.end());
     kernel.registers = 99;
@@ -46,14 +48,25 @@ class FakeCompiler final : public Compiler {
 };
 
 inline CompilerOpener opener(std::shared_ptr<CompilerState> state) {
-  return [state](Target) -> Result<std::unique_ptr<Compiler>> {
+  return [state](Target, const std::string&) -> Result<std::unique_ptr<Compiler>> {
     return std::unique_ptr<Compiler>(std::make_unique<FakeCompiler>(state));
+  };
+}
+
+// A machine with several; the first is the target's own.
+inline CompilerOpener opener_of(std::vector<std::shared_ptr<CompilerState>> states) {
+  return [states](Target, const std::string& family) -> Result<std::unique_ptr<Compiler>> {
+    for (const auto& state : states) {
+      if (family.empty() || compiler_family(state->version) == family)
+        return std::unique_ptr<Compiler>(std::make_unique<FakeCompiler>(state));
+    }
+    return Error{.kind = ErrorKind::kUnavailable, .id = "other-missing", .message = "no " + family};
   };
 }
 
 // A machine with nothing but a driver.
 inline CompilerOpener no_compiler() {
-  return [](Target) -> Result<std::unique_ptr<Compiler>> {
+  return [](Target, const std::string&) -> Result<std::unique_ptr<Compiler>> {
     return Error{.kind = ErrorKind::kUnavailable, .id = "nvrtc-missing", .message = "no NVRTC"};
   };
 }
@@ -141,7 +154,7 @@ class EngineTest : public testing::Test {
   }
   // What a sweep would leave: `plan` is the fastest on `shape`.
   void record_winner(const KernelPlan& plan, const ProblemShape& shape = kShape, double us = 10,
-                     const std::string& device = "fake") const {
+                     const std::string& device = "fake", const std::string& compiler = "") const {
     auto store = open_store(cache_file());
     ASSERT_TRUE(store.ok()) << render(store.error());
     const Status recorded = (*store)->record({.spec_hash = spec_hash(*spec_),
@@ -149,7 +162,8 @@ class EngineTest : public testing::Test {
                                               .shape = shape,
                                               .protocol = std::string(kMeasurementProtocol)},
                                              {.plan = to_string(plan),
-                                              .build_digest = to_string(plan),
+                                              .build_digest = to_string(plan) + compiler,
+                                              .compiler = compiler,
                                               .median_us = us,
                                               .spread_us = 0.1,
                                               .samples = 10});

@@ -26,6 +26,17 @@ class StatusTest : public EngineTest {
   }
 };
 
+TEST_F(StatusTest, SaysWhoseCodeServesForAMissingCompilers) {
+  record_winner(other_plan(), kShape, 10, "fake", "other 2");
+  Dispatcher dispatcher(workshop(opener_of({compiler_})), false);
+  use(dispatcher);
+  const Json kernel = status(dispatcher)["kernels"].at(0);
+  EXPECT_EQ(kernel["source"], "measured");
+  EXPECT_EQ(kernel["plan"], to_string(other_plan()));
+  EXPECT_EQ(kernel["compiler"], "fake 1");
+  EXPECT_EQ(kernel["measured_with"], "other 2");
+}
+
 TEST_F(StatusTest, SaysWhichFileAnsweredAndWhy) {
   record_winner(other_plan());
   Dispatcher dispatcher(workshop(opener(compiler_)), false);

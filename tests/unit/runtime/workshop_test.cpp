@@ -88,6 +88,21 @@ TEST_F(WorkshopTest, DamagedCodeGivesWayToAnotherCompilers) {
   EXPECT_TRUE(loaded.ok()) << render(loaded.error());
 }
 
+TEST_F(WorkshopTest, CodeIsMadeByTheCompilerThatWasMeasuredElseByTheTargetsOwn) {
+  const auto other = std::make_shared<CompilerState>();
+  other->version = "other 2";
+  const auto both = workshop(opener_of({compiler_, other}));
+  EXPECT_EQ(both->load(*spec_, model_plan(), "other")->compiler, "other 2");
+  EXPECT_EQ(both->load(*spec_, model_plan())->compiler, "fake 1");
+  // The other's code is in the file by now, and serves where the compiler does not.
+  const auto without = workshop(opener_of({compiler_}));
+  EXPECT_EQ(without->load(*spec_, model_plan(), "other")->compiler, "other 2");
+  EXPECT_EQ(without->counters().from_cache_without_compiler, 1u);
+  EXPECT_EQ(without->load(*spec_, other_plan(), "other")->compiler, "fake 1");
+  EXPECT_EQ(other->compiles, 1);
+  EXPECT_EQ(compiler_->compiles, 2);
+}
+
 TEST_F(WorkshopTest, ReadyPlansAreThoseWithCodeHereOrInTheCache) {
   ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, other_plan(0)).ok());
   const auto second = workshop(opener(compiler_));
@@ -96,10 +111,10 @@ TEST_F(WorkshopTest, ReadyPlansAreThoseWithCodeHereOrInTheCache) {
               testing::UnorderedElementsAre(other_plan(0), other_plan(1)));
   const auto ready = second->load_ready(*spec_, other_plan(0));
   ASSERT_TRUE(ready.ok());
-  EXPECT_NE(*ready, nullptr);
+  EXPECT_NE(ready->kernel, nullptr);
   const auto missing = second->load_ready(*spec_, other_plan(2));
   ASSERT_TRUE(missing.ok());
-  EXPECT_EQ(*missing, nullptr);
+  EXPECT_EQ(missing->kernel, nullptr);
   EXPECT_EQ(compiler_->compiles, 2);
 }
 

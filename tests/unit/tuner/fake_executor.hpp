@@ -30,51 +30,53 @@ class FakeExecutor final : public Executor {
   explicit FakeExecutor(std::function<Behaviour(const KernelPlan&)> behaviour)
       : behaviour_(std::move(behaviour)) {}
 
-  Result<std::string> build_digest(const KernelPlan& plan) override {
-    return hash128_hex(to_string(plan));
+  Result<std::string> build_digest(const Candidate& candidate) override {
+    return hash128_hex(name(candidate));
   }
 
-  Result<CompiledFacts> compile(const KernelPlan& plan) override {
+  Result<CompiledFacts> compile(const Candidate& candidate) override {
     const std::lock_guard lock(mutex_);
-    ++compiles[plan];
+    ++compiles[candidate];
     seconds += 0.5;
-    const Behaviour b = behaviour_(plan);
+    const Behaviour b = behaviour(candidate);
     if (b.fails_at == "compile") return candidate_error(b.reason, "planted");
-    return CompiledFacts{.build_digest = hash128_hex(to_string(plan)),
+    return CompiledFacts{.build_digest = hash128_hex(name(candidate)),
+                         .compiler = compilers[static_cast<std::size_t>(candidate.compiler)],
                          .threads = 128,
                          .registers = b.registers,
                          .shared_bytes = b.shared_bytes,
                          .compile_seconds = 0.5};
   }
-  Status verify(const KernelPlan& plan) override {
+  Status verify(const Candidate& candidate) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_GT(compiles[plan], 0) << "verified before it was compiled";
+    EXPECT_GT(compiles[candidate], 0) << "verified before it was compiled";
     seconds += 0.01;
-    const Behaviour b = behaviour_(plan);
+    const Behaviour b = behaviour(candidate);
     if (b.fails_at == "verify") return candidate_error(b.reason, "planted");
-    verified_.insert(plan);
+    verified_.insert(candidate);
     return ok_status();
   }
-  Result<double> time_us(const KernelPlan& plan) override {
+  Result<double> time_us(const Candidate& candidate) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_TRUE(verified_.contains(plan)) << "timed before it was verified: " << to_string(plan);
-    EXPECT_FALSE(released.contains(plan)) << "timed after it was released";
+    EXPECT_TRUE(verified_.contains(candidate))
+        << "timed before it was verified: " << name(candidate);
+    EXPECT_FALSE(released.contains(candidate)) << "timed after it was released";
     if (machine_fails_after > 0 && --machine_fails_after == 0)
       return Error{.id = "device-lost", .message = "planted"};
-    const Behaviour b = behaviour_(plan);
+    const Behaviour b = behaviour(candidate);
     if (b.fails_at == "time") return candidate_error(b.reason, "planted");
-    order.push_back(plan);
-    const int turn = ++timings[plan];
-    const std::string hash = hash128_hex(to_string(plan) + std::to_string(turn));
+    order.push_back(candidate.plan);
+    const int turn = ++timings[candidate];
+    const std::string hash = hash128_hex(name(candidate) + std::to_string(turn));
     const double uniform =
         static_cast<double>(std::stoul(hash.substr(0, 8), nullptr, 16)) / 4294967295.0;
     const double time = b.time_us * (1 + b.noise * (2 * uniform - 1));
     seconds += time * 1e-6;
     return time;
   }
-  void release(const KernelPlan& plan) override {
-    verified_.erase(plan);
-    released.insert(plan);
+  void release(const Candidate& candidate) override {
+    verified_.erase(candidate);
+    released.insert(candidate);
   }
   std::string conditions() override { return "{}"; }
 
@@ -85,16 +87,29 @@ class FakeExecutor final : public Executor {
     };
   }
 
-  std::map<KernelPlan, int> compiles, timings;
+  std::vector<std::string> compilers{"first 1.0", "second 2.0"};
+  // What another compiler than the first makes of a candidate; null: the same.
+  std::function<void(const Candidate&, Behaviour&)> of_other_compiler;
+  std::map<Candidate, int> compiles, timings;
   std::vector<KernelPlan> order;  // of timings
-  std::set<KernelPlan> released;
+  std::set<Candidate> released;
   double seconds = 0;
   int machine_fails_after = 0;  // timings; 0: never
 
  private:
+  static std::string name(const Candidate& candidate) {
+    const std::string plan = to_string(candidate.plan);
+    return candidate.compiler == 0 ? plan : plan + " by " + std::to_string(candidate.compiler);
+  }
+  Behaviour behaviour(const Candidate& candidate) const {
+    Behaviour behaviour = behaviour_(candidate.plan);
+    if (candidate.compiler > 0 && of_other_compiler) of_other_compiler(candidate, behaviour);
+    return behaviour;
+  }
+
   const std::function<Behaviour(const KernelPlan&)> behaviour_;
   std::mutex mutex_;
-  std::set<KernelPlan> verified_;
+  std::set<Candidate> verified_;
 };
 
 inline KernelPlan sm80_plan(int tile_q, int tile_kv, int stages, int warps,

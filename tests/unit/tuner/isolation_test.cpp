@@ -25,12 +25,14 @@ WorkerProblem problem() {
           .spec_file = "x.yaml",
           .shape = {2, 8, 4, 128, 256},
           .device = "cuda:0",
-          .compiler = "nvrtc",
+          .compilers = {"nvrtc", "llvm"},
           .cache = "x.db",
           .seed = 0x8000000000000001};
 }
 
-Result<std::string> digest(const KernelPlan& plan) { return hash128_hex(to_string(plan)); }
+Result<std::string> digest(const Candidate& candidate) {
+  return hash128_hex(to_string(candidate.plan));
+}
 
 TEST(Isolation, EveryKindOfCulpritCostsOnlyItself) {
   cache_testing::TemporaryDirectory directory;
@@ -115,6 +117,10 @@ TEST(Protocol, RoundTrips) {
   EXPECT_EQ(back->problem.spec_yaml, request.problem.spec_yaml);
   EXPECT_EQ(back->problem.shape, request.problem.shape);
   EXPECT_EQ(back->problem.seed, request.problem.seed);
+  EXPECT_EQ(back->problem.compilers, request.problem.compilers);
+  const auto compile = decode_request(
+      encode({.operation = WorkerRequest::Operation::kCompile, .plan = "p", .compiler = 1}));
+  EXPECT_EQ(compile->compiler, 1);
   const auto error =
       decode_reply(encode(Result<WorkerReply>(candidate_error("hang", "bytes \xff\xfe", "log"))));
   EXPECT_EQ(error.error().id, "candidate-hang");

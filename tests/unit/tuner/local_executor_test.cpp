@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -158,7 +159,7 @@ struct Bench {
   }
   Result<TuneResult> run(TuneOptions options = {.max_candidates = 12}) {
     options.compile_threads = 1;
-    return tune(spec, shape, device, compiler, *store, options,
+    return tune(spec, shape, device, std::array<Compiler*, 1>{&compiler}, *store, options,
                 [](const TuneProgress&) { return true; });
   }
   std::vector<KernelPlan> plans() { return *plans_by_cost(spec, shape, device.facts()); }

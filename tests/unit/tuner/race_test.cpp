@@ -21,11 +21,12 @@ Outcome run(FakeExecutor& executor, const std::vector<KernelPlan>& plans,
   for (const KernelPlan& plan : plans) {
     const auto facts = executor.compile(plan);
     EXPECT_TRUE(executor.verify(plan).ok());
-    field.push_back({.plan = plan, .facts = *facts});
+    field.push_back({.candidate = plan, .facts = *facts});
   }
   Outcome outcome;
   const RaceOptions options{
-      .finished = [&](const Contestant& c) { outcome.samples[c.plan] = c.samples_us.size(); },
+      .finished =
+          [&](const Contestant& c) { outcome.samples[c.candidate.plan] = c.samples_us.size(); },
       .failed = [&](const Contestant&, const Error& e) { outcome.failed.push_back(e.id); },
       .go_on = [&] { return --rounds_allowed > 0; }};
   outcome.ok = race(field, executor, options).ok();

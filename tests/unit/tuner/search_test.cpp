@@ -46,7 +46,8 @@ struct Bench {
   Result<TuneResult> run(
       TuneOptions options = {}, const TuneObserver& observer = [](const auto&) { return true; }) {
     options.compile_threads = 1;
-    const SearchProblem problem{.key = cache_testing::measurement_key(), .plans = plans};
+    const SearchProblem problem{
+        .key = cache_testing::measurement_key(), .plans = plans, .compilers = compilers};
     return search(problem, executor, *store, options, executor.clock(), observer);
   }
   // The same store, another process.
@@ -59,6 +60,7 @@ struct Bench {
   FakeExecutor executor;
   std::unique_ptr<Store> store;
   std::vector<KernelPlan> plans = whole_space();
+  int compilers = 1;
 };
 
 Behaviour smooth(const KernelPlan& plan) { return {.time_us = smooth_time(plan), .noise = 0.003}; }
@@ -97,6 +99,96 @@ TEST(Search, SecondRunFindsEverythingDone) {
   EXPECT_THAT(bench.executor.compiles, IsEmpty());
 }
 
+// The second compiler's code of every plan is so much slower (or faster).
+auto second_compiler(double factor) {
+  return [factor](const Candidate&, Behaviour& behaviour) { behaviour.time_us *= factor; };
+}
+int compiled_by(const FakeExecutor& executor, int compiler) {
+  int count = 0;
+  for (const auto& [candidate, times] : executor.compiles)
+    count += candidate.compiler == compiler ? times : 0;
+  return count;
+}
+
+TEST(Search, TheOtherCompilerBuildsTheFinalistsAndTheFasterCodeWins) {
+  struct Case {
+    double factor;
+    std::string winner;
+  };
+  for (const Case& c : {Case{0.95, "second 2.0"}, Case{1.05, "first 1.0"}}) {
+    Bench bench(smooth);
+    bench.compilers = 2;
+    bench.executor.of_other_compiler = second_compiler(c.factor);
+    const auto result = bench.run();
+    ASSERT_TRUE(result.ok());
+    EXPECT_LE(smooth_time(result->plan), 1.02 * smooth_time(kBest));
+    EXPECT_EQ(result->compiler, c.winner);
+    EXPECT_EQ(result->candidates, result->measured);
+    EXPECT_GE(compiled_by(bench.executor, 1), 1);
+    EXPECT_LE(compiled_by(bench.executor, 1), 4) << "finalists only";
+    const auto winner = bench.store->winner(cache_testing::measurement_key()).value();
+    ASSERT_TRUE(winner.has_value());
+    EXPECT_EQ(winner->compiler, c.winner);
+    EXPECT_EQ(winner->plan, to_string(result->plan));
+  }
+}
+
+TEST(Search, AnotherCompilersCodeIsRacedEvenWhenOnePlanStandsOut) {
+  Bench bench(smooth);
+  bench.plans = {kBest};
+  bench.compilers = 2;
+  bench.executor.of_other_compiler = second_compiler(0.9);
+  const auto result = bench.run();
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->compiler, "second 2.0");
+  EXPECT_EQ(bench.executor.timings.at(Candidate(kBest, 1)), 30);
+}
+
+TEST(Search, WhatTheOtherCompilerCannotBuildOrMiscompilesIsNotedAndTheFirstWins) {
+  for (const auto& [stage, reason] :
+       {std::pair("compile", "compile"), std::pair("verify", "miscompute")}) {
+    Bench bench(smooth);
+    bench.compilers = 2;
+    bench.executor.of_other_compiler = [&](const Candidate&, Behaviour& behaviour) {
+      behaviour = {.time_us = 1, .fails_at = stage, .reason = reason};
+    };
+    const auto result = bench.run();
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->compiler, "first 1.0");
+    EXPECT_GE(result->rejected, 1);
+    EXPECT_EQ(result->candidates, result->measured + result->rejected);
+    const auto rejections = bench.store->rejections(cache_testing::measurement_key()).value();
+    EXPECT_EQ(static_cast<int>(rejections.size()), result->rejected);
+    for (const Rejection& rejection : rejections) EXPECT_EQ(rejection.reason, reason);
+  }
+}
+
+TEST(Search, ASecondRunKnowsWhatBothCompilersMade) {
+  Bench bench(smooth);
+  bench.compilers = 2;
+  bench.executor.of_other_compiler = second_compiler(0.95);
+  const auto first = bench.run();
+  bench.restart(smooth);
+  const auto second = bench.run();
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->plan, first->plan);
+  EXPECT_EQ(second->compiler, "second 2.0");
+  EXPECT_EQ(second->from_cache, second->candidates);
+  EXPECT_THAT(bench.executor.compiles, IsEmpty());
+}
+
+TEST(Search, ASecondCompilerThatComesLaterIsTriedOnTheFinalists) {
+  Bench bench(smooth);
+  ASSERT_TRUE(bench.run().ok());
+  bench.restart(smooth);
+  bench.compilers = 2;
+  bench.executor.of_other_compiler = second_compiler(0.95);
+  const auto result = bench.run();
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->compiler, "second 2.0");
+  EXPECT_LE(result->measured, 4);
+}
+
 TEST(Search, ForceMeasuresAgain) {
   Bench bench(smooth);
   ASSERT_TRUE(bench.run({.max_candidates = 5}).ok());
@@ -117,8 +209,8 @@ TEST(Search, StoppedAnywhereItGoesOnWithNothingLostOrRepeated) {
     std::set<std::string> measured_before;
     for (const Measurement& m : before) measured_before.insert(m.plan);
     int again = 0;
-    for (const auto& [plan, times] : bench.executor.timings)
-      again += measured_before.contains(to_string(plan));
+    for (const auto& [candidate, times] : bench.executor.timings)
+      again += measured_before.contains(to_string(candidate.plan));
     EXPECT_LE(again, 4) << "only finalists run twice";
   }
 }
@@ -151,8 +243,8 @@ TEST(Search, CulpritsAreKeptWithTheirReasonAndNeverTriedAgain) {
 
   bench.restart(planted);
   EXPECT_EQ(bench.run({.force = true, .exhaustive = true})->rejected, 288);
-  for (const auto& [plan, count] : bench.executor.compiles)
-    EXPECT_TRUE(planted(plan).fails_at.empty());
+  for (const auto& [candidate, count] : bench.executor.compiles)
+    EXPECT_TRUE(planted(candidate.plan).fails_at.empty());
 }
 
 TEST(Search, WithinNoiseTheSmallerWins) {
