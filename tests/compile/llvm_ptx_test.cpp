@@ -52,10 +52,7 @@ class LlvmPtx : public testing::TestWithParam<Target> {
                                                                : "mma.sync.aligned.m16n8k16"));
     // A call or a local array means that a tile body stayed out of line or out of registers.
     EXPECT_THAT(ptx, Not(HasSubstr("call.uni")));
-    // Clang 19 leaves an array of some Hopper plans in local memory (docs/cpu.md): right but slow.
-    if (plan.family() != Family::kSm90a) {
-      EXPECT_THAT(ptx, Not(HasSubstr("__local_depot")));
-    }
+    EXPECT_THAT(ptx, Not(HasSubstr("__local_depot")));
   }
 
   std::unique_ptr<Compiler> compiler_;
