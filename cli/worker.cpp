@@ -12,7 +12,9 @@ namespace attune::cli {
 Command add_worker(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand("worker", "Answer a tuner's requests on standard input");
   app->group("");  // hidden
-  return {app, []() -> ExitCode { run_worker(STDIN_FILENO, STDOUT_FILENO, make_local_session); }};
+  return {app, []() -> ExitCode {
+            run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return make_local_session(); });
+          }};
 }
 
 }  // namespace attune::cli

@@ -1,10 +1,13 @@
 // The definition of attention on a GPU, as plainly as it can be written: no tiles, no matrix
-// instructions, one warp a row. What the CPU oracle is for chosen rows this is for every row of a
-// large shape. The scaled product, mask, score and sink are the generated functions that kernels
-// use.
+// instructions, one warp a row. What the CPU oracle is for small problems this is for rows of a
+// large one. The scaled product, mask, score and sink are the generated functions that kernels use.
+//
+// Rows are numbered (b * heads + h) * q_len + q_idx. The host names those it wants where other
+// kernels have their scheduler's counter: their count, then their numbers; null for all. O [rows,
+// v] and LSE [rows] are written in that order, both in fp32.
 //
 // att_reference_exact sums in fp64; att_reference_plain sums in fp32 and rounds P and O to the
-// dtype, as the plain same-dtype computation does. Both write O in fp32, o_stride in floats.
+// dtype, as the plain same-dtype computation does.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -98,7 +101,8 @@ struct ReferenceRow {
     return product;
   }
 
-  ATT_MEMBER void run(int lane) const {
+  // `slot`: where the row stands in the outputs.
+  ATT_MEMBER void run(int lane, long long slot) const {
     const ForwardParams& p = c.params;
     double maximum = -infinity();
     bool any = false;
@@ -146,30 +150,29 @@ struct ReferenceRow {
       }
     }
     const float keep_scale = spec::kHasDropout ? dropout_keep_scale(c) : 1.0f;
-    auto* out = static_cast<float*>(p.o) + c.b * p.o_stride.batch + c.h * p.o_stride.head +
-                q_idx * p.o_stride.seq;
+    auto* out = static_cast<float*>(p.o) + slot * spec::kHeadDimV;
     for (int i = 0; i < kReferenceSlices; ++i) {
       const int d = 32 * i + lane;
       const auto value = static_cast<float>(o[i] * keep_scale);
       if (d < spec::kHeadDimV) out[d] = kRound ? round_element(value) : value;
     }
     if (lane == 0) {
-      const long long row = (static_cast<long long>(c.b) * p.heads + c.h) * c.q_len + q_idx;
-      p.lse[row] = some > 0 ? static_cast<float>(maximum + log_exact(total)) : -infinity();
+      p.lse[slot] = some > 0 ? static_cast<float>(maximum + log_exact(total)) : -infinity();
     }
   }
 };
 
 template <typename Sum, bool kRound>
 ATT_FN void reference_forward(const ForwardParams& params) {
-  const int q_tiles = (params.q_len + kReferenceWarps - 1) / kReferenceWarps;
-  const int head = block_index() / q_tiles;
+  const int slot = block_index() * kReferenceWarps + thread_index() / 32;
+  const int* rows = params.scheduler_counter;
+  if (slot >= (rows != nullptr ? rows[0] : params.batch * params.heads * params.q_len)) return;
+  const int row = rows != nullptr ? rows[1 + slot] : slot;
+  const int head = row / params.q_len;
   const int h = head % params.heads;
-  const int q_idx = block_index() % q_tiles * kReferenceWarps + thread_index() / 32;
-  if (q_idx >= params.q_len) return;
   const Context c{params,       head / params.heads, h, h / (params.heads / params.kv_heads),
                   params.q_len, params.kv_len};
-  ReferenceRow<Sum, kRound>{c, q_idx}.run(thread_index() % 32);
+  ReferenceRow<Sum, kRound>{c, row % params.q_len}.run(thread_index() % 32, slot);
 }
 
 }  // namespace att

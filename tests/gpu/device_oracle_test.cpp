@@ -51,6 +51,12 @@ TEST_F(DeviceOracleTest, IsTheCpusOracle) {
       const auto plain = (*oracle)->plain((*on_device)->params());
       ASSERT_TRUE(plain.ok()) << render(plain.error());
       EXPECT_EQ(compare(spec.dtype, *plain, expected, plain_forward(spec, problem)), "");
+      const std::vector<Row> rows = sample_rows(shape, 37, 5);
+      const auto some = (*oracle)->exact((*on_device)->params(), rows);
+      ASSERT_TRUE(some.ok()) << render(some.error());
+      const HostOutput expected_rows = oracle_forward(spec, problem, rows);
+      EXPECT_THAT(some->o, testing::Pointwise(testing::DoubleNear(2e-6), expected_rows.o));
+      EXPECT_THAT(some->lse, testing::Pointwise(EqualOrNear(), expected_rows.lse));
     }
   }
 }

@@ -2,9 +2,11 @@
 #include <attune/attune.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -132,6 +134,70 @@ TEST_F(Launch, IsCapturedIntoAGraph) {
     ASSERT_EQ(driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch")(executable, stream), 0);
     EXPECT_EQ(result(args), expected);
   }
+}
+
+TEST_F(Launch, CodeIsReplacedInTheBackgroundWhileAGraphIsBeingCaptured) {
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / ("attune_capture_" + std::to_string(getpid()));
+  std::filesystem::create_directories(directory);
+  const std::string file = (directory / "cache.db").string();
+  const att_runtime_options options = {sizeof options, "cuda:0", file.c_str(), 1};
+  att_runtime* runtime = nullptr;
+  att_kernel* kernel = nullptr;
+  ASSERT_EQ(att_runtime_create(&options, &runtime), ATT_OK) << att_last_error();
+  ASSERT_EQ(att_kernel_get(runtime, spec_, &kShape, &kernel), ATT_OK) << att_last_error();
+  att_runtime_wait(runtime);
+  const std::string model = att_kernel_plan(kernel);
+  const att_forward_args before = arguments(), after = arguments();
+  const std::vector<Bf16> expected = launch(arguments());
+
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
+  ASSERT_EQ(driver<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 0), 0);
+  const att_status first = att_forward(kernel, &before, stream);
+  // What a sweep brings meanwhile: a winner without its code.
+  const AttentionSpec spec = *parse_spec(kSpec, "");
+  const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 300};
+  std::string tuned;
+  for (const KernelPlan& plan : legal_plans(spec, Family::kSm80, device().facts())) {
+    if (tuned.empty() && to_string(plan) != model) tuned = to_string(plan);
+  }
+  auto store = open_store(file);
+  const bool recorded = store.ok() && (*store)
+                                          ->record({.spec_hash = spec_hash(spec),
+                                                    .device = device().identity(),
+                                                    .shape = shape,
+                                                    .protocol = std::string(kMeasurementProtocol)},
+                                                   {.plan = tuned,
+                                                    .build_digest = "elsewhere",
+                                                    .median_us = 1,
+                                                    .spread_us = 0.1,
+                                                    .samples = 10})
+                                          .ok();
+  att_runtime_refresh(runtime);
+  att_runtime_wait(runtime);  // compiled, loaded and in place, under the capture
+  const std::string replaced = att_kernel_plan(kernel);
+  const att_status second = att_forward(kernel, &after, stream);
+  ASSERT_EQ(driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph), 0);
+  EXPECT_TRUE(recorded);
+  EXPECT_EQ(replaced, tuned);
+  ASSERT_EQ(first, ATT_OK);
+  ASSERT_EQ(second, ATT_OK) << att_last_error();
+  ASSERT_EQ(driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>(
+                "cuGraphInstantiateWithFlags")(&executable, graph, 0),
+            0);
+  // The graph keeps the code that it captured, also when its kernel is gone.
+  att_runtime_destroy(runtime);
+  ASSERT_EQ(driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch")(executable, stream), 0);
+  EXPECT_EQ(result(before), expected);
+  const std::vector<Bf16> other = result(after);
+  for (std::size_t i = 0; i < other.size(); ++i) {
+    ASSERT_NEAR(to_float(other[i]), to_float(expected[i]), 0.02) << i;
+  }
+  att_kernel_destroy(kernel);
+  std::filesystem::remove_all(directory);
 }
 
 TEST_F(Launch, FromManyThreadsAndStreamsAtOnce) {

@@ -30,6 +30,8 @@ void write_line(int out, const std::string& text) {
 
 class LocalSession final : public WorkerSession {
  public:
+  explicit LocalSession(NamedCompilerOpener opener) : opener_(std::move(opener)) {}
+
   Result<WorkerReply> handle(const WorkerRequest& request) override {
     using Operation = WorkerRequest::Operation;
     WorkerReply reply;
@@ -102,11 +104,12 @@ class LocalSession final : public WorkerSession {
     const std::string& name = compiler_names_[static_cast<std::size_t>(index)];
     auto& compiler = compilers_[name];
     if (!compiler) {
-      ATT_TRY(compiler, name == "llvm" ? open_llvm_compiler() : open_nvrtc_compiler());
+      ATT_TRY(compiler, opener_(name));
     }
     return compiler.get();
   }
 
+  const NamedCompilerOpener opener_;
   std::string device_name_;
   std::vector<std::string> compiler_names_;  // of the problem that is open
   AttentionSpec spec_;
@@ -153,6 +156,12 @@ void run_worker(int in, int out,
   }
 }
 
-std::unique_ptr<WorkerSession> make_local_session() { return std::make_unique<LocalSession>(); }
+Result<std::unique_ptr<Compiler>> open_named_compiler(const std::string& name) {
+  return name == "llvm" ? open_llvm_compiler() : open_nvrtc_compiler();
+}
+
+std::unique_ptr<WorkerSession> make_local_session(NamedCompilerOpener opener) {
+  return std::make_unique<LocalSession>(std::move(opener));
+}
 
 }  // namespace attune

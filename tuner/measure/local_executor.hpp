@@ -14,9 +14,9 @@
 
 namespace attune {
 
-// Problems a candidate must solve before it is timed: the shape itself with few heads and batches,
-// so that the oracle can afford it, and a ragged one, because tuned kernels serve other lengths
-// too.
+// Problems a candidate must solve before it is timed, as far as the CPU's oracle can afford them:
+// the shape itself with few heads and batches, and a ragged one, because tuned kernels serve other
+// lengths too. On a GPU its own oracle takes the whole shape in place of the first.
 std::vector<ProblemShape> verification_shapes(const ProblemShape& shape);
 
 // The parts of Executor that need no device. `store` may be null; so may `image`, which takes the
@@ -51,6 +51,8 @@ class LocalExecutor final : public Executor {
   struct Check;  // a verification problem with what the oracle says to it
 
   Status make_checks();
+  Result<std::unique_ptr<Check>> check_on_device();
+  Result<std::unique_ptr<Check>> check_on_host(const ProblemShape& shape, std::uint64_t seed);
   Status make_timed();
   Compiler& compiler_of(const Candidate& candidate) const {
     return *compilers_[static_cast<std::size_t>(candidate.compiler)];
@@ -68,8 +70,8 @@ class LocalExecutor final : public Executor {
   std::mutex mutex_;  // guards images_
   std::map<Candidate, std::vector<std::uint8_t>> images_;
   std::map<Candidate, std::unique_ptr<LoadedKernel>> kernels_;
-  std::vector<std::unique_ptr<Check>> checks_;
   std::unique_ptr<DeviceProblem> timed_;
+  std::vector<std::unique_ptr<Check>> checks_;  // may refer to timed_
   DeviceBuffer flush_;
   bool lost_ = false;
 };

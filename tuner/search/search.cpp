@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <climits>
 #include <cmath>
 #include <iterator>
@@ -22,9 +23,14 @@ namespace {
 // between families.
 constexpr std::size_t kSeeds = 12;
 constexpr std::size_t kSeedsPerFamily = 4;
-// The search goes on around so many of the best, in waves of at most so many candidates.
-constexpr std::size_t kParents = 3;
+// The search goes on around so many of the best, in waves of at most so many candidates, until a
+// wave gains less than this share. docs/tuning.md has the measurements that chose these.
+constexpr std::size_t kParents = 2;
 constexpr std::size_t kWave = 16;
+constexpr double kLeastGain = 0.005;
+// An exhaustive search knows what it will ask for, so that no core need wait for a wave's last
+// compile.
+constexpr std::size_t kExhaustiveWave = 64;
 // The best so many are raced once more against each other at the end, as every compiler builds
 // them: they were measured at different times, and compilers differ by less than plans.
 constexpr std::size_t kFinalists = 4;
@@ -60,8 +66,12 @@ class Search {
     ATT_CHECK(read_store());
     std::vector<KernelPlan> wave = seeds();
     while (!wave.empty() && budget() > 0 && !result_.stopped) {
+      const double before_us = best_median_us();
       ATT_CHECK(run_wave(wave));
-      wave = next_wave();
+      const bool gained = best_median_us() < before_us * (1 - kLeastGain);
+      wave = options_.exhaustive ? cheapest_unasked()
+             : gained            ? neighbours()
+                                 : std::vector<KernelPlan>();
     }
     if (!result_.stopped) ATT_CHECK(run_final());
     return finish();
@@ -110,17 +120,22 @@ class Search {
     return order;
   }
 
-  // Unasked plans at most `distance` parts away from one of the best `parents`; cheapest first.
-  std::vector<KernelPlan> neighbours(int distance, std::size_t parents) const {
+  double best_median_us() const {
+    const auto order = ranking();
+    return order.empty() ? INFINITY : order.front()->median_us;
+  }
+
+  // Unasked plans that differ in one part from one of the best; cheapest first.
+  std::vector<KernelPlan> neighbours() const {
     const std::vector<const Known*> order = ranking();
-    const auto around = std::span(order).first(std::min(parents, order.size()));
+    const auto parents = std::span(order).first(std::min(kParents, order.size()));
     std::vector<KernelPlan> wave;
     for (const KernelPlan& plan : problem_.plans) {
       if (wave.size() == kWave) break;
       const auto near = [&](const Known* parent) {
-        return plan_distance(plan, parent->candidate.plan) <= distance;
+        return plan_distance(plan, parent->candidate.plan) == 1;
       };
-      if (!asked_.contains(plan) && std::ranges::any_of(around, near)) wave.push_back(plan);
+      if (!asked_.contains(plan) && std::ranges::any_of(parents, near)) wave.push_back(plan);
     }
     return wave;
   }
@@ -128,30 +143,24 @@ class Search {
   std::vector<KernelPlan> cheapest_unasked() const {
     std::vector<KernelPlan> wave;
     for (const KernelPlan& plan : problem_.plans) {
-      if (wave.size() < kWave && !asked_.contains(plan)) wave.push_back(plan);
+      if (wave.size() < (options_.exhaustive ? kExhaustiveWave : kWave) && !asked_.contains(plan))
+        wave.push_back(plan);
     }
     return wave;
-  }
-
-  std::vector<KernelPlan> next_wave() {
-    if (options_.exhaustive) return cheapest_unasked();
-    if (known_.empty()) return {};
-    if (auto wave = neighbours(1, kParents); !wave.empty()) return wave;
-    // One last look around each plan that comes out best: two parts may have to change at once.
-    if (!looked_further_.insert(ranking().front()->text).second) return {};
-    return neighbours(2, 1);
   }
 
   // Keeps the compiler busy with what will probably be asked for while the device measures.
   void compile_ahead() {
     if (!problem_.compile_while_measuring || budget() == 0) return;
     std::vector<KernelPlan> likely =
-        options_.exhaustive || known_.empty() ? cheapest_unasked() : neighbours(1, kParents);
+        options_.exhaustive || known_.empty() ? cheapest_unasked() : neighbours();
     std::erase_if(likely, [&](const KernelPlan& plan) {
       const Result<std::string> digest = executor_.build_digest(plan);
       return !digest.ok() || rejected_.contains(*digest) || stored_.contains(*digest);
     });
-    likely.resize(std::min(likely.size(), std::min(budget(), static_cast<std::size_t>(threads_))));
+    if (!options_.exhaustive)
+      likely.resize(std::min(likely.size(), static_cast<std::size_t>(threads_)));
+    likely.resize(std::min(likely.size(), budget()));
     compiler_.submit(std::vector<Candidate>(likely.begin(), likely.end()));
   }
 
@@ -421,7 +430,6 @@ class Search {
   std::map<Candidate, Known> known_;
   std::map<Candidate, double> final_us_;
   std::set<Candidate> ready_;  // compiled, verified and not released
-  std::set<std::string> looked_further_;
   TuneResult result_;
   CompileAhead compiler_;
 };
@@ -432,7 +440,15 @@ int plan_distance(const KernelPlan& a, const KernelPlan& b) {
   if (a.family() != b.family()) return INT_MAX;
   const auto words = [](const KernelPlan& plan) {
     std::istringstream text(to_string(plan));
-    return std::multiset<std::string>(std::istream_iterator<std::string>(text), {});
+    std::multiset<std::string> parts;
+    std::string last;
+    for (std::string word; text >> word; last = word) {
+      // An order of work items and its grouping of heads ("longest g16") are one choice.
+      const bool grouping = word.size() > 1 && word[0] == 'g' && std::isdigit(word[1]) != 0;
+      if (grouping) parts.erase(parts.find(last));
+      parts.insert(grouping ? last + word : word);
+    }
+    return parts;
   };
   const auto a_words = words(a), b_words = words(b);
   std::vector<std::string> only_a, only_b;

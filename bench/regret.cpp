@@ -1,0 +1,337 @@
+// How far from the best there is: the tuner's search, the cost model's first guess, and the winner
+// of a neighbouring shape, on held shapes that nothing was fitted to. One JSON object a line on
+// stdout; bench/regret.py makes the section of docs/performance.md of them.
+//
+//     regret DIRECTORY           measures; caches go into DIRECTORY, which should be empty
+//     regret --replay FILE       the recorded exhaustive times under today's model and search; no
+//     GPU
+//
+// For each shape: the search, from an empty cache; every plan of the yardstick space, from another
+// empty cache; then the plans that these and the cost model name against each other, in interleaved
+// rounds, because the least of a thousand medians is a lucky one. Needs a GPU and NVRTC.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "generator/spec/library.hpp"
+#include "generator/support/hash.hpp"
+#include "tuner/isolation/isolated_executor.hpp"
+#include "tuner/isolation/worker.hpp"
+#include "tuner/measure/local_executor.hpp"
+#include "tuner/measure/statistics.hpp"
+#include "tuner/search/search.hpp"
+
+namespace attune {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Seconds = std::chrono::duration<double>;
+
+constexpr int kRounds = 30;
+// A space that is so small is the yardstick as it is.
+constexpr std::size_t kSmallSpace = 400;
+
+struct Held {
+  const char* spec;
+  ProblemShape shape;
+  // Half as long again: no power of two, as lengths in use are.
+  ProblemShape neighbour() const {
+    ProblemShape longer = shape;
+    longer.q_len += longer.q_len / 2;
+    longer.kv_len += longer.kv_len / 2;
+    return longer;
+  }
+};
+// Head dims 64, 128 and 256; full, causal, window and documents; short and long; grouped heads.
+constexpr Held kHeld[] = {
+    {"bench/full_d64", {.batch = 8, .heads = 12, .kv_heads = 12, .q_len = 1024, .kv_len = 1024}},
+    {"bench/full_d64", {.batch = 1, .heads = 32, .kv_heads = 8, .q_len = 6144, .kv_len = 6144}},
+    {"bench/causal_d128", {.batch = 8, .heads = 32, .kv_heads = 8, .q_len = 640, .kv_len = 640}},
+    {"bench/causal_d128",
+     {.batch = 1, .heads = 24, .kv_heads = 8, .q_len = 10240, .kv_len = 10240}},
+    {"bench/full_d128", {.batch = 6, .heads = 16, .kv_heads = 16, .q_len = 1536, .kv_len = 1536}},
+    {"bench/full_d128", {.batch = 1, .heads = 16, .kv_heads = 2, .q_len = 2048, .kv_len = 12288}},
+    {"bench/causal_d256", {.batch = 8, .heads = 8, .kv_heads = 4, .q_len = 1024, .kv_len = 1024}},
+    {"bench/causal_d256", {.batch = 1, .heads = 16, .kv_heads = 8, .q_len = 6144, .kv_len = 6144}},
+    {"bench/sliding1024", {.batch = 4, .heads = 16, .kv_heads = 4, .q_len = 3072, .kv_len = 3072}},
+    {"bench/sliding1024",
+     {.batch = 1, .heads = 32, .kv_heads = 8, .q_len = 12288, .kv_len = 12288}},
+    {"bench/doc_causal", {.batch = 4, .heads = 16, .kv_heads = 16, .q_len = 2048, .kv_len = 2048}},
+    {"bench/doc_causal", {.batch = 1, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192}},
+};
+
+// The space without what cannot win by what was measured before (docs/hopper.md): clusters, the
+// running maximum, and one warpgroup of 64 rows, which leaves the tensor cores idle in every
+// softmax; of two groupings of heads that differ by a fifth of a percent, one; of kv tiles in steps
+// of 16, every other.
+bool in_yardstick(const KernelPlan& plan) {
+  if (const auto* tile = std::get_if<Sm90aPlan>(&plan.tile)) {
+    return tile->cluster == 1 && tile->frozen_max && tile->warpgroups > 1 &&
+           tile->heads_per_group != 4 && tile->tile_kv % 32 == 0;
+  }
+  const auto* tile = std::get_if<Sm80Plan>(&plan.tile);
+  return tile == nullptr || tile->frozen_max;
+}
+
+std::vector<KernelPlan> yardstick(const std::vector<KernelPlan>& legal) {
+  std::vector<KernelPlan> plans = legal;
+  if (plans.size() > kSmallSpace)
+    std::erase_if(plans, [](const auto& p) { return !in_yardstick(p); });
+  return plans;
+}
+
+Result<AttentionSpec> library_spec(const std::string& name, std::string* text = nullptr) {
+  ATT_TRY(const LibrarySpec entry, find_library_spec(name));
+  if (text != nullptr) *text = entry.text;
+  return parse_spec(entry.text, entry.path);
+}
+
+double now() { return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+bool go_on(const TuneProgress&) { return true; }
+
+Json describe(const TuneResult& result) {
+  return {{"seconds", result.seconds},      {"candidates", result.candidates},
+          {"measured", result.measured},    {"rejected", result.rejected},
+          {"plan", to_string(result.plan)}, {"us", result.median_us}};
+}
+
+// One shape of one spec on the GPU.
+class Bench {
+ public:
+  Bench(Device& device, Compiler& compiler, std::string directory)
+      : device_(device), compiler_(compiler), directory_(std::move(directory)) {}
+
+  Status open(const std::string& spec_name) {
+    ATT_TRY(spec_, library_spec(spec_name, &text_));
+    return ok_status();
+  }
+  const AttentionSpec& spec() const { return spec_; }
+  Result<std::vector<KernelPlan>> legal(const ProblemShape& shape) const {
+    return plans_by_cost(spec_, shape, device_.facts());
+  }
+
+  // Into the cache file of that name.
+  Result<TuneResult> tune(const std::string& cache, const ProblemShape& shape,
+                          std::vector<KernelPlan> plans, bool exhaustive) {
+    const std::string path = directory_ + "/" + cache;
+    ATT_TRY(const auto store, open_store(path));
+    executor_.open(
+        {.spec_yaml = text_,
+         .spec_file = spec_.name,
+         .shape = shape,
+         .device = "cuda:0",
+         .compilers = {"nvrtc"},
+         .cache = path,
+         .seed = 1},
+        [&](const Candidate& c) { return candidate_build_digest(spec_, c.plan, compiler_); });
+    const SearchProblem problem{.key = key(shape), .plans = std::move(plans)};
+    return search(problem, executor_, *store, {.exhaustive = exhaustive}, now, go_on);
+  }
+
+  // Every plan's first median in that cache.
+  Result<std::map<std::string, double>> medians(const std::string& cache,
+                                                const ProblemShape& shape) const {
+    ATT_TRY(const auto store, open_store(directory_ + "/" + cache));
+    ATT_TRY(const std::vector<Measurement> rows, store->measurements(key(shape)));
+    std::map<std::string, double> first;
+    for (const Measurement& row : rows) first.try_emplace(row.plan, row.median_us);
+    return first;
+  }
+
+  // Medians of interleaved rounds, by the name that the plan is given.
+  Result<Json> duel(const std::string& cache, const ProblemShape& shape,
+                    const std::map<std::string, KernelPlan>& named) {
+    ATT_TRY(const auto store, open_store(directory_ + "/" + cache));
+    Compiler* const compilers[] = {&compiler_};
+    LocalExecutor executor(spec_, shape, device_, compilers, store.get(), 2);
+    std::map<KernelPlan, std::vector<double>> samples;
+    for (const auto& [name, plan] : named) {
+      if (samples.contains(plan)) continue;
+      ATT_TRY(const CompiledFacts facts, executor.compile(plan));
+      ATT_CHECK(executor.verify(plan));
+      samples[plan];
+    }
+    for (int round = 0; round < kRounds; ++round) {
+      for (auto& [plan, times] : samples) {
+        ATT_TRY(const double us, executor.time_us(plan));
+        times.push_back(us);
+      }
+    }
+    Json medians;
+    for (const auto& [name, plan] : named) medians[name] = spread_of(samples.at(plan)).median;
+    return medians;
+  }
+
+ private:
+  MeasurementKey key(const ProblemShape& shape) const {
+    return {.spec_hash = spec_hash(spec_),
+            .device = device_.identity(),
+            .shape = shape,
+            .protocol = std::string(kMeasurementProtocol)};
+  }
+
+  Device& device_;
+  Compiler& compiler_;
+  const std::string directory_;
+  std::string text_;
+  AttentionSpec spec_;
+  IsolatedExecutor executor_;
+};
+
+Result<Json> measure_neighbour(Bench& bench, const ProblemShape& shape, const KernelPlan& bucket) {
+  ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(shape));
+  ATT_TRY(const TuneResult found, bench.tune("search.db", shape, legal, false));
+  ATT_TRY(const Json medians,
+          bench.duel("search.db", shape,
+                     {{"first", legal.front()}, {"search", found.plan}, {"bucket", bucket}}));
+  return Json{{"shape", to_string(shape)}, {"search", describe(found)}, {"duel", medians}};
+}
+
+Result<Json> measure(Bench& bench, const Held& held) {
+  ATT_CHECK(bench.open(held.spec));
+  ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(held.shape));
+  const std::vector<KernelPlan> all = yardstick(legal);
+  ATT_TRY(const TuneResult found, bench.tune("search.db", held.shape, legal, false));
+  ATT_TRY(const TuneResult best, bench.tune("exhaustive.db", held.shape, all, true));
+  ATT_TRY(const auto times, bench.medians("exhaustive.db", held.shape));
+  Json exhaustive = describe(best);
+  exhaustive["plans"] = all.size();
+  exhaustive["times"] = times;
+  ATT_TRY(
+      const Json medians,
+      bench.duel("exhaustive.db", held.shape,
+                 {{"first", legal.front()}, {"search", found.plan}, {"exhaustive", best.plan}}));
+  ATT_TRY(const Json neighbour, measure_neighbour(bench, held.neighbour(), found.plan));
+  return Json{{"spec", held.spec},        {"shape", to_string(held.shape)},
+              {"legal", legal.size()},    {"search", describe(found)},
+              {"exhaustive", exhaustive}, {"duel", medians},
+              {"neighbour", neighbour}};
+}
+
+Status run(const std::string& directory) {
+  std::filesystem::create_directories(directory);
+  ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
+  ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
+  const Json environment{{"device", device->identity()},
+                         {"compiler", compiler->identity()},
+                         {"cores", sysconf(_SC_NPROCESSORS_ONLN)}};
+  fmt::print("{}\n", Json{{"environment", environment}}.dump());
+  Bench bench(*device, *compiler, directory);
+  for (const Held& held : kHeld) {
+    ATT_TRY(const Json line, measure(bench, held));
+    fmt::print("{}\n", line.dump());
+    std::fflush(stdout);
+  }
+  return ok_status();
+}
+
+// Candidates that take the time that was recorded for them.
+class Recorded final : public Executor {
+ public:
+  explicit Recorded(const std::map<KernelPlan, double>& times) : times_(times) {}
+  Result<std::string> build_digest(const Candidate& candidate) override {
+    return hash128_hex(to_string(candidate.plan));
+  }
+  Result<CompiledFacts> compile(const Candidate& candidate) override {
+    return CompiledFacts{.build_digest = hash128_hex(to_string(candidate.plan))};
+  }
+  Status verify(const Candidate&) override { return ok_status(); }
+  Result<double> time_us(const Candidate& candidate) override { return times_.at(candidate.plan); }
+  void release(const Candidate&) override {}
+  std::string conditions() override { return "{}"; }
+
+ private:
+  const std::map<KernelPlan, double>& times_;
+};
+
+Result<Json> replay(const Json& line, const std::string& directory) {
+  ATT_TRY(const AttentionSpec spec, library_spec(line.at("spec")));
+  ATT_TRY(const ProblemShape shape, parse_shape(line.at("shape").get<std::string>()));
+  const DeviceFacts facts = device_facts(Target::kSm90a);
+  std::map<KernelPlan, double> times;
+  std::vector<std::pair<double, KernelPlan>> costed;
+  for (const auto& [text, us] : line.at("exhaustive").at("times").items()) {
+    const auto plan = parse_plan(text);
+    if (!plan.ok()) continue;  // of another version's space
+    times[*plan] = us;
+    costed.emplace_back(cost_us(spec, *plan, shape, facts), *plan);
+  }
+  std::ranges::sort(costed);
+  SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
+                                .device = "recorded / driver 0",
+                                .shape = shape,
+                                .protocol = "recorded"},
+                        .plans = {}};
+  double best_us = INFINITY;
+  for (const auto& [cost, plan] : costed) {
+    problem.plans.push_back(plan);
+    best_us = std::min(best_us, times.at(plan));
+  }
+  const auto rank_within = [&](double factor) {
+    const auto good = [&](const KernelPlan& plan) { return times.at(plan) <= best_us * factor; };
+    return std::ranges::find_if(problem.plans, good) - problem.plans.begin() + 1;
+  };
+  Recorded executor(times);
+  ATT_TRY(const auto store, open_store(directory + "/replay.db"));
+  double ticks = 0;
+  ATT_TRY(
+      const TuneResult found,
+      search(problem, executor, *store, {.compile_threads = 1}, [&] { return ++ticks; }, go_on));
+  return Json{{"spec", line.at("spec")},
+              {"shape", line.at("shape")},
+              {"plans", times.size()},
+              {"first", times.at(problem.plans.front()) / best_us},
+              {"first_plan", to_string(problem.plans.front())},
+              {"rank_of_best", rank_within(1)},
+              {"rank_within_2_percent", rank_within(1.02)},
+              {"search", times.at(found.plan) / best_us},
+              {"candidates", found.candidates}};
+}
+
+Status replay_all(const std::string& path) {
+  std::string directory =
+      (std::filesystem::temp_directory_path() / "attune-regret-XXXXXX").string();
+  if (mkdtemp(directory.data()) == nullptr) return Error{.id = "temp", .message = directory};
+  std::ifstream file(path);
+  Status status = ok_status();
+  for (std::string text; status.ok() && std::getline(file, text);) {
+    const Json line = Json::parse(text);
+    if (line.contains("environment")) continue;
+    const auto result = replay(line, directory);
+    if (result.ok()) {
+      fmt::print("{}\n", result->dump());
+    } else {
+      status = result.error();
+    }
+  }
+  std::filesystem::remove_all(directory);
+  return status;
+}
+
+}  // namespace
+}  // namespace attune
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments == std::vector<std::string>{"worker"}) {
+    attune::run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return attune::make_local_session(); });
+  }
+  const bool replaying = arguments.size() == 2 && arguments[0] == "--replay";
+  if (!replaying && arguments.size() != 1) {
+    fmt::print(stderr, "usage: regret DIRECTORY | regret --replay FILE\n");
+    return 2;
+  }
+  const attune::Status status =
+      replaying ? attune::replay_all(arguments[1]) : attune::run(arguments[0]);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "{}", attune::render(status.error()));
+  return attune::exit_code(status.error().kind);
+}
