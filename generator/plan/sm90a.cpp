@@ -19,6 +19,7 @@ constexpr int kRows = 64;         // query rows of a warpgroup
 constexpr int kSlabColumns = 64;  // columns under one 128-byte swizzle
 constexpr int kRowBytes = 128;
 constexpr int kItemSlots = 4;
+constexpr int kItemSlotBytes = 48;
 constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 
 const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
@@ -38,7 +39,7 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile) {
   const int matrices =
       tile.warpgroups * (q_bytes + (tile.tma_store ? o_bytes : 0)) + tile.stages * stage_bytes;
   const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots);
-  return (matrices + barriers + 15) / 16 * 16 + 32 * kItemSlots + 8 * tile.stages;
+  return (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
 }
 
 // What setmaxnreg leaves a thread of the producer and of a consumer: 512 for the (warpgroups + 1)

@@ -55,8 +55,8 @@ struct Consumer {
   // S = Q K^T for a piece of a tile.
   ATT_MEMBER void issue_qk(const Tile& at, int piece) {
     using Product = Wgmma<kPieceKeys, kBf16, false>;
-    const unsigned k = shuffle_from(wgmma_descriptor(shared.k(at.at.stage()), kKvSlabBytes), 0) +
-                       piece * kPieceKeys * kRowBytes / 16;
+    const unsigned k = wgmma_descriptor(shared.k(0), kKvSlabBytes) +
+                       (at.at.stage * kKBytes + piece * kPieceKeys * kRowBytes) / 16;
     const unsigned q_rows = wgmma_descriptor(shared.q(warpgroup), kQSlabBytes);
     wgmma_fence();
 #pragma unroll
@@ -82,8 +82,8 @@ struct Consumer {
 
   // O += P V for a piece of a tile whose V has come.
   ATT_MEMBER void issue_pv(const Tile& at, int piece) {
-    const unsigned v = shuffle_from(wgmma_descriptor(shared.v(at.at.stage()), kKvSlabBytes), 0) +
-                       piece * kPieceKeys * kRowBytes / 16;
+    const unsigned v = wgmma_descriptor(shared.v(0), kKvSlabBytes) +
+                       (at.at.stage * kVBytes + piece * kPieceKeys * kRowBytes) / 16;
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kPvSteps; ++step) {
@@ -95,11 +95,21 @@ struct Consumer {
 
   // ---- Softmax.
 
+  // Whether a piece has live keys for the warpgroup, and whether it needs no mask.
+  ATT_MEMBER bool is_live(const Tile& at, int piece) const {
+    if constexpr (spec::kHasMask) return stream.is_live(at, piece);
+    return at.key + piece * kPieceKeys < p.kv_len;
+  }
+  ATT_MEMBER bool is_full(const Tile& at, int piece) const {
+    if constexpr (spec::kHasMask) return stream.is_full(at, piece);
+    return at.key + (piece + 1) * kPieceKeys <= p.kv_len;
+  }
+
   // The ordinary online softmax of a piece whose scores are there: P waits for its product.
   ATT_MEMBER void soften_running(const Tile& at, int piece) {
     const Context c = context();
     wgmma_pin(s[piece]);
-    softmax_running(c, s[piece], rows, o, position(at, piece), at.is_full(piece), first,
+    softmax_running(c, s[piece], rows, o, position(at, piece), is_full(at, piece), first,
                     may_freeze ? kFrozenOffset : 0.0f);
     pack(c, s[piece], probabilities, position(at, piece));
     wgmma_pin(probabilities);
@@ -112,7 +122,8 @@ struct Consumer {
   ATT_MEMBER void soften_frozen(const Tile& at, int piece) {
     const Context c = context();
     wgmma_pin(s[piece]);
-    softmax_frozen(c, s[piece], rows, position(at, piece), at.is_full(piece));
+    // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
+    softmax_frozen(c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece));
     wgmma_wait<kRunning>();
     pack(c, s[piece], probabilities, position(at, piece));
     wgmma_pin(probabilities);
@@ -123,7 +134,8 @@ struct Consumer {
     if constexpr (!spec::kHasMask) return true;
     const bool unset = (row < p.q_len && rows.maximum[0] == -infinity()) ||
                        (row + 8 < p.q_len && rows.maximum[1] == -infinity());
-    return !named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, unset);
+    return shuffle_from(named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, unset),
+                        0) == 0;
   }
 
   // ---- A work item.
@@ -155,7 +167,7 @@ struct Consumer {
         if (thread % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
       }
       stream.begin(item, p.kv_len);
-      found = stream.next(tile, p.kv_len);
+      found = stream.next(tile);
     }
     if constexpr (kQAhead) issue_qk_tile();
     return more;
@@ -173,9 +185,11 @@ struct Consumer {
     while (found == TileStream::kTile) {
       // With a running maximum, until each row has met a live key.
       Tile next;
+      tile = uniform(tile);
+      stream.look(tile);
       if constexpr (!kQAhead) issue_qk_tile();
       wgmma_wait<0>();
-      if (kPieces == 2 && tile.is_live(kHigh)) {
+      if (kPieces == 2 && is_live(tile, kHigh)) {
         soften_running(tile, kHigh);
         stream.wait_v(tile);
         if (may_freeze && has_references()) {
@@ -189,7 +203,7 @@ struct Consumer {
         wgmma_wait<0>();
       }
       stream.release_k(tile);
-      if (tile.is_live(0)) {
+      if (is_live(tile, 0)) {
         soften_running(tile, 0);
         stream.wait_v(tile);
         if (kPieces == 1 && may_freeze && has_references()) {
@@ -203,7 +217,7 @@ struct Consumer {
         wgmma_wait<0>();
       }
       stream.release_v(tile);
-      found = stream.next(next, p.kv_len);
+      found = stream.next(next);
       to_next(next);
     }
     wgmma_wait<0>();
@@ -214,7 +228,7 @@ struct Consumer {
     tile = next;
     if (spec::kHasMask && found == TileStream::kDeadTile) {
       stream.skip(tile);
-      found = stream.next_live(tile, p.kv_len) ? TileStream::kTile : TileStream::kEnd;
+      found = stream.next_live(tile) ? TileStream::kTile : TileStream::kEnd;
     }
     if constexpr (kQAhead) issue_qk_tile();
   }
@@ -224,10 +238,14 @@ struct Consumer {
   // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
   // dead tile `next`; then nothing is in flight.
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
-    TileStream::Found what = stream.next(next, p.kv_len);
-    while (what == TileStream::kTile) {
+    stream.make_uniform();
+    tile = uniform(tile);
+    while (!stream.at_end()) {
+      stream.take(next);
+      if (spec::kHasMask && !stream.is_live(next)) break;
       issue_pv(tile, kHigh);
       issue_qk(next, kHigh);
+      stream.look(next);  // under the products
       wgmma_wait<2>();
       stream.release_k(tile);
       soften_frozen<1>(tile, 0);
@@ -235,7 +253,7 @@ struct Consumer {
       // over the loop's back edge, and serialises all of them (C7514).
       if (p.kv_len < 0) {
         wgmma_wait<0>();
-        return what;
+        return TileStream::kEnd;
       }
 
       issue_pv(tile, 0);
@@ -246,7 +264,6 @@ struct Consumer {
 
       tile = next;
       stream.wait_v(tile);
-      what = stream.next(next, p.kv_len);
     }
     issue_pv(tile, kHigh);
     wgmma_wait<1>();
@@ -254,28 +271,31 @@ struct Consumer {
     soften_frozen<0>(tile, 0);
     issue_pv(tile, 0);
     wgmma_wait<0>();
-    return what;
+    return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
   // The steady loop, a tile in one piece: only PV of the tile before runs under its exponentials.
   // On entry P of the tile waits for its product, and V of it is there. Nothing is in flight on
   // return.
   ATT_MEMBER TileStream::Found steady_one(Tile& next) {
-    TileStream::Found what = stream.next(next, p.kv_len);
-    while (what == TileStream::kTile) {
+    stream.make_uniform();
+    tile = uniform(tile);
+    while (!stream.at_end()) {
+      stream.take(next);
+      if (spec::kHasMask && !stream.is_live(next)) break;
       issue_qk(next, 0);
       issue_pv(tile, 0);
+      stream.look(next);
       wgmma_wait<1>();
       stream.release_k(next);
       soften_frozen<0>(next, 0);
       stream.release_v(tile);
       tile = next;
       stream.wait_v(tile);
-      what = stream.next(next, p.kv_len);
     }
     issue_pv(tile, 0);
     wgmma_wait<0>();
-    return what;
+    return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
   // What is left to do for an item whose O is complete.
@@ -299,7 +319,7 @@ struct Consumer {
         result.store = false;
         const int thread = thread_index() % kWarpgroupThreads;
         if (thread < kCluster) {
-          cluster_or(overflow_word(shared, slot), kCluster == 1 ? cluster_cta_rank() : thread,
+          cluster_or(overflow_word(shared.item(slot)), kCluster == 1 ? cluster_cta_rank() : thread,
                      1u << slice);
         }
       }
@@ -380,7 +400,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   sync_threads();
   if constexpr (kCluster > 1) cluster_sync();
 
-  const int warpgroup = thread_index() / kWarpgroupThreads - 1;
+  const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
     if (thread_index() < 32) produce(p, &q_map, &k_map, &v_map, shared, cta_rank);

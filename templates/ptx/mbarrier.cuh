@@ -39,26 +39,21 @@ ATT_FN void mbarrier_arrive_expect(unsigned barrier, unsigned bytes) {
 // Returns when the phase of the given parity is complete.
 template <bool kClusterScope = false>
 ATT_FN void mbarrier_wait(unsigned barrier, unsigned parity) {
-  unsigned done;
-  do {
-    if constexpr (kClusterScope) {
-      asm volatile(
-          "{\n.reg .pred p;\n"
-          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-          "selp.b32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(barrier), "r"(parity)
-          : "memory");
-    } else {
-      asm volatile(
-          "{\n.reg .pred p;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-          "selp.b32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(barrier), "r"(parity)
-          : "memory");
-    }
-  } while (!done);
+  if constexpr (kClusterScope) {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "wait:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra ready;\nbra wait;\nready:\n}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "wait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra ready;\nbra wait;\nready:\n}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+  }
 }
 
 }  // namespace att

@@ -54,10 +54,11 @@ constexpr int kKOffset = kOOffset + (plan::kTmaStore ? kWarpgroups * kOBytes : 0
 constexpr int kVOffset = kKOffset + kStages * kKBytes;
 constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
 
-// 8-byte barriers, then 32 bytes an item slot, then 8 bytes a stage.
+// 8-byte barriers, then the item slots, then 8 bytes a stage.
 constexpr int kBarriers = 4 * kStages + 2 * kWarpgroups + 2 * kItemSlots;
 constexpr int kItemOffset = (kBarrierOffset + 8 * kBarriers + 15) / 16 * 16;
-constexpr int kTileOffset = kItemOffset + 32 * kItemSlots;
+constexpr int kItemSlotBytes = 48;
+constexpr int kTileOffset = kItemOffset + kItemSlotBytes * kItemSlots;
 constexpr int kSharedBytes = kTileOffset + 8 * kStages;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
@@ -82,7 +83,7 @@ struct SharedMemory {
   ATT_MEMBER unsigned item_empty(int slot) const {
     return barrier(4 * kStages + 2 * kWarpgroups + kItemSlots + slot);
   }
-  ATT_MEMBER unsigned item(int slot) const { return base + kItemOffset + 32 * slot; }
+  ATT_MEMBER unsigned item(int slot) const { return base + kItemOffset + kItemSlotBytes * slot; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 8 * stage; }
 
  private:

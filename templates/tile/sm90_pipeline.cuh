@@ -9,14 +9,14 @@
 namespace att {
 namespace sm90 {
 
-// A position in a ring, and the parity of its phase; one register.
+// A position in a ring, and the parity of its phase.
 struct RingPosition {
-  unsigned packed = 0;
-  ATT_MEMBER int stage() const { return static_cast<int>(packed & 0xFFFF); }
-  ATT_MEMBER unsigned parity() const { return packed >> 16; }
+  int stage = 0;
+  unsigned parity = 0;
   ATT_MEMBER void advance() {
-    ++packed;
-    if (stage() == kStages) packed = (packed ^ 0x10000u) - kStages;
+    const bool wraps = stage == kStages - 1;
+    stage = wraps ? 0 : stage + 1;
+    parity ^= wraps ? 1u : 0u;
   }
 };
 
@@ -75,83 +75,103 @@ ATT_FN void warp_arrive(unsigned barrier) {
 // A tile that a consumer warpgroup has got.
 struct Tile {
   RingPosition at;
-  int key;         // its first
-  int live, full;  // bit i: piece i has live keys; needs no mask
-  ATT_MEMBER bool is_live(int piece) const { return (live >> piece & 1) != 0; }
-  ATT_MEMBER bool is_full(int piece) const { return (full >> piece & 1) != 0; }
+  int key;    // its first
+  int flags;  // with a mask, TileInfo's
 };
 
-// The tiles of the work item, as a consumer warp sees them.
+// The value, which is the same in all lanes, so that ptxas sees that it is.
+ATT_FN RingPosition uniform(const RingPosition& at) {
+  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
+}
+ATT_FN Tile uniform(const Tile& tile) {
+  return {uniform(tile.at), shuffle_from(tile.key, 0), shuffle_from(tile.flags, 0)};
+}
+
+// The tiles of the work item, as a consumer warp sees them. All of it is uniform over the warp, and
+// must look so to ptxas: it then lives in uniform registers, and branches on it need no convergence
+// barriers (a quarter of the steady loop's instructions otherwise).
 struct TileStream {
   enum Found { kTile, kDeadTile, kEnd };  // kDeadTile: it is another warpgroup's only
 
   const SharedMemory& shared;
   int warpgroup;
   RingPosition position;
-  int tiles_left = 0;  // without a mask
-  bool ended = true;
+  TileInfo coming;  // the next tile; without a mask only its index, negative at the end
 
   ATT_MEMBER TileStream(const SharedMemory& shared, int warpgroup)
       : shared(shared), warpgroup(warpgroup) {}
 
   ATT_MEMBER void begin(const ItemSlot& item, int kv_len) {
-    ended = item.has_tiles == 0;
-    if constexpr (!spec::kHasMask) tiles_left = (kv_len + kTileKv - 1) / kTileKv;
+    coming = spec::kHasMask ? item.first : TileInfo{(kv_len + kTileKv - 1) / kTileKv - 1, 0};
   }
 
-  // Waits for the K of the next tile; its V may still be on the way.
-  ATT_MEMBER Found next(Tile& tile, int kv_len) {
-    tile.at = position;
-    if (ended) return kEnd;
-    mbarrier_wait(shared.k_full(position.stage()), position.parity());
+  ATT_MEMBER bool at_end() const {
+    return spec::kHasMask ? coming.flags == kNoTile : coming.tile < 0;
+  }
+
+  // Waits for the K of the next tile; its V may still be on the way. look() must follow before the
+  // tile after it is asked for.
+  ATT_MEMBER Found next(Tile& tile) {
+    if (at_end()) return kEnd;
+    take(tile);
+    return !spec::kHasMask || is_live(tile) ? kTile : kDeadTile;
+  }
+  // The same where it is known that there is one, dead or not.
+  ATT_MEMBER void take(Tile& tile) {
+    tile = {position, coming.tile * kTileKv, coming.flags};
+    mbarrier_wait(shared.k_full(position.stage), position.parity);
     position.advance();
+  }
+
+  // Tells ptxas that the state is the same in all lanes.
+  ATT_MEMBER void make_uniform() {
+    position = uniform(position);
+    coming = {shuffle_from(coming.tile, 0), shuffle_from(coming.flags, 0)};
+  }
+
+  // Learns what follows the tile.
+  ATT_MEMBER void look(const Tile& tile) {
     if constexpr (spec::kHasMask) {
-      const TileInfo info = load_tile_info(shared.tile(tile.at.stage()));
-      ended = (info.flags & kLastTile) != 0;
-      tile.key = info.tile * kTileKv;
-      constexpr int kAllPieces = (1 << kPieces) - 1;
-      tile.live = info.flags >> live_shift(warpgroup) & kAllPieces;
-      tile.full = info.flags >> full_shift(warpgroup) & kAllPieces;
-      return tile.live != 0 ? kTile : kDeadTile;
+      coming = load_tile_info(shared.tile(tile.at.stage));
     } else {
-      ended = --tiles_left == 0;
-      tile.key = tiles_left * kTileKv;
-      tile.live = tile.full = 0;
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        if (tile.key + piece * kPieceKeys < kv_len) tile.live |= 1 << piece;
-        if (tile.key + (piece + 1) * kPieceKeys <= kv_len) tile.full |= 1 << piece;
-      }
-      return kTile;
+      --coming.tile;
     }
+    make_uniform();
+  }
+
+  // With a mask: whether the tile, or a piece of it, has live keys for this warpgroup.
+  ATT_MEMBER bool is_live(const Tile& tile) const {
+    return (tile.flags >> live_shift(warpgroup) & ((1 << kPieces) - 1)) != 0;
+  }
+  ATT_MEMBER bool is_live(const Tile& tile, int piece) const {
+    return (tile.flags >> (live_shift(warpgroup) + piece) & 1) != 0;
+  }
+  // Whether the piece needs no mask.
+  ATT_MEMBER bool is_full(const Tile& tile, int piece) const {
+    return (tile.flags >> (full_shift(warpgroup) + piece) & 1) != 0;
   }
 
   // The next tile that is live for this warpgroup; no tile may be in use. False at the end.
-  ATT_MEMBER bool next_live(Tile& tile, int kv_len) {
-    Found found = next(tile, kv_len);
+  ATT_MEMBER bool next_live(Tile& tile) {
+    Found found = next(tile);
     while (found == kDeadTile) {
       skip(tile);
-      found = next(tile, kv_len);
+      found = next(tile);
     }
     return found == kTile;
   }
 
-  ATT_MEMBER void skip(const Tile& tile) const {
+  ATT_MEMBER void skip(const Tile& tile) {
+    look(tile);
     wait_v(tile);
     release_k(tile);
     release_v(tile);
   }
   ATT_MEMBER void wait_v(const Tile& tile) const {
-    mbarrier_wait(shared.v_full(tile.at.stage()), tile.at.parity());
+    mbarrier_wait(shared.v_full(tile.at.stage), tile.at.parity);
   }
-  ATT_MEMBER void release_k(const Tile& tile) const {
-    if constexpr (spec::kHasMask)
-      sync_warp();  // every lane has read what the stage says of its tile
-    warp_arrive(shared.k_empty(tile.at.stage()));
-  }
-  ATT_MEMBER void release_v(const Tile& tile) const {
-    warp_arrive(shared.v_empty(tile.at.stage()));
-  }
+  ATT_MEMBER void release_k(const Tile& tile) const { warp_arrive(shared.k_empty(tile.at.stage)); }
+  ATT_MEMBER void release_v(const Tile& tile) const { warp_arrive(shared.v_empty(tile.at.stage)); }
 };
 
 // The producer warp: issues items and feeds the rings until there is nothing left to do.
@@ -195,17 +215,17 @@ ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const Tensor
         }
       }
     };
-    auto load = [&](const TileInfo& info) {
-      const int row = info.tile * kTileKv;
-      mbarrier_wait<(kCluster > 1)>(shared.k_empty(position.stage()), position.parity() ^ 1);
+    auto load = [&](int tile, const TileInfo& following) {
+      const int row = tile * kTileKv;
+      mbarrier_wait<(kCluster > 1)>(shared.k_empty(position.stage), position.parity ^ 1);
       if (leader) {
-        if constexpr (spec::kHasMask) store_tile_info(shared.tile(position.stage()), info);
-        load_tile<kQkSlabs>(shared.k(position.stage()), k_map, shared.k_full(position.stage()), row,
+        if constexpr (spec::kHasMask) store_tile_info(shared.tile(position.stage), following);
+        load_tile<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage), row,
                             kv_head, work.b, cta_rank);
       }
-      mbarrier_wait<(kCluster > 1)>(shared.v_empty(position.stage()), position.parity() ^ 1);
+      mbarrier_wait<(kCluster > 1)>(shared.v_empty(position.stage), position.parity ^ 1);
       if (leader) {
-        load_tile<kVSlabs>(shared.v(position.stage()), v_map, shared.v_full(position.stage()), row,
+        load_tile<kVSlabs>(shared.v(position.stage), v_map, shared.v_full(position.stage), row,
                            kv_head, work.b, cta_rank);
       }
       position.advance();
@@ -213,20 +233,16 @@ ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const Tensor
 
     if constexpr (spec::kHasMask) {
       ClusterWalk walk(context, work.q0, cta_rank);
-      TileInfo info;
-      bool have = walk.next(info);
-      item.has_tiles = have;
+      item.first = walk.next();
       publish();
-      while (have) {
-        TileInfo following;
-        have = walk.next(following);
-        if (!have) info.flags |= kLastTile;
-        load(info);
+      for (TileInfo info = item.first; info.flags != kNoTile;) {
+        const TileInfo following = walk.next();
+        load(info.tile, following);
         info = following;
       }
     } else {
       publish();
-      for (int tile = (p.kv_len + kTileKv - 1) / kTileKv - 1; tile >= 0; --tile) load({tile, 0});
+      for (int tile = (p.kv_len + kTileKv - 1) / kTileKv - 1; tile >= 0; --tile) load(tile, {});
     }
   }
 }

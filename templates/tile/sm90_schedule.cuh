@@ -7,7 +7,7 @@
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
-#include "templates/tile/sm90_layout.cuh"
+#include "templates/tile/sm90_walk.cuh"
 
 namespace att {
 namespace sm90 {
@@ -41,10 +41,10 @@ ATT_FN WorkItem work_item(const ForwardParams& p, int index) {
 // A slot of the ring, as it lies in shared memory; one more word follows, in which the warpgroups
 // (of all CTAs) set their bits when their result overflowed.
 struct ItemSlot {
-  int index;      // of the work item; kNoMoreItems ends the ring
-  int redo;       // bit w: warpgroup w does it again with a running maximum; 0: the first time
-  int has_tiles;  // 0: no key is live for any row of the cluster
+  int index;  // of the work item; kNoMoreItems ends the ring
+  int redo;   // bit w: warpgroup w does it again with a running maximum; 0: the first time
   int b, h, q0, h_kv;
+  TileInfo first;  // with a mask
 };
 constexpr int kNoMoreItems = -1;
 
@@ -54,31 +54,34 @@ ATT_FN int load_word(unsigned address) {
   return value;
 }
 
-ATT_FN unsigned overflow_word(const SharedMemory& shared, int slot) {
-  return shared.item(slot) + static_cast<unsigned>(sizeof(ItemSlot));
+ATT_FN unsigned overflow_word(unsigned slot_address) {
+  return slot_address + static_cast<unsigned>(sizeof(ItemSlot));
 }
 
 ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(slot.index),
-               "r"(slot.redo), "r"(slot.has_tiles), "r"(slot.b)
+               "r"(slot.redo), "r"(slot.b), "r"(slot.h)
                : "memory");
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address + 16), "r"(slot.h),
-               "r"(slot.q0), "r"(slot.h_kv), "r"(0)
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address + 16), "r"(slot.q0),
+               "r"(slot.h_kv), "r"(slot.first.tile), "r"(slot.first.flags)
                : "memory");
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(overflow_word(address)), "r"(0) : "memory");
 }
 
+// The same in all lanes, and known to be so.
 ATT_FN ItemSlot load_slot(unsigned address) {
-  ItemSlot slot;
+  int word[8];
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(slot.index), "=r"(slot.redo), "=r"(slot.has_tiles), "=r"(slot.b)
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
                : "r"(address)
                : "memory");
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-               : "=r"(slot.h), "=r"(slot.q0)
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[4]), "=r"(word[5]), "=r"(word[6]), "=r"(word[7])
                : "r"(address + 16)
                : "memory");
-  slot.h_kv = load_word(address + 24);
-  return slot;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) word[i] = shuffle_from(word[i], 0);
+  return {word[0], word[1], word[2], word[3], word[4], word[5], {word[6], word[7]}};
 }
 
 // The producer's side: what its CTA does next. The whole warp calls it.
@@ -100,13 +103,13 @@ struct ItemSource {
         mbarrier_wait<(kCluster > 1)>(shared.item_empty(slot), checked / kItemSlots & 1);
         ++checked;
         if constexpr (plan::kFrozenMax) {
-          const int overflowed = load_word(overflow_word(shared, slot));
-          if (overflowed != 0) return {load_word(shared.item(slot)), overflowed, 1, 0, 0, 0, 0};
+          const int overflowed = load_word(overflow_word(shared.item(slot)));
+          if (overflowed != 0) return {load_word(shared.item(slot)), overflowed, 0, 0, 0, 0, {}};
         }
         continue;
       }
-      if (exhausted) return {kNoMoreItems, 0, 0, 0, 0, 0, 0};
-      const ItemSlot item{next_index, 0, 1, 0, 0, 0, 0};
+      if (exhausted) return {kNoMoreItems, 0, 0, 0, 0, 0, {}};
+      const ItemSlot item{next_index, 0, 0, 0, 0, 0, {}};
       advance(p);
       return item;
     }

@@ -10,12 +10,14 @@
 namespace att {
 namespace sm90 {
 
-// What a consumer must know of the tile in a stage.
+// What a consumer must know of a tile before it comes: a stage says it of the tile after its own,
+// so that nothing is read between the arrival of K and the product that takes it.
 struct TileInfo {
   int tile;   // first key / kTileKv
-  int flags;  // bit 0: the walk's last; the others say which pieces are live, and full, for whom
+  int flags;  // which pieces are live, and full, for which warpgroup; bit 0: it is there
 };
-constexpr int kLastTile = 1;
+constexpr int kNoTile = 0;
+constexpr int kIsTile = 1;
 // Of the bit of piece 0.
 ATT_FN int live_shift(int warpgroup) { return 1 + 2 * warpgroup; }
 ATT_FN int full_shift(int warpgroup) { return 9 + 2 * warpgroup; }
@@ -25,13 +27,16 @@ ATT_FN void store_tile_info(unsigned address, const TileInfo& info) {
                : "memory");
 }
 
+// Lane 0 reads it for the warp, as it is lane 0 that gives the stage back.
 ATT_FN TileInfo load_tile_info(unsigned address) {
   TileInfo info;
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-               : "=r"(info.tile), "=r"(info.flags)
-               : "r"(address)
-               : "memory");
-  return info;
+  asm volatile(
+      "{\n.reg .pred first;\nsetp.eq.u32 first, %3, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\n@first ld.shared.v2.b32 {%0, %1}, [%2];\n}"
+      : "=r"(info.tile), "=r"(info.flags)
+      : "r"(address), "r"(thread_index() % 32)
+      : "memory");
+  return {shuffle_from(info.tile, 0), shuffle_from(info.flags, 0)};
 }
 
 // From the last live tile down to the first. Each lane classifies one of 32 tiles for the rows of
@@ -52,23 +57,21 @@ struct ClusterWalk {
     base = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
   }
 
-  // False when there is none left.
-  ATT_MEMBER bool next(TileInfo& info) {
+  // kNoTile when there is none left.
+  ATT_MEMBER TileInfo next() {
     while (live == 0) {
-      if (base <= first) return false;
+      if (base <= first) return {0, kNoTile};
       base -= 32;
       classify(base + thread_index() % 32);
     }
     const int bit = highest_bit(live);
     live ^= 1u << bit;
-    info.tile = base + bit;
-    info.flags = shuffle_from(flags, bit);
-    return true;
+    return {base + bit, shuffle_from(flags, bit)};
   }
 
  private:
   ATT_MEMBER void classify(int tile) {
-    flags = 0;
+    flags = kIsTile;
     bool any = false;
     if (tile >= first) {
       for (int i = 0; i < kCluster * kWarpgroups * kPieces; ++i) {
