@@ -68,6 +68,10 @@ std::vector<std::string> arguments_for(Target target) {
     }
     return arguments;
   }
+  // Where a local's life ends before a return, Clang lets all returns of a function meet in one
+  // block, and LLVM does not always take it apart again. ptxas then sees paths with and without
+  // wgmma products in flight meet, and serialises them all (C7515).
+  arguments.push_back("-disable-lifetime-markers");
   for (const std::string& argument :
        {std::string("-triple"), std::string("nvptx64-nvidia-cuda"), std::string("-aux-triple"),
         std::string("x86_64-unknown-linux-gnu"), std::string("-target-cpu"),
