@@ -69,7 +69,8 @@ Snapshot::Snapshot(std::span<const std::vector<ProblemWinner>> layers) {
                        .compiler = winner.winner.compiler,
                        .median_us = winner.winner.median_us,
                        .same_driver = winner.winner.same_driver,
-                       .layer = static_cast<int>(layer)});
+                       .layer = static_cast<int>(layer),
+                       .runners_up = winner.winner.runners_up});
     }
   }
   std::ranges::sort(rows_, {}, [](const SnapshotRow& row) {

@@ -33,6 +33,9 @@ struct SnapshotRow {
   double median_us = 0;
   bool same_driver = true;
   int layer = 0;  // index of the file that answered, as given to the constructor
+  std::vector<MeasuredPlan> runners_up;
+
+  Winner winner() const { return {plan, compiler, median_us, shape, same_driver, runners_up}; }
 };
 
 struct SnapshotAnswer {

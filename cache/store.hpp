@@ -66,13 +66,23 @@ struct Rejection {
   std::string detail;
 };
 
+// A plan as one compiler built it.
+struct MeasuredPlan {
+  std::string plan;
+  std::string compiler;  // that built what was measured; empty: not known
+  double median_us = 0;
+};
 struct Winner {
   std::string plan;
   std::string compiler;  // that built what was measured; empty: not known
   double median_us = 0;
   ProblemShape measured_shape;  // differs from the asked one when a bucket answered
   bool same_driver = true;      // false: measured on this hardware under another driver
+  // The next best, fastest first, for where the winner cannot be had: another driver or compiler
+  // may refuse it. At most kRunnersUp.
+  std::vector<MeasuredPlan> runners_up;
 };
+inline constexpr std::size_t kRunnersUp = 3;
 
 // The winner of one problem; a row of the snapshot.
 struct ProblemWinner {

@@ -55,10 +55,21 @@ Winner choose(std::vector<Entry> entries, bool same_driver) {
     if (entry.median_us > best_us * (1 + kNoiseFraction)) continue;
     if (winner == nullptr || rank(entry) < rank(*winner)) winner = &entry;
   }
-  return {.plan = winner->plan,
-          .compiler = winner->compiler,
-          .median_us = winner->median_us,
-          .same_driver = same_driver};
+  std::vector<const Entry*> others;
+  for (const auto& [build, entry] : latest) {
+    if (&entry != winner) others.push_back(&entry);
+  }
+  std::ranges::sort(others, {},
+                    [](const Entry* e) { return std::tie(e->median_us, e->plan, e->compiler); });
+  others.resize(std::min(others.size(), kRunnersUp));
+  Winner result{.plan = winner->plan,
+                .compiler = winner->compiler,
+                .median_us = winner->median_us,
+                .same_driver = same_driver};
+  for (const Entry* other : others) {
+    result.runners_up.push_back({other->plan, other->compiler, other->median_us});
+  }
+  return result;
 }
 
 }  // namespace

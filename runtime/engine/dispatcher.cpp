@@ -41,7 +41,7 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
   if (workshop_->refresh_snapshot()) enqueue_all();
   ATT_TRY(FirstVersion first, first_version(*spec, key));
   auto* made = new KernelEntry(key, workshop_, spec, std::move(first.version));
-  if (!first.failed_plan.empty()) made->set_failed_plan(std::move(first.failed_plan));
+  made->set_failed_plans(std::move(first.failed_plans));
   made->retain();
   KernelEntry* kept = kernels_.add(made);
   if (kept == made) {
@@ -57,34 +57,53 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
 
 Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& spec,
                                                            const KernelKey& key) {
-  ATT_TRY(const PlanChoice wanted, workshop_->choose(spec, key.spec, key.shape));
-  const std::string family = compiler_family(wanted.compiler);
-  const auto version = [&](const PlanChoice& choice, LoadedCode code) {
-    return FirstVersion{.version = make_version(spec, key.shape, choice, std::move(code))};
+  MeasuredChoices choices = workshop_->measured(spec, key.spec, key.shape);
+  FirstVersion first{.failed_plans = std::move(choices.unusable)};
+  const auto take = [&](const PlanChoice& choice, LoadedCode code) {
+    first.version = make_version(spec, key.shape, choice, std::move(code));
   };
-  if (background()) {
-    auto ready = workshop_->load_ready(spec, wanted.plan, family);
-    if (ready.ok() && ready->kernel != nullptr) return version(wanted, *std::move(ready));
-    if (auto other = stand_in(spec, key))
-      return FirstVersion{.version = std::move(other), .better_is_known = true};
+  if (choices.usable.empty()) {
+    ATT_TRY(const PlanChoice guess, workshop_->choose(spec, key.spec, key.shape));
+    choices.usable.push_back(guess);
   }
-  // Nothing of the spec is there to begin with, and the best plan takes no longer than another.
-  auto loaded = workshop_->load(spec, wanted.plan, family);
-  if (loaded.ok()) return version(wanted, *std::move(loaded));
-  if (loaded.error().kind == ErrorKind::kUnavailable) {  // no compiler: whatever code there is
-    if (auto other = stand_in(spec, key)) return FirstVersion{.version = std::move(other)};
-  } else if (wanted.source != PlanSource::kCostModel) {
-    // Measured with another compiler, or another version: this one's limits are the cost model's.
-    const auto guess = default_plan(spec, key.shape, workshop_->device().facts());
-    if (guess.ok() && *guess != wanted.plan) {
-      if (auto other = workshop_->load(spec, *guess); other.ok()) {
-        FirstVersion first = version({.plan = *guess}, *std::move(other));
-        first.failed_plan = to_string(wanted.plan);
-        return first;
-      }
+  if (background()) {
+    const PlanChoice& best = choices.usable.front();
+    auto ready = workshop_->load_ready(spec, best.plan, compiler_family(best.compiler));
+    if (ready.ok() && ready->kernel != nullptr) {
+      take(best, *std::move(ready));
+      return first;
+    }
+    if (auto other = stand_in(spec, key)) {
+      first.version = std::move(other);
+      first.better_is_known = true;
+      return first;
     }
   }
-  return loaded.error();
+  // Nothing of the spec is there to begin with, and the best plan takes no longer than another.
+  Status failure = ok_status();
+  bool compiler_missing = false;
+  const auto attempt = [&](const PlanChoice& choice) {
+    auto loaded = workshop_->load(spec, choice.plan, compiler_family(choice.compiler));
+    if (loaded.ok()) {
+      take(choice, *std::move(loaded));
+      return true;
+    }
+    compiler_missing = compiler_missing || loaded.error().kind == ErrorKind::kUnavailable;
+    first.failed_plans.push_back(failed_plan(to_string(choice.plan), loaded.error()));
+    if (failure.ok()) failure = loaded.error();
+    return false;
+  };
+  for (const PlanChoice& choice : choices.usable) {
+    if (attempt(choice)) return first;
+  }
+  if (compiler_missing) {  // whatever code there is
+    first.version = stand_in(spec, key);
+    if (first.version != nullptr) return first;
+  } else if (choices.usable.front().source != PlanSource::kCostModel) {
+    const auto guess = default_plan(spec, key.shape, workshop_->device().facts());
+    if (guess.ok() && attempt({.plan = *guess})) return first;
+  }
+  return failure.error();
 }
 
 // The fastest, by the cost model, of the plans whose code is there; null: there is none.
@@ -114,32 +133,51 @@ std::unique_ptr<const KernelVersion> Dispatcher::make_version(const AttentionSpe
       KernelVersion{std::move(choice), std::move(plan), std::move(code), std::move(fallback)});
 }
 
-// `retry`: also a plan that could not be had before.
+// Takes the best plan that can be had, up to the one that runs. `retry`: also plans that could not
+// be had before. The first failure, also when a lesser plan was found.
 Status Dispatcher::improve(KernelEntry& entry, bool retry) {
   const std::lock_guard lock(improve_mutex_);
   const AttentionSpec& spec = entry.spec();
-  ATT_TRY(const PlanChoice wanted, workshop_->choose(spec, entry.key.spec, entry.key.shape));
-  const KernelVersion& now = entry.version();
-  if (wanted == now.choice) return ok_status();
-  LoadedCode code = now.code;
-  const std::string family = compiler_family(wanted.compiler);
-  const bool other_compiler = !family.empty() && family != compiler_family(code.compiler);
-  if (wanted.plan != now.choice.plan || other_compiler) {
-    if (!retry && entry.failed_plan() == to_string(wanted.plan)) return ok_status();
-    auto loaded = workshop_->load(spec, wanted.plan, family);
-    if (!loaded.ok()) {
-      ++counters_.failed_replacements;
-      entry.set_failed_plan(to_string(wanted.plan));
-      return loaded.error();
+  MeasuredChoices choices = workshop_->measured(spec, entry.key.spec, entry.key.shape);
+  const auto guess = default_plan(spec, entry.key.shape, workshop_->device().facts());
+  if (guess.ok()) choices.usable.push_back({.plan = *guess});
+  const std::vector<FailedPlan> failed_before = entry.failed_plans();
+  std::vector<FailedPlan> failed = std::move(choices.unusable);
+  Status failure = guess.ok() ? ok_status() : Status(guess.error());
+  for (const PlanChoice& wanted : choices.usable) {
+    const KernelVersion& now = entry.version();
+    if (wanted == now.choice) break;
+    const std::string plan = to_string(wanted.plan);
+    const auto before = std::ranges::find(failed_before, plan, &FailedPlan::plan);
+    if (!retry && before != failed_before.end()) {
+      failed.push_back(*before);
+      continue;
     }
-    code = *std::move(loaded);
+    auto code = code_for(spec, wanted, now);
+    if (!code.ok()) {
+      ++counters_.failed_replacements;
+      failed.push_back(failed_plan(plan, code.error()));
+      if (failure.ok()) failure = code.error();
+      continue;
+    }
+    if (entry.replace(make_version(spec, entry.key.shape, wanted, *std::move(code)))) {
+      ++counters_.replacements;
+    } else {
+      ++counters_.failed_replacements;
+    }
+    break;
   }
-  if (entry.replace(make_version(spec, entry.key.shape, wanted, std::move(code)))) {
-    ++counters_.replacements;
-  } else {
-    ++counters_.failed_replacements;
-  }
-  return ok_status();
+  entry.set_failed_plans(std::move(failed));
+  return failure;
+}
+
+// That of `now` where it serves the choice as well.
+Result<LoadedCode> Dispatcher::code_for(const AttentionSpec& spec, const PlanChoice& wanted,
+                                        const KernelVersion& now) {
+  const std::string family = compiler_family(wanted.compiler);
+  const bool same_compiler = family.empty() || family == compiler_family(now.code.compiler);
+  if (wanted.plan == now.choice.plan && same_compiler) return now.code;
+  return workshop_->load(spec, wanted.plan, family);
 }
 
 Status Dispatcher::refresh() {

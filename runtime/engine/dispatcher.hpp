@@ -59,7 +59,7 @@ class Dispatcher {
   struct FirstVersion {
     std::unique_ptr<const KernelVersion> version;
     bool better_is_known = false;
-    std::string failed_plan;  // the measured one, when it could not be had
+    std::vector<FailedPlan> failed_plans;  // better ones that could not be had
   };
   Result<FirstVersion> first_version(const AttentionSpec& spec, const KernelKey& key);
   std::unique_ptr<const KernelVersion> stand_in(const AttentionSpec& spec, const KernelKey& key);
@@ -67,6 +67,8 @@ class Dispatcher {
                                                     const ProblemShape& shape, PlanChoice choice,
                                                     LoadedCode code) const;
   Status improve(KernelEntry& entry, bool retry);
+  Result<LoadedCode> code_for(const AttentionSpec& spec, const PlanChoice& wanted,
+                              const KernelVersion& now);
   void enqueue(KernelEntry& entry);
   void enqueue_all();
   void work(const std::stop_token& stop);

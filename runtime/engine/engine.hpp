@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cache/store.hpp"
 #include "runtime/device/device.hpp"
@@ -60,6 +61,24 @@ struct PlanChoice {
 // can run.
 Result<KernelPlan> usable_plan(const AttentionSpec& spec, const std::string& text,
                                const DeviceFacts& facts);
+
+// A plan that would be better and cannot be had, and why.
+struct FailedPlan {
+  std::string plan;
+  std::string reason;
+};
+FailedPlan failed_plan(std::string plan, const Error& error);
+
+// What was measured for a shape or its nearest bucket: the winner, then its runners-up. Plans that
+// this version of Attune no longer knows or the device cannot run are named beside.
+struct MeasuredChoices {
+  std::vector<PlanChoice> usable;
+  std::vector<FailedPlan> unusable;
+};
+MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& shape,
+                                 const DeviceFacts& facts, const Winner& winner,
+                                 const std::string& file);
+
 // `store` may be null. Thread-safe.
 Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                const Device& device, const Store* store);

@@ -32,7 +32,7 @@ bool KernelEntry::replace(std::unique_ptr<const KernelVersion> version) {
   const std::lock_guard lock(mutex_);
   current_.store(version.get(), std::memory_order_release);
   versions_.push_back(std::move(version));
-  failed_plan_.clear();
+  failed_plans_.clear();
   return true;
 }
 
@@ -56,14 +56,14 @@ Status KernelEntry::launch_fallback(const KernelVersion& version, const att::For
   return code.kernel->launch(params, workspace, stream);
 }
 
-std::string KernelEntry::failed_plan() const {
+std::vector<FailedPlan> KernelEntry::failed_plans() const {
   const std::lock_guard lock(mutex_);
-  return failed_plan_;
+  return failed_plans_;
 }
 
-void KernelEntry::set_failed_plan(std::string plan) {
+void KernelEntry::set_failed_plans(std::vector<FailedPlan> plans) {
   const std::lock_guard lock(mutex_);
-  failed_plan_ = std::move(plan);
+  failed_plans_ = std::move(plans);
 }
 
 }  // namespace attune

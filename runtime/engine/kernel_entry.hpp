@@ -57,9 +57,9 @@ class KernelEntry {
   std::uint64_t fallback_launches() const {
     return fallback_launches_.load(std::memory_order_relaxed);
   }
-  // The text of the plan that was to replace the version and could not be had; empty: none.
-  std::string failed_plan() const;
-  void set_failed_plan(std::string plan);
+  // Plans that are better by what is known and could not be had; the best first.
+  std::vector<FailedPlan> failed_plans() const;
+  void set_failed_plans(std::vector<FailedPlan> plans);
 
  private:
   ~KernelEntry() = default;
@@ -75,7 +75,7 @@ class KernelEntry {
   mutable std::atomic<std::uint64_t> fallback_launches_{0};
   mutable std::mutex mutex_;  // of writers, guards the rest
   std::vector<std::unique_ptr<const KernelVersion>> versions_;
-  std::string failed_plan_;
+  std::vector<FailedPlan> failed_plans_;
 };
 
 }  // namespace attune

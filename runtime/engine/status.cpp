@@ -56,7 +56,9 @@ Json describe(const KernelEntry& entry) {
   }
   json["hits"] = entry.hits();
   json["fallback_launches"] = entry.fallback_launches();
-  if (const std::string failed = entry.failed_plan(); !failed.empty()) json["failed_plan"] = failed;
+  for (const FailedPlan& failed : entry.failed_plans()) {
+    json["failed_plans"].push_back({{"plan", failed.plan}, {"reason", failed.reason}});
+  }
   return json;
 }
 

@@ -37,20 +37,19 @@ Workshop::Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cach
 
 bool Workshop::refresh_snapshot() { return cache_->refresh(device_->identity()); }
 
+MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id,
+                                   const ProblemShape& shape) const {
+  const SnapshotCell::View snapshot = cache_->snapshot();
+  const SnapshotAnswer answer = snapshot->find(id, shape);
+  if (answer.row == nullptr) return {};
+  return measured_choices(spec, shape, device_->facts(), answer.row->winner(),
+                          cache_files_[static_cast<std::size_t>(answer.row->layer)]);
+}
+
 Result<PlanChoice> Workshop::choose(const AttentionSpec& spec, const SpecId& id,
                                     const ProblemShape& shape) const {
-  {
-    const SnapshotCell::View snapshot = cache_->snapshot();
-    const SnapshotAnswer answer = snapshot->find(id, shape);
-    if (answer.row != nullptr) {
-      if (auto plan = usable_plan(spec, answer.row->plan, device_->facts()); plan.ok()) {
-        const bool exact = answer.distance == 0;
-        return PlanChoice{
-            *plan, exact ? PlanSource::kMeasured : PlanSource::kNearestBucket, answer.row->compiler,
-            cache_files_[static_cast<std::size_t>(answer.row->layer)], answer.row->shape};
-      }
-    }
-  }
+  MeasuredChoices choices = measured(spec, id, shape);
+  if (!choices.usable.empty()) return std::move(choices.usable.front());
   ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device_->facts()));
   return PlanChoice{.plan = plan};
 }
@@ -94,6 +93,16 @@ Result<BuiltKernel> Workshop::build_or_find(const AttentionSpec& spec, const Ker
   return missing;
 }
 
+Result<BuiltKernel> Workshop::compile_afresh(const AttentionSpec& spec, const KernelPlan& plan,
+                                             const std::string& family) {
+  auto compiler = this->compiler(plan.target, family);
+  if (!compiler.ok()) compiler = this->compiler(plan.target);
+  if (!compiler.ok()) return compiler.error();
+  auto built = build(spec, plan, **compiler, nullptr);
+  ++(built.ok() ? counters_.compiles : counters_.failed_compiles);
+  return built;
+}
+
 Result<std::shared_ptr<LoadedCode>> Workshop::load_code(const AttentionSpec& spec,
                                                         const BuiltKernel& built) {
   ATT_TRY(std::unique_ptr<LoadedKernel> loaded, device_->load(spec, built.plan, built.code.image));
@@ -108,7 +117,11 @@ Result<LoadedCode> Workshop::load(const AttentionSpec& spec, const KernelPlan& p
       const std::shared_ptr<LoadedCode> code,
       kernels_.get(flight_key(spec, plan, family), [&]() -> Result<std::shared_ptr<LoadedCode>> {
         ATT_TRY(const BuiltKernel built, build_or_find(spec, plan, family));
-        return load_code(spec, built);
+        auto loaded = load_code(spec, built);
+        if (loaded.ok() || !built.from_cache) return loaded;
+        // Stored under another driver, perhaps, or not what it says it is.
+        const auto afresh = compile_afresh(spec, plan, family);
+        return afresh.ok() ? load_code(spec, *afresh) : loaded;
       }));
   return *code;
 }

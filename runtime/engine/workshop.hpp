@@ -58,7 +58,10 @@ class Workshop {
   // Reads cache files that changed since they were last read; a `stat` each when none did. True
   // when one did.
   bool refresh_snapshot();
-  // From the snapshot in memory, else the cost model; runs no SQL.
+  // What was measured, from the snapshot in memory; runs no SQL.
+  MeasuredChoices measured(const AttentionSpec& spec, const SpecId& id,
+                           const ProblemShape& shape) const;
+  // The best of these, else the cost model's.
   Result<PlanChoice> choose(const AttentionSpec& spec, const SpecId& id,
                             const ProblemShape& shape) const;
   // Loaded code of a plan, built at the first call. `family`: of the compiler that was measured to
@@ -80,6 +83,9 @@ class Workshop {
                                                    const std::string& family);
   Result<BuiltKernel> build_or_find(const AttentionSpec& spec, const KernelPlan& plan,
                                     const std::string& family);
+  // Without the cache.
+  Result<BuiltKernel> compile_afresh(const AttentionSpec& spec, const KernelPlan& plan,
+                                     const std::string& family);
   Result<std::shared_ptr<LoadedCode>> load_code(const AttentionSpec& spec,
                                                 const BuiltKernel& built);
 

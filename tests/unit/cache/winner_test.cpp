@@ -37,6 +37,21 @@ TEST(Winner, WithinNoiseFewerResourcesWin) {
       << "equal in all: the plan's text decides";
 }
 
+TEST(Winner, TheNextBestStandBehindItWithTheCulpritsLeftOut) {
+  RejectedRow culprit{"spec", kDevice, measurement_key().shape, {}};
+  culprit.rejection = {
+      .plan = "c", .build_digest = row("c", 1).measurement.build_digest, .reason = "miscompute"};
+  const std::vector<RejectedRow> rejected{culprit};
+  const std::vector<MeasuredRow> rows{row("a", 100), row("b", 90),  row("c", 91),
+                                      row("d", 120), row("e", 110), row("f", 130)};
+  const auto result = winners(rows, rejected, kDevice);
+  ASSERT_EQ(result.size(), 1u);
+  std::vector<std::string> next;
+  for (const MeasuredPlan& plan : result.front().winner.runners_up) next.push_back(plan.plan);
+  EXPECT_EQ(result.front().winner.plan, "b");
+  EXPECT_THAT(next, ::testing::ElementsAre("a", "e", "d"));
+}
+
 TEST(Winner, RepeatedMeasurementsCountByTheirMedian) {
   EXPECT_EQ(
       winning_plan({row("lucky", 50), row("lucky", 100), row("lucky", 101), row("steady", 90)}),

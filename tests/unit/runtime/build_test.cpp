@@ -161,9 +161,10 @@ TEST_F(Build, ThePlanComesFromTheCacheWhenItIsLegalThere) {
   EXPECT_EQ(choose(shape).plan, tuned);
   EXPECT_EQ(choose(shape).file, cache->path());
   EXPECT_EQ(choose({.q_len = 640, .kv_len = 512}).source, PlanSource::kNearestBucket);
-  // What a later version of Attune wrote is passed over.
+  // What a later version of Attune wrote is passed over for the next best.
   record("sm80 forward sm_80 q9999 warp-drive", "b", 1);
-  EXPECT_EQ(choose(shape).source, PlanSource::kCostModel);
+  EXPECT_EQ(choose(shape).source, PlanSource::kMeasured);
+  EXPECT_EQ(choose(shape).plan, tuned);
 }
 
 }  // namespace

@@ -13,6 +13,9 @@
 namespace attune::runtime_test {
 namespace {
 
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::IsNull;
 
 // A kernel as an application holds it.
@@ -37,6 +40,11 @@ class DispatcherTest : public EngineTest {
     return record;
   }
   std::string symbol(const KernelPlan& plan) const { return launch_recipe(*spec_, plan).symbol; }
+  static std::vector<std::string> plans_failed(const KernelEntry& entry) {
+    std::vector<std::string> plans;
+    for (const FailedPlan& plan : entry.failed_plans()) plans.push_back(plan.plan);
+    return plans;
+  }
   // What another process compiled before.
   void compile_into_cache(const KernelPlan& plan) {
     ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, plan).ok());
@@ -117,11 +125,12 @@ TEST_F(DispatcherTest, APlanThatCannotBeBuiltReplacesNothing) {
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().id, "compile-failed");
   EXPECT_EQ(held->version().choice.plan, model_plan());
-  EXPECT_EQ(held->failed_plan(), to_string(other_plan()));
+  EXPECT_THAT(plans_failed(*held), ElementsAre(to_string(other_plan())));
+  EXPECT_THAT(held->failed_plans()[0].reason, HasSubstr("compile-failed"));
   compiler_->broken = false;
   EXPECT_TRUE(dispatcher.refresh().ok());
   EXPECT_EQ(held->version().choice.plan, other_plan());
-  EXPECT_EQ(held->failed_plan(), "");
+  EXPECT_THAT(plans_failed(*held), IsEmpty());
 }
 
 TEST_F(DispatcherTest, AWinnersCompilerMakesItsCodeAlsoOfAPlanThatIsLoaded) {
@@ -147,7 +156,78 @@ TEST_F(DispatcherTest, AWinnerThatNoCompilerHereCanBuildGivesWayToTheCostModel) 
   ASSERT_NE(kernel, nullptr);
   EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
   EXPECT_EQ(launched(*kernel).symbol, symbol(model_plan()));
-  EXPECT_EQ(kernel->failed_plan(), to_string(other_plan()));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan())));
+}
+
+TEST_F(DispatcherTest, AWinnerThatCannotBeBuiltGivesWayToTheNextUntilItCan) {
+  record_winner(other_plan(0), kShape, 10);
+  record_winner(other_plan(1), kShape, 12);
+  compiler_->fails_at = symbol(other_plan(0));
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kMeasured);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan(0))));
+  EXPECT_FALSE(dispatcher.refresh().ok());
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_EQ(dispatcher.counters().replacements, 0u);
+  compiler_->fails_at = "";
+  EXPECT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(0)));
+  EXPECT_THAT(plans_failed(*kernel), IsEmpty());
+}
+
+TEST_F(DispatcherTest, APlanOfAnotherVersionGivesWayToTheNext) {
+  record_winner(other_plan(1), kShape, 12);
+  {
+    auto store = open_store(cache_file());
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)
+                    ->record({.spec_hash = spec_hash(*spec_),
+                              .device = FakeDevice("fake").identity(),
+                              .shape = kShape,
+                              .protocol = std::string(kMeasurementProtocol)},
+                             {.plan = "sm80 forward sm_80 of times to come",
+                              .build_digest = "future",
+                              .median_us = 5,
+                              .samples = 10})
+                    .ok());
+  }
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre("sm80 forward sm_80 of times to come"));
+  EXPECT_THAT(kernel->failed_plans()[0].reason, HasSubstr("plan-bad-text"));
+}
+
+TEST_F(DispatcherTest, StoredCodeThatDoesNotLoadIsCompiledAfreshElseTheNextServes) {
+  record_winner(other_plan(0), kShape, 10);
+  record_winner(other_plan(1), kShape, 12);
+  {
+    auto store = open_store(cache_file());
+    ASSERT_TRUE(store.ok());
+    FakeCompiler same(compiler_);
+    const auto key = build_key(*spec_, other_plan(0), same);
+    ASSERT_TRUE(key.ok());
+    ASSERT_TRUE((*store)->put_code(*key, {.image = {'?'}}).ok());
+  }
+  {
+    Dispatcher dispatcher(workshop(opener(compiler_)), false);
+    const Handle kernel = get(dispatcher);
+    ASSERT_NE(kernel, nullptr);
+    EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(0)));
+    EXPECT_EQ(compiler_->compiles, 1);
+    EXPECT_THAT(plans_failed(*kernel), IsEmpty());
+  }
+  compiler_->fails_at = symbol(other_plan(0));
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan(0))));
+  EXPECT_THAT(kernel->failed_plans()[0].reason, HasSubstr("wrong-code"));
 }
 
 TEST_F(DispatcherTest, InTheBackgroundTheBetterPlanReplacesTheStandIn) {

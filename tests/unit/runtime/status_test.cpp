@@ -67,6 +67,22 @@ TEST_F(StatusTest, SaysWhichFileAnsweredAndWhy) {
   EXPECT_EQ(json["counters"]["store_failures"], 0);
 }
 
+TEST_F(StatusTest, SaysWhichBetterPlansCouldNotBeHadAndWhy) {
+  record_winner(other_plan(0), kShape, 10);
+  record_winner(other_plan(1), kShape, 12);
+  compiler_->fails_at = launch_recipe(*spec_, other_plan(0)).symbol;
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  use(dispatcher);
+  const Json json = status(dispatcher);
+  ASSERT_EQ(json["kernels"].size(), 1u);
+  const Json& kernel = json["kernels"][0];
+  EXPECT_EQ(kernel["plan"], to_string(other_plan(1)));
+  EXPECT_EQ(kernel["source"], "measured");
+  ASSERT_EQ(kernel["failed_plans"].size(), 1u);
+  EXPECT_EQ(kernel["failed_plans"][0]["plan"], to_string(other_plan(0)));
+  EXPECT_EQ(kernel["failed_plans"][0]["reason"], "no [compile-failed]");
+}
+
 TEST_F(StatusTest, SaysWhatIsMissing) {
   Dispatcher dispatcher(workshop(no_compiler(), "fake", {(directory_ / "gone.db").string()}),
                         false);
