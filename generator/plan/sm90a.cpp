@@ -49,7 +49,7 @@ struct RegisterSplit {
 };
 RegisterSplit register_split(const Sm90aPlan& tile) {
   if (tile.warpgroups == 3) return {32, 160};
-  if (tile.warpgroups == 2) return {24, 240};
+  if (tile.warpgroups == 2) return {32, 240};
   return {40, 240};
 }
 
@@ -78,12 +78,14 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
   // when it stays; the rest is addresses, ring positions and row state.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
+  // With two buffers ptxas serialises the products (C7512) before it spills.
+  const int mask_registers = !spec.mask ? 28 : tile.score_buffers == 2 ? 52 : 36;
   const int score_registers = !spec.score                        ? 0
                               : spec.environment.tensors.empty() ? 24
                                                                  : 40;  // loads need addresses
   resources.registers_per_thread =
       tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
-      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + (spec.mask ? 36 : 28) + score_registers;
+      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + mask_registers + score_registers;
   return resources;
 }
 
@@ -140,10 +142,8 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     for (const bool frozen_max : {true, false}) {
       tile.frozen_max = frozen_max;
       tile.schedule = Schedule::kLongestFirst;
-      for (const int heads : {4, 16}) {
-        tile.heads_per_group = heads;
-        add(tile);
-      }
+      tile.heads_per_group = 0;  // as L2 has room for: best or level with 1 to 16 at every length
+      add(tile);
       for (const auto schedule : {Schedule::kPersistent, Schedule::kSingle}) {
         tile.schedule = schedule;
         tile.heads_per_group = 1;
@@ -227,12 +227,11 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
                                     exponentials * exponentials * exponentials);
   // With one score buffer a tile's QK product is in the open.
   const double exposed = tile.score_buffers == 2 ? 60 : 200;
-  // A third stage at d 128 gains 3 % when all CTAs walk the same keys, and loses 5 to 10 % under a
-  // mask.
+  // A third stage at d 128 lets CTAs drift apart, so that L2 is read more often: 2 to 6 % in power.
   const bool deep = tile.stages > 2 && spec.head_dim_qk + spec.head_dim_v >= 256;
-  const double shallow = deep ? (spec.mask != nullptr ? 1.06 : 1.0)
-                              : (tile.stages == 2 ? (spec.mask != nullptr ? 1.005 : 1.02) : 1.0);
-  const double sharing = tile.cluster > 1 ? 1.4 : 1.0;  // each CTA waits for the slower one
+  const double shallow = deep ? (spec.mask != nullptr ? 1.06 : 1.02) : 1.0;
+  // Two CTAs that read K and V from L2 once save power: 2 % at d 64 and 128.
+  const double sharing = tile.cluster > 1 ? 0.98 : 1.0;
   const double tile_clocks =
       (together * (tile.frozen_max ? 1.0 : 1.3) + exposed) * shallow * sharing;
 
@@ -244,13 +243,13 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   // open.
   const double item_clocks = (tile.schedule == Schedule::kSingle ? 12000.0 : 5000.0) +
                              (tile.q_in_registers ? 0.0 : 700.0) + (tile.tma_store ? 0.0 : 150.0) +
+                             (tile.cluster > 1 ? 900.0 : 0.0) +  // they wait for each other
                              kv_tiles * tile_clocks;
   const double slots = device.processor_count;
   double waves = std::ceil(items / slots);
   if (tile.schedule == Schedule::kLongestFirst) waves = std::max(1.0, items / slots + 0.3) * 1.01;
   // Items differ in length under a mask, and a static order cannot even that out.
   if (spec.mask != nullptr && tile.schedule == Schedule::kPersistent) waves *= 1.25;
-  if (tile.schedule == Schedule::kLongestFirst && tile.heads_per_group < 16) waves *= 1.002;
   const double compute_us = waves * item_clocks / (device.clock_ghz * 1e3);
 
   const double bytes =

@@ -324,7 +324,7 @@ struct Consumer {
         }
       }
     }
-    warp_arrive(shared.item_empty(slot));
+    warp_arrive<true>(shared.item_empty(slot));
     return result;
   }
 

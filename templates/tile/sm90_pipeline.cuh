@@ -63,12 +63,13 @@ ATT_FN void load_tile(unsigned to, const TensorMap* map, unsigned barrier, int r
 
 // One arrival of the calling warp at a barrier that the readers of all CTAs of the cluster
 // complete.
+template <bool kRelease = false>
 ATT_FN void warp_arrive(unsigned barrier) {
   const int lane = thread_index() % 32;
   if constexpr (kCluster == 1) {
     if (lane == 0) mbarrier_arrive(barrier);
   } else {
-    if (lane < kCluster) mbarrier_arrive_remote(barrier, lane);
+    if (lane < kCluster) mbarrier_arrive_remote<kRelease>(barrier, lane);
   }
 }
 
@@ -179,6 +180,7 @@ ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const Tensor
                     const TensorMap* v_map, const SharedMemory& shared, int cta_rank) {
   const bool leader = thread_index() % 32 == 0;
   ItemSource source(p);
+  const int group_heads = group_size(p);
   RingPosition position;
   for (int n = 0;; ++n) {
     ItemSlot item = source.next(p, shared);
@@ -191,7 +193,7 @@ ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const Tensor
       }
       return;
     }
-    const WorkItem work = work_item(p, item.index);
+    const WorkItem work = work_item(p, group_heads, item.index);
     item.b = work.b;
     item.h = work.h;
     item.q0 = work.q0;
@@ -217,13 +219,13 @@ ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const Tensor
     };
     auto load = [&](int tile, const TileInfo& following) {
       const int row = tile * kTileKv;
-      mbarrier_wait<(kCluster > 1)>(shared.k_empty(position.stage), position.parity ^ 1);
+      mbarrier_wait(shared.k_empty(position.stage), position.parity ^ 1);
       if (leader) {
         if constexpr (spec::kHasMask) store_tile_info(shared.tile(position.stage), following);
         load_tile<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage), row,
                             kv_head, work.b, cta_rank);
       }
-      mbarrier_wait<(kCluster > 1)>(shared.v_empty(position.stage), position.parity ^ 1);
+      mbarrier_wait(shared.v_empty(position.stage), position.parity ^ 1);
       if (leader) {
         load_tile<kVSlabs>(shared.v(position.stage), v_map, shared.v_full(position.stage), row,
                            kv_head, work.b, cta_rank);

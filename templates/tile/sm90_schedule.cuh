@@ -18,14 +18,26 @@ struct WorkItem {
 
 ATT_FN int q_tiles(const ForwardParams& p) { return (p.q_len + kClusterRows - 1) / kClusterRows; }
 
+// What the K and V of the heads that are worked on together may take of L2: of 50 MB on an H200,
+// the rest is for Q, O and the next group (16, 32 and 64 MB were tried).
+constexpr long long kGroupBytes = 32 << 20;
+
+// Query heads of a group.
+ATT_FN int group_size(const ForwardParams& p) {
+  const int heads = p.batch * p.heads;
+  if constexpr (plan::kHeadsPerGroup > 0) return min_i32(plan::kHeadsPerGroup, heads);
+  const long long kv_bytes = (spec::kHeadDimQk + spec::kHeadDimV) * 2LL * p.kv_len;
+  const int kv_heads = static_cast<int>(kGroupBytes / kv_bytes);
+  const int sharing = p.heads / p.kv_heads;
+  return min_i32(kv_heads < 1 ? sharing : kv_heads > heads ? heads : kv_heads * sharing, heads);
+}
+
 // Items run through the query tiles of a group of heads before the next group starts, so that the
 // group's K and V stay in L2. With a mask the last query tiles come first: under a causal one they
 // are the longest.
-ATT_FN WorkItem work_item(const ForwardParams& p, int index) {
+ATT_FN WorkItem work_item(const ForwardParams& p, int group_heads, int index) {
   const int tiles = q_tiles(p);
   const int heads = p.batch * p.heads;
-  int group_heads = plan::kHeadsPerGroup;
-  if (group_heads == 0 || group_heads > heads) group_heads = heads;
   const int group_items = group_heads * tiles;
   const int group = index / group_items;
   const int first_head = group * group_heads;
