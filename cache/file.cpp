@@ -67,9 +67,7 @@ std::optional<FileIdentity> identify(const std::string& path) {
   return FileIdentity{info.st_dev, info.st_ino};
 }
 
-bool on_network_filesystem(const std::string& path) {
-  struct statfs info{};
-  if (statfs(path.c_str(), &info) != 0 && statfs(parent_of(path).c_str(), &info) != 0) return false;
+bool is_network_filesystem(std::uint32_t magic) {
   // statfs(2) and linux/magic.h; the last five are from their projects' sources.
   constexpr std::array<std::uint32_t, 14> kNetwork{
       0x6969,      // NFS
@@ -87,7 +85,13 @@ bool on_network_filesystem(const std::string& path) {
       0x19830326,  // BeeGFS
       0x7461636f,  // OCFS2
   };
-  return std::ranges::find(kNetwork, static_cast<std::uint32_t>(info.f_type)) != kNetwork.end();
+  return std::ranges::find(kNetwork, magic) != kNetwork.end();
+}
+
+bool on_network_filesystem(const std::string& path) {
+  struct statfs info{};
+  if (statfs(path.c_str(), &info) != 0 && statfs(parent_of(path).c_str(), &info) != 0) return false;
+  return is_network_filesystem(static_cast<std::uint32_t>(info.f_type));
 }
 
 bool is_empty_file(const std::string& path) {

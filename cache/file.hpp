@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,6 +19,10 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 std::optional<FileIdentity> identify(const std::string& path);
+
+// True for the statfs(2) magic numbers of NFS, SMB, Lustre, GPFS, Ceph, BeeGFS, AFS, Coda, NCP,
+// OCFS2, 9p and FUSE.
+bool is_network_filesystem(std::uint32_t magic);
 
 // True for NFS, SMB, Lustre, GPFS, Ceph, BeeGFS, AFS, 9p and FUSE: locks may be slow or missing
 // there and memory maps unsafe. `path` or, when it is not there, its directory.

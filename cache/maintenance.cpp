@@ -206,16 +206,9 @@ Result<VerifyReport> verify(const std::string& path) {
           static_cast<int>(number(database, fmt::format("SELECT count(*) FROM {0} WHERE NOT ({1})",
                                                         table.name, sound(table, table.name))));
     }
-    for (const char* orphans : {"measurement WHERE env NOT IN (SELECT digest FROM env) OR problem "
-                                "NOT IN (SELECT digest FROM problem) OR "
-                                "candidate NOT IN (SELECT digest FROM candidate)",
-                                "quarantine WHERE env NOT IN (SELECT digest FROM env) OR problem "
-                                "NOT IN (SELECT digest FROM problem) OR "
-                                "candidate NOT IN (SELECT digest FROM candidate)",
-                                "build WHERE cubin NOT IN (SELECT hash FROM cubin) OR candidate "
-                                "NOT IN (SELECT digest FROM candidate)"}) {
+    for (const std::string_view rows : orphans()) {
       report.orphaned_rows +=
-          static_cast<int>(number(database, fmt::format("SELECT count(*) FROM {}", orphans)));
+          static_cast<int>(number(database, fmt::format("SELECT count(*) FROM {}", rows)));
     }
     return report;
   });

@@ -107,6 +107,17 @@ const Table& table(std::string_view name) {
   return *std::ranges::find(kTables, name, &Table::name);
 }
 
+std::span<const std::string_view> orphans() {
+  static constexpr std::array<std::string_view, 3> kOrphans{
+      "measurement WHERE env NOT IN (SELECT digest FROM env) OR problem NOT IN (SELECT digest FROM "
+      "problem) OR candidate NOT IN (SELECT digest FROM candidate)",
+      "quarantine WHERE env NOT IN (SELECT digest FROM env) OR problem NOT IN (SELECT digest FROM "
+      "problem) OR candidate NOT IN (SELECT digest FROM candidate)",
+      "build WHERE cubin NOT IN (SELECT hash FROM cubin) OR candidate NOT IN (SELECT digest FROM "
+      "candidate)"};
+  return kOrphans;
+}
+
 std::string sound(const Table& table, std::string_view alias) {
   const std::string prefix = alias.empty() ? "" : fmt::format("{}.", alias);
   std::string text = fmt::format("{}sum = {}", prefix, sum_of(table, prefix));

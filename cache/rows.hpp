@@ -27,6 +27,10 @@ const Table& table(std::string_view name);
 // as well.
 std::string sound(const Table& table, std::string_view alias);
 
+// "measurement WHERE ...": the rows of each table that refer to one that is not there, so that
+// nothing can be read from them.
+std::span<const std::string_view> orphans();
+
 // INSERT of one row from parameters in the order of summed, unsummed columns; the sum is computed.
 std::string insert_row(const Table& table);
 // INSERT of all sound rows of `schema`.table.

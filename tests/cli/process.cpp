@@ -72,22 +72,52 @@ int wait_for(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-Outcome run_in_terminal(const std::vector<std::string>& arguments, const RunOptions& options) {
-  Outcome outcome;
-  int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-  if (child == 0) become(arguments, options);
-  drain(terminal, outcome.out, -1, outcome.err);
-  close(terminal);
-  outcome.code = wait_for(child);
+}  // namespace
+
+Terminal::Terminal(const std::vector<std::string>& arguments, const RunOptions& options) {
+  scratch_directory();  // made by the parent, which removes it
+  child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+  if (child_ == 0) become(arguments, options);
+}
+
+Terminal::~Terminal() {
+  if (child_ > 0) {
+    kill(child_, SIGKILL);
+    wait_for(child_);
+  }
+  if (terminal_ >= 0) close(terminal_);
+}
+
+bool Terminal::read_some() {
+  char buffer[4096];
+  const ssize_t got = read(terminal_, buffer, sizeof buffer);  // EIO at its end
+  if (got > 0) out_.append(buffer, static_cast<std::size_t>(got));
+  return got > 0;
+}
+
+bool Terminal::read_until(const std::string& text) {
+  while (out_.find(text) == std::string::npos) {
+    if (!read_some()) return false;
+  }
+  return true;
+}
+
+void Terminal::type(const std::string& keys) {
+  if (write(terminal_, keys.data(), keys.size()) < 0) std::abort();
+}
+
+Outcome Terminal::finish() {
+  while (read_some()) {
+  }
+  Outcome outcome{.out = out_};
+  outcome.code = wait_for(child_);
+  child_ = -1;
   return outcome;
 }
 
-}  // namespace
-
 Outcome attune(const std::vector<std::string>& arguments, const RunOptions& options) {
   scratch_directory();  // made by the parent, which removes it
-  if (options.terminal) return run_in_terminal(arguments, options);
+  if (options.terminal) return Terminal(arguments, options).finish();
   Outcome outcome;
   Pipe in, out, err;
   // Before the fork, so that no reader exists when the child writes.

@@ -25,6 +25,29 @@ struct RunOptions {
 
 Outcome attune(const std::vector<std::string>& arguments, const RunOptions& options = {});
 
+// A command on a pseudo-terminal of its own, to be talked to while it runs.
+class Terminal {
+ public:
+  explicit Terminal(const std::vector<std::string>& arguments, const RunOptions& options = {});
+  ~Terminal();
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  // Until the text was written; false when the command ends before.
+  bool read_until(const std::string& text);
+  // As if typed. "\x03" is Ctrl-C: the terminal sends SIGINT to the command and what it started in
+  // its process group.
+  void type(const std::string& keys);
+  // To its end; `out` has everything that it wrote.
+  Outcome finish();
+
+ private:
+  bool read_some();
+  int child_ = -1;
+  int terminal_ = -1;
+  std::string out_;
+};
+
 // A directory of this test process' own, removed at its end.
 std::string scratch_directory();
 // Writes a file there and returns its path.

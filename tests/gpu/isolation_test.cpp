@@ -2,6 +2,7 @@
 // worker, and none is ever tried again.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tests/gpu/kernel_bank.hpp"
@@ -9,6 +10,7 @@
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/isolation/tune_isolated.hpp"
 #include "tuner/measure/local_executor.hpp"
+#include "tuner/sweep/sweep.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -38,6 +40,9 @@ class Isolation : public testing::Test {
   static KernelBank& bank() { return KernelBank::instance(); }
   std::string cache_file() const { return (directory_ / "cache.db").string(); }
   std::string symbol(std::size_t index) const { return launch_recipe(spec_, plans_[index]).symbol; }
+  static IsolationOptions planted_workers() {
+    return {.worker_command = {"/proc/self/exe", kPlantedWorker}, .run_deadline = kRunDeadline};
+  }
   MeasurementKey key() const {
     return {.spec_hash = spec_hash(spec_),
             .device = bank().device().identity(),
@@ -70,9 +75,7 @@ TEST_F(Isolation, PlantedCandidatesCostThemselvesAndTheWinnerIsRight) {
                                                       {symbol(2), "miscompute"},
                                                       {symbol(3), "no-compile"}};
   plant(planted);
-  const IsolationOptions options{.worker_command = {"/proc/self/exe", kPlantedWorker},
-                                 .run_deadline = kRunDeadline};
-  IsolatedExecutor executor(options);
+  IsolatedExecutor executor(planted_workers());
   const auto result = tune(executor);
   ASSERT_TRUE(result.ok()) << render(result.error());
   EXPECT_GE(result->rejected, 4);  // a compiler may refuse others
@@ -98,12 +101,68 @@ TEST_F(Isolation, PlantedCandidatesCostThemselvesAndTheWinnerIsRight) {
     EXPECT_THAT(measurements->front().conditions, HasSubstr(condition));
   }
 
-  IsolatedExecutor again(options);
+  IsolatedExecutor again(planted_workers());
   const auto repeated = tune(again);
   ASSERT_TRUE(repeated.ok()) << render(repeated.error());
   EXPECT_EQ(repeated->measured, 0);
   EXPECT_EQ(repeated->rejected, result->rejected);
   EXPECT_EQ(again.restarts(), 0);
+}
+
+TEST_F(Isolation, ASweepOverAllGpusGoesOnPastPlantedCandidates) {
+  const int gpus = std::min(*cuda_device_count(), 2);
+  std::vector<SweepProblem> problems;
+  std::map<std::string, std::string> planted;
+  for (int i = 0; i < 2 * gpus; ++i) {
+    const ProblemShape shape{
+        .batch = 1, .heads = 4, .kv_heads = 2, .q_len = 512 * (i + 1), .kv_len = 512 * (i + 1)};
+    problems.push_back({.spec_source = "t.yaml", .spec_yaml = kYaml, .shape = shape});
+    const auto plans = plans_by_cost(spec_, shape, bank().device().facts());
+    ASSERT_TRUE(plans.ok());
+    planted[launch_recipe(spec_, (*plans)[0]).symbol] = "fault";
+    planted[launch_recipe(spec_, (*plans)[1]).symbol] = "miscompute";
+  }
+  plant(planted);
+  const std::string sweep = (directory_ / "sweep").string();
+  const Manifest manifest = make_manifest(problems);
+  ASSERT_TRUE(write_manifest(manifest, sweep).ok());
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<IsolatedExecutor>> executors;
+  for (int i = 0; i < gpus; ++i) {
+    auto device = open_cuda_device(i);
+    ASSERT_TRUE(device.ok()) << render(device.error());
+    devices.push_back(*std::move(device));
+    executors.push_back(std::make_unique<IsolatedExecutor>(planted_workers()));
+  }
+  Compiler* const compilers[] = {&bank().compiler()};
+  const SweepTuner tuner = [&](const SweepProblem& problem, int device, Store& store,
+                               const TuneObserver& observer) {
+    const auto index = static_cast<std::size_t>(device);
+    const WorkerProblem shared{.spec_yaml = problem.spec_yaml,
+                               .spec_file = problem.spec_source,
+                               .shape = problem.shape,
+                               .device = "cuda:" + std::to_string(device),
+                               .compilers = {"nvrtc"},
+                               .cache = store.path(),
+                               .seed = 5};
+    return tune_isolated(shared, spec_, *devices[index], compilers, store, *executors[index],
+                         {.max_candidates = 6}, observer);
+  };
+  const auto outcome = run_sweep(manifest, {.directory = sweep, .devices = gpus}, tuner,
+                                 [](const SweepProgress&) { return true; });
+  ASSERT_TRUE(outcome.ok()) << render(outcome.error());
+  EXPECT_EQ(outcome->tuned, 2 * gpus);
+  EXPECT_EQ(outcome->failed, 0);
+  for (const auto& [digest, entry] : sweep_entries(sweep)) {
+    EXPECT_GT(entry.measured, 0) << entry.error;
+    EXPECT_FALSE(planted.contains(launch_recipe(spec_, *parse_plan(entry.plan)).symbol));
+  }
+  for (const auto& executor : executors) EXPECT_GT(executor->restarts(), 0);
+  const std::string all = (directory_ / "all.db").string();
+  ASSERT_TRUE(merge_sweep(sweep, all).ok());
+  const auto winners = (*open_store(all))->winners(bank().device().identity());
+  ASSERT_TRUE(winners.ok());
+  EXPECT_EQ(winners->size(), problems.size()) << "the GPUs of a host are of one kind";
 }
 
 }  // namespace

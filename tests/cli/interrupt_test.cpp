@@ -1,0 +1,129 @@
+// Ctrl-C in the middle of `tune` and `sweep`, and what they show while they run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.hpp"
+
+namespace attune::cli_test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using Json = nlohmann::json;
+
+// Two problems, of which the second takes seconds to compile: an interrupt in the first is never
+// too late.
+constexpr const char* kShape = "heads=2,q_len=512";
+constexpr const char* kCtrlC = "\x03";
+
+Json parse(const Outcome& outcome) {
+  Json json = Json::parse(outcome.out, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << outcome.out << outcome.err;
+  return json;
+}
+
+class Interrupt : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (attune({"compile", "causal", "--target", "cpu"}).code == 3)
+      GTEST_SKIP() << "no compiler for the CPU is here";
+  }
+  static std::vector<std::string> with(std::vector<std::string> arguments,
+                                       const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  // Candidates of `causal` that the file has a time of.
+  static int measured(const std::string& cache) {
+    const Json listed = parse(attune({"cache", "ls", "--cache", cache, "--json"}));
+    for (const Json& problem : listed["problems"]) {
+      if (problem["spec"] == "causal") return problem["measured"].get<int>();
+    }
+    return 0;
+  }
+};
+
+TEST_F(Interrupt, TuneStopsCleanlyAndGoesOnWhereItWas) {
+  const std::string cache = scratch_directory() + "/interrupted.db";
+  const std::vector<std::string> tune = {"tune", "causal",   "full", "--shape",
+                                         kShape, "--device", "cpu",  "--max-candidates",
+                                         "3",    "--cache",  cache};
+  Terminal terminal(tune);
+  ASSERT_TRUE(terminal.read_until("best ")) << terminal.finish().out;
+  terminal.type(kCtrlC);
+  const Outcome stopped = terminal.finish();
+  EXPECT_EQ(stopped.code, 1) << stopped.out;
+  EXPECT_THAT(stopped.out, HasSubstr("the same command goes on from there"));
+  EXPECT_EQ(attune({"cache", "verify", "--cache", cache}).code, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(scratch_directory())) {
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("interrupted.db-journal")));
+  }
+  const int before = measured(cache);
+  EXPECT_GT(before, 0);
+
+  const Json results = parse(attune(with(tune, {"--json"})))["results"];
+  ASSERT_EQ(results.size(), 2u);
+  const int again = results[0]["measured"], cached = results[0]["from_cache"];
+  EXPECT_EQ(cached + again + results[0]["rejected"].get<int>(), 3);
+  EXPECT_EQ(measured(cache), before + again) << "nothing lost, nothing measured twice: " << results;
+}
+
+TEST_F(Interrupt, SweepStopsCleanlyAndGoesOnWhereItWas) {
+  const std::string directory = scratch_directory() + "/interrupted";
+  ASSERT_EQ(
+      attune({"sweep", "plan", directory, "causal", "full", "prefix_lm", "--shape", kShape}).code,
+      0);
+  const std::vector<std::string> run = {
+      "sweep", "run", directory, "--device", "cpu", "--max-candidates", "3"};
+  Terminal terminal(run);
+  // The first problem is done.
+  ASSERT_TRUE(terminal.read_until(" 1/3 ")) << terminal.finish().out;
+  terminal.type(kCtrlC);
+  const Outcome stopped = terminal.finish();
+  EXPECT_EQ(stopped.code, 1) << stopped.out;
+  EXPECT_THAT(stopped.out, HasSubstr("the same command goes on from there"));
+  const int done = parse(attune({"sweep", "status", directory, "--json"}))["tuned"];
+  EXPECT_GE(done, 1);
+  EXPECT_LT(done, 3);
+
+  const Json rest = parse(attune(with(run, {"--json"})));
+  EXPECT_EQ(rest["before"], done);
+  EXPECT_EQ(rest["tuned"], 3 - done);
+  EXPECT_EQ(rest["stopped"], false);
+  const std::string merged = directory + "/all.db";
+  ASSERT_EQ(attune({"sweep", "merge", directory, "--cache", merged}).code, 0);
+  EXPECT_EQ(attune({"cache", "verify", "--cache", merged}).code, 0);
+  EXPECT_EQ(parse(attune({"cache", "ls", "--cache", merged, "--json"}))["problems"].size(), 3u);
+}
+
+TEST_F(Interrupt, ProgressIsABarOnATerminalAndPlainLinesElsewhere) {
+  const auto tune = [](const std::string& cache) {
+    return std::vector<std::string>{"tune",
+                                    "causal",
+                                    "--shape",
+                                    "heads=2,q_len=64",
+                                    "--device",
+                                    "cpu",
+                                    "--max-candidates",
+                                    "2",
+                                    "--cache",
+                                    scratch_directory() + "/" + cache};
+  };
+  const Outcome drawn = attune(tune("bar.db"), {.terminal = true});
+  ASSERT_EQ(drawn.code, 0) << drawn.out;
+  for (const char* part : {"\r\033[K", "\u2502", " % ", "/2 ", "best ", "compiling", "measuring"}) {
+    EXPECT_THAT(drawn.out, HasSubstr(part));
+  }
+  const Outcome plain = attune(tune("lines.db"));
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_THAT(plain.err, HasSubstr("causal: 0/2 compiling\n"));
+  EXPECT_THAT(plain.err, HasSubstr("causal: 2/2 "));
+  for (const char* drawing : {"\r", "\033", "\u2502"})
+    EXPECT_THAT(plain.err, Not(HasSubstr(drawing)));
+}
+
+}  // namespace
+}  // namespace attune::cli_test
