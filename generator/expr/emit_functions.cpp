@@ -2,20 +2,36 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "generator/expr/emit_program.hpp"
 #include "generator/expr/emit_value.hpp"
+#include "generator/expr/lowering.hpp"
+#include "generator/expr/score_line.hpp"
 
 namespace attune::expr {
 namespace {
 
+bool loads_by_key(const Expr& e) {
+  if (e->op == Op::kLoad && depends_on(e, Variable::kKvIdx)) return true;
+  return std::ranges::any_of(e->args, loads_by_key);
+}
+
 std::string value_functions(const HeadExpressions& e, const Environment& environment) {
   std::string text =
-      "// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors.\n"
+      "// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors. "
+      "Key is\n"
+      "// int or what stands for one (templates/tile/columns.cuh).\n"
+      "template <typename Key>\n"
       "ATT_FN bool mask([[maybe_unused]] const Context& c, [[maybe_unused]] int q_idx,\n"
-      "                 [[maybe_unused]] int kv_idx) {\n";
+      "                 [[maybe_unused]] Key kv_idx) {\n";
   text += e.mask ? emit_value(e.mask, environment) : "  return true;\n";
+  text += fmt::format(
+      "}}\n"
+      "// Whether it reads a tensor at kv_idx.\n"
+      "constexpr bool kMaskLoadsByKey = {};\n",
+      e.mask && loads_by_key(e.mask));
   text +=
-      "}\n"
       "\n"
       "// Natural-unit score of one element from its scaled product s.\n"
       "ATT_FN float score([[maybe_unused]] const Context& c, [[maybe_unused]] float s,\n"
@@ -28,6 +44,28 @@ std::string value_functions(const HeadExpressions& e, const Environment& environ
       "ATT_FN float sink([[maybe_unused]] const Context& c) {\n";
   text += e.sink ? emit_value(e.sink, environment) : "  return 0.0f;\n";
   return text + "}\n";
+}
+
+// What a family may use instead of score() where that only adds a line.
+std::string score_line_function(const Expr& score, const Environment& environment) {
+  const auto line = score ? score_line(score) : std::nullopt;
+  std::string text = fmt::format(
+      "\n"
+      "// Whether the score depends on kv_idx itself; and whether it is s plus a line in kv_idx, "
+      "so "
+      "that\n"
+      "// score(c, s, q, k + i) is s + base + step * i of score_line(c, q, k).\n"
+      "constexpr bool kScoreVariesByKey = {};\n"
+      "constexpr bool kScoreIsLine = {};\n"
+      "ATT_FN ScoreLine score_line([[maybe_unused]] const Context& c, [[maybe_unused]] int q_idx,\n"
+      "                            [[maybe_unused]] int kv_idx) {{\n",
+      score && depends_on(score, Variable::kKvIdx), line.has_value());
+  if (!line) return text + "  return {0.0f, 0.0f};\n}\n";
+  ValueEmitter emitter(environment, text);
+  emitter.count(line->bias);
+  emitter.count(line->step);
+  const std::string base = emitter.value(line->bias), step = emitter.value(line->step);
+  return text + fmt::format("  return {{{}, {}}};\n}}\n", unbracketed(base), unbracketed(step));
 }
 
 std::string classify_function(const Expr& mask, const Environment& environment) {
@@ -90,9 +128,9 @@ std::string row_bounds_function(const Expr& mask, const Environment& environment
 }  // namespace
 
 std::string emit_functions(const HeadExpressions& e, const Environment& environment) {
-  return value_functions(e, environment) + classify_function(e.mask, environment) +
-         bounds_function(e.mask, environment, true) + bounds_function(e.mask, environment, false) +
-         row_bounds_function(e.mask, environment);
+  return value_functions(e, environment) + score_line_function(e.score, environment) +
+         classify_function(e.mask, environment) + bounds_function(e.mask, environment, true) +
+         bounds_function(e.mask, environment, false) + row_bounds_function(e.mask, environment);
 }
 
 }  // namespace attune::expr

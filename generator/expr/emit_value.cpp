@@ -4,10 +4,12 @@
 
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
 
 #include "generator/expr/arithmetic.hpp"
 #include "generator/expr/build.hpp"
+#include "generator/expr/lowering.hpp"
 #include "generator/expr/static_range.hpp"
 
 namespace attune::expr {
@@ -109,10 +111,45 @@ class ValueEmitter::Impl {
       default:
         break;
     }
+    if (const auto limit = limit_of_abs(e)) {
+      return fmt::format("is_within({}, {})", unbracketed(value(e->args[0]->args[0])), *limit);
+    }
     const std::string a = value(e->args[0]);
     const bool is_float = e->args[0]->type == Type::kFloat32;
     if (e->args.size() == 1) return unary(e, a, is_float);
-    return binary(e, a, value(e->args[1]), is_float);
+    const std::string b = value(e->args[1]);
+    if (!is_comparison(e->op) || difference_fits(e->args[0], e->args[1])) {
+      return binary(e, a, b, is_float);
+    }
+    return binary(e, as_int(e->args[0], a), as_int(e->args[1], b), is_float);
+  }
+
+  // Whether a comparison of two int32 may be done on their difference, as
+  // templates/tile/columns.cuh does where one is a key.
+  static bool difference_fits(const Expr& a, const Expr& b) {
+    if (a->type != Type::kInt32) return true;
+    constexpr std::int64_t kMostColumn = 1024;
+    const IntInterval x = static_range(a), y = static_range(b);
+    return x.hi - y.lo <= kInt32Max - kMostColumn && x.lo - y.hi >= kInt32Min + kMostColumn;
+  }
+  static std::string as_int(const Expr& e, const std::string& text) {
+    // Names and calls are ints already.
+    const bool may_be_key = text.front() == '(' || e->op == Op::kVariable;
+    if (!may_be_key || !depends_on(e, Variable::kKvIdx)) return text;
+    return fmt::format("static_cast<int>({})", unbracketed(text));
+  }
+
+  // The n of abs(x) <= n, of int32, where one unsigned comparison does.
+  static std::optional<std::int64_t> limit_of_abs(const Expr& e) {
+    if (e->op != Op::kLess && e->op != Op::kLessEqual) return std::nullopt;
+    const Expr &abs = e->args[0], &limit = e->args[1];
+    if (abs->op != Op::kAbs || abs->type != Type::kInt32 || limit->op != Op::kInt) {
+      return std::nullopt;
+    }
+    const std::int64_t n = limit->int_value - (e->op == Op::kLess ? 1 : 0);
+    if (n < 0 || n > kInt32Max / 2) return std::nullopt;
+    if (static_range(abs->args[0]).lo == kInt32Min) return std::nullopt;  // whose abs wraps
+    return n;
   }
 
   static std::string_view variable(Variable variable) {
@@ -199,10 +236,11 @@ class ValueEmitter::Impl {
         return fmt::format("({} > {})", a, b);
       case Op::kGreaterEqual:
         return fmt::format("({} >= {})", a, b);
+      // Both sides can always be evaluated, and a branch an element costs more than it saves.
       case Op::kAnd:
-        return fmt::format("({} && {})", a, b);
+        return fmt::format("({} & {})", a, b);
       default:  // kOr
-        return fmt::format("({} || {})", a, b);
+        return fmt::format("({} | {})", a, b);
     }
   }
 
@@ -246,7 +284,7 @@ class ValueEmitter::Impl {
                             static_range(e->args[i]).lo >= 0 ? "clamp_above" : "clamp_index", index,
                             size);
       } else if (dim.dim != Dim::kNumber && depends_on_position(e->args[i])) {
-        index = fmt::format("clamp_above({}, {})", index, size);
+        index = fmt::format("clamp_tail({}, {})", index, size);
       }
       if (i == 0) {
         offset = index;

@@ -36,12 +36,13 @@ struct Context {
 
 // True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors, so a
 // kernel may ask beyond the lengths and combine the answer without a branch: (k < kv_len) & mask(c,
-// q, k).
-ATT_FN bool mask(const Context& c, int q_idx, int kv_idx) {
+// q, k). Key is int or what stands for one (templates/tile/columns.cuh).
+template <typename Key>
+ATT_FN bool mask(const Context& c, int q_idx, Key kv_idx) {
   const int t0 = load_i32(c.params.tensors[0],
-                          static_cast<long long>(c.b) * c.kv_len + clamp_above(q_idx, c.kv_len));
+                          static_cast<long long>(c.b) * c.kv_len + clamp_tail(q_idx, c.kv_len));
   const int t1 = load_i32(c.params.tensors[0],
-                          static_cast<long long>(c.b) * c.kv_len + clamp_above(kv_idx, c.kv_len));
+                          static_cast<long long>(c.b) * c.kv_len + clamp_tail(kv_idx, c.kv_len));
   return kv_idx <= q_idx + (c.kv_len - c.q_len) && t0 == t1;
 }
 
@@ -49,6 +50,12 @@ ATT_FN bool mask(const Context& c, int q_idx, int kv_idx) {
 ATT_FN float score(const Context& c, float s, int q_idx, int kv_idx) {
   return 30.0f * math_tanh(s * 0.033333335f);
 }
+
+// Whether the score depends on kv_idx itself; and whether it is s plus a line in kv_idx (as ALiBi's
+// is), so that score(c, s, q, k + i) is s + base + step * i of score_line(c, q, k), rounding aside.
+constexpr bool kScoreVariesByKey = false;
+constexpr bool kScoreIsLine = false;
+ATT_FN ScoreLine score_line(const Context& c, int q_idx, int kv_idx) { return {0.0f, 0.0f}; }
 
 ATT_FN float sink(const Context& c) { return 0.0f; }
 

@@ -21,6 +21,9 @@ constexpr bool kQAhead = plan::kQInRegisters;
 
 using QFragmentArray = unsigned[kQFragments][4];
 
+// Whether a steady loop may end before the item does.
+constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
+
 // A warpgroup of consumers. The register arrays are the caller's locals, so that the compiler keeps
 // each of them in registers; `q` is used only where the plan keeps Q there.
 struct Consumer {
@@ -47,7 +50,7 @@ struct Consumer {
 
   ATT_MEMBER Context context() const { return {p, b, h, h_kv, p.q_len, p.kv_len}; }
   ATT_MEMBER Position position(const Tile& at, int piece) const {
-    return {row, at.key + piece * kPieceKeys + thread_index() % 4 * 2};
+    return {row, at.key + piece * kPieceKeys, (thread_index() & 3) * 2};
   }
 
   // ---- Products, asynchronous.
@@ -166,7 +169,7 @@ struct Consumer {
         }
         if (thread % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
       }
-      stream.begin(item, p.kv_len);
+      stream.begin(item, context());
       found = stream.next(tile);
     }
     if constexpr (kQAhead) issue_qk_tile();
@@ -195,7 +198,7 @@ struct Consumer {
         if (may_freeze && has_references()) {
           found = steady_two(next);
           stream.release_v(tile);
-          if (!spec::kHasMask || found == TileStream::kEnd) return;
+          if (!kSteadyStops || found == TileStream::kEnd) return;
           to_next(next);
           continue;
         }
@@ -209,7 +212,7 @@ struct Consumer {
         if (kPieces == 1 && may_freeze && has_references()) {
           found = steady_one(next);
           stream.release_v(tile);
-          if (!spec::kHasMask || found == TileStream::kEnd) return;
+          if (!kSteadyStops || found == TileStream::kEnd) return;
           to_next(next);
           continue;
         }
@@ -226,11 +229,20 @@ struct Consumer {
   // To `next`, or past dead tiles to the next live one.
   ATT_MEMBER void to_next(const Tile& next) {
     tile = next;
-    if (spec::kHasMask && found == TileStream::kDeadTile) {
-      stream.skip(tile);
-      found = stream.next_live(tile) ? TileStream::kTile : TileStream::kEnd;
+    if (found == TileStream::kDeadTile) {
+      found = TileStream::kTile;
+      if constexpr (spec::kHasMask) {
+        stream.skip(tile);
+        if (!stream.next_live(tile)) found = TileStream::kEnd;
+      }
     }
     if constexpr (kQAhead) issue_qk_tile();
+  }
+
+  // Whether the steady loop may go on with the tile. Without a mask it knows no keys beyond kv_len,
+  // which are in the last tile of an upward walk.
+  ATT_MEMBER bool is_steady(const Tile& at) const {
+    return spec::kHasMask ? stream.is_live(at) : at.key + kTileKv <= p.kv_len;
   }
 
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
@@ -242,7 +254,7 @@ struct Consumer {
     tile = uniform(tile);
     while (!stream.at_end()) {
       stream.take(next);
-      if (spec::kHasMask && !stream.is_live(next)) break;
+      if (kSteadyStops && !is_steady(next)) break;
       issue_pv(tile, kHigh);
       issue_qk(next, kHigh);
       stream.look(next);  // under the products
@@ -261,6 +273,7 @@ struct Consumer {
       wgmma_wait<2>();
       soften_frozen<1>(next, kHigh);
       stream.release_v(tile);
+      if constexpr (kRecentre) recentre(rows, o, probabilities);
 
       tile = next;
       stream.wait_v(tile);
@@ -282,7 +295,7 @@ struct Consumer {
     tile = uniform(tile);
     while (!stream.at_end()) {
       stream.take(next);
-      if (spec::kHasMask && !stream.is_live(next)) break;
+      if (kSteadyStops && !is_steady(next)) break;
       issue_qk(next, 0);
       issue_pv(tile, 0);
       stream.look(next);
@@ -290,6 +303,7 @@ struct Consumer {
       stream.release_k(next);
       soften_frozen<0>(next, 0);
       stream.release_v(tile);
+      if constexpr (kRecentre) recentre(rows, o, probabilities);
       tile = next;
       stream.wait_v(tile);
     }

@@ -19,6 +19,11 @@ struct QBounds {
   int begin, end;
 };
 
+// base + step * i.
+struct ScoreLine {
+  float base, step;
+};
+
 // ---- int32, which wraps.
 
 ATT_FN int min_i32(int a, int b) { return a < b ? a : b; }
@@ -33,6 +38,8 @@ ATT_FN int multiply_i32(int a, int b) {
   return static_cast<int>(static_cast<unsigned>(a) * static_cast<unsigned>(b));
 }
 ATT_FN int abs_i32(int a) { return a < 0 ? subtract_i32(0, a) : a; }
+// abs(a) <= n for 0 <= n < 2^30 and any a but the smallest.
+ATT_FN bool is_within(int a, int n) { return static_cast<unsigned>(add_i32(a, n)) <= 2u * n; }
 
 // Towards minus infinity; 0 for b = 0. The smallest int over -1 wraps to itself.
 ATT_FN int floor_divide(int a, int b) {
@@ -116,6 +123,9 @@ ATT_FN float math_tanh(float x) {
 
 // An index that is at least 0, into [0, size).
 ATT_FN int clamp_above(int index, int size) { return min_i32(index, size - 1); }
+// One that passes its end only where q_idx or kv_idx passes the lengths, so that what is read there
+// does not matter.
+ATT_FN int clamp_tail(int index, int size) { return clamp_above(index, size); }
 ATT_FN int clamp_index(int index, int size) { return max_i32(min_i32(index, size - 1), 0); }
 
 ATT_FN int load_i32(const TensorArg& tensor, long long offset) {

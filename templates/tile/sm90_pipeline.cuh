@@ -92,18 +92,24 @@ ATT_FN Tile uniform(const Tile& tile) {
 // must look so to ptxas: it then lives in uniform registers, and branches on it need no convergence
 // barriers (a quarter of the steady loop's instructions otherwise).
 struct TileStream {
-  enum Found { kTile, kDeadTile, kEnd };  // kDeadTile: it is another warpgroup's only
+  // kDeadTile: another warpgroup's only; without a mask, one that the steady loop has no code for.
+  enum Found { kTile, kDeadTile, kEnd };
 
   const SharedMemory& shared;
   int warpgroup;
   RingPosition position;
-  TileInfo coming;  // the next tile; without a mask only its index, negative at the end
+  TileInfo coming;  // the next tile; without a mask only how many follow it, negative at the end
+  int last = -1;    // without a mask, when keys are walked upwards: the last tile
 
   ATT_MEMBER TileStream(const SharedMemory& shared, int warpgroup)
       : shared(shared), warpgroup(warpgroup) {}
 
-  ATT_MEMBER void begin(const ItemSlot& item, int kv_len) {
-    coming = spec::kHasMask ? item.first : TileInfo{(kv_len + kTileKv - 1) / kTileKv - 1, 0};
+  ATT_MEMBER void begin(const ItemSlot& item, const Context& c) {
+    const int count = (c.kv_len + kTileKv - 1) / kTileKv;
+    coming = spec::kHasMask ? item.first : TileInfo{count - 1, 0};
+    if constexpr (!spec::kHasMask && kScoreVariesByKey) {
+      last = walks_up(c, item.q0) ? count - 1 : -1;
+    }
   }
 
   ATT_MEMBER bool at_end() const {
@@ -119,7 +125,9 @@ struct TileStream {
   }
   // The same where it is known that there is one, dead or not.
   ATT_MEMBER void take(Tile& tile) {
-    tile = {position, coming.tile * kTileKv, coming.flags};
+    int index = coming.tile;
+    if constexpr (!spec::kHasMask && kScoreVariesByKey) index = last < 0 ? index : last - index;
+    tile = {position, index * kTileKv, coming.flags};
     mbarrier_wait(shared.k_full(position.stage), position.parity);
     position.advance();
   }
@@ -128,6 +136,7 @@ struct TileStream {
   ATT_MEMBER void make_uniform() {
     position = uniform(position);
     coming = {shuffle_from(coming.tile, 0), shuffle_from(coming.flags, 0)};
+    if constexpr (!spec::kHasMask && kScoreVariesByKey) last = shuffle_from(last, 0);
   }
 
   // Learns what follows the tile.
@@ -244,7 +253,9 @@ ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const Tensor
       }
     } else {
       publish();
-      for (int tile = (p.kv_len + kTileKv - 1) / kTileKv - 1; tile >= 0; --tile) load(tile, {});
+      const bool up = walks_up(context, work.q0);
+      const int tiles = (p.kv_len + kTileKv - 1) / kTileKv;
+      for (int i = 0; i < tiles; ++i) load(up ? i : tiles - 1 - i, {});
     }
   }
 }

@@ -5,6 +5,7 @@
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/columns.cuh"
 #include "templates/tile/dropout.cuh"
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
@@ -16,18 +17,35 @@ using Scores = float[kPieceKeys / 2];         // of one piece of a tile
 using Probabilities = unsigned[kPvSteps][4];  // A fragments, one a step of 16 keys
 using Output = float[spec::kHeadDimV / 2];
 
-// With a frozen maximum P, the row sum and O may grow after the reference was chosen. fp32 and bf16
-// have room for 2^64; fp16 ends at 2^16, so there the reference lies 8 above the maximum.
-constexpr float kFrozenOffset = kBf16 ? 0.0f : 8.0f;
-constexpr float kFrozenLimit = kBf16 ? 18446744073709551616.0f : 32768.0f;
+// With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
+// room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
+// 2^100 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
+constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
+constexpr float kFrozenLimit = kBf16 ? 0x1p100f : 0x1p15f;
 
-// Where a thread's elements are: rows `row` and `row` + 8, keys `key` + 8j + {0, 1}.
+// Scores that depend on the key itself may climb from tile to tile for as long as the sequence is:
+// sums beyond 2^30 (fp16: 2^12) then move their reference up, so far that the sum becomes 2^-60
+// (2^-8), which leaves a tile room for 2^186.
+constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
+constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
+constexpr int kRecentredExponent = kBf16 ? -60 : -8;
+
+// A positive constant scale leaves -inf as it is, so that masked scores can be scaled by the
+// exponential's FFMA, where the scale is an immediate.
+constexpr bool kMaskUnscaled = !spec::kScaleAtLaunch && spec::kSoftmaxScale > 0.0f;
+// What a steady tile's score adds to the products is worked out once a row.
+constexpr bool kAddLine = kScoreIsLine && (kMaskUnscaled || !spec::kHasMask);
+
+// Where a thread's elements are: rows `row` and `row` + 8, keys first_key + lane + 8j + {0, 1}.
 struct Position {
-  int row, key;
+  int row;
+  int first_key;  // of the piece
+  int lane;       // 0, 2, 4, 6
+  ATT_MEMBER int key() const { return first_key + lane; }
 };
 
 struct RowState {
-  float maximum[2];    // of the scores so far, log2 units
+  float maximum[2];    // of the scores so far, in log2 units; moves with the reference
   float reference[2];  // what the exponentials subtract
   float sum[2];        // of the exponentials of this thread's columns
 };
@@ -36,38 +54,60 @@ ATT_FN float softmax_scale(const ForwardParams& p) {
   return spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
 }
 
-// Puts -inf where the mask or kv_len leaves no key.
-ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
-  const RowMask masks[2] = {row_mask(c, at.row, at.key), row_mask(c, at.row + 8, at.key)};
+// -inf where `mask` leaves no key; with kIsInside, the piece ends within the keys.
+template <bool kIsInside>
+ATT_FN void apply_mask(const Context& c, Scores& s, const Position& at) {
+  using Key = TileKey<(kPieceKeys & -kPieceKeys), kPieceKeys, kIsInside>;
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
-    if (!is_live(c, masks[i / 2 % 2], i / 4 * 8 + (i & 1))) s[i] = -infinity();
+    const Key key(at.first_key, at.lane, i / 4 * 8 + (i & 1));
+    if (!mask(c, at.row + (i & 2) * 4, key)) s[i] = -infinity();
   }
 }
 
-// Applies scale, score and, where the tile is not full, mask and kv_len: log2 units afterwards.
-ATT_FN void scores_to_log2(const Context& c, Scores& s, const Position& at, bool full) {
+// -inf where the mask or kv_len leaves no key.
+ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
+  if constexpr (!spec::kHasMask || kRowIsRange) {
+    const RowMask masks[2] = {row_mask(c, at.row, at.key()), row_mask(c, at.row + 8, at.key())};
+#pragma unroll
+    for (int i = 0; i < kPieceKeys / 2; ++i) {
+      if (!is_live(c, masks[i / 2 % 2], i / 4 * 8 + (i & 1))) s[i] = -infinity();
+    }
+    return;
+  }
+  const bool is_inside = at.first_key + kPieceKeys <= c.kv_len;
+  if constexpr (kMaskLoadsByKey) {
+    if (is_inside) return apply_mask<true>(c, s, at);
+  }
+  apply_mask<false>(c, s, at);
+  if (!kMaskLoadsByKey && is_inside) return;
+#pragma unroll
+  for (int i = 0; i < kPieceKeys / 2; ++i) {
+    if (at.key() + i / 4 * 8 + (i & 1) >= c.kv_len) s[i] = -infinity();
+  }
+}
+
+// Applies scale, score and, where the tile is not full, mask and kv_len: natural units afterwards.
+ATT_FN void apply_score(const Context& c, Scores& s, const Position& at, bool full) {
   const float scale = softmax_scale(c.params);
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
+    s[i] *= scale;
     if constexpr (spec::kHasScore) {
-      const int row = at.row + (i & 2) * 4;
-      const int key = at.key + i / 4 * 8 + (i & 1);
-      s[i] = score(c, s[i] * scale, row, key) * kLog2E;
-    } else {
-      s[i] *= scale * kLog2E;
+      s[i] = score(c, s[i], at.row + (i & 2) * 4, at.key() + i / 4 * 8 + (i & 1));
     }
   }
   if (!full) mask_scores(c, s, at);
 }
 
-// s = exp2(multiplier * s - reference), and its sum: all that the steady loop does to an element,
-// beside packing it.
-ATT_FN void exponentials(Scores& s, RowState& rows, float multiplier) {
+// s = exp2(multiplier * s + shift(half, column)), and its sum: all that the steady loop does to an
+// element of a full tile, beside packing it.
+template <typename Shift>
+ATT_FN void exponentials(Scores& s, RowState& rows, float multiplier, const Shift& shift) {
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
     const int half = i / 2 % 2;
-    s[i] = math_exp2(s[i] * multiplier - rows.reference[half]);
+    s[i] = math_exp2(s[i] * multiplier + shift(half, i / 4 * 8 + (i & 1)));
     rows.sum[half] += s[i];
   }
 }
@@ -95,7 +135,7 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
     }
     if constexpr (spec::kHasDropout) {
       if (step % 2 == 1) {
-        drop(c, p[step - 1], p[step], at.row, at.key / 32 * 32 + (step - 1) * 16,
+        drop(c, p[step - 1], p[step], at.row, at.key() / 32 * 32 + (step - 1) * 16,
              dropout_drop_below(c));
       }
     }
@@ -105,30 +145,72 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
 // A step of the steady loop, whose reference is fixed.
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
                            bool full) {
-  // A positive constant scale leaves -inf as it is, and stays an immediate operand of the FFMA.
-  constexpr bool kMaskUnscaled = !spec::kScaleAtLaunch && spec::kSoftmaxScale > 0.0f;
-  float multiplier = 1.0f;
-  if constexpr (spec::kHasScore) {
-    scores_to_log2(c, s, at, full);
+  const bool masked = spec::kHasMask && !full;
+  const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
+  const float scale = softmax_scale(c.params) * kLog2E;
+  if constexpr (kAddLine) {
+    if (masked) mask_scores(c, s, at);
+    float base[2], step[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const ScoreLine line = score_line(c, at.row + 8 * half, at.key());
+      base[half] = line.base * kLog2E - rows.reference[half];
+      step[half] = line.step * kLog2E;
+    }
+    exponentials(s, rows, scale,
+                 [&](int half, int column) { return base[half] + step[half] * column; });
+  } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
+    apply_score(c, s, at, !masked);
+    exponentials(s, rows, kLog2E, to_reference);
   } else {
-    multiplier = softmax_scale(c.params) * kLog2E;
-    if (spec::kHasMask && !full) {
-      if constexpr (kMaskUnscaled) {
-        mask_scores(c, s, at);
-      } else {
-        scores_to_log2(c, s, at, false);
-        multiplier = 1.0f;
-      }
+    if (masked) mask_scores(c, s, at);
+    exponentials(s, rows, scale, to_reference);
+  }
+}
+
+// Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
+// rounded: sums, O, and the exponentials that wait for their product. None of them may be in use.
+ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
+  if (all_lanes(rows.sum[0] < kLargeSum && rows.sum[1] < kLargeSum)) return;
+  float shrink[2][2];  // the factor's two parts: it may be smaller than any float
+  unsigned packed[2][2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = rows.sum[half];
+    total += shuffle_xor(total, 1);
+    total += shuffle_xor(total, 2);
+    // What is infinite or NaN, or nearly so, stays, and total_rows() sees it.
+    const bool moves = total >= kLargeSum && total < (kBf16 ? 0x1p126f : 0x1p24f);
+    const int rise = moves ? exponent(total) - kRecentredExponent : 0;
+    shrink[half][0] = power_of_two(-(rise / 2));
+    shrink[half][1] = power_of_two(rise / 2 - rise);
+    rows.maximum[half] += static_cast<float>(rise);
+    rows.reference[half] += static_cast<float>(rise);
+    rows.sum[half] = rows.sum[half] * shrink[half][0] * shrink[half][1];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      packed[half][i] = pack_2<spec::kDType>(shrink[half][i], shrink[half][i]);
     }
   }
-  exponentials(s, rows, multiplier);
+#pragma unroll
+  for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
+    o[i] = o[i] * shrink[i / 2 % 2][0] * shrink[i / 2 % 2][1];
+  }
+#pragma unroll
+  for (int step = 0; step < kPvSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      p[step][i] = multiply_2<spec::kDType>(p[step][i], packed[i % 2][0]);
+      p[step][i] = multiply_2<spec::kDType>(p[step][i], packed[i % 2][1]);
+    }
+  }
 }
 
 // A step of the online softmax: raises the maximum to this tile's, and scales what was summed
 // before.
 ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output& o,
                             const Position& at, bool full, bool first, float offset) {
-  scores_to_log2(c, s, at, full);
+  apply_score(c, s, at, full);
   float correction[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -140,7 +222,7 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
     tile_maximum = math_max(tile_maximum, shuffle_xor(tile_maximum, 1));
     tile_maximum = math_max(tile_maximum, shuffle_xor(tile_maximum, 2));
     const float old_reference = rows.maximum[half] + offset;
-    rows.maximum[half] = math_max(rows.maximum[half], tile_maximum);
+    rows.maximum[half] = math_max(rows.maximum[half], tile_maximum * kLog2E);
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;
     correction[half] = math_exp2(old_reference - rows.reference[half]);
     rows.sum[half] *= correction[half];
@@ -149,7 +231,7 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
   for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
     o[i] = first ? 0.0f : o[i] * correction[i / 2 % 2];
   }
-  exponentials(s, rows, 1.0f);
+  exponentials(s, rows, kLog2E, [&](int half, int) { return -rows.reference[half]; });
 }
 
 }  // namespace sm90

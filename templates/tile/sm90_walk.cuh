@@ -39,32 +39,43 @@ ATT_FN TileInfo load_tile_info(unsigned address) {
   return {shuffle_from(info.tile, 0), shuffle_from(info.flags, 0)};
 }
 
-// From the last live tile down to the first. Each lane classifies one of 32 tiles for the rows of
-// every warpgroup of the cluster, piece by piece; a tile is live when one of these is. A full piece
-// lies within kv_len. The whole warp calls next().
+// Whether keys are walked upwards: where the score itself falls with the key, as a relative bias
+// may, so that the first tiles hold the largest scores and the reference taken from them lasts. The
+// item's first query speaks for all.
+ATT_FN bool walks_up(const Context& c, int q0) {
+  if constexpr (!kScoreVariesByKey) return false;
+  return score(c, 0.0f, q0, 0) > score(c, 0.0f, q0, c.kv_len - 1);
+}
+
+// From the last live tile down to the first, or upwards. Each lane classifies one of 32 tiles for
+// the rows of every warpgroup of the cluster, piece by piece; a tile is live when one of these is.
+// A full piece lies within kv_len. The whole warp calls next().
 struct ClusterWalk {
   const Context& context;
   int q0, cta_rank;
-  int first;  // lowest tile within the mask's bounds
-  int base;   // tile of lane 0
+  bool up;
+  int first, last;  // tiles within the mask's bounds: [first, last)
+  int base;         // tile of lane 0
   unsigned live = 0;
   int flags = 0;  // of this lane's tile
 
   ATT_MEMBER ClusterWalk(const Context& c, int q0, int cta_rank)
       : context(c), q0(q0), cta_rank(cta_rank) {
     const KvBounds bounds = kv_bounds(c, q0, min_i32(q0 + kClusterRows, c.q_len));
+    up = walks_up(c, q0);
     first = bounds.begin / kTileKv;
-    base = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
+    last = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
+    base = up ? first - 32 : last;
   }
 
   // kNoTile when there is none left.
   ATT_MEMBER TileInfo next() {
     while (live == 0) {
-      if (base <= first) return {0, kNoTile};
-      base -= 32;
+      if (up ? base + 32 >= last : base <= first) return {0, kNoTile};
+      base += up ? 32 : -32;
       classify(base + thread_index() % 32);
     }
-    const int bit = highest_bit(live);
+    const int bit = highest_bit(up ? live & (0 - live) : live);
     live ^= 1u << bit;
     return {base + bit, shuffle_from(flags, bit)};
   }
@@ -73,7 +84,7 @@ struct ClusterWalk {
   ATT_MEMBER void classify(int tile) {
     flags = kIsTile;
     bool any = false;
-    if (tile >= first) {
+    if (tile >= first && tile < last) {
       for (int i = 0; i < kCluster * kWarpgroups * kPieces; ++i) {
         const int piece = i % kPieces;
         const int slice = i / kPieces;  // of the cluster's rows

@@ -1,4 +1,6 @@
 // Inputs that a fast softmax gets wrong first, and plans other than the cost model's choice.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -74,6 +76,47 @@ TEST_P(Hostile, AllScoresAreEqual) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Hostile, testing::Values("bf16", "fp16"));
+
+// Scores that climb or fall along the keys, steeply enough to leave fp32's range within a row; and
+// rows whose first live key comes late in the walk.
+struct Slope {
+  const char* name;
+  const char* lines;  // of the spec
+};
+class Slopes : public testing::TestWithParam<std::tuple<const char*, Slope>> {};
+
+TEST_P(Slopes, AreRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const auto& [dtype, slope] = GetParam();
+  for (const int head_dim : {64, 256}) {
+    const AttentionSpec spec = spec_of(
+        fmt::format("name: test\nhead_dim: {}\ndtype: {}\n{}", head_dim, dtype, slope.lines));
+    for (const int kv_len : {1024, 1337}) {
+      const ProblemShape shape = {
+          .batch = 1, .heads = 2, .kv_heads = 1, .q_len = 700, .kv_len = kv_len};
+      const auto plans = plans_of_families(spec, shape, bank.device().facts());
+      EXPECT_TRUE(judge(spec, random_problem(spec, shape, 17), plans))
+          << head_dim << ", " << kv_len;
+    }
+  }
+}
+
+constexpr Slope kSlopes[] = {
+    {"RisingWithTheKey", "score: score + (kv_idx - q_idx)\n"},
+    {"FallingWithTheKey", "score: score + (q_idx - kv_idx)\n"},
+    {"FallingUnderAMask", "mask: causal\nscore: score + (q_idx - kv_idx) * 0.7\n"},
+    {"PeakOnTheDiagonal", "score: score - 0.9 * abs(q_idx - kv_idx)\n"},
+    {"SteepPeakUnderAMask", "mask: causal\nscore: score - 1.4 * abs(q_idx - 300 - kv_idx)\n"},
+    {"ByHead", "score: score + (q_idx - kv_idx) * (h - 0.5) * 0.3\n"},
+    {"LateFirstKeys", "mask: kv_idx < 100 or q_idx % 2 == 0\n"},
+    {"ManyMaskedTiles", "mask: kv_idx // 8 % 100 == q_idx // 8\n"},
+};
+INSTANTIATE_TEST_SUITE_P(
+    All, Slopes, testing::Combine(testing::Values("bf16", "fp16"), testing::ValuesIn(kSlopes)),
+    [](const auto& test) {
+      return fmt::format("{}_{}", std::get<1>(test.param).name, std::get<0>(test.param));
+    });
 
 TEST(EveryPlan, IsRight) {
   KernelBank& bank = KernelBank::instance();

@@ -30,6 +30,12 @@ struct Functions {
   void (*kv_bounds)(const att::ForwardParams*, int b, int h, int q0, int q1, int* bounds);
   void (*q_bounds)(const att::ForwardParams*, int b, int h, int k0, int k1, int* bounds);
   bool (*row_bounds)(const att::ForwardParams*, int b, int h, int q, int* bounds);
+  // As columns.cuh lets a tile ask: tiles of 64 keys, and of 48, of which the last may be ragged.
+  bool (*mask_of_64)(const att::ForwardParams*, int b, int h, int q, int first, int lane,
+                     int column);
+  bool (*mask_of_48)(const att::ForwardParams*, int b, int h, int q, int first, int lane,
+                     int column);
+  bool (*score_line)(const att::ForwardParams*, int b, int h, int q, int k, float* line);
 };
 
 struct Case {
@@ -86,6 +92,25 @@ std::string wrapped(std::size_t index, const std::string& functions) {
                "  out[0] = att::case@::kRowHasBegin ? bounds.begin : 0;\n"
                "  out[1] = att::case@::kRowHasEnd ? bounds.end : p->kv_len;\n"
                "  return att::case@::kRowIsRange;\n"
+               "}\n"
+               "extern \"C\" bool mask_of_64@(const att::ForwardParams* p, int b, int h, int q, "
+               "int "
+               "first, int lane, int column) {\n"
+               "  const att::TileKey<64, 64, true> key(first, lane, column);\n"
+               "  return att::case@::mask(context@(p, b, h), q, key);\n"
+               "}\n"
+               "extern \"C\" bool mask_of_48@(const att::ForwardParams* p, int b, int h, int q, "
+               "int "
+               "first, int lane, int column) {\n"
+               "  const att::TileKey<16, 48, false> key(first, lane, column);\n"
+               "  return att::case@::mask(context@(p, b, h), q, key);\n"
+               "}\n"
+               "extern \"C\" bool score_line@(const att::ForwardParams* p, int b, int h, int q, "
+               "int "
+               "k, float* out) {\n"
+               "  const auto line = att::case@::score_line(context@(p, b, h), q, k);\n"
+               "  out[0] = line.base; out[1] = line.step;\n"
+               "  return att::case@::kScoreIsLine;\n"
                "}\n";
            std::string numbered;
            for (const char c : text)
@@ -150,6 +175,16 @@ std::vector<Case> make_cases(std::mt19937& random) {
     if (!mask.ok()) continue;
     c.expressions.mask = *mask;
     c.exact = !has_floats(*mask);
+    cases.push_back(std::move(c));
+  }
+  for (const char* text :
+       {"score + (q_idx - kv_idx)", "score - 0.25 * h * (q_idx + kv_len - kv_idx)",
+        "(kv_idx * 3 - q_idx) / 7.0 * 0.5 + score + h", "score - 0.25 * abs(q_idx - kv_idx)",
+        "2 * score + kv_idx"}) {
+    Case c = {.text = text};
+    auto score = parse(text, random_environment(), Role::kScore, {});
+    EXPECT_TRUE(score.ok()) << render(score.error());
+    c.expressions.score = *score;
     cases.push_back(std::move(c));
   }
   for (int i = 0; i < kRandomScores; ++i) {
@@ -231,6 +266,7 @@ class Emitted : public testing::Test {
     std::ofstream source(directory_ / "heads.cpp");
     source << "#include \"templates/params.h\"\n"
               "#include \"templates/kernels/block_ranges.cuh\"\n"
+              "#include \"templates/tile/columns.cuh\"\n"
               "namespace att {\n"
               "struct Context { const ForwardParams& params; int b, h, h_kv, q_len, kv_len; };\n"
               "}\n";
@@ -257,6 +293,15 @@ void check_score(const Case& c, const World& world, const att::ForwardParams& pa
       const float got = c.functions.score(&params, world.b, world.h, 0.75f, q, k);
       // Differences of large terms lose digits: the bound is on the scale of the terms.
       ASSERT_NEAR(got, expected, 1e-3 * (1e4 + std::abs(expected))) << c.text;
+      float line[2];
+      if (!c.functions.score_line(&params, world.b, world.h, q, k, line)) continue;
+      for (const int column : {0, 1, 9, 56}) {
+        const float there = c.functions.score(&params, world.b, world.h, 0.75f, q, k + column);
+        const double on_line = 0.75 + line[0] + double(line[1]) * column;
+        if (std::isfinite(there)) {
+          ASSERT_NEAR(on_line, there, 1e-3 * (1e3 + std::abs(there))) << c.text;
+        }
+      }
     }
   }
 }
@@ -278,6 +323,21 @@ void check_mask(const Case& c, const World& world, const att::ForwardParams& par
       ASSERT_EQ(at(q, k) != 0, evaluate(c.expressions.mask, world.point(q, k)) != 0)
           << c.text << " at " << q << ", " << k;
     }
+  }
+  for (int i = 0; i < 1500; ++i) {
+    const int q = static_cast<int>(random() % static_cast<unsigned>(world.q_len));
+    const int lane = static_cast<int>(random() % 4) * 2;
+    const auto ask = [&](auto function, int keys, bool ragged) {
+      const int first = static_cast<int>(random() % 7) * keys;
+      const int column = static_cast<int>(random() % static_cast<unsigned>(keys / 8)) * 8 +
+                         static_cast<int>(random() % 2);
+      if (first + (ragged ? lane + column + 1 : keys) > world.kv_len) return;
+      ASSERT_EQ(function(&params, b, h, q, first, lane, column), at(q, first + lane + column) != 0)
+          << c.text << " at " << q << ", " << first << " + " << lane << " + " << column;
+    };
+    ask(f.mask_of_64, 64, false);
+    ask(f.mask_of_48, 48, true);
+    if (testing::Test::HasFatalFailure()) return;
   }
   for (int q = 0; q < world.q_len; ++q) {
     int row[2];
@@ -345,6 +405,9 @@ TEST_F(Emitted, AgreesWithTheEvaluatorAndWithItself) {
     find(library, "kv_bounds" + number, cases[i].functions.kv_bounds);
     find(library, "q_bounds" + number, cases[i].functions.q_bounds);
     find(library, "row_bounds" + number, cases[i].functions.row_bounds);
+    find(library, "mask_of_64" + number, cases[i].functions.mask_of_64);
+    find(library, "mask_of_48" + number, cases[i].functions.mask_of_48);
+    find(library, "score_line" + number, cases[i].functions.score_line);
   }
   for (int round = 0; round < 6; ++round) {
     Tape numbers(400);

@@ -31,10 +31,14 @@ TEST(Emit, Values) {
       {"score / cap", "  return math_divide(s, c.params.scalars[1].as_float);\n"},
       {"score * 1e-30 - 2", "  return (s * 1e-30f) - 2.0f;\n"},
       {"(q_idx + 1) * (q_idx + 1) < kv_idx",
-       "  const int t0 = q_idx + 1;\n  return multiply_i32(t0, t0) < kv_idx;\n"},
+       "  const int t0 = q_idx + 1;\n  return multiply_i32(t0, t0) < static_cast<int>(kv_idx);\n"},
+      {"abs(q_idx - kv_idx) <= 6", "  return is_within(q_idx - kv_idx, 6);\n"},
+      {"abs(q_idx - kv_idx) < limit",
+       "  return abs_i32((q_idx - kv_idx)) < c.params.scalars[2].as_int;\n"},
+      {"causal_top_left or q_idx < 4", "  return (kv_idx <= q_idx) | (q_idx < 4);\n"},
       {"doc[b, kv_idx] == 1",
        "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
-       "clamp_above(kv_idx, c.kv_len));\n  return t0 == 1;\n"},
+       "clamp_tail(kv_idx, c.kv_len));\n  return t0 == 1;\n"},
       {"slope[h] < 1",
        "  const float t0 = load_f32(c.params.tensors[1], c.h);\n"
        "  return t0 < 1.0f;\n"},
@@ -95,6 +99,30 @@ TEST(Emit, RowRanges) {
                            {"kv_idx * 0.5 < 3", false}};
   for (const Row& row : kRows)
     EXPECT_EQ(row_bounds_program(parsed(row.mask)) != nullptr, row.is_range) << row.mask;
+}
+
+TEST(Emit, ScoresThatAreLines) {
+  struct Row {
+    std::string_view score, line;  // empty: not one
+  };
+  constexpr Row kRows[] = {
+      {"score + (q_idx - kv_idx)", "return {static_cast<float>((q_idx - kv_idx)), -1.0f};"},
+      {"score * 2 + kv_idx", ""},
+      {"score + abs(q_idx - kv_idx)", ""},
+      {"score * kv_idx", ""},
+      {"kv_idx - score", ""},
+      {"score + kv_idx * limit", ""},  // may wrap
+      {"tanh(score)", ""},
+      {"score + slope[h]", "constexpr bool kScoreIsLine = true;"},
+      {"score + cap * kv_idx / 3", "constexpr bool kScoreIsLine = true;"},
+  };
+  for (const Row& row : kRows) {
+    const std::string text = emit_functions(
+        {.mask = nullptr, .score = parsed(row.score), .sink = nullptr}, test_environment());
+    EXPECT_THAT(text, HasSubstr(row.line.empty() ? "constexpr bool kScoreIsLine = false;"
+                                                 : std::string(row.line)))
+        << row.score;
+  }
 }
 
 TEST(Emit, ALongMaskIsNotAnalysed) {
