@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
 
@@ -78,14 +79,15 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
   // when it stays; the rest is addresses, ring positions and row state.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
-  // With two buffers ptxas serialises the products (C7512) before it spills.
-  const int mask_registers = !spec.mask ? 28 : tile.score_buffers == 2 ? 52 : 36;
-  const int score_registers = !spec.score                        ? 0
-                              : spec.environment.tensors.empty() ? 24
-                                                                 : 40;  // loads need addresses
+  const bool is_light =
+      spec.environment.tensors.empty() || (spec.score && expr::score_line(spec.score));
+  const int score_registers = !spec.score ? 0 : is_light ? 24 : 48;  // loads need addresses
+  // Masked pieces of more than 64 keys are serialised (C7512) from 188 fragments on, others not.
+  const bool is_wide = tile.score_buffers == 2 && piece_keys > 64 && tile.warpgroups < 3;
+  const int rest = !spec.mask ? 28 : is_wide ? 56 : 36;
   resources.registers_per_thread =
       tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
-      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + mask_registers + score_registers;
+      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + rest + score_registers;
   return resources;
 }
 
