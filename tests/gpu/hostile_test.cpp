@@ -83,25 +83,6 @@ struct Slope {
   const char* name;
   const char* lines;  // of the spec
 };
-class Slopes : public testing::TestWithParam<std::tuple<const char*, Slope>> {};
-
-TEST_P(Slopes, AreRight) {
-  KernelBank& bank = KernelBank::instance();
-  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  const auto& [dtype, slope] = GetParam();
-  for (const int head_dim : {64, 256}) {
-    const AttentionSpec spec = spec_of(
-        fmt::format("name: test\nhead_dim: {}\ndtype: {}\n{}", head_dim, dtype, slope.lines));
-    for (const int kv_len : {1024, 1337}) {
-      const ProblemShape shape = {
-          .batch = 1, .heads = 2, .kv_heads = 1, .q_len = 700, .kv_len = kv_len};
-      const auto plans = plans_of_families(spec, shape, bank.device().facts());
-      EXPECT_TRUE(judge(spec, random_problem(spec, shape, 17), plans))
-          << head_dim << ", " << kv_len;
-    }
-  }
-}
-
 constexpr Slope kSlopes[] = {
     {"RisingWithTheKey", "score: score + (kv_idx - q_idx)\n"},
     {"FallingWithTheKey", "score: score + (q_idx - kv_idx)\n"},
@@ -112,8 +93,55 @@ constexpr Slope kSlopes[] = {
     {"LateFirstKeys", "mask: kv_idx < 100 or q_idx % 2 == 0\n"},
     {"ManyMaskedTiles", "mask: kv_idx // 8 % 100 == q_idx // 8\n"},
 };
+constexpr const char* kSlopeTypes[] = {"bf16", "fp16"};
+
+struct SlopeCase {
+  AttentionSpec spec;
+  ProblemShape shape;
+};
+std::vector<SlopeCase> slope_cases(const char* dtype, const Slope& slope) {
+  std::vector<SlopeCase> cases;
+  for (const int head_dim : {64, 256}) {
+    for (const int kv_len : {1024, 1337}) {
+      cases.push_back(
+          {.spec = spec_of(fmt::format("name: test\nhead_dim: {}\ndtype: {}\n{}", head_dim, dtype,
+                                       slope.lines)),
+           .shape = {.batch = 1, .heads = 2, .kv_heads = 1, .q_len = 700, .kv_len = kv_len}});
+    }
+  }
+  return cases;
+}
+
+class Slopes : public testing::TestWithParam<std::tuple<const char*, Slope>> {
+ protected:
+  static void SetUpTestSuite() {
+    KernelBank& bank = KernelBank::instance();
+    if (!bank.missing().empty()) return;
+    std::vector<Request> requests;
+    for (const char* dtype : kSlopeTypes) {
+      for (const Slope& slope : kSlopes) {
+        for (const SlopeCase& c : slope_cases(dtype, slope)) {
+          for (const KernelPlan& plan : plans_of_families(c.spec, c.shape, bank.device().facts())) {
+            requests.push_back({c.spec, plan});
+          }
+        }
+      }
+    }
+    bank.prepare(requests);
+  }
+};
+
+TEST_P(Slopes, AreRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  for (const SlopeCase& c : slope_cases(std::get<0>(GetParam()), std::get<1>(GetParam()))) {
+    const auto plans = plans_of_families(c.spec, c.shape, bank.device().facts());
+    EXPECT_TRUE(judge(c.spec, random_problem(c.spec, c.shape, 17), plans));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
-    All, Slopes, testing::Combine(testing::Values("bf16", "fp16"), testing::ValuesIn(kSlopes)),
+    All, Slopes, testing::Combine(testing::ValuesIn(kSlopeTypes), testing::ValuesIn(kSlopes)),
     [](const auto& test) {
       return fmt::format("{}_{}", std::get<1>(test.param).name, std::get<0>(test.param));
     });
