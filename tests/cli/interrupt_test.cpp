@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/process.hpp"
@@ -36,13 +37,14 @@ class Interrupt : public testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  // Candidates of `causal` that the file has a time of.
-  static int measured(const std::string& cache) {
-    const Json listed = parse(attune({"cache", "ls", "--cache", cache, "--json"}));
-    for (const Json& problem : listed["problems"]) {
-      if (problem["spec"] == "causal") return problem["measured"].get<int>();
+  // How often each plan of `causal` was measured.
+  static std::map<std::string, int> measured(const std::string& cache) {
+    const Json shown = parse(attune({"cache", "show", "causal", "--cache", cache, "--json"}));
+    std::map<std::string, int> times;
+    for (const Json& problem : shown["problems"]) {
+      for (const Json& one : problem["measured"]) ++times[one["plan"].get<std::string>()];
     }
-    return 0;
+    return times;
   }
 };
 
@@ -61,14 +63,20 @@ TEST_F(Interrupt, TuneStopsCleanlyAndGoesOnWhereItWas) {
   for (const auto& entry : std::filesystem::directory_iterator(scratch_directory())) {
     EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("interrupted.db-journal")));
   }
-  const int before = measured(cache);
-  EXPECT_GT(before, 0);
+  const std::map<std::string, int> before = measured(cache);
+  EXPECT_FALSE(before.empty());
 
   const Json results = parse(attune(with(tune, {"--json"})))["results"];
   ASSERT_EQ(results.size(), 2u);
-  const int again = results[0]["measured"], cached = results[0]["from_cache"];
-  EXPECT_EQ(cached + again + results[0]["rejected"].get<int>(), 3);
-  EXPECT_EQ(measured(cache), before + again) << "nothing lost, nothing measured twice: " << results;
+  EXPECT_EQ(results[0]["measured"].get<int>() + results[0]["from_cache"].get<int>() +
+                results[0]["rejected"].get<int>(),
+            3);
+  const std::map<std::string, int> after = measured(cache);
+  for (const auto& [plan, times] : before) {
+    ASSERT_TRUE(after.contains(plan)) << plan;
+    EXPECT_GE(after.at(plan), times) << plan;
+    EXPECT_LE(after.at(plan), 2) << "once, and once more in the final: " << plan;
+  }
 }
 
 TEST_F(Interrupt, SweepStopsCleanlyAndGoesOnWhereItWas) {
