@@ -42,7 +42,9 @@ bool compile_source(const AttLlvmCompileRequest& request, std::string& image, st
   clang::FrontendOptions& frontend = invocation->getFrontendOpts();
   const clang::InputKind kind = frontend.DashX;
   frontend.Inputs = {clang::FrontendInputFile(source, kind)};
+  // The process outlives this compile.
   frontend.DisableFree = false;
+  invocation->getCodeGenOpts().DisableFree = false;
   const clang::frontend::ActionKind action_kind = frontend.ProgramAction;
 
   clang::CompilerInstance instance;
