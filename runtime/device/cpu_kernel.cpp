@@ -20,14 +20,6 @@ namespace {
 // enough to even out.
 constexpr int kItemsForGlobalOrder = 8;
 
-ProblemShape shape_of(const att::ForwardParams& p) {
-  return {.batch = p.batch,
-          .heads = p.heads,
-          .kv_heads = p.kv_heads,
-          .q_len = p.q_len,
-          .kv_len = p.kv_len};
-}
-
 struct Run {
   void (*run_item)(const att::ForwardParams*, int, void*);
   const att::ForwardParams* params;

@@ -20,14 +20,6 @@ constexpr int kPortableClusterSize = 8;
 
 CUdeviceptr address(const void* pointer) { return std::bit_cast<CUdeviceptr>(pointer); }
 
-ProblemShape shape_of(const att::ForwardParams& p) {
-  return {.batch = p.batch,
-          .heads = p.heads,
-          .kv_heads = p.kv_heads,
-          .q_len = p.q_len,
-          .kv_len = p.kv_len};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<LoadedKernel>> CudaKernel::load(const CudaApi& api, CUdevice device,

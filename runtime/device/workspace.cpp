@@ -4,6 +4,14 @@
 
 namespace attune {
 
+ProblemShape shape_of(const att::ForwardParams& params) {
+  return {.batch = params.batch,
+          .heads = params.heads,
+          .kv_heads = params.kv_heads,
+          .q_len = params.q_len,
+          .kv_len = params.kv_len};
+}
+
 RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape) {
   RangeGeometry geometry;
   for (std::size_t i = 0; i < tensor.dims.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "generator/plan/plan.hpp"
+#include "templates/params.h"
 
 namespace attune {
 
@@ -20,6 +21,8 @@ struct RangeGeometry {
   std::size_t bytes = 0;  // a multiple of 16
 };
 RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape);
+
+ProblemShape shape_of(const att::ForwardParams& params);
 
 std::size_t workspace_bytes(const AttentionSpec& spec, const LaunchRecipe& recipe,
                             const ProblemShape& shape);

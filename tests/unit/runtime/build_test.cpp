@@ -1,81 +1,41 @@
 // From plan to code: what is compiled, what comes from the cache, and what a broken cache costs.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <filesystem>
 #include <thread>
 
-#include "runtime/engine/engine.hpp"
+#include "tests/unit/runtime/fakes.hpp"
 
-namespace attune {
+namespace attune::runtime_test {
 namespace {
 
-namespace fs = std::filesystem;
-
-// Counts; its "machine code" is the symbol.
-class FakeCompiler final : public Compiler {
- public:
-  std::string identity() const override { return version; }
-  bool supports(Target) const override { return true; }
-  Result<CompiledKernel> compile(const std::string&, const std::string& symbol, Target) override {
-    ++compiles;
-    if (broken) return Error{.id = "compile-failed", .message = "no"};
-    CompiledKernel kernel;
-    kernel.image.assign(symbol.begin(), symbol.end());
-    kernel.registers = 99;
-    return kernel;
-  }
-  std::string version = "fake 1";
-  std::atomic<int> compiles{0};
-  bool broken = false;
-};
-
-class Build : public testing::Test {
+class Build : public EngineTest {
  protected:
-  Build() {
-    auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n", "");
-    EXPECT_TRUE(spec.ok()) << render(spec.error());
-    spec_ = *std::move(spec);
-    auto plan = default_plan(spec_, {.q_len = 512, .kv_len = 512}, device_facts(Target::kSm80));
-    EXPECT_TRUE(plan.ok()) << render(plan.error());
-    plan_ = *plan;
-    directory_ = fs::path(testing::TempDir()) /
-                 (std::string("attune_build_") +
-                  testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(directory_);
-    fs::create_directories(directory_);
-  }
-  ~Build() override { fs::remove_all(directory_); }
-
   std::unique_ptr<Store> store(const StoreOptions& options = {}) {
-    auto opened = open_store((directory_ / "attune.db").string(), options);
+    auto opened = open_store(cache_file(), options);
     EXPECT_TRUE(opened.ok()) << render(opened.error());
     return std::move(opened).value();
   }
   BuiltKernel built(Store* store) {
-    auto kernel = build(spec_, plan_, compiler_, store);
+    auto kernel = build(*spec_, plan_, code_maker_, store);
     EXPECT_TRUE(kernel.ok()) << render(kernel.error());
     return std::move(kernel).value();
   }
 
-  AttentionSpec spec_;
-  KernelPlan plan_;
-  FakeCompiler compiler_;
-  fs::path directory_;
+  KernelPlan plan_ = model_plan();
+  FakeCompiler code_maker_{compiler_};
 };
 
 TEST_F(Build, CompilesEachTimeWithoutACache) {
   EXPECT_FALSE(built(nullptr).from_cache);
   EXPECT_FALSE(built(nullptr).from_cache);
-  EXPECT_EQ(compiler_.compiles, 2);
+  EXPECT_EQ(compiler_->compiles, 2);
 }
 
 TEST_F(Build, TheSecondBuildIsTakenFromTheCache) {
   const auto cache = store();
   const BuiltKernel first = built(cache.get());
   const BuiltKernel second = built(cache.get());
-  EXPECT_EQ(compiler_.compiles, 1);
+  EXPECT_EQ(compiler_->compiles, 1);
   EXPECT_TRUE(second.from_cache);
   EXPECT_EQ(second.code.image, first.code.image);
   EXPECT_EQ(second.code.registers, 99);
@@ -85,11 +45,11 @@ TEST_F(Build, TheSecondBuildIsTakenFromTheCache) {
 TEST_F(Build, AnotherCompilerVersionOrPlanIsOtherCode) {
   const auto cache = store();
   built(cache.get());
-  compiler_.version = "fake 2";
+  compiler_->version = "fake 2";
   EXPECT_FALSE(built(cache.get()).from_cache);
   std::get<Sm80Plan>(plan_.tile).frozen_max = !std::get<Sm80Plan>(plan_.tile).frozen_max;
   EXPECT_FALSE(built(cache.get()).from_cache);
-  EXPECT_EQ(compiler_.compiles, 3);
+  EXPECT_EQ(compiler_->compiles, 3);
 }
 
 TEST_F(Build, ACacheThatCannotBeWrittenCostsACompile) {
@@ -98,52 +58,33 @@ TEST_F(Build, ACacheThatCannotBeWrittenCostsACompile) {
   const auto cache = store({.read_only = true, .warn = [&](const Error&) { ++warnings; }});
   EXPECT_FALSE(built(cache.get()).from_cache);
   EXPECT_FALSE(built(cache.get()).from_cache);
-  EXPECT_EQ(compiler_.compiles, 2);
+  EXPECT_EQ(compiler_->compiles, 2);
 }
 
 TEST_F(Build, AFailureIsTheCompilersAndIsNotStored) {
   const auto cache = store();
-  compiler_.broken = true;
-  const auto failed = build(spec_, plan_, compiler_, cache.get());
+  compiler_->broken = true;
+  const auto failed = build(*spec_, plan_, code_maker_, cache.get());
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().id, "compile-failed");
-  compiler_.broken = false;
+  compiler_->broken = false;
   EXPECT_FALSE(built(cache.get()).from_cache);
 }
 
 TEST_F(Build, ThePlanComesFromTheCacheWhenItIsLegalThere) {
-  class FakeDevice final : public Device {
-   public:
-    const DeviceFacts& facts() const override { return facts_; }
-    std::string identity() const override { return "fake / 1 SMs / 1 MiB / driver 1"; }
-    Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec&, const KernelPlan&,
-                                               std::span<const std::uint8_t>) override {
-      return no();
-    }
-    Result<void*> allocate(std::size_t) override { return no(); }
-    void free(void*) override {}
-    Status copy_to_device(void*, const void*, std::size_t) override { return no(); }
-    Status copy_to_host(void*, const void*, std::size_t) override { return no(); }
-    Status fill(void*, std::uint8_t, std::size_t) override { return no(); }
-    Status synchronize() override { return no(); }
-    Result<double> time_us(const std::function<Status(StreamHandle)>&) override { return no(); }
-
-   private:
-    static Error no() { return {.id = "fake", .message = "fake"}; }
-    DeviceFacts facts_ = device_facts(Target::kSm80);
-  } device;
+  const FakeDevice device;
   const auto cache = store();
   const ProblemShape shape = {.q_len = 512, .kv_len = 512};
-  const auto plans = legal_plans(spec_, Family::kSm80, device.facts());
+  const auto plans = legal_plans(*spec_, Family::kSm80, device.facts());
   ASSERT_GT(plans.size(), 2u);
   const KernelPlan tuned = plans.front() == plan_ ? plans.back() : plans.front();
   const auto choose = [&](const ProblemShape& asked) {
-    auto choice = choose_plan(spec_, asked, device, cache.get());
+    auto choice = choose_plan(*spec_, asked, device, cache.get());
     EXPECT_TRUE(choice.ok()) << render(choice.error());
     return std::move(choice).value();
   };
   EXPECT_EQ(choose(shape).source, PlanSource::kCostModel);
-  const MeasurementKey key{.spec_hash = spec_hash(spec_),
+  const MeasurementKey key{.spec_hash = spec_hash(*spec_),
                            .device = device.identity(),
                            .shape = shape,
                            .protocol = std::string(kMeasurementProtocol)};
@@ -168,4 +109,4 @@ TEST_F(Build, ThePlanComesFromTheCacheWhenItIsLegalThere) {
 }
 
 }  // namespace
-}  // namespace attune
+}  // namespace attune::runtime_test
