@@ -98,7 +98,7 @@ Result<Manifest> read_manifest(const std::string& directory) {
       ATT_TRY(problem.shape, parse_shape(entry.at("shape").get<std::string>()));
       manifest.problems.push_back(std::move(problem));
     }
-    if (manifest.hash() != json.at("hash"))
+    if (manifest.hash() != json.at("hash").get<std::string>())
       return bad_manifest(path, "its content does not match its hash");
     return manifest;
   } catch (const Json::exception& exception) {
