@@ -1,12 +1,13 @@
 # `make help` lists the targets. Each sets up what it needs.
 JOBS ?= $(shell nproc)
 BUILD := build/release
+SANITIZE := build/sanitize
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 # Lets checkouts in different places share compiler results.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-.PHONY: help setup build demo test asan fuzz format check-format tidy clean
+.PHONY: help setup build demo test sanitize asan fuzz format check-format tidy clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -16,7 +17,7 @@ setup:  ## install what is missing (Debian packages)
 	@scripts/setup.sh
 
 build: setup  ## build everything into build/release
-	@cmake --preset release -DATTUNE_WERROR=$(if $(CI),ON,OFF) $(LAUNCHER) > /dev/null
+	@cmake --preset release $(LAUNCHER) > /dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 
 demo: build  ## tune, verify and run a model's attention on the device that is here
@@ -25,15 +26,17 @@ demo: build  ## tune, verify and run a model's attention on the device that is h
 test: build  ## every test that can run here
 	@scripts/test.sh $(BUILD)
 
-asan: setup  ## unit and property tests under AddressSanitizer and UBSan
-	@cmake --preset asan $(LAUNCHER) > /dev/null
-	@ninja -C build/asan -j $(JOBS) tests/unit/all tests/property/all
-	@scripts/test.sh build/asan -L 'unit|property'
+sanitize: setup  ## build the libraries and their tests under AddressSanitizer and UBSan
+	@cmake --preset sanitize $(LAUNCHER) > /dev/null
+	@cmake --build $(SANITIZE) -j $(JOBS)
 
-fuzz: setup  ## fuzz the spec parser for a bounded time
-	@cmake --preset fuzz $(LAUNCHER) > /dev/null
-	@cmake --build --preset fuzz -j $(JOBS)
-	@scripts/test.sh build/fuzz -L fuzz
+# The CPU family's tests load the release build's LLVM module: what is under test is what calls it.
+asan: build sanitize  ## unit, property, fault and CPU tests under the sanitizers
+	@ATTUNE_LLVM_MODULE=$(CURDIR)/$(BUILD)/lib/libattune_llvm.so UBSAN_OPTIONS=print_stacktrace=1 \
+	  scripts/test.sh $(SANITIZE) -LE fuzz
+
+fuzz: sanitize  ## fuzz the spec reader and the expression compiler: a fixed number of runs
+	@scripts/test.sh $(SANITIZE) -L fuzz
 
 format:  ## format every source
 	@scripts/format.sh

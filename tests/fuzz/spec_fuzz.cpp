@@ -1,5 +1,5 @@
-// libFuzzer's entry: cmake --preset fuzz && cmake --build --preset fuzz, then ctest --preset fuzz
-// runs it for a bounded time.
+// libFuzzer's entry for whole specs: cmake --preset sanitize && cmake --build --preset sanitize,
+// then ctest --preset fuzz.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
