@@ -21,11 +21,13 @@ constexpr int kStages = plan::kStages;
 constexpr int kCluster = plan::kCluster;
 constexpr int kClusterRows = kCluster * kTileQ;
 
-// Registers of a thread after setmaxnreg; 512 are there for the four threads that share a lane of
-// the four warpgroups' worth of the register file. Classifying tiles takes the producer more of
-// them.
+// Registers of a thread after setmaxnreg. A warpgroup waits until what it asks for is there, and a
+// CTA has what it was started with: for every thread the same number, a multiple of 8.
 constexpr int kProducerRegisters = plan::kProducerRegisters;
 constexpr int kConsumerRegisters = plan::kConsumerRegisters;
+static_assert(kProducerRegisters + kWarpgroups * kConsumerRegisters <=
+                  (kWarpgroups + 1) * (65536 / kThreads / 8 * 8),
+              "the consumers would wait for registers that the CTA does not have");
 
 constexpr int kSlabColumns = 64;
 constexpr int kRowBytes = 128;
