@@ -6,9 +6,9 @@
 //     regret --replay FILE       the recorded exhaustive times under today's model and search; no
 //     GPU
 //
-// For each shape: the search, from an empty cache; every plan of the yardstick space, from another
-// empty cache; then the plans that these and the cost model name against each other, in interleaved
-// rounds, because the least of a thousand medians is a lucky one. Needs a GPU and NVRTC.
+// For each shape: the search, from an empty cache; every plan of the yardstick, from another empty
+// cache; then the plans that these and the cost model name against each other, in interleaved
+// rounds, because the least of a hundred medians is a lucky one. Needs a GPU and NVRTC.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -36,8 +36,9 @@ using Json = nlohmann::ordered_json;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int kRounds = 30;
-// A space that is so small is the yardstick as it is.
-constexpr std::size_t kSmallSpace = 400;
+// A space that is so small is the yardstick as it is; of others so many first guesses, and others.
+constexpr std::size_t kSmallSpace = 200;
+constexpr std::size_t kFirstGuesses = 96, kSpread = 32;
 
 struct Held {
   const char* spec;
@@ -68,23 +69,14 @@ constexpr Held kHeld[] = {
     {"bench/doc_causal", {.batch = 1, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192}},
 };
 
-// The space without what cannot win by what was measured before (docs/hopper.md): clusters, the
-// running maximum, and one warpgroup of 64 rows, which leaves the tensor cores idle in every
-// softmax; of two groupings of heads that differ by a fifth of a percent, one; of kv tiles in steps
-// of 16, every other.
-bool in_yardstick(const KernelPlan& plan) {
-  if (const auto* tile = std::get_if<Sm90aPlan>(&plan.tile)) {
-    return tile->cluster == 1 && tile->frozen_max && tile->warpgroups > 1 &&
-           tile->heads_per_group != 4 && tile->tile_kv % 32 == 0;
-  }
-  const auto* tile = std::get_if<Sm80Plan>(&plan.tile);
-  return tile == nullptr || tile->frozen_max;
-}
-
+// What a compile budget of seconds a shape affords: the model's first guesses, and of the rest a
+// few spread evenly over its order, which would show it if the model were wrong about all of them.
 std::vector<KernelPlan> yardstick(const std::vector<KernelPlan>& legal) {
-  std::vector<KernelPlan> plans = legal;
-  if (plans.size() > kSmallSpace)
-    std::erase_if(plans, [](const auto& p) { return !in_yardstick(p); });
+  if (legal.size() <= kSmallSpace) return legal;
+  std::vector<KernelPlan> plans(legal.begin(), legal.begin() + kFirstGuesses);
+  const std::size_t rest = legal.size() - kFirstGuesses;
+  for (std::size_t i = 0; i < kSpread; ++i)
+    plans.push_back(legal[kFirstGuesses + (2 * i + 1) * rest / (2 * kSpread)]);
   return plans;
 }
 
@@ -186,22 +178,29 @@ class Bench {
   IsolatedExecutor executor_;
 };
 
-Result<Json> measure_neighbour(Bench& bench, const ProblemShape& shape, const KernelPlan& bucket) {
+// A shape that was not tuned runs what its nearest bucket, the held shape, runs.
+Result<Json> measure_neighbour(Bench& bench, const Held& held, const KernelPlan& bucket) {
+  ATT_CHECK(bench.open(held.spec));
+  const ProblemShape shape = held.neighbour();
   ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(shape));
   ATT_TRY(const TuneResult found, bench.tune("search.db", shape, legal, false));
   ATT_TRY(const Json medians,
           bench.duel("search.db", shape,
                      {{"first", legal.front()}, {"search", found.plan}, {"bucket", bucket}}));
-  return Json{{"shape", to_string(shape)}, {"search", describe(found)}, {"duel", medians}};
+  return Json{{"neighbour", held.spec},
+              {"shape", to_string(shape)},
+              {"search", describe(found)},
+              {"duel", medians}};
 }
 
-Result<Json> measure(Bench& bench, const Held& held) {
+Result<Json> measure(Bench& bench, const Held& held, KernelPlan* winner) {
   ATT_CHECK(bench.open(held.spec));
   ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(held.shape));
   const std::vector<KernelPlan> all = yardstick(legal);
   ATT_TRY(const TuneResult found, bench.tune("search.db", held.shape, legal, false));
   ATT_TRY(const TuneResult best, bench.tune("exhaustive.db", held.shape, all, true));
   ATT_TRY(const auto times, bench.medians("exhaustive.db", held.shape));
+  *winner = found.plan;
   Json exhaustive = describe(best);
   exhaustive["plans"] = all.size();
   exhaustive["times"] = times;
@@ -209,11 +208,9 @@ Result<Json> measure(Bench& bench, const Held& held) {
       const Json medians,
       bench.duel("exhaustive.db", held.shape,
                  {{"first", legal.front()}, {"search", found.plan}, {"exhaustive", best.plan}}));
-  ATT_TRY(const Json neighbour, measure_neighbour(bench, held.neighbour(), found.plan));
   return Json{{"spec", held.spec},        {"shape", to_string(held.shape)},
               {"legal", legal.size()},    {"search", describe(found)},
-              {"exhaustive", exhaustive}, {"duel", medians},
-              {"neighbour", neighbour}};
+              {"exhaustive", exhaustive}, {"duel", medians}};
 }
 
 Status run(const std::string& directory) {
@@ -225,10 +222,18 @@ Status run(const std::string& directory) {
                          {"cores", sysconf(_SC_NPROCESSORS_ONLN)}};
   fmt::print("{}\n", Json{{"environment", environment}}.dump());
   Bench bench(*device, *compiler, directory);
-  for (const Held& held : kHeld) {
-    ATT_TRY(const Json line, measure(bench, held));
+  const auto report = [](const Json& line) {
     fmt::print("{}\n", line.dump());
     std::fflush(stdout);
+  };
+  std::vector<KernelPlan> winners(std::size(kHeld));
+  for (std::size_t i = 0; i < std::size(kHeld); ++i) {
+    ATT_TRY(const Json line, measure(bench, kHeld[i], &winners[i]));
+    report(line);
+  }
+  for (std::size_t i = 0; i < std::size(kHeld); ++i) {
+    ATT_TRY(const Json line, measure_neighbour(bench, kHeld[i], winners[i]));
+    report(line);
   }
   return ok_status();
 }
@@ -304,7 +309,7 @@ Status replay_all(const std::string& path) {
   Status status = ok_status();
   for (std::string text; status.ok() && std::getline(file, text);) {
     const Json line = Json::parse(text);
-    if (line.contains("environment")) continue;
+    if (!line.contains("exhaustive")) continue;
     const auto result = replay(line, directory);
     if (result.ok()) {
       fmt::print("{}\n", result->dump());

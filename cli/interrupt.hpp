@@ -3,6 +3,7 @@
 
 namespace attune::cli {
 
+// From now on; for commands that ask interrupted() again and again. Others end at the first.
 void catch_interrupt();
 bool interrupted();
 

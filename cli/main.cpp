@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/command.hpp"
-#include "cli/interrupt.hpp"
 #include "cli/output.hpp"
 
 namespace attune::cli {
@@ -38,7 +37,6 @@ ExitCode main(int argc, char** argv) {
               .hint = "`attune --help` and `attune SUBCOMMAND --help` show what is understood"});
   }
   start_output(quiet ? Talk::kErrors : verbose ? Talk::kAll : Talk::kNormal);
-  catch_interrupt();
   for (const Command& command : commands) {
     if (command.app->parsed()) return finish_output(command.run());
   }

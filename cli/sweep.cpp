@@ -98,6 +98,7 @@ std::string describe(const SweepProgress& progress, std::size_t devices) {
 }
 
 Result<ExitCode> run(const SweepCommandOptions& options) {
+  catch_interrupt();
   ATT_TRY(const Manifest manifest, read_manifest(options.directory));
   ATT_TRY(const Shard shard, shard_of(options));
   ATT_TRY(const std::vector<std::string> names, devices_of(options));

@@ -37,6 +37,7 @@ Json describe(const TuningProblem& problem, const TuneResult& result) {
 }
 
 Result<ExitCode> run(const TuneCommandOptions& options) {
+  catch_interrupt();
   ATT_CHECK(check_options(options));
   ATT_TRY(const std::vector<TuningProblem> all, tuning_problems(options));
   Workbench bench(options);

@@ -178,30 +178,72 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
-// live_tile_share, remembered for the last question: thousands of plans that are compared in a row
-// share a few tile shapes, and each share classifies hundreds of tiles.
-double remembered_share(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
-                        int tile_kv) {
+// What a mask leaves of the work items of one tile shape.
+struct LiveWork {
+  double share = 1;  // live_tile_share
+  // Live tiles of the longest and the shortest item, and of the busiest of CTAs that take every
+  // n-th item; each over the mean.
+  double longest = 1, shortest = 1, busiest = 1;
+};
+
+LiveWork live_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q, int tile_kv,
+                   int ctas) {
+  LiveWork work{.share = live_tile_share(spec, shape, tile_q, tile_kv)};
+  std::vector<double> rows = live_share_by_row(spec, shape, tile_q, tile_kv);
+  for (double& row : rows) row = std::max(row, work.share / 100);  // an item costs something
+  const auto count = std::int64_t(rows.size());
+  const std::int64_t q_tiles = (shape.q_len + tile_q - 1) / tile_q;
+  // What is uneven repeats; later rounds only even it out.
+  constexpr std::int64_t kRounds = 64;
+  const std::int64_t items = std::min(q_tiles * shape.heads * shape.batch, kRounds * ctas);
+  std::vector<double> busy(static_cast<std::size_t>(ctas));
+  double total = 0;
+  for (std::int64_t item = 0; item < items; ++item) {
+    const double live = rows[static_cast<std::size_t>(item % q_tiles * count / q_tiles)];
+    busy[static_cast<std::size_t>(item % ctas)] += live;
+    total += live;
+  }
+  const auto [shortest, longest] = std::ranges::minmax(rows);
+  work.shortest = shortest * double(items) / total;
+  work.longest = longest * double(items) / total;
+  work.busiest = std::ranges::max(busy) * ctas / total;
+  return work;
+}
+
+// Remembered for the last question: thousands of plans that are compared in a row share a few tile
+// shapes, and each answer classifies hundreds of tiles.
+const LiveWork& remembered_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
+                                int tile_kv, int ctas) {
   struct Question {
     expr::Expr mask;
     ProblemShape shape;
-    int tile_q = 0, tile_kv = 0;
+    int tile_q = 0, tile_kv = 0, ctas = 0;
     bool operator==(const Question&) const = default;
   };
   thread_local Question last;
   thread_local std::vector<double> last_scalars;
-  thread_local double share = 1;
+  thread_local LiveWork work;
   std::vector<double> scalars;
   for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
     scalars.push_back(scalar.is_constant ? scalar.value : -1);
   }
-  const Question question{spec.mask, shape, tile_q, tile_kv};
+  const Question question{spec.mask, shape, tile_q, tile_kv, ctas};
   if (question != last || scalars != last_scalars) {
-    share = live_tile_share(spec, shape, tile_q, tile_kv);
+    work = live_work(spec, shape, tile_q, tile_kv, ctas);
     last = question;
     last_scalars = std::move(scalars);
   }
-  return share;
+  return work;
+}
+
+// Rounds of mean items until the last CTA is done.
+double rounds_of(Schedule schedule, const LiveWork& work, double items, double ctas) {
+  if (schedule == Schedule::kPersistent) return items / ctas * work.busiest;
+  const bool even = work.longest < 1.1 * work.shortest;
+  if (even) return std::ceil(items / ctas);
+  // Whoever is free takes the next item: the longest first, or in the order of the grid.
+  const double last = schedule == Schedule::kLongestFirst ? work.shortest : work.longest;
+  return std::max(work.longest, items / ctas + 0.5 * last);
 }
 
 // Fitted to the measurements of docs/hopper.md; what matters is the order of plans.
@@ -226,8 +268,11 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   const double per_element = (tile.frozen_max ? 3.5 : 6.0 + spec.head_dim_v / 128.0) +
                              (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
   const double issue = (elements / 128 * per_element + tile.warpgroups * 140.0) * 1.3;
-  const double together = std::cbrt(matrix * matrix * matrix + issue * issue * issue +
-                                    exponentials * exponentials * exponentials);
+  // A warpgroup alone does one after the other: 1.25 to 1.46 of what two need at d 256.
+  const double together = tile.warpgroups == 1
+                              ? matrix + issue + exponentials
+                              : std::cbrt(matrix * matrix * matrix + issue * issue * issue +
+                                          exponentials * exponentials * exponentials);
   // With one score buffer a tile's QK product is in the open.
   const double exposed = tile.score_buffers == 2 ? 60 : 200;
   // A third stage at d 128 lets CTAs drift apart, so that L2 is read more often: 2 to 6 % in power.
@@ -239,8 +284,8 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
       (together * (tile.frozen_max ? 1.0 : 1.3) + exposed) * shallow * sharing;
 
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
-  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) *
-                          remembered_share(spec, shape, rows, tile.tile_kv);
+  const LiveWork& work = remembered_work(spec, shape, rows, tile.tile_kv, device.processor_count);
+  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
   const double items = q_tiles * shape.heads * shape.batch;
   // Prologue and epilogue; a CTA of its own for every item has its launch and first loads in the
   // open.
@@ -248,12 +293,9 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
                              (tile.q_in_registers ? 0.0 : 700.0) + (tile.tma_store ? 0.0 : 150.0) +
                              (tile.cluster > 1 ? 900.0 : 0.0) +  // they wait for each other
                              kv_tiles * tile_clocks;
-  const double slots = device.processor_count;
-  double waves = std::ceil(items / slots);
-  if (tile.schedule == Schedule::kLongestFirst) waves = std::max(1.0, items / slots + 0.3) * 1.01;
-  // Items differ in length under a mask, and a static order cannot even that out.
-  if (spec.mask != nullptr && tile.schedule == Schedule::kPersistent) waves *= 1.25;
-  const double compute_us = waves * item_clocks / (device.clock_ghz * 1e3);
+  const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
+                        (tile.schedule == Schedule::kLongestFirst ? 1.01 : 1.0);
+  const double compute_us = rounds * item_clocks / (device.clock_ghz * 1e3);
 
   const double bytes =
       double(kElementBytes) * shape.batch *

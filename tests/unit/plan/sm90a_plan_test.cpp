@@ -109,5 +109,35 @@ TEST(Sm90aPlan, EveryHeadDimOfTheFamilyHasPlans) {
   }
 }
 
+AttentionSpec causal_spec(int head_dim) {
+  auto spec =
+      parse_spec("attune: 1\nname: causal\ndtype: bf16\nhead_dim: " + std::to_string(head_dim) +
+                     "\nmask: causal\n",
+                 "");
+  EXPECT_TRUE(spec.ok());
+  return *std::move(spec);
+}
+
+Sm90aPlan first_guess(const AttentionSpec& spec, const ProblemShape& shape) {
+  return std::get<Sm90aPlan>(default_plan(spec, shape, device_facts(Target::kSm90a))->tile);
+}
+
+TEST(Sm90aCost, KnowsWhichStaticOrdersAreEven) {
+  // Five query tiles a head: 132 CTAs that take every 132nd item get every length in turn. With 48
+  // a CTA meets only every twelfth length, and some get the long ones alone.
+  const AttentionSpec spec = causal_spec(128);
+  const auto guess = [&](std::int64_t batch, std::int64_t length) {
+    return first_guess(spec, {batch, 32, 8, length, length}).schedule;
+  };
+  EXPECT_EQ(guess(8, 640), Sm90aPlan::Schedule::kPersistent);
+  EXPECT_EQ(guess(1, 6144), Sm90aPlan::Schedule::kLongestFirst);
+}
+
+TEST(Sm90aCost, OneWarpgroupIsForNobodyWhoHasWorkForTwo) {
+  for (const int head_dim : {64, 128, 256}) {
+    EXPECT_GT(first_guess(causal_spec(head_dim), {1, 16, 8, 6144, 6144}).warpgroups, 1) << head_dim;
+  }
+}
+
 }  // namespace
 }  // namespace attune
