@@ -260,7 +260,10 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   const int piece_keys = tile.tile_kv / tile.score_buffers;
   const double elements = double(rows) * tile.tile_kv;
   const double reads = tile.q_in_registers ? 1.0 : 1.03;
-  const double narrow = tile.score_buffers == 2 && piece_keys < 64 ? 1.2 : 1.0;
+  // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.
+  const double narrow = tile.score_buffers == 1 || piece_keys >= 64 ? 1.0
+                        : piece_keys >= 48                          ? 1.02
+                                                                    : 1.2;
   const double matrix = 2.0 * elements * dims / flops_per_clock / 0.8 * reads * narrow;
   // Two warpgroups leave the exponential unit idle more often than three.
   const double exponentials = elements / 16 * (tile.warpgroups == 3 ? 1.3 : 1.45);
@@ -278,8 +281,14 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   // A third stage at d 128 lets CTAs drift apart, so that L2 is read more often: 2 to 6 % in power.
   const bool deep = tile.stages > 2 && spec.head_dim_qk + spec.head_dim_v >= 256;
   const double shallow = deep ? (spec.mask != nullptr ? 1.06 : 1.02) : 1.0;
-  // Two CTAs that read K and V from L2 once save power: 2 % at d 64 and 128.
-  const double sharing = tile.cluster > 1 ? 0.98 : 1.0;
+  // CTAs that read the same K and V at the same time save L2 reads, and with them power: two of a
+  // cluster 2 % at d 64 and 128, but under a mask one of them waits; the heads of a group that take
+  // turns at a full mask lose 6 %.
+  const bool takes_turns = tile.schedule == Schedule::kLongestFirst && spec.mask == nullptr;
+  const double sharing = (tile.cluster == 1      ? 1.0
+                          : spec.mask != nullptr ? 1.05
+                                                 : 0.98) *
+                         (takes_turns ? 1.06 : 1.0);
   const double tile_clocks =
       (together * (tile.frozen_max ? 1.0 : 1.3) + exposed) * shallow * sharing;
 
@@ -289,9 +298,9 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   const double items = q_tiles * shape.heads * shape.batch;
   // Prologue and epilogue; a CTA of its own for every item has its launch and first loads in the
   // open.
-  const double item_clocks = (tile.schedule == Schedule::kSingle ? 12000.0 : 5000.0) +
+  const double item_clocks = (tile.schedule == Schedule::kSingle ? 12000.0 : 4400.0) +
                              (tile.q_in_registers ? 0.0 : 700.0) + (tile.tma_store ? 0.0 : 150.0) +
-                             (tile.cluster > 1 ? 900.0 : 0.0) +  // they wait for each other
+                             (tile.cluster > 1 ? 2000.0 : 0.0) +  // they wait for each other
                              kv_tiles * tile_clocks;
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
                         (tile.schedule == Schedule::kLongestFirst ? 1.01 : 1.0);
