@@ -10,6 +10,7 @@
 #include "generator/expr/build.hpp"
 #include "generator/expr/masks.hpp"
 #include "generator/expr/names.hpp"
+#include "generator/expr/scope.hpp"
 #include "generator/expr/static_range.hpp"
 #include "generator/expr/syntax.hpp"
 #include "generator/support/suggest.hpp"
@@ -21,21 +22,6 @@ namespace {
 constexpr std::int64_t kMaxNodes = 8192;
 // Depth of that tree.
 constexpr int kMaxTypedDepth = 1024;
-
-// What a parameter of a named mask stands for inside its definition.
-struct Binding {
-  Expr value;            // null for a tensor
-  int tensor_slot = -1;  // of the environment
-};
-
-// The names an expression sees. In a definition: its parameters and the definitions above it; in
-// the user's text: scalars, tensors and every definition.
-struct Scope {
-  const Definition* definition = nullptr;
-  std::vector<Binding> parameters;  // as definition->parameters
-  std::size_t visible_definitions = 0;
-  TextRange call_site;  // in the user's text; errors inside a definition point there
-};
 
 std::string_view article(Type type) { return type == Type::kInt32 ? "an" : "a"; }
 
@@ -51,8 +37,8 @@ class Checker {
 
   Result<Expr> whole() {
     ATT_TRY(const std::unique_ptr<Syntax> syntax, parse_syntax(text_, origin_));
-    Scope scope;
-    scope.visible_definitions = mask_definitions().size();
+    const Scope scope{.environment = environment_,
+                      .visible_definitions = mask_definitions().size()};
     ATT_TRY(Expr tree, check(*syntax, scope));
     if (role_ == Role::kMask) {
       if (tree->type != Type::kBool)
@@ -127,7 +113,7 @@ class Checker {
 
   Result<Expr> check_name(const Syntax& syntax, const Scope& scope) {
     const SourceSpan span = span_of(syntax.range, scope);
-    if (const Binding* parameter = find_parameter(syntax.name, scope)) {
+    if (const Binding* parameter = scope.find_parameter(syntax.name)) {
       if (parameter->value) return parameter->value;
       return tensor_without_index(syntax, scope);
     }
@@ -136,23 +122,20 @@ class Checker {
       ATT_CHECK(check_allowed(variable.variable, syntax, scope));
       return make_variable(variable.variable, span);
     }
-    if (scope.definition == nullptr) {
-      for (std::size_t slot = 0; slot < environment_.scalars.size(); ++slot) {
-        const ScalarDecl& scalar = environment_.scalars[slot];
-        if (scalar.name != syntax.name) continue;
-        if (!scalar.is_constant) return make_scalar(static_cast<int>(slot), scalar.type, span);
-        switch (scalar.type) {
-          case Type::kInt32:
-            return make_int(static_cast<std::int64_t>(scalar.value), span);
-          case Type::kBool:
-            return make_bool(scalar.value != 0, span);
-          case Type::kFloat32:
-            return make_float(scalar.value, span);
-        }
+    if (const int slot = scope.find_scalar(syntax.name); slot >= 0) {
+      const ScalarDecl& scalar = environment_.scalars[static_cast<std::size_t>(slot)];
+      if (!scalar.is_constant) return make_scalar(slot, scalar.type, span);
+      switch (scalar.type) {
+        case Type::kInt32:
+          return make_int(static_cast<std::int64_t>(scalar.value), span);
+        case Type::kBool:
+          return make_bool(scalar.value != 0, span);
+        case Type::kFloat32:
+          return make_float(scalar.value, span);
       }
-      if (find_tensor(syntax.name, scope) >= 0) return tensor_without_index(syntax, scope);
     }
-    if (const Definition* definition = find_definition(syntax.name, scope))
+    if (scope.find_tensor(syntax.name) >= 0) return tensor_without_index(syntax, scope);
+    if (const Definition* definition = scope.find_definition(syntax.name))
       return expand(*definition, syntax, scope);
     if (is_function(syntax.name))
       return fail(syntax.range, scope, "expr-function-without-arguments",
@@ -181,17 +164,6 @@ class Checker {
   }
 
   Error unknown(const Syntax& syntax, const Scope& scope) const {
-    std::vector<std::string_view> names;
-    if (scope.definition != nullptr) {
-      for (const DefinitionParameter& p : scope.definition->parameters) names.push_back(p.name);
-    } else {
-      for (const ScalarDecl& s : environment_.scalars) names.push_back(s.name);
-      for (const TensorDecl& t : environment_.tensors) names.push_back(t.name);
-    }
-    for (const VariableName& v : variable_names()) names.push_back(v.name);
-    for (const FunctionName& f : function_names()) names.push_back(f.name);
-    for (std::size_t i = 0; i < scope.visible_definitions; ++i)
-      names.push_back(mask_definitions()[i].name);
     const bool called = syntax.kind == SyntaxKind::kCall;
     return fail(syntax.name_range, scope, called ? "expr-unknown-function" : "expr-unknown-name",
                 fmt::format("unknown {} `{}`",
@@ -199,45 +171,16 @@ class Checker {
                             : syntax.kind == SyntaxKind::kIndex ? "tensor"
                                                                 : "name",
                             syntax.name),
-                did_you_mean(syntax.name, names));
-  }
-
-  const Binding* find_parameter(std::string_view name, const Scope& scope) const {
-    if (scope.definition == nullptr) return nullptr;
-    const auto& parameters = scope.definition->parameters;
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      if (parameters[i].name == name) return &scope.parameters[i];
-    return nullptr;
-  }
-
-  // Slot of the tensor of that name, -1 when there is none.
-  int find_tensor(std::string_view name, const Scope& scope) const {
-    if (const Binding* parameter = find_parameter(name, scope)) return parameter->tensor_slot;
-    if (scope.definition != nullptr) return -1;
-    for (std::size_t slot = 0; slot < environment_.tensors.size(); ++slot)
-      if (environment_.tensors[slot].name == name) return static_cast<int>(slot);
-    return -1;
-  }
-
-  static const Definition* find_definition(std::string_view name, const Scope& scope) {
-    const auto definitions = mask_definitions();
-    for (std::size_t i = 0; i < scope.visible_definitions; ++i)
-      if (definitions[i].name == name) return &definitions[i];
-    return nullptr;
-  }
-
-  static bool is_function(std::string_view name) {
-    return std::ranges::any_of(function_names(),
-                               [&](const FunctionName& f) { return f.name == name; });
+                did_you_mean(syntax.name, scope.names()));
   }
 
   Result<Expr> check_call(const Syntax& syntax, const Scope& scope) {
     const auto functions = function_names();
     const auto function = std::ranges::find(functions, syntax.name, &FunctionName::name);
     if (function == functions.end()) {
-      if (const Definition* definition = find_definition(syntax.name, scope))
+      if (const Definition* definition = scope.find_definition(syntax.name))
         return expand(*definition, syntax, scope);
-      if (find_tensor(syntax.name, scope) >= 0)
+      if (scope.find_tensor(syntax.name) >= 0)
         return fail(syntax.name_range, scope, "expr-not-a-function",
                     fmt::format("`{}` is a tensor, not a function", syntax.name),
                     fmt::format("write `{}[...]`", syntax.name));
@@ -271,17 +214,18 @@ class Checker {
       if (error.hint.empty()) error.hint = "it is " + signature(definition);
       return error;
     }
-    Scope inner;
-    inner.definition = &definition;
-    inner.visible_definitions = static_cast<std::size_t>(&definition - mask_definitions().data());
-    inner.call_site = scope.definition ? scope.call_site : syntax.range;
+    Scope inner{
+        .environment = environment_,
+        .definition = &definition,
+        .visible_definitions = static_cast<std::size_t>(&definition - mask_definitions().data()),
+        .call_site = scope.definition ? scope.call_site : syntax.range};
     for (std::size_t i = 0; i < syntax.children.size(); ++i) {
       const DefinitionParameter& parameter = definition.parameters[i];
       const Syntax& argument = *syntax.children[i];
       Binding binding;
       if (parameter.type == ParameterType::kTensor) {
         if (argument.kind == SyntaxKind::kName)
-          binding.tensor_slot = find_tensor(argument.name, scope);
+          binding.tensor_slot = scope.find_tensor(argument.name);
         if (binding.tensor_slot < 0)
           return fail(argument.range, scope, "expr-type-mismatch",
                       fmt::format("argument `{}` of `{}` is the name of a tensor", parameter.name,
@@ -303,33 +247,15 @@ class Checker {
     return check(*definition.body, inner);
   }
 
-  static Type value_type(ParameterType type) {
-    return type == ParameterType::kInt32     ? Type::kInt32
-           : type == ParameterType::kFloat32 ? Type::kFloat32
-                                             : Type::kBool;
-  }
-
-  static std::string signature(const Definition& definition) {
-    std::string text = fmt::format("`{}", definition.name);
-    for (std::size_t i = 0; i < definition.parameters.size(); ++i) {
-      const DefinitionParameter& p = definition.parameters[i];
-      text +=
-          fmt::format("{}{}: {}", i == 0 ? "(" : ", ", p.name,
-                      p.type == ParameterType::kTensor ? "tensor" : to_string(value_type(p.type)));
-    }
-    return text + (definition.parameters.empty() ? "`" : ")`");
-  }
-
   Result<Expr> check_look_up(const Syntax& syntax, const Scope& scope) {
-    const int slot = find_tensor(syntax.name, scope);
+    const int slot = scope.find_tensor(syntax.name);
     if (slot < 0) {
       const bool known =
-          find_parameter(syntax.name, scope) || find_definition(syntax.name, scope) ||
+          scope.find_parameter(syntax.name) || scope.find_definition(syntax.name) ||
           is_function(syntax.name) ||
           std::ranges::any_of(variable_names(),
                               [&](const auto& v) { return v.name == syntax.name; }) ||
-          std::ranges::any_of(environment_.scalars,
-                              [&](const auto& s) { return s.name == syntax.name; });
+          scope.find_scalar(syntax.name) >= 0;
       if (!known) return unknown(syntax, scope);
       return fail(syntax.name_range, scope, "expr-not-a-tensor",
                   fmt::format("`{}` is not a tensor", syntax.name));

@@ -1,0 +1,80 @@
+#include "generator/expr/scope.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "generator/expr/names.hpp"
+
+namespace attune::expr {
+namespace {
+
+template <typename Declaration>
+int find_slot(const std::vector<Declaration>& declarations, std::string_view name) {
+  const auto found = std::ranges::find(declarations, name, &Declaration::name);
+  return found == declarations.end() ? -1 : static_cast<int>(found - declarations.begin());
+}
+
+}  // namespace
+
+const Binding* Scope::find_parameter(std::string_view name) const {
+  if (definition == nullptr) return nullptr;
+  const int index = find_slot(definition->parameters, name);
+  return index < 0 ? nullptr : &parameters[static_cast<std::size_t>(index)];
+}
+
+const Definition* Scope::find_definition(std::string_view name) const {
+  const auto visible = mask_definitions().first(visible_definitions);
+  const auto found = std::ranges::find(visible, name, &Definition::name);
+  return found == visible.end() ? nullptr : &*found;
+}
+
+int Scope::find_scalar(std::string_view name) const {
+  return definition != nullptr ? -1 : find_slot(environment.scalars, name);
+}
+
+int Scope::find_tensor(std::string_view name) const {
+  if (const Binding* parameter = find_parameter(name)) return parameter->tensor_slot;
+  return definition != nullptr ? -1 : find_slot(environment.tensors, name);
+}
+
+std::vector<std::string_view> Scope::names() const {
+  std::vector<std::string_view> all;
+  if (definition != nullptr) {
+    for (const DefinitionParameter& parameter : definition->parameters)
+      all.push_back(parameter.name);
+  } else {
+    for (const ScalarDecl& scalar : environment.scalars) all.push_back(scalar.name);
+    for (const TensorDecl& tensor : environment.tensors) all.push_back(tensor.name);
+  }
+  for (const VariableName& variable : variable_names()) all.push_back(variable.name);
+  for (const FunctionName& function : function_names()) all.push_back(function.name);
+  for (const Definition& visible : mask_definitions().first(visible_definitions))
+    all.push_back(visible.name);
+  return all;
+}
+
+bool is_function(std::string_view name) {
+  const auto functions = function_names();
+  return std::ranges::find(functions, name, &FunctionName::name) != functions.end();
+}
+
+Type value_type(ParameterType type) {
+  return type == ParameterType::kInt32     ? Type::kInt32
+         : type == ParameterType::kFloat32 ? Type::kFloat32
+                                           : Type::kBool;
+}
+
+std::string signature(const Definition& definition) {
+  std::string text = fmt::format("`{}", definition.name);
+  for (std::size_t i = 0; i < definition.parameters.size(); ++i) {
+    const DefinitionParameter& parameter = definition.parameters[i];
+    text += fmt::format("{}{}: {}", i == 0 ? "(" : ", ", parameter.name,
+                        parameter.type == ParameterType::kTensor
+                            ? "tensor"
+                            : to_string(value_type(parameter.type)));
+  }
+  return text + (definition.parameters.empty() ? "`" : ")`");
+}
+
+}  // namespace attune::expr
