@@ -75,6 +75,10 @@ Status check_options(const Options& options) {
 }
 
 Result<std::vector<Target>> targets(const Options& options, const std::vector<Target>& fallback) {
+  if (options.targets.empty() && !options.plan.empty()) {
+    ATT_TRY(const KernelPlan plan, parse_plan(options.plan));
+    return std::vector{plan.target};
+  }
   if (options.targets.empty()) return fallback;
   std::vector<Target> found;
   for (const std::string& name : options.targets) {

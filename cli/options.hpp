@@ -40,7 +40,8 @@ void add_json(CLI::App& app, Options& options);
 // kBadInput when a text among them is wrong whatever the spec; so that a list of specs complains
 // once.
 Status check_options(const Options& options);
-// The targets named by --target, else `fallback`. kBadInput on an unknown name.
+// The targets named by --target, else that of --plan, else `fallback`. kBadInput on an unknown
+// name.
 Result<std::vector<Target>> targets(const Options& options, const std::vector<Target>& fallback);
 // The pass named by --pass, else the spec's first. kBadInput on an unknown name, or one the spec
 // does not have.

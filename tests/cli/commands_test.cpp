@@ -89,11 +89,14 @@ TEST(Generate, WritesOneSelfContainedSource) {
 }
 
 TEST(Generate, TheSourceSaysHowToMakeItAgain) {
-  const Json json = parse(attune({"generate", "causal", "--target", "sm_80", "--json"}));
-  const Outcome again = attune(
-      {"generate", "causal", "--target", "sm_80", "--plan", json["plan"].get<std::string>()});
-  EXPECT_EQ(again.code, 0) << again.err;
-  EXPECT_EQ(again.out, json["source"].get<std::string>());
+  for (const char* target : {"sm_80", "sm_90a"}) {
+    const Json json = parse(attune({"generate", "causal", "--target", target, "--json"}));
+    const auto plan = json["plan"].get<std::string>(), source = json["source"].get<std::string>();
+    EXPECT_THAT(source, HasSubstr("//   attune generate causal --plan \"" + plan + "\"\n"));
+    const Outcome again = attune({"generate", "causal", "--plan", plan});
+    EXPECT_EQ(again.code, 0) << again.err;
+    EXPECT_EQ(again.out, source);
+  }
 }
 
 TEST(Generate, WritesAFileWholeOrNotAtAll) {
