@@ -76,7 +76,7 @@ Status CudaDevice::read_facts() {
   };
   const int major = attribute(cuda_attribute::kComputeMajor);
   const int minor = attribute(cuda_attribute::kComputeMinor);
-  ATT_CHECK(std::move(status));
+  ATT_CHECK(status);
   const std::optional<Target> target = target_of(major, minor);
   if (!target) {
     return Error{
@@ -105,7 +105,7 @@ Status CudaDevice::read_facts() {
   } else {
     facts_.clock_ghz = published.clock_ghz;
   }
-  ATT_CHECK(std::move(status));
+  ATT_CHECK(status);
 
   std::size_t memory = 0;
   ATT_CHECK(cuda_status(api_, api_.device_total_mem(&memory, device_), "cuDeviceTotalMem"));
