@@ -54,8 +54,9 @@ ATT_API att_status att_runtime_refresh(att_runtime* runtime);
 /* Returns when nothing is compiled in the background any more. */
 ATT_API void att_runtime_wait(att_runtime* runtime);
 /* JSON: device, compiler, cache files and their states, counters, and for each kernel its plan,
- * its code's compiler and which file answered, and why. Writes at most `size` bytes, the last one zero, and returns how
- * many the whole takes, that zero included; 0 when it failed. Off the hot path. */
+ * its code's compiler and which file answered, and why. Writes at most `size` bytes, the last one
+ * zero, and returns how many the whole takes, that zero included; 0 when it failed. Off the hot
+ * path. */
 ATT_API size_t att_runtime_status(const att_runtime* runtime, char* buffer, size_t size);
 
 /* Text of a YAML spec, or the path of one, or the name of one of the library's. */
