@@ -108,13 +108,14 @@ struct Consumer {
     return at.key + (piece + 1) * kPieceKeys <= p.kv_len;
   }
 
-  // The ordinary online softmax of a piece whose scores are there: P waits for its product.
+  // The ordinary online softmax of a piece whose scores are in s[kHigh]: P waits for its product.
   ATT_MEMBER void soften_running(const Tile& at, int piece) {
     const Context c = context();
-    wgmma_pin(s[piece]);
-    softmax_running(c, s[piece], rows, o, position(at, piece), is_full(at, piece), first,
+    Scores& scores = s[kHigh];
+    wgmma_pin(scores);
+    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first,
                     may_freeze ? kFrozenOffset : 0.0f);
-    pack(c, s[piece], probabilities, position(at, piece));
+    pack(c, scores, probabilities, position(at, piece));
     wgmma_pin(probabilities);
     first = false;
   }
@@ -185,45 +186,55 @@ struct Consumer {
       wgmma_wait<0>();
       to_next(tile);
     }
-    while (found == TileStream::kTile) {
+    // Uniform, as ptxas must see, or nothing is in what follows.
+    while (shuffle_from(found, 0) == TileStream::kTile) {
       // With a running maximum, until each row has met a live key.
       Tile next;
       tile = uniform(tile);
       stream.look(tile);
       if constexpr (!kQAhead) issue_qk_tile();
       wgmma_wait<0>();
-      if (kPieces == 2 && is_live(tile, kHigh)) {
-        soften_running(tile, kHigh);
-        stream.wait_v(tile);
-        if (may_freeze && has_references()) {
-          found = steady_two(next);
-          stream.release_v(tile);
-          if (!kSteadyStops || found == TileStream::kEnd) return;
-          to_next(next);
-          continue;
+      bool was_steady = false;
+#pragma unroll 1
+      for (int piece = kHigh; piece >= 0; --piece) {
+        if (is_live(tile, piece)) {
+          soften_running(tile, piece);
+          stream.wait_v(tile);
+          if (piece == kHigh && may_freeze && has_references()) {
+            found = steady(next);
+            stream.release_v(tile);
+            if (!kSteadyStops || found == TileStream::kEnd) return;
+            was_steady = true;
+            break;
+          }
+          issue_pv(tile, piece);
+          wgmma_wait<0>();
         }
-        issue_pv(tile, kHigh);
-        wgmma_wait<0>();
+        move_low_piece();
       }
-      stream.release_k(tile);
-      if (is_live(tile, 0)) {
-        soften_running(tile, 0);
-        stream.wait_v(tile);
-        if (kPieces == 1 && may_freeze && has_references()) {
-          found = steady_one(next);
-          stream.release_v(tile);
-          if (!kSteadyStops || found == TileStream::kEnd) return;
-          to_next(next);
-          continue;
-        }
-        issue_pv(tile, 0);
-        wgmma_wait<0>();
+      if (!was_steady) {
+        stream.release_k(tile);
+        stream.release_v(tile);
+        found = stream.next(next);
       }
-      stream.release_v(tile);
-      found = stream.next(next);
       to_next(next);
     }
     wgmma_wait<0>();
+  }
+
+  // The low piece's scores to where soften_running() takes them: it is there once, which spares a
+  // tenth of the compile time.
+  ATT_MEMBER void move_low_piece() {
+    if constexpr (kPieces == 2) {
+#pragma unroll
+      for (int i = 0; i < kPieceKeys / 2; ++i) s[kHigh][i] = s[0][i];
+    }
+  }
+
+  ATT_MEMBER TileStream::Found steady(Tile& next) {
+    if constexpr (kPieces == 2) return steady_two(next);
+    stream.release_k(tile);
+    return steady_one(next);
   }
 
   // To `next`, or past dead tiles to the next live one.
