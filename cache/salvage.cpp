@@ -243,9 +243,6 @@ Result<int> salvage(const std::string& damaged, const std::string& into,
       }
     }
     sinks.clear();
-    for (const std::string_view rows : orphans()) {
-      found -= database->exec(fmt::format("DELETE FROM {}", rows));
-    }
     transaction.commit();
     return found;
   } catch (const SQLite::Exception& exception) {

@@ -74,10 +74,15 @@ Result<ExitCode> verify(const CacheOptions& options) {
                 {"rebuilt_rows", carried < 0 ? Json() : Json(carried)}});
   } else if (report.ok()) {
     print(fmt::format("{} {}\n", paint("ok", Colour::kGreen), path));
+    if (report.orphaned_rows > 0) {
+      print(fmt::format(
+          "{} rows wait for one they refer to, which was lost; they count again when it "
+          "is measured anew\n",
+          report.orphaned_rows));
+    }
   } else {
     for (const std::string& line : report.structure) print(line + "\n");
-    print(fmt::format("{}: {} damaged and {} orphaned rows\n", path, report.damaged_rows,
-                      report.orphaned_rows));
+    print(fmt::format("{}: {} damaged rows\n", path, report.damaged_rows));
     print(
         carried < 0
             ? std::string("`attune cache verify --rebuild` carries what is sound into a new file\n")
