@@ -190,6 +190,9 @@ TEST_F(CpuForward, RowsWithoutALiveKeyAreZero) {
         {.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 200, .kv_len = 60});
   check(spec_of("dtype: fp32\nhead_dim: 64\nmask: q_idx % 3 == 1 and kv_idx > 70\n"),
         {.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 50, .kv_len = 140});
+  check(spec_of("dtype: fp32\nhead_dim: 64\n"
+                "score: log(score - score) if q_idx % 3 == 1 or kv_idx < 70 else score\n"),
+        {.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 50, .kv_len = 140});
 }
 
 TEST_F(CpuForward, ScoresFarBelowZeroSurviveRaggedTiles) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "runtime/reference/philox.hpp"
 
@@ -77,6 +78,14 @@ TEST(Oracle, ARowWithoutLiveKeyIsZero) {
   Tiny t;
   t.spec.mask = binary(expr::Op::kLess, expr::Type::kBool, variable(expr::Variable::kKvIdx),
                        variable(expr::Variable::kQIdx));
+  const HostOutput out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o, ElementsAre(0));
+  EXPECT_THAT(out.lse, ElementsAre(-kInfinity));
+}
+
+TEST(Oracle, AKeyWhoseScoreIsMinusInfinityIsDead) {
+  Tiny t;
+  t.spec.score = number(-kInfinity);
   const HostOutput out = oracle_forward(t.spec, t.problem);
   EXPECT_THAT(out.o, ElementsAre(0));
   EXPECT_THAT(out.lse, ElementsAre(-kInfinity));
@@ -205,6 +214,26 @@ TEST(Dropout, DropsAboutItsShareAndDependsOnEveryCoordinate) {
   EXPECT_NE(base, pattern(1, 2, 0, 1, 0));
   EXPECT_NE(base, pattern(1, 2, 0, 0, 1));
   EXPECT_NE(base, pattern(1, 2, 0, 0, 8));
+}
+
+TEST(Dropout, NoTwoKeysAndNoTwoQueriesShareTheirBits) {
+  std::set<std::vector<bool>> keys, queries;
+  for (int i = 0; i < 96; ++i) {
+    std::vector<bool> key, query;
+    for (int j = 0; j < 96; ++j) {
+      key.push_back(dropped(1, 2, 128, 4, 1, 2, j, i));
+      query.push_back(dropped(1, 2, 128, 4, 1, 2, i, j));
+    }
+    EXPECT_TRUE(keys.insert(key).second) << "key " << i;
+    EXPECT_TRUE(queries.insert(query).second) << "query " << i;
+  }
+}
+
+// Part of the contract: who goes on training with a later version drops the same elements.
+TEST(Dropout, BitsNeverChange) {
+  std::uint32_t bits = 0;
+  for (int k = 0; k < 32; ++k) bits |= dropped(1, 2, 128, 4, 1, 2, 37, 64 + k) ? 1u << k : 0;
+  EXPECT_EQ(bits, 0x18B423D2u);
 }
 
 }  // namespace
