@@ -85,7 +85,8 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const int score_registers = !spec.score ? 0 : is_light ? 24 : 48;  // loads need addresses
   // Masked pieces of more than 64 keys are serialised (C7512) from 188 fragments on, others not.
   const bool is_wide = tile.score_buffers == 2 && piece_keys > 64 && tile.warpgroups < 3;
-  const int rest = !spec.mask ? 28 : is_wide ? 56 : 36;
+  const int wide_mask = spec.environment.tensors.empty() ? 56 : 72;
+  const int rest = !spec.mask ? 28 : is_wide ? wide_mask : 36;
   resources.registers_per_thread =
       tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
       (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + rest + score_registers;
