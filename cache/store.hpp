@@ -78,11 +78,12 @@ struct Winner {
   double median_us = 0;
   ProblemShape measured_shape;  // differs from the asked one when a bucket answered
   bool same_driver = true;      // false: measured on this hardware under another driver
-  // The next best, fastest first, for where the winner cannot be had: another driver or compiler
-  // may refuse it. At most kRunnersUp.
+  // The next best, fastest first: for where the winner cannot be had, because another driver or
+  // compiler refuses it, and for other shapes, where one of them may be better. At most kRunnersUp.
   std::vector<MeasuredPlan> runners_up;
 };
-inline constexpr std::size_t kRunnersUp = 3;
+// Enough to hold plans of more than one schedule: near the best many differ in one small part.
+inline constexpr std::size_t kRunnersUp = 7;
 
 // The winner of one problem; a row of the snapshot.
 struct ProblemWinner {

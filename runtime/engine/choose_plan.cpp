@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "runtime/engine/engine.hpp"
 
 namespace attune {
@@ -21,15 +24,25 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& 
   MeasuredChoices choices;
   const PlanSource source =
       winner.measured_shape == shape ? PlanSource::kMeasured : PlanSource::kNearestBucket;
-  const auto add = [&](const std::string& text, const std::string& compiler) {
-    if (const auto plan = usable_plan(spec, text, facts); plan.ok()) {
-      choices.usable.push_back({*plan, source, compiler, file, winner.measured_shape});
-    } else {
-      choices.unusable.push_back(failed_plan(text, plan.error()));
+  std::vector<std::pair<double, PlanChoice>> by_time;
+  const auto add = [&](const MeasuredPlan& one) {
+    const auto plan = usable_plan(spec, one.plan, facts);
+    if (!plan.ok()) {
+      choices.unusable.push_back(failed_plan(one.plan, plan.error()));
+      return;
     }
+    const double us = source == PlanSource::kMeasured
+                          ? one.median_us
+                          : one.median_us * cost_us(spec, *plan, shape, facts) /
+                                cost_us(spec, *plan, winner.measured_shape, facts);
+    by_time.emplace_back(us, PlanChoice{*plan, source, one.compiler, file, winner.measured_shape});
   };
-  add(winner.plan, winner.compiler);
-  for (const MeasuredPlan& next : winner.runners_up) add(next.plan, next.compiler);
+  add({winner.plan, winner.compiler, winner.median_us});
+  for (const MeasuredPlan& next : winner.runners_up) add(next);
+  if (source == PlanSource::kNearestBucket) {
+    std::ranges::stable_sort(by_time, {}, [](const auto& entry) { return entry.first; });
+  }
+  for (auto& [us, choice] : by_time) choices.usable.push_back(std::move(choice));
   return choices;
 }
 

@@ -69,8 +69,10 @@ struct FailedPlan {
 };
 FailedPlan failed_plan(std::string plan, const Error& error);
 
-// What was measured for a shape or its nearest bucket: the winner, then its runners-up. Plans that
-// this version of Attune no longer knows or the device cannot run are named beside.
+// What was measured for a shape: the winner, then its runners-up. For a shape whose nearest bucket
+// answers: the same plans in the order of their measured times, each scaled by what the cost model
+// says of it at both shapes. Plans that this version of Attune no longer knows or the device cannot
+// run are named beside.
 struct MeasuredChoices {
   std::vector<PlanChoice> usable;
   std::vector<FailedPlan> unusable;

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""How far the tuner's search, the cost model's first guess and a neighbour's bucket are from the best there is: runs
+build/release/bench/regret, and writes its section of docs/performance.md.
+
+    python3 bench/regret.py
+    python3 bench/regret.py --render regret.jsonl     # from what the program printed before
+
+Needs a GPU and NVRTC (`make build`)."""
+
+import argparse
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import page  # noqa: E402
+import problems  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", help="default: the newest bench/regret below build/")
+    parser.add_argument("--render", metavar="JSONL", help="rewrite the page from saved output")
+    parser.add_argument("--date", help="when saved output was made; default: now")
+    parser.add_argument("--jsonl", help="also write the program's output here")
+    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
+    return parser.parse_args()
+
+
+def shape_text(shape):
+    """batch=1,heads=8,kv_heads=8,q_len=64,kv_len=64 -> 1 x 8/8 x 64/64"""
+    values = dict(pair.split("=") for pair in shape.split(","))
+    return f"{values['batch']} x {values['heads']}/{values['kv_heads']} x {values['q_len']}/{values['kv_len']}"
+
+
+def percent(ratio):
+    return f"{100 * (ratio - 1):.1f} %"
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def held_table(lines):
+    rows, regrets, firsts = [], [], []
+    search_s = exhaustive_s = whole_s = 0
+    for line in lines:
+        search, exhaustive, duel = line["search"], line["exhaustive"], line["duel"]
+        best = min(duel.values())
+        regrets.append(duel["search"] / best)
+        firsts.append(duel["first"] / best)
+        search_s += search["seconds"]
+        exhaustive_s += exhaustive["seconds"]
+        whole_s += exhaustive["seconds"] * line["legal"] / exhaustive["plans"]
+        rows.append([
+            line["spec"], shape_text(line["shape"]), str(line["legal"]), str(exhaustive["plans"]),
+            f"{best:.1f}", percent(regrets[-1]), percent(firsts[-1]), str(exhaustive["rank_of_best"]),
+            str(exhaustive["rank_within_2_percent"]), str(search["candidates"]), f"{search['seconds']:.1f}",
+            f"{exhaustive['seconds']:.1f}"
+        ])
+    text = table([
+        "spec", "batch x heads / of keys x queries / keys", "legal plans", "measured", "best us", "search", "first guess",
+        "rank of the best", "first within 2 %", "candidates of the search", "search s", "all measured s"
+    ], rows)
+    within = sum(regret <= 1.02 for regret in regrets)
+    guessed = sum(first <= 1.10 for first in firsts)
+    return text + (f"\n\nThe search is within 2 % of the best on {within} of {len(rows)} shapes (worst {percent(max(regrets))}), the "
+                   f"first guess within 10 % on {guessed} (worst {percent(max(firsts))}). The searches took {search_s:.0f} s together, "
+                   f"at most {max(line['search']['seconds'] for line in lines):.0f} s each; measuring the yardstick {exhaustive_s:.0f} s; "
+                   f"at the same rate all legal plans would take {whole_s:.0f} s, {whole_s / search_s:.0f} times as long as the searches.")
+
+
+def neighbour_table(lines):
+    rows, regrets = [], []
+    for line in lines:
+        duel = line["duel"]
+        best = min(duel.values())
+        regrets.append(duel["bucket"] / best)
+        rows.append([line["neighbour"], shape_text(line["shape"]), f"{best:.1f}", percent(regrets[-1]),
+                     percent(duel["first"] / best), percent(duel["search"] / best)])
+    text = table(["spec", "shape", "best us", "the bucket's plan", "first guess", "search there"], rows)
+    return text + f"\n\nRegret of the bucket's plan, geometric mean: {percent(problems.geometric_mean(regrets))}."
+
+
+def render(text, lines, date):
+    environment = lines[0]["environment"]
+    held = [line for line in lines if "exhaustive" in line]
+    neighbours = [line for line in lines if "neighbour" in line]
+    body = ("## Regret of the search, the cost model and buckets, on held shapes\n\n"
+            f"{date}, {environment['device']}; {environment['compiler']}; {environment['cores']} cores. "
+            "`python3 bench/regret.py`\n\n"
+            "Regret: how much longer than the best plan. The best is the fastest of the search's, the first guess and the "
+            "yardstick's winner when they race each other in 30 interleaved rounds. The yardstick is what a compile budget "
+            f"affords: {environment['yardstick']}. "
+            "Both caches start empty; two shapes of a spec share compiled code, in the search as in the yardstick.\n\n"
+            + held_table(held))
+    if neighbours:
+        body += ("\n\nShapes half as long again as a held one, running the plan of its bucket:\n\n"
+                 + neighbour_table(neighbours))
+    return page.replace_section(text, "regret", body)
+
+
+def run(arguments):
+    found = [arguments.program] if arguments.program else glob.glob(
+        os.path.join(ROOT, "build", "*", "bench", "regret"))
+    if not found:
+        sys.exit("no bench/regret below build/: run `make build`")
+    with tempfile.TemporaryDirectory() as directory:
+        program = [max(found, key=os.path.getmtime), directory]
+        return subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def main():
+    arguments = parse_arguments()
+    date = page.now()
+    if arguments.render:
+        with open(arguments.render, encoding="utf-8") as file:
+            output = file.read()
+        date = arguments.date or date
+    else:
+        output = run(arguments)
+    if arguments.jsonl:
+        with open(arguments.jsonl, "w", encoding="utf-8") as file:
+            file.write(output)
+    lines = [json.loads(line) for line in output.splitlines()]
+    text = ""
+    if os.path.isfile(arguments.out):
+        with open(arguments.out, encoding="utf-8") as file:
+            text = file.read()
+    with open(arguments.out, "w", encoding="utf-8") as file:
+        file.write(render(text, lines, date))
+
+
+if __name__ == "__main__":
+    main()
