@@ -71,6 +71,18 @@ TEST(Snapshot, FirstLayerAnswersButTheCloserOneGoesFirst) {
   EXPECT_EQ(snapshot.find(id, {1, 8, 8, 600, 600}).row->plan, "system");
 }
 
+TEST(Snapshot, EquallyNearShapesGoByFileAndThenBySize) {
+  const ProblemShape small{1, 8, 8, 512, 512}, asked{1, 8, 8, 1024, 1024},
+      large{1, 8, 8, 2048, 2048};
+  const auto id = SpecId::from_hash("a");
+  const std::vector<std::vector<ProblemWinner>> one_file{
+      {winner("a", large, "large"), winner("a", small, "small")}};
+  EXPECT_EQ(Snapshot(one_file).find(id, asked).row->plan, "small");
+  const std::vector<std::vector<ProblemWinner>> two_files{{winner("a", large, "user")},
+                                                          {winner("a", small, "system")}};
+  EXPECT_EQ(Snapshot(two_files).find(id, asked).row->plan, "user");
+}
+
 TEST(Snapshot, LookupAllocatesNothing) {
   const std::vector<std::vector<ProblemWinner>> layers{{winner("a", {1, 8, 8, 512, 512}, "p")}};
   SnapshotCell cell;
