@@ -1,6 +1,7 @@
 // Ctrl-C in the middle of `tune` and `sweep`, and what they show while they run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <map>
@@ -105,6 +106,26 @@ TEST_F(Interrupt, SweepStopsCleanlyAndGoesOnWhereItWas) {
   ASSERT_EQ(attune({"sweep", "merge", directory, "--cache", merged}).code, 0);
   EXPECT_EQ(attune({"cache", "verify", "--cache", merged}).code, 0);
   EXPECT_EQ(parse(attune({"cache", "ls", "--cache", merged, "--json"}))["problems"].size(), 3u);
+}
+
+TEST_F(Interrupt, AKilledSweepLosesAndRepeatsNothing) {
+  const std::string directory = scratch_directory() + "/killed";
+  ASSERT_EQ(attune({"sweep", "plan", directory, "causal", "full", "--shape", kShape}).code, 0);
+  const std::vector<std::string> run = {
+      "sweep", "run", directory, "--device", "cpu", "--max-candidates", "3"};
+  Terminal terminal(run);
+  ASSERT_TRUE(terminal.read_until(" 1/2 ")) << terminal.finish().out;
+  terminal.kill();
+  EXPECT_EQ(terminal.finish().code, 128 + SIGKILL);
+  const std::string results = directory + "/shard-1-of-1-gpu0.db";
+  const std::map<std::string, int> before = measured(results);
+  EXPECT_GE(before.size(), 3u) << "all of the first problem's";
+
+  const Json rest = parse(attune(with(run, {"--json"})));
+  EXPECT_EQ(rest["before"], 1);
+  EXPECT_EQ(rest["tuned"], 1);
+  EXPECT_EQ(measured(results), before) << "the problem that was done is not touched again";
+  EXPECT_EQ(attune({"cache", "verify", "--cache", results}).code, 0);
 }
 
 TEST_F(Interrupt, ProgressIsABarOnATerminalAndPlainLinesElsewhere) {

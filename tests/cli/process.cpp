@@ -80,9 +80,11 @@ Terminal::Terminal(const std::vector<std::string>& arguments, const RunOptions& 
   if (child_ == 0) become(arguments, options);
 }
 
+void Terminal::kill() { ::kill(child_, SIGKILL); }
+
 Terminal::~Terminal() {
   if (child_ > 0) {
-    kill(child_, SIGKILL);
+    kill();
     wait_for(child_);
   }
   if (terminal_ >= 0) close(terminal_);

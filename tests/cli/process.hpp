@@ -38,6 +38,8 @@ class Terminal {
   // As if typed. "\x03" is Ctrl-C: the terminal sends SIGINT to the command and what it started in
   // its process group.
   void type(const std::string& keys);
+  // Ends it with SIGKILL.
+  void kill();
   // To its end; `out` has everything that it wrote.
   Outcome finish();
 
