@@ -27,58 +27,61 @@ std::string facts(std::string_view fact, std::string_view columns, bool of_one_s
       sound(table("candidate"), "c"), fact, of_one_spec ? " WHERE p.spec_hash = ?1" : "");
 }
 
-}  // namespace
-
-std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std::string& spec_hash,
-                                           int* damaged_rows) {
-  SQLite::Statement row(database, facts("measurement", kProblemColumns, !spec_hash.empty()) +
-                                      " ORDER BY f.measured_at, f.uuid");
+// The sound rows of a fact as `read` makes them of the statement, the others counted.
+template <typename Row, typename Read>
+std::vector<Row> read_facts(SQLite::Database& database, std::string_view fact,
+                            std::string_view order, const std::string& spec_hash, int* damaged_rows,
+                            const Read& read) {
+  SQLite::Statement row(database, facts(fact, kProblemColumns, !spec_hash.empty()) + " ORDER BY " +
+                                      std::string(order));
   if (!spec_hash.empty()) row.bind(1, spec_hash);
-  std::vector<MeasuredRow> rows;
+  std::vector<Row> rows;
   while (row.executeStep()) {
     if (row.getColumn("is_sound").getInt() == 0) {
       ++*damaged_rows;
       continue;
     }
-    rows.push_back({.spec_hash = row.getColumn(0).getString(),
-                    .device = row.getColumn(1).getString(),
-                    .protocol = row.getColumn("protocol").getString(),
-                    .shape = shape_at(row, 2),
-                    .measurement = {.plan = row.getColumn(7).getString(),
-                                    .build_digest = row.getColumn(8).getString(),
-                                    .compiler = row.getColumn("compiler").getString(),
-                                    .median_us = row.getColumn("median_us").getDouble(),
-                                    .spread_us = row.getColumn("spread_us").getDouble(),
-                                    .samples = row.getColumn("samples").getInt(),
-                                    .threads = row.getColumn("threads").getInt(),
-                                    .registers = row.getColumn("registers").getInt(),
-                                    .shared_bytes = row.getColumn("shared_bytes").getInt(),
-                                    .measured_at = row.getColumn("measured_at").getString(),
-                                    .conditions = row.getColumn("conditions").getString()}});
+    Row made = read(row);
+    made.spec_hash = row.getColumn(0).getString();
+    made.device = row.getColumn(1).getString();
+    made.shape = shape_at(row, 2);
+    rows.push_back(std::move(made));
   }
   return rows;
 }
 
+}  // namespace
+
+std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std::string& spec_hash,
+                                           int* damaged_rows) {
+  const auto read = [](SQLite::Statement& row) {
+    return MeasuredRow{.protocol = row.getColumn("protocol").getString(),
+                       .measurement = {.plan = row.getColumn(7).getString(),
+                                       .build_digest = row.getColumn(8).getString(),
+                                       .compiler = row.getColumn("compiler").getString(),
+                                       .median_us = row.getColumn("median_us").getDouble(),
+                                       .spread_us = row.getColumn("spread_us").getDouble(),
+                                       .samples = row.getColumn("samples").getInt(),
+                                       .threads = row.getColumn("threads").getInt(),
+                                       .registers = row.getColumn("registers").getInt(),
+                                       .shared_bytes = row.getColumn("shared_bytes").getInt(),
+                                       .measured_at = row.getColumn("measured_at").getString(),
+                                       .conditions = row.getColumn("conditions").getString()}};
+  };
+  return read_facts<MeasuredRow>(database, "measurement", "f.measured_at, f.uuid", spec_hash,
+                                 damaged_rows, read);
+}
+
 std::vector<RejectedRow> read_rejections(SQLite::Database& database, const std::string& spec_hash,
                                          int* damaged_rows) {
-  SQLite::Statement row(database, facts("quarantine", kProblemColumns, !spec_hash.empty()) +
-                                      " ORDER BY c.plan, c.digest");
-  if (!spec_hash.empty()) row.bind(1, spec_hash);
-  std::vector<RejectedRow> rows;
-  while (row.executeStep()) {
-    if (row.getColumn("is_sound").getInt() == 0) {
-      ++*damaged_rows;
-      continue;
-    }
-    rows.push_back({.spec_hash = row.getColumn(0).getString(),
-                    .device = row.getColumn(1).getString(),
-                    .shape = shape_at(row, 2),
-                    .rejection = {.plan = row.getColumn(7).getString(),
-                                  .build_digest = row.getColumn(8).getString(),
-                                  .reason = row.getColumn("reason").getString(),
-                                  .detail = row.getColumn("detail").getString()}});
-  }
-  return rows;
+  const auto read = [](SQLite::Statement& row) {
+    return RejectedRow{.rejection = {.plan = row.getColumn(7).getString(),
+                                     .build_digest = row.getColumn(8).getString(),
+                                     .reason = row.getColumn("reason").getString(),
+                                     .detail = row.getColumn("detail").getString()}};
+  };
+  return read_facts<RejectedRow>(database, "quarantine", "c.plan, c.digest", spec_hash,
+                                 damaged_rows, read);
 }
 
 std::vector<BuildKey> read_builds(SQLite::Database& database, const std::string& spec_hash,

@@ -171,14 +171,7 @@ Command add_explain(CLI::App& parent) {
   auto options = std::make_shared<ExplainOptions>();
   CLI::App* app =
       parent.add_subcommand("explain", "Draw the mask, its tile classes, plan, memory, roofline");
-  add_spec(*app, *options);
-  add_targets(*app, *options);
-  add_pass(*app, *options);
-  add_shape(*app, *options);
-  add_plan(*app, *options);
-  add_device(*app, *options);
-  add_cache_file(*app, *options);
-  add_json(*app, *options);
+  add_one_kernel(*app, *options);
   app->add_option("--svg", options->svg, "also draw the mask into this file");
   app->add_option("--batch", options->batch, "the batch entry to draw")->capture_default_str();
   app->add_option("--head", options->head, "the head to draw")->capture_default_str();

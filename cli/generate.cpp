@@ -58,14 +58,7 @@ Result<ExitCode> run(const GenerateOptions& options) {
 Command add_generate(CLI::App& parent) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* app = parent.add_subcommand("generate", "Write the kernel's source");
-  add_spec(*app, *options);
-  add_targets(*app, *options);
-  add_pass(*app, *options);
-  add_shape(*app, *options);
-  add_plan(*app, *options);
-  add_device(*app, *options);
-  add_cache_file(*app, *options);
-  add_json(*app, *options);
+  add_one_kernel(*app, *options);
   app->add_option("-o,--output", options->output, "a file instead of stdout");
   app->footer("Example:\n  attune generate causal --target sm_90a > causal.cu");
   return {app, [options] { return finish(run(*options)); }};

@@ -55,6 +55,17 @@ void add_json(CLI::App& app, Options& options) {
   app.add_flag("--json", options.json, "results as JSON");
 }
 
+void add_one_kernel(CLI::App& app, Options& options) {
+  add_spec(app, options);
+  add_targets(app, options);
+  add_pass(app, options);
+  add_shape(app, options);
+  add_plan(app, options);
+  add_device(app, options);
+  add_cache_file(app, options);
+  add_json(app, options);
+}
+
 Status check_options(const Options& options) {
   ATT_CHECK(targets(options, {}));
   if (!options.shape.empty()) {

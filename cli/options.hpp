@@ -36,6 +36,9 @@ void add_device(CLI::App& app, Options& options);
 void add_compiler(CLI::App& app, Options& options);
 void add_cache_file(CLI::App& app, Options& options);
 void add_json(CLI::App& app, Options& options);
+// All that names one kernel of one spec, for commands that do not run it: spec, target, pass,
+// shape, plan, and the device and cache that choose a plan.
+void add_one_kernel(CLI::App& app, Options& options);
 
 // kBadInput when a text among them is wrong whatever the spec; so that a list of specs complains
 // once.
