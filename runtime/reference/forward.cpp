@@ -1,5 +1,6 @@
 // The definition and its plain computation are one function of the arithmetic they are done in, so
 // that they can differ in nothing else.
+#include <algorithm>
 #include <limits>
 
 #include "runtime/reference/oracle.hpp"
@@ -19,6 +20,10 @@ struct Rounded {
   double operator()(double value) const { return round_to(dtype, value); }
 };
 
+// Terms of the softmax's sum that are added up one after the other; reductions of libraries keep
+// many sums and add those, so theirs are no longer.
+constexpr std::size_t kSumBlock = 256;
+
 // One row with accumulations in T; `round` is applied to P and O.
 template <typename T, typename Round>
 void forward_row(const AttentionSpec& spec, RowView& row, std::int64_t kv_len, const Round& round,
@@ -34,26 +39,30 @@ void forward_row(const AttentionSpec& spec, RowView& row, std::int64_t kv_len, c
   T maximum = sink;
   for (std::int64_t k = 0; k < kv_len; ++k) {
     if (!row.live(k)) continue;
-    const T product = dot<T>(row.query(), row.key(k), spec.head_dim_qk);
+    const T product = dot(row.query(), row.key(k), spec.head_dim_qk, T{});
     const T score = static_cast<T>(row.score(static_cast<T>(scale) * product, k));
     keys.push_back({k, score});
     maximum = std::fmax(maximum, score);  // ignores NaN, which the sum keeps
   }
-  std::vector<T> sums(static_cast<std::size_t>(spec.head_dim_v), T{0});
+  const auto dim = static_cast<std::size_t>(spec.head_dim_v);
+  std::vector<T> sums(dim);
   *lse = -kInfinity;
   T total = 0;
   bool has_nan = false;
   for (const LiveKey& key : keys) has_nan |= std::isnan(key.score);
   if (maximum != -std::numeric_limits<T>::infinity() || has_nan) {
-    for (const LiveKey& key : keys) total += std::exp(key.score - maximum);
+    for (std::size_t first = 0; first < keys.size(); first += kSumBlock) {
+      const std::size_t end = std::min(keys.size(), first + kSumBlock);
+      T part = 0;
+      for (std::size_t i = first; i < end; ++i) part += std::exp(keys[i].score - maximum);
+      total += part;
+    }
     if (spec.sink != nullptr) total += std::exp(sink - maximum);
     for (const LiveKey& key : keys) {
       const double probability = std::exp(key.score - maximum) / total;
-      const T weight = row.is_dropped(key.index) ? T{0} : static_cast<T>(round(probability));
+      const double weight = row.is_dropped(key.index) ? 0 : static_cast<T>(round(probability));
       const double* value = row.value(key.index);
-      for (int d = 0; d < spec.head_dim_v; ++d) {
-        sums[static_cast<std::size_t>(d)] += weight * static_cast<T>(value[d]);
-      }
+      for (std::size_t d = 0; d < dim; ++d) sums[d] = fused(weight, value[d], sums[d]);
     }
     *lse = static_cast<double>(maximum + std::log(total));
   }

@@ -48,8 +48,9 @@ HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
                           const std::vector<Row>& rows);
 HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem);
 
-// The same computation in the spec's dtype, plainly: matrix products accumulated in fp32, P rounded
-// to the dtype before the second, O rounded at the end. Its error is the yardstick of the 2x rule.
+// The same computation in the spec's dtype, plainly: each element of the matrix products one chain
+// of fp32 fused multiply-adds, P rounded to the dtype before the second, O rounded at the end. Its
+// error is the yardstick of the 2x rule.
 HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem,
                          const std::vector<Row>& rows);
 HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem);
