@@ -1,6 +1,5 @@
 #include "tuner/tuner.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -10,22 +9,6 @@
 #include "tuner/search/search.hpp"
 
 namespace attune {
-
-Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
-                                              const DeviceFacts& device) {
-  ATT_TRY(const std::vector<Family> families, families_for(spec, device.target));
-  std::vector<std::pair<double, KernelPlan>> costed;
-  for (const Family family : families) {
-    for (const KernelPlan& plan : legal_plans(spec, family, device)) {
-      costed.emplace_back(cost_us(spec, plan, shape, device), plan);
-    }
-  }
-  // Equal costs stay in the families' order.
-  std::ranges::stable_sort(costed, {}, [](const auto& entry) { return entry.first; });
-  std::vector<KernelPlan> plans;
-  for (auto& entry : costed) plans.push_back(std::move(entry.second));
-  return plans;
-}
 
 std::uint64_t fresh_seed() {
   return static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());

@@ -49,9 +49,4 @@ Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, De
                         std::span<Compiler* const> compilers, Store& store,
                         const TuneOptions& options, const TuneObserver& progress);
 
-// All legal plans of every family that serves `spec` on the device, the cost model's cheapest
-// first.
-Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
-                                              const DeviceFacts& device);
-
 }  // namespace attune

@@ -133,6 +133,10 @@ PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan);
 // Predicted time of one launch, microseconds.
 double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                const DeviceFacts& device);
+// All legal plans of every family that serves `spec` on the device, the cost model's cheapest
+// first.
+Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
+                                              const DeviceFacts& device);
 // The cost model's choice over all families for the target.
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device);

@@ -16,6 +16,10 @@ std::optional<KernelPlan> fallback_plan(const AttentionSpec& spec, const KernelP
   return best == plans.end() ? std::nullopt : std::optional(*best);
 }
 
+// Of the cost model's plans. A compiler may fail at one that takes all registers; at so many, it is
+// no accident.
+constexpr std::size_t kPlansToTry = 4;
+
 }  // namespace
 
 Dispatcher::Dispatcher(std::shared_ptr<Workshop> workshop, bool background)
@@ -99,9 +103,13 @@ Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& 
   if (compiler_missing) {  // whatever code there is
     first.version = stand_in(spec, key);
     if (first.version != nullptr) return first;
-  } else if (choices.usable.front().source != PlanSource::kCostModel) {
-    const auto guess = default_plan(spec, key.shape, workshop_->device().facts());
-    if (guess.ok() && attempt({.plan = *guess})) return first;
+  } else {
+    auto plans = plans_by_cost(spec, key.shape, workshop_->device().facts());
+    if (plans.ok()) plans->resize(std::min(plans->size(), kPlansToTry));
+    for (const KernelPlan& plan : plans.ok() ? *plans : std::vector<KernelPlan>{}) {
+      const auto tried = std::ranges::find(choices.usable, plan, &PlanChoice::plan);
+      if (tried == choices.usable.end() && attempt({.plan = plan})) return first;
+    }
   }
   return failure.error();
 }

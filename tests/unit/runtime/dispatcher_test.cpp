@@ -159,6 +159,17 @@ TEST_F(DispatcherTest, AWinnerThatNoCompilerHereCanBuildGivesWayToTheCostModel) 
   EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan())));
 }
 
+TEST_F(DispatcherTest, TheCostModelsPlanGivesWayToItsNextWhereTheCompilerFailsAtIt) {
+  compiler_->fails_at = symbol(model_plan());
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  const auto plans = plans_by_cost(*spec_, kShape, device_facts(Target::kSm80));
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(plans->at(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(model_plan())));
+}
+
 TEST_F(DispatcherTest, AWinnerThatCannotBeBuiltGivesWayToTheNextUntilItCan) {
   record_winner(other_plan(0), kShape, 10);
   record_winner(other_plan(1), kShape, 12);
