@@ -112,6 +112,10 @@ std::vector<SlopeCase> slope_cases(const char* dtype, const Slope& slope) {
   return cases;
 }
 
+std::string name_of(const char* dtype, const Slope& slope) {
+  return fmt::format("{}_{}", slope.name, dtype);
+}
+
 class Slopes : public testing::TestWithParam<std::tuple<const char*, Slope>> {
  protected:
   static void SetUpTestSuite() {
@@ -120,14 +124,26 @@ class Slopes : public testing::TestWithParam<std::tuple<const char*, Slope>> {
     std::vector<Request> requests;
     for (const char* dtype : kSlopeTypes) {
       for (const Slope& slope : kSlopes) {
+        if (!will_run(name_of(dtype, slope))) continue;
         for (const SlopeCase& c : slope_cases(dtype, slope)) {
-          for (const KernelPlan& plan : plans_of_families(c.spec, c.shape, bank.device().facts())) {
+          for (const KernelPlan& plan :
+               cheapest_of_families(c.spec, c.shape, bank.device().facts())) {
             requests.push_back({c.spec, plan});
           }
         }
       }
     }
     bank.prepare(requests);
+  }
+
+ private:
+  static bool will_run(const std::string& name) {
+    const testing::TestSuite& suite = *testing::UnitTest::GetInstance()->current_test_suite();
+    for (int i = 0; i < suite.total_test_count(); ++i) {
+      const testing::TestInfo& test = *suite.GetTestInfo(i);
+      if (test.should_run() && std::string(test.name()).ends_with("/" + name)) return true;
+    }
+    return false;
   }
 };
 
@@ -142,11 +158,15 @@ TEST_P(Slopes, AreRight) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Slopes, testing::Combine(testing::ValuesIn(kSlopeTypes), testing::ValuesIn(kSlopes)),
-    [](const auto& test) {
-      return fmt::format("{}_{}", std::get<1>(test.param).name, std::get<0>(test.param));
-    });
+    [](const auto& test) { return name_of(std::get<0>(test.param), std::get<1>(test.param)); });
 
-TEST(EveryPlan, IsRight) {
+// Every plan would compile for minutes: a fixed share of them, spread over the space, in slices
+// that processes can share out.
+constexpr std::size_t kPlansOfFamily = 24;
+constexpr int kSlices = 8;
+class EveryPlan : public testing::TestWithParam<int> {};
+
+TEST_P(EveryPlan, IsRight) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   const AttentionSpec spec = spec_of(
@@ -159,16 +179,23 @@ TEST(EveryPlan, IsRight) {
   ASSERT_TRUE(families.ok()) << render(families.error());
   for (const Family family : *families) {
     const auto plans = legal_plans(spec, family, bank.device().facts());
-    // Every plan would compile for minutes: a fixed share of them, spread over the space.
-    const std::size_t step = std::max<std::size_t>(1, plans.size() / 24);
-    for (std::size_t i = 0; i < plans.size(); i += step) requests.push_back({spec, plans[i]});
+    const std::size_t step = std::max<std::size_t>(1, plans.size() / kPlansOfFamily);
+    for (std::size_t i = static_cast<std::size_t>(GetParam()) * step; i < plans.size();
+         i += kSlices * step) {
+      requests.push_back({spec, plans[i]});
+    }
   }
   bank.prepare(requests);
   const HostProblem problem = random_problem(spec, shape, 5);
   std::vector<KernelPlan> plans;
-  for (const Request& request : requests) plans.push_back(request.plan);
+  for (const Request& request : requests) {
+    if (!bank.gives_up(spec, request.plan)) plans.push_back(request.plan);
+  }
+  EXPECT_GE(2 * plans.size(), requests.size()) << "most plans must be built";
   EXPECT_TRUE(judge(spec, problem, plans));
 }
+
+INSTANTIATE_TEST_SUITE_P(Slices, EveryPlan, testing::Range(0, kSlices));
 
 }  // namespace
 }  // namespace attune::gpu_test

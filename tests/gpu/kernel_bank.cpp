@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
@@ -68,16 +69,55 @@ Result<std::shared_ptr<LoadedKernel>> KernelBank::get(const AttentionSpec& spec,
   return kernels_.at(key_of(spec, plan));
 }
 
+bool KernelBank::gives_up(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (compiler_->identity().starts_with("nvrtc")) return false;
+  const auto kernel = get(spec, plan);
+  return !kernel.ok() &&
+         kernel.error().message.find("Potential Performance Loss") != std::string::npos;
+}
+
+namespace {
+
+// The cheapest few plans of each family that serves the spec.
+std::vector<std::vector<KernelPlan>> cheapest(const AttentionSpec& spec, const ProblemShape& shape,
+                                              const DeviceFacts& facts, std::size_t few) {
+  std::map<Family, std::vector<KernelPlan>> of_family;
+  const auto plans = plans_by_cost(spec, shape, facts);
+  if (!plans.ok()) return {};
+  for (const KernelPlan& plan : *plans) {
+    auto& chosen = of_family[plan.family()];
+    if (chosen.size() < few) chosen.push_back(plan);
+  }
+  std::vector<std::vector<KernelPlan>> found;
+  for (auto& [family, chosen] : of_family) found.push_back(std::move(chosen));
+  return found;
+}
+
+}  // namespace
+
+std::vector<KernelPlan> cheapest_of_families(const AttentionSpec& spec, const ProblemShape& shape,
+                                             const DeviceFacts& facts) {
+  std::vector<KernelPlan> chosen;
+  for (const auto& plans : cheapest(spec, shape, facts, 1)) chosen.push_back(plans.front());
+  return chosen;
+}
+
 std::vector<KernelPlan> plans_of_families(const AttentionSpec& spec, const ProblemShape& shape,
                                           const DeviceFacts& facts) {
   std::vector<KernelPlan> chosen;
-  const auto families = families_for(spec, facts.target);
-  if (!families.ok()) return chosen;
-  for (const Family family : *families) {
-    const std::vector<KernelPlan> plans = legal_plans(spec, family, facts);
-    const auto cost = [&](const KernelPlan& plan) { return cost_us(spec, plan, shape, facts); };
-    const auto best = std::ranges::min_element(plans, {}, cost);
-    if (best != plans.end()) chosen.push_back(*best);
+  for (const auto& plans : cheapest(spec, shape, facts, 5)) {
+    const auto built = std::ranges::find_if(plans, [&](const KernelPlan& plan) {
+      return !KernelBank::instance().gives_up(spec, plan);
+    });
+    if (built == plans.end()) {
+      ADD_FAILURE() << spec.name << ": none of the cheapest plans can be built, "
+                    << to_string(plans.front()) << " first";
+      continue;
+    }
+    if (built != plans.begin()) {
+      std::printf("given up: %s: %s\n", spec.name.c_str(), to_string(plans.front()).c_str());
+    }
+    chosen.push_back(*built);
   }
   return chosen;
 }

@@ -31,6 +31,9 @@ class KernelBank {
   void prepare(const std::vector<Request>& requests);
   // The kernel of spec and plan, or why it could not be had.
   Result<std::shared_ptr<LoadedKernel>> get(const AttentionSpec& spec, const KernelPlan& plan);
+  // LLVM's code of some plans, at the limit of their registers, makes ptxas serialise products: the
+  // compile fails, and the plan is not judged. NVRTC must build every plan.
+  bool gives_up(const AttentionSpec& spec, const KernelPlan& plan);
 
  private:
   KernelBank();
@@ -41,7 +44,10 @@ class KernelBank {
   std::map<std::string, Result<std::shared_ptr<LoadedKernel>>> kernels_;
 };
 
-// One plan of every family that serves the spec on the device: the cost model's choice.
+// The cost model's choice of every family that serves the spec on the device.
+std::vector<KernelPlan> cheapest_of_families(const AttentionSpec& spec, const ProblemShape& shape,
+                                             const DeviceFacts& facts);
+// The same, but a plan that the bank gives up gives way to the next cheapest, as in the runtime.
 std::vector<KernelPlan> plans_of_families(const AttentionSpec& spec, const ProblemShape& shape,
                                           const DeviceFacts& facts);
 

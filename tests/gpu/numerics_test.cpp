@@ -72,11 +72,6 @@ std::vector<Case> library_cases() {
   return cases;
 }
 
-std::vector<KernelPlan> plans_for(const Case& c) {
-  const DeviceFacts& facts = KernelBank::instance().device().facts();
-  return plans_of_families(c.spec, c.shapes.back(), facts);
-}
-
 class Numerics : public testing::TestWithParam<Case> {};
 
 TEST_P(Numerics, KeepsFlashAttentionsRule) {
@@ -85,7 +80,8 @@ TEST_P(Numerics, KeepsFlashAttentionsRule) {
   const Case& c = GetParam();
   if (!families_for(c.spec, bank.device().facts().target).ok())
     GTEST_SKIP() << "no family serves it";
-  const std::vector<KernelPlan> plans = plans_for(c);
+  const std::vector<KernelPlan> plans =
+      plans_of_families(c.spec, c.shapes.back(), bank.device().facts());
   std::uint64_t seed = std::hash<std::string>{}(c.name);
   for (const ProblemShape& shape : c.shapes) {
     EXPECT_TRUE(judge(c.spec, random_problem(c.spec, shape, ++seed), plans));
@@ -108,7 +104,10 @@ class CompileFirst : public testing::Environment {
                                        {"Library/Numerics", library_cases()}}) {
       for (const Case& c : cases) {
         if (!will_run(*unit, suite, c.name)) continue;
-        for (const KernelPlan& plan : plans_for(c)) requests.push_back({c.spec, plan});
+        for (const KernelPlan& plan :
+             cheapest_of_families(c.spec, c.shapes.back(), bank.device().facts())) {
+          requests.push_back({c.spec, plan});
+        }
       }
     }
     bank.prepare(requests);
