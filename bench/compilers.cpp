@@ -2,21 +2,27 @@
 // each family, checked by the oracle, then timed in interleaved rounds. One JSON object a line on
 // stdout; bench/compilers.py makes the table of docs/performance.md of them. Needs a GPU, NVRTC and
 // the LLVM module.
+//
+//   compilers --cache FILE --compile 3/8   compiles the third eighth, one kernel after the other
+//   compilers --cache FILE                 measures; compiles what FILE does not have
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "generator/emit/emit.hpp"
 #include "generator/spec/library.hpp"
-#include "runtime/jit/compiler.hpp"
+#include "runtime/engine/engine.hpp"
 #include "runtime/reference/oracle.hpp"
 #include "runtime/support/parallel.hpp"
 #include "tuner/measure/device_problem.hpp"
+#include "tuner/sweep/manifest.hpp"
 
 namespace attune {
 namespace {
@@ -25,28 +31,32 @@ constexpr ProblemShape kTimed{
     .batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
 constexpr ProblemShape kChecked{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 333, .kv_len = 397};
 constexpr int kCheckedRows = 128;
-constexpr int kRounds = 21;
+// Medians of two halves of as many rounds differ by a few thousandths on an H200; each row says by
+// how much its own did.
+constexpr int kRounds = 120;
+constexpr int kUntimedRounds = 5;
 
-// Compiled alone as well, before all others: in a parallel build the driver assembles one kernel at
-// a time.
-constexpr std::string_view kCompiledAlone[] = {"bench/full_d64", "bench/causal_d128",
-                                               "bench/doc_causal", "bench/softcap_causal",
-                                               "bench/natten2d_k13"};
+using Compilers = std::array<std::pair<std::string, std::unique_ptr<Compiler>>, 2>;
 
+// One compiler's code of a case.
 struct Build {
-  double alone_seconds = 0;
-  Result<CompiledKernel> code = Error{};
+  std::string failure;  // why there is no kernel; empty: there is
+  CompiledKernel code;
   std::unique_ptr<LoadedKernel> kernel;
-  std::string failure;
   std::vector<double> times_us;
 };
 struct Case {
   std::string name;
   AttentionSpec spec;
   KernelPlan plan;
-  GeneratedKernel generated;
-  std::map<std::string, Build> builds;  // by compiler: "nvrtc", "llvm"
+  HostOutput oracle, plain;
+  std::array<Build, 2> builds;  // as the compilers
 };
+
+HostProblem checked_problem(const AttentionSpec& spec) {
+  return random_problem(spec, kChecked, 17);
+}
+std::vector<Row> checked_rows() { return sample_rows(kChecked, kCheckedRows, 5); }
 
 KernelPlan cheapest(const AttentionSpec& spec, const std::vector<KernelPlan>& plans,
                     const DeviceFacts& facts) {
@@ -66,13 +76,10 @@ std::vector<Case> make_cases(const DeviceFacts& facts) {
       const auto plans = legal_plans(*spec, family, facts);
       if (plans.empty()) continue;
       const KernelPlan plan = cheapest(*spec, plans, facts);
-      auto generated = emit(*spec, plan);
-      if (!generated.ok()) continue;
-      cases.push_back({.name = std::string(entry.name),
-                       .spec = *spec,
-                       .plan = plan,
-                       .generated = std::move(generated).value(),
-                       .builds = {}});
+      Case& one = cases.emplace_back();
+      one.name = entry.name;
+      one.spec = *spec;
+      one.plan = plan;
     }
   }
   return cases;
@@ -80,117 +87,132 @@ std::vector<Case> make_cases(const DeviceFacts& facts) {
 
 // Empty, or what is wrong with the kernel's numbers.
 std::string verdict(Device& device, const Case& one, const LoadedKernel& kernel) {
-  const HostProblem problem = random_problem(one.spec, kChecked, 17);
-  const std::vector<Row> rows = sample_rows(kChecked, kCheckedRows, 5);
-  auto uploaded = DeviceProblem::upload(device, one.spec, problem);
+  auto uploaded = DeviceProblem::upload(device, one.spec, checked_problem(one.spec));
   if (!uploaded.ok()) return uploaded.error().message;
   for (const Status& status : {(*uploaded)->poison(), (*uploaded)->launch(kernel, nullptr)}) {
     if (!status.ok()) return status.error().message;
   }
-  auto output = (*uploaded)->download(rows);
+  auto output = (*uploaded)->download(checked_rows());
   if (!output.ok()) return output.error().message;
-  return compare(one.spec.dtype, *output, oracle_forward(one.spec, problem, rows),
-                 plain_forward(one.spec, problem, rows));
+  return compare(one.spec.dtype, *output, one.oracle, one.plain);
 }
 
+// Every other round begins with the other compiler.
 Status time_case(Device& device, Case& one) {
   ATT_TRY(const auto problem, DeviceProblem::for_timing(device, one.spec, kTimed, 3));
-  for (auto& [name, build] : one.builds) {
+  for (Build& build : one.builds) {
     if (build.kernel) ATT_CHECK(problem->prepare(*build.kernel));
   }
-  for (int round = 0; round < kRounds; ++round) {
-    for (auto& [name, build] : one.builds) {
+  for (int round = -kUntimedRounds; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < one.builds.size(); ++i) {
+      Build& build = one.builds[(i + static_cast<std::size_t>(round + kUntimedRounds)) % 2];
       if (!build.kernel) continue;
       ATT_TRY(const double us, device.time_us([&](StreamHandle stream) {
         return problem->launch(*build.kernel, stream);
       }));
-      build.times_us.push_back(us);
+      if (round >= 0) build.times_us.push_back(us);
     }
   }
   return ok_status();
 }
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
+  std::ranges::sort(values);
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-nlohmann::json to_json(const Case& one) {
+// By how much the medians of the first and the second half of the rounds differ, as a share.
+double noise(const std::vector<double>& times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  return std::abs(median({times.begin(), middle}) / median({middle, times.end()}) - 1);
+}
+
+nlohmann::json to_json(const Case& one, const Compilers& compilers) {
   nlohmann::json row = {
       {"spec", one.name}, {"family", to_string(one.plan.family())}, {"plan", to_string(one.plan)}};
-  for (const auto& [name, build] : one.builds) {
-    nlohmann::json& side = row[name];
-    if (build.code.ok()) {
-      if (build.alone_seconds > 0) row["alone_s"][name] = build.alone_seconds;
-      side = {{"registers", build.code->registers},
-              {"spill_bytes", build.code->spill_store_bytes + build.code->spill_load_bytes},
-              {"compile_s", build.code->compile_seconds}};
-    }
+  for (std::size_t i = 0; i < compilers.size(); ++i) {
+    const Build& build = one.builds[i];
+    nlohmann::json& side = row[compilers[i].first];
+    side = {{"registers", build.code.registers},
+            {"spill_bytes", build.code.spill_store_bytes + build.code.spill_load_bytes},
+            {"compile_s", build.code.compile_seconds}};
     if (!build.failure.empty()) side["failure"] = build.failure;
-    if (!build.times_us.empty()) side["us"] = median(build.times_us);
+    if (build.times_us.empty()) continue;
+    side["us"] = median(build.times_us);
+    side["noise"] = noise(build.times_us);
   }
   return row;
 }
 
-Status run() {
-  ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
-  std::map<std::string, std::unique_ptr<Compiler>> compilers;
-  ATT_TRY(compilers["nvrtc"], open_nvrtc_compiler());
-  ATT_TRY(compilers["llvm"], open_llvm_compiler());
-  std::vector<Case> cases = make_cases(device->facts());
-  struct Job {
-    Case* one;
-    std::string compiler;
-  };
-  std::vector<Job> jobs;
-  for (Case& one : cases) {
-    for (const auto& [name, compiler] : compilers) {
-      one.builds[name];
-      jobs.push_back({&one, name});
-    }
-  }
-  for (const Job& job : jobs) {
-    if (std::ranges::find(kCompiledAlone, job.one->name) == std::end(kCompiledAlone)) continue;
-    Build& build = job.one->builds[job.compiler];
-    build.code =
-        compilers.at(job.compiler)
-            ->compile(job.one->generated.source, job.one->generated.symbol, job.one->plan.target);
-    if (build.code.ok()) build.alone_seconds = build.code->compile_seconds;
-  }
-  parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
-    const Job& job = jobs[static_cast<std::size_t>(i)];
-    if (job.one->builds[job.compiler].alone_seconds > 0) return;
-    job.one->builds[job.compiler].code =
-        compilers.at(job.compiler)
-            ->compile(job.one->generated.source, job.one->generated.symbol, job.one->plan.target);
-  });
-  nlohmann::json environment = {{"device", device->identity()}};
+Status measure(Device& device, const Compilers& compilers, std::vector<Case>& cases, Store* store) {
+  nlohmann::json environment = {{"device", device.identity()}};
   for (const auto& [name, compiler] : compilers) environment[name] = compiler->identity();
   fmt::print("{}\n", nlohmann::json{{"environment", environment}}.dump());
+  parallel_for(static_cast<std::int64_t>(cases.size()), [&](std::int64_t i) {
+    Case& one = cases[static_cast<std::size_t>(i)];
+    const HostProblem problem = checked_problem(one.spec);
+    one.oracle = oracle_forward(one.spec, problem, checked_rows());
+    one.plain = plain_forward(one.spec, problem, checked_rows());
+  });
   for (Case& one : cases) {
-    for (auto& [name, build] : one.builds) {
-      if (!build.code.ok()) {
-        build.failure = build.code.error().message;
+    for (std::size_t i = 0; i < compilers.size(); ++i) {
+      Build& made = one.builds[i];
+      auto built = build(one.spec, one.plan, *compilers[i].second, store);
+      if (!built.ok()) {
+        made.failure = built.error().message;
         continue;
       }
-      auto kernel = device->load(one.spec, one.plan, build.code->image);
-      build.failure = kernel.ok() ? verdict(*device, one, **kernel) : kernel.error().message;
-      if (build.failure.empty()) build.kernel = std::move(kernel).value();
+      made.code = std::move(built->code);
+      auto kernel = device.load(one.spec, one.plan, made.code.image);
+      made.failure = kernel.ok() ? verdict(device, one, **kernel) : kernel.error().message;
+      if (made.failure.empty()) made.kernel = std::move(kernel).value();
     }
-    ATT_CHECK(time_case(*device, one));
-    fmt::print("{}\n", to_json(one).dump());
+    ATT_CHECK(time_case(device, one));
+    fmt::print("{}\n", to_json(one, compilers).dump());
     std::fflush(stdout);
-    for (auto& [name, build] : one.builds) build.kernel.reset();
+    for (Build& made : one.builds) made.kernel.reset();
   }
+  return ok_status();
+}
+
+// One after the other, so that a time is that of a compile which has a core to itself.
+void compile_share(const Compilers& compilers, const std::vector<Case>& cases, Store& store,
+                   const Shard& share) {
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (static_cast<int>(i) % share.count != share.index) continue;
+    for (const auto& [name, compiler] : compilers) {
+      const auto built = build(cases[i].spec, cases[i].plan, *compiler, &store);
+      if (!built.ok()) fmt::print(stderr, "{}: {}\n", cases[i].name, built.error().message);
+    }
+  }
+}
+
+Status run(const std::string& cache, const std::string& share) {
+  ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
+  Compilers compilers{{{"nvrtc", nullptr}, {"llvm", nullptr}}};
+  ATT_TRY(compilers[0].second, open_nvrtc_compiler());
+  ATT_TRY(compilers[1].second, open_llvm_compiler());
+  std::vector<Case> cases = make_cases(device->facts());
+  std::unique_ptr<Store> store;
+  if (!cache.empty()) {
+    ATT_TRY(store, open_store(cache));
+  }
+  if (share.empty()) return measure(*device, compilers, cases, store.get());
+  ATT_TRY(const Shard parsed, parse_shard(share));
+  compile_share(compilers, cases, *store, parsed);
   return ok_status();
 }
 
 }  // namespace
 }  // namespace attune
 
-int main() {
-  const attune::Status status = attune::run();
+int main(int argc, char** argv) {
+  CLI::App app("NVRTC beside LLVM");
+  std::string cache, share;
+  CLI::Option* const file = app.add_option("--cache", cache, "where compiled code is kept");
+  app.add_option("--compile", share, "i/n: compile that share only")->needs(file);
+  CLI11_PARSE(app, argc, argv);
+  const attune::Status status = attune::run(cache, share);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}", attune::render(status.error()));
   return attune::exit_code(status.error().kind);

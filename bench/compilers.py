@@ -2,7 +2,7 @@
 """NVRTC beside LLVM for every spec of the library: runs build/release/bench/compilers, and writes its section of
 docs/performance.md.
 
-    python3 bench/compilers.py
+    python3 bench/compilers.py --jobs 8
     python3 bench/compilers.py --render compilers.jsonl     # from what the program printed before
 
 Needs a GPU, NVRTC and the LLVM module (`make build`)."""
@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -25,6 +26,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", help="default: the newest bench/compilers below build/")
+    parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2),
+                        help="processes that compile, one kernel at a time each; default: half the cores")
     parser.add_argument("--render", metavar="JSONL", help="rewrite the page from saved output")
     parser.add_argument("--jsonl", help="also write the program's output here")
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
@@ -36,11 +39,8 @@ def cell(side, key, digits=0):
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def compile_cells(row, lines):
-    """Seconds of NVRTC and LLVM for the kernel: compiled alone where any was, else in the parallel build."""
-    if any("alone_s" in line for line in lines):
-        return [cell(row.get("alone_s", {}), name, 2) for name in ("nvrtc", "llvm")]
-    return [cell(row[name], "compile_s", 2) for name in ("nvrtc", "llvm")]
+def percent(values):
+    return f"{100 * values:.1f} %"
 
 
 def render(text, lines, date):
@@ -56,7 +56,7 @@ def render(text, lines, date):
         table.append([row["spec"], row["family"], cell(nvrtc, "us"), cell(llvm, "us"),
                       f"{ratio:.3f}" if ratio else failures,
                       f"{cell(nvrtc, 'registers')} / {cell(nvrtc, 'spill_bytes')}",
-                      f"{cell(llvm, 'registers')} / {cell(llvm, 'spill_bytes')}", *compile_cells(row, lines)])
+                      f"{cell(llvm, 'registers')} / {cell(llvm, 'spill_bytes')}", *(cell(side, "compile_s", 2) if side["compile_s"] else "" for side in (nvrtc, llvm))])
     header = ["spec", "family", "NVRTC us", "LLVM us", "LLVM / NVRTC", "NVRTC registers / spilled bytes",
               "LLVM registers / spilled bytes", "NVRTC compile s", "LLVM compile s"]
     out = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
@@ -67,18 +67,30 @@ def render(text, lines, date):
         wins = sum(value < 1 for value in values)
         summary.append(f"{family}: geometric mean of LLVM / NVRTC {problems.geometric_mean(values):.3f}, "
                        f"{within} of {len(values)} within 3 %, {wins} faster with LLVM")
-    alone = [row["alone_s"] for row in rows if len(row.get("alone_s", {})) == 2]
-    compile_text = "Compile times are those of a build on all cores, in which the driver assembles LLVM's kernels one at a time."
-    if alone:
-        compile_text = (f"Compile times, cubin included, are given where a kernel was compiled alone; geometric mean of "
-                        f"LLVM / NVRTC: {problems.geometric_mean([t['llvm'] / t['nvrtc'] for t in alone]):.2f}.")
+    measured = [side for row in rows for side in (row["nvrtc"], row["llvm"]) if "us" in side]
+    noise = sorted(side["noise"] for side in measured)
+    compiled = [(row["nvrtc"]["compile_s"], row["llvm"]["compile_s"]) for row in rows
+                if row["nvrtc"]["compile_s"] and row["llvm"]["compile_s"]]
     body = ("## NVRTC beside LLVM, forward, batch 2, 16 heads, 4096 tokens\n\n"
             f"{date}, {environment['device']}; {environment['nvrtc']}; {environment['llvm']}. "
             "`python3 bench/compilers.py`\n\n"
             "Both compilers get the same text; plans are the cost model's, untuned. Every kernel was checked against the "
-            f"oracle first; times are medians of interleaved rounds. {compile_text}\n\n"
+            "oracle first; times are medians of 120 interleaved rounds. Medians of their halves differ by "
+            f"{percent(noise[len(noise) // 2])} in the median, {percent(noise[len(noise) * 95 // 100])} in 95 of 100 "
+            f"kernels, {percent(noise[-1])} at most. Compile times are cold and end with code that the GPU takes: an idle "
+            "machine, one kernel at a time in each of a few processes. LLVM's over NVRTC's, geometric mean: "
+            f"{problems.geometric_mean([llvm / nvrtc for nvrtc, llvm in compiled]):.2f}.\n\n"
             + "\n".join(out) + "\n\n" + ". ".join(summary) + ".")
     return page.replace_section(text, "compilers", body)
+
+
+def measure(program, jobs):
+    with tempfile.TemporaryDirectory() as directory:
+        cached = [program, "--cache", os.path.join(directory, "compilers.db")]
+        shares = [subprocess.Popen([*cached, "--compile", f"{i + 1}/{jobs}"]) for i in range(jobs)]
+        for share in shares:
+            share.wait()
+        return subprocess.run(cached, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main():
@@ -91,8 +103,7 @@ def main():
             os.path.join(ROOT, "build", "*", "bench", "compilers"))
         if not found:
             sys.exit("no bench/compilers below build/: run `make build`")
-        program = max(found, key=os.path.getmtime)
-        output = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True).stdout
+        output = measure(max(found, key=os.path.getmtime), arguments.jobs)
     if arguments.jsonl:
         with open(arguments.jsonl, "w", encoding="utf-8") as file:
             file.write(output)

@@ -37,6 +37,9 @@ MIN_ROUNDS, MAX_ROUNDS, SECONDS_A_PROBLEM = 5, 40, 1.5
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, help="of every contestant; default: the cores this process may use")
+    parser.add_argument("--prepare", action="store_true",
+                        help="first compile Flex's code of all problems at once, which inductor keeps on disk")
+    parser.add_argument("--compile-only", action="store_true", help="compile Flex's code and stop")
     parser.add_argument("--tune", action="store_true", help="tune each problem first")
     parser.add_argument("--max-candidates", type=int, default=16, help="of each tuning; default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="fewer problems")
@@ -200,6 +203,16 @@ def time_entries(entries):
     return {name: problems.median(values) for name, values in times.items()}
 
 
+def prepare(chosen, threads):
+    """Flex's compiler takes half a minute a problem, on one core: a process for each problem."""
+    begin = time.monotonic()
+    compiles = [subprocess.Popen([sys.executable, os.path.abspath(__file__), "--compile-only", "--only", problem.key,
+                                  "--threads", str(threads)]) for problem in chosen if problem.section == "flex"]
+    for compile_one in compiles:
+        compile_one.wait()
+    print(f"compiled Flex's code in {time.monotonic() - begin:.1f} s", file=sys.stderr)
+
+
 def run_problem(problem, runtime, torch):
     inputs = make_inputs(problem, torch)
     peer = ("SDPA", sdpa_entry) if problem.section == "sdpa" else ("Flex", flex_entry)
@@ -289,6 +302,8 @@ def main():
     if arguments.render:
         with open(arguments.render, encoding="utf-8") as file:
             results = json.load(file)
+    elif arguments.compile_only:
+        return compile_only(arguments)
     else:
         results = measure(arguments)
     if arguments.json:
@@ -305,17 +320,29 @@ def main():
 
 def command_line(arguments):
     """What repeats the measurement, without where its results went."""
-    words = ["python3 bench/cpu_side_by_side.py"] + ["--tune"] * arguments.tune + ["--quick"] * arguments.quick
+    words = ["python3 bench/cpu_side_by_side.py"] + ["--prepare"] * arguments.prepare + ["--tune"] * arguments.tune + ["--quick"] * arguments.quick
     return " ".join(words + [f"--only {text}" for text in arguments.only or ()])
 
 
-def measure(arguments):
+def use_threads(arguments):
+    """PyTorch and the number of threads. Before either library starts its own."""
     threads = arguments.threads or len(os.sched_getaffinity(0))
-    # Before either library starts its threads.
     os.environ["ATTUNE_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
     import torch
 
     torch.set_num_threads(threads)
+    return torch, threads
+
+
+def compile_only(arguments):
+    torch, _ = use_threads(arguments)
+    for problem in all_problems(arguments):
+        if problem.section == "flex":
+            flex_entry(problem, make_inputs(problem, torch), torch)
+
+
+def measure(arguments):
+    torch, threads = use_threads(arguments)
     path = arguments.library or attune_c.find_library(ROOT)
     if path is None:
         sys.exit("no libattune.so below build/: run `make build`, or name it with --library")
@@ -326,6 +353,8 @@ def measure(arguments):
     with tempfile.TemporaryDirectory() as directory:
         cache = os.path.join(directory, "cpu.db")
         chosen = all_problems(arguments)
+        if arguments.prepare:
+            prepare(chosen, threads)
         if arguments.tune:
             for problem in chosen:
                 begin = time.monotonic()
