@@ -42,7 +42,10 @@ Result<Compiled> compile(const LoadedSpec& loaded, Target target, const CompileO
   const int shared =
       launch_recipe(spec, chosen.plan).shared_memory_bytes + kernel.code.static_shared_bytes;
   if (!options.output.empty()) {
-    const auto& image = kernel.code.image;
+    auto image = kernel.code.image;
+    // PTX, which the driver takes as a C string, is a text in a file.
+    const bool is_ptx = target != Target::kCpu && !image.empty() && image.front() == '/';
+    if (is_ptx) image.pop_back();
     ATT_CHECK(
         write_file(options.output, {reinterpret_cast<const char*>(image.data()), image.size()}));
   }
