@@ -6,6 +6,7 @@
 #include "generator/emit/emit.hpp"
 #include "generator/spec/library.hpp"
 #include "runtime/jit/compiler.hpp"
+#include "runtime/support/parallel.hpp"
 
 namespace attune {
 namespace {
@@ -38,18 +39,23 @@ class LlvmPtx : public testing::TestWithParam<Target> {
     return best;
   }
 
-  void check(const AttentionSpec& spec, const KernelPlan& plan) {
-    SCOPED_TRACE(to_string(plan));
-    const auto generated = emit(spec, plan);
-    ASSERT_TRUE(generated.ok()) << render(generated.error());
-    const auto kernel = compiler_->compile(generated->source, generated->symbol, plan.target);
-    ASSERT_TRUE(kernel.ok()) << render(kernel.error()).substr(0, 2000);
-    const std::string ptx(kernel->image.begin(), kernel->image.end());
-    EXPECT_THAT(ptx, HasSubstr(".target " + std::string(to_string(plan.target)) + "\n"));
-    EXPECT_THAT(ptx, HasSubstr(".visible .entry " + generated->symbol + "("));
+  // What must stand in the PTX of a job, and what must not.
+  struct Job {
+    std::string_view path;
+    KernelPlan plan;
+    GeneratedKernel generated;
+    Result<CompiledKernel> kernel = Error{};
+  };
+  static void check(const Job& job) {
+    SCOPED_TRACE(job.path);
+    SCOPED_TRACE(to_string(job.plan));
+    ASSERT_TRUE(job.kernel.ok()) << render(job.kernel.error()).substr(0, 2000);
+    const std::string ptx(job.kernel->image.begin(), job.kernel->image.end());
+    EXPECT_THAT(ptx, HasSubstr(".target " + std::string(to_string(job.plan.target)) + "\n"));
+    EXPECT_THAT(ptx, HasSubstr(".visible .entry " + job.generated.symbol + "("));
     EXPECT_THAT(ptx, HasSubstr("ex2.approx.ftz.f32"));
-    EXPECT_THAT(ptx, HasSubstr(plan.family() == Family::kSm90a ? "wgmma.mma_async.sync.aligned"
-                                                               : "mma.sync.aligned.m16n8k16"));
+    EXPECT_THAT(ptx, HasSubstr(job.plan.family() == Family::kSm90a ? "wgmma.mma_async.sync.aligned"
+                                                                   : "mma.sync.aligned.m16n8k16"));
     // A call or a local array means that a tile body stayed out of line or out of registers.
     EXPECT_THAT(ptx, Not(HasSubstr("call.uni")));
     EXPECT_THAT(ptx, Not(HasSubstr("__local_depot")));
@@ -60,17 +66,25 @@ class LlvmPtx : public testing::TestWithParam<Target> {
 
 TEST_P(LlvmPtx, EverySpecOfTheLibrary) {
   const DeviceFacts facts = device_facts(GetParam());
+  std::vector<Job> jobs;
   for (const LibrarySpec& entry : spec_library()) {
     auto spec = parse_spec(entry.text, entry.path);
     ASSERT_TRUE(spec.ok()) << render(spec.error());
     const auto families = families_for(*spec, GetParam());
     if (!families.ok()) continue;
-    SCOPED_TRACE(entry.path);
     for (const Family family : *families) {
       if (legal_plans(*spec, family, facts).empty()) continue;
-      check(*spec, best_plan(*spec, family, facts));
+      const KernelPlan plan = best_plan(*spec, family, facts);
+      auto generated = emit(*spec, plan);
+      ASSERT_TRUE(generated.ok()) << entry.path << ": " << render(generated.error());
+      jobs.push_back({.path = entry.path, .plan = plan, .generated = *std::move(generated)});
     }
   }
+  parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
+    Job& job = jobs[static_cast<std::size_t>(i)];
+    job.kernel = compiler_->compile(job.generated.source, job.generated.symbol, job.plan.target);
+  });
+  for (const Job& job : jobs) check(job);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, LlvmPtx, testing::Values(Target::kSm80, Target::kSm90a),
