@@ -12,7 +12,6 @@ import csv
 import glob
 import json
 import os
-import shlex
 import subprocess
 import sys
 
@@ -71,8 +70,7 @@ def measure(options):
     device = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     rows = [{"spec": spec, "d": d, "mask": mask, **counters_of(program, spec, options.cache)}
             for spec, d, mask in KERNELS]
-    return {"date": page.now(), "device": device, "command": "python3 bench/counters.py " + shlex.join(sys.argv[1:]),
-            "rows": rows}
+    return {"date": page.now(), "device": device, "arguments": sys.argv[1:], "rows": rows}
 
 
 def section(results):
@@ -96,7 +94,7 @@ def section(results):
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in table]
     return (f"## Counters of the Hopper kernels, bf16, batch 1, {HEADS} heads, {LENGTH} tokens\n\n"
-            f"{results['date']}, {results['device']}. `{results['command']}`\n\n"
+            f"{results['date']}, {results['device']}. `{page.command('bench/counters.py', results['arguments'])}`\n\n"
             "By ncu, at the clock the GPU chose; one launch each. Shares are of the elapsed cycles of all SMs, the "
             "launch's ragged end included. An element is one of S that the mask leaves. The matrix peak is the data "
             f"sheet's {PEAK_TFLOPS:.0f} TFLOP/s; HBM can be the limit only below 206 FLOP a byte.\n\n" + "\n".join(lines))

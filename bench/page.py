@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import shlex
 
 from problems import geometric_mean
 
@@ -66,7 +67,9 @@ def forward_section(results, fa3):
     text += f"\n\nGeometric mean against the best peer of each row: {geometric_mean(ratios):.2f}"
     text += f"; against FA3 in this run: {geometric_mean(beside_fa3):.2f}." if any(beside_fa3) else "."
     text += ("\n\n\\* FA3's reference column, from another run. " + fa3["provenance"] +
-             f" Attune over that column, geometric mean: {geometric_mean(against_fa3):.2f}.")
+             f" Attune over that column, geometric mean: {geometric_mean(against_fa3):.2f}; with both divided by the matrix "
+             f"product of their run: "
+             f"{geometric_mean(against_fa3) * fa3['matmul_tflops'] / results['environment']['matmul_tflops']:.2f}.")
     return text
 
 
@@ -118,8 +121,9 @@ def failures(results):
 
 def preamble(results):
     e = results["environment"]
+    _, program, *arguments = shlex.split(e["command"])
     return (f"{e['date']}, {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, PyTorch {e['torch']}, "
-            f"Attune {e['attune']}. `{e['command']}`\n\n"
+            f"Attune {e['attune']}. `{command(program, arguments)}`\n\n"
             f"Calibration in the same minute: bf16 8192^3 matrix product {e['matmul_tflops']:.0f} TFLOP/s, "
             f"device copy {e['copy_tb_per_s']:.2f} TB/s (read and write).")
 
@@ -150,6 +154,17 @@ def replace_section(page, name, body):
             raise ValueError(f"the markers of section `{name}` do not pair")
         return page[:page.index(begin)] + section + page[page.index(end) + len(end):]
     return page.rstrip("\n") + ("\n\n" if page.strip() else "") + section + "\n"
+
+
+def command(program, arguments):
+    """The command line for the page: where results were written does not matter to who measures again."""
+    kept, skip = [], False
+    for argument in arguments:
+        if skip or argument.split("=")[0] in ("--json", "--out"):
+            skip = not skip and "=" not in argument
+            continue
+        kept.append(argument)
+    return " ".join(["python3", program, *map(shlex.quote, kept)])
 
 
 def now():
