@@ -8,7 +8,6 @@ docs/performance.md.
 Needs a GPU, NVRTC and the LLVM module (`make build`)."""
 
 import argparse
-import glob
 import json
 import os
 import subprocess
@@ -96,24 +95,13 @@ def measure(program, jobs):
 def main():
     arguments = parse_arguments()
     if arguments.render:
-        with open(arguments.render, encoding="utf-8") as file:
-            output = file.read()
+        output = page.read(arguments.render)
     else:
-        found = [arguments.program] if arguments.program else glob.glob(
-            os.path.join(ROOT, "build", "*", "bench", "compilers"))
-        if not found:
-            sys.exit("no bench/compilers below build/: run `make build`")
-        output = measure(max(found, key=os.path.getmtime), arguments.jobs)
+        output = measure(page.newest_built(ROOT, "bench", "compilers", named=arguments.program), arguments.jobs)
     if arguments.jsonl:
-        with open(arguments.jsonl, "w", encoding="utf-8") as file:
-            file.write(output)
+        page.write(arguments.jsonl, output)
     lines = [json.loads(line) for line in output.splitlines()]
-    text = ""
-    if os.path.isfile(arguments.out):
-        with open(arguments.out, encoding="utf-8") as file:
-            text = file.read()
-    with open(arguments.out, "w", encoding="utf-8") as file:
-        file.write(render(text, lines, page.now()))
+    page.rewrite(arguments.out, lambda text: render(text, lines, page.now()))
 
 
 if __name__ == "__main__":

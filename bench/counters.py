@@ -9,7 +9,6 @@ Needs an sm_90a GPU whose counters may be read, and ncu."""
 
 import argparse
 import csv
-import glob
 import json
 import os
 import subprocess
@@ -62,10 +61,7 @@ def counters_of(program, spec, cache):
 
 
 def measure(options):
-    found = [options.program] if options.program else glob.glob(os.path.join(ROOT, "build", "*", "attune"))
-    if not found:
-        sys.exit("no attune below build/: run `make build`")
-    program = max(found, key=os.path.getmtime)
+    program = page.newest_built(ROOT, "attune", named=options.program)
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "-i", "0"]
     device = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     rows = [{"spec": spec, "d": d, "mask": mask, **counters_of(program, spec, options.cache)}
@@ -102,20 +98,10 @@ def section(results):
 
 def main():
     options = parse_arguments()
-    if options.render:
-        with open(options.render, encoding="utf-8") as file:
-            results = json.load(file)
-    else:
-        results = measure(options)
+    results = json.loads(page.read(options.render)) if options.render else measure(options)
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
-    text = ""
-    if os.path.isfile(options.out):
-        with open(options.out, encoding="utf-8") as file:
-            text = file.read()
-    with open(options.out, "w", encoding="utf-8") as file:
-        file.write(page.replace_section(text, "counters", section(results)))
+        page.write(options.json, json.dumps(results, indent=1))
+    page.rewrite(options.out, lambda text: page.replace_section(text, "counters", section(results)))
 
 
 if __name__ == "__main__":

@@ -300,22 +300,14 @@ def render(text, results):
 def main():
     arguments = parse_arguments()
     if arguments.render:
-        with open(arguments.render, encoding="utf-8") as file:
-            results = json.load(file)
+        results = json.loads(page.read(arguments.render))
     elif arguments.compile_only:
         return compile_only(arguments)
     else:
         results = measure(arguments)
     if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
-    if os.path.isfile(arguments.out):
-        with open(arguments.out, encoding="utf-8") as file:
-            text = file.read()
-    else:
-        text = ""
-    with open(arguments.out, "w", encoding="utf-8") as file:
-        file.write(render(text, results))
+        page.write(arguments.json, json.dumps(results, indent=1))
+    page.rewrite(arguments.out, lambda text: render(text, results))
 
 
 def command_line(arguments):

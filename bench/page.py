@@ -1,9 +1,11 @@
 """Results -> the sections of docs/performance.md. Needs no torch."""
 
 import datetime
+import glob
 import json
 import os
 import shlex
+import sys
 
 from problems import geometric_mean
 
@@ -11,8 +13,7 @@ PEERS = ("FA3", "cuDNN", "FA2", "Flex")
 
 
 def reference(root):
-    with open(os.path.join(root, "bench", "reference_fa3.json"), encoding="utf-8") as file:
-        return json.load(file)
+    return json.loads(read(os.path.join(root, "bench", "reference_fa3.json")))
 
 
 def _tflops(row, name):
@@ -165,6 +166,29 @@ def command(program, arguments):
             continue
         kept.append(argument)
     return " ".join(["python3", program, *map(shlex.quote, kept)])
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def rewrite(path, change):
+    """`path` as `change` makes it of its text, which is empty where there is no such file yet."""
+    write(path, change(read(path) if os.path.isfile(path) else ""))
+
+
+def newest_built(root, *parts, named=None):
+    """The program `named`, else the newest `parts` below build/."""
+    found = [named] if named else glob.glob(os.path.join(root, "build", "*", *parts))
+    if not found:
+        sys.exit(f"no {'/'.join(parts)} below build/: run `make build`")
+    return max(found, key=os.path.getmtime)
 
 
 def now():

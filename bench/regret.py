@@ -8,7 +8,6 @@ build/release/bench/regret, and writes its section of docs/performance.md.
 Needs a GPU and NVRTC (`make build`)."""
 
 import argparse
-import glob
 import json
 import os
 import subprocess
@@ -108,34 +107,23 @@ def render(text, lines, date):
 
 
 def run(arguments):
-    found = [arguments.program] if arguments.program else glob.glob(
-        os.path.join(ROOT, "build", "*", "bench", "regret"))
-    if not found:
-        sys.exit("no bench/regret below build/: run `make build`")
+    program = page.newest_built(ROOT, "bench", "regret", named=arguments.program)
     with tempfile.TemporaryDirectory() as directory:
-        program = [max(found, key=os.path.getmtime), directory]
-        return subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return subprocess.run([program, directory], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main():
     arguments = parse_arguments()
     date = page.now()
     if arguments.render:
-        with open(arguments.render, encoding="utf-8") as file:
-            output = file.read()
+        output = page.read(arguments.render)
         date = arguments.date or date
     else:
         output = run(arguments)
     if arguments.jsonl:
-        with open(arguments.jsonl, "w", encoding="utf-8") as file:
-            file.write(output)
+        page.write(arguments.jsonl, output)
     lines = [json.loads(line) for line in output.splitlines()]
-    text = ""
-    if os.path.isfile(arguments.out):
-        with open(arguments.out, encoding="utf-8") as file:
-            text = file.read()
-    with open(arguments.out, "w", encoding="utf-8") as file:
-        file.write(render(text, lines, date))
+    page.rewrite(arguments.out, lambda text: render(text, lines, date))
 
 
 if __name__ == "__main__":

@@ -163,8 +163,7 @@ def merge(files):
     merged = {"rows": []}
     rows = {}
     for name in files:
-        with open(name, encoding="utf-8") as file:
-            results = json.load(file)
+        results = json.loads(page.read(name))
         merged["environment"] = results["environment"]
         rows.update({row["key"]: row for row in results["rows"]})
     order = {problem.key: index for index, problem in enumerate(problems.all_problems())}
@@ -174,18 +173,7 @@ def merge(files):
 
 def save(options, results):
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
-
-
-def write_page(path, results):
-    current = ""
-    if os.path.isfile(path):
-        with open(path, encoding="utf-8") as file:
-            current = file.read()
-    text = page.render(current, results, page.reference(ROOT))
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+        page.write(options.json, json.dumps(results, indent=1))
 
 
 def main():
@@ -195,7 +183,7 @@ def main():
         return
     results = merge(options.render) if options.render else measure(options)
     save(options, results)
-    write_page(options.out, results)
+    page.rewrite(options.out, lambda text: page.render(text, results, page.reference(ROOT)))
 
 
 if __name__ == "__main__":
