@@ -163,41 +163,47 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
                 : std::numeric_limits<double>::infinity();
 }
 
-Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
-                                              const DeviceFacts& device) {
+namespace {
+
+struct CostedPlan {
+  double us;
+  KernelPlan plan;
+};
+
+// Every legal plan, in the families' order.
+Result<std::vector<CostedPlan>> costed_plans(const AttentionSpec& spec, const ProblemShape& shape,
+                                             const DeviceFacts& device) {
   ATT_TRY(const std::vector<Family> families, families_for(spec, device.target));
-  std::vector<std::pair<double, KernelPlan>> costed;
+  std::vector<CostedPlan> costed;
   for (const Family family : families) {
     for (const KernelPlan& plan : legal_plans(spec, family, device)) {
-      costed.emplace_back(cost_us(spec, plan, shape, device), plan);
+      costed.push_back({cost_us(spec, plan, shape, device), plan});
     }
   }
-  // Equal costs stay in the families' order.
-  std::ranges::stable_sort(costed, {}, [](const auto& entry) { return entry.first; });
+  return costed;
+}
+
+}  // namespace
+
+// Of equal costs the families' order decides, here and below.
+Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
+                                              const DeviceFacts& device) {
+  ATT_TRY(std::vector<CostedPlan> costed, costed_plans(spec, shape, device));
+  std::ranges::stable_sort(costed, {}, &CostedPlan::us);
   std::vector<KernelPlan> plans;
-  for (auto& entry : costed) plans.push_back(std::move(entry.second));
+  for (CostedPlan& entry : costed) plans.push_back(std::move(entry.plan));
   return plans;
 }
 
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device) {
-  ATT_TRY(const std::vector<Family> families, families_for(spec, device.target));
-  std::optional<KernelPlan> best;
-  double best_us = std::numeric_limits<double>::infinity();
-  for (const Family family : families) {
-    for (const KernelPlan& plan : legal_plans(spec, family, device)) {
-      const double us = cost_us(spec, plan, shape, device);
-      if (!best || us < best_us) {
-        best = plan;
-        best_us = us;
-      }
-    }
-  }
-  if (!best) {
+  ATT_TRY(const std::vector<CostedPlan> costed, costed_plans(spec, shape, device));
+  const auto best = std::ranges::min_element(costed, {}, &CostedPlan::us);
+  if (best == costed.end()) {
     return plan_unsupported(fmt::format("no plan of this spec fits {}", device.name),
                             "smaller head dims need less shared memory and fewer registers");
   }
-  return *best;
+  return best->plan;
 }
 
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {

@@ -6,6 +6,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/stmatrix.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/tile/quad.cuh"
 #include "templates/tile/sm90_softmax.cuh"
 
 namespace att {
@@ -20,8 +21,7 @@ ATT_FN bool total_rows(const Output& o, RowState& rows, int row, int q_len) {
   bool overflowed = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    rows.sum[half] += shuffle_xor(rows.sum[half], 1);
-    rows.sum[half] += shuffle_xor(rows.sum[half], 2);
+    rows.sum[half] = quad_sum(rows.sum[half]);
     if (!(rows.sum[half] < kFrozenLimit)) overflowed = overflowed || row + 8 * half < q_len;
   }
   float finite[8] = {};  // NaN once an element is not; eight short chains rather than a long one

@@ -7,6 +7,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/columns.cuh"
 #include "templates/tile/dropout.cuh"
+#include "templates/tile/quad.cuh"
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
 
@@ -176,9 +177,7 @@ ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
   unsigned packed[2][2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float total = rows.sum[half];
-    total += shuffle_xor(total, 1);
-    total += shuffle_xor(total, 2);
+    const float total = quad_sum(rows.sum[half]);
     // What is infinite or NaN, or nearly so, stays, and total_rows() sees it.
     const bool moves = total >= kLargeSum && total < (kBf16 ? 0x1p126f : 0x1p24f);
     const int rise = moves ? exponent(total) - kRecentredExponent : 0;
@@ -219,8 +218,7 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
     for (int i = 0; i < kPieceKeys / 2; ++i) {
       if (i / 2 % 2 == half) tile_maximum = math_max(tile_maximum, s[i]);
     }
-    tile_maximum = math_max(tile_maximum, shuffle_xor(tile_maximum, 1));
-    tile_maximum = math_max(tile_maximum, shuffle_xor(tile_maximum, 2));
+    tile_maximum = quad_max(tile_maximum);
     const float old_reference = rows.maximum[half] + offset;
     rows.maximum[half] = math_max(rows.maximum[half], tile_maximum * kLog2E);
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;

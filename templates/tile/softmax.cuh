@@ -5,6 +5,7 @@
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/quad.cuh"
 #include "templates/tile/scores.cuh"
 
 namespace att {
@@ -44,8 +45,7 @@ struct RowState {
         for (int n = 1; n < kTiles; ++n) {
           maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
         }
-        maximum = math_max(maximum, shuffle_xor(maximum, 1));
-        maximum = math_max(maximum, shuffle_xor(maximum, 2));
+        maximum = quad_max(maximum);
         const float raised = math_max(reference[m][half], maximum * kScoreFactor);
         same = same && raised == reference[m][half];
         shrink[m][half] = math_exp2(reference[m][half] - finite(raised));
@@ -103,9 +103,7 @@ struct RowState {
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float total = sum[m][half];
-        total += shuffle_xor(total, 1);
-        total += shuffle_xor(total, 2);
+        const float total = quad_sum(sum[m][half]);
         // What is infinite or NaN, or nearly so, stays, and in_range() sees it.
         const int rise = total >= kLargeSum && total < 0x1p126f ? exponent(total) : 0;
         const float shrink = power_of_two(-rise);
@@ -148,9 +146,7 @@ struct RowState {
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float total = sum[m][half];
-        total += shuffle_xor(total, 1);
-        total += shuffle_xor(total, 2);
+        float total = quad_sum(sum[m][half]);
         float shrink = 1.0f;
         if constexpr (spec::kHasSink) {
           const float sink_log2 = sink(c) * kLog2E;

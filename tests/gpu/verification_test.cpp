@@ -2,6 +2,7 @@
 // wrong only where the shape is large.
 #include <gmock/gmock.h>
 
+#include "tests/gpu/forwarding_device.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tuner/measure/local_executor.hpp"
 
@@ -29,40 +30,17 @@ class SpoiltKernel final : public LoadedKernel {
 };
 
 // The GPU, with every kernel spoilt for problems of so many heads; the oracle's code is not.
-class SpoilingDevice final : public Device {
+class SpoilingDevice final : public ForwardingDevice {
  public:
-  SpoilingDevice(Device& real, int from_heads) : real_(real), from_heads_(from_heads) {}
-  const DeviceFacts& facts() const override { return real_.facts(); }
-  std::string identity() const override { return real_.identity(); }
+  SpoilingDevice(Device& real, int from_heads) : ForwardingDevice(real), from_heads_(from_heads) {}
   Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
                                              std::span<const std::uint8_t> image) override {
-    ATT_TRY(auto kernel, real_.load(spec, plan, image));
+    ATT_TRY(auto kernel, device_.load(spec, plan, image));
     return std::unique_ptr<LoadedKernel>(
         std::make_unique<SpoiltKernel>(std::move(kernel), from_heads_));
   }
-  Result<std::unique_ptr<LoadedKernel>> load_recipe(const AttentionSpec& spec,
-                                                    const LaunchRecipe& recipe,
-                                                    std::span<const std::uint8_t> image) override {
-    return real_.load_recipe(spec, recipe, image);
-  }
-  Result<void*> allocate(std::size_t bytes) override { return real_.allocate(bytes); }
-  void free(void* pointer) override { real_.free(pointer); }
-  Status copy_to_device(void* to, const void* from, std::size_t bytes) override {
-    return real_.copy_to_device(to, from, bytes);
-  }
-  Status copy_to_host(void* to, const void* from, std::size_t bytes) override {
-    return real_.copy_to_host(to, from, bytes);
-  }
-  Status fill(void* to, std::uint8_t byte, std::size_t bytes) override {
-    return real_.fill(to, byte, bytes);
-  }
-  Status synchronize() override { return real_.synchronize(); }
-  Result<double> time_us(const std::function<Status(StreamHandle)>& work) override {
-    return real_.time_us(work);
-  }
 
  private:
-  Device& real_;
   const int from_heads_;
 };
 

@@ -5,20 +5,13 @@
 #include <set>
 
 #include "generator/spec/library.hpp"
+#include "tests/unit/plan/plain_spec.hpp"
 
 namespace attune {
 namespace {
 
 constexpr Target kGpuTargets[] = {Target::kSm80,  Target::kSm86,  Target::kSm89,
                                   Target::kSm90a, Target::kSm100, Target::kSm120};
-
-AttentionSpec plain_spec(int head_dim = 128) {
-  AttentionSpec spec;
-  spec.name = "plain";
-  spec.head_dim_qk = spec.head_dim_v = head_dim;
-  spec.softmax_scale.value = 0.125;
-  return spec;
-}
 
 KernelPlan sm80_plan(Sm80Plan tile, Target target = Target::kSm80) {
   return {.pass = Pass::kForward, .target = target, .tile = tile};

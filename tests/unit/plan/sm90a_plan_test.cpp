@@ -2,17 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "generator/plan/plan.hpp"
+#include "tests/unit/plan/plain_spec.hpp"
 
 namespace attune {
 namespace {
-
-AttentionSpec plain_spec(int head_dim = 128) {
-  AttentionSpec spec;
-  spec.name = "plain";
-  spec.head_dim_qk = spec.head_dim_v = head_dim;
-  spec.softmax_scale.value = 0.125;
-  return spec;
-}
 
 KernelPlan hopper_plan(Sm90aPlan tile) {
   return {.pass = Pass::kForward, .target = Target::kSm90a, .tile = tile};
