@@ -58,9 +58,13 @@ void Progress::update(int done, int total, std::string_view text) {
     fmt::print(stderr, "{}: {}/{} {}\n", title_, done, total, text);
     return;
   }
-  // Ten times a second is as smooth as a person sees.
-  if (drawn_ && done < total && now - last_ < std::chrono::milliseconds(100)) return;
+  // Ten times a second is as smooth as a person sees; a new stage, the text's first word, is shown
+  // however short it is.
+  const std::string_view stage = text.substr(0, text.find_first_of(" ,"));
+  const bool soon = now - last_ < std::chrono::milliseconds(100);
+  if (drawn_ && done < total && stage == stage_ && soon) return;
   last_ = now;
+  stage_ = stage;
   std::string rest = fmt::format("{:>3.0f} % {}/{} {}", fraction * 100, done, total, text);
   const std::size_t taken = title_.size() + kBarCells + 4;
   rest = rest.substr(0, std::max<std::size_t>(columns(), taken + 12) - taken);

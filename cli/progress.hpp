@@ -22,6 +22,7 @@ class Progress {
   std::string title_;
   bool terminal_;
   bool drawn_ = false;
+  std::string stage_;   // as drawn
   bool ended_ = false;  // the end was told, where there is no terminal
   std::chrono::steady_clock::time_point last_{};
 };
