@@ -179,64 +179,6 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
-// What a mask leaves of the work items of one tile shape.
-struct LiveWork {
-  double share = 1;  // live_tile_share
-  // Live tiles of the longest and the shortest item, and of the busiest of CTAs that take every
-  // n-th item; each over the mean.
-  double longest = 1, shortest = 1, busiest = 1;
-};
-
-LiveWork live_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q, int tile_kv,
-                   int ctas) {
-  LiveWork work{.share = live_tile_share(spec, shape, tile_q, tile_kv)};
-  std::vector<double> rows = live_share_by_row(spec, shape, tile_q, tile_kv);
-  for (double& row : rows) row = std::max(row, work.share / 100);  // an item costs something
-  const auto count = std::int64_t(rows.size());
-  const std::int64_t q_tiles = (shape.q_len + tile_q - 1) / tile_q;
-  // What is uneven repeats; later rounds only even it out.
-  constexpr std::int64_t kRounds = 64;
-  const std::int64_t items = std::min(q_tiles * shape.heads * shape.batch, kRounds * ctas);
-  std::vector<double> busy(static_cast<std::size_t>(ctas));
-  double total = 0;
-  for (std::int64_t item = 0; item < items; ++item) {
-    const double live = rows[static_cast<std::size_t>(item % q_tiles * count / q_tiles)];
-    busy[static_cast<std::size_t>(item % ctas)] += live;
-    total += live;
-  }
-  const auto [shortest, longest] = std::ranges::minmax(rows);
-  work.shortest = shortest * double(items) / total;
-  work.longest = longest * double(items) / total;
-  work.busiest = std::ranges::max(busy) * ctas / total;
-  return work;
-}
-
-// Remembered for the last question: thousands of plans that are compared in a row share a few tile
-// shapes, and each answer classifies hundreds of tiles.
-const LiveWork& remembered_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
-                                int tile_kv, int ctas) {
-  struct Question {
-    expr::Expr mask;
-    ProblemShape shape;
-    int tile_q = 0, tile_kv = 0, ctas = 0;
-    bool operator==(const Question&) const = default;
-  };
-  thread_local Question last;
-  thread_local std::vector<double> last_scalars;
-  thread_local LiveWork work;
-  std::vector<double> scalars;
-  for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
-    scalars.push_back(scalar.is_constant ? scalar.value : -1);
-  }
-  const Question question{spec.mask, shape, tile_q, tile_kv, ctas};
-  if (question != last || scalars != last_scalars) {
-    work = live_work(spec, shape, tile_q, tile_kv, ctas);
-    last = question;
-    last_scalars = std::move(scalars);
-  }
-  return work;
-}
-
 // Rounds of mean items until the last CTA is done.
 double rounds_of(Schedule schedule, const LiveWork& work, double items, double ctas) {
   if (schedule == Schedule::kPersistent) return items / ctas * work.busiest;
@@ -294,7 +236,7 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
       (together * (tile.frozen_max ? 1.0 : 1.3) + exposed) * shallow * sharing;
 
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
-  const LiveWork& work = remembered_work(spec, shape, rows, tile.tile_kv, device.processor_count);
+  const LiveWork& work = live_work(spec, shape, rows, tile.tile_kv, device.processor_count);
   const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
   const double items = q_tiles * shape.heads * shape.batch;
   // Prologue and epilogue; a CTA of its own for every item has its launch and first loads in the
