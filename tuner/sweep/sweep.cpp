@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "cache/maintenance.hpp"
@@ -25,7 +27,22 @@ std::string encode(const SweepEntry& e) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// nullopt for a line that a kill cut short.
+// Said before a problem's first measurement: the measurements of one that did not end are in the
+// file beside this journal.
+std::string encode_begun(const std::string& digest) { return Json{{"begun", digest}}.dump(); }
+
+std::set<std::string> begun_in(const std::string& journal) {
+  std::set<std::string> begun;
+  std::ifstream file(journal);
+  for (std::string line; std::getline(file, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("begun") && json["begun"].is_string())
+      begun.insert(json["begun"].get<std::string>());
+  }
+  return begun;
+}
+
+// nullopt for what is no problem's end, and for a line that a kill cut short.
 std::optional<SweepEntry> decode(const std::string& line) {
   try {
     const Json json = Json::parse(line);
@@ -49,16 +66,7 @@ class Sweep {
       : manifest_(manifest), options_(options), tuner_(tuner), observer_(observer) {}
 
   Result<SweepOutcome> run() {
-    const auto entries = sweep_entries(options_.directory);
-    for (const std::size_t index : problems_of(manifest_, options_.shard)) {
-      const auto at = entries.find(manifest_.problems[index].digest());
-      const bool done = at != entries.end() && (at->second.error.empty() || !options_.retry);
-      if (done) {
-        ++outcome_.before;
-      } else {
-        left_.push_back(index);
-      }
-    }
+    share_out();
     {
       std::vector<std::jthread> threads;
       for (int device = 1; device < options_.devices; ++device) {
@@ -71,20 +79,52 @@ class Sweep {
   }
 
  private:
-  void work(int device) {
-    auto store = open_store(sweep_files::results(options_.directory, options_.shard, device));
-    if (!store.ok()) return fail(store.error());
-    while (!stopping_) {
-      const std::size_t next = next_++;
-      if (next >= left_.size()) return;
-      if (Status status = tune_one(manifest_.problems[left_[next]], device, **store);
-          !status.ok()) {
-        return fail(status.error());
+  // What is left; of it, what a device was at when an earlier run ended is that device's own.
+  void share_out() {
+    own_.resize(static_cast<std::size_t>(options_.devices));
+    std::vector<std::set<std::string>> begun;
+    for (int device = 0; device < options_.devices; ++device)
+      begun.push_back(begun_in(sweep_files::journal(options_.directory, options_.shard, device)));
+    const auto entries = sweep_entries(options_.directory);
+    for (const std::size_t index : problems_of(manifest_, options_.shard)) {
+      const std::string digest = manifest_.problems[index].digest();
+      const auto at = entries.find(digest);
+      if (at != entries.end() && (at->second.error.empty() || !options_.retry)) {
+        ++outcome_.before;
+        continue;
+      }
+      ++left_;
+      const auto owner = std::ranges::find_if(begun, [&](const std::set<std::string>& of_device) {
+        return of_device.contains(digest);
+      });
+      if (owner == begun.end()) {
+        anybodys_.push_back(index);
+      } else {
+        own_[static_cast<std::size_t>(owner - begun.begin())].push_back(index);
       }
     }
   }
 
+  void work(int device) {
+    auto store = open_store(sweep_files::results(options_.directory, options_.shard, device));
+    if (!store.ok()) return fail(store.error());
+    const auto tune = [&](std::size_t index) {
+      if (stopping_) return false;
+      const Status status = tune_one(manifest_.problems[index], device, **store);
+      if (!status.ok()) fail(status.error());
+      return status.ok() && !stopping_;
+    };
+    for (const std::size_t index : own_[static_cast<std::size_t>(device)]) {
+      if (!tune(index)) return;
+    }
+    for (std::size_t next = next_++; next < anybodys_.size(); next = next_++) {
+      if (!tune(anybodys_[next])) return;
+    }
+  }
+
   Status tune_one(const SweepProblem& problem, int device, Store& store) {
+    const std::string journal = sweep_files::journal(options_.directory, options_.shard, device);
+    ATT_CHECK(sweep_files::append_line(journal, encode_begun(problem.digest())));
     const auto result = tuner_(problem, device, store, [&](const TuneProgress& tuning) {
       return report(problem, device, tuning);
     });
@@ -101,8 +141,7 @@ class Sweep {
     } else {
       entry.error = fmt::format("{} [{}]", result.error().message, result.error().id);
     }
-    ATT_CHECK(sweep_files::append_line(
-        sweep_files::journal(options_.directory, options_.shard, device), encode(entry)));
+    ATT_CHECK(sweep_files::append_line(journal, encode(entry)));
     {
       const std::lock_guard lock(mutex_);
       ++(entry.error.empty() ? outcome_.tuned : outcome_.failed);
@@ -117,7 +156,7 @@ class Sweep {
     const int done_now = outcome_.tuned + outcome_.failed;
     SweepProgress progress{.done = outcome_.before + done_now,
                            .failed = outcome_.failed,
-                           .total = outcome_.before + static_cast<int>(left_.size()),
+                           .total = outcome_.before + left_,
                            .device = device,
                            .problem = &problem,
                            .tuning = tuning};
@@ -143,8 +182,10 @@ class Sweep {
   const SweepTuner& tuner_;
   const SweepObserver& observer_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::vector<std::size_t> left_;
-  std::atomic<std::size_t> next_{0};
+  int left_ = 0;                               // problems that earlier runs did not end
+  std::vector<std::vector<std::size_t>> own_;  // of them, those that one device goes on with
+  std::vector<std::size_t> anybodys_;
+  std::atomic<std::size_t> next_{0};  // of `anybodys_`
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;  // guards what follows, and calls of the observer
   SweepOutcome outcome_;

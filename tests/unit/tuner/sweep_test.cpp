@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <barrier>
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
@@ -175,6 +176,44 @@ TEST(Sweep, StoppedAtAnyProblemItResumesWithoutRepeating) {
       }
     }
   }
+}
+
+// What a device measured of a problem is in its own file: another one would begin anew.
+TEST(Sweep, EachDeviceGoesOnWithTheProblemItWasAt) {
+  constexpr int kDevices = 3;
+  cache_testing::TemporaryDirectory directory;
+  const std::string sweep = directory.file("sweep");
+  const Manifest manifest = manifest_of(8);
+  ASSERT_TRUE(write_manifest(manifest, sweep).ok());
+  std::mutex mutex;
+  std::map<int, std::vector<std::int64_t>> taken;  // lengths, by device, in order
+  std::barrier all_began(kDevices);
+  const auto tuner = [&](const SweepProblem& problem, int device, Store&,
+                         const TuneObserver& observer) -> Result<TuneResult> {
+    const bool is_first = [&] {
+      const std::lock_guard lock(mutex);
+      taken[device].push_back(problem.shape.q_len);
+      return taken[device].size() == 1;
+    }();
+    if (is_first) all_began.arrive_and_wait();
+    TuneResult result{.plan = sm80_plan(128, 64, 2, 4)};
+    result.stopped = !observer({});
+    return result;
+  };
+  const auto run = [&](bool to_the_end) {
+    taken.clear();
+    return run_sweep(manifest, {.directory = sweep, .devices = kDevices}, tuner,
+                     [&](const SweepProgress&) { return to_the_end; });
+  };
+  ASSERT_EQ(run(false)->tuned, 0);
+  const auto at = taken;
+  ASSERT_THAT(at, SizeIs(kDevices));
+  for (const bool to_the_end : {false, true}) {
+    ASSERT_TRUE(run(to_the_end).ok());
+    for (const auto& [device, lengths] : at)
+      EXPECT_EQ(taken.at(device).front(), lengths.front()) << "device " << device;
+  }
+  EXPECT_THAT(sweep_entries(sweep), SizeIs(8));
 }
 
 TEST(Sweep, AFailedProblemCostsItselfAndIsRetriedWhenAsked) {
