@@ -1,7 +1,6 @@
 #include "tuner/tuner.hpp"
 
 #include <chrono>
-#include <filesystem>
 
 #include "tuner/measure/device_lock.hpp"
 #include "tuner/measure/local_executor.hpp"
@@ -25,9 +24,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                               .plans = std::move(plans),
                               .compilers = compilers,
                               .compile_while_measuring = device.facts().target != Target::kCpu};
-  const std::string directory = std::filesystem::path(store.path()).parent_path().string();
-  ATT_TRY(const DeviceLock lock,
-          DeviceLock::acquire(directory, device.unit(), [&] { return progress({}); }));
+  ATT_TRY(const DeviceLock lock, DeviceLock::acquire(device.unit(), [&] { return progress({}); }));
   using std::chrono::steady_clock;
   const Clock clock = [began = steady_clock::now()] {
     return std::chrono::duration<double>(steady_clock::now() - began).count();

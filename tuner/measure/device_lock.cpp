@@ -1,13 +1,14 @@
 #include "tuner/measure/device_lock.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-#include <cctype>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <thread>
 
 namespace attune {
@@ -17,21 +18,23 @@ constexpr std::chrono::milliseconds kRetry{100};
 
 }  // namespace
 
-Result<DeviceLock> DeviceLock::acquire(const std::string& directory, const std::string& unit,
+Result<DeviceLock> DeviceLock::acquire(const std::string& unit,
                                        const std::function<bool()>& go_on) {
   if (unit.empty()) return DeviceLock(-1);
-  std::string name;
-  for (const char c : unit)
-    name += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' ? c : '_';
-  const std::string path = fmt::format("{}/gpu-{}.lock", directory.empty() ? "." : directory, name);
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return DeviceLock(-1);
-  while (flock(fd, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
+  // An abstract address (its first byte is zero): one for all users and directories of the machine,
+  // without a file that could be left behind or belong to somebody else.
+  const std::string name = "attune-" + unit;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
+  std::copy_n(name.begin(), length, address.sun_path + 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  while (bind(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0 && errno == EADDRINUSE) {
     if (!go_on()) {
       close(fd);
-      return Error{
-          .id = "device-busy",
-          .message = fmt::format("another tuner measures on this GPU (it holds `{}`)", path)};
+      return Error{.id = "device-busy",
+                   .message = fmt::format("another tuner measures on this GPU ({})", unit)};
     }
     std::this_thread::sleep_for(kRetry);
   }

@@ -1,4 +1,4 @@
-// One tuner a GPU: two that measure at once measure each other.
+// One tuner a GPU, whatever cache file it writes to: two that measure at once measure each other.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,9 @@ namespace attune {
 class DeviceLock {
  public:
   // `unit` names the very GPU (Device::unit()); empty: nothing to lock. Waits as long as `go_on`
-  // says so, which is asked several times a second; "device-busy" when it says no. Where locks do
-  // not work (some network filesystems) it is granted: measurements may be noisy then, not wrong.
-  static Result<DeviceLock> acquire(const std::string& directory, const std::string& unit,
-                                    const std::function<bool()>& go_on);
+  // says so, which is asked several times a second; "device-busy" when it says no. Holds among the
+  // processes of one network namespace: of a host, or of one of its containers.
+  static Result<DeviceLock> acquire(const std::string& unit, const std::function<bool()>& go_on);
   DeviceLock(DeviceLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   DeviceLock& operator=(DeviceLock&&) = delete;
   ~DeviceLock();
