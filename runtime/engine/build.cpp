@@ -85,11 +85,15 @@ Result<BuiltKernel> compile_and_store(BuiltKernel kernel, const GeneratedKernel&
                                       Compiler& compiler, Store& store) {
   BuildLease lease(store, "build:" + kernel.key.digest());
   const Clock::time_point start = Clock::now();
-  while (!lease.take() && seconds_since(start) < kBuildWaitSeconds) {
+  bool holds = lease.take();
+  while (!holds && seconds_since(start) < kBuildWaitSeconds) {
     // A compile takes a third of a second and more; a fiftieth of that is soon enough.
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (take_from(store, kernel)) return kernel;
+    holds = lease.take();
   }
+  // Who held it before may have stored the code since we looked.
+  if (holds && take_from(store, kernel)) return kernel;
   ATT_TRY(BuiltKernel built, compile(std::move(kernel), generated, compiler));
   (void)store.put_code(built.key, to_record(built.code));  // the store counts and reports a failure
   return built;

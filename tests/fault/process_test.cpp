@@ -1,14 +1,12 @@
 // Many processes on one file, and clocks that lie.
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
-#include <functional>
 
 #include "cache/maintenance.hpp"
 #include "tests/unit/cache/fixtures.hpp"
+#include "tests/unit/cache/processes.hpp"
 
 namespace attune {
 namespace {
@@ -16,32 +14,6 @@ namespace {
 using namespace cache_testing;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-// Runs body(i) in `count` processes that start together; true when all returned true.
-bool in_processes(int count, const std::function<bool(int)>& body) {
-  int gate[2];
-  if (pipe(gate) != 0) return false;
-  std::vector<pid_t> children;
-  for (int i = 0; i < count; ++i) {
-    const pid_t child = fork();
-    if (child == 0) {
-      char go = 0;
-      close(gate[1]);
-      (void)!read(gate[0], &go, 1);  // ends when the parent closes its end
-      _exit(body(i) ? 0 : 1);
-    }
-    children.push_back(child);
-  }
-  close(gate[0]);
-  close(gate[1]);
-  bool all = true;
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    all = all && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  }
-  return all;
-}
 
 // A minute: 64 processes on two cores take turns.
 StoreOptions patient(Warnings& warnings) {

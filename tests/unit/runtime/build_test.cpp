@@ -1,9 +1,12 @@
 // From plan to code: what is compiled, what comes from the cache, and what a broken cache costs.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
+#include "tests/unit/cache/processes.hpp"
 #include "tests/unit/runtime/fakes.hpp"
 
 namespace attune::runtime_test {
@@ -41,6 +44,21 @@ TEST_F(Build, TheSecondBuildIsTakenFromTheCache) {
   EXPECT_EQ(second.code.image, first.code.image);
   EXPECT_EQ(second.code.registers, 99);
   EXPECT_EQ(second.symbol, first.symbol);
+}
+
+// Cold, at the same moment: most find the lease given back already when they come to ask for it.
+TEST_F(Build, OfManyProcessesOneCompiles) {
+  store();
+  int compiled[2];
+  ASSERT_EQ(pipe(compiled), 0);
+  EXPECT_TRUE(cache_testing::in_processes(16, [&](int) {
+    const BuiltKernel kernel = built(store({.busy_timeout_ms = 60'000}).get());
+    return kernel.code.registers == 99 && (kernel.from_cache || write(compiled[1], "c", 1) == 1);
+  }));
+  close(compiled[1]);
+  std::array<char, 16> compiles;
+  EXPECT_EQ(read(compiled[0], compiles.data(), compiles.size()), 1);
+  close(compiled[0]);
 }
 
 TEST_F(Build, AnotherCompilerVersionOrPlanIsOtherCode) {
