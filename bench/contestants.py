@@ -27,12 +27,12 @@ class Entry:
 
 
 def make_inputs(problem, generator):
-    def normal():
-        size = (problem.batch, problem.heads, problem.seq, problem.head_dim)
+    def normal(head_dim):
+        size = (problem.batch, problem.heads, problem.seq, head_dim)
         return torch.randn(size, generator=generator, device="cuda", dtype=torch.float32).to(torch.bfloat16)
 
     tensors = {name: make_tensor(name, problem, generator) for name in problem.tensors}
-    return Inputs(normal(), normal(), normal(), tensors)
+    return Inputs(normal(problem.head_dim), normal(problem.head_dim), normal(problem.head_dim_v), tensors)
 
 
 def make_tensor(name, problem, generator):
@@ -51,7 +51,7 @@ def make_tensor(name, problem, generator):
 def attune(problem, inputs, runtime, root):
     # The layout that specs default to: [batch, seq, heads, dim].
     q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
-    o = torch.full_like(q, float("nan"))
+    o = torch.full_like(v, float("nan"))
     shape = attune_c.Shape(problem.batch, problem.heads, problem.heads, problem.seq, problem.seq)
     kernel = runtime.kernel(f"{root}/{problem.spec}", shape)
     workspace = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device="cuda")
@@ -130,6 +130,6 @@ def makers(problem, inputs, runtime, root):
     else:
         found["cuDNN"] = lambda: sdpa(SDPBackend.CUDNN_ATTENTION, problem, inputs)
         found["FA2"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION, problem, inputs)
-        if problem.section == "forward" and importlib.util.find_spec("flash_attn_interface"):
+        if not problem.dropout and importlib.util.find_spec("flash_attn_interface"):
             found["FA3"] = lambda: fa3(problem, inputs)
     return found

@@ -7,9 +7,10 @@ import os
 import shlex
 import sys
 
-from problems import geometric_mean
+from problems import geometric_mean, neighbours
 
 PEERS = ("FA3", "cuDNN", "FA2", "Flex")
+LINE_SHARE = 0.95  # of the line through its neighbours, which a head dim should reach
 
 
 def reference(root):
@@ -74,6 +75,48 @@ def forward_section(results, fa3):
     return text
 
 
+def _line(row, forward):
+    """What a row of other head dims is compared with: at the mean of its two, the straight line in d through
+    Attune's TFLOP/s at the neighbours, same mask and length. None where one of them was not measured."""
+    mean_dim = (row["head_dim"] + row["head_dim_v"]) / 2
+    low, high = neighbours(mean_dim)
+    ends = [forward.get((d, row["causal"], row["seq"])) for d in (low, high)]
+    if None in ends:
+        return None
+    return ends[0] + (ends[1] - ends[0]) * (mean_dim - low) / (high - low)
+
+
+def dims_section(results, _):
+    forward = {(row["head_dim"], row["causal"], row["seq"]): _tflops(row, "Attune")
+               for row in results["rows"] if row["section"] == "forward"}
+    rows, shares = [], []
+    for row in results["rows"]:
+        if row["section"] != "dims":
+            continue
+        ours, line = _tflops(row, "Attune"), _line(row, forward)
+        share = ours / line if ours and line else None
+        shares.append(share)
+        dims = sorted({row["head_dim"], row["head_dim_v"]}, reverse=True)
+        rows.append([
+            "/".join(map(str, dims)), str(row["heads"]), "yes" if row["causal"] else "no", str(row["seq"]),
+            f"**{_number(ours)}**{_plan_source(row)}" if ours else _failure(row), _number(line), _number(share, 2),
+            _number(_tflops(row, "FA3")), _number(_tflops(row, "cuDNN")), _number(_tflops(row, "FA2")),
+            _number(_best_ratio(row), 2)
+        ])
+    text = ("The line: Attune's own TFLOP/s of the forward table, from the same run, at the head dims below and above "
+            "(64 and 128, or 128 and 256), same mask and length, interpolated linearly in d; for 192/128 (d of Q and K / of V) "
+            "at d 160. FLOP: `2*b*h*s*s*(d of Q and K + d of V)`, halved for causal. Heads: whole, as near as can be to "
+            "the forward table's 2048 columns. A peer may round d up to one that it has a kernel for.\n\n")
+    text += _table(["d", "heads", "causal", "seq", "Attune", "line", "Attune / line", "FA3", "cuDNN", "FA2",
+                    "against the best of the run"], rows)
+    known = [share for share in shares if share]
+    if known:
+        reached = sum(share >= LINE_SHARE for share in known)
+        text += (f"\n\nAttune over the line: geometric mean {geometric_mean(known):.2f}, least {min(known):.2f}; "
+                 f"{reached} of {len(known)} rows at {LINE_SHARE} or more.")
+    return text
+
+
 def custom_section(results, fa3):
     rows, ratios = [], []
     for row in results["rows"]:
@@ -131,6 +174,7 @@ def preamble(results):
 
 TITLES = {
     "forward": ("Forward, bf16, 16384 tokens in all, TFLOP/s", forward_section),
+    "dims": ("Other head dimensions, bf16, 16384 tokens in all, TFLOP/s", dims_section),
     "custom": ("Custom masks and scores, b 2, h 16, s 8192, d 128, bf16", custom_section),
     "dropout": ("Dropout 0.1, causal, bf16, d 128, 16 heads, 16384 tokens, TFLOP/s", dropout_section),
 }

@@ -8,11 +8,14 @@ from typing import Callable, Optional
 TOKENS = 16384
 SEQS = (512, 1024, 2048, 4096, 8192, 16384)
 HEADS = {64: 32, 128: 16, 256: 8}
+# (of Q and K, of V) -> heads: whole, and as near as can be to the 2048 columns of HEADS
+OTHER_HEADS = {(80, 80): 26, (96, 96): 21, (192, 192): 11, (192, 128): 13}
+OTHER_SEQS = (2048, 8192, 16384)
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    section: str  # "forward", "custom" or "dropout"
+    section: str  # "forward", "dims", "custom" or "dropout"
     name: str
     spec: str  # below the repository's root
     batch: int
@@ -26,16 +29,22 @@ class Problem:
     score: Optional[Callable] = None
     tensors: tuple = ()  # names, each made by side_by_side.make_tensor
     dropout: float = 0.0
+    value_dim: Optional[int] = None  # of V and O, where it is not head_dim
+
+    @property
+    def head_dim_v(self):
+        return self.value_dim or self.head_dim
 
     @property
     def key(self):
-        return f"{self.section}/{self.name}/d{self.head_dim}/s{self.seq}"
+        dims = f"{self.head_dim}_{self.value_dim}" if self.value_dim else self.head_dim
+        return f"{self.section}/{self.name}/d{dims}/s{self.seq}"
 
 
 def flops(problem, live_elements):
     """Multiplications and additions of both matrix products over `live_elements` pairs of one head and
     batch entry on average."""
-    return 4 * problem.batch * problem.heads * problem.head_dim * live_elements
+    return 2 * problem.batch * problem.heads * (problem.head_dim + problem.head_dim_v) * live_elements
 
 
 def table_elements(problem):
@@ -54,6 +63,33 @@ def forward_problems():
                             head_dim, causal=causal,
                             mask=causal_mask if causal else None))
     return found
+
+
+def neighbours(mean_dim):
+    """The head dims of the forward table below and above."""
+    return max(d for d in HEADS if d < mean_dim), min(d for d in HEADS if d > mean_dim)
+
+
+def dims_problems():
+    """Head dims that are compared with the line through those of the forward table."""
+    found = []
+    for (head_dim, head_dim_v), heads in OTHER_HEADS.items():
+        value_dim = head_dim_v if head_dim_v != head_dim else None
+        dims = f"{head_dim}_{head_dim_v}" if value_dim else f"{head_dim}"
+        for name, mask in (("full", None), ("causal", causal_mask)):
+            found += [
+                Problem("dims", name, f"specs/bench/{name}_d{dims}.yaml", TOKENS // seq, heads, seq, head_dim,
+                        causal=mask is not None, mask=mask, value_dim=value_dim) for seq in OTHER_SEQS
+            ]
+    return found
+
+
+def line_problems(problem):
+    """The keys of the forward problems that the line of a problem of dims_problems() goes through."""
+    if problem.section != "dims":
+        return []
+    mean_dim = (problem.head_dim + problem.head_dim_v) / 2
+    return [f"forward/{problem.name}/d{d}/s{problem.seq}" for d in neighbours(mean_dim)]
 
 
 def causal_mask(b, h, q, k, tensors):
@@ -113,16 +149,19 @@ def dropout_problems():
 
 
 def all_problems(only=None, quick=False):
-    """Every problem in the order of the page. `only`: substrings of keys, any of which suffices.
-    `quick`: a third of the forward table and four of the custom variants."""
-    found = forward_problems() + custom_problems() + dropout_problems()
+    """Every problem in the order of the page. `only`: substrings of keys, any of which suffices; other head
+    dims bring the problems that they are compared with. `quick`: a third of the forward table and four of the
+    custom variants."""
+    found = forward_problems() + dims_problems() + custom_problems() + dropout_problems()
     if quick:
         found = [
             p for p in found if (p.section == "forward" and p.head_dim == 128 and p.seq in (1024, 8192)) or
             (p.section == "custom" and p.name in ("causal", "sliding1024", "doc_causal", "softcap_full"))
         ]
     if only:
-        found = [p for p in found if any(part in p.key for part in only)]
+        wanted = {p.key for p in found if any(part in p.key for part in only)}
+        wanted.update(key for p in found if p.key in wanted for key in line_problems(p))
+        found = [p for p in found if p.key in wanted]
     return found
 
 

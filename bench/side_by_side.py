@@ -4,6 +4,7 @@ a cold L2, and writes the tables of docs/performance.md.
 
     python3 bench/side_by_side.py --cache tuned.db
     python3 bench/side_by_side.py --quick --only forward/causal --out /dev/stdout
+    python3 bench/side_by_side.py --only dims/ --json dims.json --out /dev/stdout
     python3 bench/side_by_side.py --render results.json      # the page again, from saved results; needs no GPU
 
 Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so (`make build`). The cache is one that `attune tune
@@ -37,7 +38,8 @@ def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", help="cache file with tuned kernels; default: the user's own")
     parser.add_argument("--library", help="libattune.so; default: the newest below build/")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="problems whose key contains this; repeatable")
+    parser.add_argument("--only", action="append", metavar="TEXT",
+                        help="problems whose key contains this, `dims/` for a section; repeatable")
     parser.add_argument("--quick", action="store_true", help="a few problems of each kind")
     parser.add_argument("--list", action="store_true", help="the keys of the problems, and stop")
     parser.add_argument("--budget", type=float, default=440, metavar="S", help="start no problem after so many seconds")
@@ -101,9 +103,9 @@ def run_problem(problem, runtime, flush, seed, torch):
     times, rounds = time_entries(entries, flush, torch) if entries else ({}, 0)
     return {
         "section": problem.section, "key": problem.key, "name": problem.name, "head_dim": problem.head_dim,
-        "heads": problem.heads, "batch": problem.batch, "seq": problem.seq, "causal": problem.causal,
-        "live_share": live / problem.seq**2, "flops": problems.flops(problem, live), "us": times, "rounds": rounds,
-        "failures": failures, **notes
+        "head_dim_v": problem.head_dim_v, "heads": problem.heads, "batch": problem.batch, "seq": problem.seq,
+        "causal": problem.causal, "live_share": live / problem.seq**2, "flops": problems.flops(problem, live),
+        "us": times, "rounds": rounds, "failures": failures, **notes
     }
 
 

@@ -66,6 +66,23 @@ class Problems(unittest.TestCase):
         causal = next(p for p in problems.forward_problems() if p.causal and p.head_dim == 128 and p.seq == 8192)
         self.assertEqual(problems.flops(causal, problems.table_elements(causal)), 4 * 2 * 16 * 8192**2 * 128 / 2)
 
+    def test_flops_of_two_head_dims_add_up(self):
+        mixed = next(p for p in problems.dims_problems() if p.head_dim_v == 128 and not p.causal and p.seq == 8192)
+        self.assertEqual(mixed.key, "dims/full/d192_128/s8192")
+        self.assertEqual(problems.flops(mixed, problems.table_elements(mixed)), 2 * 2 * 13 * 8192**2 * (192 + 128))
+
+    def test_other_head_dims_have_about_the_columns_of_the_forward_table(self):
+        for problem in problems.dims_problems():
+            columns = problem.heads * (problem.head_dim + problem.head_dim_v) / 2
+            self.assertLess(abs(columns - 2048), 0.04 * 2048, problem.key)
+
+    def test_other_head_dims_bring_what_their_line_goes_through(self):
+        keys = [p.key for p in problems.all_problems(["dims/causal/d192_128/s2048", "dims/full/d80/s8192"])]
+        self.assertEqual(keys, [
+            "forward/full/d64/s8192", "forward/full/d128/s8192", "forward/causal/d128/s2048",
+            "forward/causal/d256/s2048", "dims/full/d80/s8192", "dims/causal/d192_128/s2048"
+        ])
+
     def test_only_and_quick(self):
         self.assertEqual([p.key for p in problems.all_problems(["softcap_full"])], ["custom/softcap_full/d128/s8192"])
         self.assertLess(len(problems.all_problems(quick=True)), 12)
@@ -97,6 +114,21 @@ class Page(unittest.TestCase):
         text = page.render("", results(row("a", source="model"), row("b", us={}, failures={"Attune": "boom"})), FA3)
         self.assertIn("(untuned)", text)
         self.assertIn("- b: Attune: boom", text)
+
+    def test_other_head_dims_are_held_to_the_line_through_their_neighbours(self):
+        def one(section, d, tflops, dv=None, causal=False):
+            return row(f"{section}{d}{causal}", section, head_dim=d, head_dim_v=dv or d, causal=causal, flops=1e12,
+                       us={"Attune": 1e6 / tflops, "cuDNN": 2e6 / tflops})
+
+        forward = [one("forward", 64, 400), one("forward", 128, 800), one("forward", 256, 1200),
+                   one("forward", 128, 100, causal=True)]
+        dims = [one("dims", 80, 500), one("dims", 192, 900), one("dims", 192, 810, 128), one("dims", 96, 1, causal=True)]
+        text = page.render("", results(*forward, *dims), FA3)
+        self.assertIn("| 80 | 16 | no | 8192 | **500** | 500 | 1.00 |  | 250 |  | 2.00 |", text)
+        self.assertIn("| 192 | 16 | no | 8192 | **900** | 1000 | 0.90 |", text)
+        self.assertIn("| 192/128 | 16 | no | 8192 | **810** | 900 | 0.90 |", text)
+        self.assertIn("| 96 | 16 | yes | 8192 | **1** |  |  |", text)  # its upper neighbour alone makes no line
+        self.assertIn("geometric mean 0.93, least 0.90; 1 of 3 rows at 0.95 or more.", text)
 
     def test_broken_markers_are_refused(self):
         with self.assertRaises(ValueError):
