@@ -1,4 +1,4 @@
-// Inputs that a fast softmax gets wrong first, and plans other than the cost model's choice.
+// Inputs that a fast softmax gets wrong first.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -159,43 +159,6 @@ TEST_P(Slopes, AreRight) {
 INSTANTIATE_TEST_SUITE_P(
     All, Slopes, testing::Combine(testing::ValuesIn(kSlopeTypes), testing::ValuesIn(kSlopes)),
     [](const auto& test) { return name_of(std::get<0>(test.param), std::get<1>(test.param)); });
-
-// Every plan would compile for minutes: a fixed share of them, spread over the space, in slices
-// that processes can share out.
-constexpr std::size_t kPlansOfFamily = 24;
-constexpr int kSlices = 8;
-class EveryPlan : public testing::TestWithParam<int> {};
-
-TEST_P(EveryPlan, IsRight) {
-  KernelBank& bank = KernelBank::instance();
-  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  const AttentionSpec spec = spec_of(
-      "name: test\ndtype: bf16\nhead_dim: 64\ntensors: {doc: {dtype: int32, dims: [batch, "
-      "kv_len]}}\n"
-      "mask: causal and document(doc)\nscore: 20 * tanh(score / 20)\ndropout: 0.25\n");
-  const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 500, .kv_len = 600};
-  std::vector<Request> requests;
-  const auto families = families_for(spec, bank.device().facts().target);
-  ASSERT_TRUE(families.ok()) << render(families.error());
-  for (const Family family : *families) {
-    const auto plans = legal_plans(spec, family, bank.device().facts());
-    const std::size_t step = std::max<std::size_t>(1, plans.size() / kPlansOfFamily);
-    for (std::size_t i = static_cast<std::size_t>(GetParam()) * step; i < plans.size();
-         i += kSlices * step) {
-      requests.push_back({spec, plans[i]});
-    }
-  }
-  bank.prepare(requests);
-  const HostProblem problem = random_problem(spec, shape, 5);
-  std::vector<KernelPlan> plans;
-  for (const Request& request : requests) {
-    if (!bank.gives_up(spec, request.plan)) plans.push_back(request.plan);
-  }
-  EXPECT_GE(2 * plans.size(), requests.size()) << "most plans must be built";
-  EXPECT_TRUE(judge(spec, problem, plans));
-}
-
-INSTANTIATE_TEST_SUITE_P(Slices, EveryPlan, testing::Range(0, kSlices));
 
 }  // namespace
 }  // namespace attune::gpu_test

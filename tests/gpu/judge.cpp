@@ -1,10 +1,21 @@
 #include "tests/gpu/judge.hpp"
 
+#include <algorithm>
+#include <bit>
+
 #include "tests/gpu/canary_device.hpp"
 #include "tuner/measure/device_problem.hpp"
 
 namespace attune::gpu_test {
 namespace {
+
+// Also of NaNs.
+bool same_bits(const HostOutput& a, const HostOutput& b) {
+  const auto same = [](double x, double y) {
+    return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
+  };
+  return std::ranges::equal(a.o, b.o, same) && std::ranges::equal(a.lse, b.lse, same);
+}
 
 Result<HostOutput> run(DeviceProblem& problem, Device& device, const LoadedKernel& kernel,
                        const std::vector<Row>& rows) {
@@ -34,11 +45,14 @@ testing::AssertionResult judge(const AttentionSpec& spec, const HostProblem& pro
     };
     auto kernel = bank.get(spec, plan);
     if (!kernel.ok()) return failure(render(kernel.error()));
+    HostOutput first;
     for (int launch = 0; launch < 2; ++launch) {
-      const auto out = run(**on_device, device, **kernel, rows);
+      auto out = run(**on_device, device, **kernel, rows);
       if (!out.ok()) return failure(render(out.error()));
       const std::string wrong = compare(spec.dtype, *out, oracle, plain);
       if (!wrong.empty()) return failure(wrong);
+      if (launch > 0 && !same_bits(*out, first)) return failure("another launch, other bits");
+      first = *std::move(out);
       if (const std::string damage = device.damage(); !damage.empty()) return failure(damage);
     }
   }

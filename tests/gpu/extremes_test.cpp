@@ -1,0 +1,155 @@
+// Rows whose scores lie where no fixed reference of the exponentials serves them, alone or beside
+// others in a tile. Of a head of 250 queries every row is judged; no tile divides the lengths.
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+
+#include "tests/gpu/judge.hpp"
+#include "tests/gpu/score_offsets.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr ProblemShape kShape = {
+    .batch = 1, .heads = 1, .kv_heads = 1, .q_len = 250, .kv_len = 987};
+static_assert(kShape.q_len <= kMaxRows);
+constexpr int kLateFrom = 500;
+
+struct Variant {
+  const char* name;
+  const char* lines;  // of the spec
+};
+// Two score buffers and one; a sink, which outweighs sums below 2^-259; rows without a live key
+// beside others, and dead tiles between live ones.
+constexpr Variant kVariants[] = {
+    {"Full64", "head_dim: 64\n"},
+    {"CausalSink128", "head_dim: 128\nmask: causal\nsink: -180.0\n"},
+    {"Full256", "head_dim: 256\n"},
+    {"PaddedDocuments96",
+     "head_dim: 96\n"
+     "tensors: {doc: {dtype: int32, dims: [kv_len]}}\n"
+     "mask: q_idx % 50 >= 7 and doc[kv_idx] == q_idx // 40 % 3\n"},
+};
+constexpr const char* kTypes[] = {"bf16", "fp16"};
+
+class Extremes : public testing::TestWithParam<std::tuple<const char*, Variant>> {
+ protected:
+  void SetUp() override {
+    KernelBank& bank = KernelBank::instance();
+    if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+    const auto& [dtype, variant] = GetParam();
+    spec_ = spec_of(fmt::format("name: test\ndtype: {}\n{}", dtype, variant.lines));
+    plans_ = plans_of_families(spec_, kShape, bank.device().facts());
+    std::vector<Request> requests;
+    for (const KernelPlan& plan : plans_) requests.push_back({spec_, plan});
+    bank.prepare(requests);
+  }
+
+  HostProblem problem_with(const std::function<ScoreOffsets(int row)>& offsets) const {
+    HostProblem problem = random_problem(spec_, kShape, 23);
+    offset_scores(spec_, problem, kLateFrom, [&](int, int row) { return offsets(row); });
+    for (expr::TensorValues& doc : problem.tensors) {
+      for (std::size_t i = 0; i < doc.values.size(); ++i) {
+        doc.values[i] = static_cast<double>(i / 60 % 3);
+      }
+    }
+    return problem;
+  }
+  double& query(HostProblem& problem, std::size_t row, std::size_t column) const {
+    return problem.q[row * static_cast<std::size_t>(spec_.head_dim_qk) + column];
+  }
+  double& value(HostProblem& problem, std::size_t key, std::size_t column) const {
+    return problem.v[key * static_cast<std::size_t>(spec_.head_dim_v) + column];
+  }
+
+  AttentionSpec spec_;
+  std::vector<KernelPlan> plans_;
+};
+
+constexpr ScoreOffsets everywhere(double offset) { return {.early = offset, .late = offset}; }
+
+struct Pattern {
+  const char* name;
+  ScoreOffsets (*offsets)(int row);
+};
+constexpr Pattern kPatterns[] = {
+    {"all exponentials underflow", [](int) { return everywhere(-250); }},
+    {"all exponentials overflow", [](int) { return everywhere(160); }},
+    {"those of one row underflow", [](int row) { return everywhere(row == 77 ? -300 : 0); }},
+    {"those of one row overflow", [](int row) { return everywhere(row == 200 ? 200 : 0); }},
+    {"those of whole warpgroups",
+     [](int row) {
+       return everywhere(row / 64 == 1 ? 150 : row / 64 == 2 ? -250 : 0);
+     }},
+    {"well inside the limits", [](int row) { return everywhere(row % 125 - 45); }},
+    {"around the limits",
+     [](int row) {
+       constexpr std::array kAround = {-160, -149, -140, -127, -120, -90, -75, -70, -66, -63, -60,
+                                       -56,  0,    80,   88,   92,   96,  100, 110, 118, 127, 135};
+       return everywhere(kAround[static_cast<std::size_t>(row) % kAround.size()]);
+     }},
+    {"climb or fall late",
+     [](int row) {
+       constexpr std::array<ScoreOffsets, 8> kWays = {{{-250, 0},
+                                                       {0, -250},
+                                                       {0, 150},
+                                                       {150, 0},
+                                                       {-100, 100},
+                                                       {100, -100},
+                                                       {60, 125},
+                                                       {125, 60}}};
+       return kWays[static_cast<std::size_t>(row) % kWays.size()];
+     }},
+    {"one row climbs late",
+     [](int row) { return row == 111 ? ScoreOffsets{.early = 0, .late = 150} : ScoreOffsets{}; }},
+    {"one row falls late",
+     [](int row) { return row == 33 ? ScoreOffsets{.early = 150, .late = 0} : ScoreOffsets{}; }},
+};
+
+TEST_P(Extremes, OfScores) {
+  for (const Pattern& pattern : kPatterns) {
+    EXPECT_TRUE(judge(spec_, problem_with(pattern.offsets), plans_)) << pattern.name;
+  }
+}
+
+TEST_P(Extremes, BesideRowsThatAreNotFinite) {
+  for (const Pattern& pattern : {kPatterns[5], kPatterns[6]}) {
+    HostProblem problem = problem_with(pattern.offsets);
+    query(problem, 5, 7) = kNan;
+    query(problem, 77, 7) = kInfinity;
+    query(problem, 140, kSpareDim) = -kInfinity;  // each score
+    query(problem, 249, 7) = kNan;
+    EXPECT_TRUE(judge(spec_, problem, plans_)) << pattern.name;
+  }
+}
+
+// The row sums are within their limits, and O is not.
+TEST_P(Extremes, OfValues) {
+  HostProblem problem = problem_with([](int row) { return everywhere(row % 2 == 0 ? 85 : 0); });
+  const double factor = spec_.dtype == DType::kBf16 ? 0x1p60 : 0x1p10;
+  for (double& value : problem.v) value = round_to(spec_.dtype, value * factor);
+  EXPECT_TRUE(judge(spec_, problem, plans_));
+}
+
+TEST_P(Extremes, OfValuesThatAreNotFinite) {
+  if (spec_.mask) GTEST_SKIP() << "a masked key's value may spoil rows of its tile";
+  HostProblem problem = problem_with([](int) { return ScoreOffsets{}; });
+  value(problem, 300, 5) = kNan;
+  value(problem, 700, 9) = kInfinity;
+  value(problem, 100, 11) = kInfinity;
+  value(problem, 800, 11) = -kInfinity;
+  EXPECT_TRUE(judge(spec_, problem, plans_));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Extremes,
+                         testing::Combine(testing::ValuesIn(kTypes), testing::ValuesIn(kVariants)),
+                         [](const auto& test) {
+                           return fmt::format("{}_{}", std::get<1>(test.param).name,
+                                              std::get<0>(test.param));
+                         });
+
+}  // namespace
+}  // namespace attune::gpu_test
