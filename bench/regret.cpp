@@ -5,6 +5,8 @@
 //     regret DIRECTORY           measures; caches go into DIRECTORY, which should be empty
 //     regret --replay FILE       the recorded exhaustive times under today's model and search; no
 //     GPU
+//     regret --survey DIRECTORY SPEC...    plans from all over the space on the specs' own shapes:
+//     what the cost model is fitted to
 //
 // For each shape: the search, from an empty cache; every plan of the yardstick, from another empty
 // cache; then the plans that these and the cost model name against each other, in interleaved
@@ -19,6 +21,8 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "generator/spec/library.hpp"
@@ -39,6 +43,8 @@ constexpr int kRounds = 30;
 // A space that is so small is the yardstick as it is; of others so many first guesses, and others.
 constexpr std::size_t kSmallSpace = 200;
 constexpr std::size_t kFirstGuesses = 96, kSpread = 32;
+// Of a survey: plans from anywhere, and the model's first of each shape.
+constexpr std::size_t kAnywhere = 72, kFirstOfShape = 8;
 
 struct Held {
   const char* spec;
@@ -230,6 +236,51 @@ Result<Json> measure(Bench& bench, const Held& held, KernelPlan* winner) {
               {"exhaustive", exhaustive}, {"duel", medians}};
 }
 
+void report(const Json& line) {
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+}
+
+// The running maximum is left out: it is half of the space and costs a third more everywhere.
+bool is_surveyed(const KernelPlan& plan) {
+  const auto* tile = std::get_if<Sm90aPlan>(&plan.tile);
+  return tile != nullptr && tile->frozen_max;
+}
+
+Status survey_spec(Bench& bench, const std::string& spec) {
+  ATT_CHECK(bench.open(spec));
+  const std::vector<ProblemShape>& shapes = bench.spec().tune_shapes;
+  std::set<KernelPlan> plans;
+  for (const ProblemShape& shape : shapes) {
+    ATT_TRY(std::vector<KernelPlan> legal, bench.legal(shape));
+    std::erase_if(legal, [](const KernelPlan& plan) { return !is_surveyed(plan); });
+    plans.insert(legal.begin(), legal.begin() + std::min(kFirstOfShape, legal.size()));
+    // In the order of their texts' hashes: the same ones every time, from anywhere.
+    std::ranges::sort(legal, {},
+                      [](const KernelPlan& plan) { return hash128_hex(to_string(plan)); });
+    plans.insert(legal.begin(), legal.begin() + std::min(kAnywhere, legal.size()));
+  }
+  for (const ProblemShape& shape : shapes) {
+    ATT_TRY(const TuneResult best,
+            bench.tune("survey.db", shape, {plans.begin(), plans.end()}, true));
+    ATT_TRY(const auto times, bench.medians("survey.db", shape));
+    report(
+        {{"spec", spec},
+         {"shape", to_string(shape)},
+         {"exhaustive", {{"seconds", best.seconds}, {"plans", plans.size()}, {"times", times}}}});
+  }
+  return ok_status();
+}
+
+Status survey(const std::string& directory, std::span<const std::string> specs) {
+  std::filesystem::create_directories(directory);
+  ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
+  ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
+  Bench bench(*device, *compiler, directory);
+  for (const std::string& spec : specs) ATT_CHECK(survey_spec(bench, spec));
+  return ok_status();
+}
+
 Status run(const std::string& directory) {
   std::filesystem::create_directories(directory);
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
@@ -241,12 +292,8 @@ Status run(const std::string& directory) {
       {"yardstick", fmt::format("the whole space where it has at most {} plans, else "
                                 "the model's first {} and {} spread evenly over the rest",
                                 kSmallSpace, kFirstGuesses, kSpread)}};
-  fmt::print("{}\n", Json{{"environment", environment}}.dump());
+  report({{"environment", environment}});
   Bench bench(*device, *compiler, directory);
-  const auto report = [](const Json& line) {
-    fmt::print("{}\n", line.dump());
-    std::fflush(stdout);
-  };
   std::vector<KernelPlan> winners(std::size(kHeld));
   for (std::size_t i = 0; i < std::size(kHeld); ++i) {
     ATT_TRY(const Json line, measure(bench, kHeld[i], &winners[i]));
@@ -348,12 +395,17 @@ int main(int argc, char** argv) {
     attune::run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return attune::make_local_session(); });
   }
   const bool replaying = arguments.size() == 2 && arguments[0] == "--replay";
-  if (!replaying && arguments.size() != 1) {
-    fmt::print(stderr, "usage: regret DIRECTORY | regret --replay FILE\n");
+  const bool surveying = arguments.size() > 2 && arguments[0] == "--survey";
+  if (!replaying && !surveying && arguments.size() != 1) {
+    fmt::print(
+        stderr,
+        "usage: regret DIRECTORY | regret --replay FILE | regret --survey DIRECTORY SPEC...\n");
     return 2;
   }
-  const attune::Status status =
-      replaying ? attune::replay_all(arguments[1]) : attune::run(arguments[0]);
+  const attune::Status status = replaying ? attune::replay_all(arguments[1])
+                                : surveying
+                                    ? attune::survey(arguments[1], std::span(arguments).subspan(2))
+                                    : attune::run(arguments[0]);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}", attune::render(status.error()));
   return attune::exit_code(status.error().kind);

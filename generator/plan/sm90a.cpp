@@ -186,72 +186,91 @@ double rounds_of(Schedule schedule, const LiveWork& work, double items, double c
   if (even) return std::ceil(items / ctas);
   // Whoever is free takes the next item: the longest first, or in the order of the grid.
   const double last = schedule == Schedule::kLongestFirst ? work.shortest : work.longest;
-  return std::max(work.longest, items / ctas + 0.5 * last);
+  return std::max(work.longest, items / ctas + 0.2 * last);
 }
 
-// Fitted to the measurements of docs/hopper.md; what matters is the order of plans.
+// Clocks of an SM for one kv tile by each of its units.
+struct TileClocks {
+  double matrix, exponentials, issue;
+  double sum() const { return matrix + exponentials + issue; }
+  // Units overlap in part, so that a busy second one adds to the first: the smaller `power`, the
+  // more.
+  double overlapped(double power) const {
+    return std::pow(
+        std::pow(matrix, power) + std::pow(exponentials, power) + std::pow(issue, power),
+        1 / power);
+  }
+};
+
+TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
+                       const DeviceFacts& device) {
+  const double elements = double(tile.warpgroups * kRows) * tile.tile_kv;
+  const double dims = spec.head_dim_qk + spec.head_dim_v;
+  const double flops_per_clock =
+      device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
+  const double reads = tile.q_in_registers ? 1.0 : 1.03;
+  // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.
+  const int piece_keys = tile.tile_kv / tile.score_buffers;
+  const double narrow = tile.score_buffers == 1 || piece_keys >= 64 ? 1.0
+                        : piece_keys >= 48                          ? 1.06
+                                                                    : 1.25;
+  // Three warpgroups leave the exponential unit idle less often than two; what one wastes shows in
+  // how little of it overlaps.
+  constexpr std::array<double, 4> kIdle{0, 0.6, 1.45, 1.25};
+  // Instructions an element, beside what a tile costs a warp.
+  const double per_element = (tile.frozen_max ? 3.5 : 6.0 + spec.head_dim_v / 128.0) +
+                             (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
+  return {.matrix = 2.0 * elements * dims / flops_per_clock / 0.9 * reads * narrow,
+          .exponentials = elements / 16 * kIdle[std::size_t(tile.warpgroups)],
+          .issue = elements / 128 * per_element + tile.warpgroups * 140.0};
+}
+
+// Clocks of a work item beside its tiles.
+double item_overhead(const Sm90aPlan& tile, const TileClocks& clocks, bool has_mask) {
+  // A CTA of its own for every item has its launch and first loads in the open.
+  double overhead = tile.schedule == Schedule::kSingle ? 6900 : 2900;
+  if (!tile.q_in_registers) overhead += 700;
+  if (!tile.tma_store) overhead += 250;
+  if (tile.cluster > 1) overhead += 800;  // its CTAs wait for each other
+  // Nothing runs under the first piece.
+  overhead += 0.3 * clocks.sum() / tile.score_buffers;
+  // What the producer has fetched ahead when the consumers come to an item.
+  overhead += 4000 * std::exp(-(tile.stages - 1) * tile.tile_kv / 100.0);
+  // Masked tiles, as many as an item's rows meet on a diagonal.
+  if (has_mask) overhead += 0.25 * clocks.exponentials * tile.warpgroups * kRows / tile.tile_kv;
+  return overhead;
+}
+
+// Fitted to `bench/regret --survey` of d 64, 128 and 256; what matters is the order of plans.
 double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
             const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
-  const double dims = spec.head_dim_qk + spec.head_dim_v;
+  const bool has_mask = spec.mask != nullptr;
+  const TileClocks clocks = tile_clocks(spec, tile, device);
+  // In clusters and where heads take turns at a full mask, CTAs wait for each other or for L2.
+  const bool takes_turns = tile.schedule == Schedule::kLongestFirst && !has_mask;
+  const double sharing = (tile.cluster == 1 ? 1.0
+                          : has_mask        ? 1.06
+                                            : 1.03) *
+                         (takes_turns ? 1.015 : 1.0);
+  // A warpgroup alone does one after the other.
+  const double a_tile =
+      clocks.overlapped(tile.warpgroups == 1 ? 1.1 : 3) * (tile.frozen_max ? 1.0 : 1.3) * sharing;
 
-  // Clocks of an SM for one kv tile by each unit; they overlap in part, so that a busy second adds
-  // to the first. Under load the clock falls until four fifths of the datasheet's rate are left.
-  const double flops_per_clock =
-      device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   const int rows = tile.warpgroups * kRows;
-  const int piece_keys = tile.tile_kv / tile.score_buffers;
-  const double elements = double(rows) * tile.tile_kv;
-  const double reads = tile.q_in_registers ? 1.0 : 1.03;
-  // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.
-  const double narrow = tile.score_buffers == 1 || piece_keys >= 64 ? 1.0
-                        : piece_keys >= 48                          ? 1.02
-                                                                    : 1.2;
-  const double matrix = 2.0 * elements * dims / flops_per_clock / 0.8 * reads * narrow;
-  // Two warpgroups leave the exponential unit idle more often than three.
-  const double exponentials = elements / 16 * (tile.warpgroups == 3 ? 1.3 : 1.45);
-  // Issue slots: 3.5 instructions an element, and what a tile costs a warp beside.
-  const double per_element = (tile.frozen_max ? 3.5 : 6.0 + spec.head_dim_v / 128.0) +
-                             (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
-  const double issue = (elements / 128 * per_element + tile.warpgroups * 140.0) * 1.3;
-  // A warpgroup alone does one after the other: 1.25 to 1.46 of what two need at d 256.
-  const double together = tile.warpgroups == 1
-                              ? matrix + issue + exponentials
-                              : std::cbrt(matrix * matrix * matrix + issue * issue * issue +
-                                          exponentials * exponentials * exponentials);
-  // With one score buffer a tile's QK product is in the open.
-  const double exposed = tile.score_buffers == 2 ? 60 : 200;
-  // A third stage at d 128 lets CTAs drift apart, so that L2 is read more often: 2 to 6 % in power.
-  const bool deep = tile.stages > 2 && spec.head_dim_qk + spec.head_dim_v >= 256;
-  const double shallow = deep ? (spec.mask != nullptr ? 1.06 : 1.02) : 1.0;
-  // CTAs that read the same K and V at the same time save L2 reads, and with them power: two of a
-  // cluster 2 % at d 64 and 128, but under a mask one of them waits; the heads of a group that take
-  // turns at a full mask lose 6 %.
-  const bool takes_turns = tile.schedule == Schedule::kLongestFirst && spec.mask == nullptr;
-  const double sharing = (tile.cluster == 1      ? 1.0
-                          : spec.mask != nullptr ? 1.05
-                                                 : 0.98) *
-                         (takes_turns ? 1.06 : 1.0);
-  const double tile_clocks =
-      (together * (tile.frozen_max ? 1.0 : 1.3) + exposed) * shallow * sharing;
-
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
   const LiveWork& work = live_work(spec, shape, rows, tile.tile_kv, device.processor_count);
   const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
-  const double items = q_tiles * shape.heads * shape.batch;
-  // Prologue and epilogue; a CTA of its own for every item has its launch and first loads in the
-  // open.
-  const double item_clocks = (tile.schedule == Schedule::kSingle ? 12000.0 : 4400.0) +
-                             (tile.q_in_registers ? 0.0 : 700.0) + (tile.tma_store ? 0.0 : 150.0) +
-                             (tile.cluster > 1 ? 2000.0 : 0.0) +  // they wait for each other
-                             kv_tiles * tile_clocks;
+  const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
-                        (tile.schedule == Schedule::kLongestFirst ? 1.01 : 1.0);
+                        (tile.schedule == Schedule::kLongestFirst ? 1.02 : 1.0);
+  const double item_clocks = item_overhead(tile, clocks, has_mask) + kv_tiles * a_tile;
   const double compute_us = rounds * item_clocks / (device.clock_ghz * 1e3);
 
+  const double dims = spec.head_dim_qk + spec.head_dim_v;
   const double bytes =
-      double(kElementBytes) * shape.batch *
-      (double(shape.heads) * shape.q_len * dims + double(shape.kv_heads) * shape.kv_len * dims);
+      kElementBytes * dims * double(shape.batch) *
+      (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
   const double launch_us =
       tile.schedule == Schedule::kLongestFirst ? 4.5 : 3;  // zeroes the counter
   return std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3)) + launch_us;
