@@ -12,7 +12,7 @@ namespace attune {
 namespace {
 
 // Tiles that are looked at.
-constexpr std::int64_t kRows = 8;
+constexpr std::int64_t kRows = 16;
 constexpr std::int64_t kColumns = 32;
 
 // Of each of a few query tiles spread over the sequence, the first one first.
