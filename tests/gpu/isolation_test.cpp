@@ -10,6 +10,7 @@
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/isolation/tune_isolated.hpp"
 #include "tuner/measure/local_executor.hpp"
+#include "tuner/search/search.hpp"
 #include "tuner/sweep/sweep.hpp"
 
 namespace attune::gpu_test {
@@ -33,7 +34,7 @@ class Isolation : public testing::Test {
     auto store = open_store(cache_file());
     ASSERT_TRUE(store.ok()) << render(store.error());
     store_ = *std::move(store);
-    plans_ = *plans_by_cost(spec_, kShape, bank().device().facts());
+    plans_ = search_seeds(*plans_by_cost(spec_, kShape, bank().device().facts()));
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -66,7 +67,7 @@ class Isolation : public testing::Test {
       std::filesystem::temp_directory_path() / ("attune_planted_" + std::to_string(getpid()));
   AttentionSpec spec_;
   std::unique_ptr<Store> store_;
-  std::vector<KernelPlan> plans_;  // the search asks for the first ones first
+  std::vector<KernelPlan> plans_;  // that the search asks for first
 };
 
 TEST_F(Isolation, PlantedCandidatesCostThemselvesAndTheWinnerIsRight) {
@@ -117,10 +118,9 @@ TEST_F(Isolation, ASweepOverAllGpusGoesOnPastPlantedCandidates) {
     const ProblemShape shape{
         .batch = 1, .heads = 4, .kv_heads = 2, .q_len = 512 * (i + 1), .kv_len = 512 * (i + 1)};
     problems.push_back({.spec_source = "t.yaml", .spec_yaml = kYaml, .shape = shape});
-    const auto plans = plans_by_cost(spec_, shape, bank().device().facts());
-    ASSERT_TRUE(plans.ok());
-    planted[launch_recipe(spec_, (*plans)[0]).symbol] = "fault";
-    planted[launch_recipe(spec_, (*plans)[1]).symbol] = "miscompute";
+    const auto plans = search_seeds(*plans_by_cost(spec_, shape, bank().device().facts()));
+    planted[launch_recipe(spec_, plans[0]).symbol] = "fault";
+    planted[launch_recipe(spec_, plans[1]).symbol] = "miscompute";
   }
   plant(planted);
   const std::string sweep = (directory_ / "sweep").string();

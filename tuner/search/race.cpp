@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 namespace attune {
 namespace {
@@ -78,6 +79,11 @@ class Race {
     std::ranges::sort(standings, {},
                       [](const Standing& s) { return std::pair(s.spread.median, s.index); });
     const Spread& best = standings.front().spread;
+    const Contestant& leader = field_[standings.front().index];
+    if (options_.leads && leader.candidate != leader_) {
+      leader_ = leader.candidate;
+      options_.leads(leader);
+    }
     std::vector<std::size_t> leaving;
     for (std::size_t place = 0; place < standings.size(); ++place) {
       const Standing& s = standings[place];
@@ -106,6 +112,7 @@ class Race {
   Executor& executor_;
   const RaceOptions& options_;
   int rounds_ = 0;
+  std::optional<Candidate> leader_;
 };
 
 }  // namespace

@@ -23,6 +23,9 @@ struct RaceOptions {
   std::function<void(const Contestant&)> finished;
   // Called for one that failed; `error` is the candidate's.
   std::function<void(const Contestant&, const Error& error)> failed;
+  // Called after the first rounds, and again when another one leads: who will probably win.
+  // Optional.
+  std::function<void(const Contestant&)> leads;
   // Called after every round; false stops the race. Contestants still in it are not finished.
   std::function<bool()> go_on;
 };

@@ -20,14 +20,15 @@ namespace attune {
 namespace {
 
 // First guesses asked for, and at least so many of every family: a model is most often wrong
-// between families.
+// between families. They differ in so many parts: plans that resemble each other are as good or bad
+// as each other, and the neighbours of the best are asked for anyway.
 constexpr std::size_t kSeeds = 12;
-constexpr std::size_t kSeedsPerFamily = 4;
+constexpr std::size_t kSeedsPerFamily = 2;
+constexpr int kSeedDistance = 3;
 // The search goes on around so many of the best, in waves of at most so many candidates, until a
-// wave gains less than this share. docs/tuning.md has the measurements that chose these.
+// wave gains no more than noise. docs/tuning.md has the measurements that chose these.
 constexpr std::size_t kParents = 2;
-constexpr std::size_t kWave = 16;
-constexpr double kLeastGain = 0.005;
+constexpr std::size_t kWave = 12;
 // An exhaustive search knows what it will ask for, so that no core need wait for a wave's last
 // compile.
 constexpr std::size_t kExhaustiveWave = 64;
@@ -64,11 +65,11 @@ class Search {
 
   Result<TuneResult> run() {
     ATT_CHECK(read_store());
-    std::vector<KernelPlan> wave = seeds();
+    std::vector<KernelPlan> wave = search_seeds(problem_.plans);
     while (!wave.empty() && budget() > 0 && !result_.stopped) {
       const double before_us = best_median_us();
       ATT_CHECK(run_wave(wave));
-      const bool gained = best_median_us() < before_us * (1 - kLeastGain);
+      const bool gained = best_median_us() < before_us * (1 - options_.noise_fraction);
       wave = options_.exhaustive ? cheapest_unasked()
              : gained            ? neighbours()
                                  : std::vector<KernelPlan>();
@@ -98,18 +99,6 @@ class Search {
     return most == 0 ? SIZE_MAX : most - std::min(most, asked_.size());
   }
 
-  std::vector<KernelPlan> seeds() const {
-    std::vector<KernelPlan> wave;
-    std::map<Family, std::size_t> of_family;
-    for (const KernelPlan& plan : problem_.plans) {
-      if (wave.size() < kSeeds || of_family[plan.family()] < kSeedsPerFamily) {
-        wave.push_back(plan);
-        ++of_family[plan.family()];
-      }
-    }
-    return wave;
-  }
-
   // Candidates in order of their first median.
   std::vector<const Known*> ranking() const {
     std::vector<const Known*> order;
@@ -127,14 +116,17 @@ class Search {
 
   // Unasked plans that differ in one part from one of the best; cheapest first.
   std::vector<KernelPlan> neighbours() const {
-    const std::vector<const Known*> order = ranking();
-    const auto parents = std::span(order).first(std::min(kParents, order.size()));
+    std::vector<KernelPlan> parents;
+    for (const Known* known : ranking()) {
+      if (parents.size() < kParents) parents.push_back(known->candidate.plan);
+    }
+    return neighbours_of(parents);
+  }
+  std::vector<KernelPlan> neighbours_of(std::span<const KernelPlan> parents) const {
     std::vector<KernelPlan> wave;
     for (const KernelPlan& plan : problem_.plans) {
       if (wave.size() == kWave) break;
-      const auto near = [&](const Known* parent) {
-        return plan_distance(plan, parent->candidate.plan) == 1;
-      };
+      const auto near = [&](const KernelPlan& parent) { return plan_distance(plan, parent) == 1; };
       if (!asked_.contains(plan) && std::ranges::any_of(parents, near)) wave.push_back(plan);
     }
     return wave;
@@ -143,23 +135,18 @@ class Search {
   std::vector<KernelPlan> cheapest_unasked() const {
     std::vector<KernelPlan> wave;
     for (const KernelPlan& plan : problem_.plans) {
-      if (wave.size() < (options_.exhaustive ? kExhaustiveWave : kWave) && !asked_.contains(plan))
-        wave.push_back(plan);
+      if (wave.size() < kExhaustiveWave && !asked_.contains(plan)) wave.push_back(plan);
     }
     return wave;
   }
 
   // Keeps the compiler busy with what will probably be asked for while the device measures.
-  void compile_ahead() {
-    if (!problem_.compile_while_measuring || budget() == 0) return;
-    std::vector<KernelPlan> likely =
-        options_.exhaustive || known_.empty() ? cheapest_unasked() : neighbours();
+  void compile_ahead(std::vector<KernelPlan> likely) {
+    if (!problem_.compile_while_measuring) return;
     std::erase_if(likely, [&](const KernelPlan& plan) {
       const Result<std::string> digest = executor_.build_digest(plan);
       return !digest.ok() || rejected_.contains(*digest) || stored_.contains(*digest);
     });
-    if (!options_.exhaustive)
-      likely.resize(std::min(likely.size(), static_cast<std::size_t>(threads_)));
     likely.resize(std::min(likely.size(), budget()));
     compiler_.submit(std::vector<Candidate>(likely.begin(), likely.end()));
   }
@@ -254,8 +241,15 @@ class Search {
       field.push_back(
           {.candidate = order.front()->candidate, .facts = order.front()->facts, .is_new = false});
     }
-    compile_ahead();
-    ATT_CHECK(race(std::move(field), executor_, race_options()));
+    RaceOptions options = race_options();
+    if (options_.exhaustive) {
+      compile_ahead(cheapest_unasked());
+    } else {
+      options.leads = [this](const Contestant& c) {
+        compile_ahead(neighbours_of(std::span(&c.candidate.plan, 1)));
+      };
+    }
+    ATT_CHECK(race(std::move(field), executor_, options));
     release_all_but_the_best();
     return ok_status();
   }
@@ -456,6 +450,24 @@ int plan_distance(const KernelPlan& a, const KernelPlan& b) {
   std::ranges::set_difference(b_words, a_words, std::back_inserter(only_b));
   // A changed part is a word less and a word more; a flag is one of the two.
   return static_cast<int>(std::max(only_a.size(), only_b.size()));
+}
+
+std::vector<KernelPlan> search_seeds(std::span<const KernelPlan> plans) {
+  std::vector<KernelPlan> seeds;
+  std::map<Family, std::size_t> of_family;
+  // Small spaces do not have so many that differ so much.
+  for (int distance = kSeedDistance; distance > 0; --distance) {
+    for (const KernelPlan& plan : plans) {
+      const bool wanted = seeds.size() < kSeeds || of_family[plan.family()] < kSeedsPerFamily;
+      const auto resembles = [&](const KernelPlan& seed) {
+        return plan_distance(plan, seed) < distance;
+      };
+      if (!wanted || std::ranges::any_of(seeds, resembles)) continue;
+      seeds.push_back(plan);
+      ++of_family[plan.family()];
+    }
+  }
+  return seeds;
 }
 
 Result<TuneResult> search(const SearchProblem& problem, Executor& executor, Store& store,

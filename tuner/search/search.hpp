@@ -30,6 +30,9 @@ Result<TuneResult> search(const SearchProblem& problem, Executor& executor, Stor
                           const TuneOptions& options, const Clock& clock,
                           const TuneObserver& observer);
 
+// What a search asks for first of `plans`, which are in the cost model's order.
+std::vector<KernelPlan> search_seeds(std::span<const KernelPlan> plans);
+
 // Parts of their text in which two plans of one family differ; INT_MAX across families.
 int plan_distance(const KernelPlan& a, const KernelPlan& b);
 

@@ -12,6 +12,7 @@ using namespace tuner_testing;
 struct Outcome {
   std::map<KernelPlan, std::size_t> samples;  // of those that finished
   std::vector<std::string> failed;
+  std::vector<KernelPlan> leaders;
   bool ok = true;
 };
 
@@ -28,6 +29,7 @@ Outcome run(FakeExecutor& executor, const std::vector<KernelPlan>& plans,
       .finished =
           [&](const Contestant& c) { outcome.samples[c.candidate.plan] = c.samples_us.size(); },
       .failed = [&](const Contestant&, const Error& e) { outcome.failed.push_back(e.id); },
+      .leads = [&](const Contestant& c) { outcome.leaders.push_back(c.candidate.plan); },
       .go_on = [&] { return --rounds_allowed > 0; }};
   outcome.ok = race(field, executor, options).ok();
   return outcome;
@@ -45,6 +47,14 @@ TEST(Race, EverybodyFinishesTheFasterTheLonger) {
   EXPECT_EQ(outcome.samples.at(kPlans[0]), 30u);
   EXPECT_EQ(outcome.samples.at(kPlans[1]), 5u) << "clearly slower after the second cut";
   EXPECT_EQ(outcome.samples.at(kPlans[3]), 2u) << "hopeless after the first";
+}
+
+TEST(Race, SaysWhoLeadsWhenThatChanges) {
+  const std::map<KernelPlan, double> times{
+      {kPlans[0], 100}, {kPlans[1], 104}, {kPlans[2], 120}, {kPlans[3], 200}};
+  FakeExecutor executor(
+      [&](const KernelPlan& plan) { return Behaviour{.time_us = times.at(plan)}; });
+  EXPECT_EQ(run(executor, kPlans).leaders, std::vector{kPlans[0]});
 }
 
 TEST(Race, NoiseKeepsTheEqualIn) {

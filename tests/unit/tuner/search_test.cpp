@@ -75,6 +75,20 @@ TEST(Search, FindsTheBestOfASmoothSpaceWithFewCandidates) {
   EXPECT_FALSE(result->stopped);
 }
 
+// The model's order begins with many that differ in little: one of them stands for the others.
+TEST(Search, FirstGuessesDifferInMuch) {
+  Bench bench(smooth);
+  std::ranges::sort(bench.plans, {}, smooth_time);
+  ASSERT_TRUE(bench.run({.max_candidates = 6}).ok());
+  std::vector<KernelPlan> seeds;
+  for (const auto& [candidate, times] : bench.executor.compiles) {
+    for (const KernelPlan& other : seeds) EXPECT_GE(plan_distance(candidate.plan, other), 3);
+    seeds.push_back(candidate.plan);
+  }
+  EXPECT_THAT(seeds, SizeIs(6));
+  EXPECT_THAT(seeds, ::testing::Contains(bench.plans.front()));
+}
+
 TEST(Search, ExhaustiveAsksForAll) {
   Bench bench(smooth);
   const auto result = bench.run({.exhaustive = true});
