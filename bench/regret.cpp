@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "generator/spec/library.hpp"
@@ -42,7 +43,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kRounds = 30;
 // A space that is so small is the yardstick as it is; of others so many first guesses, and others.
 constexpr std::size_t kSmallSpace = 200;
-constexpr std::size_t kFirstGuesses = 96, kSpread = 32;
+constexpr std::size_t kFirstGuesses = 48, kSpread = 32;
 // Of a survey: plans from anywhere, and the model's first of each shape.
 constexpr std::size_t kAnywhere = 72, kFirstOfShape = 8;
 
@@ -95,6 +96,23 @@ Result<AttentionSpec> library_spec(const std::string& name, std::string* text = 
 double now() { return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 bool go_on(const TuneProgress&) { return true; }
 
+// Seconds until each kind of step was reported done: where a search's time goes.
+class StepClock {
+ public:
+  bool operator()(const TuneProgress& progress) {
+    const double at = now();
+    constexpr const char* kNames[] = {"between waves", "compiling and verifying", "measuring",
+                                      "done"};
+    seconds_[kNames[static_cast<std::size_t>(progress.state)]] += at - std::exchange(last_, at);
+    return true;
+  }
+  const std::map<std::string, double>& seconds() const { return seconds_; }
+
+ private:
+  double last_ = now();
+  std::map<std::string, double> seconds_;
+};
+
 Json describe(const TuneResult& result) {
   return {{"seconds", result.seconds},      {"candidates", result.candidates},
           {"measured", result.measured},    {"rejected", result.rejected},
@@ -119,6 +137,7 @@ class Bench {
   // Into the cache file of that name.
   Result<TuneResult> tune(const std::string& cache, const ProblemShape& shape,
                           std::vector<KernelPlan> plans, bool exhaustive) {
+    steps = StepClock();
     const std::string path = directory_ + "/" + cache;
     ATT_TRY(const auto store, open_store(path));
     executor_.open(
@@ -131,7 +150,14 @@ class Bench {
          .seed = 1},
         [&](const Candidate& c) { return candidate_build_digest(spec_, c.plan, compiler_); });
     const SearchProblem problem{.key = key(shape), .plans = std::move(plans)};
-    return search(problem, executor_, *store, {.exhaustive = exhaustive}, now, go_on);
+    return search(problem, executor_, *store, {.exhaustive = exhaustive}, now,
+                  [this](const TuneProgress& progress) { return steps(progress); });
+  }
+
+  // What the runtime would run with that cache.
+  Result<PlanChoice> choose(const std::string& cache, const ProblemShape& shape) const {
+    ATT_TRY(const auto store, open_store(directory_ + "/" + cache));
+    return choose_plan(spec_, shape, device_, store.get());
   }
 
   // Every plan's first median in that cache.
@@ -143,6 +169,8 @@ class Bench {
     for (const Measurement& row : rows) first.try_emplace(row.plan, row.median_us);
     return first;
   }
+
+  StepClock steps;  // of the last tune()
 
   // Medians of interleaved rounds, by the name that the plan is given.
   Result<Json> duel(const std::string& cache, const ProblemShape& shape,
@@ -195,29 +223,34 @@ std::size_t rank_within(double factor, const std::vector<KernelPlan>& plans,
   return static_cast<std::size_t>(std::ranges::find_if(plans, good) - plans.begin()) + 1;
 }
 
-// A shape that was not tuned runs what its nearest bucket, the held shape, runs.
-Result<Json> measure_neighbour(Bench& bench, const Held& held, const KernelPlan& bucket) {
+// A shape that was not tuned runs what the runtime chooses for it by its nearest bucket, the held
+// shape.
+Result<Json> measure_neighbour(Bench& bench, const Held& held) {
   ATT_CHECK(bench.open(held.spec));
   const ProblemShape shape = held.neighbour();
   ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(shape));
+  ATT_TRY(const PlanChoice bucket, bench.choose("search.db", shape));
   ATT_TRY(const TuneResult found, bench.tune("search.db", shape, legal, false));
   ATT_TRY(const Json medians,
           bench.duel("search.db", shape,
-                     {{"first", legal.front()}, {"search", found.plan}, {"bucket", bucket}}));
+                     {{"first", legal.front()}, {"search", found.plan}, {"bucket", bucket.plan}}));
   return Json{{"neighbour", held.spec},
               {"shape", to_string(shape)},
               {"search", describe(found)},
+              {"bucket_of", to_string(bucket.measured_shape)},
+              {"bucket_plan", to_string(bucket.plan)},
               {"duel", medians}};
 }
 
-Result<Json> measure(Bench& bench, const Held& held, KernelPlan* winner) {
+Result<Json> measure(Bench& bench, const Held& held) {
   ATT_CHECK(bench.open(held.spec));
   ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(held.shape));
   const std::vector<KernelPlan> all = yardstick(legal);
   ATT_TRY(const TuneResult found, bench.tune("search.db", held.shape, legal, false));
+  Json searched = describe(found);
+  searched["steps"] = bench.steps.seconds();
   ATT_TRY(const TuneResult best, bench.tune("exhaustive.db", held.shape, all, true));
   ATT_TRY(const auto times, bench.medians("exhaustive.db", held.shape));
-  *winner = found.plan;
   Json exhaustive = describe(best);
   exhaustive["plans"] = all.size();
   exhaustive["times"] = times;
@@ -231,9 +264,8 @@ Result<Json> measure(Bench& bench, const Held& held, KernelPlan* winner) {
       const Json medians,
       bench.duel("exhaustive.db", held.shape,
                  {{"first", legal.front()}, {"search", found.plan}, {"exhaustive", best.plan}}));
-  return Json{{"spec", held.spec},        {"shape", to_string(held.shape)},
-              {"legal", legal.size()},    {"search", describe(found)},
-              {"exhaustive", exhaustive}, {"duel", medians}};
+  return Json{{"spec", held.spec},  {"shape", to_string(held.shape)}, {"legal", legal.size()},
+              {"search", searched}, {"exhaustive", exhaustive},       {"duel", medians}};
 }
 
 void report(const Json& line) {
@@ -294,13 +326,12 @@ Status run(const std::string& directory) {
                                 kSmallSpace, kFirstGuesses, kSpread)}};
   report({{"environment", environment}});
   Bench bench(*device, *compiler, directory);
-  std::vector<KernelPlan> winners(std::size(kHeld));
-  for (std::size_t i = 0; i < std::size(kHeld); ++i) {
-    ATT_TRY(const Json line, measure(bench, kHeld[i], &winners[i]));
+  for (const Held& held : kHeld) {
+    ATT_TRY(const Json line, measure(bench, held));
     report(line);
   }
-  for (std::size_t i = 0; i < std::size(kHeld); ++i) {
-    ATT_TRY(const Json line, measure_neighbour(bench, kHeld[i], winners[i]));
+  for (const Held& held : kHeld) {
+    ATT_TRY(const Json line, measure_neighbour(bench, held));
     report(line);
   }
   return ok_status();
