@@ -1,4 +1,4 @@
-// attune cache: its subcommands, and those that look: ls and show.
+// attune cache: its subcommands, those that look (ls and show), and pin.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -165,6 +165,36 @@ Result<ExitCode> show(const CacheOptions& options) {
   return 0;
 }
 
+// The code of the spec's best plans, on every device the file knows, is kept whatever its size.
+Result<ExitCode> pin(const CacheOptions& options) {
+  ATT_TRY(const std::string path, cache_file(options));
+  ATT_TRY(const CacheContents contents, read_contents(path));
+  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+  const std::string hash = spec_hash(loaded.spec);
+  ATT_TRY(const auto won, winners(path, by_problem(contents)));
+  std::set<std::pair<std::string, std::string>> best;  // plan, compiler
+  for (const auto& [device, of_device] : won) {
+    for (const ProblemWinner& one : of_device) {
+      if (one.spec_hash == hash) best.emplace(one.winner.plan, one.winner.compiler);
+    }
+  }
+  ATT_TRY(const auto store, open_store(path));
+  ATT_TRY(const std::vector<BuildKey> builds, store->stored_builds(hash));
+  int changed = 0;
+  for (const BuildKey& build : builds) {
+    if (!options.unpin && !best.contains({build.plan, build.compiler})) continue;
+    ATT_TRY(const bool found, store->pin_code(build, !options.unpin));
+    changed += found;
+  }
+  const char* done = options.unpin ? "unpinned" : "pinned";
+  if (options.json) {
+    print_json({{"cache", path}, {"spec", loaded.source}, {done, changed}});
+  } else {
+    print(fmt::format("{}: {} kernels {}\n", loaded.spec.name, changed, done));
+  }
+  return 0;
+}
+
 }  // namespace
 
 Result<std::string> cache_file(const Options& options) {
@@ -203,6 +233,11 @@ Command add_cache(CLI::App& parent) {
   const auto [showing, show_options] = commands.add("show", "Every candidate of a spec", show,
                                                     "attune cache show causal --cache tuned.db");
   add_spec(*showing, *show_options);
+  const auto [pinning, pin_options] =
+      commands.add("pin", "Never evict the kernels of a spec's best plans", pin,
+                   "attune cache pin causal --cache tuned.db");
+  add_spec(*pinning, *pin_options);
+  pinning->add_flag("--off", pin_options->unpin, "let the spec's kernels go again");
   add_cache_upkeep(commands);
   return {app, commands.runner()};
 }

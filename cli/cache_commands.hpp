@@ -16,6 +16,7 @@ struct CacheOptions : Options {
   std::vector<std::string> files;
   bool without_code = false;
   bool rebuild = false;
+  bool unpin = false;
   std::int64_t limit_mb = 0;
 };
 

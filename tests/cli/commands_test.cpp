@@ -270,6 +270,15 @@ TEST_F(OnTheCpu, ASweepIsPlannedRunAndMergedAndRunsOnceOnly) {
   EXPECT_EQ(parse(attune({"cache", "ls", "--cache", merged, "--json"}))["problems"].size(), 2u);
 }
 
+TEST_F(OnTheCpu, TheBestPlansKernelIsPinnedAndAllOfASpecsAreUnpinned) {
+  const std::vector<std::string> pin = {"cache", "pin", "causal", "--cache", cache(), "--json"};
+  EXPECT_EQ(parse(attune(pin))["pinned"], 1);
+  std::vector<std::string> unpin = pin;
+  unpin.push_back("--off");
+  EXPECT_GT(parse(attune(unpin))["unpinned"], 1) << "every candidate's";
+  EXPECT_EQ(parse(attune({"cache", "pin", "full", "--cache", cache(), "--json"}))["pinned"], 0);
+}
+
 TEST(Cache, OfNoFileIsAnError) {
   EXPECT_NE(attune({"cache", "ls", "--cache", scratch_directory() + "/absent.db"}).code, 0);
 }
