@@ -19,6 +19,12 @@ WorkerRequest request_for(Operation operation, const Candidate& candidate) {
       .operation = operation, .plan = to_string(candidate.plan), .compiler = candidate.compiler};
 }
 
+Result<WorkerReply> exchange(ChildProcess& process, const WorkerRequest& message,
+                             std::chrono::milliseconds within) {
+  ATT_TRY(const std::string reply, process.ask(encode(message), within));
+  return decode_reply(reply);
+}
+
 }  // namespace
 
 struct IsolatedExecutor::Worker {
@@ -40,30 +46,30 @@ void IsolatedExecutor::open(const WorkerProblem& problem, Digest digest) {
   ++generation_;
 }
 
-// Starts the worker and opens the problem as far as needed, then asks.
-Result<WorkerReply> IsolatedExecutor::ask(Worker& worker, const WorkerRequest& request,
-                                          std::chrono::milliseconds deadline, bool with_device) {
-  const auto exchange = [&](const WorkerRequest& message,
-                            std::chrono::milliseconds within) -> Result<WorkerReply> {
-    ATT_TRY(const std::string reply, worker.process->ask(encode(message), within));
-    return decode_reply(reply);
-  };
+// Starts the worker and opens the problem as far as needed. No candidate runs yet: whatever fails
+// here is the machine's failure.
+Status IsolatedExecutor::make_open(Worker& worker, bool with_device) {
   if (!worker.process || !worker.process->running()) {
     ATT_TRY(worker.process, ChildProcess::start(options_.worker_command));
     worker.generation = -1;
   }
-  if (worker.generation != generation_) {
-    WorkerRequest opening{.operation = Operation::kOpen, .problem = problem_};
-    if (!with_device) opening.problem.device.clear();
-    // No candidate runs yet: whatever fails here is the machine's failure.
-    ATT_TRY(const WorkerReply opened, exchange(opening, options_.prepare_deadline));
-    if (with_device) {
-      ATT_TRY(const WorkerReply prepared,
-              exchange({.operation = Operation::kPrepare}, options_.prepare_deadline));
-    }
-    worker.generation = generation_;
+  if (worker.generation == generation_) return ok_status();
+  WorkerRequest opening{.operation = Operation::kOpen, .problem = problem_};
+  if (!with_device) opening.problem.device.clear();
+  ATT_TRY(const WorkerReply opened, exchange(*worker.process, opening, options_.prepare_deadline));
+  if (with_device) {
+    ATT_TRY(
+        const WorkerReply prepared,
+        exchange(*worker.process, {.operation = Operation::kPrepare}, options_.prepare_deadline));
   }
-  Result<WorkerReply> reply = exchange(request, deadline);
+  worker.generation = generation_;
+  return ok_status();
+}
+
+Result<WorkerReply> IsolatedExecutor::ask(Worker& worker, const WorkerRequest& request,
+                                          std::chrono::milliseconds deadline, bool with_device) {
+  ATT_CHECK(make_open(worker, with_device));
+  Result<WorkerReply> reply = exchange(*worker.process, request, deadline);
   if (!reply.ok() && is_workers_end(reply.error())) {
     const bool hung = reply.error().id == "worker-hung";
     return candidate_error(request.operation == Operation::kCompile ? "compile"
@@ -93,6 +99,11 @@ Result<CompiledFacts> IsolatedExecutor::compile(const Candidate& candidate) {
   }
   if (!reply.ok()) return reply.error();
   return reply->facts;
+}
+
+Status IsolatedExecutor::prepare() {
+  if (!measuring_) measuring_ = std::make_unique<Worker>();
+  return make_open(*measuring_, true);
 }
 
 Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const Candidate& candidate) {

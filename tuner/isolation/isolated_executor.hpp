@@ -33,6 +33,7 @@ class IsolatedExecutor final : public Executor {
   // Turns to another problem. `digest` is Executor::build_digest; it runs in this process.
   void open(const WorkerProblem& problem, Digest digest);
 
+  Status prepare() override;
   Result<std::string> build_digest(const Candidate& candidate) override {
     return digest_(candidate);
   }
@@ -47,6 +48,7 @@ class IsolatedExecutor final : public Executor {
  private:
   // A process, and the problem it has open.
   struct Worker;
+  Status make_open(Worker& worker, bool with_device);
   Result<WorkerReply> ask(Worker& worker, const WorkerRequest& request,
                           std::chrono::milliseconds deadline, bool with_device);
   Result<WorkerReply> measure(WorkerRequest::Operation operation, const Candidate& candidate);

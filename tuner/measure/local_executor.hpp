@@ -37,9 +37,7 @@ class LocalExecutor final : public Executor {
                 std::span<Compiler* const> compilers, Store* store, std::uint64_t seed);
   ~LocalExecutor() override;
 
-  // Draws the inputs and asks the oracle; verify() and time_us() do so when nobody did before.
-  Status prepare();
-
+  Status prepare() override;  // draws the inputs and asks the oracle
   Result<std::string> build_digest(const Candidate& candidate) override;
   Result<CompiledFacts> compile(const Candidate& candidate) override;
   Status verify(const Candidate& candidate) override;

@@ -168,6 +168,7 @@ class Search {
   // Compiles and verifies; those that stand join the field.
   Status make_ready(std::vector<Candidate> fresh, std::vector<Contestant>& field) {
     compiler_.submit(fresh);
+    if (!fresh.empty()) ATT_CHECK(executor_.prepare());
     while (!fresh.empty()) {
       auto [candidate, compiled] = compiler_.take_any(fresh);
       std::erase(fresh, candidate);

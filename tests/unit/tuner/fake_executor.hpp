@@ -30,6 +30,10 @@ class FakeExecutor final : public Executor {
   explicit FakeExecutor(std::function<Behaviour(const KernelPlan&)> behaviour)
       : behaviour_(std::move(behaviour)) {}
 
+  Status prepare() override {
+    ++prepared;
+    return ok_status();
+  }
   Result<std::string> build_digest(const Candidate& candidate) override {
     return hash128_hex(name(candidate));
   }
@@ -88,6 +92,7 @@ class FakeExecutor final : public Executor {
   }
 
   std::vector<std::string> compilers{"first 1.0", "second 2.0"};
+  int prepared = 0;
   // What another compiler than the first makes of a candidate; null: the same.
   std::function<void(const Candidate&, Behaviour&)> of_other_compiler;
   std::map<Candidate, int> compiles, timings;

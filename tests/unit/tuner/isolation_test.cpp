@@ -72,6 +72,9 @@ TEST(Isolation, WorkersServeManyProblems) {
   const KernelPlan plan = sm80_plan(112, 64, 2, 4);
   for (int i = 0; i < 3; ++i) {
     executor.open(problem(), digest);
+    EXPECT_EQ(executor.conditions(), "{}") << "nobody is there to ask";
+    ASSERT_TRUE(executor.prepare().ok());
+    EXPECT_EQ(executor.conditions(), R"({"sm_mhz": 1980})");
     ASSERT_TRUE(executor.compile(plan).ok());
     ASSERT_TRUE(executor.verify(plan).ok());
     EXPECT_DOUBLE_EQ(*executor.time_us(plan), 112);

@@ -110,6 +110,7 @@ TEST(Search, SecondRunFindsEverythingDone) {
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second->plan, first->plan);
   EXPECT_EQ(second->from_cache, second->candidates);
+  EXPECT_EQ(bench.executor.prepared, 0) << "nothing is to be measured";
   EXPECT_THAT(bench.executor.compiles, IsEmpty());
 }
 
