@@ -1,11 +1,14 @@
 // The module's only exported symbol: the table of api.h.
 #include <clang/Basic/Version.h>
 #include <llvm/ADT/StringMap.h>
+#include <llvm/CodeGen/SchedulerRegistry.h>
+#include <llvm/CodeGen/SelectionDAGISel.h>
 #include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Support/CommandLine.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
 #include <cstdlib>
@@ -87,6 +90,16 @@ int nvptx_knows(const char* name) {
   return subtarget != nullptr && subtarget->isCPUStringValid(name);
 }
 
+// For ptxas, which schedules anew: an instruction stands right before what needs its value. LLVM's
+// own order computes early, and kernels that take nearly all registers then do not fit.
+llvm::ScheduleDAGSDNodes* order_of_instructions(llvm::SelectionDAGISel* selection,
+                                                llvm::CodeGenOptLevel level) {
+  if (selection->TM.getTargetTriple().isNVPTX()) return createDAGLinearizer(selection, level);
+  return createDefaultScheduler(selection, level);
+}
+
+llvm::RegisterScheduler order("attune", "late for ptxas", &order_of_instructions);
+
 AttLlvmApi make_api() {
   LLVMInitializeX86TargetInfo();
   LLVMInitializeX86Target();
@@ -99,7 +112,7 @@ AttLlvmApi make_api() {
   LLVMInitializeNVPTXAsmPrinter();
   // A kernel is one function: a tile body that stays out of line takes its registers through
   // memory.
-  const char* const options[] = {"attune", "-inline-threshold=1000000"};
+  const char* const options[] = {"attune", "-inline-threshold=1000000", "-pre-RA-sched=attune"};
   llvm::cl::ParseCommandLineOptions(std::size(options), options);
   llvm::install_fatal_error_handler(&on_fatal_error);
   static const std::string host_cpu = llvm::sys::getHostCPUName().str();

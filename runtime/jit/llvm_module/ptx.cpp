@@ -4,9 +4,16 @@
 #include <llvm/IR/Constants.h>
 #include <llvm/IR/DiagnosticInfo.h>
 #include <llvm/IR/DiagnosticPrinter.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/InstIterator.h>
+#include <llvm/IR/Instructions.h>
 #include <llvm/IR/Metadata.h>
+#include <llvm/IR/PatternMatch.h>
+#include <llvm/Support/FormatVariadic.h>
 #include <llvm/Support/raw_ostream.h>
 
+#include <utility>
 #include <vector>
 
 #include "runtime/jit/llvm_module/string_stream.hpp"
@@ -76,11 +83,67 @@ void mark_grid_constants(llvm::Module& module) {
 void mark_grid_constants(llvm::Module&) {}
 #endif
 
+bool is_i32_comparison(const llvm::Value* value) {
+  const auto* comparison = llvm::dyn_cast<llvm::ICmpInst>(value);
+  return comparison != nullptr && comparison->getOperand(0)->getType()->isIntegerTy(32);
+}
+
+// The text of `a operation comparison`; "$3" is a.
+std::string setp(const llvm::ICmpInst& comparison, const char* operation) {
+  llvm::StringRef name = llvm::ICmpInst::getPredicateName(comparison.getPredicate());  // "ult"
+  const char* const type = comparison.isUnsigned() ? "u32" : "s32";
+  if (!comparison.isEquality()) name = name.drop_front();
+  return llvm::formatv("setp.{0}.{1}.{2} $0, $1, $2, $3;", name, operation, type);
+}
+
+// "a and b" or "a or b" as an instruction that the back end does not look into; null when
+// `condition` is neither. A comparison is part of it and made anew each time, which costs nothing;
+// were its result kept, there would be too many, to be packed and unpacked.
+llvm::Value* combined(llvm::Value* condition, llvm::IRBuilder<>& builder) {
+  using namespace llvm::PatternMatch;
+  llvm::Value *a = nullptr, *b = nullptr;
+  const bool is_and = match(condition, m_LogicalAnd(m_Value(a), m_Value(b)));
+  if (!is_and && !match(condition, m_LogicalOr(m_Value(a), m_Value(b)))) return nullptr;
+  const char* const operation = is_and ? "and" : "or";
+  // Of two comparisons the one that fewer others share.
+  if (!is_i32_comparison(b) || (is_i32_comparison(a) && a->getNumUses() < b->getNumUses())) {
+    std::swap(a, b);
+  }
+  std::string text = llvm::formatv("{0}.pred $0, $1, $2;", operation);
+  std::string constraints = "=b,b,b";
+  std::vector<llvm::Value*> operands = {b, a};
+  if (is_i32_comparison(b)) {
+    const auto& comparison = *llvm::cast<llvm::ICmpInst>(b);
+    text = setp(comparison, operation);
+    constraints = "=b,r,ri,b";
+    operands = {comparison.getOperand(0), comparison.getOperand(1), a};
+  }
+  std::vector<llvm::Type*> types;
+  for (const llvm::Value* operand : operands) types.push_back(operand->getType());
+  auto* const type = llvm::FunctionType::get(builder.getInt1Ty(), types, false);
+  return builder.CreateCall(llvm::InlineAsm::get(type, text, constraints, /*hasSideEffects=*/false),
+                            operands);
+}
+
+// The back end makes two selects of `select (a and b), x, y`; here comparisons combine predicates
+// at no cost, so one is better.
+void keep_conditions_whole(llvm::Function& function) {
+  for (llvm::Instruction& instruction : llvm::instructions(function)) {
+    auto* select = llvm::dyn_cast<llvm::SelectInst>(&instruction);
+    if (select == nullptr || select->getType()->isIntegerTy(1)) continue;
+    llvm::IRBuilder<> builder(select);
+    if (llvm::Value* condition = combined(select->getCondition(), builder)) {
+      select->setCondition(condition);
+    }
+  }
+}
+
 }  // namespace
 
 bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, std::string& ptx,
               std::string& log) {
   mark_grid_constants(module);
+  for (llvm::Function& function : module) keep_conditions_whole(function);
   std::string messages;
   module.getContext().setDiagnosticHandler(std::make_unique<LogDiagnostics>(messages));
   clang::CodeGenOptions options = instance.getCodeGenOpts();

@@ -45,6 +45,41 @@ extern "C" __attribute__((global)) void twice(float* data) {
   }
 }
 
+TEST_F(LlvmCompiler, ChoosesOnceByACompoundCondition) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"a < 3 && b > 4", "setp.gt.and.s32"},  {"a < 3 || b > 4", "setp.gt.or.s32"},
+      {"c < 3 && b != 4", "setp.ne.and.s32"}, {"a < 3 && unsigned(b) < 4", "setp.lt.and.u32"},
+      {"c < 3 && c > 1", "and.pred"},
+  };
+  for (const auto& [condition, instruction] : cases) {
+    const std::string source =
+        "extern \"C\" __attribute__((global)) void choose(float* x, int a, int b, float c) {\n"
+        "  x[0] = (" +
+        std::string(condition) + ") ? x[1] : x[2];\n}";
+    const auto kernel = compiler_->compile(source, "choose", Target::kSm80);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const std::string ptx = text_of(*kernel);
+    const std::size_t select = ptx.find("selp.");
+    ASSERT_NE(select, ptx.npos) << ptx;
+    EXPECT_EQ(ptx.find("selp.", select + 1), ptx.npos) << ptx;
+    EXPECT_THAT(ptx, HasSubstr(instruction));
+  }
+}
+
+TEST_F(LlvmCompiler, ComputesForPtxasWhereAValueIsNeeded) {
+  const auto kernel = compiler_->compile(R"(
+extern "C" __attribute__((global)) void late(float* x, float a, float b) {
+  float first = a * 2, second = b * 3, both = first * second, scaled = first * 5;
+  x[0] = scaled;
+  x[1] = both;
+  x[2] = second;
+})",
+                                         "late", Target::kSm80);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const std::string ptx = text_of(*kernel);
+  EXPECT_LT(ptx.find("st.global.f32"), ptx.rfind("mul.")) << ptx;
+}
+
 TEST_F(LlvmCompiler, MakesAnObjectForTheCpu) {
   const auto kernel = compiler_->compile("extern \"C\" void twice(float* data) { data[0] *= 2; }",
                                          "twice", Target::kCpu);
