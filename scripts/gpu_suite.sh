@@ -6,11 +6,12 @@ set -euo pipefail
 build=${1:-build/release}
 shift || true
 compilers=("${@:-nvrtc llvm}")
-processes=$(( ($(nproc) + 1) / 2 ))
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 failed=0
 for compiler in ${compilers[*]}; do
+  processes=$(nproc)
+  [ "$compiler" = llvm ] || processes=$(( (processes + 1) / 2 ))
   export ATTUNE_TEST_COMPILER=$compiler GTEST_TOTAL_SHARDS=$processes
   [ "$compiler" = nvrtc ] || export ATTUNE_NVRTC=/nonexistent
   shards=()

@@ -22,7 +22,11 @@ std::string behaviour_of(const std::string& symbol) {
 }
 
 std::string planted_source(const std::string& symbol, const std::string& behaviour) {
-  const std::string head = "extern \"C\" __global__ void " + symbol + "() ";
+  // Clang knows the attribute only.
+  const std::string head =
+      "#ifndef __CUDACC_RTC__\n#define __global__ __attribute__((global))\n#endif\n"
+      "extern \"C\" __global__ void " +
+      symbol + "() ";
   if (behaviour == "hang") return head + "{ for (;;) asm volatile(\"nanosleep.u32 1000;\"); }";
   if (behaviour == "fault") return head + "{ *reinterpret_cast<volatile int*>(16) = 1; }";
   if (behaviour == "miscompute") return head + "{}";
