@@ -5,6 +5,7 @@
 //
 //   compilers --cache FILE --compile 3/8   compiles the third eighth, one kernel after the other
 //   compilers --cache FILE                 measures; compiles what FILE does not have
+//   compilers --only full --only causal    those specs
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -65,9 +66,10 @@ KernelPlan cheapest(const AttentionSpec& spec, const std::vector<KernelPlan>& pl
   });
 }
 
-std::vector<Case> make_cases(const DeviceFacts& facts) {
+std::vector<Case> make_cases(const DeviceFacts& facts, const std::vector<std::string>& only) {
   std::vector<Case> cases;
   for (const LibrarySpec& entry : spec_library()) {
+    if (!only.empty() && std::ranges::find(only, entry.name) == only.end()) continue;
     auto spec = parse_spec(entry.text, entry.path);
     if (!spec.ok()) continue;
     auto families = families_for(*spec, facts.target);
@@ -187,12 +189,13 @@ void compile_share(const Compilers& compilers, const std::vector<Case>& cases, S
   }
 }
 
-Status run(const std::string& cache, const std::string& share) {
+Status run(const std::string& cache, const std::string& share,
+           const std::vector<std::string>& only) {
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   Compilers compilers{{{"nvrtc", nullptr}, {"llvm", nullptr}}};
   ATT_TRY(compilers[0].second, open_nvrtc_compiler());
   ATT_TRY(compilers[1].second, open_llvm_compiler());
-  std::vector<Case> cases = make_cases(device->facts());
+  std::vector<Case> cases = make_cases(device->facts(), only);
   std::unique_ptr<Store> store;
   if (!cache.empty()) {
     ATT_TRY(store, open_store(cache));
@@ -211,8 +214,10 @@ int main(int argc, char** argv) {
   std::string cache, share;
   CLI::Option* const file = app.add_option("--cache", cache, "where compiled code is kept");
   app.add_option("--compile", share, "i/n: compile that share only")->needs(file);
+  std::vector<std::string> only;
+  app.add_option("--only", only, "a spec of the library; repeatable; default: all");
   CLI11_PARSE(app, argc, argv);
-  const attune::Status status = attune::run(cache, share);
+  const attune::Status status = attune::run(cache, share, only);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}", attune::render(status.error()));
   return attune::exit_code(status.error().kind);
