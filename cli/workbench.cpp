@@ -56,7 +56,9 @@ Result<Compiler*> Workbench::named_compiler(const std::string& name, Target targ
       .kind = ErrorKind::kUnavailable,
       .id = "compiler-no-target",
       .message = fmt::format("{} does not build for {}", compiler->identity(), to_string(target)),
-      .hint = "`attune devices` shows what is here and what is missing"};
+      .hint = target == Target::kCpu ? "LLVM builds for the CPU: --compiler llvm"
+              : name == "nvrtc"      ? "install a newer NVRTC"
+                                     : "build Attune with a newer LLVM, or compile with NVRTC"};
 }
 
 Result<std::vector<Compiler*>> Workbench::compilers(Target target) {

@@ -78,6 +78,16 @@ TEST(Compilers, ATargetThatTheChosenOneDoesNotBuildForIsSaid) {
   const Outcome outcome = compile({"causal", "--target", "cpu", "--compiler", "nvrtc"});
   EXPECT_EQ(outcome.code, 3);
   EXPECT_THAT(outcome.err, HasSubstr("does not build for cpu [compiler-no-target]"));
+  EXPECT_THAT(outcome.err, HasSubstr("--compiler llvm"));
+}
+
+TEST(Compilers, AnLlvmOlderThanTheTargetIsSaid) {
+  if (!has("llvm")) GTEST_SKIP() << "the LLVM module is not here";
+  const Outcome outcome = compile({"causal", "--target", "sm_120", "--compiler", "llvm"});
+  if (outcome.code == 0) GTEST_SKIP() << "this LLVM knows it";
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("does not build for sm_120 [compiler-no-target]"));
+  EXPECT_THAT(outcome.err, HasSubstr("a newer LLVM, or compile with NVRTC"));
 }
 
 TEST(Compilers, WhatTheCpuFamilyCannotDoIsBadInput) {
