@@ -133,6 +133,13 @@ struct Consumer {
     wgmma_pin(probabilities);
   }
 
+  // The high piece of a tile that the steady loop then goes on with.
+  ATT_MEMBER void soften_first() {
+    if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
+#pragma unroll
+    for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
+  }
+
   // True when each row of the warpgroup has met a live key.
   ATT_MEMBER bool has_references() const {
     if constexpr (!spec::kHasMask) return true;
@@ -177,12 +184,19 @@ struct Consumer {
     return more;
   }
 
+  // Whether the steady loop takes the tile without knowing a maximum.
+  ATT_MEMBER bool starts_steady() const {
+    return kZeroReference && may_freeze && is_steady(tile);
+  }
+
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
     rows = {{-infinity(), -infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}};
-    if (spec::kHasMask && found != TileStream::kTile) {
+    if (kZeroReference || (spec::kHasMask && found != TileStream::kTile)) {
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = 0.0f;
+    }
+    if (spec::kHasMask && found != TileStream::kTile) {
       wgmma_wait<0>();
       to_next(tile);
     }
@@ -195,12 +209,17 @@ struct Consumer {
       if constexpr (!kQAhead) issue_qk_tile();
       wgmma_wait<0>();
       bool was_steady = false;
+      const bool at_once = starts_steady();
 #pragma unroll 1
       for (int piece = kHigh; piece >= 0; --piece) {
-        if (is_live(tile, piece)) {
-          soften_running(tile, piece);
+        if (at_once || is_live(tile, piece)) {
+          if (at_once) {
+            soften_first();
+          } else {
+            soften_running(tile, piece);
+          }
           stream.wait_v(tile);
-          if (piece == kHigh && may_freeze && has_references()) {
+          if (piece == kHigh && (at_once || (!kZeroReference && may_freeze && has_references()))) {
             found = steady(next);
             stream.release_v(tile);
             if (!kSteadyStops || found == TileStream::kEnd) return;

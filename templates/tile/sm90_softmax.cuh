@@ -24,6 +24,12 @@ using Output = float[spec::kHeadDimV / 2];
 constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p100f : 0x1p15f;
 
+// With bf16 nothing need be known of the scores: the reference is 0, and a sum from 2^-60 to 2^100
+// proves that no exponential that counts was lost. Items whose sums leave that range are done again
+// with a running maximum.
+constexpr bool kZeroReference = plan::kFrozenMax && kBf16 && !kScoreVariesByKey;
+constexpr float kSmallestSum = 0x1p-60f;
+
 // Scores that depend on the key itself may climb from tile to tile for as long as the sequence is:
 // sums beyond 2^30 (fp16: 2^12) then move their reference up, so far that the sum becomes 2^-60
 // (2^-8), which leaves a tile room for 2^186.
