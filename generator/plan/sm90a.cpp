@@ -20,7 +20,7 @@ constexpr int kRows = 64;         // query rows of a warpgroup
 constexpr int kSlabColumns = 64;  // columns under one 128-byte swizzle
 constexpr int kRowBytes = 128;
 constexpr int kItemSlots = 4;
-constexpr int kItemSlotBytes = 48;
+constexpr int kItemSlotBytes = 64;
 constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 
 const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
@@ -39,7 +39,7 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile) {
       (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
   const int matrices =
       tile.warpgroups * (q_bytes + (tile.tma_store ? o_bytes : 0)) + tile.stages * stage_bytes;
-  const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots);
+  const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
   return (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
 }
 
@@ -51,7 +51,7 @@ struct RegisterSplit {
 };
 RegisterSplit register_split(const Sm90aPlan& tile) {
   if (tile.warpgroups == 3) return {32, 160};
-  if (tile.warpgroups == 2) return {24, 240};
+  if (tile.warpgroups == 2) return {40, 232};
   return {40, 240};
 }
 

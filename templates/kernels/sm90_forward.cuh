@@ -16,8 +16,6 @@ namespace att {
 namespace sm90 {
 
 constexpr int kQFragments = plan::kQInRegisters ? kQkSteps : 1;
-// Whether the first products of the next work item run under the end of this one: it takes two Qs.
-constexpr bool kQAhead = plan::kQInRegisters;
 
 using QFragmentArray = unsigned[kQFragments][4];
 
@@ -346,30 +344,28 @@ struct Consumer {
   struct Result {
     Context c;
     int first_row;  // of the warpgroup
-    bool store;     // not when it is done again, or was good the first time
+    bool again;     // it was stored before
+    bool store;     // not when that was good
   };
 
   // Totals the rows of item n and gives the producer the verdict: this must not wait for the next
-  // item, which may be this one again.
+  // item, which may be this one again. A warp alone decides: what it stores of a result that
+  // overflowed is stored again.
   ATT_MEMBER Result judge(int n) {
-    const int slot = n % kItemSlots;
-    const ItemSlot item = load_slot(shared.item(slot));
-    Result result{{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len}, item.q0 + slice * kRows, true};
+    const unsigned slot = shared.item(n % kItemSlots);
+    const ItemSlot item = load_slot(slot);
     const bool overflowed = total_rows(o, rows, row, p.q_len);
     if constexpr (plan::kFrozenMax) {
-      if (item.redo != 0) {
-        result.store = (item.redo >> slice & 1) != 0;
-      } else if (named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, overflowed)) {
-        result.store = false;
-        const int thread = thread_index() % kWarpgroupThreads;
-        if (thread < kCluster) {
-          cluster_or(overflow_word(shared.item(slot)), kCluster == 1 ? cluster_cta_rank() : thread,
-                     1u << slice);
-        }
+      const int lane = thread_index() % 32;
+      if (item.redo == 0 && !all_lanes(!overflowed) && lane < kCluster) {
+        cluster_or(overflow_word(slot), kCluster == 1 ? cluster_cta_rank() : lane, 1u << slice);
       }
     }
-    warp_arrive<true>(shared.item_empty(slot));
-    return result;
+    warp_arrive<true>(shared.item_empty(n % kItemSlots));
+    return {{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len},
+            item.q0 + slice * kRows,
+            item.redo != 0,
+            item.redo == 0 || (item.redo >> slice & 1) != 0};
   }
 
   // Stores O and LSE; the next item may have begun.
@@ -382,6 +378,8 @@ struct Consumer {
     store_lse(result.c, rows, result_row);
     if constexpr (plan::kTmaStore) {
       if (leader) tma_store_wait_read();
+      // What was stored before must not come after.
+      if (leader && result.again) tma_store_wait();
       named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
       stage_output(o, shared.o(warpgroup));
       named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
@@ -447,7 +445,9 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
-    if (thread_index() < 32) produce(p, &q_map, &k_map, &v_map, shared, cta_rank);
+    const int warp = shuffle_from(thread_index() / 32, 0);
+    if (warp == 0) load(p, &k_map, &v_map, shared, cta_rank);
+    if (warp == 1) schedule(p, &q_map, shared, cta_rank);
   } else {
     registers_acquire_to<kConsumerRegisters>();
     consume(p, &o_map, shared, warpgroup, cta_rank);

@@ -23,7 +23,7 @@ ATT_FN bool total_rows(const Output& o, RowState& rows, int row, int q_len) {
   for (int half = 0; half < 2; ++half) {
     rows.sum[half] = quad_sum(rows.sum[half]);
     const bool in_range =
-        rows.sum[half] < kFrozenLimit && (!kZeroReference || rows.sum[half] >= kSmallestSum);
+        rows.sum[half] < kFrozenLimit && (!kHasSmallestSum || rows.sum[half] >= kSmallestSum);
     if (!in_range) overflowed = overflowed || row + 8 * half < q_len;
   }
   float finite[8] = {};  // NaN once an element is not; eight short chains rather than a long one

@@ -18,6 +18,8 @@ constexpr int kTileKv = plan::kTileKv;  // keys of a stage
 constexpr int kPieces = plan::kScoreBuffers;
 constexpr int kPieceKeys = kTileKv / kPieces;
 constexpr int kStages = plan::kStages;
+// Whether the first products of the next work item run under the end of this one: it takes two Qs.
+constexpr bool kQAhead = plan::kQInRegisters;
 constexpr int kCluster = plan::kCluster;
 constexpr int kClusterRows = kCluster * kTileQ;
 
@@ -57,9 +59,9 @@ constexpr int kVOffset = kKOffset + kStages * kKBytes;
 constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
 
 // 8-byte barriers, then the item slots, then 8 bytes a stage.
-constexpr int kBarriers = 4 * kStages + 2 * kWarpgroups + 2 * kItemSlots;
+constexpr int kBarriers = 4 * kStages + 2 * kWarpgroups + 2 * kItemSlots + 1;
 constexpr int kItemOffset = (kBarrierOffset + 8 * kBarriers + 15) / 16 * 16;
-constexpr int kItemSlotBytes = 48;
+constexpr int kItemSlotBytes = 64;
 constexpr int kTileOffset = kItemOffset + kItemSlotBytes * kItemSlots;
 constexpr int kSharedBytes = kTileOffset + 8 * kStages;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
@@ -84,6 +86,9 @@ struct SharedMemory {
   }
   ATT_MEMBER unsigned item_empty(int slot) const {
     return barrier(4 * kStages + 2 * kWarpgroups + kItemSlots + slot);
+  }
+  ATT_MEMBER unsigned item_wanted() const {
+    return barrier(4 * kStages + 2 * kWarpgroups + 2 * kItemSlots);
   }
   ATT_MEMBER unsigned item(int slot) const { return base + kItemOffset + kItemSlotBytes * slot; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 8 * stage; }

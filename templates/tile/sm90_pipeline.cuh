@@ -37,8 +37,9 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   }
   for (int slot = 0; slot < kItemSlots; ++slot) {
     mbarrier_init(shared.item_full(slot), 1);
-    mbarrier_init(shared.item_empty(slot), kStageReaders);
+    mbarrier_init(shared.item_empty(slot), kStageReaders + 1);  // and the loader
   }
+  mbarrier_init(shared.item_wanted(), 1);
   mbarrier_init_fence();
 }
 
@@ -184,79 +185,49 @@ struct TileStream {
   ATT_MEMBER void release_v(const Tile& tile) const { warp_arrive(shared.v_empty(tile.at.stage)); }
 };
 
-// The producer warp: issues items and feeds the rings until there is nothing left to do.
-ATT_FN void produce(const ForwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
-                    const TensorMap* v_map, const SharedMemory& shared, int cta_rank) {
+// The loader warp: feeds the rings with the K and V of the scheduler's items.
+ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap* v_map,
+                 const SharedMemory& shared, int cta_rank) {
   const bool leader = thread_index() % 32 == 0;
-  ItemSource source(p);
-  const int group_heads = group_size(p);
   RingPosition position;
   for (int n = 0;; ++n) {
-    ItemSlot item = source.next(p, shared);
     const int slot = n % kItemSlots;
-    ++source.issued;
-    if (item.index == kNoMoreItems) {
-      if (leader) {
-        store_slot(shared.item(slot), item);
-        mbarrier_arrive(shared.item_full(slot));
-      }
-      return;
+    mbarrier_wait(shared.item_full(slot), n / kItemSlots & 1);
+    const ItemSlot item = load_slot(shared.item(slot));
+    if (item.index == kNoMoreItems) return;
+    const Context context{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len};
+    ClusterWalk walk;
+    TileInfo info = item.first;
+    if constexpr (spec::kHasMask) {
+      walk.load(walk_words(shared.item(slot)), context, item.q0);
+    } else {
+      walk.begin(context, item.q0);
+      info = walk.next(context, cta_rank);
     }
-    const WorkItem work = work_item(p, group_heads, item.index);
-    item.b = work.b;
-    item.h = work.h;
-    item.q0 = work.q0;
-    const int kv_head = work.h / (p.heads / p.kv_heads);
-    item.h_kv = kv_head;
-    const Context context{p, work.b, work.h, kv_head, p.q_len, p.kv_len};
-
-    auto publish = [&] {
-      if (leader) {
-        store_slot(shared.item(slot), item);
-        mbarrier_arrive(shared.item_full(slot));
-      }
-      for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
-        mbarrier_wait(shared.q_empty(warpgroup), (n & 1) ^ 1);
-        if (!leader) continue;
-        mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
-        for (int slab = 0; slab < kQkSlabs; ++slab) {
-          tma_load(shared.q(warpgroup) + slab * kQSlabBytes, q_map, shared.q_full(warpgroup),
-                   slab * kSlabColumns, work.q0 + (cta_rank * kWarpgroups + warpgroup) * kRows,
-                   work.h, work.b, CacheHint::kEvictFirst);
-        }
-      }
-    };
-    auto load = [&](int tile, const TileInfo& following) {
-      const int row = tile * kTileKv;
+    if (leader) mbarrier_arrive(shared.item_empty(slot));
+    bool has_more = info.flags != kNoTile;
+    do {
+      const TileInfo following = has_more ? walk.next(context, cta_rank) : info;
+      // Two or three tiles before the consumers will: an item that is found sooner may wait behind
+      // a long one while other CTAs have nothing to do.
+      if (following.flags == kNoTile && leader) mbarrier_arrive(shared.item_wanted());
+      if (!has_more) break;
+      const int row = info.tile * kTileKv;
       mbarrier_wait(shared.k_empty(position.stage), position.parity ^ 1);
       if (leader) {
         if constexpr (spec::kHasMask) store_tile_info(shared.tile(position.stage), following);
         load_tile<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage), row,
-                            kv_head, work.b, cta_rank);
+                            item.h_kv, item.b, cta_rank);
       }
       mbarrier_wait(shared.v_empty(position.stage), position.parity ^ 1);
       if (leader) {
         load_tile<kVSlabs>(shared.v(position.stage), v_map, shared.v_full(position.stage), row,
-                           kv_head, work.b, cta_rank);
+                           item.h_kv, item.b, cta_rank);
       }
       position.advance();
-    };
-
-    if constexpr (spec::kHasMask) {
-      ClusterWalk walk(context, work.q0, cta_rank);
-      item.first = walk.next();
-      publish();
-      for (TileInfo info = item.first; info.flags != kNoTile;) {
-        const TileInfo following = walk.next();
-        load(info.tile, following);
-        info = following;
-      }
-    } else {
-      publish();
-      const bool up = walks_up(context, work.q0);
-      const int tiles = (p.kv_len + kTileKv - 1) / kTileKv;
-      for (int i = 0; i < tiles; ++i) load(up ? i : tiles - 1 - i, {});
-    }
+      info = following;
+      has_more = info.flags != kNoTile;
+    } while (has_more);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/ptx/tma.cuh"
 #include "templates/tile/sm90_walk.cuh"
 
 namespace att {
@@ -50,8 +51,8 @@ ATT_FN WorkItem work_item(const ForwardParams& p, int group_heads, int index) {
   return {b, head - b * p.heads, tile * kClusterRows};
 }
 
-// A slot of the ring, as it lies in shared memory; one more word follows, in which the warpgroups
-// (of all CTAs) set their bits when their result overflowed.
+// A slot of the ring, as it lies in shared memory. Then come a word in which the warpgroups (of all
+// CTAs) set their bits when their result overflowed, and with a mask, for the loader, the walk.
 struct ItemSlot {
   int index;  // of the work item; kNoMoreItems ends the ring
   int redo;   // bit w: warpgroup w does it again with a running maximum; 0: the first time
@@ -60,14 +61,12 @@ struct ItemSlot {
 };
 constexpr int kNoMoreItems = -1;
 
-ATT_FN int load_word(unsigned address) {
-  int value;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-
 ATT_FN unsigned overflow_word(unsigned slot_address) {
   return slot_address + static_cast<unsigned>(sizeof(ItemSlot));
+}
+
+ATT_FN unsigned walk_words(unsigned slot_address) {
+  return overflow_word(slot_address) + 4;
 }
 
 ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
@@ -96,7 +95,7 @@ ATT_FN ItemSlot load_slot(unsigned address) {
   return {word[0], word[1], word[2], word[3], word[4], word[5], {word[6], word[7]}};
 }
 
-// The producer's side: what its CTA does next. The whole warp calls it.
+// What the CTA does next. The whole warp calls it.
 struct ItemSource {
   int issued = 0;   // items handed to the consumers
   int checked = 0;  // of them, those whose verdict was read
@@ -149,6 +148,50 @@ struct ItemSource {
     drawn = true;
   }
 };
+
+// The scheduler warp: finds the CTA's items, tells loader and consumers, and loads Q. Drawing an item
+// and classifying its first tiles takes as long as a tile or two, during which the loader goes on.
+ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const SharedMemory& shared,
+                     int cta_rank) {
+  const bool leader = thread_index() % 32 == 0;
+  ItemSource source(p);
+  const int group_heads = group_size(p);
+  for (int n = 0;; ++n) {
+    if (n > 0) mbarrier_wait(shared.item_wanted(), (n & 1) ^ 1);
+    ItemSlot item = source.next(p, shared);
+    const unsigned slot = shared.item(n % kItemSlots);
+    ++source.issued;
+    if (item.index != kNoMoreItems) {
+      const WorkItem work = work_item(p, group_heads, item.index);
+      item.b = work.b;
+      item.h = work.h;
+      item.q0 = work.q0;
+      item.h_kv = work.h / (p.heads / p.kv_heads);
+      if constexpr (spec::kHasMask) {
+        const Context context{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len};
+        ClusterWalk walk;
+        walk.begin(context, item.q0);
+        item.first = walk.next(context, cta_rank);
+        if (leader) walk.store(walk_words(slot));
+      }
+    }
+    if (leader) {
+      store_slot(slot, item);
+      mbarrier_arrive(shared.item_full(n % kItemSlots));
+    }
+    if (item.index == kNoMoreItems) return;
+    for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+      mbarrier_wait(shared.q_empty(warpgroup), (n & 1) ^ 1);
+      if (!leader) continue;
+      mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
+      for (int slab = 0; slab < kQkSlabs; ++slab) {
+        tma_load(shared.q(warpgroup) + slab * kQSlabBytes, q_map, shared.q_full(warpgroup),
+                 slab * kSlabColumns, item.q0 + (cta_rank * kWarpgroups + warpgroup) * kRows,
+                 item.h, item.b, CacheHint::kEvictFirst);
+      }
+    }
+  }
+}
 
 }  // namespace sm90
 }  // namespace att

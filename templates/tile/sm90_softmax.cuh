@@ -24,11 +24,10 @@ using Output = float[spec::kHeadDimV / 2];
 constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p100f : 0x1p15f;
 
-// With bf16 nothing need be known of the scores: the reference is 0, and a sum from 2^-60 to 2^100
-// proves that no exponential that counts was lost. Items whose sums leave that range are done again
-// with a running maximum.
+// With bf16 nothing need be known of the scores: the reference is 0, and a row sum from 2^-61 to
+// 2^100 proves that no exponential that counts was lost. Items whose sums leave that range are done
+// again with a running maximum.
 constexpr bool kZeroReference = plan::kFrozenMax && kBf16 && !kScoreVariesByKey;
-constexpr float kSmallestSum = 0x1p-60f;
 
 // Scores that depend on the key itself may climb from tile to tile for as long as the sequence is:
 // sums beyond 2^30 (fp16: 2^12) then move their reference up, so far that the sum becomes 2^-60
@@ -36,6 +35,11 @@ constexpr float kSmallestSum = 0x1p-60f;
 constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
 constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
+
+// Sums below it have lost what counts: with a reference of 0, or where the first tile, from which
+// the reference was taken, had scores of -inf alone. (With a mask, such rows keep it from freezing.)
+constexpr bool kHasSmallestSum = plan::kFrozenMax && (kZeroReference || !spec::kHasMask);
+constexpr float kSmallestSum = kBf16 ? 0x1p-61f : 0x1p-9f;
 
 // A positive constant scale leaves -inf as it is, so that masked scores can be scaled by the
 // exponential's FFMA, where the scale is an immediate.

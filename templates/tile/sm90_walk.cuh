@@ -19,12 +19,20 @@ struct TileInfo {
 constexpr int kNoTile = 0;
 constexpr int kIsTile = 1;
 // Of the bit of piece 0.
-ATT_FN int live_shift(int warpgroup) { return 1 + 2 * warpgroup; }
-ATT_FN int full_shift(int warpgroup) { return 9 + 2 * warpgroup; }
+constexpr int kLiveShift = 1;
+constexpr int kFullShift = 9;
+ATT_FN int live_shift(int warpgroup) { return kLiveShift + kPieces * warpgroup; }
+ATT_FN int full_shift(int warpgroup) { return kFullShift + kPieces * warpgroup; }
 
 ATT_FN void store_tile_info(unsigned address, const TileInfo& info) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(info.tile), "r"(info.flags)
                : "memory");
+}
+
+ATT_FN int load_word(unsigned address) {
+  int value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
 }
 
 // Lane 0 reads it for the warp, as it is lane 0 that gives the stage back.
@@ -47,64 +55,90 @@ ATT_FN bool walks_up(const Context& c, int q0) {
   return score(c, 0.0f, q0, 0) > score(c, 0.0f, q0, c.kv_len - 1);
 }
 
-// From the last live tile down to the first, or upwards. Each lane classifies one of 32 tiles for
-// the rows of every warpgroup of the cluster, piece by piece; a tile is live when one of these is.
-// A full piece lies within kv_len. The whole warp calls next().
+// The tiles of a cluster's query rows that are not dead, from the last down to the first, or upwards.
+// With a mask each lane classifies a piece of a tile for the rows of one warpgroup; a tile is live
+// when one of its pieces is for one of the cluster's. A full piece lies within kv_len. The whole
+// warp calls next().
 struct ClusterWalk {
-  const Context& context;
-  int q0, cta_rank;
-  bool up;
-  int first, last;  // tiles within the mask's bounds: [first, last)
-  int base;         // tile of lane 0
-  unsigned live = 0;
-  int flags = 0;  // of this lane's tile
+  int q0;
+  int up;
+  int first, last;      // tiles within the mask's bounds: [first, last)
+  int base;             // tile of lane 0; without a mask the next one
+  unsigned live, full;  // of the lanes' pieces; live only of tiles to come
 
-  ATT_MEMBER ClusterWalk(const Context& c, int q0, int cta_rank)
-      : context(c), q0(q0), cta_rank(cta_rank) {
-    const KvBounds bounds = kv_bounds(c, q0, min_i32(q0 + kClusterRows, c.q_len));
+  static constexpr int kPartsUsed = kCluster * kWarpgroups * kPieces;
+  // Lanes that share a tile, and tiles that are classified together.
+  static constexpr int kParts = kPartsUsed <= 1   ? 1
+                                : kPartsUsed <= 2 ? 2
+                                : kPartsUsed <= 4 ? 4
+                                : kPartsUsed <= 8 ? 8
+                                                  : 16;
+  static constexpr int kStep = spec::kHasMask ? 32 / kParts : 1;
+
+  ATT_MEMBER void begin(const Context& c, int at_q0) {
+    q0 = at_q0;
+    live = 0;
     up = walks_up(c, q0);
+    KvBounds bounds{0, c.kv_len};
+    if constexpr (spec::kHasMask) bounds = kv_bounds(c, q0, min_i32(q0 + kClusterRows, c.q_len));
     first = bounds.begin / kTileKv;
     last = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
-    base = up ? first - 32 : last;
+    base = up ? first - kStep : last;
   }
 
   // kNoTile when there is none left.
-  ATT_MEMBER TileInfo next() {
-    while (live == 0) {
-      if (up ? base + 32 >= last : base <= first) return {0, kNoTile};
-      base += up ? 32 : -32;
-      classify(base + thread_index() % 32);
+  ATT_MEMBER TileInfo next(const Context& c, int cta_rank) {
+    if constexpr (!spec::kHasMask) {
+      base += up ? 1 : -1;
+      return {base, base >= first && base < last ? kIsTile : kNoTile};
     }
-    const int bit = highest_bit(up ? live & (0 - live) : live);
-    live ^= 1u << bit;
-    return {base + bit, shuffle_from(flags, bit)};
+    while (live == 0) {
+      if (up ? base + kStep >= last : base <= first) return {0, kNoTile};
+      base += up ? kStep : -kStep;
+      classify(c);
+    }
+    const int tile = highest_bit(up ? live & (0 - live) : live) / kParts;
+    constexpr unsigned kTileParts = (1u << kParts) - 1;
+    constexpr unsigned kOwnParts = (1u << (kWarpgroups * kPieces)) - 1;
+    const int own = tile * kParts + cta_rank * kWarpgroups * kPieces;
+    const int flags = kIsTile | (live >> own & kOwnParts) << kLiveShift |
+                      (full >> own & kOwnParts) << kFullShift;
+    live &= ~(kTileParts << tile * kParts);
+    return {base + tile, flags};
+  }
+
+  // Between the warp that begins the walk and the one that goes on with it: store() by one thread.
+  ATT_MEMBER void store(unsigned address) const {
+    store_shared_4(address, first);
+    store_shared_4(address + 4, last);
+    store_shared_4(address + 8, base);
+    store_shared_4(address + 12, live);
+    store_shared_4(address + 16, full);
+  }
+  ATT_MEMBER void load(unsigned address, const Context& c, int at_q0) {
+    q0 = at_q0;
+    up = walks_up(c, q0);
+    first = shuffle_from(load_word(address), 0);
+    last = shuffle_from(load_word(address + 4), 0);
+    base = shuffle_from(load_word(address + 8), 0);
+    live = shuffle_from(load_word(address + 12), 0);
+    full = shuffle_from(load_word(address + 16), 0);
   }
 
  private:
-  ATT_MEMBER void classify(int tile) {
-    flags = kIsTile;
-    bool any = false;
-    if (tile >= first && tile < last) {
-      for (int i = 0; i < kCluster * kWarpgroups * kPieces; ++i) {
-        const int piece = i % kPieces;
-        const int slice = i / kPieces;  // of the cluster's rows
-        const int row = q0 + slice * kRows;
-        const int k0 = tile * kTileKv + piece * kPieceKeys;
-        if (row >= context.q_len || k0 >= context.kv_len) continue;
-        const int k1 = min_i32(k0 + kPieceKeys, context.kv_len);
-        const TileClass tile_class =
-            classify_tile(context, row, min_i32(row + kRows, context.q_len), k0, k1);
-        if (tile_class == TileClass::kSkip) continue;
-        any = true;
-        const int warpgroup = slice - cta_rank * kWarpgroups;
-        if (warpgroup < 0 || warpgroup >= kWarpgroups) continue;
-        flags |= 1 << (live_shift(warpgroup) + piece);
-        if (tile_class == TileClass::kFull && k1 == k0 + kPieceKeys) {
-          flags |= 1 << (full_shift(warpgroup) + piece);
-        }
-      }
+  ATT_MEMBER void classify(const Context& c) {
+    const int lane = thread_index() % 32;
+    const int tile = base + lane / kParts;
+    const int part = lane % kParts;
+    const int row = q0 + part / kPieces * kRows;
+    const int k0 = tile * kTileKv + part % kPieces * kPieceKeys;
+    const int k1 = min_i32(k0 + kPieceKeys, c.kv_len);
+    TileClass found = TileClass::kSkip;
+    if (tile >= first && tile < last && part < kPartsUsed && row < c.q_len && k0 < k1) {
+      found = classify_tile(c, row, min_i32(row + kRows, c.q_len), k0, k1);
     }
-    live = ballot(any);
+    live = ballot(found != TileClass::kSkip);
+    full = ballot(found == TileClass::kFull && k1 == k0 + kPieceKeys);
   }
 };
 
