@@ -144,6 +144,20 @@ TEST_P(Extremes, OfValuesThatAreNotFinite) {
   EXPECT_TRUE(judge(spec_, problem, plans_));
 }
 
+// The walk may begin with them: a reference taken there says nothing about the row.
+TEST_P(Extremes, BesideKeysWhoseScoresAreMinusInfinity) {
+  HostProblem problem = problem_with([](int row) { return everywhere(-row); });
+  for (std::size_t row = 0; row < kShape.q_len; ++row) query(problem, row, kSpareDim) = 1;
+  for (const bool late : {true, false}) {
+    HostProblem half = problem;
+    for (std::size_t key = 0; key < kShape.kv_len; ++key) {
+      if ((key >= kLateFrom) != late) continue;
+      half.k[key * static_cast<std::size_t>(spec_.head_dim_qk) + kSpareDim] = -kInfinity;
+    }
+    EXPECT_TRUE(judge(spec_, half, plans_)) << (late ? "late" : "early");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Extremes,
                          testing::Combine(testing::ValuesIn(kTypes), testing::ValuesIn(kVariants)),
                          [](const auto& test) {
