@@ -20,6 +20,7 @@ constexpr int kRows = 64;         // query rows of a warpgroup
 constexpr int kSlabColumns = 64;  // columns under one 128-byte swizzle
 constexpr int kRowBytes = 128;
 constexpr int kItemSlots = 4;
+constexpr int kStoreRows = 16;  // of O, by a warp
 constexpr int kItemSlotBytes = 64;
 constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 
@@ -52,7 +53,7 @@ struct RegisterSplit {
 RegisterSplit register_split(const Sm90aPlan& tile) {
   if (tile.warpgroups == 3) return {32, 160};
   if (tile.warpgroups == 2) return {40, 232};
-  return {40, 240};
+  return {104, 240};
 }
 
 std::string_view template_path(Pass) { return "templates/kernels/sm90_forward.cuh"; }
@@ -291,7 +292,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   for (const auto& [tensor, rows] : {std::pair{Tensor::kQuery, kRows},
                                      {Tensor::kKey, tile.tile_kv / tile.cluster},
                                      {Tensor::kValue, tile.tile_kv / tile.cluster},
-                                     {Tensor::kOutput, kRows}}) {
+                                     {Tensor::kOutput, kStoreRows}}) {
     recipe.tensor_maps.push_back(
         {.tensor = tensor, .box_columns = kSlabColumns, .box_rows = rows, .swizzle_bytes = 128});
   }

@@ -371,19 +371,21 @@ struct Consumer {
   // Stores O and LSE; the next item may have begun.
   ATT_MEMBER void finish(const Result& result, const TensorMap* o_map) {
     const int thread = thread_index() % kWarpgroupThreads;
-    const bool leader = thread == 0;
     if (!result.store) return;
     const int result_row = result.first_row + thread / 32 * 16 + thread % 32 / 4;
     normalise(result.c, o, rows);
     store_lse(result.c, rows, result_row);
     if constexpr (plan::kTmaStore) {
+      const bool leader = thread % 32 == 0;
       if (leader) tma_store_wait_read();
       // What was stored before must not come after.
       if (leader && result.again) tma_store_wait();
       named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
       stage_output(o, shared.o(warpgroup));
-      named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
-      if (leader) store_output(o_map, shared.o(warpgroup), result.c, result.first_row);
+      sync_warp();
+      if (leader) {
+        store_output(o_map, shared.o(warpgroup), result.c, result.first_row + thread / 32 * 16);
+      }
     } else {
       store_output_rows(o, result.c, result_row);
     }
@@ -417,7 +419,7 @@ ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const Shared
     }
   }
   wgmma_wait<0>();
-  if (plan::kTmaStore && thread_index() % kWarpgroupThreads == 0) tma_store_wait();
+  if (plan::kTmaStore && thread_index() % 32 == 0) tma_store_wait();
 }
 
 }  // namespace sm90
