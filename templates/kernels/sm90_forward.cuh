@@ -19,6 +19,8 @@ constexpr int kQFragments = plan::kQInRegisters ? kQkSteps : 1;
 
 using QFragmentArray = unsigned[kQFragments][4];
 
+constexpr bool kMaskIsShort = !spec::kHasMask || kRowIsRange;
+
 // Whether a steady loop may end before the item does.
 constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
 
@@ -111,8 +113,10 @@ struct Consumer {
     const Context c = context();
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
-    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first,
-                    may_freeze ? kFrozenOffset : 0.0f);
+    const Reference reference = !may_freeze      ? Reference::running
+                                : kZeroReference ? Reference::zero
+                                                 : Reference::above;
+    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first, reference);
     pack(c, scores, probabilities, position(at, piece));
     wgmma_pin(probabilities);
     first = false;
@@ -131,9 +135,12 @@ struct Consumer {
     wgmma_pin(probabilities);
   }
 
-  // The high piece of a tile that the steady loop then goes on with.
+  // The high piece of a tile that the steady loop then goes on with: soften_running() does for it,
+  // but slower.
   ATT_MEMBER void soften_first() {
-    if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
+    if constexpr (kMaskIsShort) {
+      if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
+    }
 #pragma unroll
     for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
   }
@@ -183,9 +190,7 @@ struct Consumer {
   }
 
   // Whether the steady loop takes the tile without knowing a maximum.
-  ATT_MEMBER bool starts_steady() const {
-    return kZeroReference && may_freeze && is_steady(tile);
-  }
+  ATT_MEMBER bool starts_steady() const { return kZeroReference && may_freeze && is_steady(tile); }
 
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
@@ -211,7 +216,7 @@ struct Consumer {
 #pragma unroll 1
       for (int piece = kHigh; piece >= 0; --piece) {
         if (at_once || is_live(tile, piece)) {
-          if (at_once) {
+          if (at_once && (kMaskIsShort || !is_live(tile, kHigh))) {
             soften_first();
           } else {
             soften_running(tile, piece);

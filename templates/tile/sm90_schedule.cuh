@@ -65,9 +65,7 @@ ATT_FN unsigned overflow_word(unsigned slot_address) {
   return slot_address + static_cast<unsigned>(sizeof(ItemSlot));
 }
 
-ATT_FN unsigned walk_words(unsigned slot_address) {
-  return overflow_word(slot_address) + 4;
-}
+ATT_FN unsigned walk_words(unsigned slot_address) { return overflow_word(slot_address) + 4; }
 
 ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(slot.index),
@@ -149,8 +147,9 @@ struct ItemSource {
   }
 };
 
-// The scheduler warp: finds the CTA's items, tells loader and consumers, and loads Q. Drawing an item
-// and classifying its first tiles takes as long as a tile or two, during which the loader goes on.
+// The scheduler warp: finds the CTA's items, tells loader and consumers, and loads Q. Drawing an
+// item and classifying its first tiles takes as long as a tile or two, during which the loader goes
+// on.
 ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const SharedMemory& shared,
                      int cta_rank) {
   const bool leader = thread_index() % 32 == 0;

@@ -37,7 +37,8 @@ constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
 // Sums below it have lost what counts: with a reference of 0, or where the first tile, from which
-// the reference was taken, had scores of -inf alone. (With a mask, such rows keep it from freezing.)
+// the reference was taken, had scores of -inf alone. (With a mask, such rows keep it from
+// freezing.)
 constexpr bool kHasSmallestSum = plan::kFrozenMax && (kZeroReference || !spec::kHasMask);
 constexpr float kSmallestSum = kBf16 ? 0x1p-61f : 0x1p-9f;
 
@@ -215,10 +216,15 @@ ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
   }
 }
 
+// Where softmax_running() puts a row's reference: at its maximum, as far above as a frozen one
+// lies, or at 0.
+enum class Reference { running, above, zero };
+
 // A step of the online softmax: raises the maximum to this tile's, and scales what was summed
 // before.
 ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output& o,
-                            const Position& at, bool full, bool first, float offset) {
+                            const Position& at, bool full, bool first, Reference reference) {
+  const float offset = reference == Reference::above ? kFrozenOffset : 0.0f;
   apply_score(c, s, at, full);
   float correction[2];
 #pragma unroll
@@ -233,6 +239,10 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
     rows.maximum[half] = math_max(rows.maximum[half], tile_maximum * kLog2E);
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;
     correction[half] = math_exp2(old_reference - rows.reference[half]);
+    if (kZeroReference && reference == Reference::zero) {
+      rows.reference[half] = 0.0f;
+      correction[half] = 1.0f;
+    }
     rows.sum[half] *= correction[half];
   }
 #pragma unroll

@@ -55,10 +55,10 @@ ATT_FN bool walks_up(const Context& c, int q0) {
   return score(c, 0.0f, q0, 0) > score(c, 0.0f, q0, c.kv_len - 1);
 }
 
-// The tiles of a cluster's query rows that are not dead, from the last down to the first, or upwards.
-// With a mask each lane classifies a piece of a tile for the rows of one warpgroup; a tile is live
-// when one of its pieces is for one of the cluster's. A full piece lies within kv_len. The whole
-// warp calls next().
+// The tiles of a cluster's query rows that are not dead, from the last down to the first, or
+// upwards. With a mask each lane classifies a piece of a tile for the rows of one warpgroup; a tile
+// is live when one of its pieces is for one of the cluster's. A full piece lies within kv_len. The
+// whole warp calls next().
 struct ClusterWalk {
   int q0;
   int up;
@@ -101,8 +101,8 @@ struct ClusterWalk {
     constexpr unsigned kTileParts = (1u << kParts) - 1;
     constexpr unsigned kOwnParts = (1u << (kWarpgroups * kPieces)) - 1;
     const int own = tile * kParts + cta_rank * kWarpgroups * kPieces;
-    const int flags = kIsTile | (live >> own & kOwnParts) << kLiveShift |
-                      (full >> own & kOwnParts) << kFullShift;
+    const int flags =
+        kIsTile | (live >> own & kOwnParts) << kLiveShift | (full >> own & kOwnParts) << kFullShift;
     live &= ~(kTileParts << tile * kParts);
     return {base + tile, flags};
   }
