@@ -19,8 +19,6 @@ constexpr int kQFragments = plan::kQInRegisters ? kQkSteps : 1;
 
 using QFragmentArray = unsigned[kQFragments][4];
 
-constexpr bool kMaskIsShort = !spec::kHasMask || kRowIsRange;
-
 // Whether a steady loop may end before the item does.
 constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
 
@@ -113,10 +111,8 @@ struct Consumer {
     const Context c = context();
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
-    const Reference reference = !may_freeze      ? Reference::running
-                                : kZeroReference ? Reference::zero
-                                                 : Reference::above;
-    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first, reference);
+    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first,
+                    may_freeze ? kFrozenOffset : 0.0f);
     pack(c, scores, probabilities, position(at, piece));
     wgmma_pin(probabilities);
     first = false;
@@ -135,12 +131,9 @@ struct Consumer {
     wgmma_pin(probabilities);
   }
 
-  // The high piece of a tile that the steady loop then goes on with: soften_running() does for it,
-  // but slower.
+  // The high piece of a tile that the steady loop then goes on with.
   ATT_MEMBER void soften_first() {
-    if constexpr (kMaskIsShort) {
-      if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
-    }
+    if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
 #pragma unroll
     for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
   }
@@ -216,7 +209,7 @@ struct Consumer {
 #pragma unroll 1
       for (int piece = kHigh; piece >= 0; --piece) {
         if (at_once || is_live(tile, piece)) {
-          if (at_once && (kMaskIsShort || !is_live(tile, kHigh))) {
+          if (at_once) {
             soften_first();
           } else {
             soften_running(tile, piece);
@@ -359,7 +352,7 @@ struct Consumer {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
-    const bool overflowed = total_rows(o, rows, row, p.q_len);
+    const bool overflowed = total_rows(context(), o, rows, row);
     if constexpr (plan::kFrozenMax) {
       const int lane = thread_index() % 32;
       if (item.redo == 0 && !all_lanes(!overflowed) && lane < kCluster) {
@@ -378,7 +371,7 @@ struct Consumer {
     const int thread = thread_index() % kWarpgroupThreads;
     if (!result.store) return;
     const int result_row = result.first_row + thread / 32 * 16 + thread % 32 / 4;
-    normalise(result.c, o, rows);
+    normalise(result.c, o, rows, result_row);
     store_lse(result.c, rows, result_row);
     if constexpr (plan::kTmaStore) {
       const bool leader = thread % 32 == 0;

@@ -14,28 +14,48 @@ namespace sm90 {
 
 ATT_FN int warpgroup_barrier(int warpgroup) { return 1 + warpgroup; }
 
+// With kRowIsRange, how many keys a row has.
+ATT_FN int live_keys(const Context& c, int row) {
+  const RowMask mask = row_mask(c, row, 0);
+  return min_i32(mask.end, c.kv_len) - max_i32(mask.begin, 0);
+}
+
 // Sums the rows over the four threads that share them. True when a row of this thread overflowed:
 // P >= 0, so a sum below the limit bounds every exponential, and O is finite where no product
 // overflowed.
-ATT_FN bool total_rows(const Output& o, RowState& rows, int row, int q_len) {
+ATT_FN bool total_rows(const Context& c, const Output& o, RowState& rows, int row) {
   bool overflowed = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     rows.sum[half] = quad_sum(rows.sum[half]);
     const bool in_range =
         rows.sum[half] < kFrozenLimit && (!kHasSmallestSum || rows.sum[half] >= kSmallestSum);
-    if (!in_range) overflowed = overflowed || row + 8 * half < q_len;
+    const bool counts = row + 8 * half < c.q_len &&
+                        (!kZeroReference || !spec::kHasMask || live_keys(c, row + 8 * half) > 0);
+    overflowed = overflowed || (!in_range && counts);
   }
   float finite[8] = {};  // NaN once an element is not; eight short chains rather than a long one
 #pragma unroll
   for (int i = 0; i < spec::kHeadDimV / 2; ++i) finite[i % 8] = o[i] * 0.0f + finite[i % 8];
 #pragma unroll
   for (int i = 1; i < 8; ++i) finite[0] += finite[i];
-  return overflowed || (finite[0] != 0.0f && row < q_len);
+  return overflowed || (finite[0] != 0.0f && row < c.q_len);
+}
+
+// What O of a row is divided by. O of a row with one key is that key's V, but only where the
+// exponential is divided by itself as the product saw it, rounded. (With a maximum for reference it
+// is a power of two.)
+ATT_FN float divisor(const Context& c, float sum, int row) {
+  if constexpr (kZeroReference && spec::kHasMask && !spec::kHasSink) {
+    if (live_keys(c, row) == 1) {
+      return __builtin_bit_cast(float, pack_2<spec::kDType>(0.0f, sum));
+    }
+  }
+  return sum;
 }
 
 // Divides O by the row sums, and leaves the natural-log LSE in rows.sum.
-ATT_FN void normalise(const Context& c, Output& o, RowState& rows) {
+ATT_FN void normalise(const Context& c, Output& o, RowState& rows, int row) {
   float inverse[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -49,7 +69,7 @@ ATT_FN void normalise(const Context& c, Output& o, RowState& rows) {
       sum = sum * factor + math_exp2(logit - top);
       reference = top;
     }
-    inverse[half] = sum == 0.0f ? 0.0f : factor / sum;
+    inverse[half] = sum == 0.0f ? 0.0f : factor / divisor(c, sum, row + 8 * half);
     if constexpr (spec::kHasDropout) inverse[half] *= dropout_keep_scale(c);
     rows.sum[half] = sum == 0.0f ? -infinity() : (reference + math_log2(sum)) * kLn2;
   }

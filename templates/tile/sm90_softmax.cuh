@@ -26,8 +26,10 @@ constexpr float kFrozenLimit = kBf16 ? 0x1p100f : 0x1p15f;
 
 // With bf16 nothing need be known of the scores: the reference is 0, and a row sum from 2^-61 to
 // 2^100 proves that no exponential that counts was lost. Items whose sums leave that range are done
-// again with a running maximum.
-constexpr bool kZeroReference = plan::kFrozenMax && kBf16 && !kScoreVariesByKey;
+// again with a running maximum. Not with masks of which it is hard to say whether a row has no key,
+// whose sum is 0, or one, whose exponential must be exact (normalise()).
+constexpr bool kZeroReference =
+    plan::kFrozenMax && kBf16 && !kScoreVariesByKey && (!spec::kHasMask || kRowIsRange);
 
 // Scores that depend on the key itself may climb from tile to tile for as long as the sequence is:
 // sums beyond 2^30 (fp16: 2^12) then move their reference up, so far that the sum becomes 2^-60
@@ -216,15 +218,10 @@ ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
   }
 }
 
-// Where softmax_running() puts a row's reference: at its maximum, as far above as a frozen one
-// lies, or at 0.
-enum class Reference { running, above, zero };
-
 // A step of the online softmax: raises the maximum to this tile's, and scales what was summed
 // before.
 ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output& o,
-                            const Position& at, bool full, bool first, Reference reference) {
-  const float offset = reference == Reference::above ? kFrozenOffset : 0.0f;
+                            const Position& at, bool full, bool first, float offset) {
   apply_score(c, s, at, full);
   float correction[2];
 #pragma unroll
@@ -239,10 +236,6 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
     rows.maximum[half] = math_max(rows.maximum[half], tile_maximum * kLog2E);
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;
     correction[half] = math_exp2(old_reference - rows.reference[half]);
-    if (kZeroReference && reference == Reference::zero) {
-      rows.reference[half] = 0.0f;
-      correction[half] = 1.0f;
-    }
     rows.sum[half] *= correction[half];
   }
 #pragma unroll
