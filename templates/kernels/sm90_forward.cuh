@@ -352,10 +352,11 @@ struct Consumer {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
-    const bool overflowed = total_rows(context(), o, rows, row);
-    if constexpr (plan::kFrozenMax) {
+    const unsigned bad = total_rows(o, rows);
+    if (plan::kFrozenMax && item.redo == 0 && !all_lanes(bad == 0) &&
+        !all_lanes(!has_overflowed(context(), bad, row))) {
       const int lane = thread_index() % 32;
-      if (item.redo == 0 && !all_lanes(!overflowed) && lane < kCluster) {
+      if (lane < kCluster) {
         cluster_or(overflow_word(slot), kCluster == 1 ? cluster_cta_rank() : lane, 1u << slice);
       }
     }

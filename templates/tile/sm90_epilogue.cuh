@@ -20,26 +20,37 @@ ATT_FN int live_keys(const Context& c, int row) {
   return min_i32(mask.end, c.kv_len) - max_i32(mask.begin, 0);
 }
 
-// Sums the rows over the four threads that share them. True when a row of this thread overflowed:
-// P >= 0, so a sum below the limit bounds every exponential, and O is finite where no product
-// overflowed.
-ATT_FN bool total_rows(const Context& c, const Output& o, RowState& rows, int row) {
-  bool overflowed = false;
+// Sums the rows over the four threads that share them. Bits 0 and 1 of what it returns say which
+// row's sum proves nothing, bit 2 that an element of O is not finite: P >= 0, so a sum below the
+// limit bounds every exponential, and O is finite where no product overflowed.
+ATT_FN unsigned total_rows(const Output& o, RowState& rows) {
+  unsigned bad = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     rows.sum[half] = quad_sum(rows.sum[half]);
     const bool in_range =
         rows.sum[half] < kFrozenLimit && (!kHasSmallestSum || rows.sum[half] >= kSmallestSum);
-    const bool counts = row + 8 * half < c.q_len &&
-                        (!kZeroReference || !spec::kHasMask || live_keys(c, row + 8 * half) > 0);
-    overflowed = overflowed || (!in_range && counts);
+    if (!in_range) bad |= 1u << half;
   }
   float finite[8] = {};  // NaN once an element is not; eight short chains rather than a long one
 #pragma unroll
   for (int i = 0; i < spec::kHeadDimV / 2; ++i) finite[i % 8] = o[i] * 0.0f + finite[i % 8];
 #pragma unroll
   for (int i = 1; i < 8; ++i) finite[0] += finite[i];
-  return overflowed || (finite[0] != 0.0f && row < c.q_len);
+  return finite[0] != 0.0f ? bad | 4u : bad;
+}
+
+// Whether what total_rows() found matters: not in rows past q_len, and a row without keys sums to
+// 0.
+ATT_FN bool has_overflowed(const Context& c, unsigned bad, int row) {
+  bool overflowed = (bad & 4) != 0 && row < c.q_len;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int at = row + 8 * half;
+    const bool is_empty = kZeroReference && spec::kHasMask && live_keys(c, at) <= 0;
+    overflowed = overflowed || ((bad >> half & 1) != 0 && at < c.q_len && !is_empty);
+  }
+  return overflowed;
 }
 
 // What O of a row is divided by. O of a row with one key is that key's V, but only where the
