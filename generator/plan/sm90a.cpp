@@ -9,6 +9,7 @@
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/wgmma.hpp"
 
 namespace attune {
 namespace {
@@ -366,6 +367,22 @@ std::string symbol_part(const KernelPlan& plan) {
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
   const RegisterSplit registers = register_split(tile);
+  const std::string_view element = spec.dtype == DType::kBf16 ? "bf16" : "f16";
+  const int piece_keys = tile.tile_kv / tile.score_buffers;
+  const WgmmaChain qk{.name = "multiply_qk",
+                      .element = element,
+                      .columns = piece_keys,
+                      .steps = spec.head_dim_qk / 16,
+                      .accumulates = false,
+                      .a_in_registers = tile.q_in_registers,
+                      .transposes_b = false};
+  const WgmmaChain pv{.name = "multiply_pv",
+                      .element = element,
+                      .columns = spec.head_dim_v,
+                      .steps = piece_keys / 16,
+                      .accumulates = true,
+                      .a_in_registers = true,
+                      .transposes_b = true};
   return fmt::format(
       "constexpr int kWarpgroups = {};\n"
       "constexpr int kTileKv = {};\n"
@@ -380,11 +397,14 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kTmaStore = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
-      "constexpr int kSharedBytes = {};\n",
+      "constexpr int kSharedBytes = {};\n"
+      "\n"
+      "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
+      "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
       tile.heads_per_group, tile.frozen_max, tile.tma_store, registers.producer, registers.consumer,
-      resources_of(spec, plan).shared_memory_bytes);
+      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }
 
 }  // namespace

@@ -18,6 +18,8 @@ namespace sm90 {
 constexpr int kQFragments = plan::kQInRegisters ? kQkSteps : 1;
 
 using QFragmentArray = unsigned[kQFragments][4];
+template <bool kTrue>
+struct Choice {};
 
 // Whether a steady loop may end before the item does.
 constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
@@ -53,25 +55,18 @@ struct Consumer {
 
   // ---- Products, asynchronous.
 
+  ATT_MEMBER const QFragmentArray& q_operand(Choice<true>) const { return q; }
+  ATT_MEMBER unsigned q_operand(Choice<false>) const {
+    return wgmma_descriptor(shared.q(warpgroup), kQSlabBytes);
+  }
+
   // S = Q K^T for a piece of a tile.
   ATT_MEMBER void issue_qk(const Tile& at, int piece) {
-    using Product = Wgmma<kPieceKeys, kBf16, false>;
     const unsigned k = wgmma_descriptor(shared.k(0), kKvSlabBytes) +
                        (at.at.stage * kKBytes + piece * kPieceKeys * kRowBytes) / 16;
-    const unsigned q_rows = wgmma_descriptor(shared.q(warpgroup), kQSlabBytes);
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kQkSteps; ++step) {
-      const unsigned key = k + (step / 4 * kKvSlabBytes + step % 4 * 32) / 16;
-      if constexpr (plan::kQInRegisters) {
-        if (step == 0) Product::registers<false>(s[piece], q[step], key);
-        if (step != 0) Product::registers<true>(s[piece], q[step], key);
-      } else {
-        const unsigned query = q_rows + (step / 4 * kQSlabBytes + step % 4 * 32) / 16;
-        if (step == 0) Product::shared<false>(s[piece], query, key);
-        if (step != 0) Product::shared<true>(s[piece], query, key);
-      }
-    }
+    plan::multiply_qk<2, kKvSlabBytes / 16, kQSlabBytes / 16>(
+        s[piece], q_operand(Choice<plan::kQInRegisters>()), k);
     wgmma_commit();
   }
 
@@ -86,11 +81,7 @@ struct Consumer {
     const unsigned v = wgmma_descriptor(shared.v(0), kKvSlabBytes) +
                        (at.at.stage * kVBytes + piece * kPieceKeys * kRowBytes) / 16;
     wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kPvSteps; ++step) {
-      Wgmma<spec::kHeadDimV, kBf16, true>::registers<true>(o, probabilities[step],
-                                                           v + step * 16 * kRowBytes / 16);
-    }
+    plan::multiply_pv<kRowBytes, 4 * kRowBytes>(o, probabilities, v);
     wgmma_commit();
   }
 

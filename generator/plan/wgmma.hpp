@@ -1,0 +1,29 @@
+// The text of a kernel's wgmma products.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace attune {
+
+// D[64, columns] = or += A B, `steps` times 16 deep, as a function of a kernel's head.
+struct WgmmaChain {
+  std::string_view name;     // of the function
+  std::string_view element;  // "bf16" or "f16"
+  int columns;
+  int steps;
+  bool accumulates;
+  bool a_in_registers;  // or in shared memory
+  bool transposes_b;
+};
+
+// The function `name(d, a, b)`: D's registers; A's, four a step, or its descriptor's low word (see
+// templates/ptx/wgmma.cuh); B's. From step to step these grow by the template parameter kStep, and
+// every four steps by kBFour (kAFour) instead of four times that.
+//
+// All steps are one asm statement. One a step would say the same, but to the compiler's optimizer a
+// statement is an instruction that reads and writes all of D, and these made up a quarter of its
+// time.
+std::string wgmma_function(const WgmmaChain& chain);
+
+}  // namespace attune
