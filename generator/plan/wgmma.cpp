@@ -39,7 +39,8 @@ std::string wgmma_function(const WgmmaChain& chain) {
     if (!chain.a_in_registers) text += descriptor("a", step, a, step_stride, a_four);
     text += descriptor("b", step, b, step_stride, b_four);
     text += fmt::format(
-        "      \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {{{}}}, {}, b, p, 1, 1, {}{};\\n\"\n",
+        "      \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {{{}}}, {}, b, p, 1, 1, "
+        "{}{};\\n\"\n",
         chain.columns, chain.element, chain.element, operands(0, registers),
         chain.a_in_registers ? fmt::format("{{{}}}", operands(a + 4 * step, 4)) : "a",
         chain.a_in_registers ? "" : "0, ", chain.transposes_b ? 1 : 0);

@@ -75,20 +75,23 @@ ATT_FN void apply_mask(const Context& c, Scores& s, const Position& at) {
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
     const Key key(at.first_key, at.lane, i / 4 * 8 + (i & 1));
-    if (!mask(c, at.row + (i & 2) * 4, key)) s[i] = -infinity();
+    s[i] = mask(c, at.row + (i & 2) * 4, key) ? s[i] : -infinity();
   }
 }
 
-// -inf where the mask or kv_len leaves no key.
+// -inf where the mask or kv_len leaves no key. (Chosen without an `if`, which is half as much again
+// to compile.)
+template <bool kIsInside>
 ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
   if constexpr (!spec::kHasMask || kRowIsRange) {
     const RowMask masks[2] = {row_mask(c, at.row, at.key()), row_mask(c, at.row + 8, at.key())};
 #pragma unroll
     for (int i = 0; i < kPieceKeys / 2; ++i) {
-      if (!is_live(c, masks[i / 2 % 2], i / 4 * 8 + (i & 1))) s[i] = -infinity();
+      s[i] = is_live(c, masks[i / 2 % 2], i / 4 * 8 + (i & 1)) ? s[i] : -infinity();
     }
     return;
   }
+  if constexpr (kIsInside) return apply_mask<true>(c, s, at);
   const bool is_inside = at.first_key + kPieceKeys <= c.kv_len;
   if constexpr (kMaskLoadsByKey) {
     if (is_inside) return apply_mask<true>(c, s, at);
@@ -97,11 +100,12 @@ ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
   if (!kMaskLoadsByKey && is_inside) return;
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
-    if (at.key() + i / 4 * 8 + (i & 1) >= c.kv_len) s[i] = -infinity();
+    s[i] = at.key() + i / 4 * 8 + (i & 1) < c.kv_len ? s[i] : -infinity();
   }
 }
 
 // Applies scale, score and, where the tile is not full, mask and kv_len: natural units afterwards.
+template <bool kIsInside>
 ATT_FN void apply_score(const Context& c, Scores& s, const Position& at, bool full) {
   const float scale = softmax_scale(c.params);
 #pragma unroll
@@ -111,7 +115,7 @@ ATT_FN void apply_score(const Context& c, Scores& s, const Position& at, bool fu
       s[i] = score(c, s[i], at.row + (i & 2) * 4, at.key() + i / 4 * 8 + (i & 1));
     }
   }
-  if (!full) mask_scores(c, s, at);
+  if (!full) mask_scores<kIsInside>(c, s, at);
 }
 
 // s = exp2(multiplier * s + shift(half, column)), and its sum: all that the steady loop does to an
@@ -156,6 +160,10 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
   }
 }
 
+// Whether keys beyond kv_len never come with a fixed reference, where the mask does not see to them
+// itself: downwards they are in the first piece, whose maximum is taken.
+constexpr bool kFrozenIsInside = !kZeroReference && !kScoreVariesByKey;
+
 // A step of the steady loop, whose reference is fixed.
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
                            bool full) {
@@ -163,7 +171,7 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
   if constexpr (kAddLine) {
-    if (masked) mask_scores(c, s, at);
+    if (masked) mask_scores<kFrozenIsInside>(c, s, at);
     float base[2], step[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -174,10 +182,10 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
     exponentials(s, rows, scale,
                  [&](int half, int column) { return base[half] + step[half] * column; });
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
-    apply_score(c, s, at, !masked);
+    apply_score<kFrozenIsInside>(c, s, at, !masked);
     exponentials(s, rows, kLog2E, to_reference);
   } else {
-    if (masked) mask_scores(c, s, at);
+    if (masked) mask_scores<kFrozenIsInside>(c, s, at);
     exponentials(s, rows, scale, to_reference);
   }
 }
@@ -222,7 +230,7 @@ ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
 // before.
 ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output& o,
                             const Position& at, bool full, bool first, float offset) {
-  apply_score(c, s, at, full);
+  apply_score<false>(c, s, at, full);
   float correction[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
