@@ -3,6 +3,8 @@
 // stdout; bench/regret.py makes the section of docs/performance.md of them.
 //
 //     regret DIRECTORY           measures; caches go into DIRECTORY, which should be empty
+//     regret --compile DIRECTORY         the yardstick's kernels beforehand, without a GPU: for a
+//     machine whose time is dear. The searches compile theirs all the same.
 //     regret --replay FILE       the recorded exhaustive times under today's model and search; no
 //     GPU
 //     regret --survey DIRECTORY SPEC...    plans from all over the space on the specs' own shapes:
@@ -15,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -23,6 +26,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,9 +47,11 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kRounds = 30;
 // A space that is so small is the yardstick as it is; of others so many first guesses, and others.
 constexpr std::size_t kSmallSpace = 200;
-constexpr std::size_t kFirstGuesses = 40, kSpread = 24;
+constexpr std::size_t kFirstGuesses = 24, kSpread = 24;
 // Of a survey: plans from anywhere, and the model's first of each shape.
 constexpr std::size_t kAnywhere = 72, kFirstOfShape = 8;
+
+constexpr const char* kYardstickCache = "exhaustive.db";
 
 struct Held {
   const char* spec;
@@ -78,7 +84,10 @@ constexpr Held kHeld[] = {
 
 // What a compile budget of seconds a shape affords: the model's first guesses, and of the rest a
 // few spread evenly over its order, which would show it if the model were wrong about all of them.
-std::vector<KernelPlan> yardstick(const std::vector<KernelPlan>& legal) {
+// The same plans on every machine of the target.
+Result<std::vector<KernelPlan>> yardstick(const AttentionSpec& spec, const ProblemShape& shape) {
+  ATT_TRY(const std::vector<KernelPlan> legal,
+          plans_by_cost(spec, shape, device_facts(Target::kSm90a)));
   if (legal.size() <= kSmallSpace) return legal;
   std::vector<KernelPlan> plans(legal.begin(), legal.begin() + kFirstGuesses);
   const std::size_t rest = legal.size() - kFirstGuesses;
@@ -245,12 +254,12 @@ Result<Json> measure_neighbour(Bench& bench, const Held& held) {
 Result<Json> measure(Bench& bench, const Held& held) {
   ATT_CHECK(bench.open(held.spec));
   ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(held.shape));
-  const std::vector<KernelPlan> all = yardstick(legal);
+  ATT_TRY(const std::vector<KernelPlan> all, yardstick(bench.spec(), held.shape));
   ATT_TRY(const TuneResult found, bench.tune("search.db", held.shape, legal, false));
   Json searched = describe(found);
   searched["steps"] = bench.steps.seconds();
-  ATT_TRY(const TuneResult best, bench.tune("exhaustive.db", held.shape, all, true));
-  ATT_TRY(const auto times, bench.medians("exhaustive.db", held.shape));
+  ATT_TRY(const TuneResult best, bench.tune(kYardstickCache, held.shape, all, true));
+  ATT_TRY(const auto times, bench.medians(kYardstickCache, held.shape));
   Json exhaustive = describe(best);
   exhaustive["plans"] = all.size();
   exhaustive["times"] = times;
@@ -262,7 +271,7 @@ Result<Json> measure(Bench& bench, const Held& held) {
   exhaustive["rank_within_2_percent"] = rank_within(1.02, all, time_of);
   ATT_TRY(
       const Json medians,
-      bench.duel("exhaustive.db", held.shape,
+      bench.duel(kYardstickCache, held.shape,
                  {{"first", legal.front()}, {"search", found.plan}, {"exhaustive", best.plan}}));
   return Json{{"spec", held.spec},  {"shape", to_string(held.shape)}, {"legal", legal.size()},
               {"search", searched}, {"exhaustive", exhaustive},       {"duel", medians}};
@@ -313,6 +322,28 @@ Status survey(const std::string& directory, std::span<const std::string> specs) 
   return ok_status();
 }
 
+Status compile_yardstick(const std::string& directory) {
+  std::filesystem::create_directories(directory);
+  ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
+  ATT_TRY(const auto store, open_store(directory + "/" + kYardstickCache));
+  std::vector<std::pair<AttentionSpec, KernelPlan>> wanted;
+  for (const Held& held : kHeld) {
+    ATT_TRY(const AttentionSpec spec, library_spec(held.spec));
+    ATT_TRY(const std::vector<KernelPlan> plans, yardstick(spec, held.shape));
+    for (const KernelPlan& plan : plans) wanted.emplace_back(spec, plan);
+  }
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i) {
+    threads.emplace_back([&] {
+      // What does not compile is the search's to note.
+      for (std::size_t at = next++; at < wanted.size(); at = next++)
+        (void)build(wanted[at].first, wanted[at].second, *compiler, store.get());
+    });
+  }
+  return ok_status();
+}
+
 Status run(const std::string& directory) {
   std::filesystem::create_directories(directory);
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
@@ -321,6 +352,7 @@ Status run(const std::string& directory) {
       {"device", device->identity()},
       {"compiler", compiler->identity()},
       {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
+      {"compiled_before", std::filesystem::exists(directory + "/" + kYardstickCache)},
       {"yardstick", fmt::format("the whole space where it has at most {} plans, else "
                                 "the model's first {} and {} spread evenly over the rest",
                                 kSmallSpace, kFirstGuesses, kSpread)}};
@@ -425,18 +457,22 @@ int main(int argc, char** argv) {
   if (arguments == std::vector<std::string>{"worker"}) {
     attune::run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return attune::make_local_session(); });
   }
-  const bool replaying = arguments.size() == 2 && arguments[0] == "--replay";
-  const bool surveying = arguments.size() > 2 && arguments[0] == "--survey";
-  if (!replaying && !surveying && arguments.size() != 1) {
-    fmt::print(
-        stderr,
-        "usage: regret DIRECTORY | regret --replay FILE | regret --survey DIRECTORY SPEC...\n");
+  const std::string mode = arguments.size() > 1 ? arguments[0] : "";
+  attune::Status status = attune::ok_status();
+  if (arguments.size() == 1) {
+    status = attune::run(arguments[0]);
+  } else if (mode == "--compile" && arguments.size() == 2) {
+    status = attune::compile_yardstick(arguments[1]);
+  } else if (mode == "--replay" && arguments.size() == 2) {
+    status = attune::replay_all(arguments[1]);
+  } else if (mode == "--survey" && arguments.size() > 2) {
+    status = attune::survey(arguments[1], std::span(arguments).subspan(2));
+  } else {
+    fmt::print(stderr,
+               "usage: regret DIRECTORY | regret --compile DIRECTORY | regret --replay FILE | "
+               "regret --survey DIRECTORY SPEC...\n");
     return 2;
   }
-  const attune::Status status = replaying ? attune::replay_all(arguments[1])
-                                : surveying
-                                    ? attune::survey(arguments[1], std::span(arguments).subspan(2))
-                                    : attune::run(arguments[0]);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}", attune::render(status.error()));
   return attune::exit_code(status.error().kind);
