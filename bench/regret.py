@@ -70,7 +70,7 @@ def held_table(lines, compiled_before):
     ], rows)
     within = sum(regret <= 1.02 for regret in regrets)
     guessed = sum(first <= 1.10 for first in firsts)
-    beside = ("its kernels had been compiled before, so that is verifying and measuring alone; even so, " if compiled_before else "")
+    beside = ("part of its kernels had been compiled before, so that this is too little; even so, " if compiled_before else "")
     return text + (f"\n\nThe search is within 2 % of the best on {within} of {len(rows)} shapes (worst {percent(max(regrets))}), the "
                    f"first guess within 10 % on {guessed} (worst {percent(max(firsts))}). The searches took {search_s:.0f} s together, compiling "
                    f"included, at most {max(line['search']['seconds'] for line in lines):.1f} s each; measuring the yardstick {exhaustive_s:.0f} s; "
