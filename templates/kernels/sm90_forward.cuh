@@ -179,14 +179,14 @@ struct Consumer {
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
     rows = {{-infinity(), -infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}};
-    if (kZeroReference || (spec::kHasMask && found != TileStream::kTile)) {
+    const bool starts_dead = spec::kHasMask && found != TileStream::kTile;
+    // Not before, or ptxas inserts a wait of its own (C7517).
+    if (starts_dead) wgmma_wait<0>();
+    if (kZeroReference || starts_dead) {
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = 0.0f;
     }
-    if (spec::kHasMask && found != TileStream::kTile) {
-      wgmma_wait<0>();
-      to_next(tile);
-    }
+    if (starts_dead) to_next(tile);
     // Uniform, as ptxas must see, or nothing is in what follows.
     while (shuffle_from(found, 0) == TileStream::kTile) {
       // With a running maximum, until each row has met a live key.
