@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "runtime/jit/ptxas_log.hpp"
 #include "runtime/support/dynamic_library.hpp"
 
 extern "C" {
@@ -147,9 +148,9 @@ class DriverAssembler final : public PtxAssembler {
     }
     api_.link_destroy(state);  // owns the cubin
     if (result != 0) return failure(result, jit);
-    // Loading waits for every other load of the context: only where the log is silent.
+    // Loading waits for every other load of the context: only where the log does not do.
     CUmodule module = nullptr;
-    if (assembled.log.empty() &&
+    if (!parse_ptxas_log(assembled.log, symbol).found &&
         api_.module_load_data(&module, assembled.cubin.data(), 0, nullptr, nullptr) == 0) {
       report(module, symbol, assembled);
       api_.module_unload(module);

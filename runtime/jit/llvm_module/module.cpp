@@ -1,6 +1,7 @@
 // The module's only exported symbol: the table of api.h.
 #include <clang/Basic/Version.h>
 #include <llvm/ADT/StringMap.h>
+#include <llvm/CodeGen/MachineFunction.h>
 #include <llvm/CodeGen/SchedulerRegistry.h>
 #include <llvm/CodeGen/SelectionDAGISel.h>
 #include <llvm/MC/MCSubtargetInfo.h>
@@ -8,7 +9,6 @@
 #include <llvm/Support/CommandLine.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/TargetSelect.h>
-#include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
 #include <cstdlib>
@@ -16,6 +16,7 @@
 #include <exception>
 
 #include "runtime/jit/llvm_module/parts.hpp"
+#include "runtime/jit/llvm_module/ptx.hpp"
 
 namespace attune::llvm_module {
 namespace {
@@ -90,15 +91,16 @@ int nvptx_knows(const char* name) {
   return subtarget != nullptr && subtarget->isCPUStringValid(name);
 }
 
-// For ptxas, which schedules anew: an instruction stands right before what needs its value. LLVM's
-// own order computes early, and kernels that take nearly all registers then do not fit.
+// Functions that ask for it have each instruction right before what needs its value (ptx.cpp).
 llvm::ScheduleDAGSDNodes* order_of_instructions(llvm::SelectionDAGISel* selection,
                                                 llvm::CodeGenOptLevel level) {
-  if (selection->TM.getTargetTriple().isNVPTX()) return createDAGLinearizer(selection, level);
+  if (selection->MF->getFunction().hasFnAttribute(kLateInstructions)) {
+    return createDAGLinearizer(selection, level);
+  }
   return createDefaultScheduler(selection, level);
 }
 
-llvm::RegisterScheduler order("attune", "late for ptxas", &order_of_instructions);
+llvm::RegisterScheduler order("attune", "late where asked for", &order_of_instructions);
 
 AttLlvmApi make_api() {
   LLVMInitializeX86TargetInfo();

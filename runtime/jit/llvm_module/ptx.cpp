@@ -125,6 +125,20 @@ llvm::Value* combined(llvm::Value* condition, llvm::IRBuilder<>& builder) {
                             operands);
 }
 
+bool is_wgmma(const llvm::Instruction& instruction) {
+  const auto* call = llvm::dyn_cast<llvm::CallInst>(&instruction);
+  const auto* text =
+      call == nullptr ? nullptr : llvm::dyn_cast<llvm::InlineAsm>(call->getCalledOperand());
+  return text != nullptr && llvm::StringRef(text->getAsmString()).contains("wgmma.mma_async");
+}
+
+// LLVM computes values early, as suits products that wait for their operands' loads. Kernels of
+// wgmma hold up to 200 registers in tiles alone and then lack one or two: ptxas serialises their
+// products (C7512).
+void choose_order(llvm::Function& function) {
+  if (llvm::any_of(llvm::instructions(function), is_wgmma)) function.addFnAttr(kLateInstructions);
+}
+
 // The back end makes two selects of `select (a and b), x, y`; here comparisons combine predicates
 // at no cost, so one is better.
 void keep_conditions_whole(llvm::Function& function) {
@@ -143,7 +157,10 @@ void keep_conditions_whole(llvm::Function& function) {
 bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, std::string& ptx,
               std::string& log) {
   mark_grid_constants(module);
-  for (llvm::Function& function : module) keep_conditions_whole(function);
+  for (llvm::Function& function : module) {
+    choose_order(function);
+    keep_conditions_whole(function);
+  }
   std::string messages;
   module.getContext().setDiagnosticHandler(std::make_unique<LogDiagnostics>(messages));
   clang::CodeGenOptions options = instance.getCodeGenOpts();

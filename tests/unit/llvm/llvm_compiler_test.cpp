@@ -66,18 +66,18 @@ TEST_F(LlvmCompiler, ChoosesOnceByACompoundCondition) {
   }
 }
 
-TEST_F(LlvmCompiler, ComputesForPtxasWhereAValueIsNeeded) {
-  const auto kernel = compiler_->compile(R"(
-extern "C" __attribute__((global)) void late(float* x, float a, float b) {
-  float first = a * 2, second = b * 3, both = first * second, scaled = first * 5;
-  x[0] = scaled;
-  x[1] = both;
-  x[2] = second;
-})",
-                                         "late", Target::kSm80);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const std::string ptx = text_of(*kernel);
-  EXPECT_LT(ptx.find("st.global.f32"), ptx.rfind("mul.")) << ptx;
+TEST_F(LlvmCompiler, ComputesWhereAValueIsNeededBesideWgmmaOnly) {
+  for (const bool wgmma : {false, true}) {
+    const std::string source =
+        "extern \"C\" __attribute__((global)) void order(float* x, float a, float b) {\n" +
+        std::string(wgmma ? "  asm volatile(\"// wgmma.mma_async\");\n" : "") +
+        "  float first = a * 2, second = b * 3, both = first * second, scaled = first * 5;\n"
+        "  x[0] = scaled;\n  x[1] = both;\n  x[2] = second;\n}";
+    const auto kernel = compiler_->compile(source, "order", Target::kSm90a);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const std::string ptx = text_of(*kernel);
+    EXPECT_EQ(ptx.find("st.global.f32") < ptx.rfind("mul."), wgmma) << ptx;
+  }
 }
 
 TEST_F(LlvmCompiler, MakesAnObjectForTheCpu) {
