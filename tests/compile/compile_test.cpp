@@ -57,6 +57,8 @@ TEST_P(Compile, KeepsToItsRegisters) {
   EXPECT_LE(kernel->spill_store_bytes, spill_ceiling_bytes(plan->family())) << what;
   EXPECT_LE(kernel->spill_load_bytes, spill_ceiling_bytes(plan->family())) << what;
   EXPECT_LE(kernel->registers, 255) << what;
+  // How ptxas says that it waits for wgmma products of its own accord, or runs them one by one.
+  EXPECT_EQ(kernel->log.find("(C75"), std::string::npos) << what;
   RecordProperty("plan", to_string(*plan));
   RecordProperty("registers", kernel->registers);
   RecordProperty("compile_ms", static_cast<int>(kernel->compile_seconds * 1000));
