@@ -1,7 +1,8 @@
-// The sm90a forward kernel: one producer warp moves Q, K and V by TMA; warpgroups of 64 query rows
-// each multiply with wgmma and do the softmax. Attune's Hopper scheme, docs/hopper.md: the
-// structure is FlashAttention-3's (Shah et al. 2024); the steady loop has a frozen maximum, so its
-// tiles do not depend on one another and products stay in flight over several of them.
+// The sm90a forward kernel: a scheduler warp finds work and moves Q by TMA, a loader warp K and V;
+// warpgroups of 64 query rows each multiply with wgmma and do the softmax. Attune's Hopper scheme,
+// docs/hopper.md: the structure is FlashAttention-3's (Shah et al. 2024); the steady loop has a
+// fixed reference, so its tiles do not depend on one another and products stay in flight over
+// several of them.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -189,7 +190,7 @@ struct Consumer {
     if (starts_dead) to_next(tile);
     // Uniform, as ptxas must see, or nothing is in what follows.
     while (shuffle_from(found, 0) == TileStream::kTile) {
-      // With a running maximum, until each row has met a live key.
+      // Where the reference may not be 0: a running maximum, until each row has met a live key.
       Tile next;
       tile = uniform(tile);
       stream.look(tile);
@@ -337,7 +338,7 @@ struct Consumer {
     bool store;     // not when that was good
   };
 
-  // Totals the rows of item n and gives the producer the verdict: this must not wait for the next
+  // Totals the rows of item n and gives the scheduler the verdict: this must not wait for the next
   // item, which may be this one again. A warp alone decides: what it stores of a result that
   // overflowed is stored again.
   ATT_MEMBER Result judge(int n) {

@@ -47,7 +47,7 @@ constexpr int kOBytes = kVSlabs * kQSlabBytes;
 constexpr int kKBytes = kQkSlabs * kKvSlabBytes;
 constexpr int kVBytes = kVSlabs * kKvSlabBytes;
 
-// Work items in flight between producer and consumers; a power of two.
+// Work items in flight between scheduler and consumers; a power of two.
 constexpr int kItemSlots = 4;
 
 // O is staged for TMA in a buffer of its own; where the plan has no room for it, it is stored from

@@ -1,5 +1,5 @@
 // Work items of the sm90a family: which query tile of which head a CTA (a cluster) takes next, and
-// the ring through which the producer tells the consumers, and they tell it what must be done
+// the ring through which the scheduler tells the consumers, and they tell it what must be done
 // again.
 #pragma once
 

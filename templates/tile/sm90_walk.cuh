@@ -1,4 +1,4 @@
-// The live kv tiles of a cluster's query rows, found by the producer warp and told to the consumers
+// The live kv tiles of a cluster's query rows, found by the loader warp and told to the consumers
 // through the stages: no list is stored.
 #pragma once
 
