@@ -19,8 +19,6 @@ namespace sm90 {
 constexpr int kQFragments = plan::kQInRegisters ? kQkSteps : 1;
 
 using QFragmentArray = unsigned[kQFragments][4];
-template <bool kTrue>
-struct Choice {};
 
 // Whether a steady loop may end before the item does.
 constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
@@ -56,9 +54,13 @@ struct Consumer {
 
   // ---- Products, asynchronous.
 
-  ATT_MEMBER const QFragmentArray& q_operand(Choice<true>) const { return q; }
-  ATT_MEMBER unsigned q_operand(Choice<false>) const {
-    return wgmma_descriptor(shared.q(warpgroup), kQSlabBytes);
+  // Q's fragments, or the descriptor of Q.
+  ATT_MEMBER decltype(auto) q_operand() const {
+    if constexpr (plan::kQInRegisters) {
+      return (q);
+    } else {
+      return wgmma_descriptor(shared.q(warpgroup), kQSlabBytes);
+    }
   }
 
   // S = Q K^T for a piece of a tile.
@@ -66,8 +68,7 @@ struct Consumer {
     const unsigned k = wgmma_descriptor(shared.k(0), kKvSlabBytes) +
                        (at.at.stage * kKBytes + piece * kPieceKeys * kRowBytes) / 16;
     wgmma_fence();
-    plan::multiply_qk<2, kKvSlabBytes / 16, kQSlabBytes / 16>(
-        s[piece], q_operand(Choice<plan::kQInRegisters>()), k);
+    plan::multiply_qk<2, kKvSlabBytes / 16, kQSlabBytes / 16>(s[piece], q_operand(), k);
     wgmma_commit();
   }
 
