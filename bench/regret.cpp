@@ -2,9 +2,10 @@
 // of a neighbouring shape, on held shapes that nothing was fitted to. One JSON object a line on
 // stdout; bench/regret.py makes the section of docs/performance.md of them.
 //
-//     regret DIRECTORY           measures; caches go into DIRECTORY, which should be empty
-//     regret --compile DIRECTORY         the yardstick's kernels beforehand, without a GPU: for a
-//     machine whose time is dear. The searches compile theirs all the same.
+//     regret DIRECTORY [SPEC...]   measures the shapes of these specs, of all without any; caches
+//     go into DIRECTORY, which should be empty. Of several GPUs each can take some of the specs.
+//     regret --compile DIRECTORY [SPEC...]   the yardstick's kernels beforehand, without a GPU: for
+//     a machine whose time is dear. The searches compile theirs all the same.
 //     regret --replay FILE       the recorded exhaustive times under today's model and search; no
 //     GPU
 //     regret --survey DIRECTORY SPEC...    plans from all over the space on the specs' own shapes:
@@ -32,6 +33,7 @@
 
 #include "generator/spec/library.hpp"
 #include "generator/support/hash.hpp"
+#include "runtime/device/cpu_pool.hpp"
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/isolation/worker.hpp"
 #include "tuner/measure/local_executor.hpp"
@@ -81,6 +83,10 @@ constexpr Held kHeld[] = {
     {"bench/doc_causal", {.batch = 4, .heads = 16, .kv_heads = 16, .q_len = 2048, .kv_len = 2048}},
     {"bench/doc_causal", {.batch = 1, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192}},
 };
+
+bool is_left_out(const Held& held, std::span<const std::string> specs) {
+  return !specs.empty() && std::ranges::find(specs, held.spec) == specs.end();
+}
 
 // What a compile budget of seconds a shape affords: the model's first guesses, and of the rest a
 // few spread evenly over its order, which would show it if the model were wrong about all of them.
@@ -159,7 +165,8 @@ class Bench {
          .seed = 1},
         [&](const Candidate& c) { return candidate_build_digest(spec_, c.plan, compiler_); });
     const SearchProblem problem{.key = key(shape), .plans = std::move(plans)};
-    return search(problem, executor_, *store, {.exhaustive = exhaustive}, now,
+    return search(problem, executor_, *store,
+                  {.compile_threads = usable_processors(), .exhaustive = exhaustive}, now,
                   [this](const TuneProgress& progress) { return steps(progress); });
   }
 
@@ -322,19 +329,20 @@ Status survey(const std::string& directory, std::span<const std::string> specs) 
   return ok_status();
 }
 
-Status compile_yardstick(const std::string& directory) {
+Status compile_yardstick(const std::string& directory, std::span<const std::string> specs) {
   std::filesystem::create_directories(directory);
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
   ATT_TRY(const auto store, open_store(directory + "/" + kYardstickCache));
   std::vector<std::pair<AttentionSpec, KernelPlan>> wanted;
   for (const Held& held : kHeld) {
+    if (is_left_out(held, specs)) continue;
     ATT_TRY(const AttentionSpec spec, library_spec(held.spec));
     ATT_TRY(const std::vector<KernelPlan> plans, yardstick(spec, held.shape));
     for (const KernelPlan& plan : plans) wanted.emplace_back(spec, plan);
   }
   std::atomic<std::size_t> next = 0;
   std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i) {
+  for (int i = 0; i < usable_processors(); ++i) {
     threads.emplace_back([&] {
       // What does not compile is the search's to note.
       for (std::size_t at = next++; at < wanted.size(); at = next++)
@@ -344,14 +352,14 @@ Status compile_yardstick(const std::string& directory) {
   return ok_status();
 }
 
-Status run(const std::string& directory) {
+Status run(const std::string& directory, std::span<const std::string> specs) {
   std::filesystem::create_directories(directory);
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
   const Json environment{
       {"device", device->identity()},
       {"compiler", compiler->identity()},
-      {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
+      {"cores", usable_processors()},
       {"compiled_before", std::filesystem::exists(directory + "/" + kYardstickCache)},
       {"yardstick", fmt::format("the whole space where it has at most {} plans, else "
                                 "the model's first {} and {} spread evenly over the rest",
@@ -359,10 +367,12 @@ Status run(const std::string& directory) {
   report({{"environment", environment}});
   Bench bench(*device, *compiler, directory);
   for (const Held& held : kHeld) {
+    if (is_left_out(held, specs)) continue;
     ATT_TRY(const Json line, measure(bench, held));
     report(line);
   }
   for (const Held& held : kHeld) {
+    if (is_left_out(held, specs)) continue;
     ATT_TRY(const Json line, measure_neighbour(bench, held));
     report(line);
   }
@@ -459,17 +469,18 @@ int main(int argc, char** argv) {
   }
   const std::string mode = arguments.size() > 1 ? arguments[0] : "";
   attune::Status status = attune::ok_status();
-  if (arguments.size() == 1) {
-    status = attune::run(arguments[0]);
-  } else if (mode == "--compile" && arguments.size() == 2) {
-    status = attune::compile_yardstick(arguments[1]);
+  if (!arguments.empty() && !arguments[0].starts_with("--")) {
+    status = attune::run(arguments[0], std::span(arguments).subspan(1));
+  } else if (mode == "--compile") {
+    status = attune::compile_yardstick(arguments[1], std::span(arguments).subspan(2));
   } else if (mode == "--replay" && arguments.size() == 2) {
     status = attune::replay_all(arguments[1]);
   } else if (mode == "--survey" && arguments.size() > 2) {
     status = attune::survey(arguments[1], std::span(arguments).subspan(2));
   } else {
     fmt::print(stderr,
-               "usage: regret DIRECTORY | regret --compile DIRECTORY | regret --replay FILE | "
+               "usage: regret DIRECTORY [SPEC...] | regret --compile DIRECTORY [SPEC...] | regret "
+               "--replay FILE | "
                "regret --survey DIRECTORY SPEC...\n");
     return 2;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "cache/keys.hpp"
 
@@ -14,9 +15,8 @@ namespace {
 struct Standing {
   std::string plan;
   std::string compiler;
-  std::string newest;  // measured_at
-  bool same_driver = false;
-  std::vector<double> medians;
+  std::string newest;                           // measured_at
+  std::vector<std::pair<int, double>> medians;  // samples that each is of
   int threads = 0, registers = 0, shared_bytes = 0;
 };
 
@@ -25,12 +25,24 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
+// The median of the medians that took more than half of `most` samples, of all where none did.
+double median_time(const Standing& standing, int most, bool& is_final) {
+  std::vector<double> all, final;
+  for (const auto& [samples, us] : standing.medians) {
+    all.push_back(us);
+    if (2 * samples > most) final.push_back(us);
+  }
+  is_final = !final.empty();
+  return median(is_final ? std::move(final) : std::move(all));
+}
+
 struct Entry {
   std::string plan;
   std::string compiler;
   std::string newest;
   std::string build;
   double median_us = 0;
+  bool is_final = false;
   std::int64_t shared_bytes = 0, registers = 0;  // of a block
 };
 
@@ -45,14 +57,22 @@ Winner choose(std::vector<Entry> entries, bool same_driver) {
       at->second = std::move(entry);
     }
   }
-  double best_us = latest.begin()->second.median_us;
-  for (const auto& [build, entry] : latest) best_us = std::min(best_us, entry.median_us);
+  double final_us = INFINITY, best_us = INFINITY;
+  for (const auto& [build, entry] : latest) {
+    if (entry.is_final) final_us = std::min(final_us, entry.median_us);
+  }
+  const auto competes = [&](const Entry& entry) {
+    return entry.is_final || entry.median_us * kBetweenTimes < final_us;
+  };
+  for (const auto& [build, entry] : latest) {
+    if (competes(entry)) best_us = std::min(best_us, entry.median_us);
+  }
   const Entry* winner = nullptr;
   const auto rank = [](const Entry& e) {
     return std::tie(e.shared_bytes, e.registers, e.median_us, e.plan, e.compiler);
   };
   for (const auto& [build, entry] : latest) {
-    if (entry.median_us > best_us * (1 + kNoiseFraction)) continue;
+    if (!competes(entry) || entry.median_us > best_us * (1 + kNoiseFraction)) continue;
     if (winner == nullptr || rank(entry) < rank(*winner)) winner = &entry;
   }
   std::vector<const Entry*> others;
@@ -107,7 +127,7 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
     standing.plan = std::max(standing.plan, m.plan);
     standing.compiler = std::max(standing.compiler, m.compiler);
     standing.newest = std::max(standing.newest, m.measured_at);
-    standing.medians.push_back(m.median_us);
+    standing.medians.emplace_back(m.samples, m.median_us);
     standing.threads = std::max(standing.threads, m.threads);
     standing.registers = std::max(standing.registers, m.registers);
     standing.shared_bytes = std::max(standing.shared_bytes, m.shared_bytes);
@@ -115,15 +135,19 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
   std::vector<ProblemWinner> result;
   for (const auto& [problem, sources] : problems) {
     const auto& [source, builds] = *sources.rbegin();  // true sorts last
+    int most_samples = 0;
+    for (const auto& [build, standing] : builds)
+      most_samples = std::max(most_samples, std::ranges::max(standing.medians).first);
     std::vector<Entry> entries;
     for (const auto& [build, standing] : builds) {
-      entries.push_back({.plan = standing.plan,
-                         .compiler = standing.compiler,
-                         .newest = standing.newest,
-                         .build = build,
-                         .median_us = median(standing.medians),
-                         .shared_bytes = standing.shared_bytes,
-                         .registers = std::int64_t{standing.registers} * standing.threads});
+      Entry entry{.plan = standing.plan,
+                  .compiler = standing.compiler,
+                  .newest = standing.newest,
+                  .build = build,
+                  .shared_bytes = standing.shared_bytes,
+                  .registers = std::int64_t{standing.registers} * standing.threads};
+      entry.median_us = median_time(standing, most_samples, entry.is_final);
+      entries.push_back(std::move(entry));
     }
     ProblemWinner winner{problem.first, choose(std::move(entries), source.first)};
     winner.winner.measured_shape = problem.second;

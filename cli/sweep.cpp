@@ -8,13 +8,13 @@
 #include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/output.hpp"
 #include "cli/progress.hpp"
 #include "cli/tuning.hpp"
+#include "runtime/device/cpu_pool.hpp"
 
 namespace attune::cli {
 namespace {
@@ -105,9 +105,8 @@ Result<ExitCode> run(const SweepCommandOptions& options) {
   TuningOptions tuning = options.tuning;
   if (tuning.search.compile_threads == 0) {
     // The GPUs of a host share its cores.
-    const auto cores = std::max<std::size_t>(1, std::thread::hardware_concurrency());
     tuning.search.compile_threads =
-        static_cast<int>(std::max<std::size_t>(1, cores / names.size()));
+        std::max(1, usable_processors() / static_cast<int>(names.size()));
   }
   std::vector<std::unique_ptr<DeviceTuner>> tuners;
   for (const std::string& name : names) {

@@ -13,8 +13,8 @@ namespace attune {
 
 struct TuneOptions {
   int max_candidates = 0;        // 0: all that the search asks for
-  int compile_threads = 0;       // 0: the machine's cores
-  double noise_fraction = 0.01;  // within it, fewer resources win
+  int compile_threads = 0;       // 0: as many as this process may use cores
+  double noise_fraction = 0.01;  // medians that differ by less may be equal
   bool force = false;            // measure again what is already measured
   bool exhaustive = false;       // ask for every legal plan; what the search is judged against
 };

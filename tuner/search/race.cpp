@@ -49,7 +49,8 @@ class Race {
     if (rounds_ == 0) return 1;
     double best_us = INFINITY;
     for (const Contestant& c : field_) best_us = std::min(best_us, spread_of(c.samples_us).median);
-    return std::max(1, static_cast<int>(std::lround(rung * full_sample_count(best_us))));
+    return std::max(1, static_cast<int>(std::lround(rung * full_sample_count(best_us) *
+                                                    options_.rounds_factor)));
   }
 
   // One sample of each, starting with another one each round, so that none always follows the same.

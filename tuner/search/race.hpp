@@ -19,6 +19,7 @@ struct Contestant {
 
 struct RaceOptions {
   double noise_fraction = 0.01;
+  int rounds_factor = 1;  // times full_sample_count()
   // Called for every contestant that leaves or finishes, as it does, with at least one sample.
   std::function<void(const Contestant&)> finished;
   // Called for one that failed; `error` is the candidate's.

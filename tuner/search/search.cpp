@@ -11,7 +11,6 @@
 #include <optional>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "tuner/search/compile_ahead.hpp"
 #include "tuner/search/race.hpp"
@@ -26,17 +25,20 @@ constexpr std::size_t kSeeds = 12;
 constexpr std::size_t kSeedsPerFamily = 2;
 constexpr int kSeedDistance = 3;
 // The search goes on around so many of the best, in waves of at most so many candidates, until a
-// wave gains no more than noise. docs/tuning.md has the measurements that chose these.
-constexpr std::size_t kParents = 2;
-constexpr std::size_t kWave = 12;
+// wave gains less than this share. docs/tuning.md has the measurements that chose these.
+constexpr std::size_t kParents = 3;
+constexpr std::size_t kWave = 16;
+constexpr double kLeastGain = 0.005;
 // An exhaustive search knows what it will ask for, so that no core need wait for a wave's last
 // compile.
 constexpr std::size_t kExhaustiveWave = 64;
-// The best so many are raced once more against each other at the end, as every compiler builds
-// them: they were measured at different times, and compilers differ by less than plans.
-constexpr std::size_t kFinalists = 4;
-// ... as are within this factor of the best: more than medians of one candidate differ between
-// times.
+// The best so many are raced once more against each other at the end, in so many times as many
+// rounds, as every compiler builds them: they were measured at different times, and compilers
+// differ by less than plans. The cache tells a final's times by their rounds.
+constexpr std::size_t kFinalists = 6;
+constexpr int kFinalRounds = 3;
+// ... two at least, and all that are within this factor of the best: more than medians of one
+// candidate differ between times.
 constexpr double kFinalWithin = 1.05;
 
 struct Known {
@@ -58,10 +60,7 @@ class Search {
         clock_(clock),
         observer_(observer),
         began_(clock()),
-        threads_(options.compile_threads > 0
-                     ? options.compile_threads
-                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
-        compiler_(executor, threads_) {}
+        compiler_(executor, std::max(1, options.compile_threads)) {}
 
   Result<TuneResult> run() {
     ATT_CHECK(read_store());
@@ -69,7 +68,7 @@ class Search {
     while (!wave.empty() && budget() > 0 && !result_.stopped) {
       const double before_us = best_median_us();
       ATT_CHECK(run_wave(wave));
-      const bool gained = best_median_us() < before_us * (1 - options_.noise_fraction);
+      const bool gained = best_median_us() < before_us * (1 - kLeastGain);
       wave = options_.exhaustive ? cheapest_unasked()
              : gained            ? neighbours()
                                  : std::vector<KernelPlan>();
@@ -257,6 +256,7 @@ class Search {
 
   RaceOptions race_options() {
     return {.noise_fraction = options_.noise_fraction,
+            .rounds_factor = 1,
             .finished = [this](const Contestant& c) { note(c); },
             .failed =
                 [this](const Contestant& c, const Error& error) {
@@ -311,7 +311,7 @@ class Search {
     bool has_been = true;
     for (const Known* known : ranking()) {
       if (finalists.size() == kFinalists) break;
-      if (!finalists.empty() &&
+      if (finalists.size() > 1 &&
           known->median_us > known_.at(finalists.front()).median_us * kFinalWithin)
         break;
       finalists.push_back(known->candidate);
@@ -339,28 +339,20 @@ class Search {
       }
     }
     ATT_CHECK(make_ready(std::move(fresh), field));
-    return result_.stopped ? ok_status() : race(std::move(field), executor_, race_options());
+    RaceOptions options = race_options();
+    options.rounds_factor = kFinalRounds;
+    return result_.stopped ? ok_status() : race(std::move(field), executor_, options);
   }
 
-  // The best so far by the rule of the cache: within noise the one that takes less.
+  // The fastest, of the final where there was one.
   const Known* best() const {
-    const auto time_of = [&](const Known& k) {
-      const auto at = final_us_.find(k.candidate);
-      return at == final_us_.end() ? k.median_us : (at->second + k.median_us) / 2;
+    const auto time_of = [&](const Known* known) {
+      const auto at = final_us_.find(known->candidate);
+      return at != final_us_.end() ? at->second : final_us_.empty() ? known->median_us : INFINITY;
     };
-    double best_us = INFINITY;
-    for (const auto& [candidate, known] : known_) best_us = std::min(best_us, time_of(known));
-    const Known* chosen = nullptr;
-    const auto rank = [&](const Known& k) {
-      return std::make_tuple(k.facts.shared_bytes,
-                             std::int64_t{k.facts.registers} * k.facts.threads, time_of(k), k.text,
-                             k.facts.compiler);
-    };
-    for (const auto& [candidate, known] : known_) {
-      if (time_of(known) > best_us * (1 + options_.noise_fraction)) continue;
-      if (chosen == nullptr || rank(known) < rank(*chosen)) chosen = &known;
-    }
-    return chosen;
+    const auto order = ranking();
+    const auto fastest = std::ranges::min_element(order, {}, time_of);
+    return fastest == order.end() ? nullptr : *fastest;
   }
 
   // False, from then on, when the observer wants no more.
@@ -368,10 +360,10 @@ class Search {
     TuneProgress progress{.state = state};
     progress.done = result_.measured + result_.rejected + result_.from_cache;
     progress.total = static_cast<int>(asked_.size());
-    if (const Known* known = best()) {
-      progress.best_plan = known->text;
-      progress.best_compiler = known->facts.compiler;
-      progress.best_us = known->median_us;
+    if (const auto order = ranking(); !order.empty()) {
+      progress.best_plan = order.front()->text;
+      progress.best_compiler = order.front()->facts.compiler;
+      progress.best_us = order.front()->median_us;
     }
     const int worked = result_.measured + result_.rejected;
     if (worked > 0)
@@ -417,7 +409,6 @@ class Search {
   const Clock& clock_;
   const TuneObserver& observer_;
   const double began_;
-  const int threads_;
   std::set<std::string> rejected_;
   std::map<std::string, std::pair<Measurement, int>>
       stored_;  // first measurement of a build, and how many
