@@ -1,11 +1,47 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "runtime/engine/engine.hpp"
 
 namespace attune {
+namespace {
+
+// A bucket's plans may all be wrong for another shape: their query tiles leave its last one nearly
+// empty, or its items come out uneven. Where the cost model expects them to need so many times what
+// its own first guess needs, that goes before them; of fewer plans one cannot tell how it errs.
+// docs/tuning.md has the measurements that chose this.
+constexpr double kGuessGoesFirst = 1.05;
+constexpr std::size_t kPlansThatTell = 4;
+
+// What was measured of a bucket's plan, carried to the asked shape.
+struct Carried {
+  double us = 0;
+  double of_model = 0;  // measured at the bucket over what the model says there
+  PlanChoice choice;
+};
+
+// The guess where it goes first, timed as the model errs on the bucket's plans.
+std::optional<PlanChoice> better_guess(const AttentionSpec& spec, const ProblemShape& shape,
+                                       const DeviceFacts& facts, std::span<const Carried> carried) {
+  if (carried.size() < kPlansThatTell) return std::nullopt;
+  const auto guess = default_plan(spec, shape, facts);
+  if (!guess.ok()) return std::nullopt;
+  const auto is_guess = [&](const Carried& one) { return one.choice.plan == *guess; };
+  if (std::ranges::any_of(carried, is_guess)) return std::nullopt;  // it stands where it belongs
+  double log_sum = 0;
+  for (const Carried& one : carried) log_sum += std::log(one.of_model);
+  const double us =
+      cost_us(spec, *guess, shape, facts) * std::exp(log_sum / static_cast<double>(carried.size()));
+  if (us * kGuessGoesFirst >= carried.front().us) return std::nullopt;
+  return PlanChoice{.plan = *guess};
+}
+
+}  // namespace
 
 Result<KernelPlan> usable_plan(const AttentionSpec& spec, const std::string& text,
                                const DeviceFacts& facts) {
@@ -24,25 +60,28 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& 
   MeasuredChoices choices;
   const PlanSource source =
       winner.measured_shape == shape ? PlanSource::kMeasured : PlanSource::kNearestBucket;
-  std::vector<std::pair<double, PlanChoice>> by_time;
+  std::vector<Carried> by_time;
   const auto add = [&](const MeasuredPlan& one) {
     const auto plan = usable_plan(spec, one.plan, facts);
     if (!plan.ok()) {
       choices.unusable.push_back(failed_plan(one.plan, plan.error()));
       return;
     }
-    const double us = source == PlanSource::kMeasured
-                          ? one.median_us
-                          : one.median_us * cost_us(spec, *plan, shape, facts) /
-                                cost_us(spec, *plan, winner.measured_shape, facts);
-    by_time.emplace_back(us, PlanChoice{*plan, source, one.compiler, file, winner.measured_shape});
+    Carried carried{.us = one.median_us,
+                    .choice = PlanChoice{*plan, source, one.compiler, file, winner.measured_shape}};
+    if (source == PlanSource::kNearestBucket) {
+      carried.of_model = one.median_us / cost_us(spec, *plan, winner.measured_shape, facts);
+      carried.us = carried.of_model * cost_us(spec, *plan, shape, facts);
+    }
+    by_time.push_back(std::move(carried));
   };
   add({winner.plan, winner.compiler, winner.median_us});
   for (const MeasuredPlan& next : winner.runners_up) add(next);
   if (source == PlanSource::kNearestBucket) {
-    std::ranges::stable_sort(by_time, {}, [](const auto& entry) { return entry.first; });
+    std::ranges::stable_sort(by_time, {}, &Carried::us);
+    if (auto guess = better_guess(spec, shape, facts, by_time)) choices.usable.push_back(*guess);
   }
-  for (auto& [us, choice] : by_time) choices.usable.push_back(std::move(choice));
+  for (Carried& carried : by_time) choices.usable.push_back(std::move(carried.choice));
   return choices;
 }
 
