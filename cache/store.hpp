@@ -33,7 +33,7 @@ struct MeasurementKey {
   std::string spec_hash;
   std::string device;  // Device::identity(), driver included
   ProblemShape shape;
-  std::string protocol;  // version of the measuring method: "events-cold-l2-1"
+  std::string protocol;  // version of the measuring method: "events-cold-l2-2"
 };
 
 struct CodeRecord {

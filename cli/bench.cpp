@@ -43,8 +43,8 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem,
   const Target target = device->facts().target;
   ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, Pass::kForward, options, bench));
   ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));
-  const std::uint64_t seed = std::random_device()();
-  LocalExecutor executor(spec, problem, *device, std::array{compiler}, bench.store(), seed);
+  LocalExecutor executor(spec, problem, *device, std::array{compiler}, bench.store(),
+                         std::random_device()());
   ATT_TRY(const CompiledFacts code, executor.compile(chosen.plan));
   ATT_CHECK(executor.verify(chosen.plan));
   std::vector<double> samples;
@@ -55,7 +55,7 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem,
     bar.update(i + 1, options.samples, "measuring");
   }
   bar.clear();
-  const Work work = forward_work(spec, problem, draw_values(spec, problem, seed));
+  const Work work = forward_work(spec, problem, draw_values(spec, problem, kTimedSeed));
   return Timing{chosen, code.compiler, spread_of(samples), work,
                 roofline_us(work, device->facts())};
 }

@@ -5,13 +5,10 @@
 #include <tuple>
 
 #include "cli/problem_values.hpp"
+#include "tuner/measure/device_problem.hpp"
 
 namespace attune::cli {
 namespace {
-
-// Any seed: what a report counts does not hang on a tensor's values much, and must not change
-// between runs.
-constexpr std::uint64_t kTensorSeed = 1;
 
 std::pair<int, int> tiles_of(const KernelPlan& plan) {
   if (const auto* tile = std::get_if<Sm80Plan>(&plan.tile)) return {tile->tile_q, tile->tile_kv};
@@ -30,8 +27,7 @@ bool better(const Measurement& a, const Measurement& b) {
 void describe_known(const AttentionSpec& spec, const DeviceFacts& facts, ReportProblem& problem) {
   problem.is_known = true;
   problem.facts = facts;
-  const Work work =
-      forward_work(spec, problem.shape, draw_values(spec, problem.shape, kTensorSeed));
+  const Work work = forward_work(spec, problem.shape, draw_values(spec, problem.shape, kTimedSeed));
   problem.flops = work.flops;
   problem.bytes = work.bytes;
   problem.roofline_us = roofline_us(work, facts);

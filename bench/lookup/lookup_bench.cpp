@@ -39,7 +39,7 @@ class Fixture {
           (void)(*store)->record({.spec_hash = spec_name(spec),
                                   .device = kDevice,
                                   .shape = shape_of(shape),
-                                  .protocol = "events-cold-l2-1"},
+                                  .protocol = "events-cold-l2-2"},
                                  {.plan = "sm80 forward sm_80 q128 k64 s2 w4 qreg frozen",
                                   .median_us = 100,
                                   .samples = 30,

@@ -15,7 +15,7 @@ namespace attune {
 
 // How the tuner measures; times taken in different ways are never compared. CUDA events, L2 flushed
 // or rotated out, interleaved rounds, median.
-inline constexpr std::string_view kMeasurementProtocol = "events-cold-l2-1";
+inline constexpr std::string_view kMeasurementProtocol = "events-cold-l2-2";
 
 struct BuiltKernel {
   KernelPlan plan;

@@ -51,7 +51,7 @@ std::string filled_cache() {
         .spec_hash = hash,
         .device = kGpu,
         .shape = {.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192},
-        .protocol = "events-cold-l2-1"};
+        .protocol = "events-cold-l2-2"};
     for (const int tile_kv : {32, 64, 128}) {
       record(*store, key, {.tile_q = 128, .tile_kv = tile_kv}, 1500 + tile_kv);
       record(*store, key, {.tile_q = 64, .tile_kv = tile_kv}, 1900 - tile_kv);

@@ -34,6 +34,10 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
+// Times of several runs are compared, of one tuner that was interrupted or of many whose files are
+// merged: what a mask reads must be the same for all of them.
+inline constexpr std::uint64_t kTimedSeed = 1;
+
 // Contiguous in the spec's layout. The device must outlive it. Not thread-safe.
 class DeviceProblem {
  public:

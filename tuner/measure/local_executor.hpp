@@ -32,7 +32,8 @@ Result<CompiledFacts> compile_candidate(const AttentionSpec& spec, const KernelP
 class LocalExecutor final : public Executor {
  public:
   // Everything but the span must outlive it. Candidate::compiler indexes `compilers`. `store`, for
-  // compiled code, may be null. `seed` draws the inputs; another one each time finds more.
+  // compiled code, may be null. `seed` draws inputs of verification; another one each time finds
+  // more.
   LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
                 std::span<Compiler* const> compilers, Store* store, std::uint64_t seed);
   ~LocalExecutor() override;

@@ -66,7 +66,7 @@ inline MeasurementKey measurement_key(std::int64_t kv_len = 4096) {
   return {.spec_hash = "spec",
           .device = kDevice,
           .shape = {.batch = 2, .heads = 32, .kv_heads = 8, .q_len = kv_len, .kv_len = kv_len},
-          .protocol = "events-cold-l2-1"};
+          .protocol = "events-cold-l2-2"};
 }
 
 inline Measurement measurement(const std::string& plan, double median_us) {

@@ -90,6 +90,7 @@ class FakeDevice final : public Device {
   }
 
   double now_us = 0;
+  std::vector<int> tensor;  // the first one of the last launch
   bool faulted = false, flushed = false;
   int live = 0;
 
@@ -102,6 +103,8 @@ Status FakeKernel::launch(const att::ForwardParams& p, void* workspace, StreamHa
   EXPECT_NE(workspace, nullptr);
   device_.now_us += planted_.time_us;
   if (planted_.faults) device_.faulted = true;
+  if (const auto* values = static_cast<const int*>(p.tensors[0].data); values != nullptr)
+    device_.tensor.assign(values, values + p.kv_len);
   const auto* q = static_cast<const float*>(p.q);
   const auto* k = static_cast<const float*>(p.k);
   const auto* v = static_cast<const float*>(p.v);
@@ -230,6 +233,29 @@ TEST(Tune, AFaultIsRememberedAndTheNextRunGoesOn) {
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second->rejected, 1);
   EXPECT_NE(second->plan, culprit);
+}
+
+// Runs of a tuner are compared with each other.
+TEST(LocalExecutor, TimesTheSameDocumentsWhateverItsSeed) {
+  const ProblemShape shape{.q_len = 200, .kv_len = 200};
+  const auto spec = parse_spec(
+      "attune: 1\nname: doc\ndtype: fp32\nhead_dim: 16\ntarget: [cpu]\n"
+      "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\nmask: document(doc)\n",
+      "doc.yaml");
+  ASSERT_TRUE(spec.ok());
+  std::vector<std::vector<int>> documents;
+  for (const std::uint64_t seed : {3, 4}) {
+    FakeDevice device([](const KernelPlan&) { return Planted{}; });
+    FakeCompiler compiler;
+    LocalExecutor executor(*spec, shape, device, std::array<Compiler*, 1>{&compiler}, nullptr,
+                           seed);
+    const Candidate candidate = plans_by_cost(*spec, shape, device.facts())->front();
+    ASSERT_TRUE(executor.compile(candidate).ok());
+    ASSERT_TRUE(executor.time_us(candidate).ok());
+    documents.push_back(device.tensor);
+  }
+  EXPECT_GT(documents[0].back(), 0) << "more than one document";
+  EXPECT_EQ(documents[0], documents[1]);
 }
 
 TEST(VerificationShapes, KeepLengthsAndGroupsAndAddARaggedOne) {
