@@ -17,19 +17,26 @@ sqlite3_vfs* system_vfs() {
   return vfs;
 }
 
-enum class Call { kRead, kWrite, kOther };  // other: sync, truncation, deletion
+enum class Call {
+  kAsk,     // opening, its length, its locks, whether it is there
+  kCreate,  // opening a file that need not be there
+  kRead,
+  kWrite,
+  kOther  // sync, truncation, deletion
+};
 
 bool concerns(Fault fault, Call call) {
   switch (fault) {
     case Fault::kNone:
       return false;
     case Fault::kNoSpace:
+      return call == Call::kWrite || call == Call::kCreate;
     case Fault::kShortWrite:
       return call == Call::kWrite;
     case Fault::kIoError:
       return true;
     case Fault::kKill:
-      return call != Call::kRead;
+      return call == Call::kWrite || call == Call::kOther;
   }
   return false;
 }
@@ -74,15 +81,22 @@ int on_sync(sqlite3_file* file, int flags) {
   return real(file)->pMethods->xSync(real(file), flags);
 }
 int on_file_size(sqlite3_file* file, sqlite3_int64* size) {
+  if (strikes(Call::kAsk)) return SQLITE_IOERR_FSTAT;
   return real(file)->pMethods->xFileSize(real(file), size);
 }
 int on_lock(sqlite3_file* file, int level) {
+  if (strikes(Call::kAsk)) return SQLITE_IOERR_LOCK;
   return real(file)->pMethods->xLock(real(file), level);
 }
 int on_unlock(sqlite3_file* file, int level) {
-  return real(file)->pMethods->xUnlock(real(file), level);
+  // Without its effect the file would stay locked: what a system does that fails there is to let
+  // go.
+  const bool fails = strikes(Call::kAsk);
+  const int result = real(file)->pMethods->xUnlock(real(file), level);
+  return fails ? SQLITE_IOERR_UNLOCK : result;
 }
 int on_check_lock(sqlite3_file* file, int* out) {
+  if (strikes(Call::kAsk)) return SQLITE_IOERR_CHECKRESERVEDLOCK;
   return real(file)->pMethods->xCheckReservedLock(real(file), out);
 }
 int on_control(sqlite3_file* file, int op, void* argument) {
@@ -117,6 +131,8 @@ constexpr sqlite3_io_methods kMethods{1,
 int on_open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* out_flags) {
   auto* mine = reinterpret_cast<File*>(file);
   mine->base.pMethods = nullptr;
+  if (strikes((flags & SQLITE_OPEN_CREATE) != 0 ? Call::kCreate : Call::kAsk))
+    return SQLITE_CANTOPEN;
   mine->real = reinterpret_cast<sqlite3_file*>(mine + 1);
   const int result = system_vfs()->xOpen(system_vfs(), name, mine->real, flags, out_flags);
   if (result == SQLITE_OK) mine->base.pMethods = &kMethods;
@@ -125,6 +141,11 @@ int on_open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* 
 int on_delete(sqlite3_vfs*, const char* name, int sync_directory) {
   if (strikes(Call::kOther)) return SQLITE_IOERR_DELETE;
   return system_vfs()->xDelete(system_vfs(), name, sync_directory);
+}
+
+int on_access(sqlite3_vfs*, const char* name, int flags, int* out) {
+  if (strikes(Call::kAsk)) return SQLITE_IOERR_ACCESS;
+  return system_vfs()->xAccess(system_vfs(), name, flags, out);
 }
 
 }  // namespace
@@ -137,6 +158,7 @@ std::string arm(const Plan& plan) {
     shim.szOsFile = static_cast<int>(sizeof(File)) + system_vfs()->szOsFile;
     shim.xOpen = on_open;
     shim.xDelete = on_delete;
+    shim.xAccess = on_access;
     return shim;
   }();
   sqlite3_vfs_register(&vfs, 0);

@@ -7,8 +7,8 @@ namespace attune::fault_testing {
 
 enum class Fault {
   kNone,
-  kNoSpace,     // a write fails with ENOSPC
-  kIoError,     // a read, write, sync, truncation or deletion fails with EIO
+  kNoSpace,     // a write, or making a file, fails with ENOSPC
+  kIoError,     // any call fails with EIO
   kShortWrite,  // half of a write reaches the file, then ENOSPC
   kKill,        // SIGKILL, before a write, sync, truncation or deletion
 };

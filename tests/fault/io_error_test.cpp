@@ -24,10 +24,22 @@ void make_base(const std::string& path) {
   }
 }
 
-// Opens, reads, writes and merges under the armed fault. Returns which of the facts 100.. were
-// committed.
-std::vector<int> session(const std::string& path, const StoreOptions& options) {
+// A file that knows two facts more.
+constexpr int kMerged = 2, kFirstMerged = 200;
+void make_other(const std::string& path) {
+  const auto store = std::move(*open_store(path));
+  for (int i = kFirstMerged; i < kFirstMerged + kMerged; ++i)
+    ASSERT_TRUE(store->put_code(build_key(i), code(i, 9000)).ok());
+}
+
+// Opens, reads, writes and merges under the armed fault. Returns which of the facts 100.. and 200..
+// were committed.
+std::vector<int> session(const std::string& path, const std::string& other,
+                         const StoreOptions& options) {
   std::vector<int> committed;
+  if (cache::merge(other, path, options).ok()) {
+    for (int i = kFirstMerged; i < kFirstMerged + kMerged; ++i) committed.push_back(i);
+  }
   const auto store = open_store(path, options);
   if (!store.ok()) return committed;
   for (int i = 0; i < kBefore; ++i) {
@@ -54,8 +66,9 @@ TEST_P(IoFault, AtEveryCall) {
   const auto [fault, for_good] = GetParam();
   TemporaryDirectory directory;
   make_base(directory.file("base.db"));
+  make_other(directory.file("other.db"));
   for (int at_call = 1;; ++at_call) {
-    ASSERT_LT(at_call, 2000);
+    ASSERT_LT(at_call, 5000);
     const std::string path = directory.file("copy.db");
     std::filesystem::copy_file(directory.file("base.db"), path,
                                std::filesystem::copy_options::overwrite_existing);
@@ -63,7 +76,7 @@ TEST_P(IoFault, AtEveryCall) {
     Warnings warnings;
     StoreOptions options = warnings.options();
     options.vfs = arm({.fault = fault, .at_call = at_call, .for_good = for_good});
-    const std::vector<int> committed = session(path, options);
+    const std::vector<int> committed = session(path, directory.file("other.db"), options);
     const bool struck = calls() >= at_call;
     arm({});
 
@@ -84,18 +97,44 @@ TEST_P(IoFault, AtEveryCall) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, IoFault,
-                         ::testing::Values(std::pair(Fault::kNoSpace, false),
-                                           std::pair(Fault::kNoSpace, true),
-                                           std::pair(Fault::kIoError, false),
-                                           std::pair(Fault::kIoError, true),
-                                           std::pair(Fault::kShortWrite, false)));
+INSTANTIATE_TEST_SUITE_P(
+    Modes, IoFault,
+    ::testing::Values(std::pair(Fault::kNoSpace, false), std::pair(Fault::kNoSpace, true),
+                      std::pair(Fault::kIoError, false), std::pair(Fault::kIoError, true),
+                      std::pair(Fault::kShortWrite, false), std::pair(Fault::kShortWrite, true)));
+
+// A first use on a disk that is full or fails: no cache, or a whole one, and no rubbish.
+TEST_P(IoFault, AtEveryCallOfACreation) {
+  const auto [fault, for_good] = GetParam();
+  for (int at_call = 1;; ++at_call) {
+    ASSERT_LT(at_call, 1000);
+    TemporaryDirectory directory;
+    Warnings warnings;
+    StoreOptions options = warnings.options();
+    options.vfs = arm({.fault = fault, .at_call = at_call, .for_good = for_good});
+    const bool stored = [&] {
+      const auto store = open_store(directory.file(), options);
+      return store.ok() && (*store)->put_code(build_key(1), code(1)).ok();
+    }();
+    const bool struck = calls() >= at_call;
+    arm({});
+    EXPECT_TRUE(directory.names_with(".new-").empty()) << "call " << at_call;
+    const auto store = open_store(directory.file(), warnings.options());
+    ASSERT_TRUE(store.ok()) << "call " << at_call << ": " << render(store.error());
+    if (stored) {
+      ASSERT_EQ((*store)->find_code(build_key(1)).value()->image, code(1).image);
+    }
+    ASSERT_TRUE((*store)->put_code(build_key(1), code(1)).ok()) << "call " << at_call;
+    ASSERT_TRUE(cache::verify(directory.file())->ok()) << "call " << at_call;
+    if (!struck) break;
+  }
+}
 
 TEST(IoFault, FailedWritesAreCountedAndNamed) {
   TemporaryDirectory directory;
   make_base(directory.file());
   const auto store = std::move(*open_store(directory.file(), {.vfs = arm({})}));
-  arm({.fault = Fault::kNoSpace, .at_call = 1, .for_good = true});
+  arm({.fault = Fault::kShortWrite, .at_call = 1, .for_good = true});
   const Status status = store->put_code(build_key(50), code(50));
   arm({});
   ASSERT_FALSE(status.ok());
