@@ -31,7 +31,7 @@ void add_tuning(CLI::App& app, TuningOptions& options) {
   app.add_option("--max-candidates", options.search.max_candidates, "try at most so many plans")
       ->check(CLI::PositiveNumber);
   app.add_option("--compile-threads", options.search.compile_threads,
-                 "default: the machine's cores")
+                 "default: the cores this process may use")
       ->check(CLI::PositiveNumber);
   app.add_flag("--force", options.search.force, "measure again what is already measured");
   app.add_flag("--exhaustive", options.search.exhaustive, "try every legal plan");
