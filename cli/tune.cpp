@@ -33,6 +33,7 @@ Json describe(const TuningProblem& problem, const TuneResult& result) {
           {"measured", result.measured},
           {"rejected", result.rejected},
           {"from_cache", result.from_cache},
+          {"stored", !result.not_stored},
           {"seconds", result.seconds}};
 }
 
@@ -67,6 +68,7 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
                          {"message", result.error().message}});
       continue;
     }
+    if (result->not_stored) code = std::max(code, fail(*result->not_stored));
     results.push_back(describe(problem, *result));
     table.add({problem.loaded.spec.name, fmt::format("{:.1f}", result->median_us),
                fmt::to_string(result->candidates), fmt::to_string(result->measured),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,8 @@ struct TuneResult {
   int measured = 0, rejected = 0, from_cache = 0;
   double seconds = 0;
   bool stopped = false;  // by the observer; the plan is the best so far
+  // Why the store did not take all of it: a full disk, say. What it did not take is lost.
+  std::optional<Error> not_stored;
 };
 
 // In this process. The first compiler builds every candidate, the others the finalists as well.

@@ -222,10 +222,11 @@ class Search {
     if (build_digest.empty()) {
       if (auto digest = executor_.build_digest(candidate); digest.ok()) build_digest = *digest;
     }
-    (void)store_.reject(problem_.key, {.plan = to_string(candidate.plan),
-                                       .build_digest = build_digest,
-                                       .reason = reason,
-                                       .detail = error.message + "\n" + error.detail});
+    const Rejection rejection{.plan = to_string(candidate.plan),
+                              .build_digest = build_digest,
+                              .reason = reason,
+                              .detail = error.message + "\n" + error.detail};
+    if (!store_.reject(problem_.key, rejection).ok()) unstored_rejections_.push_back(rejection);
     known_.erase(candidate);
     ready_.erase(candidate);
     executor_.release(candidate);
@@ -272,16 +273,17 @@ class Search {
 
   void note(const Contestant& c) {
     const Spread spread = spread_of(c.samples_us);
-    (void)store_.record(problem_.key, {.plan = to_string(c.candidate.plan),
-                                       .build_digest = c.facts.build_digest,
-                                       .compiler = c.facts.compiler,
-                                       .median_us = spread.median,
-                                       .spread_us = spread.interquartile(),
-                                       .samples = static_cast<int>(c.samples_us.size()),
-                                       .threads = c.facts.threads,
-                                       .registers = c.facts.registers,
-                                       .shared_bytes = c.facts.shared_bytes,
-                                       .conditions = executor_.conditions()});
+    const Measurement measurement{.plan = to_string(c.candidate.plan),
+                                  .build_digest = c.facts.build_digest,
+                                  .compiler = c.facts.compiler,
+                                  .median_us = spread.median,
+                                  .spread_us = spread.interquartile(),
+                                  .samples = static_cast<int>(c.samples_us.size()),
+                                  .threads = c.facts.threads,
+                                  .registers = c.facts.registers,
+                                  .shared_bytes = c.facts.shared_bytes,
+                                  .conditions = executor_.conditions()};
+    if (!store_.record(problem_.key, measurement).ok()) unstored_.push_back(measurement);
     auto [at, is_new] = known_.try_emplace(
         c.candidate, Known{c.candidate, to_string(c.candidate.plan), c.facts, spread.median, 0});
     ++at->second.measurements;
@@ -372,7 +374,23 @@ class Search {
     return !result_.stopped;
   }
 
+  // Once more what the store did not take: another process may have held it for long.
+  void store_the_rest() {
+    const auto keep = [&](const Status& status) {
+      if (!status.ok() && !result_.not_stored) result_.not_stored = status.error();
+    };
+    for (const Measurement& measurement : unstored_) {
+      if (result_.not_stored) return;  // each try may wait for seconds
+      keep(store_.record(problem_.key, measurement));
+    }
+    for (const Rejection& rejection : unstored_rejections_) {
+      if (result_.not_stored) return;
+      keep(store_.reject(problem_.key, rejection));
+    }
+  }
+
   Result<TuneResult> finish() {
+    store_the_rest();
     result_.candidates = static_cast<int>(asked_.size());
     result_.seconds = clock_() - began_;
     const Known* chosen = best();
@@ -410,6 +428,8 @@ class Search {
   const TuneObserver& observer_;
   const double began_;
   std::set<std::string> rejected_;
+  std::vector<Measurement> unstored_;
+  std::vector<Rejection> unstored_rejections_;
   std::map<std::string, std::pair<Measurement, int>>
       stored_;  // first measurement of a build, and how many
   std::set<Candidate> asked_;

@@ -130,6 +130,8 @@ class Sweep {
     });
     // Stopped in the middle: what was measured is in the file, and the next run goes on from there.
     if (stopping_ && (!result.ok() || result->stopped)) return ok_status();
+    // What is not in the file is not done.
+    if (result.ok() && result->not_stored) return *result->not_stored;
     SweepEntry entry{.digest = problem.digest()};
     if (result.ok()) {
       entry.plan = to_string(result->plan);

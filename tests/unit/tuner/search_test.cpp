@@ -1,5 +1,6 @@
 #include "tuner/search/search.hpp"
 
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <gmock/gmock.h>
 
 #include "tests/unit/cache/fixtures.hpp"
@@ -297,6 +298,33 @@ TEST(Search, MachinesFailureIsItsErrorAndKeepsWhatWasMeasured) {
   EXPECT_EQ(result.error().id, "device-lost");
   EXPECT_THAT(bench.store->measurements(cache_testing::measurement_key()).value(),
               ::testing::Not(IsEmpty()));
+}
+
+TEST(Search, WhatTheStoreDoesNotTakeIsStoredAtTheEndOrSaid) {
+  for (const bool for_good : {false, true}) {
+    Bench bench(smooth);
+    const auto key = cache_testing::measurement_key();
+    bench.store = std::move(*open_store(bench.directory.file(), {.busy_timeout_ms = 1}));
+    SQLite::Database other(bench.directory.file(), SQLite::OPEN_READWRITE);
+    other.exec("BEGIN EXCLUSIVE");
+    int reports = 0;
+    const auto result = bench.run({.max_candidates = 20}, [&](const TuneProgress&) {
+      if (++reports == 60 && !for_good) other.exec("COMMIT");
+      return true;
+    });
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->measured, 20);
+    EXPECT_GT(reports, 60);
+    ASSERT_EQ(result->not_stored.has_value(), for_good);
+    if (for_good) {
+      EXPECT_EQ(result->not_stored->id, "cache-locked");
+    } else {
+      const auto rows = bench.store->measurements(key).value();
+      std::set<std::string> plans;
+      for (const Measurement& m : rows) plans.insert(m.plan);
+      EXPECT_THAT(plans, SizeIs(20));
+    }
+  }
 }
 
 TEST(Search, NoPlanThatWorksIsAnError) {

@@ -50,12 +50,14 @@ struct FakeTuner {
                         .median_us = static_cast<double>(problem.shape.q_len),
                         .measured = 1};
       result.stopped = !observer({.best_us = 1});
+      if (unstored.contains(problem.shape.q_len))
+        result.not_stored = Error{.id = "cache-full", .message = "planted"};
       return result;
     };
   }
   std::mutex mutex;
   std::map<std::int64_t, int> tuned;
-  std::set<std::int64_t> fails;
+  std::set<std::int64_t> fails, unstored;
   std::set<int> devices;
 };
 
@@ -242,6 +244,20 @@ TEST(Sweep, ALineCutShortByAKillSpoilsOnlyItself) {
   FakeTuner tuner;
   EXPECT_EQ(run_sweep(manifest, {.directory = sweep}, tuner.function(), kGoOn)->tuned, 3);
   EXPECT_THAT(sweep_entries(sweep), SizeIs(3));
+}
+
+TEST(Sweep, AProblemThatIsNotInTheFileIsNotDone) {
+  cache_testing::TemporaryDirectory directory;
+  const Manifest manifest = manifest_of(3);
+  FakeTuner tuner;
+  tuner.unstored = {2};
+  const auto full = run_sweep(manifest, {.directory = directory.file()}, tuner.function(), kGoOn);
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().id, "cache-full");
+  EXPECT_THAT(sweep_entries(directory.file()), SizeIs(1));
+  tuner.unstored.clear();
+  EXPECT_EQ(run_sweep(manifest, {.directory = directory.file()}, tuner.function(), kGoOn)->tuned,
+            2);
 }
 
 TEST(Sweep, FilesThatCannotBeWrittenAreAnError) {
