@@ -143,7 +143,7 @@ void add_cache_upkeep(CacheCommands& commands) {
   collecting
       ->add_option("--limit-mb", gc_options->limit_mb,
                    "evict least recently used kernels above this; 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000}));
 }
 
 }  // namespace attune::cli

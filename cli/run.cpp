@@ -126,7 +126,7 @@ Command add_run(CLI::App& parent) {
   add_json(*app, *options);
   app->add_option("--rows", options->rows,
                   "output rows to compare, spread over the problem; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000}))
       ->capture_default_str();
   app->add_option("--seed", options->seed, "of the input; default: another one each time");
   app->footer("Example:\n  attune run causal --shape batch=2,heads=16,q_len=4096,kv_len=4096");

@@ -29,10 +29,10 @@ std::string_view describe(TuneState state) {
 
 void add_tuning(CLI::App& app, TuningOptions& options) {
   app.add_option("--max-candidates", options.search.max_candidates, "try at most so many plans")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1000000));
   app.add_option("--compile-threads", options.search.compile_threads,
                  "default: the cores this process may use")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1024));
   app.add_flag("--force", options.search.force, "measure again what is already measured");
   app.add_flag("--exhaustive", options.search.exhaustive, "try every legal plan");
   app.add_flag("--in-process", options.in_process,

@@ -103,6 +103,11 @@ INSTANTIATE_TEST_SUITE_P(
                "compiler-unknown"}),
     [](const auto& info) { return std::string(info.param.what); });
 
+TEST(BadInputs, ANumberOutOfRangeNamesTheRangeInShort) {
+  EXPECT_THAT(attune({"tune", "causal", "--max-candidates", "0"}).err,
+              HasSubstr("Value 0 not in range 1 to 1000000"));
+}
+
 TEST(Streams, ResultsOnStdoutTalkOnStderr) {
   const Outcome outcome = attune({"generate", "causal", "--target", "sm_80"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
