@@ -166,12 +166,17 @@ struct Consumer {
           ldmatrix_x4(q[step], swizzled(shared.q(warpgroup) + step / 4 * kQSlabBytes, q_row,
                                         step % 4 * 2 + thread % 32 / 16));
         }
-        if (thread % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
       }
       stream.begin(item, context());
       found = stream.next(tile);
     }
-    if constexpr (kQAhead) issue_qk_tile();
+    if constexpr (kQAhead) {
+      issue_qk_tile();
+      // Not before the products have taken the fragments: an arrival does not wait for ldmatrix,
+      // and TMA then overwrote rows that were still to be read (d 64, four stages: in 20 of a
+      // million items).
+      if (more && thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
+    }
     return more;
   }
 
