@@ -23,27 +23,34 @@ ATT_FN int q_tiles(const ForwardParams& p) { return (p.q_len + kClusterRows - 1)
 // the rest is for Q, O and the next group (16, 32 and 64 MB were tried).
 constexpr long long kGroupBytes = 32 << 20;
 
-// Query heads of a group.
-ATT_FN int group_size(const ForwardParams& p) {
+// How the query heads are shared out in groups: many of `size` heads, and a last one of `last` or
+// more.
+struct HeadGroups {
+  int size;
+  int before_last;  // groups
+};
+
+ATT_FN HeadGroups head_groups(const ForwardParams& p) {
   const int heads = p.batch * p.heads;
-  if constexpr (plan::kHeadsPerGroup > 0) return min_i32(plan::kHeadsPerGroup, heads);
   const long long kv_bytes = (spec::kHeadDimQk + spec::kHeadDimV) * 2LL * p.kv_len;
   const int kv_heads = static_cast<int>(kGroupBytes / kv_bytes);
   const int sharing = p.heads / p.kv_heads;
-  return min_i32(kv_heads < 1 ? sharing : kv_heads > heads ? heads : kv_heads * sharing, heads);
+  const int last =
+      min_i32(kv_heads < 1 ? sharing : kv_heads > heads ? heads : kv_heads * sharing, heads);
+  const int size = plan::kHeadsPerGroup > 0 ? min_i32(plan::kHeadsPerGroup, heads) : last;
+  return {size, max_i32(heads - last, 0) / size};
 }
 
 // Items run through the query tiles of a group of heads before the next group starts, so that the
 // group's K and V stay in L2. With a mask the last query tiles come first: under a causal one they
 // are the longest.
-ATT_FN WorkItem work_item(const ForwardParams& p, int group_heads, int index) {
+ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups& groups, int index) {
   const int tiles = q_tiles(p);
   const int heads = p.batch * p.heads;
-  const int group_items = group_heads * tiles;
-  const int group = index / group_items;
-  const int first_head = group * group_heads;
-  const int size = min_i32(group_heads, heads - first_head);
-  const int rest = index - group * group_items;
+  const int group = min_i32(index / (groups.size * tiles), groups.before_last);
+  const int first_head = group * groups.size;
+  const int size = group < groups.before_last ? groups.size : heads - first_head;
+  const int rest = index - first_head * tiles;
   int tile = rest / size;
   const int head = first_head + rest - tile * size;
   if constexpr (spec::kHasMask) tile = tiles - 1 - tile;
@@ -154,14 +161,14 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
                      int cta_rank) {
   const bool leader = thread_index() % 32 == 0;
   ItemSource source(p);
-  const int group_heads = group_size(p);
+  const HeadGroups groups = head_groups(p);
   for (int n = 0;; ++n) {
     if (n > 0) mbarrier_wait(shared.item_wanted(), (n & 1) ^ 1);
     ItemSlot item = source.next(p, shared);
     const unsigned slot = shared.item(n % kItemSlots);
     ++source.issued;
     if (item.index != kNoMoreItems) {
-      const WorkItem work = work_item(p, group_heads, item.index);
+      const WorkItem work = work_item(p, groups, item.index);
       item.b = work.b;
       item.h = work.h;
       item.q0 = work.q0;
