@@ -172,12 +172,17 @@ struct Consumer {
     }
     if constexpr (kQAhead) {
       issue_qk_tile();
-      // Not before the products have taken the fragments: an arrival does not wait for ldmatrix,
-      // and TMA then overwrote rows that were still to be read (d 64, four stages: in 20 of a
-      // million items).
-      if (more && thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
+      if (more && !kStagesInQ) release_q();
     }
     return more;
+  }
+
+  // Gives Q's place back, once an item. With Q in registers, not before the products have taken
+  // them: an arrival does not wait for ldmatrix, and TMA then overwrote rows that were still to be
+  // read (d 64, four stages: in 20 of a million items).
+  ATT_MEMBER void release_q() {
+    if constexpr (kStagesInQ) tma_store_wait_read();
+    if (thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
   }
 
   // Whether the steady loop takes the tile without knowing a maximum.
@@ -186,6 +191,7 @@ struct Consumer {
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
     rows = {{-infinity(), -infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+    if constexpr (kStagesInQ) release_q();
     const bool starts_dead = spec::kHasMask && found != TileStream::kTile;
     // Not before, or ptxas inserts a wait of its own (C7517).
     if (starts_dead) wgmma_wait<0>();
@@ -371,13 +377,16 @@ struct Consumer {
     if (!result.store) return;
     const int result_row = result.first_row + thread / 32 * 16 + thread % 32 / 4;
     normalise(result.c, o, rows, result_row);
-    store_lse(result.c, rows, result_row);
     if constexpr (plan::kTmaStore) {
       const bool leader = thread % 32 == 0;
-      if (leader) tma_store_wait_read();
+      if (leader && !kStagesInQ) tma_store_wait_read();
       // What was stored before must not come after.
       if (leader && result.again) tma_store_wait();
-      named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
+      // Warps have buffers of their own, but those that drift apart over long items fetch K and V
+      // from shared memory one by one (2.5 % at d 128, 16k). Under masks that costs less than it.
+      if constexpr (!spec::kHasMask) {
+        named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
+      }
       stage_output(o, shared.o(warpgroup));
       sync_warp();
       if (leader) {
@@ -386,6 +395,7 @@ struct Consumer {
     } else {
       store_output_rows(o, result.c, result_row);
     }
+    store_lse(result.c, rows, result_row);
   }
 };
 
@@ -410,7 +420,7 @@ ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const Shared
       more = consumer.begin(n + 1);
       consumer.finish(result, o_map);
     } else {
-      if (thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
+      consumer.release_q();
       consumer.finish(result, o_map);
       more = consumer.begin(n + 1);
     }

@@ -50,11 +50,14 @@ constexpr int kVBytes = kVSlabs * kKvSlabBytes;
 // Work items in flight between scheduler and consumers; a power of two.
 constexpr int kItemSlots = 4;
 
-// O is staged for TMA in a buffer of its own; where the plan has no room for it, it is stored from
-// registers.
+// O is staged for TMA in a buffer of its own, or where Q was: with kStagesInQ the next Q waits for
+// the store. Without TMA it is stored from registers.
+constexpr bool kStagesInQ = plan::kStagesInQ;
+static_assert(!kStagesInQ || (kQAhead && kOBytes <= kQBytes));
 constexpr int kQOffset = 0;
-constexpr int kOOffset = kWarpgroups * kQBytes;
-constexpr int kKOffset = kOOffset + (plan::kTmaStore ? kWarpgroups * kOBytes : 0);
+constexpr int kOOffset = kStagesInQ ? kQOffset : kWarpgroups * kQBytes;
+constexpr int kOStride = kStagesInQ ? kQBytes : kOBytes;  // from warpgroup to warpgroup
+constexpr int kKOffset = kWarpgroups * (kQBytes + (plan::kTmaStore && !kStagesInQ ? kOBytes : 0));
 constexpr int kVOffset = kKOffset + kStages * kKBytes;
 constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
 
@@ -70,7 +73,7 @@ static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than t
 struct SharedMemory {
   unsigned base;
   ATT_MEMBER unsigned q(int warpgroup) const { return base + kQOffset + warpgroup * kQBytes; }
-  ATT_MEMBER unsigned o(int warpgroup) const { return base + kOOffset + warpgroup * kOBytes; }
+  ATT_MEMBER unsigned o(int warpgroup) const { return base + kOOffset + warpgroup * kOStride; }
   ATT_MEMBER unsigned k(int stage) const { return base + kKOffset + stage * kKBytes; }
   ATT_MEMBER unsigned v(int stage) const { return base + kVOffset + stage * kVBytes; }
   ATT_MEMBER unsigned k_full(int stage) const { return barrier(stage); }
