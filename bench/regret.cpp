@@ -8,8 +8,8 @@
 //     a machine whose time is dear. The searches compile theirs all the same.
 //     regret --replay FILE       the recorded exhaustive times under today's model and search; no
 //     GPU
-//     regret --survey DIRECTORY SPEC...    plans from all over the space on the specs' own shapes:
-//     what the cost model is fitted to
+//     regret --survey DIRECTORY SPEC...    plans from all over the space on the specs' own shapes
+//     and some more: what the cost model is fitted to
 //
 // For each shape: the search, from an empty cache; every plan of the yardstick, from another empty
 // cache; then the plans that these and the cost model name against each other, in interleaved
@@ -295,9 +295,23 @@ bool is_surveyed(const KernelPlan& plan) {
   return tile != nullptr && tile->frozen_max;
 }
 
+// The spec's own; of a single one also as many tokens in shorter sequences.
+std::vector<ProblemShape> survey_shapes(const AttentionSpec& spec) {
+  std::vector<ProblemShape> shapes = spec.tune_shapes;
+  if (shapes.size() != 1) return shapes;
+  for (const int part : {4, 16}) {
+    ProblemShape shorter = spec.tune_shapes.front();
+    shorter.batch *= part;
+    shorter.q_len /= part;
+    shorter.kv_len /= part;
+    shapes.push_back(shorter);
+  }
+  return shapes;
+}
+
 Status survey_spec(Bench& bench, const std::string& spec) {
   ATT_CHECK(bench.open(spec));
-  const std::vector<ProblemShape>& shapes = bench.spec().tune_shapes;
+  const std::vector<ProblemShape> shapes = survey_shapes(bench.spec());
   std::set<KernelPlan> plans;
   for (const ProblemShape& shape : shapes) {
     ATT_TRY(std::vector<KernelPlan> legal, bench.legal(shape));
