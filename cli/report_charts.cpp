@@ -32,7 +32,9 @@ Axis axis_over(const std::vector<double>& values, double from, double to) {
   return {low / 1.15, high * 1.15, from, to};
 }
 
-std::string number(double value) { return fmt::format("{:.3g}", value); }
+std::string number(double value) {
+  return value < 1000 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
 
 // Powers of ten and, the shorter the range, multiples between them.
 std::vector<double> ticks(const Axis& axis) {

@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <tuple>
+#include <utility>
 
+#include "cache/winner.hpp"
 #include "cli/problem_values.hpp"
 #include "tuner/measure/device_problem.hpp"
 
 namespace attune::cli {
 namespace {
+
+using Id = std::tuple<std::string, std::string, ProblemShape>;  // hash, device, shape
 
 std::pair<int, int> tiles_of(const KernelPlan& plan) {
   if (const auto* tile = std::get_if<Sm80Plan>(&plan.tile)) return {tile->tile_q, tile->tile_kv};
@@ -50,6 +55,35 @@ std::optional<DeviceFacts> facts_of(const ReportProblem& problem,
   return device_facts(target);
 }
 
+// What the cache answers for each problem.
+std::map<Id, Winner> winners_of(const CacheContents& contents) {
+  std::vector<cache::MeasuredRow> measured;
+  std::vector<cache::RejectedRow> rejected;
+  std::set<std::string> devices;
+  for (const StoredMeasurement& row : contents.measurements) {
+    measured.push_back(
+        {row.key.spec_hash, row.key.device, row.key.protocol, row.key.shape, row.measurement});
+    devices.insert(row.key.device);
+  }
+  for (const StoredRejection& row : contents.rejections)
+    rejected.push_back({row.spec_hash, row.device, row.shape, row.rejection});
+  std::map<Id, Winner> found;
+  for (const std::string& device : devices) {
+    for (ProblemWinner& winner : cache::winners(measured, rejected, device)) {
+      const Id id{winner.spec_hash, device, winner.winner.measured_shape};
+      found[id] = std::move(winner.winner);
+    }
+  }
+  return found;
+}
+
+void put_first(std::vector<ReportCandidate>& candidates, const Winner& winner) {
+  const auto at = std::ranges::find_if(candidates, [&](const ReportCandidate& one) {
+    return one.text == winner.plan && one.compiler == winner.compiler;
+  });
+  if (at != candidates.end()) std::rotate(candidates.begin(), at, at + 1);
+}
+
 }  // namespace
 
 double ReportProblem::regret() const {
@@ -59,8 +93,7 @@ double ReportProblem::regret() const {
 
 Report collect_report(std::string source, const CacheContents& contents,
                       const ReportKnowledge& knowledge) {
-  using Id = std::tuple<std::string, std::string, ProblemShape>;  // hash, device, shape
-  using Build = std::pair<std::string, std::string>;              // plan, compiler family
+  using Build = std::pair<std::string, std::string>;  // plan, compiler family
   std::map<Id, std::map<Build, const Measurement*>> measured;
   std::map<Id, std::vector<ReportRejection>> rejected;
   for (const StoredMeasurement& row : contents.measurements) {
@@ -74,6 +107,7 @@ Report collect_report(std::string source, const CacheContents& contents,
     rejected[id].push_back({row.rejection.plan, row.rejection.reason, row.rejection.detail});
   }
 
+  const std::map<Id, Winner> launched = winners_of(contents);
   Report report{.source = std::move(source), .problems = {}};
   for (const auto& [id, by_build] : measured) {
     const auto& [hash, device, shape] = id;
@@ -83,7 +117,6 @@ Report collect_report(std::string source, const CacheContents& contents,
         .device = device,
         .shape = shape,
         .rejections = rejected[id]};
-    const Measurement* fastest = nullptr;
     for (const auto& [build, measurement] : by_build) {
       // A plan of another version of Attune has no place on the axes.
       const auto plan = parse_plan(measurement->plan);
@@ -99,13 +132,17 @@ Report collect_report(std::string source, const CacheContents& contents,
                                     .shared_bytes = measurement->shared_bytes,
                                     .tile_q = tile_q,
                                     .tile_kv = tile_kv});
-      if (fastest == nullptr || measurement->median_us < fastest->median_us) fastest = measurement;
       if (problem.first.empty() || measurement->measured_at < problem.first)
         problem.first = measurement->measured_at;
       problem.last = std::max(problem.last, measurement->measured_at);
     }
     std::ranges::stable_sort(problem.candidates, {}, &ReportCandidate::us);
-    if (fastest != nullptr) problem.conditions = fastest->conditions;
+    if (const auto winner = launched.find(id); winner != launched.end())
+      put_first(problem.candidates, winner->second);
+    if (!problem.candidates.empty()) {
+      const ReportCandidate& best = problem.candidates.front();
+      problem.conditions = by_build.at({best.text, compiler_family(best.compiler)})->conditions;
+    }
     const auto facts = facts_of(problem, knowledge);
     if (spec != knowledge.specs.end() && facts) describe_known(spec->second.spec, *facts, problem);
     report.problems.push_back(std::move(problem));

@@ -28,9 +28,9 @@ struct ReportProblem {
   std::string name;  // of the spec, or the start of its hash
   std::string device;
   ProblemShape shape;
-  std::vector<ReportCandidate> candidates;  // fastest first
+  std::vector<ReportCandidate> candidates;  // the one that is launched, then the fastest first
   std::vector<ReportRejection> rejections;
-  std::string conditions;   // JSON, of the fastest one's measurement
+  std::string conditions;   // JSON, of the first one's measurement
   std::string first, last;  // when measuring began and ended
   // The rest only where the spec is known, and the device: it is here, or a GPU of published make.
   bool is_known = false;

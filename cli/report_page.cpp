@@ -35,7 +35,7 @@ figcaption { color: var(--soft); }
 .chart circle.sm80, .chart circle.cpu { fill: var(--soft); }
 .chart .roof { fill: none; stroke: var(--accent); stroke-width: 2; }
 .chart .heat { fill: var(--accent); } .chart text.on-pale { fill: var(--ink); } .chart text.on-strong { fill: var(--paper); }
-.plan { white-space: nowrap; } a { color: var(--accent); }
+.plan, .whole { white-space: nowrap; } a { color: var(--accent); }
 )";
 
 std::string cell(std::string_view text) { return fmt::format("<td>{}</td>", escape(text)); }
@@ -70,7 +70,7 @@ std::string overview(const Report& report) {
   int index = 0;
   for (const ReportProblem& problem : report.problems) {
     html += fmt::format("<tr><td><a href=\"#p{}\">{}</a></td>", index++, escape(problem.name));
-    html += cell(short_shape(problem.shape));
+    html += fmt::format("<td class=\"whole\">{}</td>", short_shape(problem.shape));
     if (problem.candidates.empty()) {
       html += "<td class=n>-<td><td>";
     } else {

@@ -18,7 +18,7 @@ using testing::Not;
 constexpr const char* kGpu = "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159";
 
 void record(Store& store, const MeasurementKey& key, const Sm80Plan& tile, double us,
-            const std::string& compiler = "nvrtc 13.0.88") {
+            const std::string& compiler = "nvrtc 13.0.88", int shared_bytes = 98304) {
   const KernelPlan plan{.pass = Pass::kForward, .target = Target::kSm90a, .tile = tile};
   BuildKey build{.spec_hash = key.spec_hash,
                  .plan = to_string(plan),
@@ -34,7 +34,7 @@ void record(Store& store, const MeasurementKey& key, const Sm80Plan& tile, doubl
                                 .samples = 30,
                                 .threads = 128,
                                 .registers = 200,
-                                .shared_bytes = 98304,
+                                .shared_bytes = shared_bytes,
                                 .measured_at = "2026-03-04T05:06:07Z",
                                 .conditions = R"({"sm_mhz": 1755, "temperature_c": 46})"})
                   .ok());
@@ -80,6 +80,26 @@ TEST(Report, IsOneSelfContainedPage) {
   for (const char* foreign : {"http:", "https:", "<script", "<link", "url(", "nan", "inf,"}) {
     EXPECT_THAT(html, Not(HasSubstr(foreign)));
   }
+}
+
+// Not the least median, where the cache prefers another.
+TEST(Report, TheBestPlanIsTheOneThatIsLaunched) {
+  const std::string path = scratch_directory() + "/noise.db";
+  {
+    auto store = open_store(path).value();
+    const MeasurementKey key{.spec_hash = spec_hash(load_spec("causal").value()),
+                             .device = kGpu,
+                             .shape = {.q_len = 2048, .kv_len = 2048},
+                             .protocol = "events-cold-l2-2"};
+    record(*store, key, {.tile_q = 128, .tile_kv = 64}, 1000.5);
+    record(*store, key, {.tile_q = 128, .tile_kv = 32}, 1000.4, "nvrtc 13.0.88", 98303);
+    record(*store, key, {.tile_q = 64, .tile_kv = 64}, 1000);
+  }
+  const Outcome outcome = attune({"report", "--cache", path, "-o", "-"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto first = outcome.out.find("q128 k32");
+  EXPECT_LT(first, outcome.out.find("q64 k64"));
+  EXPECT_LT(first, outcome.out.find("q128 k64"));
 }
 
 TEST(Report, OfNothingSaysSo) {
