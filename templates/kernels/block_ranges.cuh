@@ -25,12 +25,14 @@ ATT_FN void make_block_range(const TensorArg& tensor, long long row, int block, 
   using Range = RangeOf<Element>;
   const int lane = thread_index() % 32;
   auto range = Range::nothing();
+#pragma unroll 1
   for (int i = lane; i < kRangeBlock; i += 32) {
     const int at = block * kRangeBlock + i;
     if (at >= length) break;
     const auto value = Range::load(tensor, row * length + at);
     range = hull(range, value, value);
   }
+#pragma unroll 1
   for (int distance = 16; distance > 0; distance /= 2) {
     const auto lo = other_lane(range.lo, distance), hi = other_lane(range.hi, distance);
     range = hull(range, lo, hi);

@@ -54,25 +54,11 @@ struct FloatRange {
   float lo, hi;
 };
 
-ATT_FN IntRange load_int_pair(const void* pairs, long long at) {
-  const int* from = static_cast<const int*>(pairs) + 2 * at;
-#if ATT_DEVICE_CODE
-  IntRange pair;
-  asm("ld.global.nc.v2.s32 {%0, %1}, [%2];" : "=r"(pair.lo), "=r"(pair.hi) : "l"(from));
-  return pair;
-#else
-  return {from[0], from[1]};
-#endif
-}
-ATT_FN FloatRange load_float_pair(const void* pairs, long long at) {
-  const float* from = static_cast<const float*>(pairs) + 2 * at;
-#if ATT_DEVICE_CODE
-  FloatRange pair;
-  asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(pair.lo), "=f"(pair.hi) : "l"(from));
-  return pair;
-#else
-  return {from[0], from[1]};
-#endif
+// The tensor's pairs, or its elements, as a tensor of its own.
+ATT_FN TensorArg cells_of(const TensorArg& tensor, bool pairs) {
+  TensorArg cells = tensor;
+  if (pairs) cells.data = tensor.block_ranges;
+  return cells;
 }
 
 template <typename Element>
@@ -82,7 +68,12 @@ struct RangeOf {  // int
   ATT_FN IntRange everything() { return {-2147483647 - 1, 2147483647}; }
   ATT_FN IntRange nothing() { return {2147483647, -2147483647 - 1}; }
   ATT_FN int load(const TensorArg& tensor, long long at) { return load_i32(tensor, at); }
-  ATT_FN IntRange load_pair(const void* pairs, long long at) { return load_int_pair(pairs, at); }
+  // Element `at`, or with `pairs` pair `at`: one address, and no branch.
+  ATT_FN IntRange load_cell(const TensorArg& tensor, long long at, bool pairs) {
+    const TensorArg cells = cells_of(tensor, pairs);
+    const long long lo = pairs ? 2 * at : at;
+    return {load_i32(cells, lo), load_i32(cells, pairs ? lo + 1 : lo)};
+  }
 };
 template <>
 struct RangeOf<bool> {
@@ -91,7 +82,11 @@ struct RangeOf<bool> {
   ATT_FN IntRange everything() { return {0, 1}; }
   ATT_FN IntRange nothing() { return {1, 0}; }
   ATT_FN int load(const TensorArg& tensor, long long at) { return load_bool(tensor, at) ? 1 : 0; }
-  ATT_FN IntRange load_pair(const void* pairs, long long at) { return load_int_pair(pairs, at); }
+  ATT_FN IntRange load_cell(const TensorArg& tensor, long long at, bool pairs) {
+    if (pairs) return RangeOf<int>::load_cell(tensor, at, pairs);
+    const int value = load(tensor, at);
+    return {value, value};
+  }
 };
 template <>
 struct RangeOf<float> {
@@ -100,8 +95,10 @@ struct RangeOf<float> {
   ATT_FN FloatRange everything() { return {not_a_number(), not_a_number()}; }
   ATT_FN FloatRange nothing() { return {infinite(), -infinite()}; }
   ATT_FN float load(const TensorArg& tensor, long long at) { return load_f32(tensor, at); }
-  ATT_FN FloatRange load_pair(const void* pairs, long long at) {
-    return load_float_pair(pairs, at);
+  ATT_FN FloatRange load_cell(const TensorArg& tensor, long long at, bool pairs) {
+    const TensorArg cells = cells_of(tensor, pairs);
+    const long long lo = pairs ? 2 * at : at;
+    return {load_f32(cells, lo), load_f32(cells, pairs ? lo + 1 : lo)};
   }
 };
 
@@ -116,53 +113,73 @@ ATT_FN FloatRange hull(FloatRange range, float lo, float hi) {
 constexpr int kMaxRangeCells = 16;
 constexpr int kMaxRangeBlocks = 64;
 
-// Least and greatest element over a box of indices, each clamped into its dim. Few elements are
-// read themselves; more, in one row, through the pre-pass (kFromBlocks); beyond that the answer is
-// `everything`, so one call never costs more than kMaxRangeBlocks loads.
+// Loops over cells are not unrolled: lanes seldom have more than two, and a kernel holds several
+// copies of them.
+
+// Of `count` elements from `first` in row `row`: few are read themselves, more through the pre-pass.
+template <typename Element>
+ATT_FN typename RangeOf<Element>::Type row_range(const TensorArg& tensor, long long row, int size,
+                                                 int first, int count) {
+  using Range = RangeOf<Element>;
+  const bool from_blocks = count > kMaxRangeCells;
+  const int first_block = first / kRangeBlock;
+  const int blocks = (first + count - 1) / kRangeBlock - first_block + 1;
+  if (from_blocks && (tensor.block_ranges == nullptr || blocks > kMaxRangeBlocks)) {
+    return Range::everything();
+  }
+  const int row_blocks = (size + kRangeBlock - 1) / kRangeBlock;
+  const long long at = from_blocks ? row * row_blocks + first_block : row * size + first;
+  const int cells = from_blocks ? blocks : count;
+  auto range = Range::nothing();
+#pragma unroll 1
+  for (int i = 0; i < cells; ++i) {
+    const auto cell = Range::load_cell(tensor, at + i, from_blocks);
+    range = hull(range, cell.lo, cell.hi);
+  }
+  return range;
+}
+
+// Least and greatest element over a box of indices, each clamped into its dim. kFromBlocks: the box
+// is part of one row. Where it is not, a box of more than a few elements gives `everything`, so one
+// call never costs more than kMaxRangeBlocks loads.
 template <typename Element, bool kFromBlocks, int kDims>
 ATT_FN typename RangeOf<Element>::Type tensor_range(const TensorArg& tensor,
                                                     const IndexRange (&box)[kDims]) {
   using Range = RangeOf<Element>;
   int first[kDims], count[kDims];
-  long long cells = 1, row = 0;
+  long long row = 0;
   for (int i = 0; i < kDims; ++i) {
     first[i] = clamp_index(box[i].lo, tensor.size[i]);
     count[i] = clamp_index(box[i].hi, tensor.size[i]) - first[i] + 1;
-    cells = min_i64(cells * count[i], kMaxRangeCells + 1);
     if (i + 1 < kDims) row = row * tensor.size[i] + first[i];
   }
-  auto range = Range::nothing();
-  const int last_first = first[kDims - 1], last_count = count[kDims - 1];
-  if (cells <= kMaxRangeCells) {
-#pragma unroll 1
-    for (int cell = 0; cell < static_cast<int>(cells); ++cell) {
-      long long at = 0, stride = 1;
-      int rest = cell;
-      for (int i = kDims - 1; i >= 0; --i) {
-        at += stride * (first[i] + rest % count[i]);
-        rest /= count[i];
-        stride *= tensor.size[i];
-      }
-      const auto value = Range::load(tensor, at);
-      range = hull(range, value, value);
-    }
-    return range;
-  }
+  const int last = kDims - 1;
   if constexpr (kFromBlocks) {
-    const int first_block = last_first / kRangeBlock;
-    const int blocks = (last_first + last_count - 1) / kRangeBlock - first_block + 1;
-    if (tensor.block_ranges == nullptr || blocks > kMaxRangeBlocks) return Range::everything();
-    const int row_blocks = (tensor.size[kDims - 1] + kRangeBlock - 1) / kRangeBlock;
-    const long long first_pair = row * row_blocks + first_block;
-    // A tile has two or three blocks: unrolled, their loads overlap.
-#pragma unroll 4
-    for (int i = 0; i < blocks; ++i) {
-      const auto pair = Range::load_pair(tensor.block_ranges, first_pair + i);
-      range = hull(range, pair.lo, pair.hi);
-    }
-    return range;
+    return row_range<Element>(tensor, row, tensor.size[last], first[last], count[last]);
   }
-  return Range::everything();
+  int cells = 1;
+  for (int i = 0; i < kDims; ++i) {
+    if (count[i] > kMaxRangeCells) return Range::everything();
+    cells *= count[i];
+    if (cells > kMaxRangeCells) return Range::everything();
+  }
+  long long at = row * tensor.size[last] + first[last];
+  int done[kDims] = {};  // of each dim
+  auto range = Range::nothing();
+#pragma unroll 1
+  for (int cell = 0; cell < cells; ++cell) {
+    const auto value = Range::load(tensor, at);
+    range = hull(range, value, value);
+    long long stride = 1;
+    for (int i = last; i >= 0; --i) {
+      at += stride;
+      if (++done[i] < count[i]) break;
+      at -= stride * count[i];
+      done[i] = 0;
+      stride *= tensor.size[i];
+    }
+  }
+  return range;
 }
 
 }  // namespace att
