@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "generator/expr/emit_mask.hpp"
 #include "generator/expr/emit_program.hpp"
 #include "generator/expr/emit_value.hpp"
 #include "generator/expr/lowering.hpp"
@@ -12,25 +11,8 @@
 namespace attune::expr {
 namespace {
 
-bool loads_by_key(const Expr& e) {
-  if (e->op == Op::kLoad && depends_on(e, Variable::kKvIdx)) return true;
-  return std::ranges::any_of(e->args, loads_by_key);
-}
-
 std::string value_functions(const HeadExpressions& e, const Environment& environment) {
-  std::string text =
-      "// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors. "
-      "Key is\n"
-      "// int or what stands for one (templates/tile/columns.cuh).\n"
-      "template <typename Key>\n"
-      "ATT_FN bool mask([[maybe_unused]] const Context& c, [[maybe_unused]] int q_idx,\n"
-      "                 [[maybe_unused]] Key kv_idx) {\n";
-  text += e.mask ? emit_value(e.mask, environment) : "  return true;\n";
-  text += fmt::format(
-      "}}\n"
-      "// Whether it reads a tensor at kv_idx.\n"
-      "constexpr bool kMaskLoadsByKey = {};\n",
-      e.mask && loads_by_key(e.mask));
+  std::string text = mask_functions(e.mask, environment);
   text +=
       "\n"
       "// Natural-unit score of one element from its scaled product s.\n"

@@ -29,10 +29,6 @@ struct HashByValue {
   }
 };
 
-std::string_view cpp_type(Type type) {
-  return type == Type::kInt32 ? "int" : type == Type::kFloat32 ? "float" : "bool";
-}
-
 bool depends_on_position(const Expr& e) {
   if (e->op == Op::kVariable)
     return e->variable == Variable::kQIdx || e->variable == Variable::kKvIdx;
@@ -63,13 +59,19 @@ std::string_view size_of(Dim dim) {
 
 }  // namespace
 
+std::string_view cpp_type(Type type) {
+  return type == Type::kInt32 ? "int" : type == Type::kFloat32 ? "float" : "bool";
+}
+
 class ValueEmitter::Impl {
  public:
   Impl(const Environment& environment, std::string& lines)
       : environment_(environment), lines_(lines) {}
 
+  void know(const Expr& e, std::string name) { names_.emplace(e, std::move(name)); }
+
   void count(const Expr& e) {
-    if (++uses_[e] > 1) return;
+    if (names_.contains(e) || ++uses_[e] > 1) return;
     for (const Expr& arg : e->args) count(arg);
   }
 
@@ -78,7 +80,7 @@ class ValueEmitter::Impl {
     if (known != names_.end()) return known->second;
     std::string text = plain(e);
     if (is_leaf(e) || (uses_[e] == 1 && e->op != Op::kLoad)) return text;
-    const std::string name = fmt::format("t{}", names_.size());
+    const std::string name = fmt::format("t{}", made_++);
     lines_ += fmt::format("  const {} {} = {};\n", cpp_type(e->type), name, unbracketed(text));
     names_.emplace(e, name);
     return name;
@@ -301,6 +303,7 @@ class ValueEmitter::Impl {
   const Environment& environment_;
   std::unordered_map<Expr, int, HashByValue, ByValue> uses_;
   std::unordered_map<Expr, std::string, HashByValue, ByValue> names_;
+  int made_ = 0;
   std::string& lines_;
 };
 
@@ -328,6 +331,9 @@ std::string unbracketed(const std::string& text) {
 ValueEmitter::ValueEmitter(const Environment& environment, std::string& lines)
     : impl_(std::make_unique<Impl>(environment, lines)) {}
 ValueEmitter::~ValueEmitter() = default;
+void ValueEmitter::know(const Expr& expression, std::string name) {
+  impl_->know(expression, std::move(name));
+}
 void ValueEmitter::count(const Expr& expression) { impl_->count(expression); }
 std::string ValueEmitter::value(const Expr& expression) { return impl_->value(expression); }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "generator/expr/ast.hpp"
 
@@ -16,6 +17,8 @@ class ValueEmitter {
   ValueEmitter(const Environment& environment, std::string& lines);
   ~ValueEmitter();
 
+  // The name of a value that is there already. Before anything that holds it is counted.
+  void know(const Expr& expression, std::string name);
   void count(const Expr& expression);
   // Text of the value: bracketed, a call, a literal or a name.
   std::string value(const Expr& expression);
@@ -28,6 +31,8 @@ class ValueEmitter {
 // The body of a function that returns the expression's value: declarations of what is used more
 // than once or loaded from memory, then `return ...;`.
 std::string emit_value(const Expr& expression, const Environment& environment);
+
+std::string_view cpp_type(Type type);
 
 // Without the brackets around the whole, if there are any.
 std::string unbracketed(const std::string& text);

@@ -34,16 +34,39 @@ struct Context {
   int b, h, h_kv, q_len, kv_len;
 };
 
-// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors, so a
-// kernel may ask beyond the lengths and combine the answer without a branch: (k < kv_len) & mask(c,
-// q, k). Key is int or what stands for one (templates/tile/columns.cuh).
-template <typename Key>
-ATT_FN bool mask(const Context& c, int q_idx, Key kv_idx) {
+// What mask() makes of a query alone, and what it reads of tensors by the key alone: a kernel that
+// takes a tile's elements together asks once a row and once a column. Key is int or what stands for
+// one (templates/tile/columns.cuh).
+struct MaskRow {
+  int q_idx;
+  int v0;
+  int v1;
+};
+ATT_FN MaskRow mask_row(const Context& c, int q_idx) {
   const int t0 = load_i32(c.params.tensors[0],
                           static_cast<long long>(c.b) * c.kv_len + clamp_tail(q_idx, c.kv_len));
-  const int t1 = load_i32(c.params.tensors[0],
+  return {q_idx, q_idx + (c.kv_len - c.q_len), t0};
+}
+struct MaskColumn {
+  int v0;
+};
+template <typename Key>
+ATT_FN MaskColumn mask_column(const Context& c, Key kv_idx) {
+  const int t0 = load_i32(c.params.tensors[0],
                           static_cast<long long>(c.b) * c.kv_len + clamp_tail(kv_idx, c.kv_len));
-  return kv_idx <= q_idx + (c.kv_len - c.q_len) && t0 == t1;
+  return {t0};
+}
+template <typename Key>
+ATT_FN bool mask_at(const Context& c, const MaskRow& row, const MaskColumn& column, Key kv_idx) {
+  return (kv_idx <= row.v0) & (row.v1 == column.v0);
+}
+
+// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors, so a
+// kernel may ask beyond the lengths and combine the answer without a branch: (k < kv_len) & mask(c,
+// q, k).
+template <typename Key>
+ATT_FN bool mask(const Context& c, int q_idx, Key kv_idx) {
+  return mask_at(c, mask_row(c, q_idx), mask_column(c, kv_idx), kv_idx);
 }
 
 // Natural-unit score of one element from its scaled product.

@@ -6,16 +6,17 @@
 
 namespace att {
 
-// Philox4x32 with 7 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): one
-// statement, since 70 operations in ten copies cost the optimizer 6 % of a kernel's compile time.
-#define ATT_PHILOX_ROUND_                                                               \
-  "mul.wide.u32 p, %0, 0xD2511F53;\nmul.wide.u32 q, %2, 0xCD9E8D57;\n"                  \
-  "xor.b32 a, %1, k;\nxor.b32 b, %3, l;\nmov.b64 {%3, c}, p;\nmov.b64 {%1, d}, q;\n"   \
+// Philox4x32 with 7 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
+// one statement, since 70 operations in ten copies cost the optimizer 6 % of a kernel's compile
+// time.
+#define ATT_PHILOX_ROUND_                                                            \
+  "mul.wide.u32 p, %0, 0xD2511F53;\nmul.wide.u32 q, %2, 0xCD9E8D57;\n"               \
+  "xor.b32 a, %1, k;\nxor.b32 b, %3, l;\nmov.b64 {%3, c}, p;\nmov.b64 {%1, d}, q;\n" \
   "xor.b32 %0, d, a;\nxor.b32 %2, c, b;\nadd.u32 k, k, 0x9E3779B9;\nadd.u32 l, l, 0xBB67AE85;\n"
 ATT_FN void philox_7(unsigned (&counter)[4], unsigned key0, unsigned key1) {
-  asm("{\n.reg .b64 p, q;\n.reg .b32 a, b, c, d, k, l;\nmov.b32 k, %4;\nmov.b32 l, %5;\n"
-      ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_
-      ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ "}"
+  asm("{\n.reg .b64 p, q;\n.reg .b32 a, b, c, d, k, l;\nmov.b32 k, %4;\nmov.b32 l, "
+      "%5;\n" ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_
+          ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ ATT_PHILOX_ROUND_ "}"
       : "+r"(counter[0]), "+r"(counter[1]), "+r"(counter[2]), "+r"(counter[3])
       : "r"(key0), "r"(key1));
 }

@@ -116,7 +116,8 @@ constexpr int kMaxRangeBlocks = 64;
 // Loops over cells are not unrolled: lanes seldom have more than two, and a kernel holds several
 // copies of them.
 
-// Of `count` elements from `first` in row `row`: few are read themselves, more through the pre-pass.
+// Of `count` elements from `first` in row `row`: few are read themselves, more through the
+// pre-pass.
 template <typename Element>
 ATT_FN typename RangeOf<Element>::Type row_range(const TensorArg& tensor, long long row, int size,
                                                  int first, int count) {
@@ -157,26 +158,28 @@ ATT_FN typename RangeOf<Element>::Type tensor_range(const TensorArg& tensor,
   if constexpr (kFromBlocks) {
     return row_range<Element>(tensor, row, tensor.size[last], first[last], count[last]);
   }
-  int cells = 1;
-  for (int i = 0; i < kDims; ++i) {
+  int rows = 1;
+  for (int i = 0; i < last; ++i) {
     if (count[i] > kMaxRangeCells) return Range::everything();
-    cells *= count[i];
-    if (cells > kMaxRangeCells) return Range::everything();
+    rows *= count[i];
+    if (rows > kMaxRangeCells) return Range::everything();
   }
-  long long at = row * tensor.size[last] + first[last];
-  int done[kDims] = {};  // of each dim
+  if (rows * static_cast<long long>(count[last]) > kMaxRangeCells) return Range::everything();
   auto range = Range::nothing();
 #pragma unroll 1
-  for (int cell = 0; cell < cells; ++cell) {
-    const auto value = Range::load(tensor, at);
-    range = hull(range, value, value);
-    long long stride = 1;
-    for (int i = last; i >= 0; --i) {
-      at += stride;
-      if (++done[i] < count[i]) break;
-      at -= stride * count[i];
-      done[i] = 0;
+  for (int cell = 0; cell < rows; ++cell) {
+    int rest = cell;
+    long long stride = tensor.size[last], at = first[last];
+    for (int i = last - 1; i >= 0; --i) {
+      at += stride * (first[i] + (i == 0 ? rest : rest % count[i]));
+      if (i == 0) break;
+      rest /= count[i];
       stride *= tensor.size[i];
+    }
+#pragma unroll 1
+    for (int i = 0; i < count[last]; ++i) {
+      const auto value = Range::load(tensor, at + i);
+      range = hull(range, value, value);
     }
   }
   return range;

@@ -68,39 +68,43 @@ ATT_FN float softmax_scale(const ForwardParams& p) {
   return spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
 }
 
-// -inf where `mask` leaves no key; with kIsInside, the piece ends within the keys.
-template <bool kIsInside>
-ATT_FN void apply_mask(const Context& c, Scores& s, const Position& at) {
-  using Key = TileKey<(kPieceKeys & -kPieceKeys), kPieceKeys, kIsInside>;
+// Calls f(i, i + 2, column) for the elements of a thread's two rows in each of its columns, which
+// are counted from its first key.
+template <typename F>
+ATT_FN void for_each_column(const F& f) {
 #pragma unroll
-  for (int i = 0; i < kPieceKeys / 2; ++i) {
-    const Key key(at.first_key, at.lane, i / 4 * 8 + (i & 1));
-    s[i] = mask(c, at.row + (i & 2) * 4, key) ? s[i] : -infinity();
+  for (int i = 0; i < kPieceKeys / 4; ++i) {
+    const int low = i / 2 * 4 + i % 2;
+    f(low, low + 2, i / 2 * 8 + i % 2);
   }
 }
 
-// -inf where the mask or kv_len leaves no key. (Chosen without an `if`, which is half as much again
-// to compile.)
+// -inf where the mask or kv_len leaves no key; with kIsInside, the piece ends within the keys.
+// (Chosen without an `if`, which is half as much again to compile.)
 template <bool kIsInside>
 ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
   if constexpr (!spec::kHasMask || kRowIsRange) {
-    const RowMask masks[2] = {row_mask(c, at.row, at.key()), row_mask(c, at.row + 8, at.key())};
-#pragma unroll
-    for (int i = 0; i < kPieceKeys / 2; ++i) {
-      s[i] = is_live(c, masks[i / 2 % 2], i / 4 * 8 + (i & 1)) ? s[i] : -infinity();
-    }
-    return;
-  }
-  if constexpr (kIsInside) return apply_mask<true>(c, s, at);
-  const bool is_inside = at.first_key + kPieceKeys <= c.kv_len;
-  if constexpr (kMaskLoadsByKey) {
-    if (is_inside) return apply_mask<true>(c, s, at);
-  }
-  apply_mask<false>(c, s, at);
-  if (!kMaskLoadsByKey && is_inside) return;
-#pragma unroll
-  for (int i = 0; i < kPieceKeys / 2; ++i) {
-    s[i] = at.key() + i / 4 * 8 + (i & 1) < c.kv_len ? s[i] : -infinity();
+    const RowMask low_row = row_mask(c, at.row, at.key());
+    const RowMask high_row = row_mask(c, at.row + 8, at.key());
+    for_each_column([&](int low, int high, int column) {
+      s[low] = is_live(c, low_row, column) ? s[low] : -infinity();
+      s[high] = is_live(c, high_row, column) ? s[high] : -infinity();
+    });
+  } else {
+    using Key = TileKey<(kPieceKeys & -kPieceKeys), kPieceKeys, kIsInside>;
+    const MaskRow low_row = mask_row(c, at.row), high_row = mask_row(c, at.row + 8);
+    for_each_column([&](int low, int high, int at_column) {
+      const Key key(at.first_key, at.lane, at_column);
+      const MaskColumn column = mask_column(c, key);
+      s[low] = mask_at(c, low_row, column, key) ? s[low] : -infinity();
+      s[high] = mask_at(c, high_row, column, key) ? s[high] : -infinity();
+    });
+    if (kIsInside || at.first_key + kPieceKeys <= c.kv_len) return;
+    for_each_column([&](int low, int high, int column) {
+      const bool is_key = at.key() + column < c.kv_len;
+      s[low] = is_key ? s[low] : -infinity();
+      s[high] = is_key ? s[high] : -infinity();
+    });
   }
 }
 

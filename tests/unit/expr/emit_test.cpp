@@ -66,6 +66,40 @@ TEST(Emit, WithoutAMaskEverythingIsFull) {
   EXPECT_THAT(text, HasSubstr("return {0, c.kv_len};"));
 }
 
+// The body of the emitted function whose signature begins with `name`, up to its last line.
+std::string body_of(const std::string& text, const std::string& name) {
+  const std::size_t begin = text.find("{\n", text.find(" " + name + "(")) + 2;
+  return text.substr(begin, text.find("}\n", begin) - begin);
+}
+
+TEST(Emit, MasksInParts) {
+  struct Row {
+    std::string_view mask, row, column, rest;
+  };
+  constexpr Row kRows[] = {
+      {"causal", "  const int v0 = q_idx + (c.kv_len - c.q_len);\n  return {q_idx, v0};\n",
+       "  return {};\n", "  return kv_idx <= row.v0;\n"},
+      {"causal_top_left", "  return {q_idx};\n", "  return {};\n",
+       "  return kv_idx <= row.q_idx;\n"},
+      {"doc[b, q_idx] == doc[b, kv_idx] and kv_idx // 8 == q_idx // 8",
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
+       "clamp_above(q_idx, c.kv_len));\n"
+       "  const int v0 = t0;\n  const int v1 = q_idx >> 3;\n  return {q_idx, v0, v1};\n",
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
+       "clamp_tail(kv_idx, c.kv_len));\n  const int v0 = t0;\n  return {v0};\n",
+       "  return (row.v0 == column.v0) & ((kv_idx >> 3) == row.v1);\n"},
+      {"(q_idx < 4 and q_idx > 1) or kv_idx < 4",
+       "  const bool v0 = (q_idx < 4) & (q_idx > 1);\n  return {q_idx, v0};\n", "  return {};\n",
+       "  return row.v0 | (kv_idx < 4);\n"},
+  };
+  for (const Row& row : kRows) {
+    const std::string text = emitted(row.mask);
+    EXPECT_EQ(body_of(text, "mask_row"), row.row) << row.mask;
+    EXPECT_EQ(body_of(text, "mask_column"), row.column) << row.mask;
+    EXPECT_EQ(body_of(text, "mask_at"), row.rest) << row.mask;
+  }
+}
+
 TEST(Emit, NoUserTextReachesTheSource) {
   for (std::string_view name : {"doc", "slope", "table", "cap", "limit"}) {
     const std::string text =
