@@ -103,7 +103,7 @@ def dims_section(results, _):
             _number(_tflops(row, "FA3")), _number(_tflops(row, "cuDNN")), _number(_tflops(row, "FA2")),
             _number(_best_ratio(row), 2)
         ])
-    text = ("The line: Attune's own TFLOP/s of the forward table, from the same run, at the head dims below and above "
+    text = ("The line: Attune's own TFLOP/s of the forward table at the head dims below and above "
             "(64 and 128, or 128 and 256), same mask and length, interpolated linearly in d; for 192/128 (d of Q and K / of V) "
             "at d 160. FLOP: `2*b*h*s*s*(d of Q and K + d of V)`, halved for causal. Heads: whole, as near as can be to "
             "the forward table's 2048 columns. A peer may round d up to one that it has a kernel for.\n\n")
