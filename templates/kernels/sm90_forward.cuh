@@ -199,46 +199,50 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = 0.0f;
     }
-    if (starts_dead) to_next(tile);
+    // A dead first tile is skipped in the loop: a copy of to_next() costs 6 % of the compile time.
+    bool skips = starts_dead;
+    Tile next = tile;
     // Uniform, as ptxas must see, or nothing is in what follows.
-    while (shuffle_from(found, 0) == TileStream::kTile) {
-      // Where the reference may not be 0: a running maximum, until each row has met a live key.
-      Tile next;
-      tile = uniform(tile);
-      stream.look(tile);
-      if constexpr (!kQAhead) issue_qk_tile();
-      wgmma_wait<0>();
-      bool was_steady = false;
-      const bool at_once = starts_steady();
-#pragma unroll 1
-      for (int piece = kHigh; piece >= 0; --piece) {
-        if (at_once || is_live(tile, piece)) {
-          if (at_once) {
-            soften_first();
-          } else {
-            soften_running(tile, piece);
-          }
-          stream.wait_v(tile);
-          if (piece == kHigh && (at_once || (!kZeroReference && may_freeze && has_references()))) {
-            found = steady(next);
-            stream.release_v(tile);
-            if (!kSteadyStops || found == TileStream::kEnd) return;
-            was_steady = true;
-            break;
-          }
-          issue_pv(tile, piece);
-          wgmma_wait<0>();
-        }
-        move_low_piece();
-      }
-      if (!was_steady) {
-        stream.release_k(tile);
-        stream.release_v(tile);
-        found = stream.next(next);
-      }
+    while (skips || shuffle_from(found, 0) == TileStream::kTile) {
+      if (!skips && do_tile(next)) return;
+      skips = false;
       to_next(next);
     }
     wgmma_wait<0>();
+  }
+
+  // Does the tile, and what the steady loop takes from it on. True when that was the item's end;
+  // otherwise `found` says what `next` is.
+  ATT_MEMBER bool do_tile(Tile& next) {
+    // Where the reference may not be 0: a running maximum, until each row has met a live key.
+    tile = uniform(tile);
+    stream.look(tile);
+    if constexpr (!kQAhead) issue_qk_tile();
+    wgmma_wait<0>();
+    const bool at_once = starts_steady();
+#pragma unroll 1
+    for (int piece = kHigh; piece >= 0; --piece) {
+      if (at_once || is_live(tile, piece)) {
+        if (at_once) {
+          soften_first();
+        } else {
+          soften_running(tile, piece);
+        }
+        stream.wait_v(tile);
+        if (piece == kHigh && (at_once || (!kZeroReference && may_freeze && has_references()))) {
+          found = steady(next);
+          stream.release_v(tile);
+          return !kSteadyStops || found == TileStream::kEnd;
+        }
+        issue_pv(tile, piece);
+        wgmma_wait<0>();
+      }
+      move_low_piece();
+    }
+    stream.release_k(tile);
+    stream.release_v(tile);
+    found = stream.next(next);
+    return false;
   }
 
   // The low piece's scores to where soften_running() takes them: it is there once, which spares a
