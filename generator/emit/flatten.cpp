@@ -49,7 +49,7 @@ class Flattener {
 
   Status add_text(std::string_view path, std::string_view text) {
     std::string body;
-    bool any = false;
+    bool any = false, has_code = false;
     while (!text.empty()) {
       const auto end = std::min(text.find('\n'), text.size() - 1) + 1;
       const std::string_view line = text.substr(0, end);
@@ -60,17 +60,26 @@ class Flattener {
         if (include.empty()) {
           return template_error(fmt::format("{} includes something outside templates/", path));
         }
+        if (has_code) {  // it may be there for what is included
+          add_section(path, body);
+          body.clear();
+          any = has_code = false;
+        }
         ATT_CHECK(add_file(include));
         continue;
       }
       const bool blank = line == "\n";
       if (blank && !any) continue;
       any = true;
+      has_code |= !blank && !line.starts_with("//");
       body += line;
     }
-    out_ += fmt::format("\n// ---- {}\n", path);
-    out_ += body;
+    if (any) add_section(path, body);
     return ok_status();
+  }
+
+  void add_section(std::string_view path, std::string_view body) {
+    out_ += fmt::format("\n// ---- {}\n{}", path, body);
   }
 
   std::string_view head_;

@@ -60,6 +60,23 @@ std::string spec_facts(const AttentionSpec& spec) {
       spec.dropout.at_launch, drop_below, float_literal(256.0 / (256 - drop_below)));
 }
 
+// The pre-pass of the mask compiler, when there are tensors for it.
+std::string range_pass(const AttentionSpec& spec) {
+  unsigned types = 0;
+  for (const int slot : expr::range_slots(spec.mask)) {
+    types |= 1u << static_cast<int>(spec.environment.tensors[static_cast<std::size_t>(slot)].type);
+  }
+  if (types == 0) return "";
+  return fmt::format(
+      "\n"
+      "// Of which tensors the pre-pass makes ranges: bit 0 int32, 1 float32, 2 bool.\n"
+      "namespace att {{\n"
+      "constexpr int kRangeTypes = {};\n"
+      "}}\n"
+      "#include \"templates/kernels/block_ranges.cuh\"\n",
+      types);
+}
+
 constexpr std::string_view kContext =
     "// The (batch, head) a work item belongs to.\n"
     "struct Context {\n"
@@ -80,7 +97,6 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "#include \"templates/ptx/platform.cuh\"\n"
       "#include \"templates/tile/head_support.cuh\"\n"
       "#include \"templates/tile/ranges.cuh\"\n"
-      "{}"
       "\n"
       "namespace att {{\n"
       "\n"
@@ -94,12 +110,11 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "\n"
       "}}  // namespace att\n"
       "\n"
-      "#define ATT_KERNEL_NAME {}\n",
-      expr::range_slots(spec.mask).empty() ? ""
-                                           : "#include \"templates/kernels/block_ranges.cuh\"\n",
+      "#define ATT_KERNEL_NAME {}\n"
+      "{}",
       spec_facts(spec), kContext,
       expr::emit_functions({spec.mask, spec.score, spec.sink}, spec.environment),
-      family->head_constants(spec, plan), symbol);
+      family->head_constants(spec, plan), symbol, range_pass(spec));
 }
 
 }  // namespace attune

@@ -55,9 +55,10 @@ ATT_KERNEL att_block_ranges(const att::TensorArg tensor, int type, int rows, int
   if (pair >= static_cast<long long>(rows) * blocks) return;
   const long long row = pair / blocks;
   const int block = static_cast<int>(pair % blocks);
-  if (type == 0) att::make_block_range<int>(tensor, row, block, length);
-  if (type == 1) att::make_block_range<float>(tensor, row, block, length);
-  if (type == 2) att::make_block_range<bool>(tensor, row, block, length);
+  using att::kRangeTypes;
+  if ((kRangeTypes & 1) != 0 && type == 0) att::make_block_range<int>(tensor, row, block, length);
+  if ((kRangeTypes & 2) != 0 && type == 1) att::make_block_range<float>(tensor, row, block, length);
+  if ((kRangeTypes & 4) != 0 && type == 2) att::make_block_range<bool>(tensor, row, block, length);
 }
 #else
 namespace att {

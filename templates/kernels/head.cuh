@@ -131,3 +131,9 @@ constexpr int kMinCtas = 2;  // resident CTAs that the register budget must allo
 }  // namespace att
 
 #define ATT_KERNEL_NAME att_sm80_fwd_bf16_d128_q128k64s2_00000000
+
+// Of which tensors the pre-pass makes ranges: bit 0 int32, 1 float32, 2 bool.
+namespace att {
+constexpr int kRangeTypes = 1;
+}
+#include "templates/kernels/block_ranges.cuh"
