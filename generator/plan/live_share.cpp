@@ -1,6 +1,7 @@
 #include "generator/plan/live_share.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -49,29 +50,45 @@ std::vector<double> live_share_by_row(const AttentionSpec& spec, const ProblemSh
   return shares;
 }
 
-LiveWork classified(const AttentionSpec& spec, const ProblemShape& shape, int tile_q, int tile_kv,
-                    int ctas) {
-  std::vector<double> rows = live_share_by_row(spec, shape, tile_q, tile_kv);
-  const auto count = std::int64_t(rows.size());
-  const double mean = std::accumulate(rows.begin(), rows.end(), 0.0) / double(count);
-  // Something lives, if not in the sample.
-  LiveWork work{.share = std::max(mean, 1.0 / double(count * kColumns))};
-  for (double& row : rows) row = std::max(row, work.share / 100);  // an item costs something
-  const std::int64_t q_tiles = (shape.q_len + tile_q - 1) / tile_q;
-  // What is uneven repeats; later rounds only even it out.
+// Live tiles of the busiest CTA over the mean; `rows`: of an item, by its place in the sequence.
+double busiest(const std::vector<double>& rows, const ProblemShape& shape, int tile_q,
+               const ItemOrder& order) {
+  // What is uneven repeats; more heads only even it out.
   constexpr std::int64_t kRounds = 64;
-  const std::int64_t items = std::min(q_tiles * shape.heads * shape.batch, kRounds * ctas);
-  std::vector<double> busy(static_cast<std::size_t>(ctas));
+  const std::int64_t q_tiles = (shape.q_len + tile_q - 1) / tile_q;
+  const std::int64_t tiles = (q_tiles + order.tiles_of_item - 1) / order.tiles_of_item;
+  const std::int64_t heads = std::min(shape.heads * shape.batch, kRounds * order.ctas / tiles + 1);
+  const std::int64_t group = std::min(order.group, heads);
+  const std::int64_t before_last = (heads - std::min(order.last_group, heads)) / group;
+  const auto count = std::int64_t(rows.size());
+  std::vector<double> busy(static_cast<std::size_t>(order.ctas));
   double total = 0;
-  for (std::int64_t item = 0; item < items; ++item) {
-    const double live = rows[static_cast<std::size_t>(item % q_tiles * count / q_tiles)];
-    busy[static_cast<std::size_t>(item % ctas)] += live;
-    total += live;
+  std::int64_t item = 0;
+  for (std::int64_t head = 0, done = 0; head < heads; ++done) {
+    const std::int64_t size = done < before_last ? group : heads - head;
+    for (std::int64_t tile = tiles - 1; tile >= 0; --tile) {
+      const double live = rows[static_cast<std::size_t>(tile * count / tiles)];
+      for (std::int64_t i = 0; i < size; ++i)
+        busy[static_cast<std::size_t>(item++ % order.ctas)] += live;
+      total += live * double(size);
+    }
+    head += size;
   }
+  return std::ranges::max(busy) * double(order.ctas) / total;
+}
+
+LiveWork classified(const AttentionSpec& spec, const ProblemShape& shape, int tile_q, int tile_kv,
+                    const ItemOrder& order) {
+  std::vector<double> rows = live_share_by_row(spec, shape, tile_q, tile_kv);
+  const auto count = double(rows.size());
+  const double mean = std::accumulate(rows.begin(), rows.end(), 0.0) / count;
+  // Something lives, if not in the sample.
+  LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns))};
+  for (double& row : rows) row = std::max(row, work.share / 100);  // an item costs something
   const auto [shortest, longest] = std::ranges::minmax(rows);
-  work.shortest = shortest * double(items) / total;
-  work.longest = longest * double(items) / total;
-  work.busiest = std::ranges::max(busy) * ctas / total;
+  work.shortest = shortest / work.share;
+  work.longest = longest / work.share;
+  work.busiest = busiest(rows, shape, tile_q, order);
   return work;
 }
 
@@ -79,24 +96,28 @@ struct Question {
   expr::Expr mask;
   std::vector<std::optional<double>> scalars;  // of those that are known
   ProblemShape shape;
-  int tile_q = 0, tile_kv = 0, ctas = 0;
+  int tile_q = 0, tile_kv = 0;
+  ItemOrder order;
   bool operator==(const Question&) const = default;
 };
 
 }  // namespace
 
 const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
-                          int tile_kv, int ctas) {
-  thread_local Question last;
-  thread_local LiveWork work;
-  Question question{spec.mask, {}, shape, tile_q, tile_kv, ctas};
+                          int tile_kv, const ItemOrder& order) {
+  // The plans of one tile shape have a few orders, in turn.
+  constexpr std::size_t kRemembered = 4;
+  thread_local std::array<std::pair<Question, LiveWork>, kRemembered> known;
+  thread_local std::size_t oldest = 0;
+  Question question{spec.mask, {}, shape, tile_q, tile_kv, order};
   for (const expr::ScalarDecl& scalar : spec.environment.scalars)
     question.scalars.push_back(scalar.is_constant ? std::optional(scalar.value) : std::nullopt);
-  if (question != last) {
-    work = classified(spec, shape, tile_q, tile_kv, ctas);
-    last = std::move(question);
-  }
-  return work;
+  const auto at = std::ranges::find(known, question, &std::pair<Question, LiveWork>::first);
+  if (at != known.end()) return at->second;
+  auto& entry = known[oldest];
+  oldest = (oldest + 1) % kRemembered;
+  entry = {std::move(question), classified(spec, shape, tile_q, tile_kv, order)};
+  return entry.second;
 }
 
 }  // namespace attune

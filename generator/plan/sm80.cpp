@@ -205,9 +205,8 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   const double flops_per_clock = device.matrix_tflops * 1e3 * mma_share(plan.target) /
                                  (device.processor_count * device.clock_ghz);
   const double q_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
-  const double kv_tiles =
-      std::ceil(double(shape.kv_len) / tile.tile_kv) *
-      live_work(spec, shape, tile.tile_q, tile.tile_kv, device.processor_count).share;
+  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) *
+                          live_work(spec, shape, tile.tile_q, tile.tile_kv).share;
   constexpr double kItemClocks = 2500;  // Q and the first K and V come in, O goes out
   const double item_clocks = kItemClocks + kv_tiles * kv_tile_clocks(spec, tile, flops_per_clock);
 

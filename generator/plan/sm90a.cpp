@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "generator/expr/intervals.hpp"
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
@@ -210,7 +211,24 @@ double rounds_of(Schedule schedule, const LiveWork& work, double items, double c
   if (even) return std::ceil(items / ctas);
   // Whoever is free takes the next item: the longest first, or in the order of the grid.
   const double last = schedule == Schedule::kLongestFirst ? work.shortest : work.longest;
-  return std::max(work.longest, items / ctas + 0.2 * last);
+  return std::max(work.longest, items / ctas + 0.25 * last);
+}
+
+// Of a static schedule; templates/tile/sm90_schedule.cuh deals so.
+ItemOrder item_order(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
+                     const DeviceFacts& device) {
+  constexpr std::int64_t kGroupBytes = 32 << 20;  // of K and V that L2 holds
+  const std::int64_t kv_bytes =
+      kElementBytes * std::int64_t{spec.head_dim_qk + spec.head_dim_v} * shape.kv_len;
+  const std::int64_t kv_heads =
+      std::clamp<std::int64_t>(kGroupBytes / kv_bytes, 1, shape.batch * shape.kv_heads);
+  const std::int64_t held = kv_heads * (shape.heads / shape.kv_heads);
+  const std::int64_t group =
+      tile.heads_per_group > 0 ? std::min<std::int64_t>(tile.heads_per_group, held) : held;
+  return {.ctas = device.processor_count / tile.cluster,
+          .tiles_of_item = tile.cluster,
+          .group = group,
+          .last_group = spec.mask ? held : group};
 }
 
 // Clocks of an SM for one kv tile by each of its units.
@@ -228,11 +246,13 @@ struct TileClocks {
 
 TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
                        const DeviceFacts& device) {
+  const bool has_mask = spec.mask != nullptr;
   const double elements = double(tile.warpgroups * kRows) * tile.tile_kv;
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   const double flops_per_clock =
       device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
-  const double reads = tile.q_in_registers ? 1.0 : 1.03;
+  // Registers that a mask needs are worth more than Q's reads.
+  const double reads = tile.q_in_registers ? 1.0 : has_mask ? 0.95 : 1.035;
   // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
   const double narrow = tile.score_buffers == 1 || piece_keys >= 64 ? 1.0
@@ -240,7 +260,7 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
                                                                     : 1.25;
   // Three warpgroups leave the exponential unit idle less often than two; what one wastes shows in
   // how little of it overlaps.
-  constexpr std::array<double, 4> kIdle{0, 0.6, 1.45, 1.25};
+  constexpr std::array<double, 4> kIdle{0, 0.55, 1.36, 1.12};
   // Instructions an element, beside what a tile costs a warp.
   const double per_element = (tile.frozen_max ? 3.5 : 6.0 + spec.head_dim_v / 128.0) +
                              (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
@@ -250,45 +270,48 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
 }
 
 // Clocks of a work item beside its tiles.
-double item_overhead(const Sm90aPlan& tile, const TileClocks& clocks, bool has_mask) {
+double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const TileClocks& clocks) {
   // A CTA of its own for every item has its launch and first loads in the open.
-  double overhead = tile.schedule == Schedule::kSingle ? 6900 : 2900;
-  if (!tile.q_in_registers) overhead += 700;
-  if (!tile.tma_store) overhead += 250;
-  if (tile.cluster > 1) overhead += 800;  // its CTAs wait for each other
+  double overhead = tile.schedule == Schedule::kSingle ? 7150 : 2900;
+  if (!tile.tma_store) overhead += 500;
+  if (stages_in_q(spec, tile)) overhead += 270;  // the next Q waits for O
+  if (tile.cluster > 1) overhead += 1150;        // its CTAs wait for each other
   // Nothing runs under the first piece.
-  overhead += 0.3 * clocks.sum() / tile.score_buffers;
+  overhead += 0.35 * clocks.sum() / tile.score_buffers;
   // What the producer has fetched ahead when the consumers come to an item.
-  overhead += 4000 * std::exp(-(tile.stages - 1) * tile.tile_kv / 100.0);
-  // Masked tiles, as many as an item's rows meet on a diagonal.
-  if (has_mask) overhead += 0.25 * clocks.exponentials * tile.warpgroups * kRows / tile.tile_kv;
-  return overhead;
+  return overhead + 4200 * std::exp(-(tile.stages - 1) * tile.tile_kv / 75.0);
 }
 
-// Fitted to `bench/regret --survey` of d 64, 128 and 256; what matters is the order of plans.
+// Fitted to `bench/regret --survey` of d 64, 128 and 256, full, causal, a window and documents;
+// what matters is the order of plans.
 double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
             const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
   const bool has_mask = spec.mask != nullptr;
   const TileClocks clocks = tile_clocks(spec, tile, device);
-  // In clusters and where heads take turns at a full mask, CTAs wait for each other or for L2.
-  const bool takes_turns = tile.schedule == Schedule::kLongestFirst && !has_mask;
-  const double sharing = (tile.cluster == 1 ? 1.0
-                          : has_mask        ? 1.06
-                                            : 1.03) *
-                         (takes_turns ? 1.015 : 1.0);
+  // The CTAs of a cluster wait for each other.
+  const double sharing = tile.cluster == 1 ? 1.0 : has_mask ? 1.045 : 1.02;
+  // ptxas orders the steady loop of wide tiles without a mask worse beside a store by TMA.
+  const double ordered = !has_mask && tile.tma_store && tile.tile_kv >= 128 ? 1.037 : 1.0;
   // A warpgroup alone does one after the other.
-  const double a_tile =
-      clocks.overlapped(tile.warpgroups == 1 ? 1.1 : 3) * (tile.frozen_max ? 1.0 : 1.3) * sharing;
+  const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) *
+                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered;
 
   const int rows = tile.warpgroups * kRows;
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
-  const LiveWork& work = live_work(spec, shape, rows, tile.tile_kv, device.processor_count);
-  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
+  // Only a static schedule's order matters.
+  const LiveWork& work = live_work(
+      spec, shape, rows, tile.tile_kv,
+      tile.schedule == Schedule::kPersistent ? item_order(spec, tile, shape, device) : ItemOrder{});
+  double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
+  // Tensors that a mask reads leave less than what is not known to be dead: of documents, four a
+  // sequence, less than half, and an item's edges.
+  if (!expr::range_slots(spec.mask).empty())
+    kv_tiles = 0.43 * kv_tiles + 1.2 * (double(rows) / tile.tile_kv + 1);
   const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
-                        (tile.schedule == Schedule::kLongestFirst ? 1.02 : 1.0);
-  const double item_clocks = item_overhead(tile, clocks, has_mask) + kv_tiles * a_tile;
+                        (tile.schedule == Schedule::kLongestFirst ? 1.04 : 1.0);
+  const double item_clocks = item_overhead(spec, tile, clocks) + kv_tiles * a_tile;
   const double compute_us = rounds * item_clocks / (device.clock_ghz * 1e3);
 
   const double dims = spec.head_dim_qk + spec.head_dim_v;

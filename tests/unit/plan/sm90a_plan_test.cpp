@@ -1,6 +1,7 @@
 // The Hopper family's plans: text, limits, launch recipe, and what the cost model picks.
 #include <gtest/gtest.h>
 
+#include "generator/plan/live_share.hpp"
 #include "generator/plan/plan.hpp"
 #include "tests/unit/plan/plain_spec.hpp"
 
@@ -113,6 +114,16 @@ AttentionSpec causal_spec(int head_dim) {
 
 Sm90aPlan first_guess(const AttentionSpec& spec, const ProblemShape& shape) {
   return std::get<Sm90aPlan>(default_plan(spec, shape, device_facts(Target::kSm90a))->tile);
+}
+
+// Two heads of a short tile and a long one: head by head one of two CTAs gets both long ones.
+TEST(LiveWork, TheBusiestCtaDependsOnTheOrderOfHeads) {
+  const AttentionSpec spec = causal_spec(128);
+  const ProblemShape shape{.batch = 1, .heads = 2, .kv_heads = 2, .q_len = 128, .kv_len = 128};
+  EXPECT_DOUBLE_EQ(live_work(spec, shape, 64, 64, {.ctas = 2}).busiest, 4.0 / 3);
+  EXPECT_DOUBLE_EQ(live_work(spec, shape, 64, 64, {.ctas = 2, .group = 2}).busiest, 1);
+  EXPECT_DOUBLE_EQ(live_work(spec, shape, 64, 64, {.ctas = 2, .last_group = 2}).busiest, 1);
+  EXPECT_DOUBLE_EQ(live_work(spec, shape, 64, 64).share, 0.75);
 }
 
 TEST(Sm90aCost, KnowsWhichStaticOrdersAreEven) {
