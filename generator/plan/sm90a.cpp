@@ -251,8 +251,11 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   const double flops_per_clock =
       device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
-  // Registers that a mask needs are worth more than Q's reads.
-  const double reads = tile.q_in_registers ? 1.0 : has_mask ? 0.95 : 1.035;
+  // Of the 160 registers of three warpgroups' threads a mask needs more than Q's reads cost.
+  const double reads = tile.q_in_registers   ? 1.0
+                       : tile.warpgroups < 3 ? 1.035
+                       : has_mask            ? 0.95
+                                             : 1.0;
   // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
   const double narrow = tile.score_buffers == 1 || piece_keys >= 64 ? 1.0
