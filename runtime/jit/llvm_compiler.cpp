@@ -95,12 +95,9 @@ class LlvmCompiler final : public Compiler {
  public:
   // `assembler` may be null: PTX is then the image, and the driver that loads it assembles it.
   LlvmCompiler(const AttLlvmApi& api, std::unique_ptr<PtxAssembler> assembler)
-      : api_(api), assembler_(std::move(assembler)) {}
+      : api_(api), assembler_(std::move(assembler)), identity_(make_identity()) {}
 
-  std::string identity() const override {
-    if (!assembler_) return fmt::format("clang {}", api_.version);
-    return fmt::format("clang {}, {}", api_.version, assembler_->identity());
-  }
+  std::string identity() const override { return identity_; }
 
   bool supports(Target target) const override {
     if (target == Target::kCpu) return true;
@@ -151,6 +148,16 @@ class LlvmCompiler final : public Compiler {
   }
 
  private:
+  std::string make_identity() const {
+    std::vector<std::vector<std::string>> arguments;
+    for (const Target target : {Target::kSm80, Target::kSm86, Target::kSm89, Target::kSm90a,
+                                Target::kSm100, Target::kSm120, Target::kCpu}) {
+      arguments.push_back(arguments_for(target));
+    }
+    const std::string clang = llvm_identity(api_, arguments);
+    return assembler_ ? fmt::format("{}, {}", clang, assembler_->identity()) : clang;
+  }
+
   // Replaces PTX by the cubin that the driver makes of it, where it makes one.
   Status assemble(const CompileAttempt& attempt, std::string_view ptx, const std::string& symbol,
                   Target target, CompiledKernel& kernel) const {
@@ -176,6 +183,7 @@ class LlvmCompiler final : public Compiler {
 
   const AttLlvmApi& api_;
   const std::unique_ptr<PtxAssembler> assembler_;
+  const std::string identity_;
 };
 
 }  // namespace

@@ -2,12 +2,14 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
+#include "generator/support/hash.hpp"
 #include "runtime/support/dynamic_library.hpp"
 
 namespace attune {
@@ -76,6 +78,15 @@ Result<const AttLlvmApi*> open_llvm_module() {
                  .hint = "use the module that was built with this Attune"};
   }
   return api;
+}
+
+std::string llvm_identity(const AttLlvmApi& api,
+                          std::span<const std::vector<std::string>> arguments) {
+  std::string text = api.revision;
+  for (const std::vector<std::string>& of_a_target : arguments) {
+    text += fmt::format("\n{}", fmt::join(of_a_target, "\t"));
+  }
+  return fmt::format("clang {} ({})", api.version, hash128_hex(text).substr(0, 8));
 }
 
 }  // namespace attune

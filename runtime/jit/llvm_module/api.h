@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a member changes; a module of another version is refused. */
-#define ATT_LLVM_ABI_VERSION 1
+#define ATT_LLVM_ABI_VERSION 2
 #define ATT_LLVM_ENTRY_POINT "att_llvm_module"
 
 /* Bytes that the module owns until release() takes them back. */
@@ -31,6 +31,8 @@ typedef struct AttLlvmCompileRequest {
 typedef struct AttLlvmApi {
   uint32_t abi_version;
   const char* version; /* "19.1.7" */
+  /* A hash of the module's source: what it makes of the same request may differ with it. */
+  const char* revision;
 
   /* The host's processor as LLVM names it, and whether it has a feature ("avx2", "avx512f"). */
   const char* host_cpu;

@@ -120,6 +120,7 @@ AttLlvmApi make_api() {
   static const std::string host_cpu = llvm::sys::getHostCPUName().str();
   return {.abi_version = ATT_LLVM_ABI_VERSION,
           .version = CLANG_VERSION_STRING,
+          .revision = ATTUNE_LLVM_REVISION,
           .host_cpu = host_cpu.c_str(),
           .host_has = &host_has,
           .nvptx_knows = &nvptx_knows,
