@@ -70,10 +70,11 @@ TEST_P(Repeat, EveryLaunchGivesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Repeat,
-    testing::Values("name: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n",
-                    "name: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n",
-                    "name: t\ndtype: bf16\nhead_dim: 64\nmask: q_idx - kv_idx < 256 and causal\n",
-                    "name: t\ndtype: bf16\nhead_dim: 128\n"));
+    testing::Values(
+        "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n",
+        "attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n",
+        "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: q_idx - kv_idx < 256 and causal\n",
+        "attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n"));
 
 }  // namespace
 }  // namespace attune::gpu_test
