@@ -6,11 +6,9 @@
 #include <clang/Frontend/TextDiagnosticBuffer.h>
 #include <clang/Frontend/TextDiagnosticPrinter.h>
 #include <llvm/ADT/SmallString.h>
-#include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/MemoryBuffer.h>
 #include <llvm/Support/VirtualFileSystem.h>
 #include <llvm/Support/raw_ostream.h>
-#include <llvm/Transforms/IPO/AlwaysInliner.h>
 
 #include <algorithm>
 #include <string_view>
@@ -20,22 +18,6 @@
 #include "runtime/jit/llvm_module/string_stream.hpp"
 
 namespace attune::llvm_module {
-namespace {
-
-// Clang optimises functions before it inlines them, and copies small structs as integers there.
-// That is never undone: ring positions were put together and taken apart, and ptxas did not see
-// that they are the same in all lanes.
-void inline_first(clang::CodeGenOptions& options) {
-  options.PassBuilderCallbacks.emplace_back([](llvm::PassBuilder& builder) {
-    builder.registerPipelineStartEPCallback(
-        [](llvm::ModulePassManager& passes, llvm::OptimizationLevel) {
-          passes.addPass(llvm::AlwaysInlinerPass(/*InsertLifetime=*/false));
-        });
-  });
-}
-
-}  // namespace
-
 bool compile_source(const AttLlvmCompileRequest& request, std::string& image, std::string& log) {
   image.clear();
   llvm::raw_string_ostream log_stream(log);
@@ -64,7 +46,6 @@ bool compile_source(const AttLlvmCompileRequest& request, std::string& image, st
   frontend.DisableFree = false;
   invocation->getCodeGenOpts().DisableFree = false;
   const clang::frontend::ActionKind action_kind = frontend.ProgramAction;
-  if (action_kind != clang::frontend::EmitObj) inline_first(invocation->getCodeGenOpts());
 
   clang::CompilerInstance instance;
   instance.setInvocation(std::move(invocation));

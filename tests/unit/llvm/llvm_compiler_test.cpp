@@ -14,7 +14,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::MatchesRegex;
-using testing::Not;
 using testing::StartsWith;
 
 std::string text_of(const CompiledKernel& kernel) {
@@ -82,68 +81,6 @@ TEST_F(LlvmCompiler, ComputesWhereAValueIsNeededBesideWgmmaOnly) {
     const std::string ptx = text_of(*kernel);
     EXPECT_EQ(ptx.find("st.global.f32") < ptx.rfind("mul."), wgmma) << ptx;
   }
-}
-
-// What a loop does not change is a register each, all the while it runs.
-TEST_F(LlvmCompiler, ComputesAddressesInTheLoopsThatUseThem) {
-  for (const bool wgmma : {false, true}) {
-    const std::string source =
-        "extern \"C\" __attribute__((global)) void loop(int* x, int a, int n) {\n" +
-        std::string(wgmma ? "  asm volatile(\"// wgmma.mma_async\");\n" : "") +
-        "  for (int i = 0; i < n; ++i) asm volatile(\"// uses %0\" :: \"r\"((a * a << 3) + 7));\n}";
-    const auto kernel = compiler_->compile(source, "loop", Target::kSm90a);
-    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-    const std::string ptx = text_of(*kernel);
-    const std::size_t loop = ptx.find("Inner Loop Header"), shift = ptx.find("shl.b32");
-    ASSERT_NE(shift, ptx.npos) << ptx;
-    EXPECT_EQ(loop < shift, !wgmma) << ptx;
-  }
-}
-
-TEST_F(LlvmCompiler, ComputesInALoopWhatBothPathsToItComputed) {
-  const auto kernel = compiler_->compile(R"(
-extern "C" __attribute__((global)) void choose(int a, int n) {
-  int value;
-  if (n > 3) {
-    value = (a << 3) + 7;
-    asm volatile("// first %0" :: "r"(value));
-  } else {
-    value = (a << 3) + 7;
-    asm volatile("// second %0" :: "r"(value));
-  }
-  for (int i = 0; i < n; ++i) asm volatile("// in the loop %0" :: "r"(value));
-})",
-                                         "choose", Target::kSm80);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const std::string ptx = text_of(*kernel);
-  const std::string loop = ptx.substr(ptx.find("Inner Loop Header"));
-  EXPECT_LT(loop.find("shl.b32"), loop.find("// in the loop")) << ptx;
-}
-
-// Clang copies a small struct as one integer unless it is inlined into what uses its members.
-TEST_F(LlvmCompiler, KeepsMembersOfSmallStructsApart) {
-  const auto kernel = compiler_->compile(R"(
-struct Position { int stage; unsigned phase; };
-struct Tile { int key; Position at; };
-__attribute__((device, always_inline)) inline Position after(const Position& at) {
-  return {at.stage == 2 ? 0 : at.stage + 1, at.phase ^ (at.stage == 2)};
-}
-__attribute__((device, always_inline)) inline void take(Tile& next, const Tile& tile) {
-  next.at = tile.at;
-  next.at = after(next.at);
-  next.key = tile.key + 1;
-}
-extern "C" __attribute__((global)) void ring(int n) {
-  Tile tile{0, {0, 0}}, next;
-  while (tile.key < n) {
-    take(next, tile);
-    asm volatile("// %0 %1" ::"r"(next.at.stage), "r"(next.at.phase));
-    tile = next;
-  }
-})",
-                                         "ring", Target::kSm90a);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  EXPECT_THAT(text_of(*kernel), Not(HasSubstr("b64")));
 }
 
 TEST_F(LlvmCompiler, MakesAnObjectForTheCpu) {
