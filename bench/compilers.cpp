@@ -6,6 +6,7 @@
 //   compilers --cache FILE --compile 3/8   compiles the third eighth, one kernel after the other
 //   compilers --cache FILE                 measures; compiles what FILE does not have
 //   compilers --only full --only causal    those specs
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +14,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -147,7 +149,10 @@ nlohmann::json to_json(const Case& one, const Compilers& compilers) {
 }
 
 Status measure(Device& device, const Compilers& compilers, std::vector<Case>& cases, Store* store) {
-  nlohmann::json environment = {{"device", device.identity()}};
+  nlohmann::json environment = {
+      {"date", fmt::format("{:%F %R} UTC", fmt::gmtime(std::time(nullptr)))},
+      {"device", device.identity()},
+      {"how", fmt::format("medians of {} interleaved rounds", kRounds)}};
   for (const auto& [name, compiler] : compilers) environment[name] = compiler->identity();
   fmt::print("{}\n", nlohmann::json{{"environment", environment}}.dump());
   parallel_for(static_cast<std::int64_t>(cases.size()), [&](std::int64_t i) {

@@ -42,7 +42,16 @@ def percent(values):
     return f"{100 * values:.1f} %"
 
 
-def render(text, lines, date):
+def halves(measured):
+    """How repeatable the times are, where the program says so."""
+    noise = sorted(side["noise"] for side in measured if "noise" in side)
+    if not noise:
+        return ""
+    return (f"Medians of their halves differ by {percent(noise[len(noise) // 2])} in the median, "
+            f"{percent(noise[len(noise) * 95 // 100])} in 95 of 100 kernels, {percent(noise[-1])} at most. ")
+
+
+def render(text, lines):
     environment, rows = lines[0]["environment"], lines[1:]
     table, ratios = [], {}
     for row in rows:
@@ -67,16 +76,13 @@ def render(text, lines, date):
         summary.append(f"{family}: geometric mean of LLVM / NVRTC {problems.geometric_mean(values):.3f}, "
                        f"{within} of {len(values)} within 3 %, {wins} faster with LLVM")
     measured = [side for row in rows for side in (row["nvrtc"], row["llvm"]) if "us" in side]
-    noise = sorted(side["noise"] for side in measured)
     compiled = [(row["nvrtc"]["compile_s"], row["llvm"]["compile_s"]) for row in rows
                 if row["nvrtc"]["compile_s"] and row["llvm"]["compile_s"]]
     body = ("## NVRTC beside LLVM, forward, batch 2, 16 heads, 4096 tokens\n\n"
-            f"{date}, {environment['device']}; {environment['nvrtc']}; {environment['llvm']}. "
+            f"{environment['date']}, {environment['device']}; {environment['nvrtc']}; {environment['llvm']}. "
             "`python3 bench/compilers.py`\n\n"
             "Both compilers get the same text; plans are the cost model's, untuned. Every kernel was checked against the "
-            "oracle first; times are medians of 120 interleaved rounds. Medians of their halves differ by "
-            f"{percent(noise[len(noise) // 2])} in the median, {percent(noise[len(noise) * 95 // 100])} in 95 of 100 "
-            f"kernels, {percent(noise[-1])} at most. Compile times are cold and end with code that the GPU takes: an idle "
+            f"oracle first; times are {environment['how']}. {halves(measured)}Compile times are cold and end with code that the GPU takes: an idle "
             "machine, one kernel at a time in each of a few processes. LLVM's over NVRTC's, geometric mean: "
             f"{problems.geometric_mean([llvm / nvrtc for nvrtc, llvm in compiled]):.2f}.\n\n"
             + "\n".join(out) + "\n\n" + ". ".join(summary) + ".")
@@ -101,7 +107,7 @@ def main():
     if arguments.jsonl:
         page.write(arguments.jsonl, output)
     lines = [json.loads(line) for line in output.splitlines()]
-    page.rewrite(arguments.out, lambda text: render(text, lines, page.now()))
+    page.rewrite(arguments.out, lambda text: render(text, lines))
 
 
 if __name__ == "__main__":
