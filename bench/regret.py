@@ -3,7 +3,8 @@
 build/release/bench/regret, and writes its section of docs/performance.md.
 
     python3 bench/regret.py
-    python3 bench/regret.py --render regret.jsonl     # from what the program printed before
+    python3 bench/regret.py --render regret.jsonl...  # from what the program printed before, of several
+                                                      # GPUs each for some of the specs
 
 Needs a GPU and NVRTC (`make build`)."""
 
@@ -25,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", help="default: the newest bench/regret below build/")
-    parser.add_argument("--render", metavar="JSONL", help="rewrite the page from saved output")
+    parser.add_argument("--render", metavar="JSONL", nargs="+", help="rewrite the page from saved output")
     parser.add_argument("--date", help="when saved output was made; default: now")
     parser.add_argument("--jsonl", help="also write the program's output here")
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
@@ -70,11 +71,16 @@ def held_table(lines, compiled_before):
     ], rows)
     within = sum(regret <= 1.02 for regret in regrets)
     guessed = sum(first <= 1.10 for first in firsts)
+    whole = [line for line in lines if line["exhaustive"]["plans"] == line["legal"]]
+    measured = (f" Of the {len(whole)} shapes whose whole space was measured the searches took "
+                f"{sum(line['search']['seconds'] for line in whole):.0f} s, all plans "
+                f"{sum(line['exhaustive']['seconds'] for line in whole):.0f} s." if whole else "")
     beside = ("part of its kernels had been compiled before, so that this is too little; even so, " if compiled_before else "")
     return text + (f"\n\nThe search is within 2 % of the best on {within} of {len(rows)} shapes (worst {percent(max(regrets))}), the "
                    f"first guess within 10 % on {guessed} (worst {percent(max(firsts))}). The searches took {search_s:.0f} s together, compiling "
                    f"included, at most {max(line['search']['seconds'] for line in lines):.1f} s each; measuring the yardstick {exhaustive_s:.0f} s; "
-                   f"{beside}at the same rate all legal plans would take {whole_s:.0f} s, {whole_s / search_s:.0f} times as long as the searches.")
+                   f"{beside}at the same rate all legal plans would take {whole_s:.0f} s, {whole_s / search_s:.0f} times as long as the searches."
+                   + measured)
 
 
 def neighbour_table(lines):
@@ -117,7 +123,7 @@ def main():
     arguments = parse_arguments()
     date = page.now()
     if arguments.render:
-        output = page.read(arguments.render)
+        output = "".join(page.read(path) for path in arguments.render)
         date = arguments.date or date
     else:
         output = run(arguments)
