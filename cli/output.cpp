@@ -104,6 +104,16 @@ std::string Table::text() const {
   return text;
 }
 
+std::string short_shape(const ProblemShape& shape) {
+  const std::string heads = shape.heads == shape.kv_heads
+                                ? fmt::to_string(shape.heads)
+                                : fmt::format("{}/{}", shape.heads, shape.kv_heads);
+  const std::string lengths = shape.q_len == shape.kv_len
+                                  ? fmt::to_string(shape.q_len)
+                                  : fmt::format("{}:{}", shape.q_len, shape.kv_len);
+  return fmt::format("{} x {} x {}", shape.batch, heads, lengths);
+}
+
 void note(std::string_view text) { spdlog::info(text); }
 
 void warn(std::string_view text) { spdlog::warn(text); }

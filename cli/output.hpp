@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/command.hpp"
+#include "generator/spec/spec.hpp"
 #include "generator/support/result.hpp"
 
 namespace attune::cli {
@@ -26,6 +27,9 @@ class Table {
  private:
   std::vector<std::vector<std::string>> rows_;
 };
+
+// "2 x 32/8 x 8192": batch, heads and key heads, lengths.
+std::string short_shape(const ProblemShape& shape);
 
 // Talk.
 void note(std::string_view text);

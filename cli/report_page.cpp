@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/output.hpp"
 #include "cli/report_charts.hpp"
 
 namespace attune::cli {
@@ -44,17 +45,6 @@ std::string number(std::string_view text) {
 }
 
 std::string share(double value) { return value < 0 ? "" : fmt::format("{:.1f} %", 100 * value); }
-
-// "2 x 32/8 x 8192": batch, heads and key heads, lengths.
-std::string short_shape(const ProblemShape& shape) {
-  const std::string heads = shape.heads == shape.kv_heads
-                                ? fmt::to_string(shape.heads)
-                                : fmt::format("{}/{}", shape.heads, shape.kv_heads);
-  const std::string lengths = shape.q_len == shape.kv_len
-                                  ? fmt::to_string(shape.q_len)
-                                  : fmt::format("{}:{}", shape.q_len, shape.kv_len);
-  return fmt::format("{} x {} x {}", shape.batch, heads, lengths);
-}
 
 double tflops(const ReportProblem& problem) {
   return problem.flops / problem.candidates.front().us / 1e6;

@@ -90,11 +90,15 @@ std::string describe(const SweepProgress& progress, std::size_t devices) {
   if (progress.failed > 0) text += fmt::format("{} failed, ", progress.failed);
   if (progress.eta_seconds > 0) text += fmt::format("{} left, ", duration(progress.eta_seconds));
   if (devices > 1) text += fmt::format("GPU {}: ", progress.device);
+  // First what a narrow terminal must not cut off.
+  const TuneProgress& tuning = progress.tuning;
+  if (tuning.best_us > 0) text += fmt::format("best {:.1f} us, ", tuning.best_us);
   if (progress.problem != nullptr) {
     text +=
-        fmt::format("{} {}: ", progress.problem->spec_source, to_string(progress.problem->shape));
+        fmt::format("{} {}", progress.problem->spec_source, short_shape(progress.problem->shape));
   }
-  return text + progress_text(progress.tuning);
+  if (!tuning.best_plan.empty()) text += ": " + tuning.best_plan;
+  return text;
 }
 
 Result<ExitCode> run(const SweepCommandOptions& options) {

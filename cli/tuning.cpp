@@ -83,11 +83,10 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
 
 std::string progress_text(const TuneProgress& progress) {
   std::string text(describe(progress.state));
+  if (progress.best_us > 0) text += fmt::format(", best {:.1f} us", progress.best_us);
   if (progress.eta_seconds > 0) text += fmt::format(", {} left", duration(progress.eta_seconds));
-  if (progress.best_us > 0) {
-    text += fmt::format(", best {:.1f} us: {}, {}", progress.best_us, progress.best_plan,
-                        progress.best_compiler);
-  }
+  if (progress.best_us > 0)
+    text += fmt::format(": {}, {}", progress.best_plan, progress.best_compiler);
   return text;
 }
 

@@ -128,6 +128,17 @@ TEST_F(Interrupt, AKilledSweepLosesAndRepeatsNothing) {
   EXPECT_EQ(attune({"cache", "verify", "--cache", results}).code, 0);
 }
 
+// On a terminal of 80 columns the end of a long line is cut off.
+TEST_F(Interrupt, ASweepsBarShowsTheBestSoFar) {
+  const std::string sweep = scratch_directory() + "/bar";
+  ASSERT_EQ(attune({"sweep", "plan", sweep, "causal", "--shape", "heads=2,q_len=64"}).code, 0);
+  const Outcome drawn = attune({"sweep", "run", sweep, "--device", "cpu", "--max-candidates", "2"},
+                               {.terminal = true});
+  ASSERT_EQ(drawn.code, 0) << drawn.out;
+  EXPECT_THAT(drawn.out, HasSubstr("0/1 best "));
+  EXPECT_THAT(drawn.out, HasSubstr(" us, causal 1 x 2 x 64"));
+}
+
 TEST_F(Interrupt, ProgressIsABarOnATerminalAndPlainLinesElsewhere) {
   const auto tune = [](const std::string& cache) {
     return std::vector<std::string>{"tune",
