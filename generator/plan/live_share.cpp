@@ -77,13 +77,13 @@ double busiest(const std::vector<double>& rows, const ProblemShape& shape, int t
   return std::ranges::max(busy) * double(order.ctas) / total;
 }
 
-LiveWork classified(const AttentionSpec& spec, const ProblemShape& shape, int tile_q, int tile_kv,
-                    const ItemOrder& order) {
-  std::vector<double> rows = live_share_by_row(spec, shape, tile_q, tile_kv);
+LiveWork work_of(std::vector<double> rows, const AttentionSpec& spec, const ProblemShape& shape,
+                 int tile_q, const ItemOrder& order) {
   const auto count = double(rows.size());
   const double mean = std::accumulate(rows.begin(), rows.end(), 0.0) / count;
   // Something lives, if not in the sample.
-  LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns))};
+  LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns)),
+                .reads_tensors = !expr::range_slots(spec.mask).empty()};
   for (double& row : rows) row = std::max(row, work.share / 100);  // an item costs something
   const auto [shortest, longest] = std::ranges::minmax(rows);
   work.shortest = shortest / work.share;
@@ -97,8 +97,14 @@ struct Question {
   std::vector<std::optional<double>> scalars;  // of those that are known
   ProblemShape shape;
   int tile_q = 0, tile_kv = 0;
-  ItemOrder order;
   bool operator==(const Question&) const = default;
+};
+
+struct Answer {
+  Question question;
+  ItemOrder order;
+  std::vector<double> rows;
+  LiveWork work;
 };
 
 }  // namespace
@@ -106,18 +112,22 @@ struct Question {
 const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
                           int tile_kv, const ItemOrder& order) {
   // The plans of one tile shape have a few orders, in turn.
-  constexpr std::size_t kRemembered = 4;
-  thread_local std::array<std::pair<Question, LiveWork>, kRemembered> known;
+  thread_local std::array<Answer, 4> known;
   thread_local std::size_t oldest = 0;
-  Question question{spec.mask, {}, shape, tile_q, tile_kv, order};
+  Question question{spec.mask, {}, shape, tile_q, tile_kv};
   for (const expr::ScalarDecl& scalar : spec.environment.scalars)
     question.scalars.push_back(scalar.is_constant ? std::optional(scalar.value) : std::nullopt);
-  const auto at = std::ranges::find(known, question, &std::pair<Question, LiveWork>::first);
-  if (at != known.end()) return at->second;
-  auto& entry = known[oldest];
-  oldest = (oldest + 1) % kRemembered;
-  entry = {std::move(question), classified(spec, shape, tile_q, tile_kv, order)};
-  return entry.second;
+  std::vector<double> rows;  // dear, and the same in every order
+  for (const Answer& answer : known) {
+    if (answer.question != question) continue;
+    if (answer.order == order) return answer.work;
+    rows = answer.rows;
+  }
+  if (rows.empty()) rows = live_share_by_row(spec, shape, tile_q, tile_kv);
+  Answer& answer = known[oldest];
+  oldest = (oldest + 1) % known.size();
+  answer = {std::move(question), order, rows, work_of(rows, spec, shape, tile_q, order)};
+  return answer.work;
 }
 
 }  // namespace attune

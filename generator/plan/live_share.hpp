@@ -22,6 +22,7 @@ struct LiveWork {
   double share = 1;  // of the tiles that are not skipped; in (0, 1]
   // Live tiles of the longest and the shortest item, and of the busiest CTA; each over the mean.
   double longest = 1, shortest = 1, busiest = 1;
+  bool reads_tensors = false;  // range_slots(): tiles that are not known to be dead may be
 };
 
 // Remembered for the last questions: thousands of plans that are compared in a row share a few tile

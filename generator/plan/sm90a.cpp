@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 
-#include "generator/expr/intervals.hpp"
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
@@ -309,8 +308,7 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
   // Tensors that a mask reads leave less than what is not known to be dead: of documents, four a
   // sequence, less than half, and an item's edges.
-  if (!expr::range_slots(spec.mask).empty())
-    kv_tiles = 0.43 * kv_tiles + 1.2 * (double(rows) / tile.tile_kv + 1);
+  if (work.reads_tensors) kv_tiles = 0.43 * kv_tiles + 1.2 * (double(rows) / tile.tile_kv + 1);
   const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
                         (tile.schedule == Schedule::kLongestFirst ? 1.04 : 1.0);
