@@ -88,7 +88,7 @@ void put_first(std::vector<ReportCandidate>& candidates, const Winner& winner) {
 
 double ReportProblem::regret() const {
   if (first_guess_us <= 0 || candidates.empty()) return -1;
-  return first_guess_us / candidates.front().us - 1;
+  return first_guess_us / std::ranges::min(candidates, {}, &ReportCandidate::us).us - 1;
 }
 
 Report collect_report(std::string source, const CacheContents& contents,
