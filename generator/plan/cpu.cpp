@@ -82,6 +82,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (const int needs = resources_of(spec, plan).registers_per_thread; needs > registers) {
     return plan_unsupported(fmt::format("{} vector registers, {} are there", needs, registers));
   }
+  if (tile.thread_share < 1 || tile.thread_share > 64) {
+    return plan_unsupported("one in 1 to 64 of the threads");
+  }
   if (tile.tile_kv < 32 || tile.tile_kv > 1024 || tile.tile_kv % 32 != 0 ||
       tile.tile_kv % tile.unroll != 0) {
     return plan_unsupported(
@@ -104,15 +107,19 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     const int kv_unit = block.unroll % 3 == 0 ? 96 : 128;
     for (const int blocks : {1, 2, 4}) {
       for (const int tile_kv : {kv_unit, 2 * kv_unit, 4 * kv_unit}) {
-        const KernelPlan plan{
-            .pass = Pass::kForward,
-            .target = Target::kCpu,
-            .tile = CpuPlan{.tile_q = block.columns * block.vector_bytes / 4 * blocks,
-                            .tile_kv = tile_kv,
-                            .unroll = block.unroll,
-                            .columns = block.columns,
-                            .vector_bytes = block.vector_bytes}};
-        if (check(spec, plan, device).ok()) plans.push_back(plan);
+        for (const int thread_share : {1, 2}) {
+          if (thread_share > device.processor_count) continue;
+          const KernelPlan plan{
+              .pass = Pass::kForward,
+              .target = Target::kCpu,
+              .tile = CpuPlan{.tile_q = block.columns * block.vector_bytes / 4 * blocks,
+                              .tile_kv = tile_kv,
+                              .unroll = block.unroll,
+                              .columns = block.columns,
+                              .vector_bytes = block.vector_bytes,
+                              .thread_share = thread_share}};
+          if (check(spec, plan, device).ok()) plans.push_back(plan);
+        }
       }
     }
   }
@@ -159,7 +166,10 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   const double start_us =
       tiles * std::ceil(vectors / tile.columns) * kTileClocks / (device.clock_ghz * 1e3);
   const double item_us = flops / (core_gflops * product_share(tile) * 1e3) + copy_us + start_us;
-  const double compute_us = std::ceil(items / device.processor_count) * item_us;
+  // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
+  // The model knows neither, and leaves it to the tuner.
+  const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;
+  const double compute_us = std::ceil(items / device.processor_count) * item_us * fewer;
   const double bytes = double(element_bytes(spec.dtype)) * shape.batch * dims *
                        (double(shape.heads) * shape.q_len + double(shape.kv_heads) * shape.kv_len);
   return std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3)) + 5;
@@ -168,6 +178,7 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
 LaunchRecipe recipe(const AttentionSpec&, const KernelPlan& plan) {
   LaunchRecipe recipe;
   recipe.threads = 1;
+  recipe.thread_share = tile_of(plan).thread_share;
   recipe.tile_q = tile_of(plan).tile_q;
   recipe.tile_kv = tile_of(plan).tile_kv;
   return recipe;
@@ -175,14 +186,15 @@ LaunchRecipe recipe(const AttentionSpec&, const KernelPlan& plan) {
 
 std::string tile_text(const KernelPlan& plan) {
   const CpuPlan& tile = tile_of(plan);
-  return fmt::format("q{} k{} u{} c{} v{}", tile.tile_q, tile.tile_kv, tile.unroll, tile.columns,
-                     tile.vector_bytes);
+  return fmt::format("q{} k{} u{} c{} v{} t{}", tile.tile_q, tile.tile_kv, tile.unroll,
+                     tile.columns, tile.vector_bytes, tile.thread_share);
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   CpuPlan tile;
   int seen = 0;
   for (const std::string_view word : words) {
+    if (parse_word(word, "t", tile.thread_share)) continue;  // caches have older plans without it
     if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.tile_kv) &&
         !parse_word(word, "u", tile.unroll) && !parse_word(word, "c", tile.columns) &&
         !parse_word(word, "v", tile.vector_bytes)) {

@@ -55,6 +55,7 @@ struct CpuPlan {
   int unroll = 8;         // keys (then head dims) whose sums stay in registers, and
   int columns = 3;        // vectors of queries beside each
   int vector_bytes = 64;  // 32: AVX2, 64: AVX-512
+  int thread_share = 1;   // one in so many of the threads that may be used
   auto operator<=>(const CpuPlan&) const = default;
 };
 
@@ -107,6 +108,7 @@ struct PlanResources {
 struct LaunchRecipe {
   std::string symbol;  // att_sm90_fwd_bf16_d128_q128k176s2_<hash8>
   int threads = 0;
+  int thread_share = 1;         // on a CPU: one in so many of the pool's threads runs it
   int shared_memory_bytes = 0;  // dynamic
   int tile_q = 0;               // query rows a work item
   int tile_kv = 0;

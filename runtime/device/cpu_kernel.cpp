@@ -82,7 +82,7 @@ void CpuKernel::order_items(const att::ForwardParams& params, const att::CpuWork
                             std::vector<int>& order) const {
   order.resize(static_cast<std::size_t>(work.items));
   std::iota(order.begin(), order.end(), 0);
-  if (spec_.mask == nullptr || pool_.threads() == 1) return;
+  if (spec_.mask == nullptr || threads() == 1) return;
   thread_local std::vector<int> weights;
   weights.resize(order.size());
   for (int item = 0; item < work.items; ++item) {
@@ -93,7 +93,7 @@ void CpuKernel::order_items(const att::ForwardParams& params, const att::CpuWork
     const int weight_b = weights[static_cast<std::size_t>(b)];
     return weight_a != weight_b ? weight_a > weight_b : a < b;
   };
-  const bool global = work.items <= kItemsForGlobalOrder * pool_.threads();
+  const bool global = work.items <= kItemsForGlobalOrder * threads();
   const int group = global ? work.items : work.items_per_head;
   for (int first = 0; first < work.items; first += group) {
     std::sort(order.begin() + first, order.begin() + std::min(first + group, work.items), longer);
@@ -128,7 +128,7 @@ Status CpuKernel::launch(const att::ForwardParams& params, void* workspace, Stre
           .params = &completed,
           .order = order.data(),
           .scratch_bytes = static_cast<std::size_t>(work.scratch_bytes)};
-  pool_.run(work.items, &run_one, &run);
+  pool_.run(work.items, &run_one, &run, threads());
   if (run.out_of_memory) {
     return Error{.id = "out-of-memory", .message = "no memory for a CPU kernel's scratch"};
   }

@@ -1,6 +1,8 @@
 // An object linked into this process, and its launch over the pool.
 #pragma once
 
+#include <algorithm>
+
 #include "runtime/device/cpu_pool.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/jit/llvm_module/api.h"
@@ -29,6 +31,7 @@ class CpuKernel final : public LoadedKernel {
   CpuKernel(const AttLlvmApi& module, CpuPool& pool, const AttentionSpec& spec, LaunchRecipe recipe)
       : module_(module), pool_(pool), spec_(spec), recipe_(std::move(recipe)) {}
   Status open(std::span<const std::uint8_t> image);
+  int threads() const { return std::max(1, pool_.threads() / recipe_.thread_share); }
   // Item numbers in the order in which to start them.
   void order_items(const att::ForwardParams& params, const att::CpuWork& work,
                    std::vector<int>& order) const;

@@ -84,7 +84,7 @@ CpuPool::CpuPool(int threads) {
   workers_.reserve(static_cast<std::size_t>(std::max(threads, 1) - 1));
   for (int i = 1; i < threads; ++i) {
     try {
-      workers_.emplace_back([this] { serve(); });
+      workers_.emplace_back([this, i] { serve(i); });
     } catch (const std::exception&) {
       break;  // the system gives no more threads: fewer do the same work
     }
@@ -104,16 +104,17 @@ CpuPool& CpuPool::shared() {
   return *pool;
 }
 
-void CpuPool::run(int items, Work work, void* context) {
+void CpuPool::run(int items, Work work, void* context, int threads) {
   if (items <= 0) return;
   std::unique_lock<std::mutex> running(running_, std::defer_lock);
-  if (inside_run || items == 1 || workers_.empty() || !running.try_lock()) {
+  if (inside_run || items == 1 || threads <= 1 || workers_.empty() || !running.try_lock()) {
     for (int i = 0; i < items; ++i) work(context, i);
     return;
   }
   work_.store(work, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
   items_.store(items, std::memory_order_relaxed);
+  threads_.store(threads, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
   ticket_.store(std::uint64_t{generation} << 32, std::memory_order_release);
@@ -154,7 +155,7 @@ void CpuPool::take_items(std::uint32_t generation) {
   }
 }
 
-void CpuPool::serve() {
+void CpuPool::serve(int index) {
   inside_run = true;
   std::uint32_t seen = 0;
   while (true) {
@@ -165,7 +166,8 @@ void CpuPool::serve() {
     generation_.wait(seen, std::memory_order_acquire);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_) return;
-    take_items(seen);
+    // A worker that comes late may read a later run's number: of its own run no item is left then.
+    if (index < threads_.load(std::memory_order_relaxed)) take_items(seen);
   }
 }
 

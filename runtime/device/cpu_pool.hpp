@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <mutex>
 #include <thread>
@@ -27,14 +28,16 @@ class CpuPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls work(context, i) for each i of [0, items) once, on any thread, starting in that order;
-  // returns when all are done. Thread-safe. A call from inside `work`, or while another thread's
-  // run is under way, does its items on the calling thread alone.
+  // Calls work(context, i) for each i of [0, items) once, on any of `threads` threads (at least
+  // one, at most all), starting in that order; returns when all are done. Thread-safe. A call from
+  // inside `work`, or while another thread's run is under way, does its items on the calling thread
+  // alone.
   using Work = void (*)(void* context, int item);
-  void run(int items, Work work, void* context);
+  void run(int items, Work work, void* context, int threads = INT_MAX);
 
  private:
-  void serve();
+  // What worker `index` does, from 1 on.
+  void serve(int index);
   // Takes items of the run `generation` until none is left.
   void take_items(std::uint32_t generation);
 
@@ -44,6 +47,7 @@ class CpuPool {
   std::atomic<Work> work_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int> items_{0};
+  std::atomic<int> threads_{0};
   std::atomic<int> done_{0};
 
   std::atomic<std::uint32_t> generation_{0};

@@ -155,8 +155,8 @@ TEST_F(CpuForward, DropoutHasTheOraclesBits) {
   for (std::size_t i = 0; i < problem.v.size(); ++i) problem.v[i] = i / 128 % 128 == i % 128;
   // Tiles that begin inside a Philox block, and tiles that hold several heads.
   for (const char* text :
-       {"cpu forward cpu q48 k96 u12 c1 v32", "cpu forward cpu q8 k128 u8 c1 v32",
-        "cpu forward cpu q256 k128 u8 c1 v32"}) {
+       {"cpu forward cpu q48 k96 u12 c1 v32 t1", "cpu forward cpu q8 k128 u8 c1 v32 t2",
+        "cpu forward cpu q256 k128 u8 c1 v32 t1"}) {
     auto plan = parse_plan(text);
     ASSERT_TRUE(plan.ok()) << render(plan.error());
     const LoadedKernel* kernel = kernel_of(spec, *plan);

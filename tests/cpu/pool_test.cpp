@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -32,6 +34,37 @@ TEST(CpuPool, DoesEveryItemOnceHoweverManyThreads) {
       for (int run = 0; run < 200; ++run) pool.run(items, &Counts::count, &counts);
       counts.expect(200);
     }
+  }
+}
+
+TEST(CpuPool, KeepsToTheThreadsThatARunMayUse) {
+  struct Seen {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    std::atomic<int> arrived{0};
+  };
+  // The first two items wait for each other, so two threads must come; more would find work too.
+  const auto work = [](void* context, int item) {
+    auto* seen = static_cast<Seen*>(context);
+    {
+      const std::lock_guard lock(seen->mutex);
+      seen->threads.insert(std::this_thread::get_id());
+    }
+    ++seen->arrived;
+    while (item < 2 && seen->arrived < 2) std::this_thread::yield();
+  };
+  CpuPool pool(4);
+  Seen two;
+  for (int run = 0; run < 100; ++run) {
+    two.arrived = 0;
+    pool.run(20, work, &two, 2);
+  }
+  EXPECT_EQ(two.threads.size(), 2u);
+  for (const int threads : {1, 0, -1}) {
+    Seen one;
+    one.arrived = 2;
+    pool.run(20, work, &one, threads);
+    EXPECT_EQ(one.threads, std::set{std::this_thread::get_id()});
   }
 }
 
