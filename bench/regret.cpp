@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -27,13 +26,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "generator/spec/library.hpp"
 #include "generator/support/hash.hpp"
-#include "runtime/device/cpu_pool.hpp"
+#include "runtime/support/parallel.hpp"
+#include "runtime/support/processors.hpp"
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/isolation/worker.hpp"
 #include "tuner/measure/local_executor.hpp"
@@ -165,8 +164,7 @@ class Bench {
          .seed = 1},
         [&](const Candidate& c) { return candidate_build_digest(spec_, c.plan, compiler_); });
     const SearchProblem problem{.key = key(shape), .plans = std::move(plans)};
-    return search(problem, executor_, *store,
-                  {.compile_threads = usable_processors(), .exhaustive = exhaustive}, now,
+    return search(problem, executor_, *store, {.exhaustive = exhaustive}, now,
                   [this](const TuneProgress& progress) { return steps(progress); });
   }
 
@@ -354,15 +352,10 @@ Status compile_yardstick(const std::string& directory, std::span<const std::stri
     ATT_TRY(const std::vector<KernelPlan> plans, yardstick(spec, held.shape));
     for (const KernelPlan& plan : plans) wanted.emplace_back(spec, plan);
   }
-  std::atomic<std::size_t> next = 0;
-  std::vector<std::jthread> threads;
-  for (int i = 0; i < usable_processors(); ++i) {
-    threads.emplace_back([&] {
-      // What does not compile is the search's to note.
-      for (std::size_t at = next++; at < wanted.size(); at = next++)
-        (void)build(wanted[at].first, wanted[at].second, *compiler, store.get());
-    });
-  }
+  parallel_for(static_cast<std::int64_t>(wanted.size()), [&](std::int64_t i) {
+    const auto& [spec, plan] = wanted[static_cast<std::size_t>(i)];
+    (void)build(spec, plan, *compiler, store.get());  // what does not compile the search notes
+  });
   return ok_status();
 }
 

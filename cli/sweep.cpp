@@ -14,7 +14,7 @@
 #include "cli/output.hpp"
 #include "cli/progress.hpp"
 #include "cli/tuning.hpp"
-#include "runtime/device/cpu_pool.hpp"
+#include "runtime/support/processors.hpp"
 
 namespace attune::cli {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "runtime/device/cpu_pool.hpp"
 #include "tuner/measure/device_lock.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/run_search.hpp"
@@ -30,9 +29,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
   const Clock clock = [began = steady_clock::now()] {
     return std::chrono::duration<double>(steady_clock::now() - began).count();
   };
-  TuneOptions with_threads = options;
-  if (options.compile_threads == 0) with_threads.compile_threads = usable_processors();
-  return search(problem, executor, store, with_threads, clock, progress);
+  return search(problem, executor, store, options, clock, progress);
 }
 
 Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,

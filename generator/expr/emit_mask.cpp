@@ -79,9 +79,8 @@ std::string mask_functions(const Expr& mask, const Environment& environment) {
   Parts parts;
   if (mask) parts.find(mask);
   return fmt::format(
-      "// What mask() makes of a query alone, and what it reads of tensors by the key alone. Key "
-      "is "
-      "int\n"
+      "// What mask() makes of a query alone, and what it reads of tensors by the key alone. "
+      "Key is int\n"
       "// or what stands for one (templates/tile/columns.cuh).\n"
       "struct MaskRow {{\n"
       "  int q_idx;\n"
@@ -99,10 +98,10 @@ std::string mask_functions(const Expr& mask, const Environment& environment) {
       "{}"
       "}}\n"
       "template <typename Key>\n"
-      "ATT_FN bool mask_at([[maybe_unused]] const Context& c, [[maybe_unused]] const MaskRow& "
-      "row,\n"
-      "                    [[maybe_unused]] const MaskColumn& column, [[maybe_unused]] Key kv_idx) "
-      "{{\n"
+      "ATT_FN bool mask_at([[maybe_unused]] const Context& c, "
+      "[[maybe_unused]] const MaskRow& row,\n"
+      "                    [[maybe_unused]] const MaskColumn& column, "
+      "[[maybe_unused]] Key kv_idx) {{\n"
       "{}"
       "}}\n"
       "// True when the key is live. Any q_idx, kv_idx >= 0: look-ups stay inside their tensors.\n"

@@ -10,10 +10,6 @@
 
 namespace attune {
 
-// Processors that this process may use: its affinity, its cgroup's CPU quota rounded up, and no
-// more than ATTUNE_NUM_THREADS where that is set. At least 1.
-int usable_processors();
-
 // Persistent threads, one less than `threads`: the caller of run() is the last. They spin briefly
 // after a run, so that launches in quick succession cost no wake-up, and sleep then.
 class CpuPool {

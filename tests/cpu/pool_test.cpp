@@ -9,6 +9,7 @@
 
 #include "runtime/device/cpu_pool.hpp"
 #include "runtime/device/cpu_ranges.hpp"
+#include "runtime/support/processors.hpp"
 
 namespace attune {
 namespace {

@@ -44,7 +44,7 @@ TEST_P(Repeat, EveryLaunchGivesTheSameBits) {
   if (bank.gives_up(spec, *plan)) GTEST_SKIP() << "this compiler has too few registers for it";
   const auto kernel = bank.get(spec, *plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const auto problem = DeviceProblem::for_timing(device, spec, kShape, 1);
+  const auto problem = DeviceProblem::for_timing(device, spec, kShape, kTimedSeed);
   ASSERT_TRUE(problem.ok()) << render(problem.error());
   ASSERT_TRUE((*problem)->prepare(**kernel).ok());
 

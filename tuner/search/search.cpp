@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/support/processors.hpp"
 #include "tuner/search/compile_ahead.hpp"
 #include "tuner/search/race.hpp"
 
@@ -60,7 +61,8 @@ class Search {
         clock_(clock),
         observer_(observer),
         began_(clock()),
-        compiler_(executor, std::max(1, options.compile_threads)) {}
+        compiler_(executor,
+                  options.compile_threads > 0 ? options.compile_threads : usable_processors()) {}
 
   Result<TuneResult> run() {
     ATT_CHECK(read_store());
