@@ -9,6 +9,7 @@
 
 #include "runtime/device/cpu_pool.hpp"
 #include "runtime/device/cpu_ranges.hpp"
+#include "runtime/support/parallel.hpp"
 #include "runtime/support/processors.hpp"
 
 namespace attune {
@@ -103,6 +104,26 @@ TEST(CpuPool, HonoursTheLimitOfTheEnvironment) {
   for (const char* nonsense : {"", "0", "-3", "4x", "99999999999"}) {
     setenv("ATTUNE_NUM_THREADS", nonsense, 1);
     EXPECT_EQ(usable_processors(), all) << nonsense;
+  }
+  unsetenv("ATTUNE_NUM_THREADS");
+}
+
+TEST(ParallelFor, DoesEveryItemOnceOnTheProcessorsThatMayBeUsed) {
+  for (const char* most : {"1", "3"}) {
+    setenv("ATTUNE_NUM_THREADS", most, 1);
+    Counts counts(1000);
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    parallel_for(1000, [&](std::int64_t i) {
+      Counts::count(&counts, static_cast<int>(i));
+      {
+        const std::lock_guard lock(mutex);
+        threads.insert(std::this_thread::get_id());
+      }
+      for (int turn = 0; i == 0 && turn < 10000; ++turn) std::this_thread::yield();  // to others
+    });
+    counts.expect(1);
+    EXPECT_LE(threads.size(), static_cast<std::size_t>(usable_processors())) << most;
   }
   unsetenv("ATTUNE_NUM_THREADS");
 }
