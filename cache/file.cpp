@@ -10,11 +10,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "cache/keys.hpp"
 
@@ -39,13 +41,22 @@ void sync_directory(const std::string& path) {
   close(fd);
 }
 
-// Serialises set_aside and the fallback of publish among processes. Where flock is missing (some
-// network filesystems) the renames stay atomic, only two processes may both set a file aside.
+// Serialises what follows a damaged file, and the fallback of publish, among processes. Where flock
+// is missing (some network filesystems) the renames stay atomic, only two processes may both set a
+// file aside. A process that was stopped while it held the lock is not waited for.
+constexpr int kLockWaitMs = 5000;
 class FileLock {
  public:
-  explicit FileLock(const std::string& path) {
+  explicit FileLock(const std::string& path, int wait_ms = kLockWaitMs) {
     fd_ = open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd_ >= 0) flock(fd_, LOCK_EX);
+    if (fd_ < 0) return;
+    constexpr std::chrono::milliseconds kRetry{5};
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait_ms);
+    while (flock(fd_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
+      others_ = std::chrono::steady_clock::now() >= until;
+      if (others_) return;
+      std::this_thread::sleep_for(kRetry);
+    }
   }
   ~FileLock() {
     if (fd_ >= 0) close(fd_);
@@ -53,11 +64,37 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // Another process holds it still.
+  bool is_others() const { return others_; }
+
  private:
   int fd_ = -1;
+  bool others_ = false;
 };
 
 bool exists(const std::string& path) { return identify(path).has_value(); }
+
+// One name for all, so that it can be asked for; a second file that is damaged before the first was
+// finished takes its place, and the first one is kept as it is.
+std::string damaged_name(const std::string& path) { return path + ".damaged"; }
+
+std::string unused_corrupt_name(const std::string& path) {
+  std::string time = utc_now().substr(0, 19) + "Z";
+  std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
+  std::string name = fmt::format("{}.corrupt-{}", path, time);
+  for (int i = 2; exists(name); ++i) name = fmt::format("{}.corrupt-{}-{}", path, time, i);
+  return name;
+}
+
+Status rename_with_journal(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0)
+    return io_error(fmt::format("cannot set damaged cache `{}` aside", from));
+  // A journal left under the old name would be rolled into the file that takes it.
+  const std::string journal = from + "-journal";
+  if (exists(journal)) std::rename(journal.c_str(), (to + "-journal").c_str());
+  sync_directory(from);
+  return ok_status();
+}
 
 }  // namespace
 
@@ -153,20 +190,25 @@ Status publish(const std::string& path, const std::function<Status(const std::st
   return status;
 }
 
-Result<std::string> set_aside(const std::string& path, FileIdentity seen) {
+Result<bool> set_aside(const std::string& path, FileIdentity seen) {
   const FileLock lock(path);
-  if (identify(path) != seen) return std::string();
-  std::string time = utc_now().substr(0, 19) + "Z";
-  std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
-  std::string target = fmt::format("{}.corrupt-{}", path, time);
-  for (int i = 2; exists(target); ++i) target = fmt::format("{}.corrupt-{}-{}", path, time, i);
-  if (rename(path.c_str(), target.c_str()) != 0) {
-    return io_error(fmt::format("cannot set damaged cache `{}` aside", path));
-  }
-  // A journal left under the old name would be rolled into the new file.
-  const std::string journal = path + "-journal";
-  if (exists(journal)) std::rename(journal.c_str(), (target + "-journal").c_str());
-  sync_directory(path);
+  if (identify(path) != seen) return false;
+  const std::string target = damaged_name(path);
+  if (exists(target)) ATT_CHECK(rename_with_journal(target, unused_corrupt_name(path)));
+  ATT_CHECK(rename_with_journal(path, target));
+  return true;
+}
+
+Result<std::string> finish_set_aside(
+    const std::string& path, int wait_ms,
+    const std::function<Status(const std::string& damaged)>& carry_over) {
+  const std::string damaged = damaged_name(path);
+  if (!exists(damaged)) return std::string();
+  const FileLock lock(path, wait_ms);
+  if (lock.is_others() || !exists(damaged)) return std::string();
+  ATT_CHECK(carry_over(damaged));
+  const std::string target = unused_corrupt_name(path);
+  ATT_CHECK(rename_with_journal(damaged, target));
   return target;
 }
 

@@ -42,9 +42,17 @@ Status make_parent_directory(const std::string& path);
 // readers see a whole file or none. The temporary file is gone afterwards in every case.
 Status publish(const std::string& path, const std::function<Status(const std::string&)>& fill);
 
-// Renames the damaged file `path`, and its journal, to *.corrupt-<UTC time> unless it is no longer
-// the file `seen`; returns the new name, empty when another process was first.
-Result<std::string> set_aside(const std::string& path, FileIdentity seen);
+// Takes the damaged file `path`, and its journal, away from its name, unless it is no longer the
+// file `seen`: then another process did, and false is returned. finish_set_aside() does the rest; a
+// process that dies before leaves it to whoever opens the cache next.
+Result<bool> set_aside(const std::string& path, FileIdentity seen);
+
+// Runs `carry_over` on the file that set_aside() took away and then names it *.corrupt-<UTC time>,
+// which is returned; where `carry_over` fails, it waits for the next time. Empty when there is no
+// such file, or another process is at it for longer than `wait_ms`.
+Result<std::string> finish_set_aside(
+    const std::string& path, int wait_ms,
+    const std::function<Status(const std::string& damaged)>& carry_over);
 
 // True when the bytes at `path` are (or once were) an Attune cache: its mark or its schema is
 // there. Only for files that SQLite refused: closing a descriptor drops this process's locks on the

@@ -221,9 +221,11 @@ Result<int> rebuild(const std::string& path, const StoreOptions& options) {
                  .id = "cache-foreign-file",
                  .message = fmt::format("`{}` is not an Attune cache", path)};
   }
-  ATT_TRY(const std::string old, set_aside(path, *seen));
+  ATT_TRY(const bool mine, set_aside(path, *seen));
+  if (!mine) return 0;
   ATT_CHECK(create(path, options));
-  return old.empty() ? Result<int>(0) : salvage(old, path, options);
+  ATT_TRY(const auto carried, carry_over(path, options));
+  return carried ? carried->rows : 0;
 }
 
 Result<GcReport> collect_garbage(const std::string& path, const GcOptions& options) {

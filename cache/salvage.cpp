@@ -57,6 +57,7 @@ class Pages {
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
 
+  bool is_open() const { return fd_ >= 0; }
   std::size_t page_bytes() const { return page_bytes_; }
   std::uint32_t count() const { return count_; }
   // Pages count from 1.
@@ -221,6 +222,10 @@ Result<int> salvage(const std::string& damaged, const std::string& into,
                     const StoreOptions& options) {
   try {
     const Pages pages(damaged);
+    if (!pages.is_open()) {
+      return Error{.id = "cache-io",
+                   .message = fmt::format("cannot read damaged cache `{}`", damaged)};
+    }
     const auto database = open_database(into, options, on_network_filesystem(into));
     SQLite::Transaction transaction(*database, SQLite::TransactionBehavior::IMMEDIATE);
     std::vector<std::unique_ptr<Sink>> sinks;
@@ -248,6 +253,16 @@ Result<int> salvage(const std::string& damaged, const std::string& into,
   } catch (const SQLite::Exception& exception) {
     return to_error(exception, into);
   }
+}
+
+Result<std::optional<SetAside>> carry_over(const std::string& path, const StoreOptions& options) {
+  SetAside done;
+  ATT_TRY(done.name, finish_set_aside(path, options.busy_timeout_ms,
+                                      [&](const std::string& damaged) -> Status {
+                                        ATT_TRY(done.rows, salvage(damaged, path, options));
+                                        return ok_status();
+                                      }));
+  return done.name.empty() ? std::nullopt : std::optional(done);
 }
 
 }  // namespace attune::cache

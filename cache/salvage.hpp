@@ -1,6 +1,7 @@
 // Getting facts out of a damaged file.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "cache/store.hpp"
@@ -13,5 +14,15 @@ namespace attune::cache {
 // again as soon as that row is written anew. Returns the number of rows found.
 Result<int> salvage(const std::string& damaged, const std::string& into,
                     const StoreOptions& options);
+
+// What carry_over() found: a file that was damaged, by the name that it has now.
+struct SetAside {
+  std::string name;
+  int rows = 0;  // carried over from it
+};
+
+// Salvages the file that set_aside() took away from `path` into the one that is there now. Nothing
+// when there is none, or another process is at it.
+Result<std::optional<SetAside>> carry_over(const std::string& path, const StoreOptions& options);
 
 }  // namespace attune::cache

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include "cache/database.hpp"
 #include "cache/file.hpp"
@@ -147,6 +148,7 @@ class SqliteStore final : public Store {
   Status ensure_open() const;
   Status open_existing() const;
   Status set_aside(const Error& cause) const;
+  void carry_over() const;
   void touch(const std::string& cubin, std::int64_t last_used) const;
 
   const std::string path_;
@@ -154,6 +156,7 @@ class SqliteStore final : public Store {
   mutable std::mutex mutex_;
   mutable std::unique_ptr<SQLite::Database> database_;
   mutable FileIdentity identity_;
+  mutable std::string damage_;  // of the file that this process set aside
   mutable StoreHealth health_;
 };
 
@@ -204,6 +207,7 @@ Status SqliteStore::open_existing() const {
       if (ours && cache::identify(path_) == *seen) {
         database_ = std::move(database);
         identity_ = *seen;
+        carry_over();
         return ok_status();
       }
     } catch (const SQLite::Exception& exception) {
@@ -228,20 +232,33 @@ Status SqliteStore::open_existing() const {
   return error;
 }
 
-// Renames the file that identity_ names and carries what is readable into a new one.
+// Takes the file that identity_ names away and opens a new one, which begins with what is sound in
+// it.
 Status SqliteStore::set_aside(const Error& cause) const {
   database_.reset();
-  ATT_TRY(const std::string old, cache::set_aside(path_, identity_));
-  if (old.empty()) return ok_status();  // another process did
+  ATT_TRY(const bool mine, cache::set_aside(path_, identity_));
+  if (!mine) return ok_status();
   ++health_.set_aside;
+  damage_ = cause.message;
   ATT_CHECK(cache::create(path_, options_));
-  ATT_CHECK(ensure_open());
-  const Result<int> saved = cache::salvage(old, path_, options_);
-  warn({.id = cause.id,
-        .message =
-            fmt::format("{}; it was set aside as `{}` and a new one begun with {} of its rows",
-                        cause.message, old, saved.ok() ? *saved : 0)});
-  return ok_status();
+  return ensure_open();
+}
+
+// Of a file that was set aside, by this process or by one that did not get to the end of it.
+void SqliteStore::carry_over() const {
+  if (options_.read_only) return;
+  const auto done = cache::carry_over(path_, options_);
+  if (done.ok() && !done->has_value()) return;
+  const std::string damage =
+      damage_.empty() ? fmt::format("cache `{}` was damaged", path_) : std::exchange(damage_, {});
+  const std::string what =
+      done.ok() ? fmt::format("it was set aside as `{}` and a new one begun with {} of its rows",
+                              (*done)->name, (*done)->rows)
+                : fmt::format(
+                      "it was set aside, and what is sound in it will be carried over when "
+                      "the cache is next opened: {}",
+                      done.error().message);
+  warn({.id = "cache-damaged", .message = damage + "; " + what});
 }
 
 Result<std::optional<CodeRecord>> SqliteStore::find_code(const BuildKey& key) const {

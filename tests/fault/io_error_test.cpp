@@ -57,6 +57,8 @@ std::vector<int> session(const std::string& path, const std::string& other,
   }
   (void)(*store)->record(measurement_key(), measurement("late", 500));
   (void)(*store)->take_lease("lease", 1);
+  (void)(*store)->pin_code(build_key(0), true);
+  (void)(*store)->winners(kDevice);
   return committed;
 }
 
@@ -103,6 +105,42 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair(Fault::kIoError, false), std::pair(Fault::kIoError, true),
                       std::pair(Fault::kShortWrite, false), std::pair(Fault::kShortWrite, true)));
 
+// Room is made for new code: what is pinned stays, and every fact.
+TEST_P(IoFault, AtEveryCallOfAnEviction) {
+  const auto [fault, for_good] = GetParam();
+  TemporaryDirectory directory;
+  make_base(directory.file("base.db"));
+  ASSERT_TRUE((*open_store(directory.file("base.db")))->pin_code(build_key(1), true).value());
+  const std::string path = directory.file("copy.db");
+  for (int at_call = 1;; ++at_call) {
+    ASSERT_LT(at_call, 1000);
+    std::filesystem::copy_file(directory.file("base.db"), path,
+                               std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::remove(path + "-journal");
+    Warnings warnings;
+    StoreOptions options = warnings.options();
+    options.size_limit_bytes = std::int64_t{70'000};
+    options.vfs = arm({.fault = fault, .at_call = at_call, .for_good = for_good});
+    const bool stored = [&] {
+      const auto store = open_store(path, options);
+      return store.ok() && (*store)->put_code(build_key(100), code(100, 30'000)).ok();
+    }();
+    const bool struck = calls() >= at_call;
+    arm({});
+    const auto store = std::move(*open_store(path, warnings.options()));
+    int left = 0;
+    for (int i = 0; i < kBefore; ++i) left += store->find_code(build_key(i)).value().has_value();
+    ASSERT_EQ(store->find_code(build_key(1)).value()->image, code(1, 9000).image);
+    // A call that fails after the commit leaves it unreported.
+    const bool there = store->find_code(build_key(100)).value().has_value();
+    ASSERT_TRUE(there || !stored) << "call " << at_call;
+    ASSERT_EQ(left < kBefore, there) << "all of the transaction or nothing; call " << at_call;
+    ASSERT_EQ(store->measurements(measurement_key()).value().size(), std::size_t{kBefore});
+    ASSERT_TRUE(cache::verify(path)->ok()) << "call " << at_call;
+    if (!struck) break;
+  }
+}
+
 // A first use on a disk that is full or fails: no cache, or a whole one, and no rubbish.
 TEST_P(IoFault, AtEveryCallOfACreation) {
   const auto [fault, for_good] = GetParam();
@@ -126,6 +164,38 @@ TEST_P(IoFault, AtEveryCallOfACreation) {
     }
     ASSERT_TRUE((*store)->put_code(build_key(1), code(1)).ok()) << "call " << at_call;
     ASSERT_TRUE(cache::verify(directory.file())->ok()) << "call " << at_call;
+    if (!struck) break;
+  }
+}
+
+// A damaged file, found on a disk that is full or fails: its facts are there once the disk is well.
+TEST_P(IoFault, AtEveryCallOfASalvage) {
+  const auto [fault, for_good] = GetParam();
+  TemporaryDirectory base;
+  make_base(base.file());
+  damage_header(base.file());
+  for (int at_call = 1;; ++at_call) {
+    ASSERT_LT(at_call, 1000);
+    TemporaryDirectory directory;
+    std::filesystem::copy_file(base.file(), directory.file());
+    Warnings warnings;
+    StoreOptions options = warnings.options();
+    options.vfs = arm({.fault = fault, .at_call = at_call, .for_good = for_good});
+    (void)open_store(directory.file(), options);
+    const bool struck = calls() >= at_call;
+    arm({});
+    const auto store = open_store(directory.file(), warnings.options());
+    ASSERT_TRUE(store.ok()) << "call " << at_call << ": " << render(store.error());
+    for (int i = 0; i < kBefore; ++i) {
+      const auto found = (*store)->find_code(build_key(i)).value();
+      ASSERT_TRUE(found.has_value()) << "call " << at_call;
+      ASSERT_EQ(found->image, code(i, 9000).image);
+    }
+    ASSERT_EQ((*store)->winner(measurement_key()).value()->plan, build_key(0).plan);
+    ASSERT_TRUE(cache::verify(directory.file())->ok()) << "call " << at_call;
+    EXPECT_FALSE(warnings.ids.empty());
+    EXPECT_EQ(directory.names_with(".corrupt-").size(), 1u) << "call " << at_call;
+    EXPECT_TRUE(directory.names_with(".damaged").empty());
     if (!struck) break;
   }
 }

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -101,6 +102,52 @@ TEST(Kill, DuringCreationLeavesNoHalfAFile) {
     if (WIFEXITED(status)) return;  // later calls do not happen
   }
   FAIL() << "creation never got through";
+}
+
+// A file that is damaged and whose renewal is cut short: whoever comes next ends it.
+TEST(Kill, DuringASalvageTheNextProcessGoesOnWithIt) {
+  TemporaryDirectory base;
+  constexpr int kFacts = 5;
+  {
+    const auto store = std::move(*open_store(base.file()));
+    for (int i = 0; i < kFacts; ++i) {
+      ASSERT_TRUE(store->put_code(build_key(i), code(i, 6000)).ok());
+      ASSERT_TRUE(store->record(measurement_key(), measurement(build_key(i).plan, 1 + i)).ok());
+    }
+  }
+  damage_header(base.file());
+  for (int at_call = 1; at_call <= 200; ++at_call) {
+    TemporaryDirectory directory;
+    std::filesystem::copy_file(base.file(), directory.file());
+    const pid_t child = fork();
+    if (child == 0) {
+      Warnings quiet;
+      StoreOptions options = quiet.options();
+      options.vfs = arm({.fault = Fault::kKill, .at_call = at_call});
+      _exit(open_store(directory.file(), options).ok() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    Warnings warnings;
+    const auto store = open_store(directory.file(), warnings.options());
+    ASSERT_TRUE(store.ok()) << render(store.error());
+    EXPECT_EQ((*store)->measurements(measurement_key()).value().size(), std::size_t{kFacts})
+        << "killed at call " << at_call;
+    for (int i = 0; i < kFacts; ++i) {
+      const auto found = (*store)->find_code(build_key(i)).value();
+      ASSERT_TRUE(found.has_value()) << "killed at call " << at_call;
+      EXPECT_EQ(found->image, code(i, 6000).image);
+    }
+    EXPECT_TRUE(cache::verify(directory.file())->ok());
+    EXPECT_EQ(directory.names_with(".corrupt-").size(), 1u) << "killed at call " << at_call;
+    EXPECT_TRUE(directory.names_with(".damaged").empty());
+    if (WIFEXITED(status)) {
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+      EXPECT_GT(at_call, 10) << "a renewal makes more calls";
+      return;
+    }
+  }
+  FAIL() << "the renewal never got through";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,12 @@ inline Measurement measurement(const std::string& plan, double median_us) {
           .shared_bytes = 1000,
           .measured_at = "2026-01-02T03:04:05Z",
           .conditions = "{}"};
+}
+
+// Leaves SQLite's mark of a cache file and nothing else of its header.
+inline void damage_header(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(16).write(std::string(84, '\xff').data(), 84);
 }
 
 // Options whose warnings are kept.

@@ -1,5 +1,6 @@
 #include "cache/store.hpp"
 
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -238,6 +239,32 @@ TEST(Store, EvictsTheLeastRecentlyUsedButNothingPinned) {
   EXPECT_TRUE(store->find_code(build_key(20)).value().has_value());
   EXPECT_FALSE(store->find_code(build_key(1)).value().has_value());
   EXPECT_THAT(store->measurements(measurement_key()).value(), SizeIs(1));
+}
+
+TEST(Store, WhatIsUsedStaysWhatIsNotGoes) {
+  TemporaryDirectory directory;
+  constexpr int kStored = 8;
+  {
+    const auto store = must_open(directory.file());
+    for (int i = 0; i < kStored; ++i)
+      ASSERT_TRUE(store->put_code(build_key(i), code(i, 100'000)).ok());
+    // The first was used first, years ago, and so on.
+    SQLite::Database database(directory.file(), SQLite::OPEN_READWRITE);
+    for (int i = 0; i < kStored; ++i) {
+      SQLite::Statement used(database, "UPDATE cubin SET last_used = ?1 WHERE registers = ?2");
+      used.bind(1, 1'000'000 + i);
+      used.bind(2, code(i).registers);
+      ASSERT_EQ(used.exec(), 1);
+    }
+  }
+  const auto store = must_open(directory.file(), {.size_limit_bytes = 600'000});
+  ASSERT_TRUE(store->find_code(build_key(1)).value().has_value()) << "used again, now";
+  ASSERT_TRUE(store->put_code(build_key(kStored), code(kStored, 100'000)).ok());
+  std::vector<int> left;
+  for (int i = 0; i <= kStored; ++i) {
+    if (store->find_code(build_key(i)).value().has_value()) left.push_back(i);
+  }
+  EXPECT_THAT(left, ElementsAre(1, 5, 6, 7, 8));
 }
 
 TEST(Store, DefaultPathFollowsTheEnvironment) {
