@@ -46,7 +46,8 @@ bool take_from(const Store& store, BuiltKernel& kernel) {
 // Holds the lease of one build in the store, for as long as the object lives.
 class BuildLease {
  public:
-  BuildLease(Store& store, std::string name) : store_(store), name_(std::move(name)) {}
+  BuildLease(Store& store, std::string name, double seconds)
+      : store_(store), name_(std::move(name)), seconds_(seconds) {}
   ~BuildLease() {
     if (held_) (void)store_.give_lease(name_);
   }
@@ -55,7 +56,7 @@ class BuildLease {
 
   // False when another process is at this build. A store that cannot say so lets us build.
   bool take() {
-    auto taken = store_.take_lease(name_, kBuildWaitSeconds);
+    auto taken = store_.take_lease(name_, seconds_);
     held_ = taken.ok() && *taken;
     return held_ || !taken.ok();
   }
@@ -63,6 +64,7 @@ class BuildLease {
  private:
   Store& store_;
   const std::string name_;
+  const double seconds_;
   bool held_ = false;
 };
 
@@ -82,11 +84,11 @@ Result<BuiltKernel> compile(BuiltKernel kernel, const GeneratedKernel& generated
 }
 
 Result<BuiltKernel> compile_and_store(BuiltKernel kernel, const GeneratedKernel& generated,
-                                      Compiler& compiler, Store& store) {
-  BuildLease lease(store, "build:" + kernel.key.digest());
+                                      Compiler& compiler, Store& store, double wait_seconds) {
+  BuildLease lease(store, "build:" + kernel.key.digest(), wait_seconds);
   const Clock::time_point start = Clock::now();
   bool holds = lease.take();
-  while (!holds && seconds_since(start) < kBuildWaitSeconds) {
+  while (!holds && seconds_since(start) < wait_seconds) {
     // A compile takes a third of a second and more; a fiftieth of that is soon enough.
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (take_from(store, kernel)) return kernel;
@@ -134,7 +136,7 @@ Result<std::optional<BuiltKernel>> find_built(const AttentionSpec& spec, const K
 }
 
 Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
-                          Store* store) {
+                          Store* store, double wait_seconds) {
   const Clock::time_point start = Clock::now();
   ATT_TRY(const GeneratedKernel generated, emit(spec, plan));
   BuiltKernel kernel{.plan = plan,
@@ -145,7 +147,7 @@ Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Com
                      .key = key_of(spec, plan, generated, compiler.identity())};
   if (store == nullptr) return compile(std::move(kernel), generated, compiler);
   if (take_from(*store, kernel)) return kernel;
-  return compile_and_store(std::move(kernel), generated, compiler, *store);
+  return compile_and_store(std::move(kernel), generated, compiler, *store, wait_seconds);
 }
 
 }  // namespace attune

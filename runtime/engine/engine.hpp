@@ -26,11 +26,14 @@ struct BuiltKernel {
   BuildKey key;
 };
 
+// A compile takes a second at most; ten times that is a process that does not get on.
+inline constexpr double kBuildWaitSeconds = 10;
+
 // Emits, then takes the code from `store` (may be null) or compiles it and stores it. Of several
 // processes that need the same code one compiles and the others wait for it, at most
-// kBuildWaitSeconds. A store that fails costs time, never the result. Thread-safe.
+// `wait_seconds`. A store that fails costs time, never the result. Thread-safe.
 Result<BuiltKernel> build(const AttentionSpec& spec, const KernelPlan& plan, Compiler& compiler,
-                          Store* store);
+                          Store* store, double wait_seconds = kBuildWaitSeconds);
 
 // The code of a plan that `store` has, nullopt when it has none: `compiler`'s, or without one
 // (null) whatever compiler, of `family` unless that is empty, made of the same source. Compiles
@@ -42,9 +45,6 @@ Result<std::optional<BuiltKernel>> find_built(const AttentionSpec& spec, const K
 // The key of the code that build() would make. Emits, compiles nothing.
 Result<BuildKey> build_key(const AttentionSpec& spec, const KernelPlan& plan,
                            const Compiler& compiler);
-
-// A compile takes a second at most; ten times that is a process that does not get on.
-inline constexpr double kBuildWaitSeconds = 10;
 
 // The plan to use: the tuned winner for the shape, its nearest measured bucket, the cost model's,
 // or one whose code is there while the better one's is not.

@@ -1,4 +1,5 @@
 // From plan to code: what is compiled, what comes from the cache, and what a broken cache costs.
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <array>
 #include <thread>
 
+#include "cache/keys.hpp"
 #include "tests/unit/cache/processes.hpp"
 #include "tests/unit/runtime/fakes.hpp"
 
@@ -59,6 +61,24 @@ TEST_F(Build, OfManyProcessesOneCompiles) {
   std::array<char, 16> compiles;
   EXPECT_EQ(read(compiled[0], compiles.data(), compiles.size()), 1);
   close(compiled[0]);
+}
+
+// On another host, so that nobody here can know that it will never get on.
+TEST_F(Build, AProcessThatDoesNotGetOnIsWaitedForOnlySoLong) {
+  const auto cache = store();
+  const BuildKey key = build_key(*spec_, plan_, code_maker_).value();
+  {
+    SQLite::Database database(cache_file(), SQLite::OPEN_READWRITE);
+    SQLite::Statement lease(database, "INSERT INTO lease VALUES (?1, 'elsewhere:1', ?2, ?3)");
+    lease.bind(1, "build:" + key.digest());
+    lease.bind(2, cache::unix_milliseconds());
+    lease.bind(3, cache::unix_milliseconds() + 3'600'000);
+    lease.exec();
+  }
+  const auto kernel = build(*spec_, plan_, code_maker_, cache.get(), 0.05);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  EXPECT_FALSE(kernel->from_cache);
+  EXPECT_TRUE(built(cache.get()).from_cache) << "what it made itself";
 }
 
 TEST_F(Build, AnotherCompilerVersionOrPlanIsOtherCode) {
