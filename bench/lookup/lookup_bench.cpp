@@ -1,5 +1,5 @@
 // What a plan look-up costs: the snapshot's hit and nearest bucket, alone and from 16 threads, next
-// to the same question put to SQLite. Run it as it is; docs/cache.md has the numbers.
+// to the same question put to SQLite. Run it as it is; docs/performance.md has the numbers.
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <benchmark/benchmark.h>
 #include <stdlib.h>

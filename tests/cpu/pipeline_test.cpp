@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
@@ -38,26 +40,36 @@ int run_in_new_process(const char* filter) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(CpuPipeline, TunedInOneProcessLaunchedInAnother) {
-  auto compiler = open_llvm_compiler();
-  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
-  auto device = open_cpu_device();
-  if (!device.ok()) GTEST_SKIP() << device.error().message;
-  const auto directory =
-      std::filesystem::temp_directory_path() / ("attune_pipeline_" + std::to_string(getpid()));
-  std::filesystem::create_directories(directory);
-  const std::string file = (directory / "cache.db").string();
+class CpuPipeline : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto compiler = open_llvm_compiler();
+    if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+    auto device = open_cpu_device();
+    if (!device.ok()) GTEST_SKIP() << device.error().message;
+    compiler_ = *std::move(compiler);
+    device_ = *std::move(device);
+    std::filesystem::create_directories(directory_);
+    setenv(kCacheVariable, file().c_str(), 1);
+    auto spec = parse_spec(kYaml, "pipeline.yaml");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    spec_ = *std::move(spec);
+  }
+  void TearDown() override {
+    unsetenv(kCacheVariable);
+    std::filesystem::remove_all(directory_);
+  }
 
-  auto spec = parse_spec(kYaml, "pipeline.yaml");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
-  {
-    auto store = open_store(file);
+  std::string file() const { return (directory_ / "cache.db").string(); }
+  // Tunes into the file.
+  void tune_problem() {
+    auto store = open_store(file());
     ASSERT_TRUE(store.ok()) << render(store.error());
     const auto result =
-        tune(*spec, kShape, **device, std::array{compiler->get()}, **store,
+        tune(spec_, kShape, *device_, std::array{compiler_.get()}, **store,
              {.max_candidates = 3, .compile_threads = 1}, [](const TuneProgress&) { return true; });
-    const auto rejections = (*store)->rejections({.spec_hash = spec_hash(*spec),
-                                                  .device = (*device)->identity(),
+    const auto rejections = (*store)->rejections({.spec_hash = spec_hash(spec_),
+                                                  .device = device_->identity(),
                                                   .shape = kShape,
                                                   .protocol = std::string(kMeasurementProtocol)});
     ASSERT_TRUE(rejections.ok()) << render(rejections.error());
@@ -68,16 +80,46 @@ TEST(CpuPipeline, TunedInOneProcessLaunchedInAnother) {
     EXPECT_GT(result->measured, 0);
     EXPECT_EQ(result->rejected, 0);
     EXPECT_GT(result->median_us, 0);
-    EXPECT_EQ(result->compiler, (*compiler)->identity());
+    EXPECT_EQ(result->compiler, compiler_->identity());
+    plan_ = to_string(result->plan);
   }
-  setenv(kCacheVariable, file.c_str(), 1);
+
+  const std::filesystem::path directory_ =
+      std::filesystem::temp_directory_path() / ("attune_pipeline_" + std::to_string(getpid()));
+  std::unique_ptr<Compiler> compiler_;
+  std::unique_ptr<Device> device_;
+  AttentionSpec spec_;
+  std::string plan_;  // that won
+};
+
+TEST_F(CpuPipeline, TunedInOneProcessLaunchedInAnother) {
+  tune_problem();
   EXPECT_EQ(run_in_new_process("CpuPipelineChild.DISABLED_LaunchesWhatWasTuned"), 0);
-  unsetenv(kCacheVariable);
-  std::filesystem::remove_all(directory);
 }
 
-// The second process.
-TEST(CpuPipelineChild, DISABLED_LaunchesWhatWasTuned) {
+TEST_F(CpuPipeline, ADamagedCacheRunsTheRightKernel) {
+  tune_problem();
+  std::ifstream input(file(), std::ios::binary);
+  const std::string sound((std::istreambuf_iterator<char>(input)), {});
+  const std::string image = [&] {
+    const auto store = open_store(file(), {.read_only = true});
+    const auto built = build(spec_, *parse_plan(plan_), *compiler_, store->get());
+    EXPECT_TRUE(built->from_cache);
+    return std::string(built->code.image.begin(), built->code.image.end());
+  }();
+  // The winner's machine code, its name, and SQLite's own header.
+  const std::size_t places[] = {sound.find(image.substr(64, 64)), sound.find(plan_), 16};
+  for (const std::size_t at : places) {
+    std::string bytes = sound;
+    for (std::size_t i = at; i < at + 32; ++i) bytes.at(i) = static_cast<char>(~bytes.at(i));
+    std::ofstream(file(), std::ios::binary) << bytes;
+    EXPECT_EQ(run_in_new_process("CpuPipelineChild.DISABLED_LaunchesWhatIsRight"), 0) << at;
+  }
+}
+
+// The second process: launches the problem's kernel, whichever that is, and judges what it
+// computes. `look` gets the kernel before.
+void launch_and_judge(const std::function<void(const char* file, att_kernel*)>& look) {
   const char* file = std::getenv(kCacheVariable);
   if (file == nullptr) GTEST_SKIP() << "runs in the process that the pipeline test starts";
   const att_runtime_options options = {
@@ -89,18 +131,10 @@ TEST(CpuPipelineChild, DISABLED_LaunchesWhatWasTuned) {
   const att_shape shape = {1, 2, 2, 150, 150};
   att_kernel* kernel = nullptr;
   ASSERT_EQ(att_kernel_get(runtime, handle, &shape, &kernel), ATT_OK) << att_last_error();
-  EXPECT_STREQ(att_kernel_source(kernel), "measured");
+  look(file, kernel);
 
-  // The object comes out of the cache, not out of the compiler.
   auto spec = parse_spec(kYaml, "pipeline.yaml");
-  auto store = open_store(file, {.read_only = true});
-  auto compiler = open_llvm_compiler();
-  auto plan = parse_plan(att_kernel_plan(kernel));
-  ASSERT_TRUE(spec.ok() && store.ok() && compiler.ok() && plan.ok());
-  auto built = build(*spec, *plan, **compiler, store->get());
-  ASSERT_TRUE(built.ok()) << render(built.error());
-  EXPECT_TRUE(built->from_cache);
-
+  ASSERT_TRUE(spec.ok());
   const HostProblem problem = random_problem(*spec, kShape, 11);
   const std::vector<float> q(problem.q.begin(), problem.q.end());
   const std::vector<float> k(problem.k.begin(), problem.k.end());
@@ -126,6 +160,25 @@ TEST(CpuPipelineChild, DISABLED_LaunchesWhatWasTuned) {
   att_kernel_destroy(kernel);
   att_spec_destroy(handle);
   att_runtime_destroy(runtime);
+}
+
+TEST(CpuPipelineChild, DISABLED_LaunchesWhatIsRight) {
+  launch_and_judge([](const char*, att_kernel*) {});
+}
+
+TEST(CpuPipelineChild, DISABLED_LaunchesWhatWasTuned) {
+  launch_and_judge([](const char* file, att_kernel* kernel) {
+    EXPECT_STREQ(att_kernel_source(kernel), "measured");
+    // The object comes out of the cache, not out of the compiler.
+    auto spec = parse_spec(kYaml, "pipeline.yaml");
+    auto store = open_store(file, {.read_only = true});
+    auto compiler = open_llvm_compiler();
+    auto plan = parse_plan(att_kernel_plan(kernel));
+    ASSERT_TRUE(spec.ok() && store.ok() && compiler.ok() && plan.ok());
+    auto built = build(*spec, *plan, **compiler, store->get());
+    ASSERT_TRUE(built.ok()) << render(built.error());
+    EXPECT_TRUE(built->from_cache);
+  });
 }
 
 }  // namespace
