@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdlib>
+#include <deque>
+#include <mutex>
 #include <optional>
-#include <stop_token>
-#include <thread>
 #include <tuple>
 
 #include "cache/winner.hpp"
@@ -30,10 +30,14 @@ Stamp stamp_of(const std::string& path) {
 }
 
 struct Layer {
-  std::string path;
-  StoreOptions options;
-  std::unique_ptr<Store> store;  // null: see problem
+  Layer(const std::string& path, const StoreOptions& options) : path(path), options(options) {}
+
+  const std::string path;
+  const StoreOptions options;
+  std::atomic<Store*> store = nullptr;  // null: see problem; set once
+  std::unique_ptr<Store> owner;
   std::string problem_id, problem;
+  Stamp refused;  // the file that could not be used
   // What the snapshot was made from.
   std::optional<Stamp> stamp;
   std::vector<ProblemWinner> winners;
@@ -50,7 +54,6 @@ class FileOverlay final : public Overlay {
       add(file, read_only);
     }
   }
-  ~FileOverlay() override { refresher_ = {}; }
 
   const std::string& path() const override {
     return has_user_file_ ? layers_.front().path : no_path_;
@@ -89,8 +92,9 @@ class FileOverlay final : public Overlay {
     std::optional<Winner> best;
     double best_distance = 0;
     for (const Layer& layer : layers_) {
-      if (!layer.store) continue;
-      const auto answer = layer.store->winner(key);
+      const Store* store = layer.store;
+      if (store == nullptr) continue;
+      const auto answer = store->winner(key);
       if (!answer.ok() || !answer->has_value()) continue;
       const double distance = cache::bucket_distance((*answer)->measured_shape, key.shape);
       if (best && distance >= best_distance) continue;
@@ -112,7 +116,7 @@ class FileOverlay final : public Overlay {
   SnapshotCell::View snapshot() const noexcept override { return cell_.view(); }
 
   bool refresh(const std::string& device) override {
-    const std::lock_guard lock(refresh_mutex_);
+    const std::lock_guard lock(mutex_);
     bool changed = device != device_;
     if (changed) {
       for (Layer& layer : layers_) layer.stamp.reset();
@@ -122,8 +126,11 @@ class FileOverlay final : public Overlay {
     for (Layer& layer : layers_) {
       // Taken before reading: what is written meanwhile is seen next time.
       const Stamp stamp = stamp_of(layer.path);
-      if (layer.store && layer.stamp != stamp) {
-        if (auto read = layer.store->winners(device); read.ok()) {
+      Store* store = layer.store;
+      // Missing or locked when it was asked for, and another file or other content now.
+      if (store == nullptr && layer.refused != stamp) store = open(layer);
+      if (store != nullptr && layer.stamp != stamp) {
+        if (auto read = store->winners(device); read.ok()) {
           layer.winners = std::move(*read);
           layer.stamp = stamp;
           changed = true;
@@ -135,29 +142,19 @@ class FileOverlay final : public Overlay {
     return changed;
   }
 
-  void refresh_every(std::chrono::milliseconds interval, const std::string& device) override {
-    refresher_ = std::jthread([this, interval, device](const std::stop_token& stop) {
-      std::mutex mutex;
-      std::unique_lock lock(mutex);
-      std::condition_variable_any wake;
-      do {
-        refresh(device);
-      } while (!wake.wait_for(lock, stop, interval, [] { return false; }) &&
-               !stop.stop_requested());
-    });
-  }
-
   std::vector<LayerStatus> layers() const override {
+    const std::lock_guard lock(mutex_);
     std::vector<LayerStatus> result;
     const auto view = cell_.view();
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
+      const Store* store = layer.store;
       LayerStatus status{.path = layer.path,
                          .read_only = layer.options.read_only,
-                         .usable = layer.store != nullptr,
+                         .usable = store != nullptr,
                          .problem_id = layer.problem_id,
                          .problem = layer.problem};
-      if (layer.store) status.health = layer.store->health();
+      if (store != nullptr) status.health = store->health();
       for (const SnapshotRow& row : view->rows())
         status.problems_known += row.layer == static_cast<int>(i);
       result.push_back(std::move(status));
@@ -167,26 +164,31 @@ class FileOverlay final : public Overlay {
 
  private:
   void add(const std::string& path, const StoreOptions& options) {
-    Layer layer{.path = path, .options = options};
-    if (auto store = open_store(path, options); store.ok()) {
-      layer.store = std::move(*store);
+    Layer& layer = layers_.emplace_back(path, options);
+    if (open(layer) != nullptr) return;
+    if (options.warn) {
+      options.warn({.id = layer.problem_id, .message = layer.problem});
     } else {
-      layer.problem_id = store.error().id;
-      layer.problem = store.error().message;
-      if (options.warn) {
-        options.warn(store.error());
-      } else {
-        fmt::print(stderr, "attune: warning: {} [{}]\n", store.error().message, store.error().id);
-      }
+      fmt::print(stderr, "attune: warning: {} [{}]\n", layer.problem, layer.problem_id);
     }
-    layers_.push_back(std::move(layer));
   }
 
-  Store* user_store() const { return has_user_file_ ? layers_.front().store.get() : nullptr; }
+  static Store* open(Layer& layer) {
+    layer.refused = stamp_of(layer.path);
+    auto store = open_store(layer.path, layer.options);
+    layer.problem_id = store.ok() ? "" : store.error().id;
+    layer.problem = store.ok() ? "" : store.error().message;
+    if (!store.ok()) return nullptr;
+    layer.owner = std::move(*store);
+    return layer.store = layer.owner.get();
+  }
+
+  Store* user_store() const { return has_user_file_ ? layers_.front().store.load() : nullptr; }
 
   template <typename F>
   auto on_user(F f) -> decltype(f(std::declval<Store&>())) {
     if (Store* store = user_store()) return f(*store);
+    const std::lock_guard lock(mutex_);
     return Error{.id = "cache-none",
                  .message = has_user_file_ ? layers_.front().problem : "no cache file to write to"};
   }
@@ -194,8 +196,9 @@ class FileOverlay final : public Overlay {
   template <typename T, typename F>
   Result<std::optional<T>> first_answer(F f) const {
     for (const Layer& layer : layers_) {
-      if (!layer.store) continue;
-      if (auto answer = f(*layer.store); answer.ok() && answer->has_value()) return answer;
+      const Store* store = layer.store;
+      if (store == nullptr) continue;
+      if (auto answer = f(*store); answer.ok() && answer->has_value()) return answer;
     }
     return std::optional<T>();
   }
@@ -203,8 +206,9 @@ class FileOverlay final : public Overlay {
   Result<std::vector<T>> all_answers(F f) const {
     std::vector<T> all;
     for (const Layer& layer : layers_) {
-      if (!layer.store) continue;
-      if (auto answer = f(*layer.store); answer.ok()) {
+      const Store* store = layer.store;
+      if (store == nullptr) continue;
+      if (auto answer = f(*store); answer.ok()) {
         all.insert(all.end(), std::make_move_iterator(answer->begin()),
                    std::make_move_iterator(answer->end()));
       }
@@ -214,11 +218,10 @@ class FileOverlay final : public Overlay {
 
   const std::string no_path_;
   bool has_user_file_ = false;
-  std::vector<Layer> layers_;  // the vector itself never changes after construction
+  std::deque<Layer> layers_;  // none comes or goes after construction
   SnapshotCell cell_;
-  std::mutex refresh_mutex_;
+  mutable std::mutex mutex_;  // of refresh(), and of what layers say of themselves
   std::string device_;
-  std::jthread refresher_;
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 // and the snapshot of them all.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,11 +39,10 @@ class Overlay : public Store {
   // The winners for the hardware of the device last given to refresh(); empty before.
   // SnapshotRow::layer indexes layers().
   virtual SnapshotCell::View snapshot() const noexcept = 0;
-  // Reads files that changed since, for `device`, and puts the new snapshot in place. Off the hot
-  // path: it runs SQL. True when anything changed.
+  // Reads files that changed since, for `device`, and puts the new snapshot in place; a file that
+  // could not be used is tried again once it is another. Off the hot path: it runs SQL. True when
+  // anything changed.
   virtual bool refresh(const std::string& device) = 0;
-  // Does so every `interval` on a thread of its own until the Overlay goes or is asked again.
-  virtual void refresh_every(std::chrono::milliseconds interval, const std::string& device) = 0;
   virtual std::vector<LayerStatus> layers() const = 0;
 };
 

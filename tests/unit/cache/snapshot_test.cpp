@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -154,6 +155,33 @@ TEST(Overlay, UserFileOverSystemFileOverNothing) {
             directory.file("user.db"));
   EXPECT_FALSE(overlay->layers()[1].usable);
   EXPECT_FALSE(overlay->layers()[1].problem.empty());
+}
+
+TEST(Overlay, AFileThatComesLaterOrIsMendedAnswersFromThenOn) {
+  TemporaryDirectory directory;
+  std::ofstream(directory.file("user.db")) << "no cache at all, but somebody's notes";
+  Warnings warnings;
+  const auto overlay = Overlay::open({.user_file = directory.file("user.db"),
+                                      .system_files = {directory.file("system.db")},
+                                      .store = warnings.options()});
+  EXPECT_EQ(overlay->put_code(build_key(1), code(1)).error().id, "cache-none");
+  EXPECT_TRUE(overlay->refresh(kDevice));
+  EXPECT_FALSE(overlay->refresh(kDevice));
+  {
+    const auto system = open_store(directory.file("system.db"));
+    ASSERT_TRUE((*system)->record(measurement_key(1024), measurement("system", 10)).ok());
+  }
+  std::filesystem::remove(directory.file("user.db"));
+  std::filesystem::copy_file(directory.file("system.db"), directory.file("user.db"));
+  EXPECT_TRUE(overlay->refresh(kDevice));
+  const auto view = overlay->snapshot();
+  EXPECT_EQ(view->rows().size(), 2u);
+  EXPECT_TRUE(overlay->put_code(build_key(1), code(1)).ok());
+  for (const LayerStatus& layer : overlay->layers()) {
+    EXPECT_TRUE(layer.usable) << layer.path;
+    EXPECT_EQ(layer.problem, "");
+  }
+  EXPECT_EQ(warnings.ids.size(), 2u) << "each said once";
 }
 
 TEST(Overlay, WithoutAUserFileWritesFailAndReadsGoOn) {
