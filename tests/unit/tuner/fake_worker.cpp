@@ -27,6 +27,7 @@ class FakeSession final : public WorkerSession {
     ATT_TRY(const KernelPlan plan, parse_plan(request.plan));
     const std::string behaviour = tuner_testing::planted(plan);
     if (request.operation == Operation::kCompile) {
+      if (behaviour == "compile-hang") pause();
       if (behaviour == "compile-error") return candidate_error("compile", "planted");
       if (behaviour == "compile-crash") {
         std::fputs("assertion failed: planted\n", stderr);
@@ -35,16 +36,20 @@ class FakeSession final : public WorkerSession {
       reply.facts = {.build_digest = hash128_hex(request.plan), .threads = 128, .registers = 64};
     } else if (request.operation == Operation::kVerify) {
       if (behaviour == "hang") pause();
-      if (behaviour == "crash") {
-        std::signal(SIGSEGV, SIG_DFL);  // not a sanitizer's: a crash is a death by signal
-        std::raise(SIGSEGV);
-      }
+      if (behaviour == "crash") crash();
       if (behaviour == "fault") return candidate_error("fault", "illegal address");
       if (behaviour == "miscompute") return candidate_error("miscompute", "planted");
     } else if (request.operation == Operation::kTime) {
+      if (behaviour == "late-crash") crash();
       reply.time_us = tuner_testing::planted_time_us(plan);
     }
     return reply;
+  }
+
+ private:
+  static void crash() {
+    std::signal(SIGSEGV, SIG_DFL);  // not a sanitizer's: a crash is a death by signal
+    std::raise(SIGSEGV);
   }
 };
 

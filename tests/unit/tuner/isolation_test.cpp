@@ -13,11 +13,11 @@ namespace {
 using namespace tuner_testing;
 using ::testing::HasSubstr;
 
-// Long enough for a healthy reply on a busy machine; the one candidate that hangs costs it.
-constexpr std::chrono::milliseconds kRunDeadline{3000};
+// Long enough for a healthy reply on a busy machine; a candidate that hangs costs it.
+constexpr std::chrono::milliseconds kDeadline{3000};
 
 IsolationOptions options(const std::string& worker = FAKE_WORKER) {
-  return {.worker_command = {worker}, .run_deadline = kRunDeadline};
+  return {.worker_command = {worker}, .compile_deadline = kDeadline, .run_deadline = kDeadline};
 }
 
 WorkerProblem problem() {
@@ -40,7 +40,7 @@ TEST(Isolation, EveryKindOfCulpritCostsOnlyItself) {
   IsolatedExecutor executor(options());
   executor.open(problem(), digest);
   SearchProblem space{.key = cache_testing::measurement_key()};
-  for (int tile_q = 16; tile_q <= 192; tile_q += 16)
+  for (int tile_q = 16; tile_q <= 224; tile_q += 16)
     space.plans.push_back(sm80_plan(tile_q, 64, 2, 4));
   double seconds = 0;
   const auto result = search(
@@ -48,9 +48,9 @@ TEST(Isolation, EveryKindOfCulpritCostsOnlyItself) {
       [](const TuneProgress&) { return true; });
   ASSERT_TRUE(result.ok()) << render(result.error());
   EXPECT_EQ(result->plan, sm80_plan(112, 64, 2, 4)) << "the fastest of those that work";
-  EXPECT_EQ(result->rejected, 6);
+  EXPECT_EQ(result->rejected, 8);
   EXPECT_EQ(result->measured, 6);
-  EXPECT_EQ(executor.restarts(), 3) << "hang, crash and fault";
+  EXPECT_EQ(executor.restarts(), 4) << "hang, both crashes and fault";
 
   std::map<std::string, Rejection> by_plan;
   const auto rejections = store->rejections(space.key).value();
@@ -58,6 +58,9 @@ TEST(Isolation, EveryKindOfCulpritCostsOnlyItself) {
   EXPECT_EQ(by_plan["compile-error"].reason, "compile");
   EXPECT_EQ(by_plan["compile-crash"].reason, "compile");
   EXPECT_THAT(by_plan["compile-crash"].detail, HasSubstr("assertion failed: planted"));
+  EXPECT_EQ(by_plan["compile-hang"].reason, "compile");
+  EXPECT_THAT(by_plan["compile-hang"].detail, HasSubstr("no answer within 3.0 s"));
+  EXPECT_EQ(by_plan["late-crash"].reason, "fault");
   EXPECT_EQ(by_plan["hang"].reason, "hang");
   EXPECT_EQ(by_plan["crash"].reason, "fault");
   EXPECT_THAT(by_plan["crash"].detail, HasSubstr("signal 11"));
@@ -106,9 +109,9 @@ TEST(Isolation, AProgramThatIsNoWorkerIsNoCandidatesFault) {
 TEST(ChildProcess, IsToldApartFromItsDeath) {
   auto child = ChildProcess::start({"/bin/cat"});
   ASSERT_TRUE(child.ok());
-  EXPECT_EQ(*child->ask("hello", kRunDeadline), "hello");
+  EXPECT_EQ(*child->ask("hello", kDeadline), "hello");
   kill(child->pid(), SIGKILL);
-  EXPECT_THAT(child->ask("hello", kRunDeadline).error().message, HasSubstr("signal 9"));
+  EXPECT_THAT(child->ask("hello", kDeadline).error().message, HasSubstr("signal 9"));
   EXPECT_FALSE(child->running());
 }
 

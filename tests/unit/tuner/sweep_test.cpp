@@ -1,6 +1,9 @@
 #include "tuner/sweep/sweep.hpp"
 
 #include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <cstdlib>
@@ -177,6 +180,86 @@ TEST(Sweep, StoppedAtAnyProblemItResumesWithoutRepeating) {
         EXPECT_EQ(tuner.tuned.at(problem.shape.q_len), before.at(problem.shape.q_len));
       }
     }
+  }
+}
+
+// A tuner whose candidates are timed by FakeExecutor; `step` is called before each step of one.
+SweepTuner searching_tuner(std::map<std::int64_t, std::map<std::string, int>>& timed,
+                           const std::function<void()>& step) {
+  return [&timed, step](const SweepProblem& problem, int, Store& store,
+                        const TuneObserver& observer) {
+    FakeExecutor executor([step](const KernelPlan& plan) {
+      step();
+      const auto& p = std::get<Sm80Plan>(plan.tile);
+      return Behaviour{.time_us = 100.0 + p.tile_q + 3 * p.stages};
+    });
+    SearchProblem space{.key = cache_testing::measurement_key(problem.shape.kv_len), .plans = {}};
+    for (int tile_q = 16; tile_q <= 64; tile_q += 16) {
+      for (int stages = 1; stages <= 4; ++stages)
+        space.plans.push_back(sm80_plan(tile_q, 64, stages, 4));
+    }
+    auto result =
+        search(space, executor, store, {.compile_threads = 1}, executor.clock(), observer);
+    for (const auto& [candidate, times] : executor.timings)
+      timed[problem.shape.kv_len][to_string(candidate.plan)] += times;
+    return result;
+  };
+}
+
+TEST(Sweep, KilledAnywhereItGoesOnWithNothingLostOrRepeated) {
+  using Counts = std::map<std::pair<std::int64_t, std::string>, int>;
+  const Manifest manifest = manifest_of(2);
+  const auto rows = [&](const std::string& file) {
+    Counts counts;
+    const auto store = std::move(*open_store(file));
+    for (const SweepProblem& problem : manifest.problems) {
+      const std::int64_t length = problem.shape.kv_len;
+      const auto found = store->measurements(cache_testing::measurement_key(length)).value();
+      for (const Measurement& m : found) ++counts[{length, m.plan}];
+    }
+    return counts;
+  };
+  bool killed = true;
+  for (int step = 5; killed; step += 41) {
+    cache_testing::TemporaryDirectory directory;
+    std::map<std::int64_t, std::map<std::string, int>> timed;
+    const pid_t child = fork();
+    if (child == 0) {
+      int left = step;
+      const auto tuner = searching_tuner(timed, [&] {
+        if (--left == 0) kill(getpid(), SIGKILL);
+      });
+      _exit(run_sweep(manifest, {.directory = directory.file()}, tuner, kGoOn).ok() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    killed = WIFSIGNALED(status);
+    ASSERT_TRUE(killed || WEXITSTATUS(status) == 0);
+    const std::string file = sweep_files::results(directory.file(), {}, 0);
+    const Counts before = rows(file);
+    const auto ended = sweep_entries(directory.file());
+
+    const auto outcome =
+        run_sweep(manifest, {.directory = directory.file()}, searching_tuner(timed, [] {}), kGoOn);
+    ASSERT_TRUE(outcome.ok()) << render(outcome.error());
+    EXPECT_EQ(outcome->before, static_cast<int>(ended.size()));
+    EXPECT_EQ(outcome->before + outcome->tuned, 2);
+    const Counts after = rows(file);
+    int again = 0;
+    for (const auto& [what, count] : before) {
+      EXPECT_GE(after.at(what), count) << "lost: " << what.second;
+      // Once and in the final; a final that was cut short begins anew, since it is one comparison.
+      EXPECT_LE(after.at(what), 3) << what.second;
+      again += after.at(what) == 3;
+    }
+    EXPECT_LE(again, 6) << "finalists only";
+    for (const SweepProblem& problem : manifest.problems) {
+      if (ended.contains(problem.digest())) {
+        EXPECT_FALSE(timed.contains(problem.shape.kv_len)) << "an ended problem again";
+      }
+    }
+    for (const auto& [digest, entry] : sweep_entries(directory.file()))
+      EXPECT_EQ(entry.plan, to_string(sm80_plan(16, 64, 1, 4)));
   }
 }
 
