@@ -90,6 +90,7 @@ TEST_F(Interrupt, SweepStopsCleanlyAndGoesOnWhereItWas) {
   Terminal terminal(run);
   // The first problem is done.
   ASSERT_TRUE(terminal.read_until(" 1/3 ")) << terminal.finish().out;
+  ASSERT_TRUE(terminal.read_until(" left, best ")) << terminal.finish().out;
   terminal.type(kCtrlC);
   const Outcome stopped = terminal.finish();
   EXPECT_EQ(stopped.code, 1) << stopped.out;
