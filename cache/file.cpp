@@ -74,9 +74,16 @@ class FileLock {
 
 bool exists(const std::string& path) { return identify(path).has_value(); }
 
-// One name for all, so that it can be asked for; a second file that is damaged before the first was
-// finished takes its place, and the first one is kept as it is.
-std::string damaged_name(const std::string& path) { return path + ".damaged"; }
+// What set_aside() took away and nobody has finished with: mostly one, and the next number is free.
+std::string damaged_name(const std::string& path, std::size_t number) {
+  return number == 1 ? path + ".damaged" : fmt::format("{}.damaged-{}", path, number);
+}
+std::vector<std::string> damaged_files(const std::string& path) {
+  std::vector<std::string> names;
+  while (exists(damaged_name(path, names.size() + 1)))
+    names.push_back(damaged_name(path, names.size() + 1));
+  return names;
+}
 
 std::string unused_corrupt_name(const std::string& path) {
   std::string time = utc_now().substr(0, 19) + "Z";
@@ -193,23 +200,25 @@ Status publish(const std::string& path, const std::function<Status(const std::st
 Result<bool> set_aside(const std::string& path, FileIdentity seen) {
   const FileLock lock(path);
   if (identify(path) != seen) return false;
-  const std::string target = damaged_name(path);
-  if (exists(target)) ATT_CHECK(rename_with_journal(target, unused_corrupt_name(path)));
-  ATT_CHECK(rename_with_journal(path, target));
+  ATT_CHECK(rename_with_journal(path, damaged_name(path, damaged_files(path).size() + 1)));
   return true;
 }
 
-Result<std::string> finish_set_aside(
+Result<std::vector<std::string>> finish_set_aside(
     const std::string& path, int wait_ms,
     const std::function<Status(const std::string& damaged)>& carry_over) {
-  const std::string damaged = damaged_name(path);
-  if (!exists(damaged)) return std::string();
+  std::vector<std::string> finished;
+  if (damaged_files(path).empty()) return finished;
   const FileLock lock(path, wait_ms);
-  if (lock.is_others() || !exists(damaged)) return std::string();
-  ATT_CHECK(carry_over(damaged));
-  const std::string target = unused_corrupt_name(path);
-  ATT_CHECK(rename_with_journal(damaged, target));
-  return target;
+  if (lock.is_others()) return finished;
+  std::vector<std::string> damaged = damaged_files(path);
+  // The last first: what is left has no gap in its numbers.
+  for (; !damaged.empty(); damaged.pop_back()) {
+    ATT_CHECK(carry_over(damaged.back()));
+    finished.push_back(unused_corrupt_name(path));
+    ATT_CHECK(rename_with_journal(damaged.back(), finished.back()));
+  }
+  return finished;
 }
 
 bool looks_like_cache(const std::string& path) {

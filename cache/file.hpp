@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "generator/support/result.hpp"
 
@@ -47,10 +48,10 @@ Status publish(const std::string& path, const std::function<Status(const std::st
 // process that dies before leaves it to whoever opens the cache next.
 Result<bool> set_aside(const std::string& path, FileIdentity seen);
 
-// Runs `carry_over` on the file that set_aside() took away and then names it *.corrupt-<UTC time>,
-// which is returned; where `carry_over` fails, it waits for the next time. Empty when there is no
-// such file, or another process is at it for longer than `wait_ms`.
-Result<std::string> finish_set_aside(
+// Runs `carry_over` on each file that set_aside() took away and then names it *.corrupt-<UTC time>;
+// returns these names. Where `carry_over` fails, the file waits for the next time. Does nothing
+// when another process is at it for longer than `wait_ms`.
+Result<std::vector<std::string>> finish_set_aside(
     const std::string& path, int wait_ms,
     const std::function<Status(const std::string& damaged)>& carry_over);
 

@@ -224,8 +224,8 @@ Result<int> rebuild(const std::string& path, const StoreOptions& options) {
   ATT_TRY(const bool mine, set_aside(path, *seen));
   if (!mine) return 0;
   ATT_CHECK(create(path, options));
-  ATT_TRY(const auto carried, carry_over(path, options));
-  return carried ? carried->rows : 0;
+  ATT_TRY(const SetAside carried, carry_over(path, options));
+  return carried.rows;
 }
 
 Result<GcReport> collect_garbage(const std::string& path, const GcOptions& options) {

@@ -255,14 +255,15 @@ Result<int> salvage(const std::string& damaged, const std::string& into,
   }
 }
 
-Result<std::optional<SetAside>> carry_over(const std::string& path, const StoreOptions& options) {
+Result<SetAside> carry_over(const std::string& path, const StoreOptions& options) {
   SetAside done;
-  ATT_TRY(done.name, finish_set_aside(path, options.busy_timeout_ms,
-                                      [&](const std::string& damaged) -> Status {
-                                        ATT_TRY(done.rows, salvage(damaged, path, options));
-                                        return ok_status();
-                                      }));
-  return done.name.empty() ? std::nullopt : std::optional(done);
+  ATT_TRY(done.names, finish_set_aside(path, options.busy_timeout_ms,
+                                       [&](const std::string& damaged) -> Status {
+                                         ATT_TRY(const int rows, salvage(damaged, path, options));
+                                         done.rows += rows;
+                                         return ok_status();
+                                       }));
+  return done;
 }
 
 }  // namespace attune::cache

@@ -1,8 +1,8 @@
 // Getting facts out of a damaged file.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "cache/store.hpp"
 
@@ -15,14 +15,14 @@ namespace attune::cache {
 Result<int> salvage(const std::string& damaged, const std::string& into,
                     const StoreOptions& options);
 
-// What carry_over() found: a file that was damaged, by the name that it has now.
+// What carry_over() found: files that were damaged, by the names that they have now.
 struct SetAside {
-  std::string name;
-  int rows = 0;  // carried over from it
+  std::vector<std::string> names;
+  int rows = 0;  // carried over from them
 };
 
-// Salvages the file that set_aside() took away from `path` into the one that is there now. Nothing
-// when there is none, or another process is at it.
-Result<std::optional<SetAside>> carry_over(const std::string& path, const StoreOptions& options);
+// Salvages what set_aside() took away from `path` into the file that is there now. No names when
+// there is nothing, or another process is at it.
+Result<SetAside> carry_over(const std::string& path, const StoreOptions& options);
 
 }  // namespace attune::cache

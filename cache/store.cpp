@@ -1,6 +1,7 @@
 #include "cache/store.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -248,12 +249,12 @@ Status SqliteStore::set_aside(const Error& cause) const {
 void SqliteStore::carry_over() const {
   if (options_.read_only) return;
   const auto done = cache::carry_over(path_, options_);
-  if (done.ok() && !done->has_value()) return;
+  if (done.ok() && done->names.empty()) return;
   const std::string damage =
       damage_.empty() ? fmt::format("cache `{}` was damaged", path_) : std::exchange(damage_, {});
   const std::string what =
       done.ok() ? fmt::format("it was set aside as `{}` and a new one begun with {} of its rows",
-                              (*done)->name, (*done)->rows)
+                              fmt::join(done->names, "`, `"), done->rows)
                 : fmt::format(
                       "it was set aside, and what is sound in it will be carried over when "
                       "the cache is next opened: {}",

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 
+#include "cache/maintenance.hpp"
 #include "tests/unit/cache/fixtures.hpp"
 
 namespace attune {
@@ -197,6 +198,28 @@ TEST(Store, DamagedHeaderIsSetAsideAndSalvaged) {
   EXPECT_EQ(store->winner(measurement_key()).value()->median_us, 1000);
   for (int i = 0; i < 20; ++i)
     EXPECT_EQ(store->find_code(build_key(i)).value()->image, code(i).image) << i;
+}
+
+// One that a process did not get to the end of, and then its successor: by a store, and by hand.
+TEST(Store, TwoDamagedFilesAreBothCarriedOver) {
+  for (const bool by_hand : {false, true}) {
+    TemporaryDirectory directory;
+    for (const auto& [number, name] : {std::pair(0, "first.db"), std::pair(1, "attune.db")}) {
+      must_open(directory.file(name))->put_code(build_key(number), code(number)).value();
+      damage_header(directory.file(name));
+    }
+    std::filesystem::rename(directory.file("first.db"), directory.file() + ".damaged");
+    if (by_hand) {
+      ASSERT_TRUE(cache::rebuild(directory.file()).ok());
+    }
+    Warnings warnings;
+    const auto store = must_open(directory.file(), warnings.options());
+    EXPECT_EQ(warnings.ids.size(), by_hand ? 0u : 1u);
+    for (int i = 0; i < 2; ++i)
+      EXPECT_TRUE(store->find_code(build_key(i)).value().has_value()) << i;
+    EXPECT_THAT(directory.names_with(".corrupt-"), SizeIs(2));
+    EXPECT_THAT(directory.names_with(".damaged"), IsEmpty());
+  }
 }
 
 TEST(Store, DamagedCodeIsNotFound) {
