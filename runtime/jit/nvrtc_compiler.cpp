@@ -78,19 +78,27 @@ class Program {
   const NvrtcApi& api_;
 };
 
-// "13.0.88". nvrtcVersion leaves out the last number; the PTX of an empty program tells it, and
-// what that costs (NVRTC's own start) the first kernel would pay otherwise.
-std::string full_version(const NvrtcApi& api, int major, int minor) {
-  const std::string release = fmt::format("{}.{}", major, minor);
+// Leaves out what no kernel names (textures, the runtime's functions), which would be declared each
+// time. From 12.4 on.
+constexpr const char* kMinimal = "--minimal";
+
+// The PTX of an empty program; empty where NVRTC does not know the option.
+std::string empty_ptx(const NvrtcApi& api, const char* option) {
   Program program(api);
   std::size_t bytes = 0;
   if (api.create_program(&program.handle, "", "version.cu", 0, nullptr, nullptr) != kNvrtcSuccess ||
-      api.compile_program(program.handle, 0, nullptr) != kNvrtcSuccess ||
+      api.compile_program(program.handle, option == nullptr ? 0 : 1, &option) != kNvrtcSuccess ||
       api.get_ptx_size(program.handle, &bytes) != kNvrtcSuccess) {
-    return release;
+    return {};
   }
   std::string ptx(bytes, '\0');
-  if (api.get_ptx(program.handle, ptx.data()) != kNvrtcSuccess) return release;
+  return api.get_ptx(program.handle, ptx.data()) == kNvrtcSuccess ? ptx : std::string();
+}
+
+// "13.0.88". nvrtcVersion leaves out the last number; the PTX of an empty program tells it, and
+// what that costs (NVRTC's own start) the first kernel would pay otherwise.
+std::string full_version(const std::string& ptx, int major, int minor) {
+  const std::string release = fmt::format("{}.{}", major, minor);
   const std::size_t begin = ptx.find('V' + release + '.');
   if (begin == std::string::npos) return release;
   const std::size_t end = ptx.find_first_not_of("0123456789.", begin + 1);
@@ -99,11 +107,12 @@ std::string full_version(const NvrtcApi& api, int major, int minor) {
 
 class NvrtcCompiler final : public Compiler {
  public:
-  NvrtcCompiler(const NvrtcApi& api, std::string identity, std::vector<int> archs, bool has_cache)
+  NvrtcCompiler(const NvrtcApi& api, std::string identity, std::vector<int> archs,
+                std::vector<std::string> options)
       : api_(api),
         identity_(std::move(identity)),
         archs_(std::move(archs)),
-        has_cache_(has_cache) {}
+        options_(std::move(options)) {}
 
   std::string identity() const override { return identity_; }
 
@@ -122,8 +131,7 @@ class NvrtcCompiler final : public Compiler {
         "-std=c++17",
         "--ptxas-options=-v",
     };
-    // The cache hides ptxas' report, which is empty when it answers.
-    if (has_cache_) options.push_back("--no-cache");
+    options.insert(options.end(), options_.begin(), options_.end());
     const CompileAttempt attempt{
         .compiler = identity_,
         .command = fmt::format("nvrtc {} {}.cu", fmt::join(options, " "), symbol),
@@ -176,8 +184,8 @@ class NvrtcCompiler final : public Compiler {
  private:
   const NvrtcApi api_;
   const std::string identity_;
-  const std::vector<int> archs_;  // 80, 90, ...; 90 stands for sm_90a as well
-  const bool has_cache_;
+  const std::vector<int> archs_;            // 80, 90, ...; 90 stands for sm_90a as well
+  const std::vector<std::string> options_;  // that this NVRTC knows
 };
 
 }  // namespace
@@ -198,9 +206,17 @@ Result<std::unique_ptr<Compiler>> open_nvrtc_compiler() {
   }
   std::vector<int> archs(static_cast<std::size_t>(std::max(count, 0)));
   api.get_supported_archs(archs.data());
-  const bool has_cache = major > 12 || (major == 12 && minor >= 9);  // NVRTC's manual, "Caching"
+  std::vector<std::string> options;
+  // The cache hides ptxas' report, which is empty when it answers. NVRTC's manual, "Caching".
+  if (major > 12 || (major == 12 && minor >= 9)) options.push_back("--no-cache");
+  std::string ptx = empty_ptx(api, kMinimal);
+  if (ptx.empty()) {
+    ptx = empty_ptx(api, nullptr);
+  } else {
+    options.push_back(kMinimal);
+  }
   return std::unique_ptr<Compiler>(std::make_unique<NvrtcCompiler>(
-      api, "nvrtc " + full_version(api, major, minor), std::move(archs), has_cache));
+      api, "nvrtc " + full_version(ptx, major, minor), std::move(archs), std::move(options)));
 }
 
 }  // namespace attune

@@ -69,5 +69,23 @@ TEST(OpenNvrtc, AMissingLibraryIsUnavailableAndSaysWhatWasTried) {
   EXPECT_NE(opened.error().detail.find("/nonexistent/libnvrtc.so"), std::string::npos);
 }
 
+TEST_F(NvrtcCompiler, LeavesOutWhatNoKernelNames) {
+  const auto kernel = compiler_->compile("nonsense", "k", Target::kSm80);
+  ASSERT_FALSE(kernel.ok());
+  EXPECT_NE(kernel.error().detail.find("--minimal"), std::string::npos);
+}
+
+TEST(OpenNvrtc, OptionsThatItIsTooOldForAreNotUsed) {
+  ASSERT_EQ(setenv("ATTUNE_NVRTC", OLD_NVRTC, 1), 0);
+  const auto opened = open_nvrtc_compiler();
+  unsetenv("ATTUNE_NVRTC");
+  ASSERT_TRUE(opened.ok()) << render(opened.error());
+  EXPECT_EQ((*opened)->identity(), "nvrtc 12.0.140");
+  const auto kernel = (*opened)->compile("", "k", Target::kSm90a);
+  ASSERT_FALSE(kernel.ok());
+  EXPECT_NE(kernel.error().message.find("no cubin came out"), std::string::npos)
+      << render(kernel.error());
+}
+
 }  // namespace
 }  // namespace attune
