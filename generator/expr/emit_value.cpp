@@ -79,14 +79,24 @@ class ValueEmitter::Impl {
     const auto known = names_.find(e);
     if (known != names_.end()) return known->second;
     std::string text = plain(e);
-    if (is_leaf(e) || (uses_[e] == 1 && e->op != Op::kLoad)) return text;
-    const std::string name = fmt::format("t{}", made_++);
-    lines_ += fmt::format("  const {} {} = {};\n", cpp_type(e->type), name, unbracketed(text));
-    names_.emplace(e, name);
-    return name;
+    return is_leaf(e) || (uses_[e] == 1 && e->op != Op::kLoad) ? text : name(e, text);
   }
 
  private:
+  std::string name(const Expr& e, const std::string& text) {
+    const std::string made = fmt::format("t{}", made_++);
+    lines_ += fmt::format("  const {} {} = {};\n", cpp_type(e->type), made, unbracketed(text));
+    names_.emplace(e, made);
+    return made;
+  }
+
+  // An arm of a select. It has a name, so that it is computed either way: a compiler that meets a
+  // GPU's functions inside an arm, which are asm statements to it, makes a branch an element.
+  std::string arm(const Expr& e) {
+    const std::string text = value(e);
+    return is_leaf(e) || names_.contains(e) ? text : name(e, text);
+  }
+
   std::string plain(const Expr& e) {
     switch (e->op) {
       case Op::kInt:
@@ -106,8 +116,8 @@ class ValueEmitter::Impl {
         return load(e);
       case Op::kSelect: {
         // Order of evaluation is the order of the text's declarations.
-        const std::string condition = value(e->args[0]), then = value(e->args[1]),
-                          otherwise = value(e->args[2]);
+        const std::string condition = value(e->args[0]), then = arm(e->args[1]),
+                          otherwise = arm(e->args[2]);
         return fmt::format("({} ? {} : {})", condition, then, otherwise);
       }
       default:

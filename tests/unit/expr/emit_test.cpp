@@ -42,6 +42,8 @@ TEST(Emit, Values) {
       {"slope[h] < 1",
        "  const float t0 = load_f32(c.params.tensors[1], c.h);\n"
        "  return t0 < 1.0f;\n"},
+      {"exp2(score) if score > 2 else score",
+       "  const float t0 = math_exp2(s);\n  return (s > 2.0f) ? t0 : s;\n"},
       {"table[q_idx % 4, h - 1]",
        "  const bool t0 = load_bool(c.params.tensors[2], static_cast<long long>(q_idx & 3) * 4 + "
        "clamp_index(c.h - 1, 4));\n  return t0;\n"},
