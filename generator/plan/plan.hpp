@@ -45,6 +45,7 @@ struct Sm90aPlan {
   int heads_per_group = 0;  // dealt out together; 0: as many as L2 has room for K and V of
   bool frozen_max = true;   // steady loop without a running maximum, redone where it overflows
   bool tma_store = true;    // O through shared memory and TMA, else from registers
+  bool ping_pong = false;   // warpgroups take turns to issue a tile's products
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

@@ -103,7 +103,10 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Masked pieces of more than 64 keys are serialised (C7512) from 188 fragments on, others not.
   const bool is_wide = tile.score_buffers == 2 && piece_keys > 64 && tile.warpgroups < 3;
   const int wide_mask = spec.environment.tensors.empty() ? 56 : 72;
-  const int rest = !spec.mask ? 28 : is_wide ? wide_mask : 36;
+  // With one buffer of three warpgroups' a mask of numbers alone needs no more than none.
+  const bool is_narrow =
+      tile.warpgroups == 3 && tile.score_buffers == 1 && spec.environment.tensors.empty();
+  const int rest = !spec.mask || is_narrow ? 28 : is_wide ? wide_mask : 36;
   resources.registers_per_thread =
       tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
       (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + rest + score_registers;
@@ -137,6 +140,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.stages < 2 || tile.stages > 8) {
     return plan_unsupported(fmt::format("2 to 8 stages, not {}", tile.stages));
   }
+  if (tile.ping_pong && tile.warpgroups == 1) {
+    return plan_unsupported("a warpgroup alone takes no turns");
+  }
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
   const int limit = std::min(kSharedLimitBytes, device.shared_memory_per_block_bytes);
@@ -158,10 +164,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   };
-  // How items follow one another hardly depends on the tile; a plan has few choices there.
+  // How items follow one another hardly depends on the tile; a plan has few choices there. Turns
+  // never paid where products are in flight under every softmax (docs/hopper.md, log 31 and 50).
   const auto add_orders = [&](Sm90aPlan tile) {
-    for (const bool frozen_max : {true, false}) {
+    const bool may_take_turns = tile.warpgroups > 1 && tile.score_buffers == 1 && tile.cluster == 1;
+    for (const auto& [frozen_max, ping_pong] :
+         {std::pair{true, false}, {true, true}, {false, false}}) {
+      if (ping_pong && !may_take_turns) continue;
       tile.frozen_max = frozen_max;
+      tile.ping_pong = ping_pong;
       tile.schedule = Schedule::kLongestFirst;
       tile.heads_per_group = kGroupColumns / spec.head_dim_v;
       add(tile);
@@ -295,9 +306,13 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   const double sharing = tile.cluster == 1 ? 1.0 : has_mask ? 1.045 : 1.02;
   // ptxas orders the steady loop of wide tiles without a mask worse beside a store by TMA.
   const double ordered = !has_mask && tile.tma_store && tile.tile_kv >= 128 ? 1.037 : 1.0;
+  // Three warpgroups that all wait for the same wide tile get into step (11 % at d 96).
+  const bool in_step =
+      !has_mask && tile.warpgroups == 3 && tile.score_buffers == 1 && tile.tile_kv > 96;
+  const double turns = tile.ping_pong ? 1.005 : in_step ? 1.1 : 1.0;
   // A warpgroup alone does one after the other.
   const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) *
-                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered;
+                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered * turns;
 
   const int rows = tile.warpgroups * kRows;
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
@@ -359,10 +374,11 @@ constexpr std::array<ScheduleName, 3> kSchedules = {{
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
-                     tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.cluster,
-                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "");
+  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}{}{}", tile.warpgroups, tile.tile_kv,
+                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
+                     tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text,
+                     tile.heads_per_group, tile.frozen_max ? " frozen" : "",
+                     tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -383,6 +399,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.frozen_max = true;
     } else if (word == "tma") {
       tile.tma_store = true;
+    } else if (word == "pp") {
+      tile.ping_pong = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
                parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
                parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
@@ -435,6 +453,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kFrozenMax = {};\n"
       "constexpr bool kTmaStore = {};\n"
       "constexpr bool kStagesInQ = {};\n"
+      "constexpr bool kPingPong = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -444,8 +463,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
       tile.heads_per_group, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
-      registers.producer, registers.consumer, resources_of(spec, plan).shared_memory_bytes,
-      wgmma_function(qk), wgmma_function(pv));
+      tile.ping_pong, registers.producer, registers.consumer,
+      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }
 
 }  // namespace

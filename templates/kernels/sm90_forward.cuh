@@ -414,6 +414,7 @@ ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const Shared
   Consumer consumer{p,      shared, warpgroup, cta_rank * kWarpgroups + warpgroup,
                     stream, q,      s,         probabilities,
                     o,      rows};
+  if (warpgroup == kWarpgroups - 1) stream.give_turn();
   bool more = consumer.begin(0);
   for (int n = 0; more; ++n) {
     consumer.run();

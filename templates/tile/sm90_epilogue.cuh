@@ -12,8 +12,6 @@
 namespace att {
 namespace sm90 {
 
-ATT_FN int warpgroup_barrier(int warpgroup) { return 1 + warpgroup; }
-
 // With kRowIsRange, how many keys a row has.
 ATT_FN int live_keys(const Context& c, int row) {
   const RowMask mask = row_mask(c, row, 0);

@@ -100,6 +100,10 @@ struct SharedMemory {
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
 
+// Named barriers: a warpgroup's own, and, with kPingPong, the one at which it waits for its turn.
+ATT_FN int warpgroup_barrier(int warpgroup) { return 1 + warpgroup; }
+ATT_FN int turn_barrier(int warpgroup) { return 1 + kWarpgroups + warpgroup; }
+
 // The 16-byte unit `unit` (8 columns) of row `row` in a slab.
 ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
   return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/sm90_schedule.cuh"
 #include "templates/tile/sm90_walk.cuh"
@@ -130,6 +131,9 @@ struct TileStream {
     if constexpr (!spec::kHasMask && kScoreVariesByKey) index = last < 0 ? index : last - index;
     tile = {position, index * kTileKv, coming.flags};
     mbarrier_wait(shared.k_full(position.stage), position.parity);
+    if constexpr (plan::kPingPong) {
+      named_barrier_sync(turn_barrier(warpgroup), 2 * kWarpgroupThreads);
+    }
     position.advance();
   }
 
@@ -140,8 +144,18 @@ struct TileStream {
     if constexpr (!spec::kHasMask && kScoreVariesByKey) last = shuffle_from(last, 0);
   }
 
-  // Learns what follows the tile.
+  // With kPingPong: the next warpgroup's turn, and, of the last one before the first tile, the
+  // first's. All meet the same tiles, dead or not, so that each turn is taken and given.
+  ATT_MEMBER void give_turn() const {
+    if constexpr (plan::kPingPong) {
+      const int next = warpgroup + 1 < kWarpgroups ? warpgroup + 1 : 0;
+      named_barrier_arrive(turn_barrier(next), 2 * kWarpgroupThreads);
+    }
+  }
+
+  // Learns what follows the tile, whose products were issued.
   ATT_MEMBER void look(const Tile& tile) {
+    give_turn();
     if constexpr (spec::kHasMask) {
       coming = load_tile_info(shared.tile(tile.at.stage));
     } else {

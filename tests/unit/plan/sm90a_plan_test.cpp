@@ -26,8 +26,9 @@ TEST(Sm90aPlan, TextRoundTrips) {
                                        .schedule = Sm90aPlan::Schedule::kLongestFirst,
                                        .heads_per_group = 16,
                                        .frozen_max = true,
-                                       .tma_store = false});
-  EXPECT_EQ(to_string(plan), "sm90a forward sm_90a w3 k176 s2 b1 qreg c1 longest g16 frozen");
+                                       .tma_store = false,
+                                       .ping_pong = true});
+  EXPECT_EQ(to_string(plan), "sm90a forward sm_90a w3 k176 s2 b1 qreg c1 longest g16 frozen pp");
   const auto parsed = parse_plan(to_string(plan));
   ASSERT_TRUE(parsed.ok()) << render(parsed.error());
   EXPECT_EQ(*parsed, plan);
@@ -55,6 +56,11 @@ TEST(Sm90aPlan, LimitsAreKept) {
                         Case{"shared memory", [](Sm90aPlan& t) { t.stages = 4; }},
                         Case{"registers", [](Sm90aPlan& t) { t.warpgroups = 3; }},
                         Case{"cluster", [](Sm90aPlan& t) { t.cluster = 3; }},
+                        Case{"turns of one",
+                             [](Sm90aPlan& t) {
+                               t.warpgroups = 1;
+                               t.ping_pong = true;
+                             }},
                         Case{"cluster and counter", [](Sm90aPlan& t) {
                                t.cluster = 2;
                                t.schedule = Sm90aPlan::Schedule::kLongestFirst;
