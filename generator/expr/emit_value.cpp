@@ -282,14 +282,17 @@ class ValueEmitter::Impl {
     return fmt::format("{}({}, {})", quotient ? "floor_divide" : "floor_modulo", a, b);
   }
 
+  // load_x(tensor, offset), or load_x(tensor, offset of a row, index).
   std::string load(const Expr& e) {
     const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(e->slot)];
-    std::string offset;
+    std::string row, index;
     for (std::size_t i = 0; i < e->args.size(); ++i) {
       const DimSize dim = tensor.dims[i];
       const std::string size =
           dim.dim == Dim::kNumber ? fmt::format("{}", dim.number) : std::string(size_of(dim.dim));
-      std::string index = unbracketed(value(e->args[i]));
+      if (i == 1) row = fmt::format("static_cast<long long>({}) * {}", index, size);
+      if (i > 1) row = fmt::format("({} + {}) * {}", row, index, size);
+      index = unbracketed(value(e->args[i]));
       // The last tile reaches beyond the lengths, where what was proven of q_idx and kv_idx ends.
       if (e->clamped & (1u << i)) {
         index = fmt::format("{}({}, {})",
@@ -298,16 +301,12 @@ class ValueEmitter::Impl {
       } else if (dim.dim != Dim::kNumber && depends_on_position(e->args[i])) {
         index = fmt::format("clamp_tail({}, {})", index, size);
       }
-      if (i == 0) {
-        offset = index;
-      } else {
-        const std::string_view widen = i == 1 ? "static_cast<long long>" : "";
-        offset = fmt::format("{}({}) * {} + {}", widen, offset, size, index);
-      }
     }
     constexpr std::string_view kLoaders[] = {"load_i32", "load_f32", "load_bool"};
-    return fmt::format("{}(c.params.tensors[{}], {})", kLoaders[static_cast<int>(tensor.type)],
-                       e->slot, offset);
+    // Where the keys are in a row, its offset is what a tile's elements share.
+    if (!row.empty()) row += depends_on(e->args.back(), Variable::kKvIdx) ? ", " : " + ";
+    return fmt::format("{}(c.params.tensors[{}], {}{})", kLoaders[static_cast<int>(tensor.type)],
+                       e->slot, row, index);
   }
 
   const Environment& environment_;

@@ -52,8 +52,8 @@ struct MaskColumn {
 };
 template <typename Key>
 ATT_FN MaskColumn mask_column(const Context& c, Key kv_idx) {
-  const int t0 = load_i32(c.params.tensors[0],
-                          static_cast<long long>(c.b) * c.kv_len + clamp_tail(kv_idx, c.kv_len));
+  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len,
+                          clamp_tail(kv_idx, c.kv_len));
   return {t0};
 }
 template <typename Key>

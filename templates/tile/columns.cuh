@@ -101,26 +101,19 @@ ATT_FN KeyIndex clamp_tail(const TileKey<kAlignment, kKeys, true>& key, int) {
   return {key.value, key.column};
 }
 
-struct KeyOffset {
-  long long value;
-  int column;
-};
-ATT_FN KeyOffset operator+(long long offset, const KeyIndex& key) {
-  return {offset + key.value, key.column};
-}
 ATT_FN TensorArg moved(const TensorArg& tensor, long long bytes) {
   TensorArg result = tensor;
   result.data = static_cast<const char*>(tensor.data) + bytes;
   return result;
 }
-ATT_FN int load_i32(const TensorArg& tensor, const KeyOffset& at) {
-  return load_i32(moved(tensor, 4 * at.value), static_cast<long long>(at.column));
+ATT_FN int load_i32(const TensorArg& tensor, long long row, const KeyIndex& key) {
+  return load_i32(moved(tensor, 4 * (row + key.value)), key.column);
 }
-ATT_FN float load_f32(const TensorArg& tensor, const KeyOffset& at) {
-  return load_f32(moved(tensor, 4 * at.value), static_cast<long long>(at.column));
+ATT_FN float load_f32(const TensorArg& tensor, long long row, const KeyIndex& key) {
+  return load_f32(moved(tensor, 4 * (row + key.value)), key.column);
 }
-ATT_FN bool load_bool(const TensorArg& tensor, const KeyOffset& at) {
-  return load_bool(moved(tensor, at.value), static_cast<long long>(at.column));
+ATT_FN bool load_bool(const TensorArg& tensor, long long row, const KeyIndex& key) {
+  return load_bool(moved(tensor, row + key.value), key.column);
 }
 
 }  // namespace att

@@ -171,4 +171,50 @@ ATT_FN bool load_bool(const TensorArg& tensor, long long offset) {
 #endif
 }
 
+// Element `index` >= 0 of a row, the offset of whose first element is `row`. The address is worked
+// out where it is used, so that the compiler, which would move what elements share about, meets one
+// statement an element.
+#if ATT_DEVICE_CODE
+#define ATT_LOAD_OF_ROW_(type, bytes) \
+  "{\n"                               \
+  ".reg .u64 at;\n"                   \
+  "mad.wide.u32 at, %1, " #bytes      \
+  ", %2;\n"                           \
+  "ld.global.nc." #type               \
+  " %0, [at];\n"                      \
+  "}"
+ATT_FN int load_i32(const TensorArg& tensor, long long row, int index) {
+  int value;
+  asm(ATT_LOAD_OF_ROW_(s32, 4)
+      : "=r"(value)
+      : "r"(index), "l"(static_cast<const int*>(tensor.data) + row));
+  return value;
+}
+ATT_FN float load_f32(const TensorArg& tensor, long long row, int index) {
+  float value;
+  asm(ATT_LOAD_OF_ROW_(f32, 4)
+      : "=f"(value)
+      : "r"(index), "l"(static_cast<const float*>(tensor.data) + row));
+  return value;
+}
+ATT_FN bool load_bool(const TensorArg& tensor, long long row, int index) {
+  unsigned value;
+  asm(ATT_LOAD_OF_ROW_(u8, 1)
+      : "=r"(value)
+      : "r"(index), "l"(static_cast<const unsigned char*>(tensor.data) + row));
+  return value != 0;
+}
+#undef ATT_LOAD_OF_ROW_
+#else
+ATT_FN int load_i32(const TensorArg& tensor, long long row, int index) {
+  return load_i32(tensor, row + index);
+}
+ATT_FN float load_f32(const TensorArg& tensor, long long row, int index) {
+  return load_f32(tensor, row + index);
+}
+ATT_FN bool load_bool(const TensorArg& tensor, long long row, int index) {
+  return load_bool(tensor, row + index);
+}
+#endif
+
 }  // namespace att

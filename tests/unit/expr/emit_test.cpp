@@ -37,7 +37,7 @@ TEST(Emit, Values) {
        "  return abs_i32((q_idx - kv_idx)) < c.params.scalars[2].as_int;\n"},
       {"causal_top_left or q_idx < 4", "  return (kv_idx <= q_idx) | (q_idx < 4);\n"},
       {"doc[b, kv_idx] == 1",
-       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len, "
        "clamp_tail(kv_idx, c.kv_len));\n  return t0 == 1;\n"},
       {"slope[h] < 1",
        "  const float t0 = load_f32(c.params.tensors[1], c.h);\n"
@@ -87,7 +87,7 @@ TEST(Emit, MasksInParts) {
        "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
        "clamp_above(q_idx, c.kv_len));\n"
        "  const int v0 = t0;\n  const int v1 = q_idx >> 3;\n  return {q_idx, v0, v1};\n",
-       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len, "
        "clamp_tail(kv_idx, c.kv_len));\n  const int v0 = t0;\n  return {v0};\n",
        "  return (row.v0 == column.v0) & ((kv_idx >> 3) == row.v1);\n"},
       {"(q_idx < 4 and q_idx > 1) or kv_idx < 4",
