@@ -18,9 +18,14 @@ namespace {
 constexpr double kGuessGoesFirst = 1.05;
 constexpr std::size_t kPlansThatTell = 4;
 
+// The model errs by more than a percent when it carries a time from one shape to another: the plan
+// that won at the bucket gives way only to one that is expected to gain so much.
+constexpr double kWinnerStays = 1.02;
+
 // What was measured of a bucket's plan, carried to the asked shape.
 struct Carried {
   double us = 0;
+  double rank_us = 0;   // what it is compared by
   double of_model = 0;  // measured at the bucket over what the model says there
   PlanChoice choice;
 };
@@ -61,7 +66,7 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& 
   const PlanSource source =
       winner.measured_shape == shape ? PlanSource::kMeasured : PlanSource::kNearestBucket;
   std::vector<Carried> by_time;
-  const auto add = [&](const MeasuredPlan& one) {
+  const auto add = [&](const MeasuredPlan& one, bool won) {
     const auto plan = usable_plan(spec, one.plan, facts);
     if (!plan.ok()) {
       choices.unusable.push_back(failed_plan(one.plan, plan.error()));
@@ -72,13 +77,14 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& 
     if (source == PlanSource::kNearestBucket) {
       carried.of_model = one.median_us / cost_us(spec, *plan, winner.measured_shape, facts);
       carried.us = carried.of_model * cost_us(spec, *plan, shape, facts);
+      carried.rank_us = won ? carried.us : carried.us * kWinnerStays;
     }
     by_time.push_back(std::move(carried));
   };
-  add({winner.plan, winner.compiler, winner.median_us});
-  for (const MeasuredPlan& next : winner.runners_up) add(next);
+  add({winner.plan, winner.compiler, winner.median_us}, true);
+  for (const MeasuredPlan& next : winner.runners_up) add(next, false);
   if (source == PlanSource::kNearestBucket) {
-    std::ranges::stable_sort(by_time, {}, &Carried::us);
+    std::ranges::stable_sort(by_time, {}, &Carried::rank_us);
     if (auto guess = better_guess(spec, shape, facts, by_time)) choices.usable.push_back(*guess);
   }
   for (Carried& carried : by_time) choices.usable.push_back(std::move(carried.choice));

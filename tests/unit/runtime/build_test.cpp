@@ -170,4 +170,34 @@ TEST_F(Build, ThePlanComesFromTheCacheWhenItIsLegalThere) {
 }
 
 }  // namespace
+// The model's word about another shape is not good to a percent.
+TEST_F(Build, AnotherShapeKeepsTheBucketsWinnerUnlessMuchIsToBeGained) {
+  const FakeDevice device;
+  const ProblemShape shape = {.q_len = 512, .kv_len = 512};
+  const ProblemShape longer = {.q_len = 1024, .kv_len = 1024};
+  const auto plans = legal_plans(*spec_, Family::kSm80, device.facts());
+  const auto growth = [&](const KernelPlan& plan) {
+    return cost_us(*spec_, plan, longer, device.facts()) /
+           cost_us(*spec_, plan, shape, device.facts());
+  };
+  // Another one is expected to gain so much on the first.
+  const auto chosen_of_two_with_gain = [&](double least, double most) -> std::optional<bool> {
+    for (const KernelPlan& first : plans) {
+      for (const KernelPlan& second : plans) {
+        const double gain = growth(first) / growth(second);
+        if (gain < least || gain > most) continue;
+        const Winner winner{.plan = to_string(first),
+                            .median_us = 50,
+                            .measured_shape = shape,
+                            .runners_up = {{.plan = to_string(second), .median_us = 50}}};
+        const auto choices = measured_choices(*spec_, longer, device.facts(), winner, "file");
+        return choices.usable.front().plan == first;
+      }
+    }
+    return std::nullopt;
+  };
+  EXPECT_EQ(chosen_of_two_with_gain(1.005, 1.015), true);
+  EXPECT_EQ(chosen_of_two_with_gain(1.03, 1.2), false);
+}
+
 }  // namespace attune::runtime_test
