@@ -25,17 +25,6 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// The median of the medians that took more than half of `most` samples, of all where none did.
-double median_time(const Standing& standing, int most, bool& is_final) {
-  std::vector<double> all, final;
-  for (const auto& [samples, us] : standing.medians) {
-    all.push_back(us);
-    if (2 * samples > most) final.push_back(us);
-  }
-  is_final = !final.empty();
-  return median(is_final ? std::move(final) : std::move(all));
-}
-
 struct Entry {
   std::string plan;
   std::string compiler;
@@ -43,8 +32,29 @@ struct Entry {
   std::string build;
   double median_us = 0;
   bool is_final = false;
+  double before_us = 0;                          // of a finalist, before the final; 0: not known
   std::int64_t shared_bytes = 0, registers = 0;  // of a block
 };
+
+// By the medians that took more than half of `most` samples, by all where none did.
+void set_times(Entry& entry, const Standing& standing, int most) {
+  std::vector<double> before, final;
+  for (const auto& [samples, us] : standing.medians)
+    (2 * samples > most ? final : before).push_back(us);
+  entry.is_final = !final.empty();
+  if (entry.is_final && !before.empty()) entry.before_us = median(before);
+  entry.median_us = median(std::move(entry.is_final ? final : before));
+}
+
+// What the final's times are of those before it: the GPU has grown warm, its clock is another. From
+// the candidates that have both.
+double drift(const std::map<std::pair<std::string, std::string>, Entry>& entries) {
+  std::vector<double> ratios;
+  for (const auto& [build, entry] : entries) {
+    if (entry.before_us > 0) ratios.push_back(entry.median_us / entry.before_us);
+  }
+  return ratios.empty() ? 1 : median(std::move(ratios));
+}
 
 Winner choose(std::vector<Entry> entries, bool same_driver) {
   // A plan that one compiler built more than once (templates and versions change) stands by its
@@ -57,8 +67,11 @@ Winner choose(std::vector<Entry> entries, bool same_driver) {
       at->second = std::move(entry);
     }
   }
+  // All as if they had been in the final.
+  const double warmer = drift(latest);
   double final_us = INFINITY, best_us = INFINITY;
-  for (const auto& [build, entry] : latest) {
+  for (auto& [build, entry] : latest) {
+    if (!entry.is_final) entry.median_us *= warmer;
     if (entry.is_final) final_us = std::min(final_us, entry.median_us);
   }
   const auto competes = [&](const Entry& entry) {
@@ -146,7 +159,7 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
                   .build = build,
                   .shared_bytes = standing.shared_bytes,
                   .registers = std::int64_t{standing.registers} * standing.threads};
-      entry.median_us = median_time(standing, most_samples, entry.is_final);
+      set_times(entry, standing, most_samples);
       entries.push_back(std::move(entry));
     }
     ProblemWinner winner{problem.first, choose(std::move(entries), source.first)};

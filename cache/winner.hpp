@@ -28,9 +28,10 @@ struct RejectedRow {
 // Medians that differ by less than this share of the lower one are equal, and fewer resources win.
 // The repeatability of a final's medians on an idle GPU.
 constexpr double kNoiseFraction = 0.005;
-// Medians of one candidate that were taken at different times differ by less than this factor: the
-// GPU is warmer, its clock another. So a time counts before others of fewer than half the samples
-// (a search's final has more than the races before it), unless those are so much faster.
+// Medians of one candidate that were taken at different times differ by less than this factor, also
+// where what the finalists say of the GPU's clock at either time is taken out. So a time counts
+// before others of fewer than half the samples (a search's final has more than the races before
+// it), unless those are so much faster.
 constexpr double kBetweenTimes = 1.05;
 
 // True when `rejection`, noted on one device and shape, forbids the candidate on another.

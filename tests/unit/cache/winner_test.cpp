@@ -58,18 +58,33 @@ TEST(Winner, RepeatedMeasurementsCountByTheirMedian) {
       "steady");
 }
 
+MeasuredRow final_row(const std::string& plan, double us) {
+  MeasuredRow result = row(plan, us);
+  result.measurement.samples = 90;
+  return result;
+}
+
 TEST(Winner, TimesOfAFinalGoBeforeThoseOfTheRacesBeforeIt) {
-  const auto final = [](const std::string& plan, double us) {
-    auto result = row(plan, us);
-    result.measurement.samples = 90;
-    return result;
-  };
   // The GPU was slower by then.
-  std::vector<MeasuredRow> rows{row("a", 99.5), row("b", 100), row("c", 102), final("b", 105),
-                                final("c", 104)};
+  std::vector<MeasuredRow> rows{row("a", 99.5), row("b", 100), row("c", 102), final_row("b", 105),
+                                final_row("c", 104)};
   EXPECT_EQ(winning_plan(rows), "c");
-  rows.push_back(row("d", 98));  // far faster than any of the final
+  rows.push_back(row("d", 95));  // far faster than any of the final
   EXPECT_EQ(winning_plan(rows), "d");
+}
+
+TEST(Winner, TimesBeforeAFinalCountAsTheFinalistsGrewSlower) {
+  // By a tenth: more than the best of those that were not in it are faster than its best.
+  const std::vector<MeasuredRow> rows{row("a", 100), row("b", 104), row("c", 102),
+                                      final_row("a", 110), final_row("b", 114.4)};
+  EXPECT_EQ(winning_plan(rows), "a");
+  const auto result = winners(rows, {}, kDevice);
+  const auto& next = result.front().winner.runners_up;
+  ASSERT_EQ(next.size(), 2u);
+  EXPECT_EQ(next[0].plan, "c");
+  EXPECT_NEAR(next[0].median_us, 112.2, 1e-9);
+  EXPECT_EQ(next[1].plan, "b");
+  EXPECT_NEAR(next[1].median_us, 114.4, 1e-9);
 }
 
 TEST(Winner, LatestBuildOfAPlanStands) {
