@@ -3,9 +3,9 @@
 // stdout; bench/compilers.py makes the table of docs/performance.md of them. Needs a GPU, NVRTC and
 // the LLVM module.
 //
-//   compilers --cache FILE --compile 3/8   compiles the third eighth, one kernel after the other
-//   compilers --cache FILE                 measures; compiles what FILE does not have
-//   compilers --only full --only causal    those specs
+//   compilers --cache FILE --compile --share 3/8   compiles the third eighth, one kernel at a time
+//   compilers --cache FILE --share 1/2             measures a half; compiles what FILE does not
+//   have compilers --only full --only causal            those specs
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -89,6 +89,23 @@ std::vector<Case> make_cases(const DeviceFacts& facts, const std::vector<std::st
   return cases;
 }
 
+// Neighbours, so that shares one after the other are in the library's order.
+void keep_share(std::vector<Case>& cases, const Shard& share) {
+  const auto border = [&](int i) {
+    return cases.begin() + static_cast<std::ptrdiff_t>(cases.size()) * i / share.count;
+  };
+  cases.erase(border(share.index + 1), cases.end());
+  cases.erase(cases.begin(), border(share.index));
+}
+
+// Compiles what the store does not have.
+Status load(Device& device, const Case& one, Compiler& compiler, Store* store, Build& made) {
+  ATT_TRY(BuiltKernel built, build(one.spec, one.plan, compiler, store));
+  made.code = std::move(built.code);
+  ATT_TRY(made.kernel, device.load(one.spec, one.plan, made.code.image));
+  return ok_status();
+}
+
 // Empty, or what is wrong with the kernel's numbers.
 std::string verdict(Device& device, const Case& one, const LoadedKernel& kernel) {
   auto uploaded = DeviceProblem::upload(device, one.spec, checked_problem(one.spec));
@@ -164,15 +181,9 @@ Status measure(Device& device, const Compilers& compilers, std::vector<Case>& ca
   for (Case& one : cases) {
     for (std::size_t i = 0; i < compilers.size(); ++i) {
       Build& made = one.builds[i];
-      auto built = build(one.spec, one.plan, *compilers[i].second, store);
-      if (!built.ok()) {
-        made.failure = built.error().message;
-        continue;
-      }
-      made.code = std::move(built->code);
-      auto kernel = device.load(one.spec, one.plan, made.code.image);
-      made.failure = kernel.ok() ? verdict(device, one, **kernel) : kernel.error().message;
-      if (made.failure.empty()) made.kernel = std::move(kernel).value();
+      const Status loaded = load(device, one, *compilers[i].second, store, made);
+      made.failure = loaded.ok() ? verdict(device, one, *made.kernel) : loaded.error().message;
+      if (!made.failure.empty()) made.kernel.reset();
     }
     ATT_CHECK(time_case(device, one));
     fmt::print("{}\n", to_json(one, compilers).dump());
@@ -182,32 +193,41 @@ Status measure(Device& device, const Compilers& compilers, std::vector<Case>& ca
   return ok_status();
 }
 
-// One after the other, so that a time is that of a compile which has a core to itself.
-void compile_share(const Compilers& compilers, const std::vector<Case>& cases, Store& store,
-                   const Shard& share) {
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    if (static_cast<int>(i) % share.count != share.index) continue;
+// One after the other, so that a time is that of a compile which has a core to itself. Loaded too:
+// what the driver makes of PTX is then in its own cache, and nobody waits for it who measures.
+void compile_all(Device& device, const Compilers& compilers, const std::vector<Case>& cases,
+                 Store& store) {
+  for (const Case& one : cases) {
     for (const auto& [name, compiler] : compilers) {
-      const auto built = build(cases[i].spec, cases[i].plan, *compiler, &store);
-      if (!built.ok()) fmt::print(stderr, "{}: {}\n", cases[i].name, built.error().message);
+      Build made;
+      const Status loaded = load(device, one, *compiler, &store, made);
+      if (!loaded.ok()) fmt::print(stderr, "{}: {}\n", one.name, loaded.error().message);
     }
   }
 }
 
-Status run(const std::string& cache, const std::string& share,
-           const std::vector<std::string>& only) {
+struct Options {
+  std::string cache, share;
+  bool compile = false;
+  std::vector<std::string> only;
+};
+
+Status run(const Options& options) {
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   Compilers compilers{{{"nvrtc", nullptr}, {"llvm", nullptr}}};
   ATT_TRY(compilers[0].second, open_nvrtc_compiler());
   ATT_TRY(compilers[1].second, open_llvm_compiler());
-  std::vector<Case> cases = make_cases(device->facts(), only);
-  std::unique_ptr<Store> store;
-  if (!cache.empty()) {
-    ATT_TRY(store, open_store(cache));
+  std::vector<Case> cases = make_cases(device->facts(), options.only);
+  if (!options.share.empty()) {
+    ATT_TRY(const Shard share, parse_shard(options.share));
+    keep_share(cases, share);
   }
-  if (share.empty()) return measure(*device, compilers, cases, store.get());
-  ATT_TRY(const Shard parsed, parse_shard(share));
-  compile_share(compilers, cases, *store, parsed);
+  std::unique_ptr<Store> store;
+  if (!options.cache.empty()) {
+    ATT_TRY(store, open_store(options.cache));
+  }
+  if (!options.compile) return measure(*device, compilers, cases, store.get());
+  compile_all(*device, compilers, cases, *store);
   return ok_status();
 }
 
@@ -216,13 +236,13 @@ Status run(const std::string& cache, const std::string& share,
 
 int main(int argc, char** argv) {
   CLI::App app("NVRTC beside LLVM");
-  std::string cache, share;
-  CLI::Option* const file = app.add_option("--cache", cache, "where compiled code is kept");
-  app.add_option("--compile", share, "i/n: compile that share only")->needs(file);
-  std::vector<std::string> only;
-  app.add_option("--only", only, "a spec of the library; repeatable; default: all");
+  attune::Options options;
+  CLI::Option* const file = app.add_option("--cache", options.cache, "where compiled code is kept");
+  app.add_flag("--compile", options.compile, "compile only")->needs(file);
+  app.add_option("--share", options.share, "i/n: that share of the kernels only");
+  app.add_option("--only", options.only, "a spec of the library; repeatable; default: all");
   CLI11_PARSE(app, argc, argv);
-  const attune::Status status = attune::run(cache, share, only);
+  const attune::Status status = attune::run(options);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}", attune::render(status.error()));
   return attune::exit_code(status.error().kind);

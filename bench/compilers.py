@@ -3,11 +3,13 @@
 docs/performance.md.
 
     python3 bench/compilers.py --jobs 8
+    python3 bench/compilers.py --gpus 0,1     # each measures a part
     python3 bench/compilers.py --render compilers.jsonl     # from what the program printed before
 
 Needs a GPU, NVRTC and the LLVM module (`make build`)."""
 
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -27,6 +29,8 @@ def parse_arguments():
     parser.add_argument("--program", help="default: the newest bench/compilers below build/")
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2),
                         help="processes that compile, one kernel at a time each; default: half the cores")
+    parser.add_argument("--gpus", type=lambda text: text.split(","), default=["0"], metavar="N,...",
+                        help="as CUDA_VISIBLE_DEVICES names them; default: 0")
     parser.add_argument("--render", metavar="JSONL", help="rewrite the page from saved output")
     parser.add_argument("--jsonl", help="also write the program's output here")
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
@@ -89,13 +93,23 @@ def render(text, lines):
     return page.replace_section(text, "compilers", body)
 
 
-def measure(program, jobs):
+def measure(program, jobs, gpus):
     with tempfile.TemporaryDirectory() as directory:
-        cached = [program, "--cache", os.path.join(directory, "compilers.db")]
-        shares = [subprocess.Popen([*cached, "--compile", f"{i + 1}/{jobs}"]) for i in range(jobs)]
-        for share in shares:
-            share.wait()
-        return subprocess.run(cached, check=True, stdout=subprocess.PIPE, text=True).stdout
+        # The driver's cache too: cold for the compiles, and for the measurement it holds what the driver assembled.
+        assembled = os.path.join(directory, "assembled")
+        os.mkdir(assembled)
+
+        def run(share, of, *more):
+            environment = {**os.environ, "CUDA_CACHE_PATH": assembled, "CUDA_VISIBLE_DEVICES": gpus[share % len(gpus)]}
+            command = [program, "--cache", os.path.join(directory, "compilers.db"), "--share", f"{share + 1}/{of}", *more]
+            return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(lambda share: run(share, jobs, "--compile"), range(jobs)))
+        with concurrent.futures.ThreadPoolExecutor(len(gpus)) as pool:
+            outputs = list(pool.map(lambda share: run(share, len(gpus)).splitlines(keepends=True), range(len(gpus))))
+        # Each begins with the environment.
+        return "".join(outputs[0] + [line for output in outputs[1:] for line in output[1:]])
 
 
 def main():
@@ -103,7 +117,8 @@ def main():
     if arguments.render:
         output = page.read(arguments.render)
     else:
-        output = measure(page.newest_built(ROOT, "bench", "compilers", named=arguments.program), arguments.jobs)
+        output = measure(page.newest_built(ROOT, "bench", "compilers", named=arguments.program), arguments.jobs,
+                         arguments.gpus)
     if arguments.jsonl:
         page.write(arguments.jsonl, output)
     lines = [json.loads(line) for line in output.splitlines()]
