@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/jit/llvm_module/near_uses.hpp"
 #include "runtime/jit/llvm_module/string_stream.hpp"
 
 #if LLVM_VERSION_MAJOR < 20
@@ -132,11 +133,19 @@ bool is_wgmma(const llvm::Instruction& instruction) {
   return text != nullptr && llvm::StringRef(text->getAsmString()).contains("wgmma.mma_async");
 }
 
-// LLVM computes values early, as suits products that wait for their operands' loads. Kernels of
-// wgmma hold up to 200 registers in tiles alone and then lack one or two: ptxas serialises their
-// products (C7512).
-void choose_order(llvm::Function& function) {
-  if (llvm::any_of(llvm::instructions(function), is_wgmma)) function.addFnAttr(kLateInstructions);
+bool has_wgmma(const llvm::Function& function) {
+  return llvm::any_of(llvm::instructions(function), is_wgmma);
+}
+
+// Kernels of wgmma hold up to 200 registers in tiles alone. LLVM computes values early, and then
+// one or two are lacking: ptxas serialises the products (C7512). Other kernels want operands loaded
+// early, which an order cannot take from them but addresses that wait in registers can.
+void spare_registers(llvm::Module& module) {
+  const bool wgmma = llvm::any_of(module, has_wgmma);
+  for (llvm::Function& function : module) {
+    if (has_wgmma(function)) function.addFnAttr(kLateInstructions);
+    if (!wgmma && !function.isDeclaration()) compute_near_uses(function);
+  }
 }
 
 // The back end makes two selects of `select (a and b), x, y`; here comparisons combine predicates
@@ -157,10 +166,8 @@ void keep_conditions_whole(llvm::Function& function) {
 bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, std::string& ptx,
               std::string& log) {
   mark_grid_constants(module);
-  for (llvm::Function& function : module) {
-    choose_order(function);
-    keep_conditions_whole(function);
-  }
+  for (llvm::Function& function : module) keep_conditions_whole(function);
+  spare_registers(module);
   std::string messages;
   module.getContext().setDiagnosticHandler(std::make_unique<LogDiagnostics>(messages));
   clang::CodeGenOptions options = instance.getCodeGenOpts();

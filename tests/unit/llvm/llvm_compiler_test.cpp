@@ -83,6 +83,67 @@ TEST_F(LlvmCompiler, ComputesWhereAValueIsNeededBesideWgmmaOnly) {
   }
 }
 
+// What a loop does not change is a register each, all the while it runs.
+TEST_F(LlvmCompiler, ComputesAddressesInTheLoopsThatUseThem) {
+  for (const bool wgmma : {false, true}) {
+    const std::string source =
+        std::string(
+            "extern \"C\" __attribute__((global)) void loop(int a, int n) {\n"
+            "  for (int i = 0; i < n; ++i) asm volatile(\"// uses %0\" :: \"r\"((a * a << 3) + "
+            "7));\n"
+            "}\n") +
+        (wgmma ? "__attribute__((global)) void other() { asm volatile(\"// wgmma.mma_async\"); }"
+               : "");
+    const auto kernel = compiler_->compile(source, "loop", Target::kSm90a);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const std::string ptx = text_of(*kernel);
+    const std::size_t loop = ptx.find("Inner Loop Header"), shift = ptx.find("shl.b32");
+    ASSERT_NE(shift, ptx.npos) << ptx;
+    EXPECT_EQ(loop < shift, !wgmma) << ptx;
+  }
+}
+
+// A mask may ask for the same element again for each score of a tile, once loops are unrolled.
+TEST_F(LlvmCompiler, LoadsOnceWhatALoopAsksForTwice) {
+  const auto kernel = compiler_->compile(R"(
+__attribute__((device)) inline int at(const int* x) {
+  int value;
+  asm("ld.global.nc.s32 %0, [%1];" : "=r"(value) : "l"(x));
+  return value;
+}
+extern "C" __attribute__((global)) void loads(const int* x, int n) {
+  for (int i = 0; i < n; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) asm volatile("// uses %0" ::"r"(at(x + i)));
+  }
+})",
+                                         "loads", Target::kSm80);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const std::string ptx = text_of(*kernel);
+  EXPECT_EQ(ptx.find("ld.global.nc"), ptx.rfind("ld.global.nc")) << ptx;
+}
+
+TEST_F(LlvmCompiler, ComputesInALoopWhatBothPathsToItComputed) {
+  const auto kernel = compiler_->compile(R"(
+extern "C" __attribute__((global)) void choose(int a, int n) {
+  if (n > 3) {
+    if (n & 1) asm volatile("// odd");
+    asm volatile("// first %0" ::"r"((a << 3) + 7));
+  } else {
+    if (n & 2) asm volatile("// even");
+    asm volatile("// second %0" ::"r"((a << 3) + 7));
+  }
+  do {
+    asm volatile("// in the loop %0" ::"r"((a << 3) + 7));
+  } while (--n);
+})",
+                                         "choose", Target::kSm80);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const std::string ptx = text_of(*kernel);
+  const std::string loop = ptx.substr(ptx.find("Inner Loop Header"));
+  EXPECT_LT(loop.find("shl.b32"), loop.find("// in the loop")) << ptx;
+}
+
 TEST_F(LlvmCompiler, MakesAnObjectForTheCpu) {
   const auto kernel = compiler_->compile("extern \"C\" void twice(float* data) { data[0] *= 2; }",
                                          "twice", Target::kCpu);
