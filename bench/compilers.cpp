@@ -15,6 +15,8 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -34,10 +36,9 @@ constexpr ProblemShape kTimed{
     .batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
 constexpr ProblemShape kChecked{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 333, .kv_len = 397};
 constexpr int kCheckedRows = 128;
-// Medians of two halves of as many rounds differ by a few thousandths on an H200; each row says by
-// how much its own did.
-constexpr int kRounds = 120;
-constexpr int kUntimedRounds = 5;
+constexpr std::size_t kRounds = 160;
+// An idle GPU runs its first kernels at another clock.
+constexpr double kUntimedUs = 2e5;
 
 using Compilers = std::array<std::pair<std::string, std::unique_ptr<Compiler>>, 2>;
 
@@ -121,18 +122,28 @@ std::string verdict(Device& device, const Case& one, const LoadedKernel& kernel)
 // Every other round begins with the other compiler.
 Status time_case(Device& device, Case& one) {
   ATT_TRY(const auto problem, DeviceProblem::for_timing(device, one.spec, kTimed, 3));
+  bool any = false;
   for (Build& build : one.builds) {
-    if (build.kernel) ATT_CHECK(problem->prepare(*build.kernel));
+    if (!build.kernel) continue;
+    ATT_CHECK(problem->prepare(*build.kernel));
+    any = true;
   }
-  for (int round = -kUntimedRounds; round < kRounds; ++round) {
+  double untimed_us = 0;
+  for (std::size_t round = 0, timed = 0; any && timed < kRounds; ++round) {
+    const bool counts = untimed_us >= kUntimedUs;
     for (std::size_t i = 0; i < one.builds.size(); ++i) {
-      Build& build = one.builds[(i + static_cast<std::size_t>(round + kUntimedRounds)) % 2];
+      Build& build = one.builds[(i + round) % 2];
       if (!build.kernel) continue;
       ATT_TRY(const double us, device.time_us([&](StreamHandle stream) {
         return problem->launch(*build.kernel, stream);
       }));
-      if (round >= 0) build.times_us.push_back(us);
+      if (counts) {
+        build.times_us.push_back(us);
+      } else {
+        untimed_us += us;
+      }
     }
+    timed += counts;
   }
   return ok_status();
 }
@@ -143,9 +154,9 @@ double median(std::vector<double> values) {
 }
 
 // By how much the medians of the first and the second half of the rounds differ, as a share.
-double noise(const std::vector<double>& times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  return std::abs(median({times.begin(), middle}) / median({middle, times.end()}) - 1);
+double noise(const std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  return std::abs(median({values.begin(), middle}) / median({middle, values.end()}) - 1);
 }
 
 nlohmann::json to_json(const Case& one, const Compilers& compilers) {
@@ -158,9 +169,15 @@ nlohmann::json to_json(const Case& one, const Compilers& compilers) {
             {"spill_bytes", build.code.spill_store_bytes + build.code.spill_load_bytes},
             {"compile_s", build.code.compile_seconds}};
     if (!build.failure.empty()) side["failure"] = build.failure;
-    if (build.times_us.empty()) continue;
-    side["us"] = median(build.times_us);
-    side["noise"] = noise(build.times_us);
+    if (!build.times_us.empty()) side["us"] = median(build.times_us);
+  }
+  // Of each round, whose two launches are at one clock; the GPU's changes by a tenth.
+  std::vector<double> ratios;
+  const auto &nvrtc = one.builds[0].times_us, &llvm = one.builds[1].times_us;
+  std::ranges::transform(llvm, nvrtc, std::back_inserter(ratios), std::divides());
+  if (!ratios.empty()) {
+    row["ratio"] = median(ratios);
+    row["noise"] = noise(ratios);
   }
   return row;
 }
@@ -169,7 +186,8 @@ Status measure(Device& device, const Compilers& compilers, std::vector<Case>& ca
   nlohmann::json environment = {
       {"date", fmt::format("{:%F %R} UTC", fmt::gmtime(std::time(nullptr)))},
       {"device", device.identity()},
-      {"how", fmt::format("medians of {} interleaved rounds", kRounds)}};
+      {"how",
+       fmt::format("medians of {} rounds in which each compiler's kernel runs once", kRounds)}};
   for (const auto& [name, compiler] : compilers) environment[name] = compiler->identity();
   fmt::print("{}\n", nlohmann::json{{"environment", environment}}.dump());
   parallel_for(static_cast<std::int64_t>(cases.size()), [&](std::int64_t i) {

@@ -46,12 +46,13 @@ def percent(values):
     return f"{100 * values:.1f} %"
 
 
-def halves(measured):
-    """How repeatable the times are, where the program says so."""
-    noise = sorted(side["noise"] for side in measured if "noise" in side)
+def halves(rows):
+    """How repeatable the ratios are."""
+    noise = sorted(row["noise"] for row in rows if "noise" in row)
     if not noise:
         return ""
-    return (f"Medians of their halves differ by {percent(noise[len(noise) // 2])} in the median, "
+    return (f"The ratio is the median of the rounds' own, since the GPU's clock changes. That of their first half and of their "
+            f"second differ by {percent(noise[len(noise) // 2])} in the median, "
             f"{percent(noise[len(noise) * 95 // 100])} in 95 of 100 kernels, {percent(noise[-1])} at most. ")
 
 
@@ -60,7 +61,7 @@ def render(text, lines):
     table, ratios = [], {}
     for row in rows:
         nvrtc, llvm = row["nvrtc"], row["llvm"]
-        ratio = llvm["us"] / nvrtc["us"] if "us" in llvm and "us" in nvrtc else None
+        ratio = row.get("ratio")
         if ratio:
             ratios.setdefault(row["family"], []).append(ratio)
         failures = "; ".join(f"{name}: {side['failure'][:60]}" for name, side in (("NVRTC", nvrtc), ("LLVM", llvm))
@@ -79,14 +80,13 @@ def render(text, lines):
         wins = sum(value < 1 for value in values)
         summary.append(f"{family}: geometric mean of LLVM / NVRTC {problems.geometric_mean(values):.3f}, "
                        f"{within} of {len(values)} within 3 %, {wins} faster with LLVM")
-    measured = [side for row in rows for side in (row["nvrtc"], row["llvm"]) if "us" in side]
     compiled = [(row["nvrtc"]["compile_s"], row["llvm"]["compile_s"]) for row in rows
                 if row["nvrtc"]["compile_s"] and row["llvm"]["compile_s"]]
     body = ("## NVRTC beside LLVM, forward, batch 2, 16 heads, 4096 tokens\n\n"
             f"{environment['date']}, {environment['device']}; {environment['nvrtc']}; {environment['llvm']}. "
             "`python3 bench/compilers.py`\n\n"
             "Both compilers get the same text; plans are the cost model's, untuned. Every kernel was checked against the "
-            f"oracle first; times are {environment['how']}. {halves(measured)}Compile times are cold and end with code that the GPU takes: an idle "
+            f"oracle first; times are {environment['how']}. {halves(rows)}Compile times are cold and end with code that the GPU takes: an idle "
             "machine, one kernel at a time in each of a few processes. LLVM's over NVRTC's, geometric mean: "
             f"{problems.geometric_mean([llvm / nvrtc for nvrtc, llvm in compiled]):.2f}.\n\n"
             + "\n".join(out) + "\n\n" + ". ".join(summary) + ".")
