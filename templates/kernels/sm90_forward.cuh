@@ -368,6 +368,7 @@ struct Consumer {
         cluster_or(overflow_word(slot), kCluster == 1 ? cluster_cta_rank() : lane, 1u << slice);
       }
     }
+    sync_warp();  // all lanes have read the slot
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
     return {{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len},
             item.q0 + slice * kRows,

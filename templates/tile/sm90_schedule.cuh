@@ -182,6 +182,7 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
         if (leader) walk.store(walk_words(slot));
       }
     }
+    sync_warp();  // all lanes have read the verdict of the slot's last item
     if (leader) {
       store_slot(slot, item);
       mbarrier_arrive(shared.item_full(n % kItemSlots));
