@@ -37,13 +37,12 @@ bool has_dropout(const AttentionSpec& spec) {
   return spec.dropout.at_launch || spec.dropout.value > 0;
 }
 
-int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, bool has_output_buffer) {
-  const int q_bytes = slabs(spec.head_dim_qk) * kRows * kRowBytes;
-  const int o_bytes = slabs(spec.head_dim_v) * kRows * kRowBytes;
+// With room for so many slabs of each warpgroup's O beside its Q.
+int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_slabs) {
+  const int row_bytes = (slabs(spec.head_dim_qk) + output_slabs) * kRowBytes;
   const int stage_bytes =
       (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
-  const int matrices =
-      tile.warpgroups * (q_bytes + (has_output_buffer ? o_bytes : 0)) + tile.stages * stage_bytes;
+  const int matrices = tile.warpgroups * kRows * row_bytes + tile.stages * stage_bytes;
   const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
   return (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
 }
@@ -52,12 +51,21 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, bool has_outp
 // faster where there is (d 64, causal: 3 to 6 %).
 bool stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile) {
   return tile.tma_store && tile.q_in_registers && spec.head_dim_v <= spec.head_dim_qk &&
-         shared_bytes(spec, tile, true) > kSharedLimitBytes;
+         shared_bytes(spec, tile, slabs(spec.head_dim_v)) > kSharedLimitBytes;
+}
+
+// Of a warpgroup's O, how many are staged for TMA at a time in a buffer of their own: all, or what
+// there is room for, at least one.
+int output_slabs(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  if (!tile.tma_store || stages_in_q(spec, tile)) return 0;
+  int count = slabs(spec.head_dim_v);
+  while (count > 1 && shared_bytes(spec, tile, count) > kSharedLimitBytes) --count;
+  return count;
 }
 
 // templates/tile/sm90_layout.cuh asserts that its layout needs no more.
 int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  return shared_bytes(spec, tile, tile.tma_store && !stages_in_q(spec, tile));
+  return shared_bytes(spec, tile, output_slabs(spec, tile));
 }
 
 // What setmaxnreg leaves a thread of the producer and of a consumer. Together they may take no more
@@ -453,6 +461,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kFrozenMax = {};\n"
       "constexpr bool kTmaStore = {};\n"
       "constexpr bool kStagesInQ = {};\n"
+      "constexpr int kOutputSlabs = {};\n"
       "constexpr bool kPingPong = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
@@ -463,7 +472,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
       tile.heads_per_group, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
-      tile.ping_pong, registers.producer, registers.consumer,
+      output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,
       resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }
 

@@ -368,7 +368,6 @@ struct Consumer {
         cluster_or(overflow_word(slot), kCluster == 1 ? cluster_cta_rank() : lane, 1u << slice);
       }
     }
-    sync_warp();  // all lanes have read the slot
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
     return {{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len},
             item.q0 + slice * kRows,
@@ -392,11 +391,7 @@ struct Consumer {
       if constexpr (!spec::kHasMask) {
         named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
       }
-      stage_output(o, shared.o(warpgroup));
-      sync_warp();
-      if (leader) {
-        store_output(o_map, shared.o(warpgroup), result.c, result.first_row + thread / 32 * 16);
-      }
+      store_output(o, o_map, shared.o(warpgroup), result.c, result.first_row + thread / 32 * 16);
     } else {
       store_output_rows(o, result.c, result_row);
     }

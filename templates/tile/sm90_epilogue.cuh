@@ -90,30 +90,54 @@ ATT_FN void normalise(const Context& c, Output& o, RowState& rows, int row) {
 // moves its own 16 rows: a barrier of the warpgroup costs as much as the rest.
 constexpr int kStoreRows = 16;
 
-ATT_FN void stage_output(const Output& o, unsigned buffer) {
+// The slabs of O from `first_slab` on for which the buffer has room.
+ATT_FN void stage_output(const Output& o, unsigned buffer, int first_slab) {
+  constexpr int kSlabSteps = kSlabColumns / 16;
   const int lane = thread_index() % 32;
   const int row = thread_index() % kWarpgroupThreads / 32 * 16 + lane % 16;
 #pragma unroll
-  for (int step = 0; step < spec::kHeadDimV / 16; ++step) {
+  for (int i = 0; i < kStagedSlabs * kSlabSteps; ++i) {
+    const int step = first_slab * kSlabSteps + i;
+    if (step >= spec::kHeadDimV / 16) break;
     unsigned packed[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      packed[i] = pack_2<spec::kDType>(o[8 * step + 2 * i], o[8 * step + 2 * i + 1]);
+    for (int j = 0; j < 4; ++j) {
+      packed[j] = pack_2<spec::kDType>(o[8 * step + 2 * j], o[8 * step + 2 * j + 1]);
     }
-    stmatrix_x4(swizzled(buffer + step / 4 * kQSlabBytes, row, step % 4 * 2 + lane / 16), packed);
+    stmatrix_x4(
+        swizzled(buffer + i / kSlabSteps * kQSlabBytes, row, i % kSlabSteps * 2 + lane / 16),
+        packed);
   }
   fence_shared_for_async();
 }
 
-// `buffer` is the warpgroup's, first_row the warp's.
-ATT_FN void store_output(const TensorMap* o_map, unsigned buffer, const Context& c, int first_row) {
+// Starts the store of what stage_output() left. One lane of the warp calls it.
+ATT_FN void store_staged(const TensorMap* o_map, unsigned buffer, const Context& c, int first_slab,
+                         int first_row) {
   const int warp = thread_index() % kWarpgroupThreads / 32;
 #pragma unroll
-  for (int slab = 0; slab < kVSlabs; ++slab) {
-    tma_store(o_map, buffer + slab * kQSlabBytes + warp * kStoreRows * kRowBytes,
-              slab * kSlabColumns, first_row, c.h, c.b);
+  for (int i = 0; i < kStagedSlabs; ++i) {
+    if (first_slab + i >= kVSlabs) break;
+    tma_store(o_map, buffer + i * kQSlabBytes + warp * kStoreRows * kRowBytes,
+              (first_slab + i) * kSlabColumns, first_row, c.h, c.b);
   }
   tma_store_commit();
+}
+
+// `buffer` is the warpgroup's and free, first_row the warp's. The last store still reads it.
+ATT_FN void store_output(const Output& o, const TensorMap* o_map, unsigned buffer, const Context& c,
+                         int first_row) {
+  const bool leader = thread_index() % 32 == 0;
+#pragma unroll
+  for (int slab = 0; slab < kVSlabs; slab += kStagedSlabs) {
+    if (slab > 0) {
+      if (leader) tma_store_wait_read();
+      sync_warp();
+    }
+    stage_output(o, buffer, slab);
+    sync_warp();
+    if (leader) store_staged(o_map, buffer, c, slab, first_row);
+  }
 }
 
 // One lane keeps `low` and gives `high`, the one `distance` away (`is_upper`) the other way round.

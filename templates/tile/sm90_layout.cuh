@@ -50,14 +50,17 @@ constexpr int kVBytes = kVSlabs * kKvSlabBytes;
 // Work items in flight between scheduler and consumers; a power of two.
 constexpr int kItemSlots = 4;
 
-// O is staged for TMA in a buffer of its own, or where Q was: with kStagesInQ the next Q waits for
-// the store. Without TMA it is stored from registers.
+// O is staged for TMA, so many slabs at a time, in a buffer of its own, or where Q was: with
+// kStagesInQ the next Q waits for the store. Without TMA it is stored from registers.
 constexpr bool kStagesInQ = plan::kStagesInQ;
+constexpr int kStagedSlabs = kStagesInQ ? kVSlabs : plan::kOutputSlabs;
 static_assert(!kStagesInQ || (kQAhead && kOBytes <= kQBytes));
+static_assert(!plan::kTmaStore || kStagedSlabs > 0);
 constexpr int kQOffset = 0;
 constexpr int kOOffset = kStagesInQ ? kQOffset : kWarpgroups * kQBytes;
-constexpr int kOStride = kStagesInQ ? kQBytes : kOBytes;  // from warpgroup to warpgroup
-constexpr int kKOffset = kWarpgroups * (kQBytes + (plan::kTmaStore && !kStagesInQ ? kOBytes : 0));
+constexpr int kOBufferBytes = plan::kOutputSlabs * kQSlabBytes;  // of one warpgroup
+constexpr int kOStride = kStagesInQ ? kQBytes : kOBufferBytes;   // from warpgroup to warpgroup
+constexpr int kKOffset = kWarpgroups * (kQBytes + kOBufferBytes);
 constexpr int kVOffset = kKOffset + kStages * kKBytes;
 constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
 

@@ -218,7 +218,6 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
       walk.begin(context, item.q0);
       info = walk.next(context, cta_rank);
     }
-    sync_warp();  // all lanes have read the slot
     if (leader) mbarrier_arrive(shared.item_empty(slot));
     bool has_more = info.flags != kNoTile;
     do {

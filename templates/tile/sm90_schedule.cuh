@@ -87,15 +87,15 @@ ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
 
 // The same in all lanes, and known to be so.
 ATT_FN ItemSlot load_slot(unsigned address) {
-  int word[8];
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-               : "r"(address)
-               : "memory");
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(word[4]), "=r"(word[5]), "=r"(word[6]), "=r"(word[7])
-               : "r"(address + 16)
-               : "memory");
+  int word[8] = {};
+  asm volatile(
+      "{\n.reg .pred first;\nsetp.eq.u32 first, %9, 0;\n"
+      "@first ld.shared.v4.b32 {%0, %1, %2, %3}, [%8];\n"
+      "@first ld.shared.v4.b32 {%4, %5, %6, %7}, [%8 + 16];\n}"
+      : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]), "+r"(word[4]), "+r"(word[5]),
+        "+r"(word[6]), "+r"(word[7])
+      : "r"(address), "r"(thread_index() % 32)
+      : "memory");
 #pragma unroll
   for (int i = 0; i < 8; ++i) word[i] = shuffle_from(word[i], 0);
   return {word[0], word[1], word[2], word[3], word[4], word[5], {word[6], word[7]}};
@@ -182,7 +182,6 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
         if (leader) walk.store(walk_words(slot));
       }
     }
-    sync_warp();  // all lanes have read the verdict of the slot's last item
     if (leader) {
       store_slot(slot, item);
       mbarrier_arrive(shared.item_full(n % kItemSlots));

@@ -29,13 +29,20 @@ ATT_FN void store_tile_info(unsigned address, const TileInfo& info) {
                : "memory");
 }
 
+// What one warp tells another lane 0 reads for its warp, as it is lane 0 that then gives the place
+// back. (Registers that only some lanes load are set before, or they are in use from the kernel's
+// start to the last such load.)
 ATT_FN int load_word(unsigned address) {
   int value;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
+  asm volatile(
+      "{\n.reg .pred first;\nsetp.eq.u32 first, %2, 0;\n"
+      "mov.b32 %0, 0;\n@first ld.shared.b32 %0, [%1];\n}"
+      : "=r"(value)
+      : "r"(address), "r"(thread_index() % 32)
+      : "memory");
+  return shuffle_from(value, 0);
 }
 
-// Lane 0 reads it for the warp, as it is lane 0 that gives the stage back.
 ATT_FN TileInfo load_tile_info(unsigned address) {
   TileInfo info;
   asm volatile(
@@ -118,11 +125,11 @@ struct ClusterWalk {
   ATT_MEMBER void load(unsigned address, const Context& c, int at_q0) {
     q0 = at_q0;
     up = walks_up(c, q0);
-    first = shuffle_from(load_word(address), 0);
-    last = shuffle_from(load_word(address + 4), 0);
-    base = shuffle_from(load_word(address + 8), 0);
-    live = shuffle_from(load_word(address + 12), 0);
-    full = shuffle_from(load_word(address + 16), 0);
+    first = load_word(address);
+    last = load_word(address + 4);
+    base = load_word(address + 8);
+    live = load_word(address + 12);
+    full = load_word(address + 16);
   }
 
  private:
