@@ -20,14 +20,15 @@ struct Case {
   const char* plan;  // after the target
 };
 // Four stages under a causal mask, where Q once was overwritten while it was read (docs/hopper.md,
-// log 39); O staged where Q was; a buffer of its own without a barrier, and with one; warpgroups
-// that take turns.
+// log 39); O staged where Q was, in a buffer of its own without a barrier, with one, and in halves;
+// warpgroups that take turns.
 constexpr Case kCases[] = {
     {"FourStages64", 64, "causal", "w2 k128 s4 b2 qreg c1 longest g32 frozen tma"},
     {"Warpgroups64", 64, "causal", "w3 k96 s4 b2 qreg c1 longest g32 frozen tma"},
     {"StagedInQ128", 128, "causal", "w2 k128 s3 b2 qreg c1 longest g16 frozen tma"},
     {"StagedInQFull128", 128, "true", "w2 k128 s3 b2 qreg c1 persistent g1 frozen tma"},
     {"Full128", 128, "true", "w2 k64 s4 b1 qreg c1 persistent g1 frozen tma"},
+    {"Halves256", 256, "causal", "w2 k64 s2 b1 c1 longest g8 frozen tma"},
     {"Turns96", 96, "true", "w3 k112 s2 b1 c1 persistent g1 frozen pp"},
     {"TurnsCausal128", 128, "causal", "w3 k80 s3 b1 c1 longest g16 frozen tma pp"},
 };

@@ -71,6 +71,21 @@ TEST(Sm90aPlan, LimitsAreKept) {
   }
 }
 
+// 35 KB are left beside Q and two stages of 64 keys: room for half of O, but for none of it beside
+// 80 keys.
+TEST(Sm90aPlan, OIsStagedInChunksWhereThereIsNoRoomForAllOfIt) {
+  AttentionSpec spec = plain_spec();
+  spec.head_dim_qk = spec.head_dim_v = 256;
+  Sm90aPlan tile{.tile_kv = 64, .score_buffers = 1, .tma_store = false};
+  const auto bytes = [&] { return resources(spec, hopper_plan(tile)).shared_memory_bytes; };
+  const int without = bytes();
+  tile.tma_store = true;
+  EXPECT_TRUE(check_tile(spec, tile).ok());
+  EXPECT_EQ(bytes() - without, 128 * 128 * 2);
+  tile.tile_kv = 80;
+  EXPECT_FALSE(check_tile(spec, tile).ok());
+}
+
 TEST(Sm90aPlan, DropoutNeedsPiecesOf32Keys) {
   AttentionSpec spec = plain_spec();
   spec.dropout.value = 0.1;
