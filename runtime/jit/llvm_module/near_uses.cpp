@@ -103,13 +103,35 @@ llvm::Instruction* place_of(const llvm::Use& use) {
   return phi == nullptr ? user : phi->getIncomingBlock(use)->getTerminator();
 }
 
+// The outermost loop of `block` that `value` is outside of; null: none.
+const llvm::Loop* loop_beside(const llvm::Instruction& value, const llvm::BasicBlock* block,
+                              const llvm::LoopInfo& loops) {
+  const llvm::Loop* beside = nullptr;
+  for (const llvm::Loop* loop = loops.getLoopFor(block);
+       loop != nullptr && !loop->contains(value.getParent()); loop = loop->getParentLoop()) {
+    beside = loop;
+  }
+  return beside;
+}
+
+// Whether the loop would hold fewer values, or no more, without this one: all operands but one are
+// constants or needed there in any case.
+bool spares_registers(const llvm::Instruction& value, const llvm::Loop& loop) {
+  return llvm::count_if(value.operands(), [&](const llvm::Value* operand) {
+           return !llvm::isa<llvm::Constant>(operand) &&
+                  llvm::none_of(operand->uses(), [&](const llvm::Use& use) {
+                    return use.getUser() != &value && loop.contains(place_of(use)->getParent());
+                  });
+         }) <= 1;
+}
+
 // Repeats `value` in each block that uses it inside a loop which it is outside of.
 void repeat_in_loops(llvm::Instruction& value, const llvm::LoopInfo& loops) {
   llvm::MapVector<llvm::BasicBlock*, std::vector<llvm::Use*>> uses;
   for (llvm::Use& use : value.uses()) {
     llvm::BasicBlock* const block = place_of(use)->getParent();
-    const llvm::Loop* const loop = loops.getLoopFor(block);
-    if (loop != nullptr && !loop->contains(value.getParent())) uses[block].push_back(&use);
+    const llvm::Loop* const loop = loop_beside(value, block, loops);
+    if (loop != nullptr && spares_registers(value, *loop)) uses[block].push_back(&use);
   }
   for (const auto& [block, uses_there] : uses) {
     llvm::Instruction* first = place_of(*uses_there.front());

@@ -87,19 +87,36 @@ TEST_F(LlvmCompiler, ComputesWhereAValueIsNeededBesideWgmmaOnly) {
 TEST_F(LlvmCompiler, ComputesAddressesInTheLoopsThatUseThem) {
   for (const bool wgmma : {false, true}) {
     const std::string source =
+        "extern \"C\" __attribute__((global)) void loop(int a, int n) {\n"
+        "  for (int i = 0; i < n; ++i)\n"
+        "    asm volatile(\"// uses %0\" :: \"r\"((a * a << 3) + 7));\n}\n" +
         std::string(
-            "extern \"C\" __attribute__((global)) void loop(int a, int n) {\n"
-            "  for (int i = 0; i < n; ++i) asm volatile(\"// uses %0\" :: \"r\"((a * a << 3) + "
-            "7));\n"
-            "}\n") +
-        (wgmma ? "__attribute__((global)) void other() { asm volatile(\"// wgmma.mma_async\"); }"
-               : "");
+            wgmma ? "__attribute__((global)) void other() { asm volatile(\"// wgmma.mma_async\"); }"
+                  : "");
     const auto kernel = compiler_->compile(source, "loop", Target::kSm90a);
     ASSERT_TRUE(kernel.ok()) << render(kernel.error());
     const std::string ptx = text_of(*kernel);
     const std::size_t loop = ptx.find("Inner Loop Header"), shift = ptx.find("shl.b32");
     ASSERT_NE(shift, ptx.npos) << ptx;
     EXPECT_EQ(loop < shift, !wgmma) << ptx;
+  }
+}
+
+// Two values in a loop instead of one would spare nothing.
+TEST_F(LlvmCompiler, RepeatsWhatTakesNoMoreValuesThanItSparesInALoop) {
+  for (const bool has_a : {false, true}) {
+    const std::string source =
+        std::string(
+            "extern \"C\" __attribute__((global)) void both(int a, int b, int n) {\n"
+            "  for (int i = 0; i < n; ++i) {\n"
+            "    asm volatile(\"// uses %0\" :: \"r\"(a ^ b));\n") +
+        (has_a ? "    asm volatile(\"// uses a, %0\" :: \"r\"(a));\n" : "") + "  }\n}";
+    const auto kernel = compiler_->compile(source, "both", Target::kSm80);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const std::string ptx = text_of(*kernel);
+    const std::size_t loop = ptx.find("Inner Loop Header"), both = ptx.find("xor.b32");
+    ASSERT_NE(both, ptx.npos) << ptx;
+    EXPECT_EQ(loop < both, has_a) << ptx;
   }
 }
 
