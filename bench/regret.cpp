@@ -47,7 +47,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr int kRounds = 30;
 // A space that is so small is the yardstick as it is; of others so many first guesses, and others.
-constexpr std::size_t kSmallSpace = 200;
+constexpr std::size_t kSmallSpace = 250;
 constexpr std::size_t kFirstGuesses = 24, kSpread = 24;
 // Of a survey: plans from anywhere, and the model's first of each shape.
 constexpr std::size_t kAnywhere = 72, kFirstOfShape = 8;
