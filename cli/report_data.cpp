@@ -77,18 +77,30 @@ std::map<Id, Winner> winners_of(const CacheContents& contents) {
   return found;
 }
 
-void put_first(std::vector<ReportCandidate>& candidates, const Winner& winner) {
-  const auto at = std::ranges::find_if(candidates, [&](const ReportCandidate& one) {
-    return one.text == winner.plan && one.compiler == winner.compiler;
-  });
-  if (at != candidates.end()) std::rotate(candidates.begin(), at, at + 1);
+// The winner to the front, and times as the cache counts them, which a search took at different
+// times: the GPU of its final was warmer than that of the races before it.
+void rank(std::vector<ReportCandidate>& candidates, const Winner* winner) {
+  const auto find = [&](const std::string& plan, const std::string& compiler) {
+    return std::ranges::find_if(candidates, [&](const ReportCandidate& one) {
+      return one.text == plan && one.compiler == compiler;
+    });
+  };
+  for (const MeasuredPlan& next : winner ? winner->runners_up : std::vector<MeasuredPlan>()) {
+    if (const auto at = find(next.plan, next.compiler); at != candidates.end())
+      at->us = next.median_us;
+  }
+  std::ranges::stable_sort(candidates, {}, &ReportCandidate::us);
+  const auto at = winner ? find(winner->plan, winner->compiler) : candidates.end();
+  if (at == candidates.end()) return;
+  at->us = winner->median_us;
+  std::rotate(candidates.begin(), at, at + 1);
 }
 
 }  // namespace
 
 double ReportProblem::regret() const {
   if (first_guess_us <= 0 || candidates.empty()) return -1;
-  return first_guess_us / std::ranges::min(candidates, {}, &ReportCandidate::us).us - 1;
+  return std::max(0.0, first_guess_us / candidates.front().us - 1);
 }
 
 Report collect_report(std::string source, const CacheContents& contents,
@@ -136,9 +148,8 @@ Report collect_report(std::string source, const CacheContents& contents,
         problem.first = measurement->measured_at;
       problem.last = std::max(problem.last, measurement->measured_at);
     }
-    std::ranges::stable_sort(problem.candidates, {}, &ReportCandidate::us);
-    if (const auto winner = launched.find(id); winner != launched.end())
-      put_first(problem.candidates, winner->second);
+    const auto winner = launched.find(id);
+    rank(problem.candidates, winner != launched.end() ? &winner->second : nullptr);
     if (!problem.candidates.empty()) {
       const ReportCandidate& best = problem.candidates.front();
       problem.conditions = by_build.at({best.text, compiler_family(best.compiler)})->conditions;

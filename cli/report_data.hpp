@@ -38,7 +38,7 @@ struct ReportProblem {
   double flops = 0, bytes = 0, roofline_us = 0;
   double first_guess_us =
       0;  // measured time of the plan that the cost model likes best; 0: not measured
-  // Time lost by taking the first guess, as a share of the best; negative when unknown.
+  // Time lost by taking the first guess, as a share of what is launched; negative when unknown.
   double regret() const;
 };
 
