@@ -2,6 +2,7 @@
 
 import ctypes
 import glob
+import json
 import os
 
 _STATUS = {1: "failed", 2: "bad input", 3: "unsupported", 4: "unavailable"}
@@ -62,6 +63,8 @@ class Library:
             getattr(self._c, name).argtypes = [ctypes.c_void_p]
         self._c.att_kernel_workspace_bytes.restype = ctypes.c_size_t
         self._c.att_kernel_workspace_bytes.argtypes = [ctypes.c_void_p, ctypes.POINTER(Shape)]
+        self._c.att_runtime_status.restype = ctypes.c_size_t
+        self._c.att_runtime_status.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
         self._c.att_spec_tensor_slot.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         self._c.att_forward.argtypes = [ctypes.c_void_p, ctypes.POINTER(ForwardArgs), ctypes.c_void_p]
 
@@ -86,6 +89,13 @@ class Runtime:
         options = _RuntimeOptions(ctypes.sizeof(_RuntimeOptions), device.encode(),
                                   None if cache_file is None else cache_file.encode())
         library._check(self._c.att_runtime_create(ctypes.byref(options), ctypes.byref(self._handle)))
+
+    def compiles(self):
+        """How many kernels were compiled, not taken from the cache."""
+        size = self._c.att_runtime_status(self._handle, None, 0)
+        text = ctypes.create_string_buffer(size)
+        self._c.att_runtime_status(self._handle, text, size)
+        return json.loads(text.value)["counters"]["compiles"]
 
     def kernel(self, spec_path, shape):
         """The kernel for a spec (path or library name) and a Shape."""

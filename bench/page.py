@@ -42,7 +42,8 @@ def _table(header, rows):
 
 
 def _plan_source(row):
-    return {"measured": "", "nearest": " (nearest)", "model": " (untuned)"}.get(row.get("source"), "")
+    notes = {"nearest": " (nearest)", "model": " (untuned)", "foreign": " (tuned by another version)"}
+    return notes.get(row.get("source"), "")
 
 
 def forward_section(results, fa3):
