@@ -28,6 +28,9 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // that K and V of new heads are not asked of memory in bursts. Of 1 to 64 heads level with the best
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
+// What K and V of the heads that are worked on together may take of L2: of 50 MB on an H200, the
+// rest is for Q, O and the next group (16, 32 and 64 MB were tried).
+constexpr std::int64_t kGroupBytes = 32 << 20;
 
 const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
 
@@ -235,7 +238,6 @@ double rounds_of(Schedule schedule, const LiveWork& work, double items, double c
 // Of a static schedule; templates/tile/sm90_schedule.cuh deals so.
 ItemOrder item_order(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
                      const DeviceFacts& device) {
-  constexpr std::int64_t kGroupBytes = 32 << 20;  // of K and V that L2 holds
   const std::int64_t kv_bytes =
       kElementBytes * std::int64_t{spec.head_dim_qk + spec.head_dim_v} * shape.kv_len;
   const std::int64_t kv_heads =
@@ -458,6 +460,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "enum class Schedule {{ single, persistent, longest_first }};\n"
       "constexpr Schedule kSchedule = Schedule::{};\n"
       "constexpr int kHeadsPerGroup = {};\n"
+      "constexpr long long kGroupBytes = {};\n"
       "constexpr bool kFrozenMax = {};\n"
       "constexpr bool kTmaStore = {};\n"
       "constexpr bool kStagesInQ = {};\n"
@@ -471,7 +474,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
-      tile.heads_per_group, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
+      tile.heads_per_group, kGroupBytes, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
       output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,
       resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }

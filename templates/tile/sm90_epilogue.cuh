@@ -124,7 +124,7 @@ ATT_FN void store_staged(const TensorMap* o_map, unsigned buffer, const Context&
   tma_store_commit();
 }
 
-// `buffer` is the warpgroup's and free, first_row the warp's. The last store still reads it.
+// `buffer` is the warpgroup's, first_row the warp's. It must be free; afterwards a store reads it.
 ATT_FN void store_output(const Output& o, const TensorMap* o_map, unsigned buffer, const Context& c,
                          int first_row) {
   const bool leader = thread_index() % 32 == 0;

@@ -19,10 +19,6 @@ struct WorkItem {
 
 ATT_FN int q_tiles(const ForwardParams& p) { return (p.q_len + kClusterRows - 1) / kClusterRows; }
 
-// What K and V of the heads that are worked on together may take of L2: of 50 MB on an H200, the
-// rest is for Q, O and the next group (16, 32 and 64 MB were tried).
-constexpr long long kGroupBytes = 32 << 20;
-
 // How the query heads are shared out. Groups of `size`: their K and V come from memory when the
 // group starts, and CTAs that all wait for it at once lose time. With a mask, then the rest, as
 // many as L2 holds or more: the last items are then short ones, and CTAs end together.
@@ -35,7 +31,7 @@ ATT_FN HeadGroups head_groups(const ForwardParams& p) {
   const int heads = p.batch * p.heads;
   const int kv_heads = p.batch * p.kv_heads;
   const long long kv_bytes = (spec::kHeadDimQk + spec::kHeadDimV) * 2LL * p.kv_len;
-  const long long room = kGroupBytes / kv_bytes;
+  const long long room = plan::kGroupBytes / kv_bytes;
   const int held_kv = room < 1 ? 1 : room < kv_heads ? static_cast<int>(room) : kv_heads;
   const int held = held_kv * (p.heads / p.kv_heads);
   const int size = plan::kHeadsPerGroup > 0 ? min_i32(plan::kHeadsPerGroup, held) : held;
