@@ -54,8 +54,7 @@ std::string spec_facts(const AttentionSpec& spec) {
       "constexpr float kDropoutKeepScale = {};\n"
       "}}  // namespace spec\n",
       head_dtype(spec.dtype), spec.head_dim_qk, spec.head_dim_v, spec.mask != nullptr,
-      spec.score != nullptr, spec.sink != nullptr, spec.dropout.at_launch || spec.dropout.value > 0,
-      spec.softmax_scale.at_launch,
+      spec.score != nullptr, spec.sink != nullptr, has_dropout(spec), spec.softmax_scale.at_launch,
       float_literal(spec.softmax_scale.at_launch ? 1 : spec.softmax_scale.value),
       spec.dropout.at_launch, drop_below, float_literal(256.0 / (256 - drop_below)));
 }

@@ -17,10 +17,6 @@ int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
 const Sm80Plan& tile_of(const KernelPlan& plan) { return std::get<Sm80Plan>(plan.tile); }
 
-bool has_dropout(const AttentionSpec& spec) {
-  return spec.dropout.at_launch || spec.dropout.value > 0;
-}
-
 int rows_per_warp(const Sm80Plan& tile) { return tile.tile_q / tile.warps; }
 
 std::string_view template_path(Pass) { return "templates/kernels/sm80_forward.cuh"; }

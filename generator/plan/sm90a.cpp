@@ -1,23 +1,25 @@
 // The sm90a family's plans. What they mean in the kernel: templates/kernels/sm90_forward.cuh; what
 // was measured: docs/hopper.md.
+#include "generator/plan/sm90a.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
-#include "generator/plan/live_share.hpp"
 #include "generator/plan/wgmma.hpp"
 
 namespace attune {
 namespace {
 
-using Schedule = Sm90aPlan::Schedule;
+using sm90a::kGroupBytes;
+using sm90a::kRows;
+using sm90a::Schedule;
+using sm90a::stages_in_q;
+using sm90a::tile_of;
 
-constexpr int kElementBytes = 2;  // fp16 and bf16 alike
-constexpr int kRows = 64;         // query rows of a warpgroup
 constexpr int kSlabColumns = 64;  // columns under one 128-byte swizzle
 constexpr int kRowBytes = 128;
 constexpr int kItemSlots = 4;
@@ -28,17 +30,8 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // that K and V of new heads are not asked of memory in bursts. Of 1 to 64 heads level with the best
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
-// What K and V of the heads that are worked on together may take of L2: of 50 MB on an H200, the
-// rest is for Q, O and the next group (16, 32 and 64 MB were tried).
-constexpr std::int64_t kGroupBytes = 32 << 20;
-
-const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
 
 int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
-
-bool has_dropout(const AttentionSpec& spec) {
-  return spec.dropout.at_launch || spec.dropout.value > 0;
-}
 
 // With room for so many slabs of each warpgroup's O beside its Q.
 int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_slabs) {
@@ -48,13 +41,6 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_sl
   const int matrices = tile.warpgroups * kRows * row_bytes + tile.stages * stage_bytes;
   const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
   return (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
-}
-
-// Whether O is staged for TMA where Q was: where there is no room for a buffer of its own, which is
-// faster where there is (d 64, causal: 3 to 6 %).
-bool stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  return tile.tma_store && tile.q_in_registers && spec.head_dim_v <= spec.head_dim_qk &&
-         shared_bytes(spec, tile, slabs(spec.head_dim_v)) > kSharedLimitBytes;
 }
 
 // Of a warpgroup's O, how many are staged for TMA at a time in a buffer of their own: all, or what
@@ -225,130 +211,6 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
-// Rounds of mean items until the last CTA is done.
-double rounds_of(Schedule schedule, const LiveWork& work, double items, double ctas) {
-  if (schedule == Schedule::kPersistent) return items / ctas * work.busiest;
-  const bool even = work.longest < 1.1 * work.shortest;
-  if (even) return std::ceil(items / ctas);
-  // Whoever is free takes the next item: the longest first, or in the order of the grid.
-  const double last = schedule == Schedule::kLongestFirst ? work.shortest : work.longest;
-  return std::max(work.longest, items / ctas + 0.25 * last);
-}
-
-// Of a static schedule; templates/tile/sm90_schedule.cuh deals so.
-ItemOrder item_order(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
-                     const DeviceFacts& device) {
-  const std::int64_t kv_bytes =
-      kElementBytes * std::int64_t{spec.head_dim_qk + spec.head_dim_v} * shape.kv_len;
-  const std::int64_t kv_heads =
-      std::clamp<std::int64_t>(kGroupBytes / kv_bytes, 1, shape.batch * shape.kv_heads);
-  const std::int64_t held = kv_heads * (shape.heads / shape.kv_heads);
-  const std::int64_t group =
-      tile.heads_per_group > 0 ? std::min<std::int64_t>(tile.heads_per_group, held) : held;
-  return {.ctas = device.processor_count / tile.cluster,
-          .tiles_of_item = tile.cluster,
-          .group = group,
-          .last_group = spec.mask ? held : group};
-}
-
-// Clocks of an SM for one kv tile by each of its units.
-struct TileClocks {
-  double matrix, exponentials, issue;
-  double sum() const { return matrix + exponentials + issue; }
-  // Units overlap in part, so that a busy second one adds to the first: the smaller `power`, the
-  // more.
-  double overlapped(double power) const {
-    return std::pow(
-        std::pow(matrix, power) + std::pow(exponentials, power) + std::pow(issue, power),
-        1 / power);
-  }
-};
-
-TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
-                       const DeviceFacts& device) {
-  const bool has_mask = spec.mask != nullptr;
-  const double elements = double(tile.warpgroups * kRows) * tile.tile_kv;
-  const double dims = spec.head_dim_qk + spec.head_dim_v;
-  const double flops_per_clock =
-      device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
-  // Of the 160 registers of three warpgroups' threads a mask needs more than Q's reads cost.
-  const double reads = tile.q_in_registers   ? 1.0
-                       : tile.warpgroups < 3 ? 1.035
-                       : has_mask            ? 0.95
-                                             : 1.0;
-  // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.
-  const int piece_keys = tile.tile_kv / tile.score_buffers;
-  const double narrow = tile.score_buffers == 1 || piece_keys >= 64 ? 1.0
-                        : piece_keys >= 48                          ? 1.06
-                                                                    : 1.25;
-  // Three warpgroups leave the exponential unit idle less often than two; what one wastes shows in
-  // how little of it overlaps.
-  constexpr std::array<double, 4> kIdle{0, 0.55, 1.36, 1.12};
-  // Instructions an element, beside what a tile costs a warp.
-  const double per_element = (tile.frozen_max ? 3.5 : 6.0 + spec.head_dim_v / 128.0) +
-                             (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
-  return {.matrix = 2.0 * elements * dims / flops_per_clock / 0.9 * reads * narrow,
-          .exponentials = elements / 16 * kIdle[std::size_t(tile.warpgroups)],
-          .issue = elements / 128 * per_element + tile.warpgroups * 140.0};
-}
-
-// Clocks of a work item beside its tiles.
-double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const TileClocks& clocks) {
-  // A CTA of its own for every item has its launch and first loads in the open.
-  double overhead = tile.schedule == Schedule::kSingle ? 7150 : 2900;
-  if (!tile.tma_store) overhead += 500;
-  if (stages_in_q(spec, tile)) overhead += 270;  // the next Q waits for O
-  if (tile.cluster > 1) overhead += 1150;        // its CTAs wait for each other
-  // Nothing runs under the first piece.
-  overhead += 0.35 * clocks.sum() / tile.score_buffers;
-  // What the producer has fetched ahead when the consumers come to an item.
-  return overhead + 4200 * std::exp(-(tile.stages - 1) * tile.tile_kv / 75.0);
-}
-
-// Fitted to `bench/regret --survey` of d 64, 128 and 256, full, causal, a window and documents;
-// what matters is the order of plans.
-double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-            const DeviceFacts& device) {
-  const Sm90aPlan& tile = tile_of(plan);
-  const bool has_mask = spec.mask != nullptr;
-  const TileClocks clocks = tile_clocks(spec, tile, device);
-  // The CTAs of a cluster wait for each other.
-  const double sharing = tile.cluster == 1 ? 1.0 : has_mask ? 1.045 : 1.02;
-  // ptxas orders the steady loop of wide tiles without a mask worse beside a store by TMA.
-  const double ordered = !has_mask && tile.tma_store && tile.tile_kv >= 128 ? 1.037 : 1.0;
-  // Three warpgroups that all wait for the same wide tile get into step (11 % at d 96).
-  const bool in_step =
-      !has_mask && tile.warpgroups == 3 && tile.score_buffers == 1 && tile.tile_kv > 96;
-  const double turns = tile.ping_pong ? 1.005 : in_step ? 1.1 : 1.0;
-  // A warpgroup alone does one after the other.
-  const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) *
-                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered * turns;
-
-  const int rows = tile.warpgroups * kRows;
-  const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
-  // Only a static schedule's order matters.
-  const LiveWork& work = live_work(
-      spec, shape, rows, tile.tile_kv,
-      tile.schedule == Schedule::kPersistent ? item_order(spec, tile, shape, device) : ItemOrder{});
-  double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
-  // Tensors that a mask reads leave less than what is not known to be dead: of documents, four a
-  // sequence, less than half, and an item's edges.
-  if (work.reads_tensors) kv_tiles = 0.43 * kv_tiles + 1.2 * (double(rows) / tile.tile_kv + 1);
-  const double items = q_tiles * double(shape.heads) * double(shape.batch);
-  const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
-                        (tile.schedule == Schedule::kLongestFirst ? 1.04 : 1.0);
-  const double item_clocks = item_overhead(spec, tile, clocks) + kv_tiles * a_tile;
-  const double compute_us = rounds * item_clocks / (device.clock_ghz * 1e3);
-
-  const double dims = spec.head_dim_qk + spec.head_dim_v;
-  const double bytes =
-      kElementBytes * dims * double(shape.batch) *
-      (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
-  const double launch_us =
-      tile.schedule == Schedule::kLongestFirst ? 4.5 : 3;  // zeroes the counter
-  return std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3)) + launch_us;
-}
-
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aPlan& tile = tile_of(plan);
@@ -481,6 +343,11 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
 
 }  // namespace
 
+bool sm90a::stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  return tile.tma_store && tile.q_in_registers && spec.head_dim_v <= spec.head_dim_qk &&
+         shared_bytes(spec, tile, slabs(spec.head_dim_v)) > kSharedLimitBytes;
+}
+
 const FamilyOperations& sm90a_family() {
   static constexpr FamilyOperations kOperations = {
       .family = Family::kSm90a,
@@ -491,7 +358,7 @@ const FamilyOperations& sm90a_family() {
       .legal_plans = legal,
       .check = check,
       .resources = resources_of,
-      .cost_us = cost,
+      .cost_us = sm90a::cost_us,
       .launch_recipe = recipe,
       .tile_text = tile_text,
       .parse_tile = parse_tile,

@@ -43,8 +43,7 @@ std::string_view to_string(Layout layout) { return layout == Layout::kBshd ? "bs
 std::string_view to_string(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 
 std::optional<Target> target_from_string(std::string_view text) {
-  for (const Target target : {Target::kSm80, Target::kSm86, Target::kSm89, Target::kSm90a,
-                              Target::kSm100, Target::kSm120, Target::kCpu}) {
+  for (const Target target : kTargets) {
     if (to_string(target) == text) return target;
   }
   return std::nullopt;

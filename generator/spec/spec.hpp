@@ -14,6 +14,8 @@ namespace attune {
 
 enum class DType : std::uint8_t { kF16, kBf16, kF32, kFp8E4m3 };
 enum class Target : std::uint8_t { kSm80, kSm86, kSm89, kSm90a, kSm100, kSm120, kCpu };
+inline constexpr Target kTargets[] = {Target::kSm80,  Target::kSm86,  Target::kSm89, Target::kSm90a,
+                                      Target::kSm100, Target::kSm120, Target::kCpu};
 enum class Layout : std::uint8_t { kBshd, kBhsd };
 enum class Pass : std::uint8_t { kForward, kBackward };
 
@@ -57,6 +59,11 @@ struct AttentionSpec {
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
 };
+
+// Whether a launch may drop elements.
+inline bool has_dropout(const AttentionSpec& spec) {
+  return spec.dropout.at_launch || spec.dropout.value > 0;
+}
 
 // Parses and validates YAML text; `file` is for messages. Never throws or crashes on any bytes.
 Result<AttentionSpec> parse_spec(std::string_view yaml, std::string_view file);

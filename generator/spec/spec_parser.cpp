@@ -103,8 +103,6 @@ class SpecParser {
   Status read_targets() {
     const YamlNode* node = value("target");
     if (!node) return ok_status();
-    constexpr Target kTargets[] = {Target::kSm80,  Target::kSm86,  Target::kSm89, Target::kSm90a,
-                                   Target::kSm100, Target::kSm120, Target::kCpu};
     std::vector<std::string_view> words;
     for (const Target target : kTargets) words.push_back(to_string(target));
     ATT_TRY(const auto items, reader_.list("target", *node));

@@ -150,10 +150,7 @@ class LlvmCompiler final : public Compiler {
  private:
   std::string make_identity() const {
     std::vector<std::vector<std::string>> arguments;
-    for (const Target target : {Target::kSm80, Target::kSm86, Target::kSm89, Target::kSm90a,
-                                Target::kSm100, Target::kSm120, Target::kCpu}) {
-      arguments.push_back(arguments_for(target));
-    }
+    for (const Target target : kTargets) arguments.push_back(arguments_for(target));
     const std::string clang = llvm_identity(api_, arguments);
     return assembler_ ? fmt::format("{}, {}", clang, assembler_->identity()) : clang;
   }

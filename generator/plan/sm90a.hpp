@@ -1,0 +1,25 @@
+// What the sm90a family's plans and their cost model share.
+#pragma once
+
+#include "generator/plan/plan.hpp"
+
+namespace attune::sm90a {
+
+using Schedule = Sm90aPlan::Schedule;
+
+constexpr int kRows = 64;  // query rows of a warpgroup
+// What K and V of the heads that are worked on together may take of L2: of 50 MB on an H200, the
+// rest is for Q, O and the next group (16, 32 and 64 MB were tried).
+constexpr std::int64_t kGroupBytes = 32 << 20;
+
+inline const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
+
+// Whether O is staged for TMA where Q was: where there is no room for a buffer of its own, which is
+// faster where there is (d 64, causal: 3 to 6 %).
+bool stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile);
+
+// Predicted time of one launch, microseconds.
+double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+               const DeviceFacts& device);
+
+}  // namespace attune::sm90a
