@@ -4,8 +4,8 @@
 // the LLVM module.
 //
 //   compilers --cache FILE --compile --share 3/8   compiles the third eighth, one kernel at a time
-//   compilers --cache FILE --share 1/2             measures a half; compiles what FILE does not
-//   have compilers --only full --only causal            those specs
+//   compilers --cache FILE --share 1/2             measures a half; compiles what FILE lacks
+//   compilers --only full --only causal            those specs
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 

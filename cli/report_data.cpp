@@ -85,12 +85,14 @@ void rank(std::vector<ReportCandidate>& candidates, const Winner* winner) {
       return one.text == plan && one.compiler == compiler;
     });
   };
-  for (const MeasuredPlan& next : winner ? winner->runners_up : std::vector<MeasuredPlan>()) {
-    if (const auto at = find(next.plan, next.compiler); at != candidates.end())
-      at->us = next.median_us;
+  if (winner != nullptr) {
+    for (const MeasuredPlan& next : winner->runners_up) {
+      if (const auto at = find(next.plan, next.compiler); at != candidates.end())
+        at->us = next.median_us;
+    }
   }
   std::ranges::stable_sort(candidates, {}, &ReportCandidate::us);
-  const auto at = winner ? find(winner->plan, winner->compiler) : candidates.end();
+  const auto at = winner != nullptr ? find(winner->plan, winner->compiler) : candidates.end();
   if (at == candidates.end()) return;
   at->us = winner->median_us;
   std::rotate(candidates.begin(), at, at + 1);

@@ -41,6 +41,13 @@ void record(Store& store, const MeasurementKey& key, const Sm80Plan& tile, doubl
                   .ok());
 }
 
+MeasurementKey key_of(const std::string& hash, const ProblemShape& shape) {
+  return {.spec_hash = hash, .device = kGpu, .shape = shape, .protocol = "events-cold-l2-2"};
+}
+MeasurementKey causal_key() {
+  return key_of(spec_hash(load_spec("causal").value()), {.q_len = 2048, .kv_len = 2048});
+}
+
 // A few tile sizes of two problems, one of them by both compilers, a candidate that miscomputed,
 // and a spec that nobody here knows.
 std::string filled_cache() {
@@ -48,11 +55,8 @@ std::string filled_cache() {
   auto store = open_store(path).value();
   const std::string causal = spec_hash(load_spec("causal").value());
   for (const std::string& hash : {causal, std::string(32, 'e')}) {
-    const MeasurementKey key{
-        .spec_hash = hash,
-        .device = kGpu,
-        .shape = {.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192},
-        .protocol = "events-cold-l2-2"};
+    const MeasurementKey key =
+        key_of(hash, {.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192});
     for (const int tile_kv : {32, 64, 128}) {
       record(*store, key, {.tile_q = 128, .tile_kv = tile_kv}, 1500 + tile_kv);
       record(*store, key, {.tile_q = 64, .tile_kv = tile_kv}, 1900 - tile_kv);
@@ -88,13 +92,9 @@ TEST(Report, TheBestPlanIsTheOneThatIsLaunched) {
   const std::string path = scratch_directory() + "/noise.db";
   {
     auto store = open_store(path).value();
-    const MeasurementKey key{.spec_hash = spec_hash(load_spec("causal").value()),
-                             .device = kGpu,
-                             .shape = {.q_len = 2048, .kv_len = 2048},
-                             .protocol = "events-cold-l2-2"};
-    record(*store, key, {.tile_q = 128, .tile_kv = 64}, 1000.5);
-    record(*store, key, {.tile_q = 128, .tile_kv = 32}, 1000.4, "nvrtc 13.0.88", 98303);
-    record(*store, key, {.tile_q = 64, .tile_kv = 64}, 1000);
+    record(*store, causal_key(), {.tile_q = 128, .tile_kv = 64}, 1000.5);
+    record(*store, causal_key(), {.tile_q = 128, .tile_kv = 32}, 1000.4, "nvrtc 13.0.88", 98303);
+    record(*store, causal_key(), {.tile_q = 64, .tile_kv = 64}, 1000);
   }
   const Outcome outcome = attune({"report", "--cache", path, "-o", "-"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -109,15 +109,11 @@ TEST(Report, RegretComparesTimesThatCanBeCompared) {
   const std::string path = scratch_directory() + "/warm.db";
   {
     auto store = open_store(path).value();
-    const MeasurementKey key{.spec_hash = spec_hash(load_spec("causal").value()),
-                             .device = kGpu,
-                             .shape = {.q_len = 2048, .kv_len = 2048},
-                             .protocol = "events-cold-l2-2"};
     for (const auto& [samples, slower] : {std::pair{30, 1.0}, {90, 1.05}}) {
-      record(*store, key, {.tile_q = 128, .tile_kv = 64}, 1000 * slower, "nvrtc 13.0.88", 98304,
-             samples);
+      record(*store, causal_key(), {.tile_q = 128, .tile_kv = 64}, 1000 * slower, "nvrtc 13.0.88",
+             98304, samples);
     }
-    record(*store, key, {.tile_q = 64, .tile_kv = 32}, 1010);
+    record(*store, causal_key(), {.tile_q = 64, .tile_kv = 32}, 1010);
   }
   const Outcome outcome = attune({"report", "--cache", path, "-o", "-"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

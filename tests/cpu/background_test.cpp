@@ -10,6 +10,7 @@
 
 #include "runtime/engine/engine.hpp"
 #include "runtime/reference/oracle.hpp"
+#include "tests/cpu/cpu_test.hpp"
 
 namespace attune {
 namespace {
@@ -19,14 +20,11 @@ constexpr const char* kYaml =
 constexpr ProblemShape kShape{.batch = 1, .heads = 2, .kv_heads = 2, .q_len = 150, .kv_len = 150};
 constexpr att_shape kAttShape = {1, 2, 2, 150, 150};
 
-class Background : public testing::Test {
+class Background : public testing_support::CpuTest {
  protected:
   void SetUp() override {
-    auto compiler = open_llvm_compiler();
-    if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
-    auto device = open_cpu_device();
-    if (!device.ok()) GTEST_SKIP() << device.error().message;
-    device_ = std::move(device).value();
+    CpuTest::SetUp();
+    if (IsSkipped()) return;
     std::filesystem::create_directories(directory_);
     auto spec = parse_spec(kYaml, "");
     ASSERT_TRUE(spec.ok()) << render(spec.error());
@@ -69,7 +67,6 @@ class Background : public testing::Test {
 
   const std::filesystem::path directory_ =
       std::filesystem::temp_directory_path() / ("attune_background_" + std::to_string(getpid()));
-  std::unique_ptr<Device> device_;
   AttentionSpec spec_;
   att_spec* handle_ = nullptr;
   HostProblem problem_;

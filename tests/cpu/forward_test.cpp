@@ -9,6 +9,7 @@
 #include "generator/emit/emit.hpp"
 #include "generator/spec/library.hpp"
 #include "runtime/engine/engine.hpp"
+#include "tests/cpu/cpu_test.hpp"
 #include "tests/cpu/harness.hpp"
 
 namespace attune {
@@ -23,17 +24,8 @@ AttentionSpec spec_of(const std::string& yaml) {
   return spec.ok() ? std::move(spec).value() : AttentionSpec{};
 }
 
-class CpuForward : public testing::Test {
+class CpuForward : public testing_support::CpuTest {
  protected:
-  void SetUp() override {
-    auto compiler = open_llvm_compiler();
-    if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
-    compiler_ = std::move(compiler).value();
-    auto device = open_cpu_device();
-    if (!device.ok()) GTEST_SKIP() << device.error().message;
-    device_ = std::move(device).value();
-  }
-
   // Compiled once for all shapes of a test.
   const LoadedKernel* kernel_of(const AttentionSpec& spec, const KernelPlan& plan) {
     auto& loaded = kernels_[spec_hash(spec) + to_string(plan)];
@@ -69,8 +61,6 @@ class CpuForward : public testing::Test {
         "");
   }
 
-  std::unique_ptr<Compiler> compiler_;
-  std::unique_ptr<Device> device_;
   std::map<std::string, std::unique_ptr<LoadedKernel>> kernels_;
   std::uint64_t seed_ = 7;
 };

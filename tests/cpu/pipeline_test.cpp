@@ -14,6 +14,7 @@
 
 #include "runtime/engine/engine.hpp"
 #include "runtime/reference/oracle.hpp"
+#include "tests/cpu/cpu_test.hpp"
 #include "tuner/tuner.hpp"
 
 extern char** environ;
@@ -40,15 +41,11 @@ int run_in_new_process(const char* filter) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-class CpuPipeline : public testing::Test {
+class CpuPipeline : public testing_support::CpuTest {
  protected:
   void SetUp() override {
-    auto compiler = open_llvm_compiler();
-    if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
-    auto device = open_cpu_device();
-    if (!device.ok()) GTEST_SKIP() << device.error().message;
-    compiler_ = *std::move(compiler);
-    device_ = *std::move(device);
+    CpuTest::SetUp();
+    if (IsSkipped()) return;
     std::filesystem::create_directories(directory_);
     setenv(kCacheVariable, file().c_str(), 1);
     auto spec = parse_spec(kYaml, "pipeline.yaml");
@@ -86,8 +83,6 @@ class CpuPipeline : public testing::Test {
 
   const std::filesystem::path directory_ =
       std::filesystem::temp_directory_path() / ("attune_pipeline_" + std::to_string(getpid()));
-  std::unique_ptr<Compiler> compiler_;
-  std::unique_ptr<Device> device_;
   AttentionSpec spec_;
   std::string plan_;  // that won
 };
