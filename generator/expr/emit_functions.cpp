@@ -15,9 +15,12 @@ std::string value_functions(const HeadExpressions& e, const Environment& environ
   std::string text = mask_functions(e.mask, environment);
   text +=
       "\n"
-      "// Natural-unit score of one element from its scaled product s.\n"
+      "// Natural-unit score of one element from its scaled product s. Query and Key are int or "
+      "what\n"
+      "// stands for one (templates/tile/columns.cuh).\n"
+      "template <typename Query, typename Key>\n"
       "ATT_FN float score([[maybe_unused]] const Context& c, [[maybe_unused]] float s,\n"
-      "                   [[maybe_unused]] int q_idx, [[maybe_unused]] int kv_idx) {\n";
+      "                   [[maybe_unused]] Query q_idx, [[maybe_unused]] Key kv_idx) {\n";
   text += e.score ? emit_value(e.score, environment) : "  return s;\n";
   text +=
       "}\n"

@@ -137,7 +137,7 @@ class ValueEmitter::Impl {
   }
 
   // Whether a comparison of two int32 may be done on their difference, as
-  // templates/tile/columns.cuh does where one is a key.
+  // templates/tile/columns.cuh does where one is a key or a query.
   static bool difference_fits(const Expr& a, const Expr& b) {
     if (a->type != Type::kInt32) return true;
     constexpr std::int64_t kMostColumn = 1024;
@@ -146,8 +146,8 @@ class ValueEmitter::Impl {
   }
   static std::string as_int(const Expr& e, const std::string& text) {
     // Names and calls are ints already.
-    const bool may_be_key = text.front() == '(' || e->op == Op::kVariable;
-    if (!may_be_key || !depends_on(e, Variable::kKvIdx)) return text;
+    const bool may_be_sum = text.front() == '(' || e->op == Op::kVariable;
+    if (!may_be_sum || !depends_on_position(e)) return text;
     return fmt::format("static_cast<int>({})", unbracketed(text));
   }
 

@@ -69,8 +69,10 @@ ATT_FN bool mask(const Context& c, int q_idx, Key kv_idx) {
   return mask_at(c, mask_row(c, q_idx), mask_column(c, kv_idx), kv_idx);
 }
 
-// Natural-unit score of one element from its scaled product.
-ATT_FN float score(const Context& c, float s, int q_idx, int kv_idx) {
+// Natural-unit score of one element from its scaled product. Query and Key are int or what stands
+// for one (templates/tile/columns.cuh).
+template <typename Query, typename Key>
+ATT_FN float score(const Context& c, float s, Query q_idx, Key kv_idx) {
   return 30.0f * math_tanh(s * 0.033333335f);
 }
 

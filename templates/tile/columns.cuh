@@ -1,7 +1,8 @@
-// Keys and distances as mask() sees them in a tile whose loops are unrolled: a value that a row's
-// elements share, plus or minus a column that is a constant. What is done with them here leaves as
-// much as possible to be computed once a row, where the compiler, which sees only sums of integers,
-// would do it for every element.
+// Keys, queries and distances as mask() and score() see them in a tile whose loops are unrolled: a
+// value that elements share, plus or minus a column (of a query: a row) that is a constant. What is
+// done with them here leaves as much as possible to be computed once a row, or once for all
+// elements of one distance, where the compiler, which sees only sums of integers, would do it for
+// every element.
 #pragma once
 
 #include "templates/tile/head_support.cuh"
@@ -52,20 +53,30 @@ ATT_AT_COLUMN_COMPARE_(>=, <=)
 ATT_AT_COLUMN_COMPARE_(==, ==)
 ATT_AT_COLUMN_COMPARE_(!=, !=)
 #undef ATT_AT_COLUMN_COMPARE_
-// Two of them are two ints.
-#define ATT_AT_COLUMN_TWO_(type, op)                                      \
+// Of a key and a query that are as far apart as others, the same value and column.
+template <bool kPlus>
+ATT_FN AtColumn<kPlus> operator-(const AtColumn<kPlus>& a, const AtColumn<kPlus>& b) {
+  return {a.value - b.value, a.column - b.column};
+}
+template <bool kPlus>
+ATT_FN AtColumn<kPlus> operator-(const AtColumn<kPlus>& a, const AtColumn<!kPlus>& b) {
+  return {a.value - b.value, a.column + b.column};
+}
+template <bool kA, bool kB>
+ATT_FN int operator+(const AtColumn<kA>& a, const AtColumn<kB>& b) {
+  return static_cast<int>(a) + static_cast<int>(b);
+}
+#define ATT_AT_COLUMN_TWO_(op)                                            \
   template <bool kA, bool kB>                                             \
-  ATT_FN type operator op(const AtColumn<kA>& a, const AtColumn<kB>& b) { \
-    return static_cast<int>(a) op static_cast<int>(b);                    \
+  ATT_FN bool operator op(const AtColumn<kA>& a, const AtColumn<kB>& b) { \
+    return a - b op 0;                                                    \
   }
-ATT_AT_COLUMN_TWO_(int, +)
-ATT_AT_COLUMN_TWO_(int, -)
-ATT_AT_COLUMN_TWO_(bool, <)
-ATT_AT_COLUMN_TWO_(bool, <=)
-ATT_AT_COLUMN_TWO_(bool, >)
-ATT_AT_COLUMN_TWO_(bool, >=)
-ATT_AT_COLUMN_TWO_(bool, ==)
-ATT_AT_COLUMN_TWO_(bool, !=)
+ATT_AT_COLUMN_TWO_(<)
+ATT_AT_COLUMN_TWO_(<=)
+ATT_AT_COLUMN_TWO_(>)
+ATT_AT_COLUMN_TWO_(>=)
+ATT_AT_COLUMN_TWO_(==)
+ATT_AT_COLUMN_TWO_(!=)
 #undef ATT_AT_COLUMN_TWO_
 
 // A key: `aligned`, a multiple of kAlignment, plus `lane` (0, 2, 4 or 6), plus a column 8j or 8j +

@@ -116,7 +116,8 @@ ATT_FN void apply_score(const Context& c, Scores& s, const Position& at, bool fu
   for (int i = 0; i < kPieceKeys / 2; ++i) {
     s[i] *= scale;
     if constexpr (spec::kHasScore) {
-      s[i] = score(c, s[i], at.row + (i & 2) * 4, at.key() + i / 4 * 8 + (i & 1));
+      s[i] = score(c, s[i], AtColumn<true>{at.row, (i & 2) * 4},
+                   AtColumn<true>{at.key(), i / 4 * 8 + (i & 1)});
     }
   }
   if (!full) mask_scores<kIsInside>(c, s, at);

@@ -26,6 +26,7 @@ constexpr int kRandomScores = 30;
 struct Functions {
   bool (*mask)(const att::ForwardParams*, int b, int h, int q, int k);
   float (*score)(const att::ForwardParams*, int b, int h, float s, int q, int k);
+  decltype(score) score_of_sums;  // the same, of keys and queries that are sums
   int (*classify)(const att::ForwardParams*, int b, int h, int q0, int q1, int k0, int k1);
   void (*kv_bounds)(const att::ForwardParams*, int b, int h, int q0, int q1, int* bounds);
   void (*q_bounds)(const att::ForwardParams*, int b, int h, int k0, int k1, int* bounds);
@@ -67,6 +68,11 @@ std::string wrapped(std::size_t index, const std::string& functions) {
                "q, "
                "int k) {\n"
                "  return att::case@::score(context@(p, b, h), s, q, k);\n"
+               "}\n"
+               "extern \"C\" float score_of_sums@(const att::ForwardParams* p, int b, int h, float "
+               "s, int q, int k) {\n"
+               "  const att::AtColumn<true> query{q - 8, 8}, key{k - 57, 57};\n"
+               "  return att::case@::score(context@(p, b, h), s, query, key);\n"
                "}\n"
                "extern \"C\" int classify@(const att::ForwardParams* p, int b, int h, int q0, int "
                "q1,"
@@ -180,7 +186,8 @@ std::vector<Case> make_cases(std::mt19937& random) {
   for (const char* text :
        {"score + (q_idx - kv_idx)", "score - 0.25 * h * (q_idx + kv_len - kv_idx)",
         "(kv_idx * 3 - q_idx) / 7.0 * 0.5 + score + h", "score - 0.25 * abs(q_idx - kv_idx)",
-        "2 * score + kv_idx"}) {
+        "2 * score + kv_idx", "score * (2 if kv_idx > q_idx else 3)",
+        "score + (5 if q_idx - kv_idx < kv_idx - q_idx else 3)"}) {
     Case c = {.text = text};
     auto score = parse(text, random_environment(), Role::kScore, {});
     EXPECT_TRUE(score.ok()) << render(score.error());
@@ -291,6 +298,8 @@ void check_score(const Case& c, const World& world, const att::ForwardParams& pa
     for (int k = 0; k < world.kv_len; k += 11) {
       const double expected = evaluate(c.expressions.score, world.point(q, k, 0.75));
       const float got = c.functions.score(&params, world.b, world.h, 0.75f, q, k);
+      const float of_sums = c.functions.score_of_sums(&params, world.b, world.h, 0.75f, q, k);
+      ASSERT_TRUE(of_sums == got || (std::isnan(of_sums) && std::isnan(got))) << c.text;
       // Differences of large terms lose digits: the bound is on the scale of the terms.
       ASSERT_NEAR(got, expected, 1e-3 * (1e4 + std::abs(expected))) << c.text;
       float line[2];
@@ -401,6 +410,7 @@ TEST_F(Emitted, AgreesWithTheEvaluatorAndWithItself) {
     const std::string number = std::to_string(i);
     find(library, "mask" + number, cases[i].functions.mask);
     find(library, "score" + number, cases[i].functions.score);
+    find(library, "score_of_sums" + number, cases[i].functions.score_of_sums);
     find(library, "classify" + number, cases[i].functions.classify);
     find(library, "kv_bounds" + number, cases[i].functions.kv_bounds);
     find(library, "q_bounds" + number, cases[i].functions.q_bounds);

@@ -26,7 +26,7 @@ TEST(Emit, Values) {
       {"q_idx // 6 == 1", "  return static_cast<int>(static_cast<unsigned>(q_idx) / 6u) == 1;\n"},
       {"(q_idx - kv_idx) // 6 == 1", "  return floor_divide((q_idx - kv_idx), 6) == 1;\n"},
       {"q_idx + limit < 3", "  return add_i32(q_idx, c.params.scalars[2].as_int) < 3;\n"},
-      {"q_idx == -2147483648", "  return q_idx == (-2147483647 - 1);\n"},
+      {"q_idx == -2147483648", "  return static_cast<int>(q_idx) == (-2147483647 - 1);\n"},
       {"score / 3", "  return s * 0.33333334f;\n"},
       {"score / cap", "  return math_divide(s, c.params.scalars[1].as_float);\n"},
       {"score * 1e-30 - 2", "  return (s * 1e-30f) - 2.0f;\n"},
