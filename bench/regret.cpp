@@ -430,11 +430,14 @@ Result<Json> replay(const Json& line, const std::string& directory) {
   }
   const auto time_of = [&](const KernelPlan& plan) { return times.at(plan); };
   Recorded executor(times);
+  // Of a large space a part was recorded, but the search's bound is by the whole.
+  TuneOptions options{.compile_threads = 1};
+  if (const std::size_t legal = line.value("legal", times.size()); legal > times.size())
+    options.max_candidates = static_cast<int>(search_bound(legal));
   ATT_TRY(const auto store, open_store(directory + "/replay.db"));
   double ticks = 0;
-  ATT_TRY(
-      const TuneResult found,
-      search(problem, executor, *store, {.compile_threads = 1}, [&] { return ++ticks; }, go_on));
+  ATT_TRY(const TuneResult found,
+          search(problem, executor, *store, options, [&] { return ++ticks; }, go_on));
   return Json{{"spec", line.at("spec")},
               {"shape", line.at("shape")},
               {"plans", times.size()},

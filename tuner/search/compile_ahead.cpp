@@ -1,5 +1,6 @@
 #include "tuner/search/compile_ahead.hpp"
 
+#include <ranges>
 #include <utility>
 
 namespace attune {
@@ -19,8 +20,9 @@ CompileAhead::~CompileAhead() {
 void CompileAhead::submit(std::span<const Candidate> candidates) {
   {
     const std::lock_guard lock(mutex_);
-    for (const Candidate& candidate : candidates) {
-      if (results_.try_emplace(candidate).second) queue_.push_back(candidate);
+    for (const Candidate& candidate : std::views::reverse(candidates)) {
+      const bool waits = std::erase(queue_, candidate) > 0;
+      if (results_.try_emplace(candidate).second || waits) queue_.push_front(candidate);
     }
   }
   changed_.notify_all();

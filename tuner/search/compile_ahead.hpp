@@ -22,7 +22,7 @@ class CompileAhead {
   CompileAhead(const CompileAhead&) = delete;
   CompileAhead& operator=(const CompileAhead&) = delete;
 
-  // Queues what was not asked for before; in order.
+  // Queues in order, before what else waits, what is not compiled or being compiled.
   void submit(std::span<const Candidate> candidates);
   // The next finished one of `candidates`, which must all have been submitted and not taken yet;
   // blocks.

@@ -19,10 +19,9 @@
 namespace attune {
 namespace {
 
-// First guesses asked for, and at least so many of every family: a model is most often wrong
-// between families. They differ in so many parts: plans that resemble each other are as good or bad
+// Of first guesses at least so many of every family: a model is most often wrong between families.
+// They differ in so many parts: plans that resemble each other are as good or bad
 // as each other, and the neighbours of the best are asked for anyway.
-constexpr std::size_t kSeeds = 12;
 constexpr std::size_t kSeedsPerFamily = 2;
 constexpr int kSeedDistance = 3;
 // The search goes on around so many of the best, in waves of at most so many candidates, until a
@@ -30,6 +29,10 @@ constexpr int kSeedDistance = 3;
 constexpr std::size_t kParents = 3;
 constexpr std::size_t kWave = 16;
 constexpr double kLeastGain = 0.005;
+// Of a small space, whose exhaustive search is short too, it asks for no more than such a share, or
+// one wave, while nothing is faster than the model's first guess by more than this.
+constexpr std::size_t kShare = 16;
+constexpr double kGuessHolds = 0.01;
 // An exhaustive search knows what it will ask for, so that no core need wait for a wave's last
 // compile.
 constexpr std::size_t kExhaustiveWave = 64;
@@ -66,11 +69,12 @@ class Search {
 
   Result<TuneResult> run() {
     ATT_CHECK(read_store());
-    std::vector<KernelPlan> wave = search_seeds(problem_.plans);
+    std::vector<KernelPlan> wave =
+        search_seeds(problem_.plans, std::min(kSearchSeeds, bound() / 2));
     while (!wave.empty() && budget() > 0 && !result_.stopped) {
       const double before_us = best_median_us();
       ATT_CHECK(run_wave(wave));
-      const bool gained = best_median_us() < before_us * (1 - kLeastGain);
+      const bool gained = is_gain(best_median_us(), before_us);
       wave = options_.exhaustive ? cheapest_unasked()
              : gained            ? neighbours()
                                  : std::vector<KernelPlan>();
@@ -95,9 +99,28 @@ class Search {
     return ok_status();
   }
 
+  // What it allows itself where the options do not say, while the model's first guess holds.
+  std::size_t bound() const {
+    return options_.exhaustive || options_.max_candidates > 0 ? SIZE_MAX
+                                                              : search_bound(problem_.plans.size());
+  }
+  bool first_guess_holds() const {
+    const auto order = ranking();
+    if (order.empty()) return true;
+    const auto guess = known_.find(problem_.plans.front());
+    return guess != known_.end() &&
+           order.front()->median_us >= guess->second.median_us * (1 - kGuessHolds);
+  }
   std::size_t budget() const {
-    const auto most = static_cast<std::size_t>(std::max(options_.max_candidates, 0));
-    return most == 0 ? SIZE_MAX : most - std::min(most, asked_.size());
+    const std::size_t most = options_.max_candidates > 0
+                                 ? static_cast<std::size_t>(options_.max_candidates)
+                             : first_guess_holds() ? bound()
+                                                   : SIZE_MAX;
+    return most - std::min(most, asked_.size());
+  }
+
+  static bool is_gain(double median_us, double before_us) {
+    return median_us < before_us * (1 - kLeastGain);
   }
 
   // Candidates in order of their first median.
@@ -115,11 +138,13 @@ class Search {
     return order.empty() ? INFINITY : order.front()->median_us;
   }
 
-  // Unasked plans that differ in one part from one of the best; cheapest first.
+  // Unasked plans that differ in one part from one of the best; cheapest first. What is left of a
+  // small space's bound goes to the very best.
   std::vector<KernelPlan> neighbours() const {
+    const std::size_t most = budget() < kWave ? 1 : kParents;
     std::vector<KernelPlan> parents;
     for (const Known* known : ranking()) {
-      if (parents.size() < kParents) parents.push_back(known->candidate.plan);
+      if (parents.size() < most) parents.push_back(known->candidate.plan);
     }
     return neighbours_of(parents);
   }
@@ -141,15 +166,24 @@ class Search {
     return wave;
   }
 
-  // Keeps the compiler busy with what will probably be asked for while the device measures.
-  void compile_ahead(std::vector<KernelPlan> likely) {
-    if (!problem_.compile_while_measuring) return;
+  // What will probably be asked for after the first wave: the model's first guess is mostly near
+  // the best.
+  std::vector<KernelPlan> likely_next() const {
+    if (options_.exhaustive) return cheapest_unasked();
+    return known_.empty() ? neighbours_of(std::span(problem_.plans).first(1))
+                          : std::vector<KernelPlan>();
+  }
+
+  // Keeps the compiler busy with `likely` when it is done with `wanted`.
+  void compile(std::vector<Candidate> wanted, std::vector<KernelPlan> likely) {
+    if (!problem_.compile_while_measuring) likely.clear();
     std::erase_if(likely, [&](const KernelPlan& plan) {
       const Result<std::string> digest = executor_.build_digest(plan);
       return !digest.ok() || rejected_.contains(*digest) || stored_.contains(*digest);
     });
     likely.resize(std::min(likely.size(), budget()));
-    compiler_.submit(std::vector<Candidate>(likely.begin(), likely.end()));
+    wanted.insert(wanted.end(), likely.begin(), likely.end());
+    compiler_.submit(wanted);
   }
 
   Status run_wave(std::vector<KernelPlan> wave) {
@@ -161,14 +195,14 @@ class Search {
       if (!done) fresh.push_back(plan);
     }
     if (!report(TuneState::kCompiling) || fresh.empty()) return ok_status();
+    compile(fresh, likely_next());
     std::vector<Contestant> field;
     ATT_CHECK(make_ready(std::move(fresh), field));
     return result_.stopped ? ok_status() : race_newcomers(std::move(field));
   }
 
-  // Compiles and verifies; those that stand join the field.
+  // Verifies what is being compiled; those that stand join the field.
   Status make_ready(std::vector<Candidate> fresh, std::vector<Contestant>& field) {
-    compiler_.submit(fresh);
     if (!fresh.empty()) ATT_CHECK(executor_.prepare());
     while (!fresh.empty()) {
       auto [candidate, compiled] = compiler_.take_any(fresh);
@@ -245,13 +279,11 @@ class Search {
           {.candidate = order.front()->candidate, .facts = order.front()->facts, .is_new = false});
     }
     RaceOptions options = race_options();
-    if (options_.exhaustive) {
-      compile_ahead(cheapest_unasked());
-    } else {
-      options.leads = [this](const Contestant& c) {
-        compile_ahead(neighbours_of(std::span(&c.candidate.plan, 1)));
-      };
-    }
+    options.leads = [this, before_us = best_median_us()](const Contestant& c) {
+      // Without a gain there is no next wave; and an exhaustive search's is being compiled.
+      if (!options_.exhaustive && is_gain(spread_of(c.samples_us).median, before_us))
+        compile({}, neighbours_of(std::span(&c.candidate.plan, 1)));
+    };
     ATT_CHECK(race(std::move(field), executor_, options));
     release_all_but_the_best();
     return ok_status();
@@ -342,6 +374,7 @@ class Search {
         fresh.push_back(finalist);
       }
     }
+    compile(fresh, {});
     ATT_CHECK(make_ready(std::move(fresh), field));
     RaceOptions options = race_options();
     options.rounds_factor = kFinalRounds;
@@ -466,13 +499,15 @@ int plan_distance(const KernelPlan& a, const KernelPlan& b) {
   return static_cast<int>(std::max(only_a.size(), only_b.size()));
 }
 
-std::vector<KernelPlan> search_seeds(std::span<const KernelPlan> plans) {
+std::size_t search_bound(std::size_t plans) { return std::max(kWave, plans / kShare); }
+
+std::vector<KernelPlan> search_seeds(std::span<const KernelPlan> plans, std::size_t most) {
   std::vector<KernelPlan> seeds;
   std::map<Family, std::size_t> of_family;
   // Small spaces do not have so many that differ so much.
   for (int distance = kSeedDistance; distance > 0; --distance) {
     for (const KernelPlan& plan : plans) {
-      const bool wanted = seeds.size() < kSeeds || of_family[plan.family()] < kSeedsPerFamily;
+      const bool wanted = seeds.size() < most || of_family[plan.family()] < kSeedsPerFamily;
       const auto resembles = [&](const KernelPlan& seed) {
         return plan_distance(plan, seed) < distance;
       };

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -32,6 +34,9 @@ class FakeExecutor final : public Executor {
 
   Status prepare() override {
     ++prepared;
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(compiled_.wait_for(lock, kPatience, [&] { return compiles.size() >= awaited; }))
+        << "compiled: " << compiles.size();
     return ok_status();
   }
   Result<std::string> build_digest(const Candidate& candidate) override {
@@ -41,6 +46,7 @@ class FakeExecutor final : public Executor {
   Result<CompiledFacts> compile(const Candidate& candidate) override {
     const std::lock_guard lock(mutex_);
     ++compiles[candidate];
+    compiled_.notify_all();
     seconds += 0.5;
     const Behaviour b = behaviour(candidate);
     if (b.fails_at == "compile") return candidate_error(b.reason, "planted");
@@ -93,6 +99,7 @@ class FakeExecutor final : public Executor {
 
   std::vector<std::string> compilers{"first 1.0", "second 2.0"};
   int prepared = 0;
+  std::size_t awaited = 0;  // candidates that prepare() waits for to be compiled
   // What another compiler than the first makes of a candidate; null: the same.
   std::function<void(const Candidate&, Behaviour&)> of_other_compiler;
   std::map<Candidate, int> compiles, timings;
@@ -113,7 +120,10 @@ class FakeExecutor final : public Executor {
   }
 
   const std::function<Behaviour(const KernelPlan&)> behaviour_;
+  // Of prepare(), for what does not come.
+  static constexpr std::chrono::seconds kPatience{10};
   std::mutex mutex_;
+  std::condition_variable compiled_;
   std::set<Candidate> verified_;
 };
 

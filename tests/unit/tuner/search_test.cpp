@@ -90,8 +90,41 @@ TEST(Search, FirstGuessesDifferInMuch) {
   EXPECT_THAT(seeds, ::testing::Contains(bench.plans.front()));
 }
 
-TEST(Search, ExhaustiveAsksForAll) {
+// Half of whole_space().
+std::vector<KernelPlan> small_space() {
+  std::vector<KernelPlan> plans = whole_space();
+  std::erase_if(plans,
+                [](const KernelPlan& plan) { return !std::get<Sm80Plan>(plan.tile).frozen_max; });
+  return plans;
+}
+
+TEST(Search, AsksForAWaveOfASmallSpaceWhereTheModelIsRightAndCompilesItAtOnce) {
   Bench bench(smooth);
+  bench.plans = small_space();
+  std::ranges::sort(bench.plans, {}, smooth_time);
+  bench.executor.awaited = search_bound(bench.plans.size());
+  const auto result = bench.run();
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->plan, kBest);
+  EXPECT_EQ(search_bound(bench.plans.size()), 16);
+  EXPECT_EQ(result->candidates, 16);
+  EXPECT_THAT(bench.executor.compiles, SizeIs(16)) << "none in vain";
+}
+
+TEST(Search, AsksForMoreOfASmallSpaceWhereTheModelIsWrong) {
+  Bench bench(smooth);
+  bench.plans = small_space();
+  std::ranges::sort(bench.plans, {}, smooth_time);
+  std::ranges::rotate(bench.plans, bench.plans.begin() + 24);  // the best are its last
+  const auto result = bench.run();
+  ASSERT_TRUE(result.ok());
+  EXPECT_LE(smooth_time(result->plan), 1.02 * smooth_time(kBest)) << to_string(result->plan);
+  EXPECT_GT(result->candidates, 16);
+}
+
+TEST(Search, ExhaustiveAsksForAllAndCompilesAWaveAhead) {
+  Bench bench(smooth);
+  bench.executor.awaited = 76;  // the first guesses and as many as a wave takes
   const auto result = bench.run({.exhaustive = true});
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->plan, kBest);
