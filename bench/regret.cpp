@@ -2,12 +2,13 @@
 // of a neighbouring shape, on held shapes that nothing was fitted to. One JSON object a line on
 // stdout; bench/regret.py makes the section of docs/performance.md of them.
 //
-//     regret DIRECTORY [SPEC...]   measures the shapes of these specs, of all without any; caches
-//     go into DIRECTORY, which should be empty. Of several GPUs each can take some of the specs.
-//     regret --compile DIRECTORY [SPEC...]   the yardstick's kernels beforehand, without a GPU: for
-//     a machine whose time is dear. The searches compile theirs all the same.
-//     regret --replay FILE       the recorded exhaustive times under today's model and search; no
-//     GPU
+//     regret [--whole] [--budget S] DIRECTORY [SPEC...]
+//     measures the shapes of these specs, of all without any; caches go into DIRECTORY, which
+//     should be empty. Of several GPUs each can take some of the specs. --whole: every legal plan
+//     is the yardstick, minutes a shape. --budget: begins no shape after so many seconds.
+//     regret --compile [--whole] DIRECTORY [SPEC...]   the yardstick's kernels beforehand, without
+//     a GPU: for a machine whose time is dear. The searches compile theirs all the same. regret
+//     --replay FILE       the recorded exhaustive times under today's model and search; no GPU
 //     regret --survey DIRECTORY SPEC...    plans from all over the space on the specs' own shapes
 //     and some more: what the cost model is fitted to
 //
@@ -17,6 +18,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -87,13 +89,14 @@ bool is_left_out(const Held& held, std::span<const std::string> specs) {
   return !specs.empty() && std::ranges::find(specs, held.spec) == specs.end();
 }
 
-// What a compile budget of seconds a shape affords: the model's first guesses, and of the rest a
-// few spread evenly over its order, which would show it if the model were wrong about all of them.
-// The same plans on every machine of the target.
-Result<std::vector<KernelPlan>> yardstick(const AttentionSpec& spec, const ProblemShape& shape) {
+// All, or what a compile budget of seconds a shape affords: the model's first guesses, and of the
+// rest a few spread evenly over its order, which would show it if the model were wrong about all of
+// them. The same plans on every machine of the target.
+Result<std::vector<KernelPlan>> yardstick(const AttentionSpec& spec, const ProblemShape& shape,
+                                          bool whole) {
   ATT_TRY(const std::vector<KernelPlan> legal,
           plans_by_cost(spec, shape, device_facts(Target::kSm90a)));
-  if (legal.size() <= kSmallSpace) return legal;
+  if (whole || legal.size() <= kSmallSpace) return legal;
   std::vector<KernelPlan> plans(legal.begin(), legal.begin() + kFirstGuesses);
   const std::size_t rest = legal.size() - kFirstGuesses;
   for (std::size_t i = 0; i < kSpread; ++i)
@@ -110,11 +113,27 @@ Result<AttentionSpec> library_spec(const std::string& name, std::string* text = 
 double now() { return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 bool go_on(const TuneProgress&) { return true; }
 
-// Seconds until each kind of step was reported done: where a search's time goes.
+struct Options {
+  bool whole = false;
+  double budget_s = INFINITY;
+  std::string place;  // directory, or the file to replay
+  std::vector<std::string> specs;
+};
+
+// Seconds until each kind of step was reported done: where a search's time goes. Says on stderr how
+// far `what`, of so many plans, is.
 class StepClock {
  public:
+  explicit StepClock(std::string what = {}, std::size_t plans = 0)
+      : what_(std::move(what)), plans_(plans) {}
+
   bool operator()(const TuneProgress& progress) {
     const double at = now();
+    if (at - said_ >= kSaysEverySeconds) {
+      said_ = at;
+      fmt::print(stderr, "{}: {} candidates of {} plans, {:.0f} s, best {:.1f} us\n", what_,
+                 progress.done, plans_, at - began_, progress.best_us);
+    }
     constexpr const char* kNames[] = {"between waves", "compiling and verifying", "measuring",
                                       "done"};
     seconds_[kNames[static_cast<std::size_t>(progress.state)]] += at - std::exchange(last_, at);
@@ -123,7 +142,10 @@ class StepClock {
   const std::map<std::string, double>& seconds() const { return seconds_; }
 
  private:
-  double last_ = now();
+  static constexpr double kSaysEverySeconds = 5;
+  std::string what_;
+  std::size_t plans_;
+  double began_ = now(), last_ = began_, said_ = began_;
   std::map<std::string, double> seconds_;
 };
 
@@ -151,7 +173,9 @@ class Bench {
   // Into the cache file of that name.
   Result<TuneResult> tune(const std::string& cache, const ProblemShape& shape,
                           std::vector<KernelPlan> plans, bool exhaustive) {
-    steps = StepClock();
+    steps = StepClock(fmt::format("{} {}, {}", spec_.name, to_string(shape),
+                                  exhaustive ? "exhaustive" : "search"),
+                      plans.size());
     const std::string path = directory_ + "/" + cache;
     ATT_TRY(const auto store, open_store(path));
     executor_.open(
@@ -164,8 +188,12 @@ class Bench {
          .seed = 1},
         [&](const Candidate& c) { return candidate_build_digest(spec_, c.plan, compiler_); });
     const SearchProblem problem{.key = key(shape), .plans = std::move(plans)};
-    return search(problem, executor_, *store, {.exhaustive = exhaustive}, now,
-                  [this](const TuneProgress& progress) { return steps(progress); });
+    const double began = now();
+    ATT_TRY(TuneResult result,
+            search(problem, executor_, *store, {.exhaustive = exhaustive}, now,
+                   [this](const TuneProgress& progress) { return steps(progress); }));
+    result.seconds = now() - began;  // to its very end, compiles ahead included
+    return result;
   }
 
   // What the runtime would run with that cache.
@@ -256,16 +284,17 @@ Result<Json> measure_neighbour(Bench& bench, const Held& held) {
               {"duel", medians}};
 }
 
-Result<Json> measure(Bench& bench, const Held& held) {
+Result<Json> measure(Bench& bench, const Held& held, bool whole) {
   ATT_CHECK(bench.open(held.spec));
   ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(held.shape));
-  ATT_TRY(const std::vector<KernelPlan> all, yardstick(bench.spec(), held.shape));
+  ATT_TRY(const std::vector<KernelPlan> all, yardstick(bench.spec(), held.shape, whole));
   ATT_TRY(const TuneResult found, bench.tune("search.db", held.shape, legal, false));
   Json searched = describe(found);
   searched["steps"] = bench.steps.seconds();
   ATT_TRY(const TuneResult best, bench.tune(kYardstickCache, held.shape, all, true));
   ATT_TRY(const auto times, bench.medians(kYardstickCache, held.shape));
   Json exhaustive = describe(best);
+  exhaustive["steps"] = bench.steps.seconds();
   exhaustive["plans"] = all.size();
   exhaustive["times"] = times;
   const auto time_of = [&](const KernelPlan& plan) {
@@ -332,24 +361,24 @@ Status survey_spec(Bench& bench, const std::string& spec) {
   return ok_status();
 }
 
-Status survey(const std::string& directory, std::span<const std::string> specs) {
-  std::filesystem::create_directories(directory);
+Status survey(const Options& options) {
+  std::filesystem::create_directories(options.place);
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
-  Bench bench(*device, *compiler, directory);
-  for (const std::string& spec : specs) ATT_CHECK(survey_spec(bench, spec));
+  Bench bench(*device, *compiler, options.place);
+  for (const std::string& spec : options.specs) ATT_CHECK(survey_spec(bench, spec));
   return ok_status();
 }
 
-Status compile_yardstick(const std::string& directory, std::span<const std::string> specs) {
-  std::filesystem::create_directories(directory);
+Status compile_yardstick(const Options& options) {
+  std::filesystem::create_directories(options.place);
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
-  ATT_TRY(const auto store, open_store(directory + "/" + kYardstickCache));
+  ATT_TRY(const auto store, open_store(options.place + "/" + kYardstickCache));
   std::vector<std::pair<AttentionSpec, KernelPlan>> wanted;
   for (const Held& held : kHeld) {
-    if (is_left_out(held, specs)) continue;
+    if (is_left_out(held, options.specs)) continue;
     ATT_TRY(const AttentionSpec spec, library_spec(held.spec));
-    ATT_TRY(const std::vector<KernelPlan> plans, yardstick(spec, held.shape));
+    ATT_TRY(const std::vector<KernelPlan> plans, yardstick(spec, held.shape, options.whole));
     for (const KernelPlan& plan : plans) wanted.emplace_back(spec, plan);
   }
   parallel_for(static_cast<std::int64_t>(wanted.size()), [&](std::int64_t i) {
@@ -359,7 +388,9 @@ Status compile_yardstick(const std::string& directory, std::span<const std::stri
   return ok_status();
 }
 
-Status run(const std::string& directory, std::span<const std::string> specs) {
+Status run(const Options& options) {
+  const double began = now();
+  const std::string& directory = options.place;
   std::filesystem::create_directories(directory);
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
@@ -368,22 +399,27 @@ Status run(const std::string& directory, std::span<const std::string> specs) {
       {"compiler", compiler->identity()},
       {"cores", usable_processors()},
       {"compiled_before", std::filesystem::exists(directory + "/" + kYardstickCache)},
-      {"yardstick", fmt::format("the whole space where it has at most {} plans, else "
-                                "the model's first {} and {} spread evenly over the rest",
-                                kSmallSpace, kFirstGuesses, kSpread)}};
+      {"yardstick", options.whole
+                        ? "the whole space"
+                        : fmt::format("the whole space where it has at most {} plans, else "
+                                      "the model's first {} and {} spread evenly over the rest",
+                                      kSmallSpace, kFirstGuesses, kSpread)}};
   report({{"environment", environment}});
   Bench bench(*device, *compiler, directory);
-  for (const Held& held : kHeld) {
-    if (is_left_out(held, specs)) continue;
-    ATT_TRY(const Json line, measure(bench, held));
-    report(line);
-  }
-  for (const Held& held : kHeld) {
-    if (is_left_out(held, specs)) continue;
-    ATT_TRY(const Json line, measure_neighbour(bench, held));
-    report(line);
-  }
-  return ok_status();
+  const auto for_each_held = [&](const auto& measure_one) -> Status {
+    for (const Held& held : kHeld) {
+      if (is_left_out(held, options.specs)) continue;
+      if (now() - began > options.budget_s) {
+        fmt::print(stderr, "no time is left for {} {}\n", held.spec, to_string(held.shape));
+        continue;
+      }
+      ATT_TRY(const Json line, measure_one(held));
+      report(line);
+    }
+    return ok_status();
+  };
+  ATT_CHECK(for_each_held([&](const Held& held) { return measure(bench, held, options.whole); }));
+  return for_each_held([&](const Held& held) { return measure_neighbour(bench, held); });
 }
 
 // Candidates that take the time that was recorded for them.
@@ -473,28 +509,29 @@ Status replay_all(const std::string& path) {
 }  // namespace attune
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments == std::vector<std::string>{"worker"}) {
-    attune::run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return attune::make_local_session(); });
+  using namespace attune;
+  if (argc == 2 && std::string(argv[1]) == "worker") {
+    run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return make_local_session(); });
   }
-  const std::string mode = arguments.size() > 1 ? arguments[0] : "";
-  attune::Status status = attune::ok_status();
-  if (!arguments.empty() && !arguments[0].starts_with("--")) {
-    status = attune::run(arguments[0], std::span(arguments).subspan(1));
-  } else if (mode == "--compile") {
-    status = attune::compile_yardstick(arguments[1], std::span(arguments).subspan(2));
-  } else if (mode == "--replay" && arguments.size() == 2) {
-    status = attune::replay_all(arguments[1]);
-  } else if (mode == "--survey" && arguments.size() > 2) {
-    status = attune::survey(arguments[1], std::span(arguments).subspan(2));
-  } else {
-    fmt::print(stderr,
-               "usage: regret DIRECTORY [SPEC...] | regret --compile DIRECTORY [SPEC...] | regret "
-               "--replay FILE | "
-               "regret --survey DIRECTORY SPEC...\n");
-    return 2;
-  }
+  CLI::App app("How far from the best the tuner's search and the cost model's first guess are");
+  Options options;
+  bool compile = false, replay = false, survey_only = false;
+  CLI::App* const modes = app.add_option_group("mode", "default: measure");
+  modes->add_flag("--compile", compile, "the yardstick's kernels only; needs no GPU");
+  modes->add_flag("--replay", replay, "recorded times under today's search; needs no GPU");
+  modes->add_flag("--survey", survey_only, "plans from all over the space of the specs' shapes");
+  modes->require_option(0, 1);
+  app.add_flag("--whole", options.whole, "every legal plan is the yardstick");
+  app.add_option("--budget", options.budget_s, "begin no shape after so many seconds");
+  app.add_option("place", options.place, "directory of the caches, or the file to replay")
+      ->required();
+  app.add_option("specs", options.specs, "default: all");
+  CLI11_PARSE(app, argc, argv);
+  const Status status = compile       ? compile_yardstick(options)
+                        : replay      ? replay_all(options.place)
+                        : survey_only ? survey(options)
+                                      : run(options);
   if (status.ok()) return 0;
-  fmt::print(stderr, "{}", attune::render(status.error()));
-  return attune::exit_code(status.error().kind);
+  fmt::print(stderr, "{}", render(status.error()));
+  return exit_code(status.error().kind);
 }

@@ -4,7 +4,8 @@ build/release/bench/regret, and writes its section of docs/performance.md.
 
     python3 bench/regret.py
     python3 bench/regret.py --render regret.jsonl...  # from what the program printed before, of several
-                                                      # GPUs each for some of the specs
+                                                      # GPUs each for some of the specs; a shape whose
+                                                      # whole space one of them measured is shown with that
 
 Needs a GPU and NVRTC (`make build`)."""
 
@@ -48,6 +49,30 @@ def table(header, rows):
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
+def is_whole(line):
+    """Whether the yardstick was every legal plan."""
+    return line["exhaustive"]["plans"] == line["legal"]
+
+
+def whole_sentence(lines):
+    if not lines:
+        return ""
+    search_s = sum(line["search"]["seconds"] for line in lines)
+    all_s = sum(line["exhaustive"]["seconds"] for line in lines)
+    return (f" Of the {len(lines)} shapes whose whole space was measured the searches took {search_s:.1f} s, all plans {all_s:.1f} s, "
+            f"{all_s / search_s:.1f} times as long (the second shape of a spec finds compiled code, in both).")
+
+
+def most_measured(lines):
+    """One line a shape, the one with the largest yardstick, in the order of their first appearance."""
+    best = {}
+    for line in lines:
+        key = line["spec"], line["shape"]
+        if key not in best or line["exhaustive"]["plans"] >= best[key]["exhaustive"]["plans"]:
+            best[key] = line
+    return list(best.values())
+
+
 def held_table(lines, compiled_before):
     rows, regrets, firsts = [], [], []
     search_s = exhaustive_s = whole_s = 0
@@ -59,28 +84,27 @@ def held_table(lines, compiled_before):
         search_s += search["seconds"]
         exhaustive_s += exhaustive["seconds"]
         whole_s += exhaustive["seconds"] * line["legal"] / exhaustive["plans"]
+        measured = f"{exhaustive['plans']} (all)" if is_whole(line) else str(exhaustive["plans"])
         rows.append([
-            line["spec"], shape_text(line["shape"]), str(line["legal"]), str(exhaustive["plans"]),
+            line["spec"], shape_text(line["shape"]), str(line["legal"]), measured,
             f"{best:.1f}", percent(regrets[-1]), percent(firsts[-1]), str(exhaustive["rank_of_best"]),
             str(exhaustive["rank_within_2_percent"]), str(search["candidates"]), f"{search['seconds']:.1f}",
-            f"{exhaustive['seconds']:.1f}"
+            f"{exhaustive['seconds']:.1f}", f"{search['seconds'] / exhaustive['seconds']:.3f}" if is_whole(line) else ""
         ])
     text = table([
         "spec", "batch x heads / of keys x queries / keys", "legal plans", "measured", "best us", "search", "first guess",
-        "rank of the best", "first within 2 %", "candidates of the search", "search s", "all measured s"
+        "rank of the best", "first within 2 %", "candidates of the search", "search s", "all measured s", "search / all plans"
     ], rows)
     within = sum(regret <= 1.02 for regret in regrets)
     guessed = sum(first <= 1.10 for first in firsts)
-    whole = [line for line in lines if line["exhaustive"]["plans"] == line["legal"]]
-    measured = (f" Of the {len(whole)} shapes whose whole space was measured the searches took "
-                f"{sum(line['search']['seconds'] for line in whole):.0f} s, all plans "
-                f"{sum(line['exhaustive']['seconds'] for line in whole):.0f} s." if whole else "")
     beside = ("part of its kernels had been compiled before, so that this is too little; even so, " if compiled_before else "")
+    extrapolated = whole_s - sum(line["exhaustive"]["seconds"] for line in lines if is_whole(line))
     return text + (f"\n\nThe search is within 2 % of the best on {within} of {len(rows)} shapes (worst {percent(max(regrets))}), the "
                    f"first guess within 10 % on {guessed} (worst {percent(max(firsts))}). The searches took {search_s:.0f} s together, compiling "
                    f"included, at most {max(line['search']['seconds'] for line in lines):.1f} s each; measuring the yardstick {exhaustive_s:.0f} s; "
-                   f"{beside}at the same rate all legal plans would take {whole_s:.0f} s, {whole_s / search_s:.0f} times as long as the searches."
-                   + measured)
+                   f"{beside}at the same rate all legal plans would take {whole_s:.0f} s, {whole_s / search_s:.0f} times as long as the searches"
+                   + (f" ({extrapolated:.0f} s of that extrapolated)." if extrapolated else ".")
+                   + whole_sentence([line for line in lines if is_whole(line)]))
 
 
 def neighbour_table(lines):
@@ -97,14 +121,14 @@ def neighbour_table(lines):
 
 def render(text, lines, date):
     environment = lines[0]["environment"]
-    held = [line for line in lines if "exhaustive" in line]
-    neighbours = [line for line in lines if "neighbour" in line]
+    held = most_measured([line for line in lines if "exhaustive" in line])
+    neighbours = list({(line["neighbour"], line["shape"]): line for line in lines if "neighbour" in line}.values())
     body = ("## Regret of the search, the cost model and buckets, on held shapes\n\n"
             f"{date}, {environment['device']}; {environment['compiler']}; {environment['cores']} cores. "
             "`python3 bench/regret.py`\n\n"
             "Regret: how much longer than the best plan. The best is the fastest of the search's, the first guess and the "
             "yardstick's winner when they race each other in 30 interleaved rounds. The yardstick is what a compile budget "
-            f"affords: {environment['yardstick']}. "
+            f"affords: {environment['yardstick']}; where \"measured\" says all, the whole space. "
             "The search's cache starts empty; two shapes of a spec share compiled code.\n\n"
             + held_table(held, environment.get("compiled_before", False)))
     if neighbours:
