@@ -1,5 +1,5 @@
-// What a launch costs the host beyond the driver's own launch: medians over batches that fit into
-// the driver's queue, so that the GPU never makes the host wait. Needs a GPU and NVRTC.
+// What a launch costs the host beyond the driver's own launch: batches of both in turn, so short
+// that the GPU never makes the host wait. Needs a GPU and NVRTC.
 #include <attune/attune.h>
 #include <fmt/format.h>
 
@@ -18,20 +18,57 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kBatch = 200;  // the driver queues 1024 launches
-constexpr int kBatches = 200;
+constexpr int kBatch = 16;  // fits into the driver's queue many times, whatever a kernel takes
+constexpr int kRounds = 1000;
 
-double median_ns(const std::function<void()>& call, const std::function<void()>& drain) {
-  std::vector<double> batches;
-  for (int batch = 0; batch < kBatches; ++batch) {
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < kBatch; ++i) call();
-    const std::chrono::duration<double, std::nano> spent = Clock::now() - start;
-    drain();
-    batches.push_back(spent.count() / kBatch);
+using Call = std::function<void()>;
+
+struct Times {
+  double median, least;
+};
+
+Times summary(std::vector<double> samples) {
+  std::ranges::sort(samples);
+  return {samples[samples.size() / 2], samples.front()};
+}
+
+// Nanoseconds a call of one batch, which begins with an empty queue.
+double batch_ns(const Call& call, const Call& drain) {
+  drain();
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < kBatch; ++i) call();
+  const std::chrono::duration<double, std::nano> spent = Clock::now() - start;
+  return spent.count() / kBatch;
+}
+
+Times alone_ns(const Call& call) {
+  std::vector<double> samples;
+  for (int round = 0; round < kRounds; ++round) samples.push_back(batch_ns(call, [] {}));
+  return summary(std::move(samples));
+}
+
+// Two calls in the same rounds, each first in every other: the clock of the host, and who else is
+// on it, are the same for both.
+struct Compared {
+  Times driver, ours, beyond;
+};
+Compared compare_ns(const Call& driver, const Call& ours, const Call& drain) {
+  std::vector<double> of_driver, of_ours, beyond;
+  for (int round = 0; round < kRounds; ++round) {
+    const bool driver_first = round % 2 == 0;
+    const double first = batch_ns(driver_first ? driver : ours, drain);
+    const double second = batch_ns(driver_first ? ours : driver, drain);
+    of_driver.push_back(driver_first ? first : second);
+    of_ours.push_back(driver_first ? second : first);
+    beyond.push_back(of_ours.back() - of_driver.back());
   }
-  std::nth_element(batches.begin(), batches.begin() + kBatches / 2, batches.end());
-  return batches[kBatches / 2];
+  drain();
+  const Times d = summary(of_driver), o = summary(of_ours);
+  return {d, o, {summary(std::move(beyond)).median, o.least - d.least}};
+}
+
+std::string text(const Times& times) {
+  return fmt::format("{:.0f} ({:.0f})", times.median, times.least);
 }
 
 // An empty kernel that takes as many bytes of parameters as a forward kernel.
@@ -61,7 +98,7 @@ Result<CUfunction> empty_kernel(const CudaApi& api, Target target) {
     }
 
 Status time_spec(Device& device, att_runtime* runtime, const char* name, const char* yaml,
-                 double driver_ns) {
+                 const Call& launch_empty) {
   const att_shape shape = {1, 1, 1, 64, 64};
   att_spec* spec = nullptr;
   att_kernel* kernel = nullptr;
@@ -77,17 +114,18 @@ Status time_spec(Device& device, att_runtime* runtime, const char* name, const c
   args.o = static_cast<char*>(buffer) + (1 << 19);
   args.workspace = static_cast<char*>(buffer) + (1 << 18);
   args.tensors = tensors;
-  const auto drain = [&] { (void)device.synchronize(); };
-  const double get_ns = median_ns(
-      [&] {
-        att_kernel* same = nullptr;
-        (void)att_kernel_get(runtime, spec, &shape, &same);
-        att_kernel_destroy(same);
-      },
-      [] {});
-  const double forward_ns = median_ns([&] { (void)att_forward(kernel, &args, nullptr); }, drain);
-  fmt::print("{:<16} {:>8.0f} {:>12.0f} {:>14.0f}  {}\n", name, get_ns, forward_ns,
-             forward_ns - driver_ns, att_kernel_plan(kernel));
+  ATT_BENCH_CHECK(att_forward(kernel, &args, nullptr));
+  const Times get = alone_ns([&] {
+    att_kernel* same = nullptr;
+    (void)att_kernel_get(runtime, spec, &shape, &same);
+    att_kernel_destroy(same);
+  });
+  const Compared both = compare_ns(
+      launch_empty, [&] { (void)att_forward(kernel, &args, nullptr); },
+      [&] { (void)device.synchronize(); });
+  ATT_CHECK(device.synchronize());
+  fmt::print("{:<10} {:>12} {:>14} {:>14} {:>14}  {}\n", name, text(get), text(both.driver),
+             text(both.ours), text(both.beyond), att_kernel_plan(kernel));
   att_kernel_destroy(kernel);
   att_spec_destroy(spec);
   device.free(buffer);
@@ -98,7 +136,6 @@ Status run() {
   ATT_TRY(const CudaApi* api, cuda_api());
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   ATT_TRY(const CUfunction empty, empty_kernel(*api, device->facts().target));
-  const auto drain = [&] { (void)device->synchronize(); };
 
   att::ForwardParams params{};
   void* arguments[] = {&params};
@@ -106,8 +143,9 @@ Status run() {
   config.gridDimX = config.gridDimY = config.gridDimZ = 1;
   config.blockDimX = 128;
   config.blockDimY = config.blockDimZ = 1;
-  const double driver_ns =
-      median_ns([&] { (void)api->launch_kernel(&config, empty, arguments, nullptr); }, drain);
+  ATT_CHECK(cuda_status(*api, api->launch_kernel(&config, empty, arguments, nullptr),
+                        "cuLaunchKernelEx"));
+  const Call launch_empty = [&] { (void)api->launch_kernel(&config, empty, arguments, nullptr); };
 
   // A descriptor of [64 x 64] bf16.
   AttentionSpec spec;
@@ -120,25 +158,26 @@ Status run() {
   TensorMap map;
   const TensorMapRecipe recipe;
   ATT_CHECK(encode_tensor_map(*api, spec, recipe, params, &map));
-  const double encode_ns =
-      median_ns([&] { (void)encode_tensor_map(*api, spec, recipe, params, &map); }, [] {});
+  const Times encode = alone_ns([&] { (void)encode_tensor_map(*api, spec, recipe, params, &map); });
   device->free(buffer);
 
   fmt::print("{}\n", device->identity());
-  fmt::print("nanoseconds a call, medians of {} batches of {}\n", kBatches, kBatch);
-  fmt::print("cuLaunchKernelEx of an empty kernel with {} bytes of parameters: {:.0f}\n",
-             sizeof(att::ForwardParams), driver_ns);
-  fmt::print("one cuTensorMapEncodeTiled: {:.0f}\n\n", encode_ns);
-  fmt::print("{:<16} {:>8} {:>12} {:>14}  plan\n", "spec", "get", "forward", "beyond driver");
+  fmt::print("nanoseconds a call, median (least) of {} batches of {}\n", kRounds, kBatch);
+  fmt::print("driver: cuLaunchKernelEx of an empty kernel with {} bytes of parameters, in turn\n",
+             sizeof(att::ForwardParams));
+  fmt::print("one cuTensorMapEncodeTiled: {}\n\n", text(encode));
+  fmt::print("{:<10} {:>12} {:>14} {:>14} {:>14}  plan\n", "spec", "get", "driver", "forward",
+             "beyond driver");
   att_runtime* runtime = nullptr;
   const att_runtime_options options = {sizeof options, "cuda:0", ""};
   ATT_BENCH_CHECK(att_runtime_create(&options, &runtime));
   ATT_CHECK(time_spec(*device, runtime, "causal",
-                      "attune: 1\nname: c\ndtype: bf16\nhead_dim: 64\nmask: causal\n", driver_ns));
+                      "attune: 1\nname: c\ndtype: bf16\nhead_dim: 64\nmask: causal\n",
+                      launch_empty));
   ATT_CHECK(time_spec(*device, runtime, "document",
                       "attune: 1\nname: d\ndtype: bf16\nhead_dim: 64\nmask: document(doc)\n"
                       "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n",
-                      driver_ns));
+                      launch_empty));
   att_runtime_destroy(runtime);
   return ok_status();
 }
