@@ -129,7 +129,9 @@ def render(text, lines, date):
             "Regret: how much longer than the best plan. The best is the fastest of the search's, the first guess and the "
             "yardstick's winner when they race each other in 30 interleaved rounds. The yardstick is what a compile budget "
             f"affords: {environment['yardstick']}; where \"measured\" says all, the whole space. "
-            "The search's cache starts empty; two shapes of a spec share compiled code.\n\n"
+            "The search's cache starts empty; two shapes of a spec share compiled code. "
+            + (f"The worker that measures ran before: it lives on from problem to problem, and its start took "
+               f"{environment['worker_start_seconds']:.1f} s.\n\n" if "worker_start_seconds" in environment else "\n\n")
             + held_table(held, environment.get("compiled_before", False)))
     if neighbours:
         body += ("\n\nShapes half as long again as a held one, running the plan of its bucket:\n\n"
