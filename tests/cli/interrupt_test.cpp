@@ -76,7 +76,8 @@ TEST_F(Interrupt, TuneStopsCleanlyAndGoesOnWhereItWas) {
   for (const auto& [plan, times] : before) {
     ASSERT_TRUE(after.contains(plan)) << plan;
     EXPECT_GE(after.at(plan), times) << plan;
-    EXPECT_LE(after.at(plan), 2) << "once, and once more in the final: " << plan;
+    EXPECT_LE(after.at(plan), 3) << "once, in a final that was cut short, in the whole one: "
+                                 << plan;
   }
 }
 
