@@ -33,8 +33,11 @@ std::pair<Candidate, Result<CompiledFacts>> CompileAhead::take_any(
   std::unique_lock lock(mutex_);
   while (true) {
     for (const Candidate& candidate : candidates) {
-      auto& result = results_.at(candidate);
-      if (result) return {candidate, *std::exchange(result, std::nullopt)};
+      const auto at = results_.find(candidate);
+      if (!at->second) continue;
+      Result<CompiledFacts> result = *std::move(at->second);
+      results_.erase(at);
+      return {candidate, std::move(result)};
     }
     changed_.wait(lock);
   }

@@ -22,7 +22,8 @@ class CompileAhead {
   CompileAhead(const CompileAhead&) = delete;
   CompileAhead& operator=(const CompileAhead&) = delete;
 
-  // Queues in order, before what else waits, what is not compiled or being compiled.
+  // Queues in order, before what else waits, what is not compiled or being compiled. What was taken
+  // may be asked for again.
   void submit(std::span<const Candidate> candidates);
   // The next finished one of `candidates`, which must all have been submitted and not taken yet;
   // blocks.

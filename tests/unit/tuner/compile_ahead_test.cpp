@@ -48,5 +48,20 @@ TEST(CompileAhead, WhatIsAskedForLastGoesFirstAndNothingTwice) {
   EXPECT_THAT(executor.order, ::testing::ElementsAre(a, d, c, b));
 }
 
+// A finalist that had been released, say, because others were better, which fail since.
+TEST(CompileAhead, WhatWasTakenCanBeAskedForAgain) {
+  const std::vector<Candidate> one{sm80_plan(16, 64, 2, 4)};
+  Gated executor;
+  executor.gate.count_down();
+  {
+    CompileAhead ahead(executor, 1);
+    for (int time = 0; time < 2; ++time) {
+      ahead.submit(one);
+      EXPECT_TRUE(ahead.take_any(one).second.ok());
+    }
+  }
+  EXPECT_THAT(executor.order, ::testing::SizeIs(2));
+}
+
 }  // namespace
 }  // namespace attune

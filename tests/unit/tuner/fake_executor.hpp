@@ -64,6 +64,7 @@ class FakeExecutor final : public Executor {
     const Behaviour b = behaviour(candidate);
     if (b.fails_at == "verify") return candidate_error(b.reason, "planted");
     verified_.insert(candidate);
+    released.erase(candidate);  // compiled anew
     return ok_status();
   }
   Result<double> time_us(const Candidate& candidate) override {

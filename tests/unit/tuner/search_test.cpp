@@ -296,6 +296,31 @@ TEST(Search, CulpritsAreKeptWithTheirReasonAndNeverTriedAgain) {
     EXPECT_TRUE(planted(candidate.plan).fails_at.empty());
 }
 
+// The best faults when it runs along with the second wave: one more of the first becomes a
+// finalist, which was released when six others were kept.
+TEST(Search, AReleasedCandidateCanStillBecomeAFinalist) {
+  std::vector<KernelPlan> plans;
+  for (int tile_q : {16, 32, 64, 128, 256}) {
+    for (int tile_kv : {32, 64, 96, 128}) plans.push_back(sm80_plan(tile_q, tile_kv, 2, 4));
+  }
+  const std::vector<KernelPlan> first_wave = search_seeds(plans, 8);
+  Bench* bench = nullptr;
+  const auto behaviour = [&](const KernelPlan& plan) {
+    const auto place = std::ranges::find(first_wave, plan) - first_wave.begin();
+    Behaviour planned{.time_us = 100 + 0.1 * static_cast<double>(place)};
+    if (place == 0 && bench != nullptr && bench->executor.timings[plan] == 30)
+      planned.fails_at = "time", planned.reason = "fault";
+    return planned;
+  };
+  Bench made(behaviour);
+  bench = &made;
+  made.plans = plans;
+  const auto result = made.run();
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->rejected, 1);
+  EXPECT_EQ(made.executor.compiles[first_wave[6]], 2);
+}
+
 TEST(Search, WithinNoiseTheSmallerWins) {
   const KernelPlan small = sm80_plan(64, 64, 2, 4);
   const KernelPlan large = sm80_plan(128, 64, 2, 4);
