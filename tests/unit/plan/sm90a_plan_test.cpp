@@ -1,6 +1,7 @@
 // The Hopper family's plans: text, limits, launch recipe, and what the cost model picks.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
+#include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/plan.hpp"
 #include "tests/unit/plan/plain_spec.hpp"
@@ -93,6 +94,16 @@ TEST(Sm90aPlan, DropoutNeedsPiecesOf32Keys) {
   EXPECT_TRUE(check_tile(spec, tile).ok());
   tile.tile_kv = 96;
   EXPECT_FALSE(check_tile(spec, tile).ok());
+}
+
+TEST(Sm90aPlan, ConsumersHaveTheRegistersThatThereAre) {
+  const char* const consumer[] = {"= 256;", "= 232;", "= 160;"};
+  Sm90aPlan tile;
+  for (tile.warpgroups = 1; tile.warpgroups <= 3; ++tile.warpgroups) {
+    EXPECT_THAT(
+        sm90a_family().head_constants(plain_spec(), hopper_plan(tile)),
+        testing::HasSubstr(std::string("int kConsumerRegisters ") + consumer[tile.warpgroups - 1]));
+  }
 }
 
 TEST(Sm90aPlan, RecipeNamesTheFourTensorMaps) {
