@@ -1,9 +1,11 @@
 #include "runtime/jit/llvm_module/ptx.hpp"
 
 #include <clang/CodeGen/BackendUtil.h>
+#include <llvm/Analysis/LoopInfo.h>
 #include <llvm/IR/Constants.h>
 #include <llvm/IR/DiagnosticInfo.h>
 #include <llvm/IR/DiagnosticPrinter.h>
+#include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/InstIterator.h>
@@ -12,6 +14,7 @@
 #include <llvm/IR/PatternMatch.h>
 #include <llvm/Support/FormatVariadic.h>
 #include <llvm/Support/raw_ostream.h>
+#include <llvm/Transforms/Utils/BasicBlockUtils.h>
 
 #include <utility>
 #include <vector>
@@ -161,12 +164,31 @@ void keep_conditions_whole(llvm::Function& function) {
   }
 }
 
+// A loop's last branch goes back under its condition, where LLVM has it leave under the opposite
+// one. ptxas then moves less of what stands before a wait at the loop's end behind it.
+void go_back_conditionally(llvm::Function& function) {
+  const llvm::DominatorTree dominators(function);
+  const llvm::LoopInfo loops(dominators);
+  for (const llvm::Loop* loop : loops.getLoopsInPreorder()) {
+    llvm::BasicBlock* const last = loop->getLoopLatch();
+    auto* const branch =
+        last == nullptr ? nullptr : llvm::dyn_cast<llvm::BranchInst>(last->getTerminator());
+    if (branch == nullptr || branch->isUnconditional()) continue;
+    if (loop->contains(branch->getSuccessor(0))) continue;
+    llvm::IRBuilder<> builder(branch);
+    llvm::InvertBranch(branch, builder);
+  }
+}
+
 }  // namespace
 
 bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, std::string& ptx,
               std::string& log) {
   mark_grid_constants(module);
-  for (llvm::Function& function : module) keep_conditions_whole(function);
+  for (llvm::Function& function : module) {
+    keep_conditions_whole(function);
+    if (has_wgmma(function)) go_back_conditionally(function);
+  }
   spare_registers(module);
   std::string messages;
   module.getContext().setDiagnosticHandler(std::make_unique<LogDiagnostics>(messages));

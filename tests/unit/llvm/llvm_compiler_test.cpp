@@ -161,6 +161,34 @@ extern "C" __attribute__((global)) void choose(int a, int n) {
   EXPECT_LT(loop.find("shl.b32"), loop.find("// in the loop")) << ptx;
 }
 
+// ptxas knows a loop that is tested at its end by a conditional branch back.
+TEST_F(LlvmCompiler, LoopsOfWgmmaGoBackUnderACondition) {
+  const auto kernel = compiler_->compile(R"(
+extern "C" __attribute__((global)) void loop(int n, int m) {
+  int i = 0;
+again:
+  asm volatile("// wgmma.mma_async" : "+r"(i));
+  if (i == m) goto early;
+  if (i & m) asm volatile("// odd");
+  asm volatile("// last" : "+r"(i));
+  if (i == n) goto done;
+  goto again;
+early:
+  asm volatile("// early");
+done:
+  asm volatile("// done");
+})",
+                                         "loop", Target::kSm90a);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const std::string ptx = text_of(*kernel);
+  const std::string end = ptx.substr(ptx.find("// last"));
+  const std::size_t branch = end.find("@%p"), label = end.find('$');
+  ASSERT_LT(branch, label) << ptx;
+  const std::string target = end.substr(label, end.find(';', label) - label);
+  const std::string block = ptx.substr(ptx.find("\n" + target + ":"));
+  EXPECT_THAT(block.substr(0, block.find("// begin")), HasSubstr("Loop Header")) << ptx;
+}
+
 TEST_F(LlvmCompiler, MakesAnObjectForTheCpu) {
   const auto kernel = compiler_->compile("extern \"C\" void twice(float* data) { data[0] *= 2; }",
                                          "twice", Target::kCpu);
