@@ -10,7 +10,7 @@
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/isolation/tune_isolated.hpp"
 #include "tuner/measure/local_executor.hpp"
-#include "tuner/search/search.hpp"
+#include "tuner/search/seeds.hpp"
 #include "tuner/sweep/sweep.hpp"
 
 namespace attune::gpu_test {

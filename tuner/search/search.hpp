@@ -34,13 +34,4 @@ Result<TuneResult> search(const SearchProblem& problem, Executor& executor, Stor
 // proves good and nobody says how many.
 std::size_t search_bound(std::size_t plans);
 
-// What a search asks for first of `plans`, which are in the cost model's order; more than `most`
-// only so that every family is there.
-inline constexpr std::size_t kSearchSeeds = 12;
-std::vector<KernelPlan> search_seeds(std::span<const KernelPlan> plans,
-                                     std::size_t most = kSearchSeeds);
-
-// Parts of their text in which two plans of one family differ; INT_MAX across families.
-int plan_distance(const KernelPlan& a, const KernelPlan& b);
-
 }  // namespace attune

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "tests/unit/cache/fixtures.hpp"
-#include "tuner/search/search.hpp"
+#include "tuner/search/seeds.hpp"
 #include "tuner/tuner.hpp"
 
 namespace attune {

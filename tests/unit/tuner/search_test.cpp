@@ -5,6 +5,7 @@
 
 #include "tests/unit/cache/fixtures.hpp"
 #include "tests/unit/tuner/fake_executor.hpp"
+#include "tuner/search/seeds.hpp"
 
 namespace attune {
 namespace {
