@@ -33,11 +33,11 @@ std::pair<Candidate, Result<CompiledFacts>> CompileAhead::take_any(
   std::unique_lock lock(mutex_);
   while (true) {
     for (const Candidate& candidate : candidates) {
-      const auto at = results_.find(candidate);
-      if (!at->second) continue;
-      Result<CompiledFacts> result = *std::move(at->second);
-      results_.erase(at);
-      return {candidate, std::move(result)};
+      std::optional<Result<CompiledFacts>>& finished = results_.at(candidate);
+      if (!finished) continue;
+      std::pair taken(candidate, *std::move(finished));
+      results_.erase(candidate);
+      return taken;
     }
     changed_.wait(lock);
   }

@@ -314,11 +314,7 @@ class Search {
     auto [at, is_new] = known_.try_emplace(
         c.candidate, Known{c.candidate, to_string(c.candidate.plan), c.facts, spread.median, 0});
     ++at->second.measurements;
-    if (is_new) {
-      ++result_.measured;
-    } else {
-      final_us_[c.candidate] = spread.median;
-    }
+    if (is_new) ++result_.measured;
   }
 
   void release_all_but_the_best() {
@@ -371,6 +367,10 @@ class Search {
     ATT_CHECK(make_ready(std::move(fresh), field));
     RaceOptions options = race_options();
     options.rounds_factor = kFinalRounds;
+    options.finished = [this](const Contestant& c) {
+      note(c);
+      final_us_[c.candidate] = spread_of(c.samples_us).median;
+    };
     return result_.stopped ? ok_status() : race(std::move(field), executor_, options);
   }
 

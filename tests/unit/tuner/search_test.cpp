@@ -386,6 +386,18 @@ TEST(Search, WhatTheStoreDoesNotTakeIsStoredAtTheEndOrSaid) {
   }
 }
 
+TEST(Search, TheOtherCompilersFasterCodeWinsWhereTheStoreTakesNothing) {
+  Bench bench(smooth);
+  bench.compilers = 2;
+  bench.executor.of_other_compiler = second_compiler(0.95);
+  bench.store = std::move(*open_store(bench.directory.file(), {.busy_timeout_ms = 1}));
+  SQLite::Database other(bench.directory.file(), SQLite::OPEN_READWRITE);
+  other.exec("BEGIN EXCLUSIVE");
+  const auto result = bench.run({.max_candidates = 20});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->compiler, "second 2.0");
+}
+
 TEST(Search, NoPlanThatWorksIsAnError) {
   Bench bench(
       [](const KernelPlan&) { return Behaviour{.fails_at = "compile", .reason = "compile"}; });
