@@ -3,19 +3,24 @@
 // stdout; bench/regret.py makes the section of docs/performance.md of them.
 //
 //     regret [--whole] [--budget S] DIRECTORY [SPEC...]
-//     measures the shapes of these specs, of all without any; caches go into DIRECTORY, which
-//     should be empty. Of several GPUs each can take some of the specs. --whole: every legal plan
-//     is the yardstick, minutes a shape. --budget: begins no shape after so many seconds.
-//     regret --compile [--whole] DIRECTORY [SPEC...]   the yardstick's kernels beforehand, without
-//     a GPU: for a machine whose time is dear. The searches compile theirs all the same. regret
-//     --replay FILE       the recorded exhaustive times under today's model and search; no GPU
-//     regret --survey DIRECTORY SPEC...    plans from all over the space on the specs' own shapes
-//     and some more: what the cost model is fitted to
+//         measures the shapes of these specs, of all without any; caches go into DIRECTORY, which
+//         should be empty. Of several GPUs each can take some of the specs. --whole: every legal
+//         plan is the yardstick, minutes a shape. --budget: begins no shape after S seconds.
+//     regret --compile [--whole] DIRECTORY [SPEC...]
+//         compiles the yardstick's kernels beforehand, without a GPU: for a machine whose time is
+//         dear. The searches compile theirs all the same.
+//     regret --replay FILE
+//         puts recorded exhaustive times under today's model and search; no GPU
+//     regret --survey DIRECTORY SPEC...
+//         measures plans from all over the space on the specs' own shapes and some more: what the
+//         cost model is fitted to
 //
-// Workers are running when the first shape begins. For each: the search, from an empty cache; every
-// plan of the yardstick, from another empty cache; then the plans that these and the cost model
-// name against each other, in interleaved rounds, because the least of a hundred medians is a lucky
-// one. Needs a GPU and NVRTC.
+// The measuring worker is running when the first shape begins. For each: the search, from an empty
+// cache; every plan of the yardstick, from another empty cache; then the plans that these and the
+// cost model name against each other, in interleaved rounds, because the least of a hundred medians
+// is a lucky one. Needs a GPU and NVRTC.
+#include "bench/regret.hpp"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,7 +29,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -32,7 +36,6 @@
 #include <utility>
 #include <vector>
 
-#include "generator/spec/library.hpp"
 #include "generator/support/hash.hpp"
 #include "runtime/support/parallel.hpp"
 #include "runtime/support/processors.hpp"
@@ -42,10 +45,9 @@
 #include "tuner/measure/statistics.hpp"
 #include "tuner/search/search.hpp"
 
-namespace attune {
+namespace attune::regret {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int kRounds = 30;
@@ -105,14 +107,7 @@ Result<std::vector<KernelPlan>> yardstick(const AttentionSpec& spec, const Probl
   return plans;
 }
 
-Result<AttentionSpec> library_spec(const std::string& name, std::string* text = nullptr) {
-  ATT_TRY(const LibrarySpec entry, find_library_spec(name));
-  if (text != nullptr) *text = entry.text;
-  return parse_spec(entry.text, entry.path);
-}
-
 double now() { return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-bool go_on(const TuneProgress&) { return true; }
 
 struct Options {
   bool whole = false;
@@ -267,17 +262,6 @@ class Bench {
   AttentionSpec spec_;
   IsolatedExecutor executor_;
 };
-
-// How many plans the model puts before the first one that needs at most `factor` times the best's
-// time, and that one itself. `plans` in the model's order; those without a time were rejected.
-template <typename TimeOf>
-std::size_t rank_within(double factor, const std::vector<KernelPlan>& plans,
-                        const TimeOf& time_of) {
-  double best_us = INFINITY;
-  for (const KernelPlan& plan : plans) best_us = std::min(best_us, time_of(plan));
-  const auto good = [&](const KernelPlan& plan) { return time_of(plan) <= best_us * factor; };
-  return static_cast<std::size_t>(std::ranges::find_if(plans, good) - plans.begin()) + 1;
-}
 
 // A shape that was not tuned runs what the runtime chooses for it by its nearest bucket, the held
 // shape.
@@ -439,94 +423,12 @@ Status run(const Options& options) {
   return for_each_held([&](const Held& held) { return measure_neighbour(bench, held); });
 }
 
-// Candidates that take the time that was recorded for them.
-class Recorded final : public Executor {
- public:
-  explicit Recorded(const std::map<KernelPlan, double>& times) : times_(times) {}
-  Result<std::string> build_digest(const Candidate& candidate) override {
-    return hash128_hex(to_string(candidate.plan));
-  }
-  Result<CompiledFacts> compile(const Candidate& candidate) override {
-    return CompiledFacts{.build_digest = hash128_hex(to_string(candidate.plan))};
-  }
-  Status verify(const Candidate&) override { return ok_status(); }
-  Result<double> time_us(const Candidate& candidate) override { return times_.at(candidate.plan); }
-  void release(const Candidate&) override {}
-  std::string conditions() override { return "{}"; }
-
- private:
-  const std::map<KernelPlan, double>& times_;
-};
-
-Result<Json> replay(const Json& line, const std::string& directory) {
-  ATT_TRY(const AttentionSpec spec, library_spec(line.at("spec")));
-  ATT_TRY(const ProblemShape shape, parse_shape(line.at("shape").get<std::string>()));
-  const DeviceFacts facts = device_facts(Target::kSm90a);
-  std::map<KernelPlan, double> times;
-  std::vector<std::pair<double, KernelPlan>> costed;
-  for (const auto& [text, us] : line.at("exhaustive").at("times").items()) {
-    const auto plan = parse_plan(text);
-    if (!plan.ok()) continue;  // of another version's space
-    times[*plan] = us;
-    costed.emplace_back(cost_us(spec, *plan, shape, facts), *plan);
-  }
-  std::ranges::sort(costed);
-  SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
-                                .device = "recorded / driver 0",
-                                .shape = shape,
-                                .protocol = "recorded"},
-                        .plans = {}};
-  double best_us = INFINITY;
-  for (const auto& [cost, plan] : costed) {
-    problem.plans.push_back(plan);
-    best_us = std::min(best_us, times.at(plan));
-  }
-  const auto time_of = [&](const KernelPlan& plan) { return times.at(plan); };
-  Recorded executor(times);
-  // Of a large space a part was recorded, but the search's bound is by the whole.
-  TuneOptions options{.compile_threads = 1};
-  if (const std::size_t legal = line.value("legal", times.size()); legal > times.size())
-    options.max_candidates = static_cast<int>(search_bound(legal));
-  ATT_TRY(const auto store, open_store(directory + "/replay.db"));
-  double ticks = 0;
-  ATT_TRY(const TuneResult found,
-          search(problem, executor, *store, options, [&] { return ++ticks; }, go_on));
-  return Json{{"spec", line.at("spec")},
-              {"shape", line.at("shape")},
-              {"plans", times.size()},
-              {"first", times.at(problem.plans.front()) / best_us},
-              {"first_plan", to_string(problem.plans.front())},
-              {"rank_of_best", rank_within(1, problem.plans, time_of)},
-              {"rank_within_2_percent", rank_within(1.02, problem.plans, time_of)},
-              {"search", times.at(found.plan) / best_us},
-              {"candidates", found.candidates}};
-}
-
-Status replay_all(const std::string& path) {
-  std::string directory =
-      (std::filesystem::temp_directory_path() / "attune-regret-XXXXXX").string();
-  if (mkdtemp(directory.data()) == nullptr) return Error{.id = "temp", .message = directory};
-  std::ifstream file(path);
-  Status status = ok_status();
-  for (std::string text; status.ok() && std::getline(file, text);) {
-    const Json line = Json::parse(text);
-    if (!line.contains("exhaustive")) continue;
-    const auto result = replay(line, directory);
-    if (result.ok()) {
-      fmt::print("{}\n", result->dump());
-    } else {
-      status = result.error();
-    }
-  }
-  std::filesystem::remove_all(directory);
-  return status;
-}
-
 }  // namespace
-}  // namespace attune
+}  // namespace attune::regret
 
 int main(int argc, char** argv) {
   using namespace attune;
+  using namespace attune::regret;
   if (argc == 2 && std::string(argv[1]) == "worker") {
     run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return make_local_session(); });
   }
