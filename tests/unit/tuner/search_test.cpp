@@ -48,8 +48,10 @@ struct Bench {
   Result<TuneResult> run(
       TuneOptions options = {}, const TuneObserver& observer = [](const auto&) { return true; }) {
     options.compile_threads = 1;
-    const SearchProblem problem{
-        .key = cache_testing::measurement_key(), .plans = plans, .compilers = compilers};
+    const SearchProblem problem{.key = cache_testing::measurement_key(),
+                                .plans = plans,
+                                .compilers = compilers,
+                                .compile_while_measuring = compile_while_measuring};
     return search(problem, executor, *store, options, executor.clock(), observer);
   }
   // The same store, another process.
@@ -63,6 +65,7 @@ struct Bench {
   std::unique_ptr<Store> store;
   std::vector<KernelPlan> plans = whole_space();
   int compilers = 1;
+  bool compile_while_measuring = true;
 };
 
 Behaviour smooth(const KernelPlan& plan) { return {.time_us = smooth_time(plan), .noise = 0.003}; }
@@ -130,6 +133,14 @@ TEST(Search, ExhaustiveAsksForAllAndCompilesAWaveAhead) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->plan, kBest);
   EXPECT_EQ(result->candidates, static_cast<int>(bench.plans.size()));
+}
+
+TEST(Search, CompilesNothingInVainWhereThatWouldDisturbTheClock) {
+  Bench bench(smooth);
+  bench.compile_while_measuring = false;
+  const auto result = bench.run();
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(bench.executor.compiles, SizeIs(result->candidates));
 }
 
 TEST(Search, HonoursTheMostCandidates) {
