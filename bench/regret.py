@@ -98,13 +98,14 @@ def held_table(lines, compiled_before):
     within = sum(regret <= 1.02 for regret in regrets)
     guessed = sum(first <= 1.10 for first in firsts)
     beside = ("part of its kernels had been compiled before, so that this is too little; even so, " if compiled_before else "")
-    extrapolated = whole_s - sum(line["exhaustive"]["seconds"] for line in lines if is_whole(line))
+    whole = [line for line in lines if is_whole(line)]
+    extrapolated = whole_s - sum(line["exhaustive"]["seconds"] for line in whole)
     return text + (f"\n\nThe search is within 2 % of the best on {within} of {len(rows)} shapes (worst {percent(max(regrets))}), the "
                    f"first guess within 10 % on {guessed} (worst {percent(max(firsts))}). The searches took {search_s:.0f} s together, compiling "
                    f"included, at most {max(line['search']['seconds'] for line in lines):.1f} s each; measuring the yardstick {exhaustive_s:.0f} s; "
                    f"{beside}at the same rate all legal plans would take {whole_s:.0f} s, {whole_s / search_s:.0f} times as long as the searches"
                    + (f" ({extrapolated:.0f} s of that extrapolated)." if extrapolated else ".")
-                   + whole_sentence([line for line in lines if is_whole(line)]))
+                   + whole_sentence(whole))
 
 
 def neighbour_table(lines):

@@ -75,9 +75,9 @@ TEST_F(Interrupt, TuneStopsCleanlyAndGoesOnWhereItWas) {
   const std::map<std::string, int> after = measured(cache);
   for (const auto& [plan, times] : before) {
     ASSERT_TRUE(after.contains(plan)) << plan;
+    EXPECT_LE(times, 2) << "once, and perhaps in a final that was cut short: " << plan;
     EXPECT_GE(after.at(plan), times) << plan;
-    EXPECT_LE(after.at(plan), 3) << "once, in a final that was cut short, in the whole one: "
-                                 << plan;
+    EXPECT_LE(after.at(plan), times + 1) << "once more, in the whole final: " << plan;
   }
 }
 
