@@ -1,9 +1,12 @@
 #include "cli/options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iterator>
 
 #include "cli/output.hpp"
 #include "generator/plan/plan.hpp"
+#include "runtime/jit/compiler.hpp"
 
 namespace attune::cli {
 
@@ -44,7 +47,7 @@ void add_device(CLI::App& app, Options& options) {
 
 void add_compiler(CLI::App& app, Options& options) {
   app.add_option("--compiler", options.compiler,
-                 "nvrtc, llvm or auto: the tuned code's, else what serves the target");
+                 "nvrtc, llvm, llvm-list or auto: the tuned code's, else what serves the target");
 }
 
 void add_cache_file(CLI::App& app, Options& options) {
@@ -76,11 +79,12 @@ Status check_options(const Options& options) {
     }
   }
   if (!options.plan.empty()) ATT_CHECK(parse_plan(options.plan));
-  if (options.compiler != "auto" && options.compiler != "nvrtc" && options.compiler != "llvm") {
+  const auto* const named = std::ranges::find(kCompilers, options.compiler, &CompilerName::name);
+  if (options.compiler != "auto" && named == std::end(kCompilers)) {
     return Error{.kind = ErrorKind::kBadInput,
                  .id = "compiler-unknown",
                  .message = "unknown compiler `" + options.compiler + "`",
-                 .hint = "nvrtc, llvm or auto"};
+                 .hint = "nvrtc, llvm, llvm-list or auto"};
   }
   return ok_status();
 }

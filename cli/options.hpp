@@ -21,7 +21,7 @@ struct Options {
   std::string shape;                 // "batch=2,heads=32,..."; empty: the spec's first tune shape
   std::string plan;                  // empty: the tuned one, else the cost model's
   std::string device;                // "cuda:0", "cpu"; empty: cuda:0, else the CPU
-  std::string compiler = "auto";     // "nvrtc", "llvm"; "auto": those that serve the target
+  std::string compiler = "auto";     // of kCompilers; "auto": those that serve the target
   std::string cache;                 // empty: the user's default; "none": no cache
   bool json = false;
 };

@@ -65,9 +65,7 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
     return attune::tune(spec, problem.shape, *device, compilers, store, tuning_.search, observer);
   }
   std::vector<std::string> names;
-  for (const Compiler* compiler : compilers) {
-    names.push_back(compiler_family(compiler->identity()) == "nvrtc" ? "nvrtc" : "llvm");
-  }
+  for (const Compiler* compiler : compilers) names.push_back(compiler_name(*compiler));
   const bool cpu = device->facts().target == Target::kCpu;
   // The workers open what this process opened.
   const WorkerProblem shared{

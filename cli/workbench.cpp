@@ -49,7 +49,7 @@ Result<Device*> Workbench::device() {
 Result<Compiler*> Workbench::named_compiler(const std::string& name, Target target) {
   auto& compiler = compilers_[name];
   if (compiler == nullptr) {
-    ATT_TRY(compiler, name == "nvrtc" ? open_nvrtc_compiler() : open_llvm_compiler());
+    ATT_TRY(compiler, open_named_compiler(name));
   }
   if (compiler->supports(target)) return compiler.get();
   return Error{
@@ -63,9 +63,11 @@ Result<Compiler*> Workbench::named_compiler(const std::string& name, Target targ
 
 Result<std::vector<Compiler*>> Workbench::compilers(Target target) {
   std::vector<std::string> names = {options_.compiler};
+  const bool cpu = target == Target::kCpu;
   // NVRTC is the one to install for a GPU, so its absence is what to report.
-  if (options_.compiler == "auto" && target == Target::kCpu) names = {"llvm"};
-  if (options_.compiler == "auto" && target != Target::kCpu) names = {"nvrtc", "llvm"};
+  if (options_.compiler == "auto" && cpu) names = {"llvm"};
+  if (options_.compiler == "auto" && !cpu) names = {"nvrtc", "llvm", "llvm-list"};
+  if (options_.compiler == "llvm" && !cpu) names = {"llvm", "llvm-list"};
   std::vector<Compiler*> found;
   std::optional<Error> missing;
   for (const std::string& name : names) {

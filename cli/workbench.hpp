@@ -22,7 +22,8 @@ class Workbench {
   // --compiler, else the one of `family` (compiler_family) when it is here, else NVRTC for a GPU
   // target when it is here, else LLVM.
   Result<Compiler*> compiler(Target target, const std::string& family = "");
-  // --compiler, else all that are here and build for the target, NVRTC first. Never empty.
+  // --compiler (`llvm` in both its orders), else all that are here and build for the target, NVRTC
+  // first. Never empty.
   Result<std::vector<Compiler*>> compilers(Target target);
   // Null with a warning when there is none: everything works without, only slower.
   Store* store();
@@ -35,7 +36,7 @@ class Workbench {
   Target local_target();
 
  private:
-  // By name: "nvrtc", "llvm".
+  // Of kCompilers.
   Result<Compiler*> named_compiler(const std::string& name, Target target);
 
   const Options& options_;

@@ -1,10 +1,11 @@
 // Generated source -> machine code. Two implementations: NVRTC (CUDA) and LLVM (NVPTX, and the
-// CPU).
+// CPU), of which LLVM gives ptxas the instructions in one of two orders.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/plan/plan.hpp"
@@ -37,8 +38,23 @@ class Compiler {
 
 // Opened at run time; kUnavailable, naming what to install, when it is not there.
 Result<std::unique_ptr<Compiler>> open_nvrtc_compiler();
-// The module libattune_llvm.so: NVPTX targets and Target::kCpu.
-Result<std::unique_ptr<Compiler>> open_llvm_compiler();
+// The module libattune_llvm.so: NVPTX targets and, in the first order, Target::kCpu. Instructions
+// are in the order of the source or of need, or LLVM's list scheduler orders them. Neither suits
+// every kernel, so these are compilers of their own, and the tuner finds out (docs/cpu.md).
+enum class LlvmOrder { kGiven, kListed };
+Result<std::unique_ptr<Compiler>> open_llvm_compiler(LlvmOrder order = LlvmOrder::kGiven);
+
+// What users call the compilers, and the first word of their identities (compiler_family).
+struct CompilerName {
+  std::string_view name, family;
+};
+inline constexpr CompilerName kCompilers[] = {
+    {"nvrtc", "nvrtc"}, {"llvm", "clang"}, {"llvm-list", "clang-list"}};
+// The one of kCompilers that `name` is.
+Result<std::unique_ptr<Compiler>> open_named_compiler(const std::string& name);
+// The name of the one that `compiler` is.
+std::string compiler_name(const Compiler& compiler);
+
 // The one of `family` (compiler_family) for the target; empty: the one that a target is built with,
 // NVRTC for a GPU when it is there, else LLVM.
 Result<std::unique_ptr<Compiler>> open_compiler(Target target, const std::string& family = "");

@@ -45,8 +45,13 @@ std::string_view ptx_feature(Target target) {
   }
 }
 
+// LLVM moves additions of constants behind minima and maxima where it may take for granted that
+// they do not overflow; ptxas makes one instruction of both in the source's order. On sm90a, what
+// the list scheduler makes of such code is slower (docs/cpu.md).
+bool wraps(LlvmOrder order, bool wgmma) { return order == LlvmOrder::kGiven || !wgmma; }
+
 // Of `clang -cc1`. The driver is not used: it would look for toolkits and headers.
-std::vector<std::string> arguments_for(Target target) {
+std::vector<std::string> arguments_for(Target target, bool wraps) {
   // NaN and infinity mean what IEEE says (masked scores rely on it); contraction to FMA is wanted.
   std::vector<std::string> arguments = {"-O3",
                                         "-std=c++17",
@@ -72,6 +77,7 @@ std::vector<std::string> arguments_for(Target target) {
   // block, and LLVM does not always take it apart again. ptxas then sees paths with and without
   // wgmma products in flight meet, and serialises them all (C7515).
   arguments.push_back("-disable-lifetime-markers");
+  if (wraps) arguments.push_back("-fwrapv");
   for (const std::string& argument :
        {std::string("-triple"), std::string("nvptx64-nvidia-cuda"), std::string("-aux-triple"),
         std::string("x86_64-unknown-linux-gnu"), std::string("-target-cpu"),
@@ -94,13 +100,13 @@ bool has_entry(std::string_view image, const std::string& symbol, Target target)
 class LlvmCompiler final : public Compiler {
  public:
   // `assembler` may be null: PTX is then the image, and the driver that loads it assembles it.
-  LlvmCompiler(const AttLlvmApi& api, std::unique_ptr<PtxAssembler> assembler)
-      : api_(api), assembler_(std::move(assembler)), identity_(make_identity()) {}
+  LlvmCompiler(const AttLlvmApi& api, LlvmOrder order, std::unique_ptr<PtxAssembler> assembler)
+      : api_(api), order_(order), assembler_(std::move(assembler)), identity_(make_identity()) {}
 
   std::string identity() const override { return identity_; }
 
   bool supports(Target target) const override {
-    if (target == Target::kCpu) return true;
+    if (target == Target::kCpu) return order_ == LlvmOrder::kGiven;
     return api_.nvptx_knows(std::string(to_string(target)).c_str()) != 0;
   }
 
@@ -113,7 +119,8 @@ class LlvmCompiler final : public Compiler {
                    .hint = "build Attune with a newer LLVM, or compile with NVRTC"};
     }
     const auto start = std::chrono::steady_clock::now();
-    const std::vector<std::string> arguments = arguments_for(target);
+    const bool wgmma = source.find("wgmma.mma_async") != source.npos;
+    const std::vector<std::string> arguments = arguments_for(target, wraps(order_, wgmma));
     const std::string file = symbol + (target == Target::kCpu ? ".cpp" : ".cu");
     std::vector<const char*> argument_pointers;
     for (const std::string& argument : arguments) argument_pointers.push_back(argument.c_str());
@@ -121,7 +128,8 @@ class LlvmCompiler final : public Compiler {
                                         .source_size = source.size(),
                                         .file_name = file.c_str(),
                                         .arguments = argument_pointers.data(),
-                                        .argument_count = argument_pointers.size()};
+                                        .argument_count = argument_pointers.size(),
+                                        .listed = order_ == LlvmOrder::kListed};
     ModuleBuffer image(api_);
     ModuleBuffer log(api_);
     const bool done = api_.compile(&request, &image.buffer, &log.buffer) != 0;
@@ -150,8 +158,13 @@ class LlvmCompiler final : public Compiler {
  private:
   std::string make_identity() const {
     std::vector<std::vector<std::string>> arguments;
-    for (const Target target : kTargets) arguments.push_back(arguments_for(target));
-    const std::string clang = llvm_identity(api_, arguments);
+    for (const Target target : kTargets) {
+      for (const bool wgmma : {false, true}) {
+        arguments.push_back(arguments_for(target, wraps(order_, wgmma)));
+      }
+    }
+    const std::string clang =
+        llvm_identity(api_, arguments, order_ == LlvmOrder::kListed ? "clang-list" : "clang");
     return assembler_ ? fmt::format("{}, {}", clang, assembler_->identity()) : clang;
   }
 
@@ -179,17 +192,18 @@ class LlvmCompiler final : public Compiler {
   }
 
   const AttLlvmApi& api_;
+  const LlvmOrder order_;
   const std::unique_ptr<PtxAssembler> assembler_;
   const std::string identity_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Compiler>> open_llvm_compiler() {
+Result<std::unique_ptr<Compiler>> open_llvm_compiler(LlvmOrder order) {
   ATT_TRY(const AttLlvmApi* api, open_llvm_module());
   auto assembler = PtxAssembler::open();
   return std::unique_ptr<Compiler>(std::make_unique<LlvmCompiler>(
-      *api, assembler.ok() ? std::move(assembler).value() : nullptr));
+      *api, order, assembler.ok() ? std::move(assembler).value() : nullptr));
 }
 
 }  // namespace attune

@@ -81,12 +81,13 @@ Result<const AttLlvmApi*> open_llvm_module() {
 }
 
 std::string llvm_identity(const AttLlvmApi& api,
-                          std::span<const std::vector<std::string>> arguments) {
+                          std::span<const std::vector<std::string>> arguments,
+                          std::string_view family) {
   std::string text = api.revision;
   for (const std::vector<std::string>& of_a_target : arguments) {
     text += fmt::format("\n{}", fmt::join(of_a_target, "\t"));
   }
-  return fmt::format("clang {} ({})", api.version, hash128_hex(text).substr(0, 8));
+  return fmt::format("{} {} ({})", family, api.version, hash128_hex(text).substr(0, 8));
 }
 
 }  // namespace attune

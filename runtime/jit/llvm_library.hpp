@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/support/result.hpp"
@@ -20,6 +21,7 @@ Result<const AttLlvmApi*> open_llvm_module();
 // "clang 19.1.7 (1f0c9a2b)": the version, and a hash of all else that decides what code a module
 // makes of a source: its own revision and the arguments that it gets for each target.
 std::string llvm_identity(const AttLlvmApi& api,
-                          std::span<const std::vector<std::string>> arguments);
+                          std::span<const std::vector<std::string>> arguments,
+                          std::string_view family = "clang");
 
 }  // namespace attune

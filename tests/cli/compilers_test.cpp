@@ -64,6 +64,15 @@ TEST(Compilers, LlvmServesWhereNvrtcIsMissing) {
   EXPECT_THAT(kernel["compiler"].get<std::string>(), StartsWith("clang "));
 }
 
+TEST(Compilers, LlvmsOtherOrderIsAskedForByName) {
+  if (!has("llvm")) GTEST_SKIP() << "the LLVM module is not here";
+  const Outcome outcome =
+      compile({"causal", "--target", "sm_80", "--compiler", "llvm-list", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json kernel = Json::parse(outcome.out)["kernels"].at(0);
+  EXPECT_THAT(kernel["compiler"].get<std::string>(), StartsWith("clang-list "));
+}
+
 TEST(Compilers, NvrtcServesWhereLlvmIsMissing) {
   if (!has("nvrtc")) GTEST_SKIP() << "NVRTC is not here";
   const Outcome outcome =

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "generator/emit/emit.hpp"
 #include "generator/spec/library.hpp"
 #include "runtime/jit/compiler.hpp"
@@ -17,11 +19,11 @@ using testing::Not;
 constexpr ProblemShape kShape{
     .batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
 
-// One value a target; a test a target keeps each within the time limit.
-class LlvmPtx : public testing::TestWithParam<Target> {
+// A target, and an order of instructions; a test each keeps them within the time limit.
+class LlvmPtx : public testing::TestWithParam<std::pair<Target, LlvmOrder>> {
  protected:
   void SetUp() override {
-    auto opened = open_llvm_compiler();
+    auto opened = open_llvm_compiler(GetParam().second);
     if (!opened.ok()) GTEST_SKIP() << opened.error().message;
     if (opened.value()->identity().find("driver") != std::string::npos) {
       GTEST_SKIP() << "the driver turns PTX into a cubin here";
@@ -65,12 +67,13 @@ class LlvmPtx : public testing::TestWithParam<Target> {
 };
 
 TEST_P(LlvmPtx, EverySpecOfTheLibrary) {
-  const DeviceFacts facts = device_facts(GetParam());
+  const Target target = GetParam().first;
+  const DeviceFacts facts = device_facts(target);
   std::vector<Job> jobs;
   for (const LibrarySpec& entry : spec_library()) {
     auto spec = parse_spec(entry.text, entry.path);
     ASSERT_TRUE(spec.ok()) << render(spec.error());
-    const auto families = families_for(*spec, GetParam());
+    const auto families = families_for(*spec, target);
     if (!families.ok()) continue;
     for (const Family family : *families) {
       if (legal_plans(*spec, family, facts).empty()) continue;
@@ -87,8 +90,15 @@ TEST_P(LlvmPtx, EverySpecOfTheLibrary) {
   for (const Job& job : jobs) check(job);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, LlvmPtx, testing::Values(Target::kSm80, Target::kSm90a),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Targets, LlvmPtx,
+                         testing::Values(std::pair(Target::kSm80, LlvmOrder::kGiven),
+                                         std::pair(Target::kSm80, LlvmOrder::kListed),
+                                         std::pair(Target::kSm90a, LlvmOrder::kGiven),
+                                         std::pair(Target::kSm90a, LlvmOrder::kListed)),
+                         [](const auto& info) {
+                           return std::string(to_string(info.param.first)) +
+                                  (info.param.second == LlvmOrder::kListed ? "_listed" : "");
+                         });
 
 }  // namespace
 }  // namespace attune

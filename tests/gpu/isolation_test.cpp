@@ -40,9 +40,7 @@ class Isolation : public testing::Test {
 
   static KernelBank& bank() { return KernelBank::instance(); }
   // As a worker opens it.
-  static std::string compiler_name() {
-    return compiler_family(bank().compiler().identity()) == "nvrtc" ? "nvrtc" : "llvm";
-  }
+  static std::string compiler_name() { return attune::compiler_name(bank().compiler()); }
   std::string cache_file() const { return (directory_ / "cache.db").string(); }
   std::string symbol(std::size_t index) const { return launch_recipe(spec_, plans_[index]).symbol; }
   static IsolationOptions planted_workers() {

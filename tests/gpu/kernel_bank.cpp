@@ -26,10 +26,9 @@ KernelBank& KernelBank::instance() {
 
 KernelBank::KernelBank() {
   auto device = open_cuda_device(0);
-  // ATTUNE_TEST_COMPILER=llvm runs the whole suite on what the other compiler makes.
+  // ATTUNE_TEST_COMPILER=llvm runs the whole suite on what another compiler makes.
   const char* chosen = std::getenv("ATTUNE_TEST_COMPILER");
-  auto compiler = chosen != nullptr && std::string_view(chosen) == "llvm" ? open_llvm_compiler()
-                                                                          : open_nvrtc_compiler();
+  auto compiler = open_named_compiler(chosen != nullptr ? chosen : "nvrtc");
   if (!device.ok()) {
     missing_ = "no GPU: " + device.error().message;
   } else if (!compiler.ok()) {

@@ -14,7 +14,7 @@ struct WorkerProblem {
   std::string spec_yaml, spec_file;  // the file is for messages
   ProblemShape shape;
   std::string device;                  // as open_device() takes it; empty: compile only
-  std::vector<std::string> compilers;  // "nvrtc", "llvm"
+  std::vector<std::string> compilers;  // names of kCompilers
   std::string cache;
   std::uint64_t seed = 0;
 };

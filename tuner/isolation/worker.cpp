@@ -156,10 +156,6 @@ void run_worker(int in, int out,
   }
 }
 
-Result<std::unique_ptr<Compiler>> open_named_compiler(const std::string& name) {
-  return name == "llvm" ? open_llvm_compiler() : open_nvrtc_compiler();
-}
-
 std::unique_ptr<WorkerSession> make_local_session(NamedCompilerOpener opener) {
   return std::make_unique<LocalSession>(std::move(opener));
 }

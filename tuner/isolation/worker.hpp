@@ -21,10 +21,8 @@ class WorkerSession {
 [[noreturn]] void run_worker(int in, int out,
                              const std::function<std::unique_ptr<WorkerSession>()>& make_session);
 
-// The compiler of that name: "nvrtc", "llvm".
 using NamedCompilerOpener =
     std::function<Result<std::unique_ptr<Compiler>>(const std::string& name)>;
-Result<std::unique_ptr<Compiler>> open_named_compiler(const std::string& name);
 
 // The session of `attune worker`: devices, compilers and the cache of this machine.
 std::unique_ptr<WorkerSession> make_local_session(NamedCompilerOpener opener = open_named_compiler);

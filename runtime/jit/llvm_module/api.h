@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a member changes; a module of another version is refused. */
-#define ATT_LLVM_ABI_VERSION 2
+#define ATT_LLVM_ABI_VERSION 3
 #define ATT_LLVM_ENTRY_POINT "att_llvm_module"
 
 /* Bytes that the module owns until release() takes them back. */
@@ -26,6 +26,7 @@ typedef struct AttLlvmCompileRequest {
   const char* file_name;        /* for diagnostics; no file is read */
   const char* const* arguments; /* of `clang -cc1`, without input and output */
   size_t argument_count;
+  int listed; /* whether LLVM's list scheduler orders a GPU kernel's instructions (ptx.hpp) */
 } AttLlvmCompileRequest;
 
 typedef struct AttLlvmApi {

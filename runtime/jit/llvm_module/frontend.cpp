@@ -64,7 +64,7 @@ bool compile_source(const AttLlvmCompileRequest& request, std::string& image, st
   if (!instance.ExecuteAction(action) || instance.getDiagnostics().hasErrorOccurred()) return false;
   const std::unique_ptr<llvm::Module> module = action.takeModule();
   log_stream.flush();
-  return module != nullptr && emit_ptx(instance, *module, image, log);
+  return module != nullptr && emit_ptx(instance, *module, request.listed != 0, image, log);
 }
 
 }  // namespace attune::llvm_module

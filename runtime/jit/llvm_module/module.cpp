@@ -91,16 +91,18 @@ int nvptx_knows(const char* name) {
   return subtarget != nullptr && subtarget->isCPUStringValid(name);
 }
 
-// Functions that ask for it have each instruction right before what needs its value (ptx.cpp).
+// As the function asks (ptx.hpp); else the source's order.
 llvm::ScheduleDAGSDNodes* order_of_instructions(llvm::SelectionDAGISel* selection,
                                                 llvm::CodeGenOptLevel level) {
-  if (selection->MF->getFunction().hasFnAttribute(kLateInstructions)) {
-    return createDAGLinearizer(selection, level);
-  }
+  const llvm::StringRef order =
+      selection->MF->getFunction().getFnAttribute(kOrder).getValueAsString();
+  if (order == kLate) return createDAGLinearizer(selection, level);
+  if (order == kParallel) return createILPListDAGScheduler(selection, level);
+  if (order == kNarrow) return createBURRListDAGScheduler(selection, level);
   return createDefaultScheduler(selection, level);
 }
 
-llvm::RegisterScheduler order("attune", "late where asked for", &order_of_instructions);
+llvm::RegisterScheduler order("attune", "as functions ask", &order_of_instructions);
 
 AttLlvmApi make_api() {
   LLVMInitializeX86TargetInfo();

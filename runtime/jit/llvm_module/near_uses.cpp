@@ -10,26 +10,15 @@
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/Instructions.h>
 #include <llvm/IR/LLVMContext.h>
-#include <llvm/IR/OptBisect.h>
 #include <llvm/Passes/PassBuilder.h>
 #include <llvm/Transforms/Scalar/EarlyCSE.h>
 
 #include <vector>
 
+#include "runtime/jit/llvm_module/left_out.hpp"
+
 namespace attune::llvm_module {
 namespace {
-
-// The passes of the back end that would undo it.
-class HoistNothing final : public llvm::OptPassGate {
- public:
-  bool isEnabled() const override { return true; }
-  bool shouldRunPass(const llvm::StringRef pass, llvm::StringRef) override {
-    constexpr const char* kHoisting[] = {"Early CSE", "Global Value Numbering",
-                                         "Early Machine Loop Invariant Code Motion",
-                                         "Machine Common Subexpression Elimination"};
-    return llvm::none_of(kHoisting, [&](const char* name) { return pass.starts_with(name); });
-  }
-};
 
 bool is_cheap(const llvm::Instruction& instruction) {
   if (!instruction.getType()->isIntegerTy() || instruction.getType()->isIntegerTy(1)) return false;
@@ -148,8 +137,11 @@ void repeat_in_loops(llvm::Instruction& value, const llvm::LoopInfo& loops) {
 
 void compute_near_uses(llvm::Function& function) {
   merge_equal(function);
-  static HoistNothing gate;  // without state
-  function.getContext().setOptPassGate(gate);
+  // The passes of the back end that would undo what follows.
+  static LeftOut hoisting({"Early CSE", "Global Value Numbering",
+                           "Early Machine Loop Invariant Code Motion",
+                           "Machine Common Subexpression Elimination"});
+  function.getContext().setOptPassGate(hoisting);
   drop_equal_choices(function);
   const llvm::DominatorTree dominators(function);
   const llvm::LoopInfo loops(dominators);

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/jit/llvm_module/left_out.hpp"
 #include "runtime/jit/llvm_module/near_uses.hpp"
 #include "runtime/jit/llvm_module/string_stream.hpp"
 
@@ -140,15 +141,25 @@ bool has_wgmma(const llvm::Function& function) {
   return llvm::any_of(llvm::instructions(function), is_wgmma);
 }
 
-// Kernels of wgmma hold up to 200 registers in tiles alone. LLVM computes values early, and then
-// one or two are lacking: ptxas serialises the products (C7512). Other kernels want operands loaded
-// early, which an order cannot take from them but addresses that wait in registers can.
-void spare_registers(llvm::Module& module) {
-  const bool wgmma = llvm::any_of(module, has_wgmma);
-  for (llvm::Function& function : module) {
-    if (has_wgmma(function)) function.addFnAttr(kLateInstructions);
-    if (!wgmma && !function.isDeclaration()) compute_near_uses(function);
+// Kernels of wgmma hold up to 200 registers in tiles alone. In the source's order values are
+// computed early, and then one or two are lacking: ptxas serialises the products (C7512). Other
+// kernels want operands loaded early, which an order cannot take from them but addresses that wait
+// in registers can.
+void arrange(llvm::Module& module, bool listed) {
+  if (!llvm::any_of(module, has_wgmma)) {
+    for (llvm::Function& function : module) {
+      if (function.isDeclaration()) continue;
+      compute_near_uses(function);
+      if (listed) function.addFnAttr(kOrder, kNarrow);
+    }
+    return;
   }
+  for (llvm::Function& function : module) {
+    if (has_wgmma(function)) function.addFnAttr(kOrder, listed ? kParallel : kLate);
+  }
+  // Blocks stay in the order of the source then, as NVRTC's do.
+  static LeftOut placement({"Branch Probability Basic Block Placement"});
+  if (!listed) module.getContext().setOptPassGate(placement);
 }
 
 // The back end makes two selects of `select (a and b), x, y`; here comparisons combine predicates
@@ -182,14 +193,14 @@ void go_back_conditionally(llvm::Function& function) {
 
 }  // namespace
 
-bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, std::string& ptx,
-              std::string& log) {
+bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, bool listed,
+              std::string& ptx, std::string& log) {
   mark_grid_constants(module);
   for (llvm::Function& function : module) {
     keep_conditions_whole(function);
     if (has_wgmma(function)) go_back_conditionally(function);
   }
-  spare_registers(module);
+  arrange(module, listed);
   std::string messages;
   module.getContext().setDiagnosticHandler(std::make_unique<LogDiagnostics>(messages));
   clang::CodeGenOptions options = instance.getCodeGenOpts();

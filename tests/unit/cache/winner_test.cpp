@@ -107,6 +107,9 @@ TEST(Winner, EachCompilersLatestBuildOfAPlanStands) {
   };
   EXPECT_EQ(winner({by("nvrtc 13.0", 100, "2"), by("clang 19", 90, "1")}).compiler, "clang 19")
       << "an older time of another compiler's";
+  EXPECT_EQ(winner({by("clang 19", 100, "2"), by("clang-list 19", 90, "1")}).compiler,
+            "clang-list 19")
+      << "LLVM's other order is another compiler";
   EXPECT_EQ(winner({by("nvrtc 13.0", 80, "1"), by("nvrtc 13.1", 100, "2")}).compiler, "nvrtc 13.1");
   EXPECT_EQ(winner({by("nvrtc 13.0", 100, "1"), by("clang 19", 100, "1")}).compiler, "clang 19")
       << "equal in all: the compiler's name decides";

@@ -83,6 +83,58 @@ TEST_F(LlvmCompiler, ComputesWhereAValueIsNeededBesideWgmmaOnly) {
   }
 }
 
+// LLVM alone would place what is unlikely at the end.
+TEST_F(LlvmCompiler, KeepsTheOrderOfBlocksBesideWgmmaOnly) {
+  for (const bool wgmma : {false, true}) {
+    const std::string source =
+        "extern \"C\" __attribute__((global)) void order(int n) {\n" +
+        std::string(wgmma ? "  asm volatile(\"// wgmma.mma_async\");\n" : "") +
+        "  if (__builtin_expect(n == 3, 0)) asm volatile(\"// rare\");\n"
+        "  asm volatile(\"// last\");\n}";
+    const auto kernel = compiler_->compile(source, "order", Target::kSm90a);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const std::string ptx = text_of(*kernel);
+    EXPECT_EQ(ptx.find("// rare") < ptx.find("// last"), wgmma) << ptx;
+  }
+}
+
+// One instruction does both. LLVM alone would add the constant last.
+TEST_F(LlvmCompiler, AddsBeforeItClamps) {
+  const auto kernel = compiler_->compile(R"(
+extern "C" __attribute__((global)) void clamp(int* x) {
+  int y = x[0] - x[1] + 1023;
+  y = y < 2046 ? y : 2046;
+  x[0] = y > 0 ? y : 0;
+})",
+                                         "clamp", Target::kSm80);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const std::string ptx = text_of(*kernel);
+  EXPECT_LT(ptx.find(", 1023;"), ptx.find("min.s32")) << ptx;
+}
+
+// The other order of instructions is a compiler of its own.
+TEST_F(LlvmCompiler, ListsInstructionsInAnotherOrder) {
+  const auto listing = open_named_compiler("llvm-list");
+  ASSERT_TRUE(listing.ok()) << render(listing.error());
+  EXPECT_THAT((*listing)->identity(), StartsWith("clang-list "));
+  EXPECT_EQ(compiler_name(**listing), "llvm-list");
+  EXPECT_FALSE((*listing)->supports(Target::kCpu));
+  const auto tuned = open_compiler(Target::kSm90a, "clang-list");
+  ASSERT_TRUE(tuned.ok()) << render(tuned.error());
+  EXPECT_EQ((*tuned)->identity(), (*listing)->identity());
+  for (const bool wgmma : {false, true}) {
+    const std::string source =
+        "extern \"C\" __attribute__((global)) void order(float* x, float a, float b) {\n" +
+        std::string(wgmma ? "  asm volatile(\"// wgmma.mma_async\");\n" : "") +
+        "  float first = a * 2, second = b * 3, both = first * second, scaled = first * 5;\n"
+        "  x[0] = scaled;\n  x[1] = both;\n  x[2] = second;\n}";
+    const auto given = compiler_->compile(source, "order", Target::kSm90a);
+    const auto listed = (*listing)->compile(source, "order", Target::kSm90a);
+    ASSERT_TRUE(given.ok() && listed.ok());
+    EXPECT_NE(text_of(*given), text_of(*listed)) << wgmma;
+  }
+}
+
 // What a loop does not change is a register each, all the while it runs.
 TEST_F(LlvmCompiler, ComputesAddressesInTheLoopsThatUseThem) {
   for (const bool wgmma : {false, true}) {
@@ -255,6 +307,7 @@ TEST_F(LlvmCompiler, CompilesOnManyThreadsAtOnce) {
 TEST_F(LlvmCompiler, NamesItselfAndItsTargets) {
   EXPECT_THAT(compiler_->identity(),
               MatchesRegex("clang [0-9.]+ \\([0-9a-f]{8}\\)(, driver [0-9.]+)?"));
+  EXPECT_EQ(compiler_name(*compiler_), "llvm");
   EXPECT_TRUE(compiler_->supports(Target::kCpu));
 }
 
