@@ -1,7 +1,7 @@
-// The same generated kernels through both compilers: every library spec, the cost model's plan of
-// each family, checked by the oracle, then timed in interleaved rounds. One JSON object a line on
-// stdout; bench/compilers.py makes the table of docs/performance.md of them. Needs a GPU, NVRTC and
-// the LLVM module.
+// The same generated kernels through NVRTC and LLVM in both its orders: every library spec, the
+// cost model's plan of each family, checked by the oracle, then timed in interleaved rounds. One
+// JSON object a line on stdout; bench/compilers.py makes the table of docs/performance.md of them.
+// Needs a GPU, NVRTC and the LLVM module.
 //
 //   compilers --cache FILE --compile --share 3/8   compiles the third eighth, one kernel at a time
 //   compilers --cache FILE --share 1/2             measures a half; compiles what FILE lacks
@@ -40,7 +40,8 @@ constexpr std::size_t kRounds = 160;
 // An idle GPU runs its first kernels at another clock.
 constexpr double kUntimedUs = 2e5;
 
-using Compilers = std::array<std::pair<std::string, std::unique_ptr<Compiler>>, 2>;
+constexpr std::size_t kCount = std::size(kCompilers);
+using Compilers = std::array<std::unique_ptr<Compiler>, kCount>;  // as kCompilers
 
 // One compiler's code of a case.
 struct Build {
@@ -54,7 +55,7 @@ struct Case {
   AttentionSpec spec;
   KernelPlan plan;
   HostOutput oracle, plain;
-  std::array<Build, 2> builds;  // as the compilers
+  std::array<Build, kCount> builds;  // as kCompilers
 };
 
 HostProblem checked_problem(const AttentionSpec& spec) {
@@ -99,12 +100,29 @@ void keep_share(std::vector<Case>& cases, const Shard& share) {
   cases.erase(cases.begin(), border(share.index));
 }
 
-// Compiles what the store does not have.
-Status load(Device& device, const Case& one, Compiler& compiler, Store* store, Build& made) {
+Status build_and_load(Device& device, const Case& one, Compiler& compiler, Store* store,
+                      Build& made) {
   ATT_TRY(BuiltKernel built, build(one.spec, one.plan, compiler, store));
   made.code = std::move(built.code);
   ATT_TRY(made.kernel, device.load(one.spec, one.plan, made.code.image));
   return ok_status();
+}
+
+// Compiles what the store does not have. It remembers failures too: what ptxas has to say against a
+// kernel (C7512) the driver's own cache forgets.
+Status load(Device& device, const Case& one, Compiler& compiler, Store* store, Build& made) {
+  if (store == nullptr) return build_and_load(device, one, compiler, store, made);
+  ATT_TRY(const BuildKey build, build_key(one.spec, one.plan, compiler));
+  const MeasurementKey problem{build.spec_hash, device.identity(), kTimed,
+                               std::string(kMeasurementProtocol)};
+  ATT_TRY(const std::vector<Rejection> rejections, store->rejections(problem));
+  const auto rejected = std::ranges::find(rejections, build.digest(), &Rejection::build_digest);
+  if (rejected != rejections.end()) return Error{.id = "rejected", .message = rejected->detail};
+  const Status loaded = build_and_load(device, one, compiler, store, made);
+  if (loaded.ok()) return loaded;
+  ATT_CHECK(store->reject(
+      problem, {build.plan, build.digest(), "compile", std::string(loaded.error().message)}));
+  return loaded;
 }
 
 // Empty, or what is wrong with the kernel's numbers.
@@ -119,7 +137,7 @@ std::string verdict(Device& device, const Case& one, const LoadedKernel& kernel)
   return compare(one.spec.dtype, *output, one.oracle, one.plain);
 }
 
-// Every other round begins with the other compiler.
+// Each round begins with another compiler.
 Status time_case(Device& device, Case& one) {
   ATT_TRY(const auto problem, DeviceProblem::for_timing(device, one.spec, kTimed, 3));
   bool any = false;
@@ -132,7 +150,7 @@ Status time_case(Device& device, Case& one) {
   for (std::size_t round = 0, timed = 0; any && timed < kRounds; ++round) {
     const bool counts = untimed_us >= kUntimedUs;
     for (std::size_t i = 0; i < one.builds.size(); ++i) {
-      Build& build = one.builds[(i + round) % 2];
+      Build& build = one.builds[(i + round) % kCount];
       if (!build.kernel) continue;
       ATT_TRY(const double us, device.time_us([&](StreamHandle stream) {
         return problem->launch(*build.kernel, stream);
@@ -159,25 +177,24 @@ double noise(const std::vector<double>& values) {
   return std::abs(median({values.begin(), middle}) / median({middle, values.end()}) - 1);
 }
 
-nlohmann::json to_json(const Case& one, const Compilers& compilers) {
+nlohmann::json to_json(const Case& one) {
   nlohmann::json row = {
       {"spec", one.name}, {"family", to_string(one.plan.family())}, {"plan", to_string(one.plan)}};
-  for (std::size_t i = 0; i < compilers.size(); ++i) {
+  for (std::size_t i = 0; i < kCount; ++i) {
     const Build& build = one.builds[i];
-    nlohmann::json& side = row[compilers[i].first];
+    nlohmann::json& side = row[std::string(kCompilers[i].name)];
     side = {{"registers", build.code.registers},
             {"spill_bytes", build.code.spill_store_bytes + build.code.spill_load_bytes},
             {"compile_s", build.code.compile_seconds}};
     if (!build.failure.empty()) side["failure"] = build.failure;
     if (!build.times_us.empty()) side["us"] = median(build.times_us);
-  }
-  // Of each round, whose two launches are at one clock; the GPU's changes by a tenth.
-  std::vector<double> ratios;
-  const auto &nvrtc = one.builds[0].times_us, &llvm = one.builds[1].times_us;
-  std::ranges::transform(llvm, nvrtc, std::back_inserter(ratios), std::divides());
-  if (!ratios.empty()) {
-    row["ratio"] = median(ratios);
-    row["noise"] = noise(ratios);
+    // Of each round, whose launches are at one clock; the GPU's changes by a tenth.
+    std::vector<double> ratios;
+    std::ranges::transform(build.times_us, one.builds[0].times_us, std::back_inserter(ratios),
+                           std::divides());
+    if (i == 0 || ratios.empty()) continue;
+    side["ratio"] = median(ratios);
+    side["noise"] = noise(ratios);
   }
   return row;
 }
@@ -188,7 +205,8 @@ Status measure(Device& device, const Compilers& compilers, std::vector<Case>& ca
       {"device", device.identity()},
       {"how",
        fmt::format("medians of {} rounds in which each compiler's kernel runs once", kRounds)}};
-  for (const auto& [name, compiler] : compilers) environment[name] = compiler->identity();
+  for (const auto& compiler : compilers)
+    environment[compiler_name(*compiler)] = compiler->identity();
   fmt::print("{}\n", nlohmann::json{{"environment", environment}}.dump());
   parallel_for(static_cast<std::int64_t>(cases.size()), [&](std::int64_t i) {
     Case& one = cases[static_cast<std::size_t>(i)];
@@ -197,14 +215,14 @@ Status measure(Device& device, const Compilers& compilers, std::vector<Case>& ca
     one.plain = plain_forward(one.spec, problem, checked_rows());
   });
   for (Case& one : cases) {
-    for (std::size_t i = 0; i < compilers.size(); ++i) {
+    for (std::size_t i = 0; i < kCount; ++i) {
       Build& made = one.builds[i];
-      const Status loaded = load(device, one, *compilers[i].second, store, made);
+      const Status loaded = load(device, one, *compilers[i], store, made);
       made.failure = loaded.ok() ? verdict(device, one, *made.kernel) : loaded.error().message;
       if (!made.failure.empty()) made.kernel.reset();
     }
     ATT_CHECK(time_case(device, one));
-    fmt::print("{}\n", to_json(one, compilers).dump());
+    fmt::print("{}\n", to_json(one).dump());
     std::fflush(stdout);
     for (Build& made : one.builds) made.kernel.reset();
   }
@@ -216,7 +234,7 @@ Status measure(Device& device, const Compilers& compilers, std::vector<Case>& ca
 void compile_all(Device& device, const Compilers& compilers, const std::vector<Case>& cases,
                  Store& store) {
   for (const Case& one : cases) {
-    for (const auto& [name, compiler] : compilers) {
+    for (const auto& compiler : compilers) {
       Build made;
       const Status loaded = load(device, one, *compiler, &store, made);
       if (!loaded.ok()) fmt::print(stderr, "{}: {}\n", one.name, loaded.error().message);
@@ -232,9 +250,10 @@ struct Options {
 
 Status run(const Options& options) {
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
-  Compilers compilers{{{"nvrtc", nullptr}, {"llvm", nullptr}}};
-  ATT_TRY(compilers[0].second, open_nvrtc_compiler());
-  ATT_TRY(compilers[1].second, open_llvm_compiler());
+  Compilers compilers;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ATT_TRY(compilers[i], open_named_compiler(std::string(kCompilers[i].name)));
+  }
   std::vector<Case> cases = make_cases(device->facts(), options.only);
   if (!options.share.empty()) {
     ATT_TRY(const Shard share, parse_shard(options.share));
