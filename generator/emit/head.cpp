@@ -32,6 +32,10 @@ std::string float_literal(double value) {
   return text + "f";
 }
 
+float constant_scale(const AttentionSpec& spec) {
+  return spec.softmax_scale.at_launch ? 1.0f : static_cast<float>(spec.softmax_scale.value);
+}
+
 std::string spec_facts(const AttentionSpec& spec) {
   // Of 256: an element is dropped when its random byte is below.
   const int drop_below =
@@ -55,8 +59,8 @@ std::string spec_facts(const AttentionSpec& spec) {
       "}}  // namespace spec\n",
       head_dtype(spec.dtype), spec.head_dim_qk, spec.head_dim_v, spec.mask != nullptr,
       spec.score != nullptr, spec.sink != nullptr, has_dropout(spec), spec.softmax_scale.at_launch,
-      float_literal(spec.softmax_scale.at_launch ? 1 : spec.softmax_scale.value),
-      spec.dropout.at_launch, drop_below, float_literal(256.0 / (256 - drop_below)));
+      float_literal(constant_scale(spec)), spec.dropout.at_launch, drop_below,
+      float_literal(256.0 / (256 - drop_below)));
 }
 
 // The pre-pass of the mask compiler, when there are tensors for it.
@@ -112,7 +116,8 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "#define ATT_KERNEL_NAME {}\n"
       "{}",
       spec_facts(spec), kContext,
-      expr::emit_functions({spec.mask, spec.score, spec.sink}, spec.environment),
+      expr::emit_functions({spec.mask, spec.score, spec.sink, constant_scale(spec)},
+                           spec.environment),
       family->head_constants(spec, plan), symbol, range_pass(spec));
 }
 

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "generator/expr/build.hpp"
 #include "generator/expr/emit_mask.hpp"
 #include "generator/expr/emit_program.hpp"
 #include "generator/expr/emit_value.hpp"
 #include "generator/expr/lowering.hpp"
+#include "generator/expr/score_core.hpp"
 #include "generator/expr/score_line.hpp"
 
 namespace attune::expr {
@@ -29,6 +31,27 @@ std::string value_functions(const HeadExpressions& e, const Environment& environ
       "ATT_FN float sink([[maybe_unused]] const Context& c) {\n";
   text += e.sink ? emit_value(e.sink, environment) : "  return 0.0f;\n";
   return text + "}\n";
+}
+
+// What a family may use instead of score() whose constants meet others.
+std::string score_core_function(const Expr& score, float scale, const Environment& environment) {
+  const ScoreCore made =
+      score ? score_core(score, scale) : ScoreCore{make_variable(Variable::kScore), 1, 0};
+  return fmt::format(
+      "\n"
+      "// The score is kScoreMultiplier * score_core() + kScoreOffset, the multiplier > 0. s is "
+      "the "
+      "product\n"
+      "// without the softmax scale where that is constant.\n"
+      "constexpr float kScoreMultiplier = {};\n"
+      "constexpr float kScoreOffset = {};\n"
+      "template <typename Query, typename Key>\n"
+      "ATT_FN float score_core([[maybe_unused]] const Context& c, float s,\n"
+      "                        [[maybe_unused]] Query q_idx, [[maybe_unused]] Key kv_idx) {{\n"
+      "{}"
+      "}}\n",
+      float_literal(made.multiplier), float_literal(made.offset),
+      emit_value(made.core, environment));
 }
 
 // What a family may use instead of score() where that only adds a line.
@@ -113,9 +136,11 @@ std::string row_bounds_function(const Expr& mask, const Environment& environment
 }  // namespace
 
 std::string emit_functions(const HeadExpressions& e, const Environment& environment) {
-  return value_functions(e, environment) + score_line_function(e.score, environment) +
-         classify_function(e.mask, environment) + bounds_function(e.mask, environment, true) +
-         bounds_function(e.mask, environment, false) + row_bounds_function(e.mask, environment);
+  return value_functions(e, environment) +
+         score_core_function(e.score, e.softmax_scale, environment) +
+         score_line_function(e.score, environment) + classify_function(e.mask, environment) +
+         bounds_function(e.mask, environment, true) + bounds_function(e.mask, environment, false) +
+         row_bounds_function(e.mask, environment);
 }
 
 }  // namespace attune::expr

@@ -13,11 +13,13 @@ struct HeadExpressions {
   Expr mask;   // null: every key is live
   Expr score;  // null: the identity
   Expr sink;   // null: none
+  // Of the raw product, for score_core(); 1 where only the launch knows it.
+  float softmax_scale = 1;
 };
 
-// Definitions of mask, score, sink, classify_tile and kv_bounds, as templates/kernels/head.cuh
-// shows them, for the inside of namespace att and behind struct Context. Ends in a newline.
-// Thread-safe.
+// Definitions of mask, score, score_core, sink, classify_tile and kv_bounds, as
+// templates/kernels/head.cuh shows them, for the inside of namespace att and behind struct Context.
+// Ends in a newline. Thread-safe.
 std::string emit_functions(const HeadExpressions& expressions, const Environment& environment);
 
 }  // namespace attune::expr

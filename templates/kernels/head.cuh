@@ -76,6 +76,16 @@ ATT_FN float score(const Context& c, float s, Query q_idx, Key kv_idx) {
   return 30.0f * math_tanh(s * 0.033333335f);
 }
 
+// The score is kScoreMultiplier * score_core() + kScoreOffset, the multiplier > 0; equal but for
+// rounding. s is the product without the softmax scale where that is constant, so that a score's
+// constants and the kernel's own become one.
+constexpr float kScoreMultiplier = 60.0f;
+constexpr float kScoreOffset = -30.0f;
+template <typename Query, typename Key>
+ATT_FN float score_core(const Context& c, float s, Query q_idx, Key kv_idx) {
+  return math_divide(1.0f, 1.0f + math_exp2(s * -0.00850069f));
+}
+
 // Whether the score depends on kv_idx itself; and whether it is s plus a line in kv_idx (as ALiBi's
 // is), so that score(c, s, q, k + i) is s + base + step * i of score_line(c, q, k), rounding aside.
 constexpr bool kScoreVariesByKey = false;

@@ -45,7 +45,13 @@ ATT_FN void apply_score(float (&s)[kBlocks][kTiles][4], const Context& c, int q0
         c, q0, [](int q) { return q; },
         [&](int m, int n, int e, int q, int column) {
           float& x = s[m][n][e];
-          x = (spec::kHasScore ? score(c, x * scale, q, first_key + column) : x * scale) * kLog2E;
+          if constexpr (spec::kHasScore) {
+            x = score_core(c, spec::kScaleAtLaunch ? x * scale : x, q, first_key + column);
+            x *= kScoreMultiplier * kLog2E;
+            if constexpr (kScoreOffset != 0.0f) x += kScoreOffset * kLog2E;
+          } else {
+            x *= scale * kLog2E;
+          }
         });
   }
 }

@@ -68,6 +68,18 @@ TEST(Emit, WithoutAMaskEverythingIsFull) {
   EXPECT_THAT(text, HasSubstr("return {0, c.kv_len};"));
 }
 
+TEST(Emit, ASoftcapIsFourOperationsWithTheScaleInOneOfThem) {
+  const std::string text = emit_functions({.mask = nullptr,
+                                           .score = parsed("50 * tanh(score / 50)"),
+                                           .sink = nullptr,
+                                           .softmax_scale = 0.0625f},
+                                          test_environment());
+  EXPECT_THAT(text, HasSubstr("constexpr float kScoreMultiplier = 100.0f;"));
+  EXPECT_THAT(text, HasSubstr("constexpr float kScoreOffset = (-50.0f);"));
+  EXPECT_THAT(text,
+              HasSubstr("return math_divide(1.0f, (1.0f + math_exp2((s * (-0.0036067376f)))));"));
+}
+
 // The body of the emitted function whose signature begins with `name`, up to its last line.
 std::string body_of(const std::string& text, const std::string& name) {
   const std::size_t begin = text.find("{\n", text.find(" " + name + "(")) + 2;

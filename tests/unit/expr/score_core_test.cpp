@@ -1,0 +1,81 @@
+#include "generator/expr/score_core.hpp"
+
+#include <cmath>
+
+#include "tests/unit/expr/fixture.hpp"
+
+namespace attune::expr {
+namespace {
+
+constexpr float kScale = 0.0625f;
+
+double value_of(const Expr& tree, double score) {
+  const double scalars[] = {4, 2, 7};
+  std::vector<TensorValues> tensors(3);
+  tensors[1] = {{4}, {1, 0.5, 0.25, 0.125}};
+  Point point;
+  point.score = score;
+  point.h = 2;
+  point.q_idx = 3;
+  point.kv_idx = 5;
+  point.q_len = 6;
+  point.kv_len = 8;
+  point.scalars = scalars;
+  point.tensors = tensors;
+  return evaluate(tree, point);
+}
+
+struct Row {
+  std::string_view score;
+  float multiplier, offset;
+};
+constexpr Row kRows[] = {
+    {"score", kScale, 0},
+    {"50 * tanh(score / 50)", 100, -50},
+    {"2 + 3 * tanh(1 - score / 4)", 6, -1},
+    {"2 - 3 * tanh(score)", 1, 0},  // would fall
+    {"sigmoid(2 * score) * 8 - 1", 8, -1},
+    {"3 * (score * 2 - 1) / 4", 1.5f * kScale, -0.75f},
+    {"1 - score", 1, 0},
+    {"score * 0", 1, 0},
+    {"score + slope[h] * kv_idx", 1, 0},
+    {"cap * tanh(score / cap)", 1, 0},  // a launch-time cap is no constant
+    {"5 * tanh(tanh(score) + score)", 10, -5},
+    {"score if score > 0.5 else 2 * score", 1, 0},
+    {"2 * (score if q_idx < 4 and score > 1 else exp(score / 2))", 2, 0},
+    {"floor(score * 3) + 0.25 * score", 1, 0},
+    {"score * 1e-30 * 1e-30", 1, 0},  // not a float
+    {"abs(score) * 1e30 * 1e-30", 1, 0},
+};
+
+TEST(ScoreCore, TakesTheConstantsAtTheEnds) {
+  for (const Row& row : kRows) {
+    const ScoreCore core = score_core(parsed(row.score), kScale);
+    EXPECT_FLOAT_EQ(core.multiplier, row.multiplier) << row.score;
+    EXPECT_FLOAT_EQ(core.offset, row.offset) << row.score;
+  }
+}
+
+TEST(ScoreCore, IsTheScore) {
+  for (const Row& row : kRows) {
+    const Expr score = parsed(row.score);
+    const ScoreCore core = score_core(score, kScale);
+    for (const double product : {-900.0, -40.0, -3.0, -0.1, 0.0, 0.7, 17.0, 55.0, 1200.0}) {
+      const double expected = value_of(score, product * double{kScale});
+      const double found = core.multiplier * value_of(core.core, product) + core.offset;
+      EXPECT_NEAR(found, expected, 1e-5 * (1 + std::abs(expected) + core.multiplier))
+          << row.score << " of " << product;
+    }
+  }
+}
+
+TEST(ScoreCore, KeepsWhatHasNoBoundInBounds) {
+  const ScoreCore core = score_core(parsed("50 * tanh(score / 50)"), 1);
+  for (const double product : {INFINITY, -INFINITY}) {
+    EXPECT_EQ(core.multiplier * value_of(core.core, product) + core.offset,
+              std::copysign(50, product));
+  }
+}
+
+}  // namespace
+}  // namespace attune::expr
