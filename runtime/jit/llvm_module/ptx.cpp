@@ -157,9 +157,12 @@ void arrange(llvm::Module& module, bool listed) {
   for (llvm::Function& function : module) {
     if (has_wgmma(function)) function.addFnAttr(kOrder, listed ? kParallel : kLate);
   }
-  // Blocks stay in the order of the source then, as NVRTC's do.
-  static LeftOut placement({"Branch Probability Basic Block Placement"});
-  if (!listed) module.getContext().setOptPassGate(placement);
+  // Blocks stay in the order of the source, as NVRTC's do. What the list scheduler ordered stays in
+  // its block.
+  constexpr const char* kPlacement = "Branch Probability Basic Block Placement";
+  static LeftOut placement({kPlacement}),
+      placement_and_sinking({kPlacement, "Machine code sinking"});
+  module.getContext().setOptPassGate(listed ? placement_and_sinking : placement);
 }
 
 // The back end makes two selects of `select (a and b), x, y`; here comparisons combine predicates
