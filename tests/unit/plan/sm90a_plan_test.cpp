@@ -167,6 +167,21 @@ TEST(Sm90aCost, MaskedTilesStayOutOfTheLoopWhereTheyAreFew) {
   EXPECT_FALSE(first_guess(*spec, dense).full_only);
 }
 
+// As without a score: what a softcap adds fits beside O of 256 columns and one buffer of 64 keys.
+TEST(Sm90aPlan, ASoftcapLeavesRoomForTheTileOfPlainScores) {
+  const ProblemShape shape{.batch = 1, .heads = 16, .kv_heads = 8, .q_len = 8192, .kv_len = 8192};
+  const auto with_score = [](const std::string& score) {
+    auto spec = parse_spec(
+        "attune: 1\nname: capped\ndtype: bf16\nhead_dim: 256\nmask: causal\nscore: " + score + "\n",
+        "");
+    EXPECT_TRUE(spec.ok());
+    return *std::move(spec);
+  };
+  EXPECT_EQ(first_guess(with_score("50 * tanh(score / 50)"), shape),
+            first_guess(causal_spec(256), shape));
+  EXPECT_EQ(first_guess(with_score("score / (1 + abs(q_idx - kv_idx))"), shape).score_buffers, 2);
+}
+
 // Two heads of a short tile and a long one: head by head one of two CTAs gets both long ones.
 TEST(LiveWork, TheBusiestCtaDependsOnTheOrderOfHeads) {
   const AttentionSpec spec = causal_spec(128);
