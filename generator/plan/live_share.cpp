@@ -16,18 +16,13 @@ namespace {
 constexpr std::int64_t kRows = 16;
 constexpr std::int64_t kColumns = 32;
 
-struct Shares {
-  std::vector<double> live;  // of each of a few query tiles spread over the sequence, in order
-  double full = 1;           // of all
-};
-
-Shares sampled_shares(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
-                      int tile_kv) {
-  const Shares unknown{.live = {1}, .full = spec.mask ? 0.0 : 1.0};
-  if (!spec.mask) return unknown;
+// Of each of a few query tiles spread over the sequence, the first one first.
+std::vector<double> live_share_by_row(const AttentionSpec& spec, const ProblemShape& shape,
+                                      int tile_q, int tile_kv) {
+  if (!spec.mask) return {1};
   std::vector<double> scalars;
   for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
-    if (!scalar.is_constant) return unknown;
+    if (!scalar.is_constant) return {1};
     scalars.push_back(scalar.value);
   }
   const std::int64_t q_tiles = (shape.q_len + tile_q - 1) / tile_q;
@@ -38,7 +33,7 @@ Shares sampled_shares(const AttentionSpec& spec, const ProblemShape& shape, int 
   expr::TileBox box{.q_len = static_cast<std::int32_t>(shape.q_len),
                     .kv_len = static_cast<std::int32_t>(shape.kv_len),
                     .scalars = scalars};
-  Shares shares{.full = 0};
+  std::vector<double> shares;
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t q_tile = (2 * row + 1) * q_tiles / (2 * rows);
     box.q0 = static_cast<std::int32_t>(q_tile * tile_q);
@@ -48,11 +43,9 @@ Shares sampled_shares(const AttentionSpec& spec, const ProblemShape& shape, int 
       const std::int64_t kv_tile = (2 * column + 1) * kv_tiles / (2 * columns);
       box.k0 = static_cast<std::int32_t>(kv_tile * tile_kv);
       box.k1 = static_cast<std::int32_t>(std::min((kv_tile + 1) * tile_kv, shape.kv_len));
-      const expr::TileClass found = classify(box);
-      live += found != expr::TileClass::kSkip ? 1 : 0;
-      if (found == expr::TileClass::kFull) shares.full += 1 / static_cast<double>(rows * columns);
+      live += classify(box) != expr::TileClass::kSkip ? 1 : 0;
     }
-    shares.live.push_back(static_cast<double>(live) / static_cast<double>(columns));
+    shares.push_back(static_cast<double>(live) / static_cast<double>(columns));
   }
   return shares;
 }
@@ -84,14 +77,12 @@ double busiest(const std::vector<double>& rows, const ProblemShape& shape, int t
   return std::ranges::max(busy) * double(order.ctas) / total;
 }
 
-LiveWork work_of(const Shares& shares, const AttentionSpec& spec, const ProblemShape& shape,
+LiveWork work_of(std::vector<double> rows, const AttentionSpec& spec, const ProblemShape& shape,
                  int tile_q, const ItemOrder& order) {
-  std::vector<double> rows = shares.live;
   const auto count = double(rows.size());
   const double mean = std::accumulate(rows.begin(), rows.end(), 0.0) / count;
   // Something lives, if not in the sample.
   LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns)),
-                .full = shares.full,
                 .reads_tensors = !expr::range_slots(spec.mask).empty()};
   for (double& row : rows) row = std::max(row, work.share / 100);  // an item costs something
   const auto [shortest, longest] = std::ranges::minmax(rows);
@@ -112,7 +103,7 @@ struct Question {
 struct Answer {
   Question question;
   ItemOrder order;
-  Shares shares;
+  std::vector<double> rows;
   LiveWork work;
 };
 
@@ -126,16 +117,16 @@ const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, 
   Question question{spec.mask, {}, shape, tile_q, tile_kv};
   for (const expr::ScalarDecl& scalar : spec.environment.scalars)
     question.scalars.push_back(scalar.is_constant ? std::optional(scalar.value) : std::nullopt);
-  Shares shares;  // dear, and the same in every order
+  std::vector<double> rows;  // dear, and the same in every order
   for (const Answer& answer : known) {
     if (answer.question != question) continue;
     if (answer.order == order) return answer.work;
-    shares = answer.shares;
+    rows = answer.rows;
   }
-  if (shares.live.empty()) shares = sampled_shares(spec, shape, tile_q, tile_kv);
+  if (rows.empty()) rows = live_share_by_row(spec, shape, tile_q, tile_kv);
   Answer& answer = known[oldest];
   oldest = (oldest + 1) % known.size();
-  answer = {std::move(question), order, shares, work_of(shares, spec, shape, tile_q, order)};
+  answer = {std::move(question), order, rows, work_of(rows, spec, shape, tile_q, order)};
   return answer.work;
 }
 

@@ -20,7 +20,6 @@ struct ItemOrder {
 // scalars decide. Look-ups count as unknown.
 struct LiveWork {
   double share = 1;  // of the tiles that are not skipped; in (0, 1]
-  double full = 1;   // of the tiles that are known to need no mask; at most `share`
   // Live tiles of the longest and the shortest item, and of the busiest CTA; each over the mean.
   double longest = 1, shortest = 1, busiest = 1;
   bool reads_tensors = false;  // range_slots(): tiles that are not known to be dead may be

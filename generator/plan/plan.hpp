@@ -46,7 +46,6 @@ struct Sm90aPlan {
   bool frozen_max = true;   // steady loop without a running maximum, redone where it overflows
   bool tma_store = true;    // O through shared memory and TMA, else from registers
   bool ping_pong = false;   // warpgroups take turns to issue a tile's products
-  bool full_only = false;   // masked tiles stay out of the steady loop, which then has no mask
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

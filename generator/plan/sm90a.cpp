@@ -152,9 +152,6 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.ping_pong && tile.warpgroups == 1) {
     return plan_unsupported("a warpgroup alone takes no turns");
   }
-  if (tile.full_only && (!spec.mask || !tile.frozen_max)) {
-    return plan_unsupported("without a mask or a frozen maximum no steady loop is for full tiles");
-  }
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
   const int limit = std::min(kSharedLimitBytes, device.shared_memory_per_block_bytes);
@@ -178,24 +175,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   };
-  // A mask of numbers alone costs a masked tile less than leaving the loop does.
-  const bool may_read = spec.mask && !spec.environment.tensors.empty();
   // How items follow one another hardly depends on the tile; a plan has few choices there. Turns
   // never paid where products are in flight under every softmax (docs/hopper.md, log 31 and 50).
   const auto add_orders = [&](Sm90aPlan tile) {
     const bool may_take_turns = tile.warpgroups > 1 && tile.score_buffers == 1 && tile.cluster == 1;
-    struct Loop {
-      bool frozen_max, ping_pong, full_only;
-    };
-    for (const Loop& loop : {Loop{true, false, false},
-                             {true, true, false},
-                             {true, false, true},
-                             {false, false, false}}) {
-      if (loop.ping_pong && !may_take_turns) continue;
-      if (loop.full_only && !may_read) continue;
-      tile.frozen_max = loop.frozen_max;
-      tile.ping_pong = loop.ping_pong;
-      tile.full_only = loop.full_only;
+    for (const auto& [frozen_max, ping_pong] :
+         {std::pair{true, false}, {true, true}, {false, false}}) {
+      if (ping_pong && !may_take_turns) continue;
+      tile.frozen_max = frozen_max;
+      tile.ping_pong = ping_pong;
       tile.schedule = Schedule::kLongestFirst;
       tile.heads_per_group = kGroupColumns / spec.head_dim_v;
       add(tile);
@@ -272,12 +260,11 @@ constexpr std::array<ScheduleName, 3> kSchedules = {{
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}{}{}{}", tile.warpgroups, tile.tile_kv,
+  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}{}{}", tile.warpgroups, tile.tile_kv,
                      tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
                      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text,
                      tile.heads_per_group, tile.frozen_max ? " frozen" : "",
-                     tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
-                     tile.full_only ? " full" : "");
+                     tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -300,8 +287,6 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.tma_store = true;
     } else if (word == "pp") {
       tile.ping_pong = true;
-    } else if (word == "full") {
-      tile.full_only = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
                parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
                parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
@@ -357,7 +342,6 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kStagesInQ = {};\n"
       "constexpr int kOutputSlabs = {};\n"
       "constexpr bool kPingPong = {};\n"
-      "constexpr bool kFullOnly = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -367,9 +351,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
       tile.heads_per_group, kGroupBytes, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
-      output_slabs(spec, tile), tile.ping_pong, tile.full_only, registers.producer,
-      registers.consumer, resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk),
-      wgmma_function(pv));
+      output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,
+      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }
 
 }  // namespace

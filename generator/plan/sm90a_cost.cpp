@@ -50,6 +50,16 @@ struct TileClocks {
   }
 };
 
+// What a product takes with Q in shared memory, with Q in registers 1. Of the 160 registers of
+// three warpgroups' threads a mask needs more than the reads cost; and a warpgroup alone, which
+// waits for its products anyway, is no slower (`tree_attention` 252 us and 254, and compiles with a
+// sixth less).
+double q_reads(const Sm90aPlan& tile, bool has_mask) {
+  if (tile.q_in_registers) return 1.0;
+  if (tile.warpgroups == 3) return has_mask ? 0.95 : 1.0;
+  return has_mask && tile.warpgroups == 1 && tile.score_buffers == 2 ? 0.99 : 1.035;
+}
+
 TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
                        const DeviceFacts& device) {
   const bool has_mask = spec.mask != nullptr;
@@ -57,11 +67,6 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   const double flops_per_clock =
       device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
-  // Of the 160 registers of three warpgroups' threads a mask needs more than Q's reads cost.
-  const double reads = tile.q_in_registers   ? 1.0
-                       : tile.warpgroups < 3 ? 1.035
-                       : has_mask            ? 0.95
-                                             : 1.0;
   // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
   const double narrow = tile.score_buffers == 1 || piece_keys >= 64 ? 1.0
@@ -73,9 +78,10 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
   // Instructions an element, beside what a tile costs a warp.
   const double per_element = (tile.frozen_max ? 3.5 : 6.0 + spec.head_dim_v / 128.0) +
                              (spec.score ? 8.0 : 0.0) + (has_dropout(spec) ? 6.0 : 0.0);
-  return {.matrix = 2.0 * elements * dims / flops_per_clock / 0.9 * reads * narrow,
-          .exponentials = elements / 16 * kIdle[std::size_t(tile.warpgroups)],
-          .issue = elements / 128 * per_element + tile.warpgroups * 140.0};
+  return {
+      .matrix = 2.0 * elements * dims / flops_per_clock / 0.9 * q_reads(tile, has_mask) * narrow,
+      .exponentials = elements / 16 * kIdle[std::size_t(tile.warpgroups)],
+      .issue = elements / 128 * per_element + tile.warpgroups * 140.0};
 }
 
 // Clocks of a work item beside its tiles.
@@ -122,19 +128,10 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
   const LiveWork& work = live_work(
       spec, shape, rows, tile.tile_kv,
       tile.schedule == Schedule::kPersistent ? item_order(spec, tile, shape, device) : ItemOrder{});
-  const double all_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv);
-  const double full_tiles = all_tiles * work.full;
-  double masked_tiles = all_tiles * (work.share - work.full);
+  double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
   // Tensors that a mask reads leave less than what is not known to be dead: of documents, four a
   // sequence, less than half, and an item's edges.
-  if (work.reads_tensors) {
-    const double edges = 1.2 * (double(rows) / tile.tile_kv + 1);
-    masked_tiles = std::min(masked_tiles, 0.43 * masked_tiles + edges);
-  }
-  // Nothing runs under a masked tile outside the steady loop, which is a little shorter without a
-  // mask (log 57: a dense mask at 2048 22 % behind, blocks of 128 0.7 % ahead).
-  const double kv_tiles =
-      tile.full_only ? 0.99 * full_tiles + 1.25 * masked_tiles : full_tiles + masked_tiles;
+  if (work.reads_tensors) kv_tiles = 0.43 * kv_tiles + 1.2 * (double(rows) / tile.tile_kv + 1);
   const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
                         (tile.schedule == Schedule::kLongestFirst ? 1.04 : 1.0);

@@ -118,8 +118,7 @@ struct Consumer {
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    const bool full = !spec::kHasMask || plan::kFullOnly || is_full(at, piece);
-    softmax_frozen(c, s[piece], rows, position(at, piece), full);
+    softmax_frozen(c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece));
     wgmma_wait<kRunning>();
     pack(c, s[piece], probabilities, position(at, piece));
     wgmma_pin(probabilities);
@@ -196,7 +195,7 @@ struct Consumer {
     const bool starts_dead = spec::kHasMask && found != TileStream::kTile;
     // Not before, or ptxas inserts a wait of its own (C7517).
     if (starts_dead) wgmma_wait<0>();
-    if (kZeroReference || kZeroesFirst || starts_dead) {
+    if (kZeroReference || starts_dead) {
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = 0.0f;
     }
@@ -230,8 +229,7 @@ struct Consumer {
           soften_running(tile, piece, at_once);
         }
         stream.wait_v(tile);
-        if (piece == kHigh &&
-            (at_once || (!kZeroReference && may_freeze && is_steady(tile) && has_references()))) {
+        if (piece == kHigh && (at_once || (!kZeroReference && may_freeze && has_references()))) {
           found = steady(next);
           stream.release_v(tile);
           return !kSteadyStops || found == TileStream::kEnd;
@@ -278,14 +276,13 @@ struct Consumer {
   // Whether the steady loop may go on with the tile. Without a mask it knows no keys beyond kv_len,
   // which are in the last tile of an upward walk.
   ATT_MEMBER bool is_steady(const Tile& at) const {
-    if constexpr (!spec::kHasMask) return at.key + kTileKv <= p.kv_len;
-    return plan::kFullOnly ? stream.is_full(at) : stream.is_live(at);
+    return spec::kHasMask ? stream.is_live(at) : at.key + kTileKv <= p.kv_len;
   }
 
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
   // piece before it and QK of the piece after it run. On entry P of the tile's high piece waits for
-  // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or
-  // what `next` is; then nothing is in flight.
+  // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
+  // dead tile `next`; then nothing is in flight.
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
@@ -321,7 +318,7 @@ struct Consumer {
     soften_frozen<0>(tile, 0);
     issue_pv(tile, 0);
     wgmma_wait<0>();
-    return stream.stopped_by(next);
+    return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
   // The steady loop, a tile in one piece: only PV of the tile before runs under its exponentials.
@@ -346,7 +343,7 @@ struct Consumer {
     }
     issue_pv(tile, 0);
     wgmma_wait<0>();
-    return stream.stopped_by(next);
+    return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
   // What is left to do for an item whose O is complete.

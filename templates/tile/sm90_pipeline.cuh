@@ -118,12 +118,6 @@ struct TileStream {
     return spec::kHasMask ? coming.flags == kNoTile : coming.tile < 0;
   }
 
-  // What ended a steady loop that does not go on with `tile`.
-  ATT_MEMBER Found stopped_by(const Tile& tile) const {
-    if (at_end()) return kEnd;
-    return plan::kFullOnly && is_live(tile) ? kTile : kDeadTile;
-  }
-
   // Waits for the K of the next tile; its V may still be on the way. look() must follow before the
   // tile after it is asked for.
   ATT_MEMBER Found next(Tile& tile) {
@@ -177,11 +171,7 @@ struct TileStream {
   ATT_MEMBER bool is_live(const Tile& tile, int piece) const {
     return (tile.flags >> (live_shift(warpgroup) + piece) & 1) != 0;
   }
-  // Whether the tile, or a piece of it, needs no mask.
-  ATT_MEMBER bool is_full(const Tile& tile) const {
-    constexpr int kAll = (1 << kPieces) - 1;
-    return (tile.flags >> full_shift(warpgroup) & kAll) == kAll;
-  }
+  // Whether the piece needs no mask.
   ATT_MEMBER bool is_full(const Tile& tile, int piece) const {
     return (tile.flags >> (full_shift(warpgroup) + piece) & 1) != 0;
   }

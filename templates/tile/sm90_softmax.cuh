@@ -177,11 +177,9 @@ constexpr bool kFrozenIsInside = !kZeroReference && !kScoreVariesByKey;
 
 // Whether the first piece of an item whose reference is 0 goes through the running softmax too,
 // which then finds a maximum for nothing: a copy of the score less, 5 % of gemma2's compile time.
+// O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas ordered
+// steady loops worse: d 256 full lost 2 % of its speed.)
 constexpr bool kSharesFirst = kZeroReference && spec::kHasScore && !kScoreIsLine;
-
-// Whether O is zeroed before an item's first step instead of by it: 2 % of the compile time. For
-// other kernels ptxas orders the steady loop worse then (d 256, full: 2 % of the time).
-constexpr bool kZeroesFirst = kSharesFirst || plan::kFullOnly;
 
 // A step of the steady loop, whose reference is fixed.
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
@@ -275,7 +273,7 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
   }
 #pragma unroll
   for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
-    o[i] = !kZeroesFirst && first ? 0.0f : o[i] * correction[i / 2 % 2];
+    o[i] = !kSharesFirst && first ? 0.0f : o[i] * correction[i / 2 % 2];
   }
   exponentials(s, rows, kScoreFactor,
                [&](int half, int) { return plus_score_offset(-rows.reference[half]); });

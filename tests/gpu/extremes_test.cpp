@@ -44,21 +44,9 @@ class Extremes : public testing::TestWithParam<std::tuple<const char*, Variant>>
     const auto& [dtype, variant] = GetParam();
     spec_ = spec_of(fmt::format("name: test\ndtype: {}\n{}", dtype, variant.lines));
     plans_ = plans_of_families(spec_, kShape, bank.device().facts());
-    leave_masked_tiles_out(bank.device().facts());
     std::vector<Request> requests;
     for (const KernelPlan& plan : plans_) requests.push_back({spec_, plan});
     bank.prepare(requests);
-  }
-
-  // Adds the plans whose steady loop is for full tiles, after which a masked one may come.
-  void leave_masked_tiles_out(const DeviceFacts& facts) {
-    for (std::size_t i = plans_.size(); i-- > 0;) {
-      KernelPlan plan = plans_[i];
-      auto* tile = std::get_if<Sm90aPlan>(&plan.tile);
-      if (tile == nullptr) continue;
-      tile->full_only = true;
-      if (check_plan(spec_, plan, facts).ok()) plans_.push_back(plan);
-    }
   }
 
   HostProblem problem_with(const std::function<ScoreOffsets(int row)>& offsets) const {

@@ -28,10 +28,8 @@ TEST(Sm90aPlan, TextRoundTrips) {
                                        .heads_per_group = 16,
                                        .frozen_max = true,
                                        .tma_store = false,
-                                       .ping_pong = true,
-                                       .full_only = true});
-  EXPECT_EQ(to_string(plan),
-            "sm90a forward sm_90a w3 k176 s2 b1 qreg c1 longest g16 frozen pp full");
+                                       .ping_pong = true});
+  EXPECT_EQ(to_string(plan), "sm90a forward sm_90a w3 k176 s2 b1 qreg c1 longest g16 frozen pp");
   const auto parsed = parse_plan(to_string(plan));
   ASSERT_TRUE(parsed.ok()) << render(parsed.error());
   EXPECT_EQ(*parsed, plan);
@@ -64,7 +62,6 @@ TEST(Sm90aPlan, LimitsAreKept) {
                                t.warpgroups = 1;
                                t.ping_pong = true;
                              }},
-                        Case{"no mask to leave out", [](Sm90aPlan& t) { t.full_only = true; }},
                         Case{"cluster and counter", [](Sm90aPlan& t) {
                                t.cluster = 2;
                                t.schedule = Sm90aPlan::Schedule::kLongestFirst;
@@ -149,22 +146,6 @@ AttentionSpec causal_spec(int head_dim) {
 
 Sm90aPlan first_guess(const AttentionSpec& spec, const ProblemShape& shape) {
   return std::get<Sm90aPlan>(default_plan(spec, shape, device_facts(Target::kSm90a))->tile);
-}
-
-// The drafted tokens' keys are the last tile of many; all others are full for sure. Where every key
-// is drafted none is.
-TEST(Sm90aCost, MaskedTilesStayOutOfTheLoopWhereTheyAreFew) {
-  const auto spec = parse_spec(
-      "attune: 1\nname: tree\ndtype: bf16\nhead_dim: 128\n"
-      "tensors: {ancestor: {dtype: bool, dims: [q_len, q_len]}}\nmask: tree(ancestor)\n",
-      "");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
-  const ProblemShape decoding{.batch = 16, .heads = 32, .kv_heads = 8, .q_len = 64, .kv_len = 8192};
-  EXPECT_GT(live_work(*spec, decoding, 64, 128).full, 0.95);
-  EXPECT_TRUE(first_guess(*spec, decoding).full_only);
-  const ProblemShape dense{.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 2048, .kv_len = 2048};
-  EXPECT_EQ(live_work(*spec, dense, 64, 128).full, 0);
-  EXPECT_FALSE(first_guess(*spec, dense).full_only);
 }
 
 // As without a score: what a softcap adds fits beside O of 256 columns and one buffer of 64 keys.
