@@ -53,49 +53,62 @@ Expr falling_logistic(const Linear& x) {
                      make_binary(Op::kAdd, make_float(1), make_unary(Op::kExp2, written(x))));
 }
 
-// What `e` is by an operator with a constant, or by a curve that has such ends.
-std::optional<Linear> peeled(const Expr& e, double scale) {
-  if (e->op == Op::kNegate) return scaled(peel(e->args[0], scale), -1);
-  if (e->op == Op::kTanh || e->op == Op::kSigmoid) {
-    const double inner = e->op == Op::kTanh ? 2 : 1;
-    const Linear x = scaled(peel(e->args[0], scale), -inner * std::numbers::log2e);
-    if (!can_be_written(x)) return std::nullopt;
-    return Linear{falling_logistic(x), inner, 1 - inner};
-  }
-  if (e->args.size() != 2) return std::nullopt;
-  const bool left = is_constant(e->args[0]);
-  if (left == is_constant(e->args[1])) return std::nullopt;
-  const double constant = constant_value(e->args[left ? 0 : 1]);
-  Linear x = peel(e->args[left ? 1 : 0], scale);
+// The argument around which `e` has a constant, or a curve with such ends.
+std::optional<std::size_t> inner_argument(const Expr& e) {
   switch (e->op) {
-    case Op::kMultiply:
-      return scaled(std::move(x), constant);
-    case Op::kDivide:
-      if (left || constant == 0) return std::nullopt;
-      return scaled(std::move(x), 1 / constant);
+    case Op::kNegate:
+    case Op::kTanh:
+    case Op::kSigmoid:
+      return 0;
     case Op::kAdd:
-      x.offset += constant;
-      return x;
     case Op::kSubtract:
-      if (left) x = scaled(std::move(x), -1);
-      x.offset += left ? constant : -constant;
-      return x;
+    case Op::kMultiply:
+      if (is_constant(e->args[0])) return 1;
+      break;
+    case Op::kDivide:
+      break;
     default:
       return std::nullopt;
   }
+  return is_constant(e->args[1]) ? std::optional<std::size_t>(0) : std::nullopt;
 }
 
-// What stays of `e`, a float32, when operators with constants are taken from outside.
+// `e` of an inner argument that is x.
+Linear applied(const Expr& e, std::size_t inner, Linear x) {
+  if (e->op == Op::kNegate) return scaled(std::move(x), -1);
+  if (e->op == Op::kTanh || e->op == Op::kSigmoid) {
+    const double height = e->op == Op::kTanh ? 2 : 1;
+    const Linear power = scaled(std::move(x), -height * std::numbers::log2e);
+    if (!can_be_written(power)) return {nullptr, 0};
+    return {falling_logistic(power), height, 1 - height};
+  }
+  const double constant = constant_value(e->args[1 - inner]);
+  if (e->op == Op::kMultiply) return scaled(std::move(x), constant);
+  if (e->op == Op::kDivide) return scaled(std::move(x), 1 / constant);
+  const bool subtracts = e->op == Op::kSubtract;
+  if (subtracts && inner == 1) x = scaled(std::move(x), -1);
+  x.offset += subtracts && inner == 0 ? -constant : constant;
+  return x;
+}
+
+// What stays of `e`, a float32 that depends on the score, when operators with constants are taken
+// from outside.
 Linear peel(const Expr& e, double scale) {
-  if (e->op == Op::kVariable && e->variable == Variable::kScore) return {e, scale, 0};
-  const auto linear = peeled(e, scale);
-  if (linear && can_be_written(*linear)) return *linear;
-  return {with_rewritten_arguments(e, scale)};
+  if (e->op == Op::kVariable) return {e, scale, 0};
+  const auto inner = inner_argument(e);
+  if (!inner) return {with_rewritten_arguments(e, scale)};
+  const Linear x = peel(e->args[*inner], scale);
+  Linear whole = applied(e, *inner, x);
+  if (can_be_written(whole)) return whole;
+  auto node = std::make_shared<Node>(*e);
+  node->args[*inner] = written(x);
+  return {std::move(node)};
 }
 
 }  // namespace
 
 ScoreCore score_core(const Expr& score, float scale) {
+  if (!depends_on(score, Variable::kScore)) return {score, 1, 0};
   const Linear x = peel(score, scale);
   if (x.multiplier <= 0) return {written(x), 1, 0};
   return {x.core, static_cast<float>(x.multiplier), static_cast<float>(x.offset)};

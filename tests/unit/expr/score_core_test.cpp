@@ -1,6 +1,7 @@
 #include "generator/expr/score_core.hpp"
 
 #include <cmath>
+#include <string>
 
 #include "tests/unit/expr/fixture.hpp"
 
@@ -45,6 +46,9 @@ constexpr Row kRows[] = {
     {"2 * (score if q_idx < 4 and score > 1 else exp(score / 2))", 2, 0},
     {"floor(score * 3) + 0.25 * score", 1, 0},
     {"score * 1e-30 * 1e-30", 1, 0},  // not a float
+    {"tanh(score * 1e30) * 1e30 * 1e-30", 2, -1},
+    {"score / limit", 1, 0},
+    {"slope[h] * kv_idx", 1, 0},
     {"abs(score) * 1e30 * 1e-30", 1, 0},
 };
 
@@ -67,6 +71,15 @@ TEST(ScoreCore, IsTheScore) {
           << row.score << " of " << product;
     }
   }
+}
+
+// Each argument is looked at once.
+TEST(ScoreCore, TakesDeepTrees) {
+  std::string text = "score";
+  for (int i = 0; i < 48; ++i)
+    text = i % 2 == 0 ? "min(" + text + ", 9)" : "(" + text + ") * 1e-30";
+  const ScoreCore core = score_core(parsed(text), kScale);
+  EXPECT_EQ(core.multiplier, 1e-30f);
 }
 
 TEST(ScoreCore, KeepsWhatHasNoBoundInBounds) {
