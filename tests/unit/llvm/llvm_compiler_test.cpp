@@ -69,13 +69,16 @@ TEST_F(LlvmCompiler, ChoosesOnceByACompoundCondition) {
   }
 }
 
+std::string products_and_stores(bool wgmma) {
+  return "extern \"C\" __attribute__((global)) void order(float* x, float a, float b) {\n" +
+         std::string(wgmma ? "  asm volatile(\"// wgmma.mma_async\");\n" : "") +
+         "  float first = a * 2, second = b * 3, both = first * second, scaled = first * 5;\n"
+         "  x[0] = scaled;\n  x[1] = both;\n  x[2] = second;\n}";
+}
+
 TEST_F(LlvmCompiler, ComputesWhereAValueIsNeededBesideWgmmaOnly) {
   for (const bool wgmma : {false, true}) {
-    const std::string source =
-        "extern \"C\" __attribute__((global)) void order(float* x, float a, float b) {\n" +
-        std::string(wgmma ? "  asm volatile(\"// wgmma.mma_async\");\n" : "") +
-        "  float first = a * 2, second = b * 3, both = first * second, scaled = first * 5;\n"
-        "  x[0] = scaled;\n  x[1] = both;\n  x[2] = second;\n}";
+    const std::string source = products_and_stores(wgmma);
     const auto kernel = compiler_->compile(source, "order", Target::kSm90a);
     ASSERT_TRUE(kernel.ok()) << render(kernel.error());
     const std::string ptx = text_of(*kernel);
@@ -123,11 +126,7 @@ TEST_F(LlvmCompiler, ListsInstructionsInAnotherOrder) {
   ASSERT_TRUE(tuned.ok()) << render(tuned.error());
   EXPECT_EQ((*tuned)->identity(), (*listing)->identity());
   for (const bool wgmma : {false, true}) {
-    const std::string source =
-        "extern \"C\" __attribute__((global)) void order(float* x, float a, float b) {\n" +
-        std::string(wgmma ? "  asm volatile(\"// wgmma.mma_async\");\n" : "") +
-        "  float first = a * 2, second = b * 3, both = first * second, scaled = first * 5;\n"
-        "  x[0] = scaled;\n  x[1] = both;\n  x[2] = second;\n}";
+    const std::string source = products_and_stores(wgmma);
     const auto given = compiler_->compile(source, "order", Target::kSm90a);
     const auto listed = (*listing)->compile(source, "order", Target::kSm90a);
     ASSERT_TRUE(given.ok() && listed.ok());
