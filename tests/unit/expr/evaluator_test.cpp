@@ -7,27 +7,9 @@
 namespace attune::expr {
 namespace {
 
-// b 1, h 2, h_kv 1, q_idx 3, kv_idx 5, q_len 6, kv_len 8, score 0.5, cap 2, limit 7;
-// doc rows {0 0 0 0 1 1 1 1} and {5 5 6 6 6 7 7 7}, slope {1 0.5 0.25 0.125}, table the identity.
 double value_of(std::string_view text) {
-  const double scalars[] = {4, 2, 7};
-  std::vector<TensorValues> tensors(3);
-  tensors[0] = {{2, 8}, {0, 0, 0, 0, 1, 1, 1, 1, 5, 5, 6, 6, 6, 7, 7, 7}};
-  tensors[1] = {{4}, {1, 0.5, 0.25, 0.125}};
-  tensors[2] = {{4, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}};
-  Point point;
-  point.score = 0.5;
-  point.b = 1;
-  point.h = 2;
-  point.h_kv = 1;
-  point.q_idx = 3;
-  point.kv_idx = 5;
-  point.q_len = 6;
-  point.kv_len = 8;
-  point.scalars = scalars;
-  point.tensors = tensors;
   const Expr tree = parsed(text);
-  return tree ? evaluate(tree, point) : std::nan("");
+  return tree ? value_at_score(tree, 0.5) : std::nan("");
 }
 
 TEST(Evaluator, Values) {

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "generator/expr/evaluator.hpp"
 #include "generator/expr/parser.hpp"
@@ -38,6 +39,28 @@ inline Expr parsed(std::string_view text) {
   auto score = try_parse(text, Role::kScore);
   EXPECT_TRUE(score.ok()) << render(mask.error()) << render(score.error());
   return score.ok() ? *score : nullptr;
+}
+
+// b 1, h 2, h_kv 1, q_idx 3, kv_idx 5, q_len 6, kv_len 8, cap 2, limit 7;
+// doc rows {0 0 0 0 1 1 1 1} and {5 5 6 6 6 7 7 7}, slope {1 0.5 0.25 0.125}, table the identity.
+inline double value_at_score(const Expr& tree, double score) {
+  const double scalars[] = {4, 2, 7};
+  std::vector<TensorValues> tensors(3);
+  tensors[0] = {{2, 8}, {0, 0, 0, 0, 1, 1, 1, 1, 5, 5, 6, 6, 6, 7, 7, 7}};
+  tensors[1] = {{4}, {1, 0.5, 0.25, 0.125}};
+  tensors[2] = {{4, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}};
+  Point point;
+  point.score = score;
+  point.b = 1;
+  point.h = 2;
+  point.h_kv = 1;
+  point.q_idx = 3;
+  point.kv_idx = 5;
+  point.q_len = 6;
+  point.kv_len = 8;
+  point.scalars = scalars;
+  point.tensors = tensors;
+  return evaluate(tree, point);
 }
 
 inline std::string printed(std::string_view text) {

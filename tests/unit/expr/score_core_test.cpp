@@ -10,22 +10,6 @@ namespace {
 
 constexpr float kScale = 0.0625f;
 
-double value_of(const Expr& tree, double score) {
-  const double scalars[] = {4, 2, 7};
-  std::vector<TensorValues> tensors(3);
-  tensors[1] = {{4}, {1, 0.5, 0.25, 0.125}};
-  Point point;
-  point.score = score;
-  point.h = 2;
-  point.q_idx = 3;
-  point.kv_idx = 5;
-  point.q_len = 6;
-  point.kv_len = 8;
-  point.scalars = scalars;
-  point.tensors = tensors;
-  return evaluate(tree, point);
-}
-
 struct Row {
   std::string_view score;
   float multiplier, offset;
@@ -65,8 +49,8 @@ TEST(ScoreCore, IsTheScore) {
     const Expr score = parsed(row.score);
     const ScoreCore core = score_core(score, kScale);
     for (const double product : {-900.0, -40.0, -3.0, -0.1, 0.0, 0.7, 17.0, 55.0, 1200.0}) {
-      const double expected = value_of(score, product * double{kScale});
-      const double found = core.multiplier * value_of(core.core, product) + core.offset;
+      const double expected = value_at_score(score, product * double{kScale});
+      const double found = core.multiplier * value_at_score(core.core, product) + core.offset;
       EXPECT_NEAR(found, expected, 1e-5 * (1 + std::abs(expected) + core.multiplier))
           << row.score << " of " << product;
     }
@@ -85,7 +69,7 @@ TEST(ScoreCore, TakesDeepTrees) {
 TEST(ScoreCore, KeepsWhatHasNoBoundInBounds) {
   const ScoreCore core = score_core(parsed("50 * tanh(score / 50)"), 1);
   for (const double product : {INFINITY, -INFINITY}) {
-    EXPECT_EQ(core.multiplier * value_of(core.core, product) + core.offset,
+    EXPECT_EQ(core.multiplier * value_at_score(core.core, product) + core.offset,
               std::copysign(50, product));
   }
 }
