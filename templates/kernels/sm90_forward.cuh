@@ -23,6 +23,15 @@ using QFragmentArray = unsigned[kQFragments][4];
 // Whether a steady loop may end before the item does.
 constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
 
+// Whether the end of the last tile, its product (in two pieces also the low one's softmax), is left
+// to the code that a running softmax has for it: a copy less, 6 to 11 % of the compile time. Other
+// kernels lose by it: masked ones of up to 128 columns 1 to 6 % of their speed, for want of
+// registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
+constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || spec::kHeadDimV > 128 : kSharesFirst;
+
+// Then K of a tile in one piece is given back in one place, as soon as its scores are there.
+constexpr bool kReleasesKFirst = kSharesLast && kPieces == 1;
+
 // A warpgroup of consumers. The register arrays are the caller's locals, so that the compiler keeps
 // each of them in registers; `q` is used only where the plan keeps Q there.
 struct Consumer {
@@ -219,7 +228,9 @@ struct Consumer {
     stream.look(tile);
     if constexpr (!kQAhead) issue_qk_tile();
     wgmma_wait<0>();
+    if constexpr (kReleasesKFirst) stream.release_k(tile);
     const bool at_once = starts_steady();
+    bool was_steady = false;
 #pragma unroll 1
     for (int piece = kHigh; piece >= 0; --piece) {
       if (at_once || is_live(tile, piece)) {
@@ -231,16 +242,20 @@ struct Consumer {
         stream.wait_v(tile);
         if (piece == kHigh && (at_once || (!kZeroReference && may_freeze && has_references()))) {
           found = steady(next);
-          stream.release_v(tile);
-          return !kSteadyStops || found == TileStream::kEnd;
+          if constexpr (!kSharesLast) {
+            stream.release_v(tile);
+            return !kSteadyStops || found == TileStream::kEnd;
+          }
+          was_steady = true;
         }
         issue_pv(tile, piece);
         wgmma_wait<0>();
       }
       move_low_piece();
     }
-    stream.release_k(tile);
+    if constexpr (!kReleasesKFirst) stream.release_k(tile);
     stream.release_v(tile);
+    if (was_steady) return !kSteadyStops || found == TileStream::kEnd;
     found = stream.next(next);
     return false;
   }
@@ -256,7 +271,7 @@ struct Consumer {
 
   ATT_MEMBER TileStream::Found steady(Tile& next) {
     if constexpr (kPieces == 2) return steady_two(next);
-    stream.release_k(tile);
+    if constexpr (!kReleasesKFirst) stream.release_k(tile);
     return steady_one(next);
   }
 
@@ -282,7 +297,8 @@ struct Consumer {
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
   // piece before it and QK of the piece after it run. On entry P of the tile's high piece waits for
   // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
-  // dead tile `next`; then nothing is in flight.
+  // dead tile `next`; then nothing is in flight, and with kSharesLast P and the low piece's scores
+  // of `tile` are as on entry.
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
@@ -312,18 +328,20 @@ struct Consumer {
       tile = next;
       stream.wait_v(tile);
     }
-    issue_pv(tile, kHigh);
-    wgmma_wait<1>();
-    stream.release_k(tile);
-    soften_frozen<0>(tile, 0);
-    issue_pv(tile, 0);
+    if constexpr (!kSharesLast) {
+      issue_pv(tile, kHigh);
+      wgmma_wait<1>();
+      stream.release_k(tile);
+      soften_frozen<0>(tile, 0);
+      issue_pv(tile, 0);
+    }
     wgmma_wait<0>();
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
   // The steady loop, a tile in one piece: only PV of the tile before runs under its exponentials.
-  // On entry P of the tile waits for its product, and V of it is there. Nothing is in flight on
-  // return.
+  // On entry P of the tile waits for its product, and V of it is there; with kSharesLast on return
+  // too. Nothing is in flight then.
   ATT_MEMBER TileStream::Found steady_one(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
@@ -341,8 +359,10 @@ struct Consumer {
       tile = next;
       stream.wait_v(tile);
     }
-    issue_pv(tile, 0);
-    wgmma_wait<0>();
+    if constexpr (!kSharesLast) {
+      issue_pv(tile, 0);
+      wgmma_wait<0>();
+    }
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
