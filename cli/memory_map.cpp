@@ -9,15 +9,17 @@ namespace {
 
 struct Tiles {
   int tile_q = 0, tile_kv = 0, stages = 0;
+  int p_keys = 0;       // of P, where it goes through shared memory
   bool q_apart = true;  // Q keeps memory of its own throughout
 };
 
 Tiles tiles_of(const KernelPlan& plan, const LaunchRecipe& recipe) {
   if (const auto* tile = std::get_if<Sm80Plan>(&plan.tile)) {
-    return {recipe.tile_q, recipe.tile_kv, tile->stages, !tile->q_in_registers};
+    return {recipe.tile_q, recipe.tile_kv, tile->stages, 0, !tile->q_in_registers};
   }
   if (const auto* tile = std::get_if<Sm90aPlan>(&plan.tile)) {
-    return {recipe.tile_q, recipe.tile_kv, tile->stages, true};
+    const int p_keys = tile->p_in_shared ? recipe.tile_kv / tile->score_buffers : 0;
+    return {recipe.tile_q, recipe.tile_kv, tile->stages, p_keys, true};
   }
   return {};
 }
@@ -40,6 +42,10 @@ std::vector<MemoryRegion> shared_memory_map(const AttentionSpec& spec, const Ker
   if (tiles.q_apart) {
     const int dim = padded(spec.head_dim_qk);
     regions.push_back({"Q", fmt::format("{} x {}", tiles.tile_q, dim), tiles.tile_q * dim * bytes});
+  }
+  if (tiles.p_keys > 0) {
+    regions.push_back({"P", fmt::format("{} x {}", tiles.tile_q, tiles.p_keys),
+                       tiles.tile_q * tiles.p_keys * bytes});
   }
   std::ranges::stable_sort(regions, std::greater<>(), &MemoryRegion::bytes);
   int known = 0;

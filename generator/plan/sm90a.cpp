@@ -36,7 +36,8 @@ int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
 
 // With room for so many slabs of each warpgroup's O beside its Q.
 int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_slabs) {
-  const int row_bytes = (slabs(spec.head_dim_qk) + output_slabs) * kRowBytes;
+  const int p_slabs = tile.p_in_shared ? slabs(tile.tile_kv / tile.score_buffers) : 0;
+  const int row_bytes = (slabs(spec.head_dim_qk) + output_slabs + p_slabs) * kRowBytes;
   const int stage_bytes =
       (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
   const int matrices = tile.warpgroups * kRows * row_bytes + tile.stages * stage_bytes;
@@ -116,11 +117,16 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // one, 124 beside documents spill, and lose 7 %.
   const int narrow_mask = tile.warpgroups == 3 ? 42 : 36;
   const int rest = !spec.mask || is_narrow ? 28 : is_wide ? wide_mask : narrow_mask;
-  resources.registers_per_thread =
-      tile.score_buffers * piece_keys / 2 + piece_keys / 4 + spec.head_dim_v / 2 +
-      (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + rest + score_registers;
+  resources.registers_per_thread = tile.score_buffers * piece_keys / 2 +
+                                   (tile.p_in_shared ? 8 : piece_keys / 4) + spec.head_dim_v / 2 +
+                                   (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + rest +
+                                   score_registers;
   return resources;
 }
+
+// A warpgroup alone has 16 more, which stay free: without them ptxas packs what a mask's loads say
+// into registers, and takes longer.
+int registers_to_use(const Sm90aPlan& tile) { return std::min(register_split(tile).consumer, 240); }
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
@@ -152,6 +158,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.ping_pong && tile.warpgroups == 1) {
     return plan_unsupported("a warpgroup alone takes no turns");
   }
+  if (tile.p_in_shared && tile.frozen_max && spec.score &&
+      expr::depends_on(spec.score, expr::Variable::kKvIdx)) {
+    return plan_unsupported("sums of scores by key are re-centred, and P with them, in registers");
+  }
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
   const int limit = std::min(kSharedLimitBytes, device.shared_memory_per_block_bytes);
@@ -159,9 +169,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
                                         needs.shared_memory_bytes, device.name, limit));
   }
-  // A warpgroup alone has 16 more, which stay free: without them ptxas packs what a mask's loads
-  // say into registers, and takes longer.
-  const int most = std::min(register_split(tile).consumer, 240);
+  const int most = registers_to_use(tile);
   if (needs.registers_per_thread > most) {
     return plan_unsupported(
         fmt::format("about {} registers a thread, {} are there", needs.registers_per_thread, most));
@@ -171,8 +179,11 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
-  const auto add = [&](const Sm90aPlan& tile) {
-    const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
+  const auto add = [&](Sm90aPlan tile) {
+    KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
+    // The same tile was always slower with P in shared memory (docs/hopper.md, log 51).
+    tile.p_in_shared = resources_of(spec, plan).registers_per_thread > registers_to_use(tile);
+    plan.tile = tile;
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   };
   // How items follow one another hardly depends on the tile; a plan has few choices there. Turns
@@ -260,11 +271,11 @@ constexpr std::array<ScheduleName, 3> kSchedules = {{
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("w{} k{} s{} b{}{} c{} {} g{}{}{}{}", tile.warpgroups, tile.tile_kv,
-                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
-                     tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text,
-                     tile.heads_per_group, tile.frozen_max ? " frozen" : "",
-                     tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "");
+  return fmt::format(
+      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
+      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
+      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -281,6 +292,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       ++seen;
     } else if (word == "qreg") {
       tile.q_in_registers = true;
+    } else if (word == "psmem") {
+      tile.p_in_shared = true;
     } else if (word == "frozen") {
       tile.frozen_max = true;
     } else if (word == "tma") {
@@ -324,7 +337,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
                       .columns = spec.head_dim_v,
                       .steps = piece_keys / 16,
                       .accumulates = true,
-                      .a_in_registers = true,
+                      .a_in_registers = !tile.p_in_shared,
                       .transposes_b = true};
   return fmt::format(
       "constexpr int kWarpgroups = {};\n"
@@ -332,6 +345,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr int kScoreBuffers = {};\n"
       "constexpr bool kQInRegisters = {};\n"
+      "constexpr bool kPInShared = {};\n"
       "constexpr int kCluster = {};\n"
       "enum class Schedule {{ single, persistent, longest_first }};\n"
       "constexpr Schedule kSchedule = Schedule::{};\n"
@@ -349,7 +363,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
+      tile.p_in_shared, tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
       tile.heads_per_group, kGroupBytes, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
       output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,
       resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));

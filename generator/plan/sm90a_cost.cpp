@@ -113,6 +113,8 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
   // Three warpgroups that all wait for the same wide tile get into step (11 % at d 96).
   const bool in_step =
       !has_mask && tile.warpgroups == 3 && tile.score_buffers == 1 && tile.tile_kv > 96;
+  // With the same tile 4 to 6 % (docs/hopper.md, log 59).
+  const double p_writes = tile.p_in_shared ? 1.05 : 1.0;
   const double turns = tile.ping_pong ? 1.005 : in_step ? 1.1 : 1.0;
   // Two warpgroups hide less of what a mask costs than three (4 to 12 % of d 64 to 128, windows and
   // NATTEN, in the sweep of docs/hopper.md, log 56); of tiles that documents leave they do not.
@@ -120,7 +122,7 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
   const double open = in_open ? 1.1 : 1.0;
   // A warpgroup alone does one after the other.
   const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) *
-                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered * turns * open;
+                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered * turns * open * p_writes;
 
   const int rows = tile.warpgroups * kRows;
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;

@@ -31,13 +31,13 @@ std::string wgmma_function(const WgmmaChain& chain) {
   const int registers = chain.columns / 2;
   const int a = registers;  // the number of A's first operand; then B's and the strides'
   const int b = a + (chain.a_in_registers ? 4 * chain.steps : 1);
-  const int step_stride = b + 1, b_four = b + 2, a_four = b + 3;
+  const int b_step = b + 1, b_four = b + 2, a_step = b + 3, a_four = b + 4;
 
   std::string text;
   for (int step = 0; step < chain.steps; ++step) {
     if (step == 1 && !chain.accumulates) text += "      \"setp.ne.b32 p, 1, 0;\\n\"\n";
-    if (!chain.a_in_registers) text += descriptor("a", step, a, step_stride, a_four);
-    text += descriptor("b", step, b, step_stride, b_four);
+    if (!chain.a_in_registers) text += descriptor("a", step, a, a_step, a_four);
+    text += descriptor("b", step, b, b_step, b_four);
     text += fmt::format(
         "      \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {{{}}}, {}, b, p, 1, 1, "
         "{}{};\\n\"\n",
@@ -55,14 +55,14 @@ std::string wgmma_function(const WgmmaChain& chain) {
     inputs.push_back(fmt::format("\"r\"(a[{}][{}])", i / 4, i % 4));
   }
   return fmt::format(
-      "template <int kStep, int kBFour, int kAFour = 0>\n"
+      "template <int kBStep, int kBFour, int kAStep = 0, int kAFour = 0>\n"
       "ATT_FN void {}(float (&d)[{}], {}, unsigned b) {{\n"
       "  asm volatile(\n"
       "      \"{{\\n.reg .b64 a, b;\\n.reg .b32 low;\\n.reg .pred p;\\nsetp.ne.b32 p, {}, 0;\\n\"\n"
       "{}"
       "      \"}}\"\n"
       "      : {}\n"
-      "      : {}, \"r\"(b), \"n\"(kStep), \"n\"(kBFour), \"n\"(kAFour));\n"
+      "      : {}, \"r\"(b), \"n\"(kBStep), \"n\"(kBFour), \"n\"(kAStep), \"n\"(kAFour));\n"
       "}}\n",
       chain.name, registers,
       chain.a_in_registers ? fmt::format("const unsigned (&a)[{}][4]", chain.steps) : "unsigned a",

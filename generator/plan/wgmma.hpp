@@ -18,8 +18,8 @@ struct WgmmaChain {
 };
 
 // The function `name(d, a, b)`: D's registers; A's, four a step, or its descriptor's low word (see
-// templates/ptx/wgmma.cuh); B's. From step to step these grow by the template parameter kStep, and
-// every four steps by kBFour (kAFour) instead of four times that.
+// templates/ptx/wgmma.cuh); B's. From step to step these grow by the template parameters kBStep and
+// kAStep, and every four steps by kBFour and kAFour instead of four times that.
 //
 // All steps are one asm statement. One a step would say the same, but to the compiler's optimizer a
 // statement is an instruction that reads and writes all of D, and these made up a quarter of its

@@ -72,12 +72,20 @@ struct Consumer {
     }
   }
 
+  ATT_MEMBER decltype(auto) p_operand() const {
+    if constexpr (plan::kPInShared) {
+      return wgmma_descriptor(shared.p(warpgroup), kQSlabBytes);
+    } else {
+      return (probabilities);
+    }
+  }
+
   // S = Q K^T for a piece of a tile.
   ATT_MEMBER void issue_qk(const Tile& at, int piece) {
     const unsigned k = wgmma_descriptor(shared.k(0), kKvSlabBytes) +
                        (at.at.stage * kKBytes + piece * kPieceKeys * kRowBytes) / 16;
     wgmma_fence();
-    plan::multiply_qk<2, kKvSlabBytes / 16, kQSlabBytes / 16>(s[piece], q_operand(), k);
+    plan::multiply_qk<2, kKvSlabBytes / 16, 2, kQSlabBytes / 16>(s[piece], q_operand(), k);
     wgmma_commit();
   }
 
@@ -92,8 +100,22 @@ struct Consumer {
     const unsigned v = wgmma_descriptor(shared.v(0), kKvSlabBytes) +
                        (at.at.stage * kVBytes + piece * kPieceKeys * kRowBytes) / 16;
     wgmma_fence();
-    plan::multiply_pv<kRowBytes, 4 * kRowBytes>(o, probabilities, v);
+    plan::multiply_pv<kRowBytes, 4 * kRowBytes, 2, kQSlabBytes / 16>(o, p_operand(), v);
     wgmma_commit();
+  }
+
+  // Leaves P where the next product finds it. A warp's rows of the product are those it wrote.
+  ATT_MEMBER void keep_probabilities() {
+    if constexpr (plan::kPInShared) {
+#pragma unroll
+      for (int step = 0; step < kPvSteps; ++step) {
+        stmatrix_x4(fragment_address(shared.p(warpgroup), step), probabilities[step]);
+      }
+      fence_shared_for_async();
+      sync_warp();
+    } else {
+      wgmma_pin(probabilities);
+    }
   }
 
   // ---- Softmax.
@@ -116,7 +138,7 @@ struct Consumer {
     softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first,
                     may_freeze ? kFrozenOffset : 0.0f, keeps_reference);
     pack(c, scores, probabilities, position(at, piece));
-    wgmma_pin(probabilities);
+    keep_probabilities();
     first = false;
   }
 
@@ -130,7 +152,7 @@ struct Consumer {
     softmax_frozen(c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece));
     wgmma_wait<kRunning>();
     pack(c, s[piece], probabilities, position(at, piece));
-    wgmma_pin(probabilities);
+    keep_probabilities();
   }
 
   // The high piece of a tile that the steady loop then goes on with.
@@ -138,6 +160,7 @@ struct Consumer {
     if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
 #pragma unroll
     for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
+    if constexpr (plan::kPInShared) keep_probabilities();
   }
 
   // True when each row of the warpgroup has met a live key.

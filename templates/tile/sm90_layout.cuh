@@ -60,7 +60,10 @@ constexpr int kQOffset = 0;
 constexpr int kOOffset = kStagesInQ ? kQOffset : kWarpgroups * kQBytes;
 constexpr int kOBufferBytes = plan::kOutputSlabs * kQSlabBytes;  // of one warpgroup
 constexpr int kOStride = kStagesInQ ? kQBytes : kOBufferBytes;   // from warpgroup to warpgroup
-constexpr int kKOffset = kWarpgroups * (kQBytes + kOBufferBytes);
+// P of a warpgroup's piece, where the PV product reads it from shared memory.
+constexpr int kPBytes = plan::kPInShared ? slabs(kPieceKeys) * kQSlabBytes : 0;
+constexpr int kPOffset = kWarpgroups * (kQBytes + kOBufferBytes);
+constexpr int kKOffset = kPOffset + kWarpgroups * kPBytes;
 constexpr int kVOffset = kKOffset + kStages * kKBytes;
 constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
 
@@ -77,6 +80,7 @@ struct SharedMemory {
   unsigned base;
   ATT_MEMBER unsigned q(int warpgroup) const { return base + kQOffset + warpgroup * kQBytes; }
   ATT_MEMBER unsigned o(int warpgroup) const { return base + kOOffset + warpgroup * kOStride; }
+  ATT_MEMBER unsigned p(int warpgroup) const { return base + kPOffset + warpgroup * kPBytes; }
   ATT_MEMBER unsigned k(int stage) const { return base + kKOffset + stage * kKBytes; }
   ATT_MEMBER unsigned v(int stage) const { return base + kVOffset + stage * kVBytes; }
   ATT_MEMBER unsigned k_full(int stage) const { return barrier(stage); }
@@ -110,6 +114,14 @@ ATT_FN int turn_barrier(int warpgroup) { return 1 + kWarpgroups + warpgroup; }
 // The 16-byte unit `unit` (8 columns) of row `row` in a slab.
 ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
   return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);
+}
+
+// Where a lane's row of stmatrix_x4 goes for its warp's 16 rows of a warpgroup's matrix, columns
+// 16 * step to 16 * step + 15: an A operand's fragment.
+ATT_FN unsigned fragment_address(unsigned matrix, int step) {
+  const int lane = thread_index() % 32;
+  const int row = thread_index() % kWarpgroupThreads / 32 * 16 + lane % 16;
+  return swizzled(matrix + step / 4 * kQSlabBytes, row, step % 4 * 2 + lane / 16);
 }
 
 }  // namespace sm90

@@ -1,5 +1,7 @@
 // Plans other than the cost model's choice. All of them would compile for minutes: a fixed share,
 // spread over the space, in slices that processes can share out.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tests/gpu/judge.hpp"
@@ -63,6 +65,36 @@ TEST_P(EveryPlan, DoesAgainWhatOverflowed) {
     return kOfHead[head % 4];
   });
   EXPECT_TRUE(judge(spec, problem, plans_of_slice(spec)));
+}
+
+// P through shared memory: one piece and two, pieces that are dead, dropout, both dtypes.
+TEST(PInShared, IsRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  struct Case {
+    const char* spec;
+    const char* plan;  // after the target
+  };
+  for (const Case& c :
+       {Case{"head_dim: 128\nmask: causal", "w3 k96 s2 b1 psmem c1 longest g16 frozen tma"},
+        Case{"head_dim: 64\nmask: 0 <= q_idx - kv_idx < 150",
+             "w2 k128 s2 b2 psmem c1 single g1 frozen"},
+        Case{"head_dim: 64\nmask: (q_idx - kv_idx) % 3 == 0\ndropout: 0.3",
+             "w2 k128 s3 b2 qreg psmem c1 persistent g1 frozen tma"},
+        Case{"head_dim: 96\ndropout: 0.1", "w3 k128 s2 b1 psmem c1 persistent g1 frozen pp"},
+        Case{"head_dim: 256\nmask: causal\nscore: 30 * tanh(score / 30)",
+             "w2 k64 s2 b1 psmem c1 persistent g1"}}) {
+    for (const char* dtype : {"bf16", "fp16"}) {
+      const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: {}\n{}\n", dtype, c.spec));
+      const auto plan = parse_plan(fmt::format("sm90a forward sm_90a {}", c.plan));
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      const ProblemShape shape = {
+          .batch = 1, .heads = 2, .kv_heads = 2, .q_len = 400, .kv_len = 500};
+      if (bank.gives_up(spec, *plan)) continue;
+      EXPECT_TRUE(judge(spec, random_problem(spec, shape, 11), {*plan})) << c.spec << ' ' << c.plan;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Slices, EveryPlan, testing::Range(0, kSlices));

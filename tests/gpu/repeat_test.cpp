@@ -21,7 +21,7 @@ struct Case {
 };
 // Four stages under a causal mask, where Q once was overwritten while it was read (docs/hopper.md,
 // log 39); O staged where Q was, in a buffer of its own without a barrier, with one, and in halves;
-// warpgroups that take turns.
+// warpgroups that take turns; P through shared memory.
 constexpr Case kCases[] = {
     {"FourStages64", 64, "causal", "w2 k128 s4 b2 qreg c1 longest g32 frozen tma"},
     {"Warpgroups64", 64, "causal", "w3 k96 s4 b2 qreg c1 longest g32 frozen tma"},
@@ -30,6 +30,9 @@ constexpr Case kCases[] = {
     {"Full128", 128, "true", "w2 k64 s4 b1 qreg c1 persistent g1 frozen tma"},
     {"Halves256", 256, "causal", "w2 k64 s2 b1 c1 longest g8 frozen tma"},
     {"Turns96", 96, "true", "w3 k112 s2 b1 c1 persistent g1 frozen pp"},
+    {"PInShared64", 64, "true", "w3 k128 s3 b2 qreg psmem c1 persistent g1 frozen"},
+    {"PInSharedTurns96", 96, "true", "w3 k128 s2 b1 psmem c1 persistent g1 frozen pp"},
+    {"PInSharedCausal128", 128, "causal", "w3 k96 s2 b1 psmem c1 longest g16 frozen tma"},
     {"TurnsCausal128", 128, "causal", "w3 k80 s3 b1 c1 longest g16 frozen tma pp"},
 };
 

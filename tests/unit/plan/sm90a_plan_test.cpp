@@ -28,8 +28,10 @@ TEST(Sm90aPlan, TextRoundTrips) {
                                        .heads_per_group = 16,
                                        .frozen_max = true,
                                        .tma_store = false,
-                                       .ping_pong = true});
-  EXPECT_EQ(to_string(plan), "sm90a forward sm_90a w3 k176 s2 b1 qreg c1 longest g16 frozen pp");
+                                       .ping_pong = true,
+                                       .p_in_shared = true});
+  EXPECT_EQ(to_string(plan),
+            "sm90a forward sm_90a w3 k176 s2 b1 qreg psmem c1 longest g16 frozen pp");
   const auto parsed = parse_plan(to_string(plan));
   ASSERT_TRUE(parsed.ok()) << render(parsed.error());
   EXPECT_EQ(*parsed, plan);
@@ -85,6 +87,29 @@ TEST(Sm90aPlan, OIsStagedInChunksWhereThereIsNoRoomForAllOfIt) {
   EXPECT_EQ(bytes() - without, 128 * 128 * 2);
   tile.tile_kv = 80;
   EXPECT_FALSE(check_tile(spec, tile).ok());
+}
+
+TEST(Sm90aPlan, PGoesThroughSharedMemoryWhereRegistersHaveNoRoom) {
+  int through_shared = 0;
+  for (KernelPlan plan : legal_plans(plain_spec(), Family::kSm90a, device_facts(Target::kSm90a))) {
+    Sm90aPlan& tile = std::get<Sm90aPlan>(plan.tile);
+    if (!tile.p_in_shared) continue;
+    ++through_shared;
+    tile.p_in_shared = false;
+    EXPECT_FALSE(check_tile(plain_spec(), tile).ok()) << to_string(plan);
+  }
+  EXPECT_GT(through_shared, 0);
+}
+
+TEST(Sm90aPlan, PInSharedMemoryIsNotRecentred) {
+  Sm90aPlan tile{.tile_kv = 64, .p_in_shared = true};
+  EXPECT_TRUE(check_tile(plain_spec(), tile).ok());
+  const auto by_key =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nscore: score + kv_idx\n", "t");
+  ASSERT_TRUE(by_key.ok()) << render(by_key.error());
+  EXPECT_FALSE(check_tile(*by_key, tile).ok());
+  tile.frozen_max = false;
+  EXPECT_TRUE(check_tile(*by_key, tile).ok());
 }
 
 TEST(Sm90aPlan, DropoutNeedsPiecesOf32Keys) {

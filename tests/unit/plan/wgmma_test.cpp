@@ -40,7 +40,7 @@ TEST(Wgmma, TakesAFromSharedMemoryByDescriptor) {
                                            .a_in_registers = false,
                                            .transposes_b = false});
   EXPECT_THAT(text, HasSubstr("multiply(float (&d)[16], unsigned a, unsigned b)"));
-  EXPECT_THAT(text, HasSubstr("add.u32 low, %16, %18 * 1 + %20 * 0;\\nmov.b64 a,"));
+  EXPECT_THAT(text, HasSubstr("add.u32 low, %16, %20 * 1 + %21 * 0;\\nmov.b64 a,"));
   EXPECT_THAT(text, HasSubstr("add.u32 low, %17, %18 * 1 + %19 * 0;\\nmov.b64 b,"));
   EXPECT_THAT(text, HasSubstr("}, a, b, p, 1, 1, 0, 0;"));
   EXPECT_THAT(text, HasSubstr("\"+f\"(d[15])"));
