@@ -95,7 +95,7 @@ int registers_of_score(const AttentionSpec& spec) {
   const bool has_position = expr::depends_on(spec.score, expr::Variable::kQIdx) ||
                             expr::depends_on(spec.score, expr::Variable::kKvIdx);
   if (!reads && !has_position) return 16;
-  return !reads || expr::score_line(spec.score) ? 24 : 48;  // loads need addresses
+  return !reads || expr::score_line(spec.score) ? 28 : 48;  // loads need addresses
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
