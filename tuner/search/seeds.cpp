@@ -27,6 +27,7 @@ int plan_distance(const KernelPlan& a, const KernelPlan& b) {
     std::multiset<std::string> parts;
     std::string last;
     for (std::string word; text >> word; last = word) {
+      if (word == "psmem") continue;  // where P goes follows from the tile
       // An order of work items and its grouping of heads ("longest g16") are one choice.
       const bool grouping = word.size() > 1 && word[0] == 'g' && std::isdigit(word[1]) != 0;
       if (grouping) parts.erase(parts.find(last));

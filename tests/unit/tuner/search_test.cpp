@@ -448,6 +448,12 @@ TEST(PlanDistance, CountsPartsThatDiffer) {
   EXPECT_EQ(plan_distance(kBest, sm80_plan(64, 96, 2, 8, false, true)), 3);
   const KernelPlan other{.target = Target::kCpu, .tile = CpuPlan{}};
   EXPECT_EQ(plan_distance(kBest, other), INT_MAX);
+  Sm90aPlan tile{.tile_kv = 112};
+  const KernelPlan narrow{.target = Target::kSm90a, .tile = tile};
+  tile.tile_kv = 128;
+  tile.p_in_shared = true;
+  const KernelPlan wide{.target = Target::kSm90a, .tile = tile};
+  EXPECT_EQ(plan_distance(narrow, wide), 1) << "P is in shared memory for the tile's sake";
 }
 
 }  // namespace
