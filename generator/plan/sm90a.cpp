@@ -95,6 +95,7 @@ int registers_of_score(const AttentionSpec& spec) {
   const bool has_position = expr::depends_on(spec.score, expr::Variable::kQIdx) ||
                             expr::depends_on(spec.score, expr::Variable::kKvIdx);
   if (!reads && !has_position) return 16;
+  // With 24, tiles of 112 keys spill 178 bytes.
   return !reads || expr::score_line(spec.score) ? 28 : 48;  // loads need addresses
 }
 

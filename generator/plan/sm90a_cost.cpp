@@ -114,13 +114,13 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
   // Three warpgroups that all wait for the same wide tile get into step (11 % at d 96).
   const bool in_step =
       !has_mask && tile.warpgroups == 3 && tile.score_buffers == 1 && tile.tile_kv > 96;
-  // Two warpgroups without a mask hide the softmax as well with one buffer as with two: 64 keys at
-  // d 128 are 1 to 4 % faster than 128 in two, and 96 under scores that are a line 1 to 2 %.
-  const bool two_in_open = !has_mask && tile.warpgroups == 2 && tile.score_buffers == 2;
-  const double paired = !two_in_open                               ? 1.0
-                        : !spec.score                              ? 1.02
-                        : expr::score_line(spec.score).has_value() ? 1.04
-                                                                   : 1.0;
+  // Without a mask two warpgroups hide the softmax as well with one buffer as with two: 64 keys at
+  // d 128 are 1 to 4 % faster than 128 in two.
+  const bool paired = !has_mask && !spec.score && tile.warpgroups == 2 && tile.score_buffers == 2;
+  // Under scores that are a line 80 keys are up to 3 % faster than wider tiles.
+  const bool wide_line =
+      !has_mask && tile.tile_kv > 80 && spec.score && expr::score_line(spec.score).has_value();
+  const double wide = paired ? 1.02 : wide_line ? 1.04 : 1.0;
   // With the same tile 4 to 6 % (docs/hopper.md, log 59).
   const double p_writes = tile.p_in_shared ? 1.05 : 1.0;
   const double turns = tile.ping_pong ? 1.005 : in_step ? 1.1 : 1.0;
@@ -130,7 +130,7 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
   const double open = in_open ? 1.1 : 1.0;
   // A warpgroup alone does one after the other.
   const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) *
-                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered * turns * open * paired *
+                        (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered * turns * open * wide *
                         p_writes;
 
   const int rows = tile.warpgroups * kRows;
