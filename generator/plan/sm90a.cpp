@@ -182,7 +182,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   std::vector<KernelPlan> plans;
   const auto add = [&](Sm90aPlan tile) {
     KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
-    // The same tile was always slower with P in shared memory (docs/hopper.md, log 51).
+    // The same tile was always slower with P in shared memory (docs/hopper.md, log 59).
     tile.p_in_shared = resources_of(spec, plan).registers_per_thread > registers_to_use(tile);
     plan.tile = tile;
     if (check(spec, plan, device).ok()) plans.push_back(plan);
