@@ -37,7 +37,8 @@ Result<ExitCode> run(const GenerateOptions& options) {
   ATT_TRY(const GeneratedKernel kernel, emit(spec, chosen.plan));
 
   note(fmt::format("{}, plan from {}: {}", spec.name, chosen.origin, to_string(chosen.plan)));
-  if (!options.output.empty()) {
+  const bool to_stdout = options.output.empty() || options.output == "-";
+  if (!to_stdout) {
     ATT_CHECK(write_file(options.output, kernel.source));
   }
   if (options.json) {
@@ -45,9 +46,9 @@ Result<ExitCode> run(const GenerateOptions& options) {
                                    {"target", to_string(target)},  {"plan", to_string(chosen.plan)},
                                    {"plan_from", chosen.origin},   {"symbol", kernel.symbol},
                                    {"body_hash", kernel.body_hash}};
-    if (options.output.empty()) json["source"] = kernel.source;
+    if (to_stdout) json["source"] = kernel.source;
     print_json(json);
-  } else if (options.output.empty()) {
+  } else if (to_stdout) {
     print(kernel.source);
   }
   return 0;
@@ -59,7 +60,7 @@ Command add_generate(CLI::App& parent) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* app = parent.add_subcommand("generate", "Write the kernel's source");
   add_one_kernel(*app, *options);
-  app->add_option("-o,--output", options->output, "a file instead of stdout");
+  app->add_option("-o,--output", options->output, "a file instead of stdout, which is also -");
   app->footer("Example:\n  attune generate causal --target sm_90a > causal.cu");
   return {app, [options] { return finish(run(*options)); }};
 }

@@ -106,6 +106,8 @@ TEST(Generate, WritesAFileWholeOrNotAtAll) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, IsEmpty());
   EXPECT_EQ(read_file(path), attune({"generate", "causal", "--target", "sm_80"}).out);
+  EXPECT_EQ(read_file(path),
+            attune({"generate", "causal", "--target", "sm_80", "--output", "-"}).out);
   const Outcome failed = attune(
       {"generate", "causal", "--target", "sm_80", "-o", scratch_directory() + "/none/kernel.cu"});
   EXPECT_EQ(failed.code, 1);
