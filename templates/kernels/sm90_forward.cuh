@@ -24,13 +24,8 @@ using QFragmentArray = unsigned[kQFragments][4];
 // Whether a steady loop may end before the item does.
 constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
 
-// Whether the end of the last tile, its product (in two pieces also the low one's softmax), is left
-// to the code that a running softmax has for it: a copy less, 6 to 11 % of the compile time. Other
-// kernels lose by it: masked ones of up to 128 columns 1 to 6 % of their speed, for want of
-// registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
-constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || spec::kHeadDimV > 128 : kSharesFirst;
-
-// Then K of a tile in one piece is given back in one place, as soon as its scores are there.
+// With kSharesLast K of a tile in one piece is given back in one place, as soon as its scores are
+// there.
 constexpr bool kReleasesKFirst = kSharesLast && kPieces == 1;
 
 // A warpgroup of consumers. The register arrays are the caller's locals, so that the compiler keeps
@@ -105,15 +100,10 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // Leaves P where the next product finds it. A warp's rows of the product are those it wrote.
+  // Leaves P where the next product finds it.
   ATT_MEMBER void keep_probabilities() {
     if constexpr (plan::kPInShared) {
-#pragma unroll
-      for (int step = 0; step < kPvSteps; ++step) {
-        stmatrix_x4(fragment_address(shared.p(warpgroup), step), probabilities[step]);
-      }
-      fence_shared_for_async();
-      sync_warp();
+      stage_probabilities(probabilities, shared.p(warpgroup));
     } else {
       wgmma_pin(probabilities);
     }

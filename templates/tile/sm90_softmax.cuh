@@ -3,8 +3,10 @@
 #pragma once
 
 #include "templates/ptx/convert.cuh"
+#include "templates/ptx/fence.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/ptx/stmatrix.cuh"
 #include "templates/tile/columns.cuh"
 #include "templates/tile/dropout.cuh"
 #include "templates/tile/quad.cuh"
@@ -171,6 +173,17 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
   }
 }
 
+// P to the warpgroup's buffer, from which the PV product reads it. Its rows of a warp are those
+// that the warp wrote.
+ATT_FN void stage_probabilities(const Probabilities& p, unsigned buffer) {
+#pragma unroll
+  for (int step = 0; step < kPvSteps; ++step) {
+    stmatrix_x4(fragment_address(buffer, step), p[step]);
+  }
+  fence_shared_for_async();
+  sync_warp();
+}
+
 // Whether keys beyond kv_len never come with a fixed reference, where the mask does not see to them
 // itself: downwards they are in the first piece, whose maximum is taken.
 constexpr bool kFrozenIsInside = !kZeroReference && !kScoreVariesByKey;
@@ -180,6 +193,12 @@ constexpr bool kFrozenIsInside = !kZeroReference && !kScoreVariesByKey;
 // O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas ordered
 // steady loops worse: d 256 full lost 2 % of its speed.)
 constexpr bool kSharesFirst = kZeroReference && spec::kHasScore && !kScoreIsLine;
+
+// Whether the end of the last tile, its product (in two pieces also the low one's softmax), is left
+// to the code that a running softmax has for it: a copy less, 6 to 11 % of the compile time. Other
+// kernels lose by it: masked ones of up to 128 columns 1 to 6 % of their speed, for want of
+// registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
+constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || spec::kHeadDimV > 128 : kSharesFirst;
 
 // A step of the steady loop, whose reference is fixed.
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
