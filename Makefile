@@ -2,12 +2,13 @@
 JOBS ?= $(shell nproc)
 BUILD := build/release
 SANITIZE := build/sanitize
+TSAN := build/tsan
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 # Lets checkouts in different places share compiler results.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-.PHONY: help setup build demo test sanitize asan fuzz format check-format tidy clean
+.PHONY: help setup configure build product demo docs test sanitize asan tsan fuzz format check-format tidy clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -16,12 +17,20 @@ help:  ## this list
 setup:  ## install what is missing (Debian packages)
 	@scripts/setup.sh
 
-build: setup  ## build everything into build/release
+configure: setup
 	@cmake --preset release $(LAUNCHER) > /dev/null
+
+build: configure  ## build everything into build/release
 	@cmake --build $(BUILD) -j $(JOBS)
 
-demo: build  ## tune, verify and run a model's attention on the device that is here
+product: configure  ## build what is installed: the command, the library and the LLVM module
+	@cmake --build $(BUILD) -j $(JOBS) --target attune_product
+
+demo: product  ## tune, verify and run a model's attention on the device that is here
 	@scripts/demo.sh $(BUILD)
+
+docs: product  ## write the pages that are made from headers and specs: the API reference, the gallery
+	@scripts/docs.sh $(BUILD)/attune
 
 test: build  ## every test that can run here
 	@scripts/test.sh $(BUILD)
@@ -34,6 +43,12 @@ sanitize: setup  ## build the libraries and their tests under AddressSanitizer a
 asan: build sanitize  ## unit, property, fault and CPU tests under the sanitizers
 	@ATTUNE_LLVM_MODULE=$(CURDIR)/$(BUILD)/lib/libattune_llvm.so UBSAN_OPTIONS=print_stacktrace=1 \
 	  scripts/test.sh $(SANITIZE) -LE fuzz
+
+# What runs on several threads: the pool, the runtime with its dispatcher, the tuner.
+tsan: setup  ## their tests under ThreadSanitizer
+	@cmake --preset tsan $(LAUNCHER) > /dev/null
+	@cmake --build --preset tsan -j $(JOBS)
+	@TSAN_OPTIONS=halt_on_error=1 scripts/test.sh $(TSAN) -E NOT_BUILT
 
 fuzz: sanitize  ## fuzz the spec reader and the expression compiler: a fixed number of runs
 	@scripts/test.sh $(SANITIZE) -L fuzz

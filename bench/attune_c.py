@@ -47,6 +47,28 @@ class ForwardArgs(ctypes.Structure):
     ]
 
 
+class TensorView(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("sizes", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p),
+                ("dtype", ctypes.c_int32), ("ndim", ctypes.c_int32)]
+
+
+class BackwardArgs(ctypes.Structure):
+    _fields_ = (
+        [("struct_size", ctypes.c_size_t), ("shape", Shape)]
+        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "d_o", "d_lse", "d_q", "d_k", "d_v",
+                                                "workspace")]
+        + [("workspace_bytes", ctypes.c_size_t)]
+        + [(name + "_strides", Strides) for name in ("q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v")]
+        + [("softmax_scale", ctypes.c_float), ("dropout", ctypes.c_float), ("dropout_seed", ctypes.c_uint64),
+           ("dropout_offset", ctypes.c_uint64), ("scalars", ctypes.c_void_p), ("tensor_views", ctypes.c_void_p),
+           ("tensor_view_count", ctypes.c_int), ("d_tensor_count", ctypes.c_int), ("d_tensors", ctypes.c_void_p),
+           ("d_sink", ctypes.c_void_p)])
+
+
+PASS_FORWARD, PASS_BACKWARD = 0, 1
+INT32 = 16  # att_dtype
+
+
 def find_library(root):
     """The shared library of the newest build below `root`, or None."""
     found = glob.glob(os.path.join(root, "build", "*", "**", "libattune.so*"), recursive=True)
@@ -66,6 +88,9 @@ class Library:
         self._c.att_runtime_status.restype = ctypes.c_size_t
         self._c.att_runtime_status.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
         self._c.att_spec_tensor_slot.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        self._c.att_backward.argtypes = [ctypes.c_void_p, ctypes.POINTER(BackwardArgs), ctypes.c_void_p]
+        self._c.att_kernel_get_for_pass.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(Shape),
+                                                    ctypes.c_int, ctypes.c_void_p]
         self._c.att_forward.argtypes = [ctypes.c_void_p, ctypes.POINTER(ForwardArgs), ctypes.c_void_p]
 
     @property
@@ -97,19 +122,19 @@ class Runtime:
         self._c.att_runtime_status(self._handle, text, size)
         return json.loads(text.value)["counters"]["compiles"]
 
-    def kernel(self, spec_path, shape):
+    def kernel(self, spec_path, shape, of_pass=PASS_FORWARD):
         """The kernel for a spec (path or library name) and a Shape."""
-        return self._kernel(self._c.att_spec_from_file, spec_path, shape)
+        return self._kernel(self._c.att_spec_from_file, spec_path, shape, of_pass)
 
-    def kernel_from_yaml(self, text, shape):
-        return self._kernel(self._c.att_spec_from_yaml, text, shape)
+    def kernel_from_yaml(self, text, shape, of_pass=PASS_FORWARD):
+        return self._kernel(self._c.att_spec_from_yaml, text, shape, of_pass)
 
-    def _kernel(self, parse, source, shape):
+    def _kernel(self, parse, source, shape, of_pass):
         spec = ctypes.c_void_p()
         self.library._check(parse(source.encode(), ctypes.byref(spec)))
         handle = ctypes.c_void_p()
         self.library._check(
-            self._c.att_kernel_get(self._handle, spec, ctypes.byref(shape), ctypes.byref(handle)))
+            self._c.att_kernel_get_for_pass(self._handle, spec, ctypes.byref(shape), of_pass, ctypes.byref(handle)))
         return Kernel(self.library, spec, handle, shape)
 
 
@@ -141,4 +166,26 @@ class Kernel:
                 check(status)
 
         launch.keep = (args, array)  # the pointers live as long as the callable
+        return launch
+
+    def bind_backward(self, pointers, tensors, dropout_seed=0):
+        """The same of a backward kernel. `pointers`: BackwardArgs' fields by name; `tensors`: name -> (device
+        pointer, sizes, att_dtype)."""
+        args = BackwardArgs(struct_size=ctypes.sizeof(BackwardArgs), shape=self.shape, dropout_seed=dropout_seed,
+                            **pointers)
+        views = (TensorView * max(len(tensors), 1))()
+        keep = []
+        for name, (pointer, sizes, dtype) in tensors.items():
+            keep.append((ctypes.c_int64 * len(sizes))(*sizes))
+            views[self.tensor_slot(name)] = TensorView(pointer, keep[-1], None, dtype, len(sizes))
+        if tensors:
+            args.tensor_views, args.tensor_view_count = ctypes.cast(views, ctypes.c_void_p), len(tensors)
+        reference, backward, handle, check = ctypes.byref(args), self._c.att_backward, self._handle, self._library._check
+
+        def launch(stream):
+            status = backward(handle, reference, stream)
+            if status:
+                check(status)
+
+        launch.keep = (args, views, keep)
         return launch

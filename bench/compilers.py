@@ -106,7 +106,7 @@ def render(text, lines):
     body = ("## NVRTC beside LLVM, forward, batch 2, 16 heads, 4096 tokens\n\n"
             f"{environment['date']}, {environment['device']}; {'; '.join(environment[name] for name in COMPILERS)}. "
             "`python3 bench/compilers.py`\n\n"
-            "All get the same text; plans are the cost model's, untuned. LLVM orders instructions in one of two ways (docs/cpu.md), "
+            "All get the same text; plans are the cost model's, untuned. LLVM orders instructions in one of two ways (docs/llvm.md), "
             "which are compilers of their own: untuned, `llvm` is taken, and the tuner's finals are run by both and keep the better. "
             "The better is what the 3 % are about. Every kernel was checked against the "
             f"oracle first; times are {environment['how']}. {halves(rows)}Compile times are cold and end with code that the GPU takes: an idle "

@@ -137,7 +137,7 @@ Status run() {
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   ATT_TRY(const CUfunction empty, empty_kernel(*api, device->facts().target));
 
-  att::ForwardParams params{};
+  att::LaunchParams params{};
   void* arguments[] = {&params};
   CUlaunchConfig config{};
   config.gridDimX = config.gridDimY = config.gridDimZ = 1;

@@ -4,9 +4,12 @@ import datetime
 import glob
 import json
 import os
+import re
 import shlex
 import sys
+import textwrap
 
+import summary
 from problems import geometric_mean, neighbours
 
 PEERS = ("FA3", "cuDNN", "FA2", "Flex")
@@ -189,10 +192,26 @@ def render(page, results, fa3):
             subset = dict(results, rows=[row for row in results["rows"] if row["section"] == name])
             body = f"## {title}\n\n{preamble(results)}\n\n{make(results, fa3)}\n\n{failures(subset)}"
             page = replace_section(page, name, body)
+    if "<!-- summary:begin -->" in page:
+        page = replace_section(page, "summary", summary.body(page))
     return page
 
 
+def _wrapped(body):
+    """Prose of at most 100 columns; tables, titles and code stay."""
+    def wrap(paragraph):
+        if paragraph.startswith(("|", "#", "<", "    ", "```")):
+            return paragraph
+        items = re.split(r"\n(?=- )", paragraph)
+        return "\n".join(
+            textwrap.fill(" ".join(item.split()), 100, subsequent_indent="  " if item.startswith("- ") else "",
+                          break_long_words=False, break_on_hyphens=False) for item in items)
+
+    return "\n\n".join(map(wrap, body.split("\n\n")))
+
+
 def replace_section(page, name, body):
+    body = _wrapped(body)
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     section = f"{begin}\n{body}\n{end}"
     if begin in page:

@@ -42,8 +42,8 @@
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/isolation/worker.hpp"
 #include "tuner/measure/local_executor.hpp"
-#include "tuner/measure/statistics.hpp"
 #include "tuner/search/search.hpp"
+#include "tuner/statistics.hpp"
 
 namespace attune::regret {
 namespace {

@@ -4,9 +4,9 @@
 #include <system_error>
 
 #include "cache/database.hpp"
-#include "cache/file.hpp"
 #include "cache/query.hpp"
 #include "cache/rows.hpp"
+#include "cache/versions.hpp"
 
 namespace attune {
 namespace {
@@ -51,20 +51,22 @@ Result<CacheContents> read_contents(const std::string& path) {
   // Says whether this is a cache, and of a version that can be read.
   ATT_CHECK(open_store(path, options));
   try {
-    const auto database = cache::open_database(path, options, cache::on_network_filesystem(path));
+    const auto database = cache::open_any_version(path, options);
     CacheContents contents;
     for (auto& row : cache::read_measurements(*database, "", &contents.damaged_rows)) {
       contents.measurements.push_back({.key = {.spec_hash = std::move(row.spec_hash),
                                                .device = std::move(row.device),
                                                .shape = row.shape,
-                                               .protocol = std::move(row.protocol)},
+                                               .protocol = std::move(row.protocol),
+                                               .pass = row.pass},
                                        .measurement = std::move(row.measurement)});
     }
     for (auto& row : cache::read_rejections(*database, "", &contents.damaged_rows)) {
       contents.rejections.push_back({.spec_hash = std::move(row.spec_hash),
                                      .device = std::move(row.device),
                                      .shape = row.shape,
-                                     .rejection = std::move(row.rejection)});
+                                     .rejection = std::move(row.rejection),
+                                     .pass = row.pass});
     }
     contents.code = read_code(*database, &contents.damaged_rows);
     std::error_code ignored;

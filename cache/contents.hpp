@@ -19,6 +19,7 @@ struct StoredRejection {
   std::string device;
   ProblemShape shape;
   Rejection rejection;
+  Pass pass = Pass::kForward;
 };
 
 struct StoredCode {

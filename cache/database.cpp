@@ -4,6 +4,8 @@
 #include <sqlite3.h>
 
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "cache/keys.hpp"
 #include "generator/support/embedded.hpp"
@@ -46,27 +48,47 @@ void att_hash(sqlite3_context* context, int, sqlite3_value** values) {
   sqlite3_result_text(context, hash.data(), static_cast<int>(hash.size()), SQLITE_TRANSIENT);
 }
 
-std::string schema_text(SQLite::Database& database) {
-  SQLite::Statement rows(database, "SELECT type, name, sql FROM sqlite_schema ORDER BY type, name");
-  std::string text;
-  while (rows.executeStep()) {
-    for (int i = 0; i < 3; ++i) text += rows.getColumn(i).getString() + "\n";
+int same_path(sqlite3_vfs*, const char* path, int bytes, char* result) {
+  const std::size_t length = std::strlen(path) + 1;
+  if (length > static_cast<std::size_t>(bytes)) return SQLITE_CANTOPEN;
+  std::memcpy(result, path, length);
+  return SQLITE_OK;
+}
+
+// The VFS `base`, but it takes paths as they are: SQLite's own would turn "/proc/self/fd/7" into
+// the name that the folder has at that moment, and open that. Registered once, and never freed.
+std::string verbatim_vfs(const std::string& base) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  sqlite3_vfs* const original = sqlite3_vfs_find(base.empty() ? nullptr : base.c_str());
+  if (original == nullptr) return base;
+  static std::map<std::string, sqlite3_vfs> copies;
+  const auto [at, is_new] = copies.try_emplace(std::string("attune-") + original->zName, *original);
+  if (is_new) {
+    at->second.zName = at->first.c_str();
+    at->second.xFullPathname = same_path;
+    sqlite3_vfs_register(&at->second, 0);
   }
-  return text;
+  return at->first;
 }
 
 }  // namespace
 
-std::unique_ptr<SQLite::Database> open_database(const std::string& path,
-                                                const StoreOptions& options, bool network) {
+std::unique_ptr<Connection> open_database(const std::string& path, const StoreOptions& options,
+                                          bool network) {
   const int flags = options.read_only ? SQLite::OPEN_READONLY : SQLite::OPEN_READWRITE;
   const int wait_ms = options.busy_timeout_ms * (network ? kNetworkBusyFactor : 1);
-  auto database = std::make_unique<SQLite::Database>(path, flags, wait_ms, options.vfs);
+  auto file = HeldFile::hold(path);
+  if (!file.ok()) throw SQLite::Exception(file.error().message, SQLITE_CANTOPEN);
+  auto database =
+      std::make_unique<Connection>(*std::move(file), flags, wait_ms, verbatim_vfs(options.vfs));
   sqlite3* handle = database->getHandle();
-  sqlite3_create_function_v2(handle, "att_sum", -1, SQLITE_UTF8 | SQLITE_DETERMINISTIC, nullptr,
-                             att_sum, nullptr, nullptr, nullptr);
-  sqlite3_create_function_v2(handle, "att_hash", 1, SQLITE_UTF8 | SQLITE_DETERMINISTIC, nullptr,
-                             att_hash, nullptr, nullptr, nullptr);
+  // Without effects, so that views may use them.
+  constexpr int kPure = SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS;
+  sqlite3_create_function_v2(handle, "att_sum", -1, kPure, nullptr, att_sum, nullptr, nullptr,
+                             nullptr);
+  sqlite3_create_function_v2(handle, "att_hash", 1, kPure, nullptr, att_hash, nullptr, nullptr,
+                             nullptr);
   // The file is input like any other: no SQL of its schema may reach functions with effects, and a
   // cell that points outside its page is damage, not an address.
   sqlite3_db_config(handle, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
@@ -84,13 +106,13 @@ void write_schema(SQLite::Database& database) {
   transaction.commit();
 }
 
-bool has_our_schema(SQLite::Database& database) {
-  static const std::string ours = [] {
-    SQLite::Database memory(":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
-    write_schema(memory);
-    return schema_text(memory);
-  }();
-  return schema_text(database) == ours;
+std::string schema_text(SQLite::Database& database) {
+  SQLite::Statement rows(database, "SELECT type, name, sql FROM sqlite_schema ORDER BY type, name");
+  std::string text;
+  while (rows.executeStep()) {
+    for (int i = 0; i < 3; ++i) text += rows.getColumn(i).getString() + "\n";
+  }
+  return text;
 }
 
 bool is_damage(const SQLite::Exception& exception) {

@@ -103,6 +103,19 @@ Status rename_with_journal(const std::string& from, const std::string& to) {
   return ok_status();
 }
 
+std::string head_of(const std::string& path, std::size_t bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  std::string head(bytes, '\0');
+  const ssize_t got = pread(fd, head.data(), head.size(), 0);
+  close(fd);
+  head.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return head;
+}
+
+// SQLite's application_id; https://www.sqlite.org/fileformat2.html, section 1.3.
+bool has_mark(std::string_view head) { return head.size() >= 72 && head.substr(68, 4) == "ATTN"; }
+
 }  // namespace
 
 std::optional<FileIdentity> identify(const std::string& path) {
@@ -143,7 +156,7 @@ bool is_empty_file(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0;
 }
 
-Status check_permissions(const std::string& path) {
+Status check_regular(const std::string& path) {
   struct stat info{};
   if (stat(path.c_str(), &info) != 0)
     return io_error(fmt::format("cannot look at cache `{}`", path));
@@ -151,13 +164,6 @@ Status check_permissions(const std::string& path) {
     return Error{.kind = ErrorKind::kBadInput,
                  .id = "cache-foreign-file",
                  .message = fmt::format("cache `{}` is not a regular file", path)};
-  }
-  if ((info.st_mode & S_IWOTH) != 0) {
-    return Error{
-        .kind = ErrorKind::kBadInput,
-        .id = "cache-unsafe-permissions",
-        .message = fmt::format("anybody may write cache `{}`, so its code is not run", path),
-        .hint = "chmod o-w " + path};
   }
   return ok_status();
 }
@@ -221,16 +227,18 @@ Result<std::vector<std::string>> finish_set_aside(
   return finished;
 }
 
+std::optional<int> stated_version(const std::string& path) {
+  const std::string head = head_of(path, 72);
+  if (!has_mark(head)) return std::nullopt;
+  int version = 0;
+  for (std::size_t i = 60; i < 64; ++i) version = version << 8 | static_cast<std::uint8_t>(head[i]);
+  return version;
+}
+
 bool looks_like_cache(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  std::string head(64 * 1024, '\0');
-  const ssize_t got = pread(fd, head.data(), head.size(), 0);
-  close(fd);
-  head.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   using namespace std::string_view_literals;
-  const bool mark = head.size() >= 72 && head.compare(68, 4, "ATTN"sv) == 0;
-  return mark || head.find("CREATE TABLE quarantine"sv) != std::string::npos ||
+  const std::string head = head_of(path, 64 * 1024);
+  return has_mark(head) || head.find("CREATE TABLE quarantine"sv) != std::string::npos ||
          head.find("CREATE TABLE measurement"sv) != std::string::npos;
 }
 

@@ -32,9 +32,8 @@ bool on_network_filesystem(const std::string& path);
 // An empty file is what a `touch` or a full disk leaves; it may be replaced.
 bool is_empty_file(const std::string& path);
 
-// Fails with "cache-unsafe-permissions" when anybody may write the file: its code runs in this
-// process.
-Status check_permissions(const std::string& path);
+// Fails with "cache-foreign-file" for a folder, a device and their kin.
+Status check_regular(const std::string& path);
 
 // Makes the file's directory if missing, only for its owner.
 Status make_parent_directory(const std::string& path);
@@ -54,6 +53,9 @@ Result<bool> set_aside(const std::string& path, FileIdentity seen);
 Result<std::vector<std::string>> finish_set_aside(
     const std::string& path, int wait_ms,
     const std::function<Status(const std::string& damaged)>& carry_over);
+
+// The schema version that the file's header states; nullopt where it does not bear Attune's mark.
+std::optional<int> stated_version(const std::string& path);
 
 // True when the bytes at `path` are (or once were) an Attune cache: its mark or its schema is
 // there. Only for files that SQLite refused: closing a descriptor drops this process's locks on the

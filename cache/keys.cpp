@@ -47,8 +47,10 @@ std::string problem_digest(const MeasurementKey& key) {
   const ProblemShape& s = key.shape;
   const std::string shape =
       fmt::format("{},{},{},{},{}", s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len);
-  const std::array<std::string_view, 2> fields{key.spec_hash, shape};
-  return fields_hash(fields);
+  // The forward pass has the name that it had when there was no other.
+  if (key.pass == Pass::kForward)
+    return fields_hash(std::array<std::string_view, 2>{key.spec_hash, shape});
+  return fields_hash(std::array<std::string_view, 3>{key.spec_hash, shape, pass_name(key.pass)});
 }
 
 std::string candidate_digest(std::string_view spec_hash, std::string_view plan,
@@ -56,6 +58,15 @@ std::string candidate_digest(std::string_view spec_hash, std::string_view plan,
   if (!build_digest.empty()) return std::string(build_digest);
   const std::array<std::string_view, 2> fields{spec_hash, plan};
   return fields_hash(fields);
+}
+
+std::string pass_name(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
+
+std::optional<Pass> pass_of(std::string_view name) {
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    if (pass_name(pass) == name) return pass;
+  }
+  return std::nullopt;
 }
 
 std::string_view hardware_of(std::string_view device) {

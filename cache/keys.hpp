@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,10 @@ std::string problem_digest(const MeasurementKey& key);
 // Names a candidate that was measured or rejected without a build key.
 std::string candidate_digest(std::string_view spec_hash, std::string_view plan,
                              std::string_view build_digest);
+
+// A pass as rows name it; nullopt: a later version's.
+std::string pass_name(Pass pass);
+std::optional<Pass> pass_of(std::string_view name);
 
 // A device's identity up to " / driver ": what other drivers' measurements are still good for.
 std::string_view hardware_of(std::string_view device);

@@ -11,6 +11,8 @@
 #include "cache/keys.hpp"
 #include "cache/rows.hpp"
 #include "cache/salvage.hpp"
+#include "cache/store_file.hpp"
+#include "cache/versions.hpp"
 
 namespace attune::cache {
 namespace {
@@ -28,7 +30,7 @@ Result<T> with_database(const std::string& path, const StoreOptions& options, F 
   reading.read_only = true;
   ATT_TRY(const auto store, open_store(path, reading));
   try {
-    const auto database = open_database(path, options, on_network_filesystem(path));
+    const auto database = open_any_version(path, options);
     return Result<T>(f(*database));
   } catch (const SQLite::Exception& exception) {
     return to_error(exception, path);
@@ -53,11 +55,26 @@ std::int64_t file_bytes(const std::string& path) {
   return error ? 0 : static_cast<std::int64_t>(bytes);
 }
 
-int take_all(SQLite::Database& database, const std::string& from) {
-  database.exec("ATTACH " + quoted(from) + " AS other");
+// Images that some build of `other` brings: not those of builds that are here already.
+std::string wanted_images(const std::string& rows) {
+  return fmt::format(
+      "(SELECT * FROM {} WHERE hash IN (SELECT hash FROM main.cubin) OR hash IN (SELECT cubin FROM "
+      "other.build WHERE candidate NOT IN (SELECT candidate FROM main.build WHERE cubin IN (SELECT "
+      "hash FROM main.cubin))))",
+      rows);
+}
+
+// Returns the number of rows gained or changed.
+int take_all(SQLite::Database& database, const HeldFile& from, bool with_code) {
+  database.exec("ATTACH " + quoted(from.held_path()) + " AS other");
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
+  const int version = database.execAndGet("PRAGMA other.user_version").getInt();
   const int before = database.getTotalChanges();
-  for (const Table& table : tables()) database.exec(insert_from(table, "other"));
+  for (const Table& table : tables()) {
+    if (is_code(table) && !with_code) continue;
+    const std::string rows = rows_of(table, version, "other");
+    database.exec(insert_from(table, table.name == "cubin" ? wanted_images(rows) : rows));
+  }
   transaction.commit();
   const int changed = database.getTotalChanges() - before;
   database.exec("DETACH other");
@@ -144,18 +161,33 @@ Result<FileSummary> summarize(const std::string& path) {
   return summary;
 }
 
-Result<int> merge(const std::string& from, const std::string& into, const StoreOptions& options) {
-  if (identify(from) && identify(from) == identify(into)) return 0;
-  // Opens, creates or renews the target.
-  ATT_TRY(const auto target, open_store(into, options));
+Result<Merged> merge(const std::string& from, const std::string& into,
+                     const MergeOptions& options) {
+  if (identify(from) && identify(from) == identify(into)) return Merged{};
   auto source = open_store(from, reading());
-  if (!source.ok() && source.error().id != "cache-damaged") return source.error();
-  if (source.ok()) {
-    auto merged = with_database<int>(
-        into, options, [&](SQLite::Database& database) { return take_all(database, from); });
-    if (merged.ok() || merged.error().id != "cache-damaged") return merged;
+  const bool damaged = !source.ok() && source.error().id == "cache-damaged";
+  if (!source.ok() && !damaged) return source.error();
+  // Opens, creates or renews the target.
+  ATT_TRY(const auto target, open_store(into, options.store));
+  ATT_TRY(const HeldFile held, HeldFile::hold(from));
+  const Status trusted = held.check_code();
+  const bool with_code = options.with_code && trusted.ok();
+  Merged merged;
+  if (options.with_code && !trusted.ok()) merged.code_refused = trusted.error().message;
+  if (!damaged) {
+    const auto rows = with_database<int>(into, options.store, [&](SQLite::Database& database) {
+      return take_all(database, held, with_code);
+    });
+    if (rows.ok()) merged.rows = *rows;
+    if (rows.ok()) return merged;
+    if (rows.error().id != "cache-damaged") return rows.error();
   }
-  return salvage(from, into, options);
+  ATT_TRY(merged.rows, salvage(from, into, options.store, with_code));
+  if (merged.rows == 0) {
+    return Error{.id = "cache-damaged",
+                 .message = fmt::format("cache `{}` is damaged, and nothing in it is sound", from)};
+  }
+  return merged;
 }
 
 Status export_to(const std::string& path, const std::string& target, const ExportOptions& options) {
@@ -166,12 +198,17 @@ Status export_to(const std::string& path, const std::string& target, const Expor
                  .message = fmt::format("`{}` exists already", target),
                  .hint = "`attune cache merge` adds to a file"};
   }
+  ATT_TRY(const HeldFile held, HeldFile::hold(path));
+  if (Status trusted = held.check_code(); options.with_code && !trusted.ok()) {
+    trusted.error().hint += "; --no-code exports the measurements";
+    return trusted;
+  }
   ATT_CHECK(make_parent_directory(target));
   return publish(target, [&](const std::string& fresh) -> Status {
     try {
       const auto database = open_database(fresh, {}, on_network_filesystem(target));
       write_schema(*database);
-      take_all(*database, path);
+      take_all(*database, held, options.with_code);
       if (!options.spec_hash.empty()) {
         const std::string others = "<> " + quoted(options.spec_hash);
         const std::string problems = "(SELECT digest FROM problem WHERE spec_hash " + others + ")";
@@ -183,7 +220,6 @@ Status export_to(const std::string& path, const std::string& target, const Expor
         database->exec("DELETE FROM candidate WHERE spec_hash " + others);
         database->exec("DELETE FROM problem WHERE spec_hash " + others);
       }
-      if (!options.with_code) database->exec("DELETE FROM build");
       database->exec("DELETE FROM cubin WHERE hash NOT IN (SELECT cubin FROM build)");
       database->exec("VACUUM");
       return ok_status();
@@ -221,6 +257,8 @@ Result<int> rebuild(const std::string& path, const StoreOptions& options) {
                  .id = "cache-foreign-file",
                  .message = fmt::format("`{}` is not an Attune cache", path)};
   }
+  if (const int version = stated_version(path).value_or(0); version > kSchemaVersion)
+    return from_the_future(path, version);
   ATT_TRY(const bool mine, set_aside(path, *seen));
   if (!mine) return 0;
   ATT_CHECK(create(path, options));

@@ -30,17 +30,27 @@ struct FileSummary {
 };
 Result<FileSummary> summarize(const std::string& path);
 
+struct MergeOptions {
+  bool with_code = true;  // else times and rejections only
+  StoreOptions store;     // of `into`
+};
+struct Merged {
+  int rows = 0;              // that `into` gained or changed
+  std::string code_refused;  // why code that was asked for was left out; empty: it was not
+};
 // Adds all that `from` knows to `into`, which is made when it is not there: the union of two sets
-// of facts, so the order and number of merges do not matter. `from` is only read, and may be
-// damaged: what is sound of it is taken. Returns the number of rows that `into` gained or changed.
-Result<int> merge(const std::string& from, const std::string& into,
-                  const StoreOptions& options = {});
+// of facts, so the order and number of merges do not matter. Code that `into` has stays, and none
+// is taken from a file that others may write. `from` is only read, and may be damaged: what is
+// sound of it is taken. "cache-foreign-file": it is no cache.
+Result<Merged> merge(const std::string& from, const std::string& into,
+                     const MergeOptions& options = {});
 
 struct ExportOptions {
   std::string spec_hash;  // empty: every spec
   bool with_code = true;  // else times and rejections only
 };
-// Writes a new file; "cache-exists" when there is one of that name.
+// Writes a new file; "cache-exists" when there is one of that name, "cache-untrusted" when others
+// may write the code that is asked for.
 Status export_to(const std::string& path, const std::string& target, const ExportOptions& options);
 
 struct VerifyReport {

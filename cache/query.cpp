@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cache/keys.hpp"
 #include "cache/rows.hpp"
 
 namespace attune::cache {
@@ -9,7 +10,7 @@ namespace {
 
 constexpr std::string_view kProblemColumns =
     "p.spec_hash, e.device, p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, c.plan, c.digest, "
-    "e.protocol, c.compiler";
+    "e.protocol, c.compiler, p.pass";
 
 ProblemShape shape_at(SQLite::Statement& row, int first) {
   return {row.getColumn(first).getInt64(), row.getColumn(first + 1).getInt64(),
@@ -45,6 +46,9 @@ std::vector<Row> read_facts(SQLite::Database& database, std::string_view fact,
     made.spec_hash = row.getColumn(0).getString();
     made.device = row.getColumn(1).getString();
     made.shape = shape_at(row, 2);
+    const auto pass = pass_of(row.getColumn("pass").getString());
+    if (!pass) continue;  // of a file that knows more passes
+    made.pass = *pass;
     rows.push_back(std::move(made));
   }
   return rows;

@@ -11,8 +11,9 @@ namespace {
 
 using Columns = std::span<const std::string_view>;
 constexpr std::array<std::string_view, 4> kEnv{"digest", "device", "hardware", "protocol"};
-constexpr std::array<std::string_view, 7> kProblem{"digest",   "spec_hash", "batch", "heads",
-                                                   "kv_heads", "q_len",     "kv_len"};
+constexpr std::array<std::string_view, 2> kSpec{"hash", "text"};
+constexpr std::array<std::string_view, 8> kProblem{"digest", "spec_hash", "pass",  "batch",
+                                                   "heads",  "kv_heads",  "q_len", "kv_len"};
 constexpr std::array<std::string_view, 6> kCandidate{"digest",    "spec_hash", "plan",
                                                      "body_hash", "compiler",  "target"};
 constexpr std::array<std::string_view, 7> kCubin{"hash",
@@ -29,8 +30,9 @@ constexpr std::array<std::string_view, 12> kMeasurement{
     "samples", "threads", "registers", "shared_bytes", "measured_at", "conditions"};
 constexpr std::array<std::string_view, 6> kQuarantine{"env",    "problem", "candidate",
                                                       "reason", "detail",  "noted_at"};
-constexpr std::array<Table, 7> kTables{{
+constexpr std::array<Table, 8> kTables{{
     {"env", "digest", kEnv, {}, "excluded.sum < env.sum"},
+    {"spec", "hash", kSpec, {}, "false"},
     {"problem", "digest", kProblem, {}, "excluded.sum < problem.sum"},
     // A candidate first known by its measurements learns how it was built.
     {"candidate",
@@ -41,12 +43,14 @@ constexpr std::array<Table, 7> kTables{{
      "> "
      "(candidate.body_hash, candidate.compiler, candidate.target, candidate.plan, "
      "candidate.spec_hash)"},
-    {"cubin", "hash", kCubin, kCubinUse, "excluded.sum < cubin.sum"},
+    // Code that is there stays: another file may hold anything by its name.
+    {"cubin", "hash", kCubin, kCubinUse, "false"},
     {"build",
      "candidate",
      kBuild,
      {},
-     "(excluded.cubin, excluded.compile_seconds) < (build.cubin, build.compile_seconds)"},
+     "NOT EXISTS (SELECT 1 FROM main.cubin AS kept WHERE kept.hash = build.cubin AND "
+     "att_hash(kept.image) = kept.hash)"},
     {"measurement", "uuid", kMeasurement, {}, "excluded.sum < measurement.sum"},
     {"quarantine",
      "env, problem, candidate",
@@ -55,12 +59,6 @@ constexpr std::array<Table, 7> kTables{{
      "(excluded.noted_at, excluded.reason, excluded.detail) < "
      "(quarantine.noted_at, quarantine.reason, quarantine.detail)"},
 }};
-
-std::string sum_of(const Table& table, std::string_view prefix) {
-  std::string text = fmt::format("att_sum('{}'", table.name);
-  for (std::string_view column : table.summed) text += fmt::format(", {}{}", prefix, column);
-  return text + ")";
-}
 
 std::vector<std::string_view> all_columns(const Table& table) {
   std::vector<std::string_view> columns(table.summed.begin(), table.summed.end());
@@ -107,6 +105,8 @@ const Table& table(std::string_view name) {
   return *std::ranges::find(kTables, name, &Table::name);
 }
 
+bool is_code(const Table& table) { return table.name == "cubin" || table.name == "build"; }
+
 std::span<const std::string_view> orphans() {
   static constexpr std::array<std::string_view, 3> kOrphans{
       "measurement WHERE env NOT IN (SELECT digest FROM env) OR problem NOT IN (SELECT digest FROM "
@@ -116,6 +116,12 @@ std::span<const std::string_view> orphans() {
       "build WHERE cubin NOT IN (SELECT hash FROM cubin) OR candidate NOT IN (SELECT digest FROM "
       "candidate)"};
   return kOrphans;
+}
+
+std::string sum_of(const Table& table, std::string_view prefix) {
+  std::string text = fmt::format("att_sum('{}'", table.name);
+  for (std::string_view column : table.summed) text += fmt::format(", {}{}", prefix, column);
+  return text + ")";
 }
 
 std::string sound(const Table& table, std::string_view alias) {
@@ -143,9 +149,9 @@ std::string insert_row(const Table& table) {
          on_conflict(table);
 }
 
-std::string insert_from(const Table& table, std::string_view schema) {
-  return fmt::format("INSERT INTO main.{0} ({1}) SELECT {1} FROM {2}.{0} AS source WHERE {3}",
-                     table.name, column_list(table), schema, sound(table, "source")) +
+std::string insert_from(const Table& table, std::string_view rows) {
+  return fmt::format("INSERT INTO main.{0} ({1}) SELECT {1} FROM {2} AS source WHERE {3}",
+                     table.name, column_list(table), rows, sound(table, "source")) +
          on_conflict(table);
 }
 

@@ -15,14 +15,18 @@ struct Table {
   std::string_view key;                        // its primary key's columns
   std::span<const std::string_view> summed;    // columns under the checksum, in the table's order
   std::span<const std::string_view> unsummed;  // columns behind `sum`
-  // SQL: true when the row `excluded` replaces the row of the table. Must be a strict order on
-  // contents, or merging would depend on the order of files.
+  // SQL: true when the row `excluded` replaces the row of the table. Of facts a strict order on
+  // contents, or merging would depend on the order of files; code stays as it is.
   std::string_view replaces;
 };
-// All tables of facts: env, problem, candidate, cubin, build, measurement, quarantine.
+// All tables of facts: env, spec, problem, candidate, cubin, build, measurement, quarantine.
 std::span<const Table> tables();
 const Table& table(std::string_view name);
+// cubin and build: what a process would run.
+bool is_code(const Table& table);
 
+// "att_sum('env', digest, ...)" with each column after `prefix`: what `sum` must be.
+std::string sum_of(const Table& table, std::string_view prefix = "");
 // "sum = att_sum('env', digest, ...)" with columns qualified by `alias`; for cubin the image's hash
 // as well.
 std::string sound(const Table& table, std::string_view alias);
@@ -33,7 +37,7 @@ std::span<const std::string_view> orphans();
 
 // INSERT of one row from parameters in the order of summed, unsummed columns; the sum is computed.
 std::string insert_row(const Table& table);
-// INSERT of all sound rows of `schema`.table.
-std::string insert_from(const Table& table, std::string_view schema);
+// INSERT of all sound rows of `rows`, a table or a subquery with the table's columns.
+std::string insert_from(const Table& table, std::string_view rows);
 
 }  // namespace attune::cache

@@ -18,6 +18,7 @@
 #include "cache/file.hpp"
 #include "cache/keys.hpp"
 #include "cache/rows.hpp"
+#include "cache/versions.hpp"
 
 // The layout decoded here is https://www.sqlite.org/fileformat2.html, sections 1.5, 1.6 and 2.1: a
 // cell of a table's leaf is (payload length, rowid, record), a record is (header length, serial
@@ -37,6 +38,14 @@ constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{256} << 20;
 
 std::size_t column_count(const Table& table) {
   return table.summed.size() + 1 + table.unsummed.size();
+}
+
+// Of any version.
+bool is_some_tables(std::size_t columns) {
+  return std::ranges::any_of(tables(),
+                             [&](const Table& t) { return column_count(t) == columns; }) ||
+         std::ranges::any_of(
+             old_tables(), [&](const OldTable& old) { return column_count(old.table) == columns; });
 }
 
 class Pages {
@@ -114,7 +123,7 @@ Value decode(std::uint64_t type, std::string_view bytes) {
 // The record whose header starts at `at` of `page`, when there is one that any table could hold.
 std::optional<Row> record_at(const Pages& pages, std::string_view page, std::size_t at) {
   const std::size_t header_bytes = byte_at(page, at);
-  if (header_bytes < 5 || header_bytes > 64 || at + header_bytes > page.size()) return std::nullopt;
+  if (header_bytes < 4 || header_bytes > 64 || at + header_bytes > page.size()) return std::nullopt;
   const std::string_view header = page.substr(at, header_bytes);
   std::vector<std::uint64_t> types;
   std::uint64_t payload = header_bytes;
@@ -124,8 +133,7 @@ std::optional<Row> record_at(const Pages& pages, std::string_view page, std::siz
     types.push_back(*type);
     payload += value_bytes(*type);
   }
-  const auto has_count = [&](const Table& table) { return column_count(table) == types.size(); };
-  if (payload > kMaxPayloadBytes || std::ranges::none_of(tables(), has_count)) return std::nullopt;
+  if (payload > kMaxPayloadBytes || !is_some_tables(types.size())) return std::nullopt;
 
   const std::uint64_t usable = pages.page_bytes();
   std::uint64_t local = payload;
@@ -159,15 +167,19 @@ std::optional<Row> record_at(const Pages& pages, std::string_view page, std::siz
 class Sink {
  public:
   Sink(SQLite::Database& database, const Table& table)
-      : table_(table), check_(database, check_sql(table)), insert_(database, insert_row(table)) {}
+      : Sink(database, table, insert_row(table), false) {}
+  Sink(SQLite::Database& database, const OldTable& old)
+      : Sink(database, old.table,
+             insert_from(table(old.table.name), todays_rows(old, row_of(old.table))), true) {}
 
   bool take(const Row& row) {
+    if (row.size() != column_count(table_)) return false;
     const std::size_t sum = table_.summed.size();
     check_.reset();
     insert_.reset();
     int parameter = 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      if (i != sum) bind(insert_, ++parameter, row[i], i);
+      if (i != sum || with_sum_) bind(insert_, ++parameter, row[i], i);
       if (i <= sum) bind(check_, static_cast<int>(i) + 1, row[i], i);
     }
     if (!check_.executeStep() || check_.getColumn(0).getInt() == 0) return false;
@@ -177,6 +189,20 @@ class Sink {
   }
 
  private:
+  Sink(SQLite::Database& database, const Table& table, const std::string& insert, bool with_sum)
+      : table_(table),
+        with_sum_(with_sum),
+        check_(database, check_sql(table)),
+        insert_(database, insert) {}
+
+  // A row of parameters.
+  static std::string row_of(const Table& table) {
+    std::string values;
+    int parameter = 0;
+    for (std::string_view column : table.summed)
+      values += fmt::format("?{} AS {}, ", ++parameter, column);
+    return fmt::format("(SELECT {}?{} AS sum)", values, parameter + 1);
+  }
   static std::string check_sql(const Table& table) {
     std::string sql = fmt::format("SELECT att_sum('{}'", table.name);
     for (std::size_t i = 1; i <= table.summed.size(); ++i) sql += fmt::format(", ?{}", i);
@@ -213,15 +239,18 @@ class Sink {
   }
 
   const Table& table_;
+  const bool with_sum_;  // among the parameters of insert_
   SQLite::Statement check_, insert_;
 };
 
 }  // namespace
 
 Result<int> salvage(const std::string& damaged, const std::string& into,
-                    const StoreOptions& options) {
+                    const StoreOptions& options, bool with_code) {
+  ATT_TRY(const HeldFile held, HeldFile::hold(damaged));
+  with_code = with_code && held.check_code().ok();
   try {
-    const Pages pages(damaged);
+    const Pages pages(held.held_path());
     if (!pages.is_open()) {
       return Error{.id = "cache-io",
                    .message = fmt::format("cannot read damaged cache `{}`", damaged)};
@@ -229,7 +258,11 @@ Result<int> salvage(const std::string& damaged, const std::string& into,
     const auto database = open_database(into, options, on_network_filesystem(into));
     SQLite::Transaction transaction(*database, SQLite::TransactionBehavior::IMMEDIATE);
     std::vector<std::unique_ptr<Sink>> sinks;
-    for (const Table& table : tables()) sinks.push_back(std::make_unique<Sink>(*database, table));
+    for (const Table& table : tables()) {
+      if (with_code || !is_code(table)) sinks.push_back(std::make_unique<Sink>(*database, table));
+    }
+    for (const OldTable& old : old_tables())
+      sinks.push_back(std::make_unique<Sink>(*database, old));
     int found = 0;
     std::string page;
     for (std::uint32_t number = 1; number <= pages.count(); ++number) {
@@ -239,12 +272,7 @@ Result<int> salvage(const std::string& damaged, const std::string& into,
         if (first != kHashType && first != kUuidType) continue;
         const auto row = record_at(pages, page, at);
         if (!row) continue;
-        for (std::size_t i = 0; i < sinks.size(); ++i) {
-          if (column_count(tables()[i]) == row->size() && sinks[i]->take(*row)) {
-            ++found;
-            break;
-          }
-        }
+        found += std::ranges::any_of(sinks, [&](const auto& sink) { return sink->take(*row); });
       }
     }
     sinks.clear();
@@ -257,12 +285,12 @@ Result<int> salvage(const std::string& damaged, const std::string& into,
 
 Result<SetAside> carry_over(const std::string& path, const StoreOptions& options) {
   SetAside done;
-  ATT_TRY(done.names, finish_set_aside(path, options.busy_timeout_ms,
-                                       [&](const std::string& damaged) -> Status {
-                                         ATT_TRY(const int rows, salvage(damaged, path, options));
-                                         done.rows += rows;
-                                         return ok_status();
-                                       }));
+  ATT_TRY(done.names, finish_set_aside(
+                          path, options.busy_timeout_ms, [&](const std::string& damaged) -> Status {
+                            ATT_TRY(const int rows, salvage(damaged, path, options, true));
+                            done.rows += rows;
+                            return ok_status();
+                          }));
   return done;
 }
 

@@ -1,9 +1,9 @@
--- Attune's cache file, schema version 1. cache/FORMAT.md explains it and what each `sum` covers.
+-- Attune's cache file, schema version 2. cache/FORMAT.md explains it and what each `sum` covers.
 -- Rows are facts: they are inserted, joined with an equal key's row by a commutative rule, and (measurements
 -- least of all) never changed. Keys are hashes or UUIDs, so the union of two files is a merge.
 -- auto_vacuum is INCREMENTAL; it must be set before the transaction that runs this.
 PRAGMA application_id = 1096045646;  -- "ATTN"
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 
 CREATE TABLE meta (
   name  TEXT PRIMARY KEY NOT NULL,
@@ -19,9 +19,17 @@ CREATE TABLE env (
   sum      INTEGER NOT NULL
 ) STRICT;
 
+-- What a spec's hash stands for. A hash that has no row here was stored before texts were.
+CREATE TABLE spec (
+  hash TEXT PRIMARY KEY NOT NULL,  -- spec_hash()
+  text TEXT NOT NULL,              -- canonical_text()
+  sum  INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE problem (
   digest    TEXT PRIMARY KEY NOT NULL,  -- of all below
   spec_hash TEXT NOT NULL,
+  pass      TEXT NOT NULL,              -- "forward", "backward"
   batch     INTEGER NOT NULL,
   heads     INTEGER NOT NULL,
   kv_heads  INTEGER NOT NULL,

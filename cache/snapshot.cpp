@@ -20,15 +20,23 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-std::uint64_t slot_of(const SpecId& spec) { return mix(spec.low, spec.high); }
+std::uint64_t slot_of(const SpecId& spec, Pass pass) {
+  return mix(spec.low, spec.high ^ static_cast<std::uint64_t>(pass));
+}
 
-std::uint64_t slot_of(const SpecId& spec, const ProblemShape& shape) {
-  std::uint64_t hash = spec.low;
+std::uint64_t slot_of(const SpecId& spec, Pass pass, const ProblemShape& shape) {
+  std::uint64_t hash = spec.low ^ static_cast<std::uint64_t>(pass);
   hash = mix(hash, static_cast<std::uint64_t>(shape.batch) << 32 ^
                        static_cast<std::uint64_t>(shape.heads));
   hash = mix(hash, static_cast<std::uint64_t>(shape.q_len) << 32 ^
                        static_cast<std::uint64_t>(shape.kv_len));
   return mix(hash, static_cast<std::uint64_t>(shape.kv_heads));
+}
+
+// A row, or a range of them.
+template <typename T>
+bool is_of(const T& rows, const SpecId& spec, Pass pass) {
+  return rows.spec == spec && rows.pass == pass;
 }
 
 // At most half full, so that a probe ends after a step or two.
@@ -64,6 +72,7 @@ Snapshot::Snapshot(std::span<const std::vector<ProblemWinner>> layers) {
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     for (const ProblemWinner& winner : layers[layer]) {
       rows_.push_back({.spec = SpecId::from_hash(winner.spec_hash),
+                       .pass = winner.pass,
                        .shape = winner.winner.measured_shape,
                        .plan = winner.winner.plan,
                        .compiler = winner.winner.compiler,
@@ -74,15 +83,15 @@ Snapshot::Snapshot(std::span<const std::vector<ProblemWinner>> layers) {
     }
   }
   std::ranges::sort(rows_, {}, [](const SnapshotRow& row) {
-    return std::tuple(row.spec.high, row.spec.low, row.layer, row.shape);
+    return std::tuple(row.spec.high, row.spec.low, row.pass, row.layer, row.shape);
   });
   for (const SnapshotRow& row : rows_) features_.push_back(features(row.shape));
 
   exact_.resize(table_size(rows_.size()));
   for (std::uint32_t i = 0; i < rows_.size(); ++i) {
-    std::size_t slot = slot_of(rows_[i].spec, rows_[i].shape) & (exact_.size() - 1);
+    std::size_t slot = slot_of(rows_[i].spec, rows_[i].pass, rows_[i].shape) & (exact_.size() - 1);
     const auto is_same = [&](const SnapshotRow& row) {
-      return row.spec == rows_[i].spec && row.shape == rows_[i].shape;
+      return is_of(row, rows_[i].spec, rows_[i].pass) && row.shape == rows_[i].shape;
     };
     while (exact_[slot] != 0 && !is_same(rows_[exact_[slot] - 1]))
       slot = (slot + 1) & (exact_.size() - 1);
@@ -91,24 +100,33 @@ Snapshot::Snapshot(std::span<const std::vector<ProblemWinner>> layers) {
 
   std::size_t spec_count = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i)
-    spec_count += i == 0 || rows_[i].spec != rows_[i - 1].spec;
+    spec_count += i == 0 || !is_of(rows_[i], rows_[i - 1].spec, rows_[i - 1].pass);
   specs_.resize(table_size(spec_count));
   for (std::uint32_t begin = 0, end = 0; begin < rows_.size(); begin = end) {
-    while (end < rows_.size() && rows_[end].spec == rows_[begin].spec) ++end;
-    std::size_t slot = slot_of(rows_[begin].spec) & (specs_.size() - 1);
+    const SnapshotRow& first = rows_[begin];
+    while (end < rows_.size() && is_of(rows_[end], first.spec, first.pass)) ++end;
+    std::size_t slot = slot_of(first.spec, first.pass) & (specs_.size() - 1);
     while (specs_[slot].begin != specs_[slot].end) slot = (slot + 1) & (specs_.size() - 1);
-    specs_[slot] = {rows_[begin].spec, begin, end};
+    specs_[slot] = {first.spec, first.pass, begin, end};
   }
 }
 
-SnapshotAnswer Snapshot::find(const SpecId& spec, const ProblemShape& shape) const noexcept {
-  std::size_t slot = slot_of(spec, shape) & (exact_.size() - 1);
+const SnapshotRow* Snapshot::find_exact(const SpecId& spec, Pass pass,
+                                        const ProblemShape& shape) const noexcept {
+  if (rows_.empty()) return nullptr;
+  std::size_t slot = slot_of(spec, pass, shape) & (exact_.size() - 1);
   for (; exact_[slot] != 0; slot = (slot + 1) & (exact_.size() - 1)) {
     const SnapshotRow& row = rows_[exact_[slot] - 1];
-    if (row.shape == shape && row.spec == spec) return {&row, 0};
+    if (row.shape == shape && is_of(row, spec, pass)) return &row;
   }
-  slot = slot_of(spec) & (specs_.size() - 1);
-  while (specs_[slot].begin != specs_[slot].end && specs_[slot].spec != spec)
+  return nullptr;
+}
+
+SnapshotAnswer Snapshot::find(const SpecId& spec, Pass pass,
+                              const ProblemShape& shape) const noexcept {
+  if (const SnapshotRow* row = find_exact(spec, pass, shape)) return {row, 0};
+  std::size_t slot = slot_of(spec, pass) & (specs_.size() - 1);
+  while (specs_[slot].begin != specs_[slot].end && !is_of(specs_[slot], spec, pass))
     slot = (slot + 1) & (specs_.size() - 1);
   const SpecRange range = specs_[slot];
   if (range.begin == range.end) return {};

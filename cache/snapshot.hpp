@@ -27,6 +27,7 @@ struct SpecId {
 
 struct SnapshotRow {
   SpecId spec;
+  Pass pass = Pass::kForward;
   ProblemShape shape;  // as measured
   std::string plan;
   std::string compiler;  // of the build that was measured; empty: not known
@@ -39,7 +40,7 @@ struct SnapshotRow {
 };
 
 struct SnapshotAnswer {
-  const SnapshotRow* row = nullptr;  // null: the spec was never measured on this hardware
+  const SnapshotRow* row = nullptr;  // null: never measured on this hardware
   double distance = 0;               // bucket_distance; 0: the very shape
 };
 
@@ -50,8 +51,12 @@ class Snapshot {
   Snapshot() : Snapshot(std::span<const std::vector<ProblemWinner>>{}) {}
   explicit Snapshot(std::span<const std::vector<ProblemWinner>> layers);
 
-  // The row of the very shape, else of the nearest bucket. No lock, no allocation.
-  SnapshotAnswer find(const SpecId& spec, const ProblemShape& shape) const noexcept;
+  // The row of the very shape, else of the nearest bucket of the same spec and pass. No lock, no
+  // allocation.
+  SnapshotAnswer find(const SpecId& spec, Pass pass, const ProblemShape& shape) const noexcept;
+  // The row of the very shape; null: there is none.
+  const SnapshotRow* find_exact(const SpecId& spec, Pass pass,
+                                const ProblemShape& shape) const noexcept;
   std::span<const SnapshotRow> rows() const { return rows_; }
 
  private:
@@ -61,10 +66,11 @@ class Snapshot {
   static Features features(const ProblemShape& shape) noexcept;
   struct SpecRange {
     SpecId spec;
+    Pass pass = Pass::kForward;
     std::uint32_t begin = 0, end = 0;  // in rows_; empty: a free slot
   };
 
-  std::vector<SnapshotRow> rows_;     // by spec, layer, shape
+  std::vector<SnapshotRow> rows_;     // by spec, pass, layer, shape
   std::vector<Features> features_;    // beside rows_
   std::vector<std::uint32_t> exact_;  // open addressing: 1 + index in rows_, 0 free; a power of two
   std::vector<SpecRange> specs_;      // open addressing; a power of two

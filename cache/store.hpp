@@ -21,11 +21,14 @@ std::string compiler_family(std::string_view identity);
 // Names machine code: equal keys, equal code.
 struct BuildKey {
   std::string spec_hash;
-  std::string plan;            // to_string(KernelPlan)
-  std::string body_hash;       // of the generated source
-  std::string compiler;        // Compiler::identity()
-  std::string target;          // "sm_90a"; for the CPU, "cpu" and the vector extension
-  std::string digest() const;  // XXH3-128 of all of them, hex
+  std::string plan;       // to_string(KernelPlan), its pass included
+  std::string body_hash;  // of the generated source
+  std::string compiler;   // Compiler::identity()
+  std::string target;     // "sm_90a"; for the CPU, "cpu" and the vector extension
+  // canonical_text() behind spec_hash, so that no other spec of that hash gets the code; empty: the
+  // hash alone has to do.
+  std::string spec_text;
+  std::string digest() const;  // XXH3-128 of all of them but the text, hex
 };
 
 // Names what a time was measured on and for.
@@ -34,6 +37,8 @@ struct MeasurementKey {
   std::string device;  // Device::identity(), driver included
   ProblemShape shape;
   std::string protocol;  // version of the measuring method: "events-cold-l2-2"
+  Pass pass = Pass::kForward;
+  std::string spec_text;  // as BuildKey::spec_text
 };
 
 struct CodeRecord {
@@ -57,12 +62,12 @@ struct Measurement {
 };
 
 // A candidate that must not be tried again, and why. "compile" holds for every shape and device,
-// "miscompute" and "fault" for every shape on the same hardware, "hang" and "launch" for the key
-// alone.
+// "miscompute" and "fault" for every shape on the same hardware, "hang", "launch" and "doubtful" (a
+// wrong result that other numbers did not confirm) for the key alone.
 struct Rejection {
   std::string plan;
   std::string build_digest;
-  std::string reason;  // "compile", "miscompute", "hang", "fault", "launch"
+  std::string reason;  // "compile", "miscompute", "doubtful", "hang", "fault", "launch"
   std::string detail;
 };
 
@@ -89,6 +94,7 @@ inline constexpr std::size_t kRunnersUp = 7;
 struct ProblemWinner {
   std::string spec_hash;
   Winner winner;
+  Pass pass = Pass::kForward;
 };
 
 // What went wrong with a file since it was opened; none of it stops anything.
@@ -96,25 +102,31 @@ struct StoreHealth {
   int damaged_rows = 0;  // failed their checksum and were passed over
   int set_aside = 0;     // times the file was found damaged, renamed and begun anew
   int failed_reads = 0;
-  int failed_writes = 0;  // full disk, lock not granted, read-only
-  bool network = false;   // the file lies on a network filesystem
+  int failed_writes = 0;     // full disk, lock not granted, read-only
+  bool network = false;      // the file lies on a network filesystem
+  std::string code_refused;  // why none of its code is run or stored; empty: it is
   std::string last_warning;
 };
 
 // One file. Every member is thread-safe and safe beside other processes. A Store never throws.
 // A file found damaged is renamed *.corrupt-<time>, what is readable is carried into a new one, and
 // the call goes on with that.
+// What is stored under one spec's hash is not answered for another spec of the same hash, and that
+// one's is not stored: "cache-hash-collision".
 class Store {
  public:
   virtual ~Store() = default;
   virtual const std::string& path() const = 0;
   virtual StoreHealth health() const = 0;
 
-  // nullopt: not there, or damaged. The image's length and hash were checked.
+  // nullopt: not there, damaged, or in a file that others may write (docs/trust.md). The image's
+  // length and hash were checked.
   virtual Result<std::optional<CodeRecord>> find_code(const BuildKey& key) const = 0;
   // The keys of all code of a spec, the most recently used first. What find_code() cannot name
   // because the key's compiler is not there.
   virtual Result<std::vector<BuildKey>> stored_builds(const std::string& spec_hash) const = 0;
+  // What is there already stays, unless it is damaged. "cache-untrusted": others may write the
+  // file.
   virtual Status put_code(const BuildKey& key, const CodeRecord& code) = 0;
   // Pinned code is never evicted. False: no such code.
   virtual Result<bool> pin_code(const BuildKey& key, bool pinned) = 0;
@@ -125,15 +137,16 @@ class Store {
   virtual Result<std::vector<Measurement>> measurements(const MeasurementKey& key) const = 0;
   // Those that hold for `key`: see Rejection.
   virtual Result<std::vector<Rejection>> rejections(const MeasurementKey& key) const = 0;
-  // The best plan of the exact shape, else of the nearest shape of the same spec and hardware
+  // The best plan of the exact shape, else of the nearest shape of the same spec, pass and hardware
   // (docs/cache.md).
   virtual Result<std::optional<Winner>> winner(const MeasurementKey& key) const = 0;
-  // Every problem's winner on the hardware of `device`, by spec and shape; what a snapshot is made
-  // of.
+  // Every problem's winner on the hardware of `device`, by spec, pass and shape; what a snapshot is
+  // made of.
   virtual Result<std::vector<ProblemWinner>> winners(const std::string& device) const = 0;
 
   // Single flight: true when the caller now holds `name` for `seconds`, false when another living
-  // process does. A lease whose holder died, or whose clock lies in the future, is free.
+  // process does. A lease whose holder died, or whose clock lies in the future, is free. A file
+  // whose code is not run leases nothing, so that nobody waits for a stranger.
   virtual Result<bool> take_lease(const std::string& name, double seconds) = 0;
   virtual Status give_lease(const std::string& name) = 0;
 };
@@ -149,11 +162,11 @@ struct StoreOptions {
   std::function<void(const Error&)> warn;
 };
 // Opens or creates. The caller goes on without it when it cannot be used: "cache-absent" (read-only
-// and not there), "cache-from-the-future", "cache-foreign-file", "cache-unsafe-permissions",
-// "cache-locked", "cache-io".
+// and not there), "cache-from-the-future", "cache-foreign-file", "cache-locked", "cache-io".
 Result<std::unique_ptr<Store>> open_store(const std::string& path,
                                           const StoreOptions& options = {});
-// $ATTUNE_CACHE, else $XDG_CACHE_HOME/attune/attune.db, else ~/.cache/attune/attune.db.
+// $ATTUNE_CACHE, else $XDG_CACHE_HOME/attune/attune.db, else ~/.cache/attune/attune.db; empty, for
+// no cache, where the latter two are not set to absolute paths.
 std::string default_store_path();
 
 }  // namespace attune

@@ -117,7 +117,7 @@ bool rejects(const RejectedRow& row, const std::string& device, const ProblemSha
 std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
                                    std::span<const RejectedRow> rejections,
                                    const std::string& device) {
-  using Problem = std::pair<std::string, ProblemShape>;
+  using Problem = std::tuple<std::string, Pass, ProblemShape>;
   std::map<std::pair<std::string, std::string>, std::vector<const RejectedRow*>> rejected;
   for (const RejectedRow& row : rejections) {
     rejected[{row.spec_hash, row.rejection.build_digest}].push_back(&row);
@@ -135,8 +135,8 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
                             [&](const RejectedRow* r) { return rejects(*r, device, row.shape); })) {
       continue;
     }
-    Standing& standing =
-        problems[{row.spec_hash, row.shape}][{row.device == device, row.protocol}][m.build_digest];
+    Standing& standing = problems[{row.spec_hash, row.pass, row.shape}]
+                                 [{row.device == device, row.protocol}][m.build_digest];
     standing.plan = std::max(standing.plan, m.plan);
     standing.compiler = std::max(standing.compiler, m.compiler);
     standing.newest = std::max(standing.newest, m.measured_at);
@@ -162,8 +162,9 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
       set_times(entry, standing, most_samples);
       entries.push_back(std::move(entry));
     }
-    ProblemWinner winner{problem.first, choose(std::move(entries), source.first)};
-    winner.winner.measured_shape = problem.second;
+    const auto& [spec_hash, pass, shape] = problem;
+    ProblemWinner winner{spec_hash, choose(std::move(entries), source.first), pass};
+    winner.winner.measured_shape = shape;
     result.push_back(std::move(winner));
   }
   return result;

@@ -17,12 +17,14 @@ struct MeasuredRow {
   std::string protocol;
   ProblemShape shape;
   Measurement measurement;
+  Pass pass = Pass::kForward;
 };
 struct RejectedRow {
   std::string spec_hash;
   std::string device;
   ProblemShape shape;
   Rejection rejection;
+  Pass pass = Pass::kForward;
 };
 
 // Medians that differ by less than this share of the lower one are equal, and fewer resources win.
@@ -37,7 +39,7 @@ constexpr double kBetweenTimes = 1.05;
 // True when `rejection`, noted on one device and shape, forbids the candidate on another.
 bool rejects(const RejectedRow& rejection, const std::string& device, const ProblemShape& shape);
 
-// The winner of each (spec, shape) measured on the hardware of `device`, by spec and shape;
+// The winner of each (spec, pass, shape) measured on the hardware of `device`, in that order;
 // measurements under the very driver of `device` go before those under others.
 std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
                                    std::span<const RejectedRow> rejections,
@@ -47,7 +49,8 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
 // Doubling q_len or kv_len counts 1, doubling batch x heads 1/2, doubling heads per key head 1/4.
 double bucket_distance(const ProblemShape& a, const ProblemShape& b);
 
-// The nearest of `candidates` (one spec's); ties go to the smaller shape. Null only for none.
+// The nearest of `candidates` (one pass of one spec); ties go to the smaller shape. Null only for
+// none.
 const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const ProblemShape& shape);
 
 }  // namespace attune::cache

@@ -16,7 +16,7 @@
 #include "cli/progress.hpp"
 #include "cli/spec_source.hpp"
 #include "tuner/measure/local_executor.hpp"
-#include "tuner/measure/statistics.hpp"
+#include "tuner/statistics.hpp"
 
 namespace attune::cli {
 namespace {

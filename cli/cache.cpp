@@ -24,6 +24,7 @@ using Json = nlohmann::ordered_json;
 // One problem on one device.
 struct ProblemId {
   std::string spec_hash, device;
+  Pass pass = Pass::kForward;
   ProblemShape shape;
   auto operator<=>(const ProblemId&) const = default;
 };
@@ -37,11 +38,11 @@ struct Problem {
 std::map<ProblemId, Problem> by_problem(const CacheContents& contents) {
   std::map<ProblemId, Problem> problems;
   for (const StoredMeasurement& row : contents.measurements) {
-    problems[{row.key.spec_hash, row.key.device, row.key.shape}].measurements.push_back(
-        &row.measurement);
+    problems[{row.key.spec_hash, row.key.device, row.key.pass, row.key.shape}]
+        .measurements.push_back(&row.measurement);
   }
   for (const StoredRejection& row : contents.rejections) {
-    problems[{row.spec_hash, row.device, row.shape}].rejections.push_back(&row.rejection);
+    problems[{row.spec_hash, row.device, row.pass, row.shape}].rejections.push_back(&row.rejection);
   }
   return problems;
 }
@@ -69,16 +70,18 @@ Result<ExitCode> list(const CacheOptions& options) {
   ATT_TRY(const auto won, winners(path, problems));
   for (const auto& [device, of_device] : won) {
     for (const ProblemWinner& one : of_device) {
-      const auto at = problems.find({one.spec_hash, device, one.winner.measured_shape});
+      const auto at = problems.find({one.spec_hash, device, one.pass, one.winner.measured_shape});
       if (at != problems.end()) at->second.winner = &one.winner;
     }
   }
   Json rows = Json::array();
-  Table table({"spec", "best us", "measured", "rejected", "shape", "device", "plan", "compiler"});
+  Table table(
+      {"spec", "pass", "best us", "measured", "rejected", "shape", "device", "plan", "compiler"});
   for (const auto& [id, problem] : problems) {
     const Winner* best = problem.winner;
     rows.push_back({{"spec", name_of(names, id.spec_hash)},
                     {"hash", id.spec_hash},
+                    {"pass", to_string(id.pass)},
                     {"shape", to_string(id.shape)},
                     {"device", id.device},
                     {"best_us", best ? Json(best->median_us) : Json()},
@@ -86,7 +89,8 @@ Result<ExitCode> list(const CacheOptions& options) {
                     {"compiler", best ? Json(best->compiler) : Json()},
                     {"measured", problem.measurements.size()},
                     {"rejected", problem.rejections.size()}});
-    table.add({name_of(names, id.spec_hash), best ? fmt::format("{:.1f}", best->median_us) : "-",
+    table.add({name_of(names, id.spec_hash), std::string(to_string(id.pass)),
+               best ? fmt::format("{:.1f}", best->median_us) : "-",
                fmt::to_string(problem.measurements.size()),
                fmt::to_string(problem.rejections.size()), to_string(id.shape), id.device,
                best ? best->plan : "-", best ? best->compiler : "-"});
@@ -143,14 +147,16 @@ Result<ExitCode> show(const CacheOptions& options) {
                  fmt::to_string(m->samples), fmt::to_string(m->registers),
                  fmt::to_string(m->shared_bytes), m->measured_at, m->plan, m->compiler});
     }
-    text += fmt::format("{}\n{}\n", paint(to_string(id.shape), Colour::kBold), id.device);
+    text += fmt::format("{}, {}\n{}\n", paint(to_string(id.shape), Colour::kBold),
+                        to_string(id.pass), id.device);
     if (!ordered.empty()) text += table.text();
     for (const Rejection* r : problem.rejections) {
       rejected.push_back({{"plan", r->plan}, {"reason", r->reason}, {"detail", r->detail}});
       text += fmt::format("rejected ({}): {}\n", r->reason, r->plan);
     }
     text += "\n";
-    shown.push_back({{"shape", to_string(id.shape)},
+    shown.push_back({{"pass", to_string(id.pass)},
+                     {"shape", to_string(id.shape)},
                      {"device", id.device},
                      {"measured", std::move(measured)},
                      {"rejected", std::move(rejected)}});

@@ -43,9 +43,14 @@ Result<ExitCode> merge_files(const CacheOptions& options) {
   ATT_TRY(const std::string into, cache_file(options));
   Json merged = Json::array();
   for (const std::string& from : options.files) {
-    ATT_TRY(const int gained, cache::merge(from, into));
-    merged.push_back({{"file", from}, {"rows_gained", gained}});
-    if (!options.json) print(fmt::format("{}: {} rows gained by {}\n", from, gained, into));
+    ATT_TRY(const cache::Merged one,
+            cache::merge(from, into, {.with_code = !options.without_code}));
+    merged.push_back({{"file", from}, {"rows_gained", one.rows}});
+    if (!one.code_refused.empty()) {
+      merged.back()["code_refused"] = one.code_refused;
+      warn(one.code_refused);
+    }
+    if (!options.json) print(fmt::format("{}: {} rows gained by {}\n", from, one.rows, into));
   }
   if (options.json) print_json({{"cache", into}, {"merged", std::move(merged)}});
   return 0;
@@ -132,6 +137,7 @@ void add_cache_upkeep(CacheCommands& commands) {
         name == std::string("import") ? "attune cache import shipped.db"
                                       : "attune cache merge a.db b.db --cache all.db");
     merging->add_option("FILE", merge_options->files, "files to read")->required();
+    merging->add_flag("--no-code", merge_options->without_code, "times and rejections, no kernels");
   }
   const auto [verifying, verify_options] = commands.add(
       "verify", "Read every byte and check it", verify, "attune cache verify --cache tuned.db");

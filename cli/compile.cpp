@@ -40,7 +40,7 @@ Result<Compiled> compile(const LoadedSpec& loaded, Target target, const CompileO
   Store* store = options.cache.empty() ? nullptr : bench.store();
   ATT_TRY(BuiltKernel kernel, build(spec, chosen.plan, *compiler, store));
   const int shared =
-      launch_recipe(spec, chosen.plan).shared_memory_bytes + kernel.code.static_shared_bytes;
+      resources(spec, chosen.plan).shared_memory_bytes + kernel.code.static_shared_bytes;
   if (!options.output.empty()) {
     auto image = kernel.code.image;
     // PTX, which the driver takes as a C string, is a text in a file.

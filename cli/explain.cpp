@@ -33,7 +33,8 @@ struct Explanation {
   ProblemShape shape;
   ChosenPlan chosen;
   DeviceFacts device;
-  LaunchRecipe recipe;
+  std::string symbol;
+  Launch main;  // of the recipe
   PlanResources resources;
   std::vector<MemoryRegion> memory;
   MaskPicture picture;
@@ -50,13 +51,16 @@ Result<Explanation> explain(const AttentionSpec& spec, const ExplainOptions& opt
   ATT_TRY(e.shape, shape(options, spec));
   ATT_TRY(e.chosen, plan_for(spec, e.shape, e.target, which, options, bench));
   e.device = bench.facts(e.target);
-  e.recipe = launch_recipe(spec, e.chosen.plan);
+  const LaunchRecipe recipe = launch_recipe(spec, e.chosen.plan);
+  e.symbol = recipe.symbol;
+  e.main = recipe.main();
+  const TileShape tile = tile_shape(e.chosen.plan);
   e.resources = resources(spec, e.chosen.plan);
   e.memory = shared_memory_map(spec, e.chosen.plan);
   const ProblemValues values = draw_values(spec, e.shape, options.seed);
   ATT_TRY(e.picture, picture_mask(spec, {.shape = e.shape,
-                                         .tile_q = e.recipe.tile_q,
-                                         .tile_kv = e.recipe.tile_kv,
+                                         .tile_q = tile.q,
+                                         .tile_kv = tile.kv,
                                          .b = options.batch,
                                          .h = options.head,
                                          .scalars = values.scalars,
@@ -78,9 +82,9 @@ std::string memory_text(const Explanation& e) {
   constexpr int kCells = 32;
   std::string text =
       fmt::format("\n{}  {} of {} bytes a block\n", paint("shared memory", Colour::kBold),
-                  e.recipe.shared_memory_bytes, e.device.shared_memory_per_block_bytes);
+                  e.main.shared_memory_bytes, e.device.shared_memory_per_block_bytes);
   for (const MemoryRegion& region : e.memory) {
-    const int cells = std::max(1, kCells * region.bytes / e.recipe.shared_memory_bytes);
+    const int cells = std::max(1, kCells * region.bytes / e.main.shared_memory_bytes);
     std::string bar;
     for (int i = 0; i < cells; ++i) bar += "█";
     text += fmt::format("  {:<5}{:>8}  {}  {}\n", region.name, region.bytes,
@@ -96,13 +100,13 @@ std::string text(const AttentionSpec& spec, const Explanation& e) {
     out += "tensors are drawn at random; --seed draws others\n";
   out += fmt::format("\n{}  {} ({})\n", paint("plan", Colour::kBold), to_string(e.chosen.plan),
                      e.chosen.origin);
-  out += fmt::format("  kernel     {}\n", e.recipe.symbol);
+  out += fmt::format("  kernel     {}\n", e.symbol);
   if (e.target != Target::kCpu) {
     out += fmt::format("  block      {} threads, about {} registers each\n", e.resources.threads,
                        e.resources.registers_per_thread);
     out += fmt::format("  grid       {}\n",
-                       e.recipe.persistent
-                           ? fmt::format("persistent, {} a processor", e.recipe.ctas_per_processor)
+                       e.main.persistent
+                           ? fmt::format("persistent, {} a processor", e.main.ctas_per_processor)
                            : std::string("one block a work item"));
   }
   out += memory_text(e);
@@ -129,10 +133,10 @@ Json json(const LoadedSpec& loaded, const Explanation& e) {
           {"shape", to_string(e.shape)},
           {"plan", to_string(e.chosen.plan)},
           {"plan_from", e.chosen.origin},
-          {"symbol", e.recipe.symbol},
+          {"symbol", e.symbol},
           {"threads", e.resources.threads},
           {"registers_estimate", e.resources.registers_per_thread},
-          {"shared_memory_bytes", e.recipe.shared_memory_bytes},
+          {"shared_memory_bytes", e.main.shared_memory_bytes},
           {"shared_memory", std::move(memory)},
           {"tiles",
            {{"q", e.picture.tile_q},

@@ -11,15 +11,18 @@ struct Tiles {
   int tile_q = 0, tile_kv = 0, stages = 0;
   int p_keys = 0;       // of P, where it goes through shared memory
   bool q_apart = true;  // Q keeps memory of its own throughout
+  int columns = 16;     // rows are padded to a multiple of these
 };
 
-Tiles tiles_of(const KernelPlan& plan, const LaunchRecipe& recipe) {
+Tiles tiles_of(const KernelPlan& plan) {
+  const auto [tile_q, tile_kv] = tile_shape(plan);
   if (const auto* tile = std::get_if<Sm80Plan>(&plan.tile)) {
-    return {recipe.tile_q, recipe.tile_kv, tile->stages, 0, !tile->q_in_registers};
+    return {tile_q, tile_kv, tile->stages, 0, !tile->q_in_registers};
   }
   if (const auto* tile = std::get_if<Sm90aPlan>(&plan.tile)) {
-    const int p_keys = tile->p_in_shared ? recipe.tile_kv / tile->score_buffers : 0;
-    return {recipe.tile_q, recipe.tile_kv, tile->stages, p_keys, true};
+    const int p_keys = tile->p_in_shared ? tile_kv / tile->score_buffers : 0;
+    constexpr int kSlabColumns = 64;
+    return {tile_q, tile_kv, tile->stages, p_keys, true, kSlabColumns};
   }
   return {};
 }
@@ -27,11 +30,12 @@ Tiles tiles_of(const KernelPlan& plan, const LaunchRecipe& recipe) {
 }  // namespace
 
 std::vector<MemoryRegion> shared_memory_map(const AttentionSpec& spec, const KernelPlan& plan) {
-  const LaunchRecipe recipe = launch_recipe(spec, plan);
-  const Tiles tiles = tiles_of(plan, recipe);
-  if (tiles.stages == 0 || recipe.shared_memory_bytes == 0) return {};
-  // Rows are padded to whole steps of the matrix instructions.
-  const auto padded = [](int dim) { return (dim + 15) / 16 * 16; };
+  const int shared_bytes = resources(spec, plan).shared_memory_bytes;
+  const Tiles tiles = tiles_of(plan);
+  if (tiles.stages == 0 || shared_bytes == 0) return {};
+  const auto padded = [&](int dim) {
+    return (dim + tiles.columns - 1) / tiles.columns * tiles.columns;
+  };
   const int bytes = element_bytes(spec.dtype);
   std::vector<MemoryRegion> regions;
   for (const auto& [name, dim] :
@@ -44,15 +48,15 @@ std::vector<MemoryRegion> shared_memory_map(const AttentionSpec& spec, const Ker
     regions.push_back({"Q", fmt::format("{} x {}", tiles.tile_q, dim), tiles.tile_q * dim * bytes});
   }
   if (tiles.p_keys > 0) {
-    regions.push_back({"P", fmt::format("{} x {}", tiles.tile_q, tiles.p_keys),
-                       tiles.tile_q * tiles.p_keys * bytes});
+    const int keys = padded(tiles.p_keys);
+    regions.push_back(
+        {"P", fmt::format("{} x {}", tiles.tile_q, keys), tiles.tile_q * keys * bytes});
   }
   std::ranges::stable_sort(regions, std::greater<>(), &MemoryRegion::bytes);
   int known = 0;
   for (const MemoryRegion& region : regions) known += region.bytes;
-  if (known < recipe.shared_memory_bytes) {
-    regions.push_back(
-        {"rest", "barriers, schedule, padding, output", recipe.shared_memory_bytes - known});
+  if (known < shared_bytes) {
+    regions.push_back({"rest", "barriers, schedule, padding, output", shared_bytes - known});
   }
   return regions;
 }

@@ -44,9 +44,7 @@ Result<ChosenPlan> plan_for(const AttentionSpec& spec, const ProblemShape& shape
     ATT_TRY(const PlanChoice choice, choose_plan(spec, shape, *device.value(), bench.store()));
     return ChosenPlan{choice.plan, describe(choice.source), compiler_family(choice.compiler)};
   }
-  ATT_TRY(KernelPlan plan, default_plan(spec, shape, facts));
-  plan.pass = pass;
-  ATT_CHECK(check_plan(spec, plan, facts));  // not every family has every pass
+  ATT_TRY(const KernelPlan plan, default_plan(spec, shape, facts, pass));
   return ChosenPlan{plan, "cost model"};
 }
 

@@ -1,5 +1,7 @@
 #include "cli/report_data.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -13,15 +15,7 @@
 namespace attune::cli {
 namespace {
 
-using Id = std::tuple<std::string, std::string, ProblemShape>;  // hash, device, shape
-
-std::pair<int, int> tiles_of(const KernelPlan& plan) {
-  if (const auto* tile = std::get_if<Sm80Plan>(&plan.tile)) return {tile->tile_q, tile->tile_kv};
-  if (const auto* tile = std::get_if<Sm90aPlan>(&plan.tile))
-    return {64 * tile->warpgroups, tile->tile_kv};
-  const auto& tile = std::get<CpuPlan>(plan.tile);
-  return {tile.tile_q, tile.tile_kv};
-}
+using Id = std::tuple<std::string, std::string, Pass, ProblemShape>;  // hash, device, pass, shape
 
 // Of several measurements of one compiler's build of a plan the one with most samples, then the
 // latest.
@@ -61,16 +55,16 @@ std::map<Id, Winner> winners_of(const CacheContents& contents) {
   std::vector<cache::RejectedRow> rejected;
   std::set<std::string> devices;
   for (const StoredMeasurement& row : contents.measurements) {
-    measured.push_back(
-        {row.key.spec_hash, row.key.device, row.key.protocol, row.key.shape, row.measurement});
+    measured.push_back({row.key.spec_hash, row.key.device, row.key.protocol, row.key.shape,
+                        row.measurement, row.key.pass});
     devices.insert(row.key.device);
   }
   for (const StoredRejection& row : contents.rejections)
-    rejected.push_back({row.spec_hash, row.device, row.shape, row.rejection});
+    rejected.push_back({row.spec_hash, row.device, row.shape, row.rejection, row.pass});
   std::map<Id, Winner> found;
   for (const std::string& device : devices) {
     for (ProblemWinner& winner : cache::winners(measured, rejected, device)) {
-      const Id id{winner.spec_hash, device, winner.winner.measured_shape};
+      const Id id{winner.spec_hash, device, winner.pass, winner.winner.measured_shape};
       found[id] = std::move(winner.winner);
     }
   }
@@ -111,12 +105,13 @@ Report collect_report(std::string source, const CacheContents& contents,
   std::map<Id, std::map<Build, const Measurement*>> measured;
   std::map<Id, std::vector<ReportRejection>> rejected;
   for (const StoredMeasurement& row : contents.measurements) {
-    const Measurement*& kept = measured[{row.key.spec_hash, row.key.device, row.key.shape}][{
-        row.measurement.plan, compiler_family(row.measurement.compiler)}];
+    const Measurement*& kept =
+        measured[{row.key.spec_hash, row.key.device, row.key.pass, row.key.shape}]
+                [{row.measurement.plan, compiler_family(row.measurement.compiler)}];
     if (kept == nullptr || better(row.measurement, *kept)) kept = &row.measurement;
   }
   for (const StoredRejection& row : contents.rejections) {
-    const Id id{row.spec_hash, row.device, row.shape};
+    const Id id{row.spec_hash, row.device, row.pass, row.shape};
     measured.try_emplace(id);
     rejected[id].push_back({row.rejection.plan, row.rejection.reason, row.rejection.detail});
   }
@@ -124,7 +119,7 @@ Report collect_report(std::string source, const CacheContents& contents,
   const std::map<Id, Winner> launched = winners_of(contents);
   Report report{.source = std::move(source), .problems = {}};
   for (const auto& [id, by_build] : measured) {
-    const auto& [hash, device, shape] = id;
+    const auto& [hash, device, pass, shape] = id;
     const auto spec = knowledge.specs.find(hash);
     ReportProblem problem{
         .name = spec != knowledge.specs.end() ? spec->second.name : hash.substr(0, 8),
@@ -135,7 +130,7 @@ Report collect_report(std::string source, const CacheContents& contents,
       // A plan of another version of Attune has no place on the axes.
       const auto plan = parse_plan(measurement->plan);
       if (!plan.ok()) continue;
-      const auto [tile_q, tile_kv] = tiles_of(*plan);
+      const auto [tile_q, tile_kv] = tile_shape(*plan);
       problem.candidates.push_back({.plan = *plan,
                                     .text = measurement->plan,
                                     .compiler = measurement->compiler,
@@ -157,7 +152,10 @@ Report collect_report(std::string source, const CacheContents& contents,
       problem.conditions = by_build.at({best.text, compiler_family(best.compiler)})->conditions;
     }
     const auto facts = facts_of(problem, knowledge);
-    if (spec != knowledge.specs.end() && facts) describe_known(spec->second.spec, *facts, problem);
+    if (pass != Pass::kForward) problem.name += fmt::format(", {}", to_string(pass));
+    // The roofline that is known is the forward pass'.
+    if (spec != knowledge.specs.end() && facts && pass == Pass::kForward)
+      describe_known(spec->second.spec, *facts, problem);
     report.problems.push_back(std::move(problem));
   }
   std::ranges::stable_sort(report.problems, {}, [](const ReportProblem& problem) {

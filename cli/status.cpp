@@ -43,6 +43,8 @@ void show(const Json& status) {
                       file["problems_known"].get<int>()));
     const std::string problem = text_of(file, used ? "last_warning" : "problem");
     if (!problem.empty()) print(fmt::format("          {}\n", problem));
+    const std::string refused = text_of(file, "code_refused");
+    if (!refused.empty() && refused != problem) print(fmt::format("          {}\n", refused));
   }
 }
 

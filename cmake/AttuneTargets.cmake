@@ -1,6 +1,7 @@
 # The few CMake functions that every directory uses.
 
-# attune_library(NAME SOURCES ... DEPENDS ...): an internal static library; includes are from the root.
+# attune_library(NAME SOURCES ... DEPENDS ...): an internal static library; includes are from the
+# root.
 function(attune_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
@@ -9,16 +10,17 @@ function(attune_library name)
   attune_warnings(${name})
 endfunction()
 
-# Designated initialisers that leave members at their defaults are the style here, hence the first exception. The second:
-# Clang reports libstdc++'s own std::stable_sort, which uses what C++17 deprecated.
+# Designated initialisers that leave members at their defaults are the style here, hence the first
+# exception. The second: Clang reports libstdc++'s own std::stable_sort, which uses what C++17
+# deprecated.
 function(attune_warnings name)
   target_compile_options(
     ${name} PRIVATE -Wall -Wextra -Wno-missing-field-initializers
                     $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations> $<$<BOOL:${ATTUNE_WERROR}>:-Werror>)
 endfunction()
 
-# attune_test(NAME LABEL label SOURCES ... DEPENDS ...): one GoogleTest binary, one ctest entry a test.
-# Tests run in the root of the repository, so they name its files by relative paths.
+# attune_test(NAME LABEL label SOURCES ... DEPENDS ...): one GoogleTest binary, one ctest entry a
+# test. Tests run in the root of the repository, so they name its files by relative paths.
 function(attune_test name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

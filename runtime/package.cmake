@@ -1,14 +1,15 @@
 # libattune for others: one shared library that exports att_* alone, one archive with everything in
-# it, the headers, and the files of find_package(attune).
+# it, the headers, and the files of find_package(attune) and pkg-config.
 include(CMakePackageConfigHelpers)
 find_package(SQLiteCpp REQUIRED)  # seen here, for the archive
 
 add_library(attune SHARED $<TARGET_OBJECTS:attune_capi>)
+add_library(attune::attune ALIAS attune)  # for whoever takes Attune in by add_subdirectory
 target_link_libraries(attune PRIVATE attune_capi)
-# The C++ library goes in: the host's may be older, and archives that are not position independent (Debian's
-# yaml-cpp) can then be linked, their symbols being hidden.
+# The C++ library goes in: the host's may be older, and archives that are not position independent
+# (Debian's yaml-cpp) can then be linked, their symbols being hidden.
 target_link_options(attune PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL
-                    LINKER:--no-undefined LINKER:-z,nodelete
+                    LINKER:--no-undefined LINKER:--no-undefined-version LINKER:-z,nodelete
                     LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/exports.map)
 set_property(TARGET attune PROPERTY LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/exports.map)
 target_include_directories(attune INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
@@ -58,6 +59,14 @@ install(EXPORT attuneTargets NAMESPACE attune:: DESTINATION ${package_dir})
 configure_package_config_file(attuneConfig.cmake.in attuneConfig.cmake
                               INSTALL_DESTINATION ${package_dir} PATH_VARS CMAKE_INSTALL_LIBDIR
                               CMAKE_INSTALL_INCLUDEDIR)
-write_basic_package_version_file(attuneConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(attuneConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/attuneConfig.cmake
               ${CMAKE_CURRENT_BINARY_DIR}/attuneConfigVersion.cmake DESTINATION ${package_dir})
+
+# The files of pkg-config name the prefix from where they lie, so that it may be moved.
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_PREFIX}/${pkgconfig_dir} ${CMAKE_INSTALL_PREFIX})
+foreach(name attune attune-static)
+  configure_file(${name}.pc.in ${name}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${pkgconfig_dir})
+endforeach()

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# The main job on whatever device is here: tunes a model's attention, verifies it, and lets a host application
-# in another process find and launch the tuned kernel. Usage: scripts/demo.sh BUILD_DIRECTORY
+# The main job on whatever device is here: tunes a model's attention, verifies it, and lets a host
+# application in another process find and launch the tuned kernel.
+# Usage: scripts/demo.sh BUILD_DIRECTORY, which holds what `make product` builds
 set -euo pipefail
 build=$1
 attune=$build/attune
 demo=$build/demo
 mkdir -p "$demo"
 
-# A GPU takes the model's full length; cores take a short one, so that the demo ends within two minutes.
+# A GPU takes the model's full length; cores take a short one, so that the demo ends within two
+# minutes.
 if "$attune" devices --json | grep -q '"name": "cuda:0"'; then
   device=cuda:0 batch=2 length=8192
 else

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formats every C and C++ file of the repository in place; with --check, only says which ones differ.
+# Formats every C and C++ file of the repository in place; with --check, only says which ones
+# differ.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 formatter=$(command -v clang-format-19 || command -v clang-format) || {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The GPU suite with each compiler, shared out among processes: in one process the driver assembles LLVM's kernels one
-# after the other. LLVM's turn finds no NVRTC, as on a machine without a CUDA toolkit.
+# The GPU suite with each compiler, shared out among processes: in one process the driver assembles
+# LLVM's kernels one after the other. LLVM's turn finds no NVRTC, as on a machine without a CUDA
+# toolkit.
 #   scripts/gpu_suite.sh [build/release] [nvrtc] [llvm]
 set -euo pipefail
 build=${1:-build/release}

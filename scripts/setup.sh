@@ -7,7 +7,7 @@
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build make
+  g++ cmake ninja-build make pkgconf
   libyaml-cpp-dev libsqlitecpp-dev libsqlite3-dev libfmt-dev libspdlog-dev libcli11-dev
   nlohmann-json3-dev libxxhash-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev

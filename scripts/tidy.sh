@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs clang-tidy's short list (.clang-tidy) over the product's own sources: scripts/tidy.sh [build directory]
+# Runs clang-tidy's short list (.clang-tidy) over the product's own sources: scripts/tidy.sh [build
+# directory]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/release}

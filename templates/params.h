@@ -47,4 +47,27 @@ struct ForwardParams {
   TensorArg tensors[kMaxTensors];
 };
 
+// What the kernels of a backward pass read besides. d_q, d_k and d_v are laid out as q, k and v by
+// strides of their own, d_o as o; d_lse is laid out as lse.
+struct BackwardParams : ForwardParams {
+  const void* d_o;
+  const float* d_lse;  // may be null
+  void* d_q;
+  void* d_k;
+  void* d_v;
+  Strides d_o_stride, d_q_stride, d_k_stride, d_v_stride;
+  // Of the workspace, fp32; null where the plan has no such region.
+  float* row_references;  // [batch, heads, q_len rounded up]: of the exponentials
+  float* row_deltas;      // the same: rowsum(dO O) - dLSE
+  float* d_q_sums;        // [batch, heads, q_len rounded up, qk]
+  float* d_k_sums;        // [batch, kv_heads, kv_len rounded up, qk], or of all query heads
+  float* d_v_sums;        // the same with v columns
+  // Gradients asked for, fp32; null: not asked.
+  float* d_tensors[kMaxTensors];  // of tensors declared `grad`, shaped as they are
+  float* d_sink;                  // [batch, heads]
+};
+
+// What the host fills and hands to every kernel: one that declares ForwardParams gets its bytes.
+using LaunchParams = BackwardParams;
+
 }  // namespace att

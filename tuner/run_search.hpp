@@ -1,7 +1,7 @@
 // What tune() and tune_isolated() share: the problem's plans, the device's lock, the clock.
 #pragma once
 
-#include "tuner/search/executor.hpp"
+#include "tuner/executor.hpp"
 #include "tuner/tuner.hpp"
 
 namespace attune {

@@ -20,7 +20,9 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
                                       .device = device.identity(),
                                       .shape = shape,
-                                      .protocol = std::string(kMeasurementProtocol)},
+                                      .protocol = std::string(kMeasurementProtocol),
+                                      .pass = Pass::kForward,
+                                      .spec_text = canonical_text(spec)},
                               .plans = std::move(plans),
                               .compilers = compilers,
                               .compile_while_measuring = device.facts().target != Target::kCpu};

@@ -47,7 +47,7 @@ std::string header_comment(const AttentionSpec& spec, const KernelPlan& plan,
 }  // namespace
 
 Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) {
-  const FamilyOperations* family = family_operations(plan.family());
+  const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
   }
@@ -55,7 +55,7 @@ Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) 
   GeneratedKernel kernel;
   kernel.symbol = launch_recipe(spec, plan).symbol;
   ATT_TRY(const std::string head, head_text(spec, plan, kernel.symbol));
-  ATT_TRY(const std::string body, flatten_template(family->template_path(plan.pass), head));
+  ATT_TRY(const std::string body, flatten_template(family->template_path, head));
   kernel.body_hash = hash128_hex(body);
   kernel.source = header_comment(spec, plan, kernel) + body;
   return kernel;

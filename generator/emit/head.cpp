@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "generator/expr/emit_functions.hpp"
+#include "generator/expr/emit_gradients.hpp"
+#include "generator/expr/emit_value.hpp"
 #include "generator/expr/intervals.hpp"
 #include "generator/plan/family.hpp"
 
@@ -23,13 +25,6 @@ std::string_view head_dtype(DType dtype) {
       return "f8_e4m3";
   }
   return "unknown";
-}
-
-// A C++ float literal that reads back as the same float.
-std::string float_literal(double value) {
-  std::string text = fmt::format("{:.9g}", static_cast<float>(value));
-  if (text.find_first_of(".en") == std::string::npos) text += ".0";
-  return text + "f";
 }
 
 float constant_scale(const AttentionSpec& spec) {
@@ -59,25 +54,48 @@ std::string spec_facts(const AttentionSpec& spec) {
       "}}  // namespace spec\n",
       head_dtype(spec.dtype), spec.head_dim_qk, spec.head_dim_v, spec.mask != nullptr,
       spec.score != nullptr, spec.sink != nullptr, has_dropout(spec), spec.softmax_scale.at_launch,
-      float_literal(constant_scale(spec)), spec.dropout.at_launch, drop_below,
-      float_literal(256.0 / (256 - drop_below)));
+      expr::float_literal(constant_scale(spec)), spec.dropout.at_launch, drop_below,
+      expr::float_literal(256.0 / (256 - drop_below)));
+}
+
+std::string_view element_type(expr::TensorType type) {
+  switch (type) {
+    case expr::TensorType::kInt32:
+      return "int";
+    case expr::TensorType::kFloat32:
+      return "float";
+    case expr::TensorType::kBool:
+      return "bool";
+  }
+  return "unknown";
 }
 
 // The pre-pass of the mask compiler, when there are tensors for it.
 std::string range_pass(const AttentionSpec& spec) {
-  unsigned types = 0;
+  std::string tensors;
   for (const int slot : expr::range_slots(spec.mask)) {
-    types |= 1u << static_cast<int>(spec.environment.tensors[static_cast<std::size_t>(slot)].type);
+    const expr::TensorDecl& tensor = spec.environment.tensors[static_cast<std::size_t>(slot)];
+    tensors += fmt::format("{}make_pair_of<{}, {}>(p.tensors[{}], pair)",
+                           tensors.empty() ? "" : " ||\n         ", element_type(tensor.type),
+                           tensor.dims.size(), slot);
   }
-  if (types == 0) return "";
+  if (tensors.empty()) return "";
   return fmt::format(
+      "#include \"templates/tile/block_ranges.cuh\"\n"
       "\n"
-      "// Of which tensors the pre-pass makes ranges: bit 0 int32, 1 float32, 2 bool.\n"
       "namespace att {{\n"
-      "constexpr int kRangeTypes = {};\n"
+      "\n"
+      "// Makes pair number `pair` of the tensors whose ranges classify tiles, one tensor after "
+      "the\n"
+      "// other.\n"
+      "ATT_FN bool make_range_pair(const ForwardParams& p, long long pair) {{\n"
+      "  return {};\n"
       "}}\n"
+      "\n"
+      "}}  // namespace att\n"
+      "\n"
       "#include \"templates/kernels/block_ranges.cuh\"\n",
-      types);
+      tensors);
 }
 
 constexpr std::string_view kContext =
@@ -91,10 +109,15 @@ constexpr std::string_view kContext =
 
 Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
                               const std::string& symbol) {
-  const FamilyOperations* family = family_operations(plan.family());
+  const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
   }
+  const expr::HeadExpressions expressions = {spec.mask, spec.score, spec.sink,
+                                             constant_scale(spec)};
+  std::string functions = expr::emit_functions(expressions, spec.environment);
+  if (plan.pass == Pass::kBackward)
+    functions += expr::emit_gradients(expressions, spec.environment);
   return fmt::format(
       "#include \"templates/params.h\"\n"
       "#include \"templates/ptx/platform.cuh\"\n"
@@ -115,10 +138,8 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "\n"
       "#define ATT_KERNEL_NAME {}\n"
       "{}",
-      spec_facts(spec), kContext,
-      expr::emit_functions({spec.mask, spec.score, spec.sink, constant_scale(spec)},
-                           spec.environment),
-      family->head_constants(spec, plan), symbol, range_pass(spec));
+      spec_facts(spec), kContext, functions, family->head_constants(spec, plan), symbol,
+      range_pass(spec));
 }
 
 }  // namespace attune

@@ -11,10 +11,6 @@
 namespace attune::expr {
 namespace {
 
-bool has_load(const Expr& e) {
-  return e->op == Op::kLoad || std::ranges::any_of(e->args, has_load);
-}
-
 struct Parts {
   std::vector<Expr> of_row, of_column;
 
@@ -25,7 +21,7 @@ struct Parts {
     const bool by_query = depends_on(e, Variable::kQIdx), by_key = depends_on(e, Variable::kKvIdx);
     if (e->args.empty()) return;
     if (by_query && !by_key) return add(of_row, e);
-    if (by_key && !by_query && has_load(e)) return add(of_column, e);
+    if (by_key && !by_query && contains_load(e)) return add(of_column, e);
     for (const Expr& arg : e->args) find(arg);
   }
 

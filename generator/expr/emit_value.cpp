@@ -42,6 +42,7 @@ bool is_leaf(const Expr& e) {
   return is_constant(e) || e->op == Op::kVariable || e->op == Op::kScalar;
 }
 
+// Of a tensor, whatever sequence the context is of.
 std::string_view size_of(Dim dim) {
   switch (dim) {
     case Dim::kBatch:
@@ -51,9 +52,9 @@ std::string_view size_of(Dim dim) {
     case Dim::kKvHeads:
       return "c.params.kv_heads";
     case Dim::kQLen:
-      return "c.q_len";
+      return "c.params.q_len";
     default:  // kKvLen
-      return "c.kv_len";
+      return "c.params.kv_len";
   }
 }
 
@@ -80,6 +81,13 @@ class ValueEmitter::Impl {
     if (known != names_.end()) return known->second;
     std::string text = plain(e);
     return is_leaf(e) || (uses_[e] == 1 && e->op != Op::kLoad) ? text : name(e, text);
+  }
+
+  // The index as the int that it is: what stands for a key has an operator + of its own.
+  std::string offset(const Expr& e) {
+    const Place at = place(e);
+    if (at.row.empty()) return fmt::format("static_cast<long long>({})", unbracketed(at.index));
+    return fmt::format("({} + static_cast<int>({}))", at.row, unbracketed(at.index));
   }
 
  private:
@@ -282,31 +290,43 @@ class ValueEmitter::Impl {
     return fmt::format("{}({}, {})", quotient ? "floor_divide" : "floor_modulo", a, b);
   }
 
-  // load_x(tensor, offset), or load_x(tensor, offset of a row, index).
-  std::string load(const Expr& e) {
+  // Where a look-up reads: the offset of a row, empty for a tensor of one dim, and the index in it,
+  // in brackets where it needs them in a sum.
+  struct Place {
+    std::string row, index;
+  };
+  Place place(const Expr& e) {
     const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(e->slot)];
     std::string row, index;
     for (std::size_t i = 0; i < e->args.size(); ++i) {
       const DimSize dim = tensor.dims[i];
       const std::string size =
           dim.dim == Dim::kNumber ? fmt::format("{}", dim.number) : std::string(size_of(dim.dim));
-      if (i == 1) row = fmt::format("static_cast<long long>({}) * {}", index, size);
+      if (i == 1) row = fmt::format("static_cast<long long>({}) * {}", unbracketed(index), size);
       if (i > 1) row = fmt::format("({} + {}) * {}", row, index, size);
-      index = unbracketed(value(e->args[i]));
+      index = value(e->args[i]);
       // The last tile reaches beyond the lengths, where what was proven of q_idx and kv_idx ends.
       if (e->clamped & (1u << i)) {
         index = fmt::format("{}({}, {})",
-                            static_range(e->args[i]).lo >= 0 ? "clamp_above" : "clamp_index", index,
-                            size);
+                            static_range(e->args[i]).lo >= 0 ? "clamp_above" : "clamp_index",
+                            unbracketed(index), size);
       } else if (dim.dim != Dim::kNumber && depends_on_position(e->args[i])) {
-        index = fmt::format("clamp_tail({}, {})", index, size);
+        index = fmt::format("clamp_tail({}, {})", unbracketed(index), size);
       }
     }
+    return {row, index};
+  }
+
+  // load_x(tensor, offset), or load_x(tensor, offset of a row, index).
+  std::string load(const Expr& e) {
+    auto [row, index] = place(e);
+    const TensorType type = environment_.tensors[static_cast<std::size_t>(e->slot)].type;
     constexpr std::string_view kLoaders[] = {"load_i32", "load_f32", "load_bool"};
     // Where the keys are in a row, its offset is what a tile's elements share.
+    if (row.empty() || depends_on(e->args.back(), Variable::kKvIdx)) index = unbracketed(index);
     if (!row.empty()) row += depends_on(e->args.back(), Variable::kKvIdx) ? ", " : " + ";
-    return fmt::format("{}(c.params.tensors[{}], {}{})", kLoaders[static_cast<int>(tensor.type)],
-                       e->slot, row, index);
+    return fmt::format("{}(c.params.tensors[{}], {}{})", kLoaders[static_cast<int>(type)], e->slot,
+                       row, index);
   }
 
   const Environment& environment_;
@@ -345,6 +365,7 @@ void ValueEmitter::know(const Expr& expression, std::string name) {
 }
 void ValueEmitter::count(const Expr& expression) { impl_->count(expression); }
 std::string ValueEmitter::value(const Expr& expression) { return impl_->value(expression); }
+std::string ValueEmitter::offset(const Expr& look_up) { return impl_->offset(look_up); }
 
 std::string emit_value(const Expr& expression, const Environment& environment) {
   std::string lines;

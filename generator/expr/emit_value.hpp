@@ -22,6 +22,8 @@ class ValueEmitter {
   void count(const Expr& expression);
   // Text of the value: bracketed, a call, a literal or a name.
   std::string value(const Expr& expression);
+  // Text of the offset in elements, a long long, of what a look-up reads.
+  std::string offset(const Expr& look_up);
 
  private:
   class Impl;

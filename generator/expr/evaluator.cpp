@@ -29,17 +29,17 @@ double variable_value(Variable variable, const Point& p) {
   return p.kv_len;
 }
 
-double look_up(const Node& load, const Point& p) {
-  const TensorValues& tensor = p.tensors[static_cast<std::size_t>(load.slot)];
+}  // namespace
+
+std::int64_t look_up_offset(const Expr& look_up, const Point& p) {
+  const TensorValues& tensor = p.tensors[static_cast<std::size_t>(look_up->slot)];
   std::int64_t offset = 0;
-  for (std::size_t i = 0; i < load.args.size(); ++i) {
-    const auto index = static_cast<std::int64_t>(evaluate(load.args[i], p));
+  for (std::size_t i = 0; i < look_up->args.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(evaluate(look_up->args[i], p));
     offset = offset * tensor.sizes[i] + std::clamp<std::int64_t>(index, 0, tensor.sizes[i] - 1);
   }
-  return tensor.values[static_cast<std::size_t>(offset)];
+  return offset;
 }
-
-}  // namespace
 
 double evaluate(const Expr& e, const Point& p) {
   switch (e->op) {
@@ -53,7 +53,8 @@ double evaluate(const Expr& e, const Point& p) {
     case Op::kScalar:
       return p.scalars[static_cast<std::size_t>(e->slot)];
     case Op::kLoad:
-      return look_up(*e, p);
+      return p.tensors[static_cast<std::size_t>(e->slot)]
+          .values[static_cast<std::size_t>(look_up_offset(e, p))];
     case Op::kSelect:
       return evaluate(e->args[evaluate(e->args[0], p) != 0 ? 1 : 2], p);
     case Op::kAnd:

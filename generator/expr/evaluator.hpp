@@ -27,4 +27,7 @@ struct Point {
 // Bools are 0 or 1. Thread-safe.
 double evaluate(const Expr& expression, const Point& point);
 
+// Where in its tensor, row-major, a look-up reads: indices are clamped into their dims.
+std::int64_t look_up_offset(const Expr& look_up, const Point& point);
+
 }  // namespace attune::expr

@@ -300,6 +300,18 @@ RealInterval tensor_values(const Step& step, const TileBox& box,
   return box.tensor_range(step.slot, indices);
 }
 
+// What a uniform expression sees of a box.
+Point point_of(const TileBox& box) {
+  Point point;
+  point.b = box.b;
+  point.h = box.h;
+  point.h_kv = box.h_kv;
+  point.q_len = box.q_len;
+  point.kv_len = box.kv_len;
+  point.scalars = box.scalars;
+  return point;
+}
+
 // NaN when either is.
 double propagating(double a, double b, bool smaller) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
@@ -308,142 +320,137 @@ double propagating(double a, double b, bool smaller) {
 
 }  // namespace
 
+StepValue value_of(const Step& step, const TileBox& box, const std::vector<StepValue>& values) {
+  StepValue out;
+  const auto arg = [&](std::size_t i) -> const StepValue& {
+    return values[static_cast<std::size_t>(step.args[i])];
+  };
+  const auto integer = [&](std::size_t i) { return arg(i).integer; };
+  const auto real = [&](std::size_t i) { return arg(i).real; };
+  switch (step.op) {
+    case StepOp::kInt:
+    case StepOp::kBool:
+      out.integer = step.value;
+      break;
+    case StepOp::kReal:
+      out.real = step.real;
+      break;
+    case StepOp::kQFirst:
+      out.integer = box.q0;
+      break;
+    case StepOp::kQLast:
+      out.integer = box.q1 - 1;
+      break;
+    case StepOp::kKvFirst:
+      out.integer = box.k0;
+      break;
+    case StepOp::kKvLast:
+      out.integer = box.k1 - 1;
+      break;
+    case StepOp::kUniform:
+      out.real = evaluate(step.expression, point_of(box));
+      if (step.kind != StepKind::kReal) out.integer = static_cast<std::int64_t>(out.real);
+      break;
+    case StepOp::kAdd:
+      out.integer = integer(0) + integer(1);
+      break;
+    case StepOp::kSubtract:
+      out.integer = integer(0) - integer(1);
+      break;
+    case StepOp::kMultiply:
+      out.integer = integer(0) * integer(1);
+      break;
+    case StepOp::kFloorDivide:
+      out.integer = floor_divide(integer(0), integer(1));
+      break;
+    case StepOp::kMin:
+      out.integer = std::min(integer(0), integer(1));
+      break;
+    case StepOp::kMax:
+      out.integer = std::max(integer(0), integer(1));
+      break;
+    case StepOp::kNarrow:
+      out.integer = wrap_int32(integer(0));
+      break;
+    case StepOp::kToReal:
+      out.real = static_cast<double>(integer(0));
+      break;
+    case StepOp::kRealAdd:
+      out.real = real(0) + real(1);
+      break;
+    case StepOp::kRealSubtract:
+      out.real = real(0) - real(1);
+      break;
+    case StepOp::kRealMultiply:
+      out.real = real(0) * real(1);
+      break;
+    case StepOp::kRealDivide:
+      out.real = real(0) / real(1);
+      break;
+    case StepOp::kRealMin:
+      out.real = propagating(real(0), real(1), true);
+      break;
+    case StepOp::kRealMax:
+      out.real = propagating(real(0), real(1), false);
+      break;
+    case StepOp::kRealNegate:
+      out.real = -real(0);
+      break;
+    case StepOp::kRealFunction:
+      out.real = apply_unary(step.function, Type::kFloat32, real(0));
+      break;
+    case StepOp::kWidenDown:
+    case StepOp::kWidenUp:
+      out.real = widened(step, real(0));
+      break;
+    case StepOp::kFloorToInt:
+      out.integer = floor_saturating(real(0));
+      break;
+    case StepOp::kLess:
+      out.integer = integer(0) < integer(1);
+      break;
+    case StepOp::kLessEqual:
+      out.integer = integer(0) <= integer(1);
+      break;
+    case StepOp::kEqual:
+      out.integer = integer(0) == integer(1);
+      break;
+    case StepOp::kRealLess:
+      out.integer = real(0) < real(1);
+      break;
+    case StepOp::kRealLessEqual:
+      out.integer = real(0) <= real(1);
+      break;
+    case StepOp::kAnd:
+      out.integer = integer(0) & integer(1);
+      break;
+    case StepOp::kOr:
+      out.integer = integer(0) | integer(1);
+      break;
+    case StepOp::kNot:
+      out.integer = integer(0) == 0;
+      break;
+    case StepOp::kSelect:
+      out = arg(integer(0) != 0 ? 1 : 2);
+      break;
+    case StepOp::kTensorRange:
+      out.range = tensor_values(step, box, values);
+      break;
+    case StepOp::kRangeLo:
+    case StepOp::kRangeHi: {
+      const RealInterval& range = arg(0).range;
+      out.real = step.op == StepOp::kRangeLo ? range.lo : range.hi;
+      if (step.kind == StepKind::kInt) out.integer = static_cast<std::int64_t>(out.real);
+      break;
+    }
+  }
+  return out;
+}
+
 std::vector<StepValue> run(const IntervalProgram& program, const TileBox& box) {
-  Point point;
-  point.b = box.b;
-  point.h = box.h;
-  point.h_kv = box.h_kv;
-  point.q_len = box.q_len;
-  point.kv_len = box.kv_len;
-  point.scalars = box.scalars;
   std::vector<StepValue> values;
   values.reserve(program.steps().size());
-  for (const Step& step : program.steps()) {
-    StepValue out;
-    const auto arg = [&](std::size_t i) -> const StepValue& {
-      return values[static_cast<std::size_t>(step.args[i])];
-    };
-    const auto integer = [&](std::size_t i) { return arg(i).integer; };
-    const auto real = [&](std::size_t i) { return arg(i).real; };
-    switch (step.op) {
-      case StepOp::kInt:
-      case StepOp::kBool:
-        out.integer = step.value;
-        break;
-      case StepOp::kReal:
-        out.real = step.real;
-        break;
-      case StepOp::kQFirst:
-        out.integer = box.q0;
-        break;
-      case StepOp::kQLast:
-        out.integer = box.q1 - 1;
-        break;
-      case StepOp::kKvFirst:
-        out.integer = box.k0;
-        break;
-      case StepOp::kKvLast:
-        out.integer = box.k1 - 1;
-        break;
-      case StepOp::kUniform:
-        out.real = evaluate(step.expression, point);
-        if (step.kind != StepKind::kReal) out.integer = static_cast<std::int64_t>(out.real);
-        break;
-      case StepOp::kAdd:
-        out.integer = integer(0) + integer(1);
-        break;
-      case StepOp::kSubtract:
-        out.integer = integer(0) - integer(1);
-        break;
-      case StepOp::kMultiply:
-        out.integer = integer(0) * integer(1);
-        break;
-      case StepOp::kFloorDivide:
-        out.integer = floor_divide(integer(0), integer(1));
-        break;
-      case StepOp::kMin:
-        out.integer = std::min(integer(0), integer(1));
-        break;
-      case StepOp::kMax:
-        out.integer = std::max(integer(0), integer(1));
-        break;
-      case StepOp::kNarrow:
-        out.integer = wrap_int32(integer(0));
-        break;
-      case StepOp::kToReal:
-        out.real = static_cast<double>(integer(0));
-        break;
-      case StepOp::kRealAdd:
-        out.real = real(0) + real(1);
-        break;
-      case StepOp::kRealSubtract:
-        out.real = real(0) - real(1);
-        break;
-      case StepOp::kRealMultiply:
-        out.real = real(0) * real(1);
-        break;
-      case StepOp::kRealDivide:
-        out.real = real(0) / real(1);
-        break;
-      case StepOp::kRealMin:
-        out.real = propagating(real(0), real(1), true);
-        break;
-      case StepOp::kRealMax:
-        out.real = propagating(real(0), real(1), false);
-        break;
-      case StepOp::kRealNegate:
-        out.real = -real(0);
-        break;
-      case StepOp::kRealFunction:
-        out.real = apply_unary(step.function, Type::kFloat32, real(0));
-        break;
-      case StepOp::kWidenDown:
-      case StepOp::kWidenUp:
-        out.real = widened(step, real(0));
-        break;
-      case StepOp::kFloorToInt:
-        out.integer = floor_saturating(real(0));
-        break;
-      case StepOp::kLess:
-        out.integer = integer(0) < integer(1);
-        break;
-      case StepOp::kLessEqual:
-        out.integer = integer(0) <= integer(1);
-        break;
-      case StepOp::kEqual:
-        out.integer = integer(0) == integer(1);
-        break;
-      case StepOp::kRealLess:
-        out.integer = real(0) < real(1);
-        break;
-      case StepOp::kRealLessEqual:
-        out.integer = real(0) <= real(1);
-        break;
-      case StepOp::kAnd:
-        out.integer = integer(0) & integer(1);
-        break;
-      case StepOp::kOr:
-        out.integer = integer(0) | integer(1);
-        break;
-      case StepOp::kNot:
-        out.integer = integer(0) == 0;
-        break;
-      case StepOp::kSelect:
-        out = arg(integer(0) != 0 ? 1 : 2);
-        break;
-      case StepOp::kTensorRange:
-        out.range = tensor_values(step, box, values);
-        break;
-      case StepOp::kRangeLo:
-      case StepOp::kRangeHi: {
-        const RealInterval& range = arg(0).range;
-        out.real = step.op == StepOp::kRangeLo ? range.lo : range.hi;
-        if (step.kind == StepKind::kInt) out.integer = static_cast<std::int64_t>(out.real);
-        break;
-      }
-    }
-    values.push_back(out);
-  }
+  for (const Step& step : program.steps()) values.push_back(value_of(step, box, values));
   return values;
 }
 

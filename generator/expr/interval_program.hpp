@@ -146,5 +146,7 @@ struct StepValue {
   RealInterval range;  // kTensorRange
 };
 std::vector<StepValue> run(const IntervalProgram& program, const TileBox& box);
+// That of one step; `values` holds those of its args.
+StepValue value_of(const Step& step, const TileBox& box, const std::vector<StepValue>& values);
 
 }  // namespace attune::expr

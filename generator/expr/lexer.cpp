@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "generator/expr/foreign.hpp"
+
 namespace attune::expr {
 namespace {
 
@@ -18,21 +20,6 @@ bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 constexpr std::array<std::string_view, 21> kSymbols = {"//", "==", "!=", "<=", ">=", "+", "-",
                                                        "*",  "/",  "%",  "<",  ">",  "(", ")",
                                                        "[",  "]",  ",",  ":",  "=",  "{", "}"};
-
-struct ForeignOperator {
-  std::string_view text, hint;
-};
-// Operators of other languages, and what to write instead.
-constexpr std::array<ForeignOperator, 8> kForeignOperators = {{
-    {"&&", "write `and`"},
-    {"||", "write `or`"},
-    {"**", "write a product, `exp2` or `exp`"},
-    {"!", "write `not`"},
-    {"&", "write `and` for booleans; there are no bitwise operators"},
-    {"|", "write `or` for booleans; there are no bitwise operators"},
-    {"?", "write `x if condition else y`"},
-    {"^", "there are no bitwise operators"},
-}};
 
 std::string shown(char c) {
   if (c >= ' ' && c <= '~') return fmt::format("`{}`", c);
@@ -119,6 +106,18 @@ Result<std::vector<Token>> tokenize(std::string_view text, const SourceOrigin& o
     if (is_name_start(c)) {
       token.kind = TokenKind::kName;
       while (at < text.size() && is_name_part(text[at])) ++at;
+      const auto part_follows = [&] {
+        return at + 1 < text.size() && text[at] == '.' && is_name_start(text[at + 1]);
+      };
+      if (part_follows()) {
+        do {
+          ++at;
+          while (at < text.size() && is_name_part(text[at])) ++at;
+        } while (part_follows());
+        const std::string_view dotted = text.substr(token.range.begin, at - token.range.begin);
+        return error_at(text, origin, {token.range.begin, at}, "expr-unknown-name",
+                        fmt::format("unknown name `{}`", dotted), dotted_name_hint(dotted));
+      }
     } else if (is_digit(c) || (c == '.' && at + 1 < text.size() && is_digit(text[at + 1]))) {
       bool real = false;
       while (at < text.size() && is_digit(text[at])) ++at;
@@ -169,7 +168,7 @@ Result<std::vector<Token>> tokenize(std::string_view text, const SourceOrigin& o
       }
     } else {
       token.kind = TokenKind::kSymbol;
-      for (const ForeignOperator& foreign : kForeignOperators) {
+      for (const ForeignOperator& foreign : foreign_operators()) {
         // `!=` is ours although `!` is not.
         if (text.substr(at).starts_with(foreign.text) && !text.substr(at).starts_with("!=")) {
           return error_at(text, origin, {at, at + foreign.text.size()}, "expr-unknown-operator",

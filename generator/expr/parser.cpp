@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "generator/expr/build.hpp"
+#include "generator/expr/foreign.hpp"
 #include "generator/expr/masks.hpp"
 #include "generator/expr/names.hpp"
 #include "generator/expr/scope.hpp"
@@ -165,13 +166,15 @@ class Checker {
 
   Error unknown(const Syntax& syntax, const Scope& scope) const {
     const bool called = syntax.kind == SyntaxKind::kCall;
+    std::string hint(foreign_word_hint(syntax.name));
+    if (hint.empty()) hint = did_you_mean(syntax.name, scope.names());
     return fail(syntax.name_range, scope, called ? "expr-unknown-function" : "expr-unknown-name",
                 fmt::format("unknown {} `{}`",
                             called                              ? "function"
                             : syntax.kind == SyntaxKind::kIndex ? "tensor"
                                                                 : "name",
                             syntax.name),
-                did_you_mean(syntax.name, scope.names()));
+                std::move(hint));
   }
 
   Result<Expr> check_call(const Syntax& syntax, const Scope& scope) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "generator/plan/family.hpp"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -42,8 +43,6 @@ constexpr std::array<RegisterBlock, 9> kRegisterBlocks = {{
     {kAvx2Bytes, 8, 1, 0.70},
 }};
 
-std::string_view template_path(Pass) { return "templates/kernels/cpu_forward.h"; }
-
 Status serves(const AttentionSpec& spec, Target target) {
   if (target != Target::kCpu) return plan_unsupported("the cpu family needs target cpu");
   if (spec.dtype == DType::kFp8E4m3) {
@@ -68,7 +67,6 @@ PlanResources resources_of(const AttentionSpec&, const KernelPlan& plan) {
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const CpuPlan& tile = tile_of(plan);
-  if (plan.pass != Pass::kForward) return plan_unsupported("the cpu family has no backward pass");
   if (tile.vector_bytes != kAvx2Bytes && tile.vector_bytes != kAvx512Bytes) {
     return plan_unsupported("vectors of 32 or 64 bytes");
   }
@@ -136,17 +134,27 @@ double product_share(const CpuPlan& tile) {
   return 0.5;
 }
 
-double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-            const DeviceFacts& device) {
+// Every plan is a group of its own: there are a few dozen, and an item's time is its shape's.
+PlanCost plan_cost(const AttentionSpec&, const KernelPlan& plan, const DeviceFacts&) {
+  const CpuPlan& tile = tile_of(plan);
+  return {.tile = 1,
+          .launch_us = 5,
+          .group = {tile.tile_q, tile.tile_kv, tile.unroll, tile.columns, tile.vector_bytes,
+                    tile.thread_share}};
+}
+
+Tiling tiling(const AttentionSpec&, const KernelPlan&, const ProblemShape&, const DeviceFacts&) {
+  return {};
+}
+
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork&) {
   const CpuPlan& tile = tile_of(plan);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
-  // The kernel packs heads of one K/V head into a tile that a single one does not fill.
-  const double group = double(shape.heads) / shape.kv_heads;
-  const double together =
-      std::clamp(std::floor(double(tile.tile_q) / double(shape.q_len)), 1.0, group);
-  const double items = double(shape.batch) * shape.kv_heads * std::ceil(group / together) *
-                       std::ceil(double(shape.q_len) / tile.tile_q);
-  const double rows = std::min(double(tile.tile_q), together * double(shape.q_len));
+  const auto grid =
+      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q);
+  const double items = double(shape.batch * shape.kv_heads * grid.per_kv_head());
+  const double rows = std::min(double(tile.tile_q), double(grid.heads_per_item * shape.q_len));
   const double vectors = std::ceil(rows / lanes(tile));
 
   const double core_gflops = device.matrix_tflops * 1e3 / device.processor_count;
@@ -169,19 +177,31 @@ double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShap
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;
-  const double compute_us = std::ceil(items / device.processor_count) * item_us * fewer;
   const double bytes = double(element_bytes(spec.dtype)) * shape.batch * dims *
                        (double(shape.heads) * shape.q_len + double(shape.kv_heads) * shape.kv_len);
-  return std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3)) + 5;
+  return {.rounds = std::ceil(items / device.processor_count),
+          .tiles = item_us,
+          .slowdown = fewer,
+          .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
 }
 
 LaunchRecipe recipe(const AttentionSpec&, const KernelPlan& plan) {
   LaunchRecipe recipe;
-  recipe.threads = 1;
   recipe.thread_share = tile_of(plan).thread_share;
-  recipe.tile_q = tile_of(plan).tile_q;
-  recipe.tile_kv = tile_of(plan).tile_kv;
+  recipe.launches.push_back(
+      {.symbol = "", .item = WorkItem::kPackedQueryTile, .tile = tile_of(plan).tile_q});
   return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) { return {}; }
+
+TileShape tile_shape_of(const KernelPlan& plan) {
+  return {tile_of(plan).tile_q, tile_of(plan).tile_kv};
+}
+
+std::vector<int> choices(const KernelPlan& plan) {
+  const CpuPlan& t = tile_of(plan);
+  return {t.tile_q, t.tile_kv, t.unroll, t.columns, t.vector_bytes, t.thread_share};
 }
 
 std::string tile_text(const KernelPlan& plan) {
@@ -227,20 +247,28 @@ std::string head_constants(const AttentionSpec&, const KernelPlan& plan) {
 }  // namespace
 
 const FamilyOperations& cpu_family() {
-  static constexpr FamilyOperations kOperations = {.family = Family::kCpu,
-                                                   .name = "cpu",
-                                                   .symbol_name = "cpu",
-                                                   .template_path = &template_path,
-                                                   .serves = &serves,
-                                                   .legal_plans = &legal,
-                                                   .check = &check,
-                                                   .resources = &resources_of,
-                                                   .cost_us = &cost,
-                                                   .launch_recipe = &recipe,
-                                                   .tile_text = &tile_text,
-                                                   .parse_tile = &parse_tile,
-                                                   .symbol_part = &symbol_part,
-                                                   .head_constants = &head_constants};
+  static constexpr FamilyOperations kOperations = {
+      .family = Family::kCpu,
+      .pass = Pass::kForward,
+      .name = "cpu",
+      .symbol_name = "cpu",
+      .template_path = "templates/kernels/cpu_forward.h",
+      .serves = &serves,
+      .legal_plans = &legal,
+      .check = &check,
+      .resources = &resources_of,
+      .plan_cost = &plan_cost,
+      .tiling = &tiling,
+      .shape_cost = &shape_cost,
+      .launch_recipe = &recipe,
+      .widest_workspace = &widest_workspace,
+      .takes_any_strides = true,
+      .tile_shape = &tile_shape_of,
+      .choices = &choices,
+      .tile_text = &tile_text,
+      .parse_tile = &parse_tile,
+      .symbol_part = &symbol_part,
+      .head_constants = &head_constants};
   return kOperations;
 }
 

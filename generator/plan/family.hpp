@@ -1,5 +1,6 @@
-// What one kernel family answers about itself. plan.cpp dispatches over the table of these; a new
-// family is one file here, one template in templates/kernels and one row in that table.
+// What one kernel family answers about itself, for one pass. plan.cpp dispatches over the table of
+// these; a new family, or a new pass of one, is one file here, one template in templates/kernels
+// and one row in that table.
 #pragma once
 
 #include <span>
@@ -7,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "generator/plan/cost.hpp"
 #include "generator/plan/plan.hpp"
 
 namespace attune {
@@ -14,20 +16,37 @@ namespace attune {
 // Every function is pure and thread-safe. A plan handed to one of them holds this family's tile.
 struct FamilyOperations {
   Family family;
+  Pass pass;
   std::string_view name;         // in a plan's text: "sm90a"
   std::string_view symbol_name;  // in a kernel's symbol: "sm90"
   // The path of the kernel's template, "templates/kernels/sm80_forward.cuh".
-  std::string_view (*template_path)(Pass pass);
+  std::string_view template_path;
   // OK, or kUnsupported with the reason why the family cannot run this spec on this target.
   Status (*serves)(const AttentionSpec& spec, Target target);
   // Plans that pass `check`, in a deterministic order. `serves` is OK.
   std::vector<KernelPlan> (*legal_plans)(const AttentionSpec& spec, const DeviceFacts& device);
   Status (*check)(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
   PlanResources (*resources)(const AttentionSpec& spec, const KernelPlan& plan);
-  double (*cost_us)(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-                    const DeviceFacts& device);
-  // Everything but the symbol.
+  PlanCost (*plan_cost)(const AttentionSpec& spec, const KernelPlan& plan,
+                        const DeviceFacts& device);
+  Tiling (*tiling)(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                   const DeviceFacts& device);
+  // `work` is that of the tiling. Grows with its `share`; at least what it is with `longest` and
+  // `shortest` 0 and `busiest` 1.
+  ShapeCost (*shape_cost)(const AttentionSpec& spec, const KernelPlan& plan,
+                          const ProblemShape& shape, const DeviceFacts& device,
+                          const LiveWork& work);
+  // Without the mask's pre-pass. A launch's symbol is a suffix ("_rows", of the kernel
+  // ATT_JOIN(ATT_KERNEL_NAME, _rows)); the main one's is empty.
   LaunchRecipe (*launch_recipe)(const AttentionSpec& spec, const KernelPlan& plan);
+  // Regions that cover those of all its plans.
+  std::vector<WorkspaceRegion> (*widest_workspace)(const AttentionSpec& spec);
+  // False where a plan's kernels need strides that the tensor unit can walk.
+  bool takes_any_strides;
+  TileShape (*tile_shape)(const KernelPlan& plan);
+  // What the tile chooses, a number for each choice that is independent of the others; always as
+  // many.
+  std::vector<int> (*choices)(const KernelPlan& plan);
   // The tile's part of the plan's text, "q128 k64 s2 w4", and back. `words` are what followed
   // the target; an unknown or missing word is an error.
   std::string (*tile_text)(const KernelPlan& plan);
@@ -39,12 +58,17 @@ struct FamilyOperations {
 };
 
 // Null when this build lacks the family.
-const FamilyOperations* family_operations(Family family);
+const FamilyOperations* family_operations(Family family, Pass pass);
+inline const FamilyOperations* family_operations(const KernelPlan& plan) {
+  return family_operations(plan.family(), plan.pass);
+}
 
 // One function a row of the table, each in its family's file.
 const FamilyOperations& sm80_family();
 const FamilyOperations& sm90a_family();
 const FamilyOperations& cpu_family();
+const FamilyOperations& sm80_backward_family();
+const FamilyOperations& sm90a_backward_family();
 
 // kUnsupported, id "plan-unsupported".
 Error plan_unsupported(std::string message, std::string hint = {});

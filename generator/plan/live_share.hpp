@@ -1,13 +1,16 @@
 // How much of the score square a mask leaves to compute, for the cost model.
 #pragma once
 
+#include <optional>
+#include <vector>
+
+#include "generator/expr/live_tiles.hpp"
 #include "generator/spec/spec.hpp"
 
 namespace attune {
 
-// How work items are dealt out to CTAs that take every n-th one: groups of heads one after the
-// other, the last of `last_group` heads or a few more; of a group all heads of a query tile before
-// the next tile, the last tile first. templates/tile/sm90_schedule.cuh.
+// How work items are dealt out to CTAs that take every n-th one: in the order of
+// att::tile_by_group, the last group of `last_group` heads or a few more.
 struct ItemOrder {
   std::int64_t ctas = 1;
   int tiles_of_item = 1;  // query tiles
@@ -25,8 +28,35 @@ struct LiveWork {
   bool reads_tensors = false;  // range_slots(): tiles that are not known to be dead may be
 };
 
-// Remembered for the last questions: thousands of plans that are compared in a row share a few tile
-// shapes, and each answer classifies hundreds of tiles. Valid until the thread's next call.
+// The sample of one tile shape at one shape: by query tile, the first one first, the share of its
+// tiles that are not skipped.
+using LiveRows = std::vector<double>;
+
+// The mask of one spec, analysed once. Immutable, thread-safe.
+class LiveShare {
+ public:
+  explicit LiveShare(const AttentionSpec& spec);
+
+  LiveRows rows(const ProblemShape& shape, int tile_q, int tile_kv) const;
+  // All but `busiest`, which is 1, what it is at least.
+  LiveWork work(const LiveRows& rows) const;
+  // Of CTAs that take items in `order`; `rows` and `work` are those of the tile shape.
+  static double busiest(const LiveRows& rows, const LiveWork& work, const ProblemShape& shape,
+                        int tile_q, const ItemOrder& order);
+
+  // Whether this is the analysis of `spec`'s mask.
+  bool is_of(const AttentionSpec& spec) const;
+
+ private:
+  const expr::Expr mask_;  // keeps the tree from being another's
+  std::vector<std::optional<double>> known_scalars_;
+  std::vector<double> scalars_;
+  std::optional<expr::LiveTileCounter> counter_;  // nullopt: everything lives, as far as one knows
+  bool reads_tensors_ = false;
+};
+
+// Remembered for the last questions: plans that are compared in a row share a few tile shapes, and
+// each answer classifies hundreds of tiles. Valid until the thread's next call.
 const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
                           int tile_kv, const ItemOrder& order = {});
 

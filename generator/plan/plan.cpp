@@ -5,22 +5,29 @@
 
 #include <algorithm>
 #include <charconv>
+#include <climits>
 #include <limits>
+#include <optional>
 #include <span>
 
 #include "generator/expr/intervals.hpp"
+#include "generator/plan/distance.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/plan_space.hpp"
 #include "generator/support/hash.hpp"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
 
-// Best first where several serve one target. A family is added by a row here.
+// Best first where several serve one target. A family, or a pass of one, is added by a row here.
 using FamilyAccessor = const FamilyOperations& (*)();
-constexpr FamilyAccessor kFamilies[] = {&sm90a_family, &sm80_family, &cpu_family};
+constexpr FamilyAccessor kFamilies[] = {&sm90a_family, &sm80_family, &cpu_family,
+                                        &sm90a_backward_family, &sm80_backward_family};
 
-Error family_missing(Family family) {
-  return plan_unsupported(fmt::format("this build has no {} family", to_string(family)));
+Error family_missing(Family family, Pass pass) {
+  return plan_unsupported(fmt::format("this build has no {} kernels of the {} family",
+                                      to_string(pass), to_string(family)));
 }
 
 std::vector<std::string_view> split_words(std::string_view text) {
@@ -63,9 +70,9 @@ Error plan_text_error(std::string message) {
                .hint = "a plan reads like `sm80 forward sm_80 q128 k64 s2 w4 c32 u1 qreg frozen`"};
 }
 
-const FamilyOperations* family_operations(Family family) {
+const FamilyOperations* family_operations(Family family, Pass pass) {
   for (const FamilyAccessor accessor : kFamilies) {
-    if (accessor().family == family) return &accessor();
+    if (accessor().family == family && accessor().pass == pass) return &accessor();
   }
   return nullptr;
 }
@@ -89,25 +96,40 @@ int resident_ctas(const PlanResources& resources, const DeviceFacts& device) {
 }
 
 std::string to_string(const KernelPlan& plan) {
-  const FamilyOperations* family = family_operations(plan.family());
+  const FamilyOperations* family = family_operations(plan);
   return fmt::format("{} {} {}{}{}", to_string(plan.family()), to_string(plan.pass),
                      to_string(plan.target), family ? " " : "",
                      family ? family->tile_text(plan) : std::string());
 }
 
+int plan_distance(const KernelPlan& a, const KernelPlan& b) {
+  const FamilyOperations* family = family_operations(a);
+  if (family == nullptr || family != family_operations(b)) return INT_MAX;
+  const std::vector<int> x = family->choices(a), y = family->choices(b);
+  int differing = a.target != b.target;
+  for (std::size_t i = 0; i < x.size(); ++i) differing += x[i] != y[i];
+  return differing;
+}
+
 Result<KernelPlan> parse_plan(std::string_view text) {
   const std::vector<std::string_view> words = split_words(text);
   if (words.size() < 3) return plan_text_error("a plan needs a family, a pass and a target");
-  const FamilyOperations* family = nullptr;
-  for (const FamilyAccessor accessor : kFamilies) {
-    if (accessor().name == words[0]) family = &accessor();
-  }
-  if (family == nullptr) return plan_text_error(fmt::format("unknown family `{}`", words[0]));
   KernelPlan plan;
   if (words[1] != to_string(Pass::kForward) && words[1] != to_string(Pass::kBackward)) {
     return plan_text_error(fmt::format("unknown pass `{}`", words[1]));
   }
   plan.pass = words[1] == to_string(Pass::kForward) ? Pass::kForward : Pass::kBackward;
+  const FamilyOperations* family = nullptr;
+  bool is_known = false;
+  for (const FamilyAccessor accessor : kFamilies) {
+    if (accessor().name != words[0]) continue;
+    is_known = true;
+    if (accessor().pass == plan.pass) family = &accessor();
+  }
+  if (!is_known) return plan_text_error(fmt::format("unknown family `{}`", words[0]));
+  if (family == nullptr) {
+    return plan_text_error(fmt::format("the {} family has no {} pass", words[0], words[1]));
+  }
   const std::optional<Target> target = target_from_string(words[2]);
   if (!target) return plan_text_error(fmt::format("unknown target `{}`", words[2]));
   plan.target = *target;
@@ -118,11 +140,12 @@ Result<KernelPlan> parse_plan(std::string_view text) {
   return plan;
 }
 
-Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target) {
+Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target, Pass pass) {
   std::vector<Family> serving;
   std::string reasons;
   for (const FamilyAccessor accessor : kFamilies) {
     const FamilyOperations& family = accessor();
+    if (family.pass != pass) continue;
     if (auto status = family.serves(spec, target); status.ok()) {
       serving.push_back(family.family);
     } else {
@@ -131,86 +154,98 @@ Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target targe
     }
   }
   if (serving.empty()) {
-    return plan_unsupported(
-        fmt::format("no kernel family serves this spec on {}: {}", to_string(target), reasons));
+    return plan_unsupported(fmt::format("no kernel family serves this spec's {} pass on {}: {}",
+                                        to_string(pass), to_string(target),
+                                        reasons.empty() ? "there is none" : reasons));
   }
   return serving;
 }
 
 std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
-                                    const DeviceFacts& device) {
-  const FamilyOperations* operations = family_operations(family);
+                                    const DeviceFacts& device, Pass pass) {
+  const FamilyOperations* operations = family_operations(family, pass);
   if (operations == nullptr || !operations->serves(spec, device.target).ok()) return {};
   return operations->legal_plans(spec, device);
 }
 
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
-  const FamilyOperations* family = family_operations(plan.family());
-  if (family == nullptr) return family_missing(plan.family());
+  const FamilyOperations* family = family_operations(plan);
+  if (family == nullptr) return family_missing(plan.family(), plan.pass);
   ATT_CHECK(family->serves(spec, plan.target));
   return family->check(spec, plan, device);
 }
 
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan) {
-  const FamilyOperations* family = family_operations(plan.family());
+  const FamilyOperations* family = family_operations(plan);
   return family ? family->resources(spec, plan) : PlanResources{};
 }
 
 double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                const DeviceFacts& device) {
-  const FamilyOperations* family = family_operations(plan.family());
-  return family ? family->cost_us(spec, plan, shape, device)
-                : std::numeric_limits<double>::infinity();
+  const FamilyOperations* family = family_operations(plan);
+  if (family == nullptr) return std::numeric_limits<double>::infinity();
+  const Tiling tiling = family->tiling(spec, plan, shape, device);
+  const LiveWork work = tiling.tile_q == 0 ? LiveWork{}
+                                           : live_work(spec, shape, tiling.tile_q, tiling.tile_kv,
+                                                       tiling.order.value_or(ItemOrder{}));
+  return launch_us(family->plan_cost(spec, plan, device),
+                   family->shape_cost(spec, plan, shape, device, work));
 }
 
-namespace {
-
-struct CostedPlan {
-  double us;
-  KernelPlan plan;
-};
-
-// Every legal plan, in the families' order.
-Result<std::vector<CostedPlan>> costed_plans(const AttentionSpec& spec, const ProblemShape& shape,
-                                             const DeviceFacts& device) {
-  ATT_TRY(const std::vector<Family> families, families_for(spec, device.target));
-  std::vector<CostedPlan> costed;
+// Of equal costs the families' order decides.
+Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
+                                              const DeviceFacts& device, Pass pass) {
+  ATT_TRY(const std::vector<Family> families, families_for(spec, device.target, pass));
+  std::vector<std::pair<double, KernelPlan>> costed;
   for (const Family family : families) {
-    for (const KernelPlan& plan : legal_plans(spec, family, device)) {
-      costed.push_back({cost_us(spec, plan, shape, device), plan});
+    for (const KernelPlan& plan : legal_plans(spec, family, device, pass)) {
+      costed.emplace_back(cost_us(spec, plan, shape, device), plan);
     }
   }
-  return costed;
-}
-
-}  // namespace
-
-// Of equal costs the families' order decides, here and below.
-Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
-                                              const DeviceFacts& device) {
-  ATT_TRY(std::vector<CostedPlan> costed, costed_plans(spec, shape, device));
-  std::ranges::stable_sort(costed, {}, &CostedPlan::us);
+  std::ranges::stable_sort(costed, {}, &std::pair<double, KernelPlan>::first);
   std::vector<KernelPlan> plans;
-  for (CostedPlan& entry : costed) plans.push_back(std::move(entry.plan));
+  for (auto& [us, plan] : costed) plans.push_back(std::move(plan));
   return plans;
 }
 
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
-                                const DeviceFacts& device) {
-  ATT_TRY(const std::vector<CostedPlan> costed, costed_plans(spec, shape, device));
-  const auto best = std::ranges::min_element(costed, {}, &CostedPlan::us);
-  if (best == costed.end()) {
-    return plan_unsupported(fmt::format("no plan of this spec fits {}", device.name),
-                            "smaller head dims need less shared memory and fewer registers");
-  }
-  return best->plan;
+                                const DeviceFacts& device, Pass pass) {
+  ATT_TRY(const std::vector<Family> families, families_for(spec, device.target, pass));
+  if (const auto best = plan_space(spec, device)->best(shape, {.pass = pass})) return *best;
+  return plan_unsupported(fmt::format("no plan of this spec fits {}", device.name),
+                          "smaller head dims need less shared memory and fewer registers");
 }
 
+namespace {
+
+std::vector<WorkspaceRegion> range_regions(const AttentionSpec& spec) {
+  std::vector<WorkspaceRegion> regions;
+  for (const int slot : expr::range_slots(spec.mask)) {
+    regions.push_back({.content = WorkspaceRegion::Content::kBlockRanges, .slot = slot});
+  }
+  return regions;
+}
+
+// Block ranges come before whatever classifies tiles.
+void add_pre_pass(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
+  const std::vector<WorkspaceRegion> ranges = range_regions(spec);
+  if (ranges.empty()) return;
+  const bool on_cpu = plan.target == Target::kCpu;
+  recipe.workspace.insert(recipe.workspace.end(), ranges.begin(), ranges.end());
+  recipe.launches.insert(recipe.launches.begin(),
+                         {.symbol = "_ranges",
+                          .threads = on_cpu ? 1 : 32 * att::kRangePairsOfCta,
+                          .item = WorkItem::kRangePairs,
+                          .tile = on_cpu ? att::kRangePairsOfCpuItem : att::kRangePairsOfCta});
+}
+
+}  // namespace
+
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
-  const FamilyOperations* family = family_operations(plan.family());
+  const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return {};
   LaunchRecipe recipe = family->launch_recipe(spec, plan);
-  recipe.range_slots = expr::range_slots(spec.mask);
+  add_pre_pass(spec, plan, recipe);
   const std::string dims = spec.head_dim_qk == spec.head_dim_v
                                ? fmt::format("d{}", spec.head_dim_qk)
                                : fmt::format("d{}x{}", spec.head_dim_qk, spec.head_dim_v);
@@ -218,7 +253,36 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   recipe.symbol = fmt::format("att_{}_{}_{}_{}_{}_{}", family->symbol_name,
                               plan.pass == Pass::kForward ? "fwd" : "bwd", to_string(spec.dtype),
                               dims, family->symbol_part(plan), hash);
+  for (Launch& launch : recipe.launches) launch.symbol = recipe.symbol + launch.symbol;
   return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target) {
+  std::vector<WorkspaceRegion> widest = range_regions(spec);
+  for (const FamilyAccessor accessor : kFamilies) {
+    const FamilyOperations& family = accessor();
+    if (family.pass != pass || !family.serves(spec, target).ok()) continue;
+    for (const WorkspaceRegion& region : family.widest_workspace(spec)) {
+      if (!covers(widest, {&region, 1})) widest.push_back(region);
+    }
+  }
+  return widest;
+}
+
+TileShape tile_shape(const KernelPlan& plan) {
+  const FamilyOperations* family = family_operations(plan);
+  return family ? family->tile_shape(plan) : TileShape{};
+}
+
+Result<KernelPlan> plan_for_any_strides(const AttentionSpec& spec, Pass pass,
+                                        const ProblemShape& shape, const DeviceFacts& device) {
+  const auto best = plan_space(spec, device)->best(shape, {.pass = pass, .any_strides = true});
+  if (!best) {
+    return plan_unsupported(
+        fmt::format("no plan of this spec takes any strides on {}", device.name),
+        "the tensor unit takes positive strides that are multiples of 16 bytes");
+  }
+  return *best;
 }
 
 }  // namespace attune

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "generator/plan/launch.hpp"
 #include "generator/spec/spec.hpp"
 #include "generator/support/result.hpp"
 
@@ -17,6 +18,7 @@ std::string_view to_string(Family);
 
 // mma.sync + cp.async, FlashAttention-2's split-Q scheme.
 struct Sm80Plan {
+  static constexpr Family kFamily = Family::kSm80;
   int tile_q = 128;
   int tile_kv = 64;
   int stages = 2;               // K/V tiles in shared memory
@@ -30,6 +32,7 @@ struct Sm80Plan {
 
 // TMA + wgmma, warp-specialised: one producer warp, consumer warpgroups. docs/hopper.md.
 struct Sm90aPlan {
+  static constexpr Family kFamily = Family::kSm90a;
   enum class Schedule : std::uint8_t {
     kSingle,       // one CTA a work item
     kPersistent,   // resident CTAs take every n-th item
@@ -52,6 +55,7 @@ struct Sm90aPlan {
 
 // Vector-extension C++ on the host's cores, queries in the lanes. docs/cpu.md.
 struct CpuPlan {
+  static constexpr Family kFamily = Family::kCpu;
   int tile_q = 96;        // query rows of a work item
   int tile_kv = 128;      // keys of one softmax step, a multiple of 32 and of unroll
   int unroll = 8;         // keys (then head dims) whose sums stay in registers, and
@@ -61,12 +65,33 @@ struct CpuPlan {
   auto operator<=>(const CpuPlan&) const = default;
 };
 
+// mma.sync + cp.async, dK and dV by key tiles and dQ by query tiles: deterministic.
+struct Sm80BackwardPlan {
+  static constexpr Family kFamily = Family::kSm80;
+  int warps = 4;   // each owns 16 keys, then 16 queries
+  int step = 32;   // queries, then keys, that they walk at a time
+  int stages = 2;  // of these in shared memory
+  auto operator<=>(const Sm80BackwardPlan&) const = default;
+};
+
+// TMA + wgmma, by key tiles; dQ is added up in global memory. docs/training.md.
+struct Sm90aBackwardPlan {
+  static constexpr Family kFamily = Family::kSm90a;
+  int warpgroups = 2;    // consumers, 64 keys each
+  int tile_q = 64;       // queries of a stage
+  int stages = 2;        // Q tiles, and as many dO tiles, in shared memory
+  bool rotated = false;  // without a mask: each key tile begins with another query tile
+  auto operator<=>(const Sm90aBackwardPlan&) const = default;
+};
+
 struct KernelPlan {
   Pass pass = Pass::kForward;
   Target target = Target::kSm80;
-  std::variant<Sm80Plan, Sm90aPlan, CpuPlan> tile;
+  std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan> tile;
   auto operator<=>(const KernelPlan&) const = default;
-  Family family() const { return static_cast<Family>(tile.index()); }
+  Family family() const {
+    return std::visit([](const auto& family_tile) { return family_tile.kFamily; }, tile);
+  }
 };
 // "sm80 forward sm_80 q128 k64 s2 w4 c32 u1 qreg frozen"; stable, round-trips.
 std::string to_string(const KernelPlan&);
@@ -89,48 +114,23 @@ struct DeviceFacts {
 };
 DeviceFacts device_facts(Target target);
 
-// One TMA descriptor, encoded by the host at each launch: the tensor as (dim, seq, heads, batch)
-// with the caller's strides, a box of box_columns x box_rows x 1 x 1, zeros out of range.
-struct TensorMapRecipe {
-  enum class Tensor : std::uint8_t { kQuery, kKey, kValue, kOutput } tensor = Tensor::kQuery;
-  int box_columns = 64;     // along the head dim, elements, at most swizzle_bytes
-  int box_rows = 64;        // along the sequence, <= 256
-  int swizzle_bytes = 128;  // 0, 32, 64 or 128
-};
-
 struct PlanResources {
   int threads = 0;
   int shared_memory_bytes = 0;
   int registers_per_thread = 0;  // estimate
 };
 
-// How a host must launch a plan's kernel: a pure function of spec and plan, so a cached cubin needs
-// nothing more. Work items are ceil(q_len / tile_q) * heads * batch, q tiles fastest, and the grid
-// has the x dimension only.
-struct LaunchRecipe {
-  std::string symbol;  // att_sm90_fwd_bf16_d128_q128k176s2_<hash8>
-  int threads = 0;
-  int thread_share = 1;         // on a CPU: one in so many of the pool's threads runs it
-  int shared_memory_bytes = 0;  // dynamic
-  int tile_q = 0;               // query rows a work item
-  int tile_kv = 0;
-  int cluster = 1;
-  // Grid: persistent: SM count times ctas_per_processor in whole clusters, at most one CTA a work
-  // item; else one CTA a work item, the q tiles of a head rounded up to whole clusters.
-  bool persistent = false;
-  int ctas_per_processor = 1;  // when persistent
-  // CUtensorMap kernel parameters, in this order, after ForwardParams; empty: none.
-  std::vector<TensorMapRecipe> tensor_maps;
-  bool needs_scheduler_counter = false;  // an int32 in the workspace, zeroed before each launch
-  // Tensors whose block ranges the pre-pass of templates/kernels/block_ranges.cuh must make first.
-  std::vector<int> range_slots;
+// The score tile that a plan works on at a time.
+struct TileShape {
+  int q = 0, kv = 0;
 };
 
 // The families that can serve `spec` on `target`, best first; empty with a reason when none.
-Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target);
+Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target,
+                                         Pass pass = Pass::kForward);
 // Every plan of the family that is legal and fits `device`; deterministic order.
 std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
-                                    const DeviceFacts& device);
+                                    const DeviceFacts& device, Pass pass = Pass::kForward);
 // OK, or kUnsupported saying which limit the plan breaks.
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan);
@@ -140,10 +140,18 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
 // All legal plans of every family that serves `spec` on the device, the cost model's cheapest
 // first.
 Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
-                                              const DeviceFacts& device);
-// The cost model's choice over all families for the target.
+                                              const DeviceFacts& device,
+                                              Pass pass = Pass::kForward);
+// The cost model's choice over all families for the target: the first of plans_by_cost(), in a
+// small part of its time from the spec's second shape on.
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
-                                const DeviceFacts& device);
+                                const DeviceFacts& device, Pass pass = Pass::kForward);
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
+// Regions that cover those of every plan of the pass, of whatever family serves the target.
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target);
+TileShape tile_shape(const KernelPlan& plan);
+// The cost model's choice among plans that take any strides; kUnsupported when there is none.
+Result<KernelPlan> plan_for_any_strides(const AttentionSpec& spec, Pass pass,
+                                        const ProblemShape& shape, const DeviceFacts& device);
 
 }  // namespace attune

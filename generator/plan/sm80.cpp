@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "generator/expr/lowering.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
 
@@ -18,8 +19,6 @@ int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 const Sm80Plan& tile_of(const KernelPlan& plan) { return std::get<Sm80Plan>(plan.tile); }
 
 int rows_per_warp(const Sm80Plan& tile) { return tile.tile_q / tile.warps; }
-
-std::string_view template_path(Pass) { return "templates/kernels/sm80_forward.cuh"; }
 
 Status serves(const AttentionSpec& spec, Target target) {
   if (target == Target::kCpu) return plan_unsupported("the sm80 family needs a GPU");
@@ -46,16 +45,13 @@ int fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
   return blocks * (v / 2 + (tile.q_in_registers ? qk / 4 : 0) + scores);
 }
 
-bool has_load(const expr::Expr& e) {
-  return e && (e->op == expr::Op::kLoad || std::ranges::any_of(e->args, has_load));
-}
-
 // What ptxas can do with 255 registers, NVRTC 13.0: it needs some for addresses, row state, and K
 // and V fragments in flight. d 256 c16 qreg (200 for fragments) compiles without spills, d 128 c16
 // qreg (208) spills 72 bytes; with 32 rows a warp, scores, dropout and masks that read tensors take
 // more, and d 128 c64 (192) spills 8 to 80 bytes.
 int most_fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
-  const bool busy = spec.score || has_dropout(spec) || has_load(spec.mask);
+  const bool mask_reads = spec.mask && expr::contains_load(spec.mask);
+  const bool busy = spec.score || has_dropout(spec) || mask_reads;
   if (rows_per_warp(tile) <= 16 || !busy) return 200;
   return tile.unroll > 1 ? 150 : 176;
 }
@@ -83,7 +79,6 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80Plan& tile = tile_of(plan);
-  if (plan.pass != Pass::kForward) return plan_unsupported("the sm80 family has no backward pass");
   if (tile.warps < 1 || tile.warps > 16) return plan_unsupported("1 to 16 warps");
   if (tile.tile_q != 16 * tile.warps && tile.tile_q != 32 * tile.warps) {
     return plan_unsupported(fmt::format("each of {} warps takes 16 or 32 of the tile's {} rows",
@@ -122,8 +117,8 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return ok_status();
 }
 
-// The choices that measurement left open (docs/kernels_sm80.md): Q in registers wants small chunks,
-// Q in shared memory is worth more keys a read.
+// The choices that measurement left open (docs/lab/sm80.md): Q in registers wants small chunks, Q
+// in shared memory is worth more keys a read.
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   const auto add = [&](const Sm80Plan& tile) {
@@ -174,8 +169,8 @@ double mma_share(Target target) {
 }
 
 // Clocks an SM spends on one kv tile of one CTA while others keep it busy. The weights are a fit to
-// 60 plans measured on an H200 (docs/kernels_sm80.md), within 5 % for most: matrix work, plus what
-// of shared-memory traffic, exponentials and loop ends is not hidden under it.
+// 60 plans measured on an H200, within 5 % for most: matrix work, plus what of shared-memory
+// traffic, exponentials and loop ends is not hidden under it.
 double kv_tile_clocks(const AttentionSpec& spec, const Sm80Plan& tile, double flops_per_clock) {
   const double qk = padded(spec.head_dim_qk);
   const double dims = qk + padded(spec.head_dim_v);
@@ -194,43 +189,67 @@ double kv_tile_clocks(const AttentionSpec& spec, const Sm80Plan& tile, double fl
   return tile.frozen_max ? clocks : 1.2 * clocks;
 }
 
-double cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-            const DeviceFacts& device) {
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80Plan& tile = tile_of(plan);
-  const PlanResources needs = resources_of(spec, plan);
   const double flops_per_clock = device.matrix_tflops * 1e3 * mma_share(plan.target) /
                                  (device.processor_count * device.clock_ghz);
-  const double q_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
-  const double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) *
-                          live_work(spec, shape, tile.tile_q, tile.tile_kv).share;
   constexpr double kItemClocks = 2500;  // Q and the first K and V come in, O goes out
-  const double item_clocks = kItemClocks + kv_tiles * kv_tile_clocks(spec, tile, flops_per_clock);
+  constexpr double kLaunchUs = 3;
+  return {.item = kItemClocks,
+          .tile = kv_tile_clocks(spec, tile, flops_per_clock),
+          .launch_us = kLaunchUs,
+          .group = {tile.tile_q, tile.tile_kv, tile.warps,
+                    resident_ctas(resources_of(spec, plan), device)}};
+}
 
+Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
+              const DeviceFacts&) {
+  return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_of(plan).tile_kv, .order = {}};
+}
+
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work) {
+  const Sm80Plan& tile = tile_of(plan);
+  const double q_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
   // The busiest SM's items; with fewer than eight warps there, latencies show: 1.5 times at four.
   const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double items_per_processor = std::ceil(items / device.processor_count);
-  const double resident =
-      std::min<double>(std::max(1, resident_ctas(needs, device)), items_per_processor);
+  const double resident = std::min<double>(
+      std::max(1, resident_ctas(resources_of(spec, plan), device)), items_per_processor);
   const double idle = std::max(0.0, 1 - resident * tile.warps / 8);
-  const double compute_us =
-      items_per_processor * item_clocks * (1 + idle) / (device.clock_ghz * 1e3);
 
   const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   const double bytes =
       kElementBytes * dims * double(shape.batch) *
       (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
-  constexpr double kLaunchUs = 3;
-  return kLaunchUs + std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3));
+  return {.rounds = items_per_processor,
+          .tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share,
+          .slowdown = 1 + idle,
+          .units_per_us = device.clock_ghz * 1e3,
+          .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const PlanResources needs = resources_of(spec, plan);
   LaunchRecipe recipe;
-  recipe.threads = needs.threads;
-  recipe.shared_memory_bytes = needs.shared_memory_bytes;
-  recipe.tile_q = tile_of(plan).tile_q;
-  recipe.tile_kv = tile_of(plan).tile_kv;
+  recipe.launches.push_back({.symbol = "",
+                             .threads = needs.threads,
+                             .shared_memory_bytes = needs.shared_memory_bytes,
+                             .item = WorkItem::kQueryTile,
+                             .tile = tile_of(plan).tile_q});
   return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) { return {}; }
+
+TileShape tile_shape_of(const KernelPlan& plan) {
+  return {tile_of(plan).tile_q, tile_of(plan).tile_kv};
+}
+
+std::vector<int> choices(const KernelPlan& plan) {
+  const Sm80Plan& t = tile_of(plan);
+  return {t.tile_q,         t.tile_kv,    t.stages, t.warps,
+          t.q_in_registers, t.frozen_max, t.chunk,  t.unroll};
 }
 
 std::string tile_text(const KernelPlan& plan) {
@@ -292,15 +311,22 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
 const FamilyOperations& sm80_family() {
   static constexpr FamilyOperations kOperations = {
       .family = Family::kSm80,
+      .pass = Pass::kForward,
       .name = "sm80",
       .symbol_name = "sm80",
-      .template_path = template_path,
+      .template_path = "templates/kernels/sm80_forward.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,
       .resources = resources_of,
-      .cost_us = cost,
+      .plan_cost = plan_cost,
+      .tiling = tiling,
+      .shape_cost = shape_cost,
       .launch_recipe = recipe,
+      .widest_workspace = widest_workspace,
+      .takes_any_strides = true,
+      .tile_shape = tile_shape_of,
+      .choices = choices,
       .tile_text = tile_text,
       .parse_tile = parse_tile,
       .symbol_part = symbol_part,

@@ -1,5 +1,5 @@
-// The sm90a family's plans. What they mean in the kernel: templates/kernels/sm90_forward.cuh; what
-// was measured: docs/hopper.md.
+// The sm90a family's plans. What they mean in the kernel: templates/kernels/sm90_forward.cuh and
+// docs/hopper.md.
 #include "generator/plan/sm90a.hpp"
 
 #include <fmt/format.h>
@@ -31,6 +31,8 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // that K and V of new heads are not asked of memory in bursts. Of 1 to 64 heads level with the best
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
+
+constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
 
 int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
 
@@ -70,8 +72,6 @@ RegisterSplit register_split(const Sm90aPlan& tile) {
   if (tile.warpgroups == 2) return {40, 232};
   return {104, 256};
 }
-
-std::string_view template_path(Pass) { return "templates/kernels/sm90_forward.cuh"; }
 
 Status serves(const AttentionSpec& spec, Target target) {
   if (target != Target::kSm90a) return plan_unsupported("the sm90a family needs an sm_90a GPU");
@@ -129,9 +129,17 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
 // into registers, and takes longer.
 int registers_to_use(const Sm90aPlan& tile) { return std::min(register_split(tile).consumer, 240); }
 
+int shared_limit(const DeviceFacts& device) {
+  return std::min(kSharedLimitBytes, device.shared_memory_per_block_bytes);
+}
+
+bool fits(const PlanResources& needs, const Sm90aPlan& tile, const DeviceFacts& device) {
+  return needs.shared_memory_bytes <= shared_limit(device) &&
+         needs.registers_per_thread <= registers_to_use(tile);
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
-  if (plan.pass != Pass::kForward) return plan_unsupported("the sm90a family has no backward pass");
   if (tile.warpgroups < 1 || tile.warpgroups > 3) {
     return plan_unsupported(fmt::format("1 to 3 warpgroups, not {}", tile.warpgroups));
   }
@@ -165,8 +173,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   }
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
-  const int limit = std::min(kSharedLimitBytes, device.shared_memory_per_block_bytes);
-  if (needs.shared_memory_bytes > limit) {
+  if (const int limit = shared_limit(device); needs.shared_memory_bytes > limit) {
     return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
                                         needs.shared_memory_bytes, device.name, limit));
   }
@@ -180,16 +187,20 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
-  const auto add = [&](Sm90aPlan tile) {
-    KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
-    // The same tile was always slower with P in shared memory (docs/hopper.md, log 59).
-    tile.p_in_shared = resources_of(spec, plan).registers_per_thread > registers_to_use(tile);
-    plan.tile = tile;
+  const auto add = [&](const Sm90aPlan& tile) {
+    const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   };
   // How items follow one another hardly depends on the tile; a plan has few choices there. Turns
-  // never paid where products are in flight under every softmax (docs/hopper.md, log 31 and 50).
+  // are level to 5 % slower where products are in flight under every softmax, as with two buffers
+  // (H200, d 64 to 256).
   const auto add_orders = [&](Sm90aPlan tile) {
+    KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
+    // The same tile is 4 to 6 % slower with P in shared memory (H200, d 128 and 256).
+    tile.p_in_shared = resources_of(spec, plan).registers_per_thread > registers_to_use(tile);
+    plan.tile = tile;
+    // check() would say so of each order, at length.
+    if (!fits(resources_of(spec, plan), tile, device)) return;
     const bool may_take_turns = tile.warpgroups > 1 && tile.score_buffers == 1 && tile.cluster == 1;
     for (const auto& [frozen_max, ping_pong] :
          {std::pair{true, false}, {true, true}, {false, false}}) {
@@ -237,26 +248,39 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
+constexpr WorkspaceRegion kCounter{.content = WorkspaceRegion::Content::kSchedulerCounter};
+
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aPlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  LaunchRecipe recipe;
-  recipe.threads = needs.threads;
-  recipe.shared_memory_bytes = needs.shared_memory_bytes;
-  recipe.tile_q = tile.warpgroups * kRows;
-  recipe.tile_kv = tile.tile_kv;
-  recipe.cluster = tile.cluster;
-  recipe.persistent = tile.schedule != Schedule::kSingle;
-  recipe.needs_scheduler_counter = tile.schedule == Schedule::kLongestFirst;
+  Launch main{.symbol = "",
+              .threads = needs.threads,
+              .shared_memory_bytes = needs.shared_memory_bytes,
+              .cluster = tile.cluster,
+              .item = WorkItem::kQueryTile,
+              .tile = tile.warpgroups * kRows,
+              .persistent = tile.schedule != Schedule::kSingle};
   for (const auto& [tensor, rows] : {std::pair{Tensor::kQuery, kRows},
                                      {Tensor::kKey, tile.tile_kv / tile.cluster},
                                      {Tensor::kValue, tile.tile_kv / tile.cluster},
                                      {Tensor::kOutput, kStoreRows}}) {
-    recipe.tensor_maps.push_back(
+    main.tensor_maps.push_back(
         {.tensor = tensor, .box_columns = kSlabColumns, .box_rows = rows, .swizzle_bytes = 128});
   }
+  LaunchRecipe recipe;
+  if (tile.schedule == Schedule::kLongestFirst) {
+    main.zeroed = {kCounter.content};
+    recipe.workspace = {kCounter};
+  }
+  recipe.launches.push_back(std::move(main));
   return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) { return {kCounter}; }
+
+TileShape tile_shape_of(const KernelPlan& plan) {
+  return {tile_of(plan).warpgroups * kRows, tile_of(plan).tile_kv};
 }
 
 struct ScheduleName {
@@ -269,6 +293,14 @@ constexpr std::array<ScheduleName, 3> kSchedules = {{
     {Schedule::kPersistent, "persistent", "persistent"},
     {Schedule::kLongestFirst, "longest", "longest_first"},
 }};
+
+std::vector<int> choices(const KernelPlan& plan) {
+  const Sm90aPlan& t = tile_of(plan);
+  // An order of items and its grouping of heads are one; where P goes follows from the tile.
+  const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
+  return {t.warpgroups, t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
+          t.cluster,    t.frozen_max, t.tma_store, t.ping_pong,     order};
+}
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
@@ -380,15 +412,22 @@ bool sm90a::stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile) {
 const FamilyOperations& sm90a_family() {
   static constexpr FamilyOperations kOperations = {
       .family = Family::kSm90a,
+      .pass = Pass::kForward,
       .name = "sm90a",
       .symbol_name = "sm90",
-      .template_path = template_path,
+      .template_path = "templates/kernels/sm90_forward.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,
       .resources = resources_of,
-      .cost_us = sm90a::cost_us,
+      .plan_cost = sm90a::plan_cost,
+      .tiling = sm90a::tiling,
+      .shape_cost = sm90a::shape_cost,
       .launch_recipe = recipe,
+      .widest_workspace = widest_workspace,
+      .takes_any_strides = false,
+      .tile_shape = tile_shape_of,
+      .choices = choices,
       .tile_text = tile_text,
       .parse_tile = parse_tile,
       .symbol_part = symbol_part,

@@ -1,6 +1,7 @@
 // What the sm90a family's plans and their cost model share.
 #pragma once
 
+#include "generator/plan/cost.hpp"
 #include "generator/plan/plan.hpp"
 
 namespace attune::sm90a {
@@ -18,8 +19,11 @@ inline const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aP
 // faster where there is (d 64, causal: 3 to 6 %).
 bool stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile);
 
-// Predicted time of one launch, microseconds.
-double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-               const DeviceFacts& device);
+// The cost model; family.hpp.
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
+Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+              const DeviceFacts& device);
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work);
 
 }  // namespace attune::sm90a

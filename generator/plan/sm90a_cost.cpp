@@ -6,6 +6,7 @@
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a.hpp"
+#include "templates/work_items.h"
 
 namespace attune::sm90a {
 namespace {
@@ -22,20 +23,18 @@ double rounds_of(Schedule schedule, const LiveWork& work, double items, double c
   return std::max(work.longest, items / ctas + 0.25 * last);
 }
 
-// Of a static schedule; templates/tile/sm90_schedule.cuh deals so.
+// Of a static schedule.
 ItemOrder item_order(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
                      const DeviceFacts& device) {
   const std::int64_t kv_bytes =
       kElementBytes * std::int64_t{spec.head_dim_qk + spec.head_dim_v} * shape.kv_len;
-  const std::int64_t kv_heads =
-      std::clamp<std::int64_t>(kGroupBytes / kv_bytes, 1, shape.batch * shape.kv_heads);
-  const std::int64_t held = kv_heads * (shape.heads / shape.kv_heads);
-  const std::int64_t group =
-      tile.heads_per_group > 0 ? std::min<std::int64_t>(tile.heads_per_group, held) : held;
+  const auto groups =
+      att::group_sizes<std::int64_t>(shape.batch, shape.heads, shape.kv_heads, kv_bytes,
+                                     kGroupBytes, tile.heads_per_group, spec.mask != nullptr);
   return {.ctas = device.processor_count / tile.cluster,
           .tiles_of_item = tile.cluster,
-          .group = group,
-          .last_group = spec.mask ? held : group};
+          .group = groups.size,
+          .last_group = groups.last};
 }
 
 // Clocks of an SM for one kv tile by each of its units.
@@ -53,8 +52,8 @@ struct TileClocks {
 
 // What a product takes with Q in shared memory, with Q in registers 1. Of the 160 registers of
 // three warpgroups' threads a mask needs more than the reads cost; and a warpgroup alone, which
-// waits for its products anyway, is no slower (`tree_attention` 252 us and 254, and compiles with a
-// sixth less).
+// waits for its products anyway, is no slower: on one spec, `tree_attention`, 252 us instead of
+// 254, and a sixth less to compile.
 double q_reads(const Sm90aPlan& tile, bool has_mask) {
   if (tile.q_in_registers) return 1.0;
   if (tile.warpgroups == 3) return has_mask ? 0.95 : 1.0;
@@ -100,10 +99,10 @@ double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const Til
 
 }  // namespace
 
-// Fitted to `bench/regret --survey` of d 64, 128 and 256, full, causal, a window and documents;
-// what matters is the order of plans.
-double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-               const DeviceFacts& device) {
+// Fitted to `bench/regret --survey` of eight specs at three to six lengths, 42 shapes: d 64, 128
+// and 256, full and causal, a window, documents. What matters is the order of plans. Constants that
+// stand on other data say on which.
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
   const bool has_mask = spec.mask != nullptr;
   const TileClocks clocks = tile_clocks(spec, tile, device);
@@ -111,21 +110,24 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
   const double sharing = tile.cluster == 1 ? 1.0 : has_mask ? 1.045 : 1.02;
   // ptxas orders the steady loop of wide tiles without a mask worse beside a store by TMA.
   const double ordered = !has_mask && tile.tma_store && tile.tile_kv >= 128 ? 1.037 : 1.0;
-  // Three warpgroups that all wait for the same wide tile get into step (11 % at d 96).
+  // Three warpgroups that all wait for the same wide tile get into step: 5 to 11 % at d 96;
+  // elsewhere taking turns is level.
   const bool in_step =
       !has_mask && tile.warpgroups == 3 && tile.score_buffers == 1 && tile.tile_kv > 96;
-  // Without a mask two warpgroups hide the softmax as well with one buffer as with two: 64 keys at
-  // d 128 are 1 to 4 % faster than 128 in two.
+  // Without a mask two warpgroups hide the softmax as well with one buffer as with two: in a sweep
+  // of `specs/bench` 64 keys at d 128 are 1 to 4 % faster than 128 in two.
   const bool paired = !has_mask && !spec.score && tile.warpgroups == 2 && tile.score_buffers == 2;
-  // Under scores that are a line 80 keys are up to 3 % faster than wider tiles.
+  // Under scores that are a line 80 keys are up to 3 % faster than wider tiles, in the same sweep's
+  // `alibi_full` and `relbias_full`.
   const bool wide_line =
       !has_mask && tile.tile_kv > 80 && spec.score && expr::score_line(spec.score).has_value();
   const double wide = paired ? 1.02 : wide_line ? 1.04 : 1.0;
-  // With the same tile 4 to 6 % (docs/hopper.md, log 59).
+  // Plans with the same tile take 4 to 6 % longer (H200, d 128 and 256, 1024 and 8192 tokens).
   const double p_writes = tile.p_in_shared ? 1.05 : 1.0;
   const double turns = tile.ping_pong ? 1.005 : in_step ? 1.1 : 1.0;
-  // Two warpgroups hide less of what a mask costs than three (4 to 12 % of d 64 to 128, windows and
-  // NATTEN, in the sweep of docs/hopper.md, log 56); of tiles that documents leave they do not.
+  // Two warpgroups hide less of what a mask costs than three: of 2578 plans that a sweep of 73
+  // shapes timed, 4 to 12 % at d 64 to 128 under windows and NATTEN. Where documents are read they
+  // do not.
   const bool in_open = has_mask && tile.warpgroups == 2 && spec.environment.tensors.empty();
   const double open = in_open ? 1.1 : 1.0;
   // A warpgroup alone does one after the other.
@@ -133,29 +135,43 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
                         (tile.frozen_max ? 1.0 : 1.3) * sharing * ordered * turns * open * wide *
                         p_writes;
 
+  return {.item = item_overhead(spec, tile, clocks),
+          .tile = a_tile,
+          // The counter is zeroed.
+          .launch_us = tile.schedule == Schedule::kLongestFirst ? 4.5 : 3,
+          .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
+                    tile.heads_per_group}};
+}
+
+// Only a static schedule's order matters.
+Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+              const DeviceFacts& device) {
+  const Sm90aPlan& tile = tile_of(plan);
+  Tiling tiling{.tile_q = tile.warpgroups * kRows, .tile_kv = tile.tile_kv, .order = {}};
+  if (tile.schedule == Schedule::kPersistent) tiling.order = item_order(spec, tile, shape, device);
+  return tiling;
+}
+
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work) {
+  const Sm90aPlan& tile = tile_of(plan);
   const int rows = tile.warpgroups * kRows;
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
-  // Only a static schedule's order matters.
-  const LiveWork& work = live_work(
-      spec, shape, rows, tile.tile_kv,
-      tile.schedule == Schedule::kPersistent ? item_order(spec, tile, shape, device) : ItemOrder{});
   double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
-  // Tensors that a mask reads leave less than what is not known to be dead: of documents, four a
-  // sequence, less than half, and an item's edges.
+  // Tensors that a mask reads leave less than what is not known to be dead. The survey has one such
+  // spec: documents, four a sequence, leave less than half, and an item's edges.
   if (work.reads_tensors) kv_tiles = 0.43 * kv_tiles + 1.2 * (double(rows) / tile.tile_kv + 1);
   const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
                         (tile.schedule == Schedule::kLongestFirst ? 1.04 : 1.0);
-  const double item_clocks = item_overhead(spec, tile, clocks) + kv_tiles * a_tile;
-  const double compute_us = rounds * item_clocks / (device.clock_ghz * 1e3);
-
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   const double bytes =
       kElementBytes * dims * double(shape.batch) *
       (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
-  const double launch_us =
-      tile.schedule == Schedule::kLongestFirst ? 4.5 : 3;  // zeroes the counter
-  return std::max(compute_us, bytes / (device.memory_gb_per_s * 1e3)) + launch_us;
+  return {.rounds = rounds,
+          .tiles = kv_tiles,
+          .units_per_us = device.clock_ghz * 1e3,
+          .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
 }
 
 }  // namespace attune::sm90a

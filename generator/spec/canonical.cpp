@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "generator/expr/parser.hpp"
+#include "generator/spec/shape.hpp"
 #include "generator/spec/spec.hpp"
 #include "generator/support/hash.hpp"
 
@@ -30,24 +31,6 @@ std::string_view type_name(expr::TensorType type) {
       return "float32";
     case expr::TensorType::kBool:
       return "bool";
-  }
-  return "";
-}
-
-std::string dim_text(const expr::DimSize& size) {
-  switch (size.dim) {
-    case expr::Dim::kBatch:
-      return "batch";
-    case expr::Dim::kHeads:
-      return "heads";
-    case expr::Dim::kKvHeads:
-      return "kv_heads";
-    case expr::Dim::kQLen:
-      return "q_len";
-    case expr::Dim::kKvLen:
-      return "kv_len";
-    case expr::Dim::kNumber:
-      return fmt::format("{}", size.number);
   }
   return "";
 }

@@ -57,6 +57,24 @@ std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {
   return dim.number;
 }
 
+std::string dim_text(const expr::DimSize& size) {
+  switch (size.dim) {
+    case expr::Dim::kBatch:
+      return "batch";
+    case expr::Dim::kHeads:
+      return "heads";
+    case expr::Dim::kKvHeads:
+      return "kv_heads";
+    case expr::Dim::kQLen:
+      return "q_len";
+    case expr::Dim::kKvLen:
+      return "kv_len";
+    case expr::Dim::kNumber:
+      return fmt::format("{}", size.number);
+  }
+  return "";
+}
+
 std::optional<ShapeProblem> read_size(const ShapeField& field, std::string_view text,
                                       ProblemShape& shape) {
   const ParsedNumber number = parse_number(text);

@@ -21,6 +21,7 @@ std::span<const ShapeField> shape_fields();
 
 // The size that a tensor's declared dim has in `shape`.
 std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape);
+std::string dim_text(const expr::DimSize& dim);  // "kv_len", "16"
 
 // What stands wrong in a shape's text, without a position.
 struct ShapeProblem {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/expr/gradient_check.hpp"
 #include "generator/expr/parser.hpp"
 #include "generator/spec/environment.hpp"
 #include "generator/spec/limits.hpp"
@@ -38,6 +39,7 @@ class SpecParser {
     ATT_CHECK(read_softmax_scale());
     ATT_CHECK(read_dropout());
     ATT_CHECK(read_passes());
+    ATT_CHECK(check_gradients());
     ATT_CHECK(read_tune());
     return std::move(spec_);
   }
@@ -237,6 +239,21 @@ class SpecParser {
     }
     std::ranges::sort(spec_.passes);
     return ok_status();
+  }
+
+  Status check_gradients() {
+    const bool has_backward =
+        std::ranges::find(spec_.passes, Pass::kBackward) != spec_.passes.end();
+    auto problem = expr::gradient_problem(spec_.mask, spec_.score, spec_.sink, spec_.environment,
+                                          has_backward);
+    if (!problem) return ok_status();
+    SourceSpan span = problem->span;
+    if (problem->unread_slot >= 0) {
+      const auto slot = static_cast<std::size_t>(problem->unread_slot);
+      span = value("tensors")->find(spec_.environment.tensors[slot].name)->key.span;
+    }
+    return reader_.source().error("expr-no-derivative", span, std::move(problem->message),
+                                  std::move(problem->hint));
   }
 
   Result<ProblemShape> read_shape(const YamlNode& node) {

@@ -11,6 +11,19 @@ namespace {
 // Longer names are never typed by mistake for one of ours; the bound keeps hostile input cheap.
 constexpr std::size_t kMaxLength = 64;
 
+// What PyTorch, NumPy and C call what a spec calls otherwise.
+struct OtherName {
+  std::string_view name, ours;
+};
+constexpr OtherName kOtherNames[] = {
+    {"bfloat16", "bf16"},   {"float16", "fp16"}, {"half", "fp16"},
+    {"float32", "fp32"},    {"float", "fp32"},   {"float", "float32"},
+    {"fp32", "float32"},    {"f32", "float32"},  {"float8_e4m3fn", "fp8_e4m3"},
+    {"float8", "fp8_e4m3"}, {"fp8", "fp8_e4m3"}, {"int", "int32"},
+    {"long", "int32"},      {"int64", "int32"},  {"boolean", "bool"},
+    {"uint8", "bool"},
+};
+
 // Damerau-Levenshtein distance, restricted to one swap a pair (optimal string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   const std::size_t width = b.size() + 1;
@@ -37,6 +50,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates) {
   std::string_view best;
   if (name.empty() || name.size() > kMaxLength) return best;
+  for (const OtherName& other : kOtherNames) {
+    const auto ours = std::ranges::find(candidates, other.ours);
+    if (other.name == name && ours != candidates.end()) return *ours;
+  }
   // One mistake in three characters is a slip; more is another word.
   std::size_t limit = (name.size() + 2) / 3;
   for (const std::string_view candidate : candidates) {

@@ -7,9 +7,9 @@
 
 namespace attune {
 
-// The candidate with the smallest edit distance to `name` (insert, delete, replace, swap of
-// neighbours); of equals one that begins with `name`, then the first; empty when none is near
-// enough to be what was meant.
+// The candidate that PyTorch or NumPy call `name`, else the one with the smallest edit distance to
+// it (insert, delete, replace, swap of neighbours); of equals one that begins with `name`, then the
+// first; empty when none is near enough to be what was meant.
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> candidates);
 
 // "did you mean `mask`?", or "" when no candidate is near.

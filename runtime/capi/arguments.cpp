@@ -1,69 +1,23 @@
 #include "runtime/capi/arguments.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 
 #include "generator/spec/shape.hpp"
+#include "runtime/capi/operand.hpp"
+#include "runtime/capi/sizes.hpp"
 #include "runtime/support/problem_layout.hpp"
 
 namespace attune {
 namespace {
 
-constexpr int kAlignmentBytes = 16;
+constexpr int kWorkspaceAlignmentBytes = 16;
 
-Error bad_argument(std::string message, std::string hint = {}) {
-  return Error{.kind = ErrorKind::kBadInput,
-               .id = "bad-argument",
-               .message = std::move(message),
-               .hint = std::move(hint)};
-}
-
-// A tensor with strides, as the caller names it.
-struct Operand {
-  const char* name;
-  const void* data;
-  const att_strides& strides;
-  std::int64_t seq, heads;
-  int dim;
-};
-
-Status check_pointer(const char* name, const void* pointer) {
-  if (pointer == nullptr) return bad_argument(fmt::format("`{}` is null", name));
-  if (std::bit_cast<std::uintptr_t>(pointer) % kAlignmentBytes != 0) {
-    return bad_argument(fmt::format("`{}` is not aligned to {} bytes", name, kAlignmentBytes));
-  }
-  return ok_status();
-}
-
-// A dim of size 1 is never stepped, so its stride does not matter.
-bool aligned(std::int64_t stride, std::int64_t size, int element_bytes) {
-  return size == 1 || stride * element_bytes % kAlignmentBytes == 0;
-}
-
-Status fill_operand(const AttentionSpec& spec, const Operand& operand, std::int64_t batch,
-                    att::Strides* strides) {
-  ATT_CHECK(check_pointer(operand.name, operand.data));
-  const att_strides& given = operand.strides;
-  if (given.batch == 0 && given.seq == 0 && given.head == 0) {
-    *strides = contiguous_strides(spec.layout, operand.seq, operand.heads, operand.dim);
-  } else {
-    *strides = {given.batch, given.seq, given.head};
-  }
-  const int bytes = element_bytes(spec.dtype);
-  if (!aligned(strides->batch, batch, bytes) || !aligned(strides->seq, operand.seq, bytes) ||
-      !aligned(strides->head, operand.heads, bytes)) {
-    return bad_argument(fmt::format("a stride of `{}` is not a multiple of {} bytes", operand.name,
-                                    kAlignmentBytes),
-                        fmt::format("(batch, seq, head) = ({}, {}, {}) elements", strides->batch,
-                                    strides->seq, strides->head));
-  }
-  return ok_status();
-}
-
-Status fill_dropout(const AttentionSpec& spec, const att_forward_args& args,
-                    att::ForwardParams* params) {
+template <typename Args>
+Status fill_dropout(const AttentionSpec& spec, const Args& args, att::LaunchParams* params) {
   const double probability = spec.dropout.at_launch ? args.dropout : spec.dropout.value;
   if (!(probability >= 0 && probability < 1)) {
     return bad_argument(fmt::format("dropout is {}, not in [0, 1)", probability));
@@ -74,15 +28,12 @@ Status fill_dropout(const AttentionSpec& spec, const att_forward_args& args,
         fmt::format("dropout {} is none of the steps of 1/256 in between", probability),
         "elements are dropped with a probability in 256ths");
   }
-  params->dropout_drop_below = static_cast<unsigned>(drop_below);
-  params->dropout_keep_scale = 256.0f / static_cast<float>(256 - drop_below);
-  params->dropout_seed = args.dropout_seed;
-  params->dropout_offset = args.dropout_offset;
+  set_dropout(static_cast<unsigned>(drop_below), args.dropout_seed, args.dropout_offset, params);
   return ok_status();
 }
 
-Status fill_scalars(const AttentionSpec& spec, const att_forward_args& args,
-                    att::ForwardParams* params) {
+template <typename Args>
+Status fill_scalars(const AttentionSpec& spec, const Args& args, att::LaunchParams* params) {
   const auto& scalars = spec.environment.scalars;
   for (std::size_t slot = 0; slot < scalars.size(); ++slot) {
     if (scalars[slot].is_constant) continue;
@@ -95,80 +46,212 @@ Status fill_scalars(const AttentionSpec& spec, const att_forward_args& args,
   return ok_status();
 }
 
-Status fill_tensors(const AttentionSpec& spec, const att_forward_args& args,
-                    const ProblemShape& shape, att::ForwardParams* params) {
-  const auto& tensors = spec.environment.tensors;
-  for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
-    const char* name = tensors[slot].name.c_str();
-    if (args.tensors == nullptr) {
-      return bad_argument(fmt::format("`tensors` is null, and the spec takes `{}`", name));
+const char* name_of(int dtype) {
+  switch (dtype) {
+    case ATT_FP16:
+      return "fp16";
+    case ATT_BF16:
+      return "bf16";
+    case ATT_FP32:
+      return "float32";
+    case ATT_FP8_E4M3:
+      return "fp8_e4m3";
+    case ATT_INT32:
+      return "int32";
+    case ATT_BOOL:
+      return "bool";
+  }
+  return "unknown";
+}
+
+std::string sizes_text(const std::int64_t* sizes, int count) {
+  return fmt::format("({})", fmt::join(sizes, sizes + count, ", "));
+}
+
+// That `view` is what the declaration says, contiguous, with `sizes`.
+Status check_view(const expr::TensorDecl& declared, const std::int64_t* sizes,
+                  const att_tensor& view) {
+  const char* name = declared.name.c_str();
+  if (view.dtype != tensor_dtype(declared.type)) {
+    return bad_argument(fmt::format("`{}` is of {}, and the spec declares {}", name,
+                                    name_of(view.dtype), name_of(tensor_dtype(declared.type))));
+  }
+  const int ndim = static_cast<int>(declared.dims.size());
+  if (view.ndim != ndim) {
+    return bad_argument(
+        fmt::format("`{}` has {} dims, and the spec declares {}", name, view.ndim, ndim));
+  }
+  if (view.sizes == nullptr) return bad_argument(fmt::format("`sizes` of `{}` is null", name));
+  if (!std::equal(sizes, sizes + ndim, view.sizes)) {
+    return bad_argument(fmt::format("`{}` has sizes {}, and this launch needs {}", name,
+                                    sizes_text(view.sizes, ndim), sizes_text(sizes, ndim)));
+  }
+  std::int64_t contiguous = 1;
+  for (int i = ndim - 1; view.strides != nullptr && i >= 0; --i) {
+    if (sizes[i] != 1 && view.strides[i] != contiguous) {
+      return bad_argument(fmt::format("`{}` has strides {}", name, sizes_text(view.strides, ndim)),
+                          "it must be contiguous, row-major");
     }
-    ATT_CHECK(check_pointer(name, args.tensors[slot]));
-    att::TensorArg& tensor = params->tensors[slot];
-    tensor.data = args.tensors[slot];
-    tensor.block_ranges = nullptr;
-    for (std::size_t i = 0; i < att::kMaxTensorDims; ++i) {
-      const auto& dims = tensors[slot].dims;
-      tensor.size[i] = i < dims.size() ? static_cast<int>(dim_size(dims[i], shape)) : 1;
-    }
+    contiguous *= sizes[i];
   }
   return ok_status();
 }
 
-}  // namespace
+// Auxiliary tensors as a launch's arguments bring them: pointers or views.
+struct TensorInputs {
+  const void* const* pointers;
+  const att_tensor* views;
+  int view_count;
+};
 
-Result<ProblemShape> checked_shape(const att_shape& shape) {
-  const ProblemShape checked{.batch = shape.batch,
-                             .heads = shape.heads,
-                             .kv_heads = shape.kv_heads,
-                             .q_len = shape.q_len,
-                             .kv_len = shape.kv_len};
-  for (const ShapeField& field : shape_fields()) {
-    const std::int64_t size = checked.*field.member;
-    if (size < 1 || size > field.largest) {
-      return bad_argument(
-          fmt::format("shape.{} is {}, not in 1 to {}", field.name, size, field.largest));
+Status fill_tensors(const AttentionSpec& spec, const TensorInputs& given,
+                    att::LaunchParams* params) {
+  const auto& tensors = spec.environment.tensors;
+  const bool has_views = given.views != nullptr;
+  if (has_views && given.pointers != nullptr) {
+    return bad_argument("`tensors` and `tensor_views` are both given", "one of them says it all");
+  }
+  if (has_views && given.view_count != static_cast<int>(tensors.size())) {
+    return bad_argument(fmt::format("tensor_view_count is {}, and the spec has {} tensors",
+                                    given.view_count, tensors.size()));
+  }
+  for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
+    const expr::TensorDecl& declared = tensors[slot];
+    const char* name = declared.name.c_str();
+    if (!has_views && given.pointers == nullptr) {
+      return bad_argument(fmt::format("no tensors are given, and the spec takes `{}`", name));
     }
+    att::TensorArg& tensor = params->tensors[slot];
+    tensor.data = has_views ? given.views[slot].data : given.pointers[slot];
+    ATT_CHECK(check_pointer(name, tensor.data, tensor_element_bytes(declared.type)));
+    if (!has_views) continue;
+    std::int64_t sizes[att::kMaxTensorDims];
+    std::ranges::copy(tensor.size, sizes);
+    ATT_CHECK(check_view(declared, sizes, given.views[slot]));
   }
-  if (checked.heads % checked.kv_heads != 0) {
-    return bad_argument(fmt::format("shape.heads = {} is no multiple of shape.kv_heads = {}",
-                                    checked.heads, checked.kv_heads));
-  }
-  return checked;
+  return ok_status();
 }
 
-Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
-                           att::ForwardParams* params) {
-  ATT_TRY(const ProblemShape shape, checked_shape(args.shape));
-  const auto& [batch, heads, kv_heads, q_len, kv_len] = args.shape;
+// An fp32 tensor that may be left out.
+Status check_optional(const char* name, const float* pointer) {
+  if (pointer == nullptr) return ok_status();
+  return check_pointer(name, pointer, alignof(float));
+}
+
+// What a launch of either pass has, o and lse left out.
+template <typename Args>
+Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemShape& shape,
+                   att::LaunchParams* params) {
+  *params = params_of(spec, shape);
+  const auto& [batch, heads, kv_heads, q_len, kv_len] = shape;
   const int qk = spec.head_dim_qk;
   const int v = spec.head_dim_v;
-  ATT_CHECK(fill_operand(spec, {"q", args.q, args.q_strides, q_len, heads, qk}, batch,
+  ATT_CHECK(fill_operand(spec, {"q", args.q, args.q_strides, batch, q_len, heads, qk},
                          &params->q_stride));
-  ATT_CHECK(fill_operand(spec, {"k", args.k, args.k_strides, kv_len, kv_heads, qk}, batch,
+  ATT_CHECK(fill_operand(spec, {"k", args.k, args.k_strides, batch, kv_len, kv_heads, qk},
                          &params->k_stride));
-  ATT_CHECK(fill_operand(spec, {"v", args.v, args.v_strides, kv_len, kv_heads, v}, batch,
+  ATT_CHECK(fill_operand(spec, {"v", args.v, args.v_strides, batch, kv_len, kv_heads, v},
                          &params->v_stride));
-  ATT_CHECK(
-      fill_operand(spec, {"o", args.o, args.o_strides, q_len, heads, v}, batch, &params->o_stride));
-  if (args.workspace != nullptr) ATT_CHECK(check_pointer("workspace", args.workspace));
+  if (args.workspace != nullptr) {
+    ATT_CHECK(check_pointer("workspace", args.workspace, kWorkspaceAlignmentBytes));
+  }
   params->q = args.q;
   params->k = args.k;
   params->v = args.v;
-  params->o = args.o;
-  params->lse = args.lse;
-  params->scheduler_counter = nullptr;
-  params->batch = static_cast<int>(batch);
-  params->heads = static_cast<int>(heads);
-  params->kv_heads = static_cast<int>(kv_heads);
-  params->q_len = static_cast<int>(q_len);
-  params->kv_len = static_cast<int>(kv_len);
   params->softmax_scale = spec.softmax_scale.at_launch
                               ? args.softmax_scale
                               : static_cast<float>(spec.softmax_scale.value);
   ATT_CHECK(fill_dropout(spec, args, params));
-  ATT_CHECK(fill_scalars(spec, args, params));
-  return fill_tensors(spec, args, shape, params);
+  return fill_scalars(spec, args, params);
+}
+
+// Gradients of learned tensors and of the sink, where they are asked for.
+Status fill_learned(const AttentionSpec& spec, const att_backward_args& args,
+                    att::LaunchParams* params) {
+  const auto& tensors = spec.environment.tensors;
+  if (args.d_tensors != nullptr && args.d_tensor_count != static_cast<int>(tensors.size())) {
+    return bad_argument(fmt::format("d_tensor_count is {}, and the spec has {} tensors",
+                                    args.d_tensor_count, tensors.size()));
+  }
+  for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
+    float* gradient = args.d_tensors == nullptr ? nullptr : args.d_tensors[slot];
+    if (gradient != nullptr && !tensors[slot].grad) {
+      return bad_argument(
+          fmt::format("`d_tensors` asks for the gradient of `{}`", tensors[slot].name),
+          "the spec does not declare it with grad: true");
+    }
+    ATT_CHECK(check_optional("d_tensors", gradient));
+    params->d_tensors[slot] = gradient;
+  }
+  if (args.d_sink != nullptr && spec.sink == nullptr) {
+    return bad_argument("`d_sink` is given, and the spec has no sink");
+  }
+  ATT_CHECK(check_optional("d_sink", args.d_sink));
+  params->d_sink = args.d_sink;
+  if (args.d_sink == nullptr) return ok_status();
+  // Rather than leave it unwritten.
+  return Error{.kind = ErrorKind::kUnsupported,
+               .id = "gradient-unsupported",
+               .message = "the backward kernels make no gradient of the sink yet",
+               .hint = "leave `d_sink` null"};
+}
+
+}  // namespace
+
+int tensor_dtype(expr::TensorType type) {
+  switch (type) {
+    case expr::TensorType::kInt32:
+      return ATT_INT32;
+    case expr::TensorType::kFloat32:
+      return ATT_FP32;
+    case expr::TensorType::kBool:
+      break;
+  }
+  return ATT_BOOL;
+}
+
+Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
+                           const ProblemShape& shape, att::LaunchParams* params) {
+  ATT_CHECK(fill_common(spec, args, shape, params));
+  ATT_CHECK(fill_operand(
+      spec,
+      {"o", args.o, args.o_strides, shape.batch, shape.q_len, shape.heads, spec.head_dim_v, true},
+      &params->o_stride));
+  ATT_CHECK(check_optional("lse", args.lse));
+  params->o = args.o;
+  params->lse = args.lse;
+  return fill_tensors(spec, {args.tensors, args.tensor_views, args.tensor_view_count}, params);
+}
+
+Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& args,
+                            const ProblemShape& shape, att::LaunchParams* params) {
+  ATT_CHECK(fill_common(spec, args, shape, params));
+  const auto& [batch, heads, kv_heads, q_len, kv_len] = shape;
+  const int qk = spec.head_dim_qk;
+  const int v = spec.head_dim_v;
+  const auto fill = [&](const Operand& operand, att::Strides* strides) {
+    return fill_operand(spec, operand, strides);
+  };
+  ATT_CHECK(fill({"o", args.o, args.o_strides, batch, q_len, heads, v}, &params->o_stride));
+  ATT_CHECK(fill({"d_o", args.d_o, args.d_o_strides, batch, q_len, heads, v}, &params->d_o_stride));
+  ATT_CHECK(fill({"d_q", args.d_q, args.d_q_strides, batch, q_len, heads, qk, true},
+                 &params->d_q_stride));
+  ATT_CHECK(fill({"d_k", args.d_k, args.d_k_strides, batch, kv_len, kv_heads, qk, true},
+                 &params->d_k_stride));
+  ATT_CHECK(fill({"d_v", args.d_v, args.d_v_strides, batch, kv_len, kv_heads, v, true},
+                 &params->d_v_stride));
+  ATT_CHECK(check_pointer("lse", args.lse, alignof(float)));
+  ATT_CHECK(check_optional("d_lse", args.d_lse));
+  // Read only; the forward pass writes through the same fields.
+  params->o = const_cast<void*>(args.o);
+  params->lse = const_cast<float*>(args.lse);
+  params->d_o = args.d_o;
+  params->d_lse = args.d_lse;
+  params->d_q = args.d_q;
+  params->d_k = args.d_k;
+  params->d_v = args.d_v;
+  ATT_CHECK(fill_tensors(spec, {nullptr, args.tensor_views, args.tensor_view_count}, params));
+  return fill_learned(spec, args, params);
 }
 
 }  // namespace attune

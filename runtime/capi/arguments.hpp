@@ -1,4 +1,5 @@
-// att_forward_args -> ForwardParams, with everything checked that a kernel would trip over.
+// The arguments of a launch -> its parameters, with everything checked that a kernel would trip
+// over. kBadInput names the argument that is wrong. Allocates only when it fails.
 #pragma once
 
 #include "generator/spec/spec.hpp"
@@ -8,12 +9,12 @@
 
 namespace attune {
 
-// kBadInput unless every size is within the bounds of shape_fields() (which the masks' interval
-// analysis relies on), and heads is a multiple of kv_heads.
-Result<ProblemShape> checked_shape(const att_shape& shape);
+int tensor_dtype(expr::TensorType type);  // att_dtype
 
-// Fills `params`; kBadInput names the argument that is wrong. Allocates only when it fails.
+// `shape` is that of `args`, checked and not empty.
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
-                           att::ForwardParams* params);
+                           const ProblemShape& shape, att::LaunchParams* params);
+Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& args,
+                            const ProblemShape& shape, att::LaunchParams* params);
 
 }  // namespace attune

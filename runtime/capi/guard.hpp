@@ -13,6 +13,12 @@ namespace attune {
 // This thread's message; empty at a thread's start.
 std::string& last_error_message();
 
+inline Error null_argument(const char* name) {
+  return {.kind = ErrorKind::kBadInput,
+          .id = "bad-argument",
+          .message = std::string("`") + name + "` is null"};
+}
+
 inline att_status to_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kFailed:

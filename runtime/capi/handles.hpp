@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "runtime/capi/log.hpp"
 #include "runtime/engine/dispatcher.hpp"
 #include "runtime/include/attune/attune.h"
 
@@ -11,13 +13,19 @@
 struct att_spec {
   std::shared_ptr<const attune::AttentionSpec> spec;
   attune::SpecId id;
+  std::string hash;
+  std::vector<std::string> tensor_dims;  // "batch, kv_len", by slot
 };
 
 struct att_runtime {
-  att_runtime(std::shared_ptr<attune::Workshop> workshop, bool background)
-      : device(workshop->device().identity()), dispatcher(std::move(workshop), background) {}
+  att_runtime(std::unique_ptr<attune::RuntimeLog> log, std::shared_ptr<attune::Workshop> workshop,
+              bool background)
+      : device(workshop->device().identity()),
+        log(std::move(log)),
+        dispatcher(std::move(workshop), background) {}
 
-  const std::string device;  // its identity
+  const std::string device;                       // its identity
+  const std::unique_ptr<attune::RuntimeLog> log;  // outlives the dispatcher, which may warn
   attune::Dispatcher dispatcher;
 };
 

@@ -24,8 +24,13 @@ class CpuDevice final : public Device {
   Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
                                              std::span<const std::uint8_t> image) override {
     ATT_CHECK(check_plan(spec, plan, facts()));
+    return load_recipe(spec, launch_recipe(spec, plan), image);
+  }
+  Result<std::unique_ptr<LoadedKernel>> load_recipe(const AttentionSpec& spec,
+                                                    const LaunchRecipe& recipe,
+                                                    std::span<const std::uint8_t> image) override {
     ATT_TRY(const AttLlvmApi* module, open_llvm_module());
-    return CpuKernel::load(*module, CpuPool::shared(), spec, plan, image);
+    return CpuKernel::load(*module, CpuPool::shared(), spec, recipe, image);
   }
 
   Result<void*> allocate(std::size_t bytes) override {

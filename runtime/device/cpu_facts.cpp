@@ -1,15 +1,18 @@
 #include "runtime/device/cpu_facts.hpp"
 
 #include <fmt/format.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <string_view>
 #include <vector>
 
 #include "runtime/device/cpu_pool.hpp"
+#include "runtime/support/undisturbed_rate.hpp"
 
 namespace attune {
 namespace {
@@ -18,6 +21,13 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Of this thread alone: time in which another process had its core does not count.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 std::string processor_name() {
@@ -32,8 +42,11 @@ std::string processor_name() {
 
 // As many independent sums as hide the latency of a multiply-add on every processor since Haswell.
 constexpr int kChains = 12;
-constexpr int kSteps = 100000;
+constexpr int kSteps = 20000;
 constexpr int kRepeats = 5;
+// Parts of equal work that each thread does, after some that only warm it up.
+constexpr int kPartsPerThread = 96;
+constexpr int kWarmUpParts = 8;
 
 template <typename Vec>
 [[gnu::always_inline]] inline float multiply_add_chains() {
@@ -67,52 +80,52 @@ ATT_UNROLLED [[gnu::target("avx512f")]] float run_avx512() { return multiply_add
 // Keeps a result alive.
 void keep(float value) { asm volatile("" : : "x"(value)); }
 
-// fp32 multiply-adds of all threads at once, GFLOP/s: two of them may share a core, and clocks fall
-// under wide vectors on every core. The best of a few short runs, for clocks rise with load at
-// first.
+// How long each part took that the threads of the pool did, all of them at once: two may share a
+// core and all share its caches, and clocks fall under wide vectors on every core. Each part is
+// shorter than a turn of the scheduler, so that most are undisturbed on a busy machine too.
+std::vector<double> seconds_of_parts(const std::function<void(int part)>& work, int parts) {
+  struct Run {
+    const std::function<void(int)>& work;
+    std::vector<double> seconds;
+  } run{work, std::vector<double>(static_cast<std::size_t>(parts))};
+  CpuPool::shared().run(
+      parts,
+      [](void* context, int part) {
+        auto* of = static_cast<Run*>(context);
+        const double start = thread_seconds();
+        of->work(part);
+        of->seconds[static_cast<std::size_t>(part)] = thread_seconds() - start;
+      },
+      &run);
+  return std::move(run.seconds);
+}
+
+// fp32 multiply-adds of all threads together, GFLOP/s.
 double measure_gflops() {
   const bool wide = cpu_has_avx512();
-  CpuPool& pool = CpuPool::shared();
-  // A few parts a thread, so that one that starts late does not decide the time.
-  constexpr int kPartsPerThread = 4;
-  const int parts = pool.threads() * kPartsPerThread;
-  const CpuPool::Work part =
-      wide ? [](void*, int) { keep(run_avx512()); } : [](void*, int) { keep(run_avx2()); };
-  double best = 1e9;
-  for (int i = 0; i < kRepeats; ++i) {
-    const auto start = Clock::now();
-    pool.run(parts, part, nullptr);
-    best = std::min(best, seconds_since(start));
-  }
-  return 2.0 * kChains * kSteps * (wide ? 16 : 8) * parts / best * 1e-9;
+  const int threads = CpuPool::shared().threads();
+  const auto part = [&](int) { keep(wide ? run_avx512() : run_avx2()); };
+  seconds_of_parts(part, kWarmUpParts * threads);
+  const double rate = undisturbed_rate(seconds_of_parts(part, kPartsPerThread * threads));
+  return 2.0 * kChains * kSteps * (wide ? 16 : 8) * threads * rate * 1e-9;
 }
 
 // What all threads read together, GB/s, each a part of a buffer larger than their L2 caches.
 double measure_bandwidth() {
   constexpr std::size_t kPart = std::size_t{4} << 20;
-  struct Parts {
-    std::vector<long> memory;
-    std::size_t part_longs = kPart / sizeof(long);
-  } parts;
-  CpuPool& pool = CpuPool::shared();
-  const int count = std::min(pool.threads(), 16);
-  parts.memory.assign(parts.part_longs * static_cast<std::size_t>(count), 1);
-  double best = 1e9;
-  for (int i = 0; i < kRepeats; ++i) {
-    const auto start = Clock::now();
-    pool.run(
-        count,
-        [](void* context, int item) {
-          const auto* p = static_cast<const Parts*>(context);
-          const long* from = p->memory.data() + p->part_longs * static_cast<std::size_t>(item);
-          long sum = 0;
-          for (std::size_t j = 0; j < p->part_longs; ++j) sum += from[j];
-          asm volatile("" : : "r"(sum));
-        },
-        &parts);
-    best = std::min(best, seconds_since(start));
-  }
-  return static_cast<double>(kPart) * count / best * 1e-9;
+  constexpr std::size_t kLongs = kPart / sizeof(long);
+  const int threads = CpuPool::shared().threads();
+  const int buffers = std::min(threads, 16);
+  const std::vector<long> memory(kLongs * static_cast<std::size_t>(buffers), 1);
+  const auto part = [&](int index) {
+    const long* from = memory.data() + kLongs * static_cast<std::size_t>(index % buffers);
+    long sum = 0;
+    for (std::size_t i = 0; i < kLongs; ++i) sum += from[i];
+    asm volatile("" : : "r"(sum));
+  };
+  seconds_of_parts(part, kWarmUpParts * buffers);
+  const double rate = undisturbed_rate(seconds_of_parts(part, kPartsPerThread * buffers));
+  return static_cast<double>(kPart) * buffers * rate * 1e-9;
 }
 
 // The clock of a chain of dependent multiplications, three cycles each on every x86-64 since 2008.

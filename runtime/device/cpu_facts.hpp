@@ -8,8 +8,9 @@
 namespace attune {
 
 // Facts of the processors that the pool's threads run on. matrix_tflops is fp32 multiply-adds in
-// the widest vectors and memory_gb_per_s what is read, both measured on all threads at once. A few
-// milliseconds at the first call, remembered. Thread-safe.
+// the widest vectors and memory_gb_per_s what is read, both measured on all threads at once and, as
+// far as that can be told, without what other processes do to it. Some tens of milliseconds at the
+// first call, remembered. Thread-safe.
 const DeviceFacts& cpu_facts();
 
 // "AMD EPYC 9B14 / 16 threads / avx512".

@@ -15,7 +15,7 @@ class CudaKernel final : public LoadedKernel {
                                                     std::span<const std::uint8_t> image);
   ~CudaKernel() override;
 
-  Status launch(const att::ForwardParams& params, void* workspace,
+  Status launch(const att::LaunchParams& params, void* workspace,
                 StreamHandle stream) const override;
   std::size_t workspace_bytes(const ProblemShape& shape) const override;
 
@@ -28,12 +28,11 @@ class CudaKernel final : public LoadedKernel {
         spec_(spec),
         recipe_(std::move(recipe)) {}
   Status open(CUdevice device, std::span<const std::uint8_t> image);
-  Status launch_in_context(const att::ForwardParams& params, void* workspace,
-                           CUstream stream) const;
-  Status launch_range_pass(att::TensorArg& tensor, const expr::TensorDecl& declaration,
-                           const ProblemShape& shape, CUstream stream) const;
-  Status launch_main(const att::ForwardParams& params, CUstream stream) const;
-  unsigned grid_size(const att::ForwardParams& params) const;
+  Status launch_in_context(const att::LaunchParams& params, void* workspace, CUstream stream) const;
+  Status launch_all(const att::LaunchParams& params, void* workspace, CUstream stream) const;
+  Result<unsigned> grid_of(const Launch& launch, const ProblemShape& shape) const;
+  Status launch_one(const Launch& launch, CUfunction function, const att::LaunchParams& params,
+                    const ProblemShape& shape, CUstream stream) const;
 
   const CudaApi& api_;
   const CUcontext context_;
@@ -41,8 +40,7 @@ class CudaKernel final : public LoadedKernel {
   const AttentionSpec spec_;
   const LaunchRecipe recipe_;
   CUlibrary library_ = nullptr;
-  CUfunction main_ = nullptr;
-  CUfunction range_pass_ = nullptr;  // null when the recipe has no range_slots
+  std::vector<CUfunction> functions_;  // of the recipe's launches
 };
 
 }  // namespace attune

@@ -26,10 +26,10 @@ inline constexpr std::string_view kStridesUnsupported = "strides-unsupported";
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
-  // Enqueues pre-passes and kernel: no allocation, no synchronisation. `workspace` is device memory
-  // of workspace_bytes(shape), 16-byte aligned, not shared by launches that may overlap; null when
-  // 0.
-  virtual Status launch(const att::ForwardParams& params, void* workspace,
+  // Enqueues all launches of the recipe: no allocation, no synchronisation. `workspace` is device
+  // memory of workspace_bytes(shape), 16-byte aligned, not shared by launches that may overlap;
+  // null when 0.
+  virtual Status launch(const att::LaunchParams& params, void* workspace,
                         StreamHandle stream) const = 0;
   virtual std::size_t workspace_bytes(const ProblemShape& shape) const = 0;
 };
@@ -50,8 +50,7 @@ class Device {
   virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec,
                                                      const KernelPlan& plan,
                                                      std::span<const std::uint8_t> image) = 0;
-  // The same for code that no plan describes, on a GPU; a device that has no use for it says
-  // kUnsupported.
+  // The same for code that no plan describes; a device that has no use for it says kUnsupported.
   virtual Result<std::unique_ptr<LoadedKernel>> load_recipe(const AttentionSpec& spec,
                                                             const LaunchRecipe& recipe,
                                                             std::span<const std::uint8_t> image);

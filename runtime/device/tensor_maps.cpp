@@ -1,5 +1,6 @@
 #include "runtime/device/tensor_maps.hpp"
 
+#include <algorithm>
 #include <bit>
 
 namespace attune {
@@ -12,18 +13,34 @@ struct View {
   att::Strides strides;
 };
 
-View view(const AttentionSpec& spec, const att::ForwardParams& p, TensorMapRecipe::Tensor tensor) {
+View view(const AttentionSpec& spec, const att::LaunchParams& p, TensorMapRecipe::Tensor tensor) {
+  using Tensor = TensorMapRecipe::Tensor;
+  const auto queries = [&](const void* data, int dim, const att::Strides& strides) {
+    return View{data, dim, p.q_len, p.heads, p.batch, strides};
+  };
+  const auto keys = [&](const void* data, int dim, const att::Strides& strides) {
+    return View{data, dim, p.kv_len, p.kv_heads, p.batch, strides};
+  };
+  const int qk = spec.head_dim_qk, v = spec.head_dim_v;
   switch (tensor) {
-    case TensorMapRecipe::Tensor::kQuery:
-      return {p.q, spec.head_dim_qk, p.q_len, p.heads, p.batch, p.q_stride};
-    case TensorMapRecipe::Tensor::kKey:
-      return {p.k, spec.head_dim_qk, p.kv_len, p.kv_heads, p.batch, p.k_stride};
-    case TensorMapRecipe::Tensor::kValue:
-      return {p.v, spec.head_dim_v, p.kv_len, p.kv_heads, p.batch, p.v_stride};
-    case TensorMapRecipe::Tensor::kOutput:
+    case Tensor::kQuery:
+      return queries(p.q, qk, p.q_stride);
+    case Tensor::kKey:
+      return keys(p.k, qk, p.k_stride);
+    case Tensor::kValue:
+      return keys(p.v, v, p.v_stride);
+    case Tensor::kOutput:
+      return queries(p.o, v, p.o_stride);
+    case Tensor::kOutputGradient:
+      return queries(p.d_o, v, p.d_o_stride);
+    case Tensor::kQueryGradient:
+      return queries(p.d_q, qk, p.d_q_stride);
+    case Tensor::kKeyGradient:
+      return keys(p.d_k, qk, p.d_k_stride);
+    case Tensor::kValueGradient:
       break;
   }
-  return {p.o, spec.head_dim_v, p.q_len, p.heads, p.batch, p.o_stride};
+  return keys(p.d_v, v, p.d_v_stride);
 }
 
 bool possible(const View& v, int element_bytes) {
@@ -56,16 +73,15 @@ int swizzle_code(int bytes) {  // CUtensorMapSwizzle
 
 }  // namespace
 
-bool tensor_maps_possible(const AttentionSpec& spec, const att::ForwardParams& params) {
-  using Tensor = TensorMapRecipe::Tensor;
-  for (const Tensor tensor : {Tensor::kQuery, Tensor::kKey, Tensor::kValue, Tensor::kOutput}) {
-    if (!possible(view(spec, params, tensor), element_bytes(spec.dtype))) return false;
-  }
-  return true;
+bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
+                          const att::LaunchParams& params) {
+  return std::ranges::all_of(maps, [&](const TensorMapRecipe& map) {
+    return possible(view(spec, params, map.tensor), element_bytes(spec.dtype));
+  });
 }
 
 Status encode_tensor_map(const CudaApi& api, const AttentionSpec& spec,
-                         const TensorMapRecipe& recipe, const att::ForwardParams& params,
+                         const TensorMapRecipe& recipe, const att::LaunchParams& params,
                          TensorMap* map) {
   const View v = view(spec, params, recipe.tensor);
   const auto bytes = static_cast<std::uint64_t>(element_bytes(spec.dtype));

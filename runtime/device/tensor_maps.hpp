@@ -1,6 +1,8 @@
 // TMA descriptors: where they can be used, and how they are encoded.
 #pragma once
 
+#include <span>
+
 #include "generator/plan/plan.hpp"
 #include "runtime/device/cuda_api.hpp"
 #include "templates/params.h"
@@ -12,13 +14,15 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
-// False when a stride is negative, zero where it steps, not a multiple of 16 bytes or 2^40 bytes
-// and more, or a base is not 16-byte aligned: the tensor unit cannot walk such a tensor.
-bool tensor_maps_possible(const AttentionSpec& spec, const att::ForwardParams& params);
+// False when, of a tensor that `maps` describe, a stride is negative, zero where it steps, not a
+// multiple of 16 bytes or 2^40 bytes and more, or the base is not 16-byte aligned: the tensor unit
+// cannot walk such a tensor.
+bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
+                          const att::LaunchParams& params);
 
 // Encodes one descriptor; takes about as long as one driver call and does not touch the device.
 Status encode_tensor_map(const CudaApi& api, const AttentionSpec& spec,
-                         const TensorMapRecipe& recipe, const att::ForwardParams& params,
+                         const TensorMapRecipe& recipe, const att::LaunchParams& params,
                          TensorMap* map);
 
 }  // namespace attune

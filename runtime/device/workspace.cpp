@@ -1,8 +1,37 @@
 #include "runtime/device/workspace.hpp"
 
-#include "runtime/support/problem_layout.hpp"
-
 namespace attune {
+namespace {
+
+using Content = WorkspaceRegion::Content;
+
+void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params) {
+  switch (region.content) {
+    case Content::kSchedulerCounter:
+      params->scheduler_counter = static_cast<int*>(data);
+      return;
+    case Content::kBlockRanges:
+      params->tensors[region.slot].block_ranges = data;
+      return;
+    case Content::kRowReferences:
+      params->row_references = static_cast<float*>(data);
+      return;
+    case Content::kRowDeltas:
+      params->row_deltas = static_cast<float*>(data);
+      return;
+    case Content::kQuerySums:
+      params->d_q_sums = static_cast<float*>(data);
+      return;
+    case Content::kKeySums:
+      params->d_k_sums = static_cast<float*>(data);
+      return;
+    case Content::kValueSums:
+      params->d_v_sums = static_cast<float*>(data);
+      return;
+  }
+}
+
+}  // namespace
 
 ProblemShape shape_of(const att::ForwardParams& params) {
   return {.batch = params.batch,
@@ -12,29 +41,43 @@ ProblemShape shape_of(const att::ForwardParams& params) {
           .kv_len = params.kv_len};
 }
 
-RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape) {
-  RangeGeometry geometry;
-  for (std::size_t i = 0; i < tensor.dims.size(); ++i) {
-    const int size = static_cast<int>(dim_size(tensor.dims[i], shape));
-    if (i + 1 < tensor.dims.size()) {
-      geometry.rows *= size;
-    } else {
-      geometry.length = size;
-    }
-  }
-  geometry.pairs = geometry.rows * ((geometry.length + att::kRangeBlock - 1) / att::kRangeBlock);
-  geometry.bytes = (static_cast<std::size_t>(geometry.pairs) * 8 + 15) / 16 * 16;
-  return geometry;
-}
-
 std::size_t workspace_bytes(const AttentionSpec& spec, const LaunchRecipe& recipe,
                             const ProblemShape& shape) {
-  std::size_t bytes = recipe.needs_scheduler_counter ? kCounterBytes : 0;
-  for (const int slot : recipe.range_slots) {
-    const auto& tensor = spec.environment.tensors[static_cast<std::size_t>(slot)];
-    bytes += range_geometry(tensor, shape).bytes;
+  return static_cast<std::size_t>(workspace_bytes(spec, recipe.workspace, shape));
+}
+
+Status place_workspace(const AttentionSpec& spec, const LaunchRecipe& recipe, void* workspace,
+                       att::LaunchParams* params) {
+  if (recipe.workspace.empty()) return ok_status();
+  if (workspace == nullptr) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "workspace-missing",
+                 .message = "this kernel needs a workspace and got none",
+                 .hint = "allocate workspace_bytes(shape) bytes"};
   }
-  return bytes;
+  const ProblemShape shape = shape_of(*params);
+  if (workspace_bytes(spec, recipe.workspace, shape) == kTooLarge) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "workspace-too-large",
+                 .message = "this problem's workspace has more bytes than can be counted"};
+  }
+  auto* next = static_cast<std::byte*>(workspace);
+  for (const WorkspaceRegion& region : recipe.workspace) {
+    point(region, next, params);
+    next += region_bytes(spec, region, shape);
+  }
+  return ok_status();
+}
+
+PlacedRegion placed_region(const AttentionSpec& spec, const LaunchRecipe& recipe, Content content,
+                           const ProblemShape& shape, void* workspace) {
+  auto* next = static_cast<std::byte*>(workspace);
+  for (const WorkspaceRegion& region : recipe.workspace) {
+    const auto bytes = static_cast<std::size_t>(region_bytes(spec, region, shape));
+    if (region.content == content) return {next, bytes};
+    next += bytes;
+  }
+  return {};
 }
 
 }  // namespace attune

@@ -1,7 +1,5 @@
-// What a launch needs besides its arguments: the scheduler's counter and the pre-pass' block
-// ranges. A workspace holds the counter, when the recipe needs it, in its first kCounterBytes; the
-// ranges of the recipe's range_slots follow in that order. All functions are pure and allocate
-// nothing.
+// Where the regions of a recipe lie in a launch's workspace, and the params that point at them. All
+// functions are pure, thread-safe and allocate nothing.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +9,24 @@
 
 namespace attune {
 
-constexpr std::size_t kCounterBytes = 16;  // one int, padded to what every part is aligned to
-
-// The pre-pass' view of one tensor: [rows, ceil(length / kRangeBlock)] pairs of 4-byte values.
-struct RangeGeometry {
-  int rows = 1;    // product of all dims but the last
-  int length = 1;  // of the last dim
-  int pairs = 1;
-  std::size_t bytes = 0;  // a multiple of 16
-};
-RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape);
-
 ProblemShape shape_of(const att::ForwardParams& params);
 
+// kTooLarge where 64 bits do not hold them.
 std::size_t workspace_bytes(const AttentionSpec& spec, const LaunchRecipe& recipe,
                             const ProblemShape& shape);
+
+// Points every field of `params` that is a region of the recipe at its place in `workspace`.
+// kBadInput, id "workspace-missing" or "workspace-too-large".
+Status place_workspace(const AttentionSpec& spec, const LaunchRecipe& recipe, void* workspace,
+                       att::LaunchParams* params);
+
+struct PlacedRegion {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;  // a multiple of 16
+};
+// The region as place_workspace() placed it; nothing when the recipe has none.
+PlacedRegion placed_region(const AttentionSpec& spec, const LaunchRecipe& recipe,
+                           WorkspaceRegion::Content content, const ProblemShape& shape,
+                           void* workspace);
 
 }  // namespace attune

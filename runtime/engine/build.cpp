@@ -74,7 +74,8 @@ BuildKey key_of(const AttentionSpec& spec, const KernelPlan& plan, const Generat
           .plan = to_string(plan),
           .body_hash = generated.body_hash,
           .compiler = std::move(compiler),
-          .target = std::string(to_string(plan.target))};
+          .target = std::string(to_string(plan.target)),
+          .spec_text = canonical_text(spec)};
 }
 
 Result<BuiltKernel> compile(BuiltKernel kernel, const GeneratedKernel& generated,

@@ -31,10 +31,11 @@ struct Carried {
 };
 
 // The guess where it goes first, timed as the model errs on the bucket's plans.
-std::optional<PlanChoice> better_guess(const AttentionSpec& spec, const ProblemShape& shape,
-                                       const DeviceFacts& facts, std::span<const Carried> carried) {
+std::optional<PlanChoice> better_guess(const AttentionSpec& spec, Pass pass,
+                                       const ProblemShape& shape, const DeviceFacts& facts,
+                                       std::span<const Carried> carried) {
   if (carried.size() < kPlansThatTell) return std::nullopt;
-  const auto guess = default_plan(spec, shape, facts);
+  const auto guess = default_plan(spec, shape, facts, pass);
   if (!guess.ok()) return std::nullopt;
   const auto is_guess = [&](const Carried& one) { return one.choice.plan == *guess; };
   if (std::ranges::any_of(carried, is_guess)) return std::nullopt;  // it stands where it belongs
@@ -48,9 +49,14 @@ std::optional<PlanChoice> better_guess(const AttentionSpec& spec, const ProblemS
 
 }  // namespace
 
-Result<KernelPlan> usable_plan(const AttentionSpec& spec, const std::string& text,
+Result<KernelPlan> usable_plan(const AttentionSpec& spec, Pass pass, const std::string& text,
                                const DeviceFacts& facts) {
   ATT_TRY(const KernelPlan plan, parse_plan(text));
+  if (plan.pass != pass) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .id = "plan-of-another-pass",
+                 .message = fmt::format("`{}` is no plan of the {} pass", text, to_string(pass))};
+  }
   ATT_CHECK(check_plan(spec, plan, facts));
   return plan;
 }
@@ -59,7 +65,7 @@ FailedPlan failed_plan(std::string plan, const Error& error) {
   return {.plan = std::move(plan), .reason = fmt::format("{} [{}]", error.message, error.id)};
 }
 
-MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& shape,
+MeasuredChoices measured_choices(const AttentionSpec& spec, Pass pass, const ProblemShape& shape,
                                  const DeviceFacts& facts, const Winner& winner,
                                  const std::string& file) {
   MeasuredChoices choices;
@@ -67,7 +73,7 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& 
       winner.measured_shape == shape ? PlanSource::kMeasured : PlanSource::kNearestBucket;
   std::vector<Carried> by_time;
   const auto add = [&](const MeasuredPlan& one, bool won) {
-    const auto plan = usable_plan(spec, one.plan, facts);
+    const auto plan = usable_plan(spec, pass, one.plan, facts);
     if (!plan.ok()) {
       choices.unusable.push_back(failed_plan(one.plan, plan.error()));
       return;
@@ -85,7 +91,8 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& 
   for (const MeasuredPlan& next : winner.runners_up) add(next, false);
   if (source == PlanSource::kNearestBucket) {
     std::ranges::stable_sort(by_time, {}, &Carried::rank_us);
-    if (auto guess = better_guess(spec, shape, facts, by_time)) choices.usable.push_back(*guess);
+    if (auto guess = better_guess(spec, pass, shape, facts, by_time))
+      choices.usable.push_back(*guess);
   }
   for (Carried& carried : by_time) choices.usable.push_back(std::move(carried.choice));
   return choices;
@@ -97,10 +104,12 @@ Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& sh
     const auto winner = store->winner({.spec_hash = spec_hash(spec),
                                        .device = device.identity(),
                                        .shape = shape,
-                                       .protocol = std::string(kMeasurementProtocol)});
+                                       .protocol = std::string(kMeasurementProtocol),
+                                       .pass = Pass::kForward,
+                                       .spec_text = canonical_text(spec)});
     if (winner.ok() && winner->has_value()) {
       MeasuredChoices choices =
-          measured_choices(spec, shape, device.facts(), **winner, store->path());
+          measured_choices(spec, Pass::kForward, shape, device.facts(), **winner, store->path());
       if (!choices.usable.empty()) return std::move(choices.usable.front());
     }
   }

@@ -2,18 +2,22 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
+
+#include "cache/winner.hpp"
 
 namespace attune {
 namespace {
 
-// The cost model's best plan of the family that takes any strides.
 std::optional<KernelPlan> fallback_plan(const AttentionSpec& spec, const KernelPlan& plan,
                                         const ProblemShape& shape, const DeviceFacts& facts) {
-  if (launch_recipe(spec, plan).tensor_maps.empty()) return std::nullopt;
-  const std::vector<KernelPlan> plans = legal_plans(spec, Family::kSm80, facts);
-  const auto cost = [&](const KernelPlan& p) { return cost_us(spec, p, shape, facts); };
-  const auto best = std::ranges::min_element(plans, {}, cost);
-  return best == plans.end() ? std::nullopt : std::optional(*best);
+  if (!launch_recipe(spec, plan).uses_tensor_maps()) return std::nullopt;
+  const auto best = plan_for_any_strides(spec, plan.pass, shape, facts);
+  return best.ok() ? std::optional(*best) : std::nullopt;
+}
+
+bool is_measured(const Workshop& workshop, const KernelKey& key) noexcept {
+  return workshop.is_measured(key.spec, key.pass, key.shape);
 }
 
 // Of the cost model's plans. A compiler may fail at one that takes all registers; at so many, it is
@@ -22,8 +26,9 @@ constexpr std::size_t kPlansToTry = 4;
 
 }  // namespace
 
-Dispatcher::Dispatcher(std::shared_ptr<Workshop> workshop, bool background)
-    : workshop_(std::move(workshop)) {
+Dispatcher::Dispatcher(std::shared_ptr<Workshop> workshop, bool background,
+                       std::size_t most_kernels)
+    : workshop_(std::move(workshop)), kernels_(most_kernels) {
   if (background) worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
 }
 
@@ -33,17 +38,48 @@ Dispatcher::~Dispatcher() {
   kernels_.for_each([](KernelEntry& entry) { entry.release(); });
 }
 
+// The shape that stands for a bucket is looked up as the bucket, so that one entry serves it.
+KernelEntry* Dispatcher::find(const SpecId& id, const ProblemShape& shape,
+                              Pass pass) const noexcept {
+  const KernelKey fine{id, bucket_of(shape, Grain::kFine), pass, Grain::kFine};
+  KernelEntry* known = kernels_.find(fine);
+  const KernelKey exact{id, shape, pass, Grain::kExact};
+  if (fine.shape != shape && is_measured(*workshop_, exact)) {
+    KernelEntry* own = kernels_.find(exact);
+    if (own != nullptr || !kernels_.is_full()) return own;
+  }
+  if (known != nullptr || !kernels_.is_full()) return known;
+  return kernels_.find({id, bucket_of(shape, Grain::kCoarse), pass, Grain::kCoarse});
+}
+
+KernelKey Dispatcher::new_key(const SpecId& id, const ProblemShape& shape,
+                              Pass pass) const noexcept {
+  if (kernels_.is_full()) return {id, bucket_of(shape, Grain::kCoarse), pass, Grain::kCoarse};
+  const KernelKey exact{id, shape, pass, Grain::kExact};
+  const ProblemShape bucket = bucket_of(shape, Grain::kFine);
+  if (bucket != shape && is_measured(*workshop_, exact)) return exact;
+  return {id, bucket, pass, Grain::kFine};
+}
+
 Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>& spec,
-                                     const SpecId& id, const ProblemShape& shape) {
-  const KernelKey key{id, shape};
-  if (KernelEntry* known = kernels_.find(key)) {
+                                     const SpecId& id, const ProblemShape& shape, Pass pass) {
+  if (KernelEntry* known = find(id, shape, pass)) {
     known->count_hit();
     known->retain();
     return known;
   }
   ++counters_.misses;
-  if (workshop_->refresh_snapshot()) enqueue_all();
-  ATT_TRY(FirstVersion first, first_version(*spec, key));
+  FirstVersion first;
+  KernelKey key = new_key(id, shape, pass);
+  if (background()) first.version = in_use(key);
+  if (first.version != nullptr) {
+    first.better_is_known = true;
+    ++counters_.stand_ins;
+  } else {
+    if (workshop_->refresh_snapshot()) enqueue_all();
+    key = new_key(id, shape, pass);
+    ATT_TRY(first, first_version(*spec, key));
+  }
   auto* made = new KernelEntry(key, workshop_, spec, std::move(first.version));
   made->set_failed_plans(std::move(first.failed_plans));
   made->retain();
@@ -59,16 +95,34 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
   return kept;
 }
 
+// Of the spec's kernels of the pass the one of the nearest shape; null: there is none.
+std::unique_ptr<const KernelVersion> Dispatcher::in_use(const KernelKey& key) const {
+  const KernelEntry* nearest = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  kernels_.for_each([&](const KernelEntry& entry) {
+    if (entry.key.spec != key.spec || entry.key.pass != key.pass) return;
+    const double distance = cache::bucket_distance(entry.key.shape, key.shape);
+    if (distance >= least) return;
+    least = distance;
+    nearest = &entry;
+  });
+  if (nearest == nullptr) return nullptr;
+  const KernelVersion& now = nearest->version();
+  return std::make_unique<const KernelVersion>(KernelVersion{
+      {.plan = now.choice.plan, .source = PlanSource::kStandIn}, now.plan, now.code, now.fallback});
+}
+
 Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& spec,
                                                            const KernelKey& key) {
-  MeasuredChoices choices = workshop_->measured(spec, key.spec, key.shape);
+  MeasuredChoices choices = workshop_->measured(spec, key.spec, key.pass, key.shape);
   FirstVersion first{.failed_plans = std::move(choices.unusable)};
   const auto take = [&](const PlanChoice& choice, LoadedCode code) {
     first.version = make_version(spec, key.shape, choice, std::move(code));
   };
   if (choices.usable.empty()) {
-    ATT_TRY(const PlanChoice guess, workshop_->choose(spec, key.spec, key.shape));
-    choices.usable.push_back(guess);
+    ATT_TRY(const KernelPlan guess,
+            default_plan(spec, key.shape, workshop_->device().facts(), key.pass));
+    choices.usable.push_back({.plan = guess});
   }
   if (background()) {
     const PlanChoice& best = choices.usable.front();
@@ -85,7 +139,7 @@ Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& 
   }
   // Nothing of the spec is there to begin with, and the best plan takes no longer than another.
   Status failure = ok_status();
-  bool compiler_missing = false;
+  bool compiler_missing = false, late = false;
   const auto attempt = [&](const PlanChoice& choice) {
     auto loaded = workshop_->load(spec, choice.plan, compiler_family(choice.compiler));
     if (loaded.ok()) {
@@ -93,18 +147,20 @@ Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& 
       return true;
     }
     compiler_missing = compiler_missing || loaded.error().kind == ErrorKind::kUnavailable;
+    late = late || loaded.error().id == kCompileDeadline;
     first.failed_plans.push_back(failed_plan(to_string(choice.plan), loaded.error()));
     if (failure.ok()) failure = loaded.error();
     return false;
   };
   for (const PlanChoice& choice : choices.usable) {
     if (attempt(choice)) return first;
+    if (late) return failure.error();  // what is too long is so in every plan
   }
   if (compiler_missing) {  // whatever code there is
     first.version = stand_in(spec, key);
     if (first.version != nullptr) return first;
   } else {
-    auto plans = plans_by_cost(spec, key.shape, workshop_->device().facts());
+    auto plans = plans_by_cost(spec, key.shape, workshop_->device().facts(), key.pass);
     if (plans.ok()) plans->resize(std::min(plans->size(), kPlansToTry));
     for (const KernelPlan& plan : plans.ok() ? *plans : std::vector<KernelPlan>{}) {
       const auto tried = std::ranges::find(choices.usable, plan, &PlanChoice::plan);
@@ -117,7 +173,7 @@ Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& 
 // The fastest, by the cost model, of the plans whose code is there; null: there is none.
 std::unique_ptr<const KernelVersion> Dispatcher::stand_in(const AttentionSpec& spec,
                                                           const KernelKey& key) {
-  std::vector<KernelPlan> plans = workshop_->ready_plans(spec);
+  std::vector<KernelPlan> plans = workshop_->ready_plans(spec, key.pass);
   std::ranges::stable_sort(plans, {}, [&](const KernelPlan& plan) {
     return cost_us(spec, plan, key.shape, workshop_->device().facts());
   });
@@ -146,8 +202,10 @@ std::unique_ptr<const KernelVersion> Dispatcher::make_version(const AttentionSpe
 Status Dispatcher::improve(KernelEntry& entry, bool retry) {
   const std::lock_guard lock(improve_mutex_);
   const AttentionSpec& spec = entry.spec();
-  MeasuredChoices choices = workshop_->measured(spec, entry.key.spec, entry.key.shape);
-  const auto guess = default_plan(spec, entry.key.shape, workshop_->device().facts());
+  MeasuredChoices choices =
+      workshop_->measured(spec, entry.key.spec, entry.key.pass, entry.key.shape);
+  const auto guess =
+      default_plan(spec, entry.key.shape, workshop_->device().facts(), entry.key.pass);
   if (guess.ok()) choices.usable.push_back({.plan = *guess});
   const std::vector<FailedPlan> failed_before = entry.failed_plans();
   std::vector<FailedPlan> failed = std::move(choices.unusable);
@@ -236,6 +294,7 @@ void Dispatcher::work(const std::stop_token& stop) {
       KernelEntry* entry = queue_.front();
       queue_.pop_front();
       lock.unlock();
+      if (workshop_->refresh_snapshot()) enqueue_all();
       improve_quietly(*entry);
       entry->release();
     } else {

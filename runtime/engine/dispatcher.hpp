@@ -16,7 +16,7 @@
 namespace attune {
 
 struct DispatcherCounters {
-  std::atomic<std::uint64_t> misses{0};     // first uses of a spec and shape
+  std::atomic<std::uint64_t> misses{0};     // first uses of a spec and bucket of shapes
   std::atomic<std::uint64_t> stand_ins{0};  // of these, answered by code that was there
   std::atomic<std::uint64_t> replacements{0};
   std::atomic<std::uint64_t> failed_replacements{0};
@@ -27,17 +27,21 @@ struct DispatcherCounters {
 class Dispatcher {
  public:
   // `background`: a first use never waits for a compile while other code of the spec is there; a
-  // thread compiles the better plan and replaces it.
-  Dispatcher(std::shared_ptr<Workshop> workshop, bool background);
+  // thread chooses and compiles the better plan and replaces it. `most_kernels`: beyond so many,
+  // shapes are told apart by powers of two only.
+  Dispatcher(std::shared_ptr<Workshop> workshop, bool background,
+             std::size_t most_kernels = KernelTable<KernelEntry>::kMaxEntries);
   // Waits for a compile that is under way; what is only queued is dropped.
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
-  // The kernel of spec and shape with a reference for the caller. A known one: no lock, no
-  // allocation. A first use reads cache files that changed, then loads or compiles.
+  // The kernel of spec and shape with a reference for the caller: the one of all shapes of a bucket
+  // (bucket_of), or of this shape alone where it was measured. A known one: no lock, no allocation.
+  // A bucket's first use reads cache files that changed, then loads or compiles; with `background`
+  // the code in use for the spec goes on at first.
   Result<KernelEntry*> get(const std::shared_ptr<const AttentionSpec>& spec, const SpecId& id,
-                           const ProblemShape& shape);
+                           const ProblemShape& shape, Pass pass = Pass::kForward);
 
   // Reads the cache files that changed and replaces every kernel for which a better plan is known
   // now. Compiles on this thread and returns the first failure, which costs that kernel alone; with
@@ -56,6 +60,9 @@ class Dispatcher {
   }
 
  private:
+  KernelEntry* find(const SpecId& id, const ProblemShape& shape, Pass pass) const noexcept;
+  KernelKey new_key(const SpecId& id, const ProblemShape& shape, Pass pass) const noexcept;
+  std::unique_ptr<const KernelVersion> in_use(const KernelKey& key) const;
   struct FirstVersion {
     std::unique_ptr<const KernelVersion> version;
     bool better_is_known = false;

@@ -57,9 +57,9 @@ struct PlanChoice {
   ProblemShape measured_shape;  // that the file answered for
   bool operator==(const PlanChoice&) const = default;
 };
-// The plan of a cached text, when it is one that this version of Attune still knows and the device
-// can run.
-Result<KernelPlan> usable_plan(const AttentionSpec& spec, const std::string& text,
+// The plan of a cached text, when it is one of the pass that this version of Attune still knows and
+// the device can run.
+Result<KernelPlan> usable_plan(const AttentionSpec& spec, Pass pass, const std::string& text,
                                const DeviceFacts& facts);
 
 // A plan that would be better and cannot be had, and why.
@@ -77,11 +77,11 @@ struct MeasuredChoices {
   std::vector<PlanChoice> usable;
   std::vector<FailedPlan> unusable;
 };
-MeasuredChoices measured_choices(const AttentionSpec& spec, const ProblemShape& shape,
+MeasuredChoices measured_choices(const AttentionSpec& spec, Pass pass, const ProblemShape& shape,
                                  const DeviceFacts& facts, const Winner& winner,
                                  const std::string& file);
 
-// `store` may be null. Thread-safe.
+// Of the forward pass. `store` may be null. Thread-safe.
 Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                const Device& device, const Store* store);
 

@@ -1,18 +1,6 @@
 #include "runtime/engine/kernel_entry.hpp"
 
-#include "runtime/device/workspace.hpp"
-
 namespace attune {
-namespace {
-
-// Plans of one spec share the pre-pass; only Hopper's schedules differ in needing a counter.
-LaunchRecipe widest_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
-  LaunchRecipe recipe = launch_recipe(spec, plan);
-  recipe.needs_scheduler_counter |= plan.target == Target::kSm90a;
-  return recipe;
-}
-
-}  // namespace
 
 KernelEntry::KernelEntry(const KernelKey& key, std::shared_ptr<Workshop> workshop,
                          std::shared_ptr<const AttentionSpec> spec,
@@ -20,15 +8,13 @@ KernelEntry::KernelEntry(const KernelKey& key, std::shared_ptr<Workshop> worksho
     : key(key),
       workshop_(std::move(workshop)),
       spec_(std::move(spec)),
-      promised_(widest_recipe(*spec_, version->choice.plan)),
+      promised_(widest_workspace(*spec_, version->choice.plan.pass, version->choice.plan.target)),
       current_(version.get()) {
   versions_.push_back(std::move(version));
 }
 
 bool KernelEntry::replace(std::unique_ptr<const KernelVersion> version) {
-  const LaunchRecipe recipe = launch_recipe(*spec_, version->choice.plan);
-  if (recipe.needs_scheduler_counter && !promised_.needs_scheduler_counter) return false;
-  if (recipe.range_slots != promised_.range_slots) return false;
+  if (!covers(promised_, launch_recipe(*spec_, version->choice.plan).workspace)) return false;
   const std::lock_guard lock(mutex_);
   current_.store(version.get(), std::memory_order_release);
   versions_.push_back(std::move(version));
@@ -37,10 +23,10 @@ bool KernelEntry::replace(std::unique_ptr<const KernelVersion> version) {
 }
 
 std::size_t KernelEntry::workspace_bytes(const ProblemShape& shape) const {
-  return attune::workspace_bytes(*spec_, promised_, shape);
+  return static_cast<std::size_t>(attune::workspace_bytes(*spec_, promised_, shape));
 }
 
-Status KernelEntry::launch(const att::ForwardParams& params, void* workspace,
+Status KernelEntry::launch(const att::LaunchParams& params, void* workspace,
                            StreamHandle stream) const {
   const KernelVersion& now = version();
   Status status = now.code.kernel->launch(params, workspace, stream);
@@ -49,7 +35,7 @@ Status KernelEntry::launch(const att::ForwardParams& params, void* workspace,
 }
 
 // A launch that the tensor unit cannot do; rare, so the table of loaded code may take its lock.
-Status KernelEntry::launch_fallback(const KernelVersion& version, const att::ForwardParams& params,
+Status KernelEntry::launch_fallback(const KernelVersion& version, const att::LaunchParams& params,
                                     void* workspace, StreamHandle stream) const {
   fallback_launches_.fetch_add(1, std::memory_order_relaxed);
   ATT_TRY(const LoadedCode code, workshop_->load(*spec_, *version.fallback));

@@ -45,7 +45,7 @@ class KernelEntry {
   // Enough for every version there was, is and may come, so that a version may be replaced between
   // this call and the launch.
   std::size_t workspace_bytes(const ProblemShape& shape) const;
-  Status launch(const att::ForwardParams& params, void* workspace, StreamHandle stream) const;
+  Status launch(const att::LaunchParams& params, void* workspace, StreamHandle stream) const;
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -63,12 +63,13 @@ class KernelEntry {
 
  private:
   ~KernelEntry() = default;
-  Status launch_fallback(const KernelVersion& version, const att::ForwardParams& params,
+  Status launch_fallback(const KernelVersion& version, const att::LaunchParams& params,
                          void* workspace, StreamHandle stream) const;
 
   const std::shared_ptr<Workshop> workshop_;  // outlives the code that is loaded on its device
   const std::shared_ptr<const AttentionSpec> spec_;
-  LaunchRecipe promised_;  // what workspace_bytes() is made from; immutable
+  // What workspace_bytes() is made from: room for every plan of the spec that may come.
+  const std::vector<WorkspaceRegion> promised_;
   std::atomic<const KernelVersion*> current_;
   std::atomic<long> references_{1};
   std::atomic<std::uint64_t> hits_{0};

@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "cache/snapshot.hpp"
+#include "runtime/engine/shape_bucket.hpp"
 
 namespace attune {
 
 struct KernelKey {
   SpecId spec;
-  ProblemShape shape;
+  ProblemShape shape;  // that stands for those which share the kernel
+  Pass pass = Pass::kForward;
+  Grain grain = Grain::kExact;
   bool operator==(const KernelKey&) const = default;
 };
 
@@ -26,7 +29,10 @@ std::uint64_t hash(const KernelKey& key) noexcept;
 template <typename Entry>
 class KernelTable {
  public:
-  KernelTable() { grow(64); }
+  // A server whose shapes no bucket holds together would otherwise never stop growing.
+  static constexpr std::size_t kMaxEntries = 1 << 16;
+
+  explicit KernelTable(std::size_t most = kMaxEntries) : most_(most) { grow(64); }
 
   // Null: not there. Allocates nothing, locks nothing; from any thread.
   Entry* find(const KernelKey& key) const noexcept {
@@ -37,12 +43,16 @@ class KernelTable {
     }
   }
 
+  // Whether only coarse entries are still taken.
+  bool is_full() const noexcept { return size_.load(std::memory_order_relaxed) >= most_; }
+
   // The entry of the key: the given one, or the one that another thread added first. From any
-  // thread. Null, and nothing added, when the table holds `kMaxEntries`.
+  // thread. Null, and nothing added, when the table is full; for coarse entries an eighth is added
+  // to it.
   Entry* add(Entry* entry) {
     const std::lock_guard lock(mutex_);
     if (Entry* first = find(entry->key)) return first;
-    if (size_ == kMaxEntries) return nullptr;
+    if (size_ >= most_ + (entry->key.grain == Grain::kCoarse ? (most_ + 7) / 8 : 0)) return nullptr;
     if (2 * (size_ + 1) > tables_.back()->size()) grow(2 * tables_.back()->size());
     place(*tables_.back(), entry);
     ++size_;
@@ -56,9 +66,6 @@ class KernelTable {
       if (Entry* entry = slot.load(std::memory_order_acquire)) visit(*entry);
     }
   }
-
-  // A server that sees a new shape at every step would otherwise never stop growing.
-  static constexpr std::size_t kMaxEntries = 1 << 16;
 
  private:
   using Slots = std::vector<std::atomic<Entry*>>;  // a power of two, at most half full
@@ -76,10 +83,11 @@ class KernelTable {
     current_.store(tables_.back().get(), std::memory_order_release);
   }
 
+  const std::size_t most_;
   std::atomic<const Slots*> current_{nullptr};
+  std::atomic<std::size_t> size_{0};
   std::mutex mutex_;  // of writers, guards the rest
   std::vector<std::unique_ptr<Slots>> tables_;
-  std::size_t size_ = 0;
 };
 
 }  // namespace attune

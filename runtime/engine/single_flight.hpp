@@ -12,27 +12,26 @@
 namespace attune {
 
 // Keeps every value made. A failure is told to those who waited for it and then forgotten, so that
-// the next caller tries again. Thread-safe.
+// the next caller tries again; so is an exception, which goes on in the caller that made it.
+// Thread-safe.
 template <typename T>
 class SingleFlight {
  public:
   template <typename Make>
   Result<std::shared_ptr<T>> get(const std::string& key, const Make& make) {
     std::unique_lock lock(mutex_);
-    std::shared_ptr<Flight>& slot = flights_[key];
-    if (slot != nullptr) {
-      const std::shared_ptr<Flight> flight = slot;
+    if (const auto found = flights_.find(key); found != flights_.end()) {
+      const std::shared_ptr<Flight> flight = found->second;
       landed_.wait(lock, [&] { return flight->landed; });
       return flight->result;
     }
-    const std::shared_ptr<Flight> flight = slot = std::make_shared<Flight>();
+    const auto flight = std::make_shared<Flight>();
+    flights_.emplace(key, flight);
     lock.unlock();
+    const Landing landing(*this, key, *flight);  // ends last, unlocked
     Result<std::shared_ptr<T>> result = make();
-    lock.lock();
+    const std::lock_guard again(mutex_);
     flight->result = result;
-    flight->landed = true;
-    if (!result.ok()) flights_.erase(key);
-    landed_.notify_all();
     return result;
   }
 
@@ -47,7 +46,28 @@ class SingleFlight {
  private:
   struct Flight {
     bool landed = false;
-    Result<std::shared_ptr<T>> result = std::shared_ptr<T>();
+    Result<std::shared_ptr<T>> result =
+        Error{.id = "make-threw", .message = "another thread ran out of memory at this"};
+  };
+
+  // Ends a flight whichever way its maker leaves.
+  class Landing {
+   public:
+    Landing(SingleFlight& flights, const std::string& key, Flight& flight)
+        : flights_(flights), key_(key), flight_(flight) {}
+    ~Landing() {
+      const std::lock_guard lock(flights_.mutex_);
+      flight_.landed = true;
+      if (!flight_.result.ok()) flights_.flights_.erase(key_);
+      flights_.landed_.notify_all();
+    }
+    Landing(const Landing&) = delete;
+    Landing& operator=(const Landing&) = delete;
+
+   private:
+    SingleFlight& flights_;
+    const std::string& key_;
+    Flight& flight_;
   };
 
   std::mutex mutex_;

@@ -38,6 +38,7 @@ Json describe(const LayerStatus& layer) {
   json["failed_reads"] = layer.health.failed_reads;
   json["failed_writes"] = layer.health.failed_writes;
   json["network"] = layer.health.network;
+  if (!layer.health.code_refused.empty()) json["code_refused"] = layer.health.code_refused;
   if (!layer.health.last_warning.empty()) json["last_warning"] = layer.health.last_warning;
   return json;
 }

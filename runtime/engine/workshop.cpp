@@ -13,44 +13,51 @@ std::vector<std::string> paths_of(const Overlay& cache) {
 
 std::string flight_key(const AttentionSpec& spec, const KernelPlan& plan,
                        const std::string& family) {
-  return spec_hash(spec) + ' ' + to_string(plan) + ' ' + family;
+  return canonical_text(spec) + to_string(plan) + ' ' + family;
 }
 
 }  // namespace
 
 Result<std::shared_ptr<Workshop>> Workshop::open(const std::string& device,
-                                                 const std::string& cache_file) {
+                                                 const std::string& cache_file,
+                                                 std::function<void(const Error&)> warn) {
   ATT_TRY(std::unique_ptr<Device> opened, open_device(device));
   OverlayOptions options = default_overlay();
+  options.store.warn = std::move(warn);
   if (!cache_file.empty()) options.user_file = cache_file == "none" ? "" : cache_file;
   return std::make_shared<Workshop>(std::move(opened), Overlay::open(options));
 }
 
 Workshop::Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cache,
-                   CompilerOpener opener)
+                   CompilerOpener opener, double compile_seconds)
     : device_(std::move(device)),
       cache_(std::move(cache)),
       cache_files_(paths_of(*cache_)),
-      opener_(std::move(opener)) {
+      opener_(std::move(opener)),
+      compile_seconds_(compile_seconds) {
   refresh_snapshot();
 }
 
 bool Workshop::refresh_snapshot() { return cache_->refresh(device_->identity()); }
 
-MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id,
+MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id, Pass pass,
                                    const ProblemShape& shape) const {
   const SnapshotCell::View snapshot = cache_->snapshot();
-  const SnapshotAnswer answer = snapshot->find(id, shape);
+  const SnapshotAnswer answer = snapshot->find(id, pass, shape);
   if (answer.row == nullptr) return {};
-  return measured_choices(spec, shape, device_->facts(), answer.row->winner(),
+  return measured_choices(spec, pass, shape, device_->facts(), answer.row->winner(),
                           cache_files_[static_cast<std::size_t>(answer.row->layer)]);
 }
 
-Result<PlanChoice> Workshop::choose(const AttentionSpec& spec, const SpecId& id,
+bool Workshop::is_measured(const SpecId& id, Pass pass, const ProblemShape& shape) const noexcept {
+  return cache_->snapshot()->find_exact(id, pass, shape) != nullptr;
+}
+
+Result<PlanChoice> Workshop::choose(const AttentionSpec& spec, const SpecId& id, Pass pass,
                                     const ProblemShape& shape) const {
-  MeasuredChoices choices = measured(spec, id, shape);
+  MeasuredChoices choices = measured(spec, id, pass, shape);
   if (!choices.usable.empty()) return std::move(choices.usable.front());
-  ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device_->facts()));
+  ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device_->facts(), pass));
   return PlanChoice{.plan = plan};
 }
 
@@ -58,7 +65,10 @@ Result<Compiler*> Workshop::compiler(Target target, const std::string& family) {
   const std::lock_guard lock(mutex_);
   auto& compiler = compilers_[family];
   if (compiler == nullptr) {
-    ATT_TRY(compiler, opener_(target, family));
+    ATT_TRY(std::unique_ptr<Compiler> opened, opener_(target, family));
+    // Assembling PTX must not end a capture of another thread's.
+    compiler = with_deadline(std::move(opened), compile_seconds_,
+                             [this] { device_->allow_during_capture(); });
   }
   return compiler.get();
 }
@@ -107,7 +117,7 @@ Result<std::shared_ptr<LoadedCode>> Workshop::load_code(const AttentionSpec& spe
                                                         const BuiltKernel& built) {
   ATT_TRY(std::unique_ptr<LoadedKernel> loaded, device_->load(spec, built.plan, built.code.image));
   const std::lock_guard lock(mutex_);
-  loaded_.emplace_back(spec_hash(spec), built.plan);
+  loaded_.emplace_back(canonical_text(spec), built.plan);
   return std::make_shared<LoadedCode>(LoadedCode{std::move(loaded), built.key.compiler});
 }
 
@@ -143,18 +153,18 @@ Result<LoadedCode> Workshop::load_ready(const AttentionSpec& spec, const KernelP
   return *code;
 }
 
-std::vector<KernelPlan> Workshop::ready_plans(const AttentionSpec& spec) const {
-  const std::string hash = spec_hash(spec);
+std::vector<KernelPlan> Workshop::ready_plans(const AttentionSpec& spec, Pass pass) const {
+  const std::string text = canonical_text(spec);
   std::vector<KernelPlan> plans;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [loaded_hash, plan] : loaded_) {
-      if (loaded_hash == hash) plans.push_back(plan);
+    for (const auto& [loaded_text, plan] : loaded_) {
+      if (loaded_text == text && plan.pass == pass) plans.push_back(plan);
     }
   }
-  if (const auto stored = cache_->stored_builds(hash); stored.ok()) {
+  if (const auto stored = cache_->stored_builds(spec_hash(spec)); stored.ok()) {
     for (const BuildKey& key : *stored) {
-      auto plan = usable_plan(spec, key.plan, device_->facts());
+      auto plan = usable_plan(spec, pass, key.plan, device_->facts());
       if (plan.ok() && std::ranges::find(plans, *plan) == plans.end()) plans.push_back(*plan);
     }
   }

@@ -15,6 +15,7 @@
 #include "cache/overlay.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/single_flight.hpp"
+#include "runtime/jit/deadline_compiler.hpp"
 
 namespace attune {
 
@@ -41,12 +42,14 @@ class Workshop {
  public:
   // `device`: "cuda:0", "cpu", or empty for what is there. `cache_file`: empty for the user's
   // default, "none" for none; $ATTUNE_SYSTEM_CACHE is read under either. A cache that cannot be
-  // used is a warning.
+  // used is a warning: to `warn`, as of StoreOptions.
   static Result<std::shared_ptr<Workshop>> open(const std::string& device,
-                                                const std::string& cache_file);
-  // Of parts. `opener` is asked when code must be compiled, and again as long as it has none.
+                                                const std::string& cache_file,
+                                                std::function<void(const Error&)> warn = {});
+  // Of parts. `opener` is asked when code must be compiled, and again as long as it has none;
+  // what it opens gets `compile_seconds` for each kernel (with_deadline).
   Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cache,
-           CompilerOpener opener = open_compiler);
+           CompilerOpener opener = open_compiler, double compile_seconds = kCompileSeconds);
 
   Device& device() { return *device_; }
   const Overlay& cache() const { return *cache_; }
@@ -59,10 +62,12 @@ class Workshop {
   // when one did.
   bool refresh_snapshot();
   // What was measured, from the snapshot in memory; runs no SQL.
-  MeasuredChoices measured(const AttentionSpec& spec, const SpecId& id,
+  MeasuredChoices measured(const AttentionSpec& spec, const SpecId& id, Pass pass,
                            const ProblemShape& shape) const;
+  // Whether this very shape was. No lock, no allocation.
+  bool is_measured(const SpecId& id, Pass pass, const ProblemShape& shape) const noexcept;
   // The best of these, else the cost model's.
-  Result<PlanChoice> choose(const AttentionSpec& spec, const SpecId& id,
+  Result<PlanChoice> choose(const AttentionSpec& spec, const SpecId& id, Pass pass,
                             const ProblemShape& shape) const;
   // Loaded code of a plan, built at the first call. `family`: of the compiler that was measured to
   // make the best; where it cannot be opened, code of its making in the cache serves, else the
@@ -73,8 +78,9 @@ class Workshop {
   // The same, but nothing instead of a compile.
   Result<LoadedCode> load_ready(const AttentionSpec& spec, const KernelPlan& plan,
                                 const std::string& family = "");
-  // Plans of the spec that have code, here or in the cache; load_ready() may still find it damaged.
-  std::vector<KernelPlan> ready_plans(const AttentionSpec& spec) const;
+  // Plans of the spec's pass that have code, here or in the cache; load_ready() may still find it
+  // damaged.
+  std::vector<KernelPlan> ready_plans(const AttentionSpec& spec, Pass pass) const;
 
  private:
   // Null: nothing of the kind in the cache.
@@ -93,10 +99,12 @@ class Workshop {
   const std::unique_ptr<Overlay> cache_;
   const std::vector<std::string> cache_files_;  // by layer
   const CompilerOpener opener_;
+  const double compile_seconds_;
   WorkshopCounters counters_;
   mutable std::mutex mutex_;                                    // guards the next two
   std::map<std::string, std::unique_ptr<Compiler>> compilers_;  // by family asked for
-  std::vector<std::pair<std::string, KernelPlan>> loaded_;      // by spec_hash, in order of loading
+  std::vector<std::pair<std::string, KernelPlan>>
+      loaded_;  // by canonical_text, in order of loading
   SingleFlight<LoadedCode> kernels_;
 };
 

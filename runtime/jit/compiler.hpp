@@ -40,7 +40,7 @@ class Compiler {
 Result<std::unique_ptr<Compiler>> open_nvrtc_compiler();
 // The module libattune_llvm.so: NVPTX targets and, in the first order, Target::kCpu. Instructions
 // are in the order of the source or of need, or LLVM's list scheduler orders them. Neither suits
-// every kernel, so these are compilers of their own, and the tuner finds out (docs/cpu.md).
+// every kernel, so these are compilers of their own, and the tuner finds out (docs/llvm.md).
 enum class LlvmOrder { kGiven, kListed };
 Result<std::unique_ptr<Compiler>> open_llvm_compiler(LlvmOrder order = LlvmOrder::kGiven);
 

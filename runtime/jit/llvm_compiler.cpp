@@ -47,7 +47,7 @@ std::string_view ptx_feature(Target target) {
 
 // LLVM moves additions of constants behind minima and maxima where it may take for granted that
 // they do not overflow; ptxas makes one instruction of both in the source's order. On sm90a, what
-// the list scheduler makes of such code is slower (docs/cpu.md).
+// the list scheduler makes of such code is slower (docs/lab/llvm.md).
 bool wraps(LlvmOrder order, bool wgmma) { return order == LlvmOrder::kGiven || !wgmma; }
 
 // Of `clang -cc1`. The driver is not used: it would look for toolkits and headers.

@@ -51,8 +51,8 @@ std::vector<std::string> module_names() {
       directory = directory.parent_path();
     }
   }
+  names.push_back(kModule);  // by the loader's own path, which a static host was linked with
   add_if_there(names, fs::path(ATTUNE_INSTALL_LIBDIR) / kModule);
-  names.push_back(kModule);  // what the loader's own path says
   return names;
 }
 

@@ -13,8 +13,9 @@ namespace attune {
 
 // The module's table; valid as long as the process lives. Looked for in $ATTUNE_LLVM_MODULE (a
 // path, and then nowhere else), beside the code that asks, beside the executable, in a `lib`
-// directory above it (a build tree, an unpacked archive), and where Attune installs libraries.
-// kUnavailable, naming what to install, when it is not there ("llvm-missing") or of another version
+// directory above it (a build tree, an unpacked archive), in the loader's path, and where Attune
+// installs libraries by default. kUnavailable, naming what to install, when it is not there
+// ("llvm-missing") or of another version
 // ("llvm-module-version"). Thread-safe; a failure is not remembered.
 Result<const AttLlvmApi*> open_llvm_module();
 

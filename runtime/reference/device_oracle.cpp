@@ -1,46 +1,55 @@
 #include "runtime/reference/device_oracle.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "generator/emit/flatten.hpp"
 #include "generator/emit/head.hpp"
-#include "generator/support/hash.hpp"
+#include "runtime/reference/element_bits.hpp"
 
 namespace attune {
 namespace {
 
 constexpr const char* kTemplate = "templates/kernels/reference_forward.cuh";
 constexpr int kRowsPerBlock = 4;  // a warp each; kReferenceWarps there
+// Of the size of score and product: what two evaluations of one score function may differ by.
+constexpr double kScoreNoise = 0x1p-20;
 
 LaunchRecipe recipe_for(const char* symbol) {
-  LaunchRecipe recipe;
-  recipe.symbol = symbol;
-  recipe.threads = 32 * kRowsPerBlock;
-  recipe.tile_q = kRowsPerBlock;
-  return recipe;
+  return {.symbol = symbol,
+          .launches = {{.symbol = symbol,
+                        .threads = 32 * kRowsPerBlock,
+                        .item = WorkItem::kRows,
+                        .tile = kRowsPerBlock}},
+          .workspace = {}};
 }
 
-// Device memory that is freed at the end of the scope.
-class Scratch {
- public:
-  Scratch(Device& device, void* data) : device_(device), data(data) {}
-  ~Scratch() { device_.free(data); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
- private:
-  Device& device_;
-
- public:
-  void* const data;
-};
-
-Result<std::vector<double>> read_floats(Device& device, const void* data, std::size_t count) {
-  std::vector<float> values(count);
-  ATT_CHECK(device.copy_to_host(values.data(), data, count * sizeof(float)));
-  return std::vector<double>(values.begin(), values.end());
+// The error model as constants of the source.
+std::string tolerance_text(DType dtype) {
+  const ErrorModel model = error_model(dtype, Arithmetic::kMatrixUnit);
+  std::string text;
+  const auto constant = [&](const char* name, double value) {
+    text += fmt::format("constexpr float {} = {:a}f;\n", name, value);
+  };
+  constant("kDeviations", kDeviations);
+  constant("kFp32Unit", kFp32Unit);
+  constant("kMeanRounding", kMeanRounding);
+  constant("kNegligible", kNegligible);
+  constant("kPUnit", model.p_unit);
+  constant("kPSmallest", model.p_smallest);
+  constant("kOUnit", model.o_unit);
+  constant("kOSmallest", model.o_smallest);
+  constant("kTruncation", model.truncation);
+  constant("kExponentReach", model.exponent_reach);
+  constant("kLseUnit", model.lse_unit);
+  constant("kLseSmallest", model.lse_smallest);
+  constant("kScoreNoise", kScoreNoise);
+  return "\nnamespace att {\nnamespace tolerance {\n" + text + "}\n}\n";
 }
 
 // The numbers that the kernel wants: how many rows, then which.
-std::vector<int> row_numbers(const att::ForwardParams& params, const std::vector<Row>& rows) {
+std::vector<int> row_numbers(const att::LaunchParams& params, const std::vector<Row>& rows) {
   std::vector<int> numbers{static_cast<int>(rows.size())};
   for (const Row& row : rows) {
     numbers.push_back((row.b * params.heads + row.h) * params.q_len + row.q_idx);
@@ -48,27 +57,10 @@ std::vector<int> row_numbers(const att::ForwardParams& params, const std::vector
   return numbers;
 }
 
-Result<std::vector<std::uint8_t>> code_of(const AttentionSpec& spec, Target target,
-                                          const std::string& source, const std::string& symbol,
-                                          Compiler& compiler, Store* store) {
-  const BuildKey key{.spec_hash = spec_hash(spec),
-                     .plan = "oracle",
-                     .body_hash = hash128_hex(source),
-                     .compiler = compiler.identity(),
-                     .target = std::string(to_string(target))};
-  if (store != nullptr) {
-    auto found = store->find_code(key);
-    if (found.ok() && found->has_value()) return std::move((*found)->image);
-  }
-  ATT_TRY(CompiledKernel code, compiler.compile(source, symbol, target));
-  if (store != nullptr) (void)store->put_code(key, {.image = code.image});
-  return std::move(code.image);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DeviceOracle>> DeviceOracle::make(Device& device, Compiler& compiler,
-                                                         const AttentionSpec& spec, Store* store) {
+                                                         const AttentionSpec& spec) {
   if (device.facts().target == Target::kCpu) {
     return Error{.kind = ErrorKind::kUnsupported,
                  .id = "oracle-no-gpu",
@@ -76,41 +68,104 @@ Result<std::unique_ptr<DeviceOracle>> DeviceOracle::make(Device& device, Compile
   }
   // The head wants a plan, whose constants this template does not read.
   ATT_TRY(const KernelPlan plan, default_plan(spec, {}, device.facts()));
-  ATT_TRY(const std::string head, head_text(spec, plan, "att_reference"));
+  ATT_TRY(std::string head, head_text(spec, plan, "att_reference"));
+  head += tolerance_text(spec.dtype);
   ATT_TRY(const std::string source, flatten_template(kTemplate, head));
   const LaunchRecipe exact = recipe_for("att_reference_exact");
-  ATT_TRY(const std::vector<std::uint8_t> image,
-          code_of(spec, plan.target, source, exact.symbol, compiler, store));
-  std::unique_ptr<DeviceOracle> oracle(new DeviceOracle(device, spec.head_dim_v));
-  ATT_TRY(oracle->exact_, device.load_recipe(spec, exact, image));
-  ATT_TRY(oracle->plain_, device.load_recipe(spec, recipe_for("att_reference_plain"), image));
+  ATT_TRY(const CompiledKernel code, compiler.compile(source, exact.symbol, plan.target));
+  std::unique_ptr<DeviceOracle> oracle(new DeviceOracle(device, spec));
+  ATT_TRY(oracle->exact_, device.load_recipe(spec, exact, code.image));
+  ATT_TRY(oracle->judge_, device.load_recipe(spec, recipe_for("att_reference_judge"), code.image));
   return oracle;
 }
 
-Result<HostOutput> DeviceOracle::run(const LoadedKernel& kernel, att::ForwardParams params,
-                                     const std::vector<Row>& rows) {
-  const std::size_t count = rows.empty() ? static_cast<std::size_t>(params.batch) *
-                                               static_cast<std::size_t>(params.heads) *
-                                               static_cast<std::size_t>(params.q_len)
-                                         : rows.size();
-  const std::size_t elements = count * static_cast<std::size_t>(head_dim_v_);
+Result<std::shared_ptr<void>> DeviceOracle::allocate(std::size_t bytes) {
+  ATT_TRY(void* data, device_.allocate(bytes));
+  return std::shared_ptr<void>(data, [this](void* pointer) { device_.free(pointer); });
+}
+
+Result<DeviceOracle::Answer> DeviceOracle::answer(const att::LaunchParams& params,
+                                                  std::vector<Row> rows) {
   const std::vector<int> numbers = row_numbers(params, rows);
-  ATT_TRY(void* number_data, device_.allocate(numbers.size() * sizeof(int)));
-  const Scratch wanted(device_, number_data);
-  ATT_CHECK(device_.copy_to_device(wanted.data, numbers.data(), numbers.size() * sizeof(int)));
-  ATT_TRY(void* o_data, device_.allocate(elements * sizeof(float)));
-  const Scratch o(device_, o_data);
-  ATT_TRY(void* lse_data, device_.allocate(count * sizeof(float)));
-  const Scratch lse(device_, lse_data);
-  params.o = o.data;
-  params.lse = static_cast<float*>(lse.data);
-  params.scheduler_counter = rows.empty() ? nullptr : static_cast<int*>(wanted.data);
-  ATT_CHECK(kernel.launch(params, nullptr, nullptr));
+  const std::size_t count = rows.size();
+  Answer answer{.rows = std::move(rows), .numbers = {}, .o = {}, .lse = {}, .worst = {}};
+  ATT_TRY(answer.numbers, allocate(numbers.size() * sizeof(int)));
+  ATT_TRY(answer.o, allocate(2 * count * width_ * sizeof(float)));
+  ATT_TRY(answer.lse, allocate(2 * count * sizeof(float)));
+  ATT_TRY(answer.worst, allocate(count * sizeof(float)));
+  ATT_CHECK(
+      device_.copy_to_device(answer.numbers.get(), numbers.data(), numbers.size() * sizeof(int)));
+  att::LaunchParams own = params;
+  own.o = answer.o.get();
+  own.lse = static_cast<float*>(answer.lse.get());
+  own.scheduler_counter = static_cast<int*>(answer.numbers.get());
+  ATT_CHECK(exact_->launch(own, nullptr, nullptr));
   ATT_CHECK(device_.synchronize());
-  HostOutput out;
-  ATT_TRY(out.o, read_floats(device_, o.data, elements));
-  ATT_TRY(out.lse, read_floats(device_, lse.data, count));
-  return out;
+  return answer;
+}
+
+Result<Verdict> DeviceOracle::judge(const Answer& answer, const att::LaunchParams& params) {
+  att::LaunchParams own = params;
+  own.q = answer.o.get();
+  own.k = answer.lse.get();
+  own.v = answer.worst.get();
+  own.scheduler_counter = static_cast<int*>(answer.numbers.get());
+  ATT_CHECK(judge_->launch(own, nullptr, nullptr));
+  ATT_CHECK(device_.synchronize());
+  std::vector<float> worst(answer.rows.size());
+  ATT_CHECK(device_.copy_to_host(worst.data(), answer.worst.get(), worst.size() * sizeof(float)));
+  const auto at = std::ranges::max_element(worst);
+  Verdict verdict{.worst = at == worst.end() ? 0 : *at, .wrong = {}};
+  if (verdict.worst <= 1) return verdict;
+  ATT_TRY(verdict.wrong, describe(answer, static_cast<std::size_t>(at - worst.begin()), params));
+  verdict.wrong += fmt::format("; {} of {} rows are off",
+                               std::ranges::count_if(worst, [](float ratio) { return ratio > 1; }),
+                               worst.size());
+  return verdict;
+}
+
+Result<std::string> DeviceOracle::describe(const Answer& answer, std::size_t slot,
+                                           const att::LaunchParams& params) {
+  const Row& row = answer.rows[slot];
+  const auto width = static_cast<std::size_t>(element_bytes(dtype_));
+  std::vector<std::byte> bits(width_ * width);
+  const auto o_at =
+      static_cast<std::size_t>(row.b * params.o_stride.batch + row.h * params.o_stride.head +
+                               row.q_idx * params.o_stride.seq);
+  const auto lse_at = static_cast<std::size_t>(row.b * params.heads + row.h) *
+                          static_cast<std::size_t>(params.q_len) +
+                      static_cast<std::size_t>(row.q_idx);
+  float lse = 0;
+  ATT_CHECK(device_.copy_to_host(
+      bits.data(), static_cast<const std::byte*>(params.o) + o_at * width, bits.size()));
+  ATT_CHECK(device_.copy_to_host(&lse, params.lse + lse_at, sizeof lse));
+  ATT_TRY(const Expected expected_o,
+          read_pairs("o", width_, static_cast<const float*>(answer.o.get()) + 2 * slot * width_,
+                     width_));
+  ATT_TRY(const Expected expected_lse,
+          read_pairs("lse", 1, static_cast<const float*>(answer.lse.get()) + 2 * slot, 1));
+  const HostOutput out{.o = decode(dtype_, bits), .lse = {lse}};
+  const Verdict verdict = compare(out, {.o = expected_o, .lse = expected_lse});
+  return fmt::format("b {}, h {}, q_idx {}: {}", row.b, row.h, row.q_idx, verdict.wrong);
+}
+
+Result<Expected> DeviceOracle::read_pairs(const char* name, std::size_t width, const void* data,
+                                          std::size_t count) {
+  std::vector<float> pairs(2 * count);
+  ATT_CHECK(device_.copy_to_host(pairs.data(), data, pairs.size() * sizeof(float)));
+  Expected expected{.name = name, .width = width, .values = {}, .limits = {}};
+  for (std::size_t i = 0; i < count; ++i) {
+    expected.values.push_back(pairs[2 * i]);
+    expected.limits.push_back(pairs[2 * i + 1]);
+  }
+  return expected;
+}
+
+Result<ForwardOracle> DeviceOracle::download(const Answer& answer) {
+  const std::size_t count = answer.rows.size();
+  ATT_TRY(Expected o, read_pairs("o", width_, answer.o.get(), count * width_));
+  ATT_TRY(Expected lse, read_pairs("lse", 1, answer.lse.get(), count));
+  return ForwardOracle{.o = std::move(o), .lse = std::move(lse)};
 }
 
 }  // namespace attune

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "cache/store.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/jit/compiler.hpp"
 #include "runtime/reference/oracle.hpp"
@@ -15,29 +14,41 @@ namespace attune {
 
 class DeviceOracle {
  public:
-  // Compiles templates/kernels/reference_forward.cuh for the spec, or takes its code from `store`,
-  // which may be null. kUnsupported on a device that is no GPU. `device` must outlive the result.
-  static Result<std::unique_ptr<DeviceOracle>> make(Device& device, Compiler& compiler,
-                                                    const AttentionSpec& spec,
-                                                    Store* store = nullptr);
+  // What it expects of some rows; on the device, 8 bytes an element of O.
+  struct Answer {
+    std::vector<Row> rows;
+    std::shared_ptr<void> numbers, o, lse, worst;
+  };
 
-  // The outputs of all rows, or of `rows`, for the inputs of `params`, which are on the device; its
-  // o and lse are not touched. Allocates and synchronises. One thread at a time.
-  Result<HostOutput> exact(const att::ForwardParams& params, const std::vector<Row>& rows = {}) {
-    return run(*exact_, params, rows);
-  }
-  Result<HostOutput> plain(const att::ForwardParams& params, const std::vector<Row>& rows = {}) {
-    return run(*plain_, params, rows);
-  }
+  // Compiles templates/kernels/reference_forward.cuh for the spec. A judge's code never comes from
+  // a cache, whose kernels it judges. kUnsupported on a device that is no GPU. `device` must
+  // outlive the result.
+  static Result<std::unique_ptr<DeviceOracle>> make(Device& device, Compiler& compiler,
+                                                    const AttentionSpec& spec);
+
+  // For the inputs of `params`, which are on the device; its o and lse are not touched. These
+  // allocate and synchronise. One thread at a time.
+  Result<Answer> answer(const att::LaunchParams& params, std::vector<Row> rows);
+  // Holds the o and lse of `params`, as a kernel left them, against the answer, on the device.
+  Result<Verdict> judge(const Answer& answer, const att::LaunchParams& params);
+  // An answer, for the CPU.
+  Result<ForwardOracle> download(const Answer& answer);
 
  private:
-  DeviceOracle(Device& device, int head_dim_v) : device_(device), head_dim_v_(head_dim_v) {}
-  Result<HostOutput> run(const LoadedKernel& kernel, att::ForwardParams params,
-                         const std::vector<Row>& rows);
+  DeviceOracle(Device& device, const AttentionSpec& spec)
+      : device_(device), dtype_(spec.dtype), width_(static_cast<std::size_t>(spec.head_dim_v)) {}
+  Result<std::shared_ptr<void>> allocate(std::size_t bytes);
+  // `count` pairs of a value and its limit from the device.
+  Result<Expected> read_pairs(const char* name, std::size_t width, const void* data,
+                              std::size_t count);
+  // What is wrong with the row that is farthest off.
+  Result<std::string> describe(const Answer& answer, std::size_t slot,
+                               const att::LaunchParams& params);
 
   Device& device_;
-  const int head_dim_v_;
-  std::unique_ptr<LoadedKernel> exact_, plain_;
+  const DType dtype_;
+  const std::size_t width_;
+  std::unique_ptr<LoadedKernel> exact_, judge_;
 };
 
 }  // namespace attune

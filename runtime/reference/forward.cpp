@@ -1,5 +1,3 @@
-// The definition and its plain computation are one function of the arithmetic they are done in, so
-// that they can differ in nothing else.
 #include <algorithm>
 #include <limits>
 
@@ -10,99 +8,157 @@
 namespace attune {
 namespace {
 
-// Keeps every value as it is.
-struct Exact {
-  double operator()(double value) const { return value; }
-};
-// Rounds to the dtype.
-struct Rounded {
-  DType dtype;
-  double operator()(double value) const { return round_to(dtype, value); }
-};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Standard deviation of one fp32 rounding.
+constexpr double kSumRounding = kMeanRounding * kFp32Unit;
 
-// Terms of the softmax's sum that are added up one after the other; reductions of libraries keep
-// many sums and add those, so theirs are no longer.
-constexpr std::size_t kSumBlock = 256;
+// One row, beside each result how far a kernel's may be from it.
+class ForwardRow {
+ public:
+  ForwardRow(const AttentionSpec& spec, const ErrorModel& model, RowView& row)
+      : spec_(spec), model_(model), row_(row) {}
 
-// One row with accumulations in T; `round` is applied to P and O.
-template <typename T, typename Round>
-void forward_row(const AttentionSpec& spec, RowView& row, std::int64_t kv_len, const Round& round,
-                 double* o, double* lse) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // `o` and `o_limit` take head_dim_v elements, all zero.
+  void run(std::int64_t kv_len, double* o, double* o_limit, double* lse, double* lse_limit) {
+    find_scores(kv_len);
+    *lse = -kInfinity;
+    *lse_limit = 0;
+    if (maximum_ == -kInfinity && !has_nan_) return;
+    double largest = 0;
+    for (LiveKey& key : keys_) {
+      key.weight = std::exp(key.score - maximum_);
+      largest = std::max(largest, key.weight);
+      total_ += key.weight;
+    }
+    const double sink = row_.sink();
+    const double sink_weight = spec_.sink == nullptr ? 0 : std::exp(sink - maximum_);
+    total_ += sink_weight;
+    add_score_error(sink_weight / total_, sink, 0);
+    for (const LiveKey& key : keys_) add_key(key, largest / total_, o, o_limit);
+    finish_o(o, o_limit);
+    *lse = maximum_ + std::log(total_);
+    *lse_limit = score_error_ + lost_ + kDeviations * kSumRounding * std::sqrt(count() / 3) +
+                 model_.lse_unit * (std::abs(*lse) + std::abs(maximum_)) + model_.lse_smallest;
+  }
+
+ private:
   struct LiveKey {
     std::int64_t index;
-    T score;
+    double score, error;  // no kernel's score is farther off
+    double weight = 0;
   };
-  std::vector<LiveKey> keys;
-  const double scale = row.scale();
-  const T sink = static_cast<T>(row.sink());
-  T maximum = sink;
-  for (std::int64_t k = 0; k < kv_len; ++k) {
-    if (!row.live(k)) continue;
-    const T product = dot(row.query(), row.key(k), spec.head_dim_qk, T{});
-    const T score = static_cast<T>(row.score(static_cast<T>(scale) * product, k));
-    keys.push_back({k, score});
-    maximum = std::fmax(maximum, score);  // ignores NaN, which the sum keeps
-  }
-  const auto dim = static_cast<std::size_t>(spec.head_dim_v);
-  std::vector<T> sums(dim);
-  *lse = -kInfinity;
-  T total = 0;
-  bool has_nan = false;
-  for (const LiveKey& key : keys) has_nan |= std::isnan(key.score);
-  if (maximum != -std::numeric_limits<T>::infinity() || has_nan) {
-    for (std::size_t first = 0; first < keys.size(); first += kSumBlock) {
-      const std::size_t end = std::min(keys.size(), first + kSumBlock);
-      T part = 0;
-      for (std::size_t i = first; i < end; ++i) part += std::exp(keys[i].score - maximum);
-      total += part;
-    }
-    if (spec.sink != nullptr) total += std::exp(sink - maximum);
-    for (const LiveKey& key : keys) {
-      const double probability = std::exp(key.score - maximum) / total;
-      const double weight = row.is_dropped(key.index) ? 0 : static_cast<T>(round(probability));
-      const double* value = row.value(key.index);
-      for (std::size_t d = 0; d < dim; ++d) sums[d] = fused(weight, value[d], sums[d]);
-    }
-    *lse = static_cast<double>(maximum + std::log(total));
-  }
-  for (int d = 0; d < spec.head_dim_v; ++d) {
-    const T sum = sums[static_cast<std::size_t>(d)];
-    o[d] = round(sum * static_cast<T>(row.keep_scale()));
-  }
-}
 
-template <typename T, typename Round>
-HostOutput forward(const AttentionSpec& spec, const HostProblem& problem,
-                   const std::vector<Row>& rows, const Round& round) {
-  const auto dim = static_cast<std::size_t>(spec.head_dim_v);
-  HostOutput out;
-  out.o.resize(rows.size() * dim);
-  out.lse.resize(rows.size());
-  parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    RowView row(spec, problem, rows[at]);
-    forward_row<T>(spec, row, problem.shape.kv_len, round, &out.o[at * dim], &out.lse[at]);
-  });
-  return out;
-}
+  double count() const { return static_cast<double>(keys_.size()); }
+
+  void find_scores(std::int64_t kv_len) {
+    const double scale = row_.scale();
+    const double depth = spec_.head_dim_qk;
+    maximum_ = row_.sink();
+    for (std::int64_t k = 0; k < kv_len; ++k) {
+      if (!row_.live(k)) continue;
+      const Dot dot = dot_of(row_.query(), row_.key(k), spec_.head_dim_qk);
+      // Every addition rounds a partial sum, which grows like a walk or like a line.
+      const double deviation = kSumRounding * std::abs(scale) *
+                               std::sqrt(depth * (dot.squares / 2 + dot.sum * dot.sum / 3));
+      const expr::Inexact score = row_.score(scale * dot.sum, k, kDeviations * deviation);
+      keys_.push_back({.index = k, .score = score.value, .error = score.error});
+      maximum_ = std::fmax(maximum_, score.value);  // ignores NaN, which the sum keeps
+      has_nan_ |= std::isnan(score.value);
+    }
+  }
+
+  // Notes what the errors of a score and of its exponential do to the row; returns the
+  // probability's relative standard deviation.
+  double add_score_error(double probability, double score, double error) {
+    if (!(probability > 0)) return 0;
+    // The scale is rounded, then the exponent.
+    error += kFp32Unit * (3 * std::abs(score) + std::abs(maximum_) + model_.exponent_reach);
+    const double deviation = error / kDeviations;
+    score_error_ += probability * error;
+    score_variance_ += probability * probability * deviation * deviation;
+    return deviation;
+  }
+
+  void add_key(const LiveKey& key, double largest, double* o, double* variances) {
+    const double probability = key.weight / total_;
+    const double of_score = probability * add_score_error(probability, key.score, key.error);
+    const bool is_dropped = row_.is_dropped(key.index);
+    // Where scores may climb from key to key the reference follows them by steps.
+    const double smallest =
+        model_.p_smallest * (row_.score_varies_by_key() ? 1 : std::min(1.0, largest));
+    // A subnormal's rounding is at most all of it.
+    const double of_p =
+        kMeanRounding * std::max(model_.p_unit * probability, std::min(probability, smallest));
+    // What is too small beside the sum is not rounded at random but lost, always to one side.
+    const double lost = probability < kNegligible ? std::min(probability, kFp32Unit) : 0;
+    lost_ += lost;
+    const double of_sum = std::max(lost, kSumRounding * probability * std::sqrt(count() / 2));
+    const double variance = is_dropped ? 0 : of_score * of_score + of_p * of_p + of_sum * of_sum;
+    const double weight = is_dropped ? 0 : probability;
+    const double* value = row_.value(key.index);
+    for (int d = 0; d < spec_.head_dim_v; ++d) {
+      o[d] += weight * value[d];
+      variances[d] += variance * (value[d] * value[d]);
+    }
+  }
+
+  // `limits` holds the variances of O's elements.
+  void finish_o(double* o, double* limits) const {
+    const double keep_scale = row_.keep_scale();
+    const double common = score_variance_ + kSumRounding * kSumRounding * count() * 2 / 3;
+    for (int d = 0; d < spec_.head_dim_v; ++d) {
+      o[d] *= keep_scale;
+      const double size = std::abs(o[d]);
+      const double deviation = keep_scale * std::sqrt(limits[d]);
+      const double random = kDeviations * std::hypot(deviation, size * std::sqrt(common));
+      double limit = (model_.o_unit + lost_) * size + model_.o_smallest +
+                     std::max(random, model_.p_unit * size);
+      if (model_.p_unit > 0) {
+        const double partial = std::hypot(size, deviation / (kMeanRounding * model_.p_unit));
+        limit += model_.truncation * count() * partial;
+      }
+      limits[d] = limit;
+    }
+  }
+
+  const AttentionSpec& spec_;
+  const ErrorModel& model_;
+  RowView& row_;
+  std::vector<LiveKey> keys_;
+  double maximum_ = 0, total_ = 0;
+  bool has_nan_ = false;
+  double score_error_ = 0, score_variance_ = 0, lost_ = 0;
+};
 
 }  // namespace
 
-HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
-                          const std::vector<Row>& rows) {
-  return forward<double>(spec, problem, rows, Exact{});
-}
-HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem) {
-  return oracle_forward(spec, problem, all_rows(problem.shape));
+ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
+                             const std::vector<Row>& rows, Arithmetic arithmetic) {
+  const ErrorModel model = error_model(spec.dtype, arithmetic);
+  const auto dim = static_cast<std::size_t>(spec.head_dim_v);
+  ForwardOracle oracle{.o = {"o", dim, std::vector<double>(rows.size() * dim), {}},
+                       .lse = {"lse", 1, std::vector<double>(rows.size()), {}}};
+  oracle.o.limits = oracle.o.values;
+  oracle.lse.limits = oracle.lse.values;
+  parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    RowView row(spec, problem, rows[at]);
+    ForwardRow(spec, model, row)
+        .run(problem.shape.kv_len, &oracle.o.values[at * dim], &oracle.o.limits[at * dim],
+             &oracle.lse.values[at], &oracle.lse.limits[at]);
+  });
+  return oracle;
 }
 
-HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem,
-                         const std::vector<Row>& rows) {
-  return forward<float>(spec, problem, rows, Rounded{spec.dtype});
+ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
+                             Arithmetic arithmetic) {
+  return oracle_forward(spec, problem, all_rows(problem.shape), arithmetic);
 }
-HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem) {
-  return plain_forward(spec, problem, all_rows(problem.shape));
+
+Verdict compare(const HostOutput& out, const ForwardOracle& oracle) {
+  Verdict o = judge(oracle.o, out.o);
+  Verdict lse = judge(oracle.lse, out.lse);
+  return !o.wrong.empty() || (lse.wrong.empty() && o.worst >= lse.worst) ? o : lse;
 }
 
 }  // namespace attune

@@ -7,6 +7,8 @@
 
 #include "generator/expr/evaluator.hpp"
 #include "generator/spec/spec.hpp"
+#include "runtime/reference/judge.hpp"
+#include "runtime/reference/tolerance.hpp"
 
 namespace attune {
 
@@ -41,28 +43,28 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
 std::vector<Row> all_rows(const ProblemShape& shape);
 // At most `count` different rows: both ends of the sequence, and the rest at random.
 std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t seed);
+// Rows of every 16 queries (from a multiple of 16 on) of every head, in the order of HostOutput: as
+// many of them as keep rows times kv_len below `pairs`, but one at least; at random, but the first
+// or last of a sequence is among its block's.
+std::vector<Row> stratified_rows(const ProblemShape& shape, std::int64_t pairs, std::uint64_t seed);
 
-// The definition, in fp64, for the given rows. A key whose score is -inf is dead; a row without
-// live key is o = 0, lse = -inf. Uses all cores.
-HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
-                          const std::vector<Row>& rows);
-HostOutput oracle_forward(const AttentionSpec& spec, const HostProblem& problem);
+struct ForwardOracle {
+  Expected o;    // [b, h, q_len, v], or [rows, v]
+  Expected lse;  // [b, h, q_len], or [rows]
+};
 
-// The same computation in the spec's dtype, plainly: each element of the matrix products one chain
-// of fp32 fused multiply-adds, P rounded to the dtype before the second, O rounded at the end. Its
-// error is the yardstick of the 2x rule.
-HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem,
-                         const std::vector<Row>& rows);
-HostOutput plain_forward(const AttentionSpec& spec, const HostProblem& problem);
+// The definition, in fp64, for the given rows, and what each element may be off by for the
+// roundings that its own row cannot be without (docs/verification.md). A key whose score is -inf is
+// dead; a row without live key is o = 0, lse = -inf. Uses all cores.
+ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
+                             const std::vector<Row>& rows,
+                             Arithmetic arithmetic = Arithmetic::kMatrixUnit);
+ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
+                             Arithmetic arithmetic = Arithmetic::kMatrixUnit);
 
-// FlashAttention's rule per element, non-finite pattern first: an infinity or NaN must stand where
-// the oracle has it, and |out - oracle| <= 2 max|plain - oracle| + atol. For o, atol is
-// FlashAttention-3's: twice what (o + 0.3) - 0.3 loses in the dtype, at its worst. For lse it is
-// 1e-5 max(1, |lse|): kernels work in log2 units through ex2.approx and lg2.approx, both good to
-// 2^-22. Returns an empty string, or what is wrong with the first offending element and how many
-// there are.
-std::string compare(DType dtype, const HostOutput& out, const HostOutput& oracle,
-                    const HostOutput& plain);
+// The verdict on both outputs: the one that is wrong, else the one that is nearer to it. An empty
+// lse, which a launch without it gives, is wrong.
+Verdict compare(const HostOutput& out, const ForwardOracle& oracle);
 
 // `value` rounded to the nearest of the dtype, ties to even; too large becomes infinite (fp8: NaN).
 double round_to(DType dtype, double value);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <set>
 #include <tuple>
@@ -119,6 +120,36 @@ std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t
   }
   std::vector<Row> rows;
   for (const auto& [b, h, q] : chosen) rows.push_back({b, h, q});
+  return rows;
+}
+
+std::vector<Row> stratified_rows(const ProblemShape& shape, std::int64_t pairs,
+                                 std::uint64_t seed) {
+  constexpr std::int64_t kBlock = 16;  // no tile and no warp has fewer rows
+  Random random(seed);
+  const std::int64_t heads = shape.batch * shape.heads;
+  const std::int64_t blocks = (shape.q_len + kBlock - 1) / kBlock;
+  const std::int64_t wanted =
+      std::clamp<std::int64_t>(pairs / shape.kv_len / (heads * blocks), 1, kBlock);
+  std::vector<Row> rows;
+  std::vector<int> block;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::int64_t first = 0; first < shape.q_len; first += kBlock) {
+      const std::int64_t end = std::min(first + kBlock, shape.q_len);
+      block.resize(static_cast<std::size_t>(end - first));
+      std::iota(block.begin(), block.end(), static_cast<int>(first));
+      std::ranges::shuffle(block, random);
+      // Both ends of a sequence are special.
+      if (first == 0) std::iter_swap(block.begin(), std::ranges::find(block, 0));
+      if (end == shape.q_len) std::iter_swap(block.begin(), std::ranges::find(block, end - 1));
+      block.resize(std::min(block.size(), static_cast<std::size_t>(wanted)));
+      std::ranges::sort(block);
+      for (const int q : block) {
+        rows.push_back(
+            {static_cast<int>(head / shape.heads), static_cast<int>(head % shape.heads), q});
+      }
+    }
+  }
   return rows;
 }
 

@@ -1,4 +1,4 @@
-// What oracle and plain computation share: the keys of one row, their weights' inputs and dropout.
+// What the oracle asks of a problem: the keys of one row, their scores' inputs and dropout.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "generator/expr/inexact.hpp"
+#include "generator/expr/lowering.hpp"
 #include "runtime/reference/oracle.hpp"
 
 namespace attune {
@@ -26,6 +28,8 @@ class RowView {
     point_.kv_len = static_cast<std::int32_t>(s.kv_len);
     point_.scalars = problem.scalars;
     point_.tensors = problem.tensors;
+    score_varies_by_key_ =
+        spec.score != nullptr && expr::depends_on(spec.score, expr::Variable::kKvIdx);
   }
 
   const double* query() const {
@@ -49,12 +53,20 @@ class RowView {
     point_.kv_idx = static_cast<std::int32_t>(kv_idx);
     return expr::evaluate(spec_.mask, point_) != 0;
   }
-  double score(double scaled_product, std::int64_t kv_idx) {
-    if (spec_.score == nullptr) return scaled_product;
+  // `error`: of the product, at most.
+  expr::Inexact score(double scaled_product, std::int64_t kv_idx, double error) {
+    if (spec_.score == nullptr) return {scaled_product, error};
     point_.kv_idx = static_cast<std::int32_t>(kv_idx);
     point_.score = scaled_product;
-    return expr::evaluate(spec_.score, point_);
+    return expr::evaluate_inexact(spec_.score, point_, error);
   }
+  // Of an expression of score, at a key.
+  double evaluate(const expr::Expr& expression, double scaled_product, std::int64_t kv_idx) {
+    point_.kv_idx = static_cast<std::int32_t>(kv_idx);
+    point_.score = scaled_product;
+    return expr::evaluate(expression, point_);
+  }
+  bool score_varies_by_key() const { return score_varies_by_key_; }
   // -inf without one.
   double sink() const {
     if (spec_.sink == nullptr) return -std::numeric_limits<double>::infinity();
@@ -77,35 +89,35 @@ class RowView {
   const Row row_;
   int kv_head_ = 0;
   unsigned drop_below_ = 0;
+  bool score_varies_by_key_ = false;
   expr::Point point_;
 };
 
-// a * b + c, rounded once: the product of two fp32 values is exact in fp64.
-inline float fused(double a, double b, float c) { return static_cast<float>(a * b + c); }
-inline double fused(double a, double b, double c) { return a * b + c; }
-
-// Dot product. In fp64 eight independent sums, which compilers turn into vector code. In fp32 what
-// a matrix product does for one element of its result: one chain of fused multiply-adds in a
-// register, over all of the inner dimension on a GPU, over blocks of a few hundred in a BLAS.
-// (Unfused, it would excuse kernels that err 1.4 times as much. In blocks over the keys as well,
-// the yardstick would be one that no online softmax reaches, for its O is one sum over all keys:
-// measured, the CPU family's errors are 2.8 times as large then, and 1.0 to 1.3 times with one
-// chain.)
-inline double dot(const double* a, const double* b, int count, double) {
-  double sums[8] = {};
+struct Dot {
+  double sum = 0;
+  double squares = 0;  // of the terms
+};
+// Eight independent sums, which compilers turn into vector code.
+inline Dot dot_of(const double* a, const double* b, int count) {
+  double sums[8] = {}, squares[8] = {};
   int i = 0;
   for (; i + 8 <= count; i += 8) {
-    for (int j = 0; j < 8; ++j) sums[j] += a[i + j] * b[i + j];
+    for (int j = 0; j < 8; ++j) {
+      const double term = a[i + j] * b[i + j];
+      sums[j] += term;
+      squares[j] += term * term;
+    }
   }
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  for (; i < count; ++i) total += a[i] * b[i];
-  return total;
-}
-inline float dot(const double* a, const double* b, int count, float) {
-  float total = 0;
-  for (int i = 0; i < count; ++i) total = fused(a[i], b[i], total);
-  return total;
+  Dot dot;
+  for (; i < count; ++i) {
+    sums[i % 8] += a[i] * b[i];
+    squares[i % 8] += a[i] * b[i] * (a[i] * b[i]);
+  }
+  for (int j = 0; j < 8; ++j) {
+    dot.sum += sums[j];
+    dot.squares += squares[j];
+  }
+  return dot;
 }
 
 }  // namespace attune

@@ -34,4 +34,38 @@ inline att::Strides contiguous_strides(Layout layout, std::int64_t seq, std::int
   return {seq * heads * dim, dim, seq * dim};
 }
 
+// What of a launch's params follows from spec and shape alone: lengths, contiguous strides of q, k,
+// v, o and of their gradients, sizes of auxiliary tensors. The rest is null or zero.
+inline att::LaunchParams params_of(const AttentionSpec& spec, const ProblemShape& shape) {
+  att::LaunchParams p{};
+  p.batch = static_cast<int>(shape.batch);
+  p.heads = static_cast<int>(shape.heads);
+  p.kv_heads = static_cast<int>(shape.kv_heads);
+  p.q_len = static_cast<int>(shape.q_len);
+  p.kv_len = static_cast<int>(shape.kv_len);
+  const auto strides = [&](std::int64_t seq, std::int64_t heads, int dim) {
+    return contiguous_strides(spec.layout, seq, heads, dim);
+  };
+  p.q_stride = p.d_q_stride = strides(shape.q_len, shape.heads, spec.head_dim_qk);
+  p.k_stride = p.d_k_stride = strides(shape.kv_len, shape.kv_heads, spec.head_dim_qk);
+  p.v_stride = p.d_v_stride = strides(shape.kv_len, shape.kv_heads, spec.head_dim_v);
+  p.o_stride = p.d_o_stride = strides(shape.q_len, shape.heads, spec.head_dim_v);
+  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
+    const auto& dims = spec.environment.tensors[slot].dims;
+    for (std::size_t i = 0; i < att::kMaxTensorDims; ++i) {
+      p.tensors[slot].size[i] = i < dims.size() ? static_cast<int>(dim_size(dims[i], shape)) : 1;
+    }
+  }
+  return p;
+}
+
+// `drop_below` of 256: elements whose random byte is below are dropped.
+inline void set_dropout(unsigned drop_below, std::uint64_t seed, std::uint64_t offset,
+                        att::LaunchParams* params) {
+  params->dropout_drop_below = drop_below;
+  params->dropout_keep_scale = 256.0f / static_cast<float>(256 - drop_below);
+  params->dropout_seed = seed;
+  params->dropout_offset = offset;
+}
+
 }  // namespace attune

@@ -1,7 +1,8 @@
 // Which rows a work item has, and what a tile of keys is to them.
 #pragma once
 
-#include "templates/kernels/head.cuh"
+#include "templates/sequence.h"
+#include "templates/work_items.h"
 
 namespace att {
 
@@ -14,20 +15,12 @@ struct Item {
   int rows() const { return (h1 - h0) * (q1 - q0); }
 };
 
-struct ItemGrid {
-  int heads_per_item, head_parts, q_tiles;
-  int per_kv_head() const { return head_parts * q_tiles; }
-};
-
-ATT_FN ItemGrid item_grid(const ForwardParams& p) {
-  const int group = p.heads / p.kv_heads;
-  int together = plan::kTileQ / p.q_len;
-  together = together < 1 ? 1 : together > group ? group : together;
-  return {together, (group + together - 1) / together, (p.q_len + plan::kTileQ - 1) / plan::kTileQ};
+ATT_FN PackedTiles<int> item_grid(const ForwardParams& p) {
+  return packed_tiles(p.heads, p.kv_heads, p.q_len, plan::kTileQ);
 }
 
 ATT_FN Item item_at(const ForwardParams& p, int index) {
-  const ItemGrid grid = item_grid(p);
+  const PackedTiles<int> grid = item_grid(p);
   const int q_tile = index % grid.q_tiles;
   index /= grid.q_tiles;
   const int part = index % grid.head_parts;
@@ -40,18 +33,20 @@ ATT_FN Item item_at(const ForwardParams& p, int index) {
   item.h0 = item.h_kv * group + part * grid.heads_per_item;
   item.h1 = item.h_kv * group + (last < group ? last : group);
   item.q0 = q_tile * plan::kTileQ;
-  item.q1 = p.q_len - item.q0 < plan::kTileQ ? p.q_len : item.q0 + plan::kTileQ;
+  const int q_len = sequence_of(p, item.b).q_len;
+  item.q1 = q_len - item.q0 < plan::kTileQ ? q_len : item.q0 + plan::kTileQ;
   return item;
 }
 
 ATT_FN Context context_of(const ForwardParams& p, const Item& item, int h) {
-  return {p, item.b, h, item.h_kv, p.q_len, p.kv_len};
+  return context_of(p, item.b, h, item.h_kv);
 }
 
 // The keys that some row of the item may see.
 ATT_FN KvBounds bounds_of(const ForwardParams& p, const Item& item) {
-  if (!spec::kHasMask) return {0, p.kv_len};
-  KvBounds all = {p.kv_len, 0};
+  const int kv_len = sequence_of(p, item.b).kv_len;
+  if (!spec::kHasMask) return {0, kv_len};
+  KvBounds all = {kv_len, 0};
   for (int h = item.h0; h < item.h1; ++h) {
     const KvBounds one = kv_bounds(context_of(p, item, h), item.q0, item.q1);
     if (one.begin >= one.end) continue;

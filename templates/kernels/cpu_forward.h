@@ -77,10 +77,11 @@ struct Rows {
 // fp32 rows that lie close together serve as they are; others are brought together, which for
 // strided rows saves cache sets and TLB entries. Rows from `count` to `padded` are zero.
 template <int kDim>
-ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, int b, int head, int first,
-                          int count, int padded, float (&copy)[kTileKv][kDim]) {
-  const Storage* from = static_cast<const Storage*>(base) + b * stride.batch + head * stride.head +
-                        first * stride.seq;
+ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, const Sequence& sequence,
+                          int head, int first, int count, int padded,
+                          float (&copy)[kTileKv][kDim]) {
+  const Storage* from =
+      static_cast<const Storage*>(base) + key_offset(sequence, stride, head, first);
   if (spec::kDType == DType::f32 && stride.seq == kDim && count == padded) {
     return {reinterpret_cast<const float*>(from), kDim};
   }
@@ -97,6 +98,7 @@ ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, int b, int he
 ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0, Block& block) {
   const float scale = scale_of(p).query;
   const int rows = item.rows();
+  const Sequence sequence = sequence_of(p, item.b);
   for (int r = 0; r < kBlockRows; ++r) {
     // Rows past the end repeat the last one, so that look-ups stay inside; their results are
     // dropped.
@@ -107,8 +109,8 @@ ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0,
     block.h[r] = h;
     block.maximum[r] = -kInfinity;
     block.sum[r] = 0.0f;
-    const Storage* from = static_cast<const Storage*>(p.q) + item.b * p.q_stride.batch +
-                          h * p.q_stride.head + q * p.q_stride.seq;
+    const Storage* from =
+        static_cast<const Storage*>(p.q) + query_offset(sequence, p.q_stride, h, q);
     for (int i = 0; i < kQk; ++i) block.q[i][r] = to_float(from[i]) * scale;
   }
   for (int i = 0; i < kV; ++i) {
@@ -144,6 +146,7 @@ static __attribute__((noinline)) void modify_tile(const ForwardParams& p, const 
                                                   float (&s)[kTileKv][kBlockRows]) {
   const int h0 = item.h0;
   const float scale = scale_of(p).score;
+  const int kv_len = sequence_of(p, item.b).kv_len;
   for (int key = 0; key < keys; ++key) {
     const int kv_idx = k0 + key;
     float* __restrict row = s[key];
@@ -155,7 +158,7 @@ static __attribute__((noinline)) void modify_tile(const ForwardParams& p, const 
       float value = row[r];
       if (spec::kHasScore) value = score(c, value * scale, q_idx, kv_idx);
       if (kMasked) {
-        const bool live = kv_idx < p.kv_len && (!spec::kHasMask || mask(c, q_idx, kv_idx));
+        const bool live = kv_idx < kv_len && (!spec::kHasMask || mask(c, q_idx, kv_idx));
         value = live ? value : -kInfinity;
       }
       row[r] = value;
@@ -285,6 +288,7 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
                            : spec::kDropoutAtLaunch ? p.dropout_keep_scale
                                                     : spec::kDropoutKeepScale;
   const int rows = item.rows() - row0 < kBlockRows ? item.rows() - row0 : kBlockRows;
+  const Sequence sequence = sequence_of(p, item.b);
   for (int r = 0; r < rows; ++r) {
     const int q = block.q_idx[r];
     const int h = block.h[r];
@@ -301,16 +305,21 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
     }
     // Exactly 1 in the common case, so that the division is the only rounding.
     const float numerator = factor * keep_scale;
-    Storage* to = static_cast<Storage*>(p.o) + item.b * p.o_stride.batch + h * p.o_stride.head +
-                  q * p.o_stride.seq;
+    Storage* to = static_cast<Storage*>(p.o) + query_offset(sequence, p.o_stride, h, q);
     for (int i = 0; i < kV; ++i) {
       from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i]);
     }
     if (p.lse != nullptr) {
-      const long long at = (static_cast<long long>(item.b) * p.heads + h) * p.q_len + q;
-      p.lse[at] = sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
+      p.lse[statistic_offset(p, item.b, h) + q] =
+          sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
     }
   }
+}
+
+// Keys that the item walks.
+static int item_weight(const ForwardParams* params, int item) {
+  const KvBounds bounds = bounds_of(*params, item_at(*params, item));
+  return bounds.end > bounds.begin ? bounds.end - bounds.begin : 0;
 }
 
 static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch) {
@@ -319,6 +328,7 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
   for (int i = 0; i < blocks; ++i) load_queries(p, item, i * kBlockRows, scratch.blocks[i]);
 
   const KvBounds bounds = bounds_of(p, item);
+  const Sequence sequence = sequence_of(p, item.b);
   // Tiles start at a multiple of 32 keys, where dropout's blocks start.
   for (int k0 = bounds.begin / 32 * 32; k0 < bounds.end; k0 += kTileKv) {
     const int keys = bounds.end - k0 < kTileKv ? bounds.end - k0 : kTileKv;
@@ -326,8 +336,9 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
     if (tile_class == TileClass::kSkip) continue;
     const bool masked = tile_class == TileClass::kPartial;
     const int padded = (keys + kKeyRows - 1) / kKeyRows * kKeyRows;
-    const Rows k = tile_rows<kQk>(p.k, p.k_stride, item.b, item.h_kv, k0, keys, padded, scratch.k);
-    const Rows v = tile_rows<kV>(p.v, p.v_stride, item.b, item.h_kv, k0, keys, keys, scratch.v);
+    const Rows k =
+        tile_rows<kQk>(p.k, p.k_stride, sequence, item.h_kv, k0, keys, padded, scratch.k);
+    const Rows v = tile_rows<kV>(p.v, p.v_stride, sequence, item.h_kv, k0, keys, keys, scratch.v);
     for (int i = 0; i < blocks; ++i) {
       const int left = rows - i * kBlockRows;
       const int vectors = left >= kBlockRows ? kColumns : (left + kLanes - 1) / kLanes;
@@ -340,20 +351,11 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
 
 }  // namespace att
 
-#define ATT_JOIN_(a, b) a##b
-#define ATT_JOIN(a, b) ATT_JOIN_(a, b)
-
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::ForwardParams* params,
                                                  att::CpuWork* work) {
-  const att::ItemGrid grid = att::item_grid(*params);
-  work->items = params->batch * params->kv_heads * grid.per_kv_head();
-  work->items_per_head = grid.per_kv_head();
+  work->weight = att::spec::kHasMask ? &att::item_weight : nullptr;
+  work->items_per_head = att::item_grid(*params).per_kv_head();
   work->scratch_bytes = sizeof(att::Scratch);
-}
-
-extern "C" int ATT_JOIN(ATT_KERNEL_NAME, _weight)(const att::ForwardParams* params, int item) {
-  const att::KvBounds bounds = att::bounds_of(*params, att::item_at(*params, item));
-  return bounds.end > bounds.begin ? bounds.end - bounds.begin : 0;
 }
 
 extern "C" void ATT_KERNEL_NAME(const att::ForwardParams* params, int item, void* scratch) {

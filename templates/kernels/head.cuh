@@ -43,8 +43,8 @@ struct MaskRow {
   int v1;
 };
 ATT_FN MaskRow mask_row(const Context& c, int q_idx) {
-  const int t0 = load_i32(c.params.tensors[0],
-                          static_cast<long long>(c.b) * c.kv_len + clamp_tail(q_idx, c.kv_len));
+  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.params.kv_len +
+                                                   clamp_tail(q_idx, c.params.kv_len));
   return {q_idx, q_idx + (c.kv_len - c.q_len), t0};
 }
 struct MaskColumn {
@@ -52,8 +52,8 @@ struct MaskColumn {
 };
 template <typename Key>
 ATT_FN MaskColumn mask_column(const Context& c, Key kv_idx) {
-  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len,
-                          clamp_tail(kv_idx, c.kv_len));
+  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.params.kv_len,
+                          clamp_tail(kv_idx, c.params.kv_len));
   return {t0};
 }
 template <typename Key>
@@ -144,8 +144,15 @@ constexpr int kMinCtas = 2;  // resident CTAs that the register budget must allo
 
 #define ATT_KERNEL_NAME att_sm80_fwd_bf16_d128_q128k64s2_00000000
 
-// Of which tensors the pre-pass makes ranges: bit 0 int32, 1 float32, 2 bool.
+#include "templates/tile/block_ranges.cuh"
+
 namespace att {
-constexpr int kRangeTypes = 1;
+
+// Makes pair number `pair` of the tensors whose ranges classify tiles, one tensor after the other.
+ATT_FN bool make_range_pair(const ForwardParams& p, long long pair) {
+  return make_pair_of<int, 2>(p.tensors[0], pair);
 }
+
+}  // namespace att
+
 #include "templates/kernels/block_ranges.cuh"

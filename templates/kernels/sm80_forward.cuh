@@ -14,11 +14,13 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
+#include "templates/sequence.h"
 #include "templates/tile/dropout_fragment.cuh"
 #include "templates/tile/load.cuh"
 #include "templates/tile/products.cuh"
 #include "templates/tile/softmax.cuh"
 #include "templates/tile/tile_walk.cuh"
+#include "templates/work_items.h"
 
 namespace att {
 
@@ -51,15 +53,13 @@ constexpr int kFrozenUnroll = plan::kQInRegisters ? kDimQk / 16
                               : spec::kHasScore || spec::kHasDropout || plan::kChunk == 64 ? 2
                                                                                            : 4;
 
-// What a CTA works on. Heads follow one another, so that CTAs which run together share K and V in
-// L2; within a head the last q tile, the longest of a causal mask, comes first.
+// What a CTA works on.
 struct WorkItem {
   int b, h, q0;
 
   ATT_MEMBER WorkItem(const ForwardParams& params, int block) {
-    const int q_tiles = (params.q_len + plan::kTileQ - 1) / plan::kTileQ;
-    const int head = block / q_tiles;
-    q0 = (q_tiles - 1 - block % q_tiles) * plan::kTileQ;
+    const auto [head, tile] = tile_by_head(block, tile_count(params.q_len, plan::kTileQ));
+    q0 = tile * plan::kTileQ;
     b = head / params.heads;
     h = head % params.heads;
   }
@@ -218,11 +218,11 @@ struct WarpTile {
     const WorkItem item(params, opaque(block_index()));
     const int lane = lane_index();
     const int row0 = warp_index() * kWarpRows;
-    const int live_rows = min_i32(kWarpRows, params.q_len - item.q0 - row0);
+    const Sequence sequence = sequence_of(params, item.b);
+    const int live_rows = min_i32(kWarpRows, sequence.q_len - item.q0 - row0);
     float factor[kBlocks][2];
     rows.finish(c, factor);
-    const long long head = static_cast<long long>(item.b) * params.heads + item.h;
-    float* const lse = params.lse + head * params.q_len + item.q0 + row0;
+    float* const lse = params.lse + statistic_offset(params, item.b, item.h) + item.q0 + row0;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
@@ -243,8 +243,7 @@ struct WarpTile {
     }
     sync_warp();
     char* const out = static_cast<char*>(params.o) +
-                      2 * (item.b * params.o_stride.batch + item.h * params.o_stride.head +
-                           (item.q0 + row0) * params.o_stride.seq);
+                      2 * query_offset(sequence, params.o_stride, item.h, item.q0 + row0);
     constexpr int kUnits = spec::kHeadDimV / 8;
 #pragma unroll 4
     for (int first = 0; first < kWarpRows * kUnits; first += 32) {
@@ -265,24 +264,22 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
 
   const WorkItem item(params, block_index());
   const int q0 = item.q0;
-  const int q1 = min_i32(q0 + plan::kTileQ, params.q_len);
-  const Context c{params,       item.b,       item.h, item.h / (params.heads / params.kv_heads),
-                  params.q_len, params.kv_len};
+  const Sequence own = sequence_of(params, item.b);
+  const int q1 = min_i32(q0 + plan::kTileQ, own.q_len);
+  const Context c = context_of(params, item.b, item.h, item.h / (params.heads / params.kv_heads));
 
-  const char* const q = static_cast<const char*>(params.q) +
-                        2 * (item.b * params.q_stride.batch + item.h * params.q_stride.head +
-                             q0 * params.q_stride.seq);
+  const char* const q =
+      static_cast<const char*>(params.q) + 2 * query_offset(own, params.q_stride, item.h, q0);
   const auto load_kv = [&](int tile, int stage) {
     if (tile >= 0) {
       // From the start each time: two pointers kept through the loop are four registers too many.
-      const int tile_b = opaque(c.b);
+      const Sequence sequence = sequence_of(params, opaque(c.b));
       const int tile_h = opaque(c.h_kv);
-      const long long k0 = tile / 2 * plan::kTileKv;
-      const int valid = params.kv_len - static_cast<int>(k0);
+      const int k0 = tile / 2 * plan::kTileKv;
+      const int valid = sequence.kv_len - k0;
       const unsigned to = shared + stage * kStageBytes;
       const auto rows = [&](const void* tensor, const Strides& stride) {
-        return static_cast<const char*>(tensor) +
-               2 * (tile_b * stride.batch + tile_h * stride.head + k0 * stride.seq);
+        return static_cast<const char*>(tensor) + 2 * key_offset(sequence, stride, tile_h, k0);
       };
       load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(to, rows(params.k, params.k_stride),
                                                            params.k_stride.seq * 2, valid);

@@ -52,7 +52,8 @@ struct Consumer {
 
   static constexpr int kHigh = kPieces - 1;
 
-  ATT_MEMBER Context context() const { return {p, b, h, h_kv, p.q_len, p.kv_len}; }
+  ATT_MEMBER Context context() const { return context_of(p, b, h, h_kv); }
+  ATT_MEMBER Sequence sequence() const { return sequence_of(p, b); }
   ATT_MEMBER Position position(const Tile& at, int piece) const {
     return {row, at.key + piece * kPieceKeys, (thread_index() & 3) * 2};
   }
@@ -114,11 +115,11 @@ struct Consumer {
   // Whether a piece has live keys for the warpgroup, and whether it needs no mask.
   ATT_MEMBER bool is_live(const Tile& at, int piece) const {
     if constexpr (spec::kHasMask) return stream.is_live(at, piece);
-    return at.key + piece * kPieceKeys < p.kv_len;
+    return at.key + piece * kPieceKeys < sequence().kv_len;
   }
   ATT_MEMBER bool is_full(const Tile& at, int piece) const {
     if constexpr (spec::kHasMask) return stream.is_full(at, piece);
-    return at.key + (piece + 1) * kPieceKeys <= p.kv_len;
+    return at.key + (piece + 1) * kPieceKeys <= sequence().kv_len;
   }
 
   // The ordinary online softmax of a piece whose scores are in s[kHigh]: P waits for its product.
@@ -164,8 +165,9 @@ struct Consumer {
   // True when each row of the warpgroup has met a live key.
   ATT_MEMBER bool has_references() const {
     if constexpr (!spec::kHasMask) return true;
-    const bool unset = (row < p.q_len && rows.maximum[0] == -infinity()) ||
-                       (row + 8 < p.q_len && rows.maximum[1] == -infinity());
+    const int q_len = sequence().q_len;
+    const bool unset = (row < q_len && rows.maximum[0] == -infinity()) ||
+                       (row + 8 < q_len && rows.maximum[1] == -infinity());
     return shuffle_from(named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, unset),
                         0) == 0;
   }
@@ -312,7 +314,7 @@ struct Consumer {
   // Whether the steady loop may go on with the tile. Without a mask it knows no keys beyond kv_len,
   // which are in the last tile of an upward walk.
   ATT_MEMBER bool is_steady(const Tile& at) const {
-    return spec::kHasMask ? stream.is_live(at) : at.key + kTileKv <= p.kv_len;
+    return spec::kHasMask ? stream.is_live(at) : at.key + kTileKv <= sequence().kv_len;
   }
 
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
@@ -410,9 +412,7 @@ struct Consumer {
       }
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
-    return {{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len},
-            item.q0 + slice * kRows,
-            item.redo != 0,
+    return {context_of(p, item.b, item.h, item.h_kv), item.q0 + slice * kRows, item.redo != 0,
             item.redo == 0 || (item.redo >> slice & 1) != 0};
   }
 

@@ -54,6 +54,10 @@ ATT_FN bool sync_threads_or(bool value) { return __nvvm_bar0_or(value) != 0; }
 
 #endif
 
+// The names of a recipe's kernels: ATT_KERNEL_NAME of the main one, and that with a suffix.
+#define ATT_JOIN_(a, b) a##b
+#define ATT_JOIN(a, b) ATT_JOIN_(a, b)
+
 #if ATT_DEVICE_CODE
 namespace att {
 

@@ -26,6 +26,30 @@ ATT_FN void copy_shared_to_global_16(void* to, unsigned from) {
                : "memory");
 }
 
+ATT_FN unsigned load_shared_4(unsigned address) {
+  unsigned value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
+ATT_FN void store_shared_16(unsigned address, const unsigned (&words)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(words[0]), "r"(words[1]),
+               "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+// 8 bytes of shared memory.
+ATT_FN void load_shared_8(unsigned address, float& a, float& b) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address) : "memory");
+}
+
+// 16 bytes of global memory that the kernel does not write, 16-byte aligned.
+ATT_FN void load_global_16(const void* from, unsigned (&words)[4]) {
+  asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "l"(from));
+}
+
 // 16 bytes to global memory, 16-byte aligned.
 ATT_FN void store_global_16(void* to, const unsigned (&words)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(words[0]), "r"(words[1]),

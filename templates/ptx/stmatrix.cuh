@@ -13,4 +13,12 @@ ATT_FN void stmatrix_x4(unsigned address, const unsigned (&in)[4]) {
                : "memory");
 }
 
+// The same with every matrix transposed.
+ATT_FN void stmatrix_x4_trans(unsigned address, const unsigned (&in)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(in[0]), "r"(in[1]), "r"(in[2]), "r"(in[3])
+      : "memory");
+}
+
 }  // namespace att

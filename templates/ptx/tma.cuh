@@ -45,6 +45,15 @@ ATT_FN void tma_load_multicast(unsigned to, const TensorMap* map, unsigned barri
       : "memory");
 }
 
+// Copies `bytes`, a multiple of 16, from global memory, 16-byte aligned; `barrier` counts them.
+ATT_FN void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // Writes shared memory at `from` to the map's box; what lies outside of the tensor is not written.
 ATT_FN void tma_store(const TensorMap* map, unsigned from, int column, int row, int head,
                       int batch) {

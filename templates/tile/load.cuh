@@ -1,7 +1,9 @@
 // A CTA's copy of a tile of rows from global to shared memory.
 #pragma once
 
+#include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/math.cuh"
 #include "templates/tile/smem_layout.cuh"
 
 namespace att {
@@ -47,6 +49,26 @@ ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int
       }
       source += source_step;
     }
+  }
+}
+
+// The same of rows of dO: those without live keys, whose reference is infinite, become zeros,
+// whatever they hold.
+template <int kRows, int kDim, int kThreads>
+ATT_FN void load_live_rows(unsigned to, const char* from, long long stride_bytes, int valid_rows,
+                           const float* references) {
+  if constexpr (!spec::kHasMask && !spec::kHasScore) {
+    load_rows<kRows, kDim, kThreads>(to, from, stride_bytes, valid_rows);
+    return;
+  }
+  using Layout = RowLayout<padded_dim(kDim)>;
+#pragma unroll 4
+  for (int i = thread_index(); i < kRows * Layout::kUnits; i += kThreads) {
+    const int row = i / Layout::kUnits;
+    const int unit = i % Layout::kUnits;
+    const bool valid = row < valid_rows && unit * 8 < kDim && references[row] != infinity();
+    cp_async_16_or_zero(to + Layout::offset(row, unit), from + row * stride_bytes + unit * 16,
+                        valid);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/quad.cuh"
 #include "templates/tile/sm90_softmax.cuh"
+#include "templates/tile/transpose.cuh"
 
 namespace att {
 namespace sm90 {
@@ -111,11 +112,12 @@ ATT_FN void stage_output(const Output& o, unsigned buffer, int first_slab) {
 ATT_FN void store_staged(const TensorMap* o_map, unsigned buffer, const Context& c, int first_slab,
                          int first_row) {
   const int warp = thread_index() % kWarpgroupThreads / 32;
+  const Sequence sequence = sequence_of(c.params, c.b);
 #pragma unroll
   for (int i = 0; i < kStagedSlabs; ++i) {
     if (first_slab + i >= kVSlabs) break;
     tma_store(o_map, buffer + i * kQSlabBytes + warp * kStoreRows * kRowBytes,
-              (first_slab + i) * kSlabColumns, first_row, c.h, c.b);
+              (first_slab + i) * kSlabColumns, sequence.q_first + first_row, c.h, sequence.slice);
   }
   tma_store_commit();
 }
@@ -136,37 +138,12 @@ ATT_FN void store_output(const Output& o, const TensorMap* o_map, unsigned buffe
   }
 }
 
-// One lane keeps `low` and gives `high`, the one `distance` away (`is_upper`) the other way round.
-// Choosing between values, not between elements of an array: Clang would keep that in memory.
-ATT_FN void exchange(unsigned& low, unsigned& high, bool is_upper, int distance) {
-  const unsigned own_low = low, own_high = high;
-  const unsigned other = shuffle_xor(is_upper ? own_low : own_high, distance);
-  low = is_upper ? other : own_low;
-  high = is_upper ? own_high : other;
-}
-
-// Lane t of a quad gives word i of its own to lane i and gets its word t of lane i: four words of 8
-// columns' halves become one lane's 16 bytes.
-ATT_FN void transpose_quad(unsigned (&words)[4]) {
-  const int lane = thread_index() % 4;
-  const bool odd = (lane & 1) != 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    exchange(words[i], words[i + 1], odd, 1);
-  }
-  const bool upper = (lane & 2) != 0;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    exchange(words[i], words[i + 2], upper, 2);
-  }
-}
-
 // O straight from registers, where shared memory has no room for it beside Q.
 ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
   const int lane = thread_index() % 4;
   const Strides& stride = c.params.o_stride;
   char* const out = static_cast<char*>(c.params.o) +
-                    2 * (c.b * stride.batch + c.h * stride.head + row * stride.seq);
+                    2 * query_offset(sequence_of(c.params, c.b), stride, c.h, row);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -187,7 +164,7 @@ ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
 
 ATT_FN void store_lse(const Context& c, const RowState& rows, int row) {
   if (c.params.lse == nullptr || thread_index() % 4 != 0) return;
-  float* lse = c.params.lse + (static_cast<long long>(c.b) * c.params.heads + c.h) * c.q_len;
+  float* lse = c.params.lse + statistic_offset(c.params, c.b, c.h);
   if (row < c.q_len) lse[row] = rows.sum[0];
   if (row + 8 < c.q_len) lse[row + 8] = rows.sum[1];
 }

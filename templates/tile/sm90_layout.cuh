@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
+#include "templates/sequence.h"
 
 namespace att {
 namespace sm90 {

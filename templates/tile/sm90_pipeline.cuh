@@ -209,7 +209,8 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
     mbarrier_wait(shared.item_full(slot), n / kItemSlots & 1);
     const ItemSlot item = load_slot(shared.item(slot));
     if (item.index == kNoMoreItems) return;
-    const Context context{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len};
+    const Context context = context_of(p, item.b, item.h, item.h_kv);
+    const Sequence sequence = sequence_of(p, item.b);
     ClusterWalk walk;
     TileInfo info = item.first;
     if constexpr (spec::kHasMask) {
@@ -226,17 +227,17 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
       // a long one while other CTAs have nothing to do.
       if (following.flags == kNoTile && leader) mbarrier_arrive(shared.item_wanted());
       if (!has_more) break;
-      const int row = info.tile * kTileKv;
+      const int row = sequence.kv_first + info.tile * kTileKv;
       mbarrier_wait(shared.k_empty(position.stage), position.parity ^ 1);
       if (leader) {
         if constexpr (spec::kHasMask) store_tile_info(shared.tile(position.stage), following);
         load_tile<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage), row,
-                            item.h_kv, item.b, cta_rank);
+                            item.h_kv, sequence.slice, cta_rank);
       }
       mbarrier_wait(shared.v_empty(position.stage), position.parity ^ 1);
       if (leader) {
         load_tile<kVSlabs>(shared.v(position.stage), v_map, shared.v_full(position.stage), row,
-                           item.h_kv, item.b, cta_rank);
+                           item.h_kv, sequence.slice, cta_rank);
       }
       position.advance();
       info = following;

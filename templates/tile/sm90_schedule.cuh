@@ -9,6 +9,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/sm90_walk.cuh"
+#include "templates/work_items.h"
 
 namespace att {
 namespace sm90 {
@@ -17,40 +18,19 @@ struct WorkItem {
   int b, h, q0;  // q0: first query row of the cluster
 };
 
-ATT_FN int q_tiles(const ForwardParams& p) { return (p.q_len + kClusterRows - 1) / kClusterRows; }
+ATT_FN int q_tiles(const ForwardParams& p) { return tile_count(p.q_len, kClusterRows); }
 
-// How the query heads are shared out. Groups of `size`: their K and V come from memory when the
-// group starts, and CTAs that all wait for it at once lose time. With a mask, then the rest, as
-// many as L2 holds or more: the last items are then short ones, and CTAs end together.
-struct HeadGroups {
-  int size;
-  int before_last;  // groups
-};
-
-ATT_FN HeadGroups head_groups(const ForwardParams& p) {
-  const int heads = p.batch * p.heads;
-  const int kv_heads = p.batch * p.kv_heads;
+// How the query heads are shared out. A mask's items are uneven: under a causal one the last query
+// tiles are the longest.
+ATT_FN HeadGroups<int> groups_of(const ForwardParams& p) {
   const long long kv_bytes = (spec::kHeadDimQk + spec::kHeadDimV) * 2LL * p.kv_len;
-  const long long room = plan::kGroupBytes / kv_bytes;
-  const int held_kv = room < 1 ? 1 : room < kv_heads ? static_cast<int>(room) : kv_heads;
-  const int held = held_kv * (p.heads / p.kv_heads);
-  const int size = plan::kHeadsPerGroup > 0 ? min_i32(plan::kHeadsPerGroup, held) : held;
-  return {size, (heads - (spec::kHasMask ? held : size)) / size};
+  return head_groups(p.batch * p.heads,
+                     group_sizes(p.batch, p.heads, p.kv_heads, kv_bytes, plan::kGroupBytes,
+                                 plan::kHeadsPerGroup, spec::kHasMask));
 }
 
-// Items run through the query tiles of a group of heads before the next group starts, so that the
-// group's K and V stay in L2. With a mask the last query tiles come first: under a causal one they
-// are the longest.
-ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups& groups, int index) {
-  const int tiles = q_tiles(p);
-  const int heads = p.batch * p.heads;
-  const int group = min_i32(index / (groups.size * tiles), groups.before_last);
-  const int first_head = group * groups.size;
-  const int size = group < groups.before_last ? groups.size : heads - first_head;
-  const int rest = index - first_head * tiles;
-  int tile = rest / size;
-  const int head = first_head + rest - tile * size;
-  if constexpr (spec::kHasMask) tile = tiles - 1 - tile;
+ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int index) {
+  const auto [head, tile] = tile_by_group(index, q_tiles(p), groups, spec::kHasMask);
   const int b = head / p.heads;
   return {b, head - b * p.heads, tile * kClusterRows};
 }
@@ -158,7 +138,7 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
                      int cta_rank) {
   const bool leader = thread_index() % 32 == 0;
   ItemSource source(p);
-  const HeadGroups groups = head_groups(p);
+  const HeadGroups<int> groups = groups_of(p);
   for (int n = 0;; ++n) {
     if (n > 0) mbarrier_wait(shared.item_wanted(), (n & 1) ^ 1);
     ItemSlot item = source.next(p, shared);
@@ -169,9 +149,10 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
       item.b = work.b;
       item.h = work.h;
       item.q0 = work.q0;
-      item.h_kv = work.h / (p.heads / p.kv_heads);
+      // Heads of a K/V head are counted anew each time: this warp has no register to keep them in.
+      item.h_kv = work.h / (opaque(p.heads) / p.kv_heads);
       if constexpr (spec::kHasMask) {
-        const Context context{p, item.b, item.h, item.h_kv, p.q_len, p.kv_len};
+        const Context context = context_of(p, item.b, item.h, item.h_kv);
         ClusterWalk walk;
         walk.begin(context, item.q0);
         item.first = walk.next(context, cta_rank);
@@ -183,14 +164,16 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
       mbarrier_arrive(shared.item_full(n % kItemSlots));
     }
     if (item.index == kNoMoreItems) return;
+    const Sequence sequence = sequence_of(p, item.b);
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
       mbarrier_wait(shared.q_empty(warpgroup), (n & 1) ^ 1);
       if (!leader) continue;
       mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
       for (int slab = 0; slab < kQkSlabs; ++slab) {
         tma_load(shared.q(warpgroup) + slab * kQSlabBytes, q_map, shared.q_full(warpgroup),
-                 slab * kSlabColumns, item.q0 + (cta_rank * kWarpgroups + warpgroup) * kRows,
-                 item.h, item.b, CacheHint::kEvictFirst);
+                 slab * kSlabColumns,
+                 sequence.q_first + item.q0 + (cta_rank * kWarpgroups + warpgroup) * kRows, item.h,
+                 sequence.slice, CacheHint::kEvictFirst);
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/process.hpp"
@@ -171,6 +172,21 @@ TEST(Explain, CountsTilesAndWritesAnSvg) {
   EXPECT_THAT(read_file(path), StartsWith("<svg"));
 }
 
+TEST(Explain, CountsTheColumnsThatPadRowsInSharedMemory) {
+  // Two slabs of 64 columns hold rows of 80.
+  const Outcome outcome = attune({"explain", "models/vit_h", "--target", "sm_90a", "--plan",
+                                  "sm90a forward sm_90a w2 k128 s2 b1 c1 persistent g1 frozen",
+                                  "--shape", "heads=16,q_len=257", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = parse(outcome);
+  std::map<std::string, int> bytes;
+  for (const Json& region : json["shared_memory"]) bytes[region["name"]] = region["bytes"];
+  EXPECT_EQ(bytes["K"], 2 * 128 * 128 * 2);
+  EXPECT_EQ(bytes["V"], bytes["K"]);
+  EXPECT_EQ(bytes["Q"], 128 * 128 * 2);
+  EXPECT_LT(bytes["rest"], 1024) << "barriers and the schedule";
+}
+
 // A problem that the CPU solves in no time, tuned into a file of its own.
 class OnTheCpu : public testing::Test {
  protected:
@@ -242,6 +258,48 @@ TEST_F(OnTheCpu, CacheFilesAreExportedMergedVerifiedAndTrimmed) {
   EXPECT_EQ(attune({"cache", "ls", "--cache", merged, "--json"}).code, 0);
   EXPECT_EQ(parse(attune({"cache", "verify", "--cache", merged, "--json"}))["ok"], true);
   EXPECT_EQ(attune({"cache", "gc", "--cache", merged, "--limit-mb", "1"}).code, 0);
+}
+
+TEST_F(OnTheCpu, ImportLeavesKernelsOutWhenAskedAndWhenOthersMayWriteThem) {
+  const std::string exported = scratch_directory() + "/given.db",
+                    taken = scratch_directory() + "/taken.db";
+  ASSERT_EQ(attune({"cache", "export", exported, "--cache", cache()}).code, 0);
+  const auto kernels = [&] {
+    return parse(attune({"cache", "ls", "--cache", taken, "--json"}))["kernels"].get<int>();
+  };
+  ASSERT_EQ(attune({"cache", "import", "--no-code", exported, "--cache", taken}).code, 0);
+  EXPECT_EQ(kernels(), 0);
+  std::filesystem::permissions(exported, std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  const Outcome refused = attune({"cache", "import", exported, "--cache", taken});
+  EXPECT_EQ(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("may be written by anybody"));
+  EXPECT_EQ(kernels(), 0);
+  EXPECT_EQ(attune({"cache", "export", taken + ".out", "--cache", exported}).code, 2);
+  std::filesystem::permissions(exported, std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::remove);
+  EXPECT_EQ(attune({"cache", "import", exported, "--cache", taken}).code, 0);
+  EXPECT_GT(kernels(), 0);
+}
+
+TEST(Cache, WhatIsNoneIsNotImported) {
+  const std::string into = scratch_directory() + "/nothing.db";
+  for (const std::string& text : {std::string("spec,us\ncausal,12\n"), std::string(5000, 'x')}) {
+    const Outcome outcome =
+        attune({"cache", "import", scratch_file("notes.csv", text), "--cache", into});
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("notes.csv` is not an Attune cache"));
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+  EXPECT_FALSE(std::filesystem::exists(into));
+}
+
+TEST(Cache, WithoutAHomeThereIsNone) {
+  const RunOptions homeless{.environment = {{"HOME", ""}}};
+  const Outcome outcome = attune({"cache", "ls"}, homeless);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("needs a cache file"));
+  EXPECT_FALSE(std::filesystem::exists("attune.db"));
 }
 
 TEST_F(OnTheCpu, ADamagedFileIsFoundAndRebuilt) {

@@ -1,6 +1,10 @@
-# Installs Attune into an empty prefix, builds both host applications against it as a stranger would,
-# and runs them. BUILD: Attune's build directory; SOURCE: the repository; WORK: a directory to fill.
+# Installs Attune into an empty prefix that nothing was configured for, builds both host
+# applications against it as strangers would, and runs them. BUILD: Attune's build directory;
+# SOURCE: the repository; WORK: a directory to fill; LIBDIR: lib, in a prefix.
 set(prefix ${WORK}/prefix)
+# So deep that no `lib` directory of the build tree lies above the applications: what they find is
+# the prefix'.
+set(hosts ${WORK}/hosts/of/strangers/elsewhere/built)
 file(REMOVE_RECURSE ${WORK})
 
 function(run)
@@ -11,29 +15,62 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
-# Nothing of ours but the C interface is seen from outside.
-execute_process(COMMAND nm -D --defined-only --format=posix ${prefix}/${LIBDIR}/libattune.so
+set(libraries ${prefix}/${LIBDIR})
+
+# What is seen from outside is the C interface, each function under the version that brought it.
+execute_process(COMMAND nm -D --defined-only --format=posix --with-symbol-versions ${libraries}/libattune.so
                 OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
-string(REGEX REPLACE "(^|\n)att_[^\n]*" "" strangers "${symbols}")
-string(STRIP "${strangers}" strangers)
-if(NOT strangers STREQUAL "")
-  message(FATAL_ERROR "libattune.so exports more than att_*:\n${strangers}")
-endif()
+string(REGEX MATCHALL "[^\n]+" symbols "${symbols}")
+foreach(symbol IN LISTS symbols)
+  if(NOT symbol MATCHES "^att_[a-z_]+@@ATTUNE_0\\.[0-9]+ T|^ATTUNE_0\\.[0-9]+(@@ATTUNE_0\\.[0-9]+)? A")
+    message(FATAL_ERROR "libattune.so exports more than versioned att_*: ${symbol}")
+  endif()
+endforeach()
+file(READ ${SOURCE}/runtime/include/attune/attune.h header)
+string(REGEX MATCHALL "ATT_API [^(;]*[ *]att_[a-z_]+\\(" declarations "${header}")
+foreach(declaration IN LISTS declarations)
+  string(REGEX REPLACE ".*(att_[a-z_]+)\\($" "\\1" name "${declaration}")
+  if(NOT symbols MATCHES "(^|;)${name}@@")
+    message(FATAL_ERROR "attune.h declares ${name}, and libattune.so does not have it")
+  endif()
+endforeach()
+
+# check(NAME EXECUTABLE): the application computes what is right; where no code can be made here,
+# because the module for it was not built, it says so with exit code 3.
+function(check name executable)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ATTUNE_CACHE=${WORK}/attune.db
+                          ${executable}
+                  RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  message("${name}:\n${output}")
+  if(result EQUAL 0 AND output MATCHES "\\(right\\)")
+    return()
+  endif()
+  if(NOT result EQUAL 3 OR NOT output MATCHES "no (runtime|kernel): " OR EXISTS ${libraries}/libattune_llvm.so)
+    message(FATAL_ERROR "${name} ended with ${result}")
+  endif()
+endfunction()
 
 foreach(example host_app host_app_c)
-  run(${CMAKE_COMMAND} -S ${SOURCE}/examples/${example} -B ${WORK}/${example}
+  run(${CMAKE_COMMAND} -S ${SOURCE}/examples/${example} -B ${hosts}/${example}
       -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release)
-  run(${CMAKE_COMMAND} --build ${WORK}/${example})
-  execute_process(COMMAND ${CMAKE_COMMAND} -E env ATTUNE_CACHE=${WORK}/attune.db
-                          LD_LIBRARY_PATH=${prefix}/${LIBDIR}
-                          ${WORK}/${example}/${example}
-                  RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  message("${example}:\n${output}")
-  # 3: nothing here to run it on, which it must say.
-  if(result EQUAL 0 AND output MATCHES "\\(right\\)")
-    continue()
+  run(${CMAKE_COMMAND} --build ${hosts}/${example})
+  check(${example} ${hosts}/${example}/${example})
+endforeach()
+
+find_program(pkg_config NAMES pkg-config pkgconf)
+find_program(compiler NAMES cc gcc clang)
+if(NOT pkg_config OR NOT compiler)
+  message("pkg-config: not tried, it or a C compiler is missing")
+  return()
+endif()
+set(ENV{PKG_CONFIG_PATH} ${libraries}/pkgconfig)
+foreach(package attune attune-static)
+  execute_process(COMMAND ${pkg_config} --cflags --libs ${package} OUTPUT_VARIABLE flags
+                  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  if(package STREQUAL attune)  # how the host finds a shared library is its own affair
+    list(APPEND flags -Wl,-rpath,${libraries})
   endif()
-  if(NOT result EQUAL 3 OR NOT output MATCHES "no (runtime|kernel): ")
-    message(FATAL_ERROR "${example} ended with ${result}")
-  endif()
+  run(${compiler} -o ${hosts}/${package} ${SOURCE}/examples/host_app_c/main.c ${flags} -lm -ldl)
+  check(${package} ${hosts}/${package})
 endforeach()

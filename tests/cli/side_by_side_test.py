@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 
 import page  # noqa: E402
 import problems  # noqa: E402
+import summary  # noqa: E402
 
 
 def row(key, section="forward", **more):
@@ -108,7 +109,7 @@ class Page(unittest.TestCase):
     def test_fa3_is_a_reference_column_with_its_provenance(self):
         text = page.render("", results(row("a")), FA3)
         self.assertIn("| 667 |", text)
-        self.assertIn(FA3["provenance"], text)
+        self.assertIn(FA3["provenance"], " ".join(text.split()))
 
     def test_untuned_and_failed_contestants_are_told(self):
         text = page.render("", results(row("a", source="model"), row("b", us={}, failures={"Attune": "boom"})), FA3)
@@ -142,6 +143,22 @@ class Page(unittest.TestCase):
 
 
 class Command(unittest.TestCase):
+    def test_the_summary_is_of_the_sections_of_one_run(self):
+        made = "\nD, G, PyTorch T. `python3 X`\n\n"
+        forward = ("<!-- forward:begin -->" + made + "| d | causal | Attune | FA3 | Attune / FA3 | against the best of the run |\n"
+                   "| --- | --- | --- | --- | --- | --- |\n| 64 | no | **300** | 200 | 1.50 | 1.20 |\n"
+                   "| 64 | no | **200** (nearest) | 100 | 2.00 | 1.10 |\n| 64 | yes | boom | 100 |  |  |\n<!-- forward:end -->\n")
+        custom = ("<!-- custom:begin -->" + made + "| Flex ms | Attune ms | Flex / Attune |\n| --- | --- | --- |\n"
+                  "| 3.0 | 1.0 | 3.00 |\n<!-- custom:end -->\n")
+        text = summary.body(forward + custom)
+        self.assertIn("| d 64, full | 2 | FlashAttention-3 | 1.50 | 1.73 | 2.00 |", text)
+        self.assertIn("| 1 | FlexAttention | 3.00 | 3.00 | 3.00 |", text)
+        self.assertNotIn("causal", text)
+        self.assertNotIn("Flex", summary.body(forward + custom.replace("PyTorch T", "PyTorch U")), "of another run")
+        self.assertEqual(summary.body("nothing"), "")
+        page_text = page.replace_section("# Speed\n\n<!-- summary:begin -->\n<!-- summary:end -->\n", "summary", text)
+        self.assertLess(max(len(line) for line in page_text.splitlines() if not line.startswith("|")), 101)
+
     def test_renders_saved_results_without_a_gpu(self):
         with tempfile.TemporaryDirectory() as folder:
             saved, out = os.path.join(folder, "r.json"), os.path.join(folder, "p.md")

@@ -173,7 +173,7 @@ Result<HostOutput> run_kernel(Device& device, const LoadedKernel& kernel, const 
     made.write(bytes);
     return made;
   };
-  att::ForwardParams params{};
+  att::LaunchParams params = params_of(spec, shape);
   params.q = filled(pack(spec.dtype, q, problem.q)).data();
   params.k = filled(pack(spec.dtype, k, problem.k)).data();
   params.v = filled(pack(spec.dtype, v, problem.v)).data();
@@ -185,16 +185,9 @@ Result<HostOutput> run_kernel(Device& device, const LoadedKernel& kernel, const 
   params.k_stride = k.strides;
   params.v_stride = v.strides;
   params.o_stride = o.strides;
-  params.batch = static_cast<int>(shape.batch);
-  params.heads = static_cast<int>(shape.heads);
-  params.kv_heads = static_cast<int>(shape.kv_heads);
-  params.q_len = static_cast<int>(shape.q_len);
-  params.kv_len = static_cast<int>(shape.kv_len);
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
-  params.dropout_drop_below = dropout_drop_below(problem.dropout);
-  params.dropout_keep_scale = 256.0f / static_cast<float>(256 - params.dropout_drop_below);
-  params.dropout_seed = problem.dropout_seed;
-  params.dropout_offset = problem.dropout_offset;
+  set_dropout(dropout_drop_below(problem.dropout), problem.dropout_seed, problem.dropout_offset,
+              &params);
   for (std::size_t i = 0; i < problem.scalars.size(); ++i) {
     if (spec.environment.scalars[i].type == expr::Type::kInt32) {
       params.scalars[i].as_int = static_cast<int>(problem.scalars[i]);
@@ -203,14 +196,8 @@ Result<HostOutput> run_kernel(Device& device, const LoadedKernel& kernel, const 
     }
   }
   for (std::size_t i = 0; i < problem.tensors.size(); ++i) {
-    att::TensorArg& tensor = params.tensors[i];
-    tensor.data = filled(pack(spec.environment.tensors[i].type, problem.tensors[i])).data();
-    for (int dim = 0; dim < att::kMaxTensorDims; ++dim) {
-      const auto& sizes = problem.tensors[i].sizes;
-      tensor.size[dim] = static_cast<std::size_t>(dim) < sizes.size()
-                             ? static_cast<int>(sizes[static_cast<std::size_t>(dim)])
-                             : 1;
-    }
+    params.tensors[i].data =
+        filled(pack(spec.environment.tensors[i].type, problem.tensors[i])).data();
   }
   const std::size_t workspace = kernel.workspace_bytes(shape);
   void* workspace_data = workspace == 0 ? nullptr : buffer(workspace).data();

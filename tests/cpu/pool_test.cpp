@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "runtime/device/cpu_pool.hpp"
-#include "runtime/device/cpu_ranges.hpp"
 #include "runtime/support/parallel.hpp"
 #include "runtime/support/processors.hpp"
 
@@ -134,22 +133,6 @@ TEST(CpuPool, ScratchIsAlignedAndGrows) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(small) % 64, 0u);
   EXPECT_EQ(thread_scratch(64), small);
   ASSERT_NE(thread_scratch(1 << 20), nullptr);
-}
-
-TEST(CpuRanges, CoverEveryBlockOfEveryRow) {
-  // Two rows of 70: a full block and a ragged one each.
-  std::vector<float> values(140);
-  for (int i = 0; i < 140; ++i)
-    values[static_cast<std::size_t>(i)] = static_cast<float>(i % 70 - 3);
-  values[100] = __builtin_nanf("");
-  std::vector<float> ranges(8, -1.0f);
-  att::TensorArg tensor{};
-  tensor.data = values.data();
-  tensor.block_ranges = ranges.data();
-  compute_block_ranges(tensor, expr::TensorType::kFloat32,
-                       {.rows = 2, .length = 70, .pairs = 4, .bytes = 32});
-  const float infinity = __builtin_inff();
-  EXPECT_EQ(ranges, (std::vector<float>{-3, 60, 61, 66, -infinity, infinity, 61, 66}));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ void make_other(const std::string& path) {
 std::vector<int> session(const std::string& path, const std::string& other,
                          const StoreOptions& options) {
   std::vector<int> committed;
-  if (cache::merge(other, path, options).ok()) {
+  if (cache::merge(other, path, {.store = options}).ok()) {
     for (int i = kFirstMerged; i < kFirstMerged + kMerged; ++i) committed.push_back(i);
   }
   const auto store = open_store(path, options);

@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "cache/contents.hpp"
 #include "cache/maintenance.hpp"
 #include "tests/fault/fault_vfs.hpp"
 #include "tests/unit/cache/fixtures.hpp"
@@ -148,6 +149,57 @@ TEST(Kill, DuringASalvageTheNextProcessGoesOnWithIt) {
     }
   }
   FAIL() << "the renewal never got through";
+}
+
+TEST(Kill, DuringAMigrationLosesNothing) {
+  constexpr std::size_t kMeasurements = 23, kRejections = 30, kCode = 8;
+  for (int at_call = 1; at_call <= 200; ++at_call) {
+    TemporaryDirectory directory;
+    std::filesystem::copy_file("tests/fixtures/cache/v1.db", directory.file());
+    const pid_t child = fork();
+    if (child == 0) {
+      _exit(open_store(directory.file(), {.vfs = arm({.fault = Fault::kKill, .at_call = at_call})})
+                    .ok()
+                ? 0
+                : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    Warnings warnings;
+    const auto store = open_store(directory.file(), warnings.options());
+    ASSERT_TRUE(store.ok()) << "killed at call " << at_call;
+    EXPECT_TRUE(warnings.ids.empty()) << "killed at call " << at_call;
+    const CacheContents all = read_contents(directory.file()).value();
+    EXPECT_EQ(all.measurements.size(), kMeasurements) << "killed at call " << at_call;
+    EXPECT_EQ(all.rejections.size(), kRejections) << "killed at call " << at_call;
+    EXPECT_EQ(all.code.size(), kCode) << "killed at call " << at_call;
+    EXPECT_TRUE(cache::verify(directory.file())->ok());
+    if (WIFEXITED(status)) {
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+      EXPECT_GT(at_call, 5) << "a migration makes more calls";
+      return;
+    }
+  }
+  FAIL() << "the migration never got through";
+}
+
+// A disk that is full leaves the file as it was, and all of it to be read.
+TEST(NoSpace, DuringAMigrationTheOldFileServes) {
+  TemporaryDirectory directory;
+  std::filesystem::copy_file("tests/fixtures/cache/v1.db", directory.file());
+  Warnings warnings;
+  StoreOptions options = warnings.options();
+  options.vfs = arm({.fault = Fault::kNoSpace, .at_call = 1, .for_good = true});
+  const auto store = open_store(directory.file(), options);
+  ASSERT_TRUE(store.ok()) << render(store.error());
+  EXPECT_EQ(warnings.ids.size(), 1u);
+  const CacheContents all = read_contents(directory.file()).value();
+  ASSERT_FALSE(all.measurements.empty());
+  EXPECT_TRUE((*store)->winner(all.measurements.front().key).value().has_value());
+  EXPECT_FALSE((*store)->record(measurement_key(), measurement("p", 1)).ok());
+  arm({});
+  EXPECT_TRUE(open_store(directory.file(), warnings.options()).ok());
+  EXPECT_EQ(warnings.ids.size(), 1u) << "there is room again";
 }
 
 }  // namespace

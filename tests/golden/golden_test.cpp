@@ -23,6 +23,10 @@ constexpr Case kCases[] = {
     {"document_causal_sm80", "document_causal", "sm80 forward sm_90a q128 k64 s2 w4 c32 u1 frozen"},
     {"sink_logits_sm80", "sink_logits", "sm80 forward sm_120 q128 k64 s2 w4 c32 u2 qreg frozen"},
     {"gpt2_sm80", "models/gpt2", "sm80 forward sm_80 q128 k64 s3 w4 c32 u1 qreg"},
+    {"causal_sm90a", "causal", "sm90a forward sm_90a w2 k128 s3 b2 qreg c1 longest g16 frozen tma"},
+    {"softcap_sm90a", "softcap", "sm90a forward sm_90a w2 k80 s2 b2 c1 longest g16 frozen tma"},
+    {"document_causal_cpu", "document_causal", "cpu forward cpu q48 k96 u12 c1 v32 t1"},
+    {"sink_logits_cpu", "sink_logits", "cpu forward cpu q256 k128 u8 c1 v32 t1"},
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.file; }

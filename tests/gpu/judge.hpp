@@ -13,7 +13,7 @@ namespace attune::gpu_test {
 inline constexpr int kMaxRows = 256;
 
 // Launches every plan twice on outputs filled with NaN, every buffer followed by a canary: right by
-// FlashAttention's rule and the same to the bit both times, nothing written behind a buffer.
+// the oracle and the same to the bit both times, nothing written behind a buffer.
 testing::AssertionResult judge(const AttentionSpec& spec, const HostProblem& problem,
                                const std::vector<KernelPlan>& plans);
 

@@ -46,9 +46,9 @@ class Launch : public testing::Test {
     ASSERT_EQ(att_runtime_create(&options, &runtime_), ATT_OK) << att_last_error();
     ASSERT_EQ(att_spec_from_yaml(kSpec, &spec_), ATT_OK) << att_last_error();
     ASSERT_EQ(att_kernel_get(runtime_, spec_, &kShape, &kernel_), ATT_OK) << att_last_error();
-    std::vector<std::int32_t> documents(600);
-    for (int i = 0; i < 600; ++i) documents[static_cast<std::size_t>(i)] = i % 300 / 90;
-    tensors_[0] = upload(documents.data(), documents.size() * 4);
+    documents_.resize(600);
+    for (int i = 0; i < 600; ++i) documents_[static_cast<std::size_t>(i)] = i % 300 / 90;
+    tensors_[0] = upload(documents_.data(), documents_.size() * 4);
     q_ = random_values(kQueries);
     k_ = random_values(kKeys);
     v_ = random_values(kKeys);
@@ -108,6 +108,7 @@ class Launch : public testing::Test {
   att_spec* spec_ = nullptr;
   att_kernel* kernel_ = nullptr;
   const void* tensors_[1] = {};
+  std::vector<std::int32_t> documents_;
   std::vector<Bf16> q_, k_, v_;
   std::vector<void*> buffers_;
   std::mt19937 random_{5};
@@ -258,6 +259,75 @@ TEST_F(Launch, TakesKeysThatAllBatchesShare) {
   for (std::size_t i = 0; i < shared.size(); ++i) {
     ASSERT_NEAR(to_float(shared[i]), to_float(expected[i]), 0.02) << i;
   }
+}
+
+TEST_F(Launch, TakesATensorAlignedToItsElementsOnly) {
+  const std::vector<Bf16> expected = launch(arguments());
+  std::vector<std::int32_t> padded = documents_;
+  padded.insert(padded.begin(), 7);
+  const std::int64_t sizes[] = {2, 300};
+  const att_tensor view = {
+      static_cast<const std::int32_t*>(upload(padded.data(), padded.size() * 4)) + 1, sizes,
+      nullptr, ATT_INT32, 2};
+  att_forward_args args = arguments();
+  args.tensors = nullptr;
+  args.tensor_views = &view;
+  args.tensor_view_count = 1;
+  args.workspace_bytes = att_kernel_workspace_bytes(kernel_, &kShape);
+  EXPECT_EQ(launch(args), expected);
+}
+
+// With dO = 1, a key's dV is the sum of its weights, and the weights of a query's row sum to one.
+TEST_F(Launch, GoesBackward) {
+  att_forward_args forward = arguments();
+  forward.lse = static_cast<float*>(allocate(2 * 4 * 300 * sizeof(float)));
+  ASSERT_EQ(att_forward(kernel_, &forward, nullptr), ATT_OK) << att_last_error();
+  att_kernel* kernel = nullptr;
+  ASSERT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, ATT_PASS_BACKWARD, &kernel), ATT_OK)
+      << att_last_error();
+  EXPECT_EQ(att_forward(kernel, &forward, nullptr), ATT_BAD_INPUT);
+  const std::int64_t sizes[] = {2, 300};
+  const att_tensor view = {tensors_[0], sizes, nullptr, ATT_INT32, 2};
+  att_backward_args args = {};
+  args.struct_size = sizeof args;
+  args.shape = kShape;
+  args.q = forward.q;
+  args.k = forward.k;
+  args.v = forward.v;
+  args.o = forward.o;
+  args.lse = forward.lse;
+  args.d_o = upload(std::vector<Bf16>(kQueries, 0x3F80));
+  args.d_q = allocate(kQueries * 2);
+  args.d_k = allocate(kKeys * 2);
+  args.d_v = allocate(kKeys * 2);
+  args.workspace_bytes = att_kernel_workspace_bytes(kernel, &kShape);
+  args.workspace = allocate(args.workspace_bytes + 16);
+  args.tensor_views = &view;
+  args.tensor_view_count = 1;
+  ASSERT_EQ(att_backward(kernel, &args, nullptr), ATT_OK) << att_last_error();
+  ASSERT_TRUE(device().synchronize().ok());
+  std::vector<Bf16> d_v(kKeys);
+  ASSERT_TRUE(device().copy_to_host(d_v.data(), args.d_v, kKeys * 2).ok());
+  for (std::size_t b = 0; b < 2; ++b) {
+    for (std::size_t column = 0; column < 2 * kDim; ++column) {  // of both K/V heads
+      double sum = 0;
+      for (std::size_t key = 0; key < 300; ++key) {
+        sum += to_float(d_v[(b * 300 + key) * 2 * kDim + column]);
+      }
+      ASSERT_NEAR(sum, 600, 3) << b << " " << column;  // two query heads of 300 rows
+    }
+  }
+  att_kernel_destroy(kernel);
+}
+
+TEST_F(Launch, AnEmptyBatchWritesNothing) {
+  att_forward_args args = arguments();
+  args.shape.batch = 0;
+  EXPECT_EQ(launch(args), std::vector<Bf16>(kQueries, 0xFFFF));
+  args.shape = kShape;
+  args.shape.q_len = 0;
+  args.q = args.k = args.v = nullptr;
+  EXPECT_EQ(launch(args), std::vector<Bf16>(kQueries, 0xFFFF));
 }
 
 TEST_F(Launch, AMissingWorkspaceIsRefused) {

@@ -14,9 +14,9 @@ class SpoiltKernel final : public LoadedKernel {
  public:
   SpoiltKernel(std::unique_ptr<LoadedKernel> real, int from_heads)
       : real_(std::move(real)), from_heads_(from_heads) {}
-  Status launch(const att::ForwardParams& params, void* workspace,
+  Status launch(const att::LaunchParams& params, void* workspace,
                 StreamHandle stream) const override {
-    att::ForwardParams changed = params;
+    att::LaunchParams changed = params;
     if (params.batch * params.heads >= from_heads_) changed.kv_len = params.kv_len - 64;
     return real_->launch(changed, workspace, stream);
   }

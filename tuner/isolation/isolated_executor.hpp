@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "tuner/executor.hpp"
 #include "tuner/isolation/child_process.hpp"
 #include "tuner/isolation/protocol.hpp"
-#include "tuner/search/executor.hpp"
 
 namespace attune {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tuner/search/executor.hpp"
+#include "tuner/executor.hpp"
 
 namespace attune {
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/reference/element_bits.hpp"
 #include "runtime/support/problem_layout.hpp"
-#include "tuner/measure/element_bits.hpp"
-#include "tuner/search/executor.hpp"
+#include "tuner/executor.hpp"
 
 namespace attune {
 namespace {
@@ -87,7 +87,7 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
   const ProblemShape& s = problem.shape;
   std::unique_ptr<DeviceProblem> made(new DeviceProblem(device, spec, s));
   made->set_params(problem);
-  const att::ForwardParams& p = made->params_;
+  const att::LaunchParams& p = made->params_;
   const auto q = arrange(problem.q, p.q_stride, s.batch, s.heads, s.q_len, spec.head_dim_qk);
   const auto k = arrange(problem.k, p.k_stride, s.batch, s.kv_heads, s.kv_len, spec.head_dim_qk);
   const auto v = arrange(problem.v, p.v_stride, s.batch, s.kv_heads, s.kv_len, spec.head_dim_v);
@@ -132,24 +132,12 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
 }
 
 void DeviceProblem::set_params(const HostProblem& problem) {
-  const ProblemShape& s = shape_;
-  att::ForwardParams& p = params_;
-  p.batch = static_cast<int>(s.batch);
-  p.heads = static_cast<int>(s.heads);
-  p.kv_heads = static_cast<int>(s.kv_heads);
-  p.q_len = static_cast<int>(s.q_len);
-  p.kv_len = static_cast<int>(s.kv_len);
-  p.q_stride = contiguous_strides(spec_.layout, s.q_len, s.heads, spec_.head_dim_qk);
-  p.k_stride = contiguous_strides(spec_.layout, s.kv_len, s.kv_heads, spec_.head_dim_qk);
-  p.v_stride = contiguous_strides(spec_.layout, s.kv_len, s.kv_heads, spec_.head_dim_v);
-  p.o_stride = contiguous_strides(spec_.layout, s.q_len, s.heads, spec_.head_dim_v);
+  params_ = params_of(spec_, shape_);
+  att::LaunchParams& p = params_;
   p.softmax_scale = static_cast<float>(spec_.softmax_scale.at_launch ? problem.softmax_scale
                                                                      : spec_.softmax_scale.value);
-  p.dropout_drop_below =
-      dropout_drop_below(spec_.dropout.at_launch ? problem.dropout : spec_.dropout.value);
-  p.dropout_keep_scale = 256.0f / static_cast<float>(256 - p.dropout_drop_below);
-  p.dropout_seed = problem.dropout_seed;
-  p.dropout_offset = problem.dropout_offset;
+  set_dropout(dropout_drop_below(spec_.dropout.at_launch ? problem.dropout : spec_.dropout.value),
+              problem.dropout_seed, problem.dropout_offset, &p);
   for (std::size_t i = 0; i < spec_.environment.scalars.size(); ++i) {
     if (spec_.environment.scalars[i].type == expr::Type::kFloat32) {
       p.scalars[i].as_float = static_cast<float>(problem.scalars[i]);
@@ -184,9 +172,6 @@ Status DeviceProblem::add_tensors(const HostProblem& problem) {
     const expr::TensorValues& values = problem.tensors[i];
     att::TensorArg& tensor = params_.tensors[i];
     ATT_CHECK(add_input(&tensor.data, tensor_bytes(spec_.environment.tensors[i], values.values)));
-    std::ranges::fill(tensor.size, 1);
-    for (std::size_t d = 0; d < values.sizes.size(); ++d)
-      tensor.size[d] = static_cast<int>(values.sizes[d]);
   }
   return ok_status();
 }
@@ -221,7 +206,7 @@ Status DeviceProblem::launch(const LoadedKernel& kernel, StreamHandle stream) {
                        stream);
 }
 
-Result<HostOutput> DeviceProblem::download(const std::vector<Row>& rows) {
+Status DeviceProblem::check_canaries() {
   ATT_CHECK(device_.synchronize());
   for (const DeviceBuffer* buffer : {&o_, &lse_}) {
     std::array<std::uint8_t, kCanaryBytes> canary{};
@@ -232,6 +217,11 @@ Result<HostOutput> DeviceProblem::download(const std::vector<Row>& rows) {
       return candidate_error("miscompute", buffer == &o_ ? "writes behind o" : "writes behind lse");
     }
   }
+  return ok_status();
+}
+
+Result<HostOutput> DeviceProblem::download(const std::vector<Row>& rows) {
+  ATT_CHECK(check_canaries());
   const std::size_t width = size(element_bytes(spec_.dtype));
   const std::size_t all = size(o_values(spec_, shape_));
   // All at once, or the rows one by one where they are few.

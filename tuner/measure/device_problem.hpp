@@ -51,14 +51,16 @@ class DeviceProblem {
                                                            const ProblemShape& shape,
                                                            std::uint64_t seed);
 
-  const att::ForwardParams& params() const { return params_; }
+  const att::LaunchParams& params() const { return params_; }
   // Launches on `stream`; the workspace is kept and grows as kernels need. Does not synchronise.
   Status launch(const LoadedKernel& kernel, StreamHandle stream);
   // Makes room for the kernel's workspace, so that launch() allocates nothing.
   Status prepare(const LoadedKernel& kernel);
   // Fills outputs with NaN.
   Status poison();
-  // Outputs of `rows`, after synchronising. Fails with "candidate-miscompute" when a canary died.
+  // After synchronising: fails with "candidate-miscompute" when a canary died.
+  Status check_canaries();
+  // Outputs of `rows`, after check_canaries().
   Result<HostOutput> download(const std::vector<Row>& rows);
 
  private:
@@ -73,7 +75,7 @@ class DeviceProblem {
   Device& device_;
   const AttentionSpec& spec_;
   const ProblemShape shape_;
-  att::ForwardParams params_{};
+  att::LaunchParams params_{};
   std::vector<DeviceBuffer> inputs_;
   DeviceBuffer o_, lse_, workspace_;
 };

@@ -9,14 +9,16 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
+#include "runtime/reference/device_oracle.hpp"
+#include "tuner/executor.hpp"
 #include "tuner/measure/device_problem.hpp"
-#include "tuner/search/executor.hpp"
 
 namespace attune {
 
 // Problems a candidate must solve before it is timed, as far as the CPU's oracle can afford them:
 // the shape itself with few heads and batches, and a ragged one, because tuned kernels serve other
-// lengths too. On a GPU its own oracle takes the whole shape in place of the first.
+// lengths too. On a GPU its own oracle takes the whole shape in place of the first. Of each, rows
+// of every 16 queries of every head are looked at, others each time.
 std::vector<ProblemShape> verification_shapes(const ProblemShape& shape);
 
 // The parts of Executor that need no device. `store` may be null; so may `image`, which takes the
@@ -27,8 +29,9 @@ Result<CompiledFacts> compile_candidate(const AttentionSpec& spec, const KernelP
                                         Compiler& compiler, Store* store,
                                         std::vector<std::uint8_t>* image);
 
-// A candidate that faults takes the device's context along: it is condemned, and every later call
-// fails with "device-lost".
+// verify() asks again on other numbers before it says "miscompute"; where they come out right it
+// says "doubtful". A candidate that faults takes the device's context along: it is condemned, and
+// every later call fails with "device-lost".
 class LocalExecutor final : public Executor {
  public:
   // Everything but the span must outlive it. Candidate::compiler indexes `compilers`. `store`, for
@@ -50,8 +53,11 @@ class LocalExecutor final : public Executor {
   struct Check;  // a verification problem with what the oracle says to it
 
   Status make_checks();
-  Result<std::unique_ptr<Check>> check_on_device();
+  // `own`: null for the timed problem.
+  Result<std::unique_ptr<Check>> check_on_device(std::unique_ptr<DeviceProblem> own,
+                                                 std::uint64_t seed);
   Result<std::unique_ptr<Check>> check_on_host(const ProblemShape& shape, std::uint64_t seed);
+  Result<Verdict> verdict(const LoadedKernel& kernel, Check& check);
   Status make_timed();
   Compiler& compiler_of(const Candidate& candidate) const {
     return *compilers_[static_cast<std::size_t>(candidate.compiler)];
@@ -70,7 +76,8 @@ class LocalExecutor final : public Executor {
   std::map<Candidate, std::vector<std::uint8_t>> images_;
   std::map<Candidate, std::unique_ptr<LoadedKernel>> kernels_;
   std::unique_ptr<DeviceProblem> timed_;
-  std::vector<std::unique_ptr<Check>> checks_;  // may refer to timed_
+  std::unique_ptr<DeviceOracle> oracle_;        // null where there is no GPU
+  std::vector<std::unique_ptr<Check>> checks_;  // may refer to timed_ and oracle_
   DeviceBuffer flush_;
   bool lost_ = false;
 };

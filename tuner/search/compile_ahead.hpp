@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tuner/search/executor.hpp"
+#include "tuner/executor.hpp"
 
 namespace attune {
 

@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "tuner/measure/statistics.hpp"
-#include "tuner/search/executor.hpp"
+#include "tuner/executor.hpp"
+#include "tuner/statistics.hpp"
 
 namespace attune {
 

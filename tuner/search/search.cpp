@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "generator/plan/distance.hpp"
 #include "runtime/support/processors.hpp"
 #include "tuner/search/compile_ahead.hpp"
 #include "tuner/search/race.hpp"

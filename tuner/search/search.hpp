@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/store.hpp"
-#include "tuner/search/executor.hpp"
+#include "tuner/executor.hpp"
 #include "tuner/tuner.hpp"
 
 namespace attune {

@@ -14,7 +14,4 @@ inline constexpr std::size_t kSearchSeeds = 12;
 std::vector<KernelPlan> search_seeds(std::span<const KernelPlan> plans,
                                      std::size_t most = kSearchSeeds);
 
-// Parts of their text in which two plans of one family differ; INT_MAX across families.
-int plan_distance(const KernelPlan& a, const KernelPlan& b);
-
 }  // namespace attune

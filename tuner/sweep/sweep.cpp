@@ -218,8 +218,8 @@ std::map<std::string, SweepEntry> sweep_entries(const std::string& directory) {
 Result<int> merge_sweep(const std::string& directory, const std::string& target) {
   int gained = 0;
   for (const std::string& path : sweep_files::all_results(directory)) {
-    ATT_TRY(const int rows, cache::merge(path, target));
-    gained += rows;
+    ATT_TRY(const cache::Merged merged, cache::merge(path, target));
+    gained += merged.rows;
   }
   return gained;
 }

@@ -1,11 +1,22 @@
 /* Attune's C interface. Opaque handles, error codes, no exception ever crosses it.
  * Every function is thread-safe unless it says otherwise; handles are freed by their destroy
- * function, null is fine there. */
+ * function, null is fine there.
+ *
+ * A binary that was built against this header runs against every later library of the same major
+ * version, and docs/abi.md says what that takes. A struct that begins with `struct_size` may grow:
+ * set it to sizeof the struct and zero the rest; a shorter struct of an older header has zeros
+ * beyond its end, a longer one of a newer header is fine as long as it is zero there. Of a struct
+ * that a function fills in, as much is written as the caller's has room for. The other structs
+ * never change. */
 #ifndef ATTUNE_ATTUNE_H_
 #define ATTUNE_ATTUNE_H_
 
 #include <stddef.h>
 #include <stdint.h>
+
+#define ATT_VERSION_MAJOR 0
+#define ATT_VERSION_MINOR 2
+#define ATT_VERSION_PATCH 0
 
 #if defined(__GNUC__)
 #define ATT_API __attribute__((visibility("default")))
@@ -27,11 +38,20 @@ typedef enum att_status {
 
 typedef struct att_runtime att_runtime; /* a device, its compilers and its caches */
 typedef struct att_spec att_spec;       /* a validated spec */
-typedef struct att_kernel att_kernel;   /* loaded code for one spec and one shape bucket */
+typedef struct att_kernel att_kernel;   /* loaded code for one spec, pass and shape bucket */
 
+/* "major.minor.patch" of the library; ATT_VERSION_* are the header's. */
 ATT_API const char* att_version(void);
 /* The message of this thread's last failed call; valid until its next call. Never null. */
 ATT_API const char* att_last_error(void);
+
+/* ---- Runtimes */
+
+typedef enum att_log_level { ATT_LOG_WARNING = 1 } att_log_level;
+/* One line without its end: what was worked around, such as a cache file that cannot be used. It
+ * comes on whatever thread met it, one line at a time, and never after att_runtime_destroy. It must
+ * neither throw nor call Attune with that runtime. */
+typedef void (*att_log_function)(void* context, int level, const char* line);
 
 typedef struct att_runtime_options {
   size_t struct_size; /* sizeof(att_runtime_options) */
@@ -40,6 +60,9 @@ typedef struct att_runtime_options {
   const char* cache_file; /* null: the user's default; "": none */
   int background;         /* 1: a first use does not wait for a compile while other code of the spec
                              is there; a thread compiles, and the better code takes its place */
+  /* Since 0.2. */
+  att_log_function log; /* null: warnings go to stderr */
+  void* log_context;
 } att_runtime_options;
 ATT_API att_status att_runtime_create(const att_runtime_options* options, att_runtime** out);
 ATT_API void att_runtime_destroy(att_runtime* runtime);
@@ -59,41 +82,101 @@ ATT_API void att_runtime_wait(att_runtime* runtime);
  * path. */
 ATT_API size_t att_runtime_status(const att_runtime* runtime, char* buffer, size_t size);
 
+/* ---- Specs */
+
 /* Text of a YAML spec, or the path of one, or the name of one of the library's. */
 ATT_API att_status att_spec_from_yaml(const char* yaml, att_spec** out);
 ATT_API att_status att_spec_from_file(const char* path_or_name, att_spec** out);
 ATT_API void att_spec_destroy(att_spec* spec);
-typedef enum att_dtype { ATT_FP16 = 0, ATT_BF16 = 1, ATT_FP32 = 2, ATT_FP8_E4M3 = 3 } att_dtype;
+typedef enum att_dtype {
+  ATT_FP16 = 0,
+  ATT_BF16 = 1,
+  ATT_FP32 = 2,
+  ATT_FP8_E4M3 = 3,
+  ATT_INT32 = 16,
+  ATT_BOOL = 17 /* one byte */
+} att_dtype;
 typedef enum att_layout { ATT_BSHD = 0, ATT_BHSD = 1 } att_layout;
+typedef enum att_pass { ATT_PASS_FORWARD = 0, ATT_PASS_BACKWARD = 1 } att_pass;
+
+/* Strings that a description holds are valid as long as the spec. */
 typedef struct att_spec_info {
   size_t struct_size; /* sizeof(att_spec_info), set by the caller */
   int dtype;          /* att_dtype, of q, k, v and o */
   int layout;         /* att_layout, of contiguous q, k, v and o */
   int head_dim_qk, head_dim_v;
   int scalar_count, tensor_count;                 /* slots */
-  int softmax_scale_at_launch, dropout_at_launch; /* 1: att_forward_args brings it */
+  int softmax_scale_at_launch, dropout_at_launch; /* 1: the arguments of a launch bring it */
+  /* Since 0.2. */
+  const char* name;
+  const char* hash;     /* 32 hex digits: equal for specs that mean the same */
+  double softmax_scale; /* 0 when it comes at launch */
+  double dropout;       /* likewise; 0: none */
+  int passes;           /* 1 << att_pass of each that the spec lists */
+  int has_mask, has_score, has_sink;
 } att_spec_info;
 ATT_API att_status att_spec_describe(const att_spec* spec, att_spec_info* out);
-/* Position of a launch-time scalar or tensor in att_forward_args; negative: no such name. */
+/* Position of a launch-time scalar or tensor in the arguments; negative: no such name. */
 ATT_API int att_spec_scalar_slot(const att_spec* spec, const char* name);
 ATT_API int att_spec_tensor_slot(const att_spec* spec, const char* name);
 
-typedef struct att_shape { /* lengths 1 to 2^28, batch to 2^16, heads to 2^12 */
+typedef struct att_scalar_info {
+  size_t struct_size; /* sizeof(att_scalar_info), set by the caller */
+  const char* name;
+  int dtype;       /* ATT_INT32, ATT_FP32; ATT_BOOL when constant */
+  int is_constant; /* 1: the spec gives its value, the slot is not read at a launch */
+  double value;    /* when constant */
+} att_scalar_info;
+typedef struct att_tensor_info {
+  size_t struct_size; /* sizeof(att_tensor_info), set by the caller */
+  const char* name;
+  int dtype;        /* ATT_INT32, ATT_FP32, ATT_BOOL */
+  int ndim;         /* 1 to 4 */
+  int grad;         /* 1: a backward launch gives its gradient */
+  const char* dims; /* as the spec has them: "batch, kv_len" */
+} att_tensor_info;
+/* By slot, 0 to scalar_count - 1 and tensor_count - 1. */
+ATT_API att_status att_spec_describe_scalar(const att_spec* spec, int slot, att_scalar_info* out);
+ATT_API att_status att_spec_describe_tensor(const att_spec* spec, int slot, att_tensor_info* out);
+
+/* ---- Kernels */
+
+/* Lengths 1 to 2^28, batch to 2^16, heads to 2^12, heads a multiple of kv_heads. Zero as batch or
+ * q_len is an empty batch: a launch succeeds, reads and writes nothing; kv_len may then be zero as
+ * well. Attention over no keys is O = 0 and LSE = -inf; no kernel runs for that, and kv_len = 0
+ * with queries is ATT_BAD_INPUT. */
+typedef struct att_shape {
   int64_t batch, heads, kv_heads, q_len, kv_len;
 } att_shape;
 
+/* The sizes, in elements, that the tensor of `slot` must have at `shape`: `ndim` of them, for which
+ * `capacity` must be enough. */
+ATT_API att_status att_spec_tensor_sizes(const att_spec* spec, int slot, const att_shape* shape,
+                                         int64_t* sizes, int capacity);
+
 /* The best kernel known for the shape: tuned, else nearest, else the cost model's. Compiles at
- * first use (well under a second); later calls for the same spec and shape return the same kernel.
- * Where there is no compiler, code of the spec that a cache file has. */
+ * first use, well under a second; a spec that keeps the compiler busy for 120 seconds is an error.
+ * Shapes between which the choice hardly changes share a kernel, which is right for all others too:
+ * a decode loop asks at every step for what a look-up costs. A tuned shape has its own. Where there
+ * is no compiler, code of the spec that a cache file has. */
 ATT_API att_status att_kernel_get(att_runtime* runtime, const att_spec* spec,
                                   const att_shape* shape, att_kernel** out);
+/* The same of an att_pass, whether the spec lists it or not: its `passes` are what is tuned.
+ * ATT_UNSUPPORTED when no kernel of the device can do it. */
+ATT_API att_status att_kernel_get_for_pass(att_runtime* runtime, const att_spec* spec,
+                                           const att_shape* shape, int pass, att_kernel** out);
 ATT_API void att_kernel_destroy(att_kernel* kernel);
 /* Of the code that a launch uses at this moment. Valid as long as the kernel. */
 ATT_API const char* att_kernel_plan(const att_kernel* kernel);
-/* "measured", "nearest", "model", or "stand-in": code that is there while better code is not. */
+/* "measured" (of the shape, or of the one that stands for those which share the kernel), "nearest",
+ * "model", or "stand-in": code that is there while better code is not. */
 ATT_API const char* att_kernel_source(const att_kernel* kernel);
-/* Enough for whatever code the kernel may come to have. */
+/* Device memory that a launch takes: enough for whatever code the kernel may come to have.
+ * SIZE_MAX, which no allocator gives, when the kernel is null or a launch of the shape cannot be;
+ * att_last_error says why. */
 ATT_API size_t att_kernel_workspace_bytes(const att_kernel* kernel, const att_shape* shape);
+
+/* ---- Launches */
 
 typedef struct att_strides { /* in elements; the last dim is contiguous */
   int64_t batch, seq, head;
@@ -102,13 +185,22 @@ typedef union att_scalar {
   int32_t i;
   float f;
 } att_scalar;
+/* An auxiliary tensor as the caller has it, aligned to its element; what DLPack's DLTensor says.
+ * Checked against the spec's declaration, so that no spec makes a kernel read beyond it. */
+typedef struct att_tensor {
+  const void* data;       /* of the device */
+  const int64_t* sizes;   /* ndim of them, in elements; host memory, as is `strides` */
+  const int64_t* strides; /* likewise; null: contiguous, row-major, which it must be */
+  int32_t dtype;          /* att_dtype */
+  int32_t ndim;
+} att_tensor;
 
 typedef struct att_forward_args {
   size_t struct_size; /* sizeof(att_forward_args) */
   att_shape shape;
-  const void *q, *k, *v;
+  const void *q, *k, *v; /* 16-byte aligned, as are o and all strides in bytes */
   void* o;
-  float* lse;      /* [batch, heads, q_len] or null */
+  float* lse;      /* [batch, heads, q_len], contiguous; or null */
   void* workspace; /* att_kernel_workspace_bytes, 16-byte aligned; null when 0 */
   att_strides q_strides, k_strides, v_strides,
       o_strides;       /* all zero: contiguous in the spec's layout */
@@ -116,12 +208,47 @@ typedef struct att_forward_args {
   float dropout;       /* likewise */
   uint64_t dropout_seed, dropout_offset;
   const att_scalar* scalars;  /* by slot; null when none */
-  const void* const* tensors; /* by slot, device pointers, contiguous in the declared dims */
+  const void* const* tensors; /* by slot, device pointers, contiguous in the declared dims, whose
+                                 sizes are taken on trust; null with `tensor_views` */
+  /* Since 0.2. */
+  const att_tensor* tensor_views; /* by slot, with their sizes; null when none */
+  int tensor_view_count;          /* tensor_count of the spec */
+  size_t workspace_bytes;         /* of `workspace`; 0: taken on trust */
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable. */
 ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args* args,
                                void* stream);
+
+/* What the forward launch was given and wrote, the gradient of what it wrote, and where the
+ * gradients of what it was given go: each is written whole, nothing is added to what is there. */
+typedef struct att_backward_args {
+  size_t struct_size; /* sizeof(att_backward_args) */
+  att_shape shape;
+  const void *q, *k, *v, *o; /* 16-byte aligned, as are the gradients and all strides in bytes */
+  const float* lse;          /* [batch, heads, q_len], contiguous */
+  const void* d_o;           /* shaped as o */
+  const float* d_lse;        /* shaped as lse; null: lse was not used */
+  void *d_q, *d_k, *d_v;     /* shaped as q, k and v, in the spec's dtype */
+  void* workspace;           /* att_kernel_workspace_bytes, 16-byte aligned; null when 0 */
+  size_t workspace_bytes;    /* of `workspace`; 0: taken on trust */
+  att_strides q_strides, k_strides, v_strides, o_strides; /* all zero: contiguous */
+  att_strides d_o_strides, d_q_strides, d_k_strides, d_v_strides;
+  float softmax_scale; /* this and all below as the forward launch had it */
+  float dropout;
+  uint64_t dropout_seed, dropout_offset;
+  const att_scalar* scalars;      /* by slot; null when none */
+  const att_tensor* tensor_views; /* by slot, with their sizes; null when none */
+  int tensor_view_count;          /* tensor_count of the spec */
+  int d_tensor_count;             /* likewise; 0 when `d_tensors` is null */
+  float* const* d_tensors;        /* by slot, contiguous in the declared dims; a null entry is not
+                                     computed, and is all that a tensor without `grad` may have */
+  float* d_sink;                  /* [batch, heads], of the sink's logit; null: not computed.
+                                     ATT_UNSUPPORTED where no kernel makes it */
+} att_backward_args;
+/* Enqueues as att_forward does; `kernel` is of att_kernel_get_for_pass(ATT_PASS_BACKWARD). */
+ATT_API att_status att_backward(const att_kernel* kernel, const att_backward_args* args,
+                                void* stream);
 
 #ifdef __cplusplus
 }

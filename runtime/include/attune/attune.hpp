@@ -27,10 +27,13 @@
 #include <attune/attune.h>
 
 #include <cassert>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace attune {
 inline namespace v1 {
@@ -72,18 +75,24 @@ class [[nodiscard]] Status {
   Error error_;
 };
 
-// All sizes at least 1, lengths at most 2^28, heads a multiple of kv_heads.
+// Lengths at most 2^28, heads a multiple of kv_heads; batch = 0 or q_len = 0: an empty batch.
 using Shape = att_shape;
 using Strides = att_strides;
+using Tensor = att_tensor;  // an auxiliary one, with its sizes
 
-struct SpecInfo : att_spec_info {
-  SpecInfo() : att_spec_info{} { struct_size = sizeof(att_spec_info); }
-};
+enum class Pass { kForward = ATT_PASS_FORWARD, kBackward = ATT_PASS_BACKWARD };
 
-// Pointers and sizes of one launch, as attune.h describes them. All zero but struct_size.
-struct ForwardArgs : att_forward_args {
-  ForwardArgs() : att_forward_args{} { struct_size = sizeof(att_forward_args); }
+// A struct of attune.h, all zero but struct_size.
+template <typename Struct>
+struct Sized : Struct {
+  Sized() : Struct{} { this->struct_size = sizeof(Struct); }
 };
+using SpecInfo = Sized<att_spec_info>;
+using ScalarInfo = Sized<att_scalar_info>;
+using TensorInfo = Sized<att_tensor_info>;
+// Pointers and sizes of one launch.
+using ForwardArgs = Sized<att_forward_args>;
+using BackwardArgs = Sized<att_backward_args>;
 
 // A validated spec.
 class Spec {
@@ -108,6 +117,33 @@ class Spec {
   int tensor_slot(const std::string& name) const {
     return att_spec_tensor_slot(handle_.get(), name.c_str());
   }
+  // By slot. The error: no such slot.
+  Result<ScalarInfo> scalar(int slot) const {
+    ScalarInfo info;
+    if (const Status status(att_spec_describe_scalar(handle_.get(), slot, &info)); !status) {
+      return status.error();
+    }
+    return info;
+  }
+  Result<TensorInfo> tensor(int slot) const {
+    TensorInfo info;
+    if (const Status status(att_spec_describe_tensor(handle_.get(), slot, &info)); !status) {
+      return status.error();
+    }
+    return info;
+  }
+  // What the tensor's sizes must be at `shape`.
+  Result<std::vector<std::int64_t>> tensor_sizes(int slot, const Shape& shape) const {
+    const Result<TensorInfo> info = tensor(slot);
+    if (!info) return info.error();
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(info->ndim));
+    if (const Status status(
+            att_spec_tensor_sizes(handle_.get(), slot, &shape, sizes.data(), info->ndim));
+        !status) {
+      return status.error();
+    }
+    return sizes;
+  }
   const att_spec* get() const { return handle_.get(); }
 
  private:
@@ -126,8 +162,8 @@ class Spec {
   std::unique_ptr<att_spec, Destroy> handle_;
 };
 
-// Loaded code for one spec, good for the shape it was asked for and right for every other; a Kernel
-// made for a shape is the fastest known for it. May outlive its Runtime.
+// Loaded code for one spec and pass, good for the shape it was asked for and right for every other;
+// a Kernel made for a shape is the fastest known for it. May outlive its Runtime.
 class Kernel {
  public:
   // "sm80 forward sm_80 q128 k64 s2 w4 qreg frozen".
@@ -136,12 +172,16 @@ class Kernel {
   // guess; "stand-in": code that is there while better code is not.
   std::string source() const { return att_kernel_source(handle_.get()); }
   // Device memory that a launch needs, 16-byte aligned, not shared by launches that may overlap;
-  // often 0.
+  // often 0. SIZE_MAX: no launch can have this shape.
   std::size_t workspace_bytes(const Shape& shape) const {
     return att_kernel_workspace_bytes(handle_.get(), &shape);
   }
   Status forward(const ForwardArgs& args, void* stream = nullptr) const {
     return Status(att_forward(handle_.get(), &args, stream));
+  }
+  // Of a kernel of the backward pass.
+  Status backward(const BackwardArgs& args, void* stream = nullptr) const {
+    return Status(att_backward(handle_.get(), &args, stream));
   }
 
  private:
@@ -161,10 +201,13 @@ struct RuntimeOptions {
   // A first use does not wait for a compile while other code of the spec is there; a thread
   // compiles, and the better code takes its place.
   bool background = false;
+  // What was worked around, a line each, on whatever thread met it, never two at a time; must not
+  // throw nor use the Runtime. Empty: lines go to stderr.
+  std::function<void(const std::string& line)> log;
 };
 
-// A device, its compilers and its caches. A cache that is broken, locked or full is a warning on
-// stderr, never an error.
+// A device, its compilers and its caches. A cache that is broken, locked or full is a warning in
+// the log, never an error.
 class Runtime {
  public:
   // ATT_UNAVAILABLE: no such device, or its driver is missing.
@@ -176,18 +219,27 @@ class Runtime {
                      : options.cache_file.empty() ? nullptr
                                                   : options.cache_file.c_str();
     raw.background = options.background ? 1 : 0;
+    auto log = std::make_unique<Log>(options.log);
+    if (*log) {
+      raw.log = [](void* to, int, const char* line) { (*static_cast<Log*>(to))(line); };
+      raw.log_context = log.get();
+    }
     att_runtime* handle = nullptr;
     if (const Status status(att_runtime_create(&raw, &handle)); !status) return status.error();
     Runtime runtime;
-    runtime.handle_.reset(handle);
+    runtime.handle_ = Handle(handle, Destroy{std::move(log)});
     return Result<Runtime>(std::move(runtime));
   }
 
   // The best kernel known for spec and shape. The first call for a pair compiles (well under a
   // second) unless the cache has the code; later ones are a lookup without lock or allocation.
-  Result<Kernel> kernel(const Spec& spec, const Shape& shape) {
+  // The error of a backward pass: ATT_BAD_INPUT when the spec does not list it, ATT_UNSUPPORTED
+  // when no kernel of the device can do it.
+  Result<Kernel> kernel(const Spec& spec, const Shape& shape, Pass pass = Pass::kForward) {
     att_kernel* handle = nullptr;
-    if (const Status status(att_kernel_get(handle_.get(), spec.get(), &shape, &handle)); !status) {
+    if (const Status status(att_kernel_get_for_pass(handle_.get(), spec.get(), &shape,
+                                                    static_cast<int>(pass), &handle));
+        !status) {
       return status.error();
     }
     return Result<Kernel>(Kernel(handle));
@@ -211,11 +263,14 @@ class Runtime {
   std::string device() const { return att_runtime_device(handle_.get()); }
 
  private:
+  using Log = std::function<void(const std::string&)>;
   struct Destroy {
+    std::unique_ptr<Log> log;  // outlives the handle, which calls it
     void operator()(att_runtime* handle) const { att_runtime_destroy(handle); }
   };
+  using Handle = std::unique_ptr<att_runtime, Destroy>;
   Runtime() = default;
-  std::unique_ptr<att_runtime, Destroy> handle_;
+  Handle handle_;
 };
 
 }  // namespace v1

@@ -1,4 +1,5 @@
-// Merging is a union: commutative, associative, idempotent, whatever the files hold.
+// Merging is a union: commutative, associative, idempotent, whatever the files hold. Only code that
+// is there stays as it is: of two compiles of one source the first.
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,9 +18,9 @@ using namespace cache_testing;
 std::string contents(const std::string& path) {
   SQLite::Database database(path, SQLite::OPEN_READONLY);
   std::string text;
-  for (const char* table :
-       {"env", "problem", "candidate", "cubin", "build", "measurement", "quarantine"}) {
-    SQLite::Statement rows(database, fmt::format("SELECT * FROM {} ORDER BY 1, 2, 3", table));
+  for (const char* rows_of : {"* FROM env", "* FROM spec", "* FROM problem", "* FROM candidate",
+                              "candidate FROM build", "* FROM measurement", "* FROM quarantine"}) {
+    SQLite::Statement rows(database, fmt::format("SELECT {} ORDER BY 1", rows_of));
     while (rows.executeStep()) {
       for (int i = 0; i < rows.getColumnCount(); ++i) text += rows.getColumn(i).getString() + "|";
       text += "\n";
@@ -59,6 +60,15 @@ void fill(const std::string& path) {
   }
 }
 
+std::string code_in(const std::string& path) {
+  SQLite::Database database(path, SQLite::OPEN_READONLY);
+  SQLite::Statement rows(database, "SELECT candidate, cubin, sum FROM build ORDER BY 1");
+  std::string text;
+  while (rows.executeStep())
+    for (int i = 0; i < 3; ++i) text += rows.getColumn(i).getString() + "|";
+  return text;
+}
+
 void merge_all(const std::vector<std::string>& from, const std::string& into) {
   for (const std::string& file : from) RC_ASSERT(merge(file, into).ok());
 }
@@ -81,6 +91,20 @@ RC_GTEST_PROP(Merge, IsCommutativeAssociativeAndIdempotent, ()) {
   merge_all({file("a"), file("c"), file("ab_c")}, file("ab_c"));
   RC_ASSERT(contents(file("ab_c")) == before);
   RC_ASSERT(verify(file("ab_c"))->ok());
+}
+
+RC_GTEST_PROP(Merge, NeverReplacesCode, ()) {
+  TemporaryDirectory directory;
+  const auto file = [&](const char* name) { return directory.file(name); };
+  for (const char* name : {"a", "b"}) fill(file(name));
+  merge_all({file("a"), file("b")}, file("both"));
+  const std::string before = code_in(file("both"));
+  merge_all({file("b"), file("a")}, file("both"));
+  RC_ASSERT(code_in(file("both")) == before);
+  SQLite::Database database(file("both"), SQLite::OPEN_READONLY);
+  RC_ASSERT(
+      database.execAndGet("SELECT count(*) FROM cubin WHERE hash NOT IN (SELECT cubin FROM build)")
+          .getInt() == 0);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(SpecId, ReadsHexAndHashesTheRest) {
 }
 
 TEST(Snapshot, EmptyKnowsNothing) {
-  EXPECT_EQ(Snapshot().find(SpecId::from_hash("a"), {1, 1, 1, 1, 1}).row, nullptr);
+  EXPECT_EQ(Snapshot().find(SpecId::from_hash("a"), Pass::kForward, {1, 1, 1, 1, 1}).row, nullptr);
 }
 
 TEST(Snapshot, AgreesWithTheStoresRuleOnRandomShapes) {
@@ -50,7 +50,7 @@ TEST(Snapshot, AgreesWithTheStoresRuleOnRandomShapes) {
   for (int i = 0; i < 500; ++i) {
     const ProblemShape asked =
         i % 3 ? shape() : layer[static_cast<std::size_t>(i) % layer.size()].winner.measured_shape;
-    const SnapshotAnswer answer = snapshot.find(SpecId::from_hash("a"), asked);
+    const SnapshotAnswer answer = snapshot.find(SpecId::from_hash("a"), Pass::kForward, asked);
     ASSERT_NE(answer.row, nullptr);
     EXPECT_EQ(answer.row->spec, SpecId::from_hash("a"));
     const double best =
@@ -66,10 +66,10 @@ TEST(Snapshot, FirstLayerAnswersButTheCloserOneGoesFirst) {
       {winner("a", far, "user")}, {winner("a", near, "system"), winner("a", far, "shadowed")}};
   const Snapshot snapshot(layers);
   const auto id = SpecId::from_hash("a");
-  EXPECT_EQ(snapshot.find(id, far).row->plan, "user");
-  EXPECT_EQ(snapshot.find(id, near).row->plan, "system");
-  EXPECT_EQ(snapshot.find(id, near).row->layer, 1);
-  EXPECT_EQ(snapshot.find(id, {1, 8, 8, 600, 600}).row->plan, "system");
+  EXPECT_EQ(snapshot.find(id, Pass::kForward, far).row->plan, "user");
+  EXPECT_EQ(snapshot.find(id, Pass::kForward, near).row->plan, "system");
+  EXPECT_EQ(snapshot.find(id, Pass::kForward, near).row->layer, 1);
+  EXPECT_EQ(snapshot.find(id, Pass::kForward, {1, 8, 8, 600, 600}).row->plan, "system");
 }
 
 TEST(Snapshot, EquallyNearShapesGoByFileAndThenBySize) {
@@ -78,10 +78,25 @@ TEST(Snapshot, EquallyNearShapesGoByFileAndThenBySize) {
   const auto id = SpecId::from_hash("a");
   const std::vector<std::vector<ProblemWinner>> one_file{
       {winner("a", large, "large"), winner("a", small, "small")}};
-  EXPECT_EQ(Snapshot(one_file).find(id, asked).row->plan, "small");
+  EXPECT_EQ(Snapshot(one_file).find(id, Pass::kForward, asked).row->plan, "small");
   const std::vector<std::vector<ProblemWinner>> two_files{{winner("a", large, "user")},
                                                           {winner("a", small, "system")}};
-  EXPECT_EQ(Snapshot(two_files).find(id, asked).row->plan, "user");
+  EXPECT_EQ(Snapshot(two_files).find(id, Pass::kForward, asked).row->plan, "user");
+}
+
+TEST(Snapshot, OnePassSaysNothingOfTheOther) {
+  const ProblemShape shape{1, 8, 8, 512, 512}, other{1, 8, 8, 1024, 512};
+  ProblemWinner backward = winner("a", shape, "backward");
+  backward.pass = Pass::kBackward;
+  const std::vector<std::vector<ProblemWinner>> layers{{backward, winner("a", other, "forward")}};
+  const Snapshot snapshot(layers);
+  const auto id = SpecId::from_hash("a");
+  for (const ProblemShape& asked : {shape, other}) {
+    EXPECT_EQ(snapshot.find(id, Pass::kForward, asked).row->plan, "forward");
+    EXPECT_EQ(snapshot.find(id, Pass::kBackward, asked).row->plan, "backward");
+  }
+  const std::vector<std::vector<ProblemWinner>> one_pass{{backward}};
+  EXPECT_EQ(Snapshot(one_pass).find(id, Pass::kForward, shape).row, nullptr);
 }
 
 TEST(Snapshot, LookupAllocatesNothing) {
@@ -90,8 +105,8 @@ TEST(Snapshot, LookupAllocatesNothing) {
   cell.replace(std::make_unique<Snapshot>(layers));
   const auto id = SpecId::from_hash("a");
   const long before = allocations_of_this_thread();
-  EXPECT_NE(cell.view()->find(id, {1, 8, 8, 512, 512}).row, nullptr);
-  EXPECT_NE(cell.view()->find(id, {1, 8, 8, 513, 512}).row, nullptr);
+  EXPECT_NE(cell.view()->find(id, Pass::kForward, {1, 8, 8, 512, 512}).row, nullptr);
+  EXPECT_NE(cell.view()->find(id, Pass::kForward, {1, 8, 8, 513, 512}).row, nullptr);
   EXPECT_EQ(allocations_of_this_thread(), before);
 }
 
@@ -113,8 +128,9 @@ TEST(SnapshotCell, ReadersSeeWholeSnapshotsWhileTheyAreReplaced) {
     readers.emplace_back([&] {
       while (!stop) {
         const auto view = cell.view();
-        const std::string& plan = view->find(id, {1, 1, 1, 1, 1}).row->plan;
-        for (int i = 2; i <= 20; ++i) torn += view->find(id, {1, 1, 1, i, i}).row->plan != plan;
+        const std::string& plan = view->find(id, Pass::kForward, {1, 1, 1, 1, 1}).row->plan;
+        for (int i = 2; i <= 20; ++i)
+          torn += view->find(id, Pass::kForward, {1, 1, 1, i, i}).row->plan != plan;
       }
     });
   }
@@ -141,15 +157,17 @@ TEST(Overlay, UserFileOverSystemFileOverNothing) {
   EXPECT_EQ(overlay->winner(measurement_key(1024)).value()->plan, "system");
 
   const auto id = SpecId::from_hash("spec");
-  EXPECT_EQ(overlay->snapshot()->find(id, measurement_key(1024).shape).row, nullptr);
+  EXPECT_EQ(overlay->snapshot()->find(id, Pass::kForward, measurement_key(1024).shape).row,
+            nullptr);
   EXPECT_TRUE(overlay->refresh(kDevice));
   EXPECT_FALSE(overlay->refresh(kDevice));
-  EXPECT_EQ(overlay->snapshot()->find(id, measurement_key(1024).shape).row->layer, 2);
+  EXPECT_EQ(overlay->snapshot()->find(id, Pass::kForward, measurement_key(1024).shape).row->layer,
+            2);
 
   ASSERT_TRUE(overlay->record(measurement_key(1024), measurement("user", 20)).ok());
   EXPECT_TRUE(overlay->refresh(kDevice));
   const auto view = overlay->snapshot();
-  const auto* row = view->find(id, measurement_key(1024).shape).row;
+  const auto* row = view->find(id, Pass::kForward, measurement_key(1024).shape).row;
   EXPECT_EQ(row->plan, "user");
   EXPECT_EQ(overlay->layers()[static_cast<std::size_t>(row->layer)].path,
             directory.file("user.db"));

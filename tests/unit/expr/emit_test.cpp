@@ -37,13 +37,17 @@ TEST(Emit, Values) {
        "  return abs_i32((q_idx - kv_idx)) < c.params.scalars[2].as_int;\n"},
       {"causal_top_left or q_idx < 4", "  return (kv_idx <= q_idx) | (q_idx < 4);\n"},
       {"doc[b, kv_idx] == 1",
-       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len, "
-       "clamp_tail(kv_idx, c.kv_len));\n  return t0 == 1;\n"},
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * "
+       "c.params.kv_len, clamp_tail(kv_idx, c.params.kv_len));\n  return "
+       "t0 == 1;\n"},
       {"slope[h] < 1",
        "  const float t0 = load_f32(c.params.tensors[1], c.h);\n"
        "  return t0 < 1.0f;\n"},
       {"exp2(score) if score > 2 else score",
        "  const float t0 = math_exp2(s);\n  return (s > 2.0f) ? t0 : s;\n"},
+      {"table[q_idx % 4, h % 4]",
+       "  const bool t0 = load_bool(c.params.tensors[2], static_cast<long long>(q_idx & 3) * 4 + "
+       "(c.h & 3));\n  return t0;\n"},
       {"table[q_idx % 4, h - 1]",
        "  const bool t0 = load_bool(c.params.tensors[2], static_cast<long long>(q_idx & 3) * 4 + "
        "clamp_index(c.h - 1, 4));\n  return t0;\n"},
@@ -96,11 +100,12 @@ TEST(Emit, MasksInParts) {
       {"causal_top_left", "  return {q_idx};\n", "  return {};\n",
        "  return kv_idx <= row.q_idx;\n"},
       {"doc[b, q_idx] == doc[b, kv_idx] and kv_idx // 8 == q_idx // 8",
-       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len + "
-       "clamp_above(q_idx, c.kv_len));\n"
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * "
+       "c.params.kv_len + clamp_above(q_idx, c.params.kv_len));\n"
        "  const int v0 = t0;\n  const int v1 = q_idx >> 3;\n  return {q_idx, v0, v1};\n",
-       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * c.kv_len, "
-       "clamp_tail(kv_idx, c.kv_len));\n  const int v0 = t0;\n  return {v0};\n",
+       "  const int t0 = load_i32(c.params.tensors[0], static_cast<long long>(c.b) * "
+       "c.params.kv_len, clamp_tail(kv_idx, c.params.kv_len));\n  const "
+       "int v0 = t0;\n  return {v0};\n",
        "  return (row.v0 == column.v0) & ((kv_idx >> 3) == row.v1);\n"},
       {"(q_idx < 4 and q_idx > 1) or kv_idx < 4",
        "  const bool v0 = (q_idx < 4) & (q_idx > 1);\n  return {q_idx, v0};\n", "  return {};\n",

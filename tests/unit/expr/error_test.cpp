@@ -86,6 +86,28 @@ TEST(ExprErrors, Masks) {
   expect_errors(kRows, Role::kMask);
 }
 
+TEST(ExprErrors, WordsOfOtherLanguagesAreTranslated) {
+  constexpr Row kMasks[] = {
+      {"where(causal, true, false)", "expr-unknown-function", 1, 1, 5, "if condition else"},
+      {"np.where(causal, true, false)", "expr-unknown-name", 1, 1, 8, "if condition else"},
+      {"torch.logical_and(causal, h < 1)", "expr-unknown-name", 1, 1, 17, "`a and b`"},
+      {"~causal", "expr-unknown-operator", 1, 1, 1, "`not`"},
+      {"causal & (h < 1)", "expr-unknown-operator", 1, 8, 1, "`and`"},
+      {"full", "expr-unknown-name", 1, 1, 4, "leave `mask` out"},
+      {"None", "expr-unknown-name", 1, 1, 4, "leave `mask` out"},
+      {"q_idx.max(4) < 3", "expr-unknown-name", 1, 1, 9, "`max(x, y)`"},
+      {"doc.shape.nobody < 3", "expr-unknown-name", 1, 1, 16, "modules nor members"},
+      {"causal. and h < 1", "expr-bad-character", 1, 7, 1},
+  };
+  expect_errors(kMasks, Role::kMask);
+  constexpr Row kScores[] = {
+      {"torch.tanh(score)", "expr-unknown-name", 1, 1, 10, "write `tanh(x)`"},
+      {"score ** 2", "expr-unknown-operator", 1, 7, 2, "product"},
+      {"pow(score, 2)", "expr-unknown-function", 1, 1, 3, "product"},
+  };
+  expect_errors(kScores, Role::kScore);
+}
+
 TEST(ExprErrors, ScoresAndSinks) {
   constexpr Row kScores[] = {
       {"causal", "expr-wrong-result-type", 1, 1, 6, "if"},

@@ -115,7 +115,7 @@ TEST(NamedMasks, Pictures) {
 ##....##
 ##....##
 )");
-  EXPECT_EQ(picture("natten_2d(3, 3)", 9, 9), R"(
+  EXPECT_EQ(picture("window_2d(3, 3)", 9, 9), R"(
 ##.##....
 ######...
 .##.##...
@@ -132,6 +132,27 @@ TEST(NamedMasks, Pictures) {
 ##..#.
 ###..#
 )");
+}
+
+// NATTEN's window begins at clamp(i - k / 2, 0, n - k) of each axis and is k long.
+TEST(NamedMasks, NattenShiftsTheWindowAtTheBorder) {
+  const Expr mask = parsed("natten_2d(7, 5)");
+  ASSERT_TRUE(mask);
+  const int width = 7, height = 6, k = 5;
+  Point point;
+  point.q_len = point.kv_len = width * height;
+  for (point.q_idx = 0; point.q_idx < point.q_len; ++point.q_idx) {
+    const int row = std::clamp(point.q_idx / width - k / 2, 0, height - k);
+    const int column = std::clamp(point.q_idx % width - k / 2, 0, width - k);
+    int live = 0;
+    for (point.kv_idx = 0; point.kv_idx < point.kv_len; ++point.kv_idx) {
+      const int y = point.kv_idx / width - row, x = point.kv_idx % width - column;
+      const bool expected = y >= 0 && y < k && x >= 0 && x < k;
+      EXPECT_EQ(evaluate(mask, point) != 0, expected) << point.q_idx << " " << point.kv_idx;
+      live += expected;
+    }
+    EXPECT_EQ(live, k * k);
+  }
 }
 
 TEST(NamedMasks, PaddingUsesLengths) {

@@ -84,6 +84,7 @@ TEST(Parser, CanonicalTextReadsBack) {
                                          "-(-(q_idx + 1) * -2) // -3 == -2147483648",
                                          "sink_window(8, 2)",
                                          "natten_2d(16, 5)",
+                                         "window_2d(16, 5)",
                                          "global_window(3, 2)",
                                          "big_bird(3, 1, table, 8)",
                                          "abs(q_idx - kv_idx) % 3 != 0",

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "generator/plan/family.hpp"
 #include "generator/spec/library.hpp"
 #include "tests/unit/plan/plain_spec.hpp"
 
@@ -49,6 +50,22 @@ TEST(Plan, BadTextIsAnError) {
   }
 }
 
+TEST(Plan, NoTwoLegalPlansMakeTheSameChoices) {
+  const AttentionSpec spec = plain_spec(128);
+  for (const auto& [family, target] : {std::pair{Family::kSm80, Target::kSm80},
+                                       {Family::kSm90a, Target::kSm90a},
+                                       {Family::kCpu, Target::kCpu}}) {
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const FamilyOperations* operations = family_operations(family, pass);
+      if (operations == nullptr) continue;
+      const auto plans = legal_plans(spec, family, device_facts(target), pass);
+      std::set<std::vector<int>> choices;
+      for (const KernelPlan& plan : plans) choices.insert(operations->choices(plan));
+      EXPECT_EQ(choices.size(), plans.size()) << to_string(family) << " " << to_string(pass);
+    }
+  }
+}
+
 TEST(Plan, EveryLegalPlanFitsRoundTripsAndHasItsOwnSymbol) {
   for (const int head_dim : {16, 64, 80, 128, 256}) {
     const AttentionSpec spec = plain_spec(head_dim);
@@ -67,8 +84,8 @@ TEST(Plan, EveryLegalPlanFitsRoundTripsAndHasItsOwnSymbol) {
         ASSERT_TRUE(parsed.ok()) << to_string(plan);
         EXPECT_EQ(*parsed, plan);
         const LaunchRecipe recipe = launch_recipe(spec, plan);
-        EXPECT_EQ(recipe.threads, needs.threads);
-        EXPECT_EQ(recipe.shared_memory_bytes, needs.shared_memory_bytes);
+        EXPECT_EQ(recipe.main().threads, needs.threads);
+        EXPECT_EQ(recipe.main().shared_memory_bytes, needs.shared_memory_bytes);
         EXPECT_TRUE(symbols.insert(recipe.symbol).second) << recipe.symbol;
       }
     }
@@ -146,6 +163,38 @@ TEST(Plan, EveryLibrarySpecHasADefaultPlanOnEveryGpu) {
       EXPECT_EQ(plan->target, target);
     }
   }
+}
+
+TEST(Plan, TheWidestWorkspaceCoversEveryPlans) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\ntensors:\n"
+      "  doc: {dtype: int32, dims: [batch, kv_len]}\nmask: causal and document(doc)\n",
+      "");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const DeviceFacts device = device_facts(Target::kSm90a);
+  const auto widest = widest_workspace(*spec, Pass::kForward, device.target);
+  const auto plans =
+      plans_by_cost(*spec, {.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512}, device);
+  ASSERT_TRUE(plans.ok()) << render(plans.error());
+  std::set<std::size_t> regions;
+  for (const KernelPlan& plan : *plans) {
+    const LaunchRecipe recipe = launch_recipe(*spec, plan);
+    EXPECT_TRUE(covers(widest, recipe.workspace)) << to_string(plan);
+    EXPECT_EQ(recipe.launches.front().item, WorkItem::kRangePairs);
+    EXPECT_EQ(recipe.launches.front().symbol, recipe.symbol + "_ranges");
+    regions.insert(recipe.workspace.size());
+  }
+  EXPECT_EQ(regions, (std::set<std::size_t>{1, 2})) << "some plans have a counter, too";
+}
+
+TEST(Plan, StridesThatTheTensorUnitCannotWalkAreForAnotherFamily) {
+  const ProblemShape shape{.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512};
+  const DeviceFacts device = device_facts(Target::kSm90a);
+  const auto plan = plan_for_any_strides(plain_spec(), Pass::kForward, shape, device);
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  EXPECT_FALSE(launch_recipe(plain_spec(), *plan).uses_tensor_maps());
+  EXPECT_TRUE(
+      launch_recipe(plain_spec(), *default_plan(plain_spec(), shape, device)).uses_tensor_maps());
 }
 
 }  // namespace

@@ -134,14 +134,14 @@ TEST(Sm90aPlan, ConsumersHaveTheRegistersThatThereAre) {
 TEST(Sm90aPlan, RecipeNamesTheFourTensorMaps) {
   Sm90aPlan tile;
   tile.cluster = 2;
-  const LaunchRecipe recipe = launch_recipe(plain_spec(), hopper_plan(tile));
-  EXPECT_EQ(recipe.threads, 384);
-  EXPECT_EQ(recipe.tile_q, 128);
-  EXPECT_TRUE(recipe.persistent);
-  ASSERT_EQ(recipe.tensor_maps.size(), 4u);
-  EXPECT_EQ(recipe.tensor_maps[0].box_rows, 64);  // Q of a warpgroup
-  EXPECT_EQ(recipe.tensor_maps[1].box_rows, 64);  // half a K tile: the cluster's CTAs share it
-  EXPECT_EQ(recipe.tensor_maps[3].box_columns, 64);
+  const Launch main = launch_recipe(plain_spec(), hopper_plan(tile)).main();
+  EXPECT_EQ(main.threads, 384);
+  EXPECT_EQ(main.tile, 128);
+  EXPECT_TRUE(main.persistent);
+  ASSERT_EQ(main.tensor_maps.size(), 4u);
+  EXPECT_EQ(main.tensor_maps[0].box_rows, 64);  // Q of a warpgroup
+  EXPECT_EQ(main.tensor_maps[1].box_rows, 64);  // half a K tile: the cluster's CTAs share it
+  EXPECT_EQ(main.tensor_maps[3].box_columns, 64);
 }
 
 TEST(Sm90aPlan, EveryHeadDimOfTheFamilyHasPlans) {

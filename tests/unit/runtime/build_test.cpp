@@ -190,7 +190,8 @@ TEST_F(Build, AnotherShapeKeepsTheBucketsWinnerUnlessMuchIsToBeGained) {
                             .median_us = 50,
                             .measured_shape = shape,
                             .runners_up = {{.plan = to_string(second), .median_us = 50}}};
-        const auto choices = measured_choices(*spec_, longer, device.facts(), winner, "file");
+        const auto choices =
+            measured_choices(*spec_, Pass::kForward, longer, device.facts(), winner, "file");
         return choices.usable.front().plan == first;
       }
     }

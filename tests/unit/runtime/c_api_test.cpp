@@ -1,69 +1,14 @@
-// The C interface on the CPU device: what it refuses, what it returns, and one launch.
-#include <attune/attune.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+// The C interface on the CPU device: what it refuses, what it returns, and launches.
+#include "tests/unit/runtime/c_api_test.hpp"
 
+#include <attune/attune.hpp>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <thread>
 #include <vector>
 
-#include "runtime/jit/compiler.hpp"
-
+namespace attune::c_api_test {
 namespace {
-
-using testing::HasSubstr;
-
-constexpr att_shape kShape = {1, 2, 1, 3, 5};
-constexpr const char* kFull = "attune: 1\nname: full\ndtype: fp32\nhead_dim: 8\n";
-
-struct alignas(64) Line {
-  float values[16];
-};
-
-// A runtime on the CPU without cache, and a spec.
-class CApi : public testing::Test {
- protected:
-  void SetUp() override {
-    att_runtime_options options = {sizeof options, "cpu", ""};
-    const att_status status = att_runtime_create(&options, &runtime_);
-    ASSERT_EQ(status, ATT_OK) << att_last_error();
-  }
-  void TearDown() override {
-    att_kernel_destroy(kernel_);
-    att_spec_destroy(spec_);
-    att_runtime_destroy(runtime_);
-  }
-  void spec(const std::string& yaml) {
-    ASSERT_EQ(att_spec_from_yaml(yaml.c_str(), &spec_), ATT_OK) << att_last_error();
-  }
-  // Skips where the CPU has no compiler.
-  void kernel() {
-    const att_status status = att_kernel_get(runtime_, spec_, &kShape, &kernel_);
-    if (status == ATT_UNAVAILABLE) GTEST_SKIP() << att_last_error();
-    ASSERT_EQ(status, ATT_OK) << att_last_error();
-  }
-  att_forward_args arguments() {
-    att_forward_args args = {};
-    args.struct_size = sizeof args;
-    args.shape = kShape;
-    args.q = q_.data();
-    args.k = k_.data();
-    args.v = v_.data();
-    args.o = o_.data();
-    workspace_.resize(att_kernel_workspace_bytes(kernel_, &kShape) / sizeof(Line) + 1);
-    args.workspace = workspace_.data();
-    return args;
-  }
-
-  att_runtime* runtime_ = nullptr;
-  att_spec* spec_ = nullptr;
-  att_kernel* kernel_ = nullptr;
-  std::vector<Line> q_{8}, k_{8}, v_{8}, o_{8}, workspace_;
-};
 
 TEST_F(CApi, NullArgumentsAreRefusedByName) {
   EXPECT_EQ(att_runtime_create(nullptr, nullptr), ATT_BAD_INPUT);
@@ -73,41 +18,10 @@ TEST_F(CApi, NullArgumentsAreRefusedByName) {
   EXPECT_EQ(att_kernel_get(nullptr, nullptr, nullptr, &kernel_), ATT_BAD_INPUT);
   EXPECT_EQ(att_forward(nullptr, nullptr, nullptr), ATT_BAD_INPUT);
   EXPECT_EQ(att_spec_scalar_slot(nullptr, "x"), -1);
-  EXPECT_EQ(att_kernel_workspace_bytes(nullptr, nullptr), 0u);
+  EXPECT_EQ(att_kernel_workspace_bytes(nullptr, nullptr), SIZE_MAX);
   att_runtime_destroy(nullptr);
   att_spec_destroy(nullptr);
   att_kernel_destroy(nullptr);
-}
-
-TEST_F(CApi, OptionsOfOtherVersionsAreReadAsFarAsTheyAreKnown) {
-  struct Newer {
-    att_runtime_options known;
-    long unknown;
-  };
-  const struct {
-    const char* what;
-    std::size_t struct_size;
-    long unknown;
-    att_status status;
-  } cases[] = {
-      {"without `background`, as it was first", offsetof(att_runtime_options, background), 7,
-       ATT_OK},
-      {"this version's", sizeof(att_runtime_options), 7, ATT_OK},
-      {"longer, asking for nothing unknown", sizeof(Newer), 0, ATT_OK},
-      {"longer, asking for something unknown", sizeof(Newer), 1, ATT_BAD_INPUT},
-      {"shorter than the first", offsetof(att_runtime_options, cache_file), 0, ATT_BAD_INPUT},
-      {"zero", 0, 0, ATT_BAD_INPUT},
-      {"uninitialised", SIZE_MAX, 0, ATT_BAD_INPUT},
-  };
-  for (const auto& [what, struct_size, unknown, status] : cases) {
-    const Newer options = {{struct_size, "cpu", "", 0}, unknown};
-    att_runtime* runtime = nullptr;
-    EXPECT_EQ(att_runtime_create(&options.known, &runtime), status) << what;
-    if (status != ATT_OK) {
-      EXPECT_THAT(att_last_error(), HasSubstr("struct_size")) << what;
-    }
-    att_runtime_destroy(runtime);
-  }
 }
 
 TEST_F(CApi, StatusIsWrittenAsFarAsItFits) {
@@ -152,72 +66,16 @@ TEST_F(CApi, ABadSpecShowsWhere) {
   EXPECT_EQ(spec_, nullptr);
 }
 
-TEST_F(CApi, DescribesASpecAndItsSlots) {
-  spec(
-      "attune: 1\nname: x\ndtype: fp16\nhead_dim: {qk: 192, v: 128}\nlayout: bhsd\n"
-      "scalars: {window: 4, cap: float}\ntensors: {slope: {dtype: float32, dims: [heads]}}\n"
-      "mask: q_idx - kv_idx < window\nscore: cap * tanh((score + slope[h]) / cap)\n");
-  att_spec_info info = {};
-  info.struct_size = sizeof info;
-  ASSERT_EQ(att_spec_describe(spec_, &info), ATT_OK);
-  EXPECT_EQ(info.dtype, ATT_FP16);
-  EXPECT_EQ(info.layout, ATT_BHSD);
-  EXPECT_EQ(info.head_dim_qk, 192);
-  EXPECT_EQ(info.head_dim_v, 128);
-  EXPECT_EQ(info.tensor_count, 1);
-  EXPECT_EQ(att_spec_scalar_slot(spec_, "window"), -1);  // folded into the kernel
-  EXPECT_GE(att_spec_scalar_slot(spec_, "cap"), 0);
-  EXPECT_EQ(att_spec_tensor_slot(spec_, "slope"), 0);
-  EXPECT_EQ(att_spec_tensor_slot(spec_, "slop"), -1);
-}
-
-TEST_F(CApi, ShapesAreChecked) {
+TEST_F(CApi, AKernelRunsItsOwnPassOnly) {
   spec(kFull);
-  const struct {
-    att_shape shape;
-    const char* message;
-  } bad[] = {{{0, 2, 1, 3, 5}, "shape.batch is 0"},
-             {{1, 3, 2, 3, 5}, "no multiple"},
-             {{1, 2, 1, -1, 5}, "shape.q_len is -1"},
-             {{1, 2, 1, 3, int64_t{1} << 40}, "shape.kv_len"},
-             {{1, 2, 1, 3, (int64_t{1} << 28) + 1}, "shape.kv_len is 268435457"}};
-  for (const auto& [shape, message] : bad) {
-    EXPECT_EQ(att_kernel_get(runtime_, spec_, &shape, &kernel_), ATT_BAD_INPUT);
-    EXPECT_THAT(att_last_error(), HasSubstr(message));
-    EXPECT_EQ(kernel_, nullptr);
-  }
-}
-
-TEST_F(CApi, LaunchArgumentsAreChecked) {
-  spec(
-      "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nscalars: {slope: float}\ndropout: float\n"
-      "tensors: {bias: {dtype: float32, dims: [heads]}}\nscore: score * slope + bias[h]\n");
   kernel();
   if (IsSkipped() || HasFatalFailure()) return;
-  const att_scalar scalars[16] = {};
-  const void* tensors[8] = {q_.data()};
-  att_forward_args good = arguments();
-  good.scalars = scalars;
-  good.tensors = tensors;
-  ASSERT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
-  const auto refused = [&](const char* message, const auto& spoil) {
-    att_forward_args args = good;
-    spoil(args);
-    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
-    EXPECT_THAT(att_last_error(), HasSubstr(message));
-  };
-  refused("`k` is null", [](auto& args) { args.k = nullptr; });
-  refused("`q` is not aligned",
-          [&](auto& args) { args.q = reinterpret_cast<const char*>(args.q) + 4; });
-  refused("stride of `v`", [](auto& args) { args.v_strides = {40, 9, 8}; });
-  refused("`scalars` is null", [](auto& args) { args.scalars = nullptr; });
-  refused("`tensors` is null", [](auto& args) { args.tensors = nullptr; });
-  refused("dropout is 1", [](auto& args) { args.dropout = 1; });
-  refused("dropout is nan", [](auto& args) { args.dropout = NAN; });
-  refused("steps of 1/256", [](auto& args) { args.dropout = 0.001f; });
-  refused("struct_size", [](auto& args) { args.struct_size = 8; });
-  const void* missing[8] = {};
-  refused("`bias` is null", [&](auto& args) { args.tensors = missing; });
+  EXPECT_EQ(att_backward(nullptr, nullptr, nullptr), ATT_BAD_INPUT);
+  att_backward_args args = {};
+  args.struct_size = sizeof args;
+  args.shape = kShape;
+  EXPECT_EQ(att_backward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("the kernel is of the forward pass"));
 }
 
 TEST_F(CApi, EqualScoresAverageTheValues) {
@@ -264,11 +122,70 @@ TEST_F(CApi, AKernelOutlivesItsRuntime) {
   EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
 }
 
-TEST(CApiCache, ACacheThatCannotBeIsNoError) {
-  att_runtime_options options = {sizeof options, "cpu", "/proc/nonexistent/attune.db"};
+TEST_F(CApi, TheHeaderSaysTheLibrarysVersion) {
+  EXPECT_EQ(att_version(), std::to_string(ATT_VERSION_MAJOR) + "." +
+                               std::to_string(ATT_VERSION_MINOR) + "." +
+                               std::to_string(ATT_VERSION_PATCH));
+}
+
+TEST_F(CApi, APassThatNoKernelHasIsSaidToBeSo) {
+  spec(kFull);
+  EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, 7, &kernel_), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("pass 7"));
+  // The CPU family has no backward kernel.
+  for (const char* passes : {"", "passes: [forward, backward]\n"}) {
+    att_spec_destroy(spec_);
+    spec(std::string(kFull) + passes);
+    EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, ATT_PASS_BACKWARD, &kernel_),
+              ATT_UNSUPPORTED);
+    EXPECT_THAT(att_last_error(), HasSubstr("backward pass on cpu"));
+    EXPECT_EQ(kernel_, nullptr);
+  }
+}
+
+// A path below a file can be no cache.
+constexpr const char* kNoCache = "/proc/version/attune.db";
+
+TEST(CApiLog, AWarningGoesToTheHostsLogUntilTheRuntimeIsGone) {
+  std::vector<std::string> lines;
+  att_runtime_options options = {sizeof options, "cpu", kNoCache};
+  options.log = [](void* context, int level, const char* line) {
+    EXPECT_EQ(level, ATT_LOG_WARNING);
+    static_cast<std::vector<std::string>*>(context)->push_back(line);
+  };
+  options.log_context = &lines;
   att_runtime* runtime = nullptr;
-  EXPECT_EQ(att_runtime_create(&options, &runtime), ATT_OK) << att_last_error();
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(att_runtime_create(&options, &runtime), ATT_OK) << att_last_error();
   att_runtime_destroy(runtime);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], HasSubstr(kNoCache));
+}
+
+TEST(CApiLog, WithoutAHostsLogItIsStderr) {
+  const att_runtime_options options = {sizeof options, "cpu", kNoCache};
+  att_runtime* runtime = nullptr;
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(att_runtime_create(&options, &runtime), ATT_OK) << att_last_error();
+  att_runtime_destroy(runtime);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(kNoCache));
+}
+
+TEST(CApiLog, CppKeepsTheLogAsLongAsTheRuntime) {
+  std::vector<std::string> lines;
+  RuntimeOptions options;
+  options.device = "cpu";
+  options.cache_file = kNoCache;
+  options.log = [&lines](const std::string& line) { lines.push_back(line); };
+  auto first = Runtime::create(options);
+  ASSERT_TRUE(first) << first.error().message;
+  auto second = Runtime::create(options);
+  ASSERT_TRUE(second) << second.error().message;
+  *first = std::move(*second);
+  EXPECT_TRUE(first->refresh()) << "of the one that is left";
+  EXPECT_GE(lines.size(), 2u);
 }
 
 }  // namespace
+}  // namespace attune::c_api_test

@@ -9,7 +9,7 @@ namespace attune {
 namespace {
 
 struct NoKernel final : LoadedKernel {
-  Status launch(const att::ForwardParams&, void*, StreamHandle) const override {
+  Status launch(const att::LaunchParams&, void*, StreamHandle) const override {
     return ok_status();
   }
   std::size_t workspace_bytes(const ProblemShape&) const override { return 0; }
@@ -41,7 +41,7 @@ class PaperDevice final : public Device {
 };
 
 TEST(DeviceOracleSource, Compiles) {
-  auto compiler = open_nvrtc_compiler();
+  auto compiler = open_compiler(Target::kSm80);
   if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
   PaperDevice device;
   for (const char* name : {"document_causal", "softcap", "sink_logits", "models/gpt2"}) {

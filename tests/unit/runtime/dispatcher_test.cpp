@@ -26,14 +26,15 @@ using Handle = std::unique_ptr<KernelEntry, Release>;
 
 class DispatcherTest : public EngineTest {
  protected:
-  Handle get(Dispatcher& dispatcher, const ProblemShape& shape = kShape) const {
-    auto entry = dispatcher.get(spec_, SpecId::from_hash(spec_hash(*spec_)), shape);
+  Handle get(Dispatcher& dispatcher, const ProblemShape& shape = kShape,
+             Pass pass = Pass::kForward) const {
+    auto entry = dispatcher.get(spec_, SpecId::from_hash(spec_hash(*spec_)), shape, pass);
     EXPECT_TRUE(entry.ok()) << render(entry.error());
     return Handle(entry.ok() ? *entry : nullptr);
   }
   static LaunchRecord launched(const KernelEntry& entry) {
     LaunchRecord record;
-    att::ForwardParams params{};
+    att::LaunchParams params{};
     params.o = &record;
     const Status status = entry.launch(params, nullptr, nullptr);
     EXPECT_TRUE(status.ok()) << render(status.error());
@@ -63,7 +64,7 @@ TEST_F(DispatcherTest, AKnownKernelIsTheSameAndCostsNoAllocation) {
   const Handle first = get(dispatcher);
   EXPECT_EQ(first->version().choice.source, PlanSource::kCostModel);
   const SpecId id = SpecId::from_hash(spec_hash(*spec_));
-  att::ForwardParams params{};
+  att::LaunchParams params{};
   LaunchRecord record{std::string(200, ' '), std::string(200, ' ')};
   params.o = &record;
   const long before = cache_testing::allocations_of_this_thread();
@@ -94,12 +95,26 @@ TEST_F(DispatcherTest, ARefreshReplacesKernelsThatAreHeld) {
   // What a captured graph still uses.
   EXPECT_EQ(old.plan, to_string(model_plan()));
   LaunchRecord record;
-  att::ForwardParams params{};
+  att::LaunchParams params{};
   params.o = &record;
   EXPECT_TRUE(old.code.kernel->launch(params, nullptr, nullptr).ok());
   EXPECT_EQ(record.symbol, symbol(model_plan()));
   ASSERT_TRUE(dispatcher.refresh().ok());
   EXPECT_EQ(dispatcher.counters().replacements, 1u);
+}
+
+TEST_F(DispatcherTest, EachPassHasKernelsAndWinnersOfItsOwn) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  record_winner(other_plan());
+  const Handle forward = get(dispatcher);
+  const Handle backward = get(dispatcher, kShape, Pass::kBackward);
+  EXPECT_EQ(forward->version().choice.plan, other_plan());
+  EXPECT_EQ(backward->version().choice.plan.pass, Pass::kBackward);
+  EXPECT_EQ(backward->version().choice.source, PlanSource::kCostModel);
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(backward->version().choice.plan.pass, Pass::kBackward);
+  EXPECT_EQ(get(dispatcher).get(), forward.get());
+  EXPECT_EQ(get(dispatcher, kShape, Pass::kBackward).get(), backward.get());
 }
 
 TEST_F(DispatcherTest, AMissSeesWhatWasTunedSince) {

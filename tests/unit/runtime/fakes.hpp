@@ -80,7 +80,7 @@ class FakeKernel final : public LoadedKernel {
  public:
   FakeKernel(std::string device, const AttentionSpec& spec, LaunchRecipe recipe)
       : device_(std::move(device)), spec_(spec), recipe_(std::move(recipe)) {}
-  Status launch(const att::ForwardParams& params, void*, StreamHandle) const override {
+  Status launch(const att::LaunchParams& params, void*, StreamHandle) const override {
     auto& record = *static_cast<LaunchRecord*>(params.o);
     record.symbol = recipe_.symbol;
     record.device = device_;

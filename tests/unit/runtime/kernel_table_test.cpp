@@ -43,15 +43,24 @@ TEST(KernelTable, TheFirstEntryOfAKeyStays) {
 }
 
 TEST(KernelTable, RefusesToGrowWithoutBound) {
-  KernelTable<Entry> table;
+  constexpr std::size_t kMost = 80;
+  KernelTable<Entry> table(kMost);
   std::deque<Entry> entries;
-  for (std::size_t i = 0; i < KernelTable<Entry>::kMaxEntries; ++i) {
-    entries.push_back({key_of(static_cast<std::int64_t>(i))});
-    ASSERT_NE(table.add(&entries.back()), nullptr);
-  }
-  Entry one_more{key_of(KernelTable<Entry>::kMaxEntries)};
-  EXPECT_EQ(table.add(&one_more), nullptr);
-  EXPECT_EQ(table.find(one_more.key), nullptr);
+  const auto add_all = [&](std::size_t count, Grain grain) {
+    for (std::size_t i = 0; i < count; ++i) {
+      entries.push_back({key_of(static_cast<std::int64_t>(i))});
+      entries.back().key.grain = grain;
+      ASSERT_EQ(table.is_full(), grain == Grain::kCoarse);
+      ASSERT_NE(table.add(&entries.back()), nullptr);
+    }
+    Entry one_more{key_of(1000)};
+    one_more.key.grain = grain;
+    EXPECT_EQ(table.add(&one_more), nullptr);
+    EXPECT_EQ(table.find(one_more.key), nullptr);
+  };
+  add_all(kMost, Grain::kFine);
+  add_all(kMost / 8, Grain::kCoarse);  // what is left for those
+  for (Entry& entry : entries) EXPECT_EQ(table.find(entry.key), &entry);
 }
 
 TEST(KernelTable, ReadersSeeOnlyWholeEntriesWhileWritersAdd) {

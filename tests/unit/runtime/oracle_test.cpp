@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "runtime/reference/philox.hpp"
 
@@ -14,8 +16,6 @@ namespace {
 
 using testing::DoubleNear;
 using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pointwise;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -50,17 +50,17 @@ struct Tiny {
 
 TEST(Oracle, WeighsValuesBySoftmax) {
   const Tiny t;
-  const HostOutput out = oracle_forward(t.spec, t.problem);
-  EXPECT_THAT(out.o, ElementsAre(DoubleNear(4, 1e-12)));
-  EXPECT_THAT(out.lse, ElementsAre(DoubleNear(std::log(4), 1e-12)));
+  const ForwardOracle out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o.values, ElementsAre(DoubleNear(4, 1e-12)));
+  EXPECT_THAT(out.lse.values, ElementsAre(DoubleNear(std::log(4), 1e-12)));
 }
 
 TEST(Oracle, ASinkJoinsTheDenominatorOnly) {
   Tiny t;
   t.spec.sink = number(std::log(4));
-  const HostOutput out = oracle_forward(t.spec, t.problem);
-  EXPECT_THAT(out.o, ElementsAre(DoubleNear(2, 1e-12)));
-  EXPECT_THAT(out.lse, ElementsAre(DoubleNear(std::log(8), 1e-12)));
+  const ForwardOracle out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o.values, ElementsAre(DoubleNear(2, 1e-12)));
+  EXPECT_THAT(out.lse.values, ElementsAre(DoubleNear(std::log(8), 1e-12)));
 }
 
 TEST(Oracle, AMaskedKeyDoesNotCountEvenWhenItIsNan) {
@@ -69,34 +69,34 @@ TEST(Oracle, AMaskedKeyDoesNotCountEvenWhenItIsNan) {
                        variable(expr::Variable::kQIdx));
   t.problem.k[1] = kNan;
   t.problem.v[1] = kNan;
-  const HostOutput out = oracle_forward(t.spec, t.problem);
-  EXPECT_THAT(out.o, ElementsAre(1));
-  EXPECT_THAT(out.lse, ElementsAre(0));
+  const ForwardOracle out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o.values, ElementsAre(1));
+  EXPECT_THAT(out.lse.values, ElementsAre(0));
 }
 
 TEST(Oracle, ARowWithoutLiveKeyIsZero) {
   Tiny t;
   t.spec.mask = binary(expr::Op::kLess, expr::Type::kBool, variable(expr::Variable::kKvIdx),
                        variable(expr::Variable::kQIdx));
-  const HostOutput out = oracle_forward(t.spec, t.problem);
-  EXPECT_THAT(out.o, ElementsAre(0));
-  EXPECT_THAT(out.lse, ElementsAre(-kInfinity));
+  const ForwardOracle out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o.values, ElementsAre(0));
+  EXPECT_THAT(out.lse.values, ElementsAre(-kInfinity));
 }
 
 TEST(Oracle, AKeyWhoseScoreIsMinusInfinityIsDead) {
   Tiny t;
   t.spec.score = number(-kInfinity);
-  const HostOutput out = oracle_forward(t.spec, t.problem);
-  EXPECT_THAT(out.o, ElementsAre(0));
-  EXPECT_THAT(out.lse, ElementsAre(-kInfinity));
+  const ForwardOracle out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o.values, ElementsAre(0));
+  EXPECT_THAT(out.lse.values, ElementsAre(-kInfinity));
 }
 
 TEST(Oracle, ALiveNanMakesTheRowNan) {
   Tiny t;
   t.problem.k[0] = kNan;
-  const HostOutput out = oracle_forward(t.spec, t.problem);
-  EXPECT_TRUE(std::isnan(out.o[0]));
-  EXPECT_TRUE(std::isnan(out.lse[0]));
+  const ForwardOracle out = oracle_forward(t.spec, t.problem);
+  EXPECT_TRUE(std::isnan(out.o.values[0]));
+  EXPECT_TRUE(std::isnan(out.lse.values[0]));
 }
 
 TEST(Oracle, QueryHeadsShareAKeyHeadInOrder) {
@@ -105,7 +105,7 @@ TEST(Oracle, QueryHeadsShareAKeyHeadInOrder) {
   t.problem.q = {1, 1, 1, 1};
   t.problem.k = {0, 0};
   t.problem.v = {7, 9};
-  EXPECT_THAT(oracle_forward(t.spec, t.problem).o, ElementsAre(7, 7, 9, 9));
+  EXPECT_THAT(oracle_forward(t.spec, t.problem).o.values, ElementsAre(7, 7, 9, 9));
 }
 
 TEST(Oracle, DroppedKeysStayInTheSumAndTheRestIsScaled) {
@@ -114,9 +114,9 @@ TEST(Oracle, DroppedKeysStayInTheSumAndTheRestIsScaled) {
   std::uint64_t seed = 0;
   while (dropped(seed, 0, 128, 1, 0, 0, 0, 0) || !dropped(seed, 0, 128, 1, 0, 0, 0, 1)) ++seed;
   t.problem.dropout_seed = seed;
-  const HostOutput out = oracle_forward(t.spec, t.problem);
-  EXPECT_THAT(out.o, ElementsAre(DoubleNear(0.25 * 1 * 2, 1e-12)));
-  EXPECT_THAT(out.lse, ElementsAre(DoubleNear(std::log(4), 1e-12)));
+  const ForwardOracle out = oracle_forward(t.spec, t.problem);
+  EXPECT_THAT(out.o.values, ElementsAre(DoubleNear(0.25 * 1 * 2, 1e-12)));
+  EXPECT_THAT(out.lse.values, ElementsAre(DoubleNear(std::log(4), 1e-12)));
 }
 
 TEST(Oracle, ChosenRowsAreThoseOfTheWhole) {
@@ -124,23 +124,12 @@ TEST(Oracle, ChosenRowsAreThoseOfTheWhole) {
   const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 5, .kv_len = 7};
   t.spec.head_dim_qk = t.spec.head_dim_v = 3;
   const HostProblem problem = random_problem(t.spec, shape, 1);
-  const HostOutput all = oracle_forward(t.spec, problem);
-  const HostOutput some = oracle_forward(t.spec, problem, {{1, 2, 3}});
+  const ForwardOracle all = oracle_forward(t.spec, problem);
+  const ForwardOracle some = oracle_forward(t.spec, problem, {{1, 2, 3}});
   const std::size_t row = (1 * 4 + 2) * 5 + 3;
-  EXPECT_EQ(some.lse[0], all.lse[row]);
-  EXPECT_THAT(some.o, ElementsAre(all.o[3 * row], all.o[3 * row + 1], all.o[3 * row + 2]));
-}
-
-TEST(Plain, DiffersFromTheOracleByTheDtypesRoundingOnly) {
-  AttentionSpec spec;
-  spec.head_dim_qk = spec.head_dim_v = 16;
-  spec.softmax_scale.value = 0.25;
-  const HostProblem problem = random_problem(spec, {.q_len = 8, .kv_len = 64}, 2);
-  const HostOutput oracle = oracle_forward(spec, problem);
-  const HostOutput plain = plain_forward(spec, problem);
-  EXPECT_NE(plain.o, oracle.o);
-  EXPECT_THAT(plain.o, Pointwise(DoubleNear(0.02), oracle.o));
-  EXPECT_THAT(plain.lse, Pointwise(DoubleNear(1e-5), oracle.lse));
+  EXPECT_EQ(some.lse.values[0], all.lse.values[row]);
+  const auto& o = all.o.values;
+  EXPECT_THAT(some.o.values, ElementsAre(o[3 * row], o[3 * row + 1], o[3 * row + 2]));
 }
 
 TEST(SampleRows, AreDifferentAndHoldBothEnds) {
@@ -155,6 +144,19 @@ TEST(SampleRows, AreDifferentAndHoldBothEnds) {
   EXPECT_TRUE(first && last);
 }
 
+TEST(StratifiedRows, MeetEverySixteenQueriesOfEveryHead) {
+  const ProblemShape shape = {.batch = 2, .heads = 3, .q_len = 100, .kv_len = 50};
+  const auto rows = stratified_rows(shape, 0, 3);
+  EXPECT_EQ(rows.size(), 2u * 3 * 7);
+  std::set<std::tuple<int, int, int>> blocks;
+  for (const Row& row : rows) blocks.emplace(row.b, row.h, row.q_idx / 16);
+  EXPECT_EQ(blocks.size(), rows.size());
+  const auto others = stratified_rows(shape, 0, 4);
+  EXPECT_FALSE(std::ranges::equal(rows, others, {}, &Row::q_idx, &Row::q_idx));
+  EXPECT_EQ(stratified_rows(shape, 50 * 2 * 3 * 7 * 2, 3).size(), 2u * 2 * 3 * 7);
+  EXPECT_EQ(stratified_rows(shape, 1 << 20, 3).size(), 600u) << "all where they are affordable";
+}
+
 TEST(RoundTo, TiesToEvenAndOverflow) {
   EXPECT_EQ(round_to(DType::kBf16, 1 + 1.0 / 256), 1);
   EXPECT_EQ(round_to(DType::kBf16, 1 + 3.0 / 256), 1 + 4.0 / 256);
@@ -164,20 +166,6 @@ TEST(RoundTo, TiesToEvenAndOverflow) {
   EXPECT_EQ(round_to(DType::kF16, std::ldexp(1, -25)), 0);
   EXPECT_EQ(round_to(DType::kFp8E4m3, 449), 448);
   EXPECT_TRUE(std::isnan(round_to(DType::kFp8E4m3, -500)));
-}
-
-TEST(Compare, JudgesByThePlainErrorAndPutsNonFiniteFirst) {
-  const HostOutput oracle = {.o = {1, 2}, .lse = {0}};
-  const HostOutput plain = {.o = {1.1, 2}, .lse = {0}};
-  EXPECT_EQ(compare(DType::kF32, {.o = {1.19, 2}, .lse = {0}}, oracle, plain), "");
-  EXPECT_THAT(compare(DType::kF32, {.o = {1, 2.3}, .lse = {0}}, oracle, plain),
-              HasSubstr("o[row 0, column 1] = 2.3, should be 2"));
-  EXPECT_THAT(compare(DType::kF32, {.o = {1, kNan}, .lse = {0}}, oracle, plain),
-              HasSubstr("1 of 2 elements"));
-  EXPECT_THAT(compare(DType::kF32, {.o = {1, 2}, .lse = {kInfinity}}, oracle, plain),
-              HasSubstr("lse[row 0"));
-  const HostOutput dead = {.o = {0, 0}, .lse = {-kInfinity}};
-  EXPECT_EQ(compare(DType::kBf16, dead, dead, dead), "");
 }
 
 // Known answers of Random123 1.14 (kat_vectors).

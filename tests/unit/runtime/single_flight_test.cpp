@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <latch>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -35,6 +36,41 @@ TEST(SingleFlight, AFailureIsForgotten) {
   const auto failed = flights.get(
       "a", []() -> Result<std::shared_ptr<int>> { return Error{.id = "no", .message = "no"}; });
   EXPECT_FALSE(failed.ok());
+  const auto again =
+      flights.get("a", []() -> Result<std::shared_ptr<int>> { return std::make_shared<int>(7); });
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(**again, 7);
+}
+
+TEST(SingleFlight, AnExceptionWakesThoseWhoWaitAndFreesTheKey) {
+  SingleFlight<int> flights;
+  std::latch making(1), asked(1);
+  bool thrown = false;
+  Result<std::shared_ptr<int>> told = std::make_shared<int>(0);
+  {
+    const std::jthread maker([&] {
+      try {
+        (void)flights.get("a", [&]() -> Result<std::shared_ptr<int>> {
+          making.count_down();
+          asked.wait();
+          throw std::bad_alloc();
+        });
+      } catch (const std::bad_alloc&) {
+        thrown = true;
+      }
+    });
+    making.wait();
+    const std::jthread waiter([&] {
+      asked.count_down();
+      told = flights.get("a", []() -> Result<std::shared_ptr<int>> {
+        return Error{.id = "make-threw", .message = "came too late to wait"};
+      });
+    });
+  }
+  EXPECT_TRUE(thrown);
+  ASSERT_FALSE(told.ok());
+  EXPECT_EQ(told.error().id, "make-threw");
+  EXPECT_EQ(flights.find("a"), nullptr);
   const auto again =
       flights.get("a", []() -> Result<std::shared_ptr<int>> { return std::make_shared<int>(7); });
   ASSERT_TRUE(again.ok());

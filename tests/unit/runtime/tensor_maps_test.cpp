@@ -5,8 +5,6 @@
 #include <array>
 #include <cstring>
 
-#include "runtime/device/workspace.hpp"
-
 namespace attune {
 namespace {
 
@@ -52,8 +50,14 @@ class TensorMaps : public testing::Test {
     p_.o_stride = {100 * 8 * 128, 8 * 128, 128};
   }
   AttentionSpec spec_;
-  att::ForwardParams p_{};
+  att::LaunchParams p_{};
 };
+
+using Tensor = TensorMapRecipe::Tensor;
+constexpr TensorMapRecipe kForwardMaps[] = {{.tensor = Tensor::kQuery},
+                                            {.tensor = Tensor::kKey},
+                                            {.tensor = Tensor::kValue},
+                                            {.tensor = Tensor::kOutput}};
 
 TEST_F(TensorMaps, DescribeTheCallersTensor) {
   const CudaApi api = fake_driver();
@@ -77,7 +81,7 @@ TEST_F(TensorMaps, ADimOfOneTakesAnyStride) {
   p_.k_stride.batch = 0;
   const CudaApi api = fake_driver();
   TensorMap map;
-  EXPECT_TRUE(tensor_maps_possible(spec_, p_));
+  EXPECT_TRUE(tensor_maps_possible(spec_, kForwardMaps, p_));
   ASSERT_TRUE(
       encode_tensor_map(api, spec_, {.tensor = TensorMapRecipe::Tensor::kKey}, p_, &map).ok());
   EXPECT_EQ(encoded.strides[2] % 16, 0u);
@@ -85,11 +89,11 @@ TEST_F(TensorMaps, ADimOfOneTakesAnyStride) {
 }
 
 TEST_F(TensorMaps, StridesThatTheTensorUnitCannotWalkAreSeen) {
-  EXPECT_TRUE(tensor_maps_possible(spec_, p_));
+  EXPECT_TRUE(tensor_maps_possible(spec_, kForwardMaps, p_));
   const auto impossible = [&](auto spoil) {
-    att::ForwardParams p = p_;
+    att::LaunchParams p = p_;
     spoil(p);
-    return !tensor_maps_possible(spec_, p);
+    return !tensor_maps_possible(spec_, kForwardMaps, p);
   };
   EXPECT_TRUE(impossible([](auto& p) { p.k_stride.batch = 0; }));
   EXPECT_TRUE(impossible([](auto& p) { p.q_stride.seq = -p.q_stride.seq; }));
@@ -98,23 +102,41 @@ TEST_F(TensorMaps, StridesThatTheTensorUnitCannotWalkAreSeen) {
   EXPECT_TRUE(impossible([](auto& p) { p.o = reinterpret_cast<void*>(0x1008); }));
 }
 
-TEST(Workspace, HoldsTheCounterAndTheRangesInOrder) {
-  AttentionSpec spec;
-  const expr::TensorDecl doc{.name = "doc",
-                             .type = expr::TensorType::kInt32,
-                             .dims = {{.dim = expr::Dim::kBatch}, {.dim = expr::Dim::kKvLen}}};
-  spec.environment.tensors = {doc, doc};
-  const ProblemShape shape = {.batch = 3, .q_len = 5, .kv_len = 129};
-  const RangeGeometry geometry = range_geometry(doc, shape);
-  EXPECT_EQ(geometry.rows, 3);
-  EXPECT_EQ(geometry.length, 129);
-  EXPECT_EQ(geometry.pairs, 9);
-  EXPECT_EQ(geometry.bytes, 80u);  // 9 pairs of 8 bytes, up to 16
-  LaunchRecipe recipe;
-  EXPECT_EQ(workspace_bytes(spec, recipe, shape), 0u);
-  recipe.needs_scheduler_counter = true;
-  recipe.range_slots = {1};
-  EXPECT_EQ(workspace_bytes(spec, recipe, shape), 16u + 80u);
+TEST_F(TensorMaps, ALaunchAnswersForItsOwnTensorsOnly) {
+  p_.k_stride.batch = 0;
+  const TensorMapRecipe query{.tensor = Tensor::kQuery};
+  EXPECT_TRUE(tensor_maps_possible(spec_, {&query, 1}, p_));
+  EXPECT_TRUE(tensor_maps_possible(spec_, {}, p_));
+}
+
+TEST_F(TensorMaps, GradientsAreLaidOutByTheirOwnStrides) {
+  void* const places[] = {reinterpret_cast<void*>(0x2000), reinterpret_cast<void*>(0x3000),
+                          reinterpret_cast<void*>(0x4000), reinterpret_cast<void*>(0x5000)};
+  p_.d_o = places[0];
+  p_.d_q = places[1];
+  p_.d_k = places[2];
+  p_.d_v = places[3];
+  p_.d_o_stride = {1 << 20, 2048, 256};
+  p_.d_q_stride = {1 << 20, 4096, 512};
+  p_.d_k_stride = {1 << 20, 1024, 256};
+  p_.d_v_stride = {1 << 20, 512, 128};
+  struct Row {
+    Tensor tensor;
+    void* address;
+    std::array<std::uint64_t, 4> dims;
+    std::uint64_t row_bytes;
+  };
+  const CudaApi api = fake_driver();
+  for (const Row& row : {Row{Tensor::kOutputGradient, places[0], {128, 100, 8, 2}, 4096},
+                         Row{Tensor::kQueryGradient, places[1], {192, 100, 8, 2}, 8192},
+                         Row{Tensor::kKeyGradient, places[2], {192, 300, 4, 2}, 2048},
+                         Row{Tensor::kValueGradient, places[3], {128, 300, 4, 2}, 1024}}) {
+    TensorMap map;
+    ASSERT_TRUE(encode_tensor_map(api, spec_, {.tensor = row.tensor}, p_, &map).ok());
+    EXPECT_EQ(encoded.address, row.address);
+    EXPECT_EQ(encoded.dims, row.dims);
+    EXPECT_EQ(encoded.strides[0], row.row_bytes);
+  }
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_F(WorkshopTest, ReadyPlansAreThoseWithCodeHereOrInTheCache) {
   ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, other_plan(0)).ok());
   const auto second = workshop(opener(compiler_));
   ASSERT_TRUE(second->load(*spec_, other_plan(1)).ok());
-  EXPECT_THAT(second->ready_plans(*spec_),
+  EXPECT_THAT(second->ready_plans(*spec_, Pass::kForward),
               testing::UnorderedElementsAre(other_plan(0), other_plan(1)));
   const auto ready = second->load_ready(*spec_, other_plan(0));
   ASSERT_TRUE(ready.ok());

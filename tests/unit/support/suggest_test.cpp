@@ -33,6 +33,17 @@ TEST(NearestName, FindsSlipsAndNothingElse) {
   EXPECT_EQ(did_you_mean(std::string(100000, 'm'), names), "");
 }
 
+TEST(NearestName, KnowsWhatOthersCallIt) {
+  const std::vector<std::string_view> dtypes = {"fp16", "bf16", "fp32", "fp8_e4m3"};
+  EXPECT_EQ(nearest_name("bfloat16", dtypes), "bf16");
+  EXPECT_EQ(nearest_name("float16", dtypes), "fp16");
+  EXPECT_EQ(nearest_name("half", dtypes), "fp16");
+  EXPECT_EQ(nearest_name("float32", dtypes), "fp32");
+  const std::vector<std::string_view> tensors = {"int32", "float32", "bool"};
+  EXPECT_EQ(nearest_name("float", tensors), "float32");
+  EXPECT_EQ(nearest_name("int64", tensors), "int32");
+}
+
 TEST(JoinNames, ReadsAsASentence) {
   const std::vector<std::string_view> names = {"a", "b", "c"};
   EXPECT_EQ(join_names(names), "`a`, `b` or `c`");

@@ -1,4 +1,4 @@
-#include "tuner/measure/element_bits.hpp"
+#include "runtime/reference/element_bits.hpp"
 
 #include <gtest/gtest.h>
 

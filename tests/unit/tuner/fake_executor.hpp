@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "generator/support/hash.hpp"
-#include "tuner/search/executor.hpp"
+#include "tuner/executor.hpp"
 #include "tuner/search/search.hpp"
 
 namespace attune::tuner_testing {

@@ -28,7 +28,7 @@ class FakeKernel final : public LoadedKernel {
  public:
   FakeKernel(FakeDevice& device, int dim, Planted planted)
       : device_(device), dim_(dim), planted_(planted) {}
-  Status launch(const att::ForwardParams& p, void* workspace, StreamHandle) const override;
+  Status launch(const att::LaunchParams& p, void* workspace, StreamHandle) const override;
   std::size_t workspace_bytes(const ProblemShape&) const override { return 64; }
 
  private:
@@ -99,7 +99,7 @@ class FakeDevice final : public Device {
   DeviceFacts facts_ = device_facts(Target::kCpu);
 };
 
-Status FakeKernel::launch(const att::ForwardParams& p, void* workspace, StreamHandle) const {
+Status FakeKernel::launch(const att::LaunchParams& p, void* workspace, StreamHandle) const {
   EXPECT_NE(workspace, nullptr);
   device_.now_us += planted_.time_us;
   if (planted_.faults) device_.faulted = true;

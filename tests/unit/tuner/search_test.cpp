@@ -3,6 +3,7 @@
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <gmock/gmock.h>
 
+#include "generator/plan/distance.hpp"
 #include "tests/unit/cache/fixtures.hpp"
 #include "tests/unit/tuner/fake_executor.hpp"
 #include "tuner/search/seeds.hpp"

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Attune's backward pass beside its peers' in one process: checks every contestant's gradients, then times them in
+interleaved rounds with a cold L2. Times are of all kernels of the pass.
+
+    python3 bench/backward_side_by_side.py --out backward.md
+    python3 bench/backward_side_by_side.py --only custom/
+
+Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so. FlashAttention-3 takes part where its package
+`flash_attn_interface` can be imported; FlexAttention's FLASH backend where flash-attn-4 is installed. Attune runs
+the cost model's plans.
+"""
+
+import argparse
+import datetime
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import attune_c  # noqa: E402
+import contestants  # noqa: E402
+import problems  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FLUSH_BYTES = 256 << 20
+SPACER_CYCLES = 400_000  # so that no host time is measured
+TOKENS = 16384
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", help="libattune.so; default: the newest below build/")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose key contains this; repeatable")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
+    return parser.parse_args()
+
+
+def rows():
+    """(key, heads, kv_heads, seq, head_dim, causal, custom problem or None)"""
+    for head_dim, heads in ((128, 16), (64, 32), (96, 16)):
+        for causal in (False, True):
+            for seq in (512, 1024, 2048, 4096, 8192, 16384):
+                key = f"dense/d{head_dim}/{'causal' if causal else 'full'}/{seq}"
+                yield key, TOKENS // seq, heads, heads, seq, head_dim, causal, None
+    for causal in (False, True):
+        yield f"gqa/{'causal' if causal else 'full'}/4096", TOKENS // 4096, 32, 8, 4096, 128, causal, None
+    for problem in problems.custom_problems():
+        yield (f"custom/{problem.name}", problem.batch, problem.heads, problem.heads, problem.seq, problem.head_dim,
+               False, problem)
+
+
+def yaml(head_dim, causal):
+    return (f"attune: 1\nname: bench\ndtype: bf16\nhead_dim: {head_dim}\n" + ("mask: causal\n" if causal else ""))
+
+
+class Attune:
+    def __init__(self, runtime, row, inputs, torch):
+        key, batch, heads, kv_heads, seq, head_dim, causal, problem = row
+        shape = attune_c.Shape(batch, heads, kv_heads, seq, seq)
+        if problem is None:
+            make = lambda of_pass: runtime.kernel_from_yaml(yaml(head_dim, causal), shape, of_pass)
+        else:
+            make = lambda of_pass: runtime.kernel(f"{ROOT}/{problem.spec}", shape, of_pass)
+        forward, backward = make(attune_c.PASS_FORWARD), make(attune_c.PASS_BACKWARD)
+        self.plan = backward.plan
+        q, k, v, g = (t.transpose(1, 2).contiguous() for t in inputs[:4])
+        tensors = inputs[4]
+        o = torch.empty_like(q)
+        lse = torch.empty(batch, heads, seq, device="cuda", dtype=torch.float32)
+        grads = [torch.full_like(t, float("nan")) for t in (q, k, v)]
+        space = torch.empty(max(forward.workspace_bytes, backward.workspace_bytes, 16), dtype=torch.uint8,
+                            device="cuda")
+        self.workspace_bytes = backward.workspace_bytes
+        stream = torch.cuda.current_stream().cuda_stream
+        forward.bind(q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr(), space.data_ptr(),
+                     {n: t.data_ptr() for n, t in tensors.items()})(stream)
+        bound = backward.bind_backward(
+            dict(q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), o=o.data_ptr(), lse=lse.data_ptr(),
+                 d_o=g.data_ptr(), d_q=grads[0].data_ptr(), d_k=grads[1].data_ptr(), d_v=grads[2].data_ptr(),
+                 workspace=space.data_ptr(), workspace_bytes=space.numel()),
+            {n: (t.data_ptr(), list(t.shape), attune_c.INT32) for n, t in tensors.items()})
+        self.keep = (q, k, v, g, o, lse, space, tensors)
+        self.launch = lambda: bound(torch.cuda.current_stream().cuda_stream)
+        self.gradients = lambda: [t.transpose(1, 2) for t in grads]
+
+
+class FlashAttention3:
+    def __init__(self, row, inputs, torch):
+        import flash_attn_interface as fa
+        q, k, v, g = (t.transpose(1, 2).contiguous() for t in inputs[:4])
+        scale, causal = q.shape[-1] ** -0.5, row[6]
+        o, lse, *_ = fa._flash_attn_forward(q, k, v, causal=causal, softmax_scale=scale)
+        grads = [torch.empty_like(t) for t in (q, k, v)]
+        self.launch = lambda: fa._flash_attn_backward(g, q, k, v, o, lse, dq=grads[0], dk=grads[1], dv=grads[2],
+                                                      softmax_scale=scale, is_causal=causal)
+        self.gradients = lambda: [t.transpose(1, 2) for t in grads]
+
+
+class Autograd:
+    """A function of q, k and v whose graph is kept: only its backward pass is launched."""
+
+    def __init__(self, forward, inputs, torch):
+        leaves = [t.detach().clone().requires_grad_(True) for t in inputs[:3]]
+        o = forward(*leaves)
+        g = inputs[3]
+        state = {}
+
+        def launch():
+            state["grads"] = torch.autograd.grad(o, leaves, g, retain_graph=True)
+
+        self.launch, self.gradients = launch, lambda: state["grads"]
+
+
+def contestants_of(row, inputs, runtime, torch):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    problem, causal = row[7], row[6]
+    yield "Attune", lambda: Attune(runtime, row, inputs, torch)
+    if problem is None:
+        if importlib.util.find_spec("flash_attn_interface") and row[5] in (64, 128):
+            yield "FA3", lambda: FlashAttention3(row, inputs, torch)
+
+        def sdpa(q, k, v):
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal,
+                                                                        enable_gqa=row[2] != row[3])
+
+        yield "cuDNN", lambda: Autograd(sdpa, inputs, torch)
+        return
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    torch._dynamo.reset()
+    mask = None
+    if problem.mask is not None:
+        mask = torch.compile(create_block_mask)(lambda b, h, q, k: problem.mask(b, h, q, k, inputs[4]),
+                                                row[1] if problem.tensors else None, None, row[4], row[4],
+                                                device="cuda")
+    compiled = torch.compile(flex_attention, dynamic=False)
+    backends = ["TRITON"] + (["FLASH"] if importlib.util.find_spec("flash_attn") else [])
+    for backend in backends:
+        options = {} if backend == "TRITON" else {"BACKEND": backend}
+        yield f"Flex {backend}", lambda options=options: Autograd(
+            lambda q, k, v: compiled(q, k, v, score_mod=problem.score, block_mask=mask, kernel_options=options),
+            inputs, torch)
+
+
+def time_us(entry, flush, torch):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush.zero_()
+    torch.cuda._sleep(SPACER_CYCLES)
+    begin.record()
+    entry.launch()
+    end.record()
+    end.synchronize()
+    return 1e3 * begin.elapsed_time(end)
+
+
+def main():
+    arguments = parse_arguments()
+    import torch
+    library = attune_c.Library(arguments.library or attune_c.find_library(ROOT))
+    runtime = library.runtime("cuda:0", "")
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
+    lines = []
+    for row in rows():
+        key, batch, heads, kv_heads, seq, head_dim, causal, problem = row
+        if arguments.only and not any(text in key for text in arguments.only):
+            continue
+
+        def normal(count):
+            size = (batch, count, seq, head_dim)
+            return torch.randn(size, generator=generator, device="cuda").to(torch.bfloat16)
+
+        tensors = {} if problem is None else {
+            n: contestants.make_tensor(n, problem, generator) for n in problem.tensors}
+        inputs = (normal(heads), normal(kv_heads), normal(kv_heads), normal(heads), tensors)
+        entries, notes = {}, {}
+        for name, make in contestants_of(row, inputs, runtime, torch):
+            try:
+                entries[name] = make()
+                entries[name].launch()
+                torch.cuda.synchronize()
+            except Exception as error:  # a peer that cannot do it takes no part
+                entries.pop(name, None)
+                notes[name] = str(error).splitlines()[0][:60] if str(error) else type(error).__name__
+        if "Attune" not in entries:
+            lines.append(f"| {key} | {notes.get('Attune')} | | | |")
+            continue
+        # Two correct bf16 backward passes differ by half a percent in norm.
+        ours = entries["Attune"].gradients()
+        agreement = 0.0
+        for name, entry in entries.items():
+            if name == "Attune":
+                continue
+            for a, b in zip(ours, entry.gradients()):
+                agreement = max(agreement, float((a.float() - b.float()).norm() / b.float().norm()))
+        times = {name: [] for name in entries}
+        for _ in range(arguments.rounds):
+            for name, entry in entries.items():
+                times[name].append(time_us(entry, flush, torch))
+        median = {name: sorted(t)[len(t) // 2] for name, t in times.items()}
+        peers = {n: t for n, t in median.items() if n != "Attune"}
+        best = min(peers.values()) if peers else math.nan
+        flops = 10.0 * batch * heads * seq * seq * head_dim / (2 if causal else 1)
+        rate = f"{flops / median['Attune'] / 1e6:.0f}" if problem is None else ""
+        ratios = ", ".join(f"{n} {t:.0f} us ({t / median['Attune']:.2f})" for n, t in peers.items())
+        missing = "".join(f", {n}: {why}" for n, why in notes.items())
+        lines.append(f"| {key} | {median['Attune']:.0f} | {rate} | {ratios}{missing} | {agreement:.1e} | "
+                     f"{entries['Attune'].plan} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+        del entries
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    with open(arguments.out, "w") as out:
+        out.write(f"{now:%Y-%m-%d %H:%M} UTC, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
+                  f"{commit.stdout.strip() or 'unknown'}. `python3 bench/backward_side_by_side.py`\n\n"
+                  "| row | Attune us | TFLOP/s | peers (their time over ours) | largest difference in norm | plan |\n"
+                  "| --- | --- | --- | --- | --- | --- |\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+#include "cli/run_backward.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/output.hpp"
+#include "cli/plan_choice.hpp"
+#include "runtime/engine/engine.hpp"
+#include "tuner/measure/backward_problem.hpp"
+
+namespace attune::cli {
+namespace {
+
+// The oracle takes every pair of a query and a key in fp64 on the host's cores: some seconds.
+constexpr double kMostOracleFlops = 4e11;
+
+Status affordable(const AttentionSpec& spec, const ProblemShape& shape) {
+  const double flops = 10.0 * (spec.head_dim_qk + spec.head_dim_v) * double(shape.batch) *
+                       double(shape.heads) * double(shape.q_len) * double(shape.kv_len);
+  if (flops <= kMostOracleFlops) return ok_status();
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "oracle-too-slow",
+               .message = fmt::format("the fp64 oracle would take {:.1e} operations for {}", flops,
+                                      to_string(shape)),
+               .hint = "a smaller --shape: gradients are compared in full"};
+}
+
+struct LoadedPass {
+  ChosenPlan chosen;
+  BuiltKernel built;
+  std::unique_ptr<LoadedKernel> kernel;
+};
+
+Result<LoadedPass> load_pass(const Options& options, const AttentionSpec& spec,
+                             const ProblemShape& shape, Pass pass, Workbench& bench) {
+  ATT_TRY(Device * device, bench.device());
+  const Target target = device->facts().target;
+  LoadedPass loaded;
+  ATT_TRY(loaded.chosen, plan_for(spec, shape, target, pass, options, bench));
+  ATT_TRY(Compiler * compiler, bench.compiler(target, loaded.chosen.compiler_family));
+  ATT_TRY(loaded.built, build(spec, loaded.chosen.plan, *compiler, bench.store()));
+  ATT_TRY(loaded.kernel, device->load(spec, loaded.chosen.plan, loaded.built.code.image));
+  return loaded;
+}
+
+}  // namespace
+
+Result<ExitCode> run_backward(const Options& options, const LoadedSpec& loaded,
+                              const ProblemShape& shape, std::uint64_t seed, Workbench& bench) {
+  const AttentionSpec& spec = loaded.spec;
+  ATT_CHECK(affordable(spec, shape));
+  ATT_TRY(Device * device, bench.device());
+  Options any_plan = options;  // --plan is the backward kernel's
+  any_plan.plan.clear();
+  ATT_TRY(const LoadedPass forward, load_pass(any_plan, spec, shape, Pass::kForward, bench));
+  ATT_TRY(const LoadedPass backward, load_pass(options, spec, shape, Pass::kBackward, bench));
+  const HostProblem problem = random_problem(spec, shape, seed);
+  ATT_TRY(const auto on_device,
+          BackwardProblem::make(*device, spec, problem, *forward.kernel, seed));
+  ATT_TRY(const Gradients gradients, on_device->run(*backward.kernel));
+  const bool rounds_p = device->facts().target != Target::kCpu;
+  const std::string wrong = wrong_gradient(
+      spec, gradients, oracle_backward(spec, problem, on_device->output_gradients(), rounds_p));
+  const std::string plan = to_string(backward.chosen.plan);
+  if (options.json) {
+    print_json({{"spec", loaded.source},
+                {"pass", "backward"},
+                {"device", device->identity()},
+                {"shape", to_string(shape)},
+                {"plan", plan},
+                {"compiler", backward.built.key.compiler},
+                {"compile_ms", backward.built.code.compile_seconds * 1e3},
+                {"workspace_bytes", backward.kernel->workspace_bytes(shape)},
+                {"seed", seed},
+                {"ok", wrong.empty()},
+                {"wrong", wrong}});
+  } else {
+    print(fmt::format("{} {} backward on {}\n",
+                      wrong.empty() ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed),
+                      spec.name, device->identity()));
+    print(fmt::format("shape      {}\n", to_string(shape)));
+    print(fmt::format("plan       {} ({})\n", plan, backward.chosen.origin));
+    print(fmt::format("code       {}\n", backward.built.key.compiler));
+    print(fmt::format("workspace  {} bytes\n", backward.kernel->workspace_bytes(shape)));
+    print(fmt::format("gradients  every element within the oracle's limit: {}, seed {}\n",
+                      wrong.empty() ? "yes" : "no", seed));
+  }
+  if (wrong.empty()) return 0;
+  return fail(Error{.kind = ErrorKind::kFailed, .id = "wrong-result", .message = wrong});
+}
+
+}  // namespace attune::cli

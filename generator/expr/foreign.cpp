@@ -1,0 +1,82 @@
+#include "generator/expr/foreign.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "generator/expr/names.hpp"
+
+namespace attune::expr {
+namespace {
+
+constexpr std::array<ForeignOperator, 9> kOperators = {{
+    {"&&", "write `and`"},
+    {"||", "write `or`"},
+    {"**", "write a product, `sqrt(x)` or `exp2(y * log2(x))`"},
+    {"!", "write `not`"},
+    {"~", "write `not` for booleans; there are no bitwise operators"},
+    {"&", "write `and` for booleans; there are no bitwise operators"},
+    {"|", "write `or` for booleans; there are no bitwise operators"},
+    {"?", "write `x if condition else y`"},
+    {"^", "write a product or `exp2(y * log2(x))` for a power; there are no bitwise operators"},
+}};
+
+struct ForeignWord {
+  std::string_view word, hint;
+};
+constexpr std::string_view kEverything = "leave `mask` out: then every query sees every key";
+constexpr std::string_view kPower = "write a product, `sqrt(x)` or `exp2(y * log2(x))`";
+constexpr std::string_view kNoInfinity = "keys that count for nothing belong into `mask`";
+constexpr std::array<ForeignWord, 27> kWords = {{
+    {"where", "write `x if condition else y`"},
+    {"select", "write `x if condition else y`"},
+    {"full", kEverything},
+    {"none", kEverything},
+    {"None", kEverything},
+    {"noop", kEverything},
+    {"noop_mask", kEverything},
+    {"bidirectional", kEverything},
+    {"and_masks", "write `a and b`"},
+    {"or_masks", "write `a or b`"},
+    {"logical_and", "write `a and b`"},
+    {"logical_or", "write `a or b`"},
+    {"logical_not", "write `not a`"},
+    {"pow", kPower},
+    {"power", kPower},
+    {"square", "write `x * x`"},
+    {"rsqrt", "write `1 / sqrt(x)`"},
+    {"maximum", "write `max(x, y)`"},
+    {"minimum", "write `min(x, y)`"},
+    {"clamp", "write `min(max(x, low), high)`"},
+    {"clip", "write `min(max(x, low), high)`"},
+    {"relu", "write `max(x, 0)`"},
+    {"fmod", "write `x % y`"},
+    {"int", "write `floor(x)`"},
+    {"round", "write `floor(x + 0.5)`"},
+    {"inf", kNoInfinity},
+    {"infinity", kNoInfinity},
+}};
+
+}  // namespace
+
+std::span<const ForeignOperator> foreign_operators() { return kOperators; }
+
+std::string_view foreign_word_hint(std::string_view word) {
+  const auto found = std::ranges::find(kWords, word, &ForeignWord::word);
+  return found == kWords.end() ? std::string_view() : found->hint;
+}
+
+std::string dotted_name_hint(std::string_view name) {
+  const std::string_view last = name.substr(name.rfind('.') + 1);
+  const auto functions = function_names();
+  const auto function = std::ranges::find(functions, last, &FunctionName::name);
+  if (function != functions.end()) {
+    return fmt::format("write `{}({})`", last, function->arguments == 2 ? "x, y" : "x");
+  }
+  const std::string_view hint = foreign_word_hint(last);
+  return hint.empty() ? "names have no parts: there are neither modules nor members"
+                      : std::string(hint);
+}
+
+}  // namespace attune::expr

@@ -1,0 +1,73 @@
+#include "generator/plan/backward.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "generator/expr/build.hpp"
+#include "generator/expr/derivative.hpp"
+#include "generator/plan/family.hpp"
+
+namespace attune {
+namespace {
+
+// As in templates/tile/backward_rows.cuh: kRowThreads, kRowPadding.
+constexpr int kThreads = 256;
+constexpr int kPadding = 128;
+constexpr int kSplitColumns = 4;
+
+}  // namespace
+
+Status backward_serves(const AttentionSpec& spec) {
+  if (expr::look_up_derivatives(spec.score, spec.environment).empty()) return ok_status();
+  const expr::Expr slope =
+      expr::derivative(spec.score, expr::make_variable(expr::Variable::kScore));
+  if (slope->op == expr::Op::kFloat && slope->float_value == 1) return ok_status();
+  return plan_unsupported(
+      "the backward kernels make gradients of tensors that are added to the score, not of such as "
+      "stand under a function of it",
+      "without `grad: true` the other gradients are there");
+}
+
+Launch backward_rows_launch() {
+  return {.symbol = "_rows", .threads = kThreads, .item = WorkItem::kQueryTile, .tile = kPadding};
+}
+
+std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
+  using Content = WorkspaceRegion::Content;
+  std::vector<WorkspaceRegion> regions = {{.content = Content::kRowReferences,
+                                           .length_unit = kPadding,
+                                           .columns = rows.splits_references ? kSplitColumns : 1},
+                                          {.content = Content::kRowDeltas,
+                                           .length_unit = kPadding,
+                                           .columns = rows.splits_deltas ? kSplitColumns : 1}};
+  if (rows.sum_columns > 0) {
+    regions.push_back(
+        {.content = Content::kQuerySums, .length_unit = kPadding, .columns = rows.sum_columns});
+  }
+  return regions;
+}
+
+std::string backward_row_constants(const BackwardRows& rows) {
+  return fmt::format(
+      "constexpr bool kSplitReferences = {};\n"
+      "constexpr bool kSplitDeltas = {};\n"
+      "constexpr int kSumColumns = {};\n",
+      rows.splits_references, rows.splits_deltas, rows.sum_columns);
+}
+
+ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,
+                              const DeviceFacts& device, const LiveWork& work) {
+  const double items =
+      std::ceil(double(shape.kv_len) / tile_kv) * double(shape.kv_heads) * double(shape.batch);
+  const double group = double(shape.heads) / double(shape.kv_heads);
+  const double rows = double(shape.batch) * double(shape.heads) * double(shape.q_len);
+  return {.rounds = std::ceil(items / device.processor_count),
+          .tiles = group * std::ceil(double(shape.q_len) / tile_q) * work.share,
+          .slowdown = 1,
+          .units_per_us = device.clock_ghz * 1e3,
+          .transfer_us = rows * row_bytes / (device.memory_gb_per_s * 1e3)};
+}
+
+}  // namespace attune

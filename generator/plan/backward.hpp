@@ -1,0 +1,31 @@
+// What the backward plans of several families share: the kernel that prepares the rows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "generator/plan/cost.hpp"
+#include "generator/plan/live_share.hpp"
+#include "generator/plan/plan.hpp"
+
+namespace attune {
+
+// What it leaves; templates/tile/backward_rows.cuh.
+struct BackwardRows {
+  // Numbers that the tensor cores subtract: 16 bytes a row instead of 4.
+  bool splits_references = false, splits_deltas = false;
+  int sum_columns = 0;  // of dQ's sums, which it zeroes; 0: there are none
+};
+
+// kUnsupported where no family's backward kernels can do the spec.
+Status backward_serves(const AttentionSpec& spec);
+
+Launch backward_rows_launch();
+std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows);
+std::string backward_row_constants(const BackwardRows& rows);
+
+// Of a kernel whose items are tiles of keys; `row_bytes`: moved for a query row besides.
+ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,
+                              const DeviceFacts& device, const LiveWork& work);
+
+}  // namespace attune

@@ -1,0 +1,44 @@
+// The cost model's common form: what of a plan's time no shape changes, and what a shape makes of
+// it. A choice among thousands of plans is quick because most differ in the first part alone.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "generator/plan/live_share.hpp"
+
+namespace attune {
+
+// Of a plan on a device, in a unit of the family's.
+struct PlanCost {
+  double item = 0;  // a work item beside its kv tiles
+  double tile = 0;  // a kv tile
+  double launch_us = 0;
+  // Plans of a family that are equal in this have the same ShapeCost at every shape.
+  std::array<int, 6> group{};
+};
+
+// Of a group at a shape.
+struct ShapeCost {
+  double rounds = 1;  // of mean items, until the last processor is done
+  double tiles = 1;   // kv tiles of a mean item
+  double slowdown = 1;
+  double units_per_us = 1;
+  double transfer_us = 0;  // what memory takes at least
+};
+
+// Predicted time of one launch, microseconds. Grows with every number of both but `units_per_us`.
+inline double launch_us(const PlanCost& plan, const ShapeCost& shape) {
+  const double compute_us =
+      shape.rounds * (plan.item + shape.tiles * plan.tile) * shape.slowdown / shape.units_per_us;
+  return std::max(compute_us, shape.transfer_us) + plan.launch_us;
+}
+
+// What of a mask a group's ShapeCost needs to know.
+struct Tiling {
+  int tile_q = 0, tile_kv = 0;     // 0: nothing
+  std::optional<ItemOrder> order;  // of a static schedule
+};
+
+}  // namespace attune

@@ -1,0 +1,154 @@
+#include "generator/plan/launch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <initializer_list>
+
+#include "generator/spec/shape.hpp"
+#include "templates/params.h"
+#include "templates/work_items.h"
+
+namespace attune {
+namespace {
+
+constexpr std::int64_t kAlignmentBytes = 16;
+
+std::int64_t product(std::initializer_list<std::int64_t> factors) {
+  std::int64_t value = 1;
+  for (const std::int64_t factor : factors) {
+    if (__builtin_mul_overflow(value, factor, &value)) return kTooLarge;
+  }
+  return value;
+}
+
+std::int64_t sum(std::int64_t a, std::int64_t b) {
+  std::int64_t value = 0;
+  return __builtin_add_overflow(a, b, &value) ? kTooLarge : value;
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return value > kTooLarge - unit ? kTooLarge : att::tile_count(value, unit) * unit;
+}
+
+}  // namespace
+
+const Launch& LaunchRecipe::main() const {
+  return *std::ranges::find(launches, symbol, &Launch::symbol);
+}
+
+bool LaunchRecipe::uses_tensor_maps() const {
+  return std::ranges::any_of(launches, [](const Launch& l) { return !l.tensor_maps.empty(); });
+}
+
+RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape) {
+  RangeGeometry geometry;
+  for (std::size_t i = 0; i < tensor.dims.size(); ++i) {
+    const std::int64_t size = dim_size(tensor.dims[i], shape);
+    if (i + 1 < tensor.dims.size()) {
+      geometry.rows = product({geometry.rows, size});
+    } else {
+      geometry.length = size;
+    }
+  }
+  const std::int64_t blocks = att::tile_count<std::int64_t>(geometry.length, att::kRangeBlock);
+  geometry.pairs = product({geometry.rows, blocks});
+  return geometry;
+}
+
+std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, const Launch& launch,
+                        const ProblemShape& shape) {
+  const std::int64_t tile = launch.tile;
+  switch (launch.item) {
+    case WorkItem::kQueryTile:
+      return att::tile_count(shape.q_len, tile * launch.cluster) * shape.heads * shape.batch;
+    case WorkItem::kPackedQueryTile:
+      return att::packed_tiles(shape.heads, shape.kv_heads, shape.q_len, tile).per_kv_head() *
+             shape.kv_heads * shape.batch;
+    case WorkItem::kKeyTile:
+      return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
+             shape.batch;
+    case WorkItem::kRows:
+      return att::tile_count(shape.batch * shape.heads * shape.q_len, tile);
+    case WorkItem::kRangePairs:
+      break;
+  }
+  std::int64_t pairs = 0;
+  for (const WorkspaceRegion& region : recipe.workspace) {
+    if (region.content != WorkspaceRegion::Content::kBlockRanges) continue;
+    const auto& tensor = spec.environment.tensors[static_cast<std::size_t>(region.slot)];
+    pairs = sum(pairs, range_geometry(tensor, shape).pairs);
+  }
+  return pairs / tile + (pairs % tile != 0 ? 1 : 0);
+}
+
+Result<unsigned> grid_size(const Launch& launch, std::int64_t items, int processor_count) {
+  if (items > INT_MAX / launch.cluster) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "launch-too-large",
+                 .message = fmt::format("{} work items of {} are more than a launch can have",
+                                        items, launch.symbol),
+                 .hint = "launch parts of the batch one after the other"};
+  }
+  const std::int64_t ctas = items * launch.cluster;
+  if (!launch.persistent) return static_cast<unsigned>(ctas);
+  const std::int64_t resident = static_cast<std::int64_t>(processor_count) *
+                                launch.ctas_per_processor / launch.cluster * launch.cluster;
+  return static_cast<unsigned>(std::min(ctas, resident));
+}
+
+std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& region,
+                          const ProblemShape& shape) {
+  using Content = WorkspaceRegion::Content;
+  const std::int64_t kv_heads = region.per_query_head ? shape.heads : shape.kv_heads;
+  const auto columns = [&](int usual) { return region.columns > 0 ? region.columns : usual; };
+  const std::int64_t q_rows = round_up(shape.q_len, region.length_unit);
+  const std::int64_t kv_rows = round_up(shape.kv_len, region.length_unit);
+  std::int64_t bytes = 0;
+  switch (region.content) {
+    case Content::kSchedulerCounter:
+      bytes = 4;
+      break;
+    case Content::kBlockRanges: {
+      const auto& tensor = spec.environment.tensors[static_cast<std::size_t>(region.slot)];
+      bytes = product({range_geometry(tensor, shape).pairs, 8});
+      break;
+    }
+    case Content::kRowReferences:
+    case Content::kRowDeltas:
+      bytes = product({shape.batch, shape.heads, q_rows, columns(1), 4});
+      break;
+    case Content::kQuerySums:
+      bytes = product({shape.batch, shape.heads, q_rows, columns(spec.head_dim_qk), 4});
+      break;
+    case Content::kKeySums:
+      bytes = product({shape.batch, kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
+      break;
+    case Content::kValueSums:
+      bytes = product({shape.batch, kv_heads, kv_rows, columns(spec.head_dim_v), 4});
+      break;
+  }
+  return round_up(bytes, kAlignmentBytes);
+}
+
+std::int64_t workspace_bytes(const AttentionSpec& spec, std::span<const WorkspaceRegion> regions,
+                             const ProblemShape& shape) {
+  std::int64_t bytes = 0;
+  for (const WorkspaceRegion& region : regions) {
+    bytes = sum(bytes, region_bytes(spec, region, shape));
+  }
+  return bytes;
+}
+
+bool covers(std::span<const WorkspaceRegion> promised, std::span<const WorkspaceRegion> needed) {
+  return std::ranges::all_of(needed, [&](const WorkspaceRegion& need) {
+    return std::ranges::any_of(promised, [&](const WorkspaceRegion& has) {
+      return has.content == need.content && has.slot == need.slot &&
+             has.length_unit % need.length_unit == 0 && has.columns >= need.columns &&
+             (has.per_query_head || !need.per_query_head);
+    });
+  });
+}
+
+}  // namespace attune

@@ -1,0 +1,114 @@
+// What a host must know to run a plan: a list of launches and the workspace they share.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "generator/spec/spec.hpp"
+#include "generator/support/result.hpp"
+
+namespace attune {
+
+// One TMA descriptor, encoded by the host at each launch: the tensor as (dim, seq, heads, batch)
+// with the caller's strides, a box of box_columns x box_rows x 1 x 1, zeros out of range.
+struct TensorMapRecipe {
+  enum class Tensor : std::uint8_t {
+    kQuery,
+    kKey,
+    kValue,
+    kOutput,
+    kOutputGradient,
+    kQueryGradient,
+    kKeyGradient,
+    kValueGradient
+  } tensor = Tensor::kQuery;
+  int box_columns = 64;     // along the head dim, elements, at most swizzle_bytes
+  int box_rows = 64;        // along the sequence, <= 256
+  int swizzle_bytes = 128;  // 0, 32, 64 or 128
+};
+
+// What an item of a launch is; templates/work_items.h numbers them.
+enum class WorkItem : std::uint8_t {
+  kQueryTile,        // `tile` queries of a (batch, head)
+  kPackedQueryTile,  // the same, or heads of one K/V head whose queries fit together
+  kKeyTile,          // `tile` keys of a (batch, kv_head)
+  kRows,             // `tile` of the rows [batch, heads, q_len]
+  kRangePairs        // `tile` pairs of the block ranges of the recipe's tensors
+};
+
+// A part of the workspace, a multiple of 16 bytes; what it holds is also what field of
+// att::LaunchParams it becomes. Nothing in it survives a pass.
+struct WorkspaceRegion {
+  enum class Content : std::uint8_t {
+    kSchedulerCounter,  // an int32
+    kBlockRanges,       // of the tensor in `slot`: pairs of 4-byte values
+    kRowReferences,     // fp32 [batch, heads, q_len]
+    kRowDeltas,         // the same
+    kQuerySums,         // fp32 [batch, heads, q_len, qk]
+    kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
+    kValueSums          // fp32 [batch, kv_heads, kv_len, v]
+  } content = Content::kSchedulerCounter;
+  int slot = 0;
+  int length_unit = 1;          // the sequence's length is rounded up to a multiple
+  int columns = 0;              // numbers a row; 0: as said above, of rows one
+  bool per_query_head = false;  // of kKeySums and kValueSums: partial results, [batch, heads, ...]
+  bool operator==(const WorkspaceRegion&) const = default;
+};
+
+// One kernel on the stream.
+struct Launch {
+  std::string symbol;  // of the image that all launches of a recipe share
+  int threads = 1;
+  int shared_memory_bytes = 0;  // dynamic
+  int cluster = 1;              // CTAs that take an item together, `tile` of them each
+  int parts = 1;                // of the columns of a key tile's gradients, a CTA each
+  WorkItem item = WorkItem::kQueryTile;
+  int tile = 1;
+  // Grid, in the x dimension only: the CTAs of every item, or, persistent, SM count times
+  // ctas_per_processor in whole clusters, if that is less.
+  bool persistent = false;
+  int ctas_per_processor = 1;
+  // CUtensorMap kernel parameters, in this order, after the params.
+  std::vector<TensorMapRecipe> tensor_maps = {};
+  std::vector<WorkspaceRegion::Content> zeroed = {};  // regions that are zeroed before it
+};
+
+// A pure function of spec and plan, so a cached image needs nothing more.
+struct LaunchRecipe {
+  std::string symbol;            // att_sm90_fwd_bf16_d128_q128k176s2_<hash8>: of the main launch
+  std::vector<Launch> launches;  // in the order of the stream
+  std::vector<WorkspaceRegion> workspace;  // one after the other
+  int thread_share = 1;                    // on a CPU: one in so many of the pool's threads runs it
+
+  // The launch that the recipe is named after.
+  const Launch& main() const;
+  bool uses_tensor_maps() const;
+};
+
+// What is larger than 64 bits can say is this much: no memory and no grid has room for it.
+inline constexpr std::int64_t kTooLarge = INT64_MAX;
+
+// The pre-pass' view of one tensor: [rows, ceil(length / kRangeBlock)] pairs of 4-byte values.
+struct RangeGeometry {
+  std::int64_t rows = 1;    // product of all dims but the last
+  std::int64_t length = 1;  // of the last dim
+  std::int64_t pairs = 1;
+};
+RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape);
+
+// All functions here are pure, thread-safe and allocate nothing.
+std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, const Launch& launch,
+                        const ProblemShape& shape);
+// CTAs. kBadInput, id "launch-too-large", when there are more items than a kernel can number.
+Result<unsigned> grid_size(const Launch& launch, std::int64_t items, int processor_count);
+
+std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& region,
+                          const ProblemShape& shape);
+std::int64_t workspace_bytes(const AttentionSpec& spec, std::span<const WorkspaceRegion> regions,
+                             const ProblemShape& shape);
+// Whether a workspace of `promised` has room for `needed`, whatever the shape.
+bool covers(std::span<const WorkspaceRegion> promised, std::span<const WorkspaceRegion> needed);
+
+}  // namespace attune

@@ -1,0 +1,217 @@
+// The sm80 family's plans of the backward pass. What they mean in the kernels:
+// templates/kernels/sm80_backward.cuh.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "generator/plan/backward.hpp"
+#include "generator/plan/family.hpp"
+#include "generator/plan/live_share.hpp"
+
+namespace attune {
+namespace {
+
+constexpr int kElementBytes = 2;
+
+int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
+
+const Sm80BackwardPlan& tile_of(const KernelPlan& plan) {
+  return std::get<Sm80BackwardPlan>(plan.tile);
+}
+
+int rows(const Sm80BackwardPlan& tile) { return 16 * tile.warps; }
+
+// dK and dV of a warp's 16 keys take half a register a column and lane: of more than 128 columns
+// each, an item makes half, and computes S and dP for them alone.
+int column_parts(const AttentionSpec& spec) {
+  return padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 256 ? 2 : 1;
+}
+
+Status serves(const AttentionSpec& spec, Target target) {
+  ATT_CHECK(sm80_family().serves(spec, target));
+  return backward_serves(spec);
+}
+
+PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  const int dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
+  constexpr int kStatisticsBytes = 8;  // of a query: its reference and its delta
+  PlanResources resources;
+  resources.threads = 32 * tile.warps;
+  resources.shared_memory_bytes =
+      rows(tile) * dims * kElementBytes +
+      tile.stages * tile.step * (dims * kElementBytes + kStatisticsBytes);
+  const int sums = std::max(dims / 2 / column_parts(spec), padded(spec.head_dim_qk) / 2);
+  resources.registers_per_thread = std::min(kMaxRegistersPerThread, sums + tile.step * 3 / 2 + 64);
+  return resources;
+}
+
+Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  if (tile.warps < 2 || tile.warps > 8) return plan_unsupported("2 to 8 warps");
+  if (tile.step != 32 && tile.step != 64) return plan_unsupported("a step of 32 or 64");
+  if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
+  const PlanResources needs = resources_of(spec, plan);
+  if (needs.shared_memory_bytes > device.shared_memory_per_block_bytes) {
+    return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
+                                        needs.shared_memory_bytes, device.name,
+                                        device.shared_memory_per_block_bytes));
+  }
+  const int dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
+  if (tile.step == 64 && dims > (spec.score || has_dropout(spec) ? 128 : 192)) {
+    return plan_unsupported("a step of 64 leaves no registers for so many columns");
+  }
+  return ok_status();
+}
+
+std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
+  std::vector<KernelPlan> plans;
+  for (const int warps : {4, 8, 2}) {
+    for (const int step : {32, 64}) {
+      for (const int stages : {2, 3}) {
+        const KernelPlan plan{
+            .pass = Pass::kBackward,
+            .target = device.target,
+            .tile = Sm80BackwardPlan{.warps = warps, .step = step, .stages = stages}};
+        if (check(spec, plan, device).ok()) plans.push_back(plan);
+      }
+    }
+  }
+  return plans;
+}
+
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  // S and dP twice, and where registers are short once more.
+  const double products = 7.0 + 2.0 * (column_parts(spec) - 1);
+  const double flops =
+      products * (spec.head_dim_qk + spec.head_dim_v) * double(rows(tile)) * tile.step;
+  // Not fitted: only which plan is tried first hangs on it.
+  const double rate = (device.target == Target::kSm90a ? 0.3 : 0.45) *
+                      (tile.step == 64 ? 1.05 : 1.0) * (tile.warps == 4 ? 1.0 : 0.95) *
+                      (tile.stages == 2 ? 1.0 : 0.99);
+  const double flops_per_clock =
+      rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
+  constexpr double kItemClocks = 5000, kLaunchesUs = 12;
+  return {.item = kItemClocks,
+          .tile = flops / flops_per_clock,
+          .launch_us = kLaunchesUs,
+          .group = {rows(tile), tile.step}};
+}
+
+Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
+              const DeviceFacts&) {
+  return {.tile_q = tile_of(plan).step, .tile_kv = rows(tile_of(plan)), .order = {}};
+}
+
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work) {
+  return backward_shape_cost(tile_of(plan).step, rows(tile_of(plan)),
+                             4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
+}
+
+LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  const PlanResources needs = resources_of(spec, plan);
+  const int tile = rows(tile_of(plan));
+  LaunchRecipe recipe;
+  recipe.launches = {backward_rows_launch(),
+                     {.symbol = "",
+                      .threads = needs.threads,
+                      .shared_memory_bytes = needs.shared_memory_bytes,
+                      .parts = column_parts(spec),
+                      .item = WorkItem::kKeyTile,
+                      .tile = tile},
+                     {.symbol = "_queries",
+                      .threads = needs.threads,
+                      .shared_memory_bytes = needs.shared_memory_bytes,
+                      .item = WorkItem::kQueryTile,
+                      .tile = tile}};
+  recipe.workspace = backward_row_regions({});
+  return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) {
+  return backward_row_regions({});
+}
+
+TileShape tile_shape_of(const KernelPlan& plan) {
+  return {tile_of(plan).step, rows(tile_of(plan))};
+}
+
+std::vector<int> choices(const KernelPlan& plan) {
+  const Sm80BackwardPlan& t = tile_of(plan);
+  return {t.warps, t.step, t.stages};
+}
+
+std::string tile_text(const KernelPlan& plan) {
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  return fmt::format("w{} t{} s{}", tile.warps, tile.step, tile.stages);
+}
+
+Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
+  Sm80BackwardPlan tile;
+  int seen = 0;
+  for (const std::string_view word : words) {
+    if (!parse_word(word, "w", tile.warps) && !parse_word(word, "t", tile.step) &&
+        !parse_word(word, "s", tile.stages)) {
+      return plan_text_error(fmt::format("`{}` is no word of an sm80 backward plan", word));
+    }
+    ++seen;
+  }
+  if (seen != 3) return plan_text_error("an sm80 backward plan needs w, t and s once each");
+  plan.tile = tile;
+  return ok_status();
+}
+
+std::string symbol_part(const KernelPlan& plan) {
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  return fmt::format("w{}t{}s{}", tile.warps, tile.step, tile.stages);
+}
+
+std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  const PlanResources needs = resources_of(spec, plan);
+  return fmt::format(
+      "constexpr int kWarps = {};\n"
+      "constexpr int kStep = {};\n"
+      "constexpr int kStages = {};\n"
+      "constexpr int kColumnParts = {};\n"
+      "constexpr int kSharedBytes = {};\n"
+      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
+      "{}",
+      tile.warps, tile.step, tile.stages, column_parts(spec), needs.shared_memory_bytes,
+      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8),
+      backward_row_constants({}));
+}
+
+}  // namespace
+
+const FamilyOperations& sm80_backward_family() {
+  static constexpr FamilyOperations kOperations = {
+      .family = Family::kSm80,
+      .pass = Pass::kBackward,
+      .name = "sm80",
+      .symbol_name = "sm80",
+      .template_path = "templates/kernels/sm80_backward.cuh",
+      .serves = serves,
+      .legal_plans = legal,
+      .check = check,
+      .resources = resources_of,
+      .plan_cost = plan_cost,
+      .tiling = tiling,
+      .shape_cost = shape_cost,
+      .launch_recipe = recipe,
+      .widest_workspace = widest_workspace,
+      .takes_any_strides = true,
+      .tile_shape = tile_shape_of,
+      .choices = choices,
+      .tile_text = tile_text,
+      .parse_tile = parse_tile,
+      .symbol_part = symbol_part,
+      .head_constants = head_constants,
+  };
+  return kOperations;
+}
+
+}  // namespace attune

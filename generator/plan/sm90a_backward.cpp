@@ -1,0 +1,299 @@
+// The sm90a family's plans of the backward pass. What they mean in the kernels:
+// templates/kernels/sm90_backward.cuh.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "generator/plan/backward.hpp"
+#include "generator/plan/family.hpp"
+#include "generator/plan/live_share.hpp"
+#include "generator/plan/wgmma.hpp"
+
+namespace attune {
+namespace {
+
+constexpr int kKeys = 64;  // of a warpgroup
+constexpr int kSlabColumns = 64;
+constexpr int kRowBytes = 128;
+constexpr int kStoreRows = 16;
+constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
+
+const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
+  return std::get<Sm90aBackwardPlan>(plan.tile);
+}
+
+int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
+int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
+
+// The products subtract LSE and D themselves where these are subtracted from them as they are.
+BackwardRows rows_of(const AttentionSpec& spec) {
+  return {.splits_references =
+              !spec.score && !spec.softmax_scale.at_launch && spec.softmax_scale.value > 0,
+          .splits_deltas = !has_dropout(spec),
+          .sum_columns = slabs(spec.head_dim_qk) * kSlabColumns};
+}
+
+bool is_narrow(const AttentionSpec& spec) {
+  return std::max(spec.head_dim_qk, spec.head_dim_v) <= 64;
+}
+
+// Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
+int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  const int columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  return tile.tile_q == kKeys * tile.warpgroups ? columns : columns / tile.warpgroups;
+}
+
+Status serves(const AttentionSpec& spec, Target target) {
+  ATT_CHECK(sm90a_family().serves(spec, target));
+  for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
+    if (dim > kMaxColumns) {
+      return plan_unsupported(fmt::format(
+          "the sm90a family's backward kernels have head dims up to {}, not {}", kMaxColumns, dim));
+    }
+  }
+  return backward_serves(spec);
+}
+
+int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  const BackwardRows rows = rows_of(spec);
+  const int dims = slabs(spec.head_dim_qk) + slabs(spec.head_dim_v);
+  const int matrices = dims * (tile_kv(tile) + tile.stages * tile.tile_q) * kRowBytes +
+                       2 * tile.warpgroups * tile.tile_q * kRowBytes;
+  const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
+  constexpr int kHalvesBytes = 128;
+  const int barriers = 8 * (4 * tile.stages + 6);
+  return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * tile.stages +
+         barriers;
+}
+
+PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  PlanResources resources;
+  resources.threads = 128 * (tile.warpgroups + 1);
+  resources.shared_memory_bytes = shared_bytes(spec, tile);
+  // dK and dV, S and dP, and one of P and dS as operands; the rest is addresses.
+  resources.registers_per_thread = (spec.head_dim_qk + spec.head_dim_v) / 2 + tile.tile_q +
+                                   tile.tile_q / 4 + 28 + (spec.score ? 8 : 0);
+  return resources;
+}
+
+constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+
+Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  if (tile.warpgroups != 2) return plan_unsupported("two warpgroups");
+  if (tile.tile_q != 64) return plan_unsupported("query tiles of 64");
+  if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
+  if (tile.rotated && spec.mask) return plan_unsupported("a mask says where key tiles begin");
+  const PlanResources needs = resources_of(spec, plan);
+  if (needs.shared_memory_bytes > device.shared_memory_per_block_bytes) {
+    return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
+                                        needs.shared_memory_bytes, device.name,
+                                        device.shared_memory_per_block_bytes));
+  }
+  return ok_status();
+}
+
+std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
+  std::vector<KernelPlan> plans;
+  for (const int stages : {2, 3}) {
+    for (const bool rotated : {false, true}) {
+      // A third stage gains up to 5 % where key tiles are rotated and narrow, else nothing.
+      if (stages == 3 && !(rotated && is_narrow(spec))) continue;
+      const KernelPlan plan{.pass = Pass::kBackward,
+                            .target = device.target,
+                            .tile = Sm90aBackwardPlan{.stages = stages, .rotated = rotated}};
+      if (check(spec, plan, device).ok()) plans.push_back(plan);
+    }
+  }
+  return plans;
+}
+
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  const double flops =
+      5.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
+  // Measured on an H200: d 128 reaches 0.67 of the dense rate, d 64 0.53; there beginning with
+  // different tiles gains 5 %, at d 128 nothing.
+  const bool narrow = is_narrow(spec);
+  const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
+                      (tile.stages == 2 ? 1.0 : 1.01);
+  const double flops_per_clock =
+      rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
+  constexpr double kItemClocks = 6000, kLaunchesUs = 12;
+  return {.item = kItemClocks,
+          .tile = flops / flops_per_clock,
+          .launch_us = kLaunchesUs,
+          .group = {tile.tile_q, tile_kv(tile)}};
+}
+
+Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
+              const DeviceFacts&) {
+  return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_kv(tile_of(plan)), .order = {}};
+}
+
+// O, dO and zeroed sums, then sums and dQ.
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work) {
+  return backward_shape_cost(tile_of(plan).tile_q, tile_kv(tile_of(plan)),
+                             4.0 * spec.head_dim_v + 10.0 * rows_of(spec).sum_columns, shape,
+                             device, work);
+}
+
+LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  using Tensor = TensorMapRecipe::Tensor;
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  const PlanResources needs = resources_of(spec, plan);
+  const auto map = [](Tensor tensor, int rows) {
+    return TensorMapRecipe{.tensor = tensor,
+                           .box_columns = kSlabColumns,
+                           .box_rows = rows,
+                           .swizzle_bytes = kRowBytes};
+  };
+  LaunchRecipe recipe;
+  recipe.launches = {
+      backward_rows_launch(),
+      {.symbol = "",
+       .threads = needs.threads,
+       .shared_memory_bytes = needs.shared_memory_bytes,
+       .item = WorkItem::kKeyTile,
+       .tile = tile_kv(tile),
+       .tensor_maps = {map(Tensor::kQuery, tile.tile_q), map(Tensor::kKey, tile_kv(tile)),
+                       map(Tensor::kValue, tile_kv(tile)),
+                       map(Tensor::kOutputGradient, tile.tile_q),
+                       map(Tensor::kKeyGradient, kStoreRows),
+                       map(Tensor::kValueGradient, kStoreRows)}},
+      {.symbol = "_queries",
+       .threads = 128 * tile.warpgroups,
+       .item = WorkItem::kQueryTile,
+       .tile = tile.tile_q}};
+  recipe.workspace = backward_row_regions(rows_of(spec));
+  return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+  return backward_row_regions(rows_of(spec));
+}
+
+TileShape tile_shape_of(const KernelPlan& plan) {
+  return {tile_of(plan).tile_q, tile_kv(tile_of(plan))};
+}
+
+std::vector<int> choices(const KernelPlan& plan) {
+  const Sm90aBackwardPlan& t = tile_of(plan);
+  return {t.warpgroups, t.tile_q, t.stages, t.rotated};
+}
+
+std::string tile_text(const KernelPlan& plan) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  return fmt::format("w{} q{} s{}{}", tile.warpgroups, tile.tile_q, tile.stages,
+                     tile.rotated ? " rot" : "");
+}
+
+Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
+  Sm90aBackwardPlan tile;
+  int seen = 0;
+  for (const std::string_view word : words) {
+    if (word == "rot") {
+      tile.rotated = true;
+    } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "q", tile.tile_q) ||
+               parse_word(word, "s", tile.stages)) {
+      ++seen;
+    } else {
+      return plan_text_error(fmt::format("`{}` is no word of an sm90a backward plan", word));
+    }
+  }
+  if (seen != 3) return plan_text_error("an sm90a backward plan needs w, q and s once each");
+  plan.tile = tile;
+  return ok_status();
+}
+
+std::string symbol_part(const KernelPlan& plan) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  return fmt::format("q{}k{}s{}", tile.tile_q, tile_kv(tile), tile.stages);
+}
+
+std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  const std::string_view element = spec.dtype == DType::kBf16 ? "bf16" : "f16";
+  // The first two are of both operands in shared memory, B's columns along the inner dimension; the
+  // sums' A is in registers.
+  const auto scores = [&](std::string_view name, int head_dim) {
+    return wgmma_function({.name = name,
+                           .element = element,
+                           .columns = tile.tile_q,
+                           .steps = head_dim / 16,
+                           .accumulates = false,
+                           .a_in_registers = false,
+                           .transposes_b = false});
+  };
+  const auto sums = [&](std::string_view name, int head_dim) {
+    return wgmma_function({.name = name,
+                           .element = element,
+                           .columns = head_dim,
+                           .steps = tile.tile_q / 16,
+                           .accumulates = true,
+                           .a_in_registers = true,
+                           .transposes_b = true});
+  };
+  std::string products =
+      scores("multiply_s", spec.head_dim_qk) + scores("multiply_dp", spec.head_dim_v) +
+      sums("multiply_dv", spec.head_dim_v) + sums("multiply_dk", spec.head_dim_qk) +
+      wgmma_function({.name = "multiply_dq",
+                      .element = element,
+                      .columns = dq_columns(spec, tile),
+                      .steps = tile_kv(tile) / 16,
+                      .accumulates = false,
+                      .a_in_registers = false,
+                      .transposes_b = true});
+  const BackwardRows rows = rows_of(spec);
+  if (rows.splits_references || rows.splits_deltas) {
+    products += wgmma_split_function("multiply_split", tile.tile_q);
+  }
+  return fmt::format(
+      "constexpr int kWarpgroups = {};\n"
+      "constexpr int kTileQ = {};\n"
+      "constexpr int kStages = {};\n"
+      "constexpr bool kRotated = {};\n"
+      "constexpr int kProducerRegisters = {};\n"
+      "constexpr int kConsumerRegisters = {};\n"
+      "constexpr int kSharedBytes = {};\n"
+      "{}"
+      "\n"
+      "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
+      "{}",
+      tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, kProducerRegisters,
+      kConsumerRegisters, shared_bytes(spec, tile), backward_row_constants(rows), products);
+}
+
+}  // namespace
+
+const FamilyOperations& sm90a_backward_family() {
+  static constexpr FamilyOperations kOperations = {
+      .family = Family::kSm90a,
+      .pass = Pass::kBackward,
+      .name = "sm90a",
+      .symbol_name = "sm90",
+      .template_path = "templates/kernels/sm90_backward.cuh",
+      .serves = serves,
+      .legal_plans = legal,
+      .check = check,
+      .resources = resources_of,
+      .plan_cost = plan_cost,
+      .tiling = tiling,
+      .shape_cost = shape_cost,
+      .launch_recipe = recipe,
+      .widest_workspace = widest_workspace,
+      .takes_any_strides = false,
+      .tile_shape = tile_shape_of,
+      .choices = choices,
+      .tile_text = tile_text,
+      .parse_tile = parse_tile,
+      .symbol_part = symbol_part,
+      .head_constants = head_constants,
+  };
+  return kOperations;
+}
+
+}  // namespace attune

@@ -1,0 +1,133 @@
+// att_kernel_* and the launches.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/capi/arguments.hpp"
+#include "runtime/capi/guard.hpp"
+#include "runtime/capi/handles.hpp"
+#include "runtime/capi/sizes.hpp"
+#include "runtime/capi/structs.hpp"
+#include "runtime/engine/status.hpp"
+
+namespace attune {
+namespace {
+
+Result<Pass> checked_pass(int pass) {
+  if (pass == ATT_PASS_FORWARD) return Pass::kForward;
+  if (pass == ATT_PASS_BACKWARD) return Pass::kBackward;
+  return bad_argument(fmt::format("pass {} is no att_pass", pass));
+}
+
+Status get_kernel(att_runtime* runtime, const att_spec* spec, const att_shape* shape, int pass,
+                  att_kernel** out) {
+  if (out == nullptr) return null_argument("out");
+  *out = nullptr;
+  if (runtime == nullptr) return null_argument("runtime");
+  if (spec == nullptr) return null_argument("spec");
+  if (shape == nullptr) return null_argument("shape");
+  ATT_TRY(const Pass checked, checked_pass(pass));
+  ATT_TRY(const LaunchSizes sizes, checked_sizes(*spec->spec, *shape));
+  ATT_TRY(KernelEntry * entry, runtime->dispatcher.get(spec->spec, spec->id, sizes.shape, checked));
+  *out = to_handle(entry);
+  return ok_status();
+}
+
+Status check_workspace(const KernelEntry& entry, const ProblemShape& shape, std::size_t given) {
+  if (given == 0) return ok_status();
+  const std::size_t needed = entry.workspace_bytes(shape);
+  if (given >= needed) return ok_status();
+  return bad_argument(fmt::format("workspace_bytes is {}, and this launch needs {}", given, needed),
+                      "ask att_kernel_workspace_bytes for the shape of the launch");
+}
+
+Status finish_empty(const att_forward_args&) { return ok_status(); }
+
+// There is nothing to enqueue; but sums over no elements are zero, and somebody must write them.
+Status finish_empty(const att_backward_args& args) {
+  const int slots = args.d_tensors == nullptr ? 0 : args.d_tensor_count;
+  const bool learns = std::any_of(args.d_tensors, args.d_tensors + slots,
+                                  [](const float* gradient) { return gradient != nullptr; });
+  if (args.shape.batch == 0 && !learns) return ok_status();
+  return bad_argument("the batch is empty, and gradients that sum over it are not",
+                      "d_k, d_v and d_tensors are zero; fill them");
+}
+
+// `fill` makes the parameters of what the arguments say.
+template <typename Args, typename Fill>
+att_status launch(const att_kernel* kernel, const Args* args, std::size_t first_bytes, Pass pass,
+                  const Fill& fill, void* stream) {
+  return guarded([&]() -> Status {
+    if (kernel == nullptr) return null_argument("kernel");
+    if (args == nullptr) return null_argument("args");
+    const KernelEntry& entry = *from_handle(kernel);
+    if (entry.key.pass != pass) {
+      return bad_argument(fmt::format("the kernel is of the {} pass", to_string(entry.key.pass)),
+                          "ask att_kernel_get_for_pass for one of this pass");
+    }
+    Args known;
+    ATT_CHECK(read_struct("args", args, first_bytes, &known));
+    ATT_TRY(const LaunchSizes sizes, checked_sizes(entry.spec(), known.shape));
+    if (sizes.is_empty) return finish_empty(known);
+    att::LaunchParams params;
+    ATT_CHECK(fill(entry.spec(), known, sizes.shape, &params));
+    ATT_CHECK(check_workspace(entry, sizes.shape, known.workspace_bytes));
+    return entry.launch(params, known.workspace, stream);
+  });
+}
+
+}  // namespace
+}  // namespace attune
+
+using namespace attune;
+
+extern "C" {
+
+att_status att_kernel_get(att_runtime* runtime, const att_spec* spec, const att_shape* shape,
+                          att_kernel** out) {
+  return att_kernel_get_for_pass(runtime, spec, shape, ATT_PASS_FORWARD, out);
+}
+
+att_status att_kernel_get_for_pass(att_runtime* runtime, const att_spec* spec,
+                                   const att_shape* shape, int pass, att_kernel** out) {
+  return guarded([&] { return get_kernel(runtime, spec, shape, pass, out); });
+}
+
+void att_kernel_destroy(att_kernel* kernel) {
+  if (kernel != nullptr) from_handle(kernel)->release();
+}
+
+const char* att_kernel_plan(const att_kernel* kernel) {
+  return kernel == nullptr ? "" : from_handle(kernel)->version().plan.c_str();
+}
+
+const char* att_kernel_source(const att_kernel* kernel) {
+  return kernel == nullptr ? "" : to_string(from_handle(kernel)->version().choice.source);
+}
+
+size_t att_kernel_workspace_bytes(const att_kernel* kernel, const att_shape* shape) {
+  std::size_t bytes = SIZE_MAX;
+  (void)guarded([&]() -> Status {
+    if (kernel == nullptr) return null_argument("kernel");
+    if (shape == nullptr) return null_argument("shape");
+    const KernelEntry& entry = *from_handle(kernel);
+    ATT_TRY(const LaunchSizes sizes, checked_sizes(entry.spec(), *shape));
+    bytes = sizes.is_empty ? 0 : entry.workspace_bytes(sizes.shape);
+    return ok_status();
+  });
+  return bytes;
+}
+
+att_status att_forward(const att_kernel* kernel, const att_forward_args* args, void* stream) {
+  return launch(kernel, args, offsetof(att_forward_args, tensor_views), Pass::kForward,
+                fill_forward_params, stream);
+}
+
+att_status att_backward(const att_kernel* kernel, const att_backward_args* args, void* stream) {
+  return launch(kernel, args, sizeof(att_backward_args), Pass::kBackward, fill_backward_params,
+                stream);
+}
+
+}  // extern "C"

@@ -1,0 +1,30 @@
+// q, k, v, o and their gradients: pointers and strides of the caller, checked.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/spec/spec.hpp"
+#include "generator/support/result.hpp"
+#include "runtime/include/attune/attune.h"
+#include "templates/params.h"
+
+namespace attune {
+
+// A tensor [batch, seq, heads, dim] in whatever order its strides say, as the caller names it.
+struct Operand {
+  const char* name;
+  const void* data;
+  const att_strides& strides;  // all zero: contiguous in the spec's layout
+  std::int64_t batch, seq, heads;
+  int dim;
+  bool is_written = false;  // each element needs an address of its own
+};
+
+// kBadInput unless `pointer` is aligned to `bytes` and not null.
+Status check_pointer(const char* name, const void* pointer, int bytes);
+
+// Checks alignment, extent, and that strides mean what they can; then they are in `strides`.
+// Allocates only when it fails.
+Status fill_operand(const AttentionSpec& spec, const Operand& operand, att::Strides* strides);
+
+}  // namespace attune

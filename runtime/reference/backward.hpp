@@ -1,0 +1,41 @@
+// The fp64 meaning of a spec's backward pass: what every gradient is judged against.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/reference/oracle.hpp"
+
+namespace attune {
+
+// What arrives at the outputs, row-major as they are. Rows without live keys may hold anything.
+struct OutputGradients {
+  std::vector<double> d_o;    // [b, h, q_len, v]
+  std::vector<double> d_lse;  // [b, h, q_len]; empty: zero
+};
+
+// Normal, d_o rounded to the dtype, d_lse to fp32. The same seed gives the same gradients.
+OutputGradients random_output_gradients(const AttentionSpec& spec, const ProblemShape& shape,
+                                        std::uint64_t seed);
+
+// Elements, row-major, and the largest error that each may have.
+struct ExpectedGradient {
+  std::vector<double> values, limits;
+};
+
+struct BackwardOracle {
+  ExpectedGradient dq;  // [b, h, q_len, qk]
+  ExpectedGradient dk;  // [b, h_kv, kv_len, qk]
+  ExpectedGradient dv;  // [b, h_kv, kv_len, v]
+  // By slot, of the tensor's sizes; empty where it has no `grad`.
+  std::vector<ExpectedGradient> tensors;
+};
+
+// By the definition, of a whole small problem; memory: 32 bytes an element. The limits are eight
+// standard deviations of what independent roundings make of an element in a kernel that recomputes
+// P from LSE, has O as a forward kernel left it and adds up in fp32; `rounds_p`: and rounds P and
+// dS to the dtype for the matrix products, as the GPU families do. Uses all cores. Thread-safe.
+BackwardOracle oracle_backward(const AttentionSpec& spec, const HostProblem& problem,
+                               const OutputGradients& gradients, bool rounds_p = true);
+
+}  // namespace attune

@@ -1,0 +1,347 @@
+// Attention backward on mma.sync: the sm80 family, in two kernels and seven products.
+//
+// The forward kernel's split-Q scheme twice. In the keys' kernel a warp owns 16 keys and walks the
+// queries that see them: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q. In the queries'
+// kernel it owns 16 queries and walks their keys: S = Q K^T, dP = dO V^T, dQ += dS K. P and dS
+// never leave registers, and nothing is added up across CTAs: every gradient is written once, by
+// one warp, in a fixed order of sums, so the pass is deterministic. The price is that S and dP are
+// computed twice.
+#pragma once
+
+#include "templates/kernels/backward_head.cuh"
+#include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/backward_rows.cuh"
+#include "templates/tile/backward_scores.cuh"
+#include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/load.cuh"
+#include "templates/tile/products.cuh"
+#include "templates/tile/query_walk.cuh"
+#include "templates/tile/tile_walk.cuh"
+#include "templates/work_items.h"
+
+namespace att {
+
+constexpr int kThreads = 32 * plan::kWarps;
+constexpr int kRows = 16 * plan::kWarps;  // keys or queries of a work item
+constexpr int kStep = plan::kStep;        // queries or keys of a stage
+constexpr int kDimQk = padded_dim(spec::kHeadDimQk);
+constexpr int kDimV = padded_dim(spec::kHeadDimV);
+
+// Shared memory: the rows' two tiles (K and V, or Q and dO), then the stages: a tile of each of the
+// other two, and what is known of its queries, where these are the columns.
+constexpr int kOtherRowsOffset = kRows * kDimQk * 2;
+constexpr int kStageOffset = kOtherRowsOffset + kRows * kDimV * 2;
+constexpr int kOtherStepOffset = kStep * kDimQk * 2;
+constexpr int kStatisticsOffset = kOtherStepOffset + kStep * kDimV * 2;
+constexpr int kStageBytes = kStatisticsOffset + kStep * 8;
+static_assert(kStageOffset + plan::kStages * kStageBytes <= plan::kSharedBytes);
+static_assert(kStageBytes % 128 == 0);
+
+// A tile's 16-byte units, one row after the other, from where a tensor lies.
+struct Source {
+  const void* data;
+  long long offset, stride;  // elements
+  ATT_MEMBER Source(const void* data, const Strides& strides, int b, int h)
+      : data(data), offset(b * strides.batch + h * strides.head), stride(strides.seq) {}
+  ATT_MEMBER const char* row(int index) const {
+    return static_cast<const char*>(data) + 2 * (offset + index * stride);
+  }
+};
+template <int kCount, int kDim>
+ATT_FN void load_tile(unsigned to, const Source& from, int first, int length) {
+  load_rows<kCount, kDim, kThreads>(to, from.row(first), from.stride * 2, length - first);
+}
+
+// Products of one warp's 16 rows with a stage, and what becomes of them.
+template <int kDim>
+struct WarpRows {
+  unsigned address;  // of this lane, for ldmatrix
+  ATT_MEMBER explicit WarpRows(unsigned tile)
+      : address(tile + RowLayout<kDim>::offset(warp_index() * 16 + down_row(lane_index()),
+                                               down_unit(lane_index()))) {}
+  // s = rows times the stage's rows at `step`, transposed.
+  ATT_MEMBER void multiply(float (&s)[1][kStep / 8][4], unsigned step) const {
+    const int lane = lane_index();
+    const unsigned from = opaque(address);
+    product_qk<1, kStep, kDim, 2>(
+        s, [&](unsigned(&a)[4], int, int k) { ldmatrix_x4(a, RowLayout<kDim>::step(from, 2 * k)); },
+        step + RowLayout<kDim>::offset(across_row(lane), across_unit(lane)));
+  }
+};
+
+// A stage's P or dS as A fragments.
+using Operand = unsigned[kStep / 16][4];
+ATT_FN void set_pair(Operand& operand, int n, int half, unsigned packed) {
+  operand[n / 2][n % 2 * 2 + half] = packed;
+}
+
+// sum += operand times columns [kFirst, kFirst + kCount) of the stage's rows at `step`.
+template <int kDim, int kFirst, int kCount>
+ATT_FN void accumulate(float (&sum)[kCount / 8][4], const Operand& operand, unsigned step) {
+  using Layout = RowLayout<kDim>;
+  const int lane = lane_index();
+  const unsigned from = step + Layout::offset(down_row(lane), down_unit(lane));
+#pragma unroll
+  for (int j = 0; j < kStep / 16; ++j) {
+    const unsigned row = from + j * 16 * Layout::kRowBytes;
+#pragma unroll
+    for (int n = 0; n < kCount / 16; ++n) {
+      unsigned b[4];
+      ldmatrix_x4_trans(b, Layout::step(row, kFirst / 8 + 2 * n));
+      mma_m16n8k16<spec::kDType>(sum[2 * n], operand[j], b[0], b[1]);
+      mma_m16n8k16<spec::kDType>(sum[2 * n + 1], operand[j], b[2], b[3]);
+    }
+  }
+}
+
+template <int kCount>
+ATT_FN void clear(float (&sum)[kCount][4]) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[n][e] = 0.0f;
+  }
+}
+
+// Writes a warp's 16 rows of a gradient, columns [kFirst, kFirst + kCount) of kColumns. `shared` is
+// the warp's.
+template <int kColumns, int kFirst, int kCount>
+ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, void* tensor,
+                           const Strides& stride, int b, int h, int row, int length,
+                           unsigned shared) {
+  using Layout = RowLayout<kCount>;
+  const int lane = lane_index();
+#pragma unroll
+  for (int n = 0; n < kCount / 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      store_shared_4(shared + Layout::offset(lane / 4 + 8 * half, n) + lane % 4 * 4,
+                     pack_2<spec::kDType>(sum[n][2 * half] * scale, sum[n][2 * half + 1] * scale));
+    }
+  }
+  sync_warp();
+  char* const out = static_cast<char*>(tensor) +
+                    2 * (b * stride.batch + h * stride.head + row * stride.seq + kFirst);
+  constexpr int kUnits = kCount / 8;
+#pragma unroll 4
+  for (int first = 0; first < 16 * kUnits; first += 32) {
+    const int at = (first + lane) / kUnits;
+    const int unit = (first + lane) % kUnits;
+    if (at < 16 && row + at < length && kFirst + 8 * unit < kColumns) {
+      copy_shared_to_global_16(out + at * stride.seq * 2 + unit * 16,
+                               shared + Layout::offset(at, unit));
+    }
+  }
+  sync_warp();
+}
+
+// ---- dK and dV.
+
+// Columns of them that one item makes: all, or half where registers have no room for more.
+ATT_FN constexpr int part_columns(int columns) {
+  return plan::kColumnParts == 1 ? columns : (columns / 16 + 1) / 2 * 16;
+}
+constexpr int kPartQk = part_columns(kDimQk);
+constexpr int kPartV = part_columns(kDimV);
+
+template <int kPart>
+ATT_FN void make_key_gradients(const BackwardParams& p, int b, int h_kv, int k0, unsigned shared) {
+  // The last part may be shorter.
+  constexpr int kFirstQk = kPart * kPartQk, kFirstV = kPart * kPartV;
+  constexpr int kCountQk = kDimQk - kFirstQk < kPartQk ? kDimQk - kFirstQk : kPartQk;
+  constexpr int kCountV = kDimV - kFirstV < kPartV ? kDimV - kFirstV : kPartV;
+  const int group = p.heads / p.kv_heads;
+  const int k1 = min_i32(k0 + kRows, p.kv_len);
+  load_tile<kRows, spec::kHeadDimQk>(shared, Source(p.k, p.k_stride, b, h_kv), k0, p.kv_len);
+  load_tile<kRows, spec::kHeadDimV>(shared + kOtherRowsOffset, Source(p.v, p.v_stride, b, h_kv), k0,
+                                    p.kv_len);
+
+  const auto context = [&](int h) { return Context{p, b, h, h_kv, p.q_len, p.kv_len}; };
+  const auto stage_at = [&](int stage) { return shared + kStageOffset + stage * kStageBytes; };
+  GroupWalk<kStep> walk(context(h_kv * group), k0, k1, group, kRows);
+  const auto load = [&](const GroupTile& tile, int stage) {
+    if (tile.index >= 0) {
+      const int q0 = tile.index * kStep;
+      const unsigned to = stage_at(stage);
+      load_tile<kStep, spec::kHeadDimQk>(to, Source(p.q, p.q_stride, b, tile.h), q0, p.q_len);
+      const long long row =
+          (static_cast<long long>(b) * p.heads + tile.h) * padded_rows(p.q_len) + q0;
+      load_live_rows<kStep, spec::kHeadDimV, kThreads>(
+          to + kOtherStepOffset, Source(p.d_o, p.d_o_stride, b, tile.h).row(q0),
+          p.d_o_stride.seq * 2, p.q_len - q0, p.row_references + row);
+      const int lane = thread_index();
+      if (lane < kStep / 2) {
+        const float* from = lane < kStep / 4 ? p.row_references : p.row_deltas;
+        cp_async_16(to + kStatisticsOffset + lane * 16, from + row + lane % (kStep / 4) * 4);
+      }
+    }
+    cp_async_commit();
+  };
+
+  const WarpRows<kDimQk> keys(shared);
+  const WarpRows<kDimV> values(shared + kOtherRowsOffset);
+  const int lane = lane_index();
+  const int key = k0 + warp_index() * 16 + lane / 4;
+  float d_k[kCountQk / 8][4], d_v[kCountV / 8][4];
+  clear(d_k);
+  clear(d_v);
+  // Of two parts of the columns one learns.
+  LearnedGradients learned(p, kPart == 0);
+  GroupTile pending[plan::kStages - 1];
+#pragma unroll
+  for (int i = 0; i < plan::kStages - 1; ++i) {
+    pending[i] = walk.next(context);
+    load(pending[i], i);
+  }
+  int stage = 0;
+  while (pending[0].index >= 0) {
+    const GroupTile tile = pending[0];
+#pragma unroll
+    for (int i = 0; i + 2 < plan::kStages; ++i) pending[i] = pending[i + 1];
+    cp_async_wait<plan::kStages - 2>();
+    sync_threads();  // this tile has come for all, and all have left the stage filled next
+    pending[plan::kStages - 2] = walk.next(context);
+    load(pending[plan::kStages - 2], stage == 0 ? plan::kStages - 1 : stage - 1);
+
+    const Context c = context(tile.h);
+    const unsigned at = stage_at(stage);
+    float s[1][kStep / 8][4], d[1][kStep / 8][4];
+    keys.multiply(s, at);
+    const unsigned references = at + kStatisticsOffset + lane % 4 * 8;
+    const ColumnElements<kStep> elements{key, tile.index * kStep + lane % 4 * 2, references,
+                                         references + kStep * 4};
+    unsigned keep[ColumnElements<kStep>::kWords];
+    Operand operand;
+    const auto keep_pair = [&](int n, int half, unsigned pair) {
+      set_pair(operand, n, half, pair);
+    };
+    elements.drop(c, keep);
+    elements.probabilities(c, s[0], tile.full, keep, keep_pair);
+    accumulate<kDimV, kFirstV, kCountV>(d_v, operand, at + kOtherStepOffset);
+    values.multiply(d, at + kOtherStepOffset);
+    elements.gradients(c, s[0], d[0], keep, keep_pair, learned);
+    accumulate<kDimQk, kFirstQk, kCountQk>(d_k, operand, at);
+    stage = stage + 1 == plan::kStages ? 0 : stage + 1;
+  }
+  learned.flush(context(0));
+  cp_async_wait<0>();
+  sync_threads();
+  const unsigned own = shared + warp_index() * 16 * (kPartQk > kPartV ? kPartQk : kPartV) * 2;
+  const int row = k0 + warp_index() * 16;
+  store_gradient<spec::kHeadDimV, kFirstV, kCountV>(d_v, dropout_scale(context(0)), p.d_v,
+                                                    p.d_v_stride, b, h_kv, row, p.kv_len, own);
+  store_gradient<spec::kHeadDimQk, kFirstQk, kCountQk>(d_k, softmax_scale(p), p.d_k, p.d_k_stride,
+                                                       b, h_kv, row, p.kv_len, own);
+}
+
+// ---- dQ.
+
+ATT_FN void make_query_gradient(const BackwardParams& p, int b, int h, int q0, unsigned shared) {
+  const int h_kv = h / (p.heads / p.kv_heads);
+  const int q1 = min_i32(q0 + kRows, p.q_len);
+  const Context c{p, b, h, h_kv, p.q_len, p.kv_len};
+  const long long first = (static_cast<long long>(b) * p.heads + h) * padded_rows(p.q_len);
+  load_tile<kRows, spec::kHeadDimQk>(shared, Source(p.q, p.q_stride, b, h), q0, p.q_len);
+  load_live_rows<kRows, spec::kHeadDimV, kThreads>(
+      shared + kOtherRowsOffset, Source(p.d_o, p.d_o_stride, b, h).row(q0), p.d_o_stride.seq * 2,
+      p.q_len - q0, p.row_references + first + q0);
+  const auto stage_at = [&](int stage) { return shared + kStageOffset + stage * kStageBytes; };
+  const auto load = [&](int tile, int stage) {
+    if (tile >= 0) {
+      const int k0 = tile / 2 * kStep;
+      load_tile<kStep, spec::kHeadDimQk>(stage_at(stage), Source(p.k, p.k_stride, b, h_kv), k0,
+                                         p.kv_len);
+      load_tile<kStep, spec::kHeadDimV>(stage_at(stage) + kOtherStepOffset,
+                                        Source(p.v, p.v_stride, b, h_kv), k0, p.kv_len);
+    }
+    cp_async_commit();
+  };
+  const WarpRows<kDimQk> queries(shared);
+  const WarpRows<kDimV> outputs(shared + kOtherRowsOffset);
+  const int lane = lane_index();
+  const int row = q0 + warp_index() * 16;
+  RowElements elements(c, row + lane / 4, p.row_references + first, p.row_deltas + first);
+  float d_q[kDimQk / 8][4];
+  clear(d_q);
+  TileWalk<kStep> walk(c, q0, q1);
+  int pending[plan::kStages - 1];
+#pragma unroll
+  for (int i = 0; i < plan::kStages - 1; ++i) {
+    pending[i] = walk.next(c, q0, q1);
+    load(pending[i], i);
+  }
+  int stage = 0;
+  while (pending[0] != walk.kEnd) {
+    const int tile = pending[0];
+#pragma unroll
+    for (int i = 0; i + 2 < plan::kStages; ++i) pending[i] = pending[i + 1];
+    cp_async_wait<plan::kStages - 2>();
+    sync_threads();
+    pending[plan::kStages - 2] = walk.next(c, q0, q1);
+    load(pending[plan::kStages - 2], stage == 0 ? plan::kStages - 1 : stage - 1);
+
+    const unsigned at = stage_at(stage);
+    float s[1][kStep / 8][4], d[1][kStep / 8][4];
+    queries.multiply(s, at);
+    elements.template probabilities<kStep>(c, s[0], tile / 2 * kStep + lane % 4 * 2, tile % 2 != 0);
+    outputs.multiply(d, at + kOtherStepOffset);
+    elements.template gradients<kStep>(c, s[0], d[0], tile / 2 * kStep);
+    Operand operand;
+#pragma unroll
+    for (int n = 0; n < kStep / 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        set_pair(operand, n, half, pack_2<spec::kDType>(d[0][n][2 * half], d[0][n][2 * half + 1]));
+      }
+    }
+    accumulate<kDimQk, 0, kDimQk>(d_q, operand, at);
+    stage = stage + 1 == plan::kStages ? 0 : stage + 1;
+  }
+  cp_async_wait<0>();
+  sync_threads();
+  store_gradient<spec::kHeadDimQk, 0, kDimQk>(d_q, softmax_scale(p), p.d_q, p.d_q_stride, b, h, row,
+                                              p.q_len, shared + warp_index() * 16 * kDimQk * 2);
+}
+
+}  // namespace att
+
+ATT_KERNEL __launch_bounds__(att::kRowThreads)
+    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
+  att::clear_learned_gradients(p);
+  att::make_row_statistics(p);
+}
+
+// A work item: a tile of the keys of a K/V head, or a part of the columns of its gradients. Heads
+// follow one another, so that CTAs which run together share Q and dO in L2; within a head the first
+// keys, which most queries of a causal mask see, come first.
+ATT_KERNEL __launch_bounds__(att::kThreads, att::plan::kMinCtas)
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardParams p) {
+  using namespace att;
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  const int index = block_index();
+  const int tiles = tile_count(p.kv_len, kRows);
+  const int part = index % plan::kColumnParts;
+  const int head = index / plan::kColumnParts / tiles;
+  const int k0 = (index / plan::kColumnParts - head * tiles) * kRows;
+  const int b = head / p.kv_heads;
+  const int h_kv = head - b * p.kv_heads;
+  const unsigned shared = shared_address(shared_memory);
+  if (part == 0) {
+    make_key_gradients<0>(p, b, h_kv, k0, shared);
+  } else if constexpr (plan::kColumnParts > 1) {
+    make_key_gradients<1>(p, b, h_kv, k0, shared);
+  }
+}
+
+ATT_KERNEL __launch_bounds__(att::kThreads, att::plan::kMinCtas)
+    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardParams p) {
+  using namespace att;
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  const auto [head, tile] = tile_by_head(block_index(), tile_count(p.q_len, kRows));
+  const int b = head / p.heads;
+  const int h = head - b * p.heads;
+  const int q0 = tile * kRows;
+  if (warp_index() == 0) add_sink_gradient(p, b, h, q0, min_i32(q0 + kRows, p.q_len));
+  make_query_gradient(p, b, h, q0, shared_address(shared_memory));
+}

@@ -1,0 +1,146 @@
+// What the backward kernels know of each row of queries: made once a launch from O, dO and the LSE.
+#pragma once
+
+#include "templates/kernels/backward_head.cuh"
+#include "templates/ptx/convert.cuh"
+#include "templates/ptx/math.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/work_items.h"
+
+namespace att {
+
+// Rows are padded to whole tiles; those past q_len act as rows without live keys.
+constexpr int kRowPadding = 128;
+ATT_FN constexpr int padded_rows(int q_len) { return tile_count(q_len, kRowPadding) * kRowPadding; }
+
+// The reference of a row without live keys: exp2(x - infinity) makes its probabilities 0.
+ATT_FN float row_reference(float lse) { return lse == -infinity() ? infinity() : lse * kLog2E; }
+
+// A number that is subtracted from a product by the tensor cores: bf16 parts of the size of the
+// last one's rounding, which together are the number to 2^-24. A product with -1/2, twice, whose
+// other factor is a row of 8: three parts and zeros.
+struct SplitRow {
+  unsigned words[4];
+};
+ATT_FN float bf16_low(unsigned packed) { return __builtin_bit_cast(float, packed << 16); }
+ATT_FN SplitRow split_row(float x) {
+  const unsigned high = pack_2<DType::bf16>(x, 0.0f) & 0xffffu;
+  const float rest = x - bf16_low(high);
+  const unsigned middle = pack_2<DType::bf16>(rest, 0.0f) & 0xffffu;
+  const unsigned low = pack_2<DType::bf16>(rest - bf16_low(middle), 0.0f) & 0xffffu;
+  return {{high | middle << 16, low, 0u, 0u}};
+}
+ATT_FN float joined_row(const unsigned* words) {
+  return bf16_low(words[0]) + (bf16_low(words[0] >> 16) + bf16_low(words[1]));
+}
+// In place of infinity, whose products with 0 would be NaN.
+constexpr float kDeadReference = 3e38f;
+
+// The two halves of packed elements.
+ATT_FN float low_half(unsigned packed) {
+  if constexpr (spec::kDType == DType::bf16) return bf16_low(packed);
+  float out;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.f32.f16 %0, low;\n}"
+      : "=f"(out)
+      : "r"(packed));
+  return out;
+}
+ATT_FN float high_half(unsigned packed) { return low_half(packed >> 16); }
+
+// Lanes that share a row of O, 16 bytes each.
+ATT_FN constexpr int lanes_of_row() {
+  int lanes = 1;
+  while (lanes * 8 < spec::kHeadDimV) lanes *= 2;
+  return lanes;
+}
+
+constexpr int kRowThreads = 256;
+constexpr int kRowsAtATime = 64;
+
+// The references (LSE in log2 units; with kSplitReferences LSE over the softmax scale, split) and
+// D = rowsum(dO O) - dLSE (with kSplitDeltas, split) of rows [first_query, first_query +
+// kRowsAtATime) of a head; and zeroes where their dQ will be summed.
+ATT_FN void make_row_statistics(const BackwardParams& p, int head, int first_query) {
+  constexpr int kLanes = lanes_of_row();
+  constexpr int kRowsAtOnce = kRowThreads / kLanes;
+  constexpr int kSteps = kRowsAtATime / kRowsAtOnce > 0 ? kRowsAtATime / kRowsAtOnce : 1;
+  const int unit = thread_index() % kLanes;
+  const int first_row = thread_index() / kLanes;  // narrow rows leave some threads without one
+  const int b = head / p.heads;
+  const int h = head - b * p.heads;
+  const auto row_of = [&](const void* tensor, const Strides& stride, int q) {
+    return static_cast<const char*>(tensor) +
+           2 * (b * stride.batch + h * stride.head + q * stride.seq + 8 * unit);
+  };
+  const long long lse_row = static_cast<long long>(head) * p.q_len;
+  unsigned o[kSteps][4], d_o[kSteps][4];
+  float lse[kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int q = first_query + i * kRowsAtOnce + first_row;
+    lse[i] = -infinity();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) o[i][j] = d_o[i][j] = 0;
+    if (first_row < kRowsAtATime && q < p.q_len && 8 * unit < spec::kHeadDimV) {
+      lse[i] = p.lse[lse_row + q];
+      load_global_16(row_of(p.o, p.o_stride, q), o[i]);
+      load_global_16(row_of(p.d_o, p.d_o_stride, q), d_o[i]);
+    }
+  }
+  if constexpr (plan::kSumColumns > 0) {
+    const long long first = static_cast<long long>(head) * padded_rows(p.q_len) + first_query;
+    char* const sums = reinterpret_cast<char*>(p.d_q_sums + first * plan::kSumColumns);
+    const unsigned zeros[4] = {};
+    for (int i = thread_index(); i < kRowsAtATime * plan::kSumColumns / 4; i += kRowThreads) {
+      store_global_16(sums + 16 * i, zeros);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int q = first_query + i * kRowsAtOnce + first_row;
+    float delta = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      delta += low_half(o[i][j]) * low_half(d_o[i][j]);
+      delta += high_half(o[i][j]) * high_half(d_o[i][j]);
+    }
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+      delta += shuffle_xor(delta, distance);
+    }
+    if (unit != 0 || first_row >= kRowsAtATime) continue;
+    // O and dO of a row without live keys may be anything.
+    const bool has_keys = lse[i] != -infinity();
+    if (p.d_lse != nullptr && has_keys) delta -= p.d_lse[lse_row + q];
+    delta = has_keys ? delta : 0.0f;
+    const long long row = static_cast<long long>(head) * padded_rows(p.q_len) + q;
+    if constexpr (plan::kSplitReferences) {
+      const float reference = has_keys ? lse[i] / spec::kSoftmaxScale : kDeadReference;
+      store_global_16(p.row_references + 4 * row, split_row(reference).words);
+    } else {
+      p.row_references[row] = row_reference(lse[i]);
+    }
+    if constexpr (plan::kSplitDeltas) {
+      store_global_16(p.row_deltas + 4 * row, split_row(delta).words);
+    } else {
+      p.row_deltas[row] = delta;
+    }
+  }
+}
+
+ATT_FN float row_delta(const BackwardParams& p, long long row) {
+  if constexpr (!plan::kSplitDeltas) return p.row_deltas[row];
+  return joined_row(reinterpret_cast<const unsigned*>(p.row_deltas) + 4 * row);
+}
+
+// A CTA's: kRowPadding rows of a head.
+ATT_FN void make_row_statistics(const BackwardParams& p) {
+  const int tiles = tile_count(p.q_len, kRowPadding);
+  const int head = block_index() / tiles;
+  const int first_query = (block_index() - head * tiles) * kRowPadding;
+#pragma unroll 1
+  for (int i = 0; i < kRowPadding; i += kRowsAtATime) make_row_statistics(p, head, first_query + i);
+}
+
+}  // namespace att

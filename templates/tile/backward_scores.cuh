@@ -1,0 +1,250 @@
+// From raw products in a warp's accumulators, 16 rows of them, to P and dS: where the rows are keys
+// and the columns queries, and the other way round.
+#pragma once
+
+#include "templates/kernels/backward_head.cuh"
+#include "templates/ptx/convert.cuh"
+#include "templates/ptx/math.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/dropout_columns.cuh"
+
+namespace att {
+
+ATT_FN float softmax_scale(const ForwardParams& p) {
+  return spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
+}
+ATT_FN float dropout_scale(const Context& c) {
+  if constexpr (spec::kHasDropout) return dropout_keep_scale(c);
+  return 1.0f;
+}
+
+// Element e of the n-th block of 8 columns: mma's accumulators, and wgmma's.
+template <int kBlocks>
+ATT_FN float& element(float (&s)[kBlocks][4], int n, int e) {
+  return s[n][e];
+}
+template <int kCount>
+ATT_FN float& element(float (&s)[kCount], int n, int e) {
+  return s[4 * n + e];
+}
+
+// P of a raw product, and P times what the score changes by with the scaled product.
+struct Probability {
+  float value, slope;
+};
+// `reference`: the LSE in log2 units; with kSplitReferences the product has it already. `live` is
+// for score functions; a dead element is 0 whatever its score's slope is.
+template <typename Query, typename Key>
+ATT_FN Probability probability(const Context& c, float product, float reference, Query q, Key k,
+                               bool live) {
+  const float scale = softmax_scale(c.params);
+  if constexpr (!spec::kHasScore) {
+    const float value = math_exp2(product * (scale * kLog2E) - reference);
+    return {value, value};
+  } else {
+    const float scaled = product * scale;
+    const ScoreAndGradient score = score_with_grad(c, scaled, q, k);
+    const float value = math_exp2(live ? score.score * kLog2E - reference : -infinity());
+    return {value, kScoreGradIsOne ? value : value == 0.0f ? 0.0f : value * score.gradient};
+  }
+}
+
+ATT_FN bool is_live_element(const Context& c, int q, int k) {
+  if constexpr (!spec::kHasMask) return k < c.kv_len;
+  return (k < c.kv_len) & mask(c, q, k);
+}
+
+// dS of P's slope and dP; D is the row's.
+ATT_FN float score_gradient(float slope, float d_p, float delta, bool keeps, float keep_scale) {
+  if constexpr (spec::kHasDropout) return slope * ((keeps ? d_p * keep_scale : 0.0f) - delta);
+  return slope * (d_p - delta);
+}
+
+// Which elements of a partial tile are live. A score of minus infinity says so where it needs no
+// score function, which might not keep it; else a bit.
+template <int kColumns>
+struct LiveBits {
+  unsigned words[(kColumns + 63) / 64];
+
+  ATT_MEMBER explicit LiveBits(bool all) {
+#pragma unroll
+    for (unsigned& word : words) word = all ? 0xffffffffu : 0u;
+  }
+  ATT_MEMBER void set(float& s, int n, int e, bool live) {
+    if constexpr (spec::kHasScore) {
+      words[n / 8] |= live ? 1u << (n % 8 * 4 + e) : 0u;
+    } else {
+      s = live ? s : -infinity();
+    }
+  }
+  ATT_MEMBER bool is_live(int n, int e) const {
+    return !spec::kHasScore || (words[n / 8] >> (n % 8 * 4 + e) & 1u) != 0;
+  }
+};
+
+// A lane's elements where the rows are keys: of column block n, element e is key `key` + 8 (e / 2),
+// query `query` + 8n + e % 2.
+template <int kColumns>
+struct ColumnElements {
+  static constexpr int kWords = (kColumns + 63) / 64;
+  int key, query;
+  // Shared addresses of what is known of the queries from `query` on.
+  unsigned references, deltas;
+
+  // Bits of the elements that dropout keeps.
+  ATT_MEMBER void drop(const Context& c, unsigned (&keep)[kWords]) const {
+    if constexpr (spec::kHasDropout) {
+      const unsigned drop_below = dropout_drop_below(c);
+      const int block_of_key = key / 8;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) keep[i] = 0;
+#pragma unroll
+      for (int block = 0; block < kColumns / 16; ++block) {
+        const ColumnDropout words(c, query / 16 + block, block_of_key / 4);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          const bool keeps = words.keeps(e / 4, e % 2, block_of_key % 4, e / 2 % 2, drop_below);
+          keep[block / 4] |= keeps ? 1u << (block % 4 * 8 + e) : 0u;
+        }
+      }
+    }
+  }
+  static ATT_MEMBER bool keeps(const unsigned (&keep)[kWords], int n, int e) {
+    return !spec::kHasDropout || (keep[n / 8] >> (n % 8 * 4 + e) & 1u) != 0;
+  }
+
+  // Products to P, whose slopes stay in s. dV is made of `kept`, packed in pairs of columns: of
+  // element e / 2 of block n.
+  template <typename Products, typename Keep>
+  ATT_MEMBER void probabilities(const Context& c, Products& s, bool full,
+                                const unsigned (&keep)[kWords], const Keep& kept) const {
+    LiveBits<kColumns> live(full);
+    if (!full) {
+      for_each(c, [&](int n, int e, int q, int k) {
+        live.set(element(s, n, e), n, e, is_live_element(c, q, k));
+      });
+    }
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+      float reference[2] = {};
+      if constexpr (!plan::kSplitReferences) {
+        load_shared_8(references + 32 * n, reference[0], reference[1]);
+      }
+      float value[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int q = query_at(c, n, e);
+        float& x = element(s, n, e);
+        const Probability p =
+            probability(c, x, reference[e % 2], q, key + e / 2 * 8, live.is_live(n, e));
+        x = p.slope;
+        value[e] = keeps(keep, n, e) ? p.value : 0.0f;
+      }
+      kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
+      kept(n, 1, pack_2<spec::kDType>(value[2], value[3]));
+    }
+  }
+
+  // Queries past q_len have an infinite reference; look-ups want them inside.
+  ATT_MEMBER int query_at(const Context& c, int n, int e) const {
+    return min_i32(query + 8 * n + e % 2, c.q_len - 1);
+  }
+  template <typename F>
+  ATT_MEMBER void for_each(const Context& c, const F& f) const {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(n, e, query_at(c, n, e), key + e / 2 * 8);
+    }
+  }
+
+  // dP to dS, packed the same way; `learned` gets what the score's own tensors learn from.
+  template <typename Products, typename Keep, typename Learned>
+  ATT_MEMBER void gradients(const Context& c, Products& slopes, Products& d,
+                            const unsigned (&keep)[kWords], const Keep& kept,
+                            Learned& learned) const {
+    learned.begin_tile(c);
+    const float scale = dropout_scale(c);
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+      float delta[2] = {};
+      if constexpr (!plan::kSplitDeltas) load_shared_8(deltas + 32 * n, delta[0], delta[1]);
+      float value[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        value[e] = score_gradient(element(slopes, n, e), element(d, n, e), delta[e % 2],
+                                  keeps(keep, n, e), scale);
+        learned.add(c, query_at(c, n, e), key + e / 2 * 8, value[e]);
+      }
+      kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
+      kept(n, 1, pack_2<spec::kDType>(value[2], value[3]));
+    }
+  }
+};
+
+// The same where the rows are queries: [n][e] is query `query` + 8 (e / 2), key `key` + 8n + e % 2.
+struct RowElements {
+  int query;
+  float reference[2], delta[2];
+
+  ATT_MEMBER RowElements(const Context& c, int query, const float* references, const float* deltas)
+      : query(query) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      reference[half] = references[query + 8 * half];
+      delta[half] = deltas[query + 8 * half];
+    }
+  }
+
+  template <int kColumns, typename F>
+  ATT_MEMBER void for_each(const Context& c, int key, const F& f) const {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        f(n, e, min_i32(query + e / 2 * 8, c.q_len - 1), key + 8 * n + e % 2);
+      }
+    }
+  }
+
+  template <int kColumns>
+  ATT_MEMBER void probabilities(const Context& c, float (&s)[kColumns / 8][4], int key,
+                                bool full) const {
+    LiveBits<kColumns> live(full);
+    if (!full) {
+      for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
+        live.set(s[n][e], n, e, is_live_element(c, q, k));
+      });
+    }
+    for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
+      s[n][e] = probability(c, s[n][e], reference[e / 2], q, k, live.is_live(n, e)).slope;
+    });
+  }
+
+  // `key`: of the tile's first column, a multiple of 32 under dropout.
+  template <int kColumns>
+  ATT_MEMBER void gradients(const Context& c, const float (&slopes)[kColumns / 8][4],
+                            float (&d)[kColumns / 8][4], int key) const {
+    const float scale = dropout_scale(c);
+    unsigned drop_below = 0;
+    if constexpr (spec::kHasDropout) drop_below = dropout_drop_below(c);
+#pragma unroll
+    for (int first = 0; first < kColumns / 8; first += 4) {
+      unsigned words[4] = {};
+      if constexpr (spec::kHasDropout) {
+        dropout_words(c, query / 16, query % 8, key / 32 + first / 4, thread_index() % 4, words);
+      }
+#pragma unroll
+      for (int n = first; n < first + 4 && n < kColumns / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int byte = e / 2 * 8 + n % 4 * 2 + e % 2;
+          const bool keeps = (words[byte / 4] >> byte % 4 * 8 & 0xffu) >= drop_below;
+          d[n][e] = score_gradient(slopes[n][e], d[n][e], delta[e / 2], keeps, scale);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace att

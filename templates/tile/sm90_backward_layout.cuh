@@ -1,0 +1,100 @@
+// What lies where in the shared memory of the sm90a family's backward kernel, and its tile sizes.
+// Matrices are stored as TMA's 128-byte swizzle leaves them: slabs of 64 columns, each row of a
+// slab 128 bytes.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+
+namespace att {
+namespace sm90 {
+
+constexpr int kWarpgroups = plan::kWarpgroups;  // consumers
+constexpr int kWarpgroupThreads = 128;
+constexpr int kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
+constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
+constexpr int kKeys = 64;                     // of a warpgroup
+constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item
+constexpr int kTileQ = plan::kTileQ;          // queries of a stage
+constexpr int kStages = plan::kStages;        // of Q and dO
+constexpr int kProducerRegisters = plan::kProducerRegisters;
+constexpr int kConsumerRegisters = plan::kConsumerRegisters;
+static_assert(kProducerRegisters + kWarpgroups * kConsumerRegisters <=
+                  (kWarpgroups + 1) * (65536 / kThreads / 8 * 8),
+              "the consumers would wait for registers that the CTA does not have");
+
+constexpr int kSlabColumns = 64;
+constexpr int kRowBytes = 128;
+ATT_FN constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
+constexpr int kQkSlabs = slabs(spec::kHeadDimQk);
+constexpr int kVSlabs = slabs(spec::kHeadDimV);
+static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kTileQ % 64 == 0);
+
+constexpr int kKvSlabBytes = kTileKv * kRowBytes;
+constexpr int kQSlabBytes = kTileQ * kRowBytes;
+constexpr int kKBytes = kQkSlabs * kKvSlabBytes;
+constexpr int kVBytes = kVSlabs * kKvSlabBytes;
+constexpr int kQBytes = kQkSlabs * kQSlabBytes;
+constexpr int kDoBytes = kVSlabs * kQSlabBytes;
+constexpr int kDsBytes = kWarpgroups * kQSlabBytes;  // [queries, keys], a slab a warpgroup's keys
+// What is known of a stage's queries; split numbers take 16 bytes.
+constexpr int kReferenceBytes = kTileQ * (plan::kSplitReferences ? 16 : 4);
+constexpr int kDeltaBytes = kTileQ * (plan::kSplitDeltas ? 16 : 4);
+
+// dQ of a tile: each warpgroup makes 64 rows of all columns, or all 64 rows of its share of the
+// columns, which lies in one slab or is made of whole ones.
+constexpr bool kDqByRows = kTileQ == 64 * kWarpgroups;
+constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kDqByRows ? 1 : kWarpgroups);
+static_assert(kDqByRows || (kTileQ == 64 && kDqColumns % 32 == 0 &&
+                            (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
+
+constexpr int kKOffset = 0;
+constexpr int kVOffset = kKOffset + kKBytes;
+constexpr int kQOffset = kVOffset + kVBytes;
+constexpr int kDoOffset = kQOffset + kStages * kQBytes;
+constexpr int kDsOffset = kDoOffset + kStages * kDoBytes;
+constexpr int kReferenceOffset = kDsOffset + 2 * kDsBytes;
+constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
+constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
+constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
+constexpr int kBarrierOffset = kTileOffset + 16 * kStages;
+constexpr int kBarriers = 4 * kStages + 6;
+constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
+static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
+
+struct SharedMemory {
+  unsigned base;
+  ATT_MEMBER unsigned k() const { return base + kKOffset; }
+  ATT_MEMBER unsigned v() const { return base + kVOffset; }
+  ATT_MEMBER unsigned q(int stage) const { return base + kQOffset + stage * kQBytes; }
+  ATT_MEMBER unsigned d_o(int stage) const { return base + kDoOffset + stage * kDoBytes; }
+  ATT_MEMBER unsigned d_s(int buffer) const { return base + kDsOffset + buffer * kDsBytes; }
+  ATT_MEMBER unsigned references(int stage) const {
+    return base + kReferenceOffset + stage * kReferenceBytes;
+  }
+  ATT_MEMBER unsigned deltas(int stage) const { return base + kDeltaOffset + stage * kDeltaBytes; }
+  // Eight equal rows: -1/2 three times, and zeros (split_row()).
+  ATT_MEMBER unsigned halves() const { return base + kHalvesOffset; }
+  ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
+  ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
+  ATT_MEMBER unsigned do_full(int stage) const { return barrier(kStages + stage); }
+  ATT_MEMBER unsigned q_empty(int stage) const { return barrier(2 * kStages + stage); }
+  ATT_MEMBER unsigned do_empty(int stage) const { return barrier(3 * kStages + stage); }
+  ATT_MEMBER unsigned ds_full(int buffer) const { return barrier(4 * kStages + buffer); }
+  ATT_MEMBER unsigned ds_empty(int buffer) const { return barrier(4 * kStages + 2 + buffer); }
+  ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 4); }
+  ATT_MEMBER unsigned kv_empty() const { return barrier(4 * kStages + 5); }
+
+ private:
+  ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
+};
+
+// The 16-byte unit `unit` (8 columns) of row `row` in a slab.
+ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
+  return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);
+}
+
+constexpr int kAllConsumers = 1;  // a named barrier
+ATT_FN int warpgroup_barrier(int warpgroup) { return 2 + warpgroup; }
+
+}  // namespace sm90
+}  // namespace att

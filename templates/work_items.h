@@ -1,0 +1,106 @@
+// How a launch's work divides into items: once, for the kernels of every family and for the host's
+// grids and cost models. Int is 64 bits on the host, which refuses a launch whose items an int
+// cannot number, and int in kernels.
+#pragma once
+
+#include "templates/ptx/platform.cuh"
+
+namespace att {
+
+// ---- Tiles of the sequences of heads, of queries or of keys.
+
+template <typename Int>
+ATT_FN constexpr Int tile_count(Int length, Int tile) {
+  return (length + tile - 1) / tile;
+}
+
+template <typename Int>
+struct HeadTile {
+  Int head;  // b * heads + h
+  Int tile;
+};
+
+// Heads follow one another, so that CTAs which run together share K and V in L2; within a head the
+// last query tile, the longest of a causal mask, comes first.
+template <typename Int>
+ATT_FN constexpr HeadTile<Int> tile_by_head(Int index, Int tiles) {
+  const Int head = index / tiles;
+  return {head, tiles - 1 - index % tiles};
+}
+
+// ---- The same in groups of heads: items run through the tiles of a group before the next group
+// starts, so that the group's K and V stay in L2.
+
+// Heads of a group, and at least how many there are in the last one.
+template <typename Int>
+struct GroupSizes {
+  Int size, last;
+};
+
+// K and V of a group's heads come from memory when it starts, and CTAs that all wait for them at
+// once lose time: so a group is as many heads as `room_bytes` hold (kv_bytes: of one K/V head), but
+// no more than `most` (0: no limit). Where items are uneven the last group is as many as fit, or
+// more: the last items are then short ones, and CTAs end together.
+template <typename Int>
+ATT_FN constexpr GroupSizes<Int> group_sizes(Int batch, Int heads, Int kv_heads, long long kv_bytes,
+                                             long long room_bytes, Int most, bool uneven) {
+  const long long room = room_bytes / kv_bytes;
+  const Int all_kv = batch * kv_heads;
+  const Int held_kv = room < 1 ? 1 : room < all_kv ? static_cast<Int>(room) : all_kv;
+  const Int held = held_kv * (heads / kv_heads);
+  const Int size = most > 0 && most < held ? most : held;
+  return {size, uneven ? held : size};
+}
+
+template <typename Int>
+struct HeadGroups {
+  Int heads;        // in all groups
+  Int size;         // of a group but the last
+  Int before_last;  // groups
+
+  ATT_MEMBER constexpr Int size_of(Int group) const {
+    return group < before_last ? size : heads - group * size;
+  }
+};
+
+template <typename Int>
+ATT_FN constexpr HeadGroups<Int> head_groups(Int heads, const GroupSizes<Int>& sizes) {
+  return {heads, sizes.size, (heads - sizes.last) / sizes.size};
+}
+
+// Of a group all heads of one tile before the next tile, the last tile first where they are uneven.
+template <typename Int>
+ATT_FN constexpr HeadTile<Int> tile_by_group(Int index, Int tiles, const HeadGroups<Int>& groups,
+                                             bool uneven) {
+  const Int at = index / (groups.size * tiles);
+  const Int group = at < groups.before_last ? at : groups.before_last;
+  const Int first_head = group * groups.size;
+  const Int size = groups.size_of(group);
+  const Int rest = index - first_head * tiles;
+  const Int tile = rest / size;
+  return {first_head + rest - tile * size, uneven ? tiles - 1 - tile : tile};
+}
+
+// ---- Query tiles that heads of one K/V head share, where the queries of a single head do not fill
+// one (decoding). Tiles follow one another, then parts of a K/V head, then K/V heads.
+
+template <typename Int>
+struct PackedTiles {
+  Int heads_per_item, head_parts, q_tiles;
+  ATT_MEMBER constexpr Int per_kv_head() const { return head_parts * q_tiles; }
+};
+
+template <typename Int>
+ATT_FN constexpr PackedTiles<Int> packed_tiles(Int heads, Int kv_heads, Int q_len, Int tile) {
+  const Int group = heads / kv_heads;
+  const Int fitting = tile / q_len;
+  const Int together = fitting < 1 ? 1 : fitting > group ? group : fitting;
+  return {together, tile_count(group, together), tile_count(q_len, tile)};
+}
+
+// ---- Pairs of the block-range pre-pass (templates/kernels/block_ranges.cuh).
+
+constexpr int kRangePairsOfCta = 4;  // one warp a pair
+constexpr int kRangePairsOfCpuItem = 256;
+
+}  // namespace att

@@ -1,0 +1,54 @@
+// Every fault that tests/gpu plants has its place in the templates as they are, and what it makes
+// of them compiles (for one of the masks).
+#include <gtest/gtest.h>
+
+#include "generator/emit/emit.hpp"
+#include "runtime/support/parallel.hpp"
+#include "tests/gpu/planted_faults.hpp"
+
+namespace attune {
+namespace {
+
+TEST(PlantedSource, Compiles) {
+  auto compiler = open_compiler(Target::kSm90a);
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  const DeviceFacts facts = device_facts(Target::kSm90a);
+  struct Job {
+    std::string fault;
+    KernelPlan plan;
+    std::string source, symbol, wrong;
+  };
+  std::vector<Job> jobs;
+  for (const planted::Problem& problem : planted::problems(4, 131072)) {
+    if (problem.length != "8192") continue;
+    const auto spec =
+        parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n" + problem.yaml, "t.yaml");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    for (const Family family : {Family::kSm80, Family::kSm90a}) {
+      const std::vector<KernelPlan> plans = legal_plans(*spec, family, facts);
+      const KernelPlan plan = *std::ranges::min_element(
+          plans, {}, [&](const KernelPlan& p) { return cost_us(*spec, p, problem.shape, facts); });
+      for (const planted::GpuFault& fault :
+           planted::gpu_faults(family, planted::site_of(problem, *spec))) {
+        const auto kernel = emit(*spec, plan);
+        ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+        const auto edited = planted::with_fault(kernel->source, fault.fault);
+        EXPECT_TRUE(edited.ok()) << fault.fault.name << ": " << render(edited.error());
+        if (edited.ok() && problem.mask == "window") {
+          jobs.push_back({fault.fault.name, plan, *edited, kernel->symbol, {}});
+        }
+      }
+    }
+  }
+  parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
+    Job& job = jobs[static_cast<std::size_t>(i)];
+    const auto code = (*compiler)->compile(job.source, job.symbol, job.plan.target);
+    if (!code.ok()) job.wrong = code.error().message + "\n" + code.error().detail.substr(0, 2000);
+  });
+  for (const Job& job : jobs) {
+    EXPECT_EQ(job.wrong, "") << to_string(job.plan) << " with " << job.fault;
+  }
+}
+
+}  // namespace
+}  // namespace attune

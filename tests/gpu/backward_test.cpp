@@ -1,0 +1,147 @@
+// The backward kernels of every family over head dims, dtypes, lengths and head groups, and over
+// the library of specs, against the definition in fp64.
+#include "runtime/reference/backward.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <regex>
+#include <span>
+
+#include "generator/spec/library.hpp"
+#include "runtime/reference/element_bits.hpp"
+#include "runtime/support/problem_layout.hpp"
+#include "tests/gpu/canary_device.hpp"
+#include "tests/gpu/judge.hpp"
+#include "tuner/measure/backward_problem.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+// Of the spec's own heads and lengths the plans hardly depend: one choice, so that all kernels can
+// be compiled before the first runs.
+constexpr ProblemShape kPlanShape{1, 4, 1, 300, 300};
+
+KernelPlan cheapest(const AttentionSpec& spec, Family family, Pass pass, const DeviceFacts& facts) {
+  const auto all = legal_plans(spec, family, facts, pass);
+  return *std::ranges::min_element(
+      all, {}, [&](const KernelPlan& plan) { return cost_us(spec, plan, kPlanShape, facts); });
+}
+
+// The forward kernel whose O and LSE come in, then the backward ones.
+std::vector<KernelPlan> plans_of(const AttentionSpec& spec, const DeviceFacts& facts) {
+  std::vector<KernelPlan> plans;
+  const auto forward = families_for(spec, facts.target, Pass::kForward);
+  const auto backward = families_for(spec, facts.target, Pass::kBackward);
+  if (!forward.ok() || !backward.ok()) return {};
+  plans.push_back(cheapest(spec, forward->front(), Pass::kForward, facts));
+  for (const Family family : *backward) {
+    plans.push_back(cheapest(spec, family, Pass::kBackward, facts));
+  }
+  return plans;
+}
+
+testing::AssertionResult judge_backward(const AttentionSpec& spec, const ProblemShape& s,
+                                        std::uint64_t seed) {
+  KernelBank& bank = KernelBank::instance();
+  CanaryDevice device(bank.device());
+  const HostProblem problem = random_problem(spec, s, seed);
+  const std::vector<KernelPlan> plans = plans_of(spec, device.facts());
+  const auto forward = bank.get(spec, plans.front());
+  if (!forward.ok()) return testing::AssertionFailure() << render(forward.error());
+  const auto on_device = BackwardProblem::make(device, spec, problem, **forward, seed);
+  if (!on_device.ok()) return testing::AssertionFailure() << render(on_device.error());
+  const BackwardOracle oracle = oracle_backward(spec, problem, (*on_device)->output_gradients());
+  for (const KernelPlan& plan : std::span(plans).subspan(1)) {
+    const auto failure = [&](const std::string& what) {
+      return testing::AssertionFailure() << to_string(plan) << ", " << to_string(s) << ": " << what;
+    };
+    const auto backward = bank.get(spec, plan);
+    if (!backward.ok()) return failure(render(backward.error()));
+    const auto gradients = (*on_device)->run(**backward);
+    if (!gradients.ok()) return failure(render(gradients.error()));
+    const std::string wrong = wrong_gradient(spec, *gradients, oracle);
+    if (!wrong.empty()) return failure(wrong);
+    if (const std::string damage = device.damage(); !damage.empty()) return failure(damage);
+  }
+  return testing::AssertionSuccess();
+}
+
+struct Case {
+  std::string name;
+  AttentionSpec spec;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+std::string identifier(std::string_view text) {
+  return std::regex_replace(std::string(text), std::regex("[^A-Za-z0-9]+"), "_");
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> found;
+  for (const char* dtype : {"fp16", "bf16"}) {
+    for (const char* dims : {"16", "40", "64", "80", "96", "128", "192", "256", "{qk: 192, v: 128}",
+                             "{qk: 64, v: 128}"}) {
+      for (const char* mask : {"true", "causal"}) {
+        const std::string name = fmt::format("{}_d{}_{}", dtype, dims, mask);
+        found.push_back({identifier(name),
+                         spec_of(fmt::format("name: test\ndtype: {}\nhead_dim: {}\nmask: {}\n",
+                                             dtype, dims, mask))});
+      }
+    }
+    found.push_back({identifier(fmt::format("{}_slopes", dtype)),
+                     spec_of(fmt::format("name: test\ndtype: {}\nhead_dim: 64\nmask: causal\n"
+                                         "tensors: {{slope: {{dtype: float32, dims: [heads], "
+                                         "grad: true}}}}\n"
+                                         "score: score + slope[h] * (kv_idx - q_idx)\n",
+                                         dtype))});
+    found.push_back({identifier(fmt::format("{}_dropout", dtype)),
+                     spec_of(fmt::format("name: test\ndtype: {}\nhead_dim: 128\nmask: causal\n"
+                                         "dropout: 0.25\n",
+                                         dtype))});
+  }
+  for (const LibrarySpec& entry : spec_library()) {
+    auto spec = parse_spec(entry.text, entry.path);
+    if (!spec.ok() || spec->dtype == DType::kF32 || spec->dtype == DType::kFp8E4m3) continue;
+    found.push_back({identifier(entry.name), *std::move(spec)});
+  }
+  return found;
+}
+
+class Backward : public testing::TestWithParam<Case> {
+ protected:
+  static void SetUpTestSuite() {
+    KernelBank& bank = KernelBank::instance();
+    if (!bank.missing().empty()) return;
+    std::vector<Request> requests;
+    for (const Case& c : cases()) {
+      for (const KernelPlan& plan : plans_of(c.spec, bank.device().facts())) {
+        requests.push_back({c.spec, plan});
+      }
+    }
+    bank.prepare(requests);
+  }
+};
+
+TEST_P(Backward, IsTheDerivative) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const Case& c = GetParam();
+  if (plans_of(c.spec, bank.device().facts()).empty()) {
+    GTEST_SKIP() << "no family has its backward pass";
+  }
+  std::uint64_t seed = std::hash<std::string>{}(c.name);
+  for (const ProblemShape& shape : {ProblemShape{2, 4, 1, 1, 1},
+                                    {1, 8, 2, 17, 129},
+                                    {2, 2, 2, 127, 128},
+                                    {1, 4, 1, 300, 129},
+                                    {1, 2, 1, 200, 333}}) {
+    EXPECT_TRUE(judge_backward(c.spec, shape, ++seed));
+  }
+}
+
+const auto kName = [](const testing::TestParamInfo<Case>& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(Specs, Backward, testing::ValuesIn(cases()), kName);
+
+}  // namespace
+}  // namespace attune::gpu_test

@@ -1,0 +1,37 @@
+#include "tests/property/expr/noise.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "generator/expr/arithmetic.hpp"
+
+namespace attune::expr {
+
+double noise(const Expr& e, const Point& at, const Precision& precision) {
+  const double value = evaluate(e, at);
+  if (e->op == Op::kFloat) return precision.literal * std::abs(value);
+  if (e->type != Type::kFloat32 || e->args.empty() || e->op == Op::kLoad || e->op == Op::kToFloat)
+    return 0;
+  if (e->op == Op::kSelect)
+    return noise(e->args[evaluate(e->args[0], at) != 0 ? 1 : 2], at, precision);
+  double total = precision.operation * std::abs(value);
+  std::vector<double> args;
+  for (const Expr& arg : e->args) args.push_back(evaluate(arg, at));
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const double by = noise(e->args[i], at, precision);
+    double worst = 0;
+    for (const double step : {-by, by}) {
+      std::vector<double> moved = args;
+      moved[i] += step;
+      const double there = args.size() == 1
+                               ? apply_unary(e->op, Type::kFloat32, moved[0])
+                               : apply_binary(e->op, Type::kFloat32, moved[0], moved[1]);
+      worst = std::max(worst, std::abs(there - value));
+    }
+    total += worst;
+  }
+  return total;
+}
+
+}  // namespace attune::expr

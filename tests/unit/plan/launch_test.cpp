@@ -1,0 +1,159 @@
+#include "generator/plan/launch.hpp"
+
+#include <gtest/gtest.h>
+
+#include "generator/plan/plan.hpp"
+
+namespace attune {
+namespace {
+
+using Content = WorkspaceRegion::Content;
+
+// As of a backward pass in three launches.
+LaunchRecipe made_up_backward() {
+  return {.symbol = "att_bwd",
+          .launches = {{.symbol = "att_bwd_rows", .item = WorkItem::kRows, .tile = 4},
+                       {.symbol = "att_bwd",
+                        .threads = 384,
+                        .cluster = 2,
+                        .item = WorkItem::kKeyTile,
+                        .tile = 128,
+                        .tensor_maps = {{.tensor = TensorMapRecipe::Tensor::kOutputGradient}},
+                        .zeroed = {Content::kQuerySums}},
+                       {.symbol = "att_bwd_queries", .item = WorkItem::kQueryTile, .tile = 64}},
+          .workspace = {{.content = Content::kRowDeltas},
+                        {.content = Content::kQuerySums, .length_unit = 64},
+                        {.content = Content::kKeySums, .per_query_head = true}}};
+}
+
+AttentionSpec spec_192_128() {
+  AttentionSpec spec;
+  spec.head_dim_qk = 192;
+  spec.head_dim_v = 128;
+  return spec;
+}
+
+constexpr ProblemShape kShape{.batch = 3, .heads = 8, .kv_heads = 2, .q_len = 100, .kv_len = 300};
+
+TEST(Launch, ItemsFollowFromTheShape) {
+  const AttentionSpec spec = spec_192_128();
+  const LaunchRecipe recipe = made_up_backward();
+  const auto items = [&](std::size_t i) {
+    return item_count(spec, recipe, recipe.launches[i], kShape);
+  };
+  EXPECT_EQ(items(0), 3 * 8 * 100 / 4);
+  EXPECT_EQ(items(1), 2 * 2 * 3);  // 300 keys are two times 256
+  EXPECT_EQ(items(2), 2 * 8 * 3);
+  EXPECT_EQ(&recipe.main(), &recipe.launches[1]);
+  EXPECT_TRUE(recipe.uses_tensor_maps());
+  // Four heads of a K/V head share an item of 96 rows where each has 20 queries.
+  const Launch packed{.item = WorkItem::kPackedQueryTile, .tile = 96};
+  ProblemShape decode = kShape;
+  decode.q_len = 20;
+  EXPECT_EQ(item_count(spec, recipe, packed, decode), 1 * 2 * 3);
+  EXPECT_EQ(item_count(spec, recipe, packed, kShape), 2 * 4 * 2 * 3);
+}
+
+TEST(Launch, GridsAreWholeClustersAndNoMoreThanTheDeviceHolds) {
+  Launch launch{.cluster = 2};
+  EXPECT_EQ(*grid_size(launch, 12, 132), 24u);
+  launch.persistent = true;
+  EXPECT_EQ(*grid_size(launch, 12, 132), 24u);
+  EXPECT_EQ(*grid_size(launch, 1000, 131), 130u);
+  launch.ctas_per_processor = 2;
+  EXPECT_EQ(*grid_size(launch, 1000, 131), 262u);
+}
+
+TEST(Launch, MoreItemsThanAKernelCanNumberAreRefused) {
+  const Launch launch{.symbol = "k"};
+  EXPECT_EQ(*grid_size(launch, INT_MAX, 1), static_cast<unsigned>(INT_MAX));
+  const auto refused = grid_size(launch, std::int64_t{INT_MAX} + 1, 1);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().id, "launch-too-large");
+  EXPECT_EQ(refused.error().kind, ErrorKind::kBadInput);
+  EXPECT_FALSE(grid_size({.cluster = 2, .persistent = true}, INT_MAX, 1).ok());
+}
+
+TEST(Launch, RegionsHaveTheSizesOfTheirTensors) {
+  const AttentionSpec spec = spec_192_128();
+  const auto bytes = [&](WorkspaceRegion region) { return region_bytes(spec, region, kShape); };
+  EXPECT_EQ(bytes({.content = Content::kSchedulerCounter}), 16);
+  EXPECT_EQ(bytes({.content = Content::kRowDeltas}), 3 * 8 * 100 * 4);
+  EXPECT_EQ(bytes({.content = Content::kQuerySums}), 3 * 8 * 100 * 192 * 4);
+  EXPECT_EQ(bytes({.content = Content::kQuerySums, .length_unit = 64}), 3 * 8 * 128 * 192 * 4);
+  EXPECT_EQ(bytes({.content = Content::kKeySums}), 3 * 2 * 300 * 192 * 4);
+  EXPECT_EQ(bytes({.content = Content::kValueSums}), 3 * 2 * 300 * 128 * 4);
+  EXPECT_EQ(bytes({.content = Content::kValueSums, .length_unit = 128, .per_query_head = true}),
+            3 * 8 * 384 * 128 * 4);
+  const LaunchRecipe recipe = made_up_backward();
+  EXPECT_EQ(workspace_bytes(spec, recipe.workspace, kShape),
+            3 * 8 * 100 * 4 + 3 * 8 * 128 * 192 * 4 + 3 * 8 * 300 * 192 * 4);
+  EXPECT_EQ(workspace_bytes(spec, {}, kShape), 0);
+}
+
+TEST(Launch, BlockRangesHaveAPairForEvery64ElementsOfARow) {
+  AttentionSpec spec;
+  const expr::TensorDecl doc{.name = "doc",
+                             .type = expr::TensorType::kInt32,
+                             .dims = {{.dim = expr::Dim::kBatch}, {.dim = expr::Dim::kKvLen}}};
+  spec.environment.tensors = {doc, doc};
+  const ProblemShape shape = {.batch = 3, .q_len = 5, .kv_len = 129};
+  const RangeGeometry geometry = range_geometry(doc, shape);
+  EXPECT_EQ(geometry.rows, 3);
+  EXPECT_EQ(geometry.length, 129);
+  EXPECT_EQ(geometry.pairs, 9);
+  const WorkspaceRegion ranges{.content = Content::kBlockRanges, .slot = 1};
+  EXPECT_EQ(region_bytes(spec, ranges, shape), 80);  // 9 pairs of 8 bytes, up to 16
+  const Launch pre_pass{.item = WorkItem::kRangePairs, .tile = 4};
+  const LaunchRecipe recipe{
+      .launches = {pre_pass},
+      .workspace = {{.content = Content::kBlockRanges}, {.content = Content::kRowDeltas}, ranges}};
+  EXPECT_EQ(item_count(spec, recipe, pre_pass, shape), 5);  // 18 pairs, four at a time
+}
+
+TEST(Launch, WhatNoMachineHoldsIsNotSmall) {
+  AttentionSpec spec = spec_192_128();
+  const expr::TensorDecl bias{.name = "bias",
+                              .type = expr::TensorType::kFloat32,
+                              .dims = {{.dim = expr::Dim::kBatch},
+                                       {.dim = expr::Dim::kHeads},
+                                       {.dim = expr::Dim::kQLen},
+                                       {.dim = expr::Dim::kKvLen}}};
+  spec.environment.tensors = {bias};
+  const ProblemShape largest = {.batch = 65536,
+                                .heads = 4096,
+                                .kv_heads = 4096,
+                                .q_len = std::int64_t{1} << 28,
+                                .kv_len = std::int64_t{1} << 28};
+  const WorkspaceRegion sums{.content = Content::kQuerySums, .length_unit = 128};
+  const WorkspaceRegion ranges{.content = Content::kBlockRanges};
+  EXPECT_EQ(region_bytes(spec, sums, largest), kTooLarge);
+  EXPECT_EQ(region_bytes(spec, ranges, largest), kTooLarge);
+  const WorkspaceRegion both[] = {sums, ranges};
+  EXPECT_EQ(workspace_bytes(spec, both, largest), kTooLarge);
+  EXPECT_EQ(region_bytes(spec, {.content = Content::kRowDeltas}, largest), std::int64_t{1} << 58);
+  const Launch rows{.item = WorkItem::kRows, .tile = 4};
+  EXPECT_EQ(item_count(spec, {}, rows, largest), std::int64_t{1} << 54);
+  EXPECT_FALSE(grid_size(rows, item_count(spec, {}, rows, largest), 1).ok());
+}
+
+TEST(Launch, APromiseCoversWhatIsNoLarger) {
+  const WorkspaceRegion unit_128{.content = Content::kKeySums, .length_unit = 128};
+  const WorkspaceRegion unit_64{.content = Content::kKeySums, .length_unit = 64};
+  const WorkspaceRegion per_head{
+      .content = Content::kKeySums, .length_unit = 128, .per_query_head = true};
+  const WorkspaceRegion ranges_0{.content = Content::kBlockRanges};
+  const WorkspaceRegion ranges_1{.content = Content::kBlockRanges, .slot = 1};
+  const auto one_covers = [](const WorkspaceRegion& has, const WorkspaceRegion& need) {
+    return covers({&has, 1}, {&need, 1});
+  };
+  EXPECT_TRUE(one_covers(unit_128, unit_64));
+  EXPECT_FALSE(one_covers(unit_64, unit_128));
+  EXPECT_TRUE(one_covers(per_head, unit_64));
+  EXPECT_FALSE(one_covers(unit_128, per_head));
+  EXPECT_FALSE(one_covers(ranges_0, ranges_1));
+  EXPECT_TRUE(covers({}, {}));
+}
+
+}  // namespace
+}  // namespace attune

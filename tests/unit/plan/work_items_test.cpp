@@ -1,0 +1,75 @@
+// Every item is dealt out once, in the order that is promised.
+#include "templates/work_items.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <utility>
+
+namespace att {
+namespace {
+
+TEST(WorkItems, TilesOfAHeadComeLastFirst) {
+  const int tiles = tile_count(100, 32);
+  ASSERT_EQ(tiles, 4);
+  std::set<std::pair<int, int>> seen;
+  for (int item = 0; item < 3 * tiles; ++item) {
+    const auto [head, tile] = tile_by_head(item, tiles);
+    EXPECT_EQ(head, item / tiles);
+    EXPECT_EQ(tile, tiles - 1 - item % tiles);
+    seen.insert({head, tile});
+  }
+  EXPECT_EQ(seen.size(), 12u);
+}
+
+TEST(WorkItems, GroupsTakeWhatFitsAndAreCapped) {
+  // Room for three K/V heads of 100 bytes, four query heads each.
+  const auto sizes = group_sizes<long long>(2, 16, 4, 100, 350, 0, false);
+  EXPECT_EQ(sizes.size, 12);
+  EXPECT_EQ(sizes.last, 12);
+  const auto capped = group_sizes<long long>(2, 16, 4, 100, 350, 5, true);
+  EXPECT_EQ(capped.size, 5);
+  EXPECT_EQ(capped.last, 12);
+  EXPECT_EQ(group_sizes<long long>(2, 16, 4, 100, 50, 0, true).size, 4);        // one at least
+  EXPECT_EQ(group_sizes<long long>(2, 16, 4, 100, 1 << 20, 0, true).size, 32);  // all
+}
+
+TEST(WorkItems, GroupsOfHeadsFollowOneAnotherTileByTile) {
+  for (const bool uneven : {false, true}) {
+    for (const int most : {0, 1, 3, 5, 8}) {
+      for (const int heads : {1, 2, 7, 8}) {
+        for (const int tiles : {1, 2, 5}) {
+          const auto groups =
+              head_groups(heads, group_sizes(1, heads, heads, 100, 400, most, uneven));
+          // The order written out.
+          int item = 0;
+          for (int group = 0; group <= groups.before_last; ++group) {
+            for (int step = 0; step < tiles; ++step) {
+              for (int i = 0; i < groups.size_of(group); ++i, ++item) {
+                const auto at = tile_by_group(item, tiles, groups, uneven);
+                EXPECT_EQ(at.head, group * groups.size + i);
+                EXPECT_EQ(at.tile, uneven ? tiles - 1 - step : step);
+              }
+            }
+          }
+          EXPECT_EQ(item, heads * tiles);
+        }
+      }
+    }
+  }
+}
+
+TEST(WorkItems, HeadsArePackedWhereOneDoesNotFillATile) {
+  const auto decode = packed_tiles(32, 4, 1, 6);
+  EXPECT_EQ(decode.heads_per_item, 6);
+  EXPECT_EQ(decode.head_parts, 2);
+  EXPECT_EQ(decode.per_kv_head(), 2);
+  const auto group = packed_tiles(32, 4, 1, 96);
+  EXPECT_EQ(group.heads_per_item, 8);  // no more than share a K/V head
+  const auto prefill = packed_tiles(32, 4, 1000, 96);
+  EXPECT_EQ(prefill.heads_per_item, 1);
+  EXPECT_EQ(prefill.per_kv_head(), 8 * 11);
+}
+
+}  // namespace
+}  // namespace att

@@ -1,0 +1,270 @@
+// The fp64 gradients against differences of the fp64 forward pass, and their limits against plain
+// arithmetic in the dtype and planted faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <tuple>
+
+#include "runtime/reference/backward.hpp"
+
+namespace attune {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::Gt;
+using testing::Lt;
+
+AttentionSpec parsed(const std::string& lines) {
+  auto spec = parse_spec("attune: 1\nname: t\ndtype: fp32\n" + lines, "test.yaml");
+  EXPECT_TRUE(spec.ok()) << render(spec.error());
+  return std::move(*spec);
+}
+
+// With or without what each element may be off by.
+template <typename Output>
+const std::vector<double>& values_of(const Output& output) {
+  if constexpr (requires { output.values; }) {
+    return output.values;
+  } else {
+    return output;
+  }
+}
+
+// What the loss changes by with what arrives at the outputs.
+double loss(const AttentionSpec& spec, const HostProblem& problem,
+            const OutputGradients& gradients) {
+  const auto forward = oracle_forward(spec, problem);
+  const std::vector<double>&o = values_of(forward.o), &lse = values_of(forward.lse);
+  double total = 0;
+  for (std::size_t i = 0; i < o.size(); ++i)
+    if (o[i] != 0) total += o[i] * gradients.d_o[i];
+  for (std::size_t i = 0; i < lse.size(); ++i)
+    if (std::isfinite(lse[i])) total += lse[i] * gradients.d_lse[i];
+  return total;
+}
+
+struct Case {
+  std::string name, spec;
+  ProblemShape shape;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+constexpr ProblemShape kShape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 5, .kv_len = 7};
+
+class Differences : public testing::TestWithParam<Case> {};
+
+TEST_P(Differences, AgreeWithTheGradients) {
+  const AttentionSpec spec = parsed(GetParam().spec);
+  HostProblem problem = random_problem(spec, GetParam().shape, 7);
+  OutputGradients gradients = random_output_gradients(spec, problem.shape, 8);
+  const BackwardOracle oracle = oracle_backward(spec, problem, gradients);
+  std::mt19937 random(9);
+  const auto check = [&](const std::string& name, std::vector<double>& values,
+                         const ExpectedGradient& expected) {
+    ASSERT_EQ(values.size(), expected.values.size());
+    constexpr std::size_t kMost = 60;
+    for (std::size_t i = 0; i < std::min(kMost, values.size()); ++i) {
+      const std::size_t at = values.size() <= kMost ? i : random() % values.size();
+      double& x = values[at];
+      const double old = x;
+      const auto difference = [&](double h) {
+        x = old + h;
+        const double above = loss(spec, problem, gradients);
+        x = old - h;
+        const double below = loss(spec, problem, gradients);
+        x = old;
+        return (above - below) / (2 * h);
+      };
+      constexpr double kStep = 1e-3;
+      const double slope = (4 * difference(kStep / 2) - difference(kStep)) / 3;
+      ASSERT_NEAR(expected.values[at], slope, 1e-8 * (1 + std::abs(slope)))
+          << name << "[" << at << "]";
+    }
+  };
+  check("dq", problem.q, oracle.dq);
+  check("dk", problem.k, oracle.dk);
+  check("dv", problem.v, oracle.dv);
+  for (std::size_t slot = 0; slot < problem.tensors.size(); ++slot) {
+    const auto& tensor = spec.environment.tensors[slot];
+    if (!tensor.grad) {
+      EXPECT_TRUE(oracle.tensors[slot].values.empty());
+      continue;
+    }
+    check(tensor.name, problem.tensors[slot].values, oracle.tensors[slot]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backward, Differences,
+    testing::Values(
+        Case{"full", "head_dim: 8\n", kShape},
+        Case{"wide_values",
+             "head_dim: {qk: 8, v: 24}\nmask: causal\n",
+             {.batch = 1, .heads = 3, .kv_heads = 1, .q_len = 9, .kv_len = 4}},
+        Case{"softcap", "head_dim: 8\nmask: causal\nscore: 2 * tanh(score / 2)\n", kShape},
+        Case{"dropout", "head_dim: 8\ndropout: 0.25\nsoftmax_scale: float\n", kShape},
+        Case{"documents",
+             "head_dim: 8\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+             "mask: document(doc)\n",
+             {.batch = 2, .heads = 4, .kv_heads = 1, .q_len = 12, .kv_len = 12}},
+        Case{"sinks",
+             "head_dim: 8\ntensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"
+             "mask: kv_idx < q_idx\nsink: 2 * sinks[h]\n",
+             kShape},
+        Case{"alibi",
+             "head_dim: 8\ntensors: {slope: {dtype: float32, dims: [heads], grad: true}}\n"
+             "mask: causal\nscore: score - slope[h] * (q_idx + kv_len - q_len - kv_idx)\n",
+             kShape},
+        Case{"t5",
+             "head_dim: 8\ntensors: {bias: {dtype: float32, dims: [heads, 8], grad: true}}\n"
+             "score: score + bias[h, (4 if kv_idx > q_idx else 0) + min(3, abs(kv_idx - q_idx))]\n",
+             kShape},
+        Case{"dense_and_gate",
+             "head_dim: 8\ntensors:\n"
+             "  bias: {dtype: float32, dims: [heads, q_len, kv_len], grad: true}\n"
+             "  gate: {dtype: float32, dims: [batch, kv_len], grad: true}\n"
+             "score: 3 * tanh(score * gate[b, kv_idx] + bias[h, q_idx, kv_idx])"
+             " + sigmoid(gate[b, 0])\n"
+             "dropout: float\nsink: bias[h, 0, 0] * gate[b, 1]\n",
+             kShape}),
+    [](const auto& info) { return info.param.name; });
+
+// Nothing flows through rows without live keys, whatever arrives there, nor to keys without rows.
+TEST(Backward, WhatIsDeadHasNoGradient) {
+  const AttentionSpec spec =
+      parsed("head_dim: 8\nmask: kv_idx < q_idx and kv_idx != 2 and q_idx != 4\n");
+  HostProblem problem =
+      random_problem(spec, {.heads = 2, .kv_heads = 1, .q_len = 5, .kv_len = 6}, 3);
+  OutputGradients gradients = random_output_gradients(spec, problem.shape, 4);
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const int h : {0, 1}) {
+    for (const int q : {0, 4}) {
+      const auto row = static_cast<std::size_t>(h * 5 + q);
+      gradients.d_lse[row] = kNan;
+      std::fill_n(gradients.d_o.begin() + static_cast<std::ptrdiff_t>(row) * 8, 8, kNan);
+    }
+  }
+  for (const int k : {2, 4, 5}) {
+    std::fill_n(problem.k.begin() + k * 8, 8, kNan);
+    std::fill_n(problem.v.begin() + k * 8, 8, kNan);
+  }
+  const BackwardOracle oracle = oracle_backward(spec, problem, gradients);
+  const auto row_of = [](const ExpectedGradient& e, int row) {
+    return std::vector<double>(e.values.begin() + row * 8, e.values.begin() + row * 8 + 8);
+  };
+  for (const int row : {0, 4, 5, 9}) EXPECT_THAT(row_of(oracle.dq, row), Each(0));
+  for (const int row : {2, 4, 5}) {
+    EXPECT_THAT(row_of(oracle.dk, row), Each(0));
+    EXPECT_THAT(row_of(oracle.dv, row), Each(0));
+  }
+  for (const ExpectedGradient* e : {&oracle.dq, &oracle.dk, &oracle.dv})
+    for (const double value : e->values) ASSERT_TRUE(std::isfinite(value));
+}
+
+// One head of full attention by a kernel's arithmetic: P and dS are rounded, sums are fp32's, O is
+// what such a forward pass leaves. `faulty` is a key whose part of dS and P row 0 leaves out.
+struct Plain {
+  std::vector<double> dq, dk, dv;
+};
+Plain plain_backward(const AttentionSpec& spec, const HostProblem& problem,
+                     const OutputGradients& gradients, int faulty = -1) {
+  const int queries = static_cast<int>(problem.shape.q_len);
+  const int keys = static_cast<int>(problem.shape.kv_len), dim = spec.head_dim_qk;
+  std::vector<float> dq(problem.q.size()), dk(problem.k.size()), dv(problem.v.size());
+  const auto rounded = [&](double x) { return static_cast<float>(round_to(spec.dtype, x)); };
+  const auto dot = [&](const std::vector<double>& a, int i, const std::vector<double>& b, int j) {
+    float sum = 0;
+    for (int d = 0; d < dim; ++d)
+      sum = std::fma(static_cast<float>(a[static_cast<std::size_t>(i * dim + d)]),
+                     static_cast<float>(b[static_cast<std::size_t>(j * dim + d)]), sum);
+    return sum;
+  };
+  const auto scale = static_cast<float>(spec.softmax_scale.value);
+  for (int q = 0; q < queries; ++q) {
+    std::vector<float> p(static_cast<std::size_t>(keys));
+    float total = 0;
+    for (int k = 0; k < keys; ++k)
+      total += p[static_cast<std::size_t>(k)] = std::exp(scale * dot(problem.q, q, problem.k, k));
+    const float lse = std::log(total);
+    std::vector<float> o(static_cast<std::size_t>(dim));
+    for (int k = 0; k < keys; ++k)
+      for (int d = 0; d < dim; ++d)
+        o[static_cast<std::size_t>(d)] +=
+            rounded(p[static_cast<std::size_t>(k)]) *
+            static_cast<float>(problem.v[static_cast<std::size_t>(k * dim + d)]);
+    float row_sum = 0;
+    for (int d = 0; d < dim; ++d)
+      row_sum += rounded(o[static_cast<std::size_t>(d)] / total) *
+                 static_cast<float>(gradients.d_o[static_cast<std::size_t>(q * dim + d)]);
+    for (int k = 0; k < keys; ++k) {
+      if (q == 0 && k == faulty) continue;
+      const float weight = std::exp(scale * dot(problem.q, q, problem.k, k) - lse);
+      const float ds = rounded(weight * (dot(gradients.d_o, q, problem.v, k) - row_sum));
+      for (int d = 0; d < dim; ++d) {
+        const auto in_query = static_cast<std::size_t>(q * dim + d);
+        const auto in_key = static_cast<std::size_t>(k * dim + d);
+        dq[in_query] += ds * static_cast<float>(problem.k[in_key]);
+        dk[in_key] += ds * static_cast<float>(problem.q[in_query]);
+        dv[in_key] += rounded(weight) * static_cast<float>(gradients.d_o[in_query]);
+      }
+    }
+  }
+  const auto written = [&](const std::vector<float>& sums, float factor) {
+    std::vector<double> values;
+    for (const float sum : sums) values.push_back(rounded(sum * factor));
+    return values;
+  };
+  return {written(dq, scale), written(dk, scale), written(dv, 1)};
+}
+
+// The largest error relative to its limit.
+double worst_of(const ExpectedGradient& expected, const std::vector<double>& out) {
+  double worst = 0;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    worst = std::max(worst, std::abs(out[i] - expected.values[i]) / expected.limits[i]);
+  return worst;
+}
+
+// `offset`: added to keys and values, so that the terms of sums have one sign.
+class Limits : public testing::TestWithParam<std::tuple<const char*, double>> {};
+
+TEST_P(Limits, FitTheDtypesArithmetic) {
+  const auto [dtype, offset] = GetParam();
+  auto spec = parse_spec("attune: 1\nname: t\nhead_dim: 64\ndtype: " + std::string(dtype), "t");
+  ASSERT_TRUE(spec.ok());
+  HostProblem problem = random_problem(*spec, {.q_len = 96, .kv_len = 160}, 5);
+  for (std::vector<double>* values : {&problem.k, &problem.v})
+    for (double& value : *values) value = round_to(spec->dtype, value + offset);
+  OutputGradients gradients = random_output_gradients(*spec, problem.shape, 6);
+  gradients.d_lse.clear();
+  const BackwardOracle oracle = oracle_backward(*spec, problem, gradients);
+  const Plain plain = plain_backward(*spec, problem, gradients);
+  EXPECT_THAT(worst_of(oracle.dq, plain.dq), AllOf(Gt(0.1), Lt(1)));
+  EXPECT_THAT(worst_of(oracle.dk, plain.dk), AllOf(Gt(0.1), Lt(1)));
+  EXPECT_THAT(worst_of(oracle.dv, plain.dv), AllOf(Gt(0.1), Lt(1)));
+  // The key of which row 0 makes most.
+  int key = 0;
+  double largest = -std::numeric_limits<double>::infinity();
+  for (int k = 0; k < 160; ++k) {
+    double product = 0;
+    for (std::size_t d = 0; d < 64; ++d)
+      product += problem.q[d] * problem.k[static_cast<std::size_t>(k) * 64 + d];
+    if (product > largest) largest = product, key = k;
+  }
+  const Plain faulty = plain_backward(*spec, problem, gradients, key);
+  EXPECT_GT(worst_of(oracle.dq, faulty.dq), 1);
+  EXPECT_GT(worst_of(oracle.dk, faulty.dk), 1);
+  EXPECT_GT(worst_of(oracle.dv, faulty.dv), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backward, Limits,
+                         testing::Combine(testing::Values("bf16", "fp16"),
+                                          testing::Values(0.0, 2.0)));
+
+}  // namespace
+}  // namespace attune

@@ -1,0 +1,251 @@
+// The arguments of a launch: what is refused, and what is right although it looks odd.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "tests/unit/runtime/c_api_test.hpp"
+
+namespace attune::c_api_test {
+namespace {
+
+constexpr const char* kDocuments =
+    "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\n"
+    "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\nmask: doc[b, kv_idx] == 1\n";
+
+TEST_F(CApi, ShapesAreChecked) {
+  spec(kFull);
+  const struct {
+    att_shape shape;
+    const char* message;
+  } bad[] = {{{-1, 2, 1, 3, 5}, "shape.batch is -1"},
+             {{1, 3, 2, 3, 5}, "no multiple"},
+             {{1, 2, 1, -1, 5}, "shape.q_len is -1"},
+             {{1, 2, 1, 3, int64_t{1} << 40}, "shape.kv_len"},
+             {{1, 2, 1, 3, (int64_t{1} << 28) + 1}, "shape.kv_len is 268435457"},
+             {{1, 2, 1, 3, 0}, "over no keys O is 0"},
+             {{0, 0, 1, 3, 5}, "shape.heads is 0"},
+             {{65536, 4096, 1, int64_t{1} << 28, 1}, "too large for one launch: o has"}};
+  for (const auto& [shape, message] : bad) {
+    EXPECT_EQ(att_kernel_get(runtime_, spec_, &shape, &kernel_), ATT_BAD_INPUT);
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+    EXPECT_EQ(kernel_, nullptr);
+  }
+}
+
+TEST_F(CApi, LaunchArgumentsAreChecked) {
+  spec(
+      "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nscalars: {slope: float}\ndropout: float\n"
+      "tensors: {bias: {dtype: float32, dims: [heads]}}\nscore: score * slope + bias[h]\n");
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  const att_scalar scalars[16] = {};
+  const void* tensors[8] = {q_.data()};
+  att_forward_args good = arguments();
+  good.scalars = scalars;
+  good.tensors = tensors;
+  ASSERT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  const auto refused = [&](const char* message, const auto& spoil) {
+    att_forward_args args = good;
+    spoil(args);
+    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+  };
+  refused("`k` is null", [](auto& args) { args.k = nullptr; });
+  refused("`q` is not aligned",
+          [&](auto& args) { args.q = reinterpret_cast<const char*>(args.q) + 4; });
+  refused("a stride is not a multiple of 16 bytes: `v`",
+          [](auto& args) { args.v_strides = {40, 9, 8}; });
+  refused("`scalars` is null", [](auto& args) { args.scalars = nullptr; });
+  refused("no tensors are given", [](auto& args) { args.tensors = nullptr; });
+  refused("dropout is 1", [](auto& args) { args.dropout = 1; });
+  refused("dropout is nan", [](auto& args) { args.dropout = NAN; });
+  refused("steps of 1/256", [](auto& args) { args.dropout = 0.001f; });
+  refused("struct_size", [](auto& args) { args.struct_size = 8; });
+  refused("`lse` is not aligned to 4 bytes", [&](auto& args) {
+    args.lse = reinterpret_cast<float*>(reinterpret_cast<char*>(workspace_.data()) + 2);
+  });
+  const void* missing[8] = {};
+  refused("`bias` is null", [&](auto& args) { args.tensors = missing; });
+}
+
+TEST_F(CApi, AShapeThatCannotBeHasNoWorkspace) {
+  spec(kDocuments);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  EXPECT_GT(att_kernel_workspace_bytes(kernel_, &kShape), 0u);
+  const att_shape most = {65536, 4096, 1, int64_t{1} << 28, int64_t{1} << 28};
+  EXPECT_EQ(att_kernel_workspace_bytes(kernel_, &most), SIZE_MAX);
+  EXPECT_THAT(att_last_error(), HasSubstr("too large for one launch"));
+  // A pair of 8 bytes for each 64 of 2^44 documents.
+  const att_shape many_keys = {65536, 1, 1, 1, int64_t{1} << 28};
+  EXPECT_EQ(att_kernel_workspace_bytes(kernel_, &many_keys), std::size_t{1} << 41);
+}
+
+TEST_F(CApi, MoreWorkThanAKernelCanNumberIsRefused) {
+  spec(kFull);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  // The same keys and values for all; o would be 2^44 bytes.
+  att_forward_args args = arguments();
+  args.shape = {65536, 4096, 1, 2048, 1};
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("launch-too-large"));
+}
+
+TEST_F(CApi, AnEmptyBatchIsDoneAtOnce) {
+  spec(kDocuments);
+  for (const att_shape& shape :
+       {att_shape{0, 2, 1, 3, 5}, att_shape{1, 2, 1, 0, 5}, att_shape{0, 2, 1, 0, 0}}) {
+    att_kernel_destroy(kernel_);
+    kernel_ = nullptr;
+    kernel(shape);
+    if (IsSkipped() || HasFatalFailure()) return;
+    EXPECT_EQ(att_kernel_workspace_bytes(kernel_, &shape), 0u);
+    att_forward_args args = {};
+    args.struct_size = sizeof args;
+    args.shape = shape;
+    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
+  }
+}
+
+TEST_F(CApi, StridesAreChecked) {
+  spec(kFull);
+  constexpr att_shape kWide = {2, 2, 2, 3, 5};
+  kernel(kWide);
+  if (IsSkipped() || HasFatalFailure()) return;
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max() - 3;
+  const auto launch = [&](att_strides att_forward_args::* strides, const att_strides& given) {
+    att_forward_args args = arguments(kWide);
+    args.*strides = given;
+    return att_forward(kernel_, &args, nullptr);
+  };
+  const struct {
+    att_strides att_forward_args::* operand;
+    att_strides strides;
+    const char* message;
+  } bad[] = {
+      {&att_forward_args::k_strides, {0, 8, 0}, "seq stride is given without the others: `k`"},
+      {&att_forward_args::o_strides, {0, 16, 8}, "two elements one address: `o`"},
+      {&att_forward_args::o_strides, {48, 16, 4}, "two elements one address: `o`"},
+      {&att_forward_args::o_strides, {32, 16, 8}, "two elements one address: `o`"},
+      {&att_forward_args::o_strides, {48, -16, 16}, "two elements one address: `o`"},
+      {&att_forward_args::q_strides, {kHuge - 1, 16, 8}, "beyond any address space: `q`"},
+      {&att_forward_args::q_strides,
+       {std::numeric_limits<std::int64_t>::min(), 16, 8},
+       "beyond any address space: `q`"},
+      {&att_forward_args::v_strides, {int64_t{1} << 46, 16, 8}, "beyond any address space: `v`"},
+  };
+  for (const auto& [operand, strides, message] : bad) {
+    EXPECT_EQ(launch(operand, strides), ATT_BAD_INPUT) << message;
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+  }
+  const struct {
+    att_strides att_forward_args::* operand;
+    att_strides strides;
+  } good[] = {
+      {&att_forward_args::k_strides, {0, 16, 8}},  // one K for all batches
+      {&att_forward_args::k_strides, {0, 8, 80}},
+      {&att_forward_args::o_strides, {48, 16, 8}},   // bshd
+      {&att_forward_args::o_strides, {48, 8, 24}},   // bhsd
+      {&att_forward_args::o_strides, {16, 32, 8}},   // sbhd
+      {&att_forward_args::o_strides, {96, 32, 16}},  // columns of a wider matrix
+  };
+  for (const auto& [operand, strides] : good) {
+    EXPECT_EQ(launch(operand, strides), ATT_OK) << att_last_error();
+  }
+}
+
+TEST_F(CApi, AStrideThatIsNeverSteppedDoesNotMatter) {
+  spec(kFull);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  att_forward_args args = arguments();
+  args.q_strides = {std::numeric_limits<std::int64_t>::max(), 16, 8};  // batch is 1
+  args.k_strides = {3, 8, 5};                                          // and so is kv_heads
+  args.o_strides = {0, 16, 8};
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
+}
+
+class CApiTensors : public CApi {
+ protected:
+  // Keys 1 and 3 of five are live; V is its row's number.
+  void SetUp() override {
+    CApi::SetUp();
+    if (HasFatalFailure()) return;
+    spec(kDocuments);
+    kernel();
+    for (std::size_t i = 0; i < 40; ++i) {
+      v_[i / 16].values[i % 16] = static_cast<float>(i / 8);
+    }
+  }
+  // Its element alignment is all that a tensor has.
+  const std::int32_t* documents() const { return padded_ + 1; }
+  void expect_result(const att_forward_args& args) {
+    ASSERT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
+    for (std::size_t i = 0; i < 48; ++i) EXPECT_FLOAT_EQ(o_[i / 16].values[i % 16], 2.0f) << i;
+  }
+
+  alignas(64) std::int32_t padded_[7] = {1, 0, 1, 0, 1, 0, 1};
+  std::int64_t sizes_[2] = {1, 5};
+  std::int64_t strides_[2] = {5, 1};
+};
+
+TEST_F(CApiTensors, NeedOnlyTheirElementsAlignment) {
+  if (IsSkipped() || HasFatalFailure()) return;
+  const void* tensors[] = {documents()};
+  att_forward_args args = arguments();
+  args.tensors = tensors;
+  expect_result(args);
+  tensors[0] = reinterpret_cast<const char*>(documents()) + 2;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`doc` is not aligned to 4 bytes"));
+}
+
+TEST_F(CApiTensors, TheirRangesNeedTheWholeWorkspace) {
+  if (IsSkipped() || HasFatalFailure()) return;
+  const void* tensors[] = {documents()};
+  att_forward_args args = arguments();
+  args.tensors = tensors;
+  args.workspace_bytes = att_kernel_workspace_bytes(kernel_, &kShape);
+  expect_result(args);
+  --args.workspace_bytes;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("workspace_bytes is 15, and this launch needs 16"));
+}
+
+TEST_F(CApiTensors, AreCheckedAgainstTheDeclaration) {
+  if (IsSkipped() || HasFatalFailure()) return;
+  const att_tensor good = {documents(), sizes_, nullptr, ATT_INT32, 2};
+  att_tensor view = good;
+  att_forward_args args = arguments();
+  args.tensor_views = &view;
+  args.tensor_view_count = 1;
+  expect_result(args);
+  view.strides = strides_;
+  expect_result(args);
+  strides_[0] = 99;  // of a dim of size 1
+  expect_result(args);
+
+  const auto refused = [&](const char* message, const auto& spoil) {
+    view = good;
+    spoil();
+    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT) << message;
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+  };
+  refused("`doc` is null", [&] { view.data = nullptr; });
+  refused("`doc` is of float32, and the spec declares int32", [&] { view.dtype = ATT_FP32; });
+  refused("`doc` is of fp16", [&] { view.dtype = 0; });
+  refused("`doc` has 1 dims, and the spec declares 2", [&] { view.ndim = 1; });
+  refused("`sizes` of `doc` is null", [&] { view.sizes = nullptr; });
+  refused("`doc` has strides (5, 2)",
+          [&] { view.strides = strides_, strides_[1] = 2, strides_[0] = 5; });
+  refused("`doc` has sizes (1, 4), and this launch needs (1, 5)", [&] { sizes_[1] = 4; });
+  sizes_[1] = 5;
+  refused("tensor_view_count is 2", [&] { args.tensor_view_count = 2; });
+  args.tensor_view_count = 1;
+  const void* tensors[] = {documents()};
+  refused("both given", [&] { args.tensors = tensors; });
+}
+
+}  // namespace
+}  // namespace attune::c_api_test
