@@ -147,6 +147,15 @@ Tiling tiling(const AttentionSpec&, const KernelPlan&, const ProblemShape&, cons
   return {};
 }
 
+// fp32 operations of one thread in a clock, as processors are designed: a power of two, of which
+// clocks that fall under wide vectors leave three fifths at least. What was measured differs from
+// process to process, and a search that is repeated must ask for the same candidates.
+double flops_per_clock(const DeviceFacts& device) {
+  constexpr double kLeastShare = 0.6;
+  const double measured = device.matrix_tflops * 1e3 / device.processor_count / device.clock_ghz;
+  return std::exp2(std::floor(std::log2(measured / kLeastShare)));
+}
+
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork&) {
   const CpuPlan& tile = tile_of(plan);
@@ -157,7 +166,6 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double rows = std::min(double(tile.tile_q), double(grid.heads_per_item * shape.q_len));
   const double vectors = std::ceil(rows / lanes(tile));
 
-  const double core_gflops = device.matrix_tflops * 1e3 / device.processor_count;
   // Bounds of keys are those of a whole item: under a mask a tall one does more work in vain.
   const double keys = double(shape.kv_len) + (spec.mask != nullptr ? tile.tile_q : 0);
   const double flops = 2.0 * vectors * lanes(tile) * keys * dims;
@@ -165,23 +173,23 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   // or the dtype asks for it.
   constexpr double kCopyBytesPerClock = 16;
   const bool copies = spec.dtype != DType::kF32 || spec.layout != Layout::kBhsd;
-  const double copy_us =
-      copies ? keys * dims * 4 / (kCopyBytesPerClock * device.clock_ghz * 1e3) : 0;
+  const double copy_clocks = copies ? keys * dims * 4 / kCopyBytesPerClock : 0;
   // Loop starts and the softmax' dependent chain, once a tile and register-block column. Tiles of
   // 96 to 512 keys were within 2 % of each other on the machines above.
   constexpr double kTileClocks = 100;
   const double tiles = std::ceil(keys / tile.tile_kv);
-  const double start_us =
-      tiles * std::ceil(vectors / tile.columns) * kTileClocks / (device.clock_ghz * 1e3);
-  const double item_us = flops / (core_gflops * product_share(tile) * 1e3) + copy_us + start_us;
+  const double start_clocks = tiles * std::ceil(vectors / tile.columns) * kTileClocks;
+  const double item_clocks =
+      flops / (flops_per_clock(device) * product_share(tile)) + copy_clocks + start_clocks;
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;
   const double bytes = double(element_bytes(spec.dtype)) * shape.batch * dims *
                        (double(shape.heads) * shape.q_len + double(shape.kv_heads) * shape.kv_len);
   return {.rounds = std::ceil(items / device.processor_count),
-          .tiles = item_us,
+          .tiles = item_clocks,
           .slowdown = fewer,
+          .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
 }
 

@@ -78,6 +78,36 @@ TEST(PlanSpace, IsKeptForASpecAndADevice) {
   EXPECT_EQ(plan_space(one, hopper), space);
 }
 
+// A search that is repeated in another process asks for the same candidates.
+TEST(PlansByCost, OfAProcessorDoNotFollowTheNoiseOfItsRates) {
+  const auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal", "");
+  ASSERT_TRUE(spec.ok());
+  DeviceFacts calm = device_facts(Target::kCpu);
+  calm.registers_per_processor = 32;  // AVX-512, with many more plans
+  calm.processor_count = 2;
+  calm.matrix_tflops *= 4;
+  const auto order = [&](const DeviceFacts& device, const ProblemShape& shape) {
+    std::vector<std::string> texts;
+    const auto plans = plans_by_cost(*spec, shape, device);
+    for (const KernelPlan& plan : *plans) texts.push_back(to_string(plan));
+    return texts;
+  };
+  const ProblemShape short_one{.heads = 2, .kv_heads = 2, .q_len = 64, .kv_len = 64};
+  const ProblemShape long_one{.heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 3000};
+  for (const ProblemShape& shape : {short_one, long_one}) {
+    const std::vector<std::string> expected = order(calm, shape);
+    for (const double clock : {0.8, 0.93, 1.04}) {
+      for (const double rate : {0.7, 0.91, 1.06}) {
+        DeviceFacts busy = calm;
+        busy.clock_ghz *= clock;
+        busy.matrix_tflops *= clock * rate;
+        busy.memory_gb_per_s *= rate;
+        EXPECT_EQ(order(busy, shape), expected) << clock << " " << rate;
+      }
+    }
+  }
+}
+
 // The counter's shortcuts change no answer.
 TEST(LiveTileCounter, CountsWhatTheClassifierCallsLive) {
   for (const LibrarySpec& library : spec_library()) {
