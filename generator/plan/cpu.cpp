@@ -2,46 +2,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
+#include "generator/plan/cpu_registers.hpp"
 #include "generator/plan/family.hpp"
 #include "templates/work_items.h"
 
 namespace attune {
 namespace {
 
-constexpr int kAvx2Bytes = 32;
-constexpr int kAvx512Bytes = 64;
-constexpr int kAvx2Registers = 16;
-constexpr int kAvx512Registers = 32;
-
 const CpuPlan& tile_of(const KernelPlan& plan) { return std::get<CpuPlan>(plan.tile); }
 
-int lanes(const CpuPlan& tile) { return tile.vector_bytes / 4; }
-
-bool has_avx512(const DeviceFacts& device) {
-  return device.registers_per_processor >= kAvx512Registers;
+RegisterBlock block_of(const CpuPlan& tile) {
+  return {.vector_bytes = tile.vector_bytes, .unroll = tile.unroll, .columns = tile.columns};
 }
-
-// Register blocks worth trying, with the share of the multiply-add peak that kernels reached:
-// AVX-512 on 16 threads of a Sapphire Rapids Xeon and one core of a Zen 4, AVX2 on the latter; d
-// 64, s 2048.
-struct RegisterBlock {
-  int vector_bytes, unroll, columns;
-  double share;
-};
-constexpr std::array<RegisterBlock, 9> kRegisterBlocks = {{
-    {kAvx512Bytes, 8, 3, 0.90},
-    {kAvx512Bytes, 12, 2, 0.87},
-    {kAvx512Bytes, 6, 4, 0.88},
-    {kAvx512Bytes, 4, 6, 0.86},
-    {kAvx512Bytes, 8, 2, 0.79},
-    {kAvx512Bytes, 8, 1, 0.60},
-    {kAvx2Bytes, 6, 2, 0.78},
-    {kAvx2Bytes, 4, 2, 0.72},
-    {kAvx2Bytes, 8, 1, 0.70},
-}};
 
 Status serves(const AttentionSpec& spec, Target target) {
   if (target != Target::kCpu) return plan_unsupported("the cpu family needs target cpu");
@@ -58,28 +32,15 @@ Status serves(const AttentionSpec& spec, Target target) {
 }
 
 PlanResources resources_of(const AttentionSpec&, const KernelPlan& plan) {
-  const CpuPlan& tile = tile_of(plan);
   PlanResources resources;
   resources.threads = 1;
-  resources.registers_per_thread = tile.unroll * tile.columns + tile.columns + 1;
+  resources.registers_per_thread = block_of(tile_of(plan)).registers();
   return resources;
 }
 
-Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+Status check(const AttentionSpec&, const KernelPlan& plan, const DeviceFacts& device) {
   const CpuPlan& tile = tile_of(plan);
-  if (tile.vector_bytes != kAvx2Bytes && tile.vector_bytes != kAvx512Bytes) {
-    return plan_unsupported("vectors of 32 or 64 bytes");
-  }
-  if (tile.vector_bytes == kAvx512Bytes && !has_avx512(device)) {
-    return plan_unsupported(fmt::format("{} has no AVX-512", device.name));
-  }
-  if (tile.unroll < 1 || tile.columns < 1 || tile.unroll > 16 || tile.columns > 8) {
-    return plan_unsupported("1 to 16 rows and 1 to 8 vectors in registers");
-  }
-  const int registers = tile.vector_bytes == kAvx512Bytes ? kAvx512Registers : kAvx2Registers;
-  if (const int needs = resources_of(spec, plan).registers_per_thread; needs > registers) {
-    return plan_unsupported(fmt::format("{} vector registers, {} are there", needs, registers));
-  }
+  ATT_CHECK(check_registers(block_of(tile), device));
   if (tile.thread_share < 1 || tile.thread_share > 64) {
     return plan_unsupported("one in 1 to 64 of the threads");
   }
@@ -89,49 +50,36 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
         fmt::format("a kv tile of 32 to 1024 in steps of 32 and of {} keys, not {}", tile.unroll,
                     tile.tile_kv));
   }
-  if (tile.tile_q < 1 || tile.tile_q > 1024 || tile.tile_q % (tile.columns * lanes(tile)) != 0) {
+  if (tile.tile_q < 1 || tile.tile_q > 1024 || tile.tile_q % block_of(tile).width() != 0) {
     return plan_unsupported(fmt::format("a q tile of at most 1024 rows in steps of {}, not {}",
-                                        tile.columns * lanes(tile), tile.tile_q));
+                                        block_of(tile).width(), tile.tile_q));
   }
   return ok_status();
 }
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
-  for (const RegisterBlock& block : kRegisterBlocks) {
-    // AVX2 is left to machines that have nothing wider.
-    if ((block.vector_bytes == kAvx512Bytes) != has_avx512(device)) continue;
+  for (const RegisterBlock& block : register_blocks(device)) {
     // Multiples of 12 stand in for powers of two where 6 and 12 rows need them.
     const int kv_unit = block.unroll % 3 == 0 ? 96 : 128;
     for (const int blocks : {1, 2, 4}) {
       for (const int tile_kv : {kv_unit, 2 * kv_unit, 4 * kv_unit}) {
         for (const int thread_share : {1, 2}) {
           if (thread_share > device.processor_count) continue;
-          const KernelPlan plan{
-              .pass = Pass::kForward,
-              .target = Target::kCpu,
-              .tile = CpuPlan{.tile_q = block.columns * block.vector_bytes / 4 * blocks,
-                              .tile_kv = tile_kv,
-                              .unroll = block.unroll,
-                              .columns = block.columns,
-                              .vector_bytes = block.vector_bytes,
-                              .thread_share = thread_share}};
+          const KernelPlan plan{.pass = Pass::kForward,
+                                .target = Target::kCpu,
+                                .tile = CpuPlan{.tile_q = block.width() * blocks,
+                                                .tile_kv = tile_kv,
+                                                .unroll = block.unroll,
+                                                .columns = block.columns,
+                                                .vector_bytes = block.vector_bytes,
+                                                .thread_share = thread_share}};
           if (check(spec, plan, device).ok()) plans.push_back(plan);
         }
       }
     }
   }
   return plans;
-}
-
-double product_share(const CpuPlan& tile) {
-  for (const RegisterBlock& block : kRegisterBlocks) {
-    if (block.vector_bytes == tile.vector_bytes && block.unroll == tile.unroll &&
-        block.columns == tile.columns) {
-      return block.share;
-    }
-  }
-  return 0.5;
 }
 
 // Every plan is a group of its own: there are a few dozen, and an item's time is its shape's.
@@ -147,15 +95,6 @@ Tiling tiling(const AttentionSpec&, const KernelPlan&, const ProblemShape&, cons
   return {};
 }
 
-// fp32 operations of one thread in a clock, as processors are designed: a power of two, of which
-// clocks that fall under wide vectors leave three fifths at least. What was measured differs from
-// process to process, and a search that is repeated must ask for the same candidates.
-double flops_per_clock(const DeviceFacts& device) {
-  constexpr double kLeastShare = 0.6;
-  const double measured = device.matrix_tflops * 1e3 / device.processor_count / device.clock_ghz;
-  return std::exp2(std::floor(std::log2(measured / kLeastShare)));
-}
-
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork&) {
   const CpuPlan& tile = tile_of(plan);
@@ -164,23 +103,19 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q);
   const double items = double(shape.batch * shape.kv_heads * grid.per_kv_head());
   const double rows = std::min(double(tile.tile_q), double(grid.heads_per_item * shape.q_len));
-  const double vectors = std::ceil(rows / lanes(tile));
+  const RegisterBlock block = block_of(tile);
+  const double vectors = std::ceil(rows / block.lanes());
 
   // Bounds of keys are those of a whole item: under a mask a tall one does more work in vain.
   const double keys = double(shape.kv_len) + (spec.mask != nullptr ? tile.tile_q : 0);
-  const double flops = 2.0 * vectors * lanes(tile) * keys * dims;
-  // What every item repeats: rows of K and V brought together, 16 bytes a clock, where the layout
-  // or the dtype asks for it.
-  constexpr double kCopyBytesPerClock = 16;
-  const bool copies = spec.dtype != DType::kF32 || spec.layout != Layout::kBhsd;
-  const double copy_clocks = copies ? keys * dims * 4 / kCopyBytesPerClock : 0;
+  const double flops = 2.0 * vectors * block.lanes() * keys * dims;
   // Loop starts and the softmax' dependent chain, once a tile and register-block column. Tiles of
   // 96 to 512 keys were within 2 % of each other on the machines above.
   constexpr double kTileClocks = 100;
   const double tiles = std::ceil(keys / tile.tile_kv);
   const double start_clocks = tiles * std::ceil(vectors / tile.columns) * kTileClocks;
-  const double item_clocks =
-      flops / (flops_per_clock(device) * product_share(tile)) + copy_clocks + start_clocks;
+  const double item_clocks = flops / (flops_per_clock(device) * product_share(block)) +
+                             copy_clocks(spec, keys, dims) + start_clocks;
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;

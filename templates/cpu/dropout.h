@@ -3,14 +3,17 @@
 #pragma once
 
 #include "templates/cpu/vector.h"
-#include "templates/cpu/work.h"
 
 namespace att {
 
-// The 512 random bytes of the block of queries [16 q_block, ...) and keys [32 k_block, ...), by
-// key, then query. The 32 calls are the inner loop, so that they become vector code.
+constexpr int kDropoutQueries = 16, kDropoutKeys = 32;  // of a block
+
+// The random bytes of the block of queries [16 q_block, ...) and keys [32 k_block, ...), those of a
+// query together or those of a key. The 32 calls are the inner loop, so that they become vector
+// code.
+template <bool kByQuery>
 ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block, int k_block,
-                              unsigned char (&bytes)[32][16]) {
+                              unsigned char (&bytes)[kDropoutQueries * kDropoutKeys]) {
   constexpr int kCalls = 32;  // 8 query rows x 4 key pairs
   constexpr unsigned kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
   unsigned c0[kCalls], c1[kCalls], c2[kCalls], c3[kCalls];
@@ -35,42 +38,62 @@ ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block,
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  for (int k = 0; k < 32; ++k) {
-    for (int q = 0; q < 16; ++q) {
+  constexpr int kLength = kByQuery ? kDropoutKeys : kDropoutQueries;
+  for (int i = 0; i < kDropoutQueries * kDropoutKeys / kLength; ++i) {
+    for (int j = 0; j < kLength; ++j) {
+      const int q = kByQuery ? i : j, k = kByQuery ? j : i;
       const int call = (k % 8) / 2 * 8 + q % 8;
       const int byte = q / 8 * 8 + k / 8 * 2 + k % 2;
       const unsigned word = byte < 4    ? c0[call]
                             : byte < 8  ? c1[call]
                             : byte < 12 ? c2[call]
                                         : c3[call];
-      bytes[k][q] = static_cast<unsigned char>(word >> (byte % 4 * 8));
+      bytes[i * kLength + j] = static_cast<unsigned char>(word >> (byte % 4 * 8));
     }
   }
 }
 
-// Zeroes the dropped elements of p[key][row] for the keys [k0, k0 + keys), k0 a multiple of 32, and
-// the item's rows [row0, row1). The kept ones are scaled at the end, through O.
-static __attribute__((noinline)) void drop(const ForwardParams& p, const Item& item, float* tile,
-                                           long stride, int k0, int keys, int row0, int row1) {
+// What a dropped element becomes. The sign of P is free to say that it is dropped, where P itself
+// is needed as well.
+enum class Dropped { kZero, kNegative };
+template <Dropped kBecomes>
+ATT_INLINE float dropped(float value) {
+  return kBecomes == Dropped::kZero ? 0.0f : -value;
+}
+
+// Elements [begin, end) of what starts at block * size, within that block.
+struct BlockPart {
+  int begin, end;
+};
+ATT_INLINE BlockPart part_of_block(int block, int size, int begin, int end) {
+  const int first = block * size;
+  return {begin > first ? begin - first : 0, end - first < size ? end - first : size};
+}
+
+// Drops of the queries [q0, q1) and keys [k0, k1) of a head. Element (q, k) is
+// tile[(q - q0) * kQueryStride + (k - k0) * kKeyStride]; one of the strides is 1.
+template <Dropped kBecomes, long kQueryStride, long kKeyStride>
+ATT_INLINE void drop_elements(const ForwardParams& p, int b, int h, float* tile, int q0, int q1,
+                              int k0, int k1) {
+  constexpr bool kByQuery = kKeyStride == 1;
+  static_assert(kByQuery || kQueryStride == 1);
   const unsigned below = spec::kDropoutAtLaunch ? p.dropout_drop_below : spec::kDropoutDropBelow;
-  const int queries = item.queries();
-  unsigned char bytes[32][16];
-  for (int head = row0 / queries; head * queries < row1; ++head) {
-    // Rows of this head in the tile, as queries.
-    const int from = row0 > head * queries ? row0 - head * queries : 0;
-    const int to = row1 - head * queries < queries ? row1 - head * queries : queries;
-    for (int q_block = (item.q0 + from) / 16; q_block * 16 < item.q0 + to; ++q_block) {
-      const int q_first = q_block * 16 > item.q0 + from ? q_block * 16 : item.q0 + from;
-      const int q_last = q_block * 16 + 16 < item.q0 + to ? q_block * 16 + 16 : item.q0 + to;
-      float* column = tile + head * queries + q_first - item.q0 - row0;
-      for (int k = 0; k < keys; k += 32) {
-        dropout_bytes(p, item.b, item.h0 + head, q_block, (k0 + k) / 32, bytes);
-        const int count = keys - k < 32 ? keys - k : 32;
-        for (int i = 0; i < count; ++i) {
-          float* row = column + (k + i) * stride;
-          for (int q = q_first; q < q_last; ++q) {
-            row[q - q_first] = bytes[i][q % 16] < below ? 0.0f : row[q - q_first];
-          }
+  unsigned char bytes[kDropoutQueries * kDropoutKeys];
+  for (int q_block = q0 / kDropoutQueries; q_block * kDropoutQueries < q1; ++q_block) {
+    const BlockPart queries = part_of_block(q_block, kDropoutQueries, q0, q1);
+    for (int k_block = k0 / kDropoutKeys; k_block * kDropoutKeys < k1; ++k_block) {
+      const BlockPart keys = part_of_block(k_block, kDropoutKeys, k0, k1);
+      dropout_bytes<kByQuery>(p, b, h, q_block, k_block, bytes);
+      const long block = (q_block * kDropoutQueries - q0) * kQueryStride +
+                         (k_block * kDropoutKeys - k0) * kKeyStride;
+      const BlockPart rows = kByQuery ? queries : keys;
+      const BlockPart columns = kByQuery ? keys : queries;
+      constexpr int kLength = kByQuery ? kDropoutKeys : kDropoutQueries;
+      for (int i = rows.begin; i < rows.end; ++i) {
+        const long row = block + i * (kByQuery ? kQueryStride : kKeyStride);
+        for (int j = columns.begin; j < columns.end; ++j) {
+          float& element = tile[row + j];
+          element = bytes[i * kLength + j] < below ? dropped<kBecomes>(element) : element;
         }
       }
     }

@@ -30,19 +30,22 @@ ATT_INLINE Vec broadcast(float value) { return value - Vec{}; }
 // b where a is NaN: a running maximum skips NaN, which reaches the result through exp2.
 ATT_INLINE Vec max_skip_nan(Vec a, Vec b) { return a > b ? a : b; }
 
-// 2^(x (1 + correction)) for x <= 0, -inf and NaN included, |correction| <= 2^-24. 2^x = 2^n 2^f, n
-// = round(x), |f| <= 1/2; the polynomial is the relative minimax of degree 6 (error 2e-9 before
-// rounding, 0.7 ulp after it). n is clamped at -127, for which the power's bits are those of zero.
-// The correction makes up for the rounding of the factor that x was multiplied by, which
-// would otherwise be the largest error of all.
-ATT_INLINE Vec exp2_nonpositive(Vec x, float correction) {
-  // 1.5 * 2^23, adding which rounds to an integer, and the exponent's bias on top: the low bits of
-  // the sum are the exponent of 2^n.
+// 2^x = 2^n 2^f, n = round(x), |f| <= 1/2; the polynomial is the relative minimax of degree 6
+// (error 2e-9 before rounding, 0.7 ulp after it).
+struct ExponentParts {
+  Vec shifted;  // its low bits are the exponent of 2^n
+  Vec n, rest;  // of x
+};
+// For x < 127; n is at least -127, for which the power's bits are those of zero.
+ATT_INLINE ExponentParts exponent_parts(Vec x) {
+  // 1.5 * 2^23, adding which rounds to an integer, and the exponent's bias on top.
   constexpr float kRound = 12582912.0f + 127.0f;
   x = x < -127.0f ? broadcast(-127.0f) : x;
   const Vec shifted = x + kRound;
   const Vec n = shifted - kRound;
-  const Vec f = n * correction + (x - n);
+  return {shifted, n, x - n};
+}
+ATT_INLINE Vec exp2_of_parts(Vec shifted, Vec f) {
   Vec p = broadcast(0x1.41fbc6p-13f);
   p = p * f + 0x1.5f3e54p-10f;
   p = p * f + 0x1.3b2d4cp-7f;
@@ -51,6 +54,18 @@ ATT_INLINE Vec exp2_nonpositive(Vec x, float correction) {
   p = p * f + 0x1.62e430p-1f;
   p = p * f + 1.0f;
   return p * reinterpret_cast<Vec>(reinterpret_cast<IntVec>(shifted) << 23);
+}
+
+// 2^x for x <= 0 and what rounding leaves above, -inf and NaN included.
+ATT_INLINE Vec exp2_nonpositive(Vec x) {
+  const ExponentParts parts = exponent_parts(x);
+  return exp2_of_parts(parts.shifted, parts.rest);
+}
+// 2^(x (1 + correction)), |correction| <= 2^-24. It makes up for the rounding of the factor that x
+// was multiplied by, which would otherwise be the largest error of all.
+ATT_INLINE Vec exp2_nonpositive(Vec x, float correction) {
+  const ExponentParts parts = exponent_parts(x);
+  return exp2_of_parts(parts.shifted, parts.n * correction + parts.rest);
 }
 
 // One stored element as fp32 and back, to nearest even.

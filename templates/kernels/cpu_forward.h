@@ -7,6 +7,7 @@
 #include "templates/cpu/dropout.h"
 #include "templates/cpu/launch.h"
 #include "templates/cpu/product.h"
+#include "templates/cpu/rows.h"
 #include "templates/cpu/vector.h"
 #include "templates/cpu/work.h"
 #include "templates/kernels/head.cuh"
@@ -19,7 +20,7 @@ constexpr int kTileKv = plan::kTileKv;
 // Register block of the two products: rows of K, rows of V^T, and the vectors of queries beside
 // them.
 constexpr int kKeyRows = plan::kUnroll;
-constexpr int kValueRows = kV % kKeyRows == 0 ? kKeyRows : kV % 8 == 0 && kKeyRows > 8 ? 8 : 4;
+constexpr int kValueRows = rows_of_block(kV, kKeyRows);
 constexpr int kColumns = plan::kColumns;
 constexpr int kBlockRows = kColumns * kLanes;  // query rows that go through the loop together
 constexpr int kBlocks = (plan::kTileQ + kBlockRows - 1) / kBlockRows;
@@ -68,31 +69,14 @@ struct alignas(64) Scratch {
   Block blocks[kBlocks];
 };
 
-// A tile of K or V as fp32 rows.
-struct Rows {
-  const float* data;
-  long stride;
-};
-
-// fp32 rows that lie close together serve as they are; others are brought together, which for
-// strided rows saves cache sets and TLB entries. Rows from `count` to `padded` are zero.
+// A tile of K or V as fp32 rows. Rows from `count` to `padded` are zero.
 template <int kDim>
 ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, const Sequence& sequence,
                           int head, int first, int count, int padded,
                           float (&copy)[kTileKv][kDim]) {
   const Storage* from =
       static_cast<const Storage*>(base) + key_offset(sequence, stride, head, first);
-  if (spec::kDType == DType::f32 && stride.seq == kDim && count == padded) {
-    return {reinterpret_cast<const float*>(from), kDim};
-  }
-  for (int row = 0; row < count; ++row) {
-    for (int i = 0; i < kDim; ++i) copy[row][i] = to_float(from[i]);
-    from += stride.seq;
-  }
-  for (int row = count; row < padded; ++row) {
-    for (int i = 0; i < kDim; ++i) copy[row][i] = 0.0f;
-  }
-  return {&copy[0][0], kDim};
+  return fp32_rows(from, stride.seq, count, padded, copy);
 }
 
 ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0, Block& block) {
@@ -210,6 +194,22 @@ ATT_INLINE void softmax_tile(Block& block, const Scale& scale, int keys,
   for (int column = 0; column < kVectors; ++column) store(&block.sum[column * kLanes], sum[column]);
 }
 
+// Zeroes the dropped elements of p[key][row] for the keys [k0, k0 + keys) and the item's rows
+// [row0, row1). The kept ones are scaled at the end, through O.
+static __attribute__((noinline)) void drop(const ForwardParams& p, const Item& item, int k0,
+                                           int keys, int row0, int row1,
+                                           float (&tile)[kTileKv][kBlockRows]) {
+  const int queries = item.queries();
+  for (int head = row0 / queries; head * queries < row1; ++head) {
+    // Rows of this head in the tile, as queries.
+    const int from = row0 > head * queries ? row0 - head * queries : 0;
+    const int to = row1 - head * queries < queries ? row1 - head * queries : queries;
+    drop_elements<Dropped::kZero, 1, kBlockRows>(p, item.b, item.h0 + head,
+                                                 &tile[0][head * queries + from - row0],
+                                                 item.q0 + from, item.q0 + to, k0, k0 + keys);
+  }
+}
+
 template <int kVectors>
 ATT_INLINE void accumulate_tile(Block& block, Rows v, int keys,
                                 const float (&p)[kTileKv][kBlockRows],
@@ -224,13 +224,7 @@ ATT_INLINE void accumulate_tile(Block& block, Rows v, int keys,
       }
     }
     multiply_add<kValueRows, kVectors>(v.data + i, 1, v.stride, &p[0][0], kBlockRows, keys, c);
-#pragma clang loop unroll(full)
-    for (int row = 0; row < kValueRows; ++row) {
-#pragma clang loop unroll(full)
-      for (int column = 0; column < kVectors; ++column) {
-        store(&block.o[i + row][column * kLanes], c[row][column]);
-      }
-    }
+    store_block(c, &block.o[i][0], kBlockRows);
   }
 }
 
@@ -263,7 +257,7 @@ static __attribute__((noinline)) void attend(const ForwardParams& p, const Item&
   softmax_tile<kVectors>(block, scale_of(p), keys, scratch.p, maximum, rescale);
   if (spec::kHasDropout) {
     const int row1 = item.rows() < row0 + kBlockRows ? item.rows() : row0 + kBlockRows;
-    drop(p, item, &scratch.p[0][0], kBlockRows, k0, keys, row0, row1);
+    drop(p, item, k0, keys, row0, row1, scratch.p);
   }
   accumulate_tile<kVectors>(block, v, keys, scratch.p, rescale);
 }

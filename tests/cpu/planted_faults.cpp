@@ -85,9 +85,9 @@ std::vector<Fault> cpu_faults(const Site& site) {
     faults.push_back({"the mask a key too narrow for 64 rows", {{kMask, moved_mask("-1")}}});
   }
   if (site.has_dropout) {
-    faults.push_back({"one of 32 dropout bits shifted",
-                      {{"row[q - q_first] = bytes[i][q % 16]",
-                        "row[q - q_first] = bytes[i == 5 ? 6 : i][q % 16]"}}});
+    faults.push_back(
+        {"one of 32 dropout bits shifted",
+         {{"bytes[i * kLength + j] < below", "bytes[(i == 5 ? 6 : i) * kLength + j] < below"}}});
   }
   return faults;
 }
