@@ -62,6 +62,7 @@ struct BackwardParams : ForwardParams {
   float* d_q_sums;        // [batch, heads, q_len rounded up, qk]
   float* d_k_sums;        // [batch, kv_heads, kv_len rounded up, qk], or of all query heads
   float* d_v_sums;        // the same with v columns
+  float* learned_sums;    // [batch, heads, key tiles, numbers]: parts of what d_tensors will be
   // Gradients asked for, fp32; null: not asked.
   float* d_tensors[kMaxTensors];  // of tensors declared `grad`, shaped as they are
   float* d_sink;                  // [batch, heads]

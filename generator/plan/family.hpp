@@ -69,6 +69,7 @@ const FamilyOperations& sm90a_family();
 const FamilyOperations& cpu_family();
 const FamilyOperations& sm80_backward_family();
 const FamilyOperations& sm90a_backward_family();
+const FamilyOperations& cpu_backward_family();
 
 // kUnsupported, id "plan-unsupported".
 Error plan_unsupported(std::string message, std::string hint = {});

@@ -69,6 +69,10 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
              shape.batch;
+    case WorkItem::kKvHead:
+      return shape.kv_heads * shape.batch;
+    case WorkItem::kPass:
+      return 1;
     case WorkItem::kRows:
       return att::tile_count(shape.batch * shape.heads * shape.q_len, tile);
     case WorkItem::kRangePairs:
@@ -128,6 +132,9 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
     case Content::kValueSums:
       bytes = product({shape.batch, kv_heads, kv_rows, columns(spec.head_dim_v), 4});
       break;
+    case Content::kLearnedSums:
+      bytes = product({shape.batch, shape.heads, kv_rows / region.length_unit, columns(1), 4});
+      break;
   }
   return round_up(bytes, kAlignmentBytes);
 }
@@ -144,9 +151,12 @@ std::int64_t workspace_bytes(const AttentionSpec& spec, std::span<const Workspac
 bool covers(std::span<const WorkspaceRegion> promised, std::span<const WorkspaceRegion> needed) {
   return std::ranges::all_of(needed, [&](const WorkspaceRegion& need) {
     return std::ranges::any_of(promised, [&](const WorkspaceRegion& has) {
-      return has.content == need.content && has.slot == need.slot &&
-             has.length_unit % need.length_unit == 0 && has.columns >= need.columns &&
-             (has.per_query_head || !need.per_query_head);
+      // Smaller tiles are more of them.
+      const bool has_length = need.content == WorkspaceRegion::Content::kLearnedSums
+                                  ? has.length_unit <= need.length_unit
+                                  : has.length_unit % need.length_unit == 0;
+      return has.content == need.content && has.slot == need.slot && has_length &&
+             has.columns >= need.columns && (has.per_query_head || !need.per_query_head);
     });
   });
 }

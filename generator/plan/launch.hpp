@@ -34,8 +34,10 @@ enum class WorkItem : std::uint8_t {
   kQueryTile,        // `tile` queries of a (batch, head)
   kPackedQueryTile,  // the same, or heads of one K/V head whose queries fit together
   kKeyTile,          // `tile` keys of a (batch, kv_head)
+  kKvHead,           // a (batch, kv_head)
   kRows,             // `tile` of the rows [batch, heads, q_len]
-  kRangePairs        // `tile` pairs of the block ranges of the recipe's tensors
+  kRangePairs,       // `tile` pairs of the block ranges of the recipe's tensors
+  kPass              // all there is
 };
 
 // A part of the workspace, a multiple of 16 bytes; what it holds is also what field of
@@ -48,7 +50,8 @@ struct WorkspaceRegion {
     kRowDeltas,         // the same
     kQuerySums,         // fp32 [batch, heads, q_len, qk]
     kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
-    kValueSums          // fp32 [batch, kv_heads, kv_len, v]
+    kValueSums,         // fp32 [batch, kv_heads, kv_len, v]
+    kLearnedSums        // fp32 [batch, heads, tiles of length_unit keys, `columns`]
   } content = Content::kSchedulerCounter;
   int slot = 0;
   int length_unit = 1;          // the sequence's length is rounded up to a multiple

@@ -65,6 +65,20 @@ struct CpuPlan {
   auto operator<=>(const CpuPlan&) const = default;
 };
 
+// Vector-extension C++, the item's own rows in the lanes: keys, then queries. docs/training.md.
+struct CpuBackwardPlan {
+  static constexpr Family kFamily = Family::kCpu;
+  int tile = 96;          // keys, then queries, of a work item
+  int step = 64;          // queries, then keys, that it walks at a time, a multiple of unroll
+  int unroll = 8;         // of these, or of head dims, have their sums in registers, and
+  int columns = 3;        // vectors of the item's own beside each
+  int vector_bytes = 64;  // 32: AVX2, 64: AVX-512
+  // An item has all keys of a K/V head, and adds up the dQ of its query heads: five products in one
+  // launch, not seven in two.
+  bool whole_heads = false;
+  auto operator<=>(const CpuBackwardPlan&) const = default;
+};
+
 // mma.sync + cp.async, dK and dV by key tiles and dQ by query tiles: deterministic.
 struct Sm80BackwardPlan {
   static constexpr Family kFamily = Family::kSm80;
@@ -87,7 +101,8 @@ struct Sm90aBackwardPlan {
 struct KernelPlan {
   Pass pass = Pass::kForward;
   Target target = Target::kSm80;
-  std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan> tile;
+  std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan, CpuBackwardPlan>
+      tile;
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const {
     return std::visit([](const auto& family_tile) { return family_tile.kFamily; }, tile);

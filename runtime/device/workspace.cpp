@@ -28,6 +28,9 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kValueSums:
       params->d_v_sums = static_cast<float*>(data);
       return;
+    case Content::kLearnedSums:
+      params->learned_sums = static_cast<float*>(data);
+      return;
   }
 }
 

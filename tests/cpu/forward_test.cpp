@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 
 #include "generator/emit/emit.hpp"
 #include "generator/spec/library.hpp"
@@ -26,20 +25,6 @@ AttentionSpec spec_of(const std::string& yaml) {
 
 class CpuForward : public testing_support::CpuTest {
  protected:
-  // Compiled once for all shapes of a test.
-  const LoadedKernel* kernel_of(const AttentionSpec& spec, const KernelPlan& plan) {
-    auto& loaded = kernels_[spec_hash(spec) + to_string(plan)];
-    if (loaded) return loaded.get();
-    auto built = build(spec, plan, *compiler_, nullptr);
-    EXPECT_TRUE(built.ok()) << render(built.error());
-    if (!built.ok()) return nullptr;
-    auto kernel = device_->load(spec, plan, built->code.image);
-    EXPECT_TRUE(kernel.ok()) << render(kernel.error());
-    if (!kernel.ok()) return nullptr;
-    loaded = std::move(kernel).value();
-    return loaded.get();
-  }
-
   // The cost model's plan for the problem, judged by the oracle.
   void check(const AttentionSpec& spec, const ProblemShape& shape,
              const Placement& placement = {}) {
@@ -59,7 +44,6 @@ class CpuForward : public testing_support::CpuTest {
     EXPECT_EQ(compare(*output, oracle_forward(spec, problem, Arithmetic::kVector)).wrong, "");
   }
 
-  std::map<std::string, std::unique_ptr<LoadedKernel>> kernels_;
   std::uint64_t seed_ = 7;
 };
 

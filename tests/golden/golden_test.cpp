@@ -27,6 +27,7 @@ constexpr Case kCases[] = {
     {"softcap_sm90a", "softcap", "sm90a forward sm_90a w2 k80 s2 b2 c1 longest g16 frozen tma"},
     {"document_causal_cpu", "document_causal", "cpu forward cpu q48 k96 u12 c1 v32 t1"},
     {"sink_logits_cpu", "sink_logits", "cpu forward cpu q256 k128 u8 c1 v32 t1"},
+    {"t5_bias_cpu_backward", "t5_bias", "cpu backward cpu t192 s64 u8 c3 v64 heads"},
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.file; }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
+
 #include "generator/plan/plan.hpp"
 
 namespace attune {
@@ -52,6 +54,8 @@ TEST(Launch, ItemsFollowFromTheShape) {
   decode.q_len = 20;
   EXPECT_EQ(item_count(spec, recipe, packed, decode), 1 * 2 * 3);
   EXPECT_EQ(item_count(spec, recipe, packed, kShape), 2 * 4 * 2 * 3);
+  EXPECT_EQ(item_count(spec, recipe, {.item = WorkItem::kKvHead}, kShape), 2 * 3);
+  EXPECT_EQ(item_count(spec, recipe, {.item = WorkItem::kPass}, kShape), 1);
 }
 
 TEST(Launch, GridsAreWholeClustersAndNoMoreThanTheDeviceHolds) {
@@ -85,6 +89,11 @@ TEST(Launch, RegionsHaveTheSizesOfTheirTensors) {
   EXPECT_EQ(bytes({.content = Content::kValueSums}), 3 * 2 * 300 * 128 * 4);
   EXPECT_EQ(bytes({.content = Content::kValueSums, .length_unit = 128, .per_query_head = true}),
             3 * 8 * 384 * 128 * 4);
+  const auto learned = [&](int keys) {
+    return bytes({.content = Content::kLearnedSums, .length_unit = keys, .columns = 32});
+  };
+  EXPECT_EQ(learned(128), 3 * 8 * 3 * 32 * 4);
+  EXPECT_EQ(learned(INT_MAX), 3 * 8 * 32 * 4);
   const LaunchRecipe recipe = made_up_backward();
   EXPECT_EQ(workspace_bytes(spec, recipe.workspace, kShape),
             3 * 8 * 100 * 4 + 3 * 8 * 128 * 192 * 4 + 3 * 8 * 300 * 192 * 4);

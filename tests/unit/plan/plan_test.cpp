@@ -187,6 +187,28 @@ TEST(Plan, TheWidestWorkspaceCoversEveryPlans) {
   EXPECT_EQ(regions, (std::set<std::size_t>{1, 2})) << "some plans have a counter, too";
 }
 
+TEST(Plan, TheWidestWorkspaceCoversWhatIsLearned) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: t\ndtype: fp32\nhead_dim: 40\ntensors:\n"
+      "  bias: {dtype: float32, dims: [heads, 32], grad: true}\n"
+      "score: score + bias[h, min(31, abs(q_idx - kv_idx))]\n",
+      "");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  DeviceFacts device = device_facts(Target::kCpu);
+  for (const int registers : {16, 32}) {
+    device.registers_per_processor = registers;
+    const auto widest = widest_workspace(*spec, Pass::kBackward, Target::kCpu);
+    const auto plans = legal_plans(*spec, Family::kCpu, device, Pass::kBackward);
+    EXPECT_FALSE(plans.empty());
+    for (const KernelPlan& plan : plans) {
+      EXPECT_TRUE(covers(widest, launch_recipe(*spec, plan).workspace)) << to_string(plan);
+      const auto parsed = parse_plan(to_string(plan));
+      ASSERT_TRUE(parsed.ok()) << render(parsed.error());
+      EXPECT_EQ(*parsed, plan);
+    }
+  }
+}
+
 TEST(Plan, StridesThatTheTensorUnitCannotWalkAreForAnotherFamily) {
   const ProblemShape shape{.heads = 8, .kv_heads = 8, .q_len = 512, .kv_len = 512};
   const DeviceFacts device = device_facts(Target::kSm90a);

@@ -132,10 +132,13 @@ TEST_F(CApi, APassThatNoKernelHasIsSaidToBeSo) {
   spec(kFull);
   EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, 7, &kernel_), ATT_BAD_INPUT);
   EXPECT_THAT(att_last_error(), HasSubstr("pass 7"));
-  // The CPU family has no backward kernel.
+  // No family learns what stands under a function of the score.
+  const std::string learned =
+      "tensors: {bias: {dtype: float32, dims: [heads], grad: true}}\n"
+      "score: tanh(score + bias[h])\n";
   for (const char* passes : {"", "passes: [forward, backward]\n"}) {
     att_spec_destroy(spec_);
-    spec(std::string(kFull) + passes);
+    spec(kFull + learned + passes);
     EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, ATT_PASS_BACKWARD, &kernel_),
               ATT_UNSUPPORTED);
     EXPECT_THAT(att_last_error(), HasSubstr("backward pass on cpu"));

@@ -1,0 +1,278 @@
+// The cpu family's plans of the backward pass. What they mean in the kernels:
+// templates/kernels/cpu_backward.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+
+#include "generator/expr/derivative.hpp"
+#include "generator/expr/look_up_pattern.hpp"
+#include "generator/plan/backward.hpp"
+#include "generator/plan/cpu_registers.hpp"
+#include "generator/plan/family.hpp"
+
+namespace attune {
+namespace {
+
+constexpr int kRowsOfItem = 64;  // of the launch that prepares them
+// Each tile of keys has sums of its own of what is learned.
+constexpr int kLeastLearningTile = 128;
+
+const CpuBackwardPlan& tile_of(const KernelPlan& plan) {
+  return std::get<CpuBackwardPlan>(plan.tile);
+}
+
+RegisterBlock block_of(const CpuBackwardPlan& tile) {
+  return {.vector_bytes = tile.vector_bytes, .unroll = tile.unroll, .columns = tile.columns};
+}
+
+// Numbers that a head has of what the score learns.
+int learned_columns(const AttentionSpec& spec) {
+  int columns = 0;
+  for (const auto& d : expr::look_up_derivatives(spec.score, spec.environment)) {
+    columns += expr::look_up_pattern(d.look_up, spec.environment).bins;
+  }
+  return columns;
+}
+
+// Whether there is a launch that finishes gradients of tensors or of the sink.
+bool learns(const AttentionSpec& spec) {
+  return spec.sink != nullptr || !expr::look_up_derivatives(spec.score, spec.environment).empty();
+}
+
+Status serves(const AttentionSpec& spec, Target target) {
+  ATT_CHECK(cpu_family().serves(spec, target));
+  return backward_serves(spec);
+}
+
+PlanResources resources_of(const AttentionSpec&, const KernelPlan& plan) {
+  PlanResources resources;
+  resources.threads = 1;
+  resources.registers_per_thread = block_of(tile_of(plan)).registers();
+  return resources;
+}
+
+Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const CpuBackwardPlan& tile = tile_of(plan);
+  const RegisterBlock block = block_of(tile);
+  ATT_CHECK(check_registers(block, device));
+  if (tile.step < tile.unroll || tile.step > 1024 || tile.step % tile.unroll != 0) {
+    return plan_unsupported(
+        fmt::format("at most 1024 rows at a time in steps of {}, not {}", tile.unroll, tile.step));
+  }
+  if (tile.tile < 1 || tile.tile > 1024 || tile.tile % block.width() != 0) {
+    return plan_unsupported(fmt::format("a tile of at most 1024 rows in steps of {}, not {}",
+                                        block.width(), tile.tile));
+  }
+  if (!tile.whole_heads && tile.tile < kLeastLearningTile && learned_columns(spec) > 0) {
+    return plan_unsupported(
+        fmt::format("learned numbers are summed in tiles of at least {} keys", kLeastLearningTile));
+  }
+  return ok_status();
+}
+
+std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
+  std::vector<KernelPlan> plans;
+  for (const RegisterBlock& block : register_blocks(device)) {
+    // Multiples of 12 stand in for powers of two where 6 and 12 rows need them.
+    const int unit = block.unroll % 3 == 0 ? 48 : 64;
+    for (const int blocks : {1, 2, 4, 8}) {
+      for (const int step : {unit, 2 * unit}) {
+        for (const bool whole_heads : {true, false}) {
+          const KernelPlan plan{.pass = Pass::kBackward,
+                                .target = Target::kCpu,
+                                .tile = CpuBackwardPlan{.tile = block.width() * blocks,
+                                                        .step = step,
+                                                        .unroll = block.unroll,
+                                                        .columns = block.columns,
+                                                        .vector_bytes = block.vector_bytes,
+                                                        .whole_heads = whole_heads}};
+          if (check(spec, plan, device).ok()) plans.push_back(plan);
+        }
+      }
+    }
+  }
+  return plans;
+}
+
+// Every plan is a group of its own: there are a few dozen, and a launch's time is its shape's.
+PlanCost plan_cost(const AttentionSpec&, const KernelPlan& plan, const DeviceFacts&) {
+  const CpuBackwardPlan& tile = tile_of(plan);
+  return {.tile = 1,
+          .launch_us = 15,
+          .group = {tile.tile, tile.step, tile.unroll, tile.columns, tile.vector_bytes,
+                    tile.whole_heads}};
+}
+
+Tiling tiling(const AttentionSpec&, const KernelPlan&, const ProblemShape&, const DeviceFacts&) {
+  return {};
+}
+
+// Of a tile of `own` rows that walks `walked` rows and makes products of `depth` elements with
+// each.
+double tile_clocks(const AttentionSpec& spec, const CpuBackwardPlan& tile, double own,
+                   double walked, double depth, const DeviceFacts& device) {
+  const RegisterBlock block = block_of(tile);
+  const double vectors = std::ceil(std::min(double(tile.tile), own) / block.lanes());
+  // Blocks and steps on a mask's edge are done whole.
+  const double rows = walked + (spec.mask != nullptr ? tile.step + block.width() : 0);
+  const double clocks = 2.0 * vectors * block.lanes() * rows * depth /
+                        (flops_per_clock(device) * product_share(block));
+  // A gradient's sums are loaded and stored once a step.
+  const double sums = 1 + 2.0 / tile.step;
+  return clocks * sums + copy_clocks(spec, rows, spec.head_dim_qk + spec.head_dim_v);
+}
+
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork&) {
+  const CpuBackwardPlan& tile = tile_of(plan);
+  const double qk = spec.head_dim_qk, v = spec.head_dim_v;
+  const double heads = double(shape.batch) * double(shape.heads);
+  const double kv_heads = double(shape.batch) * double(shape.kv_heads);
+  const double q_len = double(shape.q_len), kv_len = double(shape.kv_len);
+  const double key_tiles = std::ceil(kv_len / tile.tile);
+  const auto rounds = [&](double items) { return std::ceil(items / device.processor_count); };
+  const double walked = q_len * heads / kv_heads;
+  double clocks = 0;
+  if (tile.whole_heads) {
+    clocks = rounds(kv_heads) * key_tiles *
+             tile_clocks(spec, tile, kv_len, walked, 3 * qk + 2 * v, device);
+  } else {
+    clocks = rounds(kv_heads * key_tiles) *
+                 tile_clocks(spec, tile, kv_len, walked, 2 * qk + 2 * v, device) +
+             rounds(heads * std::ceil(q_len / tile.tile)) *
+                 tile_clocks(spec, tile, q_len, kv_len, 2 * qk + v, device);
+  }
+  const double bytes =
+      2.0 * element_bytes(spec.dtype) * (heads * q_len * (qk + v) + kv_heads * kv_len * (qk + v));
+  return {.tiles = clocks,
+          .units_per_us = device.clock_ghz * 1e3,
+          .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
+}
+
+// `lanes`: of a vector; `tile`: the keys whose sums of what is learned are together.
+std::vector<WorkspaceRegion> regions(const AttentionSpec& spec, bool whole_heads, int lanes,
+                                     int tile) {
+  using Content = WorkspaceRegion::Content;
+  std::vector<WorkspaceRegion> all = {{.content = Content::kRowReferences},
+                                      {.content = Content::kRowDeltas}};
+  if (whole_heads) {
+    all.push_back({.content = Content::kQuerySums,
+                   .columns = (spec.head_dim_qk + lanes - 1) / lanes * lanes});
+  }
+  if (const int columns = learned_columns(spec); columns > 0) {
+    all.push_back({.content = Content::kLearnedSums, .length_unit = tile, .columns = columns});
+  }
+  return all;
+}
+
+LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  const CpuBackwardPlan& tile = tile_of(plan);
+  LaunchRecipe recipe;
+  recipe.launches = {{.symbol = "_rows", .item = WorkItem::kRows, .tile = kRowsOfItem}};
+  if (tile.whole_heads) {
+    recipe.launches.push_back({.symbol = "", .item = WorkItem::kKvHead});
+  } else {
+    recipe.launches.push_back({.symbol = "", .item = WorkItem::kKeyTile, .tile = tile.tile});
+    recipe.launches.push_back(
+        {.symbol = "_queries", .item = WorkItem::kQueryTile, .tile = tile.tile});
+  }
+  if (learns(spec)) recipe.launches.push_back({.symbol = "_learned", .item = WorkItem::kPass});
+  recipe.workspace = regions(spec, tile.whole_heads, block_of(tile).lanes(),
+                             tile.whole_heads ? INT_MAX : tile.tile);
+  return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+  constexpr int kMostLanes = 16;
+  return regions(spec, true, kMostLanes, kLeastLearningTile);
+}
+
+TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).step, tile_of(plan).tile}; }
+
+std::vector<int> choices(const KernelPlan& plan) {
+  const CpuBackwardPlan& t = tile_of(plan);
+  return {t.tile, t.step, t.unroll, t.columns, t.vector_bytes, t.whole_heads};
+}
+
+std::string tile_text(const KernelPlan& plan) {
+  const CpuBackwardPlan& tile = tile_of(plan);
+  return fmt::format("t{} s{} u{} c{} v{}{}", tile.tile, tile.step, tile.unroll, tile.columns,
+                     tile.vector_bytes, tile.whole_heads ? " heads" : "");
+}
+
+Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
+  CpuBackwardPlan tile;
+  int seen = 0;
+  for (const std::string_view word : words) {
+    if (word == "heads") {
+      tile.whole_heads = true;
+      continue;
+    }
+    if (!parse_word(word, "t", tile.tile) && !parse_word(word, "s", tile.step) &&
+        !parse_word(word, "u", tile.unroll) && !parse_word(word, "c", tile.columns) &&
+        !parse_word(word, "v", tile.vector_bytes)) {
+      return plan_text_error(fmt::format("`{}` is no word of a cpu backward plan", word));
+    }
+    ++seen;
+  }
+  if (seen != 5) return plan_text_error("a cpu backward plan needs t, s, u, c and v once each");
+  plan.tile = tile;
+  return ok_status();
+}
+
+std::string symbol_part(const KernelPlan& plan) {
+  const CpuBackwardPlan& tile = tile_of(plan);
+  return fmt::format("t{}s{}v{}{}", tile.tile, tile.step, tile.vector_bytes,
+                     tile.whole_heads ? "heads" : "");
+}
+
+std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
+  const CpuBackwardPlan& tile = tile_of(plan);
+  // The instruction set is chosen by the preprocessor (templates/cpu/vector.h), and which kernels
+  // there are.
+  return fmt::format(
+      "constexpr int kTile = {};\n"
+      "constexpr int kStep = {};\n"
+      "constexpr int kUnroll = {};\n"
+      "constexpr int kColumns = {};\n"
+      "constexpr int kRowsOfItem = {};\n"
+      "constexpr bool kWholeHeads = {};\n"
+      "#define ATT_VECTOR_BYTES {}\n"
+      "#define ATT_WHOLE_HEADS {:d}\n"
+      "#define ATT_LEARNS {:d}\n",
+      tile.tile, tile.step, tile.unroll, tile.columns, kRowsOfItem, tile.whole_heads,
+      tile.vector_bytes, tile.whole_heads, learns(spec));
+}
+
+}  // namespace
+
+const FamilyOperations& cpu_backward_family() {
+  static constexpr FamilyOperations kOperations = {
+      .family = Family::kCpu,
+      .pass = Pass::kBackward,
+      .name = "cpu",
+      .symbol_name = "cpu",
+      .template_path = "templates/kernels/cpu_backward.h",
+      .serves = serves,
+      .legal_plans = legal,
+      .check = check,
+      .resources = resources_of,
+      .plan_cost = plan_cost,
+      .tiling = tiling,
+      .shape_cost = shape_cost,
+      .launch_recipe = recipe,
+      .widest_workspace = widest_workspace,
+      .takes_any_strides = true,
+      .tile_shape = tile_shape_of,
+      .choices = choices,
+      .tile_text = tile_text,
+      .parse_tile = parse_tile,
+      .symbol_part = symbol_part,
+      .head_constants = head_constants,
+  };
+  return kOperations;
+}
+
+}  // namespace attune

@@ -1,0 +1,125 @@
+// The judge of gradients finds every fault that is planted in the CPU's backward kernels, in either
+// of their forms, and none in the kernels as they are.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "runtime/reference/backward.hpp"
+#include "tests/cpu/cpu_test.hpp"
+#include "tests/verification/editing_compiler.hpp"
+#include "tuner/measure/backward_problem.hpp"
+
+namespace attune {
+namespace {
+
+using planted::EditingCompiler;
+using planted::Fault;
+
+// A window that drops out and learns a bias by distance and a sink; two query heads a K/V head.
+constexpr const char* kYaml =
+    "attune: 1\nname: t\ndtype: bf16\nhead_dim: 32\nmask: sliding_window(200)\ndropout: 0.1\n"
+    "tensors:\n"
+    "  bias: {dtype: float32, dims: [heads, 64], grad: true}\n"
+    "  sinks: {dtype: float32, dims: [heads], grad: true}\n"
+    "score: score + bias[h, min(63, max(0, q_idx - kv_idx))]\nsink: sinks[h]\n";
+constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 512, .kv_len = 512};
+
+constexpr const char* kBoth[] = {"cpu backward cpu t128 s64 u8 c1 v32",
+                                 "cpu backward cpu t128 s64 u8 c1 v32 heads"};
+
+const std::string kInTile =
+    "(kOf == Lanes::kKeys && box.row0 <= 300 && 300 < box.row0 + box.rows && box.lane0 <= 250 && "
+    "250 < box.lane0 + box.lanes && c.h == 1)";
+
+std::vector<Fault> faults_of_keys() {
+  const std::string in_tile = kInTile + " ? 0 : ";
+  return {
+      {"dV of a tile left out",
+       {{"add_transposed<kRowsOfV, kVectors>(tile.y.data, tile.y.stride, &scratch.p[0][0], "
+         "kBlockLanes,\n                                       box.rows,",
+         "add_transposed<kRowsOfV, kVectors>(tile.y.data, tile.y.stride, &scratch.p[0][0], "
+         "kBlockLanes, " +
+             in_tile + "box.rows,"}}},
+      {"dK of a tile left out",
+       {{"add_transposed<kRowsOfQk, kVectors>(tile.x.data, tile.x.stride, &scratch.d[0][0], "
+         "kBlockLanes,\n                                      box.rows,",
+         "add_transposed<kRowsOfQk, kVectors>(tile.x.data, tile.x.stride, &scratch.d[0][0], "
+         "kBlockLanes, " +
+             in_tile + "box.rows,"}}},
+      {"dbias of a tile left out",
+       {{"if (kOf == Lanes::kKeys) add_learned(",
+         "if (kOf == Lanes::kKeys && !" + kInTile + ") add_learned("}}},
+      {"the last query head of a group left out",
+       {{"for (int h = first.h; h < first.h + group; ++h) {",
+         "for (int h = first.h; h < first.h + group - 1; ++h) {"}}},
+      {"another head of the group twice",
+       {{"walk_head<Lanes::kKeys>(p, context_of(p, item.b, h, item.h), item.own,",
+         "walk_head<Lanes::kKeys>(p, context_of(p, item.b, h & ~1, item.h), item.own,"}}},
+      {"D of the row before",
+       {{"tile.deltas = p.row_deltas + first;",
+         "tile.deltas = p.row_deltas + first - (first > 0);"}}},
+      {"the gradient of the LSE forgotten",
+       {{"p.d_lse == nullptr ? product : product - p.d_lse[row]", "product"}}},
+      {"one of 32 dropout bits shifted",
+       {{"bytes[i * kLength + j] < below", "bytes[(i == 5 ? 6 : i) * kLength + j] < below"}}},
+      {"the mask a key too wide",
+       {{"(!spec::kHasMask || mask(c, q_idx, kv_idx))",
+         "(!spec::kHasMask || mask(c, q_idx - 1, kv_idx))"}}},
+      {"the gradient of the sinks forgotten",
+       {{"sums[i] -= math_exp2(logit - p.row_references[row]) * p.row_deltas[row];", ""}}},
+  };
+}
+
+// Of dQ, whose sums the two forms make in different places.
+Fault fault_of_queries(bool whole_heads) {
+  if (whole_heads) {
+    return {"dQ of a tile left out",
+            {{"if (kOf == Lanes::kKeys && plan::kWholeHeads) {",
+              "if (kOf == Lanes::kKeys && plan::kWholeHeads && !" + kInTile + ") {"}}};
+  }
+  return {"dQ of a tile left out",
+          {{"add_tile<kOf, kVectors>(p, c, tile, block, scratch);",
+            "if (kOf == Lanes::kKeys || c.h != 1 || tile.box.row0 != 256 || tile.box.lane0 > 300 "
+            "|| tile.box.lane0 + tile.box.lanes <= 300) "
+            "add_tile<kOf, kVectors>(p, c, tile, block, scratch);"}}};
+}
+
+class BackwardPlanted : public testing_support::CpuTest,
+                        public testing::WithParamInterface<const char*> {};
+
+TEST_P(BackwardPlanted, FaultsAreFound) {
+  const auto spec = parse_spec(kYaml, "t.yaml");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plan = parse_plan(GetParam());
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto forward_plan = default_plan(*spec, kShape, device_->facts());
+  ASSERT_TRUE(forward_plan.ok()) << render(forward_plan.error());
+  const auto forward = load(*spec, *forward_plan, *compiler_);
+  ASSERT_NE(forward, nullptr);
+  const HostProblem problem = random_problem(*spec, kShape, 6);
+  const auto on_device = BackwardProblem::make(*device_, *spec, problem, *forward, 7);
+  ASSERT_TRUE(on_device.ok()) << render(on_device.error());
+  constexpr bool kRoundsP = false;
+  const BackwardOracle oracle =
+      oracle_backward(*spec, problem, (*on_device)->output_gradients(), kRoundsP);
+  const auto wrong = [&](Compiler& compiler) -> std::string {
+    const auto backward = load(*spec, *plan, compiler);
+    if (backward == nullptr) return "no kernel";
+    const auto gradients = (*on_device)->run(*backward);
+    EXPECT_TRUE(gradients.ok()) << render(gradients.error());
+    return gradients.ok() ? wrong_gradient(*spec, *gradients, oracle) : "no gradients";
+  };
+  EXPECT_EQ(wrong(*compiler_), "") << "without a fault";
+  std::vector<Fault> faults = faults_of_keys();
+  faults.push_back(fault_of_queries(std::get<CpuBackwardPlan>(plan->tile).whole_heads));
+  for (const Fault& fault : faults) {
+    EditingCompiler compiler(*compiler_, fault);
+    EXPECT_NE(wrong(compiler), "") << fault.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, BackwardPlanted, testing::ValuesIn(kBoth), [](const auto& test) {
+  return std::string(test.param).ends_with("heads") ? "WholeHeads" : "Tiles";
+});
+
+}  // namespace
+}  // namespace attune
