@@ -38,4 +38,27 @@ struct BackwardOracle {
 BackwardOracle oracle_backward(const AttentionSpec& spec, const HostProblem& problem,
                                const OutputGradients& gradients, bool rounds_p = true);
 
+// A row of dK and dV.
+struct KeyRow {
+  int b = 0, h_kv = 0, kv_idx = 0;
+};
+
+// The gradients that are worked out of a large problem.
+struct BackwardSample {
+  std::vector<Row> queries;  // rows of dQ
+  std::vector<KeyRow> keys;  // in the order of [b, h_kv, kv_len]
+};
+BackwardSample whole_sample(const ProblemShape& shape);
+// As stratified_rows(), of dQ and of dK and dV alike: each takes `pairs`.
+BackwardSample stratified_sample(const ProblemShape& shape, std::int64_t pairs, int block,
+                                 std::uint64_t seed);
+
+// What the backward pass makes of the O and LSE that it is given, whatever made them: `forward` has
+// all rows, -inf as the LSE of those without live keys. The result has the sample's rows in their
+// order; gradients of tensors only where the sample has every row of dQ. Limits as above, O and LSE
+// being exact.
+BackwardOracle oracle_backward(const AttentionSpec& spec, const HostProblem& problem,
+                               const HostOutput& forward, const OutputGradients& gradients,
+                               const BackwardSample& sample, bool rounds_p = true);
+
 }  // namespace attune

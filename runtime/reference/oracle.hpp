@@ -43,10 +43,12 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
 std::vector<Row> all_rows(const ProblemShape& shape);
 // At most `count` different rows: both ends of the sequence, and the rest at random.
 std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t seed);
-// Rows of every 16 queries (from a multiple of 16 on) of every head, in the order of HostOutput: as
-// many of them as keep rows times kv_len below `pairs`, but one at least; at random, but the first
-// or last of a sequence is among its block's.
-std::vector<Row> stratified_rows(const ProblemShape& shape, std::int64_t pairs, std::uint64_t seed);
+// Rows of every `block` queries (from a multiple of it on) of every head, in the order of
+// HostOutput: as many of them as keep rows times kv_len below `pairs`, but one at least; at random,
+// but the first or last of a sequence is among its block's. No tile and no warp has fewer rows than
+// 16.
+std::vector<Row> stratified_rows(const ProblemShape& shape, std::int64_t pairs, std::uint64_t seed,
+                                 std::int64_t block = 16);
 
 struct ForwardOracle {
   Expected o;    // [b, h, q_len, v], or [rows, v]

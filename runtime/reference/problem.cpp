@@ -123,28 +123,28 @@ std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t
   return rows;
 }
 
-std::vector<Row> stratified_rows(const ProblemShape& shape, std::int64_t pairs,
-                                 std::uint64_t seed) {
-  constexpr std::int64_t kBlock = 16;  // no tile and no warp has fewer rows
+std::vector<Row> stratified_rows(const ProblemShape& shape, std::int64_t pairs, std::uint64_t seed,
+                                 std::int64_t block) {
   Random random(seed);
   const std::int64_t heads = shape.batch * shape.heads;
-  const std::int64_t blocks = (shape.q_len + kBlock - 1) / kBlock;
+  const std::int64_t blocks = (shape.q_len + block - 1) / block;
   const std::int64_t wanted =
-      std::clamp<std::int64_t>(pairs / shape.kv_len / (heads * blocks), 1, kBlock);
+      std::clamp<std::int64_t>(pairs / shape.kv_len / (heads * blocks), 1, block);
   std::vector<Row> rows;
-  std::vector<int> block;
+  std::vector<int> of_block;
   for (std::int64_t head = 0; head < heads; ++head) {
-    for (std::int64_t first = 0; first < shape.q_len; first += kBlock) {
-      const std::int64_t end = std::min(first + kBlock, shape.q_len);
-      block.resize(static_cast<std::size_t>(end - first));
-      std::iota(block.begin(), block.end(), static_cast<int>(first));
-      std::ranges::shuffle(block, random);
+    for (std::int64_t first = 0; first < shape.q_len; first += block) {
+      const std::int64_t end = std::min(first + block, shape.q_len);
+      of_block.resize(static_cast<std::size_t>(end - first));
+      std::iota(of_block.begin(), of_block.end(), static_cast<int>(first));
+      std::ranges::shuffle(of_block, random);
       // Both ends of a sequence are special.
-      if (first == 0) std::iter_swap(block.begin(), std::ranges::find(block, 0));
-      if (end == shape.q_len) std::iter_swap(block.begin(), std::ranges::find(block, end - 1));
-      block.resize(std::min(block.size(), static_cast<std::size_t>(wanted)));
-      std::ranges::sort(block);
-      for (const int q : block) {
+      if (first == 0) std::iter_swap(of_block.begin(), std::ranges::find(of_block, 0));
+      if (end == shape.q_len)
+        std::iter_swap(of_block.begin(), std::ranges::find(of_block, end - 1));
+      of_block.resize(std::min(of_block.size(), static_cast<std::size_t>(wanted)));
+      std::ranges::sort(of_block);
+      for (const int q : of_block) {
         rows.push_back(
             {static_cast<int>(head / shape.heads), static_cast<int>(head % shape.heads), q});
       }
