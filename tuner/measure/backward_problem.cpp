@@ -8,11 +8,11 @@
 
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/support/problem_layout.hpp"
+#include "tuner/measure/timing_pattern.hpp"
 
 namespace attune {
 namespace {
 
-constexpr std::uint8_t kPoison = 0xff;  // NaN in every dtype
 // P and dS that are subnormal in the dtype or in fp32, and what is made of them, err by their size.
 constexpr double kUnderflow = 1e-34;
 
@@ -50,7 +50,7 @@ std::string wrong_gradient(const AttentionSpec& spec, const Gradients& gradients
 Result<BackwardProblem::Matrix> BackwardProblem::make_matrix(std::int64_t heads, std::int64_t seq,
                                                              int dim) {
   const std::int64_t bytes = shape_.batch * heads * seq * dim * element_bytes(spec_.dtype);
-  ATT_TRY(DeviceBuffer buffer, DeviceBuffer::make(device_, static_cast<std::size_t>(bytes)));
+  ATT_TRY(OutputBuffer buffer, OutputBuffer::make(device_, static_cast<std::size_t>(bytes)));
   return Matrix{heads, seq, dim, contiguous_strides(spec_.layout, seq, heads, dim),
                 std::move(buffer)};
 }
@@ -88,89 +88,139 @@ Result<std::vector<double>> BackwardProblem::download(const Matrix& matrix) {
   return values;
 }
 
+// The forward pass' results, and the parameters that both passes share.
+Status BackwardProblem::run_forward(std::unique_ptr<DeviceProblem> problem,
+                                    const LoadedKernel& forward) {
+  forward_ = std::move(problem);
+  ATT_CHECK(forward_->launch(forward, nullptr));
+  ATT_CHECK(device_.synchronize());
+  params_ = forward_->params();
+  return ok_status();
+}
+
+Status BackwardProblem::make_gradients() {
+  const ProblemShape& s = shape_;
+  ATT_TRY(d_o_, make_matrix(s.heads, s.q_len, spec_.head_dim_v));
+  ATT_TRY(d_q_, make_matrix(s.heads, s.q_len, spec_.head_dim_qk));
+  ATT_TRY(d_k_, make_matrix(s.kv_heads, s.kv_len, spec_.head_dim_qk));
+  ATT_TRY(d_v_, make_matrix(s.kv_heads, s.kv_len, spec_.head_dim_v));
+  const auto place = [](const Matrix& matrix, auto* pointer, att::Strides* strides) {
+    *pointer = matrix.buffer.data();
+    *strides = matrix.strides;
+  };
+  place(d_o_, &params_.d_o, &params_.d_o_stride);
+  place(d_q_, &params_.d_q, &params_.d_q_stride);
+  place(d_k_, &params_.d_k, &params_.d_k_stride);
+  place(d_v_, &params_.d_v, &params_.d_v_stride);
+  for (std::size_t slot = 0; slot < spec_.environment.tensors.size(); ++slot) {
+    const expr::TensorDecl& tensor = spec_.environment.tensors[slot];
+    OutputBuffer& buffer = d_tensors_.emplace_back();
+    if (!tensor.grad) continue;
+    const auto count = static_cast<std::size_t>(element_count(tensor_sizes(tensor, s)));
+    ATT_TRY(buffer, OutputBuffer::make(device_, count * sizeof(float)));
+    params_.d_tensors[slot] = static_cast<float*>(buffer.data());
+  }
+  return ok_status();
+}
+
+Status BackwardProblem::draw_output_gradients(std::uint64_t seed) {
+  const auto rows = static_cast<std::size_t>(shape_.batch * shape_.heads * shape_.q_len);
+  std::vector<float> lse(rows);
+  ATT_CHECK(device_.copy_to_host(lse.data(), params_.lse, rows * sizeof(float)));
+  OutputGradients& given = output_gradients_;
+  given = random_output_gradients(spec_, shape_, seed);
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (std::size_t i = 0; i < rows; ++i) {
+    if (lse[i] != -std::numeric_limits<float>::infinity()) continue;
+    given.d_lse[i] = kNan;
+    std::fill_n(given.d_o.begin() + static_cast<std::ptrdiff_t>(i) * spec_.head_dim_v,
+                spec_.head_dim_v, kNan);
+  }
+  ATT_CHECK(upload(d_o_, given.d_o));
+  const std::vector<float> d_lse(given.d_lse.begin(), given.d_lse.end());
+  ATT_TRY(d_lse_, DeviceBuffer::make(device_, rows * sizeof(float)));
+  ATT_CHECK(device_.copy_to_device(d_lse_.data(), d_lse.data(), rows * sizeof(float)));
+  params_.d_lse = static_cast<const float*>(d_lse_.data());
+  return ok_status();
+}
+
 Result<std::unique_ptr<BackwardProblem>> BackwardProblem::make(Device& device,
                                                                const AttentionSpec& spec,
                                                                const HostProblem& problem,
                                                                const LoadedKernel& forward,
                                                                std::uint64_t seed) {
-  const ProblemShape& s = problem.shape;
-  std::unique_ptr<BackwardProblem> made(new BackwardProblem(device, spec, s));
-  ATT_TRY(made->forward_, DeviceProblem::upload(device, spec, problem));
-  ATT_CHECK(made->forward_->launch(forward, nullptr));
-  ATT_CHECK(device.synchronize());
-  att::LaunchParams& p = made->params_;
-  p = made->forward_->params();
-
-  const auto rows = static_cast<std::size_t>(s.batch * s.heads * s.q_len);
-  std::vector<float> lse(rows);
-  ATT_CHECK(device.copy_to_host(lse.data(), p.lse, rows * sizeof(float)));
-  OutputGradients& given = made->output_gradients_;
-  given = random_output_gradients(spec, s, seed);
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  for (std::size_t i = 0; i < rows; ++i) {
-    if (lse[i] != -std::numeric_limits<float>::infinity()) continue;
-    given.d_lse[i] = kNan;
-    std::fill_n(given.d_o.begin() + static_cast<std::ptrdiff_t>(i) * spec.head_dim_v,
-                spec.head_dim_v, kNan);
-  }
-  ATT_TRY(made->d_o_, made->make_matrix(s.heads, s.q_len, spec.head_dim_v));
-  ATT_TRY(made->d_q_, made->make_matrix(s.heads, s.q_len, spec.head_dim_qk));
-  ATT_TRY(made->d_k_, made->make_matrix(s.kv_heads, s.kv_len, spec.head_dim_qk));
-  ATT_TRY(made->d_v_, made->make_matrix(s.kv_heads, s.kv_len, spec.head_dim_v));
-  ATT_CHECK(made->upload(made->d_o_, given.d_o));
-  const std::vector<float> d_lse(given.d_lse.begin(), given.d_lse.end());
-  ATT_TRY(made->d_lse_, DeviceBuffer::make(device, rows * sizeof(float)));
-  ATT_CHECK(device.copy_to_device(made->d_lse_.data(), d_lse.data(), rows * sizeof(float)));
-  p.d_lse = static_cast<const float*>(made->d_lse_.data());
-  const auto place = [](const Matrix& matrix, auto* pointer, att::Strides* strides) {
-    *pointer = matrix.buffer.data();
-    *strides = matrix.strides;
-  };
-  place(made->d_o_, &p.d_o, &p.d_o_stride);
-  place(made->d_q_, &p.d_q, &p.d_q_stride);
-  place(made->d_k_, &p.d_k, &p.d_k_stride);
-  place(made->d_v_, &p.d_v, &p.d_v_stride);
-  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
-    DeviceBuffer& buffer = made->d_tensors_.emplace_back();
-    if (!spec.environment.tensors[slot].grad) continue;
-    ATT_TRY(buffer,
-            DeviceBuffer::make(device, problem.tensors[slot].values.size() * sizeof(float)));
-    p.d_tensors[slot] = static_cast<float*>(buffer.data());
-  }
+  std::unique_ptr<BackwardProblem> made(new BackwardProblem(device, spec, problem.shape));
+  ATT_TRY(auto on_device, DeviceProblem::upload(device, spec, problem));
+  ATT_CHECK(made->run_forward(std::move(on_device), forward));
+  ATT_CHECK(made->make_gradients());
+  ATT_CHECK(made->draw_output_gradients(seed));
   return made;
 }
 
-Status BackwardProblem::launch(const LoadedKernel& backward, StreamHandle stream) {
-  const std::size_t needed = backward.workspace_bytes(shape_);
-  if (needed > workspace_.bytes()) {
-    workspace_ = DeviceBuffer();
-    ATT_TRY(workspace_, DeviceBuffer::make(device_, needed));
-    ATT_CHECK(device_.fill(workspace_.data(), kPoison, workspace_.bytes()));
-  }
-  return backward.launch(params_, needed == 0 ? nullptr : workspace_.data(), stream);
+Result<std::unique_ptr<BackwardProblem>> BackwardProblem::for_timing(Device& device,
+                                                                     const AttentionSpec& spec,
+                                                                     const ProblemShape& shape,
+                                                                     const LoadedKernel& forward,
+                                                                     std::uint64_t seed) {
+  std::unique_ptr<BackwardProblem> made(new BackwardProblem(device, spec, shape));
+  ATT_TRY(auto on_device, DeviceProblem::for_timing(device, spec, shape, seed));
+  ATT_CHECK(made->run_forward(std::move(on_device), forward));
+  ATT_CHECK(made->make_gradients());
+  ATT_CHECK(repeat_pattern(device, made->d_o_.buffer.data(), made->d_o_.buffer.bytes(),
+                           timing_pattern(spec.dtype, seed)));
+  return made;
 }
 
-Result<Gradients> BackwardProblem::run(const LoadedKernel& backward) {
-  for (const DeviceBuffer* buffer : {&d_q_.buffer, &d_k_.buffer, &d_v_.buffer, &workspace_}) {
-    if (buffer->bytes() > 0) ATT_CHECK(device_.fill(buffer->data(), kPoison, buffer->bytes()));
-  }
-  for (const DeviceBuffer& buffer : d_tensors_) {
-    if (buffer.bytes() > 0) ATT_CHECK(device_.fill(buffer.data(), kPoison, buffer.bytes()));
-  }
-  ATT_CHECK(launch(backward, nullptr));
+Result<HostOutput> BackwardProblem::forward_output() {
+  return forward_->download(all_rows(shape_));
+}
+
+Status BackwardProblem::prepare(const LoadedKernel& kernel) {
+  const std::size_t needed = kernel.workspace_bytes(shape_);
+  if (needed <= workspace_.bytes()) return ok_status();
+  workspace_ = DeviceBuffer();
+  ATT_TRY(workspace_, DeviceBuffer::make(device_, needed));
+  return device_.fill(workspace_.data(), kPoison, workspace_.bytes());
+}
+
+Status BackwardProblem::launch(const LoadedKernel& kernel, StreamHandle stream) {
+  ATT_CHECK(prepare(kernel));
+  return kernel.launch(params_, kernel.workspace_bytes(shape_) == 0 ? nullptr : workspace_.data(),
+                       stream);
+}
+
+Status BackwardProblem::poison() {
+  for (Matrix* matrix : {&d_q_, &d_k_, &d_v_}) ATT_CHECK(matrix->buffer.poison());
+  for (OutputBuffer& buffer : d_tensors_) ATT_CHECK(buffer.poison());
+  if (workspace_.bytes() == 0) return ok_status();
+  return device_.fill(workspace_.data(), kPoison, workspace_.bytes());
+}
+
+Result<Gradients> BackwardProblem::download() {
   ATT_CHECK(device_.synchronize());
+  ATT_CHECK(d_q_.buffer.check_canary("dq"));
+  ATT_CHECK(d_k_.buffer.check_canary("dk"));
+  ATT_CHECK(d_v_.buffer.check_canary("dv"));
   Gradients out;
   ATT_TRY(out.dq, download(d_q_));
   ATT_TRY(out.dk, download(d_k_));
   ATT_TRY(out.dv, download(d_v_));
-  for (const DeviceBuffer& buffer : d_tensors_) {
+  for (std::size_t slot = 0; slot < d_tensors_.size(); ++slot) {
+    const OutputBuffer& buffer = d_tensors_[slot];
     std::vector<float> values(buffer.bytes() / sizeof(float));
     if (!values.empty()) {
+      ATT_CHECK(buffer.check_canary("the gradient of " + spec_.environment.tensors[slot].name));
       ATT_CHECK(device_.copy_to_host(values.data(), buffer.data(), buffer.bytes()));
     }
     out.tensors.emplace_back(values.begin(), values.end());
   }
   return out;
+}
+
+Result<Gradients> BackwardProblem::run(const LoadedKernel& backward) {
+  ATT_CHECK(poison());
+  ATT_CHECK(launch(backward, nullptr));
+  return download();
 }
 
 }  // namespace attune

@@ -22,7 +22,7 @@ std::string wrong_gradient(const AttentionSpec& spec, const Gradients& gradients
                            const BackwardOracle& oracle);
 
 // Contiguous in the spec's layout. Device and spec must outlive it. Not thread-safe.
-class BackwardProblem {
+class BackwardProblem final : public TimedProblem {
  public:
   // O and LSE of `problem` are what `forward` makes of it. dO and dLSE are drawn by `seed`; in rows
   // without live keys they are NaN, which must not matter.
@@ -30,23 +30,43 @@ class BackwardProblem {
                                                        const HostProblem& problem,
                                                        const LoadedKernel& forward,
                                                        std::uint64_t seed);
+  // For timing: the inputs of DeviceProblem::for_timing() and what `forward` makes of them, a dO of
+  // repeated values, no dLSE, all gradients of tensors.
+  static Result<std::unique_ptr<BackwardProblem>> for_timing(Device& device,
+                                                             const AttentionSpec& spec,
+                                                             const ProblemShape& shape,
+                                                             const LoadedKernel& forward,
+                                                             std::uint64_t seed);
+  // Of make().
   const OutputGradients& output_gradients() const { return output_gradients_; }
+  // All rows of the O and LSE that a backward kernel is given.
+  Result<HostOutput> forward_output();
 
-  // Launches on outputs and workspace filled with NaN, waits, and brings the gradients back.
+  // The workspace is kept and grows as kernels need.
+  Status prepare(const LoadedKernel& kernel) override;
+  Status launch(const LoadedKernel& kernel, StreamHandle stream) override;
+  // The workspace too.
+  Status poison() override;
+  const void* input() const override { return params_.q; }
+  // After a launch: waits, and brings the gradients back. "candidate-miscompute" when something was
+  // written behind one.
+  Result<Gradients> download();
+  // Launches on outputs and workspace filled with NaN, and downloads.
   Result<Gradients> run(const LoadedKernel& backward);
-  // Enqueues a launch; the workspace is kept and grows as kernels need.
-  Status launch(const LoadedKernel& backward, StreamHandle stream);
 
  private:
-  // A matrix of the problem: [b, heads, seq, dim] on the host.
+  // A gradient of the problem: [b, heads, seq, dim] on the host.
   struct Matrix {
-    std::int64_t heads, seq;
-    int dim;
-    att::Strides strides;
-    DeviceBuffer buffer;
+    std::int64_t heads = 0, seq = 0;
+    int dim = 0;
+    att::Strides strides{};
+    OutputBuffer buffer;
   };
   BackwardProblem(Device& device, const AttentionSpec& spec, const ProblemShape& shape)
       : device_(device), spec_(spec), shape_(shape) {}
+  Status run_forward(std::unique_ptr<DeviceProblem> problem, const LoadedKernel& forward);
+  Status make_gradients();
+  Status draw_output_gradients(std::uint64_t seed);
   Result<Matrix> make_matrix(std::int64_t heads, std::int64_t seq, int dim);
   template <typename F>
   void for_each_element(const Matrix& matrix, const F& f) const;
@@ -61,7 +81,7 @@ class BackwardProblem {
   att::LaunchParams params_{};
   Matrix d_o_, d_q_, d_k_, d_v_;
   DeviceBuffer d_lse_, workspace_;
-  std::vector<DeviceBuffer> d_tensors_;  // by slot
+  std::vector<OutputBuffer> d_tensors_;  // by slot; empty where there is no `grad`
 };
 
 }  // namespace attune

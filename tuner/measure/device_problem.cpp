@@ -1,22 +1,16 @@
 #include "tuner/measure/device_problem.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/support/problem_layout.hpp"
-#include "tuner/executor.hpp"
+#include "tuner/measure/timing_pattern.hpp"
 
 namespace attune {
 namespace {
 
-constexpr std::size_t kCanaryBytes = 256;
-constexpr std::uint8_t kPoison = 0xff;  // NaN in every dtype
-// Repeated over q, k and v for timing: larger than what stays in a cache close to a processor; a
-// prime, so that no two rows of a tensor are equal and a kernel that mixes them up is found out.
-constexpr std::size_t kPatternValues = (1 << 20) - 3;
 // A copy costs about as much as this many values in it.
 constexpr std::size_t kCopyValues = 16384;
 
@@ -73,14 +67,6 @@ std::vector<std::byte> tensor_bytes(const expr::TensorDecl& declaration,
 
 }  // namespace
 
-Result<DeviceBuffer> DeviceBuffer::make(Device& device, std::size_t bytes) {
-  DeviceBuffer buffer;
-  ATT_TRY(buffer.data_, device.allocate(std::max<std::size_t>(bytes, 1)));
-  buffer.device_ = &device;
-  buffer.bytes_ = bytes;
-  return buffer;
-}
-
 Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
                                                              const AttentionSpec& spec,
                                                              const HostProblem& problem) {
@@ -107,12 +93,7 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
   AttentionSpec narrow = spec;
   narrow.head_dim_qk = narrow.head_dim_v = 1;
   const HostProblem drawn = random_problem(narrow, shape, seed);
-  AttentionSpec patterned = spec;
-  patterned.environment.tensors.clear();
-  patterned.environment.scalars.clear();
-  patterned.head_dim_qk = patterned.head_dim_v = 1;
-  const ProblemShape pattern_shape{.q_len = static_cast<std::int64_t>(kPatternValues)};
-  const auto pattern = encode(spec.dtype, random_problem(patterned, pattern_shape, seed).q);
+  const std::vector<std::byte> pattern = timing_pattern(spec.dtype, seed);
 
   std::unique_ptr<DeviceProblem> made(new DeviceProblem(device, spec, shape));
   made->set_params(drawn);
@@ -158,10 +139,7 @@ Status DeviceProblem::add_input(const void** pointer, std::span<const std::byte>
 Status DeviceProblem::add_pattern(const void** pointer, std::size_t bytes,
                                   std::span<const std::byte> pattern) {
   ATT_TRY(DeviceBuffer buffer, DeviceBuffer::make(device_, bytes));
-  for (std::size_t at = 0; at < bytes; at += pattern.size()) {
-    ATT_CHECK(device_.copy_to_device(static_cast<std::byte*>(buffer.data()) + at, pattern.data(),
-                                     std::min(pattern.size(), bytes - at)));
-  }
+  ATT_CHECK(repeat_pattern(device_, buffer.data(), bytes, pattern));
   *pointer = buffer.data();
   inputs_.push_back(std::move(buffer));
   return ok_status();
@@ -179,16 +157,16 @@ Status DeviceProblem::add_tensors(const HostProblem& problem) {
 Status DeviceProblem::make_outputs() {
   const std::size_t o_bytes = size(o_values(spec_, shape_)) * size(element_bytes(spec_.dtype));
   const std::size_t lse_bytes = size(shape_.batch * shape_.heads * shape_.q_len) * sizeof(float);
-  ATT_TRY(o_, DeviceBuffer::make(device_, o_bytes + kCanaryBytes));
-  ATT_TRY(lse_, DeviceBuffer::make(device_, lse_bytes + kCanaryBytes));
+  ATT_TRY(o_, OutputBuffer::make(device_, o_bytes));
+  ATT_TRY(lse_, OutputBuffer::make(device_, lse_bytes));
   params_.o = o_.data();
   params_.lse = static_cast<float*>(lse_.data());
-  return poison();
+  return ok_status();
 }
 
 Status DeviceProblem::poison() {
-  ATT_CHECK(device_.fill(o_.data(), kPoison, o_.bytes()));
-  return device_.fill(lse_.data(), kPoison, lse_.bytes());
+  ATT_CHECK(o_.poison());
+  return lse_.poison();
 }
 
 Status DeviceProblem::prepare(const LoadedKernel& kernel) {
@@ -208,16 +186,8 @@ Status DeviceProblem::launch(const LoadedKernel& kernel, StreamHandle stream) {
 
 Status DeviceProblem::check_canaries() {
   ATT_CHECK(device_.synchronize());
-  for (const DeviceBuffer* buffer : {&o_, &lse_}) {
-    std::array<std::uint8_t, kCanaryBytes> canary{};
-    ATT_CHECK(device_.copy_to_host(
-        canary.data(), static_cast<std::byte*>(buffer->data()) + buffer->bytes() - kCanaryBytes,
-        kCanaryBytes));
-    if (std::ranges::any_of(canary, [](std::uint8_t byte) { return byte != kPoison; })) {
-      return candidate_error("miscompute", buffer == &o_ ? "writes behind o" : "writes behind lse");
-    }
-  }
-  return ok_status();
+  ATT_CHECK(o_.check_canary("o"));
+  return lse_.check_canary("lse");
 }
 
 Result<HostOutput> DeviceProblem::download(const std::vector<Row>& rows) {
@@ -226,7 +196,7 @@ Result<HostOutput> DeviceProblem::download(const std::vector<Row>& rows) {
   const std::size_t all = size(o_values(spec_, shape_));
   // All at once, or the rows one by one where they are few.
   std::vector<std::byte> o(rows.size() * kCopyValues < all ? 0 : all * width);
-  std::vector<float> lse(o.empty() ? 0 : (lse_.bytes() - kCanaryBytes) / sizeof(float));
+  std::vector<float> lse(o.empty() ? 0 : lse_.bytes() / sizeof(float));
   if (!o.empty()) {
     ATT_CHECK(device_.copy_to_host(o.data(), o_.data(), o.size()));
     ATT_CHECK(device_.copy_to_host(lse.data(), lse_.data(), lse.size() * sizeof(float)));

@@ -5,41 +5,18 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/device/device.hpp"
 #include "runtime/reference/oracle.hpp"
+#include "tuner/measure/output_buffer.hpp"
+#include "tuner/measure/pass_problems.hpp"
 
 namespace attune {
-
-// Frees itself. Not thread-safe.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  static Result<DeviceBuffer> make(Device& device, std::size_t bytes);
-  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) device_->free(data_);
-  }
-  void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  Device* device_ = nullptr;
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 // Times of several runs are compared, of one tuner that was interrupted or of many whose files are
 // merged: what a mask reads must be the same for all of them.
 inline constexpr std::uint64_t kTimedSeed = 1;
 
 // Contiguous in the spec's layout. The device must outlive it. Not thread-safe.
-class DeviceProblem {
+class DeviceProblem final : public TimedProblem {
  public:
   // The very numbers of `problem`; behind every output lies a canary.
   static Result<std::unique_ptr<DeviceProblem>> upload(Device& device, const AttentionSpec& spec,
@@ -52,12 +29,11 @@ class DeviceProblem {
                                                            std::uint64_t seed);
 
   const att::LaunchParams& params() const { return params_; }
-  // Launches on `stream`; the workspace is kept and grows as kernels need. Does not synchronise.
-  Status launch(const LoadedKernel& kernel, StreamHandle stream);
-  // Makes room for the kernel's workspace, so that launch() allocates nothing.
-  Status prepare(const LoadedKernel& kernel);
-  // Fills outputs with NaN.
-  Status poison();
+  // The workspace is kept and grows as kernels need.
+  Status prepare(const LoadedKernel& kernel) override;
+  Status launch(const LoadedKernel& kernel, StreamHandle stream) override;
+  Status poison() override;
+  const void* input() const override { return params_.q; }
   // After synchronising: fails with "candidate-miscompute" when a canary died.
   Status check_canaries();
   // Outputs of `rows`, after check_canaries().
@@ -77,7 +53,8 @@ class DeviceProblem {
   const ProblemShape shape_;
   att::LaunchParams params_{};
   std::vector<DeviceBuffer> inputs_;
-  DeviceBuffer o_, lse_, workspace_;
+  OutputBuffer o_, lse_;
+  DeviceBuffer workspace_;
 };
 
 }  // namespace attune

@@ -9,17 +9,10 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/reference/device_oracle.hpp"
 #include "tuner/executor.hpp"
 #include "tuner/measure/device_problem.hpp"
 
 namespace attune {
-
-// Problems a candidate must solve before it is timed, as far as the CPU's oracle can afford them:
-// the shape itself with few heads and batches, and a ragged one, because tuned kernels serve other
-// lengths too. On a GPU its own oracle takes the whole shape in place of the first. Of each, rows
-// of every 16 queries of every head are looked at, others each time.
-std::vector<ProblemShape> verification_shapes(const ProblemShape& shape);
 
 // The parts of Executor that need no device. `store` may be null; so may `image`, which takes the
 // code.
@@ -50,13 +43,6 @@ class LocalExecutor final : public Executor {
   std::string conditions() override { return device_.conditions(); }
 
  private:
-  struct Check;  // a verification problem with what the oracle says to it
-
-  Status make_checks();
-  // `own`: null for the timed problem.
-  Result<std::unique_ptr<Check>> check_on_device(std::unique_ptr<DeviceProblem> own,
-                                                 std::uint64_t seed);
-  Result<std::unique_ptr<Check>> check_on_host(const ProblemShape& shape, std::uint64_t seed);
   Result<Verdict> verdict(const LoadedKernel& kernel, Check& check);
   Status make_timed();
   Compiler& compiler_of(const Candidate& candidate) const {
@@ -67,17 +53,14 @@ class LocalExecutor final : public Executor {
   Status judged(Status status, const char* reason);
 
   const AttentionSpec& spec_;
-  const ProblemShape shape_;
   Device& device_;
   const std::vector<Compiler*> compilers_;
   Store* store_;
-  const std::uint64_t seed_;
   std::mutex mutex_;  // guards images_
   std::map<Candidate, std::vector<std::uint8_t>> images_;
   std::map<Candidate, std::unique_ptr<LoadedKernel>> kernels_;
-  std::unique_ptr<DeviceProblem> timed_;
-  std::unique_ptr<DeviceOracle> oracle_;        // null where there is no GPU
-  std::vector<std::unique_ptr<Check>> checks_;  // may refer to timed_ and oracle_
+  const std::unique_ptr<PassProblems> problems_;
+  TimedProblem* timed_ = nullptr;
   DeviceBuffer flush_;
   bool lost_ = false;
 };

@@ -1,0 +1,123 @@
+#include "tuner/measure/forward_problems.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace attune {
+namespace {
+
+// Pairs of a query and a key that an oracle may work out for one problem beyond a row of every 16
+// queries: a quarter of a second of two cores, half a second of an H200.
+constexpr std::int64_t kPairsOnHost = std::int64_t{1} << 21;
+constexpr std::int64_t kPairsOnDevice = std::int64_t{1} << 31;
+// Elements of O that the GPU's oracle keeps at most, at 8 bytes each, likewise.
+constexpr std::int64_t kElementsOnDevice = std::int64_t{1} << 27;
+
+class ForwardCheck final : public Check {
+ public:
+  using Judge = std::function<Result<Verdict>()>;
+  using Maker = std::function<Result<std::unique_ptr<Check>>()>;
+
+  // `own`: null where the problem is another's.
+  ForwardCheck(const ProblemShape& shape, DeviceProblem* problem,
+               std::unique_ptr<DeviceProblem> own, Judge judge, Maker make_another)
+      : shape_(shape),
+        problem_(problem),
+        own_(std::move(own)),
+        judge_(std::move(judge)),
+        make_another_(std::move(make_another)) {}
+
+  const ProblemShape& shape() const override { return shape_; }
+  TimedProblem& problem() override { return *problem_; }
+  Result<Verdict> judge() override { return judge_(); }
+
+ private:
+  Result<std::unique_ptr<Check>> make_another() override { return make_another_(); }
+
+  const ProblemShape shape_;
+  DeviceProblem* const problem_;
+  const std::unique_ptr<DeviceProblem> own_;
+  const Judge judge_;
+  const Maker make_another_;
+};
+
+}  // namespace
+
+Status ForwardProblems::make_timed() {
+  if (timed_) return ok_status();
+  ATT_TRY(timed_, DeviceProblem::for_timing(source_.device, source_.spec, source_.shape,
+                                            kTimedSeed));
+  return ok_status();
+}
+
+Result<TimedProblem*> ForwardProblems::timed() {
+  ATT_CHECK(make_timed());
+  return timed_.get();
+}
+
+Result<std::vector<Check*>> ForwardProblems::checks() {
+  if (checks_.empty()) {
+    std::vector<ProblemShape> shapes = verification_shapes(source_.shape);
+    std::vector<std::unique_ptr<Check>> checks;
+    ATT_CHECK(make_timed());
+    // Where the GPU's oracle works, the shape itself is checked, with the numbers that are timed.
+    if (auto oracle = DeviceOracle::make(source_.device, source_.compiler, source_.spec);
+        oracle.ok()) {
+      oracle_ = std::move(*oracle);
+      if (auto whole = check_on_device(nullptr, source_.seed); whole.ok()) {
+        checks.push_back(std::move(*whole));
+        if (shapes.size() > 1) shapes.erase(shapes.begin());
+      }
+    }
+    std::uint64_t seed = source_.seed;
+    for (const ProblemShape& shape : shapes) {
+      ATT_TRY(auto check, check_on_host(shape, seed++));
+      checks.push_back(std::move(check));
+    }
+    checks_ = std::move(checks);
+  }
+  std::vector<Check*> found;
+  for (const auto& check : checks_) found.push_back(check.get());
+  return found;
+}
+
+Result<std::unique_ptr<Check>> ForwardProblems::check_on_device(std::unique_ptr<DeviceProblem> own,
+                                                                std::uint64_t seed) {
+  DeviceProblem* const problem = own ? own.get() : timed_.get();
+  const std::int64_t pairs = std::min(
+      kPairsOnDevice, kElementsOnDevice / source_.spec.head_dim_v * source_.shape.kv_len);
+  ATT_TRY(DeviceOracle::Answer answer,
+          oracle_->answer(problem->params(), stratified_rows(source_.shape, pairs, seed)));
+  auto judge = [this, problem, answer = std::move(answer)]() -> Result<Verdict> {
+    ATT_CHECK(problem->check_canaries());
+    return oracle_->judge(answer, problem->params());
+  };
+  auto make_another = [this, seed = seed + kAnotherSeed]() -> Result<std::unique_ptr<Check>> {
+    ATT_TRY(auto fresh,
+            DeviceProblem::for_timing(source_.device, source_.spec, source_.shape, seed));
+    return check_on_device(std::move(fresh), seed);
+  };
+  return std::unique_ptr<Check>(std::make_unique<ForwardCheck>(
+      source_.shape, problem, std::move(own), std::move(judge), std::move(make_another)));
+}
+
+Result<std::unique_ptr<Check>> ForwardProblems::check_on_host(const ProblemShape& shape,
+                                                              std::uint64_t seed) {
+  const HostProblem problem = random_problem(source_.spec, shape, seed);
+  const auto rows = stratified_rows(shape, kPairsOnHost, seed);
+  ATT_TRY(auto own, DeviceProblem::upload(source_.device, source_.spec, problem));
+  DeviceProblem* const on_device = own.get();
+  auto judge = [on_device, rows,
+                oracle = oracle_forward(
+                    source_.spec, problem, rows,
+                    arithmetic_of(source_.device.facts().target))]() -> Result<Verdict> {
+    ATT_TRY(const HostOutput out, on_device->download(rows));
+    return compare(out, oracle);
+  };
+  auto make_another = [this, shape, seed] { return check_on_host(shape, seed + kAnotherSeed); };
+  return std::unique_ptr<Check>(std::make_unique<ForwardCheck>(
+      shape, on_device, std::move(own), std::move(judge), std::move(make_another)));
+}
+
+}  // namespace attune

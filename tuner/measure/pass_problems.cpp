@@ -1,0 +1,35 @@
+#include "tuner/measure/pass_problems.hpp"
+
+#include <algorithm>
+
+#include "tuner/measure/forward_problems.hpp"
+
+namespace attune {
+namespace {
+
+constexpr std::int64_t kCheckedHeads = 2;  // of keys
+constexpr std::int64_t kCheckedBatch = 2;
+// Neither a multiple of any tile nor of each other; one tile and a bit, and three tiles and a bit.
+constexpr std::int64_t kRaggedQueries = 193, kRaggedKeys = 331;
+
+}  // namespace
+
+std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
+  const std::int64_t group = shape.heads / shape.kv_heads;
+  ProblemShape reduced = shape;
+  reduced.batch = std::min(shape.batch, kCheckedBatch);
+  reduced.kv_heads = std::min(shape.kv_heads, kCheckedHeads);
+  reduced.heads = reduced.kv_heads * group;
+  ProblemShape ragged = reduced;
+  const bool square = shape.q_len == shape.kv_len;
+  ragged.q_len = std::min(shape.q_len, square ? kRaggedKeys : kRaggedQueries);
+  ragged.kv_len = std::min(shape.kv_len, kRaggedKeys);
+  if (ragged == reduced) return {reduced};
+  return {reduced, ragged};
+}
+
+std::unique_ptr<PassProblems> make_problems(const ProblemSource& source) {
+  return std::make_unique<ForwardProblems>(source);
+}
+
+}  // namespace attune
