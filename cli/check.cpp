@@ -30,6 +30,7 @@ Json describe(const LoadedSpec& loaded) {
           {"dtype", to_string(spec.dtype)},
           {"head_dim", {{"qk", spec.head_dim_qk}, {"v", spec.head_dim_v}}},
           {"passes", std::move(passes)},
+          {"deterministic", spec.deterministic},
           {"hash", spec_hash(spec)},
           {"canonical", canonical_text(spec)}};
 }

@@ -20,7 +20,15 @@ constexpr int kSplitColumns = 4;
 }  // namespace
 
 Status backward_serves(const AttentionSpec& spec) {
-  if (expr::look_up_derivatives(spec.score, spec.environment).empty()) return ok_status();
+  const bool in_score = !expr::look_up_derivatives(spec.score, spec.environment).empty();
+  const bool in_sink = !expr::look_up_derivatives(spec.sink, spec.environment).empty();
+  if (spec.deterministic && (in_score || in_sink)) {
+    return plan_unsupported(
+        "gradients of tensors are added up in the order in which blocks come to it, which "
+        "`deterministic: true` rules out",
+        "without `grad: true`, or without `deterministic: true`, there are plans");
+  }
+  if (!in_score) return ok_status();
   const expr::Expr slope =
       expr::derivative(spec.score, expr::make_variable(expr::Variable::kScore));
   if (slope->op == expr::Op::kFloat && slope->float_value == 1) return ok_status();

@@ -46,6 +46,11 @@ int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm90a_family().serves(spec, target));
+  if (spec.deterministic) {
+    return plan_unsupported(
+        "dQ is added up in the order in which blocks come to it, which `deterministic: true` rules "
+        "out");
+  }
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
     if (dim > kMaxColumns) {
       return plan_unsupported(fmt::format(

@@ -59,6 +59,8 @@ std::string canonical_text(const AttentionSpec& spec) {
   text += spec.dropout.at_launch
               ? "dropout float\n"
               : fmt::format("dropout {}/256\n", std::lround(spec.dropout.value * 256));
+  // Only where it is asked for: other specs keep the hash that they had.
+  if (spec.deterministic) text += "deterministic\n";
   for (const expr::ScalarDecl& scalar : environment.scalars) {
     if (!scalar.is_constant)
       text += fmt::format("scalar {} {}\n", scalar.name, type_name(scalar.type));

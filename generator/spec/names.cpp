@@ -49,6 +49,13 @@ std::optional<Target> target_from_string(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<Pass> pass_from_string(std::string_view text) {
+  for (const Pass pass : kPasses) {
+    if (to_string(pass) == text) return pass;
+  }
+  return std::nullopt;
+}
+
 int element_bytes(DType dtype) {
   switch (dtype) {
     case DType::kF32:

@@ -18,12 +18,14 @@ inline constexpr Target kTargets[] = {Target::kSm80,  Target::kSm86,  Target::kS
                                       Target::kSm100, Target::kSm120, Target::kCpu};
 enum class Layout : std::uint8_t { kBshd, kBhsd };
 enum class Pass : std::uint8_t { kForward, kBackward };
+inline constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
 
 std::string_view to_string(DType);   // "bf16"
 std::string_view to_string(Target);  // "sm_90a"
 std::string_view to_string(Layout);
 std::string_view to_string(Pass);
 std::optional<Target> target_from_string(std::string_view);
+std::optional<Pass> pass_from_string(std::string_view);
 int element_bytes(DType);
 
 // The sizes of one attention problem. q_len, kv_len >= 1; heads is a multiple of kv_heads.
@@ -54,8 +56,9 @@ struct AttentionSpec {
   expr::Expr mask;   // null: every key is live
   expr::Expr score;  // null: the scaled product as it is
   expr::Expr sink;   // null: none; else a logit per (b, h) that joins the softmax' denominator only
-  Parameter softmax_scale;  // "auto" is resolved to 1/sqrt(head_dim_qk)
-  Parameter dropout;        // probability of dropping, [0, 1)
+  Parameter softmax_scale;     // "auto" is resolved to 1/sqrt(head_dim_qk)
+  Parameter dropout;           // probability of dropping, [0, 1)
+  bool deterministic = false;  // gradients are the same to the bit at every launch
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
 };

@@ -16,9 +16,10 @@ namespace attune {
 namespace {
 
 constexpr KeyRule kSpecKeys[] = {
-    {"attune", true}, {"name", true},    {"dtype", true}, {"head_dim", true}, {"target"},
-    {"layout"},       {"scalars"},       {"tensors"},     {"mask"},           {"score"},
-    {"sink"},         {"softmax_scale"}, {"dropout"},     {"passes"},         {"tune"},
+    {"attune", true}, {"name", true}, {"dtype", true},   {"head_dim", true},
+    {"target"},       {"layout"},     {"scalars"},       {"tensors"},
+    {"mask"},         {"score"},      {"sink"},          {"softmax_scale"},
+    {"dropout"},      {"passes"},     {"deterministic"}, {"tune"},
 };
 
 class SpecParser {
@@ -39,6 +40,7 @@ class SpecParser {
     ATT_CHECK(read_softmax_scale());
     ATT_CHECK(read_dropout());
     ATT_CHECK(read_passes());
+    ATT_CHECK(read_deterministic());
     ATT_CHECK(check_gradients());
     ATT_CHECK(read_tune());
     return std::move(spec_);
@@ -238,6 +240,13 @@ class SpecParser {
       spec_.passes.push_back(pass);
     }
     std::ranges::sort(spec_.passes);
+    return ok_status();
+  }
+
+  Status read_deterministic() {
+    const YamlNode* node = value("deterministic");
+    if (!node) return ok_status();
+    ATT_TRY(spec_.deterministic, reader_.boolean("deterministic", *node));
     return ok_status();
   }
 

@@ -126,6 +126,7 @@ att_status att_spec_describe(const att_spec* spec, att_spec_info* out) {
     info.has_mask = s.mask != nullptr ? 1 : 0;
     info.has_score = s.score != nullptr ? 1 : 0;
     info.has_sink = s.sink != nullptr ? 1 : 0;
+    info.deterministic = s.deterministic ? 1 : 0;
     return write_struct("out", info, offsetof(att_spec_info, name), out);
   });
 }

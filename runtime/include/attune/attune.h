@@ -114,6 +114,7 @@ typedef struct att_spec_info {
   double dropout;       /* likewise; 0: none */
   int passes;           /* 1 << att_pass of each that the spec lists */
   int has_mask, has_score, has_sink;
+  int deterministic; /* 1: gradients are the same to the bit at every launch */
 } att_spec_info;
 ATT_API att_status att_spec_describe(const att_spec* spec, att_spec_info* out);
 /* Position of a launch-time scalar or tensor in the arguments; negative: no such name. */

@@ -66,6 +66,44 @@ TEST(Plan, NoTwoLegalPlansMakeTheSameChoices) {
   }
 }
 
+// What blocks add to in the order in which they come is not the same to the bit at every launch.
+TEST(Plan, DeterministicBackwardPlansAddUpInNoOrderOfArrival) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  AttentionSpec spec = plain_spec(128);
+  const auto forward = legal_plans(spec, Family::kSm90a, hopper);
+  EXPECT_FALSE(legal_plans(spec, Family::kSm90a, hopper, Pass::kBackward).empty());
+  spec.deterministic = true;
+  EXPECT_EQ(legal_plans(spec, Family::kSm90a, hopper), forward) << "the forward pass is anyway";
+  EXPECT_TRUE(legal_plans(spec, Family::kSm90a, hopper, Pass::kBackward).empty());
+  const auto plan = parse_plan("sm90a backward sm_90a w2 q64 s2");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const Status refused = check_plan(spec, *plan, hopper);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("deterministic: true"), std::string::npos);
+  const auto chosen = default_plan(spec, {.q_len = 512, .kv_len = 512}, hopper, Pass::kBackward);
+  ASSERT_TRUE(chosen.ok()) << render(chosen.error());
+  EXPECT_EQ(chosen->family(), Family::kSm80);
+}
+
+TEST(Plan, NoDeterministicPlanLearnsATensor) {
+  const auto parsed = [](const std::string& more) {
+    return parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\n" + more, "t").value();
+  };
+  constexpr const char* kScore =
+      "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\nscore: score + slope[h]\n";
+  constexpr const char* kSink =
+      "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\nsink: sinks[h]\n";
+  for (const std::string learned : {kScore, kSink}) {
+    EXPECT_TRUE(families_for(parsed(learned), Target::kSm80, Pass::kBackward).ok());
+    const auto none =
+        families_for(parsed(learned + "deterministic: true\n"), Target::kSm80, Pass::kBackward);
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().kind, ErrorKind::kUnsupported);
+    EXPECT_NE(none.error().message.find("`deterministic: true` rules out"), std::string::npos)
+        << none.error().message;
+  }
+}
+
 TEST(Plan, EveryLegalPlanFitsRoundTripsAndHasItsOwnSymbol) {
   for (const int head_dim : {16, 64, 80, 128, 256}) {
     const AttentionSpec spec = plain_spec(head_dim);

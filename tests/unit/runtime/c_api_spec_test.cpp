@@ -14,7 +14,8 @@ constexpr const char* kRich =
     "  live: {dtype: bool, dims: [kv_heads, 16]}\n"
     "mask: q_idx - kv_idx < window and doc[b, kv_idx] == 0 and live[h_kv, 3]\n"
     "score: cap * tanh((score + slope[h]) / cap)\nsink: 0.5\n"
-    "softmax_scale: 0.25\ndropout: float\npasses: [forward, backward]\n";
+    "softmax_scale: 0.25\ndropout: float\npasses: [forward, backward]\n"
+    "deterministic: true\n";
 
 TEST_F(CApi, DescribesASpecAndItsSlots) {
   spec(
@@ -46,6 +47,7 @@ TEST(Introspection, OfTheSpec) {
   EXPECT_EQ(info.has_mask, 1);
   EXPECT_EQ(info.has_score, 1);
   EXPECT_EQ(info.has_sink, 1);
+  EXPECT_EQ(info.deterministic, 1);
   EXPECT_EQ(info.softmax_scale, 0.25);
   EXPECT_EQ(info.dropout, 0);
   EXPECT_EQ(info.dropout_at_launch, 1);
@@ -56,6 +58,7 @@ TEST(Introspection, OfTheSpec) {
   EXPECT_EQ(plain->info().has_mask, 0);
   EXPECT_EQ(plain->info().has_score, 0);
   EXPECT_EQ(plain->info().has_sink, 0);
+  EXPECT_EQ(plain->info().deterministic, 0);
   EXPECT_STRNE(plain->info().hash, info.hash);
   const auto renamed =
       Spec::from_yaml("attune: 1\nname: other\ndtype: fp32\nhead_dim: 8\nmask: true\n");

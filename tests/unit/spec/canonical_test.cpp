@@ -51,6 +51,19 @@ sink t0[h, 0]
 )");
 }
 
+// Files and caches of versions that did not know the key name their kernels as before.
+TEST(Canonical, DeterminismIsPartOfItOnlyWhereItIsAskedFor) {
+  EXPECT_EQ(hash_with("deterministic: false\n"), hash_with(""));
+  EXPECT_NE(hash_with("deterministic: true\n"), hash_with(""));
+  const auto spec = parse_spec(
+      "attune: 1\nname: m\ndtype: bf16\nhead_dim: 64\ndeterministic: true\nmask: causal\n", "f");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  EXPECT_TRUE(spec->deterministic);
+  EXPECT_EQ(canonical_text(*spec),
+            "attune 1\ndtype bf16\nhead_dim 64 64\nlayout bshd\nsoftmax_scale 0.125\ndropout "
+            "0/256\ndeterministic\nmask kv_idx <= q_idx + (kv_len - q_len)\n");
+}
+
 TEST(Canonical, SpellingsOfOneKernelAgree) {
   const std::string_view pairs[][2] = {
       {"mask: causal\n", "mask:   'causal'  # aligned to the end\n"},
