@@ -16,12 +16,12 @@ std::uint64_t fresh_seed() {
 Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& shape,
                               const Device& device, Store& store, Executor& executor, int compilers,
                               const TuneOptions& options, const TuneObserver& progress) {
-  ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts()));
+  ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts(), options.pass));
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
                                       .device = device.identity(),
                                       .shape = shape,
                                       .protocol = std::string(kMeasurementProtocol),
-                                      .pass = Pass::kForward,
+                                      .pass = options.pass,
                                       .spec_text = canonical_text(spec)},
                               .plans = std::move(plans),
                               .compilers = compilers,
@@ -37,7 +37,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
 Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
                         std::span<Compiler* const> compilers, Store& store,
                         const TuneOptions& options, const TuneObserver& progress) {
-  LocalExecutor executor(spec, shape, device, compilers, &store, fresh_seed());
+  LocalExecutor executor(spec, shape, device, compilers, &store, fresh_seed(), options.pass);
   return run_search(spec, shape, device, store, executor, static_cast<int>(compilers.size()),
                     options, progress);
 }

@@ -13,6 +13,7 @@
 namespace attune {
 
 struct TuneOptions {
+  Pass pass = Pass::kForward;
   int max_candidates = 0;        // 0: all that the search asks for
   int compile_threads = 0;       // 0: as many as this process may use cores
   double noise_fraction = 0.01;  // medians that differ by less may be equal

@@ -99,21 +99,21 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, Pass pass, const Pro
 }
 
 Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& shape,
-                               const Device& device, const Store* store) {
+                               const Device& device, const Store* store, Pass pass) {
   if (store != nullptr) {
     const auto winner = store->winner({.spec_hash = spec_hash(spec),
                                        .device = device.identity(),
                                        .shape = shape,
                                        .protocol = std::string(kMeasurementProtocol),
-                                       .pass = Pass::kForward,
+                                       .pass = pass,
                                        .spec_text = canonical_text(spec)});
     if (winner.ok() && winner->has_value()) {
       MeasuredChoices choices =
-          measured_choices(spec, Pass::kForward, shape, device.facts(), **winner, store->path());
+          measured_choices(spec, pass, shape, device.facts(), **winner, store->path());
       if (!choices.usable.empty()) return std::move(choices.usable.front());
     }
   }
-  ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device.facts()));
+  ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device.facts(), pass));
   return PlanChoice{.plan = plan};
 }
 

@@ -81,8 +81,9 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, Pass pass, const Pro
                                  const DeviceFacts& facts, const Winner& winner,
                                  const std::string& file);
 
-// Of the forward pass. `store` may be null. Thread-safe.
+// `store` may be null. Thread-safe.
 Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& shape,
-                               const Device& device, const Store* store);
+                               const Device& device, const Store* store,
+                               Pass pass = Pass::kForward);
 
 }  // namespace attune

@@ -31,6 +31,7 @@ std::string encode(const WorkerRequest& request) {
     json["spec"] = p.spec_yaml;
     json["file"] = p.spec_file;
     json["shape"] = to_string(p.shape);
+    json["pass"] = to_string(p.pass);
     json["device"] = p.device;
     json["compilers"] = p.compilers;
     json["cache"] = p.cache;
@@ -79,6 +80,9 @@ Result<WorkerRequest> decode_request(const std::string& line) {
     p.spec_yaml = json.at("spec");
     p.spec_file = json.at("file");
     ATT_TRY(p.shape, parse_shape(json.at("shape").get<std::string>()));
+    const auto pass = pass_from_string(json.at("pass").get<std::string>());
+    if (!pass) return protocol_error(line);
+    p.pass = *pass;
     p.device = json.at("device");
     p.compilers = json.at("compilers");
     p.cache = json.at("cache");

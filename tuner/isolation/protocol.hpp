@@ -13,6 +13,7 @@ namespace attune {
 struct WorkerProblem {
   std::string spec_yaml, spec_file;  // the file is for messages
   ProblemShape shape;
+  Pass pass = Pass::kForward;
   std::string device;                  // as open_device() takes it; empty: compile only
   std::vector<std::string> compilers;  // names of kCompilers
   std::string cache;

@@ -9,7 +9,9 @@ Result<TuneResult> tune_isolated(const WorkerProblem& problem, const AttentionSp
                                  const Device& device, std::span<Compiler* const> compilers,
                                  Store& store, IsolatedExecutor& executor,
                                  const TuneOptions& options, const TuneObserver& progress) {
-  executor.open(problem, [&](const Candidate& candidate) {
+  WorkerProblem of_pass = problem;
+  of_pass.pass = options.pass;
+  executor.open(of_pass, [&](const Candidate& candidate) {
     return candidate_build_digest(spec, candidate.plan,
                                   *compilers[static_cast<std::size_t>(candidate.compiler)]);
   });

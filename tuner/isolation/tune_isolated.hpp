@@ -6,9 +6,9 @@
 
 namespace attune {
 
-// `problem.spec_yaml` is the text of `spec`; `device` and `compilers` are those that the workers
-// open too, here only asked what they are. The executor's workers are reused from call to call.
-// Holds the device's lock. Every other word is tune()'s.
+// `problem.spec_yaml` is the text of `spec`; its pass is taken from `options`. `device` and
+// `compilers` are those that the workers open too, here only asked what they are. The executor's
+// workers are reused from call to call. Holds the device's lock. Every other word is tune()'s.
 Result<TuneResult> tune_isolated(const WorkerProblem& problem, const AttentionSpec& spec,
                                  const Device& device, std::span<Compiler* const> compilers,
                                  Store& store, IsolatedExecutor& executor,

@@ -86,7 +86,7 @@ class LocalSession final : public WorkerSession {
         compilers.push_back(compiler);
       }
       executor_ = std::make_unique<LocalExecutor>(spec_, problem.shape, *device_, compilers,
-                                                  store_.get(), problem.seed);
+                                                  store_.get(), problem.seed, problem.pass);
     }
     return ok_status();
   }

@@ -46,8 +46,8 @@ class ForwardCheck final : public Check {
 
 Status ForwardProblems::make_timed() {
   if (timed_) return ok_status();
-  ATT_TRY(timed_, DeviceProblem::for_timing(source_.device, source_.spec, source_.shape,
-                                            kTimedSeed));
+  ATT_TRY(timed_,
+          DeviceProblem::for_timing(source_.device, source_.spec, source_.shape, kTimedSeed));
   return ok_status();
 }
 
@@ -77,16 +77,14 @@ Result<std::vector<Check*>> ForwardProblems::checks() {
     }
     checks_ = std::move(checks);
   }
-  std::vector<Check*> found;
-  for (const auto& check : checks_) found.push_back(check.get());
-  return found;
+  return borrowed(checks_);
 }
 
 Result<std::unique_ptr<Check>> ForwardProblems::check_on_device(std::unique_ptr<DeviceProblem> own,
                                                                 std::uint64_t seed) {
   DeviceProblem* const problem = own ? own.get() : timed_.get();
-  const std::int64_t pairs = std::min(
-      kPairsOnDevice, kElementsOnDevice / source_.spec.head_dim_v * source_.shape.kv_len);
+  const std::int64_t pairs =
+      std::min(kPairsOnDevice, kElementsOnDevice / source_.spec.head_dim_v * source_.shape.kv_len);
   ATT_TRY(DeviceOracle::Answer answer,
           oracle_->answer(problem->params(), stratified_rows(source_.shape, pairs, seed)));
   auto judge = [this, problem, answer = std::move(answer)]() -> Result<Verdict> {
@@ -108,10 +106,10 @@ Result<std::unique_ptr<Check>> ForwardProblems::check_on_host(const ProblemShape
   const auto rows = stratified_rows(shape, kPairsOnHost, seed);
   ATT_TRY(auto own, DeviceProblem::upload(source_.device, source_.spec, problem));
   DeviceProblem* const on_device = own.get();
-  auto judge = [on_device, rows,
-                oracle = oracle_forward(
-                    source_.spec, problem, rows,
-                    arithmetic_of(source_.device.facts().target))]() -> Result<Verdict> {
+  auto judge =
+      [on_device, rows,
+       oracle = oracle_forward(source_.spec, problem, rows,
+                               arithmetic_of(source_.device.facts().target))]() -> Result<Verdict> {
     ATT_TRY(const HostOutput out, on_device->download(rows));
     return compare(out, oracle);
   };

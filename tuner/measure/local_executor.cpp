@@ -15,12 +15,13 @@ Error device_lost() {
 }  // namespace
 
 LocalExecutor::LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                             std::span<Compiler* const> compilers, Store* store, std::uint64_t seed)
+                             std::span<Compiler* const> compilers, Store* store, std::uint64_t seed,
+                             Pass pass)
     : spec_(spec),
       device_(device),
       compilers_(compilers.begin(), compilers.end()),
       store_(store),
-      problems_(make_problems({spec, shape, device, *compilers.front(), store, seed})) {}
+      problems_(make_problems(pass, {spec, shape, device, *compilers.front(), store, seed})) {}
 
 LocalExecutor::~LocalExecutor() = default;
 

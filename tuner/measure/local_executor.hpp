@@ -1,4 +1,4 @@
-// Candidates of one problem in this process, on one device.
+// Candidates of one pass of a problem in this process, on one device.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class LocalExecutor final : public Executor {
   // compiled code, may be null. `seed` draws inputs of verification; another one each time finds
   // more.
   LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
-                std::span<Compiler* const> compilers, Store* store, std::uint64_t seed);
+                std::span<Compiler* const> compilers, Store* store, std::uint64_t seed,
+                Pass pass = Pass::kForward);
   ~LocalExecutor() override;
 
   Status prepare() override;  // draws the inputs and asks the oracle

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tuner/measure/backward_problems.hpp"
 #include "tuner/measure/forward_problems.hpp"
 
 namespace attune {
@@ -28,7 +29,8 @@ std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
   return {reduced, ragged};
 }
 
-std::unique_ptr<PassProblems> make_problems(const ProblemSource& source) {
+std::unique_ptr<PassProblems> make_problems(Pass pass, const ProblemSource& source) {
+  if (pass == Pass::kBackward) return std::make_unique<BackwardProblems>(source);
   return std::make_unique<ForwardProblems>(source);
 }
 

@@ -60,6 +60,12 @@ class PassProblems {
   virtual Result<std::vector<Check*>> checks() = 0;
 };
 
+inline std::vector<Check*> borrowed(const std::vector<std::unique_ptr<Check>>& checks) {
+  std::vector<Check*> pointers;
+  for (const auto& check : checks) pointers.push_back(check.get());
+  return pointers;
+}
+
 // What problems are made of. All that it refers to must outlive them.
 struct ProblemSource {
   const AttentionSpec& spec;
@@ -70,7 +76,7 @@ struct ProblemSource {
   std::uint64_t seed;
 };
 
-std::unique_ptr<PassProblems> make_problems(const ProblemSource& source);
+std::unique_ptr<PassProblems> make_problems(Pass pass, const ProblemSource& source);
 
 // Problems a candidate must solve before it is timed, as far as the CPU's oracle can afford them:
 // the shape itself with few heads and batches, and a ragged one, because tuned kernels serve other

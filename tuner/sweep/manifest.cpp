@@ -41,7 +41,10 @@ Error bad_manifest(const std::string& path, const std::string& why) {
 }  // namespace
 
 std::string SweepProblem::digest() const {
-  return hash128_hex(fmt::format("{}:{}{}", spec_yaml.size(), spec_yaml, to_string(shape)));
+  // The forward pass has the name that it had when there was no other.
+  const std::string of_pass = pass == Pass::kForward ? "" : fmt::format(" {}", to_string(pass));
+  return hash128_hex(
+      fmt::format("{}:{}{}{}", spec_yaml.size(), spec_yaml, to_string(shape), of_pass));
 }
 
 std::string Manifest::hash() const {
@@ -71,8 +74,10 @@ Status write_manifest(const Manifest& manifest, const std::string& directory) {
   }
   Json problems = Json::array();
   for (const SweepProblem& p : manifest.problems) {
-    problems.push_back(
-        {{"spec", p.spec_source}, {"shape", to_string(p.shape)}, {"yaml", p.spec_yaml}});
+    problems.push_back({{"spec", p.spec_source},
+                        {"shape", to_string(p.shape)},
+                        {"pass", to_string(p.pass)},
+                        {"yaml", p.spec_yaml}});
   }
   const Json json{
       {"attune_sweep", 1}, {"hash", manifest.hash()}, {"problems", std::move(problems)}};
@@ -96,6 +101,10 @@ Result<Manifest> read_manifest(const std::string& directory) {
     for (const Json& entry : json.at("problems")) {
       SweepProblem problem{.spec_source = entry.at("spec"), .spec_yaml = entry.at("yaml")};
       ATT_TRY(problem.shape, parse_shape(entry.at("shape").get<std::string>()));
+      // Not in a manifest of a version that had one pass.
+      const auto pass = pass_from_string(entry.value("pass", "forward"));
+      if (!pass) return bad_manifest(path, "it has a pass that this version does not know");
+      problem.pass = *pass;
       manifest.problems.push_back(std::move(problem));
     }
     if (manifest.hash() != json.at("hash").get<std::string>())

@@ -13,7 +13,8 @@ struct SweepProblem {
   std::string spec_source;  // for messages
   std::string spec_yaml;
   ProblemShape shape;
-  // Names the problem in the sweep's files: hash of the YAML text and the shape.
+  Pass pass = Pass::kForward;
+  // Names the problem in the sweep's files: hash of the YAML text, the shape and the pass.
   std::string digest() const;
 };
 

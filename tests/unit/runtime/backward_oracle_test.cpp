@@ -166,16 +166,71 @@ TEST(Backward, WhatIsDeadHasNoGradient) {
     for (const double value : e->values) ASSERT_TRUE(std::isfinite(value));
 }
 
+// The rows of a sample, from the exact O and LSE, are those of the whole.
+TEST(BackwardSample, HasRowsOfTheWhole) {
+  const AttentionSpec spec = parsed(
+      "head_dim: {qk: 8, v: 16}\nmask: causal and kv_idx != 3\ndropout: 0.25\n"
+      "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\n"
+      "score: score + slope[h] * (kv_idx - q_pos)\n");
+  const ProblemShape shape{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 70, .kv_len = 50};
+  const HostProblem problem = random_problem(spec, shape, 5);
+  OutputGradients gradients = random_output_gradients(spec, shape, 6);
+  const BackwardOracle whole = oracle_backward(spec, problem, gradients);
+  const auto exact = oracle_forward(spec, problem);
+  const HostOutput forward{values_of(exact.o), values_of(exact.lse)};
+  const auto expect_rows = [](const ExpectedGradient& some, const ExpectedGradient& all,
+                              const auto& rows, std::size_t width, const auto& index_of) {
+    ASSERT_EQ(some.values.size(), rows.size() * width);
+    for (std::size_t i = 0; i < some.values.size(); ++i) {
+      const std::size_t at = index_of(rows[i / width]) * width + i % width;
+      ASSERT_NEAR(some.values[i], all.values[at], 1e-9 * (1 + std::abs(all.values[at]))) << i;
+      ASSERT_LE(some.limits[i], all.limits[at] * 1.5) << i;
+    }
+  };
+  const auto query_index = [&](const Row& row) {
+    return static_cast<std::size_t>((row.b * shape.heads + row.h) * shape.q_len + row.q_idx);
+  };
+  const auto key_index = [&](const KeyRow& row) {
+    return static_cast<std::size_t>((row.b * shape.kv_heads + row.h_kv) * shape.kv_len +
+                                    row.kv_idx);
+  };
+  for (const BackwardSample& sample :
+       {stratified_sample(shape, 0, 16, 1), stratified_sample(shape, 0, 64, 2),
+        BackwardSample{.queries = {{1, 3, 69}}, .keys = {}}, whole_sample(shape)}) {
+    const BackwardOracle some = oracle_backward(spec, problem, forward, gradients, sample);
+    expect_rows(some.dq, whole.dq, sample.queries, 8, query_index);
+    expect_rows(some.dk, whole.dk, sample.keys, 8, key_index);
+    expect_rows(some.dv, whole.dv, sample.keys, 16, key_index);
+    const bool is_whole = sample.queries.size() == 2 * 4 * 70;
+    ASSERT_EQ(some.tensors.size(), is_whole ? 1u : 0u);
+    if (!is_whole) continue;
+    for (std::size_t h = 0; h < 4; ++h)
+      EXPECT_NEAR(some.tensors[0].values[h], whole.tensors[0].values[h], 1e-9);
+  }
+}
+
+TEST(BackwardSample, HasBothEndsAndARowOfEveryBlock) {
+  const ProblemShape shape{.heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 330};
+  const BackwardSample sample = stratified_sample(shape, 0, 64, 9);
+  EXPECT_EQ(sample.queries.size(), 4u * 2);
+  EXPECT_EQ(sample.keys.size(), 2u * 6);
+  EXPECT_EQ(sample.keys.front().kv_idx, 0);
+  EXPECT_EQ(sample.keys.back().kv_idx, 329);
+  EXPECT_EQ(sample.keys.back().h_kv, 1);
+}
+
 // One head of full attention by a kernel's arithmetic: P and dS are rounded, sums are fp32's, O is
 // what such a forward pass leaves. `faulty` is a key whose part of dS and P row 0 leaves out.
 struct Plain {
   std::vector<double> dq, dk, dv;
+  HostOutput forward;
 };
 Plain plain_backward(const AttentionSpec& spec, const HostProblem& problem,
                      const OutputGradients& gradients, int faulty = -1) {
   const int queries = static_cast<int>(problem.shape.q_len);
   const int keys = static_cast<int>(problem.shape.kv_len), dim = spec.head_dim_qk;
   std::vector<float> dq(problem.q.size()), dk(problem.k.size()), dv(problem.v.size());
+  HostOutput forward;
   const auto rounded = [&](double x) { return static_cast<float>(round_to(spec.dtype, x)); };
   const auto dot = [&](const std::vector<double>& a, int i, const std::vector<double>& b, int j) {
     float sum = 0;
@@ -191,6 +246,7 @@ Plain plain_backward(const AttentionSpec& spec, const HostProblem& problem,
     for (int k = 0; k < keys; ++k)
       total += p[static_cast<std::size_t>(k)] = std::exp(scale * dot(problem.q, q, problem.k, k));
     const float lse = std::log(total);
+    forward.lse.push_back(static_cast<double>(lse));
     std::vector<float> o(static_cast<std::size_t>(dim));
     for (int k = 0; k < keys; ++k)
       for (int d = 0; d < dim; ++d)
@@ -198,9 +254,12 @@ Plain plain_backward(const AttentionSpec& spec, const HostProblem& problem,
             rounded(p[static_cast<std::size_t>(k)]) *
             static_cast<float>(problem.v[static_cast<std::size_t>(k * dim + d)]);
     float row_sum = 0;
-    for (int d = 0; d < dim; ++d)
-      row_sum += rounded(o[static_cast<std::size_t>(d)] / total) *
-                 static_cast<float>(gradients.d_o[static_cast<std::size_t>(q * dim + d)]);
+    for (int d = 0; d < dim; ++d) {
+      const float rounded_o = rounded(o[static_cast<std::size_t>(d)] / total);
+      forward.o.push_back(static_cast<double>(rounded_o));
+      row_sum +=
+          rounded_o * static_cast<float>(gradients.d_o[static_cast<std::size_t>(q * dim + d)]);
+    }
     for (int k = 0; k < keys; ++k) {
       if (q == 0 && k == faulty) continue;
       const float weight = std::exp(scale * dot(problem.q, q, problem.k, k) - lse);
@@ -219,7 +278,7 @@ Plain plain_backward(const AttentionSpec& spec, const HostProblem& problem,
     for (const float sum : sums) values.push_back(rounded(sum * factor));
     return values;
   };
-  return {written(dq, scale), written(dk, scale), written(dv, 1)};
+  return {written(dq, scale), written(dk, scale), written(dv, 1), forward};
 }
 
 // The largest error relative to its limit.
@@ -242,11 +301,15 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
     for (double& value : *values) value = round_to(spec->dtype, value + offset);
   OutputGradients gradients = random_output_gradients(*spec, problem.shape, 6);
   gradients.d_lse.clear();
-  const BackwardOracle oracle = oracle_backward(*spec, problem, gradients);
   const Plain plain = plain_backward(*spec, problem, gradients);
-  EXPECT_THAT(worst_of(oracle.dq, plain.dq), AllOf(Gt(0.1), Lt(1)));
-  EXPECT_THAT(worst_of(oracle.dk, plain.dk), AllOf(Gt(0.1), Lt(1)));
-  EXPECT_THAT(worst_of(oracle.dv, plain.dv), AllOf(Gt(0.1), Lt(1)));
+  const BackwardOracle by_definition = oracle_backward(*spec, problem, gradients),
+                       of_given = oracle_backward(*spec, problem, plain.forward, gradients,
+                                                  whole_sample(problem.shape));
+  for (const BackwardOracle* oracle : {&by_definition, &of_given}) {
+    EXPECT_THAT(worst_of(oracle->dq, plain.dq), AllOf(Gt(0.1), Lt(1)));
+    EXPECT_THAT(worst_of(oracle->dk, plain.dk), AllOf(Gt(0.1), Lt(1)));
+    EXPECT_THAT(worst_of(oracle->dv, plain.dv), AllOf(Gt(0.1), Lt(1)));
+  }
   // The key of which row 0 makes most.
   int key = 0;
   double largest = -std::numeric_limits<double>::infinity();
@@ -257,9 +320,11 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
     if (product > largest) largest = product, key = k;
   }
   const Plain faulty = plain_backward(*spec, problem, gradients, key);
-  EXPECT_GT(worst_of(oracle.dq, faulty.dq), 1);
-  EXPECT_GT(worst_of(oracle.dk, faulty.dk), 1);
-  EXPECT_GT(worst_of(oracle.dv, faulty.dv), 1);
+  for (const BackwardOracle* oracle : {&by_definition, &of_given}) {
+    EXPECT_GT(worst_of(oracle->dq, faulty.dq), 1);
+    EXPECT_GT(worst_of(oracle->dk, faulty.dk), 1);
+    EXPECT_GT(worst_of(oracle->dv, faulty.dv), 1);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backward, Limits,

@@ -111,8 +111,16 @@ TEST_F(DispatcherTest, EachPassHasKernelsAndWinnersOfItsOwn) {
   EXPECT_EQ(forward->version().choice.plan, other_plan());
   EXPECT_EQ(backward->version().choice.plan.pass, Pass::kBackward);
   EXPECT_EQ(backward->version().choice.source, PlanSource::kCostModel);
+  const KernelPlan slower = backward->version().choice.plan;
+  const auto plans =
+      plans_by_cost(*spec_, kShape, dispatcher.workshop().device().facts(), Pass::kBackward);
+  ASSERT_TRUE(plans.ok());
+  ASSERT_NE((*plans)[1], slower);
+  record_winner((*plans)[1]);
   ASSERT_TRUE(dispatcher.refresh().ok());
-  EXPECT_EQ(backward->version().choice.plan.pass, Pass::kBackward);
+  EXPECT_EQ(backward->version().choice.plan, (*plans)[1]);
+  EXPECT_EQ(backward->version().choice.source, PlanSource::kMeasured);
+  EXPECT_EQ(forward->version().choice.plan, other_plan());
   EXPECT_EQ(get(dispatcher).get(), forward.get());
   EXPECT_EQ(get(dispatcher, kShape, Pass::kBackward).get(), backward.get());
 }

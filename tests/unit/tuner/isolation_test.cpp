@@ -124,6 +124,9 @@ TEST(Protocol, RoundTrips) {
   EXPECT_EQ(back->problem.shape, request.problem.shape);
   EXPECT_EQ(back->problem.seed, request.problem.seed);
   EXPECT_EQ(back->problem.compilers, request.problem.compilers);
+  EXPECT_EQ(back->problem.pass, Pass::kForward);
+  request.problem.pass = Pass::kBackward;
+  EXPECT_EQ(decode_request(encode(request))->problem.pass, Pass::kBackward);
   const auto compile = decode_request(
       encode({.operation = WorkerRequest::Operation::kCompile, .plan = "p", .compiler = 1}));
   EXPECT_EQ(compile->compiler, 1);

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 
+#include "generator/support/hash.hpp"
 #include "tests/unit/cache/fixtures.hpp"
 #include "tests/unit/tuner/fake_executor.hpp"
 #include "tuner/sweep/files.hpp"
@@ -83,6 +84,36 @@ TEST(Manifest, RoundTripsAndIsHashedByContent) {
   EXPECT_EQ(read_manifest(directory.file("sweep")).error().id, "sweep-bad-manifest");
   std::ofstream(path) << "{";
   EXPECT_EQ(read_manifest(directory.file("sweep")).error().id, "sweep-bad-manifest");
+}
+
+// Journals and manifests of versions that had one pass stay good.
+TEST(Manifest, TheForwardPassIsWhatHadNoName) {
+  cache_testing::TemporaryDirectory directory;
+  SweepProblem problem{
+      .spec_source = "causal.yaml", .spec_yaml = "attune: 1\n", .shape = {.q_len = 5, .kv_len = 5}};
+  EXPECT_EQ(problem.digest(),
+            hash128_hex("10:attune: 1\nbatch=1,heads=1,kv_heads=1,q_len=5,kv_len=5"));
+  SweepProblem backward = problem;
+  backward.pass = Pass::kBackward;
+  EXPECT_NE(backward.digest(), problem.digest());
+  const Manifest manifest = make_manifest({problem, backward});
+  ASSERT_THAT(manifest.problems, SizeIs(2));
+  ASSERT_TRUE(write_manifest(manifest, directory.file("sweep")).ok());
+  const auto read = read_manifest(directory.file("sweep"));
+  ASSERT_TRUE(read.ok()) << render(read.error());
+  EXPECT_EQ(read->problems[0].pass, Pass::kForward);
+  EXPECT_EQ(read->problems[1].pass, Pass::kBackward);
+
+  const std::string path = sweep_files::manifest(directory.file("sweep"));
+  std::ifstream input(path);
+  std::string text((std::istreambuf_iterator<char>(input)), {});
+  const std::string key = "   \"pass\": \"forward\",\n";
+  ASSERT_NE(text.find(key), std::string::npos) << text;
+  text.erase(text.find(key), key.size());
+  std::ofstream(path) << text;
+  const auto without = read_manifest(directory.file("sweep"));
+  ASSERT_TRUE(without.ok()) << render(without.error());
+  EXPECT_EQ(without->problems[0].pass, Pass::kForward);
 }
 
 TEST(Manifest, LeavesRepeatedProblemsOut) {

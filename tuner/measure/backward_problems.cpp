@@ -1,0 +1,142 @@
+#include "tuner/measure/backward_problems.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine/engine.hpp"
+
+namespace attune {
+namespace {
+
+// Pairs of a query and a key that the oracle works out in a second or two of two cores.
+constexpr std::int64_t kWholePairs = std::int64_t{1} << 20;
+// Beyond these, of rows of dQ and again of rows of dK and dV, every 64th has to do: no tile of keys
+// or queries that works on long sequences is smaller.
+constexpr std::int64_t kSampledPairs = std::int64_t{1} << 22;
+constexpr std::int64_t kManyHeads = 8;
+
+std::int64_t pairs_of(const ProblemShape& s) { return s.batch * s.heads * s.q_len * s.kv_len; }
+
+ProblemShape affordable(ProblemShape shape) {
+  if (pairs_of(shape) > kWholePairs) shape.batch = 1;
+  if (pairs_of(shape) > kWholePairs) {
+    shape.heads = std::min(shape.heads / shape.kv_heads, kManyHeads);
+    shape.kv_heads = 1;
+  }
+  return shape;
+}
+
+BackwardSample sample_of(const ProblemShape& shape, std::uint64_t seed) {
+  if (pairs_of(shape) <= kWholePairs) return whole_sample(shape);
+  const int block = pairs_of(shape) / 16 <= kSampledPairs ? 16 : 64;
+  return stratified_sample(shape, kSampledPairs, block, seed);
+}
+
+// The sample's rows of the gradients of a whole problem.
+Gradients rows_of(const Gradients& all, const BackwardSample& sample, const AttentionSpec& spec,
+                  const ProblemShape& s) {
+  Gradients rows;
+  const auto take = [](const std::vector<double>& from, std::int64_t row, int width,
+                       std::vector<double>& to) {
+    const auto first = from.begin() + row * width;
+    to.insert(to.end(), first, first + width);
+  };
+  for (const Row& row : sample.queries) {
+    take(all.dq, (row.b * s.heads + row.h) * s.q_len + row.q_idx, spec.head_dim_qk, rows.dq);
+  }
+  for (const KeyRow& row : sample.keys) {
+    const std::int64_t at = (row.b * s.kv_heads + row.h_kv) * s.kv_len + row.kv_idx;
+    take(all.dk, at, spec.head_dim_qk, rows.dk);
+    take(all.dv, at, spec.head_dim_v, rows.dv);
+  }
+  rows.tensors = all.tensors;
+  return rows;
+}
+
+class BackwardCheck final : public Check {
+ public:
+  static Result<std::unique_ptr<Check>> make(const ProblemSource& source,
+                                             const LoadedKernel& forward, const ProblemShape& shape,
+                                             std::uint64_t seed) {
+    std::unique_ptr<BackwardCheck> made(new BackwardCheck(source, forward, shape, seed));
+    const HostProblem problem = random_problem(source.spec, shape, seed);
+    ATT_TRY(made->problem_,
+            BackwardProblem::make(source.device, source.spec, problem, forward, seed));
+    ATT_TRY(const HostOutput given, made->problem_->forward_output());
+    const bool rounds_p =
+        arithmetic_of(source.device.facts().target) == Arithmetic::kMatrixUnit;
+    made->oracle_ = oracle_backward(source.spec, problem, given, made->problem_->output_gradients(),
+                                    made->sample_, rounds_p);
+    return std::unique_ptr<Check>(std::move(made));
+  }
+
+  const ProblemShape& shape() const override { return shape_; }
+  TimedProblem& problem() override { return *problem_; }
+  Result<Verdict> judge() override {
+    ATT_TRY(const Gradients all, problem_->download());
+    Verdict verdict{.wrong = wrong_gradient(
+                        source_.spec, rows_of(all, sample_, source_.spec, shape_), oracle_)};
+    if (!verdict.wrong.empty() && pairs_of(shape_) > kWholePairs)
+      verdict.wrong = "of the rows that were looked at, " + verdict.wrong;
+    return verdict;
+  }
+
+ private:
+  BackwardCheck(const ProblemSource& source, const LoadedKernel& forward, const ProblemShape& shape,
+                std::uint64_t seed)
+      : source_(source),
+        forward_(forward),
+        shape_(shape),
+        seed_(seed),
+        sample_(sample_of(shape, seed)) {}
+
+  Result<std::unique_ptr<Check>> make_another() override {
+    return make(source_, forward_, shape_, seed_ + kAnotherSeed);
+  }
+
+  const ProblemSource& source_;
+  const LoadedKernel& forward_;
+  const ProblemShape shape_;
+  const std::uint64_t seed_;
+  const BackwardSample sample_;
+  std::unique_ptr<BackwardProblem> problem_;
+  BackwardOracle oracle_;
+};
+
+}  // namespace
+
+Result<const LoadedKernel*> BackwardProblems::forward() {
+  if (!forward_) {
+    ATT_TRY(const PlanChoice choice,
+            choose_plan(source_.spec, source_.shape, source_.device, source_.store));
+    ATT_TRY(const BuiltKernel built,
+            build(source_.spec, choice.plan, source_.compiler, source_.store));
+    ATT_TRY(forward_, source_.device.load(source_.spec, choice.plan, built.code.image));
+  }
+  return forward_.get();
+}
+
+Result<TimedProblem*> BackwardProblems::timed() {
+  if (!timed_) {
+    ATT_TRY(const LoadedKernel* forward, this->forward());
+    ATT_TRY(timed_, BackwardProblem::for_timing(source_.device, source_.spec, source_.shape,
+                                                *forward, kTimedSeed));
+  }
+  return timed_.get();
+}
+
+Result<std::vector<Check*>> BackwardProblems::checks() {
+  if (checks_.empty()) {
+    ATT_TRY(const LoadedKernel* forward, this->forward());
+    std::vector<std::unique_ptr<Check>> checks;
+    std::uint64_t seed = source_.seed;
+    for (const ProblemShape& shape : verification_shapes(source_.shape)) {
+      ATT_TRY(auto check, BackwardCheck::make(source_, *forward, affordable(shape), seed++));
+      checks.push_back(std::move(check));
+    }
+    checks_ = std::move(checks);
+  }
+  return borrowed(checks_);
+}
+
+}  // namespace attune
