@@ -15,6 +15,7 @@
 #include "cli/problem_values.hpp"
 #include "cli/progress.hpp"
 #include "cli/spec_source.hpp"
+#include "tuner/measure/device_problem.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/statistics.hpp"
 
@@ -36,15 +37,15 @@ struct Timing {
 };
 
 // As the tuner measures: verified first, cold L2, the device's clock.
-Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem,
+Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem, Pass pass,
                        const BenchOptions& options, Workbench& bench) {
   const AttentionSpec& spec = loaded.spec;
   ATT_TRY(Device * device, bench.device());
   const Target target = device->facts().target;
-  ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, Pass::kForward, options, bench));
+  ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, pass, options, bench));
   ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));
   LocalExecutor executor(spec, problem, *device, std::array{compiler}, bench.store(),
-                         std::random_device()());
+                         std::random_device()(), pass);
   ATT_TRY(const CompiledFacts code, executor.compile(chosen.plan));
   ATT_CHECK(executor.verify(chosen.plan));
   std::vector<double> samples;
@@ -55,9 +56,62 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem,
     bar.update(i + 1, options.samples, "measuring");
   }
   bar.clear();
-  const Work work = forward_work(spec, problem, draw_values(spec, problem, kTimedSeed));
+  const Work work = work_of(pass, spec, problem, draw_values(spec, problem, kTimedSeed));
   return Timing{chosen, code.compiler, spread_of(samples), work,
                 roofline_us(work, device->facts())};
+}
+
+// What a table of results and its JSON are made of.
+struct Results {
+  Json json = Json::array();
+  Table table{{"spec", "pass", "us", "spread", "TFLOP/s", "GB/s", "roofline", "live", "plan from",
+               "shape", "plan"}};
+
+  void add(const LoadedSpec& loaded, const ProblemShape& problem, Pass pass, const Timing& timing) {
+    const double us = timing.us.median;
+    const double tflops = timing.work.flops / us / 1e6;
+    const double gb_per_s = timing.work.bytes / us / 1e3;
+    const double share = timing.roofline / us;
+    json.push_back({{"spec", loaded.source},
+                    {"shape", to_string(problem)},
+                    {"pass", to_string(pass)},
+                    {"plan", to_string(timing.chosen.plan)},
+                    {"plan_from", timing.chosen.origin},
+                    {"compiler", timing.compiler},
+                    {"median_us", us},
+                    {"spread_us", timing.us.interquartile()},
+                    {"flops", timing.work.flops},
+                    {"tflops", tflops},
+                    {"gb_per_s", gb_per_s},
+                    {"live_share", timing.work.live_share},
+                    {"roofline_us", timing.roofline},
+                    {"roofline_share", share}});
+    table.add({loaded.spec.name, std::string(to_string(pass)), fmt::format("{:.1f}", us),
+               fmt::format("{:.1f}", timing.us.interquartile()), fmt::format("{:.3g}", tflops),
+               fmt::format("{:.3g}", gb_per_s), fmt::format("{:.0f} %", share * 100),
+               fmt::format("{:.3f}", timing.work.live_share), timing.chosen.origin,
+               to_string(problem), to_string(timing.chosen.plan)});
+  }
+};
+
+// Goes on with the next pass of a spec or shape when one fails; the worst exit code.
+Result<ExitCode> bench_spec(const LoadedSpec& loaded, const BenchOptions& options, Workbench& bench,
+                            Results& results) {
+  ATT_TRY(const std::vector<Pass> wanted, passes(options, loaded.spec));
+  ATT_TRY(const std::vector<ProblemShape> shapes, tune_shapes(options, loaded.spec));
+  ExitCode code = 0;
+  for (const ProblemShape& problem : shapes) {
+    for (const Pass pass : wanted) {
+      if (interrupted()) return code;
+      const auto timing = measure(loaded, problem, pass, options, bench);
+      if (timing.ok()) {
+        results.add(loaded, problem, pass, *timing);
+      } else {
+        code = std::max(code, fail(timing.error()));
+      }
+    }
+  }
+  return code;
 }
 
 ExitCode run(const BenchOptions& options) {
@@ -65,56 +119,17 @@ ExitCode run(const BenchOptions& options) {
   Workbench bench(options);
   const auto device = bench.device();
   if (!device.ok()) return fail(device.error());
-  Json results = Json::array();
-  Table table({"spec", "us", "spread", "TFLOP/s", "GB/s", "roofline", "live", "plan from", "shape",
-               "plan"});
+  Results results;
   ExitCode code = 0;
   for (const std::string& source : options.specs) {
     const auto loaded = load_spec(source);
-    if (!loaded.ok()) {
-      code = std::max(code, fail(loaded.error()));
-      continue;
-    }
-    std::vector<ProblemShape> shapes = loaded->spec.tune_shapes;
-    if (!options.shape.empty() || shapes.empty()) {
-      const auto one = shape(options, loaded->spec);
-      if (!one.ok()) return fail(one.error());
-      shapes = {*one};
-    }
-    for (const ProblemShape& problem : shapes) {
-      if (interrupted()) break;
-      const auto timing = measure(*loaded, problem, options, bench);
-      if (!timing.ok()) {
-        code = std::max(code, fail(timing.error()));
-        continue;
-      }
-      const double us = timing->us.median;
-      const double tflops = timing->work.flops / us / 1e6;
-      const double gb_per_s = timing->work.bytes / us / 1e3;
-      const double share = timing->roofline / us;
-      results.push_back({{"spec", source},
-                         {"shape", to_string(problem)},
-                         {"plan", to_string(timing->chosen.plan)},
-                         {"plan_from", timing->chosen.origin},
-                         {"compiler", timing->compiler},
-                         {"median_us", us},
-                         {"spread_us", timing->us.interquartile()},
-                         {"tflops", tflops},
-                         {"gb_per_s", gb_per_s},
-                         {"live_share", timing->work.live_share},
-                         {"roofline_us", timing->roofline},
-                         {"roofline_share", share}});
-      table.add({loaded->spec.name, fmt::format("{:.1f}", us),
-                 fmt::format("{:.1f}", timing->us.interquartile()), fmt::format("{:.3g}", tflops),
-                 fmt::format("{:.3g}", gb_per_s), fmt::format("{:.0f} %", share * 100),
-                 fmt::format("{:.3f}", timing->work.live_share), timing->chosen.origin,
-                 to_string(problem), to_string(timing->chosen.plan)});
-    }
+    code = std::max(code, loaded.ok() ? finish(bench_spec(*loaded, options, bench, results))
+                                      : fail(loaded.error()));
   }
   if (options.json) {
-    print_json({{"device", device.value()->identity()}, {"results", std::move(results)}});
-  } else if (!results.empty()) {
-    print(device.value()->identity() + "\n" + table.text());
+    print_json({{"device", device.value()->identity()}, {"results", std::move(results.json)}});
+  } else if (!results.json.empty()) {
+    print(device.value()->identity() + "\n" + results.table.text());
   }
   return interrupted() ? std::max(code, 1) : code;
 }
@@ -127,6 +142,7 @@ Command add_bench(CLI::App& parent) {
       parent.add_subcommand("bench", "Measure: time, TFLOP/s, GB/s, share of the roofline");
   add_specs(*app, *options);
   add_shape(*app, *options);
+  add_passes(*app, *options);
   add_plan(*app, *options);
   add_device(*app, *options);
   add_compiler(*app, *options);
@@ -136,7 +152,8 @@ Command add_bench(CLI::App& parent) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   app->footer(
-      "TFLOP/s count live elements only. Without --shape, each spec's `tune: shapes:`.\n"
+      "TFLOP/s count live elements only, of the backward pass five products. Without --shape, each "
+      "spec's `tune: shapes:`.\n"
       "Example:\n  attune bench causal --shape batch=2,heads=16,q_len=8192,kv_len=8192");
   return {app, [options] { return run(*options); }};
 }

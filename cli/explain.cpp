@@ -29,12 +29,13 @@ struct ExplainOptions : Options {
 };
 
 struct Explanation {
+  Pass pass = Pass::kForward;
   Target target = Target::kSm90a;
   ProblemShape shape;
   ChosenPlan chosen;
   DeviceFacts device;
-  std::string symbol;
-  Launch main;  // of the recipe
+  LaunchRecipe recipe;
+  std::int64_t workspace_bytes = 0;
   PlanResources resources;
   std::vector<MemoryRegion> memory;
   MaskPicture picture;
@@ -42,18 +43,16 @@ struct Explanation {
   double roofline = 0, predicted = 0;
 };
 
-Result<Explanation> explain(const AttentionSpec& spec, const ExplainOptions& options,
+Result<Explanation> explain(const AttentionSpec& spec, Pass pass, const ExplainOptions& options,
                             Workbench& bench) {
-  Explanation e;
+  Explanation e{.pass = pass};
   ATT_TRY(const std::vector<Target> wanted, targets(options, spec.targets));
   e.target = wanted.empty() ? bench.local_target() : wanted.front();
-  ATT_TRY(const Pass which, pass(options, spec));
   ATT_TRY(e.shape, shape(options, spec));
-  ATT_TRY(e.chosen, plan_for(spec, e.shape, e.target, which, options, bench));
+  ATT_TRY(e.chosen, plan_for(spec, e.shape, e.target, pass, options, bench));
   e.device = bench.facts(e.target);
-  const LaunchRecipe recipe = launch_recipe(spec, e.chosen.plan);
-  e.symbol = recipe.symbol;
-  e.main = recipe.main();
+  e.recipe = launch_recipe(spec, e.chosen.plan);
+  e.workspace_bytes = workspace_bytes(spec, e.recipe.workspace, e.shape);
   const TileShape tile = tile_shape(e.chosen.plan);
   e.resources = resources(spec, e.chosen.plan);
   e.memory = shared_memory_map(spec, e.chosen.plan);
@@ -65,7 +64,7 @@ Result<Explanation> explain(const AttentionSpec& spec, const ExplainOptions& opt
                                          .h = options.head,
                                          .scalars = values.scalars,
                                          .tensors = values.tensors}));
-  e.work = forward_work(spec, e.shape, values);
+  e.work = work_of(pass, spec, e.shape, values);
   e.roofline = roofline_us(e.work, e.device);
   e.predicted = cost_us(spec, e.chosen.plan, e.shape, e.device);
   return e;
@@ -82,15 +81,25 @@ std::string memory_text(const Explanation& e) {
   constexpr int kCells = 32;
   std::string text =
       fmt::format("\n{}  {} of {} bytes a block\n", paint("shared memory", Colour::kBold),
-                  e.main.shared_memory_bytes, e.device.shared_memory_per_block_bytes);
+                  e.recipe.main().shared_memory_bytes, e.device.shared_memory_per_block_bytes);
   for (const MemoryRegion& region : e.memory) {
-    const int cells = std::max(1, kCells * region.bytes / e.main.shared_memory_bytes);
+    const int cells = std::max(1, kCells * region.bytes / e.recipe.main().shared_memory_bytes);
     std::string bar;
     for (int i = 0; i < cells; ++i) bar += "█";
     text += fmt::format("  {:<5}{:>8}  {}  {}\n", region.name, region.bytes,
                         paint(bar, Colour::kCyan), region.content);
   }
   return text;
+}
+
+// "_rows, main, _queries": by what their symbols have beyond the recipe's.
+std::string launch_names(const LaunchRecipe& recipe) {
+  std::string names;
+  for (const Launch& launch : recipe.launches) {
+    const std::string suffix = launch.symbol.substr(recipe.symbol.size());
+    names += (names.empty() ? "" : ", ") + (suffix.empty() ? "main" : suffix);
+  }
+  return names;
 }
 
 std::string text(const AttentionSpec& spec, const Explanation& e) {
@@ -100,13 +109,18 @@ std::string text(const AttentionSpec& spec, const Explanation& e) {
     out += "tensors are drawn at random; --seed draws others\n";
   out += fmt::format("\n{}  {} ({})\n", paint("plan", Colour::kBold), to_string(e.chosen.plan),
                      e.chosen.origin);
-  out += fmt::format("  kernel     {}\n", e.symbol);
+  const Launch& main = e.recipe.main();
+  out += fmt::format("  kernel     {}\n", e.recipe.symbol);
+  if (e.pass == Pass::kBackward) {
+    out += fmt::format("  launches   {}, workspace of {} bytes\n", launch_names(e.recipe),
+                       e.workspace_bytes);
+  }
   if (e.target != Target::kCpu) {
     out += fmt::format("  block      {} threads, about {} registers each\n", e.resources.threads,
                        e.resources.registers_per_thread);
     out += fmt::format("  grid       {}\n",
-                       e.main.persistent
-                           ? fmt::format("persistent, {} a processor", e.main.ctas_per_processor)
+                       main.persistent
+                           ? fmt::format("persistent, {} a processor", main.ctas_per_processor)
                            : std::string("one block a work item"));
   }
   out += memory_text(e);
@@ -128,16 +142,21 @@ Json json(const LoadedSpec& loaded, const Explanation& e) {
   for (const MemoryRegion& region : e.memory) {
     memory.push_back({{"name", region.name}, {"content", region.content}, {"bytes", region.bytes}});
   }
+  Json launches = Json::array();
+  for (const Launch& launch : e.recipe.launches) launches.push_back(launch.symbol);
   return {{"spec", loaded.source},
           {"target", to_string(e.target)},
           {"shape", to_string(e.shape)},
+          {"pass", to_string(e.pass)},
           {"plan", to_string(e.chosen.plan)},
           {"plan_from", e.chosen.origin},
-          {"symbol", e.symbol},
+          {"symbol", e.recipe.symbol},
           {"threads", e.resources.threads},
           {"registers_estimate", e.resources.registers_per_thread},
-          {"shared_memory_bytes", e.main.shared_memory_bytes},
+          {"shared_memory_bytes", e.recipe.main().shared_memory_bytes},
           {"shared_memory", std::move(memory)},
+          {"launches", std::move(launches)},
+          {"workspace_bytes", e.workspace_bytes},
           {"tiles",
            {{"q", e.picture.tile_q},
             {"kv", e.picture.tile_kv},
@@ -156,16 +175,27 @@ Result<ExitCode> run(const ExplainOptions& options) {
   ATT_CHECK(check_options(options));
   Workbench bench(options);
   ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
-  ATT_TRY(const Explanation explanation, explain(loaded.spec, options, bench));
+  ATT_TRY(const std::vector<Pass> wanted, first_or_named_passes(options, loaded.spec));
+  std::vector<Explanation> explanations;
+  for (const Pass pass : wanted) {
+    ATT_TRY(Explanation one, explain(loaded.spec, pass, options, bench));
+    explanations.push_back(std::move(one));
+  }
   if (!options.svg.empty()) {
-    ATT_CHECK(write_file(options.svg, draw_svg(explanation.picture, loaded.spec.name)));
+    // Passes see one mask, in tiles of their own: the first one's are drawn.
+    ATT_CHECK(write_file(options.svg, draw_svg(explanations.front().picture, loaded.spec.name)));
     note("wrote " + options.svg);
   }
-  if (options.json) {
-    print_json(json(loaded, explanation));
-  } else {
-    print(text(loaded.spec, explanation));
+  if (!options.json) {
+    for (const Explanation& one : explanations) {
+      if (&one != &explanations.front()) print("\n");
+      print(text(loaded.spec, one));
+    }
+    return 0;
   }
+  Json all = Json::array();
+  for (const Explanation& one : explanations) all.push_back(json(loaded, one));
+  print_json(all.size() == 1 ? all.front() : Json{{"passes", std::move(all)}});
   return 0;
 }
 
@@ -176,6 +206,7 @@ Command add_explain(CLI::App& parent) {
   CLI::App* app =
       parent.add_subcommand("explain", "Draw the mask, its tile classes, plan, memory, roofline");
   add_one_kernel(*app, *options);
+  add_passes(*app, *options);
   app->add_option("--svg", options->svg, "also draw the mask into this file");
   app->add_option("--batch", options->batch, "the batch entry to draw")->capture_default_str();
   app->add_option("--head", options->head, "the head to draw")->capture_default_str();

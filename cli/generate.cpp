@@ -60,6 +60,7 @@ Command add_generate(CLI::App& parent) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* app = parent.add_subcommand("generate", "Write the kernel's source");
   add_one_kernel(*app, *options);
+  add_pass(*app, *options);
   app->add_option("-o,--output", options->output, "a file instead of stdout, which is also -");
   app->footer("Example:\n  attune generate causal --target sm_90a > causal.cu");
   return {app, [options] { return finish(run(*options)); }};

@@ -9,6 +9,18 @@
 #include "runtime/jit/compiler.hpp"
 
 namespace attune::cli {
+namespace {
+
+constexpr std::string_view kBothPasses = "both";
+
+Error unknown_pass(const std::string& name, std::string hint) {
+  return Error{.kind = ErrorKind::kBadInput,
+               .id = "pass-unknown",
+               .message = "unknown pass `" + name + "`",
+               .hint = std::move(hint)};
+}
+
+}  // namespace
 
 void add_spec(CLI::App& app, Options& options) {
   app.add_option("SPEC", options.specs, "a YAML file, a library name (causal), or - for stdin")
@@ -31,6 +43,10 @@ void add_targets(CLI::App& app, Options& options) {
 
 void add_pass(CLI::App& app, Options& options) {
   app.add_option("--pass", options.pass, "forward or backward");
+}
+
+void add_passes(CLI::App& app, Options& options) {
+  app.add_option("--pass", options.pass, "forward, backward or both; default: as the spec says");
 }
 
 void add_shape(CLI::App& app, Options& options) {
@@ -61,7 +77,6 @@ void add_json(CLI::App& app, Options& options) {
 void add_one_kernel(CLI::App& app, Options& options) {
   add_spec(app, options);
   add_targets(app, options);
-  add_pass(app, options);
   add_shape(app, options);
   add_plan(app, options);
   add_device(app, options);
@@ -79,6 +94,9 @@ Status check_options(const Options& options) {
     }
   }
   if (!options.plan.empty()) ATT_CHECK(parse_plan(options.plan));
+  if (!options.pass.empty() && options.pass != kBothPasses && !pass_from_string(options.pass)) {
+    return unknown_pass(options.pass, "forward, backward or both");
+  }
   const auto* const named = std::ranges::find(kCompilers, options.compiler, &CompilerName::name);
   if (options.compiler != "auto" && named == std::end(kCompilers)) {
     return Error{.kind = ErrorKind::kBadInput,
@@ -112,13 +130,20 @@ Result<std::vector<Target>> targets(const Options& options, const std::vector<Ta
 // Any spec can be asked for either pass: `passes:` says what tuning and sweeps do of themselves.
 Result<Pass> pass(const Options& options, const AttentionSpec& spec) {
   if (options.pass.empty()) return spec.passes.front();
-  for (const Pass candidate : {Pass::kForward, Pass::kBackward}) {
-    if (to_string(candidate) == options.pass) return candidate;
-  }
-  return Error{.kind = ErrorKind::kBadInput,
-               .id = "pass-unknown",
-               .message = "unknown pass `" + options.pass + "`",
-               .hint = "forward or backward"};
+  if (const auto named = pass_from_string(options.pass)) return *named;
+  return unknown_pass(options.pass, "forward or backward");
+}
+
+Result<std::vector<Pass>> passes(const Options& options, const AttentionSpec& spec) {
+  if (options.pass.empty()) return spec.passes;
+  if (options.pass == kBothPasses) return std::vector(std::begin(kPasses), std::end(kPasses));
+  ATT_TRY(const Pass one, pass(options, spec));
+  return std::vector{one};
+}
+
+Result<std::vector<Pass>> first_or_named_passes(const Options& options, const AttentionSpec& spec) {
+  if (options.pass.empty()) return std::vector{spec.passes.front()};
+  return passes(options, spec);
 }
 
 Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec) {
@@ -127,6 +152,12 @@ Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec) {
   const ProblemShape common{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024};
   note("no --shape and none in the spec: taking " + to_string(common));
   return common;
+}
+
+Result<std::vector<ProblemShape>> tune_shapes(const Options& options, const AttentionSpec& spec) {
+  if (options.shape.empty() && !spec.tune_shapes.empty()) return spec.tune_shapes;
+  ATT_TRY(const ProblemShape one, shape(options, spec));
+  return std::vector{one};
 }
 
 }  // namespace attune::cli

@@ -40,8 +40,9 @@ Result<ChosenPlan> plan_for(const AttentionSpec& spec, const ProblemShape& shape
     return ChosenPlan{plan, "--plan"};
   }
   const auto device = bench.device();
-  if (pass == Pass::kForward && device.ok() && device.value()->facts().target == target) {
-    ATT_TRY(const PlanChoice choice, choose_plan(spec, shape, *device.value(), bench.store()));
+  if (device.ok() && device.value()->facts().target == target) {
+    ATT_TRY(const PlanChoice choice,
+            choose_plan(spec, shape, *device.value(), bench.store(), pass));
     return ChosenPlan{choice.plan, describe(choice.source), compiler_family(choice.compiler)};
   }
   ATT_TRY(const KernelPlan plan, default_plan(spec, shape, facts, pass));

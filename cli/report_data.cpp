@@ -26,7 +26,8 @@ bool better(const Measurement& a, const Measurement& b) {
 void describe_known(const AttentionSpec& spec, const DeviceFacts& facts, ReportProblem& problem) {
   problem.is_known = true;
   problem.facts = facts;
-  const Work work = forward_work(spec, problem.shape, draw_values(spec, problem.shape, kTimedSeed));
+  const Work work =
+      work_of(problem.pass, spec, problem.shape, draw_values(spec, problem.shape, kTimedSeed));
   problem.flops = work.flops;
   problem.bytes = work.bytes;
   problem.roofline_us = roofline_us(work, facts);
@@ -125,6 +126,7 @@ Report collect_report(std::string source, const CacheContents& contents,
         .name = spec != knowledge.specs.end() ? spec->second.name : hash.substr(0, 8),
         .device = device,
         .shape = shape,
+        .pass = pass,
         .rejections = rejected[id]};
     for (const auto& [build, measurement] : by_build) {
       // A plan of another version of Attune has no place on the axes.
@@ -153,9 +155,7 @@ Report collect_report(std::string source, const CacheContents& contents,
     }
     const auto facts = facts_of(problem, knowledge);
     if (pass != Pass::kForward) problem.name += fmt::format(", {}", to_string(pass));
-    // The roofline that is known is the forward pass'.
-    if (spec != knowledge.specs.end() && facts && pass == Pass::kForward)
-      describe_known(spec->second.spec, *facts, problem);
+    if (spec != knowledge.specs.end() && facts) describe_known(spec->second.spec, *facts, problem);
     report.problems.push_back(std::move(problem));
   }
   std::ranges::stable_sort(report.problems, {}, [](const ReportProblem& problem) {

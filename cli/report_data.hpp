@@ -25,9 +25,10 @@ struct ReportRejection {
 };
 
 struct ReportProblem {
-  std::string name;  // of the spec, or the start of its hash
+  std::string name;  // of the spec, or the start of its hash; and the pass, unless it is forward
   std::string device;
   ProblemShape shape;
+  Pass pass = Pass::kForward;
   std::vector<ReportCandidate> candidates;  // the one that is launched, then the fastest first
   std::vector<ReportRejection> rejections;
   std::string conditions;   // JSON, of the first one's measurement

@@ -20,6 +20,8 @@
 namespace attune::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 struct RunOptions : Options {
   int rows = 256;
   std::uint64_t seed = 0;  // 0: another one each time
@@ -53,18 +55,12 @@ Result<Check> verify(Device& device, const AttentionSpec& spec, const ProblemSha
                max_error(out.lse, oracle.lse.values)};
 }
 
-Result<ExitCode> run(const RunOptions& options) {
-  ATT_CHECK(check_options(options));
-  Workbench bench(options);
-  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& loaded,
+                               const ProblemShape& problem, std::uint64_t seed, Workbench& bench) {
   const AttentionSpec& spec = loaded.spec;
-  ATT_TRY(const Pass which, pass(options, spec));
-  ATT_TRY(const ProblemShape problem, shape(options, spec));
-  const std::uint64_t seed = options.seed != 0 ? options.seed : std::random_device()() + 1ull;
-  if (which == Pass::kBackward) return run_backward(options, loaded, problem, seed, bench);
   ATT_TRY(Device * device, bench.device());
   const Target target = device->facts().target;
-  ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, which, options, bench));
+  ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, Pass::kForward, options, bench));
   ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));
   ATT_TRY(const BuiltKernel built, build(spec, chosen.plan, *compiler, bench.store()));
   ATT_TRY(const auto kernel, device->load(spec, chosen.plan, built.code.image));
@@ -73,44 +69,60 @@ Result<ExitCode> run(const RunOptions& options) {
       options.rows == 0 ? all_rows(problem) : sample_rows(problem, options.rows, seed);
   ATT_TRY(const Check check, verify(*device, spec, problem, *kernel, rows, seed));
 
-  if (options.json) {
-    print_json({{"spec", loaded.source},
-                {"device", device->identity()},
-                {"shape", to_string(problem)},
-                {"plan", to_string(chosen.plan)},
-                {"plan_from", chosen.origin},
-                {"compiler", built.key.compiler},
-                {"from_cache", built.from_cache},
-                {"compile_ms", built.code.compile_seconds * 1e3},
-                {"seed", seed},
-                {"rows", rows.size()},
-                {"ok", check.verdict.wrong.empty()},
-                {"wrong", check.verdict.wrong},
-                {"worst_of_allowed", check.verdict.worst},
-                {"o_max_error", check.o_error},
-                {"lse_max_error", check.lse_error}});
-  } else {
-    const bool right = check.verdict.wrong.empty();
-    print(fmt::format("{} {} on {}\n",
-                      right ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed), spec.name,
-                      device->identity()));
-    print(fmt::format("shape  {}\n", to_string(problem)));
-    print(fmt::format("plan   {} ({})\n", to_string(chosen.plan), chosen.origin));
-    print(fmt::format(
-        "code   {}, {}\n", built.key.compiler,
-        built.from_cache ? "from the cache"
-                         : fmt::format("compiled in {:.0f} ms", built.code.compile_seconds * 1e3)));
-    print(fmt::format("o      max error {:.2e}\n", check.o_error));
-    print(fmt::format("lse    max error {:.2e}\n", check.lse_error));
-    print(fmt::format("worst  {:.2f} of what its row allows\n", check.verdict.worst));
-    print(fmt::format("rows   {} of {}, seed {}\n", rows.size(),
-                      problem.batch * problem.heads * problem.q_len, seed));
+  const bool right = check.verdict.wrong.empty();
+  RunOutcome outcome{.json = {{"spec", loaded.source},
+                              {"pass", "forward"},
+                              {"device", device->identity()},
+                              {"shape", to_string(problem)},
+                              {"plan", to_string(chosen.plan)},
+                              {"plan_from", chosen.origin},
+                              {"compiler", built.key.compiler},
+                              {"from_cache", built.from_cache},
+                              {"compile_ms", built.code.compile_seconds * 1e3},
+                              {"seed", seed},
+                              {"rows", rows.size()},
+                              {"ok", right},
+                              {"wrong", check.verdict.wrong},
+                              {"worst_of_allowed", check.verdict.worst},
+                              {"o_max_error", check.o_error},
+                              {"lse_max_error", check.lse_error}},
+                     .text = {},
+                     .wrong = check.verdict.wrong};
+  outcome.text = fmt::format(
+      "{} {} on {}\nshape  {}\nplan   {} ({})\ncode   {}, {}\no      max error {:.2e}\n"
+      "lse    max error {:.2e}\nworst  {:.2f} of what its row allows\nrows   {} of {}, seed {}\n",
+      right ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed), spec.name,
+      device->identity(), to_string(problem), to_string(chosen.plan), chosen.origin,
+      built.key.compiler,
+      built.from_cache ? "from the cache"
+                       : fmt::format("compiled in {:.0f} ms", built.code.compile_seconds * 1e3),
+      check.o_error, check.lse_error, check.verdict.worst, rows.size(),
+      problem.batch * problem.heads * problem.q_len, seed);
+  return outcome;
+}
+
+Result<ExitCode> run(const RunOptions& options) {
+  ATT_CHECK(check_options(options));
+  Workbench bench(options);
+  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+  ATT_TRY(const std::vector<Pass> wanted, first_or_named_passes(options, loaded.spec));
+  ATT_TRY(const ProblemShape problem, shape(options, loaded.spec));
+  const std::uint64_t seed = options.seed != 0 ? options.seed : std::random_device()() + 1ull;
+  Json all = Json::array();
+  ExitCode code = 0;
+  for (const Pass pass : wanted) {
+    ATT_TRY(const RunOutcome outcome, pass == Pass::kForward
+                                          ? run_forward(options, loaded, problem, seed, bench)
+                                          : run_backward(options, loaded, problem, seed, bench));
+    if (!options.json) print(outcome.text);
+    all.push_back(outcome.json);
+    if (!outcome.wrong.empty()) {
+      code =
+          fail(Error{.kind = ErrorKind::kFailed, .id = "wrong-result", .message = outcome.wrong});
+    }
   }
-  if (!check.verdict.wrong.empty()) {
-    return fail(
-        Error{.kind = ErrorKind::kFailed, .id = "wrong-result", .message = check.verdict.wrong});
-  }
-  return 0;
+  if (options.json) print_json(all.size() == 1 ? all.front() : Json{{"passes", std::move(all)}});
+  return code;
 }
 
 }  // namespace
@@ -120,7 +132,7 @@ Command add_run(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand("run", "Run on random input and verify against the oracle");
   add_spec(*app, *options);
   add_shape(*app, *options);
-  add_pass(*app, *options);
+  add_passes(*app, *options);
   add_plan(*app, *options);
   add_device(*app, *options);
   add_compiler(*app, *options);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/output.hpp"
 #include "cli/plan_choice.hpp"
@@ -47,8 +46,8 @@ Result<LoadedPass> load_pass(const Options& options, const AttentionSpec& spec,
 
 }  // namespace
 
-Result<ExitCode> run_backward(const Options& options, const LoadedSpec& loaded,
-                              const ProblemShape& shape, std::uint64_t seed, Workbench& bench) {
+Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded,
+                                const ProblemShape& shape, std::uint64_t seed, Workbench& bench) {
   const AttentionSpec& spec = loaded.spec;
   ATT_CHECK(affordable(spec, shape));
   ATT_TRY(Device * device, bench.device());
@@ -64,31 +63,29 @@ Result<ExitCode> run_backward(const Options& options, const LoadedSpec& loaded,
   const std::string wrong = wrong_gradient(
       spec, gradients, oracle_backward(spec, problem, on_device->output_gradients(), rounds_p));
   const std::string plan = to_string(backward.chosen.plan);
-  if (options.json) {
-    print_json({{"spec", loaded.source},
-                {"pass", "backward"},
-                {"device", device->identity()},
-                {"shape", to_string(shape)},
-                {"plan", plan},
-                {"compiler", backward.built.key.compiler},
-                {"compile_ms", backward.built.code.compile_seconds * 1e3},
-                {"workspace_bytes", backward.kernel->workspace_bytes(shape)},
-                {"seed", seed},
-                {"ok", wrong.empty()},
-                {"wrong", wrong}});
-  } else {
-    print(fmt::format("{} {} backward on {}\n",
-                      wrong.empty() ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed),
-                      spec.name, device->identity()));
-    print(fmt::format("shape      {}\n", to_string(shape)));
-    print(fmt::format("plan       {} ({})\n", plan, backward.chosen.origin));
-    print(fmt::format("code       {}\n", backward.built.key.compiler));
-    print(fmt::format("workspace  {} bytes\n", backward.kernel->workspace_bytes(shape)));
-    print(fmt::format("gradients  every element within the oracle's limit: {}, seed {}\n",
-                      wrong.empty() ? "yes" : "no", seed));
-  }
-  if (wrong.empty()) return 0;
-  return fail(Error{.kind = ErrorKind::kFailed, .id = "wrong-result", .message = wrong});
+  const std::size_t workspace = backward.kernel->workspace_bytes(shape);
+  RunOutcome outcome{.json = {{"spec", loaded.source},
+                              {"pass", "backward"},
+                              {"device", device->identity()},
+                              {"shape", to_string(shape)},
+                              {"plan", plan},
+                              {"plan_from", backward.chosen.origin},
+                              {"compiler", backward.built.key.compiler},
+                              {"compile_ms", backward.built.code.compile_seconds * 1e3},
+                              {"workspace_bytes", workspace},
+                              {"seed", seed},
+                              {"ok", wrong.empty()},
+                              {"wrong", wrong}},
+                     .text = {},
+                     .wrong = wrong};
+  outcome.text = fmt::format(
+      "{} {} backward on {}\nshape      {}\nplan       {} ({})\ncode       {}\nworkspace  {} "
+      "bytes\n"
+      "gradients  every element within the oracle's limit: {}, seed {}\n",
+      wrong.empty() ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed), spec.name,
+      device->identity(), to_string(shape), plan, backward.chosen.origin,
+      backward.built.key.compiler, workspace, wrong.empty() ? "yes" : "no", seed);
+  return outcome;
 }
 
 }  // namespace attune::cli

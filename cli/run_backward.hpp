@@ -2,16 +2,24 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
 
-#include "cli/command.hpp"
 #include "cli/spec_source.hpp"
 #include "cli/workbench.hpp"
 
 namespace attune::cli {
 
+// What `attune run` says of one pass.
+struct RunOutcome {
+  nlohmann::ordered_json json;
+  std::string text;
+  std::string wrong;  // empty: every result that was compared is right
+};
+
 // Runs the forward kernel and then the backward one on fresh random input, and compares every
 // gradient with the fp64 oracle's.
-Result<ExitCode> run_backward(const Options& options, const LoadedSpec& loaded,
-                              const ProblemShape& shape, std::uint64_t seed, Workbench& bench);
+Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded,
+                                const ProblemShape& shape, std::uint64_t seed, Workbench& bench);
 
 }  // namespace attune::cli

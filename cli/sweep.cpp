@@ -41,7 +41,7 @@ Result<ExitCode> plan(const SweepCommandOptions& options) {
   ATT_TRY(const std::vector<TuningProblem> all, tuning_problems(options));
   std::vector<SweepProblem> problems;
   for (const TuningProblem& one : all) {
-    problems.push_back({one.loaded.source, one.loaded.text, one.shape});
+    problems.push_back({one.loaded.source, one.loaded.text, one.shape, one.pass});
   }
   const Manifest manifest = make_manifest(std::move(problems));
   ATT_CHECK(write_manifest(manifest, options.directory));
@@ -94,8 +94,9 @@ std::string describe(const SweepProgress& progress, std::size_t devices) {
   const TuneProgress& tuning = progress.tuning;
   if (tuning.best_us > 0) text += fmt::format("best {:.1f} us, ", tuning.best_us);
   if (progress.problem != nullptr) {
-    text +=
-        fmt::format("{} {}", progress.problem->spec_source, short_shape(progress.problem->shape));
+    const SweepProblem& problem = *progress.problem;
+    text += fmt::format("{} {}{}", problem.spec_source, short_shape(problem.shape),
+                        problem.pass == Pass::kForward ? "" : ", backward");
   }
   if (!tuning.best_plan.empty()) text += ": " + tuning.best_plan;
   return text;
@@ -125,8 +126,8 @@ Result<ExitCode> run(const SweepCommandOptions& options) {
     ATT_TRY(AttentionSpec spec, parse_spec(problem.spec_yaml, problem.spec_source));
     LoadedSpec loaded{
         .spec = std::move(spec), .source = problem.spec_source, .text = problem.spec_yaml};
-    return tuners[static_cast<std::size_t>(device)]->tune({std::move(loaded), problem.shape}, store,
-                                                          observer);
+    return tuners[static_cast<std::size_t>(device)]->tune(
+        {std::move(loaded), problem.shape, problem.pass}, store, observer);
   };
   Progress bar("sweep");
   const SweepOptions sweep{.directory = options.directory,
@@ -158,7 +159,7 @@ Result<ExitCode> status(const SweepCommandOptions& options) {
   ATT_TRY(const Manifest manifest, read_manifest(options.directory));
   const auto entries = sweep_entries(options.directory);
   Json problems = Json::array();
-  Table table({"spec", "state", "us", "shape", "plan"});
+  Table table({"spec", "pass", "state", "us", "shape", "plan"});
   int tuned = 0, failed = 0;
   for (const SweepProblem& problem : manifest.problems) {
     const auto at = entries.find(problem.digest());
@@ -169,11 +170,12 @@ Result<ExitCode> status(const SweepCommandOptions& options) {
     const char* state = !seen ? "open" : wrong ? "failed" : "tuned";
     problems.push_back({{"spec", problem.spec_source},
                         {"shape", to_string(problem.shape)},
+                        {"pass", to_string(problem.pass)},
                         {"state", state},
                         {"median_us", seen ? Json(at->second.median_us) : Json()},
                         {"plan", seen ? Json(at->second.plan) : Json()},
                         {"error", seen ? Json(at->second.error) : Json()}});
-    table.add({problem.spec_source, state,
+    table.add({problem.spec_source, std::string(to_string(problem.pass)), state,
                seen && !wrong ? fmt::format("{:.1f}", at->second.median_us) : "-",
                to_string(problem.shape),
                wrong  ? at->second.error
@@ -233,6 +235,7 @@ Command add_sweep(CLI::App& parent) {
                                             "attune sweep plan bringup specs/models/*.yaml");
   add_specs(*planning, *plan_options);
   add_shape(*planning, *plan_options);
+  add_passes(*planning, *plan_options);
   const auto [running, run_options] =
       add("run", "Tune what this shard has left", run, "attune sweep run bringup --gpus all");
   running->add_option(

@@ -23,17 +23,12 @@ struct TuneCommandOptions : Options {
 };
 
 Json describe(const TuningProblem& problem, const TuneResult& result) {
-  return {{"spec", problem.loaded.source},
-          {"shape", to_string(problem.shape)},
-          {"ok", true},
-          {"plan", to_string(result.plan)},
-          {"compiler", result.compiler},
-          {"median_us", result.median_us},
-          {"candidates", result.candidates},
-          {"measured", result.measured},
-          {"rejected", result.rejected},
-          {"from_cache", result.from_cache},
-          {"stored", !result.not_stored},
+  return {{"spec", problem.loaded.source},   {"shape", to_string(problem.shape)},
+          {"pass", to_string(problem.pass)}, {"ok", true},
+          {"plan", to_string(result.plan)},  {"compiler", result.compiler},
+          {"median_us", result.median_us},   {"candidates", result.candidates},
+          {"measured", result.measured},     {"rejected", result.rejected},
+          {"from_cache", result.from_cache}, {"stored", !result.not_stored},
           {"seconds", result.seconds}};
 }
 
@@ -48,11 +43,12 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
   note(fmt::format("tuning {} problem{} on {}, into {}", all.size(), all.size() == 1 ? "" : "s",
                    device->identity(), store->path()));
   Json results = Json::array();
-  Table table({"spec", "us", "candidates", "measured", "rejected", "cached", "time", "shape",
-               "plan", "compiler"});
+  Table table({"spec", "pass", "us", "candidates", "measured", "rejected", "cached", "time",
+               "shape", "plan", "compiler"});
   ExitCode code = 0;
   for (const TuningProblem& problem : all) {
-    Progress bar(problem.loaded.spec.name);
+    Progress bar(problem.pass == Pass::kForward ? problem.loaded.spec.name
+                                                : problem.loaded.spec.name + ", backward");
     const auto result = tuner.tune(problem, *store, [&](const TuneProgress& progress) {
       bar.update(progress.done, progress.total, progress_text(progress));
       return !interrupted();
@@ -63,6 +59,7 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
       code = std::max(code, fail(result.error()));
       results.push_back({{"spec", problem.loaded.source},
                          {"shape", to_string(problem.shape)},
+                         {"pass", to_string(problem.pass)},
                          {"ok", false},
                          {"error", result.error().id},
                          {"message", result.error().message}});
@@ -70,11 +67,11 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
     }
     if (result->not_stored) code = std::max(code, fail(*result->not_stored));
     results.push_back(describe(problem, *result));
-    table.add({problem.loaded.spec.name, fmt::format("{:.1f}", result->median_us),
-               fmt::to_string(result->candidates), fmt::to_string(result->measured),
-               fmt::to_string(result->rejected), fmt::to_string(result->from_cache),
-               duration(result->seconds), to_string(problem.shape), to_string(result->plan),
-               result->compiler});
+    table.add({problem.loaded.spec.name, std::string(to_string(problem.pass)),
+               fmt::format("{:.1f}", result->median_us), fmt::to_string(result->candidates),
+               fmt::to_string(result->measured), fmt::to_string(result->rejected),
+               fmt::to_string(result->from_cache), duration(result->seconds),
+               to_string(problem.shape), to_string(result->plan), result->compiler});
   }
   if (options.json) {
     print_json({{"device", device->identity()},
@@ -98,6 +95,7 @@ Command add_tune(CLI::App& parent) {
       parent.add_subcommand("tune", "Find and store the fastest plan for specs and shapes");
   add_specs(*app, *options);
   add_shape(*app, *options);
+  add_passes(*app, *options);
   add_device(*app, *options);
   add_compiler(*app, *options);
   add_cache_file(*app, *options);

@@ -43,11 +43,10 @@ Result<std::vector<TuningProblem>> tuning_problems(const Options& options) {
   std::vector<TuningProblem> found;
   for (const std::string& source : options.specs) {
     ATT_TRY(const LoadedSpec loaded, load_spec(source));
-    if (options.shape.empty() && !loaded.spec.tune_shapes.empty()) {
-      for (const ProblemShape& one : loaded.spec.tune_shapes) found.push_back({loaded, one});
-    } else {
-      ATT_TRY(const ProblemShape one, shape(options, loaded.spec));
-      found.push_back({loaded, one});
+    ATT_TRY(const std::vector<Pass> wanted, passes(options, loaded.spec));
+    ATT_TRY(const std::vector<ProblemShape> shapes, tune_shapes(options, loaded.spec));
+    for (const ProblemShape& one : shapes) {
+      for (const Pass pass : wanted) found.push_back({loaded, one, pass});
     }
   }
   return found;
@@ -61,8 +60,10 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
   ATT_TRY(Device * device, bench_.device());
   ATT_TRY(const std::vector<Compiler*> compilers, bench_.compilers(device->facts().target));
   const AttentionSpec& spec = problem.loaded.spec;
+  TuneOptions search = tuning_.search;
+  search.pass = problem.pass;
   if (tuning_.in_process) {
-    return attune::tune(spec, problem.shape, *device, compilers, store, tuning_.search, observer);
+    return attune::tune(spec, problem.shape, *device, compilers, store, search, observer);
   }
   std::vector<std::string> names;
   for (const Compiler* compiler : compilers) names.push_back(compiler_name(*compiler));
@@ -76,7 +77,7 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
       .compilers = std::move(names),
       .cache = store.path(),
       .seed = fresh_seed()};
-  return tune_isolated(shared, spec, *device, compilers, store, workers_, tuning_.search, observer);
+  return tune_isolated(shared, spec, *device, compilers, store, workers_, search, observer);
 }
 
 std::string progress_text(const TuneProgress& progress) {

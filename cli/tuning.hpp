@@ -24,8 +24,10 @@ void add_tuning(CLI::App& app, TuningOptions& options);
 struct TuningProblem {
   LoadedSpec loaded;
   ProblemShape shape;
+  Pass pass = Pass::kForward;
 };
-// Every spec with --shape, else with each of its tune shapes.
+// Every spec with --shape, else with each of its tune shapes, each for --pass, else for the passes
+// that the spec lists.
 Result<std::vector<TuningProblem>> tuning_problems(const Options& options);
 
 // One device, its compilers and its workers, which are kept over many problems. One thread at a

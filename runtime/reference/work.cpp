@@ -67,6 +67,30 @@ Work forward_work(const AttentionSpec& spec, const ProblemShape& shape, const Pr
   return work;
 }
 
+Work backward_work(const AttentionSpec& spec, const ProblemShape& shape,
+                   const ProblemValues& values, double max_pairs) {
+  Work work = forward_work(spec, shape, values, max_pairs);
+  work.flops *= 2.5;
+  const auto batch = static_cast<double>(shape.batch);
+  const double query_rows = batch * static_cast<double>(shape.heads * shape.q_len);
+  const double key_rows = batch * static_cast<double>(shape.kv_heads * shape.kv_len);
+  const double dims = spec.head_dim_qk + spec.head_dim_v;
+  // dO and dQ, dK and dV, beside what the forward pass reads and writes.
+  work.bytes += (query_rows + key_rows) * dims * element_bytes(spec.dtype);
+  for (const expr::TensorDecl& tensor : spec.environment.tensors) {
+    if (!tensor.grad) continue;
+    work.bytes += static_cast<double>(element_count(tensor_sizes(tensor, shape)) *
+                                      tensor_element_bytes(tensor.type));
+  }
+  return work;
+}
+
+Work work_of(Pass pass, const AttentionSpec& spec, const ProblemShape& shape,
+             const ProblemValues& values) {
+  return pass == Pass::kForward ? forward_work(spec, shape, values)
+                                : backward_work(spec, shape, values);
+}
+
 double roofline_us(const Work& work, const DeviceFacts& device) {
   return std::max(work.flops / (device.matrix_tflops * 1e6),
                   work.bytes / (device.memory_gb_per_s * 1e3));

@@ -17,7 +17,7 @@ struct ProblemValues {
 
 struct Work {
   double live_share = 1;  // of all (query, key) pairs
-  double flops = 0;       // of both matrix products over the live pairs
+  double flops = 0;       // of the pass' matrix products over the live pairs
   double bytes = 0;       // every input read once, every output written once
 };
 
@@ -25,6 +25,13 @@ struct Work {
 // evenly over the sequence, batch and heads: 2^22 pairs take about a tenth of a second.
 Work forward_work(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
                   double max_pairs = 1 << 22);
+
+// The backward pass: 2.5 times the forward's operations, as five products are to two, whatever
+// products a kernel repeats. Its inputs are the forward's, O, LSE and dO.
+Work backward_work(const AttentionSpec& spec, const ProblemShape& shape,
+                   const ProblemValues& values, double max_pairs = 1 << 22);
+Work work_of(Pass pass, const AttentionSpec& spec, const ProblemShape& shape,
+             const ProblemValues& values);
 
 // The time below which no kernel can be: matrix peak or memory, whichever binds.
 double roofline_us(const Work& work, const DeviceFacts& device);

@@ -187,6 +187,83 @@ TEST(Explain, CountsTheColumnsThatPadRowsInSharedMemory) {
   EXPECT_LT(bytes["rest"], 1024) << "barriers and the schedule";
 }
 
+TEST(Explain, ABackwardPlanHasMemoryLaunchesAndARoofline) {
+  for (const auto& [target, plan] : {std::pair("sm_90a", "sm90a backward sm_90a w2 q64 s2"),
+                                     std::pair("sm_80", "sm80 backward sm_80 w4 t32 s2")}) {
+    const std::vector<std::string> command = {
+        "explain",  "causal", "--target", target,    "--pass",
+        "backward", "--plan", plan,       "--shape", "heads=8,q_len=2048"};
+    const Outcome outcome = attune(command);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    for (const std::string& part :
+         {std::string("\nplan  ") + plan, std::string("launches   _rows, main, _queries"),
+          std::string("\nshared memory  "), std::string("\nroofline  ")}) {
+      EXPECT_THAT(outcome.out, HasSubstr(part));
+    }
+    std::vector<std::string> as_json = command;
+    as_json.push_back("--json");
+    const Json json = parse(attune(as_json));
+    EXPECT_EQ(json["pass"], "backward");
+    EXPECT_EQ(json["launches"].size(), 3u);
+    EXPECT_GT(json["workspace_bytes"], 0);
+    EXPECT_GT(json["roofline_us"], 0);
+    EXPECT_GT(json["predicted_us"], json["roofline_us"]);
+    std::map<std::string, int> bytes;
+    int shared = 0;
+    for (const Json& region : json["shared_memory"]) {
+      bytes[region["name"]] = region["bytes"];
+      shared += region["bytes"].get<int>();
+    }
+    EXPECT_EQ(shared, json["shared_memory_bytes"]);
+    EXPECT_EQ(bytes["K"], json["tiles"]["kv"].get<int>() * 128 * 2);
+    EXPECT_EQ(bytes["dO"], 2 * json["tiles"]["q"].get<int>() * 128 * 2);
+    EXPECT_LT(bytes["rest"], 8192) << "what is not named";
+  }
+}
+
+TEST(Explain, OfBothPassesIsTheForwardAndThenTheBackward) {
+  const std::vector<std::string> command = {"explain", "causal", "--target", "sm_90a",
+                                            "--pass",  "both",   "--shape",  "heads=8,q_len=2048"};
+  const Outcome outcome = attune(command);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto forward = outcome.out.find("\nplan  sm90a forward");
+  EXPECT_NE(forward, std::string::npos);
+  EXPECT_LT(forward, outcome.out.find("\nplan  sm90a backward"));
+  std::vector<std::string> as_json = command;
+  as_json.push_back("--json");
+  const Json passes = parse(attune(as_json))["passes"];
+  ASSERT_EQ(passes.size(), 2u);
+  EXPECT_EQ(passes[1]["flops"], 2.5 * passes[0]["flops"].get<double>());
+}
+
+TEST(Explain, APassThatNoPlanDoesDeterministicallyIsAnError) {
+  const RunOptions learned{
+      .input =
+          "attune: 1\nname: x\ndtype: bf16\nhead_dim: 64\ndeterministic: true\n"
+          "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\n"
+          "score: score + slope[h] * (kv_idx - q_idx)\n"};
+  const std::vector<std::string> command = {"explain", "-",       "--target",
+                                            "sm_90a",  "--shape", "heads=8,q_len=512"};
+  EXPECT_EQ(attune(command, learned).code, 0) << "the forward pass ignores it";
+  std::vector<std::string> backward = command;
+  backward.insert(backward.end(), {"--pass", "backward"});
+  const Outcome outcome = attune(backward, learned);
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("backward pass on sm_90a"));
+  EXPECT_THAT(outcome.err, HasSubstr("`deterministic: true` rules out"));
+}
+
+TEST(Passes, AnUnknownOneIsBadInput) {
+  for (const char* command : {"explain", "tune", "bench", "generate"}) {
+    const Outcome outcome = attune({command, "causal", "--pass", "sideways"});
+    EXPECT_EQ(outcome.code, 2) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("unknown pass `sideways`")) << command;
+  }
+  const Outcome both = attune({"generate", "causal", "--target", "sm_80", "--pass", "both"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("[pass-unknown]"));
+}
+
 // A problem that the CPU solves in no time, tuned into a file of its own.
 class OnTheCpu : public testing::Test {
  protected:
@@ -329,6 +406,33 @@ TEST_F(OnTheCpu, ASweepIsPlannedRunAndMergedAndRunsOnceOnly) {
   EXPECT_EQ(parse(attune({"sweep", "status", directory, "--json"}))["tuned"], 2);
   ASSERT_EQ(attune({"sweep", "merge", directory, "--cache", merged}).code, 0);
   EXPECT_EQ(parse(attune({"cache", "ls", "--cache", merged, "--json"}))["problems"].size(), 2u);
+}
+
+TEST_F(OnTheCpu, APassThatItDoesNotHaveIsAnErrorOfThatPassAlone) {
+  const Outcome outcome =
+      attune({"tune", "causal", "--shape", "heads=2,q_len=64", "--device", "cpu", "--pass", "both",
+              "--max-candidates", "2", "--json", "--cache", cache()});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("no kernel family serves this spec's backward pass on cpu"));
+  const Json results = parse(outcome)["results"];
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0]["pass"], "forward");
+  EXPECT_EQ(results[0]["ok"], true);
+  EXPECT_EQ(results[1]["pass"], "backward");
+  EXPECT_EQ(results[1]["ok"], false);
+  EXPECT_EQ(results[1]["error"], "plan-unsupported");
+}
+
+TEST_F(OnTheCpu, ASweepHasAProblemForEachPass) {
+  const std::string directory = scratch_directory() + "/passes";
+  ASSERT_EQ(attune({"sweep", "plan", directory, "causal", "--pass", "both", "--shape",
+                    "heads=2,q_len=64"})
+                .code,
+            0);
+  const Json problems = parse(attune({"sweep", "status", directory, "--json"}))["problems"];
+  ASSERT_EQ(problems.size(), 2u);
+  EXPECT_EQ(problems[0]["pass"], "forward");
+  EXPECT_EQ(problems[1]["pass"], "backward");
 }
 
 // The job array's own script, as Slurm runs it, with an `attune` that takes this machine for GPUs.

@@ -71,6 +71,13 @@ std::string filled_cache() {
   return path;
 }
 
+// The n-th cell of numbers of a row of the overview.
+std::string number_of(const std::string& row, int n) {
+  std::size_t at = 0;
+  for (int i = 0; i < n; ++i) at = row.find("<td class=\"n\">", at) + 14;
+  return row.substr(at, row.find('<', at) - at);
+}
+
 TEST(Report, IsOneSelfContainedPage) {
   const std::string page = scratch_directory() + "/report.html";
   const Outcome outcome = attune({"report", "--cache", filled_cache(), "-o", page});
@@ -85,6 +92,31 @@ TEST(Report, IsOneSelfContainedPage) {
   for (const char* foreign : {"http:", "https:", "<script", "<link", "url(", "nan", "inf,"}) {
     EXPECT_THAT(html, Not(HasSubstr(foreign)));
   }
+}
+
+TEST(Report, ShowsBothPassesEachUnderItsOwnRoofline) {
+  const std::string path = scratch_directory() + "/passes.db";
+  {
+    auto store = open_store(path).value();
+    record(*store, causal_key(), {.tile_q = 128, .tile_kv = 64}, 100);
+    MeasurementKey key = causal_key();
+    key.pass = Pass::kBackward;
+    const std::string plan = "sm80 backward sm_90a w4 t32 s2";
+    ASSERT_TRUE(parse_plan(plan).ok());
+    ASSERT_TRUE(store->record(key, {.plan = plan, .build_digest = "b", .median_us = 250}).ok());
+  }
+  const Outcome outcome = attune({"report", "--cache", path, "-o", "-"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 problems"));
+  EXPECT_THAT(outcome.out, HasSubstr(">causal, backward</a>"));
+  EXPECT_THAT(outcome.out, HasSubstr("sm80 backward sm_90a w4 t32 s2"));
+  // 2.5 times the work in 2.5 times the time.
+  const auto rate = [&](const std::string& name) {
+    const std::string row = outcome.out.substr(outcome.out.find(">" + name + "</a>"));
+    return number_of(row, 2);
+  };
+  EXPECT_EQ(rate("causal"), rate("causal, backward"));
+  EXPECT_NE(rate("causal"), "");
 }
 
 // Not the least median, where the cache prefers another.

@@ -20,6 +20,20 @@ TEST(Work, AnUnmaskedProblem) {
   EXPECT_EQ(work.bytes, elements * 2 + 2 * 4 * 96 * 4);
 }
 
+TEST(Work, OfTheBackwardPassIsFiveProductsToTwo) {
+  const std::string slopes =
+      "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\nscore: score + slope[h]\n";
+  const Work forward = forward_work(spec_of(slopes), kShape, {}),
+             backward = backward_work(spec_of(slopes), kShape, {});
+  EXPECT_EQ(backward.flops, 2.5 * forward.flops);
+  EXPECT_EQ(backward.live_share, forward.live_share);
+  // dO and dQ, dK and dV, and the slopes' gradient.
+  const double elements = 2 * (4 * 96 * (64 + 32) + 2 * 128 * (64 + 32));
+  EXPECT_EQ(backward.bytes, forward.bytes + elements * 2 + 4 * 4);
+  EXPECT_EQ(work_of(Pass::kBackward, spec_of(slopes), kShape, {}).flops, backward.flops);
+  EXPECT_EQ(work_of(Pass::kForward, spec_of(slopes), kShape, {}).bytes, forward.bytes);
+}
+
 TEST(Work, CountsLivePairsExactlyWhereItCan) {
   const Work work = forward_work(spec_of("mask: kv_idx <= q_idx\n"), kShape, {});
   EXPECT_DOUBLE_EQ(work.live_share, (96.0 * 97 / 2) / (96 * 128));
