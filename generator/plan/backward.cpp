@@ -7,6 +7,7 @@
 
 #include "generator/expr/build.hpp"
 #include "generator/expr/derivative.hpp"
+#include "generator/expr/look_up_pattern.hpp"
 #include "generator/plan/family.hpp"
 
 namespace attune {
@@ -17,18 +18,26 @@ constexpr int kThreads = 256;
 constexpr int kPadding = 128;
 constexpr int kSplitColumns = 4;
 
+bool adds_by_atomics(const AttentionSpec& spec, LearnedSums sums) {
+  const auto in_score = expr::look_up_derivatives(spec.score, spec.environment);
+  if (sums == LearnedSums::kKnownInOrder) {
+    return std::ranges::any_of(in_score, [&](const expr::LookUpDerivative& d) {
+      return expr::look_up_pattern(d.look_up, spec.environment).bins == 0;
+    });
+  }
+  return !in_score.empty() || !expr::look_up_derivatives(spec.sink, spec.environment).empty();
+}
+
 }  // namespace
 
-Status backward_serves(const AttentionSpec& spec) {
-  const bool in_score = !expr::look_up_derivatives(spec.score, spec.environment).empty();
-  const bool in_sink = !expr::look_up_derivatives(spec.sink, spec.environment).empty();
-  if (spec.deterministic && (in_score || in_sink)) {
+Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
+  if (spec.deterministic && adds_by_atomics(spec, sums)) {
     return plan_unsupported(
         "gradients of tensors are added up in the order in which blocks come to it, which "
         "`deterministic: true` rules out",
         "without `grad: true`, or without `deterministic: true`, there are plans");
   }
-  if (!in_score) return ok_status();
+  if (expr::look_up_derivatives(spec.score, spec.environment).empty()) return ok_status();
   const expr::Expr slope =
       expr::derivative(spec.score, expr::make_variable(expr::Variable::kScore));
   if (slope->op == expr::Op::kFloat && slope->float_value == 1) return ok_status();

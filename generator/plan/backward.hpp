@@ -17,8 +17,14 @@ struct BackwardRows {
   int sum_columns = 0;  // of dQ's sums, which it zeroes; 0: there are none
 };
 
-// kUnsupported where no family's backward kernels can do the spec.
-Status backward_serves(const AttentionSpec& spec);
+// How a family adds up gradients of tensors.
+enum class LearnedSums {
+  kByAtomics,     // in the order of arrival
+  kKnownInOrder,  // so, but for tensors of which a head has a known number of elements
+};
+
+// kUnsupported where a family's backward kernels cannot do the spec.
+Status backward_serves(const AttentionSpec& spec, LearnedSums sums);
 
 Launch backward_rows_launch();
 std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows);

@@ -30,7 +30,7 @@ int column_parts(const AttentionSpec& spec) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm80_family().serves(spec, target));
-  return backward_serves(spec);
+  return backward_serves(spec, LearnedSums::kByAtomics);
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {

@@ -57,7 +57,7 @@ Status serves(const AttentionSpec& spec, Target target) {
           "the sm90a family's backward kernels have head dims up to {}, not {}", kMaxColumns, dim));
     }
   }
-  return backward_serves(spec);
+  return backward_serves(spec, LearnedSums::kByAtomics);
 }
 
 int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {

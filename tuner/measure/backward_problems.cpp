@@ -63,8 +63,7 @@ class BackwardCheck final : public Check {
     ATT_TRY(made->problem_,
             BackwardProblem::make(source.device, source.spec, problem, forward, seed));
     ATT_TRY(const HostOutput given, made->problem_->forward_output());
-    const bool rounds_p =
-        arithmetic_of(source.device.facts().target) == Arithmetic::kMatrixUnit;
+    const bool rounds_p = arithmetic_of(source.device.facts().target) == Arithmetic::kMatrixUnit;
     made->oracle_ = oracle_backward(source.spec, problem, given, made->problem_->output_gradients(),
                                     made->sample_, rounds_p);
     return std::unique_ptr<Check>(std::move(made));
@@ -74,8 +73,8 @@ class BackwardCheck final : public Check {
   TimedProblem& problem() override { return *problem_; }
   Result<Verdict> judge() override {
     ATT_TRY(const Gradients all, problem_->download());
-    Verdict verdict{.wrong = wrong_gradient(
-                        source_.spec, rows_of(all, sample_, source_.spec, shape_), oracle_)};
+    Verdict verdict{.wrong = wrong_gradient(source_.spec,
+                                            rows_of(all, sample_, source_.spec, shape_), oracle_)};
     if (!verdict.wrong.empty() && pairs_of(shape_) > kWholePairs)
       verdict.wrong = "of the rows that were looked at, " + verdict.wrong;
     return verdict;

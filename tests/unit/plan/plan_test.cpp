@@ -85,7 +85,7 @@ TEST(Plan, DeterministicBackwardPlansAddUpInNoOrderOfArrival) {
   EXPECT_EQ(chosen->family(), Family::kSm80);
 }
 
-TEST(Plan, NoDeterministicPlanLearnsATensor) {
+TEST(Plan, DeterministicPlansLearnWhatTheyAddUpInOrder) {
   const auto parsed = [](const std::string& more) {
     return parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\n" + more, "t").value();
   };
@@ -101,7 +101,15 @@ TEST(Plan, NoDeterministicPlanLearnsATensor) {
     EXPECT_EQ(none.error().kind, ErrorKind::kUnsupported);
     EXPECT_NE(none.error().message.find("`deterministic: true` rules out"), std::string::npos)
         << none.error().message;
+    const auto on_cpu =
+        families_for(parsed(learned + "deterministic: true\n"), Target::kCpu, Pass::kBackward);
+    EXPECT_TRUE(on_cpu.ok()) << "a head's numbers are added up in order";
   }
+  const auto dense =
+      families_for(parsed("tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"
+                          "score: score + bias[q_idx, kv_idx]\ndeterministic: true\n"),
+                   Target::kCpu, Pass::kBackward);
+  EXPECT_FALSE(dense.ok()) << "every head adds to it";
 }
 
 TEST(Plan, EveryLegalPlanFitsRoundTripsAndHasItsOwnSymbol) {

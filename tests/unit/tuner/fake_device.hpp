@@ -121,8 +121,7 @@ inline Status FakeKernel::launch(const att::LaunchParams& p, void* workspace, St
     if (planted_.writes_behind) p.lse[p.batch * p.heads * p.q_len] = 0;
   } else {
     attention.backward(planted_.wrong);
-    const std::int64_t bytes =
-        p.batch * p.kv_heads * p.kv_len * dim_ * element_bytes(dtype_);
+    const std::int64_t bytes = p.batch * p.kv_heads * p.kv_len * dim_ * element_bytes(dtype_);
     if (planted_.writes_behind) static_cast<std::byte*>(p.d_v)[bytes] = std::byte{0};
   }
   return ok_status();

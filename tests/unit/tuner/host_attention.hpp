@@ -45,8 +45,13 @@ class HostMatrix {
 class HostAttention {
  public:
   HostAttention(const att::LaunchParams& p, DType dtype, int dim)
-      : p_(p), dtype_(dtype), dim_(dim), q_(queries(p.q_stride)), k_(keys(p.k_stride)),
-        v_(keys(p.v_stride)), o_(queries(p.o_stride)) {
+      : p_(p),
+        dtype_(dtype),
+        dim_(dim),
+        q_(queries(p.q_stride)),
+        k_(keys(p.k_stride)),
+        v_(keys(p.v_stride)),
+        o_(queries(p.o_stride)) {
     q_.read(p.q);
     k_.read(p.k);
     v_.read(p.v);
