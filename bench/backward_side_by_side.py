@@ -23,10 +23,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import attune_c  # noqa: E402
 import contestants  # noqa: E402
 import problems  # noqa: E402
+import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FLUSH_BYTES = 256 << 20
-SPACER_CYCLES = 400_000  # so that no host time is measured
 TOKENS = 16384
 
 
@@ -34,7 +33,6 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="libattune.so; default: the newest below build/")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose key contains this; repeatable")
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
     return parser.parse_args()
 
@@ -146,23 +144,12 @@ def contestants_of(row, inputs, runtime, torch):
             inputs, torch)
 
 
-def time_us(entry, flush, torch):
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    flush.zero_()
-    torch.cuda._sleep(SPACER_CYCLES)
-    begin.record()
-    entry.launch()
-    end.record()
-    end.synchronize()
-    return 1e3 * begin.elapsed_time(end)
-
-
 def main():
     arguments = parse_arguments()
     import torch
     library = attune_c.Library(arguments.library or attune_c.find_library(ROOT))
     runtime = library.runtime("cuda:0", "")
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
     lines = []
     for row in rows():
@@ -197,11 +184,7 @@ def main():
                 continue
             for a, b in zip(ours, entry.gradients()):
                 agreement = max(agreement, float((a.float() - b.float()).norm() / b.float().norm()))
-        times = {name: [] for name in entries}
-        for _ in range(arguments.rounds):
-            for name, entry in entries.items():
-                times[name].append(time_us(entry, flush, torch))
-        median = {name: sorted(t)[len(t) // 2] for name, t in times.items()}
+        median, _ = side_by_side.time_entries(entries, flush, torch)
         peers = {n: t for n, t in median.items() if n != "Attune"}
         best = min(peers.values()) if peers else math.nan
         flops = 10.0 * batch * heads * seq * seq * head_dim / (2 if causal else 1)

@@ -44,6 +44,9 @@ struct FamilyOperations {
   // False where a plan's kernels need strides that the tensor unit can walk.
   bool takes_any_strides;
   TileShape (*tile_shape)(const KernelPlan& plan);
+  // Null where there is no shared memory.
+  std::vector<SharedMatrix> (*shared_matrices)(const AttentionSpec& spec,
+                                               const KernelPlan& plan) = nullptr;
   // What the tile chooses, a number for each choice that is independent of the others; always as
   // many.
   std::vector<int> (*choices)(const KernelPlan& plan);

@@ -275,6 +275,12 @@ TileShape tile_shape(const KernelPlan& plan) {
   return family ? family->tile_shape(plan) : TileShape{};
 }
 
+std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const KernelPlan& plan) {
+  const FamilyOperations* family = family_operations(plan);
+  if (family == nullptr || family->shared_matrices == nullptr) return {};
+  return family->shared_matrices(spec, plan);
+}
+
 Result<KernelPlan> plan_for_any_strides(const AttentionSpec& spec, Pass pass,
                                         const ProblemShape& shape, const DeviceFacts& device) {
   const auto best = plan_space(spec, device)->best(shape, {.pass = pass, .any_strides = true});

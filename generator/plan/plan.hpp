@@ -135,6 +135,13 @@ struct PlanResources {
   int registers_per_thread = 0;  // estimate
 };
 
+// A matrix that a kernel keeps in shared memory throughout, padding included.
+struct SharedMatrix {
+  std::string_view name;  // "K"
+  int stages = 1;
+  int rows = 0, columns = 0;  // of a stage, in elements of the spec's dtype
+};
+
 // The score tile that a plan works on at a time.
 struct TileShape {
   int q = 0, kv = 0;
@@ -165,6 +172,9 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
 // Regions that cover those of every plan of the pass, of whatever family serves the target.
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target);
 TileShape tile_shape(const KernelPlan& plan);
+// What of `resources(...).shared_memory_bytes` matrices occupy; the rest is barriers, schedules and
+// what lies there for a while. Empty for kernels without shared memory.
+std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const KernelPlan& plan);
 // The cost model's choice among plans that take any strides; kUnsupported when there is none.
 Result<KernelPlan> plan_for_any_strides(const AttentionSpec& spec, Pass pass,
                                         const ProblemShape& shape, const DeviceFacts& device);

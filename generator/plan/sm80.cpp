@@ -246,6 +246,15 @@ TileShape tile_shape_of(const KernelPlan& plan) {
   return {tile_of(plan).tile_q, tile_of(plan).tile_kv};
 }
 
+std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm80Plan& tile = tile_of(plan);
+  const int qk = padded(spec.head_dim_qk);
+  std::vector<SharedMatrix> matrices = {{"K", tile.stages, tile.tile_kv, qk},
+                                        {"V", tile.stages, tile.tile_kv, padded(spec.head_dim_v)}};
+  if (!tile.q_in_registers) matrices.push_back({"Q", 1, tile.tile_q, qk});
+  return matrices;
+}
+
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm80Plan& t = tile_of(plan);
   return {t.tile_q,         t.tile_kv,    t.stages, t.warps,
@@ -326,6 +335,7 @@ const FamilyOperations& sm80_family() {
       .widest_workspace = widest_workspace,
       .takes_any_strides = true,
       .tile_shape = tile_shape_of,
+      .shared_matrices = shared_matrices_of,
       .choices = choices,
       .tile_text = tile_text,
       .parse_tile = parse_tile,

@@ -139,6 +139,16 @@ TileShape tile_shape_of(const KernelPlan& plan) {
   return {tile_of(plan).step, rows(tile_of(plan))};
 }
 
+// Of the keys' kernel; the queries' has Q and dO where this one has K and V.
+std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  const int qk = padded(spec.head_dim_qk), v = padded(spec.head_dim_v);
+  return {{"K", 1, rows(tile), qk},
+          {"V", 1, rows(tile), v},
+          {"Q", tile.stages, tile.step, qk},
+          {"dO", tile.stages, tile.step, v}};
+}
+
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm80BackwardPlan& t = tile_of(plan);
   return {t.warps, t.step, t.stages};
@@ -205,6 +215,7 @@ const FamilyOperations& sm80_backward_family() {
       .widest_workspace = widest_workspace,
       .takes_any_strides = true,
       .tile_shape = tile_shape_of,
+      .shared_matrices = shared_matrices_of,
       .choices = choices,
       .tile_text = tile_text,
       .parse_tile = parse_tile,

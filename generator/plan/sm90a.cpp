@@ -62,7 +62,7 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile) {
 }
 
 // What setmaxnreg leaves a thread of the producer and of a consumer. Together they may take no more
-// than the kernel was started with (templates/tile/sm90_layout.cuh asserts it): a warpgroup that
+// than the kernel was started with (templates/tile/sm90_cta.cuh asserts it): a warpgroup that
 // asks for what is not there waits for ever.
 struct RegisterSplit {
   int producer, consumer;
@@ -283,6 +283,20 @@ TileShape tile_shape_of(const KernelPlan& plan) {
   return {tile_of(plan).warpgroups * kRows, tile_of(plan).tile_kv};
 }
 
+std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm90aPlan& tile = tile_of(plan);
+  const int rows = tile.warpgroups * kRows;
+  const auto padded = [](int columns) { return slabs(columns) * kSlabColumns; };
+  std::vector<SharedMatrix> matrices = {{"K", tile.stages, tile.tile_kv, padded(spec.head_dim_qk)},
+                                        {"V", tile.stages, tile.tile_kv, padded(spec.head_dim_v)},
+                                        {"Q", 1, rows, padded(spec.head_dim_qk)}};
+  if (tile.p_in_shared)
+    matrices.push_back({"P", 1, rows, padded(tile.tile_kv / tile.score_buffers)});
+  if (const int staged = output_slabs(spec, tile); staged > 0)
+    matrices.push_back({"O", 1, rows, staged * kSlabColumns});
+  return matrices;
+}
+
 struct ScheduleName {
   Schedule schedule;
   std::string_view text;      // in a plan
@@ -427,6 +441,7 @@ const FamilyOperations& sm90a_family() {
       .widest_workspace = widest_workspace,
       .takes_any_strides = false,
       .tile_shape = tile_shape_of,
+      .shared_matrices = shared_matrices_of,
       .choices = choices,
       .tile_text = tile_text,
       .parse_tile = parse_tile,

@@ -185,6 +185,16 @@ TileShape tile_shape_of(const KernelPlan& plan) {
   return {tile_of(plan).tile_q, tile_kv(tile_of(plan))};
 }
 
+std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  const int qk = slabs(spec.head_dim_qk) * kSlabColumns, v = slabs(spec.head_dim_v) * kSlabColumns;
+  return {{"K", 1, tile_kv(tile), qk},
+          {"V", 1, tile_kv(tile), v},
+          {"Q", tile.stages, tile.tile_q, qk},
+          {"dO", tile.stages, tile.tile_q, v},
+          {"dS", 2, tile.tile_q, tile_kv(tile)}};
+}
+
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aBackwardPlan& t = tile_of(plan);
   return {t.warpgroups, t.tile_q, t.stages, t.rotated};
@@ -292,6 +302,7 @@ const FamilyOperations& sm90a_backward_family() {
       .widest_workspace = widest_workspace,
       .takes_any_strides = false,
       .tile_shape = tile_shape_of,
+      .shared_matrices = shared_matrices_of,
       .choices = choices,
       .tile_text = tile_text,
       .parse_tile = parse_tile,

@@ -47,15 +47,6 @@ ATT_FN WorkItem work_item(const BackwardParams& p, int index) {
   return {b, head - b * p.kv_heads, (index - head * tiles) * kTileKv};
 }
 
-struct RingPosition {
-  int stage = 0;
-  unsigned parity = 0;
-  ATT_MEMBER void advance() {
-    const bool wraps = stage == kStages - 1;
-    stage = wraps ? 0 : stage + 1;
-    parity ^= wraps ? 1u : 0u;
-  }
-};
 ATT_FN RingPosition uniform(const RingPosition& at) {
   return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
 }

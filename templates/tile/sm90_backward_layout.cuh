@@ -1,32 +1,15 @@
 // What lies where in the shared memory of the sm90a family's backward kernel, and its tile sizes.
-// Matrices are stored as TMA's 128-byte swizzle leaves them: slabs of 64 columns, each row of a
-// slab 128 bytes.
 #pragma once
 
-#include "templates/kernels/head.cuh"
+#include "templates/tile/sm90_cta.cuh"
 
 namespace att {
 namespace sm90 {
 
-constexpr int kWarpgroups = plan::kWarpgroups;  // consumers
-constexpr int kWarpgroupThreads = 128;
-constexpr int kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
 constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
 constexpr int kKeys = 64;                     // of a warpgroup
 constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item
-constexpr int kTileQ = plan::kTileQ;          // queries of a stage
-constexpr int kStages = plan::kStages;        // of Q and dO
-constexpr int kProducerRegisters = plan::kProducerRegisters;
-constexpr int kConsumerRegisters = plan::kConsumerRegisters;
-static_assert(kProducerRegisters + kWarpgroups * kConsumerRegisters <=
-                  (kWarpgroups + 1) * (65536 / kThreads / 8 * 8),
-              "the consumers would wait for registers that the CTA does not have");
-
-constexpr int kSlabColumns = 64;
-constexpr int kRowBytes = 128;
-ATT_FN constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
-constexpr int kQkSlabs = slabs(spec::kHeadDimQk);
-constexpr int kVSlabs = slabs(spec::kHeadDimV);
+constexpr int kTileQ = plan::kTileQ;          // queries of a stage of Q and dO
 static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kTileQ % 64 == 0);
 
 constexpr int kKvSlabBytes = kTileKv * kRowBytes;

@@ -1,42 +1,24 @@
-// What lies where in the shared memory of the sm90a family, and its tile sizes. Matrices are stored
-// as TMA's 128-byte swizzle leaves them: slabs of 64 columns, each row of a slab 128 bytes.
+// What lies where in the shared memory of the sm90a family's forward kernel, and its tile sizes.
 #pragma once
 
-#include "templates/kernels/head.cuh"
 #include "templates/sequence.h"
+#include "templates/tile/sm90_cta.cuh"
 
 namespace att {
 namespace sm90 {
 
 constexpr bool kBf16 = spec::kDType == DType::bf16;
-constexpr int kWarpgroups = plan::kWarpgroups;  // consumers
-constexpr int kWarpgroupThreads = 128;
-constexpr int kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
 constexpr int kRows = 64;  // query rows of a warpgroup
 constexpr int kTileQ = kWarpgroups * kRows;
 constexpr int kTileKv = plan::kTileKv;  // keys of a stage
 // A tile's scores are computed in one piece or two; the higher keys are piece 1.
 constexpr int kPieces = plan::kScoreBuffers;
 constexpr int kPieceKeys = kTileKv / kPieces;
-constexpr int kStages = plan::kStages;
 // Whether the first products of the next work item run under the end of this one: it takes two Qs.
 constexpr bool kQAhead = plan::kQInRegisters;
 constexpr int kCluster = plan::kCluster;
 constexpr int kClusterRows = kCluster * kTileQ;
 
-// Registers of a thread after setmaxnreg. A warpgroup waits until what it asks for is there, and a
-// CTA has what it was started with: for every thread the same number, a multiple of 8.
-constexpr int kProducerRegisters = plan::kProducerRegisters;
-constexpr int kConsumerRegisters = plan::kConsumerRegisters;
-static_assert(kProducerRegisters + kWarpgroups * kConsumerRegisters <=
-                  (kWarpgroups + 1) * (65536 / kThreads / 8 * 8),
-              "the consumers would wait for registers that the CTA does not have");
-
-constexpr int kSlabColumns = 64;
-constexpr int kRowBytes = 128;
-ATT_FN constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
-constexpr int kQkSlabs = slabs(spec::kHeadDimQk);
-constexpr int kVSlabs = slabs(spec::kHeadDimV);
 constexpr int kQkSteps = spec::kHeadDimQk / 16;  // of wgmma's k
 constexpr int kPvSteps = kPieceKeys / 16;
 static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kPieceKeys % 16 == 0);

@@ -10,17 +10,6 @@
 namespace att {
 namespace sm90 {
 
-// A position in a ring, and the parity of its phase.
-struct RingPosition {
-  int stage = 0;
-  unsigned parity = 0;
-  ATT_MEMBER void advance() {
-    const bool wraps = stage == kStages - 1;
-    stage = wraps ? 0 : stage + 1;
-    parity ^= wraps ? 1u : 0u;
-  }
-};
-
 // Warps that read a stage, of all CTAs that get its data.
 constexpr int kStageReaders = kCluster * kWarpgroups * 4;
 

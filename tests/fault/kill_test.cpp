@@ -36,6 +36,20 @@ constexpr int kWritesPerRound = 4;
   _exit(0);
 }
 
+// As waitpid has it: how another process ended that opens the file and dies at the armed call.
+int open_until_killed(const std::string& path, int at_call) {
+  const pid_t child = fork();
+  if (child == 0) {
+    Warnings quiet;
+    StoreOptions options = quiet.options();
+    options.vfs = arm({.fault = Fault::kKill, .at_call = at_call});
+    _exit(open_store(path, options).ok() ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
 TEST(Kill, FiveHundredWritersLoseNothingTheyCommitted) {
   TemporaryDirectory directory;
   std::mt19937 random(11);
@@ -86,15 +100,7 @@ TEST(Kill, FiveHundredWritersLoseNothingTheyCommitted) {
 TEST(Kill, DuringCreationLeavesNoHalfAFile) {
   for (int at_call = 1; at_call <= 60; ++at_call) {
     TemporaryDirectory directory;
-    const pid_t child = fork();
-    if (child == 0) {
-      _exit(open_store(directory.file(), {.vfs = arm({.fault = Fault::kKill, .at_call = at_call})})
-                    .ok()
-                ? 0
-                : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
+    const int status = open_until_killed(directory.file(), at_call);
     Warnings warnings;
     const auto store = open_store(directory.file(), warnings.options());
     ASSERT_TRUE(store.ok());
@@ -120,15 +126,7 @@ TEST(Kill, DuringASalvageTheNextProcessGoesOnWithIt) {
   for (int at_call = 1; at_call <= 200; ++at_call) {
     TemporaryDirectory directory;
     std::filesystem::copy_file(base.file(), directory.file());
-    const pid_t child = fork();
-    if (child == 0) {
-      Warnings quiet;
-      StoreOptions options = quiet.options();
-      options.vfs = arm({.fault = Fault::kKill, .at_call = at_call});
-      _exit(open_store(directory.file(), options).ok() ? 0 : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
+    const int status = open_until_killed(directory.file(), at_call);
     Warnings warnings;
     const auto store = open_store(directory.file(), warnings.options());
     ASSERT_TRUE(store.ok()) << render(store.error());
@@ -156,15 +154,7 @@ TEST(Kill, DuringAMigrationLosesNothing) {
   for (int at_call = 1; at_call <= 200; ++at_call) {
     TemporaryDirectory directory;
     std::filesystem::copy_file("tests/fixtures/cache/v1.db", directory.file());
-    const pid_t child = fork();
-    if (child == 0) {
-      _exit(open_store(directory.file(), {.vfs = arm({.fault = Fault::kKill, .at_call = at_call})})
-                    .ok()
-                ? 0
-                : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
+    const int status = open_until_killed(directory.file(), at_call);
     Warnings warnings;
     const auto store = open_store(directory.file(), warnings.options());
     ASSERT_TRUE(store.ok()) << "killed at call " << at_call;

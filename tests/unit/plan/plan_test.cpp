@@ -112,6 +112,30 @@ TEST(Plan, DeterministicPlansLearnWhatTheyAddUpInOrder) {
   EXPECT_FALSE(dense.ok()) << "every head adds to it";
 }
 
+// Barriers, statistics and padding take little beside them.
+TEST(Plan, MatricesFillTheSharedMemory) {
+  constexpr int kRestBytes = 12 * 1024;
+  for (const int head_dim : {64, 80, 128}) {
+    const AttentionSpec spec = plain_spec(head_dim);
+    for (const auto& [family, target] :
+         {std::pair{Family::kSm80, Target::kSm80}, {Family::kSm90a, Target::kSm90a}}) {
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        for (const KernelPlan& plan : legal_plans(spec, family, device_facts(target), pass)) {
+          int bytes = 0;
+          for (const SharedMatrix& m : shared_matrices(spec, plan))
+            bytes += m.stages * m.rows * m.columns * element_bytes(spec.dtype);
+          const int all = resources(spec, plan).shared_memory_bytes;
+          EXPECT_LE(bytes, all) << to_string(plan);
+          // What the sm80 family's output takes at the end may be more than the rest.
+          if (family == Family::kSm90a || pass == Pass::kBackward) {
+            EXPECT_GE(bytes + kRestBytes, all) << to_string(plan);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Plan, EveryLegalPlanFitsRoundTripsAndHasItsOwnSymbol) {
   for (const int head_dim : {16, 64, 80, 128, 256}) {
     const AttentionSpec spec = plain_spec(head_dim);

@@ -1,0 +1,43 @@
+// What the CTAs of all sm90a kernels have in common: warpgroups and their registers, slabs of
+// swizzled matrices, positions in rings of stages.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+
+namespace att {
+namespace sm90 {
+
+constexpr int kWarpgroups = plan::kWarpgroups;  // consumers
+constexpr int kWarpgroupThreads = 128;
+constexpr int kThreads = (kWarpgroups + 1) * kWarpgroupThreads;
+constexpr int kStages = plan::kStages;
+
+// Registers of a thread after setmaxnreg. A warpgroup waits until what it asks for is there, and a
+// CTA has what it was started with: for every thread the same number, a multiple of 8.
+constexpr int kProducerRegisters = plan::kProducerRegisters;
+constexpr int kConsumerRegisters = plan::kConsumerRegisters;
+static_assert(kProducerRegisters + kWarpgroups * kConsumerRegisters <=
+                  (kWarpgroups + 1) * (65536 / kThreads / 8 * 8),
+              "the consumers would wait for registers that the CTA does not have");
+
+// Matrices are stored as TMA's 128-byte swizzle leaves them: slabs of 64 columns, each row of a
+// slab 128 bytes.
+constexpr int kSlabColumns = 64;
+constexpr int kRowBytes = 128;
+ATT_FN constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
+constexpr int kQkSlabs = slabs(spec::kHeadDimQk);
+constexpr int kVSlabs = slabs(spec::kHeadDimV);
+
+// A position in a ring, and the parity of its phase.
+struct RingPosition {
+  int stage = 0;
+  unsigned parity = 0;
+  ATT_MEMBER void advance() {
+    const bool wraps = stage == kStages - 1;
+    stage = wraps ? 0 : stage + 1;
+    parity ^= wraps ? 1u : 0u;
+  }
+};
+
+}  // namespace sm90
+}  // namespace att
