@@ -20,10 +20,17 @@ struct CheckOptions : Options {
   bool list = false;
 };
 
+Json describe(const Error& error) {
+  return {{"id", error.id},          {"message", error.message},    {"file", error.file},
+          {"line", error.span.line}, {"column", error.span.column}, {"hint", error.hint}};
+}
+
 Json describe(const LoadedSpec& loaded) {
   const AttentionSpec& spec = loaded.spec;
   Json passes = Json::array();
   for (const Pass pass : spec.passes) passes.push_back(to_string(pass));
+  Json warnings = Json::array();
+  for (const Error& warning : loaded.warnings) warnings.push_back(describe(warning));
   return {{"source", loaded.source},
           {"ok", true},
           {"name", spec.name},
@@ -32,19 +39,12 @@ Json describe(const LoadedSpec& loaded) {
           {"passes", std::move(passes)},
           {"deterministic", spec.deterministic},
           {"hash", spec_hash(spec)},
+          {"warnings", std::move(warnings)},
           {"canonical", canonical_text(spec)}};
 }
 
 Json describe(const std::string& source, const Error& error) {
-  return {{"source", source},
-          {"ok", false},
-          {"error",
-           {{"id", error.id},
-            {"message", error.message},
-            {"file", error.file},
-            {"line", error.span.line},
-            {"column", error.span.column},
-            {"hint", error.hint}}}};
+  return {{"source", source}, {"ok", false}, {"error", describe(error)}};
 }
 
 ExitCode list_library(bool json) {
@@ -68,7 +68,7 @@ ExitCode run(const CheckOptions& options) {
   ExitCode code = 0;
   Json specs = Json::array();
   for (const std::string& source : options.specs) {
-    const auto loaded = load_spec(source);
+    const auto loaded = options.json ? read_and_parse(source) : load_spec(source);
     if (!loaded.ok()) {
       code = std::max(code, options.json ? exit_code(loaded.error().kind) : fail(loaded.error()));
       specs.push_back(describe(source, loaded.error()));

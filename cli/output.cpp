@@ -63,6 +63,14 @@ std::size_t width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
+// On stderr, `word` in its colour.
+void show(std::string text, std::string_view word, Colour colour) {
+  std::fflush(stdout);
+  const auto at = text.find(word);
+  if (at != std::string::npos) text.replace(at, word.size(), paint(word, colour, Stream::kErr));
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
 }  // namespace
 
 void print(std::string_view text) {
@@ -118,14 +126,13 @@ void note(std::string_view text) { spdlog::info(text); }
 
 void warn(std::string_view text) { spdlog::warn(text); }
 
+void warn(const Error& warning) {
+  if (spdlog::should_log(spdlog::level::warn))
+    show(render(warning, Severity::kWarning), "warning:", Colour::kYellow);
+}
+
 ExitCode fail(const Error& error) {
-  std::fflush(stdout);
-  std::string text = verbose ? render(error) : render(shortened(error));
-  if (has_colour(Stream::kErr)) {
-    const auto at = text.find("error:");
-    if (at != std::string::npos) text.replace(at, 6, paint("error:", Colour::kRed, Stream::kErr));
-  }
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  show(verbose ? render(error) : render(shortened(error)), "error:", Colour::kRed);
   return exit_code(error.kind);
 }
 

@@ -34,6 +34,8 @@ std::string short_shape(const ProblemShape& shape);
 // Talk.
 void note(std::string_view text);
 void warn(std::string_view text);
+// A warning that has a place and a hint.
+void warn(const Error& warning);
 // Shows the error and returns its exit code.
 ExitCode fail(const Error& error);
 // The command's own exit code, or its error shown.

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdio>
 
+#include "cli/output.hpp"
 #include "generator/spec/limits.hpp"
+#include "generator/spec/warnings.hpp"
 #include "runtime/specs/spec_file.hpp"
 
 namespace attune::cli {
@@ -25,12 +27,19 @@ Result<SpecText> read_stdin() {
 
 }  // namespace
 
-Result<LoadedSpec> load_spec(const std::string& name) {
+Result<LoadedSpec> read_and_parse(const std::string& name) {
   ATT_TRY(const SpecText source, name == "-" ? read_stdin() : read_spec(name));
   const auto start = std::chrono::steady_clock::now();
   ATT_TRY(AttentionSpec spec, parse_spec(source.text, source.origin));
   const std::chrono::duration<double> parse = std::chrono::steady_clock::now() - start;
-  return LoadedSpec{std::move(spec), name, parse.count(), source.text};
+  std::vector<Error> warnings = spec_warnings(spec, source.text, source.origin);
+  return LoadedSpec{std::move(spec), name, parse.count(), source.text, std::move(warnings)};
+}
+
+Result<LoadedSpec> load_spec(const std::string& name) {
+  ATT_TRY(LoadedSpec loaded, read_and_parse(name));
+  for (const Error& warning : loaded.warnings) warn(warning);
+  return loaded;
 }
 
 }  // namespace attune::cli

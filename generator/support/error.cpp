@@ -7,12 +7,13 @@
 
 namespace attune {
 
-std::string render(const Error& error) {
+std::string render(const Error& error, Severity severity) {
   std::string text;
   if (!error.file.empty()) text += error.file + ":";
   if (error.span.line > 0) text += fmt::format("{}:{}:", error.span.line, error.span.column);
   if (!text.empty()) text += ' ';
-  text += fmt::format("error: {} [{}]\n", error.message, error.id);
+  text += fmt::format("{}: {} [{}]\n", severity == Severity::kError ? "error" : "warning",
+                      error.message, error.id);
   if (error.span.line > 0 && !error.source_line.empty()) {
     text += fmt::format("{:>5} | {}\n      | ", error.span.line, error.source_line);
     // Tabs stay tabs and a character of several bytes takes one place, so that the caret lands

@@ -32,9 +32,11 @@ struct Error {
   std::string detail = {};       // long text for whoever debugs: a compiler's log, numbered source
 };
 
-// "file:line:column: error: message [id]", the source line with a caret under the span, the hint
-// and the detail. Ends in a newline.
-std::string render(const Error& error);
+enum class Severity { kWarning, kError };
+
+// "file:line:column: error: message [id]" (or "warning: "), the source line with a caret under the
+// span, the hint and the detail. Ends in a newline.
+std::string render(const Error& error, Severity severity = Severity::kError);
 
 // 1, 2 or 3, as the table above says.
 int exit_code(ErrorKind kind);

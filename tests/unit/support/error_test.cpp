@@ -35,6 +35,10 @@ TEST(Render, LeavesOutWhatIsUnknown) {
   EXPECT_EQ(render({.id = "io", .message = "cannot read"}), "error: cannot read [io]\n");
 }
 
+TEST(Render, SaysWhetherItIsOnlyAWarning) {
+  EXPECT_EQ(render({.id = "x", .message = "m"}, Severity::kWarning), "warning: m [x]\n");
+}
+
 TEST(ExitCode, FollowsTheKind) {
   EXPECT_EQ(exit_code(ErrorKind::kFailed), 1);
   EXPECT_EQ(exit_code(ErrorKind::kBadInput), 2);
