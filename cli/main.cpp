@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/command.hpp"
+#include "cli/misuse.hpp"
 #include "cli/output.hpp"
 
 namespace attune::cli {
@@ -30,11 +31,7 @@ ExitCode main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return finish_output(app.exit(error));
-    return fail(
-        Error{.kind = ErrorKind::kBadInput,
-              .id = "usage",
-              .message = error.what(),
-              .hint = "`attune --help` and `attune SUBCOMMAND --help` show what is understood"});
+    return fail(describe_misuse(app, error));
   }
   start_output(quiet ? Talk::kErrors : verbose ? Talk::kAll : Talk::kNormal);
   for (const Command& command : commands) {
