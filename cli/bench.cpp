@@ -56,7 +56,8 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem, Pa
     bar.update(i + 1, options.samples, "measuring");
   }
   bar.clear();
-  const Work work = work_of(pass, spec, problem, draw_values(spec, problem, kTimedSeed));
+  ATT_TRY(const ProblemValues values, draw_values(spec, problem, kTimedSeed));
+  const Work work = work_of(pass, spec, problem, values);
   return Timing{chosen, code.compiler, spread_of(samples), work,
                 roofline_us(work, device->facts())};
 }

@@ -56,7 +56,7 @@ Result<Explanation> explain(const AttentionSpec& spec, Pass pass, const ExplainO
   const TileShape tile = tile_shape(e.chosen.plan);
   e.resources = resources(spec, e.chosen.plan);
   e.memory = shared_memory_map(spec, e.chosen.plan);
-  const ProblemValues values = draw_values(spec, e.shape, options.seed);
+  ATT_TRY(const ProblemValues values, draw_values(spec, e.shape, options.seed));
   ATT_TRY(e.picture, picture_mask(spec, {.shape = e.shape,
                                          .tile_q = tile.q,
                                          .tile_kv = tile.kv,

@@ -1,15 +1,27 @@
 #include "cli/problem_values.hpp"
 
+#include <algorithm>
+
 #include "runtime/reference/oracle.hpp"
+#include "runtime/support/memory.hpp"
+#include "tuner/measure/memory_need.hpp"
 
 namespace attune::cli {
 
-ProblemValues draw_values(AttentionSpec spec, const ProblemShape& shape, std::uint64_t seed) {
-  if (spec.environment.tensors.empty() && spec.environment.scalars.empty()) return {};
+Result<ProblemValues> draw_values(AttentionSpec spec, const ProblemShape& shape,
+                                  std::uint64_t seed) {
+  const auto& [scalars, tensors] = spec.environment;
+  if (tensors.empty() && std::ranges::all_of(scalars, &expr::ScalarDecl::is_constant)) {
+    ProblemValues fixed;
+    for (const expr::ScalarDecl& scalar : scalars) fixed.scalars.push_back(scalar.value);
+    return fixed;
+  }
   // Scalars and tensors do not depend on the head dims.
   spec.head_dim_qk = spec.head_dim_v = 1;
+  ATT_CHECK(check_fits(need_of_values(spec, shape), shape, device_facts(Target::kCpu),
+                       available_memory_bytes()));
   HostProblem problem = random_problem(spec, shape, seed);
-  return {std::move(problem.scalars), std::move(problem.tensors)};
+  return ProblemValues{std::move(problem.scalars), std::move(problem.tensors)};
 }
 
 }  // namespace attune::cli

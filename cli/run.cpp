@@ -15,7 +15,9 @@
 #include "cli/spec_source.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/reference/oracle.hpp"
+#include "runtime/support/memory.hpp"
 #include "tuner/measure/device_problem.hpp"
+#include "tuner/measure/memory_need.hpp"
 
 namespace attune::cli {
 namespace {
@@ -59,6 +61,10 @@ Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& load
                                const ProblemShape& problem, std::uint64_t seed, Workbench& bench) {
   const AttentionSpec& spec = loaded.spec;
   ATT_TRY(Device * device, bench.device());
+  const auto all = double(problem.batch) * double(problem.heads) * double(problem.q_len);
+  const double compared = options.rows == 0 ? all : std::min<double>(options.rows, all);
+  ATT_CHECK(check_fits(need_of_run(spec, problem, compared), problem, device->facts(),
+                       available_memory_bytes()));
   const Target target = device->facts().target;
   ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, Pass::kForward, options, bench));
   ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));

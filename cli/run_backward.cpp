@@ -7,7 +7,9 @@
 #include "cli/output.hpp"
 #include "cli/plan_choice.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/support/memory.hpp"
 #include "tuner/measure/backward_problem.hpp"
+#include "tuner/measure/memory_need.hpp"
 
 namespace attune::cli {
 namespace {
@@ -51,6 +53,8 @@ Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded
   const AttentionSpec& spec = loaded.spec;
   ATT_CHECK(affordable(spec, shape));
   ATT_TRY(Device * device, bench.device());
+  ATT_CHECK(
+      check_fits(need_of_backward(spec, shape), shape, device->facts(), available_memory_bytes()));
   Options any_plan = options;  // --plan is the backward kernel's
   any_plan.plan.clear();
   ATT_TRY(const LoadedPass forward, load_pass(any_plan, spec, shape, Pass::kForward, bench));

@@ -43,9 +43,8 @@ TEST(Warnings, AreInTheJson) {
 
 TEST(Warnings, AreShownByCommandsThatUseTheSpec) {
   for (const char* command : {"generate", "explain"}) {
-    const Outcome outcome =
-        attune({command, "-", "--target", "sm_80", "--shape", "heads=1,q_len=128"},
-               {.input = kMixed});
+    const Outcome outcome = attune(
+        {command, "-", "--target", "sm_80", "--shape", "heads=1,q_len=128"}, {.input = kMixed});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("warning: ")) << command;
     EXPECT_THAT(outcome.err, HasSubstr("[spec-mixed-alignment]")) << command;

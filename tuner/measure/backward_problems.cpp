@@ -117,6 +117,7 @@ Result<const LoadedKernel*> BackwardProblems::forward() {
 
 Result<TimedProblem*> BackwardProblems::timed() {
   if (!timed_) {
+    ATT_CHECK(check_memory(Pass::kBackward, source_));
     ATT_TRY(const LoadedKernel* forward, this->forward());
     ATT_TRY(timed_, BackwardProblem::for_timing(source_.device, source_.spec, source_.shape,
                                                 *forward, kTimedSeed));

@@ -46,6 +46,7 @@ class ForwardCheck final : public Check {
 
 Status ForwardProblems::make_timed() {
   if (timed_) return ok_status();
+  ATT_CHECK(check_memory(Pass::kForward, source_));
   ATT_TRY(timed_,
           DeviceProblem::for_timing(source_.device, source_.spec, source_.shape, kTimedSeed));
   return ok_status();

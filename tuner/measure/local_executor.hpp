@@ -35,7 +35,8 @@ class LocalExecutor final : public Executor {
                 Pass pass = Pass::kForward);
   ~LocalExecutor() override;
 
-  Status prepare() override;  // draws the inputs and asks the oracle
+  // Draws the inputs and asks the oracle; "memory-short" where they do not fit.
+  Status prepare() override;
   Result<std::string> build_digest(const Candidate& candidate) override;
   Result<CompiledFacts> compile(const Candidate& candidate) override;
   Status verify(const Candidate& candidate) override;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "runtime/support/memory.hpp"
 #include "tuner/measure/backward_problems.hpp"
 #include "tuner/measure/forward_problems.hpp"
+#include "tuner/measure/memory_need.hpp"
 
 namespace attune {
 namespace {
@@ -27,6 +29,12 @@ std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
   ragged.kv_len = std::min(shape.kv_len, kRaggedKeys);
   if (ragged == reduced) return {reduced};
   return {reduced, ragged};
+}
+
+Status check_memory(Pass pass, const ProblemSource& source) {
+  const DeviceFacts& facts = source.device.facts();
+  return check_fits(need_of_timing(source.spec, source.shape, facts, pass), source.shape, facts,
+                    available_memory_bytes());
 }
 
 std::unique_ptr<PassProblems> make_problems(Pass pass, const ProblemSource& source) {

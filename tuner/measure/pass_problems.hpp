@@ -76,6 +76,8 @@ struct ProblemSource {
   std::uint64_t seed;
 };
 
+// "memory-short" where the problems of the pass do not fit.
+Status check_memory(Pass pass, const ProblemSource& source);
 std::unique_ptr<PassProblems> make_problems(Pass pass, const ProblemSource& source);
 
 // Problems a candidate must solve before it is timed, as far as the CPU's oracle can afford them:
