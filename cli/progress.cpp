@@ -49,11 +49,14 @@ void Progress::update(int done, int total, std::string_view text) {
   const double fraction = total > 0 ? std::clamp(static_cast<double>(done) / total, 0.0, 1.0) : 0;
   const auto now = std::chrono::steady_clock::now();
   if (!terminal_) {
-    // A log wants the start, the end and a sign of life between.
+    // A log wants the start, the end and a sign of life between. Work starts with its first total:
+    // what is said before is that it waits.
     const bool first = last_ == std::chrono::steady_clock::time_point();
-    const bool end = done >= total && !ended_;
-    if (!first && !end && now - last_ < std::chrono::seconds(10)) return;
-    ended_ = done >= total;
+    const bool start = total > 0 && !started_;
+    const bool end = total > 0 && done >= total && !ended_;
+    if (!first && !start && !end && now - last_ < std::chrono::seconds(10)) return;
+    started_ = total > 0;
+    ended_ = total > 0 && done >= total;
     last_ = now;
     fmt::print(stderr, "{}: {}/{} {}\n", title_, done, total, text);
     return;

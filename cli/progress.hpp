@@ -22,8 +22,9 @@ class Progress {
   std::string title_;
   bool terminal_;
   bool drawn_ = false;
-  std::string stage_;   // as drawn
-  bool ended_ = false;  // the end was told, where there is no terminal
+  std::string stage_;  // as drawn
+  // Where there is no terminal: the start, and the end, was told.
+  bool started_ = false, ended_ = false;
   std::chrono::steady_clock::time_point last_{};
 };
 

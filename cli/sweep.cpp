@@ -92,6 +92,7 @@ std::string describe(const SweepProgress& progress, std::size_t devices) {
   if (devices > 1) text += fmt::format("GPU {}: ", progress.device);
   // First what a narrow terminal must not cut off.
   const TuneProgress& tuning = progress.tuning;
+  if (tuning.state == TuneState::kWaiting) text += "waiting for another tuner, ";
   if (tuning.best_us > 0) text += fmt::format("best {:.1f} us, ", tuning.best_us);
   if (progress.problem != nullptr) {
     const SweepProblem& problem = *progress.problem;

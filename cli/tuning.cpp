@@ -13,6 +13,8 @@ namespace {
 
 std::string_view describe(TuneState state) {
   switch (state) {
+    case TuneState::kWaiting:
+      return "waiting for another tuner";
     case TuneState::kCompiling:
       return "compiling";
     case TuneState::kVerifying:

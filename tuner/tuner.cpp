@@ -26,7 +26,9 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                               .plans = std::move(plans),
                               .compilers = compilers,
                               .compile_while_measuring = device.facts().target != Target::kCpu};
-  ATT_TRY(const DeviceLock lock, DeviceLock::acquire(device.unit(), [&] { return progress({}); }));
+  ATT_TRY(const DeviceLock lock, DeviceLock::acquire(device.unit(), [&] {
+            return progress({.state = TuneState::kWaiting});
+          }));
   using std::chrono::steady_clock;
   const Clock clock = [began = steady_clock::now()] {
     return std::chrono::duration<double>(steady_clock::now() - began).count();

@@ -21,7 +21,8 @@ struct TuneOptions {
   bool exhaustive = false;       // ask for every legal plan; what the search is judged against
 };
 
-enum class TuneState { kCompiling, kVerifying, kMeasuring, kDone };
+enum class TuneState { kWaiting, kCompiling, kVerifying, kMeasuring, kDone };
+// kWaiting: for another tuner, which measures on the device.
 struct TuneProgress {
   TuneState state = TuneState::kCompiling;
   int done = 0, total = 0;  // candidates; the total grows while the search finds more to ask for

@@ -20,6 +20,8 @@ class CpuDevice final : public Device {
  public:
   const DeviceFacts& facts() const override { return cpu_facts(); }
   std::string identity() const override { return cpu_identity(); }
+  // All processes of the machine have these cores.
+  std::string unit() const override { return "cpu"; }
 
   Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
                                              std::span<const std::uint8_t> image) override {

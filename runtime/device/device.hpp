@@ -40,8 +40,8 @@ class Device {
   virtual const DeviceFacts& facts() const = 0;
   // What a measurement depends on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159".
   virtual std::string identity() const = 0;
-  // Names this very unit among all of its kind (a GPU's UUID), for a lock; empty: it need not be
-  // had alone.
+  // Names this very unit among all of the machine (a GPU's UUID, "cpu"), for a lock; empty: it need
+  // not be had alone.
   virtual std::string unit() const { return {}; }
   // From now on this thread may load code while another thread captures a graph.
   virtual void allow_during_capture() {}

@@ -33,19 +33,19 @@ TEST_P(TooLargeProblems, AreBadInputThatSaysWhatTheyTake) {
 
 INSTANTIATE_TEST_SUITE_P(
     , TooLargeProblems,
-    testing::Values(
-        TooLarge{"RunLong", {"run", "causal", "--shape", kLong}},
-        TooLarge{"RunLargest", {"run", "causal", "--shape", kLargest}},
-        TooLarge{"RunAllRows", {"run", "causal", "--rows", "0", "--shape", kLargest}},
-        TooLarge{"RunOneRow", {"run", "full", "--shape", kOneRow}},
-        TooLarge{"BenchLargest", {"bench", "causal", "--cache", "none", "--shape", kLargest}},
-        TooLarge{"TuneLargest",
-                 {"tune", "causal", "--shape", kLargest, "--cache",
-                  scratch_directory() + "/large.db"}},
-        TooLarge{"TuneInProcess",
-                 {"tune", "causal", "--in-process", "--shape", kLargest, "--cache",
-                  scratch_directory() + "/large.db"}},
-        TooLarge{"ExplainTensors", {"explain", "document", "--shape", kLargest}}),
+    testing::Values(TooLarge{"RunLong", {"run", "causal", "--shape", kLong}},
+                    TooLarge{"RunLargest", {"run", "causal", "--shape", kLargest}},
+                    TooLarge{"RunAllRows", {"run", "causal", "--rows", "0", "--shape", kLargest}},
+                    TooLarge{"RunOneRow", {"run", "full", "--shape", kOneRow}},
+                    TooLarge{"BenchLargest",
+                             {"bench", "causal", "--cache", "none", "--shape", kLargest}},
+                    TooLarge{"TuneLargest",
+                             {"tune", "causal", "--shape", kLargest, "--cache",
+                              scratch_directory() + "/large.db"}},
+                    TooLarge{"TuneInProcess",
+                             {"tune", "causal", "--in-process", "--shape", kLargest, "--cache",
+                              scratch_directory() + "/large.db"}},
+                    TooLarge{"ExplainTensors", {"explain", "document", "--shape", kLargest}}),
     [](const auto& info) { return std::string(info.param.what); });
 
 TEST(LargeProblems, WithoutTensorsAreExplainedAllTheSame) {

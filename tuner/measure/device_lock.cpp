@@ -34,7 +34,7 @@ Result<DeviceLock> DeviceLock::acquire(const std::string& unit,
     if (!go_on()) {
       close(fd);
       return Error{.id = "device-busy",
-                   .message = fmt::format("another tuner measures on this GPU ({})", unit)};
+                   .message = fmt::format("another tuner measures on this device ({})", unit)};
     }
     std::this_thread::sleep_for(kRetry);
   }

@@ -1,4 +1,5 @@
-// One tuner a GPU, whatever cache file it writes to: two that measure at once measure each other.
+// One tuner a device, whatever cache file it writes to: two that measure at once measure each
+// other.
 #pragma once
 
 #include <functional>
@@ -11,7 +12,7 @@ namespace attune {
 // Held while the object lives; the system gives it back when the process dies.
 class DeviceLock {
  public:
-  // `unit` names the very GPU (Device::unit()); empty: nothing to lock. Waits as long as `go_on`
+  // `unit` names the very device (Device::unit()); empty: nothing to lock. Waits as long as `go_on`
   // says so, which is asked several times a second; "device-busy" when it says no. Holds among the
   // processes of one network namespace: of a host, or of one of its containers.
   static Result<DeviceLock> acquire(const std::string& unit, const std::function<bool()>& go_on);

@@ -58,6 +58,9 @@ std::string results(const std::string& directory, const Shard& shard, int device
 std::string journal(const std::string& directory, const Shard& shard, int device) {
   return worker_file(directory, shard, device, "journal");
 }
+std::string lock(const std::string& directory, const Shard& shard) {
+  return fmt::format("{}/shard-{}-of-{}.lock", directory, shard.index + 1, shard.count);
+}
 std::vector<std::string> all_results(const std::string& directory) {
   return all_with(directory, ".db");
 }

@@ -13,6 +13,8 @@ std::string manifest(const std::string& directory);
 // One cache file and one journal a worker: writers of one machine never wait for those of another.
 std::string results(const std::string& directory, const Shard& shard, int device);
 std::string journal(const std::string& directory, const Shard& shard, int device);
+// Of the whole shard, whatever its devices.
+std::string lock(const std::string& directory, const Shard& shard);
 // All there are, sorted.
 std::vector<std::string> all_results(const std::string& directory);
 std::vector<std::string> all_journals(const std::string& directory);

@@ -14,6 +14,7 @@
 
 #include "cache/maintenance.hpp"
 #include "tuner/sweep/files.hpp"
+#include "tuner/sweep/shard_lock.hpp"
 
 namespace attune {
 namespace {
@@ -198,6 +199,7 @@ class Sweep {
 
 Result<SweepOutcome> run_sweep(const Manifest& manifest, const SweepOptions& options,
                                const SweepTuner& tuner, const SweepObserver& observer) {
+  ATT_TRY(const ShardLock lock, ShardLock::acquire(options.directory, options.shard));
   return Sweep(manifest, options, tuner, observer).run();
 }
 

@@ -49,7 +49,7 @@ struct SweepOutcome {
 };
 
 // Runs what the shard has left. A problem that fails costs itself; the sweep ends early only when
-// its files cannot be written, or when stopped.
+// its files cannot be written, or when stopped. "sweep-shard-busy": another process runs the shard.
 Result<SweepOutcome> run_sweep(const Manifest& manifest, const SweepOptions& options,
                                const SweepTuner& tuner, const SweepObserver& observer);
 

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/unit/tuner/lock_holder.hpp"
 
 namespace attune {
 namespace {
@@ -31,24 +32,11 @@ TEST(DeviceLock, IsHeldByOneAndGivenBack) {
 
 TEST(DeviceLock, IsFreeOnceItsProcessWasKilled) {
   const std::string unit = unit_of_this_test();
-  int held[2];
-  ASSERT_EQ(pipe(held), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const auto lock = DeviceLock::acquire(unit, kGiveUp);
-    const char got = lock.ok() ? 'y' : 'n';
-    if (write(held[1], &got, 1) == 1) pause();
-    _exit(1);
-  }
-  char got = 0;
-  ASSERT_EQ(read(held[0], &got, 1), 1);
-  EXPECT_EQ(got, 'y');
+  tuner_testing::LockHolder other([&] { return DeviceLock::acquire(unit, kGiveUp); });
+  ASSERT_TRUE(other.holds());
   EXPECT_FALSE(DeviceLock::acquire(unit, kGiveUp).ok()) << "another process holds it";
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  other.kill();
   EXPECT_TRUE(DeviceLock::acquire(unit, kGiveUp).ok());
-  close(held[0]);
-  close(held[1]);
 }
 
 TEST(DeviceLock, WaitsUntilItIsFree) {

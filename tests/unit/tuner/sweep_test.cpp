@@ -14,7 +14,9 @@
 #include "generator/support/hash.hpp"
 #include "tests/unit/cache/fixtures.hpp"
 #include "tests/unit/tuner/fake_executor.hpp"
+#include "tests/unit/tuner/lock_holder.hpp"
 #include "tuner/sweep/files.hpp"
+#include "tuner/sweep/shard_lock.hpp"
 
 namespace attune {
 namespace {
@@ -372,6 +374,38 @@ TEST(Sweep, AProblemThatIsNotInTheFileIsNotDone) {
   tuner.unstored.clear();
   EXPECT_EQ(run_sweep(manifest, {.directory = directory.file()}, tuner.function(), kGoOn)->tuned,
             2);
+}
+
+TEST(Sweep, AShardIsRunByOneAtATime) {
+  cache_testing::TemporaryDirectory directory;
+  const Manifest manifest = manifest_of(4);
+  const std::string sweep = directory.file("sweep");
+  ASSERT_TRUE(write_manifest(manifest, sweep).ok());
+  FakeTuner tuner;
+  const auto run = [&](int index) {
+    return run_sweep(manifest, {.directory = sweep, .shard = {index, 2}}, tuner.function(), kGoOn);
+  };
+  {
+    const auto held = ShardLock::acquire(sweep, {0, 2});
+    ASSERT_TRUE(held.ok());
+    const auto second = run(0);
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().id, "sweep-shard-busy");
+    EXPECT_TRUE(tuner.tuned.empty());
+    EXPECT_TRUE(run(1).ok()) << "another shard, another lock";
+  }
+  EXPECT_TRUE(run(0).ok());
+  EXPECT_THAT(tuner.tuned, SizeIs(4));
+}
+
+TEST(Sweep, AShardIsFreeOnceItsProcessWasKilled) {
+  cache_testing::TemporaryDirectory directory;
+  const auto acquire = [&] { return ShardLock::acquire(directory.file("."), {}); };
+  LockHolder other(acquire);
+  ASSERT_TRUE(other.holds());
+  EXPECT_FALSE(acquire().ok()) << "another process holds it";
+  other.kill();
+  EXPECT_TRUE(acquire().ok());
 }
 
 TEST(Sweep, FilesThatCannotBeWrittenAreAnError) {
