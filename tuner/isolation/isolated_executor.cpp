@@ -7,6 +7,11 @@ namespace attune {
 namespace {
 
 using Operation = WorkerRequest::Operation;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Of verify() at most: two problems, each once more on other numbers.
+constexpr int kVerifyLaunches = 4;
 
 std::vector<std::string> this_program() { return {"/proc/self/exe", "worker"}; }
 
@@ -20,7 +25,7 @@ WorkerRequest request_for(Operation operation, const Candidate& candidate) {
 }
 
 Result<WorkerReply> exchange(ChildProcess& process, const WorkerRequest& message,
-                             std::chrono::milliseconds within) {
+                             milliseconds within) {
   ATT_TRY(const std::string reply, process.ask(encode(message), within));
   return decode_reply(reply);
 }
@@ -36,13 +41,16 @@ IsolatedExecutor::IsolatedExecutor(IsolationOptions options)
     : options_([&] {
         if (options.worker_command.empty()) options.worker_command = this_program();
         return std::move(options);
-      }()) {}
+      }()),
+      deadline_(options_.run_deadline) {}
 
 IsolatedExecutor::~IsolatedExecutor() = default;
 
-void IsolatedExecutor::open(const WorkerProblem& problem, Digest digest) {
+void IsolatedExecutor::open(const WorkerProblem& problem, Digest digest, ExpectedTime expected) {
   problem_ = problem;
   digest_ = std::move(digest);
+  expected_ = std::move(expected);
+  deadline_ = LaunchDeadline(options_.run_deadline);
   ++generation_;
 }
 
@@ -58,16 +66,18 @@ Status IsolatedExecutor::make_open(Worker& worker, bool with_device) {
   if (!with_device) opening.problem.device.clear();
   ATT_TRY(const WorkerReply opened, exchange(*worker.process, opening, options_.prepare_deadline));
   if (with_device) {
+    const auto began = steady_clock::now();
     ATT_TRY(
         const WorkerReply prepared,
         exchange(*worker.process, {.operation = Operation::kPrepare}, options_.prepare_deadline));
+    prepare_took_ = std::chrono::duration_cast<milliseconds>(steady_clock::now() - began);
   }
   worker.generation = generation_;
   return ok_status();
 }
 
 Result<WorkerReply> IsolatedExecutor::ask(Worker& worker, const WorkerRequest& request,
-                                          std::chrono::milliseconds deadline, bool with_device) {
+                                          milliseconds deadline, bool with_device) {
   ATT_CHECK(make_open(worker, with_device));
   Result<WorkerReply> reply = exchange(*worker.process, request, deadline);
   if (!reply.ok() && is_workers_end(reply.error())) {
@@ -106,9 +116,12 @@ Status IsolatedExecutor::prepare() {
   return make_open(*measuring_, true);
 }
 
-Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const Candidate& candidate) {
-  if (!measuring_) measuring_ = std::make_unique<Worker>();
-  auto reply = ask(*measuring_, request_for(operation, candidate), options_.run_deadline, true);
+Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const Candidate& candidate,
+                                              int launches) {
+  ATT_CHECK(prepare());
+  milliseconds deadline = deadline_.of(expected_us(candidate), launches);
+  if (operation == Operation::kVerify) deadline += prepare_took_;
+  auto reply = ask(*measuring_, request_for(operation, candidate), deadline, true);
   if (!reply.ok() &&
       (rejection_reason(reply.error()) == "fault" || rejection_reason(reply.error()) == "hang")) {
     // A context that a kernel broke serves nobody; the next request starts a fresh one.
@@ -119,18 +132,19 @@ Result<WorkerReply> IsolatedExecutor::measure(Operation operation, const Candida
 }
 
 Status IsolatedExecutor::verify(const Candidate& candidate) {
-  ATT_TRY(const WorkerReply reply, measure(Operation::kVerify, candidate));
+  ATT_TRY(const WorkerReply reply, measure(Operation::kVerify, candidate, kVerifyLaunches));
   return ok_status();
 }
 
 Result<double> IsolatedExecutor::time_us(const Candidate& candidate) {
-  ATT_TRY(const WorkerReply reply, measure(Operation::kTime, candidate));
+  ATT_TRY(const WorkerReply reply, measure(Operation::kTime, candidate, 1));
+  deadline_.note(reply.time_us);
   return reply.time_us;
 }
 
 void IsolatedExecutor::release(const Candidate& candidate) {
   if (measuring_ && measuring_->generation == generation_)
-    (void)measure(Operation::kRelease, candidate);
+    (void)measure(Operation::kRelease, candidate, 0);
 }
 
 std::string IsolatedExecutor::conditions() {

@@ -10,6 +10,7 @@
 
 #include "tuner/executor.hpp"
 #include "tuner/isolation/child_process.hpp"
+#include "tuner/isolation/launch_deadline.hpp"
 #include "tuner/isolation/protocol.hpp"
 
 namespace attune {
@@ -17,7 +18,7 @@ namespace attune {
 struct IsolationOptions {
   std::vector<std::string> worker_command;  // empty: this program, `worker`
   std::chrono::milliseconds compile_deadline{120'000};
-  // For one launch. The longest kernel that anyone tunes takes a fraction of a second.
+  // Beside what launches are expected to take.
   std::chrono::milliseconds run_deadline{20'000};
   // For opening the device and for the oracle, which computes on the CPU.
   std::chrono::milliseconds prepare_deadline{600'000};
@@ -27,11 +28,15 @@ struct IsolationOptions {
 class IsolatedExecutor final : public Executor {
  public:
   using Digest = std::function<Result<std::string>(const Candidate&)>;
+  // Microseconds of a launch, by a cost model.
+  using ExpectedTime = std::function<double(const Candidate&)>;
 
   explicit IsolatedExecutor(IsolationOptions options = {});
   ~IsolatedExecutor() override;
-  // Turns to another problem. `digest` is Executor::build_digest; it runs in this process.
-  void open(const WorkerProblem& problem, Digest digest);
+  // Turns to another problem. `digest` is Executor::build_digest; it and `expected` run in this
+  // process. A launch that takes much longer than expected is a hang; without `expected`, one that
+  // takes longer than the deadline.
+  void open(const WorkerProblem& problem, Digest digest, ExpectedTime expected = {});
 
   Status prepare() override;
   Result<std::string> build_digest(const Candidate& candidate) override {
@@ -51,10 +56,18 @@ class IsolatedExecutor final : public Executor {
   Status make_open(Worker& worker, bool with_device);
   Result<WorkerReply> ask(Worker& worker, const WorkerRequest& request,
                           std::chrono::milliseconds deadline, bool with_device);
-  Result<WorkerReply> measure(WorkerRequest::Operation operation, const Candidate& candidate);
+  Result<WorkerReply> measure(WorkerRequest::Operation operation, const Candidate& candidate,
+                              int launches);
+  double expected_us(const Candidate& candidate) const {
+    return expected_ ? expected_(candidate) : 0;
+  }
 
   const IsolationOptions options_;
   Digest digest_;
+  ExpectedTime expected_;
+  LaunchDeadline deadline_;  // of problem_
+  // By the last worker's prepare(): verify() may have to ask the oracle once more.
+  std::chrono::milliseconds prepare_took_{0};
   WorkerProblem problem_;
   int generation_ = 0;  // of problem_
   int restarts_ = 0;

@@ -11,10 +11,15 @@ Result<TuneResult> tune_isolated(const WorkerProblem& problem, const AttentionSp
                                  const TuneOptions& options, const TuneObserver& progress) {
   WorkerProblem of_pass = problem;
   of_pass.pass = options.pass;
-  executor.open(of_pass, [&](const Candidate& candidate) {
-    return candidate_build_digest(spec, candidate.plan,
-                                  *compilers[static_cast<std::size_t>(candidate.compiler)]);
-  });
+  executor.open(
+      of_pass,
+      [&](const Candidate& candidate) {
+        return candidate_build_digest(spec, candidate.plan,
+                                      *compilers[static_cast<std::size_t>(candidate.compiler)]);
+      },
+      [&](const Candidate& candidate) {
+        return cost_us(spec, candidate.plan, problem.shape, device.facts());
+      });
   return run_search(spec, problem.shape, device, store, executor,
                     static_cast<int>(compilers.size()), options, progress);
 }

@@ -86,6 +86,40 @@ TEST(Isolation, WorkersServeManyProblems) {
   EXPECT_EQ(executor.restarts(), 0);
 }
 
+// No time at all is granted beside what is expected.
+TEST(Isolation, ALaunchMayTakeWhatIsExpectedOfIt) {
+  IsolationOptions impatient = options();
+  impatient.run_deadline = std::chrono::milliseconds(0);
+  IsolatedExecutor executor(impatient);
+  const KernelPlan plan = sm80_plan(112, 64, 2, 4);
+  constexpr double kHourUs = 3.6e9;
+  executor.open(problem(), digest, [&](const Candidate& candidate) {
+    EXPECT_EQ(candidate.plan, plan);
+    return kHourUs;
+  });
+  EXPECT_TRUE(executor.verify(plan).ok());
+  EXPECT_TRUE(executor.time_us(plan).ok());
+  EXPECT_EQ(executor.restarts(), 0);
+}
+
+TEST(LaunchDeadline, FollowsTheExpectedTime) {
+  using std::chrono::hours;
+  using std::chrono::seconds;
+  LaunchDeadline deadline(seconds(20));
+  EXPECT_EQ(deadline.of(0, 1), seconds(20)) << "nothing is known";
+  EXPECT_EQ(deadline.of(50, 1), seconds(20)) << "half a millisecond is nothing";
+  EXPECT_EQ(deadline.of(30e6, 1), seconds(320));
+  EXPECT_EQ(deadline.of(30e6, 4), seconds(1220));
+  EXPECT_LT(deadline.of(1e18, 4), hours(1000)) << "what poll() takes";
+}
+
+TEST(LaunchDeadline, FollowsTheLongestLaunchThatWasSeen) {
+  LaunchDeadline deadline(std::chrono::seconds(20));
+  deadline.note(60e6);
+  deadline.note(1e3);
+  EXPECT_EQ(deadline.of(1e6, 1), std::chrono::seconds(620));
+}
+
 TEST(Isolation, AMissingDeviceIsNoCandidatesFault) {
   IsolatedExecutor executor(options());
   WorkerProblem without = problem();
