@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "cli/command.hpp"
@@ -26,7 +27,7 @@ using Json = nlohmann::ordered_json;
 
 struct RunOptions : Options {
   int rows = 256;
-  std::uint64_t seed = 0;  // 0: another one each time
+  std::optional<std::uint64_t> seed;  // else another one each time
 };
 
 // Largest difference of two finite values; a non-finite pattern is compare()'s to judge.
@@ -113,7 +114,7 @@ Result<ExitCode> run(const RunOptions& options) {
   ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
   ATT_TRY(const std::vector<Pass> wanted, first_or_named_passes(options, loaded.spec));
   ATT_TRY(const ProblemShape problem, shape(options, loaded.spec));
-  const std::uint64_t seed = options.seed != 0 ? options.seed : std::random_device()() + 1ull;
+  const std::uint64_t seed = options.seed.value_or(std::random_device()());
   Json all = Json::array();
   ExitCode code = 0;
   for (const Pass pass : wanted) {

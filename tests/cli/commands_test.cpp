@@ -304,6 +304,15 @@ TEST_F(OnTheCpu, RunTakesAnyOtherShapeToo) {
   EXPECT_THAT(outcome.out, HasSubstr("rows   296 of 296"));
 }
 
+TEST_F(OnTheCpu, EverySeedIsTakenAsItIs) {
+  for (const char* seed : {"0", "7"}) {
+    const Outcome outcome = attune({"run", "causal", "--shape", "heads=2,q_len=64", "--device",
+                                    "cpu", "--cache", cache(), "--seed", seed, "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(parse(outcome)["seed"].dump(), seed);
+  }
+}
+
 TEST_F(OnTheCpu, BenchGivesTimesAndShares) {
   const Outcome outcome = attune({"bench", "causal", "--shape", "heads=2,q_len=64", "--device",
                                   "cpu", "--cache", "none", "--samples", "3", "--json"});
