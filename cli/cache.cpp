@@ -65,7 +65,7 @@ Result<ExitCode> list(const CacheOptions& options) {
   ATT_TRY(const std::string path, cache_file(options));
   ATT_TRY(const CacheContents contents, read_contents(path));
   ATT_TRY(const cache::FileSummary summary, cache::summarize(path));
-  const auto names = library_names();
+  ATT_TRY(const auto names, names_with(options.specs));
   auto problems = by_problem(contents);
   ATT_TRY(const auto won, winners(path, problems));
   for (const auto& [device, of_device] : won) {
@@ -105,6 +105,11 @@ Result<ExitCode> list(const CacheOptions& options) {
     return 0;
   }
   if (!problems.empty()) print(table.text());
+  const auto nameless = [&](const auto& one) { return !names.contains(one.first.spec_hash); };
+  if (std::ranges::any_of(problems, nameless))
+    note(
+        "a spec that is not the library's is shown by its hash; `attune cache ls SPEC...` names "
+        "it");
   print(fmt::format("{}: {} problems, {} measurements, {} kernels of {:.1f} MB, file {:.1f} MB\n",
                     path, problems.size(), contents.measurements.size(), summary.images,
                     static_cast<double>(summary.image_bytes) / 1e6,
@@ -125,6 +130,18 @@ Json describe(const Measurement& m) {
           {"shared_bytes", m.shared_bytes},
           {"measured_at", m.measured_at},
           {"conditions", Json::parse(m.conditions, nullptr, false)}};
+}
+
+// The first lines of a detail, which say what happened; a compiler's log goes on for long.
+std::string indented(std::string_view detail) {
+  constexpr int kLines = 4;
+  std::string text;
+  for (int line = 0; line < kLines && !detail.empty(); ++line) {
+    const std::string_view first = detail.substr(0, detail.find('\n'));
+    if (!first.empty()) text += fmt::format("  {}\n", first);
+    detail.remove_prefix(std::min(detail.size(), first.size() + 1));
+  }
+  return detail.empty() ? text : text + "  ... (--json shows all)\n";
 }
 
 Result<ExitCode> show(const CacheOptions& options) {
@@ -153,6 +170,7 @@ Result<ExitCode> show(const CacheOptions& options) {
     for (const Rejection* r : problem.rejections) {
       rejected.push_back({{"plan", r->plan}, {"reason", r->reason}, {"detail", r->detail}});
       text += fmt::format("rejected ({}): {}\n", r->reason, r->plan);
+      text += indented(r->detail);
     }
     text += "\n";
     shown.push_back({{"pass", to_string(id.pass)},
@@ -235,7 +253,10 @@ Command add_cache(CLI::App& parent) {
   app->require_subcommand(1);
   app->footer("Example:\n  attune cache ls --cache tuned.db");
   CacheCommands commands(*app);
-  commands.add("ls", "Every problem with its best plan", list, "attune cache ls --cache tuned.db");
+  const auto [listing, list_options] = commands.add("ls", "Every problem with its best plan", list,
+                                                    "attune cache ls --cache tuned.db");
+  listing->add_option("SPEC", list_options->specs,
+                      "specs of your own, to be named and not shown by their hash");
   const auto [showing, show_options] = commands.add("show", "Every candidate of a spec", show,
                                                     "attune cache show causal --cache tuned.db");
   add_spec(*showing, *show_options);

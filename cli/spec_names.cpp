@@ -1,5 +1,6 @@
 #include "cli/spec_names.hpp"
 
+#include "cli/spec_source.hpp"
 #include "generator/spec/library.hpp"
 #include "generator/spec/spec.hpp"
 
@@ -12,6 +13,15 @@ std::map<std::string, std::string> library_names() {
     if (!spec.ok()) continue;
     const auto [at, added] = names.emplace(spec_hash(*spec), library.name);
     if (!added && library.name.size() < at->second.size()) at->second = library.name;
+  }
+  return names;
+}
+
+Result<std::map<std::string, std::string>> names_with(const std::vector<std::string>& own) {
+  std::map<std::string, std::string> names = library_names();
+  for (const std::string& source : own) {
+    ATT_TRY(const LoadedSpec loaded, load_spec(source));
+    names[spec_hash(loaded.spec)] = loaded.spec.name;
   }
   return names;
 }

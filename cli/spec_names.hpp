@@ -3,12 +3,19 @@
 
 #include <map>
 #include <string>
+#include <vector>
+
+#include "generator/support/result.hpp"
 
 namespace attune::cli {
 
 // Names of the library's specs by hash. Specs that mean the same kernel share a hash: the shortest
 // name stands.
 std::map<std::string, std::string> library_names();
+
+// The same, with the names of specs that the user names on the command line, which stand before
+// the library's. Fails where one cannot be read.
+Result<std::map<std::string, std::string>> names_with(const std::vector<std::string>& own);
 
 // The name, or the first eight digits of the hash when no library spec has it.
 std::string name_of(const std::map<std::string, std::string>& names, const std::string& hash);
