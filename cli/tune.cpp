@@ -28,8 +28,8 @@ Json describe(const TuningProblem& problem, const TuneResult& result) {
           {"plan", to_string(result.plan)},  {"compiler", result.compiler},
           {"median_us", result.median_us},   {"candidates", result.candidates},
           {"measured", result.measured},     {"rejected", result.rejected},
-          {"from_cache", result.from_cache}, {"stored", !result.not_stored},
-          {"seconds", result.seconds}};
+          {"from_cache", result.from_cache}, {"stopped", result.stopped},
+          {"stored", !result.not_stored},    {"seconds", result.seconds}};
 }
 
 Result<ExitCode> run(const TuneCommandOptions& options) {
@@ -46,6 +46,7 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
   Table table({"spec", "pass", "us", "candidates", "measured", "rejected", "cached", "time",
                "shape", "plan", "compiler"});
   ExitCode code = 0;
+  int tuned = 0;
   for (const TuningProblem& problem : all) {
     Progress bar(problem.pass == Pass::kForward ? problem.loaded.spec.name
                                                 : problem.loaded.spec.name + ", backward");
@@ -54,7 +55,7 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
       return !interrupted();
     });
     bar.clear();
-    if (interrupted()) break;
+    if (interrupted() && !result.ok()) break;
     if (!result.ok()) {
       code = std::max(code, fail(result.error()));
       results.push_back({{"spec", problem.loaded.source},
@@ -67,17 +68,20 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
     }
     if (result->not_stored) code = std::max(code, fail(*result->not_stored));
     results.push_back(describe(problem, *result));
-    table.add({problem.loaded.spec.name, std::string(to_string(problem.pass)),
-               fmt::format("{:.1f}", result->median_us), fmt::to_string(result->candidates),
-               fmt::to_string(result->measured), fmt::to_string(result->rejected),
-               fmt::to_string(result->from_cache), duration(result->seconds),
-               to_string(problem.shape), to_string(result->plan), result->compiler});
+    ++tuned;
+    table.add({problem.loaded.spec.name + (result->stopped ? ", stopped" : ""),
+               std::string(to_string(problem.pass)), fmt::format("{:.1f}", result->median_us),
+               fmt::to_string(result->candidates), fmt::to_string(result->measured),
+               fmt::to_string(result->rejected), fmt::to_string(result->from_cache),
+               duration(result->seconds), to_string(problem.shape), to_string(result->plan),
+               result->compiler});
+    if (interrupted()) break;
   }
   if (options.json) {
     print_json({{"device", device->identity()},
                 {"cache", store->path()},
                 {"results", std::move(results)}});
-  } else {
+  } else if (tuned > 0) {
     print(table.text());
   }
   if (interrupted()) {

@@ -12,8 +12,9 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kMine = "attune: 1\nname: my_window\ndtype: bf16\nhead_dim: 64\n"
-                              "mask: causal and q_pos - kv_idx < 77\n";
+constexpr const char* kMine =
+    "attune: 1\nname: my_window\ndtype: bf16\nhead_dim: 64\n"
+    "mask: causal and q_pos - kv_idx < 77\n";
 
 MeasurementKey key_of(const AttentionSpec& spec) {
   return {.spec_hash = spec_hash(spec),
@@ -43,8 +44,7 @@ TEST(CacheList, NamesTheLibrarysSpecsAndThoseOfTheCommandLine) {
   const Outcome unnamed = attune({"cache", "ls", "--cache", cache});
   EXPECT_THAT(unnamed.out, HasSubstr(hash));
   EXPECT_THAT(unnamed.err, HasSubstr("`attune cache ls SPEC...` names it"));
-  const Outcome named =
-      attune({"cache", "ls", scratch_file("mine.yaml", kMine), "--cache", cache});
+  const Outcome named = attune({"cache", "ls", scratch_file("mine.yaml", kMine), "--cache", cache});
   EXPECT_THAT(named.out, HasSubstr("my_window"));
   EXPECT_THAT(named.out, Not(HasSubstr(hash)));
   EXPECT_THAT(named.err, Not(HasSubstr("names it")));
@@ -63,8 +63,7 @@ TEST(CacheShow, SaysWhyACandidateWasRejected) {
 TEST(CacheShow, CutsALongLogShort) {
   std::string log;
   for (int line = 0; line < 100; ++line) log += "line " + std::to_string(line) + "\n";
-  const std::string cache =
-      with_rejection("log.db", load_spec("causal").value(), log);
+  const std::string cache = with_rejection("log.db", load_spec("causal").value(), log);
   const Outcome outcome = attune({"cache", "show", "causal", "--cache", cache});
   EXPECT_THAT(outcome.out, HasSubstr("  line 3\n  ... (--json shows all)\n"));
   EXPECT_THAT(outcome.out, Not(HasSubstr("line 4")));

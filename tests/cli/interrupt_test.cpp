@@ -59,6 +59,7 @@ TEST_F(Interrupt, TuneStopsCleanlyAndGoesOnWhereItWas) {
   terminal.type(kCtrlC);
   const Outcome stopped = terminal.finish();
   EXPECT_EQ(stopped.code, 1) << stopped.out;
+  EXPECT_THAT(stopped.out, HasSubstr("candidates  measured")) << "the best of what was measured";
   EXPECT_THAT(stopped.out, HasSubstr("the same command goes on from there"));
   EXPECT_EQ(attune({"cache", "verify", "--cache", cache}).code, 0);
   for (const auto& entry : std::filesystem::directory_iterator(scratch_directory())) {
