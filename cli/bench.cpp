@@ -41,6 +41,7 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem, Pa
                        const BenchOptions& options, Workbench& bench) {
   const AttentionSpec& spec = loaded.spec;
   ATT_TRY(Device * device, bench.device());
+  ATT_CHECK(check_target(spec, *device));
   const Target target = device->facts().target;
   ATT_TRY(const ChosenPlan chosen, plan_for(spec, problem, target, pass, options, bench));
   ATT_TRY(Compiler * compiler, bench.compiler(target, chosen.compiler_family));

@@ -114,6 +114,8 @@ Result<ExitCode> run(const RunOptions& options) {
   ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
   ATT_TRY(const std::vector<Pass> wanted, first_or_named_passes(options, loaded.spec));
   ATT_TRY(const ProblemShape problem, shape(options, loaded.spec));
+  ATT_TRY(const Device* device, bench.device());
+  ATT_CHECK(check_target(loaded.spec, *device));
   const std::uint64_t seed = options.seed.value_or(std::random_device()());
   Json all = Json::array();
   ExitCode code = 0;

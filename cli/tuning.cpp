@@ -60,8 +60,9 @@ DeviceTuner::DeviceTuner(Options options, TuningOptions tuning)
 Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
                                      const TuneObserver& observer) {
   ATT_TRY(Device * device, bench_.device());
-  ATT_TRY(const std::vector<Compiler*> compilers, bench_.compilers(device->facts().target));
   const AttentionSpec& spec = problem.loaded.spec;
+  ATT_CHECK(check_target(spec, *device));
+  ATT_TRY(const std::vector<Compiler*> compilers, bench_.compilers(device->facts().target));
   TuneOptions search = tuning_.search;
   search.pass = problem.pass;
   if (tuning_.in_process) {

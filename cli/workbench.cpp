@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
 #include "cli/output.hpp"
+#include "generator/support/suggest.hpp"
 
 namespace attune::cli {
 namespace {
@@ -37,6 +39,19 @@ Result<std::unique_ptr<Device>> open_device(const std::string& name) {
 std::string cache_path(const Options& options) {
   if (options.cache == "none") return "";
   return options.cache.empty() ? default_store_path() : options.cache;
+}
+
+Status check_target(const AttentionSpec& spec, const Device& device) {
+  const Target here = device.facts().target;
+  if (spec.targets.empty() || std::ranges::find(spec.targets, here) != spec.targets.end())
+    return ok_status();
+  std::vector<std::string_view> wanted;
+  for (const Target target : spec.targets) wanted.push_back(to_string(target));
+  return Error{.kind = ErrorKind::kUnavailable,
+               .id = "target-not-here",
+               .message = fmt::format("`{}` is for {}, and the device is `{}`", spec.name,
+                                      join_names(wanted), to_string(here)),
+               .hint = "--device names another device; the spec's `target` may name more"};
 }
 
 Result<Device*> Workbench::device() {

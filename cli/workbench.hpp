@@ -46,6 +46,9 @@ class Workbench {
   bool store_tried_ = false;
 };
 
+// "target-not-here" (kUnavailable) when the spec names targets and the device's is none of them.
+Status check_target(const AttentionSpec& spec, const Device& device);
+
 // The path --cache names, or the user's default; empty for "none".
 std::string cache_path(const Options& options);
 
