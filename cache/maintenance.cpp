@@ -9,6 +9,7 @@
 #include "cache/database.hpp"
 #include "cache/file.hpp"
 #include "cache/keys.hpp"
+#include "cache/row_counts.hpp"
 #include "cache/rows.hpp"
 #include "cache/salvage.hpp"
 #include "cache/store_file.hpp"
@@ -250,7 +251,7 @@ Result<VerifyReport> verify(const std::string& path) {
   });
 }
 
-Result<int> rebuild(const std::string& path, const StoreOptions& options) {
+Result<Rebuilt> rebuild(const std::string& path, const StoreOptions& options) {
   const auto seen = identify(path);
   if (!seen || !(is_empty_file(path) || looks_like_cache(path))) {
     return Error{.kind = ErrorKind::kBadInput,
@@ -259,11 +260,23 @@ Result<int> rebuild(const std::string& path, const StoreOptions& options) {
   }
   if (const int version = stated_version(path).value_or(0); version > kSchemaVersion)
     return from_the_future(path, version);
+  const std::map<std::string, int> before = row_counts(path);
   ATT_TRY(const bool mine, set_aside(path, *seen));
-  if (!mine) return 0;
+  if (!mine) return Rebuilt{};
   ATT_CHECK(create(path, options));
   ATT_TRY(const SetAside carried, carry_over(path, options));
-  return carried.rows;
+  Rebuilt rebuilt{.rows = carried.rows};
+  std::map<std::string, int> after = row_counts(path);
+  for (const Table& table : tables()) {
+    const std::string name(table.name);
+    const auto had = before.find(name);
+    if (had == before.end()) {
+      rebuilt.uncounted.push_back(name);
+    } else if (had->second > after[name]) {
+      rebuilt.lost[name] = had->second - after[name];
+    }
+  }
+  return rebuilt;
 }
 
 Result<GcReport> collect_garbage(const std::string& path, const GcOptions& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -64,9 +65,15 @@ struct VerifyReport {
 // Reads every byte.
 Result<VerifyReport> verify(const std::string& path);
 
-// Sets the file aside, carries everything sound into a new one of the same name, and returns the
-// number of rows carried. For a file that verify() complains about.
-Result<int> rebuild(const std::string& path, const StoreOptions& options = {});
+struct Rebuilt {
+  int rows = 0;                     // carried over
+  std::map<std::string, int> lost;  // rows, by table; none of those that lost nothing
+  // Tables of which nobody can tell how much was lost.
+  std::vector<std::string> uncounted;
+};
+// Sets the file aside and carries everything sound into a new one of the same name. For a file that
+// verify() complains about.
+Result<Rebuilt> rebuild(const std::string& path, const StoreOptions& options = {});
 
 struct GcOptions {
   std::int64_t limit_bytes = 0;  // 0: evict nothing

@@ -2,8 +2,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "cache/maintenance.hpp"
 #include "cli/cache_commands.hpp"
@@ -63,37 +67,76 @@ Result<cache::VerifyReport> examine(const std::string& path) {
   return cache::VerifyReport{.structure = {report.error().message}};
 }
 
+// What a user calls the rows of a table that matter to him.
+constexpr std::pair<std::string_view, std::string_view> kRowNames[] = {
+    {"measurement", "measurements"},
+    {"quarantine", "rejections"},
+    {"cubin", "kernels"},
+    {"build", "builds"},
+    {"candidate", "candidates"},
+    {"problem", "problems"},
+    {"spec", "spec texts"},
+    {"env", "devices"}};
+
+// "lost: 3 measurements, 1 kernels"
+std::string losses(const cache::Rebuilt& rebuilt) {
+  std::string lost, uncounted;
+  for (const auto& [table, name] : kRowNames) {
+    const auto at = rebuilt.lost.find(std::string(table));
+    if (at != rebuilt.lost.end())
+      lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", at->second, name);
+    if (std::ranges::find(rebuilt.uncounted, table) != rebuilt.uncounted.end())
+      uncounted += fmt::format("{}{}", uncounted.empty() ? "" : ", ", name);
+  }
+  if (lost.empty() && uncounted.empty()) lost = "nothing";
+  std::string text = lost.empty() ? "" : fmt::format("lost: {}\n", lost);
+  if (!uncounted.empty()) text += fmt::format("lost without count: of {}\n", uncounted);
+  return text;
+}
+
+std::string rebuilt_text(const cache::Rebuilt& rebuilt) {
+  return fmt::format("rebuilt with {} sound rows; the old file lies beside it\n{}", rebuilt.rows,
+                     losses(rebuilt));
+}
+
+std::string orphans_text(int rows) {
+  return fmt::format(
+      "{} rows wait for one they refer to, which was lost; they count again when it is measured "
+      "anew\n",
+      rows);
+}
+
 Result<ExitCode> verify(const CacheOptions& options) {
   ATT_TRY(const std::string path, cache_file(options));
   ATT_TRY(const cache::VerifyReport report, examine(path));
-  int carried = -1;
+  std::optional<cache::Rebuilt> rebuilt;
+  int orphaned = report.orphaned_rows;
   if (!report.ok() && options.rebuild) {
-    ATT_TRY(carried, cache::rebuild(path));
+    ATT_TRY(rebuilt, cache::rebuild(path));
+    ATT_TRY(const cache::VerifyReport now, cache::verify(path));
+    orphaned = now.orphaned_rows;
   }
   if (options.json) {
     print_json({{"cache", path},
                 {"ok", report.ok()},
                 {"structure", report.structure},
                 {"damaged_rows", report.damaged_rows},
-                {"orphaned_rows", report.orphaned_rows},
-                {"rebuilt_rows", carried < 0 ? Json() : Json(carried)}});
-  } else if (report.ok()) {
+                {"orphaned_rows", orphaned},
+                {"rebuilt_rows", rebuilt ? Json(rebuilt->rows) : Json()},
+                {"lost_rows", rebuilt ? Json(rebuilt->lost) : Json()},
+                {"lost_uncounted", rebuilt ? Json(rebuilt->uncounted) : Json()}});
+    return report.ok() || rebuilt ? 0 : 1;
+  }
+  if (report.ok()) {
     print(fmt::format("{} {}\n", paint("ok", Colour::kGreen), path));
-    if (report.orphaned_rows > 0) {
-      print(fmt::format(
-          "{} rows wait for one they refer to, which was lost; they count again when it "
-          "is measured anew\n",
-          report.orphaned_rows));
-    }
   } else {
     for (const std::string& line : report.structure) print(line + "\n");
     print(fmt::format("{}: {} damaged rows\n", path, report.damaged_rows));
-    print(
-        carried < 0
-            ? std::string("`attune cache verify --rebuild` carries what is sound into a new file\n")
-            : fmt::format("rebuilt with {} sound rows; the old file lies beside it\n", carried));
+    print(rebuilt ? rebuilt_text(*rebuilt)
+                  : "`attune cache verify --rebuild` carries what is sound into a new file\n");
   }
-  return report.ok() || carried >= 0 ? 0 : 1;
+  if (orphaned > 0) print(orphans_text(orphaned));
+  return report.ok() || rebuilt ? 0 : 1;
 }
 
 Result<ExitCode> collect(const CacheOptions& options) {

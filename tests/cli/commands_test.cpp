@@ -393,7 +393,9 @@ TEST_F(OnTheCpu, ADamagedFileIsFoundAndRebuilt) {
   for (std::size_t at = bytes.size() / 2; at < bytes.size() / 2 + 4096; ++at) bytes[at] = '!';
   const std::string damaged = scratch_file("damaged.db", bytes);
   EXPECT_EQ(attune({"cache", "verify", "--cache", damaged}).code, 1);
-  EXPECT_EQ(attune({"cache", "verify", "--rebuild", "--cache", damaged}).code, 0);
+  const Outcome rebuilding = attune({"cache", "verify", "--rebuild", "--cache", damaged});
+  EXPECT_EQ(rebuilding.code, 0);
+  EXPECT_THAT(rebuilding.out, HasSubstr("\nlost: "));
   const Outcome rebuilt = attune({"cache", "verify", "--cache", damaged, "--json"});
   EXPECT_EQ(rebuilt.code, 0) << rebuilt.out;
   EXPECT_EQ(parse(rebuilt)["ok"], true);

@@ -27,9 +27,9 @@ TEST(SpecsTarget, OfAnotherDeviceIsAnError) {
 }
 
 TEST(SpecsTarget, OfTheDeviceIsNone) {
-  const Outcome outcome = attune(
-      {"run", "-", "--device", "cpu", "--shape", "heads=1,q_len=64", "--cache", "none"},
-      {.input = spec_for("[sm_90a, cpu]")});
+  const Outcome outcome =
+      attune({"run", "-", "--device", "cpu", "--shape", "heads=1,q_len=64", "--cache", "none"},
+             {.input = spec_for("[sm_90a, cpu]")});
   if (outcome.code == 3 && outcome.err.find("target-not-here") == std::string::npos)
     GTEST_SKIP() << "no compiler for the CPU is here";
   EXPECT_EQ(outcome.code, 0) << outcome.err;

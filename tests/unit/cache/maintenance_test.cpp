@@ -1,5 +1,6 @@
 #include "cache/maintenance.hpp"
 
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -88,7 +89,11 @@ TEST(Verify, FindsDamageThatReadsPassOver) {
   EXPECT_FALSE(report->ok());
   // 3 codes, builds and measurements, 4 candidates, problem and rejection; the damaged env is not
   // carried, so that nothing can be read from the measurements and the rejection.
-  EXPECT_EQ(rebuild(directory.file("a.db")).value(), 15);
+  const auto rebuilt = rebuild(directory.file("a.db"));
+  ASSERT_TRUE(rebuilt.ok());
+  EXPECT_EQ(rebuilt->rows, 15);
+  EXPECT_EQ(rebuilt->lost, (std::map<std::string, int>{{"env", 1}}));
+  EXPECT_TRUE(rebuilt->uncounted.empty());
   EXPECT_TRUE(verify(directory.file("a.db"))->ok());
   EXPECT_EQ(verify(directory.file("a.db"))->orphaned_rows, 4);
   // They count again as soon as the env is known again.
@@ -96,6 +101,41 @@ TEST(Verify, FindsDamageThatReadsPassOver) {
   ASSERT_TRUE(store->record(measurement_key(), measurement("fresh", 90)).ok());
   EXPECT_THAT(store->measurements(measurement_key()).value(), SizeIs(4));
   EXPECT_EQ(verify(directory.file("a.db"))->orphaned_rows, 0);
+}
+
+// The page of the table itself is gone; that of its primary key says what stood there.
+TEST(Rebuild, CountsWhatIsLostThroughAnIndex) {
+  TemporaryDirectory directory;
+  filled(directory.file("a.db"), 0, 3);
+  int page = 0;
+  {
+    SQLite::Database database(directory.file("a.db"));
+    page = database.execAndGet("SELECT rootpage FROM sqlite_schema WHERE name = 'measurement'")
+               .getInt();
+    ASSERT_EQ(database.execAndGet("PRAGMA page_size").getInt(), 4096);
+  }
+  std::fstream file(directory.file("a.db"), std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(4096 * (page - 1));
+  file << std::string(4096, '!');
+  file.close();
+  const auto rebuilt = rebuild(directory.file("a.db"));
+  ASSERT_TRUE(rebuilt.ok());
+  EXPECT_EQ(rebuilt->lost, (std::map<std::string, int>{{"measurement", 3}}));
+  EXPECT_TRUE(rebuilt->uncounted.empty());
+}
+
+TEST(Rebuild, SaysWhereNothingCanBeCounted) {
+  TemporaryDirectory directory;
+  filled(directory.file("a.db"), 0, 3);
+  std::fstream file(directory.file("a.db"), std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(100);  // behind the header, which bears our mark: the schema's page
+  file << std::string(3000, '!');
+  file.close();
+  const auto rebuilt = rebuild(directory.file("a.db"));
+  ASSERT_TRUE(rebuilt.ok());
+  EXPECT_GT(rebuilt->rows, 0);
+  EXPECT_TRUE(rebuilt->lost.empty());
+  EXPECT_THAT(rebuilt->uncounted, SizeIs(8)) << "every table of facts";
 }
 
 TEST(Gc, DropsWhatNobodyNeedsAndNoFact) {
