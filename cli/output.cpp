@@ -122,6 +122,10 @@ std::string short_shape(const ProblemShape& shape) {
   return fmt::format("{} x {} x {}", shape.batch, heads, lengths);
 }
 
+std::string short_number(double value) {
+  return value < 1000 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
 void note(std::string_view text) { spdlog::info(text); }
 
 void warn(std::string_view text) { spdlog::warn(text); }

@@ -31,6 +31,9 @@ class Table {
 // "2 x 32/8 x 8192": batch, heads and key heads, lengths.
 std::string short_shape(const ProblemShape& shape);
 
+// Three digits at least, and no exponent for what is large: "0.25", "12.5", "1500".
+std::string short_number(double value);
+
 // Talk.
 void note(std::string_view text);
 void warn(std::string_view text);

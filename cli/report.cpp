@@ -1,7 +1,9 @@
 // attune report: a cache file's measurements as one HTML page that needs no network.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <ctime>
 #include <memory>
 
 #include "cli/cache_commands.hpp"
@@ -47,7 +49,8 @@ Result<ExitCode> run(const ReportOptions& options) {
   ATT_TRY(const std::string path, cache_file(options));
   ATT_TRY(const ReportKnowledge known, gather(options.specs));
   ATT_TRY(const CacheContents contents, read_contents(path));
-  const Report report = collect_report(path, contents, known);
+  Report report = collect_report(path, contents, known);
+  report.written_at = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)));
   const std::string page = report_page(report);
   if (options.output == "-") {
     print(page);

@@ -3,56 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <set>
+
+#include "cli/chart_axis.hpp"
+#include "cli/output.hpp"
 
 namespace attune::cli {
 namespace {
 
 constexpr double kWidth = 420, kHeight = 280, kLeft = 58, kRight = 14, kTop = 14, kBottom = 42;
-
-// A logarithmic axis from `low` to `high` onto pixels.
-struct Axis {
-  double low, high, from, to;
-  double at(double value) const {
-    return from + (to - from) * (std::log(value / low) / std::log(high / low));
-  }
-};
-
-Axis axis_over(const std::vector<double>& values, double from, double to) {
-  double low = std::numeric_limits<double>::infinity(), high = 0;
-  for (const double value : values) {
-    if (value <= 0 || !std::isfinite(value)) continue;
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
-  if (high <= 0) low = high = 1;
-  // Room on both sides, and a range even for a single value.
-  return {low / 1.15, high * 1.15, from, to};
-}
-
-std::string number(double value) {
-  return value < 1000 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
-}
-
-// Powers of ten and, the shorter the range, multiples between them.
-std::vector<double> ticks(const Axis& axis) {
-  std::vector<double> found;
-  const double range = axis.high / axis.low;
-  const std::vector<double> factors =
-      range > 30  ? std::vector{1.0}
-      : range > 4 ? std::vector{1.0, 2.0, 5.0}
-                  : std::vector{1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0};
-  for (double power = std::pow(10, std::floor(std::log10(axis.low))); power <= axis.high;
-       power *= 10) {
-    for (const double factor : factors) {
-      const double value = power * factor;
-      if (value >= axis.low && value <= axis.high) found.push_back(value);
-    }
-  }
-  return found;
-}
 
 std::string open_chart(std::string_view label) {
   return fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
@@ -67,14 +26,14 @@ std::string frame(const Axis& x, const Axis& y, std::string_view x_label,
     svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>",
                        at, kTop, kHeight - kBottom);
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", at,
-                       kHeight - kBottom + 14, number(value));
+                       kHeight - kBottom + 14, short_number(value));
   }
   for (const double value : ticks(y)) {
     const double at = y.at(value);
     svg += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>",
                        kLeft, kWidth - kRight, at, at);
     svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", kLeft - 5,
-                       at + 3, number(value));
+                       at + 3, short_number(value));
   }
   svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                      (kLeft + kWidth - kRight) / 2, kHeight - 8, escape(x_label));
@@ -147,13 +106,15 @@ std::string roofline_chart(const Report& report) {
         "TFLOP/s, {} GB/s</title></polyline>",
         x.at(start), y.at(start * facts.memory_gb_per_s / 1e3), x.at(ridge),
         y.at(facts.matrix_tflops), x.at(x.high), y.at(facts.matrix_tflops), escape(facts.name),
-        number(facts.matrix_tflops), number(facts.memory_gb_per_s));
+        short_number(facts.matrix_tflops), short_number(facts.memory_gb_per_s));
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
+                       x.at(x.high) - 4, y.at(facts.matrix_tflops) + 12, escape(facts.name));
   }
   for (const ReportProblem* problem : shown) {
     const double rate = problem->flops / problem->candidates.front().us / 1e6;
-    svg += dot(
-        x.at(problem->flops / problem->bytes), y.at(rate), "best",
-        fmt::format("{} {}: {} TFLOP/s", problem->name, to_string(problem->shape), number(rate)));
+    svg += dot(x.at(problem->flops / problem->bytes), y.at(rate), "best",
+               fmt::format("{} {} on {}: {} TFLOP/s", problem->name, to_string(problem->shape),
+                           problem->facts.name, short_number(rate)));
   }
   return svg + "</svg>";
 }
@@ -214,7 +175,7 @@ std::string tile_heat_map(const ReportProblem& problem) {
       svg += fmt::format(
           "<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>",
           share > 0.6 ? "on-strong" : "on-pale", x + cell_width / 2 - 1, y + cell_height / 2 + 3,
-          number(at->second->us));
+          short_number(at->second->us));
     }
   }
   int column = 0;

@@ -45,6 +45,7 @@ struct ReportProblem {
 
 struct Report {
   std::string source;                   // the file
+  std::string written_at = {};          // "2026-03-04 05:06 UTC"
   std::vector<ReportProblem> problems;  // by name, device, shape
 };
 

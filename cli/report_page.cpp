@@ -44,6 +44,14 @@ std::string number(std::string_view text) {
   return fmt::format("<td class=\"n\">{}</td>", escape(text));
 }
 
+// "NVIDIA H200" of "NVIDIA H200 / 132 SMs / ...": what is told apart in a table.
+std::string_view device_name(std::string_view identity) {
+  return identity.substr(0, identity.find(" / "));
+}
+
+// "2026-03-04" of "2026-03-04T05:06:07Z".
+std::string_view day(std::string_view moment) { return moment.substr(0, moment.find('T')); }
+
 std::string share(double value) { return value < 0 ? "" : fmt::format("{:.1f} %", 100 * value); }
 
 double tflops(const ReportProblem& problem) {
@@ -52,7 +60,8 @@ double tflops(const ReportProblem& problem) {
 
 std::string overview(const Report& report) {
   std::string html =
-      "<div class=\"wide\"><table><tr><th>spec<th>batch x heads x length<th class=n>best us<th "
+      "<div class=\"wide\"><table><tr><th>spec<th>batch x heads x length<th>device<th class=n>best "
+      "us<th "
       "class=n>TFLOP/s<th "
       "class=n>of the roofline"
       "<th class=n>measured<th class=n>rejected<th class=n>regret of the first guess<th>best "
@@ -61,6 +70,7 @@ std::string overview(const Report& report) {
   for (const ReportProblem& problem : report.problems) {
     html += fmt::format("<tr><td><a href=\"#p{}\">{}</a></td>", index++, escape(problem.name));
     html += fmt::format("<td class=\"whole\">{}</td>", short_shape(problem.shape));
+    html += fmt::format("<td class=\"whole\">{}</td>", escape(device_name(problem.device)));
     if (problem.candidates.empty()) {
       html += "<td class=n>-<td><td>";
     } else {
@@ -152,10 +162,13 @@ std::string report_page(const Report& report) {
   std::size_t measured = 0, rejected = 0;
   double regret = 0;
   int guesses = 0;
+  std::string first, last;  // moments of measurements
   for (const ReportProblem& problem : report.problems) {
     devices.insert(problem.device);
     measured += problem.candidates.size();
     rejected += problem.rejections.size();
+    if (!problem.first.empty() && (first.empty() || problem.first < first)) first = problem.first;
+    last = std::max(last, problem.last);
     if (problem.regret() >= 0) {
       regret += problem.regret();
       ++guesses;
@@ -172,7 +185,9 @@ std::string report_page(const Report& report) {
     html += fmt::format(" Taking the cost model's first guess would cost {} on average.",
                         share(regret / guesses));
   }
-  html += "</p><ul>";
+  if (!first.empty())
+    html += fmt::format(" Measured from {} to {}.", escape(day(first)), escape(day(last)));
+  html += fmt::format("</p><p class=\"soft\">Written {}.</p><ul>", escape(report.written_at));
   for (const std::string& device : devices) html += fmt::format("<li>{}</li>", escape(device));
   html += "</ul><h2>Problems</h2>" + overview(report);
   html += "<h2>Roofline</h2><div class=\"charts\"><figure>" + roofline_chart(report) +

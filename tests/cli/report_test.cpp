@@ -50,8 +50,8 @@ MeasurementKey causal_key() {
 
 // A few tile sizes of two problems, one of them by both compilers, a candidate that miscomputed,
 // and a spec that nobody here knows.
-std::string filled_cache() {
-  const std::string path = scratch_directory() + "/gpu.db";
+std::string filled_cache(const std::string& name = "gpu.db") {
+  const std::string path = scratch_directory() + "/" + name;
   auto store = open_store(path).value();
   const std::string causal = spec_hash(load_spec("causal").value());
   for (const std::string& hash : {causal, std::string(32, 'e')}) {
@@ -117,6 +117,41 @@ TEST(Report, ShowsBothPassesEachUnderItsOwnRoofline) {
   };
   EXPECT_EQ(rate("causal"), rate("causal, backward"));
   EXPECT_NE(rate("causal"), "");
+}
+
+TEST(Report, SaysWhenAndOnWhat) {
+  const Outcome outcome = attune({"report", "--cache", filled_cache("when.db"), "-o", "-"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("Measured from 2026-03-04 to 2026-03-04."));
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("Written [0-9-]+ [0-9:]+ UTC\\."));
+  EXPECT_THAT(outcome.out, HasSubstr("<th>device<th"));
+  EXPECT_THAT(outcome.out, HasSubstr("<td class=\"whole\">NVIDIA H200</td>"));
+}
+
+// Labels of the vertical axis of the first scatter chart.
+int labels_of_candidates(const std::string& html) {
+  const auto begin = html.find("aria-label=\"candidates\"");
+  const std::string chart = html.substr(begin, html.find("</svg>", begin) - begin);
+  int count = 0;
+  for (std::size_t at = chart.find("text-anchor=\"end\""); at != std::string::npos;
+       at = chart.find("text-anchor=\"end\"", at + 1))
+    ++count;
+  return count;
+}
+
+TEST(Report, AnAxisHasAtLeastThreeLabelsWhateverItSpans) {
+  for (const double slowest : {2100.0, 2700.0, 9000.0, 40000.0, 650000.0, 2e9}) {
+    const std::string path = scratch_directory() + "/axis-" + std::to_string(slowest) + ".db";
+    {
+      auto store = open_store(path).value();
+      record(*store, causal_key(), {.tile_q = 128, .tile_kv = 64}, 2100);
+      record(*store, causal_key(), {.tile_q = 64, .tile_kv = 64}, slowest);
+    }
+    const Outcome outcome = attune({"report", "--cache", path, "-o", "-"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_GE(labels_of_candidates(outcome.out), 3) << slowest;
+    EXPECT_LE(labels_of_candidates(outcome.out), 12) << slowest;
+  }
 }
 
 // Not the least median, where the cache prefers another.
