@@ -129,9 +129,9 @@ std::string text(const AttentionSpec& spec, const Explanation& e) {
   out += fmt::format(
       "  work       {:.3g} GFLOP over the live {:.2f} %, {:.3g} MB, {:.0f} FLOP a byte\n",
       e.work.flops / 1e9, e.work.live_share * 100, e.work.bytes / 1e6, e.work.flops / e.work.bytes);
-  out +=
-      fmt::format("  peak       {:.0f} TFLOP/s, {:.0f} GB/s: bound by {}\n", e.device.matrix_tflops,
-                  e.device.memory_gb_per_s, matrix ? "the matrix units" : "memory");
+  out += fmt::format("  peak       {} TFLOP/s, {} GB/s: bound by {}\n",
+                     short_number(e.device.matrix_tflops), short_number(e.device.memory_gb_per_s),
+                     matrix ? "the matrix units" : "memory");
   out += fmt::format("  at best    {:.1f} us; the cost model expects {:.1f} us\n", e.roofline,
                      e.predicted);
   return out;

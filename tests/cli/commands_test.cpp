@@ -155,6 +155,14 @@ TEST(Explain, DrawsTheMaskAndSaysWhatBoundsIt) {
   }
 }
 
+TEST(Explain, APeakBelowOneTeraflopIsNotRoundedAway) {
+  const Outcome outcome = attune({"explain", "causal", "--target", "cpu", "--device", "cpu",
+                                  "--cache", "none", "--shape", "heads=2,q_len=128"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, Not(HasSubstr("peak       0 TFLOP/s")));
+  EXPECT_THAT(outcome.out, HasSubstr("\n  peak       "));
+}
+
 TEST(Explain, CountsTilesAndWritesAnSvg) {
   const std::string path = scratch_directory() + "/mask.svg";
   const Outcome outcome =
