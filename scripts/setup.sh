@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Attune is built with, by Debian package name; says nothing when all of it is there.
 #   scripts/setup.sh         what `make demo` and `make test` need
-#   scripts/setup.sh --dev   and the formatter, the linter, the fuzzer's runtime and the browser that CI uses
+#   scripts/setup.sh --dev   and the formatter, the linter, the fuzzer's runtime, the browser and
+#                              the Python packages that CI uses
 # Needs root or sudo only when something is missing. A GPU's driver and NVRTC are yours to install:
 # `attune devices` says what was found.
 set -euo pipefail
@@ -14,7 +15,8 @@ packages=(
   llvm-19-dev libclang-19-dev lld-19 clang-19 zlib1g-dev libzstd-dev
 )
 case "${1:-}" in
-  --dev) packages+=(clang-format-19 clang-tidy-19 libclang-rt-19-dev chromium python3) ;;
+  --dev) packages+=(clang-format-19 clang-tidy-19 libclang-rt-19-dev chromium python3
+                   python3-numpy python3-pytest) ;;
   "") ;;
   *) echo "usage: scripts/setup.sh [--dev]" >&2; exit 2 ;;
 esac

@@ -1,0 +1,30 @@
+"""Attune for Python: attention variants as expressions, compiled to kernels for the device at hand.
+
+    import attune
+    o = attune.attention(q, k, v, mask="causal and document(doc)", tensors={"doc": doc})
+
+`attention` takes arrays of NumPy, torch, CuPy, or anything that speaks DLPack; `Spec` is a variant by itself; errors
+carry line, caret and hint. `attune.torch` has FlexAttention's names. Nothing here imports a framework that the
+program has not imported itself.
+"""
+
+from attune._errors import AttuneError, BadInputError, UnavailableError, UnsupportedError
+from attune._library import version
+from attune.attention import attention
+from attune.runtime import Kernel, Runtime, default_runtime
+from attune.spec import ScalarInfo, Spec, TensorInfo
+
+__all__ = [
+    "AttuneError",
+    "BadInputError",
+    "Kernel",
+    "Runtime",
+    "ScalarInfo",
+    "Spec",
+    "TensorInfo",
+    "UnavailableError",
+    "UnsupportedError",
+    "attention",
+    "default_runtime",
+    "version",
+]

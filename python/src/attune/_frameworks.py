@@ -1,0 +1,160 @@
+"""What is asked of each array framework: a View of an array, a contiguous copy, new arrays, its stream.
+
+No framework is imported: an array's own module is there already.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+from attune import _dlpack
+from attune._errors import BadInputError, UnsupportedError
+from attune._view import View
+
+
+class Framework(Protocol):
+    """One framework. Dtypes are NumPy's names ("float32"), devices "cpu" or "cuda:N"."""
+
+    def view(self, array: Any) -> View:
+        """Where the array lies."""
+
+    def contiguous(self, array: Any) -> Any:
+        """A row-major copy, aligned as new arrays are."""
+
+    def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
+        """A new row-major array, its values undefined."""
+
+    def finish(self, array: Any) -> Any:
+        """What the caller gets for an array that `empty` made and a launch filled."""
+
+    def stream(self, device: str) -> int | None:
+        """The CUstream that the framework enqueues on; None: the legacy default stream."""
+
+
+class _NumPy:
+    def view(self, array: Any) -> View:
+        item = array.itemsize
+        if any(stride % item for stride in array.strides):
+            return self.view(self.contiguous(array))  # a field of a record array
+        strides = tuple(stride // item for stride in array.strides)
+        return View(array.ctypes.data, array.shape, strides, array.dtype.name, "cpu", array)
+
+    def contiguous(self, array: Any) -> Any:
+        return array.copy(order="C")
+
+    def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
+        numpy = sys.modules["numpy"]
+        if dtype == "bfloat16":  # NumPy has none of its own; whoever brought such an array has ml_dtypes
+            return numpy.empty(sizes, sys.modules["ml_dtypes"].bfloat16)
+        return numpy.empty(sizes, dtype)
+
+    def finish(self, array: Any) -> Any:
+        return array
+
+    def stream(self, device: str) -> int | None:
+        return None
+
+
+class _Torch:
+    def view(self, array: Any) -> View:
+        dtype = str(array.dtype).removeprefix("torch.")
+        return View(array.data_ptr(), tuple(array.shape), array.stride(), dtype, _torch_device(array.device), array)
+
+    def contiguous(self, array: Any) -> Any:
+        return array.clone(memory_format=sys.modules["torch"].contiguous_format)
+
+    def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
+        torch = sys.modules["torch"]
+        return torch.empty(sizes, dtype=getattr(torch, dtype), device=device)
+
+    def finish(self, array: Any) -> Any:
+        return array
+
+    def stream(self, device: str) -> int | None:
+        if device == "cpu":
+            return None
+        return sys.modules["torch"].cuda.current_stream(device).cuda_stream
+
+
+def _torch_device(device: Any) -> str:
+    if device.type not in ("cpu", "cuda"):
+        raise BadInputError(f"a tensor is on `{device}`", "Attune runs on CPUs and CUDA devices")
+    return f"cuda:{device.index}" if device.type == "cuda" else "cpu"
+
+
+class _CuPy:
+    def view(self, array: Any) -> View:
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        return View(array.data.ptr, array.shape, strides, array.dtype.name, f"cuda:{array.device.id}", array)
+
+    def contiguous(self, array: Any) -> Any:
+        return array.copy(order="C")
+
+    def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(int(device.removeprefix("cuda:"))):
+            return cupy.empty(sizes, dtype)
+
+    def finish(self, array: Any) -> Any:
+        return array
+
+    def stream(self, device: str) -> int | None:
+        return sys.modules["cupy"].cuda.get_current_stream().ptr
+
+
+class _DLPack:
+    """Any other framework of the array API. On the CPU, NumPy makes what it then takes by its `from_dlpack`."""
+
+    def __init__(self, array: Any) -> None:
+        self._namespace = array.__array_namespace__ if hasattr(array, "__array_namespace__") else None
+
+    def view(self, array: Any) -> View:
+        return _dlpack.view(array)
+
+    def contiguous(self, array: Any) -> Any:
+        return self._numpy("a strided array").from_dlpack(array).copy(order="C")
+
+    def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
+        if device != "cpu":
+            raise UnsupportedError(
+                "an output on a CUDA device can be made for torch and CuPy only", "hand the arrays over as theirs"
+            )
+        return self._numpy("an output").empty(sizes, dtype)
+
+    def finish(self, array: Any) -> Any:
+        if self._namespace is None:
+            return array
+        return self._namespace().from_dlpack(array)
+
+    def stream(self, device: str) -> int | None:
+        return None
+
+    def _numpy(self, what: str) -> Any:
+        try:
+            import numpy
+        except ImportError:
+            raise UnsupportedError(f"{what} of this framework needs NumPy", "install numpy") from None
+        return numpy
+
+
+_BY_MODULE: dict[str, Framework] = {"numpy": _NumPy(), "torch": _Torch(), "cupy": _CuPy()}
+
+
+def framework_of(name: str, array: Any) -> Framework:
+    """Of the argument called `name`.
+
+    Raises:
+        BadInputError: it is no array.
+    """
+    for base in type(array).__mro__:  # a torch.nn.Parameter is torch's, a numpy.memmap NumPy's
+        known = _BY_MODULE.get(base.__module__.partition(".")[0])
+        if known is not None:
+            if not hasattr(array, "shape") or not hasattr(array, "__dlpack__"):
+                break
+            return known
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        return _DLPack(array)
+    raise BadInputError(
+        f"`{name}` is a {type(array).__name__}, not an array", "hand over an array of NumPy, torch, CuPy, or of DLPack"
+    )

@@ -1,0 +1,185 @@
+"""A launch from Views: sizes, dtypes and devices checked, the C structs filled, the kernel asked for and run."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attune import _structs
+from attune._errors import BadInputError
+from attune._structs import DTYPE_BY_ARRAY_NAME, ForwardArgs, Layout, Pass, Shape
+from attune._view import View, axes, operand_strides
+from attune.runtime import Kernel, Runtime, default_runtime
+from attune.spec import Spec
+
+# Bytes on the launch's device, aligned to 16 and valid until the launch has ended: (pointer, what keeps them).
+Allocator = Callable[[int], tuple[int, Any]]
+
+
+@dataclasses.dataclass(slots=True)
+class Launch:
+    """What a launch brings beside q, k and v.
+
+    Attributes:
+        tensors: each auxiliary tensor of the spec, by name.
+        scalars: each scalar that the spec leaves to the launch, by name.
+        scale, dropout: where the spec leaves them to the launch.
+        seed, offset: dropout is a pure function of these and an element's place.
+    """
+
+    tensors: Mapping[str, View]
+    scalars: Mapping[str, float]
+    scale: float | None = None
+    dropout: float | None = None
+    seed: int = 0
+    offset: int = 0
+
+
+def _fits(what: str, is_right: bool, message: str, hint: str = "") -> None:
+    if not is_right:
+        raise BadInputError(f"`{what}` {message}", hint)
+
+
+def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
+    """The problem's sizes, of operands that fit together.
+
+    Raises:
+        BadInputError: which operand does not fit, and why.
+    """
+    for name, view in (("q", q), ("k", k), ("v", v)):
+        _fits(name, len(view.sizes) == 4, f"has {len(view.sizes)} dims, not the 4 of layout {layout.name.lower()}")
+        _fits(name, view.device == q.device, f"is on {view.device}, and `q` on {q.device}")
+        _fits(name, view.dtype == q.dtype, f"is {view.dtype}, and `q` is {q.dtype}")
+    batch, q_len, heads, dim = axes(layout, q.sizes)
+    k_batch, kv_len, kv_heads, k_dim = axes(layout, k.sizes)
+    order = f"in layout {layout.name.lower()}"
+    _fits("k", k_batch == batch, f"has batch {k_batch}, and `q` {batch}, {order}")
+    _fits("k", k_dim == dim, f"has head_dim {k_dim}, and `q` {dim}")
+    _fits("v", axes(layout, v.sizes)[:3] == (batch, kv_len, kv_heads), f"is {v.sizes}, and `k` {k.sizes}, {order}")
+    _fits(
+        "q", kv_heads > 0 and heads % kv_heads == 0, f"has {heads} heads, no multiple of the {kv_heads} of `k`, {order}"
+    )
+    return Shape(batch, heads, kv_heads, q_len, kv_len)
+
+
+def output_sizes(layout: Layout, shape: Shape, head_dim: int) -> tuple[int, int, int, int]:
+    """Of o."""
+    if layout == Layout.BSHD:
+        return shape.batch, shape.q_len, shape.heads, head_dim
+    return shape.batch, shape.heads, shape.q_len, head_dim
+
+
+def check_operands(spec: Spec, q: View, v: View) -> None:
+    """Raises BadInputError unless operands are of the spec's dtype and widths."""
+    named = f"the spec `{spec.name}`"
+    _fits("q", q.dtype == spec.dtype, f"is {q.dtype}, and {named} is of {spec.dtype}")
+    head_dims = (q.sizes[-1], v.sizes[-1])
+    _fits("q", head_dims == spec.head_dim, f"and `v` have head_dim {head_dims}, and {named} {spec.head_dim}")
+
+
+def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], device: str) -> Any:
+    """By slot. The structs keep what they point at."""
+    unknown = sorted(set(tensors) - set(spec.tensor_slots))
+    missing = sorted(set(spec.tensor_slots) - set(tensors))
+    if unknown or missing:
+        problem = f"has no tensor `{unknown[0]}`" if unknown else f"needs the tensor `{missing[0]}`"
+        raise BadInputError(
+            f"the spec `{spec.name}` {problem}", f"its tensors: {', '.join(spec.tensor_slots) or 'none'}"
+        )
+    structs = (_structs.Tensor * max(len(tensors), 1))()
+    for slot, declared in enumerate(spec.tensors):
+        name, view = declared.name, tensors[declared.name]
+        _fits(name, view.device == device, f"is on {view.device}, and `q` on {device}")
+        hint = f"convert it: {name}.astype('{declared.dtype}'), in torch {name}.to(torch.{declared.dtype})"
+        _fits(name, view.dtype == declared.dtype, f"is {view.dtype}, and the spec has {declared.dtype}", hint)
+        sizes = spec.tensor_sizes_at(slot, shape)
+        _fits(name, view.sizes == sizes, f"is {view.sizes}, and the spec wants [{declared.dims}] = {sizes}")
+        structs[slot] = _structs.Tensor(
+            view.pointer,
+            (ctypes.c_int64 * len(sizes))(*sizes),
+            None,
+            DTYPE_BY_ARRAY_NAME[declared.dtype],
+            len(sizes),
+        )
+    return structs
+
+
+def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
+    """By slot."""
+    slots = spec.launch_scalar_slots
+    if set(scalars) != set(slots):
+        wanted = ", ".join(slots) or "none"
+        raise BadInputError(
+            f"the launch brings the scalars {sorted(scalars)}, and the spec `{spec.name}` leaves it {sorted(slots)}",
+            f"its launch-time scalars: {wanted}",
+        )
+    structs = (_structs.Scalar * max(len(spec.scalars), 1))()
+    for name, slot in slots.items():
+        value = scalars[name]
+        if spec.scalars[slot].dtype == "int32":
+            _fits(name, isinstance(value, int), f"is {value!r}, and the spec has an int")
+            _fits(name, -(2**31) <= value < 2**31, f"is {value!r}, which does not fit int32")
+            structs[slot].i = value
+        else:
+            structs[slot].f = value
+    return structs
+
+
+def _at_launch(spec: Spec, what: str, declared: float | None, given: float | None) -> float:
+    """What a launch says of softmax_scale or dropout."""
+    if declared is None:
+        _fits(what, given is not None, f"is left to the launch by the spec `{spec.name}`", f"hand over {what}=")
+        return float(given or 0)
+    _fits(what, given is None, f"is given, and the spec `{spec.name}` fixes it at {declared}")
+    return 0.0
+
+
+def fill_common(
+    args: ForwardArgs | _structs.BackwardArgs, spec: Spec, shape: Shape, launch: Launch, device: str
+) -> None:
+    """The fields that a forward and a backward launch share."""
+    args.shape = shape
+    args.softmax_scale = _at_launch(spec, "scale", spec.scale, launch.scale)
+    args.dropout = _at_launch(spec, "dropout", spec.dropout, launch.dropout)
+    args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
+    if spec.scalars or launch.scalars:
+        args.scalars = _scalar_structs(spec, launch.scalars)
+    if spec.tensors or launch.tensors:
+        args.tensor_views = _tensor_structs(spec, shape, launch.tensors, device)
+        args.tensor_view_count = len(spec.tensors)
+
+
+def give_workspace(args: Any, kernel: Kernel, allocate: Allocator) -> Any:
+    """The kernel's scratch memory; what is returned keeps it until the launch is enqueued."""
+    if not kernel.workspace_bytes:
+        return None
+    args.workspace, keep = allocate(kernel.workspace_bytes)
+    args.workspace_bytes = kernel.workspace_bytes
+    return keep
+
+
+def forward(
+    spec: Spec,
+    operands: tuple[View, View, View],
+    o: View,
+    lse: View | None,
+    launch: Launch,
+    allocate: Allocator,
+    stream: int | None,
+    runtime: Runtime | None = None,
+) -> None:
+    """Enqueues O, and LSE where it is asked for. Operands are such as `View.is_operand` takes, and not empty;
+    auxiliary tensors contiguous. On a CUDA device, what the stream has not run yet must stay alive."""
+    q, k, v = operands
+    shape = shape_of(spec.layout_id, q, k, v)
+    check_operands(spec, q, v)
+    args = ForwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer if lse else None)
+    for name, view in (("q", q), ("k", k), ("v", v), ("o", o)):
+        setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
+    fill_common(args, spec, shape, launch, q.device)
+    kernel = (runtime or default_runtime(q.device)).kernel(spec, shape, Pass.FORWARD)
+    keep = give_workspace(args, kernel, allocate)
+    kernel.forward(args, stream)
+    del keep

@@ -1,0 +1,201 @@
+"""The structs and enums of attune.h, field by field. Lengths are in elements, sizes of memory in bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from typing import Any
+
+
+class DType(enum.IntEnum):
+    """att_dtype."""
+
+    FP16 = 0
+    BF16 = 1
+    FP32 = 2
+    FP8_E4M3 = 3
+    INT32 = 16
+    BOOL = 17
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return _ITEMSIZE[self]
+
+    @property
+    def array_name(self) -> str:
+        """What NumPy and its relatives call it: `float32`."""
+        return _ARRAY_NAME[self]
+
+
+_ITEMSIZE = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP8_E4M3: 1, DType.INT32: 4, DType.BOOL: 1}
+_ARRAY_NAME = {
+    DType.FP16: "float16",
+    DType.BF16: "bfloat16",
+    DType.FP32: "float32",
+    DType.FP8_E4M3: "float8_e4m3fn",
+    DType.INT32: "int32",
+    DType.BOOL: "bool",
+}
+DTYPE_BY_ARRAY_NAME = {name: dtype for dtype, name in _ARRAY_NAME.items()}
+
+
+class Layout(enum.IntEnum):
+    """att_layout: the order of an operand's axes."""
+
+    BSHD = 0
+    BHSD = 1
+
+
+class Pass(enum.IntEnum):
+    """att_pass."""
+
+    FORWARD = 0
+    BACKWARD = 1
+
+
+class Sized(ctypes.Structure):
+    """A struct whose first field says how long it is, so that it can grow; the rest begins as zeros."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(type(self)), **fields)
+
+
+class RuntimeOptions(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("device", c_char_p),
+        ("cache_file", c_char_p),
+        ("background", c_int),
+        ("log", c_void_p),
+        ("log_context", c_void_p),
+    ]
+
+
+class SpecInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dtype", c_int),
+        ("layout", c_int),
+        ("head_dim_qk", c_int),
+        ("head_dim_v", c_int),
+        ("scalar_count", c_int),
+        ("tensor_count", c_int),
+        ("softmax_scale_at_launch", c_int),
+        ("dropout_at_launch", c_int),
+        ("name", c_char_p),
+        ("hash", c_char_p),
+        ("softmax_scale", c_double),
+        ("dropout", c_double),
+        ("passes", c_int),
+        ("has_mask", c_int),
+        ("has_score", c_int),
+        ("has_sink", c_int),
+    ]
+
+
+class ScalarInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("dtype", c_int),
+        ("is_constant", c_int),
+        ("value", c_double),
+    ]
+
+
+class TensorInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("dtype", c_int),
+        ("ndim", c_int),
+        ("grad", c_int),
+        ("dims", c_char_p),
+    ]
+
+
+class Shape(ctypes.Structure):
+    _fields_ = [(name, c_int64) for name in ("batch", "heads", "kv_heads", "q_len", "kv_len")]
+
+
+class Strides(ctypes.Structure):
+    _fields_ = [(name, c_int64) for name in ("batch", "seq", "head")]
+
+
+class Scalar(ctypes.Union):
+    _fields_ = [("i", c_int32), ("f", c_float)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("sizes", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("dtype", c_int32),
+        ("ndim", c_int32),
+    ]
+
+
+class ForwardArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("shape", Shape),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("o", c_void_p),
+        ("lse", c_void_p),
+        ("workspace", c_void_p),
+        ("q_strides", Strides),
+        ("k_strides", Strides),
+        ("v_strides", Strides),
+        ("o_strides", Strides),
+        ("softmax_scale", c_float),
+        ("dropout", c_float),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
+        ("scalars", POINTER(Scalar)),
+        ("tensors", c_void_p),
+        ("tensor_views", POINTER(Tensor)),
+        ("tensor_view_count", c_int),
+        ("workspace_bytes", c_size_t),
+    ]
+
+
+class BackwardArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("shape", Shape),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("o", c_void_p),
+        ("lse", c_void_p),
+        ("d_o", c_void_p),
+        ("d_lse", c_void_p),
+        ("d_q", c_void_p),
+        ("d_k", c_void_p),
+        ("d_v", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("q_strides", Strides),
+        ("k_strides", Strides),
+        ("v_strides", Strides),
+        ("o_strides", Strides),
+        ("d_o_strides", Strides),
+        ("d_q_strides", Strides),
+        ("d_k_strides", Strides),
+        ("d_v_strides", Strides),
+        ("softmax_scale", c_float),
+        ("dropout", c_float),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
+        ("scalars", POINTER(Scalar)),
+        ("tensor_views", POINTER(Tensor)),
+        ("tensor_view_count", c_int),
+        ("d_tensor_count", c_int),
+        ("d_tensors", c_void_p),
+        ("d_sink", c_void_p),
+    ]

@@ -1,0 +1,200 @@
+"""attune.attention: one call from arrays to O."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from attune import _launch
+from attune._dims import guess_dims
+from attune._errors import BadInputError
+from attune._frameworks import Framework, framework_of
+from attune._launch import Launch
+from attune._structs import DTYPE_BY_ARRAY_NAME, DType, Layout, Shape
+from attune._view import ALIGNMENT_BYTES, View
+from attune._yaml import ScalarValue, write_spec
+from attune.runtime import Runtime
+from attune.spec import Spec, spec_of_name, spec_of_text
+
+_OPERAND_DTYPES = (DType.FP16, DType.BF16, DType.FP32)
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    spec: Spec | str | os.PathLike[str] | None = None,
+    mask: str | None = None,
+    score: str | None = None,
+    sink: str | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    dims: Mapping[str, str] | None = None,
+    scalars: Mapping[str, float] | None = None,
+    dropout: float | None = None,
+    scale: float | None = None,
+    layout: str | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    return_lse: bool = False,
+    runtime: Runtime | None = None,
+) -> Any:
+    """O = dropout(softmax(score(scale * Q K^T), masked by mask)) V.
+
+    The variant is a `spec`, or words: `mask`, `score` and the rest, as attune.Spec has them. The first call of a
+    variant compiles a kernel (well under a second, remembered in the user's cache file); later ones launch it.
+
+    Args:
+        q: [batch, q_len, heads, head_dim], or [batch, heads, q_len, head_dim] in layout "bhsd"; float16, bfloat16
+            or, on the CPU, float32. An array of NumPy, torch or CuPy, or of any framework that speaks DLPack, on
+            the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy.
+        k: likewise, with kv_len and kv_heads, of which heads is a multiple.
+        v: as k; its head_dim, which is O's, may be another.
+        spec: a Spec, or a YAML file's path, or a name of the library of specs.
+        tensors: the auxiliary tensors that the expressions look up, by name: int32, float32 or bool, on q's device.
+        dims: with words: what the tensors' dims are called, such as {"doc": "batch, kv_len"}. Left out, they are
+            told by their sizes.
+        scalars: with words: numbers that the expressions name, folded into the kernel. With a spec: those that it
+            leaves to the launch.
+        dropout: probability. With a spec: where that leaves it to the launch; likewise `scale`.
+        scale: of the product of q and k; None: 1 / sqrt(head_dim of q).
+        layout: "bshd" (the default) or "bhsd", with words; a spec has its own.
+        seed, offset: dropout is a pure function of both and of an element's place, the same on every device.
+        return_lse: whether to return the rows' log-sum-exp too.
+        runtime: what to run on; None: the process' own of q's device.
+
+    Returns:
+        O, an array of q's framework in q's dtype and layout; with return_lse a pair of O and LSE, float32
+        [batch, heads, q_len], natural logarithm. A row that sees no key is 0, its LSE -inf. On a CUDA device the
+        launch is enqueued on the framework's current stream; nothing is waited for.
+
+    Raises:
+        BadInputError: an expression, an array or an argument is wrong.
+        UnsupportedError: the device has no kernel for this.
+        UnavailableError: the device, its driver or a compiler is missing.
+    """
+    framework = framework_of("q", q)
+    views = [framework_of(name, array).view(array) for name, array in (("q", q), ("k", k), ("v", v))]
+    auxiliary = {name: _contiguous_view(name, array) for name, array in (tensors or {}).items()}
+    words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
+    if spec is None:
+        found = _spec_of_words(words, views, auxiliary, scalars or {}, dropout, scale)
+        launch = Launch(auxiliary, {}, seed=seed, offset=offset)
+    else:
+        given = [name for name, value in words.items() if value is not None]
+        if given:
+            raise BadInputError(f"both `spec` and `{given[0]}` are given", "a spec says it all; change the spec")
+        found = spec if isinstance(spec, Spec) else _spec_of_name(os.fspath(spec))
+        launch = Launch(auxiliary, scalars or {}, scale, dropout, seed, offset)
+    o, lse = _run(framework, found, views, (q, k, v), launch, return_lse, runtime)
+    return (o, lse) if return_lse else o
+
+
+def _spec_of_name(name: str) -> Spec:
+    """A file may change between two calls, a spec of the library does not."""
+    return Spec.from_file(name) if os.path.exists(name) else spec_of_name(name)
+
+
+def _spec_of_words(
+    words: Mapping[str, Any],
+    views: list[View],
+    tensors: Mapping[str, View],
+    scalars: Mapping[str, ScalarValue],
+    dropout: float | None,
+    scale: float | None,
+) -> Spec:
+    layout = words["layout"] or "bshd"
+    if layout.upper() not in Layout.__members__:
+        raise BadInputError(f"there is no layout `{layout}`", 'layouts are "bshd" and "bhsd"')
+    q, _, v = views
+    shape = _launch.shape_of(Layout[layout.upper()], *views)
+    text = write_spec(
+        name="attention",
+        dtype=_operand_dtype(q.dtype),
+        head_dim=(q.sizes[-1], v.sizes[-1]),
+        layout=layout,
+        mask=words["mask"],
+        score=words["score"],
+        sink=words["sink"],
+        scalars=scalars,
+        tensors=_declarations(tensors, words["dims"] or {}, shape),
+        dropout=dropout or 0.0,
+        scale=scale,
+        passes=("forward",),
+    )
+    return spec_of_text(text)
+
+
+def _operand_dtype(name: str) -> str:
+    """ "fp32" for "float32"."""
+    dtype = DTYPE_BY_ARRAY_NAME.get(name)
+    if dtype not in _OPERAND_DTYPES:
+        raise BadInputError(f"`q` is {name}", "attention is computed in float16, bfloat16 or float32")
+    return dtype.name.lower()
+
+
+def _declarations(tensors: Mapping[str, View], dims: Mapping[str, str], shape: Shape) -> dict[str, str]:
+    for name in dims:
+        if name not in tensors:
+            raise BadInputError(f"`dims` names `{name}`, which is none of the tensors")
+    declared = {}
+    for name, view in tensors.items():
+        if view.dtype not in ("int32", "float32", "bool"):
+            hint = f"int32, float32 and bool are: {name}.astype('int32'), in torch {name}.to(torch.int32)"
+            raise BadInputError(f"`{name}` is {view.dtype}, which no auxiliary tensor can be", hint)
+        declared[name] = f"{view.dtype}[{dims.get(name) or guess_dims(view.sizes, shape)}]"
+    return declared
+
+
+def _contiguous_view(name: str, array: Any) -> View:
+    framework = framework_of(name, array)
+    view = framework.view(array)
+    return view if view.is_contiguous else framework.view(framework.contiguous(array))
+
+
+def _run(
+    framework: Framework,
+    spec: Spec,
+    views: list[View],
+    arrays: tuple[Any, Any, Any],
+    launch: Launch,
+    return_lse: bool,
+    runtime: Runtime | None,
+) -> tuple[Any, Any]:
+    """O and LSE as the framework's arrays."""
+    q, k, v = views
+    shape = _launch.shape_of(spec.layout_id, q, k, v)
+    o_sizes = _launch.output_sizes(spec.layout_id, shape, v.sizes[-1])
+    o = framework.empty(o_sizes, q.dtype, q.device)
+    lse = framework.empty((shape.batch, shape.heads, shape.q_len), "float32", q.device) if return_lse else None
+    if shape.kv_len == 0:  # there is no kernel for attention over nothing, and what it gives is known
+        _launch.check_operands(spec, q, v)
+        o[...] = 0
+        if lse is not None:
+            lse[...] = -float("inf")
+    elif shape.batch and shape.q_len:
+        q, k, v = (
+            view if view.is_operand(spec.dtype_id) else _copied(name, array)
+            for name, view, array in zip("qkv", views, arrays, strict=True)
+        )
+        written = _view_of_new(framework, o), _view_of_new(framework, lse) if return_lse else None
+        stream = framework.stream(q.device)
+
+        def allocate(count: int) -> tuple[int, Any]:
+            scratch = framework.empty((count + ALIGNMENT_BYTES,), "uint8", q.device)
+            pointer = _view_of_new(framework, scratch).pointer
+            return -(-pointer // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, scratch
+
+        _launch.forward(spec, (q, k, v), *written, launch, allocate, stream, runtime)
+    return framework.finish(o), framework.finish(lse) if return_lse else None
+
+
+def _copied(name: str, array: Any) -> View:
+    framework = framework_of(name, array)
+    return framework.view(framework.contiguous(array))
+
+
+def _view_of_new(framework: Framework, array: Any) -> View:
+    """Of an array that the framework's `empty` made: where that is NumPy's, of NumPy."""
+    return framework_of("o", array).view(array)

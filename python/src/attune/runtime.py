@@ -1,0 +1,141 @@
+"""Runtime: a device with its compilers and caches; Kernel: code for one spec, pass and shape."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import threading
+import weakref
+from typing import Any
+
+from attune import _nvrtc, _structs
+from attune._errors import UnsupportedError
+from attune._library import check, last_report, library
+from attune._structs import Pass, Shape
+from attune.spec import Spec
+
+_MAX_KERNELS = 1024
+_NO_LAUNCH = ctypes.c_size_t(-1).value
+
+
+class Kernel:
+    """Code for one spec and pass, the best known for the shape that it was asked for; right for every shape."""
+
+    def __init__(self, handle: ctypes.c_void_p, runtime: Runtime, spec: Spec, shape: Shape) -> None:
+        self._handle, self._runtime, self._spec = handle, runtime, spec
+        weakref.finalize(self, library().att_kernel_destroy, handle)
+        self.workspace_bytes: int = library().att_kernel_workspace_bytes(handle, ctypes.byref(shape))
+        if self.workspace_bytes == _NO_LAUNCH:
+            raise UnsupportedError.from_report(last_report())
+
+    @property
+    def plan(self) -> str:
+        """Of the code that a launch uses at this moment: "sm80 forward sm_80 q128 k64 s2 w4 qreg"."""
+        return library().att_kernel_plan(self._handle).decode()
+
+    @property
+    def source(self) -> str:
+        """ "measured": tuned for this shape, "nearest": for a similar one, "model": a cost model's choice,
+        "stand-in": code that is there while better code is not."""
+        return library().att_kernel_source(self._handle).decode()
+
+    def forward(self, args: _structs.ForwardArgs, stream: int | None) -> None:
+        """Enqueues a launch on a CUstream; on the CPU it returns when the launch is done."""
+        check(library().att_forward(self._handle, ctypes.byref(args), stream))
+
+    def backward(self, args: _structs.BackwardArgs, stream: int | None) -> None:
+        """The same of a kernel of the backward pass."""
+        check(library().att_backward(self._handle, ctypes.byref(args), stream))
+
+
+class Runtime:
+    """A device, its compilers and its caches. Thread-safe.
+
+    Args:
+        device: "cpu", "cuda:0"; None: the current CUDA context's device, else cuda:0, else the CPU.
+        cache_file: of measurements and code; None: the user's default; "": none.
+        background: whether a first use goes on with other code of the spec while better code is compiled.
+
+    Raises:
+        UnavailableError: no such device, or its driver is missing.
+    """
+
+    def __init__(
+        self, device: str | None = None, cache_file: str | os.PathLike[str] | None = None, *, background: bool = False
+    ) -> None:
+        if device is None or device.startswith("cuda"):
+            _nvrtc.preload()
+        options = _structs.RuntimeOptions(
+            device=None if device is None else device.encode(),
+            cache_file=None if cache_file is None else os.fsencode(cache_file),
+            background=int(background),
+        )
+        self._handle = ctypes.c_void_p()
+        check(library().att_runtime_create(ctypes.byref(options), ctypes.byref(self._handle)))
+        weakref.finalize(self, library().att_runtime_destroy, self._handle)
+        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def device(self) -> str:
+        """ "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159"."""
+        return library().att_runtime_device(self._handle).decode()
+
+    def status(self) -> dict[str, Any]:
+        """Device, compiler, cache files, counters and kernels; docs/runtime.md has the keys."""
+        c, size = library(), 0
+        while True:  # it may grow between two calls
+            text = ctypes.create_string_buffer(max(size, 1))
+            needed = c.att_runtime_status(self._handle, text, size)
+            if needed <= size:
+                return json.loads(text.value) if needed else {}
+            size = needed
+
+    def refresh(self) -> None:
+        """Takes up what was tuned since; kernels at hand stay valid and get the better code."""
+        check(library().att_runtime_refresh(self._handle))
+
+    def wait(self) -> None:
+        """Returns when nothing is compiled in the background any more."""
+        library().att_runtime_wait(self._handle)
+
+    def kernel(self, spec: Spec, shape: Shape, of_pass: Pass = Pass.FORWARD) -> Kernel:
+        """The best kernel known. Compiles at first use, well under a second.
+
+        Raises:
+            UnsupportedError: no kernel of the device can do it.
+        """
+        key = (spec.hash, of_pass, shape.batch, shape.heads, shape.kv_heads, shape.q_len, shape.kv_len)
+        found = self._kernels.get(key)
+        if found is None:
+            handle = ctypes.c_void_p()
+            check(
+                library().att_kernel_get_for_pass(
+                    self._handle, spec.handle, ctypes.byref(shape), of_pass, ctypes.byref(handle)
+                )
+            )
+            found = Kernel(handle, self, spec, shape)
+            with self._lock:
+                if len(self._kernels) >= _MAX_KERNELS:  # the library keeps the code; only handles go
+                    self._kernels.clear()
+                self._kernels[key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"<attune.Runtime {self.device}>"
+
+
+_creating = threading.Lock()
+
+
+@functools.cache
+def _create_default(device: str) -> Runtime:
+    return Runtime(device)
+
+
+def default_runtime(device: str) -> Runtime:
+    """The process' own runtime of "cpu" or "cuda:N", with the user's cache file; made at first use."""
+    with _creating:
+        return _create_default(device)

@@ -1,0 +1,237 @@
+"""Spec: one variant of attention, validated."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+
+from attune import _structs
+from attune._errors import BadInputError
+from attune._library import check, library
+from attune._structs import DType, Layout, Pass, Shape
+from attune._yaml import ScalarValue, write_spec
+
+_MAX_DIMS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalarInfo:
+    """A scalar of a spec.
+
+    Attributes:
+        dtype: "int32", "float32", or "bool" of a constant.
+        value: of a constant, which is folded into the kernel; None: the launch brings it.
+    """
+
+    name: str
+    dtype: str
+    value: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """An auxiliary tensor of a spec.
+
+    Attributes:
+        dtype: "int32", "float32" or "bool".
+        dims: as the spec has them: "batch, kv_len".
+        grad: whether a backward launch gives its gradient.
+    """
+
+    name: str
+    dtype: str
+    dims: str
+    grad: bool
+
+
+class Spec:
+    """One variant of attention: its types, its head dim, and the expressions of its mask and score. Immutable.
+
+    Made of keywords, or by `from_yaml` and `from_file`. docs/spec.md describes the keys, docs/language.md the
+    expressions.
+
+    Args:
+        mask: bool expression, true where a key is live: "causal and document(doc)". None: every key is.
+        score: float expression of `score`, the scaled product: "50 * tanh(score / 50)". None: `score`.
+        sink: float expression of `b` and `h`: a logit that joins the softmax' denominator and no more.
+        dtype: of q, k, v and o: "fp16", "bf16" or "fp32".
+        head_dim: of q and k, and of v; or a pair where v has another. Multiples of 8, 8 to 256.
+        layout: order of the axes of q, k, v and o: "bshd" is [batch, length, heads, head_dim], "bhsd"
+            [batch, heads, length, head_dim].
+        scalars: by name: a number is folded into the kernel, the type `int` or `float` leaves it to the launch.
+        tensors: by name: dtype and dims, such as "int32[batch, kv_len]"; dims are `batch`, `heads`, `kv_heads`,
+            `q_len`, `kv_len` and numbers. A following "grad" asks the backward pass for its gradient.
+        dropout: probability, in steps of 1/256; the type `float` leaves it to the launch.
+        scale: what the product of q and k is multiplied by, above 0; None: 1 / sqrt(head_dim of q); the type
+            `float` leaves it to the launch.
+        passes: "forward", "backward" or both: what is tuned.
+        name: of the spec; kernels of equal specs are shared whatever they are called.
+
+    Raises:
+        BadInputError: what is wrong, with line, column and caret where it is in an expression.
+    """
+
+    def __init__(
+        self,
+        mask: str | None = None,
+        score: str | None = None,
+        *,
+        sink: str | None = None,
+        dtype: str,
+        head_dim: int | tuple[int, int],
+        layout: str = "bshd",
+        scalars: Mapping[str, ScalarValue] | None = None,
+        tensors: Mapping[str, str] | None = None,
+        dropout: float | type[float] = 0.0,
+        scale: float | type[float] | None = None,
+        passes: Sequence[str] = ("forward",),
+        name: str = "attention",
+    ) -> None:
+        text = write_spec(
+            name=name,
+            dtype=dtype,
+            head_dim=head_dim,
+            layout=layout,
+            mask=mask,
+            score=score,
+            sink=sink,
+            scalars=scalars or {},
+            tensors=tensors or {},
+            dropout=dropout,
+            scale=scale,
+            passes=passes,
+        )
+        self._take(_parse(text), text)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Spec:
+        """Of a spec's YAML text."""
+        spec = cls.__new__(cls)
+        spec._take(_parse(text), text)
+        return spec
+
+    @classmethod
+    def from_file(cls, path_or_name: str | os.PathLike[str]) -> Spec:
+        """Of a file, or of a name of the library of specs: "causal", "models/llama3_8b"."""
+        handle = ctypes.c_void_p()
+        check(library().att_spec_from_file(os.fsencode(path_or_name), ctypes.byref(handle)))
+        spec = cls.__new__(cls)
+        spec._take(handle, None)
+        return spec
+
+    def _take(self, handle: ctypes.c_void_p, text: str | None) -> None:
+        c = library()
+        self.handle = handle
+        weakref.finalize(self, c.att_spec_destroy, handle)
+        self.yaml = text
+        info = _structs.SpecInfo()
+        check(c.att_spec_describe(handle, ctypes.byref(info)))
+        self._info = info
+        self.dtype_id = DType(info.dtype)
+        self.layout_id = Layout(info.layout)
+        self.scalars = tuple(self._scalar(slot) for slot in range(info.scalar_count))
+        self.tensors = tuple(self._tensor(slot) for slot in range(info.tensor_count))
+        self.tensor_slots = {tensor.name: slot for slot, tensor in enumerate(self.tensors)}
+        self.launch_scalar_slots = {s.name: slot for slot, s in enumerate(self.scalars) if s.value is None}
+
+    def _scalar(self, slot: int) -> ScalarInfo:
+        info = _structs.ScalarInfo()
+        check(library().att_spec_describe_scalar(self.handle, slot, ctypes.byref(info)))
+        return ScalarInfo(info.name.decode(), DType(info.dtype).array_name, info.value if info.is_constant else None)
+
+    def _tensor(self, slot: int) -> TensorInfo:
+        info = _structs.TensorInfo()
+        check(library().att_spec_describe_tensor(self.handle, slot, ctypes.byref(info)))
+        return TensorInfo(info.name.decode(), DType(info.dtype).array_name, info.dims.decode(), bool(info.grad))
+
+    @property
+    def name(self) -> str:
+        return self._info.name.decode()
+
+    @property
+    def hash(self) -> str:
+        """32 hex digits: equal for specs that mean the same."""
+        return self._info.hash.decode()
+
+    @property
+    def dtype(self) -> str:
+        """Of q, k, v and o: "float16", "bfloat16", "float32"."""
+        return self.dtype_id.array_name
+
+    @property
+    def layout(self) -> str:
+        """ "bshd" or "bhsd"."""
+        return self.layout_id.name.lower()
+
+    @property
+    def head_dim(self) -> tuple[int, int]:
+        """Of q and k, and of v and o."""
+        return self._info.head_dim_qk, self._info.head_dim_v
+
+    @property
+    def scale(self) -> float | None:
+        """None: the launch brings it."""
+        return None if self._info.softmax_scale_at_launch else self._info.softmax_scale
+
+    @property
+    def dropout(self) -> float | None:
+        """None: the launch brings it."""
+        return None if self._info.dropout_at_launch else self._info.dropout
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        return tuple(each.name.lower() for each in Pass if self._info.passes >> each & 1)
+
+    @property
+    def has_mask(self) -> bool:
+        return bool(self._info.has_mask)
+
+    @property
+    def has_score(self) -> bool:
+        return bool(self._info.has_score)
+
+    @property
+    def has_sink(self) -> bool:
+        return bool(self._info.has_sink)
+
+    def tensor_sizes(
+        self, name: str, *, batch: int, heads: int, q_len: int, kv_heads: int | None = None, kv_len: int | None = None
+    ) -> tuple[int, ...]:
+        """The sizes that auxiliary tensor `name` must have at this shape. kv_heads: heads; kv_len: q_len."""
+        if name not in self.tensor_slots:
+            raise BadInputError(f"the spec has no tensor `{name}`", f"it has: {', '.join(self.tensor_slots) or 'none'}")
+        shape = Shape(batch, heads, kv_heads or heads, q_len, kv_len or q_len)
+        return self.tensor_sizes_at(self.tensor_slots[name], shape)
+
+    def tensor_sizes_at(self, slot: int, shape: Shape) -> tuple[int, ...]:
+        """The same of a slot and the library's own struct."""
+        sizes = (ctypes.c_int64 * _MAX_DIMS)()
+        check(library().att_spec_tensor_sizes(self.handle, slot, ctypes.byref(shape), sizes, _MAX_DIMS))
+        return tuple(sizes[: self.tensors[slot].dims.count(",") + 1])
+
+    def __repr__(self) -> str:
+        return f"<attune.Spec {self.name}: {self.dtype}, head_dim {self.head_dim}, {self.layout}, {self.hash}>"
+
+
+def _parse(text: str) -> ctypes.c_void_p:
+    if "\0" in text:
+        raise BadInputError("a spec holds a character NUL")
+    handle = ctypes.c_void_p()
+    check(library().att_spec_from_yaml(text.encode(), ctypes.byref(handle)))
+    return handle
+
+
+@functools.lru_cache(maxsize=1024)
+def spec_of_text(text: str) -> Spec:
+    """Spec.from_yaml, once a text: a call that brings its variant as words costs a look-up from then on."""
+    return Spec.from_yaml(text)
+
+
+@functools.lru_cache(maxsize=256)
+def spec_of_name(name: str) -> Spec:
+    """Spec.from_file of a name of the library, which never changes."""
+    return Spec.from_file(name)

@@ -1,0 +1,14 @@
+"""Runs the tests of this folder; exit code 77, and a line that says why, where there is nothing to run them with."""
+
+import importlib.util
+import pathlib
+import sys
+
+missing = [name for name in ("pytest", "numpy") if importlib.util.find_spec(name) is None]
+if missing:
+    print(f"Skipped: Python has no {' and no '.join(missing)}")
+    sys.exit(77)
+
+import pytest  # noqa: E402
+
+sys.exit(pytest.main([str(pathlib.Path(__file__).parent), "-q", "-rs", "-p", "no:cacheprovider", *sys.argv[1:]]))
