@@ -1,0 +1,32 @@
+"""FlexAttention's names on Attune's kernels: `from attune.torch import flex_attention, create_block_mask`.
+
+The functions of `torch.nn.attention.flex_attention`, with its signatures. docs/python.md says what is translated.
+"""
+
+from torch.nn.attention.flex_attention import (
+    AuxOutput,
+    AuxRequest,
+    FlexKernelOptions,
+    and_masks,
+    create_mask,
+    noop_mask,
+    or_masks,
+)
+
+from attune.torch._expression import Untranslatable
+from attune.torch.block_mask import BlockMask, create_block_mask
+from attune.torch.flex_attention import flex_attention
+
+__all__ = [
+    "AuxOutput",
+    "AuxRequest",
+    "BlockMask",
+    "FlexKernelOptions",
+    "Untranslatable",
+    "and_masks",
+    "create_block_mask",
+    "create_mask",
+    "flex_attention",
+    "noop_mask",
+    "or_masks",
+]

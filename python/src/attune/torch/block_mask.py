@@ -1,0 +1,135 @@
+"""Block masks with torch's names. Attune's kernels need none: blocks are made if somebody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.attention import flex_attention as torch_flex
+
+MaskMod = Callable[[Any, Any, Any, Any], Any]
+
+# What torch's BlockMask holds, and this one makes when it is read.
+_BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS)
+
+
+class BlockMask(torch_flex.BlockMask):
+    """torch's BlockMask, of a mask_mod whose blocks are made by torch when they are first read.
+
+    What torch's methods make of it (a slice, `_adjust`) is a block mask of blocks, as there.
+    """
+
+    _made_of: MaskMod | None
+    _sizes: tuple[int, int, int, int]
+    _device: torch.device
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._made_of = None
+
+    @classmethod
+    def of_mask_mod(
+        cls,
+        mask_mod: MaskMod,
+        sizes: tuple[int, int, int, int],
+        device: torch.device,
+        block_size: tuple[int, int],
+    ) -> BlockMask:
+        """sizes: batch and heads (1: all are alike), q_len, kv_len."""
+        mask = cls.__new__(cls)
+        mask.mask_mod = mask._made_of = mask_mod
+        mask.seq_lengths, mask.BLOCK_SIZE = sizes[2:], block_size
+        mask._sizes, mask._device = sizes, device
+        return mask
+
+    def is_its_mask_mod(self) -> bool:
+        """Whether the mask_mod says all: blocks that nobody changed and nobody need look at."""
+        return self._made_of is not None and self.mask_mod is self._made_of
+
+    @property
+    def device(self) -> torch.device:
+        return self._device if self._made_of is not None else self.kv_indices.device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._sizes if self._made_of is not None else super().shape
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute not in _BLOCKS:
+            raise AttributeError(f"'BlockMask' object has no attribute '{attribute}'")
+        made_of: Any = self._made_of
+        made = torch_flex.create_block_mask(made_of, *self._sizes, self._device, self.BLOCK_SIZE)
+        for each in _BLOCKS:
+            setattr(self, each, getattr(made, each))
+        return getattr(self, attribute)
+
+    def to(self, device: torch.device | str) -> torch_flex.BlockMask:
+        """On another device; the tensors that the mask_mod captures stay where they are."""
+        if not self.is_its_mask_mod():
+            return super().to(device)
+        return self.of_mask_mod(self.mask_mod, self._sizes, torch.device(device), self.BLOCK_SIZE)
+
+
+def create_block_mask(
+    mask_mod: MaskMod,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: torch.device | str | None = None,
+    BLOCK_SIZE: int | tuple[int, int] = 128,
+    _compile: bool = False,
+) -> BlockMask:
+    """torch's create_block_mask without its cost: nothing is evaluated, however long the sequences are.
+
+    Args:
+        mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool scalar, true where the key is live.
+        B, H: batch and query heads; None: the mask is alike for all.
+        Q_LEN, KV_LEN: lengths of the launch that it is for.
+        device: of the blocks, should they be read; None: the current accelerator, else the CPU.
+        BLOCK_SIZE: of the blocks, should they be read: positions, or a pair of queries and keys.
+        _compile: ignored.
+    """
+    if device is None:
+        device = torch.accelerator.current_accelerator() or "cpu"
+    block_size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
+    return BlockMask.of_mask_mod(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), torch.device(device), block_size)
+
+
+def _dense(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """[..., rows, columns] of bool: which blocks a list of `counts` leading `indices` a row names."""
+    columns = indices.shape[-1]
+    listed = torch.arange(columns, device=indices.device) < counts[..., None]
+    # What a row does not list is written to a column beyond the last.
+    places = torch.where(listed, indices.long(), columns)
+    dense = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
+    return dense.scatter_(-1, places, True)[..., :columns].contiguous()
+
+
+def _four_dims(table: torch.Tensor) -> torch.Tensor:
+    while table.dim() < 4:
+        table = table[None]
+    return table
+
+
+def mask_mod_of(mask: torch_flex.BlockMask) -> MaskMod:
+    """A mask_mod that says the same as the block mask: where the blocks come from elsewhere, tables of them are looked
+    up, and mask_mod counts in partial blocks only."""
+    if isinstance(mask, BlockMask) and mask.is_its_mask_mod():
+        return mask.mask_mod
+    partial = _four_dims(_dense(mask.kv_num_blocks, mask.kv_indices))
+    full = None
+    if mask.full_kv_num_blocks is not None and mask.full_kv_indices is not None:
+        full = _four_dims(_dense(mask.full_kv_num_blocks, mask.full_kv_indices))
+    q_size, kv_size = mask.BLOCK_SIZE
+    own = mask.mask_mod
+
+    def of(table: torch.Tensor, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return table[b if table.shape[0] > 1 else 0, h if table.shape[1] > 1 else 0, q_idx // q_size, kv_idx // kv_size]
+
+    def by_blocks(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        live = of(partial, b, h, q_idx, kv_idx) & own(b, h, q_idx, kv_idx)
+        return live if full is None else live | of(full, b, h, q_idx, kv_idx)
+
+    return by_blocks

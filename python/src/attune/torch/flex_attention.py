@@ -1,0 +1,224 @@
+"""torch.nn.attention.flex_attention's function on Attune's kernels."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch.nn.attention import flex_attention as torch_flex
+
+from attune._errors import BadInputError, UnsupportedError
+from attune._structs import DTYPE_BY_ARRAY_NAME, Shape
+from attune._yaml import write_spec
+from attune.spec import Spec, spec_of_text
+from attune.torch._expression import Untranslatable
+from attune.torch._function import Attention, Problem, run_forward
+from attune.torch._translate import Translation, translate
+from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
+
+_warned: set[str] = set()
+
+
+@torch.compiler.disable
+def flex_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any = None,
+    block_mask: torch_flex.BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
+    *,
+    return_aux: torch_flex.AuxRequest | None = None,
+    mask_mod: MaskMod | None = None,
+    strict: bool = False,
+) -> Any:
+    """torch's flex_attention; `mask_mod` and `strict` are Attune's.
+
+    The functions are traced into expressions of Attune's language at every call, so what they capture may change
+    between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel.
+
+    Args:
+        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU.
+        key: [batch or 1, kv_heads, kv_len, head_dim].
+        value: [batch or 1, kv_heads, kv_len, any head_dim].
+        score_mod: score_mod(score, b, h, q_idx, kv_idx) -> score, of scalars. -inf leaves a key out.
+        block_mask: of this package's create_block_mask, which costs nothing, or torch's.
+        scale: of the product; None: 1 / sqrt(head_dim).
+        enable_gqa: whether heads may be a multiple of kv_heads.
+        return_lse: whether to return (out, lse).
+        kernel_options: torch's, for its own kernels; used where a call falls back to them.
+        return_aux: torch's AuxRequest; `max_scores` falls back.
+        mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool, instead of a block mask or beside it.
+        strict: whether what cannot be translated raises; else it falls back to torch's own, with one warning a reason.
+
+    Returns:
+        out: [batch, heads, q_len, head_dim of value], its axes in memory in query's order. lse: float32
+        [batch, heads, q_len], natural logarithm. A row without live keys is 0, its lse -inf.
+
+    Raises:
+        Untranslatable, UnsupportedError: under `strict`, what is in the way.
+        NotImplementedError: a gradient is wanted, and there is no backward pass for it.
+        ValueError: sizes that do not fit.
+    """
+    _check(query, key, value, block_mask, enable_gqa)
+    if return_lse and return_aux is not None:
+        raise ValueError("Cannot specify both return_lse and return_aux.")
+    if return_aux is not None and return_aux.lse:
+        return_lse = True
+    try:
+        if return_aux is not None and return_aux.max_scores:
+            raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
+        problem, captures_gradient = _problem(query, key, value, score_mod, block_mask, mask_mod, scale)
+    except (Untranslatable, UnsupportedError, BadInputError) as reason:
+        if strict:
+            raise
+        _warn(str(reason))
+        return _torchs_own(
+            query,
+            key,
+            value,
+            score_mod,
+            block_mask,
+            mask_mod,
+            scale,
+            enable_gqa,
+            return_lse,
+            kernel_options,
+            return_aux,
+        )
+    if query.shape[0] != key.shape[0]:
+        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+    needs_gradient = any(each.requires_grad for each in (query, key, value))
+    if torch.is_grad_enabled() and (needs_gradient or captures_gradient):
+        if captures_gradient:
+            raise NotImplementedError("attune: a captured tensor wants a gradient; its gradient is not made yet")
+        out, lse = Attention.apply(problem, query, key, value)
+    else:
+        out, lse = run_forward(problem, query, key, value, with_lse=return_lse)
+    if return_aux is not None:
+        return out, torch_flex.AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
+    return (out, lse) if return_lse else out
+
+
+def _check(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    block_mask: torch_flex.BlockMask | None,
+    enable_gqa: bool,
+) -> None:
+    """What torch refuses is refused here, in its words."""
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        raise NotImplementedError("query, key, and value must be 4D tensors")
+    if not query.dtype == key.dtype == value.dtype:
+        raise ValueError(f"Expected one dtype, but got {query.dtype}, {key.dtype} and {value.dtype}")
+    if not query.device == key.device == value.device:
+        raise ValueError(f"Expected one device, but got {query.device}, {key.device} and {value.device}")
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"Expect query and key to have one head_dim, but got {query.shape[-1]} and {key.shape[-1]}")
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads != kv_heads and not enable_gqa:
+        raise ValueError(
+            f"Expect query and key/value to have the same number of heads but got Hq={heads} and Hkv={kv_heads}. "
+            "Try setting enable_gqa=True for GQA."
+        )
+    if heads % kv_heads:
+        raise ValueError(f"Expect Hq to be a multiple of Hkv, but got Hq={heads} and Hkv={kv_heads}.")
+    if key.shape[0] not in (1, query.shape[0]):
+        raise ValueError(f"Expect one batch, or 1 of key/value, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
+    if block_mask is None:
+        return
+    of_all = torch_flex._LARGE_SPARSE_BLOCK_SIZE
+    lengths = (query.shape[-2], key.shape[-2])
+    if tuple(block_mask.BLOCK_SIZE) != (of_all, of_all) and tuple(block_mask.shape[-2:]) != lengths:
+        raise ValueError(
+            f"block_mask was created for block_mask.shape={block_mask.shape} but got q_len={lengths[0]} and "
+            f"kv_len={lengths[1]}."
+        )
+    if block_mask.mask_mod is torch_flex._sliced_mask_mod_error:
+        raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
+
+
+def _problem(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    block_mask: torch_flex.BlockMask | None,
+    mask_mod: MaskMod | None,
+    scale: float | None,
+) -> tuple[Problem, bool]:
+    """The launch, and whether a captured tensor wants a gradient."""
+    shape = Shape(query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2])
+    factor = 1.0
+    if scale is not None and scale <= 0:  # a spec's own is above 0
+        scale, factor = 1.0, float(scale)
+    translation = translate(score_mod, _whole_mask(block_mask, mask_mod), shape, query.device, factor=factor)
+    spec = _spec(query, value, translation, scale)
+    return Problem(spec, translation.captured.tensors()), translation.captured.needs_gradient()
+
+
+def _whole_mask(block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> MaskMod | None:
+    if block_mask is None:
+        return mask_mod
+    of_blocks = mask_mod_of(block_mask)
+    return of_blocks if mask_mod is None else torch_flex.and_masks(of_blocks, mask_mod)
+
+
+def _spec(query: torch.Tensor, value: torch.Tensor, translation: Translation, scale: float | None) -> Spec:
+    dtype = DTYPE_BY_ARRAY_NAME.get(str(query.dtype).removeprefix("torch."))
+    if dtype is None:
+        raise UnsupportedError(f"attention in {query.dtype}")
+    return spec_of_text(
+        write_spec(
+            name="flex_attention",
+            dtype=dtype.name.lower(),
+            head_dim=(query.shape[-1], value.shape[-1]),
+            layout="bhsd",
+            mask=translation.mask,
+            score=translation.score,
+            sink=None,
+            scalars={},
+            tensors=translation.captured.declarations(),
+            dropout=0.0,
+            scale=scale,
+            passes=("forward",),
+        )
+    )
+
+
+def _warn(reason: str) -> None:
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(f"attune falls back to torch's flex_attention: {reason}", stacklevel=4)
+
+
+def _torchs_own(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    block_mask: torch_flex.BlockMask | None,
+    mask_mod: MaskMod | None,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
+    kernel_options: Any,
+    return_aux: torch_flex.AuxRequest | None,
+) -> Any:
+    if mask_mod is not None:
+        whole = _whole_mask(block_mask, mask_mod)
+        assert whole is not None
+        block_mask = BlockMask.of_mask_mod(
+            whole, (*query.shape[:2], query.shape[2], key.shape[2]), query.device, (128, 128)
+        )
+    # torch has deprecated `return_lse`, and Attune has not.
+    aux = torch_flex.AuxRequest(lse=True) if return_lse and return_aux is None else return_aux
+    result: Any = torch_flex.flex_attention(
+        query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
+    )
+    return (result[0], result[1].lse) if aux is not return_aux else result
