@@ -1,4 +1,5 @@
-"""Runs the tests of this folder; exit code 77, and a line that says why, where there is nothing to run them with."""
+"""Runs the tests of this folder, or what the arguments say to pytest; exit code 77,
+and a line that says why, where there is nothing to run them with."""
 
 import importlib.util
 import pathlib
@@ -11,4 +12,5 @@ if missing:
 
 import pytest  # noqa: E402
 
-sys.exit(pytest.main([str(pathlib.Path(__file__).parent), "-q", "-rs", "-p", "no:cacheprovider", *sys.argv[1:]]))
+chosen = sys.argv[1:] or [str(pathlib.Path(__file__).parent)]
+sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *chosen]))

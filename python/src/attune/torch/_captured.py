@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from attune._structs import Shape
 from attune.torch._expression import Expression, Type, Untranslatable, binary, conditional, literal, name
 
-_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+_INT32 = torch.iinfo(torch.int32)
 _MAX_DIMS = 4
 # What the language takes as it is; other types are converted to the one of these that holds them.
 _TYPES: dict[torch.dtype, Type] = {torch.bool: "bool", torch.int32: "int", torch.float32: "float"}
@@ -28,7 +28,8 @@ def _convert(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(torch.float32)
     if tensor.dtype.is_complex:
         raise Untranslatable(f"a captured tensor of {tensor.dtype}")
-    if tensor.numel() and not (tensor.min() >= _INT32_MIN and tensor.max() <= _INT32_MAX):
+    is_wider = torch.iinfo(tensor.dtype).max > _INT32.max
+    if is_wider and tensor.numel() and not _INT32.min <= int(tensor.min()) <= int(tensor.max()) <= _INT32.max:
         raise Untranslatable(f"a captured tensor of {tensor.dtype} with values beyond int32")
     return tensor.to(torch.int32)
 

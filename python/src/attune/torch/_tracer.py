@@ -90,27 +90,6 @@ class Traced:
         raise Untranslatable(f"`{canonical_name(func.__name__)}` after the function was traced")
 
 
-def _add_operators(cls: type[Traced]) -> None:
-    """Python's operators as torch's operations."""
-
-    def add(dunder: str, swapped: bool = False) -> None:
-        operation = canonical_name(f"__{dunder}__")
-
-        def method(self: Traced, *others: object) -> Traced:
-            return self._trace.apply(operation, (*others, self) if swapped else (self, *others), {})
-
-        setattr(cls, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
-
-    for dunder in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
-        add(dunder)
-        add(dunder, swapped=True)
-    for dunder in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
-        add(dunder)
-
-
-_add_operators(Traced)
-
-
 class PartialLookUp:
     """A captured tensor of which only some dims are indexed yet."""
 
@@ -128,6 +107,28 @@ class PartialLookUp:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         raise Untranslatable(f"`{canonical_name(func.__name__)}` of a row of a captured tensor")
+
+
+def _add_operators(cls: type[Traced] | type[PartialLookUp]) -> None:
+    """Python's operators as torch's operations."""
+
+    def add(dunder: str, swapped: bool = False) -> None:
+        operation = canonical_name(f"__{dunder}__")
+
+        def method(self: Any, *others: object) -> Traced:
+            return self._trace.apply(operation, (*others, self) if swapped else (self, *others), {})
+
+        setattr(cls, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
+
+    for dunder in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+        add(dunder)
+        add(dunder, swapped=True)
+    for dunder in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
+        add(dunder)
+
+
+_add_operators(Traced)
+_add_operators(PartialLookUp)
 
 
 def _holds_traced(value: object) -> bool:

@@ -1,0 +1,347 @@
+"""attune.torch.flex_attention against torch's own in float64."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import mods  # noqa: E402
+from mods import BATCH, HEADS, LENGTH, MODS, UNTRANSLATABLE  # noqa: E402
+from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
+
+import attune  # noqa: E402
+from attune.torch import BlockMask, Untranslatable, and_masks, create_block_mask, flex_attention  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    """torch's own without its compiler, and quiet about that."""
+    monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    torch.manual_seed(5)
+
+
+def operands(kv_heads=HEADS, q_len=LENGTH, kv_len=LENGTH, dim=32, dtype=torch.float32):
+    q = torch.randn(BATCH, HEADS, q_len, dim, dtype=dtype)
+    return q, *(torch.randn(BATCH, kv_heads, kv_len, dim, dtype=dtype) for _ in range(2))
+
+
+def expected(q, k, v, score_mod=None, mask_mod=None, block_mask=None, **options):
+    if mask_mod is not None:
+        sizes = (BATCH, HEADS, q.shape[2], k.shape[2])
+        # torch's own wants a bool of its mask_mods.
+        block_mask = torch_flex.create_block_mask(
+            lambda b, h, i, j: torch.ne(mask_mod(b, h, i, j), 0), *sizes, device="cpu"
+        )
+    aux = torch_flex.AuxRequest(lse=True)
+    o, found = torch_flex.flex_attention(
+        q.double(), k.double(), v.double(), score_mod, block_mask, return_aux=aux, **options
+    )
+    return o, found.lse
+
+
+def assert_close(found, wanted, tolerance=2e-5):
+    o, lse = found
+    torch.testing.assert_close(o.double(), wanted[0].double(), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse.double(), wanted[1].double(), atol=10 * tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", MODS)
+def test_mod(name):
+    score_mod, mask_mod = MODS[name]()
+    q, k, v = operands()
+    block_mask = None if mask_mod is None else create_block_mask(mask_mod, BATCH, HEADS, LENGTH, LENGTH, device="cpu")
+    found = flex_attention(q, k, v, score_mod, block_mask, return_lse=True, strict=True)
+    assert_close(found, expected(q, k, v, score_mod, mask_mod))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_heads_and_other_lengths(kv_heads):
+    q, k, v = operands(kv_heads, q_len=33, kv_len=50)
+    score_mod, _ = MODS["alibi"]()
+    found = flex_attention(q, k, v, score_mod, mask_mod=mods.causal, enable_gqa=True, return_lse=True, strict=True)
+    assert_close(found, expected(q, k, v, score_mod, mods.causal, enable_gqa=True))
+
+
+@pytest.mark.parametrize("scale", [0.5, -0.25, 0.0])
+def test_scale(scale):
+    q, k, v = operands()
+    found = flex_attention(q, k, v, scale=scale, return_lse=True, strict=True)
+    assert_close(found, expected(q, k, v, scale=scale))
+
+
+def test_bfloat16():
+    q, k, v = operands(dtype=torch.bfloat16)
+    found = flex_attention(q, k, v, mods.softcap(3.0), return_lse=True, strict=True)
+    assert found[0].dtype == torch.bfloat16
+    assert_close(found, expected(q, k, v, mods.softcap(3.0)), tolerance=2e-2)
+
+
+def test_one_batch_of_keys_for_all_queries():
+    q, k, v = operands()
+    found = flex_attention(q, k[:1], v[:1], mask_mod=mods.causal, return_lse=True, strict=True)
+    assert_close(found, expected(q, k[:1].expand_as(k), v[:1].expand_as(v), mask_mod=mods.causal))
+
+
+def test_out_lies_as_query_does():
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in operands())
+    out = flex_attention(q, k, v, strict=True)
+    assert out.stride() == q.stride()
+    odd = torch.randn(BATCH, HEADS, LENGTH, 37)[..., :32]
+    assert_close((flex_attention(odd, k, v, strict=True), expected(odd, k, v)[1]), expected(odd, k, v))
+
+
+def test_what_is_captured_may_change():
+    q, k, v = operands()
+    shift, doc = 3, mods.documents()
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return (q_idx + shift >= kv_idx) & (doc[b, q_idx] == doc[b, kv_idx])
+
+    def check():
+        found = flex_attention(q, k, v, mask_mod=mask_mod, return_lse=True, strict=True)
+        assert_close(found, expected(q, k, v, mask_mod=mask_mod))
+        return found[0]
+
+    first = check()
+    shift = 9
+    second = check()
+    doc[:, 5:] = 7  # in place: the copy in int32 that was made of it is no longer right
+    third = check()
+    assert not torch.equal(first, second) and not torch.equal(second, third)
+
+
+def test_a_new_value_of_a_tensor_is_no_new_kernel():
+    q, k, v = operands()
+    factor, slopes = torch.tensor(0.3), torch.rand(HEADS)
+
+    def call():
+        flex_attention(q, k, v, lambda score, b, h, i, j: score * factor + slopes[h] * (i - j), strict=True)
+        return attune.default_runtime("cpu").status()["counters"]["compiles"]
+
+    before = call()
+    factor.fill_(0.7)
+    slopes = torch.rand(HEADS)
+    assert call() == before
+
+
+@pytest.mark.parametrize("name", UNTRANSLATABLE)
+def test_what_cannot_be_translated(name, monkeypatch):
+    make, message = UNTRANSLATABLE[name]
+    score_mod, mask_mod = make()
+    q, k, v = operands()
+    with pytest.raises(Untranslatable, match=message):
+        flex_attention(q, k, v, score_mod, mask_mod=mask_mod, strict=True)
+    if name not in ("sin", "row", "gelu"):
+        return  # torch cannot run the others either
+    monkeypatch.setattr("attune.torch.flex_attention._warned", set(), raising=False)
+    with pytest.warns(UserWarning, match=message):
+        found = flex_attention(q, k, v, score_mod, mask_mod=mask_mod, return_lse=True)
+    assert_close(found, expected(q, k, v, score_mod, mask_mod))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flex_attention(q, k, v, score_mod, mask_mod=mask_mod, return_lse=True)
+
+
+def test_no_kernel_of_this_width():
+    q, k, v = operands(dim=12)
+    with pytest.raises(attune.BadInputError, match="multiple of 8"):
+        flex_attention(q, k, v, strict=True)
+    with pytest.warns(UserWarning, match="multiple of 8"):
+        assert_close(flex_attention(q, k, v, return_lse=True), expected(q, k, v))
+
+
+def test_return_aux():
+    q, k, v = operands()
+    out, aux = flex_attention(q, k, v, return_aux=torch_flex.AuxRequest(lse=True), strict=True)
+    assert_close((out, aux.lse), expected(q, k, v))
+    assert aux.max_scores is None
+    with pytest.raises(Untranslatable, match="max_scores"):
+        flex_attention(q, k, v, return_aux=torch_flex.AuxRequest(max_scores=True), strict=True)
+
+
+@pytest.mark.parametrize(
+    "change,error,message",
+    [
+        (lambda q, k, v: (q[0], k, v), NotImplementedError, "4D"),
+        (lambda q, k, v: (q, k[:, :2], v[:, :2]), ValueError, "enable_gqa"),
+        (lambda q, k, v: (q.half(), k, v), ValueError, "dtype"),
+        (lambda q, k, v: (q, k[..., :16], v), ValueError, "head_dim"),
+    ],
+)
+def test_refused_as_torch_does(change, error, message):
+    with pytest.raises(error, match=message):
+        flex_attention(*change(*operands()), strict=True)
+
+
+def test_a_block_mask_of_another_length():
+    q, k, v = operands()
+    with pytest.raises(ValueError, match="block_mask was created for"):
+        flex_attention(q, k, v, block_mask=create_block_mask(mods.causal, None, None, 128, 128, device="cpu"))
+
+
+# ---- Block masks
+
+
+def test_blocks_are_made_when_they_are_read():
+    calls = []
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        calls.append(1)
+        return q_idx >= kv_idx
+
+    mask = create_block_mask(mask_mod, None, None, 300, 300, device="cpu", BLOCK_SIZE=64)
+    assert mask.shape == (1, 1, 300, 300) and not calls
+    assert isinstance(mask, torch_flex.BlockMask)
+    other = torch_flex.create_block_mask(mods.causal, None, None, 300, 300, device="cpu", BLOCK_SIZE=64)
+    for attribute in torch_flex.BlockMask._TENSOR_ATTRS:
+        assert torch.equal(getattr(mask, attribute), getattr(other, attribute))
+    assert calls and mask.sparsity() == other.sparsity() and str(mask) == str(other)
+
+
+def test_a_mask_as_long_as_you_like_costs_nothing():
+    mask = create_block_mask(mods.causal, 1, 1, 2**28, 2**28, device="cpu")
+    assert mask.to("cpu").shape == (1, 1, 2**28, 2**28)
+
+
+def block_masks():
+    sizes = (BATCH, HEADS, LENGTH, LENGTH)
+    own = torch_flex.create_block_mask(mods.document_mask(), *sizes, device="cpu", BLOCK_SIZE=16)
+    counts = torch.tensor([[[1, 2, 0, 3]]], dtype=torch.int32)
+    indices = torch.tensor([[[[2, 0, 1, 3], [1, 3, 0, 2], [0, 1, 2, 3], [3, 2, 0, 1]]]], dtype=torch.int32)
+    blocks = torch_flex.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=16)
+    ours = create_block_mask(mods.causal, *sizes, device="cpu", BLOCK_SIZE=16)
+    ours.mask_mod = mods.window(5)  # counts in the partial blocks of the causal mask
+    half = create_block_mask(mods.causal, BATCH, HEADS, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=16)[:, :, 2:]
+    half.mask_mod = lambda b, h, q_idx, kv_idx: q_idx + 32 >= kv_idx
+    half.seq_lengths = (32, LENGTH)
+    return {"torch's": own, "of blocks": blocks, "another mask_mod": ours, "sliced": half}
+
+
+@pytest.mark.parametrize("name", ["torch's", "of blocks", "another mask_mod", "sliced"])
+def test_block_masks_from_elsewhere(name):
+    mask = block_masks()[name]
+    q, k, v = operands(q_len=mask.shape[-2])
+    found = flex_attention(q, k, v, mods.alibi(), mask, return_lse=True, strict=True)
+    plain = torch_flex.BlockMask(*mask.as_tuple(flatten=False))
+    # Where torch is not compiled it looks at mask_mod alone; what blocks say is said by a dense mask here.
+    assert_close(found, expected(q, k, v, mods.alibi(), mask_mod=dense(plain)))
+
+
+def dense(mask):
+    """What a block mask means, element by element."""
+    q_size, kv_size = mask.BLOCK_SIZE
+    tables = []
+    for counts, indices in (
+        (mask.kv_num_blocks, mask.kv_indices),
+        (mask.full_kv_num_blocks, mask.full_kv_indices),
+    ):
+        table = torch.zeros(*mask.kv_indices.shape, dtype=torch.bool)
+        if counts is not None:
+            for at in torch.cartesian_prod(*map(torch.arange, counts.shape)).tolist():
+                row = tuple(at)
+                table[(*row, indices[row][: counts[row]].long())] = True
+        tables.append(
+            table.expand(BATCH, HEADS, *table.shape[-2:]).repeat_interleave(q_size, 2).repeat_interleave(kv_size, 3)
+        )
+    partial, full = tables
+    own = torch_flex.create_mask(mask.mask_mod, BATCH, HEADS, *mask.seq_lengths, device="cpu")
+    whole = (partial & own) | full
+    return lambda b, h, q_idx, kv_idx: whole[b, h, q_idx, kv_idx]
+
+
+def test_a_sliced_mask_says_that_it_has_no_mask_mod():
+    q, k, v = operands()
+    mask = create_block_mask(mods.causal, BATCH, HEADS, LENGTH, LENGTH, device="cpu")[:1]
+    with pytest.raises(RuntimeError, match="sliced"):
+        flex_attention(q, k, v, block_mask=mask)
+
+
+def test_masks_combine():
+    q, k, v = operands()
+    mask_mod = and_masks(mods.causal, attune.torch.or_masks(mods.window(3), mods.document_mask()))
+    mask = create_block_mask(mask_mod, BATCH, None, LENGTH, LENGTH, device="cpu")
+    found = flex_attention(q, k, v, block_mask=mask, return_lse=True, strict=True)
+    assert_close(found, expected(q, k, v, mask_mod=mask_mod))
+    assert isinstance(mask, BlockMask)
+
+
+# ---- What the translation says
+
+
+def translation(score_mod=None, mask_mod=None):
+    from attune._structs import Shape
+    from attune.torch._translate import translate
+
+    return translate(score_mod, mask_mod, Shape(BATCH, HEADS, HEADS, LENGTH, LENGTH), torch.device("cpu"))
+
+
+def test_a_score_of_minus_infinity_becomes_a_mask():
+    for name in ("mask in the score", "mask added", "mask filled"):
+        found = translation(*MODS[name]())
+        assert found.mask is not None and "log(0.0)" not in (found.score or "")
+
+
+def test_dims_are_called_by_what_runs_over_them():
+    assert translation(mask_mod=mods.document_mask()).captured.declarations() == {"t0": "int32[batch, kv_len]"}
+    assert translation(mods.alibi()).captured.declarations() == {"t0": "float32[heads]"}
+    bias = translation(mods.dense_bias(torch.float16)).captured.declarations()
+    assert bias == {"t0": "float32[batch, heads, q_len, kv_len]"}
+
+
+def test_an_index_that_is_never_negative_is_written_as_it_is():
+    assert "if" not in translation(mods.relative_bias()).score
+    assert "if" in translation(mods.wrapped_bias()).score
+
+
+def test_int64_beyond_int32():
+    large = torch.tensor([2**40] * LENGTH)
+    with pytest.raises(Untranslatable, match="beyond int32"):
+        translation(mask_mod=lambda b, h, q, k: large[q] > large[k])
+
+
+# ---- Gradients
+
+
+def has_backward():
+    spec = attune.Spec(dtype="fp32", head_dim=32, layout="bhsd")
+    from attune._structs import Pass, Shape
+
+    try:
+        attune.default_runtime("cpu").kernel(spec, Shape(1, 1, 1, 8, 8), Pass.BACKWARD)
+    except attune.UnsupportedError:
+        return False
+    return True
+
+
+def test_a_gradient_without_a_backward_pass_is_refused():
+    if has_backward():
+        pytest.skip("the CPU family has a backward pass")
+    q, k, v = operands()
+    with pytest.raises(NotImplementedError, match="a gradient is wanted"):
+        flex_attention(q.requires_grad_(), k, v, strict=True)
+    with torch.no_grad():
+        flex_attention(q, k, v, strict=True)
+    flex_attention(q.detach(), k, v, strict=True)
+
+
+def test_gradients():
+    if not has_backward():
+        pytest.skip("the CPU family has no backward pass")
+    inputs = [x.requires_grad_() for x in operands()]
+    doubles = [x.detach().double().requires_grad_() for x in inputs]
+    score_mod, mask_mod = MODS["softcap"]()
+    weights = torch.randn(BATCH, HEADS, LENGTH, 32), torch.randn(BATCH, HEADS, LENGTH)
+    o, lse = flex_attention(*inputs, score_mod, mask_mod=mask_mod, return_lse=True, strict=True)
+    ((o * weights[0]).sum() + (lse * weights[1]).sum()).backward()
+    o, lse = expected(*doubles, score_mod, mask_mod)
+    ((o * weights[0]).sum() + (lse * weights[1]).sum()).backward()
+    for found, wanted in zip(inputs, doubles, strict=True):
+        torch.testing.assert_close(found.grad.double(), wanted.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_a_captured_tensor_that_wants_a_gradient_is_refused():
+    q, k, v = operands()
+    bias = torch.zeros(HEADS, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="captured tensor wants a gradient"):
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + bias[h])
