@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from attune import _structs
 from attune._errors import BadInputError
@@ -37,9 +37,8 @@ class Launch:
     offset: int = 0
 
 
-def _fits(what: str, is_right: bool, message: str, hint: str = "") -> None:
-    if not is_right:
-        raise BadInputError(f"`{what}` {message}", hint)
+def _refuse(what: str, problem: str, hint: str = "") -> NoReturn:
+    raise BadInputError(f"`{what}` {problem}", hint)
 
 
 def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
@@ -49,18 +48,23 @@ def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
         BadInputError: which operand does not fit, and why.
     """
     for name, view in (("q", q), ("k", k), ("v", v)):
-        _fits(name, len(view.sizes) == 4, f"has {len(view.sizes)} dims, not the 4 of layout {layout.name.lower()}")
-        _fits(name, view.device == q.device, f"is on {view.device}, and `q` on {q.device}")
-        _fits(name, view.dtype == q.dtype, f"is {view.dtype}, and `q` is {q.dtype}")
+        if len(view.sizes) != 4:
+            _refuse(name, f"has {len(view.sizes)} dims, not the 4 of layout {layout.name.lower()}")
+        if view.device != q.device:
+            _refuse(name, f"is on {view.device}, and `q` on {q.device}")
+        if view.dtype != q.dtype:
+            _refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
     batch, q_len, heads, dim = axes(layout, q.sizes)
     k_batch, kv_len, kv_heads, k_dim = axes(layout, k.sizes)
-    order = f"in layout {layout.name.lower()}"
-    _fits("k", k_batch == batch, f"has batch {k_batch}, and `q` {batch}, {order}")
-    _fits("k", k_dim == dim, f"has head_dim {k_dim}, and `q` {dim}")
-    _fits("v", axes(layout, v.sizes)[:3] == (batch, kv_len, kv_heads), f"is {v.sizes}, and `k` {k.sizes}, {order}")
-    _fits(
-        "q", kv_heads > 0 and heads % kv_heads == 0, f"has {heads} heads, no multiple of the {kv_heads} of `k`, {order}"
-    )
+    of_layout = f", in layout {layout.name.lower()}"
+    if k_batch != batch:
+        _refuse("k", f"has batch {k_batch}, and `q` {batch}{of_layout}")
+    if k_dim != dim:
+        _refuse("k", f"has head_dim {k_dim}, and `q` {dim}")
+    if axes(layout, v.sizes)[:3] != (batch, kv_len, kv_heads):
+        _refuse("v", f"is {v.sizes}, and `k` {k.sizes}{of_layout}")
+    if kv_heads == 0 or heads % kv_heads:
+        _refuse("q", f"has {heads} heads, no multiple of the {kv_heads} of `k`{of_layout}")
     return Shape(batch, heads, kv_heads, q_len, kv_len)
 
 
@@ -73,10 +77,11 @@ def output_sizes(layout: Layout, shape: Shape, head_dim: int) -> tuple[int, int,
 
 def check_operands(spec: Spec, q: View, v: View) -> None:
     """Raises BadInputError unless operands are of the spec's dtype and widths."""
-    named = f"the spec `{spec.name}`"
-    _fits("q", q.dtype == spec.dtype, f"is {q.dtype}, and {named} is of {spec.dtype}")
+    if q.dtype != spec.dtype:
+        _refuse("q", f"is {q.dtype}, and the spec `{spec.name}` is of {spec.dtype}")
     head_dims = (q.sizes[-1], v.sizes[-1])
-    _fits("q", head_dims == spec.head_dim, f"and `v` have head_dim {head_dims}, and {named} {spec.head_dim}")
+    if head_dims != spec.head_dim:
+        _refuse("q", f"and `v` have head_dim {head_dims}, and the spec `{spec.name}` {spec.head_dim}")
 
 
 def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], device: str) -> Any:
@@ -91,11 +96,14 @@ def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], devic
     structs = (_structs.Tensor * max(len(tensors), 1))()
     for slot, declared in enumerate(spec.tensors):
         name, view = declared.name, tensors[declared.name]
-        _fits(name, view.device == device, f"is on {view.device}, and `q` on {device}")
-        hint = f"convert it: {name}.astype('{declared.dtype}'), in torch {name}.to(torch.{declared.dtype})"
-        _fits(name, view.dtype == declared.dtype, f"is {view.dtype}, and the spec has {declared.dtype}", hint)
+        if view.device != device:
+            _refuse(name, f"is on {view.device}, and `q` on {device}")
+        if view.dtype != declared.dtype:
+            hint = f"convert it: {name}.astype('{declared.dtype}'), in torch {name}.to(torch.{declared.dtype})"
+            _refuse(name, f"is {view.dtype}, and the spec has {declared.dtype}", hint)
         sizes = spec.tensor_sizes_at(slot, shape)
-        _fits(name, view.sizes == sizes, f"is {view.sizes}, and the spec wants [{declared.dims}] = {sizes}")
+        if view.sizes != sizes:
+            _refuse(name, f"is {view.sizes}, and the spec wants [{declared.dims}] = {sizes}")
         structs[slot] = _structs.Tensor(
             view.pointer,
             (ctypes.c_int64 * len(sizes))(*sizes),
@@ -119,8 +127,8 @@ def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
     for name, slot in slots.items():
         value = scalars[name]
         if spec.scalars[slot].dtype == "int32":
-            _fits(name, isinstance(value, int), f"is {value!r}, and the spec has an int")
-            _fits(name, -(2**31) <= value < 2**31, f"is {value!r}, which does not fit int32")
+            if not isinstance(value, int) or not -(2**31) <= value < 2**31:
+                _refuse(name, f"is {value!r}, and the spec has an int of 32 bits")
             structs[slot].i = value
         else:
             structs[slot].f = value
@@ -128,12 +136,12 @@ def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
 
 
 def _at_launch(spec: Spec, what: str, declared: float | None, given: float | None) -> float:
-    """What a launch says of softmax_scale or dropout."""
-    if declared is None:
-        _fits(what, given is not None, f"is left to the launch by the spec `{spec.name}`", f"hand over {what}=")
-        return float(given or 0)
-    _fits(what, given is None, f"is given, and the spec `{spec.name}` fixes it at {declared}")
-    return 0.0
+    """What a launch says of scale or dropout."""
+    if declared is None and given is None:
+        _refuse(what, f"is left to the launch by the spec `{spec.name}`", f"hand over {what}=")
+    if declared is not None and given is not None:
+        _refuse(what, f"is given, and the spec `{spec.name}` fixes it at {declared}")
+    return 0.0 if given is None else float(given)
 
 
 def fill_common(
@@ -162,6 +170,7 @@ def give_workspace(args: Any, kernel: Kernel, allocate: Allocator) -> Any:
 
 def forward(
     spec: Spec,
+    shape: Shape,
     operands: tuple[View, View, View],
     o: View,
     lse: View | None,
@@ -170,11 +179,10 @@ def forward(
     stream: int | None,
     runtime: Runtime | None = None,
 ) -> None:
-    """Enqueues O, and LSE where it is asked for. Operands are such as `View.is_operand` takes, and not empty;
-    auxiliary tensors contiguous. On a CUDA device, what the stream has not run yet must stay alive."""
+    """Enqueues O, and LSE where it is asked for. Operands are such as `shape_of` and `check_operands` passed and
+    `View.is_operand` takes, not empty; auxiliary tensors contiguous. On a CUDA device, what the stream has not run yet
+    must stay alive."""
     q, k, v = operands
-    shape = shape_of(spec.layout_id, q, k, v)
-    check_operands(spec, q, v)
     args = ForwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer if lse else None)
     for name, view in (("q", q), ("k", k), ("v", v), ("o", o)):
         setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))

@@ -165,11 +165,11 @@ def _run(
     """O and LSE as the framework's arrays."""
     q, k, v = views
     shape = _launch.shape_of(spec.layout_id, q, k, v)
+    _launch.check_operands(spec, q, v)
     o_sizes = _launch.output_sizes(spec.layout_id, shape, v.sizes[-1])
     o = framework.empty(o_sizes, q.dtype, q.device)
     lse = framework.empty((shape.batch, shape.heads, shape.q_len), "float32", q.device) if return_lse else None
     if shape.kv_len == 0:  # there is no kernel for attention over nothing, and what it gives is known
-        _launch.check_operands(spec, q, v)
         o[...] = 0
         if lse is not None:
             lse[...] = -float("inf")
@@ -186,7 +186,7 @@ def _run(
             pointer = _view_of_new(framework, scratch).pointer
             return -(-pointer // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, scratch
 
-        _launch.forward(spec, (q, k, v), *written, launch, allocate, stream, runtime)
+        _launch.forward(spec, shape, (q, k, v), *written, launch, allocate, stream, runtime)
     return framework.finish(o), framework.finish(lse) if return_lse else None
 
 

@@ -33,11 +33,10 @@ class Problem:
         return Launch(views, {}, seed=self.seed, offset=self.offset)
 
 
-def _operand(spec: Spec, tensor: torch.Tensor) -> torch.Tensor:
-    """As a launch takes it: the tensor, or a copy."""
-    if _TORCH.view(tensor).is_operand(spec.dtype_id):
-        return tensor
-    return tensor.contiguous() if not tensor.is_contiguous() else _TORCH.contiguous(tensor)
+def _operand(spec: Spec, tensor: torch.Tensor) -> View:
+    """As a launch takes it: of the tensor, or of a copy."""
+    view = _TORCH.view(tensor)
+    return view if view.is_operand(spec.dtype_id) else _TORCH.view(_TORCH.contiguous(tensor))
 
 
 def _empty_like(tensor: torch.Tensor, width: int) -> torch.Tensor:
@@ -63,7 +62,7 @@ def run_forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """O, dense, its axes in q's order, and LSE, float32 [batch, heads, q_len]. Operands are 4-dimensional."""
     spec = problem.spec
-    views = tuple(_TORCH.view(_operand(spec, each)) for each in (q, k, v))
+    views = _operand(spec, q), _operand(spec, k), _operand(spec, v)
     shape = _launch.shape_of(spec.layout_id, *views)
     _launch.check_operands(spec, views[0], views[2])
     o = _empty_like(q, v.shape[-1])
@@ -73,7 +72,7 @@ def run_forward(
     if shape.batch and shape.q_len:
         stream = _TORCH.stream(views[0].device)
         written = _TORCH.view(o), _TORCH.view(lse) if with_lse else None
-        _launch.forward(spec, views, *written, problem.launch(), _allocate_on(q.device), stream)
+        _launch.forward(spec, shape, views, *written, problem.launch(), _allocate_on(q.device), stream)
     return o, lse if with_lse else None
 
 
@@ -128,8 +127,7 @@ def _run_backward(
     spec = problem.spec
     o, lse, d_o, d_lse = results
     named = dict(zip(("q", "k", "v", "o", "d_o"), (*operands, o, d_o), strict=True))
-    kept = {name: _operand(spec, tensor) for name, tensor in named.items()}
-    views: dict[str, View] = {name: _TORCH.view(tensor) for name, tensor in kept.items()}
+    views = {name: _operand(spec, tensor) for name, tensor in named.items()}
     views |= {f"d_{name}": _TORCH.view(gradient) for name, gradient in zip("qkv", gradients, strict=True)}
     args = _structs.BackwardArgs(lse=lse.data_ptr())
     if d_lse is not None:
