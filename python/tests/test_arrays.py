@@ -37,8 +37,8 @@ def expected(q, k, v):
 def test_any_dlpack_array(rng):
     q, k, v = (rng.standard_normal((2, 20, 2, 32), dtype=np.float32) for _ in range(3))
     doc = np.repeat(np.arange(4, dtype=np.int32), 5)[None].repeat(2, 0)
-    words = {"mask": "document(doc) and live[kv_idx]"}
-    live = np.arange(20) % 7 != 3
+    words = {"mask": "document(doc) and live[kv_idx] > 0"}
+    live = (np.arange(20) % 7 - 3).astype(np.int32)
     plain = attune.attention(q, k, v, tensors={"doc": doc, "live": live}, **words)
     foreign = attune.attention(
         Foreign(q), Foreign(k), Foreign(v), tensors={"doc": Foreign(doc), "live": Foreign(live)}, **words

@@ -33,9 +33,20 @@ def test_strided_tensors():
     assert torch.equal(o, attune.attention(q.contiguous(), k.contiguous(), v.contiguous()))
 
 
-def test_a_parameter_is_a_tensor():
+def test_no_gradient_is_lost_in_silence():
     q = torch.nn.Parameter(torch.randn(1, 8, 1, 32))
-    assert attune.attention(q, q, q).shape == q.shape
+    with pytest.raises(attune.UnsupportedError, match="requires a gradient"):
+        attune.attention(q, q, q)
+    with torch.no_grad():
+        assert attune.attention(q, q, q).shape == q.shape
+
+
+def test_dlpack_of_every_type():
+    from attune import _dlpack
+
+    for dtype in (torch.bool, torch.int32, torch.float32, torch.float16, torch.bfloat16):
+        view = _dlpack.view(torch.zeros(3, 5, dtype=dtype).T)
+        assert (view.dtype, view.sizes, view.strides) == (str(dtype).removeprefix("torch."), (5, 3), (1, 5))
 
 
 def test_other_dtypes_and_devices_are_named():

@@ -58,6 +58,11 @@ class _NumPy:
 
 class _Torch:
     def view(self, array: Any) -> View:
+        if array.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise UnsupportedError(
+                "a tensor requires a gradient, which attune.attention does not make",
+                "attune.torch.flex_attention does where it can; or call under torch.no_grad()",
+            )
         dtype = str(array.dtype).removeprefix("torch.")
         return View(array.data_ptr(), tuple(array.shape), array.stride(), dtype, _torch_device(array.device), array)
 

@@ -1,0 +1,148 @@
+"""The autograd function: what it hands a backward launch, by a kernel that computes with torch in float64; and a real
+launch, where the CPU family has a backward pass."""
+
+import ctypes
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import numpy as np  # noqa: E402
+from mods import BATCH, HEADS, LENGTH, MODS  # noqa: E402
+from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
+
+import attune  # noqa: E402
+from attune._structs import Pass, Shape  # noqa: E402
+from attune.torch import flex_attention  # noqa: E402
+
+DIM, KV_HEADS = 32, 2
+
+
+class OracleKernel:
+    """Reads and writes the arguments of a launch as att_backward would, for attention without mods."""
+
+    workspace_bytes = 48
+
+    @torch.enable_grad()
+    def backward(self, args, stream):
+        shape = args.shape
+        assert args.workspace and args.workspace_bytes == self.workspace_bytes and stream is None
+
+        def operand(name, heads, length):
+            strides = getattr(args, f"{name}_strides")
+            return self._array(
+                getattr(args, name),
+                (shape.batch, heads, length, DIM),
+                (strides.batch, strides.head, strides.seq, 1),
+            )
+
+        of_q, of_k = (shape.heads, shape.q_len), (shape.kv_heads, shape.kv_len)
+        q, k, v = (
+            torch.from_numpy(operand(name, *sizes).astype(np.float64)).requires_grad_()
+            for name, sizes in (("q", of_q), ("k", of_k), ("v", of_k))
+        )
+        o, lse = plain_attention(q, k, v)
+        rows = (shape.batch, shape.heads, shape.q_len)
+        np.testing.assert_allclose(operand("o", *of_q), o.detach(), atol=1e-5)
+        np.testing.assert_allclose(self._array(args.lse, rows, None), lse.detach(), atol=1e-5)
+        loss = (o * torch.from_numpy(operand("d_o", *of_q).copy())).sum()
+        if args.d_lse:
+            loss = loss + (lse * torch.from_numpy(self._array(args.d_lse, rows, None).copy())).sum()
+        loss.backward()
+        operand("d_q", *of_q)[...] = q.grad
+        operand("d_k", *of_k)[...] = k.grad
+        operand("d_v", *of_k)[...] = v.grad
+
+    @staticmethod
+    def _array(pointer, sizes, strides):
+        strides = strides or np.empty(sizes, np.int8).strides
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        flat = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (reach,))
+        return np.lib.stride_tricks.as_strided(flat, sizes, [4 * stride for stride in strides])
+
+
+def plain_attention(q, k, v):
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    s = q @ k.transpose(-1, -2) * DIM**-0.5
+    return s.softmax(-1) @ v, s.logsumexp(-1)
+
+
+def operands(kv_heads=KV_HEADS):
+    torch.manual_seed(3)
+    q = torch.randn(BATCH, LENGTH, HEADS, DIM).transpose(1, 2)
+    return q, *(torch.randn(BATCH, kv_heads, LENGTH + 8, DIM) for _ in range(2))
+
+
+@pytest.mark.parametrize("uses", ["out", "lse", "both"])
+def test_what_a_backward_launch_is_given(uses, monkeypatch):
+    monkeypatch.setattr("attune.torch._function.backward_kernel", lambda *_: OracleKernel())
+    found = [x.detach().requires_grad_() for x in operands()]
+    wanted = [x.detach().double().requires_grad_() for x in operands()]
+    weights = torch.randn(BATCH, HEADS, LENGTH, DIM), torch.randn(BATCH, HEADS, LENGTH)
+    for results in (
+        flex_attention(*found, enable_gqa=True, return_lse=True, strict=True),
+        plain_attention(*wanted),
+    ):
+        parts = [(result * weight).sum() for result, weight in zip(results, weights, strict=True)]
+        {"out": parts[0], "lse": parts[1], "both": parts[0] + parts[1]}[uses].backward()
+    for mine, reference in zip(found, wanted, strict=True):
+        assert mine.grad.dtype == torch.float32 and mine.grad.stride() == mine.stride()
+        expected = torch.zeros_like(reference) if reference.grad is None else reference.grad  # lse knows no v
+        torch.testing.assert_close(mine.grad.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_one_batch_of_keys_sums_its_gradient(monkeypatch):
+    monkeypatch.setattr("attune.torch._function.backward_kernel", lambda *_: OracleKernel())
+    q, k, v = operands(HEADS)
+    found, wanted = (k[:1].clone().requires_grad_() for _ in range(2))
+    flex_attention(q, found, v[:1], strict=True).square().sum().backward()
+    plain_attention(q, wanted, v[:1])[0].square().sum().backward()
+    torch.testing.assert_close(found.grad, wanted.grad, atol=1e-4, rtol=1e-4)
+
+
+def has_backward():
+    spec = attune.Spec(dtype="fp32", head_dim=DIM, layout="bhsd")
+    try:
+        attune.default_runtime("cpu").kernel(spec, Shape(1, 1, 1, 8, 8), Pass.BACKWARD)
+    except attune.UnsupportedError:
+        return False
+    return True
+
+
+def test_a_gradient_without_a_backward_pass_is_refused():
+    if has_backward():
+        pytest.skip("the CPU family has a backward pass")
+    q, k, v = operands(HEADS)
+    with pytest.raises(NotImplementedError, match="a gradient is wanted"):
+        flex_attention(q.requires_grad_(), k, v, strict=True)
+    with torch.no_grad():
+        flex_attention(q, k, v, strict=True)
+    flex_attention(q.detach(), k, v, strict=True)
+
+
+@pytest.mark.parametrize("name", ["softcap", "alibi", "document", "window and dead rows", "mask in the score"])
+def test_gradients(name, monkeypatch):
+    if not has_backward():
+        pytest.skip("the CPU family has no backward pass")
+    monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    score_mod, mask_mod = MODS[name]()
+    inputs = [torch.randn(BATCH, HEADS, LENGTH, DIM).requires_grad_() for _ in range(3)]
+    doubles = [x.detach().double().requires_grad_() for x in inputs]
+    weights = torch.randn(BATCH, HEADS, LENGTH, DIM)
+    o = flex_attention(*inputs, score_mod, mask_mod=mask_mod, strict=True)
+    (o * weights).sum().backward()
+    block_mask = None
+    if mask_mod is not None:
+        block_mask = torch_flex.create_block_mask(mask_mod, BATCH, HEADS, LENGTH, LENGTH, device="cpu")
+    (torch_flex.flex_attention(*doubles, score_mod, block_mask) * weights).sum().backward()
+    for found, wanted in zip(inputs, doubles, strict=True):
+        torch.testing.assert_close(found.grad.double(), wanted.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_a_captured_tensor_that_wants_a_gradient_is_refused():
+    q, k, v = operands(HEADS)
+    bias = torch.zeros(HEADS, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="captured tensor wants a gradient"):
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + bias[h])
+    with torch.no_grad():
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + bias[h], strict=True)
