@@ -111,6 +111,38 @@ def test_what_is_captured_may_change():
     assert not torch.equal(first, second) and not torch.equal(second, third)
 
 
+def test_memory_that_numpy_shares_may_change():
+    q, k, v = operands()
+    array = mods.documents().numpy()
+    doc = torch.from_numpy(array)
+
+    def call():
+        return flex_attention(q, k, v, mask_mod=lambda b, h, i, j: doc[b, i] == doc[b, j], strict=True)
+
+    first = call()
+    array[:, 5:] = 7
+    assert not torch.equal(first, call())
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        q, k, v = operands()
+        found = flex_attention(q, k, v, mask_mod=mods.document_mask(), return_lse=True, strict=True)
+    q, k, v = (x.clone() for x in (q, k, v))
+    assert_close(found, expected(q, k, v, mask_mod=mods.document_mask()))
+
+
+def test_a_copy_is_made_once_a_change(monkeypatch):
+    from attune.torch import _captured
+
+    monkeypatch.setattr(_captured, "_tells_its_changes", lambda tensor: True)
+    tensor = mods.documents()
+    first = _captured.as_auxiliary(tensor)
+    assert first.dtype == torch.int32 and _captured.as_auxiliary(tensor) is first
+    tensor += 1
+    assert torch.equal(_captured.as_auxiliary(tensor), first + 1)
+
+
 def test_a_new_value_of_a_tensor_is_no_new_kernel():
     q, k, v = operands()
     factor, slopes = torch.tensor(0.3), torch.rand(HEADS)
@@ -149,6 +181,18 @@ def test_no_kernel_of_this_width():
         flex_attention(q, k, v, strict=True)
     with pytest.warns(UserWarning, match="multiple of 8"):
         assert_close(flex_attention(q, k, v, return_lse=True), expected(q, k, v))
+
+
+def test_compiled_code_calls_it():
+    q, k, v = operands()
+    mask = create_block_mask(mods.causal, None, None, LENGTH, LENGTH, device="cpu")
+    torch.compiler.reset()
+
+    @torch.compile(backend="eager")
+    def layer(q, k, v):
+        return flex_attention(q * 1, k, v, mods.softcap(3.0), mask, strict=True) + 0
+
+    assert torch.equal(layer(q, k, v), flex_attention(q, k, v, mods.softcap(3.0), mask, strict=True))
 
 
 def test_return_aux():

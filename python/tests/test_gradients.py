@@ -100,6 +100,16 @@ def test_one_batch_of_keys_sums_its_gradient(monkeypatch):
     torch.testing.assert_close(found.grad, wanted.grad, atol=1e-4, rtol=1e-4)
 
 
+def test_a_captured_tensor_that_changed_before_the_backward_pass_is_noticed(monkeypatch):
+    monkeypatch.setattr("attune.torch._function.backward_kernel", lambda *_: OracleKernel())
+    q, k, v = operands(HEADS)
+    slopes = torch.ones(HEADS)
+    out = flex_attention(q.requires_grad_(), k, v, lambda score, b, h, i, j: score * slopes[h], strict=True)
+    slopes.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
 def has_backward():
     spec = attune.Spec(dtype="fp32", head_dim=DIM, layout="bhsd")
     try:

@@ -19,8 +19,13 @@ _DTYPE_NAMES: dict[Type, str] = {"bool": "bool", "int": "int32", "float": "float
 # The dim of a spec that an index by this name runs over.
 _DIM_OF_INDEX = {"b": "batch", "h": "heads", "q_idx": "q_len", "kv_idx": "kv_len"}
 
-# A tensor's converted copy, with the version that was converted: made once a change, not once a call.
+# A CUDA tensor's converted copy, with the version that was converted: the check of its values waits for the device.
 _converted: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def _tells_its_changes(tensor: torch.Tensor) -> bool:
+    """Whether a change in its values is a new version: NumPy may share a CPU tensor's memory and change it unseen."""
+    return tensor.is_cuda and not tensor.is_inference()
 
 
 def _convert(tensor: torch.Tensor) -> torch.Tensor:
@@ -38,11 +43,13 @@ def as_auxiliary(tensor: torch.Tensor) -> torch.Tensor:
     """Contiguous, and of a type that a spec has: int32, float32 or bool."""
     if tensor.dtype in _TYPES and tensor.is_contiguous():
         return tensor
-    known = _converted.get(tensor)
+    known = _converted.get(tensor) if _tells_its_changes(tensor) else None
     if known is None or known[0] != tensor._version:
         plain = tensor.detach()
-        known = tensor._version, (plain if plain.dtype in _TYPES else _convert(plain)).contiguous()
-        _converted[tensor] = known
+        copy = (plain if plain.dtype in _TYPES else _convert(plain)).contiguous()
+        if not _tells_its_changes(tensor):
+            return copy
+        known = _converted[tensor] = tensor._version, copy
     return known[1]
 
 

@@ -102,18 +102,20 @@ class Attention(torch.autograd.Function):
         assert lse is not None
         ctx.problem = problem
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, o, lse)
+        # Saved, captured tensors too: torch notices where one was changed in between.
+        ctx.save_for_backward(q, k, v, o, lse, *problem.tensors.values())
         return o, lse
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
-        q, k, v, o, lse = ctx.saved_tensors
+        q, k, v, o, lse, *tensors = ctx.saved_tensors
+        problem = dataclasses.replace(ctx.problem, tensors=dict(zip(ctx.problem.tensors, tensors, strict=True)))
         gradients = [_empty_like(each, each.shape[-1]) for each in (q, k, v)]
         if q.numel() == 0 or k.numel() == 0:
             return None, *(gradient.zero_() for gradient in gradients)
         d_o = torch.zeros_like(o) if d_o is None else d_o
-        _run_backward(ctx.kernel, ctx.problem, (q, k, v), (o, lse, d_o, d_lse), gradients)
+        _run_backward(ctx.kernel, problem, (q, k, v), (o, lse, d_o, d_lse), gradients)
         return None, *gradients
 
 
