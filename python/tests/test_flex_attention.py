@@ -183,6 +183,18 @@ def test_no_kernel_of_this_width():
         assert_close(flex_attention(q, k, v, return_lse=True), expected(q, k, v))
 
 
+def test_a_device_without_a_kernel(monkeypatch):
+    def refuse(self, spec, shape, of_pass=None):
+        raise attune.UnsupportedError("this family has no fp32")
+
+    monkeypatch.setattr(attune.Runtime, "kernel", refuse)
+    q, k, v = operands()
+    with pytest.raises(NotImplementedError, match="no fp32"):
+        flex_attention(q, k, v, strict=True)
+    with pytest.warns(UserWarning, match="no fp32"):
+        assert_close(flex_attention(q, k, v, return_lse=True), expected(q, k, v))
+
+
 def test_compiled_code_calls_it():
     q, k, v = operands()
     mask = create_block_mask(mods.causal, None, None, LENGTH, LENGTH, device="cpu")

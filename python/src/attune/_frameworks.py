@@ -64,7 +64,13 @@ class _Torch:
                 "attune.torch.flex_attention does where it can; or call under torch.no_grad()",
             )
         dtype = str(array.dtype).removeprefix("torch.")
-        return View(array.data_ptr(), tuple(array.shape), array.stride(), dtype, _torch_device(array.device), array)
+        return View(array.data_ptr(), tuple(array.shape), array.stride(), dtype, self.device(array), array)
+
+    def device(self, array: Any) -> str:
+        """ "cpu" or "cuda:N"."""
+        if array.device.type not in ("cpu", "cuda"):
+            raise BadInputError(f"a tensor is on `{array.device}`", "Attune runs on CPUs and CUDA devices")
+        return f"cuda:{array.device.index}" if array.device.type == "cuda" else "cpu"
 
     def contiguous(self, array: Any) -> Any:
         return array.clone(memory_format=sys.modules["torch"].contiguous_format)
@@ -80,12 +86,6 @@ class _Torch:
         if device == "cpu":
             return None
         return sys.modules["torch"].cuda.current_stream(device).cuda_stream
-
-
-def _torch_device(device: Any) -> str:
-    if device.type not in ("cpu", "cuda"):
-        raise BadInputError(f"a tensor is on `{device}`", "Attune runs on CPUs and CUDA devices")
-    return f"cuda:{device.index}" if device.type == "cuda" else "cpu"
 
 
 class _CuPy:

@@ -76,11 +76,17 @@ def run_forward(
     return o, lse if with_lse else None
 
 
+def check_kernel(spec: Spec, shape: Shape, like: torch.Tensor) -> None:
+    """Raises UnsupportedError where the device of `like` has no kernel for the spec."""
+    if shape.batch and shape.q_len and shape.kv_len:
+        default_runtime(_TORCH.device(like)).kernel(spec, shape)
+
+
 def backward_kernel(problem: Problem, q: torch.Tensor, k: torch.Tensor) -> Kernel:
     """Raises NotImplementedError (UnsupportedError) where the device's family has no backward pass for the spec."""
     batch, q_len, heads, _ = axes(problem.spec.layout_id, tuple(q.shape))
     _, kv_len, kv_heads, _ = axes(problem.spec.layout_id, tuple(k.shape))
-    device = _TORCH.view(q).device
+    device = _TORCH.device(q)
     try:
         return default_runtime(device).kernel(problem.spec, Shape(batch, heads, kv_heads, q_len, kv_len), Pass.BACKWARD)
     except UnsupportedError as problem_there:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -13,7 +14,7 @@ from attune._structs import DTYPE_BY_ARRAY_NAME, Shape
 from attune._yaml import write_spec
 from attune.spec import Spec, spec_of_text
 from attune.torch._expression import Untranslatable
-from attune.torch._function import Attention, Problem, run_forward
+from attune.torch._function import Attention, Problem, check_kernel, run_forward
 from attune.torch._translate import Translation, translate
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
@@ -67,41 +68,89 @@ def flex_attention(
     _check(query, key, value, block_mask, enable_gqa)
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
-    if return_aux is not None and return_aux.lse:
-        return_lse = True
+    wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    call = _Call(query, key, value, score_mod, _whole_mask(block_mask, mask_mod), scale)
     try:
         if return_aux is not None and return_aux.max_scores:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        problem, captures_gradient = _problem(query, key, value, score_mod, block_mask, mask_mod, scale)
+        problem, captures_gradient = call.problem()
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
         if strict:
             raise
         _warn(str(reason))
-        return _torchs_own(
-            query,
-            key,
-            value,
-            score_mod,
-            block_mask,
-            mask_mod,
-            scale,
-            enable_gqa,
-            return_lse,
-            kernel_options,
-            return_aux,
+        if mask_mod is not None:
+            block_mask = call.block_mask()
+        # torch has deprecated `return_lse`, and Attune has not.
+        aux = torch_flex.AuxRequest(lse=True) if return_lse else return_aux
+        result: Any = torch_flex.flex_attention(
+            query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
         )
-    if query.shape[0] != key.shape[0]:
-        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    needs_gradient = any(each.requires_grad for each in (query, key, value))
-    if torch.is_grad_enabled() and (needs_gradient or captures_gradient):
+        return (result[0], result[1].lse) if return_lse else result
+    out, lse = call.run(problem, captures_gradient, wants_lse)
+    if return_aux is not None:
+        return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
+    return (out, lse) if return_lse else out
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    score_mod: Any
+    mask_mod: MaskMod | None
+    scale: float | None
+
+    def problem(self) -> tuple[Problem, bool]:
+        """A launch that the device has a kernel for, and whether a captured tensor wants a gradient."""
+        batch, heads, q_len, _ = self.query.shape
+        shape = Shape(batch, heads, self.key.shape[1], q_len, self.key.shape[2])
+        scale, factor = self.scale, 1.0
+        if scale is not None and scale <= 0:  # a spec's own is above 0
+            scale, factor = 1.0, float(scale)
+        translation = translate(self.score_mod, self.mask_mod, shape, self.query.device, factor=factor)
+        problem = Problem(self._spec(translation, scale), translation.captured.tensors())
+        check_kernel(problem.spec, shape, self.query)
+        return problem, translation.captured.needs_gradient()
+
+    def run(
+        self, problem: Problem, captures_gradient: bool, wants_lse: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        q, k, v = self.query, self.key, self.value
+        if q.shape[0] != k.shape[0]:
+            k, v = (each.expand(q.shape[0], -1, -1, -1) for each in (k, v))
+        if not torch.is_grad_enabled() or not (captures_gradient or any(each.requires_grad for each in (q, k, v))):
+            return run_forward(problem, q, k, v, with_lse=wants_lse)
         if captures_gradient:
             raise NotImplementedError("attune: a captured tensor wants a gradient; its gradient is not made yet")
-        out, lse = Attention.apply(problem, query, key, value)
-    else:
-        out, lse = run_forward(problem, query, key, value, with_lse=return_lse)
-    if return_aux is not None:
-        return out, torch_flex.AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
-    return (out, lse) if return_lse else out
+        return Attention.apply(problem, q, k, v)
+
+    def block_mask(self) -> BlockMask:
+        """Of the whole mask, for torch's own function."""
+        assert self.mask_mod is not None
+        sizes = (*self.query.shape[:2], self.query.shape[2], self.key.shape[2])
+        return BlockMask.of_mask_mod(self.mask_mod, sizes, self.query.device, (128, 128))
+
+    def _spec(self, translation: Translation, scale: float | None) -> Spec:
+        dtype = DTYPE_BY_ARRAY_NAME.get(str(self.query.dtype).removeprefix("torch."))
+        if dtype is None:
+            raise UnsupportedError(f"attention in {self.query.dtype}")
+        return spec_of_text(
+            write_spec(
+                name="flex_attention",
+                dtype=dtype.name.lower(),
+                head_dim=(self.query.shape[-1], self.value.shape[-1]),
+                layout="bhsd",
+                mask=translation.mask,
+                score=translation.score,
+                sink=None,
+                scalars={},
+                tensors=translation.captured.declarations(),
+                dropout=0.0,
+                scale=scale,
+                passes=("forward",),
+            )
+        )
 
 
 def _check(
@@ -143,25 +192,6 @@ def _check(
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
 
 
-def _problem(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    score_mod: Any,
-    block_mask: torch_flex.BlockMask | None,
-    mask_mod: MaskMod | None,
-    scale: float | None,
-) -> tuple[Problem, bool]:
-    """The launch, and whether a captured tensor wants a gradient."""
-    shape = Shape(query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2])
-    factor = 1.0
-    if scale is not None and scale <= 0:  # a spec's own is above 0
-        scale, factor = 1.0, float(scale)
-    translation = translate(score_mod, _whole_mask(block_mask, mask_mod), shape, query.device, factor=factor)
-    spec = _spec(query, value, translation, scale)
-    return Problem(spec, translation.captured.tensors()), translation.captured.needs_gradient()
-
-
 def _whole_mask(block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> MaskMod | None:
     if block_mask is None:
         return mask_mod
@@ -169,56 +199,7 @@ def _whole_mask(block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | Non
     return of_blocks if mask_mod is None else torch_flex.and_masks(of_blocks, mask_mod)
 
 
-def _spec(query: torch.Tensor, value: torch.Tensor, translation: Translation, scale: float | None) -> Spec:
-    dtype = DTYPE_BY_ARRAY_NAME.get(str(query.dtype).removeprefix("torch."))
-    if dtype is None:
-        raise UnsupportedError(f"attention in {query.dtype}")
-    return spec_of_text(
-        write_spec(
-            name="flex_attention",
-            dtype=dtype.name.lower(),
-            head_dim=(query.shape[-1], value.shape[-1]),
-            layout="bhsd",
-            mask=translation.mask,
-            score=translation.score,
-            sink=None,
-            scalars={},
-            tensors=translation.captured.declarations(),
-            dropout=0.0,
-            scale=scale,
-            passes=("forward",),
-        )
-    )
-
-
 def _warn(reason: str) -> None:
     if reason not in _warned:
         _warned.add(reason)
-        warnings.warn(f"attune falls back to torch's flex_attention: {reason}", stacklevel=4)
-
-
-def _torchs_own(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    score_mod: Any,
-    block_mask: torch_flex.BlockMask | None,
-    mask_mod: MaskMod | None,
-    scale: float | None,
-    enable_gqa: bool,
-    return_lse: bool,
-    kernel_options: Any,
-    return_aux: torch_flex.AuxRequest | None,
-) -> Any:
-    if mask_mod is not None:
-        whole = _whole_mask(block_mask, mask_mod)
-        assert whole is not None
-        block_mask = BlockMask.of_mask_mod(
-            whole, (*query.shape[:2], query.shape[2], key.shape[2]), query.device, (128, 128)
-        )
-    # torch has deprecated `return_lse`, and Attune has not.
-    aux = torch_flex.AuxRequest(lse=True) if return_lse and return_aux is None else return_aux
-    result: Any = torch_flex.flex_attention(
-        query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
-    )
-    return (result[0], result[1].lse) if aux is not return_aux else result
+        warnings.warn(f"attune falls back to torch's flex_attention: {reason}", stacklevel=3)

@@ -1,0 +1,184 @@
+"""torch's arithmetic of scalars: operators, roundings, powers."""
+
+from __future__ import annotations
+
+import math
+
+from attune.torch._conditions import compare, logical_and, same_type
+from attune.torch._expression import (
+    Expression,
+    Type,
+    Untranslatable,
+    as_float,
+    as_number,
+    binary,
+    call,
+    conditional,
+    literal,
+    negative,
+    value_of,
+)
+from attune.torch._table import operation
+
+_MAX_POWER = 8  # of products by repetition
+
+
+def wider(left: Expression, right: Expression) -> Type:
+    return "float" if "float" in (left.type, right.type) else "int"
+
+
+def arithmetic(operator: str, left: Expression, right: Expression) -> Expression:
+    left, right = as_number(left), as_number(right)
+    return binary(operator, left, right, wider(left, right))
+
+
+def constant(operand: Expression) -> int | None:
+    """The number of an int literal."""
+    value = value_of(operand)
+    return value if isinstance(value, int) else None
+
+
+@operation("add")
+def add(input: Expression, other: Expression, *, alpha: Expression | None = None) -> Expression:
+    return arithmetic("+", input, other if alpha is None else mul(other, alpha))
+
+
+@operation("sub", "subtract")
+def sub(input: Expression, other: Expression, *, alpha: Expression | None = None) -> Expression:
+    return arithmetic("-", input, other if alpha is None else mul(other, alpha))
+
+
+@operation("rsub")
+def _rsub(input: Expression, other: Expression) -> Expression:
+    return sub(other, input)
+
+
+@operation("mul", "multiply")
+def mul(input: Expression, other: Expression) -> Expression:
+    if input.type == other.type == "bool":
+        return logical_and(input, other)
+    return arithmetic("*", input, other)
+
+
+@operation("div", "divide", "true_divide")
+def div(input: Expression, other: Expression, *, rounding_mode: str | None = None) -> Expression:
+    if rounding_mode is None:
+        return binary("/", as_float(input), as_float(other), "float")
+    floored = floor_divide(input, other)
+    if rounding_mode == "floor":
+        return floored
+    if floored.type == "float":
+        return trunc(div(input, other))
+    return conditional(compare(">=", mul(input, other), literal(0)), floored, neg(floor_divide(neg(input), other)))
+
+
+@operation("floor_divide")
+def floor_divide(input: Expression, other: Expression) -> Expression:
+    input, other = as_number(input), as_number(other)
+    if wider(input, other) == "int":
+        return binary("//", input, other, "int")
+    return floor(div(input, other))
+
+
+@operation("remainder")
+def _remainder(input: Expression, other: Expression) -> Expression:
+    input, other = as_number(input), as_number(other)
+    if wider(input, other) == "int":
+        return binary("%", input, other, "int")
+    return sub(input, mul(floor_divide(input, other), other))
+
+
+@operation("neg", "negative")
+def neg(input: Expression) -> Expression:
+    return binary("-", literal(0), as_number(input), "int") if input.type != "float" else negative(input)
+
+
+@operation("floor")
+def floor(input: Expression) -> Expression:
+    return input if input.type != "float" else call("float", call("floor", input, of_type="int"))
+
+
+@operation("ceil")
+def ceil(input: Expression) -> Expression:
+    return input if input.type != "float" else neg(floor(neg(input)))
+
+
+@operation("trunc", "fix")
+def trunc(input: Expression) -> Expression:
+    if input.type != "float":
+        return input
+    return conditional(compare(">=", input, literal(0)), floor(input), ceil(input))
+
+
+@operation("pos", "positive", "clone", "detach", "contiguous")
+def _same(input: Expression) -> Expression:
+    return input
+
+
+@operation("abs", "absolute")
+def _abs(input: Expression) -> Expression:
+    input = as_number(input)
+    return call("abs", input, of_type=input.type)
+
+
+@operation("minimum", "min")
+def minimum(input: Expression, other: Expression) -> Expression:
+    left, right = same_type(as_number(input), as_number(other))
+    return call("min", left, right, of_type=left.type)
+
+
+@operation("maximum", "max")
+def maximum(input: Expression, other: Expression) -> Expression:
+    left, right = same_type(as_number(input), as_number(other))
+    return call("max", left, right, of_type=left.type)
+
+
+@operation("clamp", "clip")
+def _clamp(input: Expression, min: Expression | None = None, max: Expression | None = None) -> Expression:
+    if min is not None:
+        input = maximum(input, min)
+    return input if max is None else minimum(input, max)
+
+
+@operation("clamp_min")
+def _clamp_min(input: Expression, min: Expression) -> Expression:
+    return maximum(input, min)
+
+
+@operation("clamp_max")
+def _clamp_max(input: Expression, max: Expression) -> Expression:
+    return minimum(input, max)
+
+
+@operation("square")
+def square(input: Expression) -> Expression:
+    return mul(input, input)
+
+
+@operation("reciprocal")
+def reciprocal(input: Expression) -> Expression:
+    return div(literal(1.0), input)
+
+
+@operation("pow")
+def pow(input: Expression, exponent: Expression) -> Expression:
+    power = value_of(exponent)
+    if power is None:
+        return _power_of_a_constant(input, exponent)
+    if power == 0.5:
+        return call("sqrt", as_float(input))
+    if power != int(power) or abs(power) > _MAX_POWER:
+        raise Untranslatable(f"`pow` with the exponent {power}")
+    base = as_float(input) if exponent.type == "float" else as_number(input)
+    product = literal(1.0) if base.type == "float" else literal(1)
+    for factor in range(abs(int(power))):
+        product = mul(product, base) if factor else base
+    return product if power >= 0 else reciprocal(product)
+
+
+def _power_of_a_constant(base: Expression, exponent: Expression) -> Expression:
+    """base ** exponent as exp2(exponent * log2(base))."""
+    value = value_of(base)
+    if value is None or value <= 0:
+        raise Untranslatable("`pow` of two values that are not constant")
+    return call("exp2", mul(as_float(exponent), literal(math.log2(value))))
