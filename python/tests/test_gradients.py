@@ -152,10 +152,70 @@ def test_gradients(name):
         torch.testing.assert_close(found.grad.double(), wanted.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_a_captured_tensor_that_wants_a_gradient_is_refused():
+def wrapping(bias):
+    return lambda score, b, h, i, j: score + bias[h, i - j]
+
+
+def squashed(bias):
+    return lambda score, b, h, i, j: 3 * torch.tanh((score + bias[b, h, i, j]) / 3)
+
+
+LEARNED = {
+    "a slope a head": ((HEADS,), lambda x: lambda score, b, h, i, j: score + x[h] * (i - j)),
+    "a bias a distance": ((HEADS, 2 * LENGTH), lambda x: lambda score, b, h, i, j: score + x[h, i - j + LENGTH]),
+    "negative indices": ((HEADS, 2 * LENGTH), wrapping),
+    "a dense bias": ((BATCH, HEADS, LENGTH, LENGTH), squashed),
+    "a scalar": ((), lambda x: lambda score, b, h, i, j: score * x),
+    "two looks at one": ((HEADS, LENGTH), lambda x: lambda score, b, h, i, j: score + x[h, i] * x[h, j]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_captured_tensor_learns(name, dtype):
+    if not has_backward():
+        pytest.skip("the CPU family has no backward pass")
+    torch.manual_seed(1)
+    sizes, make = LEARNED[name]
+    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, DIM) for _ in range(3))
+    learned = (0.1 * torch.randn(sizes)).to(dtype).requires_grad_()
+    twin = learned.detach().double().requires_grad_()
+    weights = torch.randn(BATCH, HEADS, LENGTH, DIM)
+    try:
+        out = flex_attention(q, k, v, make(learned), strict=True)
+    except attune.UnsupportedError as reason:
+        pytest.skip(reason.message)
+    (out * weights).sum().backward()
+    (plain_attention(*(x.double() for x in (q, k, v)), make(twin))[0] * weights).sum().backward()
+    assert learned.grad.dtype == dtype and learned.grad.shape == learned.shape
+    tolerance = 2e-4 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(learned.grad.double(), twin.grad, atol=tolerance, rtol=tolerance)
+
+
+def test_a_captured_tensor_has_its_gradient_where_it_came_from():
+    if not has_backward():
+        pytest.skip("the CPU family has no backward pass")
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, DIM) for _ in range(3))
+    parameter = torch.randn(2, HEADS // 2)
+
+    def gradient(attend, cast):
+        leaf = cast(parameter).requires_grad_()
+        slopes = (0.1 * leaf).exp().view(-1)
+        fixed = slopes.detach()  # the same memory, and no gradient
+        out = attend(*map(cast, (q, k, v)), lambda score, b, h, i, j: score + slopes[h] * (i - j) + fixed[h] * j)
+        out.square().sum().backward()
+        return leaf.grad.double()
+
+    found = gradient(lambda *given: flex_attention(*given, strict=True), torch.clone)
+    wanted = gradient(lambda *given: plain_attention(*given)[0], torch.Tensor.double)
+    torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-3)
+
+
+def test_a_captured_tensor_that_cannot_learn_is_refused():
     q, k, v = operands(HEADS)
-    bias = torch.zeros(HEADS, requires_grad=True)
-    with pytest.raises(NotImplementedError, match="captured tensor wants a gradient"):
-        flex_attention(q, k, v, lambda score, b, h, i, j: score + bias[h])
+    bias = torch.rand(HEADS, requires_grad=True)
+    with pytest.raises(attune.BadInputError, match="has no derivative"):
+        flex_attention(q, k, v, mask_mod=lambda b, h, i, j: (bias[h] > 0.5) | (i == j), strict=True)
     with torch.no_grad():
-        flex_attention(q, k, v, lambda score, b, h, i, j: score + bias[h], strict=True)
+        flex_attention(q, k, v, mask_mod=lambda b, h, i, j: (bias[h] > 0.5) | (i == j), strict=True)

@@ -196,6 +196,6 @@ class BackwardArgs(Sized):
         ("tensor_views", POINTER(Tensor)),
         ("tensor_view_count", c_int),
         ("d_tensor_count", c_int),
-        ("d_tensors", c_void_p),
+        ("d_tensors", POINTER(c_void_p)),
         ("d_sink", c_void_p),
     ]

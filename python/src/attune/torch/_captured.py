@@ -66,7 +66,6 @@ class CapturedTensors:
 
     def __init__(self, shape: Shape, device: torch.device) -> None:
         self._shape, self._device = shape, device
-        self._by_id: dict[int, _Captured] = {}
         self._by_memory: dict[tuple[object, ...], _Captured] = {}
 
     def look_up(self, tensor: torch.Tensor, indices: Sequence[Expression]) -> Expression:
@@ -89,14 +88,12 @@ class CapturedTensors:
         return name(f"{captured.name}[0]", _TYPES[captured.auxiliary.dtype])
 
     def _capture(self, tensor: torch.Tensor) -> _Captured:
-        known = self._by_id.get(id(tensor))
-        if known is not None:
-            return known
         if tensor.device != self._device:
             raise Untranslatable(f"a captured tensor on {tensor.device}, beside operands on {self._device}")
         if tensor.dim() > _MAX_DIMS or 0 in tensor.shape:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)}")
-        memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        # What is captured stays alive, so no other tensor comes to lie there.
+        memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad)
         known = self._by_memory.get(memory)
         if known is None:
             auxiliary = as_auxiliary(tensor)
@@ -104,25 +101,28 @@ class CapturedTensors:
                 auxiliary = auxiliary.reshape(1)
             known = _Captured(tensor, auxiliary, f"t{len(self._by_memory)}", [set() for _ in auxiliary.shape])
             self._by_memory[memory] = known
-        self._by_id[id(tensor)] = known
         return known
-
-    def __iter__(self):
-        return iter(self._by_memory.values())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What a launch hands over."""
-        return {captured.name: captured.auxiliary.detach() for captured in self}
+        return {captured.name: captured.auxiliary.detach() for captured in self._by_memory.values()}
+
+    def learned(self) -> dict[str, torch.Tensor]:
+        """Those that want a gradient, as they were captured; none where torch records none."""
+        if not torch.is_grad_enabled():
+            return {}
+        return {
+            captured.name: captured.original for captured in self._by_memory.values() if captured.original.requires_grad
+        }
 
     def declarations(self) -> dict[str, str]:
         """What a spec says of them."""
+        learned = self.learned()
         return {
             captured.name: f"{_DTYPE_NAMES[_TYPES[captured.auxiliary.dtype]]}[{self._dims(captured)}]"
-            for captured in self
+            + (" grad" if captured.name in learned else "")
+            for captured in self._by_memory.values()
         }
-
-    def needs_gradient(self) -> bool:
-        return any(captured.original.requires_grad for captured in self)
 
     def _dims(self, captured: _Captured) -> str:
         """A dim that positions run over is called by them, so that another length is no other spec."""

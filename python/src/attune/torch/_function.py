@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from typing import Any
 
@@ -21,10 +22,17 @@ _TORCH: Any = framework_of("q", torch.empty(0))
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What a launch is beside its tensors. seed and offset: dropout's, where the spec has any."""
+    """What a launch is beside its operands.
+
+    Attributes:
+        tensors: the spec's, by name.
+        learned: those of them that want a gradient, as they were captured: of any float type, any strides.
+        seed, offset: dropout's, where the spec has any.
+    """
 
     spec: Spec
     tensors: dict[str, torch.Tensor]
+    learned: dict[str, torch.Tensor]
     seed: int = 0
     offset: int = 0
 
@@ -92,21 +100,23 @@ def backward_kernel(problem: Problem, q: torch.Tensor, k: torch.Tensor) -> Kerne
     except UnsupportedError as problem_there:
         raise UnsupportedError(
             f"a gradient is wanted, and attune cannot make it on {device}: {problem_there.message}",
-            "call under torch.no_grad(), or detach query, key and value",
+            "call under torch.no_grad(), or detach what needs none",
         ) from problem_there
 
 
 class Attention(torch.autograd.Function):
-    """O and LSE of (problem, q, k, v), both differentiable. Captured tensors have no gradient yet."""
+    """O and LSE of (problem, q, k, v, *problem.learned.values()), both differentiable."""
 
     @staticmethod
     def forward(
-        ctx: Any, problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        ctx: Any, problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *learned: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.kernel = backward_kernel(problem, q, k)  # said now, not when the loss is there
         o, lse = run_forward(problem, q, k, v, with_lse=True)
         assert lse is not None
-        ctx.problem = problem
+        ctx.problem = dataclasses.replace(problem, tensors={}, learned={})
+        ctx.names = tuple(problem.tensors)
+        ctx.learned = {name: (each.shape, each.dtype) for name, each in problem.learned.items()}
         ctx.set_materialize_grads(False)
         # Saved, captured tensors too: torch notices where one was changed in between.
         ctx.save_for_backward(q, k, v, o, lse, *problem.tensors.values())
@@ -116,13 +126,17 @@ class Attention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
         q, k, v, o, lse, *tensors = ctx.saved_tensors
-        problem = dataclasses.replace(ctx.problem, tensors=dict(zip(ctx.problem.tensors, tensors, strict=True)))
+        problem = dataclasses.replace(ctx.problem, tensors=dict(zip(ctx.names, tensors, strict=True)))
         gradients = [_empty_like(each, each.shape[-1]) for each in (q, k, v)]
+        learned = {name: torch.empty_like(problem.tensors[name]) for name in ctx.learned}
         if q.numel() == 0 or k.numel() == 0:
-            return None, *(gradient.zero_() for gradient in gradients)
-        d_o = torch.zeros_like(o) if d_o is None else d_o
-        _run_backward(ctx.kernel, problem, (q, k, v), (o, lse, d_o, d_lse), gradients)
-        return None, *gradients
+            for gradient in (*gradients, *learned.values()):
+                gradient.zero_()
+        else:
+            d_o = torch.zeros_like(o) if d_o is None else d_o
+            _run_backward(ctx.kernel, problem, (q, k, v), (o, lse, d_o, d_lse), gradients, learned)
+        as_captured = (learned[name].reshape(shape).to(dtype) for name, (shape, dtype) in ctx.learned.items())
+        return None, *gradients, *as_captured
 
 
 def _run_backward(
@@ -131,7 +145,9 @@ def _run_backward(
     operands: tuple[torch.Tensor, ...],
     results: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None],
     gradients: list[torch.Tensor],
+    learned: dict[str, torch.Tensor],
 ) -> None:
+    """Fills gradients, of the operands, and learned, of tensors of the spec."""
     spec = problem.spec
     o, lse, d_o, d_lse = results
     named = dict(zip(("q", "k", "v", "o", "d_o"), (*operands, o, d_o), strict=True))
@@ -146,6 +162,10 @@ def _run_backward(
         setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
     shape = _launch.shape_of(spec.layout_id, views["q"], views["k"], views["v"])
     _launch.fill_common(args, spec, shape, problem.launch(), views["q"].device)
+    if learned:
+        pointers = [learned[tensor.name].data_ptr() if tensor.name in learned else None for tensor in spec.tensors]
+        args.d_tensors = (ctypes.c_void_p * len(pointers))(*pointers)
+        args.d_tensor_count = len(pointers)
     scratch = _launch.give_workspace(args, kernel, _allocate_on(o.device))
     kernel.backward(args, _TORCH.stream(views["q"].device))
     del scratch

@@ -73,7 +73,7 @@ def flex_attention(
     try:
         if return_aux is not None and return_aux.max_scores:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        problem, captures_gradient = call.problem()
+        problem = call.problem()
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
         if strict:
             raise
@@ -86,7 +86,7 @@ def flex_attention(
             query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
         )
         return (result[0], result[1].lse) if return_lse else result
-    out, lse = call.run(problem, captures_gradient, wants_lse)
+    out, lse = call.run(problem, wants_lse)
     if return_aux is not None:
         return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
     return (out, lse) if return_lse else out
@@ -101,29 +101,26 @@ class _Call:
     mask_mod: MaskMod | None
     scale: float | None
 
-    def problem(self) -> tuple[Problem, bool]:
-        """A launch that the device has a kernel for, and whether a captured tensor wants a gradient."""
+    def problem(self) -> Problem:
+        """A launch that the device has a kernel for."""
         batch, heads, q_len, _ = self.query.shape
         shape = Shape(batch, heads, self.key.shape[1], q_len, self.key.shape[2])
         scale, factor = self.scale, 1.0
         if scale is not None and scale <= 0:  # a spec's own is above 0
             scale, factor = 1.0, float(scale)
         translation = translate(self.score_mod, self.mask_mod, shape, self.query.device, factor=factor)
-        problem = Problem(self._spec(translation, scale), translation.captured.tensors())
+        captured = translation.captured
+        problem = Problem(self._spec(translation, scale), captured.tensors(), captured.learned())
         check_kernel(problem.spec, shape, self.query)
-        return problem, translation.captured.needs_gradient()
+        return problem
 
-    def run(
-        self, problem: Problem, captures_gradient: bool, wants_lse: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def run(self, problem: Problem, wants_lse: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         q, k, v = self.query, self.key, self.value
         if q.shape[0] != k.shape[0]:
             k, v = (each.expand(q.shape[0], -1, -1, -1) for each in (k, v))
-        if not torch.is_grad_enabled() or not (captures_gradient or any(each.requires_grad for each in (q, k, v))):
-            return run_forward(problem, q, k, v, with_lse=wants_lse)
-        if captures_gradient:
-            raise NotImplementedError("attune: a captured tensor wants a gradient; its gradient is not made yet")
-        return Attention.apply(problem, q, k, v)
+        if torch.is_grad_enabled() and (problem.learned or any(each.requires_grad for each in (q, k, v))):
+            return Attention.apply(problem, q, k, v, *problem.learned.values())
+        return run_forward(problem, q, k, v, with_lse=wants_lse)
 
     def block_mask(self) -> BlockMask:
         """Of the whole mask, for torch's own function."""
