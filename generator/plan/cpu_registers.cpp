@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "generator/plan/family.hpp"
+#include "templates/cpu/register_block.h"
 
 namespace attune {
 namespace {
@@ -37,6 +39,14 @@ constexpr std::array<Measured, 9> kMeasured = {{
     {{kAvx2Bytes, 4, 2}, 0.72},
     {{kAvx2Bytes, 8, 1}, 0.70},
 }};
+
+constexpr double kUnknownShare = 0.5;
+
+std::optional<double> measured_share(const RegisterBlock& block) {
+  const auto* const found = std::ranges::find(kMeasured, block, &Measured::block);
+  if (found == kMeasured.end()) return std::nullopt;
+  return found->share;
+}
 
 }  // namespace
 
@@ -70,8 +80,13 @@ Status check_registers(const RegisterBlock& block, const DeviceFacts& device) {
 }
 
 double product_share(const RegisterBlock& block) {
-  const auto* const found = std::ranges::find(kMeasured, block, &Measured::block);
-  return found == kMeasured.end() ? 0.5 : found->share;
+  return measured_share(block).value_or(kUnknownShare);
+}
+
+double product_share(const RegisterBlock& block, int head_dim) {
+  RegisterBlock smaller = block;
+  smaller.unroll = att::rows_of_block(head_dim, block.unroll);
+  return measured_share(smaller).value_or(product_share(block));
 }
 
 double flops_per_clock(const DeviceFacts& device) {

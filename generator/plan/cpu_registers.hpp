@@ -27,6 +27,8 @@ Status check_registers(const RegisterBlock& block, const DeviceFacts& device);
 
 // The share of the multiply-add peak that kernels reached with it.
 double product_share(const RegisterBlock& block);
+// The same of products whose rows are those of a head dim, which the block's may not divide.
+double product_share(const RegisterBlock& block, int head_dim);
 
 // fp32 operations of one thread in a clock, as processors are designed: a power of two, of which
 // clocks that fall under wide vectors leave three fifths at least. What was measured differs from

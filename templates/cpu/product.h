@@ -5,14 +5,10 @@
 // keys, too, and A is Q or dO.)
 #pragma once
 
+#include "templates/cpu/register_block.h"
 #include "templates/cpu/vector.h"
 
 namespace att {
-
-// Rows of a register block whose plan has `most`, where there are `rows` of them, a multiple of 4.
-constexpr int rows_of_block(int rows, int most) {
-  return rows % most == 0 ? most : rows % 8 == 0 && most > 8 ? 8 : 4;
-}
 
 // kRows * kColumns accumulators stay in registers. Per step of depth: kColumns loads of B, kRows
 // broadcasts of A and kRows * kColumns multiply-adds.
