@@ -28,7 +28,7 @@ def test_properties():
     assert spec.name == "mine" and spec.dtype == "float32" and spec.head_dim == (32, 64) and spec.layout == "bhsd"
     assert spec.scale is None and spec.dropout is None
     assert spec.passes == ("forward", "backward")
-    assert spec.has_mask and spec.has_score and not spec.has_sink
+    assert spec.has_mask and spec.has_score and not spec.has_sink and not spec.deterministic
     assert spec.tensors == (
         attune.TensorInfo("doc", "int32", "batch, kv_len", False),
         attune.TensorInfo("slope", "float32", "heads", True),

@@ -92,6 +92,7 @@ class SpecInfo(Sized):
         ("has_mask", c_int),
         ("has_score", c_int),
         ("has_sink", c_int),
+        ("deterministic", c_int),
     ]
 
 

@@ -198,6 +198,11 @@ class Spec:
     def has_sink(self) -> bool:
         return bool(self._info.has_sink)
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether gradients are the same to the bit at every launch."""
+        return bool(self._info.deterministic)
+
     def tensor_sizes(
         self, name: str, *, batch: int, heads: int, q_len: int, kv_heads: int | None = None, kv_len: int | None = None
     ) -> tuple[int, ...]:
