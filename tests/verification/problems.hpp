@@ -63,8 +63,11 @@ inline Site site_of(const Problem& problem, const AttentionSpec& spec) {
   const ProblemShape& s = problem.shape;
   const int past = static_cast<int>(s.kv_len - s.q_len);
   const int row = static_cast<int>(s.q_len / 2 / 64 * 64);
-  const bool sees_few = problem.mask == "window" || problem.mask == "document";
-  return {.key = sees_few ? past + row - 20 : static_cast<int>(s.kv_len / 2),
+  // In the middle of what `row` sees: everything, a window, or a document.
+  int key = static_cast<int>(s.kv_len / 2);
+  if (problem.mask == "window") key = past + row - 20;
+  if (problem.mask == "document") key = past + row - static_cast<int>(s.kv_len / 64) - 20;
+  return {.key = key,
           .edge_key = past + row + 16,
           .row = row,
           .has_mask = spec.mask != nullptr,
