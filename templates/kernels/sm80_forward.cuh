@@ -172,13 +172,13 @@ struct WarpTile {
     }
   }
 
-  // A kv tile with the running maximum.
-  ATT_MEMBER void visit_online(int stage, int k0, bool partial) {
+  // A kv tile with the running maximum, `offset` above which the references lie.
+  ATT_MEMBER void visit_online(int stage, int k0, bool partial, float offset) {
 #pragma unroll 1
     for (int key = 0; key < plan::kTileKv; key += kOnlineChunk) {
       float s[kBlocks][kOnlineChunk / 8][4];
       scores<kOnlineChunk, kOnlineUnroll>(s, stage, key, k0 + key, partial);
-      rows.raise(s, o);
+      rows.raise(s, o, offset);
       rows.exponentiate(s);
       accumulate<kOnlineChunk>(s, stage, key, k0 + key);
     }
@@ -329,7 +329,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       } else if (frozen && spec::kHasMask) {
         warp.visit_frozen<1>(stage, k0, true);
       } else {
-        warp.visit_online(stage, k0, !full);
+        warp.visit_online(stage, k0, !full, may_freeze ? kFrozenOffset : 0.0f);
         frozen = may_freeze && warp.rows.has_reference();
       }
       stage = stage + 1 == plan::kStages ? 0 : stage + 1;

@@ -153,7 +153,7 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
                                "0.98f : 1.0f));",
                                site.key)}}}},
       {{kRescale,
-        {{"o[i] = !kSharesFirst && first ? 0.0f : o[i] * correction[i / 2 % 2];",
+        {{"o[i] = !kSharesFirst && first ? 0.0f : corrected(o[i], correction[i / 2 % 2]);",
           "o[i] = !kSharesFirst && first ? 0.0f : o[i];"}}},
        true},
       {{kLastKey, {{kFrozen, kFrozen + ignore}, {kRunning, ignore + kRunning}}}},

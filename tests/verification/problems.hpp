@@ -53,7 +53,7 @@ inline std::vector<Problem> problems(std::int64_t heads_of_8192, std::int64_t lo
 
 // Where in a problem the faults are.
 struct Site {
-  int key = 0;       // of the tile that suffers: in the middle, or shortly before `row`
+  int key = 0;       // of the tile that suffers: in the middle, or before `row` so that it sees it
   int edge_key = 0;  // one more than row + 15 of a causal mask has
   int row = 0;       // the first of a block of 16, or 64, of head 1
   bool has_mask = false, mask_is_range = false, has_dropout = false, one_query = false;
@@ -63,11 +63,9 @@ inline Site site_of(const Problem& problem, const AttentionSpec& spec) {
   const ProblemShape& s = problem.shape;
   const int past = static_cast<int>(s.kv_len - s.q_len);
   const int row = static_cast<int>(s.q_len / 2 / 64 * 64);
-  // In the middle of what `row` sees: everything, a window, or a document.
-  int key = static_cast<int>(s.kv_len / 2);
-  if (problem.mask == "window") key = past + row - 20;
-  if (problem.mask == "document") key = past + row - static_cast<int>(s.kv_len / 64) - 20;
-  return {.key = key,
+  const bool sees_few = problem.mask == "window" || problem.mask == "document";
+  return {.key = sees_few ? past + row - static_cast<int>(s.kv_len / 64) - 20
+                          : static_cast<int>(s.kv_len / 2),
           .edge_key = past + row + 16,
           .row = row,
           .has_mask = spec.mask != nullptr,
