@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 namespace attune::cli {
 namespace {
@@ -79,10 +78,7 @@ void print(std::string_view text) {
   }
 }
 
-void print_json(const nlohmann::ordered_json& value) {
-  // Names of files may be any bytes; what is not UTF-8 is replaced rather than refused.
-  print(value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
+void print_json(const Json& value) { print(value.dump(2) + "\n"); }
 
 Table::Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
 
