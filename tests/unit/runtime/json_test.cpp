@@ -12,9 +12,7 @@ TEST(Json, PairsThatBeginWithATextAreAnObjectInTheirOrder) {
   EXPECT_EQ(Json::object().dump(), "{}");
 }
 
-TEST(Json, WhatIsNotUtf8IsReplaced) {
-  EXPECT_EQ(Json("a\xff").dump(), "\"a\xef\xbf\xbd\"");
-}
+TEST(Json, WhatIsNotUtf8IsReplaced) { EXPECT_EQ(Json("a\xff").dump(), "\"a\xef\xbf\xbd\""); }
 
 TEST(Json, GrowsFromNull) {
   Json json;
