@@ -7,8 +7,8 @@
 // Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has
 // met a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling,
 // and no order between chunks of keys. Sums that grow large move their references up after a tile.
-// A sum beyond kFrozenLimit or an O that is not finite says that one tile rose too far for that; then
-// the q tile is done again with the running maximum.
+// A sum beyond kFrozenLimit or an O that is not finite says that one tile rose too far for that;
+// then the q tile is done again with the running maximum.
 #pragma once
 
 #include "templates/kernels/head.cuh"

@@ -51,9 +51,9 @@ struct Consumer {
   TileStream::Found found;  // what `tile` is
   Tile tile;
 
-  // With kHasSecondWay: whether this warpgroup's items begin with that, as an item failed before and
-  // the next ones mostly would. With a constant reference: they take the one of their first tile.
-  // With kTracks: they raise it as they go.
+  // With kHasSecondWay: whether this warpgroup's items begin with that, as an item failed before
+  // and the next ones mostly would. With a constant reference: they take the one of their first
+  // tile. With kTracks: they raise it as they go.
   bool careful = false;
   bool probed = false;  // with kConstantReference: whether a tile was looked at to know
   bool probes = false;  // whether this item's first one is
@@ -260,9 +260,7 @@ struct Consumer {
   ATT_MEMBER bool starts_steady() const { return kConstantReference && fixed && is_steady(tile); }
 
   // Whether a maximum that was found may be kept.
-  ATT_MEMBER bool takes_reference() const {
-    return may_freeze && (!kConstantReference || careful);
-  }
+  ATT_MEMBER bool takes_reference() const { return may_freeze && (!kConstantReference || careful); }
 
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
@@ -290,7 +288,8 @@ struct Consumer {
   // Does the tile, and what the steady loop takes from it on. True when that was the item's end;
   // otherwise `found` says what `next` is.
   ATT_MEMBER bool do_tile(Tile& next) {
-    // Where the reference is not the constant: a running maximum, until each row has met a live key.
+    // Where the reference is not the constant: a running maximum, until each row has met a live
+    // key.
     tile = uniform(tile);
     stream.look(tile);
     if constexpr (!kQAhead) issue_qk_tile();

@@ -44,8 +44,8 @@ constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
 // fp16 has room for a rise of 2^23 after the first tile and no more. Items that leave it are done
-// again with references that are raised where a tile asks for it: beyond 2^12, to 8 above the tile's
-// maximum.
+// again with references that are raised where a tile asks for it: beyond 2^12, to 8 above the
+// tile's maximum.
 constexpr bool kTracks = plan::kFrozenMax && !kBf16 && !kScoreVariesByKey;
 constexpr float kTrackedRise = 12.0f;
 
@@ -200,10 +200,10 @@ ATT_FN void stage_probabilities(const Probabilities& p, unsigned buffer) {
 // itself: downwards they are in the first piece, whose maximum is taken.
 constexpr bool kFrozenIsInside = !kConstantReference && !kScoreVariesByKey;
 
-// Whether the first piece of an item whose reference is constant goes through the running softmax too,
-// which then finds a maximum for nothing: a copy of the score less, 5 % of gemma2's compile time.
-// O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas ordered
-// steady loops worse: d 256 full lost 2 % of its speed.)
+// Whether the first piece of an item whose reference is constant goes through the running softmax
+// too, which then finds a maximum for nothing: a copy of the score less, 5 % of gemma2's compile
+// time. O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas
+// ordered steady loops worse: d 256 full lost 2 % of its speed.)
 constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIsLine;
 
 // Whether the end of the last tile, its product (in two pieces also the low one's softmax), is left

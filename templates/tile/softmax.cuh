@@ -10,9 +10,9 @@
 
 namespace att {
 
-// With a frozen reference P, the sum and O may grow after it was chosen. bf16 has room for 2^126 both
-// ways: there the reference lies 40 above the first maximum, which leaves a tile room for a rise of
-// 2^155. fp16 ends at 2^16.
+// With a frozen reference P, the sum and O may grow after it was chosen. bf16 has room for 2^126
+// both ways: there the reference lies 40 above the first maximum, which leaves a tile room for a
+// rise of 2^155. fp16 ends at 2^16.
 constexpr bool kHasRoom = spec::kDType == DType::bf16;
 constexpr float kFrozenOffset = kHasRoom ? 40.0f : 0.0f;
 constexpr float kFrozenLimit = kHasRoom ? 0x1p115f : 0x1p62f;
