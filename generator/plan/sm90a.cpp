@@ -79,6 +79,7 @@ Status serves(const AttentionSpec& spec, Target target) {
     return plan_unsupported(
         fmt::format("the sm90a family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
   }
+  if (is_packed(spec)) return plan_unsupported("the sm90a family has no layout `thd` yet");
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
     if (dim < 16 || dim > 256 || dim % 16 != 0) {
       return plan_unsupported(
