@@ -68,6 +68,11 @@ ATT_FN Sequence sequence_of(const Context& c) {
   return sequence_of(c.params, c.b);
 }
 
+// The same; `b` is c.b, where that is to be taken anew.
+ATT_FN Sequence sequence_at(const Context& c, int b) {
+  return spec::kIsPacked ? sequence_of(c) : sequence_of(c.params, b);
+}
+
 // Elements before row `row` of a head: of q or o, and of k or v.
 ATT_FN long long query_offset(const Sequence& s, const Strides& stride, int h, int row) {
   return s.slice * stride.batch + h * stride.head + (s.q_first + row) * stride.seq;
