@@ -226,7 +226,7 @@ struct WarpTile {
     const WorkItem item(params, opaque(block_index()));
     const int lane = lane_index();
     const int row0 = warp_index() * kWarpRows;
-    const Sequence sequence = sequence_of(c);
+    const Sequence sequence = sequence_at(c, item.b);
     const int live_rows = min_i32(kWarpRows, sequence.q_len - item.q0 - row0);
     float factor[kBlocks][2];
     rows.finish(c, factor);
