@@ -43,7 +43,9 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_sl
   const int stage_bytes =
       (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
   const int matrices = tile.warpgroups * kRows * row_bytes + tile.stages * stage_bytes;
-  const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
+  const int stage_barriers = is_packed(spec) ? 5 : 4;
+  const int barriers =
+      8 * (stage_barriers * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
   return (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
 }
 
@@ -79,7 +81,6 @@ Status serves(const AttentionSpec& spec, Target target) {
     return plan_unsupported(
         fmt::format("the sm90a family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
   }
-  if (is_packed(spec)) return plan_unsupported("the sm90a family has no layout `thd` yet");
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
     if (dim < 16 || dim > 256 || dim % 16 != 0) {
       return plan_unsupported(
