@@ -15,6 +15,7 @@
 #include "cli/plan_choice.hpp"
 #include "cli/problem_values.hpp"
 #include "cli/spec_source.hpp"
+#include "generator/spec/shape.hpp"
 #include "generator/explain/draw.hpp"
 
 namespace attune::cli {
@@ -57,7 +58,7 @@ Result<Explanation> explain(const AttentionSpec& spec, Pass pass, const ExplainO
   e.resources = resources(spec, e.chosen.plan);
   e.memory = shared_memory_map(spec, e.chosen.plan);
   ATT_TRY(const ProblemValues values, draw_values(spec, e.shape, options.seed));
-  ATT_TRY(e.picture, picture_mask(spec, {.shape = e.shape,
+  ATT_TRY(e.picture, picture_mask(spec, {.shape = typical_shape(spec, e.shape),
                                          .tile_q = tile.q,
                                          .tile_kv = tile.kv,
                                          .b = options.batch,
