@@ -15,8 +15,8 @@
 #include "cli/plan_choice.hpp"
 #include "cli/problem_values.hpp"
 #include "cli/spec_source.hpp"
-#include "generator/spec/shape.hpp"
 #include "generator/explain/draw.hpp"
+#include "generator/spec/shape.hpp"
 
 namespace attune::cli {
 namespace {

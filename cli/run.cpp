@@ -62,7 +62,8 @@ Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& load
                                const ProblemShape& problem, std::uint64_t seed, Workbench& bench) {
   const AttentionSpec& spec = loaded.spec;
   ATT_TRY(Device * device, bench.device());
-  const auto all = double(slice_count(spec, problem)) * double(problem.heads) * double(problem.q_len);
+  const auto all =
+      double(slice_count(spec, problem)) * double(problem.heads) * double(problem.q_len);
   const double compared = options.rows == 0 ? all : std::min<double>(options.rows, all);
   ATT_CHECK(check_fits(need_of_run(spec, problem, compared), problem, device->facts(),
                        available_memory_bytes()));

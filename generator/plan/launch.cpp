@@ -140,9 +140,9 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       bytes = product({shape.batch, shape.heads, kv_rows / region.length_unit, columns(1), 4});
       break;
     case Content::kSequenceItems:
-      bytes = product({att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch,
-                                                              region.length_unit),
-                       sizeof(att::SequenceItem)});
+      bytes = product(
+          {att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, region.length_unit),
+           sizeof(att::SequenceItem)});
       break;
   }
   return round_up(bytes, kAlignmentBytes);
@@ -163,9 +163,8 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
       // Smaller tiles are more of them.
       const bool counts_tiles = need.content == WorkspaceRegion::Content::kLearnedSums ||
                                 need.content == WorkspaceRegion::Content::kSequenceItems;
-      const bool has_length = counts_tiles
-                                  ? has.length_unit <= need.length_unit
-                                  : has.length_unit % need.length_unit == 0;
+      const bool has_length = counts_tiles ? has.length_unit <= need.length_unit
+                                           : has.length_unit % need.length_unit == 0;
       return has.content == need.content && has.slot == need.slot && has_length &&
              has.columns >= need.columns && (has.per_query_head || !need.per_query_head);
     });

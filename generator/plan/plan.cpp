@@ -227,7 +227,8 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass) {
   ATT_TRY(const std::vector<Family> families, families_for(spec, device.target, pass));
-  if (const auto best = plan_space(spec, device)->best(typical_shape(spec, shape), {.pass = pass})) return *best;
+  if (const auto best = plan_space(spec, device)->best(typical_shape(spec, shape), {.pass = pass}))
+    return *best;
   return plan_unsupported(fmt::format("no plan of this spec fits {}", device.name),
                           "smaller head dims need less shared memory and fewer registers");
 }
@@ -263,9 +264,9 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
   main->item = WorkItem::kSequenceTile;
   recipe.workspace.push_back({.content = WorkspaceRegion::Content::kSequenceItems,
                               .length_unit = main->tile * main->cluster});
-  recipe.launches.insert(main, {.symbol = "_items",
-                                .threads = on_cpu ? 1 : att::kItemThreads,
-                                .item = WorkItem::kPass});
+  recipe.launches.insert(
+      main,
+      {.symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass});
 }
 
 }  // namespace
@@ -295,8 +296,8 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target) {
   std::vector<WorkspaceRegion> widest = range_regions(spec);
   if (is_packed(spec)) {
-    widest.push_back({.content = WorkspaceRegion::Content::kSequenceItems,
-                      .length_unit = kLeastItemQueries});
+    widest.push_back(
+        {.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = kLeastItemQueries});
   }
   for (const FamilyAccessor accessor : kFamilies) {
     const FamilyOperations& family = accessor();
@@ -321,7 +322,8 @@ std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const Kerne
 
 Result<KernelPlan> plan_for_any_strides(const AttentionSpec& spec, Pass pass,
                                         const ProblemShape& shape, const DeviceFacts& device) {
-  const auto best = plan_space(spec, device)->best(typical_shape(spec, shape), {.pass = pass, .any_strides = true});
+  const auto best = plan_space(spec, device)
+                        ->best(typical_shape(spec, shape), {.pass = pass, .any_strides = true});
   if (!best) {
     return plan_unsupported(
         fmt::format("no plan of this spec takes any strides on {}", device.name),

@@ -145,9 +145,9 @@ Status fill_sequences(const AttentionSpec& spec, const att_forward_args& args,
                                               {"used_q", args.used_q, false},
                                               {"used_kv", args.used_kv, false}}) {
     if (!is_packed(spec) && pointer != nullptr) {
-      return bad_argument(fmt::format("`{}` is given, and the spec's layout is {}", name,
-                                      to_string(spec.layout)),
-                          "it is of sequences packed with layout `thd`");
+      return bad_argument(
+          fmt::format("`{}` is given, and the spec's layout is {}", name, to_string(spec.layout)),
+          "it is of sequences packed with layout `thd`");
     }
     if (is_packed(spec) && (needed || pointer != nullptr)) {
       ATT_CHECK(check_pointer(name, pointer, alignof(std::int32_t)));
@@ -243,11 +243,10 @@ int tensor_dtype(expr::TensorType type) {
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
                            const ProblemShape& shape, att::LaunchParams* params) {
   ATT_CHECK(fill_common(spec, args, shape, params));
-  ATT_CHECK(fill_operand(
-      spec,
-      {"o", args.o, args.o_strides, slice_count(spec, shape), shape.q_len, shape.heads,
-       spec.head_dim_v, true},
-      &params->o_stride));
+  ATT_CHECK(fill_operand(spec,
+                         {"o", args.o, args.o_strides, slice_count(spec, shape), shape.q_len,
+                          shape.heads, spec.head_dim_v, true},
+                         &params->o_stride));
   ATT_CHECK(check_optional("lse", args.lse));
   params->o = args.o;
   params->lse = args.lse;

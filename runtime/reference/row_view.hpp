@@ -44,17 +44,17 @@ class RowView {
   const double* query() const {
     const ProblemShape& s = problem_.shape;
     return &problem_.q[offset(slice_ * s.heads + row_.h, s.q_len, q_first_ + row_.q_idx,
-                             spec_.head_dim_qk)];
+                              spec_.head_dim_qk)];
   }
   const double* key(std::int64_t kv_idx) const {
     const ProblemShape& s = problem_.shape;
     return &problem_.k[offset(slice_ * s.kv_heads + kv_head_, s.kv_len, kv_first_ + kv_idx,
-                             spec_.head_dim_qk)];
+                              spec_.head_dim_qk)];
   }
   const double* value(std::int64_t kv_idx) const {
     const ProblemShape& s = problem_.shape;
     return &problem_.v[offset(slice_ * s.kv_heads + kv_head_, s.kv_len, kv_first_ + kv_idx,
-                             spec_.head_dim_v)];
+                              spec_.head_dim_v)];
   }
   std::int64_t kv_len() const { return kv_len_; }
   double scale() const {

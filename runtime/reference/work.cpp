@@ -73,8 +73,8 @@ Work packed_work(const AttentionSpec& spec, const ProblemShape& shape, const Pro
                            .q_len = values.sequences.q_len(b),
                            .kv_len = values.sequences.kv_len(b)};
     if (own.q_len == 0 || own.kv_len == 0) continue;
-    const Work one = work_without_tensors(spec, own, values,
-                                          max_pairs / static_cast<double>(shape.batch), b);
+    const Work one =
+        work_without_tensors(spec, own, values, max_pairs / static_cast<double>(shape.batch), b);
     const double own_pairs = static_cast<double>(own.q_len) * static_cast<double>(own.kv_len);
     pairs += own_pairs;
     live += own_pairs * one.live_share;
@@ -89,9 +89,8 @@ Work packed_work(const AttentionSpec& spec, const ProblemShape& shape, const Pro
 
 Work forward_work(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
                   double max_pairs) {
-  Work work = values.sequences.empty()
-                  ? work_without_tensors(spec, shape, values, max_pairs, 0)
-                  : packed_work(spec, shape, values, max_pairs);
+  Work work = values.sequences.empty() ? work_without_tensors(spec, shape, values, max_pairs, 0)
+                                       : packed_work(spec, shape, values, max_pairs);
   for (const expr::TensorDecl& tensor : spec.environment.tensors) {
     work.bytes += static_cast<double>(element_count(tensor_sizes(tensor, shape)) *
                                       tensor_element_bytes(tensor.type));

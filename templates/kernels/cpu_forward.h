@@ -348,8 +348,7 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::ForwardParams* params,
                                                  att::CpuWork* work) {
   // A list is in order.
-  work->weight =
-      att::spec::kHasMask && !att::spec::kIsPacked ? &att::item_weight : nullptr;
+  work->weight = att::spec::kHasMask && !att::spec::kIsPacked ? &att::item_weight : nullptr;
   work->items_per_head = att::item_grid(*params).per_kv_head();
   work->scratch_bytes = sizeof(att::Scratch);
 }

@@ -60,7 +60,8 @@ struct WorkItem {
   ATT_MEMBER WorkItem(const ForwardParams& params, int block) {
     if constexpr (spec::kIsPacked) {
       // All heads of an item of the list follow one another.
-      const SequenceItem listed = static_cast<const LaunchParams&>(params).sequences.items[block / params.heads];
+      const SequenceItem listed =
+          static_cast<const LaunchParams&>(params).sequences.items[block / params.heads];
       b = listed.sequence;
       h = block % params.heads;
       q0 = listed.tile * plan::kTileQ;

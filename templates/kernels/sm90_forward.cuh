@@ -227,8 +227,7 @@ struct Consumer {
     rows = {{-infinity(), -infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}};
     if constexpr (kStagesInQ) release_q();
     // Without a mask only a packed sequence may have no key.
-    const bool starts_dead =
-        (spec::kHasMask || spec::kIsPacked) && found != TileStream::kTile;
+    const bool starts_dead = (spec::kHasMask || spec::kIsPacked) && found != TileStream::kTile;
     // Not before, or ptxas inserts a wait of its own (C7517).
     if (starts_dead) wgmma_wait<0>();
     if (kZeroReference || starts_dead) {

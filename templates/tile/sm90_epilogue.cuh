@@ -144,8 +144,8 @@ ATT_FN void store_output(const Output& o, const TensorMap* o_map, unsigned buffe
 ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
   const int lane = thread_index() % 4;
   const Strides& stride = c.params.o_stride;
-  char* const out = static_cast<char*>(c.params.o) +
-                    2 * query_offset(sequence_of(c), stride, c.h, row);
+  char* const out =
+      static_cast<char*>(c.params.o) + 2 * query_offset(sequence_of(c), stride, c.h, row);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll

@@ -22,7 +22,8 @@ ATT_FN int q_tiles(const ForwardParams& p) { return tile_count(p.q_len, kCluster
 
 // Of all heads; packed, those of no sequence included.
 ATT_FN int all_items(const ForwardParams& p) {
-  if constexpr (spec::kIsPacked) return sequence_item_count(p.q_len, p.batch, kClusterRows) * p.heads;
+  if constexpr (spec::kIsPacked)
+    return sequence_item_count(p.q_len, p.batch, kClusterRows) * p.heads;
   return q_tiles(p) * p.batch * p.heads;
 }
 

@@ -71,9 +71,8 @@ class Launched {
     params_.lse = reinterpret_cast<float*>(lse_->data());
     params_.softmax_scale = static_cast<float>(
         spec.softmax_scale.at_launch ? problem.softmax_scale : spec.softmax_scale.value);
-    set_dropout(
-        dropout_drop_below(spec.dropout.at_launch ? problem.dropout : spec.dropout.value),
-        problem.dropout_seed, problem.dropout_offset, &params_);
+    set_dropout(dropout_drop_below(spec.dropout.at_launch ? problem.dropout : spec.dropout.value),
+                problem.dropout_seed, problem.dropout_offset, &params_);
     for (std::size_t i = 0; i < problem.tensors.size(); ++i) add_tensor(i);
     const HostSequences& sequences = problem.sequences;
     params_.sequences.cu_q = upload(sequences.cu_q);
@@ -117,10 +116,11 @@ class Launched {
         const bool o_kept = untouched(o_at(token, head), row_bytes);
         const bool lse_kept = untouched(lse_at(token, head), sizeof(float));
         if (o_kept == !is_query[size(token)] && lse_kept == !is_query[size(token)]) continue;
-        return failed(fmt::format("token {} of head {} is {} query, and its o was {}written, its "
-                                  "lse {}written",
-                                  token, head, is_query[size(token)] ? "a" : "no",
-                                  o_kept ? "not " : "", lse_kept ? "not " : ""));
+        return failed(
+            fmt::format("token {} of head {} is {} query, and its o was {}written, its "
+                        "lse {}written",
+                        token, head, is_query[size(token)] ? "a" : "no", o_kept ? "not " : "",
+                        lse_kept ? "not " : ""));
       }
     }
     HostOutput output;

@@ -175,7 +175,8 @@ Status DeviceProblem::add_sequences(const HostProblem& problem) {
 
 Status DeviceProblem::make_outputs() {
   const std::size_t o_bytes = size(o_values(spec_, shape_)) * size(element_bytes(spec_.dtype));
-  const std::size_t lse_bytes = size(slice_count(spec_, shape_) * shape_.heads * shape_.q_len) * sizeof(float);
+  const std::size_t lse_bytes =
+      size(slice_count(spec_, shape_) * shape_.heads * shape_.q_len) * sizeof(float);
   ATT_TRY(o_, OutputBuffer::make(device_, o_bytes));
   ATT_TRY(lse_, OutputBuffer::make(device_, lse_bytes));
   params_.o = o_.data();

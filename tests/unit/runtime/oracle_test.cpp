@@ -156,8 +156,8 @@ TEST(Oracle, APackedSequenceIsTheProblemOfItsOwn) {
     dense.sequences = {};
     dense.shape.q_len = packed.sequences.q_len(b);
     dense.shape.kv_len = packed.sequences.kv_len(b);
-    const auto slice = [&](const std::vector<double>& from, std::int64_t heads, std::int64_t all_rows,
-                           std::int64_t first, std::int64_t count) {
+    const auto slice = [&](const std::vector<double>& from, std::int64_t heads,
+                           std::int64_t all_rows, std::int64_t first, std::int64_t count) {
       std::vector<double> to(static_cast<std::size_t>(3 * heads * count * 8));
       for (std::int64_t h = 0; h < heads; ++h) {
         std::copy_n(from.begin() + (h * all_rows + first) * 8, count * 8,
@@ -189,7 +189,8 @@ TEST(RandomProblem, PackedSequencesSumToTheTotals) {
   const HostProblem problem = random_problem(*spec, shape, 1);
   EXPECT_EQ(problem.q.size(), 2u * 50 * 8);
   EXPECT_EQ(problem.k.size(), 70u * 8);
-  for (const auto& [cu, total] : {std::pair(problem.sequences.cu_q, 50), {problem.sequences.cu_kv, 70}}) {
+  for (const auto& [cu, total] :
+       {std::pair(problem.sequences.cu_q, 50), {problem.sequences.cu_kv, 70}}) {
     ASSERT_EQ(cu.size(), 10u);
     EXPECT_EQ(cu.front(), 0);
     EXPECT_EQ(cu.back(), total);

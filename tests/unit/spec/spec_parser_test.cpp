@@ -110,13 +110,13 @@ TEST(ParseSpec, TakesLoneWordsForLists) {
 }
 
 TEST(ParseSpec, TakesPackedSequences) {
-  const AttentionSpec spec = parsed(
-      minimal("layout: thd\ntensors: {cut: {dtype: int32, dims: [batch]}}\nmask: kv_idx < cut[b]\n"));
+  const AttentionSpec spec = parsed(minimal(
+      "layout: thd\ntensors: {cut: {dtype: int32, dims: [batch]}}\nmask: kv_idx < cut[b]\n"));
   EXPECT_TRUE(is_packed(spec));
   EXPECT_EQ(to_string(spec.layout), "thd");
-  EXPECT_NE(spec_hash(spec), spec_hash(parsed(minimal(
-                                 "tensors: {cut: {dtype: int32, dims: [batch]}}\n"
-                                 "mask: kv_idx < cut[b]\n"))));
+  EXPECT_NE(spec_hash(spec),
+            spec_hash(parsed(minimal("tensors: {cut: {dtype: int32, dims: [batch]}}\n"
+                                     "mask: kv_idx < cut[b]\n"))));
 }
 
 TEST(ParseSpec, LeavesOutWhatChangesNothing) {
