@@ -10,7 +10,8 @@ namespace attune::cli {
 
 Result<ProblemValues> draw_values(AttentionSpec spec, const ProblemShape& shape,
                                   std::uint64_t seed) {
-  const auto& [scalars, tensors] = spec.environment;
+  const auto& scalars = spec.environment.scalars;
+  const auto& tensors = spec.environment.tensors;
   const bool is_fixed = std::ranges::all_of(scalars, &expr::ScalarDecl::is_constant);
   if (tensors.empty() && is_fixed && !is_packed(spec)) {
     ProblemValues fixed;

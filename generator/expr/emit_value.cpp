@@ -188,6 +188,10 @@ class ValueEmitter::Impl {
         return "kv_idx";
       case Variable::kQLen:
         return "c.q_len";
+      case Variable::kQFirst:
+        return "c.q_first";
+      case Variable::kKvFirst:
+        return "c.kv_first";
       case Variable::kKvLen:
         break;
     }
@@ -306,7 +310,9 @@ class ValueEmitter::Impl {
       if (i > 1) row = fmt::format("({} + {}) * {}", row, index, size);
       index = value(e->args[i]);
       // The last tile reaches beyond the lengths, where what was proven of q_idx and kv_idx ends.
-      if (e->clamped & (1u << i)) {
+      if (is_token_dim(environment_, dim)) {
+        index = fmt::format("clamp_index({}, {})", unbracketed(index), size);
+      } else if (e->clamped & (1u << i)) {
         index = fmt::format("{}({}, {})",
                             static_range(e->args[i]).lo >= 0 ? "clamp_above" : "clamp_index",
                             unbracketed(index), size);

@@ -37,6 +37,7 @@ class SpecParser {
     ATT_CHECK(read_targets());
     ATT_CHECK(read_layout());
     ATT_TRY(spec_.environment, read_environment(reader_, value("scalars"), value("tensors")));
+    spec_.environment.is_packed = is_packed(spec_);
     ATT_CHECK(read_expressions());
     ATT_CHECK(check_packed());
     ATT_CHECK(read_softmax_scale());
@@ -144,16 +145,6 @@ class SpecParser {
   // What the kernels of packed sequences cannot do yet.
   Status check_packed() {
     if (!is_packed(spec_)) return ok_status();
-    for (const expr::TensorDecl& tensor : spec_.environment.tensors) {
-      for (const expr::DimSize& dim : tensor.dims) {
-        if (dim.dim != expr::Dim::kQLen && dim.dim != expr::Dim::kKvLen) continue;
-        return not_yet(reader_.error(
-            value("tensors")->find(tensor.name)->value, "spec-not-yet",
-            fmt::format("tensor `{}` has a dim `{}`, which layout `thd` does not support yet",
-                        tensor.name, dim_text(dim)),
-            "with `thd`, dims are batch, heads, kv_heads or a number"));
-      }
-    }
     // Empty sequences have a sink, and look-ups are proven for one key at least.
     if (spec_.sink && (expr::depends_on(spec_.sink, expr::Variable::kQLen) ||
                        expr::depends_on(spec_.sink, expr::Variable::kKvLen))) {

@@ -32,6 +32,8 @@ class RowView {
       q_first_ = packed.q_first(row.b);
       kv_first_ = packed.kv_first(row.b);
       kv_len_ = packed.kv_len(row.b);
+      point_.q_first = static_cast<std::int32_t>(q_first_);
+      point_.kv_first = static_cast<std::int32_t>(kv_first_);
       point_.q_len = static_cast<std::int32_t>(packed.q_len(row.b));
     }
     point_.kv_len = static_cast<std::int32_t>(kv_len_);

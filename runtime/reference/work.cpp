@@ -32,6 +32,10 @@ double live_share(const AttentionSpec& spec, const ProblemShape& shape, const Pr
   point.kv_len = static_cast<std::int32_t>(shape.kv_len);
   point.scalars = values.scalars;
   point.tensors = values.tensors;
+  if (!values.sequences.empty()) {
+    point.q_first = static_cast<std::int32_t>(values.sequences.q_first(first_b));
+    point.kv_first = static_cast<std::int32_t>(values.sequences.kv_first(first_b));
+  }
   std::int64_t live = 0;
   for (std::int64_t i = 0; i < sampled; ++i) {
     // The middle of the i-th of `sampled` equal stretches, so that both ends weigh alike.

@@ -20,6 +20,11 @@ inline constexpr const char* kSpecs[] = {
     "tensors: {prefix: {dtype: int32, dims: [batch]}}\n",
     "layout: thd\nhead_dim: 64\nmask: causal and (kv_idx >= cut[b] or q_pos < cut[b])\n"
     "tensors: {cut: {dtype: int32, dims: [batch]}}\n",
+    "layout: thd\nhead_dim: 64\nmask: causal and doc[q_pos] == doc[kv_idx]\n"
+    "tensors: {doc: {dtype: int32, dims: [kv_len]}}\n",
+    "layout: thd\nhead_dim: 64\nscore: score + bias[h, q_idx] + tail[kv_idx + 1]\n"
+    "tensors: {bias: {dtype: float32, dims: [heads, q_len]},\n"
+    "          tail: {dtype: float32, dims: [kv_len]}}\n",
     "layout: thd\nhead_dim: 128\nmask: causal\nscore: 20 * tanh(score / 20)\n",
     "layout: thd\nhead_dim: 64\nscore: score - slope[h] * abs(q_pos - kv_idx)\n"
     "tensors: {slope: {dtype: float32, dims: [heads]}}\n",

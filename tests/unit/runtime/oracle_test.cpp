@@ -182,6 +182,47 @@ TEST(Oracle, APackedSequenceIsTheProblemOfItsOwn) {
   }
 }
 
+TEST(Oracle, ATensorOfAllTokensIsIndexedByTheSequencesOwn) {
+  const auto parse = [](const char* layout) {
+    return parse_spec(
+        std::string(
+            "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\n"
+            "tensors: {doc: {dtype: int32, dims: [kv_len]},\n"
+            "          bias: {dtype: float32, dims: [heads, q_len]}}\n"
+            "mask: doc[q_pos - 1] == doc[kv_idx]\nscore: score + bias[h, q_idx]\nlayout: ") +
+            layout,
+        "");
+  };
+  const auto packed_spec = parse("thd"), dense_spec = parse("bshd");
+  ASSERT_TRUE(packed_spec.ok() && dense_spec.ok());
+  const ProblemShape shape{.batch = 2, .heads = 1, .kv_heads = 1, .q_len = 9, .kv_len = 14};
+  HostProblem packed = random_problem(*packed_spec, shape, 3);
+  packed.tensors[1].values = {0, 0, 1, 1, 1, 3, 3, 0, 0, 0, 0, 1, 1, 1};  // slots go by name
+  packed.sequences = {.cu_q = {0, 4, 9}, .cu_kv = {0, 6, 14}};
+  const ForwardOracle all = oracle_forward(*packed_spec, packed, all_rows(packed));
+  std::size_t next = 0;
+  for (const int b : {0, 1}) {
+    const auto part = [](const std::vector<double>& values, std::int64_t first, std::int64_t count,
+                         std::int64_t dim) {
+      return std::vector<double>(values.begin() + first * dim,
+                                 values.begin() + (first + count) * dim);
+    };
+    const std::int64_t q_first = packed.sequences.q_first(b), q_len = packed.sequences.q_len(b);
+    const std::int64_t kv_first = packed.sequences.kv_first(b), kv_len = packed.sequences.kv_len(b);
+    HostProblem dense = packed;
+    dense.sequences = {};
+    dense.shape = {.q_len = q_len, .kv_len = kv_len};
+    dense.q = part(packed.q, q_first, q_len, 8);
+    dense.k = part(packed.k, kv_first, kv_len, 8);
+    dense.v = part(packed.v, kv_first, kv_len, 8);
+    dense.tensors[0] = {{1, q_len}, part(packed.tensors[0].values, q_first, q_len, 1)};
+    dense.tensors[1] = {{kv_len}, part(packed.tensors[1].values, kv_first, kv_len, 1)};
+    const ForwardOracle own = oracle_forward(*dense_spec, dense);
+    for (const double lse : own.lse.values) EXPECT_EQ(all.lse.values[next++], lse);
+  }
+  EXPECT_EQ(next, all.lse.values.size());
+}
+
 TEST(RandomProblem, PackedSequencesSumToTheTotals) {
   const auto spec = parse_spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nlayout: thd\n", "");
   ASSERT_TRUE(spec.ok());
