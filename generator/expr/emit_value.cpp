@@ -294,6 +294,17 @@ class ValueEmitter::Impl {
     return fmt::format("{}({}, {})", quotient ? "floor_divide" : "floor_modulo", a, b);
   }
 
+  // The position in the own sequence that, with the tokens before it, is the index.
+  static std::optional<Variable> own_position(const Expr& e) {
+    if (e->op != Op::kAdd || e->args[0]->op != Op::kVariable || e->args[1]->op != Op::kVariable) {
+      return std::nullopt;
+    }
+    const Variable position = e->args[0]->variable, first = e->args[1]->variable;
+    const bool is_own = (position == Variable::kQIdx && first == Variable::kQFirst) ||
+                        (position == Variable::kKvIdx && first == Variable::kKvFirst);
+    return is_own ? std::optional(position) : std::nullopt;
+  }
+
   // Where a look-up reads: the offset of a row, empty for a tensor of one dim, and the index in it,
   // in brackets where it needs them in a sum.
   struct Place {
@@ -308,6 +319,14 @@ class ValueEmitter::Impl {
           dim.dim == Dim::kNumber ? fmt::format("{}", dim.number) : std::string(size_of(dim.dim));
       if (i == 1) row = fmt::format("static_cast<long long>({}) * {}", unbracketed(index), size);
       if (i > 1) row = fmt::format("({} + {}) * {}", row, index, size);
+      if (const auto position = own_position(e->args[i]); position && i + 1 == e->args.size()) {
+        // What comes before the sequence is a part of the row: a tile's elements share it.
+        const std::string first = value(e->args[i]->args[1]);
+        row = row.empty() ? fmt::format("static_cast<long long>({})", first)
+                          : fmt::format("({} + {})", row, first);
+        index = fmt::format("clamp_tail({}, {} - {})", variable(*position), size, first);
+        break;
+      }
       index = value(e->args[i]);
       // The last tile reaches beyond the lengths, where what was proven of q_idx and kv_idx ends.
       if (is_token_dim(environment_, dim)) {
