@@ -14,6 +14,7 @@
 #include "cli/problem_values.hpp"
 #include "cli/spec_source.hpp"
 #include "generator/explain/draw.hpp"
+#include "generator/spec/shape.hpp"
 #include "runtime/support/json.hpp"
 
 namespace attune::cli {
@@ -54,13 +55,18 @@ Result<Explanation> explain(const AttentionSpec& spec, Pass pass, const ExplainO
   e.resources = resources(spec, e.chosen.plan);
   e.memory = shared_memory_map(spec, e.chosen.plan);
   ATT_TRY(const ProblemValues values, draw_values(spec, e.shape, options.seed));
-  ATT_TRY(e.picture, picture_mask(spec, {.shape = e.shape,
+  const ProblemShape pictured = typical_shape(spec, e.shape);
+  ProblemValues drawn = values;
+  if (is_packed(spec)) {
+    ATT_TRY(drawn, draw_values(spec, pictured, options.seed));
+  }
+  ATT_TRY(e.picture, picture_mask(spec, {.shape = pictured,
                                          .tile_q = tile.q,
                                          .tile_kv = tile.kv,
                                          .b = options.batch,
                                          .h = options.head,
-                                         .scalars = values.scalars,
-                                         .tensors = values.tensors}));
+                                         .scalars = drawn.scalars,
+                                         .tensors = drawn.tensors}));
   e.work = work_of(pass, spec, e.shape, values);
   e.roofline = roofline_us(e.work, e.device);
   e.predicted = cost_us(spec, e.chosen.plan, e.shape, e.device);

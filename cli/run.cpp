@@ -12,6 +12,7 @@
 #include "cli/plan_choice.hpp"
 #include "cli/run_backward.hpp"
 #include "cli/spec_source.hpp"
+#include "generator/spec/shape.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/reference/oracle.hpp"
 #include "runtime/support/json.hpp"
@@ -42,9 +43,8 @@ struct Check {
   double o_error = 0, lse_error = 0;
 };
 
-Result<Check> verify(Device& device, const AttentionSpec& spec, const ProblemShape& shape,
-                     const LoadedKernel& kernel, const std::vector<Row>& rows, std::uint64_t seed) {
-  const HostProblem problem = random_problem(spec, shape, seed);
+Result<Check> verify(Device& device, const AttentionSpec& spec, const HostProblem& problem,
+                     const LoadedKernel& kernel, const std::vector<Row>& rows) {
   ATT_TRY(const auto on_device, DeviceProblem::upload(device, spec, problem));
   ATT_CHECK(on_device->poison());
   ATT_CHECK(on_device->launch(kernel, nullptr));
@@ -59,7 +59,8 @@ Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& load
                                const ProblemShape& problem, std::uint64_t seed, Workbench& bench) {
   const AttentionSpec& spec = loaded.spec;
   ATT_TRY(Device * device, bench.device());
-  const auto all = double(problem.batch) * double(problem.heads) * double(problem.q_len);
+  const auto all =
+      double(slice_count(spec, problem)) * double(problem.heads) * double(problem.q_len);
   const double compared = options.rows == 0 ? all : std::min<double>(options.rows, all);
   ATT_CHECK(check_fits(need_of_run(spec, problem, compared), problem, device->facts(),
                        available_memory_bytes()));
@@ -69,9 +70,10 @@ Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& load
   ATT_TRY(const BuiltKernel built, build(spec, chosen.plan, *compiler, bench.store()));
   ATT_TRY(const auto kernel, device->load(spec, chosen.plan, built.code.image));
 
+  const HostProblem drawn = random_problem(spec, problem, seed);
   const std::vector<Row> rows =
-      options.rows == 0 ? all_rows(problem) : sample_rows(problem, options.rows, seed);
-  ATT_TRY(const Check check, verify(*device, spec, problem, *kernel, rows, seed));
+      options.rows == 0 ? all_rows(drawn) : sample_rows(drawn, options.rows, seed);
+  ATT_TRY(const Check check, verify(*device, spec, drawn, *kernel, rows));
 
   const bool right = check.verdict.wrong.empty();
   RunOutcome outcome{.json = {{"spec", loaded.source},
@@ -101,7 +103,7 @@ Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& load
       built.from_cache ? "from the cache"
                        : fmt::format("compiled in {:.0f} ms", built.code.compile_seconds * 1e3),
       check.o_error, check.lse_error, check.verdict.worst, rows.size(),
-      problem.batch * problem.heads * problem.q_len, seed);
+      slice_count(spec, problem) * problem.heads * problem.q_len, seed);
   return outcome;
 }
 

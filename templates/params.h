@@ -68,7 +68,26 @@ struct BackwardParams : ForwardParams {
   float* d_sink;                  // [batch, heads]
 };
 
-// What the host fills and hands to every kernel: one that declares ForwardParams gets its bytes.
-using LaunchParams = BackwardParams;
+// Some queries of one sequence of a packed batch.
+struct SequenceItem {
+  int sequence;  // negative: none
+  int tile;
+};
+
+// Where the sequences of a packed batch lie, whose q_len and kv_len are those of all together.
+// Offsets and lengths come from the device and may be anything: templates/sequence.h clamps them.
+struct SequenceList {
+  const int* cu_q;      // [batch + 1], the first query of each and the end of the last
+  const int* cu_kv;     // the same of keys
+  const int* used_q;    // [batch], how many queries of each there are; null: all
+  const int* used_kv;   // the same of keys
+  SequenceItem* items;  // of the workspace: what kernels do, the longest first
+};
+
+// What the host fills and hands to every kernel: one that declares ForwardParams or BackwardParams
+// gets its bytes.
+struct LaunchParams : BackwardParams {
+  SequenceList sequences;  // read only when the spec is of packed sequences
+};
 
 }  // namespace att

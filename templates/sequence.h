@@ -13,12 +13,64 @@ struct Sequence {
   int kv_first;       // the same of k and v
 };
 
-// Of batch index b: a slice of its own.
-ATT_FN Sequence sequence_of(const ForwardParams& p, int b) { return {p.q_len, p.kv_len, b, 0, 0}; }
+// What a forward kernel declares: lists of sequences lie behind what all others read.
+template <bool kIsPacked>
+struct ParamsOf {
+  using Type = ForwardParams;
+};
+template <>
+struct ParamsOf<true> {
+  using Type = LaunchParams;
+};
+using KernelParams = ParamsOf<spec::kIsPacked>::Type;
 
+// Rows of one sequence among those of all.
+struct Span {
+  int first, length;
+};
+
+// Of sequence b. Offsets and lengths are the caller's device memory, which nobody has checked:
+// whatever they hold, the span lies within [0, total).
+ATT_FN Span packed_span(const int* offsets, const int* used, int b, int total) {
+  const int begin = offsets[b], end = offsets[b + 1];
+  const int first = begin < 0 ? 0 : begin > total ? total : begin;
+  const int last = end < first ? first : end > total ? total : end;
+  int length = last - first;
+  if (used != nullptr) {
+    const int wanted = used[b];
+    length = wanted < 0 ? 0 : wanted < length ? wanted : length;
+  }
+  return {first, length};
+}
+
+// Of batch index b: a slice of its own, or, packed, some rows of the only one.
+ATT_FN Sequence sequence_of(const ForwardParams& p, int b) {
+  if constexpr (spec::kIsPacked) {
+    const SequenceList& list = static_cast<const LaunchParams&>(p).sequences;
+    const Span q = packed_span(list.cu_q, list.used_q, b, p.q_len);
+    const Span kv = packed_span(list.cu_kv, list.used_kv, b, p.kv_len);
+    return {q.length, kv.length, 0, q.first, kv.first};
+  }
+  return {p.q_len, p.kv_len, b, 0, 0};
+}
+
+ATT_FN Context context_of(const ForwardParams& p, const Sequence& sequence, int b, int h,
+                          int h_kv) {
+  return {p, b, h, h_kv, sequence.q_len, sequence.kv_len, sequence.q_first, sequence.kv_first};
+}
 ATT_FN Context context_of(const ForwardParams& p, int b, int h, int h_kv) {
-  const Sequence sequence = sequence_of(p, b);
-  return {p, b, h, h_kv, sequence.q_len, sequence.kv_len};
+  return context_of(p, sequence_of(p, b), b, h, h_kv);
+}
+
+// That of the context; lists are not read again.
+ATT_FN Sequence sequence_of(const Context& c) {
+  if constexpr (spec::kIsPacked) return {c.q_len, c.kv_len, 0, c.q_first, c.kv_first};
+  return sequence_of(c.params, c.b);
+}
+
+// The same; `b` is c.b, where that is to be taken anew.
+ATT_FN Sequence sequence_at(const Context& c, int b) {
+  return spec::kIsPacked ? sequence_of(c) : sequence_of(c.params, b);
 }
 
 // Elements before row `row` of a head: of q or o, and of k or v.
@@ -31,8 +83,11 @@ ATT_FN long long key_offset(const Sequence& s, const Strides& stride, int h_kv, 
 
 // Elements before the LSE of a head's first row, and before whatever else a row has one of; those
 // of the other rows follow.
+ATT_FN long long statistic_offset(const ForwardParams& p, const Sequence& s, int h) {
+  return (static_cast<long long>(s.slice) * p.heads + h) * p.q_len + s.q_first;
+}
 ATT_FN long long statistic_offset(const ForwardParams& p, int b, int h) {
-  return (static_cast<long long>(b) * p.heads + h) * p.q_len;
+  return statistic_offset(p, sequence_of(p, b), h);
 }
 
 }  // namespace att

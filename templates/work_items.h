@@ -98,6 +98,15 @@ ATT_FN constexpr PackedTiles<Int> packed_tiles(Int heads, Int kv_heads, Int q_le
   return {together, tile_count(group, together), tile_count(q_len, tile)};
 }
 
+// ---- Query tiles of packed sequences, as templates/kernels/sequence_items.cuh lists them.
+
+// How long the list is: whatever the lengths, there are no more tiles of so many queries.
+template <typename Int>
+ATT_FN constexpr Int sequence_item_count(Int all_queries, Int sequences, Int tile) {
+  return all_queries / tile + sequences;
+}
+constexpr int kItemThreads = 1024;  // of the one CTA that makes it
+
 // ---- Pairs of the block-range pre-pass (templates/kernels/block_ranges.cuh).
 
 constexpr int kRangePairsOfCta = 4;  // one warp a pair

@@ -51,11 +51,12 @@ std::string spec_facts(const AttentionSpec& spec) {
       "constexpr bool kDropoutAtLaunch = {};\n"
       "constexpr unsigned kDropoutDropBelow = {};\n"
       "constexpr float kDropoutKeepScale = {};\n"
+      "constexpr bool kIsPacked = {};\n"
       "}}  // namespace spec\n",
       head_dtype(spec.dtype), spec.head_dim_qk, spec.head_dim_v, spec.mask != nullptr,
       spec.score != nullptr, spec.sink != nullptr, has_dropout(spec), spec.softmax_scale.at_launch,
       expr::float_literal(constant_scale(spec)), spec.dropout.at_launch, drop_below,
-      expr::float_literal(256.0 / (256 - drop_below)));
+      expr::float_literal(256.0 / (256 - drop_below)), is_packed(spec));
 }
 
 std::string_view element_type(expr::TensorType type) {
@@ -102,8 +103,24 @@ constexpr std::string_view kContext =
     "// The (batch, head) a work item belongs to.\n"
     "struct Context {\n"
     "  const ForwardParams& params;\n"
-    "  int b, h, h_kv, q_len, kv_len;\n"
+    "  int b, h, h_kv, q_len, kv_len, q_first, kv_first;\n"
     "};\n";
+
+// The list of items of packed sequences, and the kernel that makes it.
+std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (!is_packed(spec)) return "";
+  return fmt::format(
+      "\n"
+      "namespace att {{\n"
+      "\n"
+      "constexpr int kItemQueries = {};\n"
+      "constexpr int kItemKeys = {};\n"
+      "\n"
+      "}}  // namespace att\n"
+      "\n"
+      "#include \"templates/kernels/sequence_items.cuh\"\n",
+      item_queries(spec, plan), tile_shape(plan).kv);
+}
 
 }  // namespace
 
@@ -137,9 +154,9 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "}}  // namespace att\n"
       "\n"
       "#define ATT_KERNEL_NAME {}\n"
-      "{}",
+      "{}{}",
       spec_facts(spec), kContext, functions, family->head_constants(spec, plan), symbol,
-      range_pass(spec));
+      range_pass(spec), item_pass(spec, plan));
 }
 
 }  // namespace attune

@@ -23,6 +23,10 @@ enum class Variable : std::uint8_t {
   kKvIdx,   // kv_idx
   kQLen,    // q_len
   kKvLen,   // kv_len
+  // Of packed sequences, the tokens before the own one's. No expression names them: look-ups of
+  // tensors along all tokens are made with them.
+  kQFirst,
+  kKvFirst,
 };
 
 enum class Op : std::uint8_t {
@@ -119,6 +123,7 @@ struct TensorDecl {
 struct Environment {
   std::vector<ScalarDecl> scalars;
   std::vector<TensorDecl> tensors;
+  bool is_packed = false;  // dims q_len and kv_len are of all sequences, indices of the own one
 };
 
 }  // namespace attune::expr

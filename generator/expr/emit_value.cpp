@@ -188,6 +188,10 @@ class ValueEmitter::Impl {
         return "kv_idx";
       case Variable::kQLen:
         return "c.q_len";
+      case Variable::kQFirst:
+        return "c.q_first";
+      case Variable::kKvFirst:
+        return "c.kv_first";
       case Variable::kKvLen:
         break;
     }
@@ -290,6 +294,17 @@ class ValueEmitter::Impl {
     return fmt::format("{}({}, {})", quotient ? "floor_divide" : "floor_modulo", a, b);
   }
 
+  // The position in the own sequence that, with the tokens before it, is the index.
+  static std::optional<Variable> own_position(const Expr& e) {
+    if (e->op != Op::kAdd || e->args[0]->op != Op::kVariable || e->args[1]->op != Op::kVariable) {
+      return std::nullopt;
+    }
+    const Variable position = e->args[0]->variable, first = e->args[1]->variable;
+    const bool is_own = (position == Variable::kQIdx && first == Variable::kQFirst) ||
+                        (position == Variable::kKvIdx && first == Variable::kKvFirst);
+    return is_own ? std::optional(position) : std::nullopt;
+  }
+
   // Where a look-up reads: the offset of a row, empty for a tensor of one dim, and the index in it,
   // in brackets where it needs them in a sum.
   struct Place {
@@ -304,9 +319,19 @@ class ValueEmitter::Impl {
           dim.dim == Dim::kNumber ? fmt::format("{}", dim.number) : std::string(size_of(dim.dim));
       if (i == 1) row = fmt::format("static_cast<long long>({}) * {}", unbracketed(index), size);
       if (i > 1) row = fmt::format("({} + {}) * {}", row, index, size);
+      if (const auto position = own_position(e->args[i]); position && i + 1 == e->args.size()) {
+        // What comes before the sequence is a part of the row: a tile's elements share it.
+        const std::string first = value(e->args[i]->args[1]);
+        row = row.empty() ? fmt::format("static_cast<long long>({})", first)
+                          : fmt::format("({} + {})", row, first);
+        index = fmt::format("clamp_tail({}, {} - {})", variable(*position), size, first);
+        break;
+      }
       index = value(e->args[i]);
       // The last tile reaches beyond the lengths, where what was proven of q_idx and kv_idx ends.
-      if (e->clamped & (1u << i)) {
+      if (is_token_dim(environment_, dim)) {
+        index = fmt::format("clamp_index({}, {})", unbracketed(index), size);
+      } else if (e->clamped & (1u << i)) {
         index = fmt::format("{}({}, {})",
                             static_range(e->args[i]).lo >= 0 ? "clamp_above" : "clamp_index",
                             unbracketed(index), size);

@@ -23,6 +23,10 @@ double variable_value(Variable variable, const Point& p) {
       return p.kv_idx;
     case Variable::kQLen:
       return p.q_len;
+    case Variable::kQFirst:
+      return p.q_first;
+    case Variable::kKvFirst:
+      return p.kv_first;
     case Variable::kKvLen:
       break;
   }

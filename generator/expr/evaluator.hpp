@@ -20,8 +20,9 @@ struct TensorValues {
 struct Point {
   double score = 0;
   std::int32_t b = 0, h = 0, h_kv = 0, q_idx = 0, kv_idx = 0, q_len = 1, kv_len = 1;
-  std::span<const double> scalars;        // by slot; constants may hold anything
-  std::span<const TensorValues> tensors;  // by slot
+  std::int32_t q_first = 0, kv_first = 0;  // of packed sequences, the tokens before
+  std::span<const double> scalars;         // by slot; constants may hold anything
+  std::span<const TensorValues> tensors;   // by slot
 };
 
 // Bools are 0 or 1. Thread-safe.

@@ -33,6 +33,8 @@ std::span<const VariableName> variable_names() { return kVariables; }
 std::span<const FunctionName> function_names() { return kFunctions; }
 
 std::string_view to_string(Variable variable) {
+  if (variable == Variable::kQFirst) return "q_first";
+  if (variable == Variable::kKvFirst) return "kv_first";
   return kVariables[static_cast<std::size_t>(variable)].name;
 }
 

@@ -250,6 +250,20 @@ class Checker {
     return check(*definition.body, inner);
   }
 
+  // The index among all tokens of one in the own sequence, which is clamped into that.
+  static Expr token_of(Expr index, Dim dim) {
+    const bool of_q = dim == Dim::kQLen;
+    const bool is_position = index->op == Op::kVariable &&
+                             index->variable == (of_q ? Variable::kQIdx : Variable::kKvIdx);
+    if (!is_position) {
+      const Expr length = make_variable(of_q ? Variable::kQLen : Variable::kKvLen);
+      const Expr last = make_binary(Op::kSubtract, length, make_int(1));
+      index = make_binary(Op::kMin, make_binary(Op::kMax, std::move(index), make_int(0)), last);
+    }
+    return make_binary(Op::kAdd, std::move(index),
+                       make_variable(of_q ? Variable::kQFirst : Variable::kKvFirst));
+  }
+
   Result<Expr> check_look_up(const Syntax& syntax, const Scope& scope) {
     const int slot = scope.find_tensor(syntax.name);
     if (slot < 0) {
@@ -290,6 +304,10 @@ class Checker {
               tensor.dims[i].dim == Dim::kNumber
                   ? fmt::format("the dim has {} elements, counted from 0", tensor.dims[i].number)
                   : "");
+      }
+      if (is_token_dim(environment_, tensor.dims[i])) {
+        index = token_of(std::move(index), tensor.dims[i].dim);
+        clamped |= 1u << i;
       }
       indices.push_back(std::move(index));
     }

@@ -25,6 +25,9 @@ IntInterval variable_range(Variable variable) {
     case Variable::kQIdx:
     case Variable::kKvIdx:
       return {0, kMaxSequenceLength + kLongestTile};
+    case Variable::kQFirst:
+    case Variable::kKvFirst:
+      return {0, kMaxSequenceLength};
     default:
       return {1, kMaxSequenceLength};
   }

@@ -19,4 +19,9 @@ enum class IndexProof { kInside, kUnknown, kOutside };
 // h_kv < kv_heads, q_idx < q_len, kv_idx < kv_len.
 IndexProof prove_index(const Expr& index, DimSize dim);
 
+// Whether a dim is of the tokens of all sequences, and an index that of one in the own sequence.
+inline bool is_token_dim(const Environment& environment, const DimSize& dim) {
+  return environment.is_packed && (dim.dim == Dim::kQLen || dim.dim == Dim::kKvLen);
+}
+
 }  // namespace attune::expr

@@ -31,6 +31,10 @@ bool adds_by_atomics(const AttentionSpec& spec, LearnedSums sums) {
 }  // namespace
 
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
+  if (is_packed(spec)) {
+    return plan_unsupported("layout `thd` has no backward kernels yet",
+                            "the forward pass is there: passes: [forward]");
+  }
   if (spec.deterministic && adds_by_atomics(spec, sums)) {
     return plan_unsupported(
         "gradients of tensors are added up in the order in which blocks come to it, which "

@@ -66,6 +66,10 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
     case WorkItem::kPackedQueryTile:
       return att::packed_tiles(shape.heads, shape.kv_heads, shape.q_len, tile).per_kv_head() *
              shape.kv_heads * shape.batch;
+    case WorkItem::kSequenceTile:
+      return att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch,
+                                                    tile * launch.cluster) *
+             shape.heads;
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
              shape.batch;
@@ -135,6 +139,11 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
     case Content::kLearnedSums:
       bytes = product({shape.batch, shape.heads, kv_rows / region.length_unit, columns(1), 4});
       break;
+    case Content::kSequenceItems:
+      bytes = product(
+          {att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, region.length_unit),
+           sizeof(att::SequenceItem)});
+      break;
   }
   return round_up(bytes, kAlignmentBytes);
 }
@@ -152,9 +161,10 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
   return std::ranges::all_of(needed, [&](const WorkspaceRegion& need) {
     return std::ranges::any_of(promised, [&](const WorkspaceRegion& has) {
       // Smaller tiles are more of them.
-      const bool has_length = need.content == WorkspaceRegion::Content::kLearnedSums
-                                  ? has.length_unit <= need.length_unit
-                                  : has.length_unit % need.length_unit == 0;
+      const bool counts_tiles = need.content == WorkspaceRegion::Content::kLearnedSums ||
+                                need.content == WorkspaceRegion::Content::kSequenceItems;
+      const bool has_length = counts_tiles ? has.length_unit <= need.length_unit
+                                           : has.length_unit % need.length_unit == 0;
       return has.content == need.content && has.slot == need.slot && has_length &&
              has.columns >= need.columns && (has.per_query_head || !need.per_query_head);
     });

@@ -33,6 +33,7 @@ struct TensorMapRecipe {
 enum class WorkItem : std::uint8_t {
   kQueryTile,        // `tile` queries of a (batch, head)
   kPackedQueryTile,  // the same, or heads of one K/V head whose queries fit together
+  kSequenceTile,     // a head of an item of the list of packed sequences, of `tile` queries
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
   kRows,             // `tile` of the rows [batch, heads, q_len]
@@ -51,7 +52,8 @@ struct WorkspaceRegion {
     kQuerySums,         // fp32 [batch, heads, q_len, qk]
     kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
     kValueSums,         // fp32 [batch, kv_heads, kv_len, v]
-    kLearnedSums        // fp32 [batch, heads, tiles of length_unit keys, `columns`]
+    kLearnedSums,       // fp32 [batch, heads, tiles of length_unit keys, `columns`]
+    kSequenceItems      // pairs of int32: the items of packed sequences, of length_unit queries
   } content = Content::kSchedulerCounter;
   int slot = 0;
   int length_unit = 1;          // the sequence's length is rounded up to a multiple

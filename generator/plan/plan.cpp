@@ -14,6 +14,7 @@
 #include "generator/plan/distance.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/plan_space.hpp"
+#include "generator/spec/shape.hpp"
 #include "generator/support/hash.hpp"
 #include "templates/work_items.h"
 
@@ -41,6 +42,16 @@ std::vector<std::string_view> split_words(std::string_view text) {
     words.push_back(text.substr(0, end));
     text.remove_prefix(end);
   }
+}
+
+// Queries of an item of packed sequences, at least: it bounds the list, whose room is promised
+// before the plan is known.
+constexpr int kLeastItemQueries = 16;
+
+Status check_items(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (!is_packed(spec) || tile_shape(plan).q >= kLeastItemQueries) return ok_status();
+  return plan_unsupported(
+      fmt::format("a q tile of at least {} rows with packed sequences", kLeastItemQueries));
 }
 
 }  // namespace
@@ -166,13 +177,16 @@ std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
                                     const DeviceFacts& device, Pass pass) {
   const FamilyOperations* operations = family_operations(family, pass);
   if (operations == nullptr || !operations->serves(spec, device.target).ok()) return {};
-  return operations->legal_plans(spec, device);
+  std::vector<KernelPlan> plans = operations->legal_plans(spec, device);
+  std::erase_if(plans, [&](const KernelPlan& plan) { return !check_items(spec, plan).ok(); });
+  return plans;
 }
 
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return family_missing(plan.family(), plan.pass);
   ATT_CHECK(family->serves(spec, plan.target));
+  ATT_CHECK(check_items(spec, plan));
   return family->check(spec, plan, device);
 }
 
@@ -181,8 +195,9 @@ PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan) {
   return family ? family->resources(spec, plan) : PlanResources{};
 }
 
-double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& given,
                const DeviceFacts& device) {
+  const ProblemShape shape = typical_shape(spec, given);
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return std::numeric_limits<double>::infinity();
   const Tiling tiling = family->tiling(spec, plan, shape, device);
@@ -212,7 +227,8 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass) {
   ATT_TRY(const std::vector<Family> families, families_for(spec, device.target, pass));
-  if (const auto best = plan_space(spec, device)->best(shape, {.pass = pass})) return *best;
+  if (const auto best = plan_space(spec, device)->best(typical_shape(spec, shape), {.pass = pass}))
+    return *best;
   return plan_unsupported(fmt::format("no plan of this spec fits {}", device.name),
                           "smaller head dims need less shared memory and fewer registers");
 }
@@ -240,12 +256,31 @@ void add_pre_pass(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecip
                           .tile = on_cpu ? att::kRangePairsOfCpuItem : att::kRangePairsOfCta});
 }
 
+// The list of items of packed sequences comes right before the launch that takes them.
+void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
+  if (!is_packed(spec)) return;
+  const bool on_cpu = plan.target == Target::kCpu;
+  const auto main = std::ranges::find(recipe.launches, "", &Launch::symbol);
+  main->item = WorkItem::kSequenceTile;
+  recipe.workspace.push_back({.content = WorkspaceRegion::Content::kSequenceItems,
+                              .length_unit = main->tile * main->cluster});
+  recipe.launches.insert(
+      main,
+      {.symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass});
+}
+
 }  // namespace
+
+int item_queries(const AttentionSpec& spec, const KernelPlan& plan) {
+  const Launch& main = family_operations(plan)->launch_recipe(spec, plan).main();
+  return main.tile * main.cluster;
+}
 
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return {};
   LaunchRecipe recipe = family->launch_recipe(spec, plan);
+  add_item_list(spec, plan, recipe);
   add_pre_pass(spec, plan, recipe);
   const std::string dims = spec.head_dim_qk == spec.head_dim_v
                                ? fmt::format("d{}", spec.head_dim_qk)
@@ -260,6 +295,10 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target) {
   std::vector<WorkspaceRegion> widest = range_regions(spec);
+  if (is_packed(spec)) {
+    widest.push_back(
+        {.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = kLeastItemQueries});
+  }
   for (const FamilyAccessor accessor : kFamilies) {
     const FamilyOperations& family = accessor();
     if (family.pass != pass || !family.serves(spec, target).ok()) continue;
@@ -283,7 +322,8 @@ std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const Kerne
 
 Result<KernelPlan> plan_for_any_strides(const AttentionSpec& spec, Pass pass,
                                         const ProblemShape& shape, const DeviceFacts& device) {
-  const auto best = plan_space(spec, device)->best(shape, {.pass = pass, .any_strides = true});
+  const auto best = plan_space(spec, device)
+                        ->best(typical_shape(spec, shape), {.pass = pass, .any_strides = true});
   if (!best) {
     return plan_unsupported(
         fmt::format("no plan of this spec takes any strides on {}", device.name),

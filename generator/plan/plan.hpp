@@ -169,6 +169,8 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass = Pass::kForward);
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
+// Queries that a work item of the main launch has, over all of its CTAs.
+int item_queries(const AttentionSpec& spec, const KernelPlan& plan);
 // Regions that cover those of every plan of the pass, of whatever family serves the target.
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target);
 TileShape tile_shape(const KernelPlan& plan);

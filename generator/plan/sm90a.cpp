@@ -43,7 +43,9 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_sl
   const int stage_bytes =
       (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
   const int matrices = tile.warpgroups * kRows * row_bytes + tile.stages * stage_bytes;
-  const int barriers = 8 * (4 * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
+  const int stage_barriers = is_packed(spec) ? 5 : 4;
+  const int barriers =
+      8 * (stage_barriers * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
   return (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
 }
 
@@ -118,10 +120,13 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // one, 124 beside documents spill, and lose 7 %.
   const int narrow_mask = tile.warpgroups == 3 ? 42 : 36;
   const int rest = !spec.mask || is_narrow ? 28 : is_wide ? wide_mask : narrow_mask;
+  // Where a packed sequence lies and how long it is: 154 fragments of three warpgroups beside
+  // documents spill 468 bytes.
+  const int packed_registers = is_packed(spec) ? 8 : 0;
   resources.registers_per_thread = tile.score_buffers * piece_keys / 2 +
                                    (tile.p_in_shared ? 8 : piece_keys / 4) + spec.head_dim_v / 2 +
                                    (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + rest +
-                                   score_registers;
+                                   score_registers + packed_registers;
   return resources;
 }
 

@@ -38,7 +38,17 @@ std::string_view to_string(Target target) {
   return "";
 }
 
-std::string_view to_string(Layout layout) { return layout == Layout::kBshd ? "bshd" : "bhsd"; }
+std::string_view to_string(Layout layout) {
+  switch (layout) {
+    case Layout::kBshd:
+      return "bshd";
+    case Layout::kBhsd:
+      return "bhsd";
+    case Layout::kThd:
+      break;
+  }
+  return "thd";
+}
 
 std::string_view to_string(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 

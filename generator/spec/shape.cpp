@@ -39,6 +39,18 @@ Error at(std::string_view text, std::size_t begin, std::size_t length, ShapeProb
 
 std::span<const ShapeField> shape_fields() { return kFields; }
 
+ProblemShape typical_shape(const AttentionSpec& spec, const ProblemShape& shape) {
+  if (!is_packed(spec)) return shape;
+  ProblemShape typical = shape;
+  typical.q_len = (shape.q_len + shape.batch - 1) / shape.batch;
+  typical.kv_len = (shape.kv_len + shape.batch - 1) / shape.batch;
+  return typical;
+}
+
+std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape) {
+  return is_packed(spec) ? 1 : shape.batch;
+}
+
 std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {
   switch (dim.dim) {
     case expr::Dim::kBatch:

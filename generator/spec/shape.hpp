@@ -19,6 +19,12 @@ struct ShapeField {
 };
 std::span<const ShapeField> shape_fields();
 
+// What stands for a shape where lengths are asked for that only the device knows: of packed
+// sequences, as many of one length.
+ProblemShape typical_shape(const AttentionSpec& spec, const ProblemShape& shape);
+// Slices of q, k, v and o along the batch stride: packed sequences share one.
+std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape);
+
 // The size that a tensor's declared dim has in `shape`.
 std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape);
 std::string dim_text(const expr::DimSize& dim);  // "kv_len", "16"

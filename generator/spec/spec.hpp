@@ -16,7 +16,7 @@ enum class DType : std::uint8_t { kF16, kBf16, kF32, kFp8E4m3 };
 enum class Target : std::uint8_t { kSm80, kSm86, kSm89, kSm90a, kSm100, kSm120, kCpu };
 inline constexpr Target kTargets[] = {Target::kSm80,  Target::kSm86,  Target::kSm89, Target::kSm90a,
                                       Target::kSm100, Target::kSm120, Target::kCpu};
-enum class Layout : std::uint8_t { kBshd, kBhsd };
+enum class Layout : std::uint8_t { kBshd, kBhsd, kThd };
 enum class Pass : std::uint8_t { kForward, kBackward };
 inline constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
 
@@ -62,6 +62,10 @@ struct AttentionSpec {
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
 };
+
+// Whether sequences of different lengths lie one behind the other: the batch of a shape is then how
+// many there are, its lengths are those of all together.
+inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::kThd; }
 
 // Whether a launch may drop elements.
 inline bool has_dropout(const AttentionSpec& spec) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "generator/expr/gradient_check.hpp"
+#include "generator/expr/lowering.hpp"
 #include "generator/expr/parser.hpp"
 #include "generator/spec/environment.hpp"
 #include "generator/spec/limits.hpp"
@@ -36,7 +37,9 @@ class SpecParser {
     ATT_CHECK(read_targets());
     ATT_CHECK(read_layout());
     ATT_TRY(spec_.environment, read_environment(reader_, value("scalars"), value("tensors")));
+    spec_.environment.is_packed = is_packed(spec_);
     ATT_CHECK(read_expressions());
+    ATT_CHECK(check_packed());
     ATT_CHECK(read_softmax_scale());
     ATT_CHECK(read_dropout());
     ATT_CHECK(read_passes());
@@ -124,16 +127,32 @@ class SpecParser {
   Status read_layout() {
     const YamlNode* node = value("layout");
     if (!node) return ok_status();
-    if (node->kind == YamlNode::Kind::kScalar && (node->text == "thd" || node->text == "paged")) {
-      Error error = reader_.error(*node, "spec-not-yet",
-                                  fmt::format("layout `{}` is not supported yet", node->text),
-                                  "use `bshd` or `bhsd`; strides are the caller's");
-      error.kind = ErrorKind::kUnsupported;
-      return error;
+    if (node->kind == YamlNode::Kind::kScalar && node->text == "paged") {
+      return not_yet(reader_.error(*node, "spec-not-yet", "layout `paged` is not supported yet",
+                                   "use `bshd`, `bhsd` or `thd`; strides are the caller's"));
     }
-    constexpr std::string_view kWords[] = {"bshd", "bhsd"};
+    constexpr std::string_view kWords[] = {"bshd", "bhsd", "thd"};
     ATT_TRY(const std::size_t index, reader_.choice("layout", *node, kWords));
     spec_.layout = static_cast<Layout>(index);
+    return ok_status();
+  }
+
+  static Error not_yet(Error error) {
+    error.kind = ErrorKind::kUnsupported;
+    return error;
+  }
+
+  // What the kernels of packed sequences cannot do yet.
+  Status check_packed() {
+    if (!is_packed(spec_)) return ok_status();
+    // Empty sequences have a sink, and look-ups are proven for one key at least.
+    if (spec_.sink && (expr::depends_on(spec_.sink, expr::Variable::kQLen) ||
+                       expr::depends_on(spec_.sink, expr::Variable::kKvLen))) {
+      return not_yet(reader_.error(*value("sink"), "spec-not-yet",
+                                   "a sink that depends on a length is not supported with layout "
+                                   "`thd` yet",
+                                   "a tensor with dims [batch] may hold what it depends on"));
+    }
     return ok_status();
   }
 

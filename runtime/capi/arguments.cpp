@@ -133,6 +133,35 @@ Status fill_tensors(const AttentionSpec& spec, const TensorInputs& given,
   return ok_status();
 }
 
+// Where packed sequences lie. What stands there is the device's, and kernels clamp it.
+Status fill_sequences(const AttentionSpec& spec, const att_forward_args& args,
+                      att::LaunchParams* params) {
+  struct Given {
+    const char* name;
+    const std::int32_t* pointer;
+    bool needed;
+  };
+  for (const auto& [name, pointer, needed] : {Given{"cu_q", args.cu_q, true},
+                                              {"cu_kv", args.cu_kv, true},
+                                              {"used_q", args.used_q, false},
+                                              {"used_kv", args.used_kv, false}}) {
+    if (!is_packed(spec) && pointer != nullptr) {
+      return bad_argument(
+          fmt::format("`{}` is given, and the spec's layout is {}", name, to_string(spec.layout)),
+          "it is of sequences packed with layout `thd`");
+    }
+    if (is_packed(spec) && (needed || pointer != nullptr)) {
+      ATT_CHECK(check_pointer(name, pointer, alignof(std::int32_t)));
+    }
+  }
+  params->sequences = {.cu_q = args.cu_q,
+                       .cu_kv = args.cu_kv,
+                       .used_q = args.used_q,
+                       .used_kv = args.used_kv,
+                       .items = nullptr};
+  return ok_status();
+}
+
 // An fp32 tensor that may be left out.
 Status check_optional(const char* name, const float* pointer) {
   if (pointer == nullptr) return ok_status();
@@ -144,7 +173,8 @@ template <typename Args>
 Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemShape& shape,
                    att::LaunchParams* params) {
   *params = params_of(spec, shape);
-  const auto& [batch, heads, kv_heads, q_len, kv_len] = shape;
+  const auto& [sequences, heads, kv_heads, q_len, kv_len] = shape;
+  const std::int64_t batch = slice_count(spec, shape);
   const int qk = spec.head_dim_qk;
   const int v = spec.head_dim_v;
   ATT_CHECK(fill_operand(spec, {"q", args.q, args.q_strides, batch, q_len, heads, qk},
@@ -217,13 +247,14 @@ int tensor_dtype(expr::TensorType type) {
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
                            const ProblemShape& shape, att::LaunchParams* params) {
   ATT_CHECK(fill_common(spec, args, shape, params));
-  ATT_CHECK(fill_operand(
-      spec,
-      {"o", args.o, args.o_strides, shape.batch, shape.q_len, shape.heads, spec.head_dim_v, true},
-      &params->o_stride));
+  ATT_CHECK(fill_operand(spec,
+                         {"o", args.o, args.o_strides, slice_count(spec, shape), shape.q_len,
+                          shape.heads, spec.head_dim_v, true},
+                         &params->o_stride));
   ATT_CHECK(check_optional("lse", args.lse));
   params->o = args.o;
   params->lse = args.lse;
+  ATT_CHECK(fill_sequences(spec, args, params));
   return fill_tensors(spec, {args.tensors, args.tensor_views, args.tensor_view_count}, params);
 }
 

@@ -50,7 +50,7 @@ Result<LaunchSizes> checked_sizes(const AttentionSpec& spec, const att_shape& gi
   ATT_TRY(const LaunchSizes sizes, checked_shape(given));
   const ProblemShape& shape = sizes.shape;
   // At most 2^56.
-  const std::int64_t rows = shape.batch * shape.heads * shape.q_len;
+  const std::int64_t rows = slice_count(spec, shape) * shape.heads * shape.q_len;
   const std::int64_t row_bytes = spec.head_dim_v * element_bytes(spec.dtype);
   if (rows > kMaxTensorBytes / row_bytes) {
     return bad_argument(

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "generator/spec/shape.hpp"
+#include "runtime/device/workspace.hpp"
+
 namespace attune {
 namespace {
 
@@ -15,11 +18,12 @@ struct View {
 
 View view(const AttentionSpec& spec, const att::LaunchParams& p, TensorMapRecipe::Tensor tensor) {
   using Tensor = TensorMapRecipe::Tensor;
+  const int slices = static_cast<int>(slice_count(spec, shape_of(p)));
   const auto queries = [&](const void* data, int dim, const att::Strides& strides) {
-    return View{data, dim, p.q_len, p.heads, p.batch, strides};
+    return View{data, dim, p.q_len, p.heads, slices, strides};
   };
   const auto keys = [&](const void* data, int dim, const att::Strides& strides) {
-    return View{data, dim, p.kv_len, p.kv_heads, p.batch, strides};
+    return View{data, dim, p.kv_len, p.kv_heads, slices, strides};
   };
   const int qk = spec.head_dim_qk, v = spec.head_dim_v;
   switch (tensor) {

@@ -31,6 +31,9 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kLearnedSums:
       params->learned_sums = static_cast<float*>(data);
       return;
+    case Content::kSequenceItems:
+      params->sequences.items = static_cast<att::SequenceItem*>(data);
+      return;
   }
 }
 

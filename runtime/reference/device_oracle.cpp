@@ -61,6 +61,11 @@ std::vector<int> row_numbers(const att::LaunchParams& params, const std::vector<
 
 Result<std::unique_ptr<DeviceOracle>> DeviceOracle::make(Device& device, Compiler& compiler,
                                                          const AttentionSpec& spec) {
+  if (is_packed(spec)) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .id = "oracle-unsupported",
+                 .message = "the GPU's oracle knows no packed sequences"};
+  }
   if (device.facts().target == Target::kCpu) {
     return Error{.kind = ErrorKind::kUnsupported,
                  .id = "oracle-no-gpu",

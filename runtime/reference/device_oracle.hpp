@@ -21,8 +21,8 @@ class DeviceOracle {
   };
 
   // Compiles templates/kernels/reference_forward.cuh for the spec. A judge's code never comes from
-  // a cache, whose kernels it judges. kUnsupported on a device that is no GPU. `device` must
-  // outlive the result.
+  // a cache, whose kernels it judges. kUnsupported on a device that is no GPU, and of packed
+  // sequences. `device` must outlive the result.
   static Result<std::unique_ptr<DeviceOracle>> make(Device& device, Compiler& compiler,
                                                     const AttentionSpec& spec);
 

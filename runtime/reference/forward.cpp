@@ -144,7 +144,7 @@ ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& probl
     const auto at = static_cast<std::size_t>(i);
     RowView row(spec, problem, rows[at]);
     ForwardRow(spec, model, row)
-        .run(problem.shape.kv_len, &oracle.o.values[at * dim], &oracle.o.limits[at * dim],
+        .run(row.kv_len(), &oracle.o.values[at * dim], &oracle.o.limits[at * dim],
              &oracle.lse.values[at], &oracle.lse.limits[at]);
   });
   return oracle;

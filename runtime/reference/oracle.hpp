@@ -12,8 +12,28 @@
 
 namespace attune {
 
+// Where the sequences of a packed problem lie among all tokens; nothing of any other problem.
+struct HostSequences {
+  std::vector<std::int32_t> cu_q, cu_kv;      // [batch + 1], ascending from 0
+  std::vector<std::int32_t> used_q, used_kv;  // [batch]; empty: all of each
+
+  bool empty() const { return cu_q.empty(); }
+  std::int64_t q_first(int b) const { return cu_q[static_cast<std::size_t>(b)]; }
+  std::int64_t kv_first(int b) const { return cu_kv[static_cast<std::size_t>(b)]; }
+  std::int64_t q_len(int b) const { return length(cu_q, used_q, b); }
+  std::int64_t kv_len(int b) const { return length(cu_kv, used_kv, b); }
+
+ private:
+  static std::int64_t length(const std::vector<std::int32_t>& cu,
+                             const std::vector<std::int32_t>& used, int b) {
+    const auto at = static_cast<std::size_t>(b);
+    return used.empty() ? cu[at + 1] - cu[at] : used[at];
+  }
+};
+
 // Host copies of one problem, widened to double, row-major: q [b, h, q_len, qk], k [b, h_kv,
-// kv_len, qk], v [b, h_kv, kv_len, v]. Values are exactly representable in the spec's dtype.
+// kv_len, qk], v [b, h_kv, kv_len, v]; of a packed one without the b, over all tokens. Values are
+// exactly representable in the spec's dtype.
 struct HostProblem {
   ProblemShape shape;
   std::vector<double> q, k, v;
@@ -22,6 +42,7 @@ struct HostProblem {
   double softmax_scale = 0;                 // used when the spec leaves it to the launch
   double dropout = 0;                       // likewise
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
+  HostSequences sequences = {};
 };
 
 // One row of the output.
@@ -35,12 +56,16 @@ struct HostOutput {
 };
 
 // Fresh random inputs for `spec`: normal q, k, v rounded to the dtype; tensors drawn so that masks
-// are neither empty nor full. The same seed gives the same problem.
+// are neither empty nor full; packed sequences of any lengths, some of them 0, that sum to the
+// shape's. The same seed gives the same problem.
 HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
                            std::uint64_t seed);
 
 // All rows of a shape in the order of HostOutput.
 std::vector<Row> all_rows(const ProblemShape& shape);
+// The same of a problem, whose sequences may be packed: those that it has.
+std::vector<Row> all_rows(const HostProblem& problem);
+std::vector<Row> sample_rows(const HostProblem& problem, int count, std::uint64_t seed);
 // At most `count` different rows: both ends of the sequence, and the rest at random.
 std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t seed);
 // Rows of every `block` queries (from a multiple of it on) of every head, in the order of

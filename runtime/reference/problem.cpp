@@ -57,6 +57,16 @@ expr::TensorValues random_tensor(const expr::TensorDecl& declaration, const Prob
   return tensor;
 }
 
+// Where `count` sequences of `total` tokens begin, and the end of the last.
+std::vector<std::int32_t> random_offsets(std::int64_t count, std::int64_t total, Random& random) {
+  std::uniform_int_distribution<std::int32_t> anywhere(0, static_cast<std::int32_t>(total));
+  std::vector<std::int32_t> offsets = {0};
+  for (std::int64_t i = 1; i < count; ++i) offsets.push_back(anywhere(random));
+  std::ranges::sort(offsets);
+  offsets.push_back(static_cast<std::int32_t>(total));
+  return offsets;
+}
+
 }  // namespace
 
 HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
@@ -64,8 +74,9 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
   Random random(seed);
   HostProblem problem;
   problem.shape = shape;
-  const std::int64_t queries = shape.batch * shape.heads * shape.q_len;
-  const std::int64_t keys = shape.batch * shape.kv_heads * shape.kv_len;
+  const std::int64_t slices = slice_count(spec, shape);
+  const std::int64_t queries = slices * shape.heads * shape.q_len;
+  const std::int64_t keys = slices * shape.kv_heads * shape.kv_len;
   problem.q = normal_values(queries * spec.head_dim_qk, spec.dtype, random);
   problem.k = normal_values(keys * spec.head_dim_qk, spec.dtype, random);
   problem.v = normal_values(keys * spec.head_dim_v, spec.dtype, random);
@@ -90,6 +101,12 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
   problem.dropout = 0.125;
   problem.dropout_seed = random();
   problem.dropout_offset = random();
+  if (is_packed(spec)) {
+    problem.sequences.cu_q = random_offsets(shape.batch, shape.q_len, random);
+    problem.sequences.cu_kv = shape.q_len == shape.kv_len
+                                  ? problem.sequences.cu_q
+                                  : random_offsets(shape.batch, shape.kv_len, random);
+  }
   return problem;
 }
 
@@ -100,6 +117,27 @@ std::vector<Row> all_rows(const ProblemShape& shape) {
       for (int q = 0; q < shape.q_len; ++q) rows.push_back({b, h, q});
     }
   }
+  return rows;
+}
+
+std::vector<Row> all_rows(const HostProblem& problem) {
+  if (problem.sequences.empty()) return all_rows(problem.shape);
+  std::vector<Row> rows;
+  for (int b = 0; b < problem.shape.batch; ++b) {
+    for (int h = 0; h < problem.shape.heads; ++h) {
+      for (int q = 0; q < problem.sequences.q_len(b); ++q) rows.push_back({b, h, q});
+    }
+  }
+  return rows;
+}
+
+std::vector<Row> sample_rows(const HostProblem& problem, int count, std::uint64_t seed) {
+  if (problem.sequences.empty()) return sample_rows(problem.shape, count, seed);
+  Random random(seed);
+  std::vector<Row> rows = all_rows(problem);
+  if (static_cast<std::int64_t>(rows.size()) <= count) return rows;
+  std::ranges::shuffle(rows, random);
+  rows.resize(static_cast<std::size_t>(count));
   return rows;
 }
 

@@ -24,8 +24,19 @@ class RowView {
     point_.h = row.h;
     point_.h_kv = kv_head_;
     point_.q_idx = row.q_idx;
+    slice_ = row.b;
+    kv_len_ = s.kv_len;
     point_.q_len = static_cast<std::int32_t>(s.q_len);
-    point_.kv_len = static_cast<std::int32_t>(s.kv_len);
+    if (const HostSequences& packed = problem.sequences; !packed.empty()) {
+      slice_ = 0;
+      q_first_ = packed.q_first(row.b);
+      kv_first_ = packed.kv_first(row.b);
+      kv_len_ = packed.kv_len(row.b);
+      point_.q_first = static_cast<std::int32_t>(q_first_);
+      point_.kv_first = static_cast<std::int32_t>(kv_first_);
+      point_.q_len = static_cast<std::int32_t>(packed.q_len(row.b));
+    }
+    point_.kv_len = static_cast<std::int32_t>(kv_len_);
     point_.scalars = problem.scalars;
     point_.tensors = problem.tensors;
     score_varies_by_key_ =
@@ -34,16 +45,20 @@ class RowView {
 
   const double* query() const {
     const ProblemShape& s = problem_.shape;
-    return &problem_.q[offset(row_.b * s.heads + row_.h, s.q_len, row_.q_idx, spec_.head_dim_qk)];
+    return &problem_.q[offset(slice_ * s.heads + row_.h, s.q_len, q_first_ + row_.q_idx,
+                              spec_.head_dim_qk)];
   }
   const double* key(std::int64_t kv_idx) const {
     const ProblemShape& s = problem_.shape;
-    return &problem_.k[offset(row_.b * s.kv_heads + kv_head_, s.kv_len, kv_idx, spec_.head_dim_qk)];
+    return &problem_.k[offset(slice_ * s.kv_heads + kv_head_, s.kv_len, kv_first_ + kv_idx,
+                              spec_.head_dim_qk)];
   }
   const double* value(std::int64_t kv_idx) const {
     const ProblemShape& s = problem_.shape;
-    return &problem_.v[offset(row_.b * s.kv_heads + kv_head_, s.kv_len, kv_idx, spec_.head_dim_v)];
+    return &problem_.v[offset(slice_ * s.kv_heads + kv_head_, s.kv_len, kv_first_ + kv_idx,
+                              spec_.head_dim_v)];
   }
+  std::int64_t kv_len() const { return kv_len_; }
   double scale() const {
     return spec_.softmax_scale.at_launch ? problem_.softmax_scale : spec_.softmax_scale.value;
   }
@@ -88,6 +103,7 @@ class RowView {
   const HostProblem& problem_;
   const Row row_;
   int kv_head_ = 0;
+  std::int64_t slice_ = 0, q_first_ = 0, kv_first_ = 0, kv_len_ = 0;
   unsigned drop_below_ = 0;
   bool score_varies_by_key_ = false;
   expr::Point point_;

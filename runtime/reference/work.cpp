@@ -14,8 +14,9 @@ bool uses(const expr::Expr& node, expr::Variable variable) {
                              [&](const expr::Expr& arg) { return uses(arg, variable); });
 }
 
+// `first_b`: what the first of the batch is to the mask.
 double live_share(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
-                  double max_pairs) {
+                  double max_pairs, int first_b) {
   if (spec.mask == nullptr) return 1;
   const bool by_batch = uses(spec.mask, expr::Variable::kBatch);
   const bool by_head =
@@ -31,6 +32,10 @@ double live_share(const AttentionSpec& spec, const ProblemShape& shape, const Pr
   point.kv_len = static_cast<std::int32_t>(shape.kv_len);
   point.scalars = values.scalars;
   point.tensors = values.tensors;
+  if (!values.sequences.empty()) {
+    point.q_first = static_cast<std::int32_t>(values.sequences.q_first(first_b));
+    point.kv_first = static_cast<std::int32_t>(values.sequences.kv_first(first_b));
+  }
   std::int64_t live = 0;
   for (std::int64_t i = 0; i < sampled; ++i) {
     // The middle of the i-th of `sampled` equal stretches, so that both ends weigh alike.
@@ -38,7 +43,7 @@ double live_share(const AttentionSpec& spec, const ProblemShape& shape, const Pr
     point.q_idx = static_cast<std::int32_t>(row % shape.q_len);
     point.h = static_cast<std::int32_t>(row / shape.q_len % heads);
     point.h_kv = static_cast<std::int32_t>(point.h / (shape.heads / shape.kv_heads));
-    point.b = static_cast<std::int32_t>(row / shape.q_len / heads);
+    point.b = first_b + static_cast<std::int32_t>(row / shape.q_len / heads);
     for (point.kv_idx = 0; point.kv_idx < point.kv_len; ++point.kv_idx) {
       live += expr::evaluate(spec.mask, point) != 0;
     }
@@ -46,20 +51,50 @@ double live_share(const AttentionSpec& spec, const ProblemShape& shape, const Pr
   return static_cast<double>(live) / static_cast<double>(sampled * shape.kv_len);
 }
 
-}  // namespace
-
-Work forward_work(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
-                  double max_pairs) {
+Work work_without_tensors(const AttentionSpec& spec, const ProblemShape& shape,
+                          const ProblemValues& values, double max_pairs, int first_b) {
   const auto batch = static_cast<double>(shape.batch), heads = static_cast<double>(shape.heads);
   const auto kv_heads = static_cast<double>(shape.kv_heads);
   const auto q_len = static_cast<double>(shape.q_len), kv_len = static_cast<double>(shape.kv_len);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   Work work;
-  work.live_share = live_share(spec, shape, values, max_pairs);
+  work.live_share = live_share(spec, shape, values, max_pairs, first_b);
   work.flops = 2 * batch * heads * q_len * kv_len * work.live_share * dims;
   // q and o, k and v, lse.
   work.bytes = batch * (heads * q_len + kv_heads * kv_len) * dims * element_bytes(spec.dtype) +
                batch * heads * q_len * 4;
+  return work;
+}
+
+// Each sequence's, added up.
+Work packed_work(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
+                 double max_pairs) {
+  Work work{.live_share = 0};
+  double pairs = 0, live = 0;
+  for (int b = 0; b < shape.batch; ++b) {
+    const ProblemShape own{.heads = shape.heads,
+                           .kv_heads = shape.kv_heads,
+                           .q_len = values.sequences.q_len(b),
+                           .kv_len = values.sequences.kv_len(b)};
+    if (own.q_len == 0 || own.kv_len == 0) continue;
+    const Work one =
+        work_without_tensors(spec, own, values, max_pairs / static_cast<double>(shape.batch), b);
+    const double own_pairs = static_cast<double>(own.q_len) * static_cast<double>(own.kv_len);
+    pairs += own_pairs;
+    live += own_pairs * one.live_share;
+    work.flops += one.flops;
+    work.bytes += one.bytes;
+  }
+  work.live_share = pairs == 0 ? 0 : live / pairs;
+  return work;
+}
+
+}  // namespace
+
+Work forward_work(const AttentionSpec& spec, const ProblemShape& shape, const ProblemValues& values,
+                  double max_pairs) {
+  Work work = values.sequences.empty() ? work_without_tensors(spec, shape, values, max_pairs, 0)
+                                       : packed_work(spec, shape, values, max_pairs);
   for (const expr::TensorDecl& tensor : spec.environment.tensors) {
     work.bytes += static_cast<double>(element_count(tensor_sizes(tensor, shape)) *
                                       tensor_element_bytes(tensor.type));

@@ -6,6 +6,7 @@
 
 #include "generator/expr/evaluator.hpp"
 #include "generator/plan/plan.hpp"
+#include "runtime/reference/oracle.hpp"
 
 namespace attune {
 
@@ -13,6 +14,7 @@ namespace attune {
 struct ProblemValues {
   std::vector<double> scalars;
   std::vector<expr::TensorValues> tensors;
+  HostSequences sequences = {};  // of a packed problem
 };
 
 struct Work {

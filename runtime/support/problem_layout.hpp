@@ -30,7 +30,7 @@ inline int tensor_element_bytes(expr::TensorType type) {
 // Strides, in elements, of a contiguous q, k, v or o in the spec's layout.
 inline att::Strides contiguous_strides(Layout layout, std::int64_t seq, std::int64_t heads,
                                        std::int64_t dim) {
-  if (layout == Layout::kBshd) return {seq * heads * dim, heads * dim, dim};
+  if (layout != Layout::kBhsd) return {seq * heads * dim, heads * dim, dim};
   return {seq * heads * dim, dim, seq * dim};
 }
 

@@ -82,7 +82,7 @@ ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, const Sequenc
 ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0, Block& block) {
   const float scale = scale_of(p).query;
   const int rows = item.rows();
-  const Sequence sequence = sequence_of(p, item.b);
+  const Sequence& sequence = item.sequence;
   for (int r = 0; r < kBlockRows; ++r) {
     // Rows past the end repeat the last one, so that look-ups stay inside; their results are
     // dropped.
@@ -130,7 +130,7 @@ static __attribute__((noinline)) void modify_tile(const ForwardParams& p, const 
                                                   float (&s)[kTileKv][kBlockRows]) {
   const int h0 = item.h0;
   const float scale = scale_of(p).score;
-  const int kv_len = sequence_of(p, item.b).kv_len;
+  const int kv_len = item.sequence.kv_len;
   for (int key = 0; key < keys; ++key) {
     const int kv_idx = k0 + key;
     float* __restrict row = s[key];
@@ -282,7 +282,7 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
                            : spec::kDropoutAtLaunch ? p.dropout_keep_scale
                                                     : spec::kDropoutKeepScale;
   const int rows = item.rows() - row0 < kBlockRows ? item.rows() - row0 : kBlockRows;
-  const Sequence sequence = sequence_of(p, item.b);
+  const Sequence& sequence = item.sequence;
   for (int r = 0; r < rows; ++r) {
     const int q = block.q_idx[r];
     const int h = block.h[r];
@@ -304,7 +304,7 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
       from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i]);
     }
     if (p.lse != nullptr) {
-      p.lse[statistic_offset(p, item.b, h) + q] =
+      p.lse[statistic_offset(p, sequence, h) + q] =
           sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
     }
   }
@@ -322,7 +322,7 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
   for (int i = 0; i < blocks; ++i) load_queries(p, item, i * kBlockRows, scratch.blocks[i]);
 
   const KvBounds bounds = bounds_of(p, item);
-  const Sequence sequence = sequence_of(p, item.b);
+  const Sequence& sequence = item.sequence;
   // Tiles start at a multiple of 32 keys, where dropout's blocks start.
   for (int k0 = bounds.begin / 32 * 32; k0 < bounds.end; k0 += kTileKv) {
     const int keys = bounds.end - k0 < kTileKv ? bounds.end - k0 : kTileKv;
@@ -347,13 +347,16 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
 
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::ForwardParams* params,
                                                  att::CpuWork* work) {
-  work->weight = att::spec::kHasMask ? &att::item_weight : nullptr;
+  // A list is in order.
+  work->weight = att::spec::kHasMask && !att::spec::kIsPacked ? &att::item_weight : nullptr;
   work->items_per_head = att::item_grid(*params).per_kv_head();
   work->scratch_bytes = sizeof(att::Scratch);
 }
 
 extern "C" void ATT_KERNEL_NAME(const att::ForwardParams* params, int item, void* scratch) {
-  att::run_item(*params, att::item_at(*params, item), *static_cast<att::Scratch*>(scratch));
+  const att::Item own = att::item_at(*params, item);
+  if (att::spec::kIsPacked && own.rows() == 0) return;
+  att::run_item(*params, own, *static_cast<att::Scratch*>(scratch));
 }
 
 #pragma clang attribute pop

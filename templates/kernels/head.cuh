@@ -26,12 +26,14 @@ constexpr float kSoftmaxScale = 0.08838834764831845f;
 constexpr bool kDropoutAtLaunch = false;
 constexpr unsigned kDropoutDropBelow = 0;  // of 256
 constexpr float kDropoutKeepScale = 1.0f;
+constexpr bool kIsPacked = false;  // sequences of different lengths, one behind the other
 }  // namespace spec
 
-// The (batch, head) a work item belongs to. kv_head = h / (heads / kv_heads).
+// The (batch, head) a work item belongs to. kv_head = h / (heads / kv_heads). q_first, kv_first: of
+// packed sequences, the rows before its own.
 struct Context {
   const ForwardParams& params;
-  int b, h, h_kv, q_len, kv_len;
+  int b, h, h_kv, q_len, kv_len, q_first, kv_first;
 };
 
 // What mask() makes of a query alone, and what it reads of tensors by the key alone: a kernel that

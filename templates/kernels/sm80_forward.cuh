@@ -58,6 +58,15 @@ struct WorkItem {
   int b, h, q0;
 
   ATT_MEMBER WorkItem(const ForwardParams& params, int block) {
+    if constexpr (spec::kIsPacked) {
+      // All heads of an item of the list follow one another.
+      const SequenceItem listed =
+          static_cast<const LaunchParams&>(params).sequences.items[block / params.heads];
+      b = listed.sequence;
+      h = block % params.heads;
+      q0 = listed.tile * plan::kTileQ;
+      return;
+    }
     const auto [head, tile] = tile_by_head(block, tile_count(params.q_len, plan::kTileQ));
     q0 = tile * plan::kTileQ;
     b = head / params.heads;
@@ -218,11 +227,11 @@ struct WarpTile {
     const WorkItem item(params, opaque(block_index()));
     const int lane = lane_index();
     const int row0 = warp_index() * kWarpRows;
-    const Sequence sequence = sequence_of(params, item.b);
+    const Sequence sequence = sequence_at(c, item.b);
     const int live_rows = min_i32(kWarpRows, sequence.q_len - item.q0 - row0);
     float factor[kBlocks][2];
     rows.finish(c, factor);
-    float* const lse = params.lse + statistic_offset(params, item.b, item.h) + item.q0 + row0;
+    float* const lse = params.lse + statistic_offset(params, sequence, item.h) + item.q0 + row0;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
@@ -258,22 +267,26 @@ struct WarpTile {
 };
 
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ForwardParams params) {
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT KernelParams params) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const unsigned shared = shared_address(shared_memory);
 
   const WorkItem item(params, block_index());
+  if (spec::kIsPacked && item.b < 0) return;
   const int q0 = item.q0;
   const Sequence own = sequence_of(params, item.b);
   const int q1 = min_i32(q0 + plan::kTileQ, own.q_len);
-  const Context c = context_of(params, item.b, item.h, item.h / (params.heads / params.kv_heads));
+  // The lengths may have changed since they were listed.
+  if (spec::kIsPacked && q0 >= q1) return;
+  const Context c =
+      context_of(params, own, item.b, item.h, item.h / (params.heads / params.kv_heads));
 
   const char* const q =
       static_cast<const char*>(params.q) + 2 * query_offset(own, params.q_stride, item.h, q0);
   const auto load_kv = [&](int tile, int stage) {
     if (tile >= 0) {
       // From the start each time: two pointers kept through the loop are four registers too many.
-      const Sequence sequence = sequence_of(params, opaque(c.b));
+      const Sequence sequence = sequence_at(c, opaque(c.b));
       const int tile_h = opaque(c.h_kv);
       const int k0 = tile / 2 * plan::kTileKv;
       const int valid = sequence.kv_len - k0;

@@ -44,6 +44,7 @@ struct Consumer {
 
   // The work item.
   int b, h, h_kv;
+  Sequence packed;          // what b is, of packed sequences
   int row;                  // this thread's first
   bool may_freeze;          // not when that failed
   bool fixed;               // with kConstantReference: whether the rows have their reference
@@ -60,8 +61,8 @@ struct Consumer {
 
   static constexpr int kHigh = kPieces - 1;
 
-  ATT_MEMBER Context context() const { return context_of(p, b, h, h_kv); }
-  ATT_MEMBER Sequence sequence() const { return sequence_of(p, b); }
+  ATT_MEMBER Context context() const { return context_of(p, sequence(), b, h, h_kv); }
+  ATT_MEMBER Sequence sequence() const { return spec::kIsPacked ? packed : sequence_of(p, b); }
   ATT_MEMBER Position position(const Tile& at, int piece) const {
     return {row, at.key + piece * kPieceKeys, (thread_index() & 3) * 2};
   }
@@ -219,6 +220,7 @@ struct Consumer {
       b = item.b;
       h = item.h;
       h_kv = item.h_kv;
+      if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
       row = item.q0 + slice * kRows + thread / 32 * 16 + thread % 32 / 4;
       may_freeze = may_fail(item.redo);
       if constexpr (kHasSecondWay) careful = careful || (item.redo >> slice & 1) != 0;
@@ -266,7 +268,8 @@ struct Consumer {
   ATT_MEMBER void run() {
     rows = {{-infinity(), -infinity()}, {kFirstReference, kFirstReference}, {0.0f, 0.0f}};
     if constexpr (kStagesInQ) release_q();
-    const bool starts_dead = spec::kHasMask && found != TileStream::kTile;
+    // Without a mask only a packed sequence may have no key.
+    const bool starts_dead = (spec::kHasMask || spec::kIsPacked) && found != TileStream::kTile;
     // Not before, or ptxas inserts a wait of its own (C7517).
     if (starts_dead) wgmma_wait<0>();
     if (kConstantReference || starts_dead) {
@@ -473,7 +476,8 @@ struct Consumer {
       }
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
-    return {context_of(p, item.b, item.h, item.h_kv), item.q0 + slice * kRows, item.redo != 0,
+    const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
+    return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, item.redo != 0,
             item.redo == 0 || (item.redo >> slice & 1) != 0};
   }
 
@@ -493,7 +497,13 @@ struct Consumer {
       if constexpr (!spec::kHasMask) {
         named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
       }
-      store_output(o, o_map, shared.o(warpgroup), result.c, result.first_row + thread / 32 * 16);
+      // TMA would go on into the next sequence.
+      const int warp_row = result.first_row + thread / 32 * 16;
+      if (spec::kIsPacked && warp_row + kStoreRows > result.c.q_len) {
+        store_output_rows(o, result.c, result_row);
+      } else {
+        store_output(o, o_map, shared.o(warpgroup), result.c, warp_row);
+      }
     } else {
       store_output_rows(o, result.c, result_row);
     }
@@ -536,7 +546,7 @@ ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const Shared
 }  // namespace att
 
 ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::ForwardParams p, ATT_GRID_CONSTANT att::TensorMap q_map,
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::KernelParams p, ATT_GRID_CONSTANT att::TensorMap q_map,
                     ATT_GRID_CONSTANT att::TensorMap k_map, ATT_GRID_CONSTANT att::TensorMap v_map,
                     ATT_GRID_CONSTANT att::TensorMap o_map) {
   using namespace att;

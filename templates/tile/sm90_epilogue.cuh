@@ -15,6 +15,7 @@ namespace sm90 {
 
 // With kRowIsRange, how many keys a row has.
 ATT_FN int live_keys(const Context& c, int row) {
+  if (spec::kIsPacked && c.kv_len == 0) return 0;  // look-ups are proven for one key at least
   const RowMask mask = row_mask(c, row, 0);
   return min_i32(mask.end, c.kv_len) - max_i32(mask.begin, 0);
 }
@@ -47,7 +48,8 @@ ATT_FN bool has_overflowed(const Context& c, unsigned bad, int row) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = row + 8 * half;
-    const bool is_empty = kConstantReference && spec::kHasMask && live_keys(c, at) <= 0;
+    const bool is_empty = (spec::kIsPacked && c.kv_len == 0) ||
+                          (kConstantReference && spec::kHasMask && live_keys(c, at) <= 0);
     overflowed = overflowed || ((bad >> half & 1) != 0 && at < c.q_len && !is_empty);
   }
   return overflowed;
@@ -113,7 +115,7 @@ ATT_FN void stage_output(const Output& o, unsigned buffer, int first_slab) {
 ATT_FN void store_staged(const TensorMap* o_map, unsigned buffer, const Context& c, int first_slab,
                          int first_row) {
   const int warp = thread_index() % kWarpgroupThreads / 32;
-  const Sequence sequence = sequence_of(c.params, c.b);
+  const Sequence sequence = sequence_of(c);
 #pragma unroll
   for (int i = 0; i < kStagedSlabs; ++i) {
     if (first_slab + i >= kVSlabs) break;
@@ -143,8 +145,8 @@ ATT_FN void store_output(const Output& o, const TensorMap* o_map, unsigned buffe
 ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
   const int lane = thread_index() % 4;
   const Strides& stride = c.params.o_stride;
-  char* const out = static_cast<char*>(c.params.o) +
-                    2 * query_offset(sequence_of(c.params, c.b), stride, c.h, row);
+  char* const out =
+      static_cast<char*>(c.params.o) + 2 * query_offset(sequence_of(c), stride, c.h, row);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -165,7 +167,7 @@ ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
 
 ATT_FN void store_lse(const Context& c, const RowState& rows, int row) {
   if (c.params.lse == nullptr || thread_index() % 4 != 0) return;
-  float* lse = c.params.lse + statistic_offset(c.params, c.b, c.h);
+  float* lse = c.params.lse + statistic_offset(c.params, sequence_of(c), c.h);
   if (row < c.q_len) lse[row] = rows.sum[0];
   if (row + 8 < c.q_len) lse[row + 8] = rows.sum[1];
 }

@@ -51,7 +51,8 @@ constexpr int kVOffset = kKOffset + kStages * kKBytes;
 constexpr int kBarrierOffset = kVOffset + kStages * kVBytes;
 
 // 8-byte barriers, then the item slots, then 8 bytes a stage.
-constexpr int kBarriers = 4 * kStages + 2 * kWarpgroups + 2 * kItemSlots + 1;
+constexpr int kBarriers =
+    (spec::kIsPacked ? 5 : 4) * kStages + 2 * kWarpgroups + 2 * kItemSlots + 1;
 constexpr int kItemOffset = (kBarrierOffset + 8 * kBarriers + 15) / 16 * 16;
 constexpr int kItemSlotBytes = 64;
 constexpr int kTileOffset = kItemOffset + kItemSlotBytes * kItemSlots;
@@ -82,6 +83,10 @@ struct SharedMemory {
   }
   ATT_MEMBER unsigned item_wanted() const {
     return barrier(4 * kStages + 2 * kWarpgroups + 2 * kItemSlots);
+  }
+  // Of packed sequences: V with rows of the next sequence has come.
+  ATT_MEMBER unsigned v_raw(int stage) const {
+    return barrier(4 * kStages + 2 * kWarpgroups + 2 * kItemSlots + 1 + stage);
   }
   ATT_MEMBER unsigned item(int slot) const { return base + kItemOffset + kItemSlotBytes * slot; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 8 * stage; }

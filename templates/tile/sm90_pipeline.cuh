@@ -1,8 +1,10 @@
 // The rings of K and V stages between the loader warp and the consumer warpgroups.
 #pragma once
 
+#include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
+#include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/sm90_schedule.cuh"
 #include "templates/tile/sm90_walk.cuh"
@@ -20,6 +22,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     mbarrier_init(shared.v_full(stage), 1);
     mbarrier_init(shared.k_empty(stage), kStageReaders);
     mbarrier_init(shared.v_empty(stage), kStageReaders);
+    if constexpr (spec::kIsPacked) mbarrier_init(shared.v_raw(stage), 1);
   }
   for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
     mbarrier_init(shared.q_full(warpgroup), 1);
@@ -74,6 +77,10 @@ struct Tile {
 // The value, which is the same in all lanes, so that ptxas sees that it is.
 ATT_FN RingPosition uniform(const RingPosition& at) {
   return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
+}
+ATT_FN Sequence uniform(const Sequence& s) {
+  return {shuffle_from(s.q_len, 0), shuffle_from(s.kv_len, 0), s.slice, shuffle_from(s.q_first, 0),
+          shuffle_from(s.kv_first, 0)};
 }
 ATT_FN Tile uniform(const Tile& tile) {
   return {uniform(tile.at), shuffle_from(tile.key, 0), shuffle_from(tile.flags, 0)};
@@ -188,18 +195,53 @@ struct TileStream {
   ATT_MEMBER void release_v(const Tile& tile) const { warp_arrive(shared.v_empty(tile.at.stage)); }
 };
 
+// Rows of V behind a packed sequence's last key are the next sequence's, and 0 times what they hold
+// may be NaN. Tiles that have such rows come to a barrier of the loader's, which zeroes these rows
+// before the consumers see the tile, when the K after it is on its way.
+struct ForeignRows {
+  unsigned parities = 0;  // of the stages' barriers, a bit each
+  int stage = -1;         // of the tile that waits; negative: none
+  int first = 0;          // its first such row
+
+  ATT_MEMBER void wait_for(int at_stage, int first_row) {
+    stage = at_stage;
+    first = first_row;
+  }
+  ATT_MEMBER void clear(const SharedMemory& shared) {
+    if (stage < 0) return;
+    mbarrier_wait(shared.v_raw(stage), parities >> stage & 1);
+    parities ^= 1u << stage;
+    const unsigned zeros[4] = {};
+    constexpr int kUnits = kRowBytes / 16;  // of a row of a slab, wherever the swizzle puts them
+    const int lane = thread_index() % 32;
+#pragma unroll 1
+    for (int slab = 0; slab < kVSlabs; ++slab) {
+#pragma unroll 1
+      for (int row = first + lane / kUnits; row < kTileKv; row += 32 / kUnits) {
+        store_shared_16(
+            shared.v(stage) + slab * kKvSlabBytes + row * kRowBytes + lane % kUnits * 16, zeros);
+      }
+    }
+    fence_shared_for_async();
+    sync_warp();
+    if (lane == 0) mbarrier_arrive(shared.v_full(stage));
+    stage = -1;
+  }
+};
+
 // The loader warp: feeds the rings with the K and V of the scheduler's items.
 ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap* v_map,
                  const SharedMemory& shared, int cta_rank) {
   const bool leader = thread_index() % 32 == 0;
   RingPosition position;
+  ForeignRows foreign;
   for (int n = 0;; ++n) {
     const int slot = n % kItemSlots;
     mbarrier_wait(shared.item_full(slot), n / kItemSlots & 1);
     const ItemSlot item = load_slot(shared.item(slot));
     if (item.index == kNoMoreItems) return;
-    const Context context = context_of(p, item.b, item.h, item.h_kv);
     const Sequence sequence = sequence_of(p, item.b);
+    const Context context = context_of(p, sequence, item.b, item.h, item.h_kv);
     ClusterWalk walk;
     TileInfo info = item.first;
     if constexpr (spec::kHasMask) {
@@ -223,15 +265,22 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
         load_tile<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage), row,
                             item.h_kv, sequence.slice, cta_rank);
       }
+      if constexpr (spec::kIsPacked) foreign.clear(shared);
       mbarrier_wait(shared.v_empty(position.stage), position.parity ^ 1);
+      const int own_rows = context.kv_len - info.tile * kTileKv;
+      const bool has_foreign = spec::kIsPacked && own_rows < kTileKv;
       if (leader) {
-        load_tile<kVSlabs>(shared.v(position.stage), v_map, shared.v_full(position.stage), row,
-                           item.h_kv, sequence.slice, cta_rank);
+        load_tile<kVSlabs>(
+            shared.v(position.stage), v_map,
+            has_foreign ? shared.v_raw(position.stage) : shared.v_full(position.stage), row,
+            item.h_kv, sequence.slice, cta_rank);
       }
+      if (has_foreign) foreign.wait_for(position.stage, own_rows);
       position.advance();
       info = following;
       has_more = info.flags != kNoTile;
     } while (has_more);
+    if constexpr (spec::kIsPacked) foreign.clear(shared);
   }
 }
 

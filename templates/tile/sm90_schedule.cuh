@@ -20,6 +20,13 @@ struct WorkItem {
 
 ATT_FN int q_tiles(const ForwardParams& p) { return tile_count(p.q_len, kClusterRows); }
 
+// Of all heads; packed, those of no sequence included.
+ATT_FN int all_items(const ForwardParams& p) {
+  if constexpr (spec::kIsPacked)
+    return sequence_item_count(p.q_len, p.batch, kClusterRows) * p.heads;
+  return q_tiles(p) * p.batch * p.heads;
+}
+
 // How the query heads are shared out. A mask's items are uneven: under a causal one the last query
 // tiles are the longest.
 ATT_FN HeadGroups<int> groups_of(const ForwardParams& p) {
@@ -29,7 +36,19 @@ ATT_FN HeadGroups<int> groups_of(const ForwardParams& p) {
                                  plan::kHeadsPerGroup, spec::kHasMask));
 }
 
+// Whether the item of the list that has number `index` among those of all heads is one of no
+// sequence, as all behind it are.
+ATT_FN bool is_no_item(const ForwardParams& p, int index) {
+  if constexpr (!spec::kIsPacked) return false;
+  return static_cast<const LaunchParams&>(p).sequences.items[index / p.heads].sequence < 0;
+}
+
 ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int index) {
+  if constexpr (spec::kIsPacked) {
+    const int at = index / p.heads;
+    const SequenceItem listed = static_cast<const LaunchParams&>(p).sequences.items[at];
+    return {listed.sequence, index - at * p.heads, listed.tile * kClusterRows};
+  }
   const auto [head, tile] = tile_by_group(index, q_tiles(p), groups, spec::kHasMask);
   const int b = head / p.heads;
   return {b, head - b * p.heads, tile * kClusterRows};
@@ -89,13 +108,13 @@ struct ItemSource {
   bool drawn = true;  // next_index was not handed out yet
 
   ATT_MEMBER explicit ItemSource(const ForwardParams& p)
-      : next_index(block_index() / kCluster), count(q_tiles(p) * p.batch * p.heads) {}
+      : next_index(block_index() / kCluster), count(all_items(p)) {}
 
   // An item to be done again comes before new ones. The slot issued % kItemSlots is free on return.
   ATT_MEMBER ItemSlot next(const ForwardParams& p, const SharedMemory& shared) {
     if (!drawn) draw(p);
     while (true) {
-      const bool exhausted = next_index >= count;
+      const bool exhausted = next_index >= count || is_no_item(p, next_index);
       if (checked + kItemSlots == issued || (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
         mbarrier_wait<(kCluster > 1)>(shared.item_empty(slot), checked / kItemSlots & 1);
@@ -150,7 +169,8 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
                      int cta_rank) {
   const bool leader = thread_index() % 32 == 0;
   ItemSource source(p);
-  const HeadGroups<int> groups = groups_of(p);
+  HeadGroups<int> groups{};
+  if constexpr (!spec::kIsPacked) groups = groups_of(p);
   for (int n = 0;; ++n) {
     if (n > 0) mbarrier_wait(shared.item_wanted(), (n & 1) ^ 1);
     ItemSlot item = source.next(p, shared);

@@ -61,6 +61,7 @@ ATT_FN TileInfo load_tile_info(unsigned address) {
 // hold the largest scores and the reference taken from them lasts. The item's first query speaks
 // for all.
 ATT_FN bool walks_up(const Context& c, int q0) {
+  if (spec::kIsPacked && c.kv_len == 0) return false;  // look-ups are proven for one key at least
   if constexpr (!kScoreVariesByKey) return kPieces == 1 && kRowIsRange && !kRowHasBegin;
   return score(c, 0.0f, q0, 0) > score(c, 0.0f, q0, c.kv_len - 1);
 }
@@ -90,7 +91,8 @@ struct ClusterWalk {
     live = 0;
     up = walks_up(c, q0);
     KvBounds bounds{0, c.kv_len};
-    if constexpr (spec::kHasMask) bounds = kv_bounds(c, q0, min_i32(q0 + kClusterRows, c.q_len));
+    if (spec::kHasMask && (!spec::kIsPacked || c.kv_len > 0))
+      bounds = kv_bounds(c, q0, min_i32(q0 + kClusterRows, c.q_len));
     first = bounds.begin / kTileKv;
     last = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
     base = up ? first - kStep : last;

@@ -19,7 +19,8 @@ struct TileWalk {
   unsigned live = 0, full = 0;
 
   ATT_MEMBER TileWalk(const Context& c, int q0, int q1) {
-    const KvBounds bounds = kv_bounds(c, q0, q1);
+    KvBounds bounds = {0, 0};  // of a packed sequence without keys, which no look-up is proven for
+    if (!spec::kIsPacked || c.kv_len > 0) bounds = kv_bounds(c, q0, q1);
     first = bounds.begin / kTileKv;
     next_tile = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
     if constexpr (!spec::kHasMask) --next_tile;

@@ -17,10 +17,10 @@ constexpr std::size_t kCopyValues = 16384;
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 std::int64_t q_values(const AttentionSpec& spec, const ProblemShape& s) {
-  return s.batch * s.heads * s.q_len * spec.head_dim_qk;
+  return slice_count(spec, s) * s.heads * s.q_len * spec.head_dim_qk;
 }
 std::int64_t o_values(const AttentionSpec& spec, const ProblemShape& s) {
-  return s.batch * s.heads * s.q_len * spec.head_dim_v;
+  return slice_count(spec, s) * s.heads * s.q_len * spec.head_dim_v;
 }
 
 // From [b, h, seq, dim] into the order of `strides`.
@@ -74,13 +74,15 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
   std::unique_ptr<DeviceProblem> made(new DeviceProblem(device, spec, s));
   made->set_params(problem);
   const att::LaunchParams& p = made->params_;
-  const auto q = arrange(problem.q, p.q_stride, s.batch, s.heads, s.q_len, spec.head_dim_qk);
-  const auto k = arrange(problem.k, p.k_stride, s.batch, s.kv_heads, s.kv_len, spec.head_dim_qk);
-  const auto v = arrange(problem.v, p.v_stride, s.batch, s.kv_heads, s.kv_len, spec.head_dim_v);
+  const std::int64_t slices = slice_count(spec, s);
+  const auto q = arrange(problem.q, p.q_stride, slices, s.heads, s.q_len, spec.head_dim_qk);
+  const auto k = arrange(problem.k, p.k_stride, slices, s.kv_heads, s.kv_len, spec.head_dim_qk);
+  const auto v = arrange(problem.v, p.v_stride, slices, s.kv_heads, s.kv_len, spec.head_dim_v);
   ATT_CHECK(made->add_input(&made->params_.q, encode(spec.dtype, q)));
   ATT_CHECK(made->add_input(&made->params_.k, encode(spec.dtype, k)));
   ATT_CHECK(made->add_input(&made->params_.v, encode(spec.dtype, v)));
   ATT_CHECK(made->add_tensors(problem));
+  ATT_CHECK(made->add_sequences(problem));
   ATT_CHECK(made->make_outputs());
   return made;
 }
@@ -103,11 +105,12 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
   const auto bytes = [&](std::int64_t values) {
     return size(values) * size(element_bytes(spec.dtype));
   };
-  const std::int64_t keys = shape.batch * shape.kv_heads * shape.kv_len;
+  const std::int64_t keys = slice_count(spec, shape) * shape.kv_heads * shape.kv_len;
   ATT_CHECK(made->add_pattern(&made->params_.q, bytes(q_values(spec, shape)), pattern));
   ATT_CHECK(made->add_pattern(&made->params_.k, bytes(keys * spec.head_dim_qk), pattern));
   ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v), pattern));
   ATT_CHECK(made->add_tensors(drawn));
+  ATT_CHECK(made->add_sequences(drawn));
   ATT_CHECK(made->make_outputs());
   return made;
 }
@@ -154,9 +157,26 @@ Status DeviceProblem::add_tensors(const HostProblem& problem) {
   return ok_status();
 }
 
+Status DeviceProblem::add_sequences(const HostProblem& problem) {
+  sequences_ = problem.sequences;
+  const auto add = [&](const int** pointer, const std::vector<std::int32_t>& values) -> Status {
+    if (values.empty()) return ok_status();
+    const void* data = nullptr;
+    ATT_CHECK(add_input(&data, std::as_bytes(std::span(values))));
+    *pointer = static_cast<const int*>(data);
+    return ok_status();
+  };
+  att::SequenceList& list = params_.sequences;
+  ATT_CHECK(add(&list.cu_q, sequences_.cu_q));
+  ATT_CHECK(add(&list.cu_kv, sequences_.cu_kv));
+  ATT_CHECK(add(&list.used_q, sequences_.used_q));
+  return add(&list.used_kv, sequences_.used_kv);
+}
+
 Status DeviceProblem::make_outputs() {
   const std::size_t o_bytes = size(o_values(spec_, shape_)) * size(element_bytes(spec_.dtype));
-  const std::size_t lse_bytes = size(shape_.batch * shape_.heads * shape_.q_len) * sizeof(float);
+  const std::size_t lse_bytes =
+      size(slice_count(spec_, shape_) * shape_.heads * shape_.q_len) * sizeof(float);
   ATT_TRY(o_, OutputBuffer::make(device_, o_bytes));
   ATT_TRY(lse_, OutputBuffer::make(device_, lse_bytes));
   params_.o = o_.data();
@@ -205,9 +225,11 @@ Result<HostOutput> DeviceProblem::download(const std::vector<Row>& rows) {
   HostOutput output;
   for (const Row& row : rows) {
     const att::Strides& stride = params_.o_stride;
-    const auto o_at =
-        size(row.b * stride.batch + row.h * stride.head + row.q_idx * stride.seq) * width;
-    const auto lse_at = size((row.b * shape_.heads + row.h) * shape_.q_len + row.q_idx);
+    const bool packed = !sequences_.empty();
+    const std::int64_t slice = packed ? 0 : row.b;
+    const std::int64_t at = row.q_idx + (packed ? sequences_.q_first(row.b) : 0);
+    const auto o_at = size(slice * stride.batch + row.h * stride.head + at * stride.seq) * width;
+    const auto lse_at = size((slice * shape_.heads + row.h) * shape_.q_len + at);
     float one_lse = 0;
     if (o.empty()) {
       ATT_CHECK(device_.copy_to_host(one.data(), static_cast<const std::byte*>(o_.data()) + o_at,

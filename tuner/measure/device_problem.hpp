@@ -46,12 +46,14 @@ class DeviceProblem final : public TimedProblem {
   Status add_input(const void** pointer, std::span<const std::byte> bytes);
   Status add_pattern(const void** pointer, std::size_t bytes, std::span<const std::byte> pattern);
   Status add_tensors(const HostProblem& problem);
+  Status add_sequences(const HostProblem& problem);
   void set_params(const HostProblem& problem);
 
   Device& device_;
   const AttentionSpec& spec_;
   const ProblemShape shape_;
   att::LaunchParams params_{};
+  HostSequences sequences_;
   std::vector<DeviceBuffer> inputs_;
   OutputBuffer o_, lse_;
   DeviceBuffer workspace_;

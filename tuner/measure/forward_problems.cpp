@@ -14,6 +14,8 @@ constexpr std::int64_t kPairsOnDevice = std::int64_t{1} << 31;
 // Elements of O that the GPU's oracle keeps at most, at 8 bytes each, likewise.
 constexpr std::int64_t kElementsOnDevice = std::int64_t{1} << 27;
 
+constexpr std::int64_t kLeastRows = 1024;  // of packed sequences, where these are long
+
 class ForwardCheck final : public Check {
  public:
   using Judge = std::function<Result<Verdict>()>;
@@ -41,6 +43,13 @@ class ForwardCheck final : public Check {
   const Judge judge_;
   const Maker make_another_;
 };
+
+// Of packed sequences, which may begin and end anywhere, rows at random.
+std::vector<Row> checked_rows(const HostProblem& problem, std::uint64_t seed) {
+  if (problem.sequences.empty()) return stratified_rows(problem.shape, kPairsOnHost, seed);
+  const std::int64_t rows = kPairsOnHost / problem.shape.kv_len;
+  return sample_rows(problem, static_cast<int>(std::max(kLeastRows, rows)), seed);
+}
 
 }  // namespace
 
@@ -104,7 +113,7 @@ Result<std::unique_ptr<Check>> ForwardProblems::check_on_device(std::unique_ptr<
 Result<std::unique_ptr<Check>> ForwardProblems::check_on_host(const ProblemShape& shape,
                                                               std::uint64_t seed) {
   const HostProblem problem = random_problem(source_.spec, shape, seed);
-  const auto rows = stratified_rows(shape, kPairsOnHost, seed);
+  const auto rows = checked_rows(problem, seed);
   ATT_TRY(auto own, DeviceProblem::upload(source_.device, source_.spec, problem));
   DeviceProblem* const on_device = own.get();
   auto judge =

@@ -20,8 +20,9 @@ struct Sizes {
 };
 
 Sizes sizes_of(const AttentionSpec& spec, const ProblemShape& shape) {
-  const double rows = double(shape.batch) * double(shape.heads) * double(shape.q_len);
-  const double keys = double(shape.batch) * double(shape.kv_heads) * double(shape.kv_len);
+  const auto slices = double(slice_count(spec, shape));
+  const double rows = slices * double(shape.heads) * double(shape.q_len);
+  const double keys = slices * double(shape.kv_heads) * double(shape.kv_len);
   Sizes sizes{.q = rows * spec.head_dim_qk,
               .k = keys * spec.head_dim_qk,
               .v = keys * spec.head_dim_v,

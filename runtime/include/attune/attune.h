@@ -96,7 +96,11 @@ typedef enum att_dtype {
   ATT_INT32 = 16,
   ATT_BOOL = 17 /* one byte */
 } att_dtype;
-typedef enum att_layout { ATT_BSHD = 0, ATT_BHSD = 1 } att_layout;
+typedef enum att_layout {
+  ATT_BSHD = 0,
+  ATT_BHSD = 1,
+  ATT_THD = 2 /* sequences packed one behind the other: q [tokens, heads, d] and so on */
+} att_layout;
 typedef enum att_pass { ATT_PASS_FORWARD = 0, ATT_PASS_BACKWARD = 1 } att_pass;
 
 /* Strings that a description holds are valid as long as the spec. */
@@ -145,7 +149,10 @@ ATT_API att_status att_spec_describe_tensor(const att_spec* spec, int slot, att_
 /* Lengths 1 to 2^28, batch to 2^16, heads to 2^12, heads a multiple of kv_heads. Zero as batch or
  * q_len is an empty batch: a launch succeeds, reads and writes nothing; kv_len may then be zero as
  * well. Attention over no keys is O = 0 and LSE = -inf; no kernel runs for that, and kv_len = 0
- * with queries is ATT_BAD_INPUT. */
+ * with queries is ATT_BAD_INPUT.
+ *
+ * Of a spec with layout ATT_THD batch is the number of sequences, and q_len and kv_len are the
+ * tokens of all of them together; what each of them has is told at a launch, and may be none. */
 typedef struct att_shape {
   int64_t batch, heads, kv_heads, q_len, kv_len;
 } att_shape;
@@ -201,7 +208,8 @@ typedef struct att_forward_args {
   att_shape shape;
   const void *q, *k, *v; /* 16-byte aligned, as are o and all strides in bytes */
   void* o;
-  float* lse;      /* [batch, heads, q_len], contiguous; or null */
+  float* lse;      /* [batch, heads, q_len], with ATT_THD [heads, q_len], contiguous, base e; or
+                      null */
   void* workspace; /* att_kernel_workspace_bytes, 16-byte aligned; null when 0 */
   att_strides q_strides, k_strides, v_strides,
       o_strides;       /* all zero: contiguous in the spec's layout */
@@ -215,6 +223,12 @@ typedef struct att_forward_args {
   const att_tensor* tensor_views; /* by slot, with their sizes; null when none */
   int tensor_view_count;          /* tensor_count of the spec */
   size_t workspace_bytes;         /* of `workspace`; 0: taken on trust */
+  /* With ATT_THD, of the device; else null. Sequence i has the tokens from cu[i] up to cu[i + 1],
+   * and of these the first used[i]. Rows of o and lse that are no query's are left as they are.
+   * Kernels clamp what they find: offsets that descend or lie outside give numbers without meaning,
+   * never an access outside the tensors. */
+  const int32_t *cu_q, *cu_kv;     /* [batch + 1], ascending from 0 */
+  const int32_t *used_q, *used_kv; /* [batch]; null: all of them */
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable. */

@@ -58,6 +58,55 @@ TEST(Launch, ItemsFollowFromTheShape) {
   EXPECT_EQ(item_count(spec, recipe, {.item = WorkItem::kPass}, kShape), 1);
 }
 
+AttentionSpec packed_spec() {
+  AttentionSpec spec;
+  spec.layout = Layout::kThd;
+  return spec;
+}
+
+TEST(Launch, APackedBatchHasNoMoreTilesThanItsList) {
+  const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 1};
+  const Launch launch{.cluster = 2, .item = WorkItem::kSequenceTile, .tile = 64};
+  EXPECT_EQ(item_count(packed_spec(), {}, launch, shape), 8 * (1000 / 128 + 5));
+  const WorkspaceRegion items{.content = Content::kSequenceItems, .length_unit = 128};
+  EXPECT_EQ(region_bytes(packed_spec(), items, shape), 8 * (1000 / 128 + 5));
+  // Four of one token more than a tile, and one of the rest.
+  const std::int64_t tiles = 4 * 2 + (1000 - 4 * 129 + 127) / 128;
+  EXPECT_LE(tiles, 1000 / 128 + 5);
+}
+
+TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
+  for (const Target target : {Target::kSm80, Target::kSm90a, Target::kCpu}) {
+    const DeviceFacts device = device_facts(target);
+    const auto families = families_for(packed_spec(), target);
+    ASSERT_TRUE(families.ok());
+    EXPECT_EQ(families->size(), target == Target::kSm90a ? 2u : 1u);
+    const std::vector<WorkspaceRegion> promised =
+        widest_workspace(packed_spec(), Pass::kForward, target);
+    for (const Family family : *families) {
+      const std::vector<KernelPlan> plans = legal_plans(packed_spec(), family, device);
+      EXPECT_GT(plans.size(), 10u) << to_string(family);
+      for (const KernelPlan& plan : plans) {
+        const LaunchRecipe recipe = launch_recipe(packed_spec(), plan);
+        ASSERT_EQ(recipe.launches.size(), 2u) << to_string(plan);
+        EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_items");
+        EXPECT_EQ(recipe.launches[0].item, WorkItem::kPass);
+        EXPECT_EQ(recipe.main().item, WorkItem::kSequenceTile);
+        EXPECT_TRUE(covers(promised, recipe.workspace)) << to_string(plan);
+        EXPECT_EQ(recipe.workspace.back().length_unit, item_queries(packed_spec(), plan));
+      }
+    }
+  }
+}
+
+TEST(Launch, PackedSequencesHaveNoBackwardPass) {
+  for (const Target target : {Target::kSm80, Target::kSm90a, Target::kCpu}) {
+    const auto families = families_for(packed_spec(), target, Pass::kBackward);
+    ASSERT_FALSE(families.ok());
+    EXPECT_EQ(families.error().kind, ErrorKind::kUnsupported);
+  }
+}
+
 TEST(Launch, GridsAreWholeClustersAndNoMoreThanTheDeviceHolds) {
   Launch launch{.cluster = 2};
   EXPECT_EQ(*grid_size(launch, 12, 132), 24u);

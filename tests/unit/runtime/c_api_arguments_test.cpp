@@ -1,5 +1,6 @@
 // The arguments of a launch: what is refused, and what is right although it looks odd.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -106,6 +107,64 @@ TEST_F(CApi, AnEmptyBatchIsDoneAtOnce) {
     args.shape = shape;
     EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
   }
+}
+
+constexpr const char* kPacked = "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nlayout: thd\n";
+
+TEST_F(CApi, PackedSequencesNeedTheirOffsets) {
+  spec(kPacked);
+  const att_shape shape = {2, 2, 1, 5, 6};
+  kernel(shape);
+  if (IsSkipped() || HasFatalFailure()) return;
+  const int32_t cu_q[] = {0, 3, 5}, cu_kv[] = {0, 1, 6};
+  att_forward_args good = arguments(shape);
+  good.cu_q = cu_q;
+  good.cu_kv = cu_kv;
+  good.workspace_bytes = att_kernel_workspace_bytes(kernel_, &shape);
+  EXPECT_GT(good.workspace_bytes, 0u);
+  ASSERT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  const auto refused = [&](const char* message, const auto& spoil) {
+    att_forward_args args = good;
+    spoil(args);
+    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+  };
+  refused("`cu_q` is null", [](auto& args) { args.cu_q = nullptr; });
+  refused("`cu_kv` is null", [](auto& args) { args.cu_kv = nullptr; });
+  const auto odd = [&] {
+    return reinterpret_cast<const int32_t*>(reinterpret_cast<const char*>(cu_q) + 2);
+  };
+  refused("`used_kv` is not aligned to 4 bytes", [&](auto& args) { args.used_kv = odd(); });
+  refused("workspace_bytes is 8", [](auto& args) { args.workspace_bytes = 8; });
+  // A program built against a header without these fields.
+  refused("`cu_q` is null",
+          [](auto& args) { args.struct_size = offsetof(att_forward_args, cu_q); });
+  // The batch stride is never stepped.
+  att_forward_args strided = good;
+  strided.q_strides = strided.o_strides = {0, 16, 8};
+  EXPECT_EQ(att_forward(kernel_, &strided, nullptr), ATT_OK) << att_last_error();
+}
+
+TEST_F(CApi, OnlyPackedSequencesHaveOffsets) {
+  spec(kFull);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  const int32_t cu[] = {0, 3};
+  att_forward_args args = arguments();
+  args.used_kv = cu;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`used_kv` is given, and the spec's layout is bshd"));
+}
+
+TEST_F(CApi, PackedSequencesHaveNoBackwardPass) {
+  spec(kPacked);
+  att_spec_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(att_spec_describe(spec_, &info), ATT_OK);
+  EXPECT_EQ(info.layout, ATT_THD);
+  EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, ATT_PASS_BACKWARD, &kernel_),
+            ATT_UNSUPPORTED);
+  EXPECT_THAT(att_last_error(), HasSubstr("layout `thd` has no backward kernels yet"));
 }
 
 TEST_F(CApi, StridesAreChecked) {

@@ -132,6 +132,115 @@ TEST(Oracle, ChosenRowsAreThoseOfTheWhole) {
   EXPECT_THAT(some.o.values, ElementsAre(o[3 * row], o[3 * row + 1], o[3 * row + 2]));
 }
 
+TEST(Oracle, APackedSequenceIsTheProblemOfItsOwn) {
+  const auto parse = [](const char* layout) {
+    return parse_spec(std::string("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\ndropout: 0.25\n"
+                                  "tensors: {cut: {dtype: int32, dims: [batch]}}\n"
+                                  "mask: causal and kv_idx != cut[b]\nlayout: ") +
+                          layout,
+                      "");
+  };
+  const auto packed_spec = parse("thd"), dense_spec = parse("bshd");
+  ASSERT_TRUE(packed_spec.ok() && dense_spec.ok());
+  const ProblemShape shape{.batch = 3, .heads = 2, .kv_heads = 1, .q_len = 20, .kv_len = 30};
+  HostProblem packed = random_problem(*packed_spec, shape, 3);
+  packed.tensors[0].values = {2, 5, 1};
+  packed.sequences = {
+      .cu_q = {0, 4, 4, 15}, .cu_kv = {0, 7, 9, 25}, .used_q = {3, 0, 9}, .used_kv = {7, 0, 12}};
+  const ForwardOracle all = oracle_forward(*packed_spec, packed, all_rows(packed));
+  ASSERT_EQ(all.lse.values.size(), 2u * (3 + 0 + 9));
+  std::size_t next = 0;
+  for (const int b : {0, 2}) {
+    // As sequence b of a dense batch, of which the others are never looked at.
+    HostProblem dense = packed;
+    dense.sequences = {};
+    dense.shape.q_len = packed.sequences.q_len(b);
+    dense.shape.kv_len = packed.sequences.kv_len(b);
+    const auto slice = [&](const std::vector<double>& from, std::int64_t heads,
+                           std::int64_t all_rows, std::int64_t first, std::int64_t count) {
+      std::vector<double> to(static_cast<std::size_t>(3 * heads * count * 8));
+      for (std::int64_t h = 0; h < heads; ++h) {
+        std::copy_n(from.begin() + (h * all_rows + first) * 8, count * 8,
+                    to.begin() + (b * heads + h) * count * 8);
+      }
+      return to;
+    };
+    const std::int64_t q_first = packed.sequences.q_first(b), q_len = dense.shape.q_len;
+    const std::int64_t kv_first = packed.sequences.kv_first(b), kv_len = dense.shape.kv_len;
+    dense.q = slice(packed.q, 2, 20, q_first, q_len);
+    dense.k = slice(packed.k, 1, 30, kv_first, kv_len);
+    dense.v = slice(packed.v, 1, 30, kv_first, kv_len);
+    std::vector<Row> rows = all_rows(dense);
+    std::erase_if(rows, [&](const Row& row) { return row.b != b; });
+    const ForwardOracle own = oracle_forward(*dense_spec, dense, rows);
+    for (std::size_t i = 0; i < rows.size(); ++i, ++next) {
+      EXPECT_EQ(all.lse.values[next], own.lse.values[i]);
+      for (std::size_t d = 0; d < 8; ++d) {
+        EXPECT_EQ(all.o.values[8 * next + d], own.o.values[8 * i + d]);
+      }
+    }
+  }
+}
+
+TEST(Oracle, ATensorOfAllTokensIsIndexedByTheSequencesOwn) {
+  const auto parse = [](const char* layout) {
+    return parse_spec(
+        std::string(
+            "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\n"
+            "tensors: {doc: {dtype: int32, dims: [kv_len]},\n"
+            "          bias: {dtype: float32, dims: [heads, q_len]}}\n"
+            "mask: doc[q_pos - 1] == doc[kv_idx]\nscore: score + bias[h, q_idx]\nlayout: ") +
+            layout,
+        "");
+  };
+  const auto packed_spec = parse("thd"), dense_spec = parse("bshd");
+  ASSERT_TRUE(packed_spec.ok() && dense_spec.ok());
+  const ProblemShape shape{.batch = 2, .heads = 1, .kv_heads = 1, .q_len = 9, .kv_len = 14};
+  HostProblem packed = random_problem(*packed_spec, shape, 3);
+  packed.tensors[1].values = {0, 0, 1, 1, 1, 3, 3, 0, 0, 0, 0, 1, 1, 1};  // slots go by name
+  packed.sequences = {.cu_q = {0, 4, 9}, .cu_kv = {0, 6, 14}};
+  const ForwardOracle all = oracle_forward(*packed_spec, packed, all_rows(packed));
+  std::size_t next = 0;
+  for (const int b : {0, 1}) {
+    const auto part = [](const std::vector<double>& values, std::int64_t first, std::int64_t count,
+                         std::int64_t dim) {
+      return std::vector<double>(values.begin() + first * dim,
+                                 values.begin() + (first + count) * dim);
+    };
+    const std::int64_t q_first = packed.sequences.q_first(b), q_len = packed.sequences.q_len(b);
+    const std::int64_t kv_first = packed.sequences.kv_first(b), kv_len = packed.sequences.kv_len(b);
+    HostProblem dense = packed;
+    dense.sequences = {};
+    dense.shape = {.q_len = q_len, .kv_len = kv_len};
+    dense.q = part(packed.q, q_first, q_len, 8);
+    dense.k = part(packed.k, kv_first, kv_len, 8);
+    dense.v = part(packed.v, kv_first, kv_len, 8);
+    dense.tensors[0] = {{1, q_len}, part(packed.tensors[0].values, q_first, q_len, 1)};
+    dense.tensors[1] = {{kv_len}, part(packed.tensors[1].values, kv_first, kv_len, 1)};
+    const ForwardOracle own = oracle_forward(*dense_spec, dense);
+    for (const double lse : own.lse.values) EXPECT_EQ(all.lse.values[next++], lse);
+  }
+  EXPECT_EQ(next, all.lse.values.size());
+}
+
+TEST(RandomProblem, PackedSequencesSumToTheTotals) {
+  const auto spec = parse_spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nlayout: thd\n", "");
+  ASSERT_TRUE(spec.ok());
+  const ProblemShape shape{.batch = 9, .heads = 2, .kv_heads = 1, .q_len = 50, .kv_len = 70};
+  const HostProblem problem = random_problem(*spec, shape, 1);
+  EXPECT_EQ(problem.q.size(), 2u * 50 * 8);
+  EXPECT_EQ(problem.k.size(), 70u * 8);
+  for (const auto& [cu, total] :
+       {std::pair(problem.sequences.cu_q, 50), {problem.sequences.cu_kv, 70}}) {
+    ASSERT_EQ(cu.size(), 10u);
+    EXPECT_EQ(cu.front(), 0);
+    EXPECT_EQ(cu.back(), total);
+    EXPECT_TRUE(std::ranges::is_sorted(cu));
+  }
+  EXPECT_EQ(all_rows(problem).size(), 2u * 50);
+  EXPECT_EQ(sample_rows(problem, 7, 1).size(), 7u);
+}
+
 TEST(SampleRows, AreDifferentAndHoldBothEnds) {
   const auto rows = sample_rows({.batch = 2, .heads = 2, .q_len = 1000, .kv_len = 1}, 50, 3);
   ASSERT_EQ(rows.size(), 50u);

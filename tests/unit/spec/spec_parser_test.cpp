@@ -109,6 +109,16 @@ TEST(ParseSpec, TakesLoneWordsForLists) {
   EXPECT_EQ(spec.passes, std::vector{Pass::kBackward});
 }
 
+TEST(ParseSpec, TakesPackedSequences) {
+  const AttentionSpec spec = parsed(minimal(
+      "layout: thd\ntensors: {cut: {dtype: int32, dims: [batch]}}\nmask: kv_idx < cut[b]\n"));
+  EXPECT_TRUE(is_packed(spec));
+  EXPECT_EQ(to_string(spec.layout), "thd");
+  EXPECT_NE(spec_hash(spec),
+            spec_hash(parsed(minimal("tensors: {cut: {dtype: int32, dims: [batch]}}\n"
+                                     "mask: kv_idx < cut[b]\n"))));
+}
+
 TEST(ParseSpec, LeavesOutWhatChangesNothing) {
   const AttentionSpec spec = parsed(minimal("mask: \"true\"\nscore: score\n"));
   EXPECT_FALSE(spec.mask);

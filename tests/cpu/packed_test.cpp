@@ -1,0 +1,63 @@
+// Packed sequences on the CPU family.
+#include "tests/cpu/cpu_test.hpp"
+#include "tests/verification/packed_checks.hpp"
+
+namespace attune {
+namespace {
+
+constexpr ProblemShape kTypical{
+    .batch = 8, .heads = 4, .kv_heads = 2, .q_len = 2000, .kv_len = 2000};
+
+class CpuPacked : public testing_support::CpuTest {
+ protected:
+  // Calls check(kernel, spec) for every spec and dtype, or, short of `all`, one of each.
+  template <typename Check>
+  void for_each_kernel(const Check& check) {
+    int number = 0;
+    for (const char* lines : packed::kSpecs) {
+      const char* const dtypes[] = {"fp32", "bf16", "fp16"};
+      const std::string yaml =
+          fmt::format("attune: 1\nname: t\ndtype: {}\n{}", dtypes[number++ % 3], lines);
+      SCOPED_TRACE(yaml);
+      const auto spec = parse_spec(yaml, "");
+      ASSERT_TRUE(spec.ok()) << render(spec.error());
+      const std::vector<KernelPlan> plans = legal_plans(*spec, Family::kCpu, device_->facts());
+      const auto cheapest = default_plan(*spec, kTypical, device_->facts());
+      ASSERT_TRUE(cheapest.ok()) << render(cheapest.error());
+      for (const KernelPlan& plan : {*cheapest, plans.front(), plans[plans.size() / 2]}) {
+        SCOPED_TRACE(to_string(plan));
+        const LoadedKernel* kernel = kernel_of(*spec, plan);
+        ASSERT_NE(kernel, nullptr);
+        check(*kernel, *spec);
+      }
+    }
+  }
+};
+
+TEST_F(CpuPacked, RandomBatches) {
+  std::uint64_t seed = 100;
+  for_each_kernel([&](const LoadedKernel& kernel, const AttentionSpec& spec) {
+    packed::check_random(*device_, kernel, spec, Arithmetic::kVector, 6, seed += 1000);
+  });
+}
+
+TEST_F(CpuPacked, LengthsAroundATile) {
+  for_each_kernel([&](const LoadedKernel& kernel, const AttentionSpec& spec) {
+    packed::check_lengths(*device_, kernel, spec, Arithmetic::kVector);
+  });
+}
+
+TEST_F(CpuPacked, SequencesWithoutKeysAndWithoutQueries) {
+  for_each_kernel([&](const LoadedKernel& kernel, const AttentionSpec& spec) {
+    if (spec.sink == nullptr) packed::check_empty(*device_, kernel, spec);
+  });
+}
+
+TEST_F(CpuPacked, OffsetsOfNoCallerStayInside) {
+  for_each_kernel([&](const LoadedKernel& kernel, const AttentionSpec& spec) {
+    packed::check_garbage(*device_, kernel, spec);
+  });
+}
+
+}  // namespace
+}  // namespace attune
