@@ -3,7 +3,8 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 SANITIZE := build/sanitize
 TSAN := build/tsan
-LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+# ccache does not keep what was compiled with a precompiled header, unless told to.
+LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
 # Lets checkouts in different places share compiler results.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1

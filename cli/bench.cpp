@@ -1,11 +1,9 @@
 // attune bench: how fast a spec's kernel is, beside what the device could do at best.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "cli/command.hpp"
@@ -15,14 +13,13 @@
 #include "cli/problem_values.hpp"
 #include "cli/progress.hpp"
 #include "cli/spec_source.hpp"
+#include "runtime/support/json.hpp"
 #include "tuner/measure/device_problem.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/statistics.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct BenchOptions : Options {
   int samples = 30;
@@ -138,26 +135,24 @@ ExitCode run(const BenchOptions& options) {
 
 }  // namespace
 
-Command add_bench(CLI::App& parent) {
+Command add_bench(CommandLine& parent) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* app =
-      parent.add_subcommand("bench", "Measure: time, TFLOP/s, GB/s, share of the roofline");
-  add_specs(*app, *options);
-  add_shape(*app, *options);
-  add_passes(*app, *options);
-  add_plan(*app, *options);
-  add_device(*app, *options);
-  add_compiler(*app, *options);
-  add_cache_file(*app, *options);
-  add_json(*app, *options);
-  app->add_option("--samples", options->samples, "launches to measure")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  app->footer(
+  CommandLine line = parent.command("bench", "Measure: time, TFLOP/s, GB/s, share of the roofline");
+  add_specs(line, *options);
+  add_shape(line, *options);
+  add_passes(line, *options);
+  add_plan(line, *options);
+  add_device(line, *options);
+  add_compiler(line, *options);
+  add_cache_file(line, *options);
+  add_json(line, *options);
+  line.option("--samples", options->samples, "launches to measure",
+              {.show_default = true, .range = {{1, 100'000}}});
+  line.footer(
       "TFLOP/s count live elements only, of the backward pass five products. Without --shape, each "
       "spec's `tune: shapes:`.\n"
       "Example:\n  attune bench causal --shape batch=2,heads=16,q_len=8192,kv_len=8192");
-  return {app, [options] { return run(*options); }};
+  return {line, [options] { return run(*options); }};
 }
 
 }  // namespace attune::cli

@@ -1,11 +1,9 @@
 // attune cache: its subcommands, those that look (ls and show), and pin.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "cache/contents.hpp"
@@ -15,11 +13,10 @@
 #include "cli/spec_names.hpp"
 #include "cli/spec_source.hpp"
 #include "cli/workbench.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // One problem on one device.
 struct ProblemId {
@@ -129,7 +126,7 @@ Json describe(const Measurement& m) {
           {"threads", m.threads},
           {"shared_bytes", m.shared_bytes},
           {"measured_at", m.measured_at},
-          {"conditions", Json::parse(m.conditions, nullptr, false)}};
+          {"conditions", Json::parse(m.conditions).value_or(Json())}};
 }
 
 // The first lines of a detail, which say what happened; a compiler's log goes on for long.
@@ -230,15 +227,15 @@ Result<std::string> cache_file(const Options& options) {
                .hint = "--cache FILE"};
 }
 
-std::pair<CLI::App*, std::shared_ptr<CacheOptions>> CacheCommands::add(
+std::pair<CommandLine, std::shared_ptr<CacheOptions>> CacheCommands::add(
     const char* name, const char* description,
     std::function<Result<ExitCode>(const CacheOptions&)> action, const std::string& example) {
   auto options = std::make_shared<CacheOptions>();
-  CLI::App* sub = app_.add_subcommand(name, description);
-  add_cache_file(*sub, *options);
-  add_json(*sub, *options);
-  sub->footer("Example:\n  " + example);
-  sub->callback([chosen = chosen_, options, action = std::move(action)] {
+  CommandLine sub = line_.command(name, description);
+  add_cache_file(sub, *options);
+  add_json(sub, *options);
+  sub.footer("Example:\n  " + example);
+  sub.when_chosen([chosen = chosen_, options, action = std::move(action)] {
     *chosen = [options, action] { return finish(action(*options)); };
   });
   return {sub, options};
@@ -248,25 +245,25 @@ std::function<ExitCode()> CacheCommands::runner() const {
   return [chosen = chosen_] { return (*chosen)(); };
 }
 
-Command add_cache(CLI::App& parent) {
-  CLI::App* app = parent.add_subcommand("cache", "See, move and mend cache files");
-  app->require_subcommand(1);
-  app->footer("Example:\n  attune cache ls --cache tuned.db");
-  CacheCommands commands(*app);
-  const auto [listing, list_options] = commands.add("ls", "Every problem with its best plan", list,
-                                                    "attune cache ls --cache tuned.db");
-  listing->add_option("SPEC", list_options->specs,
-                      "specs of your own, to be named and not shown by their hash");
-  const auto [showing, show_options] = commands.add("show", "Every candidate of a spec", show,
-                                                    "attune cache show causal --cache tuned.db");
-  add_spec(*showing, *show_options);
-  const auto [pinning, pin_options] =
+Command add_cache(CommandLine& parent) {
+  CommandLine line = parent.command("cache", "See, move and mend cache files");
+  line.require_command();
+  line.footer("Example:\n  attune cache ls --cache tuned.db");
+  CacheCommands commands(line);
+  auto [listing, list_options] = commands.add("ls", "Every problem with its best plan", list,
+                                              "attune cache ls --cache tuned.db");
+  listing.option("SPEC", list_options->specs,
+                 "specs of your own, to be named and not shown by their hash");
+  auto [showing, show_options] = commands.add("show", "Every candidate of a spec", show,
+                                              "attune cache show causal --cache tuned.db");
+  add_spec(showing, *show_options);
+  auto [pinning, pin_options] =
       commands.add("pin", "Never evict the kernels of a spec's best plans", pin,
                    "attune cache pin causal --cache tuned.db");
-  add_spec(*pinning, *pin_options);
-  pinning->add_flag("--off", pin_options->unpin, "let the spec's kernels go again");
+  add_spec(pinning, *pin_options);
+  pinning.flag("--off", pin_options->unpin, "let the spec's kernels go again");
   add_cache_upkeep(commands);
-  return {app, commands.runner()};
+  return {line, commands.runner()};
 }
 
 }  // namespace attune::cli

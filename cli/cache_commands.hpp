@@ -22,16 +22,16 @@ struct CacheOptions : Options {
 
 class CacheCommands {
  public:
-  explicit CacheCommands(CLI::App& app) : app_(app) {}
+  explicit CacheCommands(CommandLine& line) : line_(line) {}
   // A subcommand that knows --cache and --json; the caller adds what else it takes.
-  std::pair<CLI::App*, std::shared_ptr<CacheOptions>> add(
+  std::pair<CommandLine, std::shared_ptr<CacheOptions>> add(
       const char* name, const char* description,
       std::function<Result<ExitCode>(const CacheOptions&)> action, const std::string& example);
   // Runs the one that the user asked for.
   std::function<ExitCode()> runner() const;
 
  private:
-  CLI::App& app_;
+  CommandLine& line_;
   std::shared_ptr<std::function<ExitCode()>> chosen_ =
       std::make_shared<std::function<ExitCode()>>();
 };

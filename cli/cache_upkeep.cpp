@@ -1,10 +1,8 @@
 // attune cache export, import, merge, verify, gc: moving cache files about and keeping them whole.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -13,11 +11,10 @@
 #include "cli/cache_commands.hpp"
 #include "cli/output.hpp"
 #include "cli/spec_source.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Result<ExitCode> export_file(const CacheOptions& options) {
   ATT_TRY(const std::string path, cache_file(options));
@@ -49,11 +46,12 @@ Result<ExitCode> merge_files(const CacheOptions& options) {
   for (const std::string& from : options.files) {
     ATT_TRY(const cache::Merged one,
             cache::merge(from, into, {.with_code = !options.without_code}));
-    merged.push_back({{"file", from}, {"rows_gained", one.rows}});
+    Json gained = {{"file", from}, {"rows_gained", one.rows}};
     if (!one.code_refused.empty()) {
-      merged.back()["code_refused"] = one.code_refused;
+      gained.set("code_refused", one.code_refused);
       warn(one.code_refused);
     }
+    merged.push_back(std::move(gained));
     if (!options.json) print(fmt::format("{}: {} rows gained by {}\n", from, one.rows, into));
   }
   if (options.json) print_json({{"cache", into}, {"merged", std::move(merged)}});
@@ -106,6 +104,12 @@ std::string orphans_text(int rows) {
       rows);
 }
 
+Json lost_rows(const cache::Rebuilt& rebuilt) {
+  Json lost = Json::object();
+  for (const auto& [table, rows] : rebuilt.lost) lost.set(table, rows);
+  return lost;
+}
+
 Result<ExitCode> verify(const CacheOptions& options) {
   ATT_TRY(const std::string path, cache_file(options));
   ATT_TRY(const cache::VerifyReport report, examine(path));
@@ -123,7 +127,7 @@ Result<ExitCode> verify(const CacheOptions& options) {
                 {"damaged_rows", report.damaged_rows},
                 {"orphaned_rows", orphaned},
                 {"rebuilt_rows", rebuilt ? Json(rebuilt->rows) : Json()},
-                {"lost_rows", rebuilt ? Json(rebuilt->lost) : Json()},
+                {"lost_rows", rebuilt ? lost_rows(*rebuilt) : Json()},
                 {"lost_uncounted", rebuilt ? Json(rebuilt->uncounted) : Json()}});
     return report.ok() || rebuilt ? 0 : 1;
   }
@@ -165,34 +169,31 @@ Result<ExitCode> collect(const CacheOptions& options) {
 }  // namespace
 
 void add_cache_upkeep(CacheCommands& commands) {
-  const auto [exporting, export_options] =
+  auto [exporting, export_options] =
       commands.add("export", "Write a new file with all of it, or one spec's part", export_file,
                    "attune cache export shipped.db --spec causal");
-  exporting->add_option("FILE", export_options->files, "the file to write")
-      ->required()
-      ->expected(1);
-  exporting->add_option("--spec", export_options->specs, "only this spec's")->expected(1);
-  exporting->add_flag("--no-code", export_options->without_code,
-                      "times and rejections, no kernels");
+  exporting.option("FILE", export_options->files, "the file to write",
+                   {.required = true, .exactly_one = true});
+  exporting.option("--spec", export_options->specs, "only this spec's", {.exactly_one = true});
+  exporting.flag("--no-code", export_options->without_code, "times and rejections, no kernels");
   for (const char* name : {"import", "merge"}) {
-    const auto [merging, merge_options] = commands.add(
+    auto [merging, merge_options] = commands.add(
         name, "Add all that other files know; order and repetition do not matter", merge_files,
         name == std::string("import") ? "attune cache import shipped.db"
                                       : "attune cache merge a.db b.db --cache all.db");
-    merging->add_option("FILE", merge_options->files, "files to read")->required();
-    merging->add_flag("--no-code", merge_options->without_code, "times and rejections, no kernels");
+    merging.option("FILE", merge_options->files, "files to read", {.required = true});
+    merging.flag("--no-code", merge_options->without_code, "times and rejections, no kernels");
   }
-  const auto [verifying, verify_options] = commands.add(
-      "verify", "Read every byte and check it", verify, "attune cache verify --cache tuned.db");
-  verifying->add_flag("--rebuild", verify_options->rebuild,
-                      "if it is damaged, carry what is sound into a new file");
-  const auto [collecting, gc_options] =
+  auto [verifying, verify_options] = commands.add("verify", "Read every byte and check it", verify,
+                                                  "attune cache verify --cache tuned.db");
+  verifying.flag("--rebuild", verify_options->rebuild,
+                 "if it is damaged, carry what is sound into a new file");
+  auto [collecting, gc_options] =
       commands.add("gc", "Drop what nothing names, and evict above a limit", collect,
                    "attune cache gc --limit-mb 512");
-  collecting
-      ->add_option("--limit-mb", gc_options->limit_mb,
-                   "evict least recently used kernels above this; 0: none")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000}));
+  collecting.option("--limit-mb", gc_options->limit_mb,
+                    "evict least recently used kernels above this; 0: none",
+                    {.range = {{0, 1'000'000'000}}});
 }
 
 }  // namespace attune::cli

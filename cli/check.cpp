@@ -1,20 +1,17 @@
 // attune check: says whether specs are well-formed, and where they are not.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "cli/spec_source.hpp"
 #include "generator/spec/library.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct CheckOptions : Options {
   bool list = false;
@@ -91,14 +88,14 @@ ExitCode run(const CheckOptions& options) {
 
 }  // namespace
 
-Command add_check(CLI::App& parent) {
+Command add_check(CommandLine& parent) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* app = parent.add_subcommand("check", "Check specs; errors show the place with a caret");
-  add_specs(*app, *options)->required(false);
-  app->add_flag("--list", options->list, "the specs of the library");
-  add_json(*app, *options);
-  app->footer("Example:\n  attune check specs/causal.yaml softcap\n  attune check --list");
-  return {app, [options] { return run(*options); }};
+  CommandLine line = parent.command("check", "Check specs; errors show the place with a caret");
+  add_specs(line, *options, false);
+  line.flag("--list", options->list, "the specs of the library");
+  add_json(line, *options);
+  line.footer("Example:\n  attune check specs/causal.yaml softcap\n  attune check --list");
+  return {line, [options] { return run(*options); }};
 }
 
 }  // namespace attune::cli

@@ -3,9 +3,7 @@
 
 #include <functional>
 
-namespace CLI {
-class App;
-}
+#include "cli/command_line.hpp"
 
 namespace attune::cli {
 
@@ -13,23 +11,23 @@ namespace attune::cli {
 using ExitCode = int;
 
 struct Command {
-  CLI::App* app = nullptr;  // parsed: the user asked for this one
+  CommandLine line;
   std::function<ExitCode()> run;
 };
 
 // One file each, of the same name.
-Command add_check(CLI::App& parent);
-Command add_generate(CLI::App& parent);
-Command add_compile(CLI::App& parent);
-Command add_explain(CLI::App& parent);
-Command add_run(CLI::App& parent);
-Command add_bench(CLI::App& parent);
-Command add_tune(CLI::App& parent);
-Command add_sweep(CLI::App& parent);
-Command add_cache(CLI::App& parent);
-Command add_report(CLI::App& parent);
-Command add_devices(CLI::App& parent);
-Command add_status(CLI::App& parent);
-Command add_worker(CLI::App& parent);
+Command add_check(CommandLine& parent);
+Command add_generate(CommandLine& parent);
+Command add_compile(CommandLine& parent);
+Command add_explain(CommandLine& parent);
+Command add_run(CommandLine& parent);
+Command add_bench(CommandLine& parent);
+Command add_tune(CommandLine& parent);
+Command add_sweep(CommandLine& parent);
+Command add_cache(CommandLine& parent);
+Command add_report(CommandLine& parent);
+Command add_devices(CommandLine& parent);
+Command add_status(CommandLine& parent);
+Command add_worker(CommandLine& parent);
 
 }  // namespace attune::cli

@@ -1,10 +1,8 @@
 // attune compile: builds kernels and reports what they cost; needs no GPU.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/files.hpp"
@@ -13,11 +11,10 @@
 #include "cli/plan_choice.hpp"
 #include "cli/spec_source.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct CompileOptions : Options {
   std::string output;
@@ -136,23 +133,23 @@ ExitCode run(const CompileOptions& options) {
 
 }  // namespace
 
-Command add_compile(CLI::App& parent) {
+Command add_compile(CommandLine& parent) {
   auto options = std::make_shared<CompileOptions>();
-  CLI::App* app = parent.add_subcommand("compile", "Compile; reports registers, spills and times");
-  add_specs(*app, *options);
-  add_targets(*app, *options);
-  add_pass(*app, *options);
-  add_shape(*app, *options);
-  add_plan(*app, *options);
-  add_device(*app, *options);
-  add_compiler(*app, *options);
-  add_cache_file(*app, *options);
-  add_json(*app, *options);
-  app->add_option("-o,--output", options->output, "write the cubin or object file here");
-  app->footer(
+  CommandLine line = parent.command("compile", "Compile; reports registers, spills and times");
+  add_specs(line, *options);
+  add_targets(line, *options);
+  add_pass(line, *options);
+  add_shape(line, *options);
+  add_plan(line, *options);
+  add_device(line, *options);
+  add_compiler(line, *options);
+  add_cache_file(line, *options);
+  add_json(line, *options);
+  line.option("-o,--output", options->output, "write the cubin or object file here");
+  line.footer(
       "Needs no GPU. Keeps nothing unless --cache names a file.\n"
       "Example:\n  attune compile causal softcap --target sm_80,sm_90a");
-  return {app, [options] { return run(*options); }};
+  return {line, [options] { return run(*options); }};
 }
 
 }  // namespace attune::cli

@@ -1,20 +1,17 @@
 // attune devices: what there is to run and to compile with, and how to get what is missing.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/jit/compiler.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Entry {
   std::string kind;  // "device", "compiler"
@@ -59,20 +56,20 @@ std::vector<Entry> find() {
 Json describe(const Entry& entry) {
   Json json = {{"kind", entry.kind}, {"name", entry.name}, {"present", entry.present}};
   if (!entry.present) {
-    json["missing"] = entry.error.message;
-    json["hint"] = entry.error.hint;
+    json.set("missing", entry.error.message);
+    json.set("hint", entry.error.hint);
     return json;
   }
-  json["identity"] = entry.identity;
+  json.set("identity", entry.identity);
   if (entry.kind == "device") {
-    json["target"] = to_string(entry.facts.target);
-    json["processors"] = entry.facts.processor_count;
-    json["memory_bytes"] = entry.facts.memory_bytes;
-    json["l2_bytes"] = entry.facts.l2_bytes;
-    json["shared_memory_per_block_bytes"] = entry.facts.shared_memory_per_block_bytes;
-    json["clock_ghz"] = entry.facts.clock_ghz;
-    json["matrix_tflops"] = entry.facts.matrix_tflops;
-    json["memory_gb_per_s"] = entry.facts.memory_gb_per_s;
+    json.set("target", to_string(entry.facts.target));
+    json.set("processors", entry.facts.processor_count);
+    json.set("memory_bytes", entry.facts.memory_bytes);
+    json.set("l2_bytes", entry.facts.l2_bytes);
+    json.set("shared_memory_per_block_bytes", entry.facts.shared_memory_per_block_bytes);
+    json.set("clock_ghz", entry.facts.clock_ghz);
+    json.set("matrix_tflops", entry.facts.matrix_tflops);
+    json.set("memory_gb_per_s", entry.facts.memory_gb_per_s);
   }
   return json;
 }
@@ -101,13 +98,13 @@ ExitCode run(const Options& options) {
 
 }  // namespace
 
-Command add_devices(CLI::App& parent) {
+Command add_devices(CommandLine& parent) {
   auto options = std::make_shared<Options>();
-  CLI::App* app =
-      parent.add_subcommand("devices", "Show GPUs, CPU, NVRTC and LLVM, or what is missing");
-  add_json(*app, *options);
-  app->footer("Example:\n  attune devices");
-  return {app, [options] { return run(*options); }};
+  CommandLine line =
+      parent.command("devices", "Show GPUs, CPU, NVRTC and LLVM, or what is missing");
+  add_json(line, *options);
+  line.footer("Example:\n  attune devices");
+  return {line, [options] { return run(*options); }};
 }
 
 }  // namespace attune::cli

@@ -3,10 +3,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/files.hpp"
@@ -17,11 +15,10 @@
 #include "cli/spec_source.hpp"
 #include "generator/explain/draw.hpp"
 #include "generator/spec/shape.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct ExplainOptions : Options {
   std::string svg;
@@ -201,25 +198,25 @@ Result<ExitCode> run(const ExplainOptions& options) {
   }
   Json all = Json::array();
   for (const Explanation& one : explanations) all.push_back(json(loaded, one));
-  print_json(all.size() == 1 ? all.front() : Json{{"passes", std::move(all)}});
+  print_json(all.size() == 1 ? all.items().front() : Json{{"passes", std::move(all)}});
   return 0;
 }
 
 }  // namespace
 
-Command add_explain(CLI::App& parent) {
+Command add_explain(CommandLine& parent) {
   auto options = std::make_shared<ExplainOptions>();
-  CLI::App* app =
-      parent.add_subcommand("explain", "Draw the mask, its tile classes, plan, memory, roofline");
-  add_one_kernel(*app, *options);
-  add_passes(*app, *options);
-  app->add_option("--svg", options->svg, "also draw the mask into this file");
-  app->add_option("--batch", options->batch, "the batch entry to draw")->capture_default_str();
-  app->add_option("--head", options->head, "the head to draw")->capture_default_str();
-  app->add_option("--seed", options->seed, "of the tensors a mask reads")->capture_default_str();
-  app->footer(
+  CommandLine line =
+      parent.command("explain", "Draw the mask, its tile classes, plan, memory, roofline");
+  add_one_kernel(line, *options);
+  add_passes(line, *options);
+  line.option("--svg", options->svg, "also draw the mask into this file");
+  line.option("--batch", options->batch, "the batch entry to draw", {.show_default = true});
+  line.option("--head", options->head, "the head to draw", {.show_default = true});
+  line.option("--seed", options->seed, "of the tensors a mask reads", {.show_default = true});
+  line.footer(
       "Example:\n  attune explain sliding_window --shape q_len=4096,kv_len=4096 --svg mask.svg");
-  return {app, [options] { return finish(run(*options)); }};
+  return {line, [options] { return finish(run(*options)); }};
 }
 
 }  // namespace attune::cli

@@ -1,9 +1,7 @@
 // attune generate: the source of a spec's kernel, as the compiler sees it.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/files.hpp"
@@ -11,6 +9,7 @@
 #include "cli/plan_choice.hpp"
 #include "cli/spec_source.hpp"
 #include "generator/emit/emit.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
@@ -42,11 +41,11 @@ Result<ExitCode> run(const GenerateOptions& options) {
     ATT_CHECK(write_file(options.output, kernel.source));
   }
   if (options.json) {
-    nlohmann::ordered_json json = {{"spec", loaded.source},        {"hash", spec_hash(spec)},
-                                   {"target", to_string(target)},  {"plan", to_string(chosen.plan)},
-                                   {"plan_from", chosen.origin},   {"symbol", kernel.symbol},
-                                   {"body_hash", kernel.body_hash}};
-    if (to_stdout) json["source"] = kernel.source;
+    Json json = {{"spec", loaded.source},        {"hash", spec_hash(spec)},
+                 {"target", to_string(target)},  {"plan", to_string(chosen.plan)},
+                 {"plan_from", chosen.origin},   {"symbol", kernel.symbol},
+                 {"body_hash", kernel.body_hash}};
+    if (to_stdout) json.set("source", kernel.source);
     print_json(json);
   } else if (to_stdout) {
     print(kernel.source);
@@ -56,14 +55,14 @@ Result<ExitCode> run(const GenerateOptions& options) {
 
 }  // namespace
 
-Command add_generate(CLI::App& parent) {
+Command add_generate(CommandLine& parent) {
   auto options = std::make_shared<GenerateOptions>();
-  CLI::App* app = parent.add_subcommand("generate", "Write the kernel's source");
-  add_one_kernel(*app, *options);
-  add_pass(*app, *options);
-  app->add_option("-o,--output", options->output, "a file instead of stdout, which is also -");
-  app->footer("Example:\n  attune generate causal --target sm_90a > causal.cu");
-  return {app, [options] { return finish(run(*options)); }};
+  CommandLine line = parent.command("generate", "Write the kernel's source");
+  add_one_kernel(line, *options);
+  add_pass(line, *options);
+  line.option("-o,--output", options->output, "a file instead of stdout, which is also -");
+  line.footer("Example:\n  attune generate causal --target sm_90a > causal.cu");
+  return {line, [options] { return finish(run(*options)); }};
 }
 
 }  // namespace attune::cli

@@ -1,6 +1,4 @@
 // The command: finds the subcommand, runs it, and turns its outcome into an exit code.
-#include <CLI/CLI.hpp>
-
 #include "cli/command.hpp"
 #include "cli/misuse.hpp"
 #include "cli/output.hpp"
@@ -9,33 +7,41 @@ namespace attune::cli {
 namespace {
 
 ExitCode main(int argc, char** argv) {
-  CLI::App app("Turns a description of attention into the fastest kernel for the GPU at hand.",
-               "attune");
-  app.set_version_flag("--version", "attune " ATTUNE_VERSION);
+  CommandLine program("attune",
+                      "Turns a description of attention into the fastest kernel for the GPU at "
+                      "hand.");
+  program.version("attune " ATTUNE_VERSION);
   bool quiet = false;
-  app.add_flag("-q,--quiet", quiet, "no notes and warnings on stderr");
+  program.flag("-q,--quiet", quiet, "no notes and warnings on stderr");
   bool verbose = false;
-  app.add_flag("-v,--verbose", verbose, "errors with all of their detail")->excludes("--quiet");
-  app.require_subcommand(1);
-  app.fallthrough();  // -q and -v may follow the subcommand
-  app.footer(
+  program.flag("-v,--verbose", verbose, "errors with all of their detail");
+  program.exclude("--verbose", "--quiet");
+  program.require_command();
+  program.options_may_follow_commands();
+  program.footer(
       "Exit codes: 0 done, 1 failed, 2 bad input, 3 nothing to run it on.\n"
       "`attune SUBCOMMAND --help` shows its options and an example.");
 
   const std::vector<Command> commands = {
-      add_check(app),   add_generate(app), add_compile(app), add_explain(app), add_run(app),
-      add_bench(app),   add_tune(app),     add_sweep(app),   add_cache(app),   add_report(app),
-      add_devices(app), add_status(app),   add_worker(app),
+      add_check(program),  add_generate(program), add_compile(program), add_explain(program),
+      add_run(program),    add_bench(program),    add_tune(program),    add_sweep(program),
+      add_cache(program),  add_report(program),   add_devices(program), add_status(program),
+      add_worker(program),
   };
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return finish_output(app.exit(error));
-    return fail(describe_misuse(app, error));
+  const Reading reading = program.read(argc, argv);
+  switch (reading.outcome) {
+    case Reading::Outcome::kCommand:
+      break;
+    case Reading::Outcome::kAnswer:
+      print(reading.text);
+      return finish_output(0);
+    case Reading::Outcome::kBadValue:
+    case Reading::Outcome::kMisuse:
+      return fail(describe_misuse(program, reading));
   }
   start_output(quiet ? Talk::kErrors : verbose ? Talk::kAll : Talk::kNormal);
   for (const Command& command : commands) {
-    if (command.app->parsed()) return finish_output(command.run());
+    if (command.line.chosen()) return finish_output(command.run());
   }
   return finish_output(2);
 }

@@ -1,6 +1,5 @@
 #include "cli/options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iterator>
 
@@ -22,66 +21,63 @@ Error unknown_pass(const std::string& name, std::string hint) {
 
 }  // namespace
 
-void add_spec(CLI::App& app, Options& options) {
-  app.add_option("SPEC", options.specs, "a YAML file, a library name (causal), or - for stdin")
-      ->required()
-      ->expected(1);
+void add_spec(CommandLine& line, Options& options) {
+  line.option("SPEC", options.specs, "a YAML file, a library name (causal), or - for stdin",
+              {.required = true, .exactly_one = true});
 }
 
-CLI::Option* add_specs(CLI::App& app, Options& options) {
-  return app
-      .add_option("SPEC", options.specs, "YAML files, library names (causal), or - for stdin")
-      ->required();
+void add_specs(CommandLine& line, Options& options, bool required) {
+  line.option("SPEC", options.specs, "YAML files, library names (causal), or - for stdin",
+              {.required = required});
 }
 
-void add_targets(CLI::App& app, Options& options) {
-  app.add_option("--target", options.targets,
-                 "sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120 or cpu; several with commas")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+void add_targets(CommandLine& line, Options& options) {
+  line.option("--target", options.targets,
+              "sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120 or cpu; several with commas",
+              {.commas = true});
 }
 
-void add_pass(CLI::App& app, Options& options) {
-  app.add_option("--pass", options.pass, "forward or backward");
+void add_pass(CommandLine& line, Options& options) {
+  line.option("--pass", options.pass, "forward or backward");
 }
 
-void add_passes(CLI::App& app, Options& options) {
-  app.add_option("--pass", options.pass, "forward, backward or both; default: as the spec says");
+void add_passes(CommandLine& line, Options& options) {
+  line.option("--pass", options.pass, "forward, backward or both; default: as the spec says");
 }
 
-void add_shape(CLI::App& app, Options& options) {
-  app.add_option("--shape", options.shape, "batch=2,heads=32,kv_heads=8,q_len=8192,kv_len=8192");
+void add_shape(CommandLine& line, Options& options) {
+  line.option("--shape", options.shape, "batch=2,heads=32,kv_heads=8,q_len=8192,kv_len=8192");
 }
 
-void add_plan(CLI::App& app, Options& options) {
-  app.add_option("--plan", options.plan, "this plan instead of the best one known");
+void add_plan(CommandLine& line, Options& options) {
+  line.option("--plan", options.plan, "this plan instead of the best one known");
 }
 
-void add_device(CLI::App& app, Options& options) {
-  app.add_option("--device", options.device, "cuda:0 or cpu; default: the first GPU, else the CPU");
+void add_device(CommandLine& line, Options& options) {
+  line.option("--device", options.device, "cuda:0 or cpu; default: the first GPU, else the CPU");
 }
 
-void add_compiler(CLI::App& app, Options& options) {
-  app.add_option("--compiler", options.compiler,
-                 "nvrtc, llvm, llvm-list or auto: the tuned code's, else what serves the target");
+void add_compiler(CommandLine& line, Options& options) {
+  line.option("--compiler", options.compiler,
+              "nvrtc, llvm, llvm-list or auto: the tuned code's, else what serves the target");
 }
 
-void add_cache_file(CLI::App& app, Options& options) {
-  app.add_option("--cache", options.cache, "the cache file, or none; default: $ATTUNE_CACHE");
+void add_cache_file(CommandLine& line, Options& options) {
+  line.option("--cache", options.cache, "the cache file, or none; default: $ATTUNE_CACHE");
 }
 
-void add_json(CLI::App& app, Options& options) {
-  app.add_flag("--json", options.json, "results as JSON");
+void add_json(CommandLine& line, Options& options) {
+  line.flag("--json", options.json, "results as JSON");
 }
 
-void add_one_kernel(CLI::App& app, Options& options) {
-  add_spec(app, options);
-  add_targets(app, options);
-  add_shape(app, options);
-  add_plan(app, options);
-  add_device(app, options);
-  add_cache_file(app, options);
-  add_json(app, options);
+void add_one_kernel(CommandLine& line, Options& options) {
+  add_spec(line, options);
+  add_targets(line, options);
+  add_shape(line, options);
+  add_plan(line, options);
+  add_device(line, options);
+  add_cache_file(line, options);
+  add_json(line, options);
 }
 
 Status check_options(const Options& options) {

@@ -5,12 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_line.hpp"
 #include "generator/spec/spec.hpp"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace attune::cli {
 
@@ -26,20 +22,21 @@ struct Options {
   bool json = false;
 };
 
-void add_spec(CLI::App& app, Options& options);           // exactly one
-CLI::Option* add_specs(CLI::App& app, Options& options);  // one or more
-void add_targets(CLI::App& app, Options& options);
-void add_pass(CLI::App& app, Options& options);    // one
-void add_passes(CLI::App& app, Options& options);  // one or both
-void add_shape(CLI::App& app, Options& options);
-void add_plan(CLI::App& app, Options& options);
-void add_device(CLI::App& app, Options& options);
-void add_compiler(CLI::App& app, Options& options);
-void add_cache_file(CLI::App& app, Options& options);
-void add_json(CLI::App& app, Options& options);
+void add_spec(CommandLine& line, Options& options);  // exactly one
+// One or more, or none when not required.
+void add_specs(CommandLine& line, Options& options, bool required = true);
+void add_targets(CommandLine& line, Options& options);
+void add_pass(CommandLine& line, Options& options);    // one
+void add_passes(CommandLine& line, Options& options);  // one or both
+void add_shape(CommandLine& line, Options& options);
+void add_plan(CommandLine& line, Options& options);
+void add_device(CommandLine& line, Options& options);
+void add_compiler(CommandLine& line, Options& options);
+void add_cache_file(CommandLine& line, Options& options);
+void add_json(CommandLine& line, Options& options);
 // What names kernels of one spec, beside the pass, for commands that do not run them: spec, target,
 // shape, plan, and the device and cache that choose a plan.
-void add_one_kernel(CLI::App& app, Options& options);
+void add_one_kernel(CommandLine& line, Options& options);
 
 // kBadInput when a text among them is wrong whatever the spec; so that a list of specs complains
 // once.

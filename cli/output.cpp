@@ -1,21 +1,18 @@
 #include "cli/output.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 namespace attune::cli {
 namespace {
 
-// Long details are shown whole.
-bool verbose = false;
+// As start_output() was told.
+Talk allowed = Talk::kNormal;
 
 // Enough for a compiler's first complaints.
 constexpr int kDetailLines = 24;
@@ -79,10 +76,7 @@ void print(std::string_view text) {
   }
 }
 
-void print_json(const nlohmann::ordered_json& value) {
-  // Names of files may be any bytes; what is not UTF-8 is replaced rather than refused.
-  print(value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
+void print_json(const Json& value) { print(value.dump(2) + "\n"); }
 
 Table::Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
 
@@ -126,17 +120,23 @@ std::string short_number(double value) {
   return value < 1000 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }
 
-void note(std::string_view text) { spdlog::info(text); }
+void note(std::string_view text) {
+  if (allowed != Talk::kErrors)
+    show(fmt::format("attune: info: {}\n", text), "info", Colour::kGreen);
+}
 
-void warn(std::string_view text) { spdlog::warn(text); }
+void warn(std::string_view text) {
+  if (allowed != Talk::kErrors)
+    show(fmt::format("attune: warning: {}\n", text), "warning", Colour::kYellow);
+}
 
 void warn(const Error& warning) {
-  if (spdlog::should_log(spdlog::level::warn))
+  if (allowed != Talk::kErrors)
     show(render(warning, Severity::kWarning), "warning:", Colour::kYellow);
 }
 
 ExitCode fail(const Error& error) {
-  show(verbose ? render(error) : render(shortened(error)), "error:", Colour::kRed);
+  show(allowed == Talk::kAll ? render(error) : render(shortened(error)), "error:", Colour::kRed);
   return exit_code(error.kind);
 }
 
@@ -161,16 +161,7 @@ std::string paint(std::string_view text, Colour colour, Stream stream) {
   return fmt::format("{}{}\033[0m", code(colour), text);
 }
 
-void start_output(Talk talk) {
-  verbose = talk == Talk::kAll;
-  auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-  sink->set_color_mode(has_colour(Stream::kErr) ? spdlog::color_mode::always
-                                                : spdlog::color_mode::never);
-  auto logger = std::make_shared<spdlog::logger>("attune", std::move(sink));
-  logger->set_pattern("attune: %^%l%$: %v");
-  logger->set_level(talk == Talk::kErrors ? spdlog::level::err : spdlog::level::info);
-  spdlog::set_default_logger(std::move(logger));
-}
+void start_output(Talk talk) { allowed = talk; }
 
 ExitCode finish_output(ExitCode code) {
   if (std::fflush(stdout) != 0 && write_error == 0) write_error = errno;

@@ -1,7 +1,6 @@
 // Results go to stdout, talk to stderr. Colours only where a person looks, never against NO_COLOR.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,12 +8,13 @@
 #include "cli/command.hpp"
 #include "generator/spec/spec.hpp"
 #include "generator/support/result.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 
 // Results.
 void print(std::string_view text);
-void print_json(const nlohmann::ordered_json& value);
+void print_json(const Json& value);
 
 // Columns as wide as their widest cell, two spaces between; the first column left-aligned, numbers
 // right.

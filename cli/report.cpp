@@ -2,7 +2,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <ctime>
 #include <memory>
 
@@ -64,14 +63,14 @@ Result<ExitCode> run(const ReportOptions& options) {
 
 }  // namespace
 
-Command add_report(CLI::App& parent) {
+Command add_report(CommandLine& parent) {
   auto options = std::make_shared<ReportOptions>();
-  CLI::App* app = parent.add_subcommand("report", "Write measurements as one HTML page");
-  app->add_option("SPEC", options->specs, "specs of your own that the file's problems may be of");
-  add_cache_file(*app, *options);
-  app->add_option("-o,--output", options->output, "the page; - for stdout")->capture_default_str();
-  app->footer("Example:\n  attune report --cache tuned.db -o report.html");
-  return {app, [options] { return finish(run(*options)); }};
+  CommandLine line = parent.command("report", "Write measurements as one HTML page");
+  line.option("SPEC", options->specs, "specs of your own that the file's problems may be of");
+  add_cache_file(line, *options);
+  line.option("-o,--output", options->output, "the page; - for stdout", {.show_default = true});
+  line.footer("Example:\n  attune report --cache tuned.db -o report.html");
+  return {line, [options] { return finish(run(*options)); }};
 }
 
 }  // namespace attune::cli

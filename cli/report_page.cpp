@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "cli/output.hpp"
 #include "cli/report_charts.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
@@ -92,12 +92,12 @@ std::string overview(const Report& report) {
 
 // "sm_mhz 1755, temperature_c 46": whatever the device told.
 std::string conditions(const std::string& json) {
-  const auto parsed = nlohmann::ordered_json::parse(json, nullptr, false);
-  if (!parsed.is_object() || parsed.empty()) return "not told by the device";
+  const auto told = Json::parse(json).value_or(Json()).members();
+  if (told.empty()) return "not told by the device";
   std::string text;
-  for (const auto& [name, value] : parsed.items()) {
+  for (const auto& [name, value] : told) {
     if (!text.empty()) text += ", ";
-    text += name + " " + (value.is_string() ? value.get<std::string>() : value.dump());
+    text += name + " " + value.text().value_or(value.dump());
   }
   return text;
 }

@@ -1,11 +1,9 @@
 // attune run: launches a spec's kernel on fresh random input and compares it with the fp64 oracle.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
@@ -17,14 +15,13 @@
 #include "generator/spec/shape.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/reference/oracle.hpp"
+#include "runtime/support/json.hpp"
 #include "runtime/support/memory.hpp"
 #include "tuner/measure/device_problem.hpp"
 #include "tuner/measure/memory_need.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct RunOptions : Options {
   int rows = 256;
@@ -132,30 +129,29 @@ Result<ExitCode> run(const RunOptions& options) {
           fail(Error{.kind = ErrorKind::kFailed, .id = "wrong-result", .message = outcome.wrong});
     }
   }
-  if (options.json) print_json(all.size() == 1 ? all.front() : Json{{"passes", std::move(all)}});
+  if (options.json)
+    print_json(all.size() == 1 ? all.items().front() : Json{{"passes", std::move(all)}});
   return code;
 }
 
 }  // namespace
 
-Command add_run(CLI::App& parent) {
+Command add_run(CommandLine& parent) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* app = parent.add_subcommand("run", "Run on random input and verify against the oracle");
-  add_spec(*app, *options);
-  add_shape(*app, *options);
-  add_passes(*app, *options);
-  add_plan(*app, *options);
-  add_device(*app, *options);
-  add_compiler(*app, *options);
-  add_cache_file(*app, *options);
-  add_json(*app, *options);
-  app->add_option("--rows", options->rows,
-                  "output rows to compare, spread over the problem; 0: all")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000}))
-      ->capture_default_str();
-  app->add_option("--seed", options->seed, "of the input; default: another one each time");
-  app->footer("Example:\n  attune run causal --shape batch=2,heads=16,q_len=4096,kv_len=4096");
-  return {app, [options] { return finish(run(*options)); }};
+  CommandLine line = parent.command("run", "Run on random input and verify against the oracle");
+  add_spec(line, *options);
+  add_shape(line, *options);
+  add_passes(line, *options);
+  add_plan(line, *options);
+  add_device(line, *options);
+  add_compiler(line, *options);
+  add_cache_file(line, *options);
+  add_json(line, *options);
+  line.option("--rows", options->rows, "output rows to compare, spread over the problem; 0: all",
+              {.show_default = true, .range = {{0, 1'000'000'000}}});
+  line.option("--seed", options->seed, "of the input; default: another one each time");
+  line.footer("Example:\n  attune run causal --shape batch=2,heads=16,q_len=4096,kv_len=4096");
+  return {line, [options] { return finish(run(*options)); }};
 }
 
 }  // namespace attune::cli

@@ -2,17 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/spec_source.hpp"
 #include "cli/workbench.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 
 // What `attune run` says of one pass.
 struct RunOutcome {
-  nlohmann::ordered_json json;
+  Json json;
   std::string text;
   std::string wrong;  // empty: every result that was compared is right
 };

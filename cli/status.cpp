@@ -4,28 +4,25 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/options.hpp"
 #include "cli/output.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string text_of(const Json& object, const char* key) {
-  return object.value(key, std::string());
+  return object.at(key).text().value_or("");
 }
 
 void show(const Json& status) {
-  const Json& device = status["device"];
+  const Json device = status.at("device");
   print(fmt::format("device    {} ({})\n", paint(text_of(device, "identity"), Colour::kGreen),
                     text_of(device, "target")));
-  const Json& compiler = status["compiler"];
+  const Json compiler = status.at("compiler");
   if (compiler.contains("identity")) {
     print(fmt::format("compiler  {}\n", paint(text_of(compiler, "identity"), Colour::kGreen)));
   } else {
@@ -35,12 +32,13 @@ void show(const Json& status) {
       print(fmt::format("          {}\n", hint));
     }
   }
-  for (const Json& file : status["cache"]) {
+  for (const Json& file : status.at("cache").items()) {
+    int problems_known = 0;
+    file.read("problems_known", problems_known);
     const std::string state = text_of(file, "state");
     const bool used = !file.contains("problem");
     print(fmt::format("cache     {} {}, {} tuned problems for this device\n", text_of(file, "path"),
-                      paint(state, used ? Colour::kGreen : Colour::kYellow),
-                      file["problems_known"].get<int>()));
+                      paint(state, used ? Colour::kGreen : Colour::kYellow), problems_known));
     const std::string problem = text_of(file, used ? "last_warning" : "problem");
     if (!problem.empty()) print(fmt::format("          {}\n", problem));
     const std::string refused = text_of(file, "code_refused");
@@ -52,7 +50,7 @@ ExitCode run(const Options& options) {
   auto workshop = Workshop::open(options.device, options.cache);
   if (!workshop.ok()) return fail(workshop.error());
   const Dispatcher dispatcher(*std::move(workshop), false);
-  const Json status = Json::parse(status_json(dispatcher), nullptr, false);
+  const Json status = Json::parse(status_json(dispatcher)).value_or(Json());
   if (options.json) {
     print_json(status);
   } else {
@@ -63,15 +61,15 @@ ExitCode run(const Options& options) {
 
 }  // namespace
 
-Command add_status(CLI::App& parent) {
+Command add_status(CommandLine& parent) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = parent.add_subcommand(
+  CommandLine line = parent.command(
       "status", "Show the device, compiler and cache files that a runtime would use");
-  add_device(*app, *options);
-  add_cache_file(*app, *options);
-  add_json(*app, *options);
-  app->footer("Example:\n  attune status --device cpu --json");
-  return {app, [options] { return run(*options); }};
+  add_device(line, *options);
+  add_cache_file(line, *options);
+  add_json(line, *options);
+  line.footer("Example:\n  attune status --device cpu --json");
+  return {line, [options] { return run(*options); }};
 }
 
 }  // namespace attune::cli

@@ -3,23 +3,20 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/output.hpp"
 #include "cli/progress.hpp"
 #include "cli/tuning.hpp"
+#include "runtime/support/json.hpp"
 #include "runtime/support/processors.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct SweepCommandOptions : Options {
   TuningOptions tuning;
@@ -209,11 +206,10 @@ Result<ExitCode> merge(const SweepCommandOptions& options) {
 
 }  // namespace
 
-Command add_sweep(CLI::App& parent) {
-  CLI::App* app =
-      parent.add_subcommand("sweep", "Tune many problems on many GPUs; stop and resume");
-  app->require_subcommand(1);
-  app->footer(
+Command add_sweep(CommandLine& parent) {
+  CommandLine line = parent.command("sweep", "Tune many problems on many GPUs; stop and resume");
+  line.require_command();
+  line.footer(
       "Example:\n"
       "  attune sweep plan bringup specs/models/*.yaml\n"
       "  attune sweep run bringup --gpus all          # or --shard 3/8 on each of eight machines\n"
@@ -223,35 +219,35 @@ Command add_sweep(CLI::App& parent) {
   const auto add = [&](const char* name, const char* description, auto action,
                        const char* example) {
     auto options = std::make_shared<SweepCommandOptions>();
-    CLI::App* sub = app->add_subcommand(name, description);
-    sub->add_option("DIRECTORY", options->directory, "where the sweep keeps its files")->required();
-    add_json(*sub, *options);
-    sub->footer(std::string("Example:\n  ") + example);
-    sub->callback([chosen, options, action] {
+    CommandLine sub = line.command(name, description);
+    sub.option("DIRECTORY", options->directory, "where the sweep keeps its files",
+               {.required = true});
+    add_json(sub, *options);
+    sub.footer(std::string("Example:\n  ") + example);
+    sub.when_chosen([chosen, options, action] {
       *chosen = [options, action] { return finish(action(*options)); };
     });
     return std::pair(sub, options);
   };
-  const auto [planning, plan_options] = add("plan", "Write the list of problems", plan,
-                                            "attune sweep plan bringup specs/models/*.yaml");
-  add_specs(*planning, *plan_options);
-  add_shape(*planning, *plan_options);
-  add_passes(*planning, *plan_options);
-  const auto [running, run_options] =
+  auto [planning, plan_options] = add("plan", "Write the list of problems", plan,
+                                      "attune sweep plan bringup specs/models/*.yaml");
+  add_specs(planning, *plan_options);
+  add_shape(planning, *plan_options);
+  add_passes(planning, *plan_options);
+  auto [running, run_options] =
       add("run", "Tune what this shard has left", run, "attune sweep run bringup --gpus all");
-  running->add_option(
-      "--shard", run_options->shard,
-      "i/N, counting from 1; default: what Slurm or Kubernetes says, else everything");
-  running->add_option("--gpus", run_options->gpus, "how many of this machine's GPUs, or all");
-  running->add_flag("--retry", run_options->retry, "try problems again that failed before");
-  add_device(*running, *run_options);
-  add_compiler(*running, *run_options);
-  add_tuning(*running, run_options->tuning);
+  running.option("--shard", run_options->shard,
+                 "i/N, counting from 1; default: what Slurm or Kubernetes says, else everything");
+  running.option("--gpus", run_options->gpus, "how many of this machine's GPUs, or all");
+  running.flag("--retry", run_options->retry, "try problems again that failed before");
+  add_device(running, *run_options);
+  add_compiler(running, *run_options);
+  add_tuning(running, run_options->tuning);
   add("status", "How every problem stands", status, "attune sweep status bringup");
-  const auto [merging, merge_options] = add("merge", "Add all results to a cache file", merge,
-                                            "attune sweep merge bringup --cache tuned.db");
-  add_cache_file(*merging, *merge_options);
-  return {app, [chosen] { return (*chosen)(); }};
+  auto [merging, merge_options] = add("merge", "Add all results to a cache file", merge,
+                                      "attune sweep merge bringup --cache tuned.db");
+  add_cache_file(merging, *merge_options);
+  return {line, [chosen] { return (*chosen)(); }};
 }
 
 }  // namespace attune::cli

@@ -1,10 +1,8 @@
 // attune tune: finds and stores the fastest verified plan of each spec and shape.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/interrupt.hpp"
@@ -12,11 +10,10 @@
 #include "cli/output.hpp"
 #include "cli/progress.hpp"
 #include "cli/tuning.hpp"
+#include "runtime/support/json.hpp"
 
 namespace attune::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct TuneCommandOptions : Options {
   TuningOptions tuning;
@@ -93,23 +90,22 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
 
 }  // namespace
 
-Command add_tune(CLI::App& parent) {
+Command add_tune(CommandLine& parent) {
   auto options = std::make_shared<TuneCommandOptions>();
-  CLI::App* app =
-      parent.add_subcommand("tune", "Find and store the fastest plan for specs and shapes");
-  add_specs(*app, *options);
-  add_shape(*app, *options);
-  add_passes(*app, *options);
-  add_device(*app, *options);
-  add_compiler(*app, *options);
-  add_cache_file(*app, *options);
-  add_json(*app, *options);
-  add_tuning(*app, options->tuning);
-  app->footer(
+  CommandLine line = parent.command("tune", "Find and store the fastest plan for specs and shapes");
+  add_specs(line, *options);
+  add_shape(line, *options);
+  add_passes(line, *options);
+  add_device(line, *options);
+  add_compiler(line, *options);
+  add_cache_file(line, *options);
+  add_json(line, *options);
+  add_tuning(line, options->tuning);
+  line.footer(
       "Without --shape, each spec's `tune: shapes:`. Ctrl-C stops after the current step; nothing "
       "is lost.\n"
       "Example:\n  attune tune specs/models/llama3_8b.yaml --cache tuned.db");
-  return {app, [options] { return finish(run(*options)); }};
+  return {line, [options] { return finish(run(*options)); }};
 }
 
 }  // namespace attune::cli

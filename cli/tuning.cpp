@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/progress.hpp"
 #include "tuner/isolation/tune_isolated.hpp"
 #include "tuner/run_search.hpp"
@@ -29,16 +27,15 @@ std::string_view describe(TuneState state) {
 
 }  // namespace
 
-void add_tuning(CLI::App& app, TuningOptions& options) {
-  app.add_option("--max-candidates", options.search.max_candidates, "try at most so many plans")
-      ->check(CLI::Range(1, 1000000));
-  app.add_option("--compile-threads", options.search.compile_threads,
-                 "default: the cores this process may use")
-      ->check(CLI::Range(1, 1024));
-  app.add_flag("--force", options.search.force, "measure again what is already measured");
-  app.add_flag("--exhaustive", options.search.exhaustive, "try every legal plan");
-  app.add_flag("--in-process", options.in_process,
-               "without worker processes: a kernel that hangs or faults takes this command along");
+void add_tuning(CommandLine& line, TuningOptions& options) {
+  line.option("--max-candidates", options.search.max_candidates, "try at most so many plans",
+              {.range = {{1, 1'000'000}}});
+  line.option("--compile-threads", options.search.compile_threads,
+              "default: the cores this process may use", {.range = {{1, 1024}}});
+  line.flag("--force", options.search.force, "measure again what is already measured");
+  line.flag("--exhaustive", options.search.exhaustive, "try every legal plan");
+  line.flag("--in-process", options.in_process,
+            "without worker processes: a kernel that hangs or faults takes this command along");
 }
 
 Result<std::vector<TuningProblem>> tuning_problems(const Options& options) {

@@ -9,17 +9,13 @@
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/tuner.hpp"
 
-namespace CLI {
-class App;
-}
-
 namespace attune::cli {
 
 struct TuningOptions {
   TuneOptions search;
   bool in_process = false;
 };
-void add_tuning(CLI::App& app, TuningOptions& options);
+void add_tuning(CommandLine& line, TuningOptions& options);
 
 struct TuningProblem {
   LoadedSpec loaded;

@@ -3,16 +3,14 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/command.hpp"
 
 namespace attune::cli {
 
-Command add_worker(CLI::App& parent) {
-  CLI::App* app = parent.add_subcommand("worker", "Answer a tuner's requests on standard input");
-  app->group("");  // hidden
-  return {app, []() -> ExitCode {
+Command add_worker(CommandLine& parent) {
+  CommandLine line = parent.command("worker", "Answer a tuner's requests on standard input");
+  line.hide();
+  return {line, []() -> ExitCode {
             run_worker(STDIN_FILENO, STDOUT_FILENO, [] { return make_local_session(); });
           }};
 }

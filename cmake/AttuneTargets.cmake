@@ -8,6 +8,25 @@ function(attune_library name)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC ${ARG_DEPENDS})
   attune_warnings(${name})
+  attune_precompile(${name})
+endfunction()
+
+# What most sources include is parsed once for all libraries, with the first one's options, and once
+# for executables: it is a third of what the libraries take to compile. Sources include what they use
+# all the same: with CMAKE_DISABLE_PRECOMPILE_HEADERS, which the sanitizers' presets set, they must.
+function(attune_precompile name)
+  get_target_property(type ${name} TYPE)
+  set(owner attune_support)
+  if(type STREQUAL EXECUTABLE)
+    set(owner attune_cli)
+  endif()
+  if(name STREQUAL owner)
+    target_precompile_headers(
+      ${name} PRIVATE <algorithm> <cstdint> <functional> <map> <memory> <optional> <set> <span> <string>
+                      <string_view> <variant> <vector> <fmt/format.h>)
+  else()
+    target_precompile_headers(${name} REUSE_FROM ${owner})
+  endif()
 endfunction()
 
 # Designated initialisers that leave members at their defaults are the style here, hence the first

@@ -9,7 +9,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build make pkgconf
-  libyaml-cpp-dev libsqlitecpp-dev libsqlite3-dev libfmt-dev libspdlog-dev libcli11-dev
+  libyaml-cpp-dev libsqlitecpp-dev libsqlite3-dev libfmt-dev libcli11-dev
   nlohmann-json3-dev libxxhash-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   llvm-19-dev libclang-19-dev lld-19 clang-19 zlib1g-dev libzstd-dev

@@ -51,6 +51,10 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
       "without `grad: true` the other gradients are there");
 }
 
+bool makes_sink_gradient(const AttentionSpec& spec) {
+  return spec.sink != nullptr && !spec.deterministic;
+}
+
 Launch backward_rows_launch() {
   return {.symbol = "_rows", .threads = kThreads, .item = WorkItem::kQueryTile, .tile = kPadding};
 }

@@ -26,6 +26,10 @@ enum class LearnedSums {
 // kUnsupported where a family's backward kernels cannot do the spec.
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums);
 
+// Whether the backward kernels make the gradient of the sink: on GPUs it is added up in the order
+// of arrival, which a deterministic spec rules out.
+bool makes_sink_gradient(const AttentionSpec& spec);
+
 Launch backward_rows_launch();
 std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows);
 std::string backward_row_constants(const BackwardRows& rows);

@@ -9,6 +9,7 @@
 #include "runtime/capi/guard.hpp"
 #include "runtime/capi/handles.hpp"
 #include "runtime/capi/sizes.hpp"
+#include "runtime/capi/spec_texts.hpp"
 #include "runtime/capi/structs.hpp"
 #include "runtime/specs/spec_file.hpp"
 
@@ -35,13 +36,26 @@ std::string dims_text(const expr::TensorDecl& tensor) {
   return text;
 }
 
+// Whoever holds the spec, a kernel of it too, holds its text.
+struct HeldSpec {
+  AttentionSpec spec;
+  SpecTexts::Text text;
+};
+
+SpecTexts& spec_texts() {
+  static SpecTexts texts;
+  return texts;
+}
+
 Status make_spec(Result<AttentionSpec> parsed, att_spec** out) {
   ATT_TRY(AttentionSpec spec, std::move(parsed));
   std::string hash = spec_hash(spec);
+  ATT_TRY(SpecTexts::Text text, spec_texts().hold(hash, canonical_text(spec)));
   const SpecId id = SpecId::from_hash(hash);
   std::vector<std::string> dims;
   for (const expr::TensorDecl& tensor : spec.environment.tensors) dims.push_back(dims_text(tensor));
-  *out = new att_spec{std::make_shared<const AttentionSpec>(std::move(spec)), id, std::move(hash),
+  const auto held = std::make_shared<const HeldSpec>(HeldSpec{std::move(spec), std::move(text)});
+  *out = new att_spec{std::shared_ptr<const AttentionSpec>(held, &held->spec), id, std::move(hash),
                       std::move(dims)};
   return ok_status();
 }

@@ -1,10 +1,11 @@
 // Structs that carry their size, of older and newer headers than this library's.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <string>
 
 #include "generator/support/result.hpp"
 
@@ -15,7 +16,7 @@ constexpr std::size_t kMaxStructBytes = 4096;  // more is an uninitialised size
 inline Error bad_struct(const char* name, const char* what, const char* hint) {
   return {.kind = ErrorKind::kBadInput,
           .id = "bad-argument",
-          .message = std::string("`") + name + what,
+          .message = fmt::format("`{}{}", name, what),
           .hint = hint};
 }
 

@@ -1,11 +1,9 @@
 #include "runtime/engine/status.hpp"
 
-#include <nlohmann/json.hpp>
+#include "runtime/support/json.hpp"
 
 namespace attune {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json describe(const ProblemShape& shape) {
   return {{"batch", shape.batch},
@@ -28,18 +26,18 @@ const char* state_of(const LayerStatus& layer) {
 Json describe(const LayerStatus& layer) {
   Json json = {{"path", layer.path}, {"state", state_of(layer)}};
   if (!layer.usable) {
-    json["problem"] = layer.problem;
-    json["problem_id"] = layer.problem_id;
+    json.set("problem", layer.problem);
+    json.set("problem_id", layer.problem_id);
   }
-  json["read_only"] = layer.read_only;
-  json["problems_known"] = layer.problems_known;
-  json["damaged_rows"] = layer.health.damaged_rows;
-  json["set_aside"] = layer.health.set_aside;
-  json["failed_reads"] = layer.health.failed_reads;
-  json["failed_writes"] = layer.health.failed_writes;
-  json["network"] = layer.health.network;
-  if (!layer.health.code_refused.empty()) json["code_refused"] = layer.health.code_refused;
-  if (!layer.health.last_warning.empty()) json["last_warning"] = layer.health.last_warning;
+  json.set("read_only", layer.read_only);
+  json.set("problems_known", layer.problems_known);
+  json.set("damaged_rows", layer.health.damaged_rows);
+  json.set("set_aside", layer.health.set_aside);
+  json.set("failed_reads", layer.health.failed_reads);
+  json.set("failed_writes", layer.health.failed_writes);
+  json.set("network", layer.health.network);
+  if (!layer.health.code_refused.empty()) json.set("code_refused", layer.health.code_refused);
+  if (!layer.health.last_warning.empty()) json.set("last_warning", layer.health.last_warning);
   return json;
 }
 
@@ -50,16 +48,18 @@ Json describe(const KernelEntry& entry) {
                {"shape", describe(entry.key.shape)}, {"plan", version.plan},
                {"source", to_string(choice.source)}, {"compiler", version.code.compiler}};
   if (!choice.compiler.empty() && choice.compiler != version.code.compiler)
-    json["measured_with"] = choice.compiler;
+    json.set("measured_with", choice.compiler);
   if (!choice.file.empty()) {
-    json["file"] = choice.file;
-    json["measured_shape"] = describe(choice.measured_shape);
+    json.set("file", choice.file);
+    json.set("measured_shape", describe(choice.measured_shape));
   }
-  json["hits"] = entry.hits();
-  json["fallback_launches"] = entry.fallback_launches();
+  json.set("hits", entry.hits());
+  json.set("fallback_launches", entry.fallback_launches());
+  Json failed_plans = Json::array();
   for (const FailedPlan& failed : entry.failed_plans()) {
-    json["failed_plans"].push_back({{"plan", failed.plan}, {"reason", failed.reason}});
+    failed_plans.push_back({{"plan", failed.plan}, {"reason", failed.reason}});
   }
+  if (!failed_plans.empty()) json.set("failed_plans", std::move(failed_plans));
   return json;
 }
 
@@ -124,8 +124,7 @@ std::string status_json(const Dispatcher& dispatcher) {
         {"fallback_launches", fallback_launches},
         {"store_failures", failed_reads + failed_writes}}},
       {"kernels", std::move(kernels)}};
-  // A path or a name need not be UTF-8.
-  return status.dump(2, ' ', false, Json::error_handler_t::replace);
+  return status.dump(2);
 }
 
 }  // namespace attune

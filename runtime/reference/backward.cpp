@@ -57,13 +57,20 @@ BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, 
     return finished(std::move(sums), allowed.truncation, allowed.dtype + 4 * kLargestFp32Rounding,
                     allowed.smallest);
   };
-  BackwardOracle oracle{.dq = in_dtype(dq), .dk = in_dtype(dk), .dv = in_dtype(dv), .tensors = {}};
+  BackwardOracle oracle{.dq = in_dtype(dq), .dk = in_dtype(dk), .dv = in_dtype(dv)};
+  const auto in_fp32 = [](Sums& sums) {
+    return finished(std::move(sums), 0, kLargestFp32Rounding, std::numeric_limits<float>::min());
+  };
   const bool is_whole = sample.queries.size() == selection.queries.size();
+  if (is_whole && spec.sink != nullptr) {
+    Sums sums(parts.front().sink.values.size());
+    for (const Part& part : parts) sums.add(part.sink);
+    oracle.sink = in_fp32(sums);
+  }
   for (std::size_t slot = 0; slot < spec.environment.tensors.size() && is_whole; ++slot) {
     Sums sums(parts.front().tensors[slot].values.size());
     for (const Part& part : parts) sums.add(part.tensors[slot]);
-    oracle.tensors.push_back(
-        finished(std::move(sums), 0, kLargestFp32Rounding, std::numeric_limits<float>::min()));
+    oracle.tensors.push_back(in_fp32(sums));
   }
   return oracle;
 }

@@ -29,6 +29,7 @@ struct BackwardOracle {
   ExpectedGradient dv;  // [b, h_kv, kv_len, v]
   // By slot, of the tensor's sizes; empty where it has no `grad`.
   std::vector<ExpectedGradient> tensors;
+  ExpectedGradient sink;  // of its logit, [batch, heads]; empty without one
 };
 
 // By the definition, of a whole small problem; memory: 32 bytes an element. The limits are eight
@@ -55,8 +56,8 @@ BackwardSample stratified_sample(const ProblemShape& shape, std::int64_t pairs, 
 
 // What the backward pass makes of the O and LSE that it is given, whatever made them: `forward` has
 // all rows, -inf as the LSE of those without live keys. The result has the sample's rows in their
-// order; gradients of tensors only where the sample has every row of dQ. Limits as above, O and LSE
-// being exact.
+// order; gradients of tensors and the sink only where the sample has every row of dQ. Limits as
+// above, O and LSE being exact.
 BackwardOracle oracle_backward(const AttentionSpec& spec, const HostProblem& problem,
                                const HostOutput& forward, const OutputGradients& gradients,
                                const BackwardSample& sample, bool rounds_p = true);

@@ -88,6 +88,8 @@ class Part {
     for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot)
       tensors.emplace_back(spec.environment.tensors[slot].grad ? problem.tensors[slot].values.size()
                                                                : 0);
+    if (spec.sink != nullptr)
+      sink = Sums(static_cast<std::size_t>(problem.shape.batch * problem.shape.heads));
   }
 
   void add_row(const Row& row) {
@@ -132,6 +134,7 @@ class Part {
 
   Sums dk, dv;                // of the head's keys that are asked for
   std::vector<Sums> tensors;  // by slot; empty without `grad`. Of rows that are asked for.
+  Sums sink;                  // [batch, heads], of rows that are asked for; empty without one
 
  private:
   struct Key {
@@ -280,6 +283,8 @@ class Part {
     if (spec_.sink == nullptr) return;
     const double probability = std::exp(sink_ - lse_);
     const double variance = square(probability) * (d_variance + square(kFunctionRounding * d));
+    const auto head = static_cast<std::size_t>(point_.b * problem_.shape.heads + point_.h);
+    sink.add(head, -probability * d, variance);
     add_look_ups(derivatives_.in_sink, point_, -probability * d, variance);
   }
 

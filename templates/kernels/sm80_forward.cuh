@@ -7,8 +7,8 @@
 // Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has
 // met a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling,
 // and no order between chunks of keys. Sums that grow large move their references up after a tile.
-// A sum beyond 2^62 or an O that is not finite says that one tile rose too far for that; then the q
-// tile is done again with the running maximum.
+// A sum beyond kFrozenLimit or an O that is not finite says that one tile rose too far for that;
+// then the q tile is done again with the running maximum.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -181,13 +181,13 @@ struct WarpTile {
     }
   }
 
-  // A kv tile with the running maximum.
-  ATT_MEMBER void visit_online(int stage, int k0, bool partial) {
+  // A kv tile with the running maximum, `offset` above which the references lie.
+  ATT_MEMBER void visit_online(int stage, int k0, bool partial, float offset) {
 #pragma unroll 1
     for (int key = 0; key < plan::kTileKv; key += kOnlineChunk) {
       float s[kBlocks][kOnlineChunk / 8][4];
       scores<kOnlineChunk, kOnlineUnroll>(s, stage, key, k0 + key, partial);
-      rows.raise(s, o);
+      rows.raise(s, o, offset);
       rows.exponentiate(s);
       accumulate<kOnlineChunk>(s, stage, key, k0 + key);
     }
@@ -342,7 +342,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       } else if (frozen && spec::kHasMask) {
         warp.visit_frozen<1>(stage, k0, true);
       } else {
-        warp.visit_online(stage, k0, !full);
+        warp.visit_online(stage, k0, !full, may_freeze ? kFrozenOffset : 0.0f);
         frozen = may_freeze && warp.rows.has_reference();
       }
       stage = stage + 1 == plan::kStages ? 0 : stage + 1;

@@ -46,10 +46,18 @@ struct Consumer {
   int b, h, h_kv;
   Sequence packed;          // what b is, of packed sequences
   int row;                  // this thread's first
-  bool may_freeze;          // not when it is done again
+  bool may_freeze;          // not when that failed
+  bool fixed;               // with kConstantReference: whether the rows have their reference
   bool first;               // no piece was summed yet
   TileStream::Found found;  // what `tile` is
   Tile tile;
+
+  // With kHasSecondWay: whether this warpgroup's items begin with that, as an item failed before
+  // and the next ones mostly would. With a constant reference: they take the one of their first
+  // tile. With kTracks: they raise it as they go.
+  bool careful = false;
+  bool probed = false;  // with kConstantReference: whether a tile was looked at to know
+  bool probes = false;  // whether this item's first one is
 
   static constexpr int kHigh = kPieces - 1;
 
@@ -136,13 +144,14 @@ struct Consumer {
   }
 
   // The same with the references as they are. `kRunning` products issued after the one that reads P
-  // may still run when it is written.
-  template <int kRunning>
+  // may still run when it is written. `kTracking`: the references are raised where they must be.
+  template <int kRunning, bool kTracking = false>
   ATT_MEMBER void soften_frozen(const Tile& at, int piece) {
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    softmax_frozen(c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece));
+    const unsigned rises = softmax_frozen(c, s[piece], rows, position(at, piece),
+                                          !spec::kHasMask || is_full(at, piece), kTracking);
     // Never taken. ptxas moves the wait up among the exponentials, over a branch on their sum it
     // does not. Without dropout its order is 1 to 9 % faster, with it and one piece a tile 1 to 7 %
     // slower.
@@ -151,6 +160,12 @@ struct Consumer {
       exit_thread();
     }
     wgmma_wait<kRunning>();
+    if (kTracking && !all_lanes(rises == 0)) {
+#pragma unroll
+      for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
+        o[i] = shrink(o[i], static_cast<int>(rises >> 16 * (i / 2 % 2) & 0xFFFFu));
+      }
+    }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();
   }
@@ -173,7 +188,24 @@ struct Consumer {
                         0) == 0;
   }
 
+  // Whether some of the scores lie where the constant reference does not serve them, before mask
+  // and score: two of a thread's speak for all. What it overlooks is found at the item's end.
+  ATT_MEMBER bool lies_far() {
+    constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
+    wgmma_pin(s[kHigh]);
+    const float to_log2 = softmax_scale(p) * kLog2E;
+    const float low = s[kHigh][0] * to_log2, high = s[kHigh][2] * to_log2;
+    const bool far = low < kLowest || low > kHighest || high < kLowest || high > kHighest;
+    return shuffle_from(named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, far),
+                        0) != 0;
+  }
+
   // ---- A work item.
+
+  // Whether a way is left for an item that fails when done so.
+  static ATT_MEMBER bool may_fail(int redo) {
+    return plan::kFrozenMax && (kHasSecondWay ? (redo & kSecondRedo) == 0 : redo == 0);
+  }
 
   // Takes item n. With Q in registers, also issues the QK products of its first tile. (Of whatever
   // is in the stage when there is none: ptxas must see the same products in flight on every path.)
@@ -190,7 +222,14 @@ struct Consumer {
       h_kv = item.h_kv;
       if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
       row = item.q0 + slice * kRows + thread / 32 * 16 + thread % 32 / 4;
-      may_freeze = plan::kFrozenMax && item.redo == 0;
+      may_freeze = may_fail(item.redo);
+      if constexpr (kHasSecondWay) careful = careful || (item.redo >> slice & 1) != 0;
+      if constexpr (kConstantReference) {
+        fixed = may_freeze && !careful;
+        // Not rows past q_len, whose scores are 0.
+        probes = fixed && !probed && item.q0 + slice * kRows < sequence().q_len;
+        probed = probed || probes;
+      }
       first = true;
       mbarrier_wait(shared.q_full(warpgroup), n & 1);
       if constexpr (plan::kQInRegisters) {
@@ -220,17 +259,20 @@ struct Consumer {
   }
 
   // Whether the steady loop takes the tile without knowing a maximum.
-  ATT_MEMBER bool starts_steady() const { return kZeroReference && may_freeze && is_steady(tile); }
+  ATT_MEMBER bool starts_steady() const { return kConstantReference && fixed && is_steady(tile); }
+
+  // Whether a maximum that was found may be kept.
+  ATT_MEMBER bool takes_reference() const { return may_freeze && (!kConstantReference || careful); }
 
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
-    rows = {{-infinity(), -infinity()}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+    rows = {{-infinity(), -infinity()}, {kFirstReference, kFirstReference}, {0.0f, 0.0f}};
     if constexpr (kStagesInQ) release_q();
     // Without a mask only a packed sequence may have no key.
     const bool starts_dead = (spec::kHasMask || spec::kIsPacked) && found != TileStream::kTile;
     // Not before, or ptxas inserts a wait of its own (C7517).
     if (starts_dead) wgmma_wait<0>();
-    if (kZeroReference || starts_dead) {
+    if (kConstantReference || starts_dead) {
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = 0.0f;
     }
@@ -249,12 +291,20 @@ struct Consumer {
   // Does the tile, and what the steady loop takes from it on. True when that was the item's end;
   // otherwise `found` says what `next` is.
   ATT_MEMBER bool do_tile(Tile& next) {
-    // Where the reference may not be 0: a running maximum, until each row has met a live key.
+    // Where the reference is not the constant: a running maximum, until each row has met a live
+    // key.
     tile = uniform(tile);
     stream.look(tile);
     if constexpr (!kQAhead) issue_qk_tile();
     wgmma_wait<0>();
     if constexpr (kReleasesKFirst) stream.release_k(tile);
+    if constexpr (kConstantReference) {
+      if (probes && lies_far()) {
+        careful = true;
+        fixed = false;
+      }
+      probes = false;
+    }
     const bool at_once = starts_steady();
     bool was_steady = false;
 #pragma unroll 1
@@ -263,10 +313,11 @@ struct Consumer {
         if (at_once && !kSharesFirst) {
           soften_first();
         } else {
-          soften_running(tile, piece, at_once);
+          soften_running(tile, piece, at_once || was_steady);
         }
         stream.wait_v(tile);
-        if (piece == kHigh && (at_once || (!kZeroReference && may_freeze && has_references()))) {
+        if (piece == kHigh && (at_once || (takes_reference() && has_references()))) {
+          fixed = true;
           found = steady(next);
           if constexpr (!kSharesLast) {
             stream.release_v(tile);
@@ -296,9 +347,17 @@ struct Consumer {
   }
 
   ATT_MEMBER TileStream::Found steady(Tile& next) {
-    if constexpr (kPieces == 2) return steady_two(next);
-    if constexpr (!kReleasesKFirst) stream.release_k(tile);
-    return steady_one(next);
+    if constexpr (kPieces == 1 && !kReleasesKFirst) stream.release_k(tile);
+    // A loop of its own: in the other one, what raises references costs 3 to 6 %.
+    if constexpr (kTracks) {
+      if (careful) return steady_loop<true>(next);
+    }
+    return steady_loop<false>(next);
+  }
+  template <bool kTracking>
+  ATT_MEMBER TileStream::Found steady_loop(Tile& next) {
+    if constexpr (kPieces == 2) return steady_two<kTracking>(next);
+    return steady_one<kTracking>(next);
   }
 
   // To `next`, or past dead tiles to the next live one.
@@ -325,6 +384,7 @@ struct Consumer {
   // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
   // dead tile `next`; then nothing is in flight, and with kSharesLast P and the low piece's scores
   // of `tile` are as on entry.
+  template <bool kTracking>
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
@@ -336,7 +396,7 @@ struct Consumer {
       stream.look(next);  // under the products
       wgmma_wait<2>();
       stream.release_k(tile);
-      soften_frozen<1>(tile, 0);
+      soften_frozen<1, kTracking>(tile, 0);
       // Never taken. Without an exit here ptxas (13.0) loses track of the product that is in flight
       // over the loop's back edge, and serialises all of them (C7514).
       if (p.kv_len < 0) {
@@ -347,7 +407,7 @@ struct Consumer {
       issue_pv(tile, 0);
       issue_qk(next, 0);
       wgmma_wait<2>();
-      soften_frozen<1>(next, kHigh);
+      soften_frozen<1, kTracking>(next, kHigh);
       stream.release_v(tile);
       if constexpr (kRecentre) recentre(rows, o, probabilities);
 
@@ -358,7 +418,7 @@ struct Consumer {
       issue_pv(tile, kHigh);
       wgmma_wait<1>();
       stream.release_k(tile);
-      soften_frozen<0>(tile, 0);
+      soften_frozen<0, kTracking>(tile, 0);
       issue_pv(tile, 0);
     }
     wgmma_wait<0>();
@@ -368,6 +428,7 @@ struct Consumer {
   // The steady loop, a tile in one piece: only PV of the tile before runs under its exponentials.
   // On entry P of the tile waits for its product, and V of it is there; with kSharesLast on return
   // too. Nothing is in flight then.
+  template <bool kTracking>
   ATT_MEMBER TileStream::Found steady_one(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
@@ -379,7 +440,7 @@ struct Consumer {
       stream.look(next);
       wgmma_wait<1>();
       stream.release_k(next);
-      soften_frozen<0>(next, 0);
+      soften_frozen<0, kTracking>(next, 0);
       stream.release_v(tile);
       if constexpr (kRecentre) recentre(rows, o, probabilities);
       tile = next;
@@ -406,8 +467,8 @@ struct Consumer {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
-    const unsigned bad = total_rows(o, rows);
-    if (plan::kFrozenMax && item.redo == 0 && !all_lanes(bad == 0) &&
+    const unsigned bad = total_rows(o, rows, kTracks && careful);
+    if (may_fail(item.redo) && !all_lanes(bad == 0) &&
         !all_lanes(!has_overflowed(context(), bad, row))) {
       const int lane = thread_index() % 32;
       if (lane < kCluster) {

@@ -22,14 +22,15 @@ ATT_FN int live_keys(const Context& c, int row) {
 
 // Sums the rows over the four threads that share them. Bits 0 and 1 of what it returns say which
 // row's sum proves nothing, bit 2 that an element of O is not finite: P >= 0, so a sum below the
-// limit bounds every exponential, and O is finite where no product overflowed.
-ATT_FN unsigned total_rows(const Output& o, RowState& rows) {
+// limit bounds every exponential, and O is finite where no product overflowed. What `tracked` its
+// references has bounded them itself.
+ATT_FN unsigned total_rows(const Output& o, RowState& rows, bool tracked) {
   unsigned bad = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     rows.sum[half] = quad_sum(rows.sum[half]);
-    const bool in_range =
-        rows.sum[half] < kFrozenLimit && (!kHasSmallestSum || rows.sum[half] >= kSmallestSum);
+    const bool in_range = rows.sum[half] < (tracked ? 0x1p100f : kFrozenLimit) &&
+                          (!kHasSmallestSum || rows.sum[half] >= kSmallestSum);
     if (!in_range) bad |= 1u << half;
   }
   float finite[8] = {};  // NaN once an element is not; eight short chains rather than a long one
@@ -48,7 +49,7 @@ ATT_FN bool has_overflowed(const Context& c, unsigned bad, int row) {
   for (int half = 0; half < 2; ++half) {
     const int at = row + 8 * half;
     const bool is_empty = (spec::kIsPacked && c.kv_len == 0) ||
-                          (kZeroReference && spec::kHasMask && live_keys(c, at) <= 0);
+                          (kConstantReference && spec::kHasMask && live_keys(c, at) <= 0);
     overflowed = overflowed || ((bad >> half & 1) != 0 && at < c.q_len && !is_empty);
   }
   return overflowed;
@@ -58,7 +59,7 @@ ATT_FN bool has_overflowed(const Context& c, unsigned bad, int row) {
 // exponential is divided by itself as the product saw it, rounded. (With a maximum for reference it
 // is a power of two.)
 ATT_FN float divisor(const Context& c, float sum, int row) {
-  if constexpr (kZeroReference && spec::kHasMask && !spec::kHasSink) {
+  if constexpr (kConstantReference && spec::kHasMask && !spec::kHasSink) {
     if (live_keys(c, row) == 1) {
       return __builtin_bit_cast(float, pack_2<spec::kDType>(0.0f, sum));
     }

@@ -58,11 +58,14 @@ ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups,
 // CTAs) set their bits when their result overflowed, and with a mask, for the loader, the walk.
 struct ItemSlot {
   int index;  // of the work item; kNoMoreItems ends the ring
-  int redo;   // bit w: warpgroup w does it again with a running maximum; 0: the first time
+  int redo;   // bit w: warpgroup w does it again, by a safer way; 0: the first time
   int b, h, q0, h_kv;
   TileInfo first;  // with a mask
 };
 constexpr int kNoMoreItems = -1;
+constexpr int kSecondRedo = 1 << 16;  // in `redo`: the one before it failed too
+
+ATT_FN unsigned redo_word(unsigned slot_address) { return slot_address + 4; }
 
 ATT_FN unsigned overflow_word(unsigned slot_address) {
   return slot_address + static_cast<unsigned>(sizeof(ItemSlot));
@@ -118,7 +121,16 @@ struct ItemSource {
         ++checked;
         if constexpr (plan::kFrozenMax) {
           const int overflowed = load_word(overflow_word(shared.item(slot)));
-          if (overflowed != 0) return {load_word(shared.item(slot)), overflowed, 0, 0, 0, 0, {}};
+          const int tried = load_word(redo_word(shared.item(slot)));
+          if (overflowed != 0) {
+            return {load_word(shared.item(slot)),
+                    overflowed | (tried != 0 ? kSecondRedo : 0),
+                    0,
+                    0,
+                    0,
+                    0,
+                    {}};
+          }
         }
         continue;
       }

@@ -22,16 +22,19 @@ using Output = float[spec::kHeadDimV / 2];
 
 // With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
-// 2^100 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
+// 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
 constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
-constexpr float kFrozenLimit = kBf16 ? 0x1p100f : 0x1p15f;
+constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
-// With bf16 nothing need be known of the scores: the reference is 0, and a row sum from 2^-61 to
-// 2^100 proves that no exponential that counts was lost. Items whose sums leave that range are done
-// again with a running maximum. Not with masks of which it is hard to say whether a row has no key,
-// whose sum is 0, or one, whose exponential must be exact (normalise()).
-constexpr bool kZeroReference =
+// With bf16 nothing need be known of the scores: the reference is a constant, and a row sum from
+// 2^-90 to 2^115 proves that no exponential that counts was lost. 40 lets scores lie from 34 below
+// 0 to 107 above it, in natural units: large ones are common (hot keys), small ones are not. Items
+// whose sums leave that range are done again with the frozen maximum of their first tile, and those
+// that leave its range with a running one. Not with masks of which it is hard to say whether a row
+// has no key, whose sum is 0, or one, whose exponential must be exact (normalise()).
+constexpr bool kConstantReference =
     plan::kFrozenMax && kBf16 && !kScoreVariesByKey && (!spec::kHasMask || kRowIsRange);
+constexpr float kFirstReference = kConstantReference ? 40.0f : 0.0f;
 
 // Scores that depend on the key itself may climb from tile to tile for as long as the sequence is:
 // sums beyond 2^30 (fp16: 2^12) then move their reference up, so far that the sum becomes 2^-60
@@ -40,11 +43,20 @@ constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
 constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
-// Sums below it have lost what counts: with a reference of 0, or where the first tile, from which
-// the reference was taken, had scores of -inf alone. (With a mask, such rows keep it from
-// freezing.)
-constexpr bool kHasSmallestSum = plan::kFrozenMax && (kZeroReference || !spec::kHasMask);
-constexpr float kSmallestSum = kBf16 ? 0x1p-61f : 0x1p-9f;
+// fp16 has room for a rise of 2^23 after the first tile and no more. Items that leave it are done
+// again with references that are raised where a tile asks for it: beyond 2^12, to 8 above the
+// tile's maximum.
+constexpr bool kTracks = plan::kFrozenMax && !kBf16 && !kScoreVariesByKey;
+constexpr float kTrackedRise = 12.0f;
+
+// Whether there is a second way before the running maximum.
+constexpr bool kHasSecondWay = kConstantReference || kTracks;
+
+// Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
+// reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
+// (With a mask, such rows keep it from freezing.)
+constexpr bool kHasSmallestSum = plan::kFrozenMax && (kConstantReference || !spec::kHasMask);
+constexpr float kSmallestSum = kBf16 ? 0x1p-90f : 0x1p-9f;
 
 // A positive constant scale leaves -inf as it is, so that masked scores can be scaled by the
 // exponential's FFMA, where the scale is an immediate.
@@ -186,13 +198,13 @@ ATT_FN void stage_probabilities(const Probabilities& p, unsigned buffer) {
 
 // Whether keys beyond kv_len never come with a fixed reference, where the mask does not see to them
 // itself: downwards they are in the first piece, whose maximum is taken.
-constexpr bool kFrozenIsInside = !kZeroReference && !kScoreVariesByKey;
+constexpr bool kFrozenIsInside = !kConstantReference && !kScoreVariesByKey;
 
-// Whether the first piece of an item whose reference is 0 goes through the running softmax too,
-// which then finds a maximum for nothing: a copy of the score less, 5 % of gemma2's compile time.
-// O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas ordered
-// steady loops worse: d 256 full lost 2 % of its speed.)
-constexpr bool kSharesFirst = kZeroReference && spec::kHasScore && !kScoreIsLine;
+// Whether the first piece of an item whose reference is constant goes through the running softmax
+// too, which then finds a maximum for nothing: a copy of the score less, 5 % of gemma2's compile
+// time. O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas
+// ordered steady loops worse: d 256 full lost 2 % of its speed.)
+constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIsLine;
 
 // Whether the end of the last tile, its product (in two pieces also the low one's softmax), is left
 // to the code that a running softmax has for it: a copy less, 6 to 11 % of the compile time. Other
@@ -200,9 +212,40 @@ constexpr bool kSharesFirst = kZeroReference && spec::kHasScore && !kScoreIsLine
 // registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
 constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || spec::kHeadDimV > 128 : kSharesFirst;
 
-// A step of the steady loop, whose reference is fixed.
-ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
-                           bool full) {
+// x / 2^rise, where 2^-rise may be smaller than any float.
+ATT_FN float shrink(float x, int rise) {
+  return x * power_of_two(-(rise / 2)) * power_of_two(rise / 2 - rise);
+}
+
+// With kTracks: raises the references that the scores, times `factor`, are too far above. By how
+// many powers of two, the upper row's in the low half of the word: nothing is rounded, and one
+// register waits for the product that is still to be added to O.
+ATT_FN unsigned raise_references(const Scores& s, RowState& rows, float factor) {
+  unsigned rises = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float maximum = -infinity();
+#pragma unroll
+    for (int i = 0; i < kPieceKeys / 2; ++i) {
+      if (i / 2 % 2 == half) maximum = math_max(maximum, s[i]);
+    }
+    maximum = plus_score_offset(quad_max(maximum) * factor);
+    // At most so many that shrink() has two floats for them; what is beyond that sums to infinity.
+    const float above = math_min(maximum - rows.reference[half], 200.0f);
+    const int rise = above > kTrackedRise ? static_cast<int>(above + kFrozenOffset) : 0;
+    rows.reference[half] += static_cast<float>(rise);
+    rows.maximum[half] += static_cast<float>(rise);
+    rows.sum[half] = shrink(rows.sum[half], rise);
+    rises |= static_cast<unsigned>(rise) << 16 * half;
+  }
+  return rises;
+}
+
+// A step of the steady loop, whose reference is fixed, or, where it `tracks`, raised when it must
+// be: by what raise_references() says.
+ATT_FN unsigned softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
+                               bool full, bool tracks) {
+  unsigned rises = 0;
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -219,12 +262,15 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
                  [&](int half, int column) { return base[half] + step[half] * column; });
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
+    if (kTracks && tracks) rises = raise_references(s, rows, kScoreFactor);
     exponentials(s, rows, kScoreFactor,
                  [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
+    if (kTracks && tracks) rises = raise_references(s, rows, scale);
     exponentials(s, rows, scale, to_reference);
   }
+  return rises;
 }
 
 // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
@@ -263,6 +309,16 @@ ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
   }
 }
 
+// What was summed with a frozen reference may be so large that the factor which brings it to a new
+// one is smaller than any float: there it is applied by halves.
+constexpr int kCorrections = plan::kFrozenMax && spec::kHasMask && !kRecentre ? 2 : 1;
+
+ATT_FN float corrected(float x, float correction) {
+#pragma unroll
+  for (int i = 0; i < kCorrections; ++i) x *= correction;
+  return x;
+}
+
 // A step of the online softmax: raises the maximum to this tile's, and scales what was summed
 // before, which is nothing in the `first`. `offset`: of the reference above the maximum.
 // `keeps_reference`, only with kSharesFirst: the reference stays.
@@ -287,12 +343,12 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
     rows.maximum[half] =
         math_max(rows.maximum[half], plus_score_offset(tile_maximum * kScoreFactor));
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;
-    correction[half] = math_exp2(old_reference - rows.reference[half]);
-    rows.sum[half] *= correction[half];
+    correction[half] = math_exp2((old_reference - rows.reference[half]) / kCorrections);
+    rows.sum[half] = corrected(rows.sum[half], correction[half]);
   }
 #pragma unroll
   for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
-    o[i] = !kSharesFirst && first ? 0.0f : o[i] * correction[i / 2 % 2];
+    o[i] = !kSharesFirst && first ? 0.0f : corrected(o[i], correction[i / 2 % 2]);
   }
   exponentials(s, rows, kScoreFactor,
                [&](int half, int) { return plus_score_offset(-rows.reference[half]); });

@@ -10,6 +10,13 @@
 
 namespace att {
 
+// With a frozen reference P, the sum and O may grow after it was chosen. bf16 has room for 2^126
+// both ways: there the reference lies 40 above the first maximum, which leaves a tile room for a
+// rise of 2^155. fp16 ends at 2^16.
+constexpr bool kHasRoom = spec::kDType == DType::bf16;
+constexpr float kFrozenOffset = kHasRoom ? 40.0f : 0.0f;
+constexpr float kFrozenLimit = kHasRoom ? 0x1p115f : 0x1p62f;
+
 // Of the 2 * kBlocks rows that a lane shares with the three others of its quad. exp2(s - reference)
 // is what P holds; any reference that keeps it in range gives the same quotient. `sum` is this
 // lane's part until finish().
@@ -29,11 +36,12 @@ struct RowState {
     }
   }
 
-  // Raises the references to the maximum of `s` as well and rescales what was accumulated (Milakov
-  // and Gimelshein, "Online normalizer calculation for softmax", 2018); after the first few keys of
-  // a row that is rarely needed, and then skipped.
+  // Raises the references to `offset` above the maximum of `s` as well and rescales what was
+  // accumulated (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); after
+  // the first few keys of a row that is rarely needed, and then skipped.
   template <int kTiles, int kOTiles>
-  ATT_MEMBER void raise(const float (&s)[kBlocks][kTiles][4], float (&o)[kBlocks][kOTiles][4]) {
+  ATT_MEMBER void raise(const float (&s)[kBlocks][kTiles][4], float (&o)[kBlocks][kOTiles][4],
+                        float offset) {
     float shrink[kBlocks][2];
     bool same = true;
 #pragma unroll
@@ -46,7 +54,8 @@ struct RowState {
           maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
         }
         maximum = quad_max(maximum);
-        const float raised = math_max(reference[m][half], maximum * kScoreFactor);
+        const float above = kHasRoom ? maximum * kScoreFactor + offset : maximum * kScoreFactor;
+        const float raised = math_max(reference[m][half], above);
         same = same && raised == reference[m][half];
         shrink[m][half] = math_exp2(reference[m][half] - finite(raised));
         reference[m][half] = raised;
@@ -89,7 +98,7 @@ struct RowState {
 
   // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
   // rounded. Scores that climb from tile to tile then never leave the range; only a rise of more
-  // than 2^100 (for fp16, 2^4) within one tile does.
+  // than that within one tile does (for fp16, of 2^4).
   template <int kOTiles>
   ATT_MEMBER void recentre(float (&o)[kBlocks][kOTiles][4]) {
     constexpr float kLargeSum = spec::kDType == DType::f16 ? 0x1p12f : 0x1p20f;
@@ -134,7 +143,7 @@ struct RowState {
     bool good = true;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
-      good = good && sum[m][0] < 0x1p62f && sum[m][1] < 0x1p62f;
+      good = good && sum[m][0] < kFrozenLimit && sum[m][1] < kFrozenLimit;
     }
     return good;
   }

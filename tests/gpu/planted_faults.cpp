@@ -20,6 +20,9 @@ constexpr const char* kWide = "the mask a key too wide for 64 rows";
 constexpr const char* kNarrow = "the mask a key too narrow for 64 rows";
 constexpr const char* kDropoutBit = "dropout bits of one lane shifted";
 
+// Four lanes share a row: a single query is in the first four.
+int dropout_lane(const Site& site) { return site.one_query ? 1 : 5; }
+
 // Masks that are ranges of keys are the same in both families.
 void add_range_faults(const Site& site, std::vector<GpuFault>& faults) {
   constexpr const char* kRange = "return {keys.begin - k0, keys.end - k0, 0, 0};";
@@ -111,8 +114,9 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
   if (site.has_dropout) {
     faults.push_back({{kDropoutBit,
                        {{"dropout_keep_bits(words[2 * half + j], drop_below)",
-                         "dropout_keep_bits(words[2 * half + j] >> (lane == 5 ? 1 : "
-                         "0), drop_below)"}}}});
+                         fmt::format("dropout_keep_bits(words[2 * half + j] >> (lane == {} ? 1 : "
+                                     "0), drop_below)",
+                                     dropout_lane(site))}}}});
   }
   return faults;
 }
@@ -149,7 +153,7 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
                                "0.98f : 1.0f));",
                                site.key)}}}},
       {{kRescale,
-        {{"o[i] = !kSharesFirst && first ? 0.0f : o[i] * correction[i / 2 % 2];",
+        {{"o[i] = !kSharesFirst && first ? 0.0f : corrected(o[i], correction[i / 2 % 2]);",
           "o[i] = !kSharesFirst && first ? 0.0f : o[i];"}}},
        true},
       {{kLastKey, {{kFrozen, kFrozen + ignore}, {kRunning, ignore + kRunning}}}},
@@ -197,8 +201,9 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
   if (site.has_dropout) {
     faults.push_back({{kDropoutBit,
                        {{"dropout_keep_bits(words[(i & 1) * 2], drop_below)",
-                         "dropout_keep_bits(words[(i & 1) * 2] >> (thread_index() % "
-                         "32 == 5 ? 1 : 0), drop_below)"}}}});
+                         fmt::format("dropout_keep_bits(words[(i & 1) * 2] >> (thread_index() % "
+                                     "32 == {} ? 1 : 0), drop_below)",
+                                     dropout_lane(site))}}}});
   }
   return faults;
 }

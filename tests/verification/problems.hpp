@@ -53,7 +53,7 @@ inline std::vector<Problem> problems(std::int64_t heads_of_8192, std::int64_t lo
 
 // Where in a problem the faults are.
 struct Site {
-  int key = 0;       // of the tile that suffers: in the middle, or shortly before `row`
+  int key = 0;       // of the tile that suffers: in the middle, or before `row` so that it sees it
   int edge_key = 0;  // one more than row + 15 of a causal mask has
   int row = 0;       // the first of a block of 16, or 64, of head 1
   bool has_mask = false, mask_is_range = false, has_dropout = false, one_query = false;
@@ -64,7 +64,8 @@ inline Site site_of(const Problem& problem, const AttentionSpec& spec) {
   const int past = static_cast<int>(s.kv_len - s.q_len);
   const int row = static_cast<int>(s.q_len / 2 / 64 * 64);
   const bool sees_few = problem.mask == "window" || problem.mask == "document";
-  return {.key = sees_few ? past + row - 20 : static_cast<int>(s.kv_len / 2),
+  return {.key = sees_few ? past + row - static_cast<int>(s.kv_len / 64) - 20
+                          : static_cast<int>(s.kv_len / 2),
           .edge_key = past + row + 16,
           .row = row,
           .has_mask = spec.mask != nullptr,

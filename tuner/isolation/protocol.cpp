@@ -1,12 +1,12 @@
 #include "tuner/isolation/protocol.hpp"
 
+#include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
+
+#include "runtime/support/json.hpp"
 
 namespace attune {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::array<const char*, 7> kOperations{"open", "prepare", "compile",   "verify",
                                                  "time", "release", "conditions"};
@@ -17,106 +17,101 @@ Error protocol_error(const std::string& line) {
           .detail = line.substr(0, 500)};
 }
 
-// Compilers' logs and names of files may hold any bytes.
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace
 
 std::string encode(const WorkerRequest& request) {
   Json json{{"op", kOperations[static_cast<std::size_t>(request.operation)]}};
   if (request.operation == WorkerRequest::Operation::kOpen) {
     const WorkerProblem& p = request.problem;
-    json["spec"] = p.spec_yaml;
-    json["file"] = p.spec_file;
-    json["shape"] = to_string(p.shape);
-    json["pass"] = to_string(p.pass);
-    json["device"] = p.device;
-    json["compilers"] = p.compilers;
-    json["cache"] = p.cache;
-    json["seed"] = p.seed;
+    json.set("spec", p.spec_yaml);
+    json.set("file", p.spec_file);
+    json.set("shape", to_string(p.shape));
+    json.set("pass", to_string(p.pass));
+    json.set("device", p.device);
+    json.set("compilers", p.compilers);
+    json.set("cache", p.cache);
+    json.set("seed", p.seed);
   } else {
-    json["plan"] = request.plan;
-    json["compiler"] = request.compiler;
+    json.set("plan", request.plan);
+    json.set("compiler", request.compiler);
   }
-  return dump(json);
+  return json.dump();
 }
 
 std::string encode(const Result<WorkerReply>& reply) {
   if (!reply.ok()) {
     const Error& error = reply.error();
-    return dump({{"error",
-                  {{"kind", static_cast<int>(error.kind)},
-                   {"id", error.id},
-                   {"message", error.message},
-                   {"hint", error.hint},
-                   {"detail", error.detail}}}});
+    return Json{{"error",
+                 {{"kind", static_cast<int>(error.kind)},
+                  {"id", error.id},
+                  {"message", error.message},
+                  {"hint", error.hint},
+                  {"detail", error.detail}}}}
+        .dump();
   }
-  return dump({{"build", reply->facts.build_digest},
-               {"compiler", reply->facts.compiler},
-               {"threads", reply->facts.threads},
-               {"registers", reply->facts.registers},
-               {"shared_bytes", reply->facts.shared_bytes},
-               {"compile_seconds", reply->facts.compile_seconds},
-               {"time_us", reply->time_us},
-               {"conditions", reply->conditions}});
+  return Json{{"build", reply->facts.build_digest},
+              {"compiler", reply->facts.compiler},
+              {"threads", reply->facts.threads},
+              {"registers", reply->facts.registers},
+              {"shared_bytes", reply->facts.shared_bytes},
+              {"compile_seconds", reply->facts.compile_seconds},
+              {"time_us", reply->time_us},
+              {"conditions", reply->conditions}}
+      .dump();
 }
 
 Result<WorkerRequest> decode_request(const std::string& line) {
-  try {
-    const Json json = Json::parse(line);
-    WorkerRequest request;
-    const std::string operation = json.at("op");
-    const auto at = std::ranges::find(kOperations, operation);
-    if (at == kOperations.end()) return protocol_error(line);
-    request.operation = static_cast<WorkerRequest::Operation>(at - kOperations.begin());
-    if (request.operation != WorkerRequest::Operation::kOpen) {
-      request.plan = json.at("plan");
-      request.compiler = json.at("compiler");
-      return request;
+  const Json json = Json::parse(line).value_or(Json());
+  std::string operation;
+  if (!json.read("op", operation)) return protocol_error(line);
+  const auto at = std::ranges::find(kOperations, operation);
+  if (at == kOperations.end()) return protocol_error(line);
+  WorkerRequest request;
+  request.operation = static_cast<WorkerRequest::Operation>(at - kOperations.begin());
+  if (request.operation != WorkerRequest::Operation::kOpen) {
+    if (!json.read("plan", request.plan) || !json.read("compiler", request.compiler)) {
+      return protocol_error(line);
     }
-    WorkerProblem& p = request.problem;
-    p.spec_yaml = json.at("spec");
-    p.spec_file = json.at("file");
-    ATT_TRY(p.shape, parse_shape(json.at("shape").get<std::string>()));
-    const auto pass = pass_from_string(json.at("pass").get<std::string>());
-    if (!pass) return protocol_error(line);
-    p.pass = *pass;
-    p.device = json.at("device");
-    p.compilers = json.at("compilers");
-    p.cache = json.at("cache");
-    p.seed = json.at("seed");
     return request;
-  } catch (const Json::exception&) {
-    return protocol_error(line);
   }
+  WorkerProblem& p = request.problem;
+  std::string shape, pass;
+  const bool whole = json.read("spec", p.spec_yaml) && json.read("file", p.spec_file) &&
+                     json.read("shape", shape) && json.read("pass", pass) &&
+                     json.read("device", p.device) && json.read("compilers", p.compilers) &&
+                     json.read("cache", p.cache) && json.read("seed", p.seed);
+  const auto known_pass = pass_from_string(pass);
+  if (!whole || !known_pass) return protocol_error(line);
+  p.pass = *known_pass;
+  ATT_TRY(p.shape, parse_shape(shape));
+  return request;
 }
 
 Result<WorkerReply> decode_reply(const std::string& line) {
-  try {
-    const Json json = Json::parse(line);
-    if (json.contains("error")) {
-      const Json& error = json["error"];
-      const int kind = error.at("kind");
-      if (kind < 0 || kind > static_cast<int>(ErrorKind::kUnavailable)) return protocol_error(line);
-      return Error{.kind = static_cast<ErrorKind>(kind),
-                   .id = error.at("id"),
-                   .message = error.at("message"),
-                   .hint = error.at("hint"),
-                   .detail = error.at("detail")};
+  const Json json = Json::parse(line).value_or(Json());
+  if (json.contains("error")) {
+    const Json told = json.at("error");
+    Error error;
+    int kind = -1;
+    const bool whole = told.read("kind", kind) && told.read("id", error.id) &&
+                       told.read("message", error.message) && told.read("hint", error.hint) &&
+                       told.read("detail", error.detail);
+    if (!whole || kind < 0 || kind > static_cast<int>(ErrorKind::kUnavailable)) {
+      return protocol_error(line);
     }
-    return WorkerReply{.facts = {.build_digest = json.at("build"),
-                                 .compiler = json.at("compiler"),
-                                 .threads = json.at("threads"),
-                                 .registers = json.at("registers"),
-                                 .shared_bytes = json.at("shared_bytes"),
-                                 .compile_seconds = json.at("compile_seconds")},
-                       .time_us = json.at("time_us"),
-                       .conditions = json.at("conditions")};
-  } catch (const Json::exception&) {
-    return protocol_error(line);
+    error.kind = static_cast<ErrorKind>(kind);
+    return error;
   }
+  WorkerReply reply;
+  CompiledFacts& facts = reply.facts;
+  const bool whole =
+      json.read("build", facts.build_digest) && json.read("compiler", facts.compiler) &&
+      json.read("threads", facts.threads) && json.read("registers", facts.registers) &&
+      json.read("shared_bytes", facts.shared_bytes) &&
+      json.read("compile_seconds", facts.compile_seconds) && json.read("time_us", reply.time_us) &&
+      json.read("conditions", reply.conditions);
+  if (!whole) return protocol_error(line);
+  return reply;
 }
 
 }  // namespace attune

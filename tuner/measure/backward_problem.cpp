@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/plan/backward.hpp"
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/support/problem_layout.hpp"
 #include "tuner/measure/timing_pattern.hpp"
@@ -46,6 +47,9 @@ std::string wrong_gradient(const AttentionSpec& spec, const Gradients& gradients
   for (std::size_t slot = 0; slot < oracle.tensors.size() && wrong.empty(); ++slot) {
     wrong = wrong_element("the gradient of " + spec.environment.tensors[slot].name,
                           gradients.tensors[slot], oracle.tensors[slot], 1);
+  }
+  if (wrong.empty() && !gradients.sink.empty() && !oracle.sink.values.empty()) {
+    wrong = wrong_element("the gradient of the sink", gradients.sink, oracle.sink, 1);
   }
   return wrong;
 }
@@ -91,6 +95,16 @@ Result<std::vector<double>> BackwardProblem::download(const Matrix& matrix) {
   return values;
 }
 
+Result<std::vector<double>> BackwardProblem::download_floats(const OutputBuffer& buffer,
+                                                             const std::string& name) {
+  std::vector<float> values(buffer.bytes() / sizeof(float));
+  if (!values.empty()) {
+    ATT_CHECK(buffer.check_canary(name));
+    ATT_CHECK(device_.copy_to_host(values.data(), buffer.data(), buffer.bytes()));
+  }
+  return std::vector<double>(values.begin(), values.end());
+}
+
 // The forward pass' results, and the parameters that both passes share.
 Status BackwardProblem::run_forward(std::unique_ptr<DeviceProblem> problem,
                                     const LoadedKernel& forward) {
@@ -122,6 +136,11 @@ Status BackwardProblem::make_gradients() {
     const auto count = static_cast<std::size_t>(element_count(tensor_sizes(tensor, s)));
     ATT_TRY(buffer, OutputBuffer::make(device_, count * sizeof(float)));
     params_.d_tensors[slot] = static_cast<float*>(buffer.data());
+  }
+  if (makes_sink_gradient(spec_)) {
+    const auto count = static_cast<std::size_t>(s.batch * s.heads);
+    ATT_TRY(d_sink_, OutputBuffer::make(device_, count * sizeof(float)));
+    params_.d_sink = static_cast<float*>(d_sink_.data());
   }
   return ok_status();
 }
@@ -195,6 +214,7 @@ Status BackwardProblem::launch(const LoadedKernel& kernel, StreamHandle stream) 
 Status BackwardProblem::poison() {
   for (Matrix* matrix : {&d_q_, &d_k_, &d_v_}) ATT_CHECK(matrix->buffer.poison());
   for (OutputBuffer& buffer : d_tensors_) ATT_CHECK(buffer.poison());
+  ATT_CHECK(d_sink_.poison());
   if (workspace_.bytes() == 0) return ok_status();
   return device_.fill(workspace_.data(), kPoison, workspace_.bytes());
 }
@@ -209,14 +229,10 @@ Result<Gradients> BackwardProblem::download() {
   ATT_TRY(out.dk, download(d_k_));
   ATT_TRY(out.dv, download(d_v_));
   for (std::size_t slot = 0; slot < d_tensors_.size(); ++slot) {
-    const OutputBuffer& buffer = d_tensors_[slot];
-    std::vector<float> values(buffer.bytes() / sizeof(float));
-    if (!values.empty()) {
-      ATT_CHECK(buffer.check_canary("the gradient of " + spec_.environment.tensors[slot].name));
-      ATT_CHECK(device_.copy_to_host(values.data(), buffer.data(), buffer.bytes()));
-    }
-    out.tensors.emplace_back(values.begin(), values.end());
+    const std::string name = "the gradient of " + spec_.environment.tensors[slot].name;
+    ATT_TRY(out.tensors.emplace_back(), download_floats(d_tensors_[slot], name));
   }
+  ATT_TRY(out.sink, download_floats(d_sink_, "the gradient of the sink"));
   return out;
 }
 

@@ -15,6 +15,7 @@ namespace attune {
 struct Gradients {
   std::vector<double> dq, dk, dv;
   std::vector<std::vector<double>> tensors;
+  std::vector<double> sink;  // [b, h]; empty without one, and where no kernel makes it
 };
 
 // The first element that errs by more than it may; empty: there is none.
@@ -72,6 +73,7 @@ class BackwardProblem final : public TimedProblem {
   void for_each_element(const Matrix& matrix, const F& f) const;
   Status upload(const Matrix& matrix, const std::vector<double>& values);
   Result<std::vector<double>> download(const Matrix& matrix);
+  Result<std::vector<double>> download_floats(const OutputBuffer& buffer, const std::string& name);
 
   Device& device_;
   const AttentionSpec& spec_;
@@ -82,6 +84,7 @@ class BackwardProblem final : public TimedProblem {
   Matrix d_o_, d_q_, d_k_, d_v_;
   DeviceBuffer d_lse_, workspace_;
   std::vector<OutputBuffer> d_tensors_;  // by slot; empty where there is no `grad`
+  OutputBuffer d_sink_;                  // empty likewise
 };
 
 }  // namespace attune

@@ -6,16 +6,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "generator/support/hash.hpp"
+#include "runtime/support/json.hpp"
 #include "tuner/sweep/files.hpp"
 
 namespace attune {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::optional<int> number(std::string_view text) {
   int value = 0;
@@ -81,8 +80,7 @@ Status write_manifest(const Manifest& manifest, const std::string& directory) {
   }
   const Json json{
       {"attune_sweep", 1}, {"hash", manifest.hash()}, {"problems", std::move(problems)}};
-  return sweep_files::write_whole(path,
-                                  json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return sweep_files::write_whole(path, json.dump(1) + "\n");
 }
 
 Result<Manifest> read_manifest(const std::string& directory) {
@@ -94,25 +92,33 @@ Result<Manifest> read_manifest(const std::string& directory) {
                  .message = fmt::format("cannot read `{}`", path),
                  .hint = "`attune sweep plan` writes it"};
   }
-  try {
-    const Json json = Json::parse(file);
-    if (json.at("attune_sweep") != 1) return bad_manifest(path, "its version is not 1");
-    Manifest manifest;
-    for (const Json& entry : json.at("problems")) {
-      SweepProblem problem{.spec_source = entry.at("spec"), .spec_yaml = entry.at("yaml")};
-      ATT_TRY(problem.shape, parse_shape(entry.at("shape").get<std::string>()));
-      // Not in a manifest of a version that had one pass.
-      const auto pass = pass_from_string(entry.value("pass", "forward"));
-      if (!pass) return bad_manifest(path, "it has a pass that this version does not know");
-      problem.pass = *pass;
-      manifest.problems.push_back(std::move(problem));
-    }
-    if (manifest.hash() != json.at("hash").get<std::string>())
-      return bad_manifest(path, "its content does not match its hash");
-    return manifest;
-  } catch (const Json::exception& exception) {
-    return bad_manifest(path, exception.what());
+  std::ostringstream text;
+  text << file.rdbuf();
+  const auto json = Json::parse(text.view());
+  if (!json) return bad_manifest(path, "it is not JSON");
+  if (int version = 0; !json->read("attune_sweep", version) || version != 1) {
+    return bad_manifest(path, "its version is not 1");
   }
+  Manifest manifest;
+  for (const Json& entry : json->at("problems").items()) {
+    SweepProblem problem;
+    std::string shape;
+    if (!entry.read("spec", problem.spec_source) || !entry.read("yaml", problem.spec_yaml) ||
+        !entry.read("shape", shape)) {
+      return bad_manifest(path, "a problem is without its spec or shape");
+    }
+    ATT_TRY(problem.shape, parse_shape(shape));
+    // Not in a manifest of a version that had one pass.
+    std::string of_pass = "forward";
+    entry.read("pass", of_pass);
+    const auto pass = pass_from_string(of_pass);
+    if (!pass) return bad_manifest(path, "it has a pass that this version does not know");
+    problem.pass = *pass;
+    manifest.problems.push_back(std::move(problem));
+  }
+  if (json->at("hash").text() != manifest.hash())
+    return bad_manifest(path, "its content does not match its hash");
+  return manifest;
 }
 
 std::string to_string(const Shard& shard) {

@@ -7,25 +7,23 @@
 #include <chrono>
 #include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <thread>
 
 #include "cache/maintenance.hpp"
+#include "runtime/support/json.hpp"
 #include "tuner/sweep/files.hpp"
 #include "tuner/sweep/shard_lock.hpp"
 
 namespace attune {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string encode(const SweepEntry& e) {
   const Json json{{"problem", e.digest},        {"error", e.error},       {"plan", e.plan},
                   {"median_us", e.median_us},   {"measured", e.measured}, {"rejected", e.rejected},
                   {"from_cache", e.from_cache}, {"seconds", e.seconds}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump();
 }
 
 // Said before a problem's first measurement: the measurements of one that did not end are in the
@@ -36,28 +34,21 @@ std::set<std::string> begun_in(const std::string& journal) {
   std::set<std::string> begun;
   std::ifstream file(journal);
   for (std::string line; std::getline(file, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("begun") && json["begun"].is_string())
-      begun.insert(json["begun"].get<std::string>());
+    const auto json = Json::parse(line);
+    if (std::string digest; json && json->read("begun", digest)) begun.insert(digest);
   }
   return begun;
 }
 
 // nullopt for what is no problem's end, and for a line that a kill cut short.
 std::optional<SweepEntry> decode(const std::string& line) {
-  try {
-    const Json json = Json::parse(line);
-    return SweepEntry{.digest = json.at("problem"),
-                      .error = json.at("error"),
-                      .plan = json.at("plan"),
-                      .median_us = json.at("median_us"),
-                      .measured = json.at("measured"),
-                      .rejected = json.at("rejected"),
-                      .from_cache = json.at("from_cache"),
-                      .seconds = json.at("seconds")};
-  } catch (const Json::exception&) {
-    return std::nullopt;
-  }
+  const auto json = Json::parse(line);
+  SweepEntry e;
+  const bool whole = json && json->read("problem", e.digest) && json->read("error", e.error) &&
+                     json->read("plan", e.plan) && json->read("median_us", e.median_us) &&
+                     json->read("measured", e.measured) && json->read("rejected", e.rejected) &&
+                     json->read("from_cache", e.from_cache) && json->read("seconds", e.seconds);
+  return whole ? std::optional(std::move(e)) : std::nullopt;
 }
 
 class Sweep {

@@ -259,7 +259,7 @@ typedef struct att_backward_args {
   float* const* d_tensors;        /* by slot, contiguous in the declared dims; a null entry is not
                                      computed, and is all that a tensor without `grad` may have */
   float* d_sink;                  /* [batch, heads], of the sink's logit; null: not computed.
-                                     ATT_UNSUPPORTED where no kernel makes it */
+                                     ATT_UNSUPPORTED with `deterministic: true` */
 } att_backward_args;
 /* Enqueues as att_forward does; `kernel` is of att_kernel_get_for_pass(ATT_PASS_BACKWARD). */
 ATT_API att_status att_backward(const att_kernel* kernel, const att_backward_args* args,

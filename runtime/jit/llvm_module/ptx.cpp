@@ -1,19 +1,16 @@
 #include "runtime/jit/llvm_module/ptx.hpp"
 
-#include <clang/CodeGen/BackendUtil.h>
 #include <llvm/Analysis/LoopInfo.h>
 #include <llvm/IR/Constants.h>
-#include <llvm/IR/DiagnosticInfo.h>
-#include <llvm/IR/DiagnosticPrinter.h>
 #include <llvm/IR/Dominators.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/InstIterator.h>
 #include <llvm/IR/Instructions.h>
 #include <llvm/IR/Metadata.h>
+#include <llvm/IR/Module.h>
 #include <llvm/IR/PatternMatch.h>
 #include <llvm/Support/FormatVariadic.h>
-#include <llvm/Support/raw_ostream.h>
 #include <llvm/Transforms/Utils/BasicBlockUtils.h>
 
 #include <utility>
@@ -21,7 +18,6 @@
 
 #include "runtime/jit/llvm_module/left_out.hpp"
 #include "runtime/jit/llvm_module/near_uses.hpp"
-#include "runtime/jit/llvm_module/string_stream.hpp"
 
 #if LLVM_VERSION_MAJOR < 20
 namespace llvm {
@@ -32,27 +28,6 @@ void clearAnnotationCache(const Module* module);
 
 namespace attune::llvm_module {
 namespace {
-
-// LLVM's own handler ends the process at the first error.
-class LogDiagnostics final : public llvm::DiagnosticHandler {
- public:
-  explicit LogDiagnostics(std::string& log) : log_(log) {}
-
-  bool handleDiagnostics(const llvm::DiagnosticInfo& info) override {
-    const bool is_error = info.getSeverity() == llvm::DS_Error;
-    if (!is_error && info.getSeverity() != llvm::DS_Warning) return true;
-    llvm::raw_string_ostream stream(log_);
-    llvm::DiagnosticPrinterRawOStream printer(stream);
-    stream << (is_error ? "error: " : "warning: ");
-    info.print(printer);
-    stream << '\n';
-    return true;
-  }
-  bool isAnyRemarkEnabled() const override { return false; }
-
- private:
-  std::string& log_;
-};
 
 #if LLVM_VERSION_MAJOR < 20
 // Says of every struct that a kernel takes by value that the kernel only reads it, as
@@ -196,25 +171,13 @@ void go_back_conditionally(llvm::Function& function) {
 
 }  // namespace
 
-bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, bool listed,
-              std::string& ptx, std::string& log) {
+void prepare_for_ptx(llvm::Module& module, bool listed) {
   mark_grid_constants(module);
   for (llvm::Function& function : module) {
     keep_conditions_whole(function);
     if (has_wgmma(function)) go_back_conditionally(function);
   }
   arrange(module, listed);
-  std::string messages;
-  module.getContext().setDiagnosticHandler(std::make_unique<LogDiagnostics>(messages));
-  clang::CodeGenOptions options = instance.getCodeGenOpts();
-  options.DisableLLVMPasses = true;  // the action that made the module ran them
-  clang::EmitBackendOutput(
-      instance.getDiagnostics(), instance.getHeaderSearchOpts(), options, instance.getTargetOpts(),
-      instance.getLangOpts(), instance.getTarget().getDataLayoutString(), &module,
-      clang::Backend_EmitAssembly, instance.getFileManager().getVirtualFileSystemPtr(),
-      std::make_unique<StringStream>(ptx));
-  log += messages;
-  return messages.find("error: ") == std::string::npos && !ptx.empty();
 }
 
 }  // namespace attune::llvm_module

@@ -1,10 +1,9 @@
-// The GPU half of the frontend: an optimised module -> PTX.
+// The GPU half of the frontend: what an optimised module needs before it becomes PTX.
 #pragma once
 
-#include <clang/Frontend/CompilerInstance.h>
-#include <llvm/IR/Module.h>
-
-#include <string>
+namespace llvm {
+class Module;
+}
 
 namespace attune::llvm_module {
 
@@ -14,9 +13,7 @@ inline constexpr const char* kLate = "late";          // each right before what 
 inline constexpr const char* kParallel = "parallel";  // listed, for parallelism
 inline constexpr const char* kNarrow = "narrow";      // listed, for few registers
 
-// `listed`: LLVM's list schedulers order the instructions. False on failure; LLVM's words are added
-// to `log`.
-bool emit_ptx(clang::CompilerInstance& instance, llvm::Module& module, bool listed,
-              std::string& ptx, std::string& log);
+// `listed`: LLVM's list schedulers order the instructions.
+void prepare_for_ptx(llvm::Module& module, bool listed);
 
 }  // namespace attune::llvm_module

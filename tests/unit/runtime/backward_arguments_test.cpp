@@ -60,7 +60,7 @@ class BackwardArguments : public testing::Test {
     args_ = good;
   }
 
-  const AttentionSpec spec_ = *parse_spec(kSpec, "");
+  AttentionSpec spec_ = *parse_spec(kSpec, "");
   alignas(64) float memory_[512] = {};
   std::int64_t doc_sizes_[2] = {2, 5}, slope_sizes_[1] = {4};
   att_tensor views_[2];
@@ -124,12 +124,20 @@ TEST_F(BackwardArguments, AreChecked) {
   refused("d_tensor_count is 1", [&] { args_.d_tensors = d_tensors, args_.d_tensor_count = 1; });
 }
 
+TEST_F(BackwardArguments, ASinksGradientIsPassedOn) {
+  args_.d_sink = memory_;
+  const Status status = fill();
+  ASSERT_TRUE(status.ok()) << render(status.error());
+  EXPECT_EQ(params_.d_sink, memory_);
+}
+
 TEST_F(BackwardArguments, ASinksGradientIsNotLeftUnwritten) {
+  spec_.deterministic = true;
   args_.d_sink = memory_;
   const Status status = fill();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().kind, ErrorKind::kUnsupported);
-  EXPECT_THAT(status.error().message, HasSubstr("no gradient of the sink"));
+  EXPECT_THAT(status.error().message, HasSubstr("deterministic"));
 }
 
 TEST_F(BackwardArguments, ASinksGradientNeedsASink) {

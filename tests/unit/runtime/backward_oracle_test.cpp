@@ -166,6 +166,19 @@ TEST(Backward, WhatIsDeadHasNoGradient) {
     for (const double value : e->values) ASSERT_TRUE(std::isfinite(value));
 }
 
+// A logit of each head is what a tensor of logits is made of.
+TEST(BackwardOracle, TheSinksGradientIsThatOfItsTensor) {
+  const AttentionSpec spec = parsed(
+      "head_dim: 8\nmask: causal\nsink: sinks[b, h]\n"
+      "tensors: {sinks: {dtype: float32, dims: [batch, heads], grad: true}}\n");
+  const HostProblem problem =
+      random_problem(spec, {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 9, .kv_len = 12}, 3);
+  const BackwardOracle oracle =
+      oracle_backward(spec, problem, random_output_gradients(spec, problem.shape, 4));
+  EXPECT_EQ(oracle.sink.values.size(), 8U);
+  EXPECT_EQ(oracle.sink.values, oracle.tensors.front().values);
+}
+
 // The rows of a sample, from the exact O and LSE, are those of the whole.
 TEST(BackwardSample, HasRowsOfTheWhole) {
   const AttentionSpec spec = parsed(
