@@ -61,6 +61,20 @@ KernelKey Dispatcher::new_key(const SpecId& id, const ProblemShape& shape,
   return {id, bucket, pass, Grain::kFine};
 }
 
+namespace {
+
+// The GPU families' kernels of packed sequences compile, and no GPU has run them yet: a host is not
+// given what was not verified.
+Status check_is_verified(const AttentionSpec& spec, const DeviceFacts& device) {
+  if (!is_packed(spec) || device.target == Target::kCpu) return ok_status();
+  return Error{.kind = ErrorKind::kUnsupported,
+               .id = "layout-unverified",
+               .message = "layout `thd` on GPUs is not verified yet",
+               .hint = "the CPU serves it; on a GPU, layout bshd with a document mask"};
+}
+
+}  // namespace
+
 Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>& spec,
                                      const SpecId& id, const ProblemShape& shape, Pass pass) {
   if (KernelEntry* known = find(id, shape, pass)) {
@@ -68,6 +82,7 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
     known->retain();
     return known;
   }
+  ATT_CHECK(check_is_verified(*spec, workshop_->device().facts()));
   ++counters_.misses;
   FirstVersion first;
   KernelKey key = new_key(id, shape, pass);
