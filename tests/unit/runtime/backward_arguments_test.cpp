@@ -66,7 +66,7 @@ class BackwardArguments : public testing::Test {
   att_tensor views_[2];
   att_scalar cap_;
   att_backward_args args_ = {};
-  att::BackwardParams params_ = {};
+  att::LaunchParams params_ = {};
 };
 
 TEST_F(BackwardArguments, BecomeParameters) {

@@ -407,7 +407,8 @@ TEST_F(DispatcherTest, DevicesSideBySideKeepTheirOwnKernelsAndWinners) {
 }
 
 TEST_F(DispatcherTest, AHostIsNotGivenWhatNoGpuHasRun) {
-  const auto packed = parse_spec("attune: 1\nname: p\nhead_dim: 64\nlayout: thd\n", "p.yaml");
+  const auto packed =
+      parse_spec("attune: 1\nname: p\ndtype: bf16\nhead_dim: 64\nlayout: thd\n", "p.yaml");
   ASSERT_TRUE(packed.ok()) << render(packed.error());
   Dispatcher dispatcher(workshop(opener(compiler_)), false);
   const auto kernel = dispatcher.get(std::make_shared<const AttentionSpec>(*packed),
