@@ -46,11 +46,14 @@ asan: build sanitize  ## unit, property, fault and CPU tests under the sanitizer
 	@ATTUNE_LLVM_MODULE=$(CURDIR)/$(BUILD)/lib/libattune_llvm.so UBSAN_OPTIONS=print_stacktrace=1 \
 	  scripts/test.sh $(SANITIZE) -LE fuzz -E 'Cpu(Forward|Backward)[.]Every|CpuBackwardOf'
 
-# What runs on several threads: the pool, the runtime with its dispatcher, the tuner.
-tsan: setup  ## their tests under ThreadSanitizer
+# What runs on several threads: the pool, the dispatcher, the background thread, the cache's snapshot,
+# the C API and the tuner. Code of the LLVM module and of kernels is not instrumented: its calls of
+# the C library, of locks and of the product's own functions are what is seen.
+tsan: product  ## the tests of what runs on several threads, under ThreadSanitizer
 	@cmake --preset tsan $(LAUNCHER) > /dev/null
 	@cmake --build --preset tsan -j $(JOBS)
-	@TSAN_OPTIONS=halt_on_error=1 scripts/test.sh $(TSAN) -E NOT_BUILT
+	@ATTUNE_LLVM_MODULE=$(CURDIR)/$(BUILD)/lib/libattune_llvm.so TSAN_OPTIONS=halt_on_error=1 \
+	  scripts/test.sh $(TSAN) -E NOT_BUILT
 
 fuzz: sanitize  ## fuzz the spec reader and the expression compiler: a fixed number of runs
 	@scripts/test.sh $(SANITIZE) -L fuzz
