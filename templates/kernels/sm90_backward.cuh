@@ -7,24 +7,20 @@
 // warpgroups leave it in shared memory and multiply with K a tile later, when the others' part has
 // long come: nobody waits for anybody within a tile. The parts of dQ are added up in global memory
 // in fp32, in the order of the accumulators; the last kernel brings them to rows.
-//
-// Products with both operands in shared memory take all of its bandwidth, and an ordinary load
-// waits for them. So nothing is loaded for an element: what is subtracted from S and dP of a query,
-// its LSE and D, the tensor cores subtract, as one more step of the product.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
+#include "templates/ptx/convert.cuh"
 #include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
-#include "templates/ptx/reduce.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
-#include "templates/ptx/stmatrix.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
-#include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_rows.cuh"
-#include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/transpose.cuh"
@@ -45,10 +41,6 @@ ATT_FN WorkItem work_item(const BackwardParams& p, int index) {
   const int head = index / tiles;
   const int b = head / p.kv_heads;
   return {b, head - b * p.kv_heads, (index - head * tiles) * kTileKv};
-}
-
-ATT_FN RingPosition uniform(const RingPosition& at) {
-  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
 }
 
 ATT_FN void init_barriers(const SharedMemory& shared) {
@@ -74,16 +66,6 @@ ATT_FN void load_slabs(unsigned to, int slab_bytes, const TensorMap* map, unsign
   for (int slab = 0; slab < kSlabs; ++slab) {
     tma_load(to + slab * slab_bytes, map, barrier, slab * kSlabColumns, row, head, batch, hint);
   }
-}
-
-// A query tile's number among those of all heads.
-ATT_FN int tile_index(const BackwardParams& p, int head, int tile) {
-  return head * (padded_rows(p.q_len) / kTileQ) + tile;
-}
-// Where a warpgroup's share of dQ of a tile is summed: [tiles, warpgroups, blocks of 8 columns,
-// threads, 4], the order of the accumulators.
-ATT_FN long long sums_offset(int tile, int warpgroup) {
-  return (static_cast<long long>(tile) * kWarpgroups + warpgroup) * (kDqColumns * 64);
 }
 
 // ---- The loader warp.
@@ -167,278 +149,6 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
 }
 
 // ---- The consumers.
-
-// A tile that is full for some keys has no row without live ones, unless a score is infinite.
-constexpr bool kMayHaveDeadRows = spec::kHasMask;
-
-using Products = float[kTileQ / 2];        // S^T, dP^T: 64 keys x kTileQ queries
-using Operand = unsigned[kTileQ / 16][4];  // P^T, dS^T of them
-using KeyGradient = float[spec::kHeadDimQk / 2];
-using ValueGradient = float[spec::kHeadDimV / 2];
-using QueryGradient = float[kDqColumns / 2];
-
-struct Consumer {
-  const BackwardParams& p;
-  const SharedMemory& shared;
-  const int warpgroup;
-  const int thread;  // of the warpgroup
-  Products& s;
-  Products& d;
-  Operand& p_operand;
-  Operand& ds_operand;
-  KeyGradient& d_k;
-  ValueGradient& d_v;
-  QueryGradient& d_q;
-
-  RingPosition at = {};  // of the stage of the current tile
-  unsigned written = 0;  // tiles whose dS is written, of all items
-  int b = 0, h_kv = 0, k0 = 0;
-
-  ATT_MEMBER void warp_arrive(unsigned barrier) const {
-    if (thread % 32 == 0) mbarrier_arrive(barrier);
-  }
-
-  // One step more of a product: each column less its query's split number at `rows`. Rows are as
-  // they lie, 16 bytes each, and the second half of the step reads the first one's again.
-  ATT_MEMBER void subtract_rows(Products& product, unsigned rows) const {
-    plan::multiply_split(product, wgmma_descriptor(shared.halves(), 0), wgmma_descriptor(rows, 0));
-  }
-
-  ATT_MEMBER void issue_s() {
-    const unsigned k = wgmma_descriptor(shared.k() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
-    const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
-    wgmma_fence();
-    plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(s, k, q);
-    if constexpr (plan::kSplitReferences) subtract_rows(s, shared.references(at.stage));
-    wgmma_commit();
-  }
-  ATT_MEMBER void issue_dp() {
-    const unsigned v = wgmma_descriptor(shared.v() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
-    const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16);
-    wgmma_fence();
-    plan::multiply_dp<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(d, v, o);
-    if constexpr (plan::kSplitDeltas) subtract_rows(d, shared.deltas(at.stage));
-    wgmma_commit();
-  }
-  ATT_MEMBER void issue_dv() {
-    const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16);
-    wgmma_fence();
-    plan::multiply_dv<kRowBytes, 4 * kRowBytes>(d_v, p_operand, o);
-    wgmma_commit();
-  }
-  ATT_MEMBER void issue_dk() {
-    const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
-    wgmma_fence();
-    plan::multiply_dk<kRowBytes, 4 * kRowBytes>(d_k, ds_operand, q);
-    wgmma_commit();
-  }
-  // The warpgroup's share of dQ of the tile whose dS is number `n`.
-  ATT_MEMBER void issue_dq(unsigned n) {
-    const unsigned ds =
-        wgmma_descriptor(shared.d_s(0) + (kDqByRows ? warpgroup * 64 * kRowBytes : 0),
-                         kQSlabBytes) +
-        (n & 1) * (kDsBytes / 16);
-    const int column = kDqByRows ? 0 : warpgroup * kDqColumns;
-    const unsigned k = wgmma_descriptor(
-        shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
-        kKvSlabBytes);
-    wgmma_fence();
-    plan::multiply_dq<kRowBytes, 4 * kRowBytes, 2, kQSlabBytes / 16>(d_q, ds, k);
-    wgmma_commit();
-  }
-
-  // dS of tile n to shared memory, as rows of queries.
-  ATT_MEMBER void store_ds(unsigned n) {
-    const int lane = thread % 32;
-    const unsigned slab = shared.d_s(n & 1) + warpgroup * kQSlabBytes;
-    // Of step's 16 x 16 block of dS^T the four 8 x 8 matrices are (keys 0..7, queries 0..7), (keys
-    // 8..15, queries 0..7), and the same of queries 8..15; each is stored transposed.
-    const int row = lane / 16 * 8 + lane % 8;
-    const int unit = thread / 32 * 2 + lane / 8 % 2;
-#pragma unroll
-    for (int step = 0; step < kTileQ / 16; ++step) {
-      stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);
-    }
-    fence_shared_for_async();
-    sync_warp();
-    warp_arrive(shared.ds_full(n & 1));
-  }
-
-  // Adds the warpgroup's share of dQ to what other CTAs have added.
-  ATT_MEMBER void add_dq(float* sums) {
-    float* const to = sums + thread * 4;
-#pragma unroll
-    for (int j = 0; j < kDqColumns / 8; ++j) {
-      reduce_add_4(to + j * 512, d_q[4 * j], d_q[4 * j + 1], d_q[4 * j + 2], d_q[4 * j + 3]);
-    }
-  }
-
-  ATT_MEMBER float* sums_of(int index) const { return p.d_q_sums + sums_offset(index, warpgroup); }
-
-  // dO of a row without live keys may be anything: zeroes it. Each warpgroup does so for itself, so
-  // that none waits for the others.
-  ATT_MEMBER void clean_dead_rows() const {
-    const int lane = thread % 32;
-    bool cleaned = false;
-#pragma unroll 1
-    for (int first = 0; first < kTileQ; first += 32) {
-      unsigned dead = ballot(is_dead(first + lane));
-      while (dead != 0) {
-        const int row = first + highest_bit(dead);
-        dead ^= 1u << highest_bit(dead);
-        cleaned = true;
-        if (thread < kVSlabs * 8) {
-          store_shared_16(
-              swizzled(shared.d_o(at.stage) + thread / 8 * kQSlabBytes, row, thread % 8), {});
-        }
-      }
-    }
-    if (!cleaned) return;
-    fence_shared_for_async();
-    named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
-  }
-  ATT_MEMBER bool is_dead(int row) const {
-    const unsigned at_row = shared.references(at.stage) + row * (kReferenceBytes / kTileQ);
-    const unsigned word = load_shared_4(at_row);
-    if constexpr (plan::kSplitReferences) {
-      return (word & 0xffffu) == (split_row(kDeadReference).words[0] & 0xffffu);
-    }
-    return word == __builtin_bit_cast(unsigned, infinity());
-  }
-
-  // dV and dQ of the tile before the current one are there.
-  ATT_MEMBER void end_dq(unsigned n, float* to) {
-    warp_arrive(shared.ds_empty(n & 1));
-    add_dq(to);
-  }
-
-  // False when no query sees the keys.
-  ATT_MEMBER bool has_tiles() {
-    if constexpr (!spec::kHasMask) return true;
-    at = uniform(at);
-    mbarrier_wait(shared.q_full(at.stage), at.parity);
-    if (load_tile_info(shared.tile(at.stage)).tile >= 0) return true;
-    mbarrier_wait(shared.do_full(at.stage), at.parity);
-    warp_arrive(shared.q_empty(at.stage));
-    warp_arrive(shared.do_empty(at.stage));
-    at.advance();
-    return false;
-  }
-
-  // Leaves dK and dV, unscaled.
-  ATT_MEMBER void run() {
-#pragma unroll
-    for (int i = 0; i < spec::kHeadDimQk / 2; ++i) d_k[i] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < spec::kHeadDimV / 2; ++i) d_v[i] = 0.0f;
-    if (!has_tiles()) return;
-    LearnedGradients learned(p);
-    int tiles = 0;  // of this item so far
-    int sums = 0, next_sums = 0;
-    RingPosition before = at;
-    bool more = true;
-    while (more) {
-      at = uniform(at);
-      before = uniform(before);
-      mbarrier_wait(shared.q_full(at.stage), at.parity);
-      issue_s();
-      const TileInfo now = load_tile_info(shared.tile(at.stage));
-      wgmma_wait<2>();  // for dV of the tile before, and dQ of the one before that
-      if (tiles > 0) warp_arrive(shared.do_empty(before.stage));
-      wgmma_pin(d_q);
-      if (tiles > 1) end_dq(written, sums_of(sums));
-      mbarrier_wait(shared.do_full(at.stage), at.parity);
-      if (kMayHaveDeadRows && now.flags == 0) clean_dead_rows();
-      issue_dp();
-      wgmma_wait<1>();  // for dK of the tile before, and S
-      if (tiles > 0) warp_arrive(shared.q_empty(before.stage));
-      wgmma_pin(s);
-      const Context c{p, b, now.h, h_kv, p.q_len, p.kv_len};
-      const bool full = (now.flags >> warpgroup & 1) != 0;
-      const ColumnElements<kTileQ> elements{
-          k0 + warpgroup * kKeys + thread / 32 * 16 + thread % 32 / 4,
-          now.tile * kTileQ + thread % 4 * 2, shared.references(at.stage) + thread % 4 * 8,
-          shared.deltas(at.stage) + thread % 4 * 8};
-      unsigned keep[ColumnElements<kTileQ>::kWords];
-      elements.drop(c, keep);
-      elements.probabilities(c, s, full, keep, [&](int n, int half, unsigned pair) {
-        p_operand[n / 2][n % 2 * 2 + half] = pair;
-      });
-      wgmma_pin(p_operand);
-      issue_dv();
-      wgmma_wait<1>();  // for dP
-      wgmma_pin(d);
-      elements.gradients(
-          c, s, d, keep,
-          [&](int n, int half, unsigned pair) { ds_operand[n / 2][n % 2 * 2 + half] = pair; },
-          learned);
-      wgmma_pin(ds_operand);
-      mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);
-      store_ds(written);
-      // Before the first tile of an item there is none: what dQ is made of then is not used.
-      if (tiles > 0) mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
-      // For dV, where P's registers are wanted (C7512). Else not: 2 to 5 % at d 64.
-      if constexpr (spec::kHeadDimQk + spec::kHeadDimV > 128) wgmma_wait<0>();
-      issue_dq(written - 1);
-      issue_dk();
-      sums = next_sums;
-      next_sums = tile_index(p, b * p.heads + now.h, now.tile);
-      before = at;
-      at.advance();
-      ++written;
-      ++tiles;
-      // Never taken. Without an exit here ptxas (13.0) loses track of the products that are in
-      // flight over the loop's back edge, and serialises all of them (C7514).
-      if (p.kv_len < 0) {
-        wgmma_wait<0>();
-        return;
-      }
-      more = now.more != 0;
-    }
-    wgmma_wait<1>();
-    warp_arrive(shared.do_empty(before.stage));
-    wgmma_pin(d_q);
-    if (tiles > 1) end_dq(written, sums_of(sums));
-    mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
-    issue_dq(written - 1);
-    wgmma_wait<0>();
-    warp_arrive(shared.q_empty(before.stage));
-    wgmma_pin(d_q);
-    end_dq(written - 1, sums_of(next_sums));
-    learned.flush(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
-    wgmma_pin(d_k);
-    wgmma_pin(d_v);
-  }
-
-  // A gradient's 64 rows to where K's or V's were, and from there to global memory.
-  template <int kColumns>
-  ATT_MEMBER void store(const float (&gradient)[kColumns / 2], float scale, unsigned matrix,
-                        const TensorMap* map) const {
-    const int row = warpgroup * kKeys + thread / 32 * 16;
-#pragma unroll
-    for (int step = 0; step < kColumns / 16; ++step) {
-      unsigned packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        packed[i] = pack_2<spec::kDType>(gradient[8 * step + 2 * i] * scale,
-                                         gradient[8 * step + 2 * i + 1] * scale);
-      }
-      stmatrix_x4(swizzled(matrix + step / 4 * kKvSlabBytes, row + thread % 16,
-                           step % 4 * 2 + thread % 32 / 16),
-                  packed);
-    }
-    fence_shared_for_async();
-    sync_warp();
-    if (thread % 32 == 0) {
-#pragma unroll
-      for (int slab = 0; slab < slabs(kColumns); ++slab) {
-        tma_store(map, matrix + slab * kKvSlabBytes + row * kRowBytes, slab * kSlabColumns,
-                  k0 + row, h_kv, b);
-      }
-      tma_store_commit();
-    }
-  }
-};
 
 ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const TensorMap* dv_map,
                     const SharedMemory& shared, int warpgroup) {
