@@ -5,8 +5,8 @@
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "tests/cli/json.hpp"
 #include "tests/cli/process.hpp"
 
 namespace attune::cli_test {
@@ -14,18 +14,11 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-using Json = nlohmann::json;
 
 // Two problems, of which the second takes seconds to compile: an interrupt in the first is never
 // too late.
 constexpr const char* kShape = "heads=2,q_len=512";
 constexpr const char* kCtrlC = "\x03";
-
-Json parse(const Outcome& outcome) {
-  Json json = Json::parse(outcome.out, nullptr, false);
-  EXPECT_FALSE(json.is_discarded()) << outcome.out << outcome.err;
-  return json;
-}
 
 class Interrupt : public testing::Test {
  protected:
