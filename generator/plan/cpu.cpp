@@ -114,8 +114,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   constexpr double kTileClocks = 100;
   const double tiles = std::ceil(keys / tile.tile_kv);
   const double start_clocks = tiles * std::ceil(vectors / tile.columns) * kTileClocks;
-  const double item_clocks = flops / (flops_per_clock(device) * product_share(block)) +
-                             copy_clocks(spec, keys, dims) + start_clocks;
+  const double item_clocks =
+      product_clocks(block, flops, device) + copy_clocks(spec, keys, dims) + start_clocks;
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;

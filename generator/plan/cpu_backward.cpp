@@ -140,9 +140,10 @@ double tile_clocks(const AttentionSpec& spec, const CpuBackwardPlan& tile, doubl
   // Blocks and steps on a mask's edge are done whole.
   const double rows = walked + (spec.mask != nullptr ? tile.step + block.width() : 0);
   const double of_scores = spec.head_dim_qk + spec.head_dim_v;
-  const double weighted = of_scores / product_share(block) +
-                          (depth - of_scores) / product_share(block, spec.head_dim_qk);
-  const double clocks = 2.0 * vectors * block.lanes() * rows * weighted / flops_per_clock(device);
+  const double flops = 2.0 * vectors * block.lanes() * rows;  // an element of depth
+  const double clocks =
+      product_clocks(block, flops * of_scores, device) +
+      product_clocks(block, flops * (depth - of_scores), device, spec.head_dim_qk);
   // A gradient's sums are loaded and stored once a step. P and dS are read between the products,
   // and fill L1 soon.
   constexpr double kNearBytes = 32768, kSlowdown = 1.04;

@@ -48,6 +48,25 @@ std::optional<double> measured_share(const RegisterBlock& block) {
   return found->share;
 }
 
+// The share of the multiply-add peak that kernels reached with the block; with rows of a head dim.
+double product_share(const RegisterBlock& block) {
+  return measured_share(block).value_or(kUnknownShare);
+}
+double product_share(const RegisterBlock& block, int head_dim) {
+  RegisterBlock smaller = block;
+  smaller.unroll = att::rows_of_block(head_dim, block.unroll);
+  return measured_share(smaller).value_or(product_share(block));
+}
+
+// fp32 operations of one thread in a clock, as processors are designed: a power of two, of which
+// clocks that fall under wide vectors leave three fifths at least. What was measured differs from
+// process to process, and a search that is repeated must ask for the same candidates.
+double flops_per_clock(const DeviceFacts& device) {
+  constexpr double kLeastShare = 0.6;
+  const double measured = device.matrix_tflops * 1e3 / device.processor_count / device.clock_ghz;
+  return std::exp2(std::floor(std::log2(measured / kLeastShare)));
+}
+
 }  // namespace
 
 std::vector<RegisterBlock> register_blocks(const DeviceFacts& device) {
@@ -79,20 +98,13 @@ Status check_registers(const RegisterBlock& block, const DeviceFacts& device) {
   return ok_status();
 }
 
-double product_share(const RegisterBlock& block) {
-  return measured_share(block).value_or(kUnknownShare);
+double product_clocks(const RegisterBlock& block, double flops, const DeviceFacts& device) {
+  return flops / (flops_per_clock(device) * product_share(block));
 }
 
-double product_share(const RegisterBlock& block, int head_dim) {
-  RegisterBlock smaller = block;
-  smaller.unroll = att::rows_of_block(head_dim, block.unroll);
-  return measured_share(smaller).value_or(product_share(block));
-}
-
-double flops_per_clock(const DeviceFacts& device) {
-  constexpr double kLeastShare = 0.6;
-  const double measured = device.matrix_tflops * 1e3 / device.processor_count / device.clock_ghz;
-  return std::exp2(std::floor(std::log2(measured / kLeastShare)));
+double product_clocks(const RegisterBlock& block, double flops, const DeviceFacts& device,
+                      int head_dim) {
+  return flops / (flops_per_clock(device) * product_share(block, head_dim));
 }
 
 double copy_clocks(const AttentionSpec& spec, double rows, double dims) {

@@ -25,15 +25,12 @@ std::vector<RegisterBlock> register_blocks(const DeviceFacts& device);
 // OK, or kUnsupported saying which limit of the device the block breaks.
 Status check_registers(const RegisterBlock& block, const DeviceFacts& device);
 
-// The share of the multiply-add peak that kernels reached with it.
-double product_share(const RegisterBlock& block);
+// Clocks that one thread takes for products of so many fp32 operations, by what kernels reached
+// with the block.
+double product_clocks(const RegisterBlock& block, double flops, const DeviceFacts& device);
 // The same of products whose rows are those of a head dim, which the block's may not divide.
-double product_share(const RegisterBlock& block, int head_dim);
-
-// fp32 operations of one thread in a clock, as processors are designed: a power of two, of which
-// clocks that fall under wide vectors leave three fifths at least. What was measured differs from
-// process to process, and a search that is repeated must ask for the same candidates.
-double flops_per_clock(const DeviceFacts& device);
+double product_clocks(const RegisterBlock& block, double flops, const DeviceFacts& device,
+                      int head_dim);
 
 // Clocks of what every item repeats for `rows` rows of `dims` elements that it walks: they are
 // brought together where the layout or the dtype asks for it.
