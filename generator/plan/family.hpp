@@ -76,6 +76,8 @@ const FamilyOperations& cpu_backward_family();
 
 // kUnsupported, id "plan-unsupported".
 Error plan_unsupported(std::string message, std::string hint = {});
+// OK, or kUnsupported: a plan that needs more shared memory than `limit` bytes of the device's.
+Status check_shared_memory(const PlanResources& needs, int limit, const DeviceFacts& device);
 // kBadInput, id "plan-bad-text".
 Error plan_text_error(std::string message);
 

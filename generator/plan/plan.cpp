@@ -75,6 +75,12 @@ Error plan_unsupported(std::string message, std::string hint) {
                .hint = std::move(hint)};
 }
 
+Status check_shared_memory(const PlanResources& needs, int limit, const DeviceFacts& device) {
+  if (needs.shared_memory_bytes <= limit) return ok_status();
+  return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
+                                      needs.shared_memory_bytes, device.name, limit));
+}
+
 Error plan_text_error(std::string message) {
   return Error{.kind = ErrorKind::kBadInput,
                .id = "plan-bad-text",

@@ -100,11 +100,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported("1 to as many chunks in a loop body as a kv tile has");
   }
   const PlanResources needs = resources_of(spec, plan);
-  if (needs.shared_memory_bytes > device.shared_memory_per_block_bytes) {
-    return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
-                                        needs.shared_memory_bytes, device.name,
-                                        device.shared_memory_per_block_bytes));
-  }
+  ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
   const int fragments = fragment_registers(spec, tile);
   if (const int most = most_fragment_registers(spec, tile); fragments > most) {
     return plan_unsupported(

@@ -53,11 +53,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.step != 32 && tile.step != 64) return plan_unsupported("a step of 32 or 64");
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   const PlanResources needs = resources_of(spec, plan);
-  if (needs.shared_memory_bytes > device.shared_memory_per_block_bytes) {
-    return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
-                                        needs.shared_memory_bytes, device.name,
-                                        device.shared_memory_per_block_bytes));
-  }
+  ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
   const int dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   if (tile.step == 64 && dims > (spec.score || has_dropout(spec) ? 128 : 192)) {
     return plan_unsupported("a step of 64 leaves no registers for so many columns");

@@ -178,10 +178,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   }
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
-  if (const int limit = shared_limit(device); needs.shared_memory_bytes > limit) {
-    return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
-                                        needs.shared_memory_bytes, device.name, limit));
-  }
+  ATT_CHECK(check_shared_memory(needs, shared_limit(device), device));
   const int most = registers_to_use(tile);
   if (needs.registers_per_thread > most) {
     return plan_unsupported(

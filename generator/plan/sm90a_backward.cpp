@@ -92,12 +92,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   if (tile.rotated && spec.mask) return plan_unsupported("a mask says where key tiles begin");
   const PlanResources needs = resources_of(spec, plan);
-  if (needs.shared_memory_bytes > device.shared_memory_per_block_bytes) {
-    return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",
-                                        needs.shared_memory_bytes, device.name,
-                                        device.shared_memory_per_block_bytes));
-  }
-  return ok_status();
+  return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
