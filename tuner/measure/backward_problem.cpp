@@ -197,26 +197,11 @@ Result<HostOutput> BackwardProblem::forward_output() {
   return forward_->download(all_rows(shape_));
 }
 
-Status BackwardProblem::prepare(const LoadedKernel& kernel) {
-  const std::size_t needed = kernel.workspace_bytes(shape_);
-  if (needed <= workspace_.bytes()) return ok_status();
-  workspace_ = DeviceBuffer();
-  ATT_TRY(workspace_, DeviceBuffer::make(device_, needed));
-  return device_.fill(workspace_.data(), kPoison, workspace_.bytes());
-}
-
-Status BackwardProblem::launch(const LoadedKernel& kernel, StreamHandle stream) {
-  ATT_CHECK(prepare(kernel));
-  return kernel.launch(params_, kernel.workspace_bytes(shape_) == 0 ? nullptr : workspace_.data(),
-                       stream);
-}
-
 Status BackwardProblem::poison() {
   for (Matrix* matrix : {&d_q_, &d_k_, &d_v_}) ATT_CHECK(matrix->buffer.poison());
   for (OutputBuffer& buffer : d_tensors_) ATT_CHECK(buffer.poison());
   ATT_CHECK(d_sink_.poison());
-  if (workspace_.bytes() == 0) return ok_status();
-  return device_.fill(workspace_.data(), kPoison, workspace_.bytes());
+  return workspace_.poison();
 }
 
 Result<Gradients> BackwardProblem::download() {

@@ -8,6 +8,7 @@
 
 #include "runtime/reference/backward.hpp"
 #include "tuner/measure/device_problem.hpp"
+#include "tuner/measure/kernel_workspace.hpp"
 
 namespace attune {
 
@@ -43,9 +44,10 @@ class BackwardProblem final : public TimedProblem {
   // All rows of the O and LSE that a backward kernel is given.
   Result<HostOutput> forward_output();
 
-  // The workspace is kept and grows as kernels need.
-  Status prepare(const LoadedKernel& kernel) override;
-  Status launch(const LoadedKernel& kernel, StreamHandle stream) override;
+  Status prepare(const LoadedKernel& kernel) override { return workspace_.prepare(kernel); }
+  Status launch(const LoadedKernel& kernel, StreamHandle stream) override {
+    return workspace_.launch(kernel, params_, stream);
+  }
   // The workspace too.
   Status poison() override;
   const void* input() const override { return params_.q; }
@@ -64,7 +66,10 @@ class BackwardProblem final : public TimedProblem {
     OutputBuffer buffer;
   };
   BackwardProblem(Device& device, const AttentionSpec& spec, const ProblemShape& shape)
-      : device_(device), spec_(spec), shape_(shape) {}
+      : device_(device),
+        spec_(spec),
+        shape_(shape),
+        workspace_(device, shape, KernelWorkspace::Fresh::kPoison) {}
   Status run_forward(std::unique_ptr<DeviceProblem> problem, const LoadedKernel& forward);
   Status make_gradients();
   Status draw_output_gradients(std::uint64_t seed);
@@ -82,7 +87,8 @@ class BackwardProblem final : public TimedProblem {
   OutputGradients output_gradients_;
   att::LaunchParams params_{};
   Matrix d_o_, d_q_, d_k_, d_v_;
-  DeviceBuffer d_lse_, workspace_;
+  DeviceBuffer d_lse_;
+  KernelWorkspace workspace_;
   std::vector<OutputBuffer> d_tensors_;  // by slot; empty where there is no `grad`
   OutputBuffer d_sink_;                  // empty likewise
 };

@@ -189,21 +189,6 @@ Status DeviceProblem::poison() {
   return lse_.poison();
 }
 
-Status DeviceProblem::prepare(const LoadedKernel& kernel) {
-  const std::size_t needed = kernel.workspace_bytes(shape_);
-  if (needed > workspace_.bytes()) {
-    workspace_ = DeviceBuffer();
-    ATT_TRY(workspace_, DeviceBuffer::make(device_, needed));
-  }
-  return ok_status();
-}
-
-Status DeviceProblem::launch(const LoadedKernel& kernel, StreamHandle stream) {
-  ATT_CHECK(prepare(kernel));
-  return kernel.launch(params_, kernel.workspace_bytes(shape_) == 0 ? nullptr : workspace_.data(),
-                       stream);
-}
-
 Status DeviceProblem::check_canaries() {
   ATT_CHECK(device_.synchronize());
   ATT_CHECK(o_.check_canary("o"));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/reference/oracle.hpp"
+#include "tuner/measure/kernel_workspace.hpp"
 #include "tuner/measure/output_buffer.hpp"
 #include "tuner/measure/pass_problems.hpp"
 
@@ -29,9 +30,10 @@ class DeviceProblem final : public TimedProblem {
                                                            std::uint64_t seed);
 
   const att::LaunchParams& params() const { return params_; }
-  // The workspace is kept and grows as kernels need.
-  Status prepare(const LoadedKernel& kernel) override;
-  Status launch(const LoadedKernel& kernel, StreamHandle stream) override;
+  Status prepare(const LoadedKernel& kernel) override { return workspace_.prepare(kernel); }
+  Status launch(const LoadedKernel& kernel, StreamHandle stream) override {
+    return workspace_.launch(kernel, params_, stream);
+  }
   Status poison() override;
   const void* input() const override { return params_.q; }
   // After synchronising: fails with "candidate-miscompute" when a canary died.
@@ -41,7 +43,10 @@ class DeviceProblem final : public TimedProblem {
 
  private:
   DeviceProblem(Device& device, const AttentionSpec& spec, const ProblemShape& shape)
-      : device_(device), spec_(spec), shape_(shape) {}
+      : device_(device),
+        spec_(spec),
+        shape_(shape),
+        workspace_(device, shape, KernelWorkspace::Fresh::kAnything) {}
   Status make_outputs();
   Status add_input(const void** pointer, std::span<const std::byte> bytes);
   Status add_pattern(const void** pointer, std::size_t bytes, std::span<const std::byte> pattern);
@@ -56,7 +61,7 @@ class DeviceProblem final : public TimedProblem {
   HostSequences sequences_;
   std::vector<DeviceBuffer> inputs_;
   OutputBuffer o_, lse_;
-  DeviceBuffer workspace_;
+  KernelWorkspace workspace_;
 };
 
 }  // namespace attune
