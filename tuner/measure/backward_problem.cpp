@@ -56,43 +56,22 @@ std::string wrong_gradient(const AttentionSpec& spec, const Gradients& gradients
 
 Result<BackwardProblem::Matrix> BackwardProblem::make_matrix(std::int64_t heads, std::int64_t seq,
                                                              int dim) {
-  const std::int64_t bytes = shape_.batch * heads * seq * dim * element_bytes(spec_.dtype);
+  const Arrangement arrangement = {shape_.batch, heads, seq, dim,
+                                   contiguous_strides(spec_.layout, seq, heads, dim)};
+  const std::int64_t bytes = arrangement.elements() * element_bytes(spec_.dtype);
   ATT_TRY(OutputBuffer buffer, OutputBuffer::make(device_, static_cast<std::size_t>(bytes)));
-  return Matrix{heads, seq, dim, contiguous_strides(spec_.layout, seq, heads, dim),
-                std::move(buffer)};
-}
-
-// f(index on the host, index on the device).
-template <typename F>
-void BackwardProblem::for_each_element(const Matrix& matrix, const F& f) const {
-  std::size_t at = 0;
-  for (std::int64_t b = 0; b < shape_.batch; ++b) {
-    for (std::int64_t h = 0; h < matrix.heads; ++h) {
-      for (std::int64_t i = 0; i < matrix.seq; ++i) {
-        const std::int64_t row =
-            b * matrix.strides.batch + h * matrix.strides.head + i * matrix.strides.seq;
-        for (int d = 0; d < matrix.dim; ++d) f(at++, static_cast<std::size_t>(row + d));
-      }
-    }
-  }
+  return Matrix{arrangement, std::move(buffer)};
 }
 
 Status BackwardProblem::upload(const Matrix& matrix, const std::vector<double>& values) {
-  std::vector<double> arranged(values.size());
-  for_each_element(matrix,
-                   [&](std::size_t host, std::size_t device) { arranged[device] = values[host]; });
-  return device_.copy_to_device(matrix.buffer.data(), encode(spec_.dtype, arranged).data(),
-                                matrix.buffer.bytes());
+  const auto bytes = encode(spec_.dtype, matrix.arrangement.to_device(values));
+  return device_.copy_to_device(matrix.buffer.data(), bytes.data(), bytes.size());
 }
 
 Result<std::vector<double>> BackwardProblem::download(const Matrix& matrix) {
   std::vector<std::byte> raw(matrix.buffer.bytes());
   ATT_CHECK(device_.copy_to_host(raw.data(), matrix.buffer.data(), raw.size()));
-  const std::vector<double> arranged = decode(spec_.dtype, raw);
-  std::vector<double> values(arranged.size());
-  for_each_element(matrix,
-                   [&](std::size_t host, std::size_t device) { values[host] = arranged[device]; });
-  return values;
+  return matrix.arrangement.to_host(decode(spec_.dtype, raw));
 }
 
 Result<std::vector<double>> BackwardProblem::download_floats(const OutputBuffer& buffer,
@@ -123,7 +102,7 @@ Status BackwardProblem::make_gradients() {
   ATT_TRY(d_v_, make_matrix(s.kv_heads, s.kv_len, spec_.head_dim_v));
   const auto place = [](const Matrix& matrix, auto* pointer, att::Strides* strides) {
     *pointer = matrix.buffer.data();
-    *strides = matrix.strides;
+    *strides = matrix.arrangement.strides;
   };
   place(d_o_, &params_.d_o, &params_.d_o_stride);
   place(d_q_, &params_.d_q, &params_.d_q_stride);

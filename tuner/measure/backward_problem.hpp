@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/reference/backward.hpp"
+#include "tuner/measure/arrangement.hpp"
 #include "tuner/measure/device_problem.hpp"
 #include "tuner/measure/kernel_workspace.hpp"
 
@@ -58,11 +59,9 @@ class BackwardProblem final : public TimedProblem {
   Result<Gradients> run(const LoadedKernel& backward);
 
  private:
-  // A gradient of the problem: [b, heads, seq, dim] on the host.
+  // A gradient of the problem.
   struct Matrix {
-    std::int64_t heads = 0, seq = 0;
-    int dim = 0;
-    att::Strides strides{};
+    Arrangement arrangement;
     OutputBuffer buffer;
   };
   BackwardProblem(Device& device, const AttentionSpec& spec, const ProblemShape& shape)
@@ -74,8 +73,6 @@ class BackwardProblem final : public TimedProblem {
   Status make_gradients();
   Status draw_output_gradients(std::uint64_t seed);
   Result<Matrix> make_matrix(std::int64_t heads, std::int64_t seq, int dim);
-  template <typename F>
-  void for_each_element(const Matrix& matrix, const F& f) const;
   Status upload(const Matrix& matrix, const std::vector<double>& values);
   Result<std::vector<double>> download(const Matrix& matrix);
   Result<std::vector<double>> download_floats(const OutputBuffer& buffer, const std::string& name);

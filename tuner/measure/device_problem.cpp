@@ -6,6 +6,7 @@
 
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/support/problem_layout.hpp"
+#include "tuner/measure/arrangement.hpp"
 #include "tuner/measure/timing_pattern.hpp"
 
 namespace attune {
@@ -21,23 +22,6 @@ std::int64_t q_values(const AttentionSpec& spec, const ProblemShape& s) {
 }
 std::int64_t o_values(const AttentionSpec& spec, const ProblemShape& s) {
   return slice_count(spec, s) * s.heads * s.q_len * spec.head_dim_v;
-}
-
-// From [b, h, seq, dim] into the order of `strides`.
-std::vector<double> arrange(std::span<const double> values, const att::Strides& strides,
-                            std::int64_t batch, std::int64_t heads, std::int64_t seq,
-                            std::int64_t dim) {
-  std::vector<double> arranged(values.size());
-  const double* from = values.data();
-  for (std::int64_t b = 0; b < batch; ++b) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t i = 0; i < seq; ++i, from += dim) {
-        std::copy_n(from, dim,
-                    &arranged[size(b * strides.batch + h * strides.head + i * strides.seq)]);
-      }
-    }
-  }
-  return arranged;
 }
 
 std::vector<std::byte> tensor_bytes(const expr::TensorDecl& declaration,
@@ -75,12 +59,12 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
   made->set_params(problem);
   const att::LaunchParams& p = made->params_;
   const std::int64_t slices = slice_count(spec, s);
-  const auto q = arrange(problem.q, p.q_stride, slices, s.heads, s.q_len, spec.head_dim_qk);
-  const auto k = arrange(problem.k, p.k_stride, slices, s.kv_heads, s.kv_len, spec.head_dim_qk);
-  const auto v = arrange(problem.v, p.v_stride, slices, s.kv_heads, s.kv_len, spec.head_dim_v);
-  ATT_CHECK(made->add_input(&made->params_.q, encode(spec.dtype, q)));
-  ATT_CHECK(made->add_input(&made->params_.k, encode(spec.dtype, k)));
-  ATT_CHECK(made->add_input(&made->params_.v, encode(spec.dtype, v)));
+  const Arrangement q = {slices, s.heads, s.q_len, spec.head_dim_qk, p.q_stride};
+  const Arrangement k = {slices, s.kv_heads, s.kv_len, spec.head_dim_qk, p.k_stride};
+  const Arrangement v = {slices, s.kv_heads, s.kv_len, spec.head_dim_v, p.v_stride};
+  ATT_CHECK(made->add_input(&made->params_.q, encode(spec.dtype, q.to_device(problem.q))));
+  ATT_CHECK(made->add_input(&made->params_.k, encode(spec.dtype, k.to_device(problem.k))));
+  ATT_CHECK(made->add_input(&made->params_.v, encode(spec.dtype, v.to_device(problem.v))));
   ATT_CHECK(made->add_tensors(problem));
   ATT_CHECK(made->add_sequences(problem));
   ATT_CHECK(made->make_outputs());
