@@ -25,13 +25,13 @@ struct ParamsOf<true> {
 using KernelParams = ParamsOf<spec::kIsPacked>::Type;
 
 // Rows of one sequence among those of all.
-struct Span {
+struct PackedSpan {
   int first, length;
 };
 
 // Of sequence b. Offsets and lengths are the caller's device memory, which nobody has checked:
 // whatever they hold, the span lies within [0, total).
-ATT_FN Span packed_span(const int* offsets, const int* used, int b, int total) {
+ATT_FN PackedSpan packed_span(const int* offsets, const int* used, int b, int total) {
   const int begin = offsets[b], end = offsets[b + 1];
   const int first = begin < 0 ? 0 : begin > total ? total : begin;
   const int last = end < first ? first : end > total ? total : end;
@@ -47,8 +47,8 @@ ATT_FN Span packed_span(const int* offsets, const int* used, int b, int total) {
 ATT_FN Sequence sequence_of(const ForwardParams& p, int b) {
   if constexpr (spec::kIsPacked) {
     const SequenceList& list = static_cast<const LaunchParams&>(p).sequences;
-    const Span q = packed_span(list.cu_q, list.used_q, b, p.q_len);
-    const Span kv = packed_span(list.cu_kv, list.used_kv, b, p.kv_len);
+    const PackedSpan q = packed_span(list.cu_q, list.used_q, b, p.q_len);
+    const PackedSpan kv = packed_span(list.cu_kv, list.used_kv, b, p.kv_len);
     return {q.length, kv.length, 0, q.first, kv.first};
   }
   return {p.q_len, p.kv_len, b, 0, 0};
