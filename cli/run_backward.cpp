@@ -65,7 +65,7 @@ Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded
   ATT_TRY(const Gradients gradients, on_device->run(*backward.kernel));
   const bool rounds_p = device->facts().target != Target::kCpu;
   const std::string wrong = wrong_gradient(
-      spec, gradients, oracle_backward(spec, problem, on_device->output_gradients(), rounds_p));
+      gradients, oracle_backward(spec, problem, on_device->output_gradients(), rounds_p));
   const std::string plan = to_string(backward.chosen.plan);
   const std::size_t workspace = backward.kernel->workspace_bytes(shape);
   RunOutcome outcome{.json = {{"spec", loaded.source},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <string>
 #include <utility>
 
 #include "runtime/reference/backward_part.hpp"
@@ -53,24 +54,27 @@ BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, 
     dk.add(parts[i].dk, first * qk);
     dv.add(parts[i].dv, first * v);
   }
-  const auto in_dtype = [&](Sums& sums) {  // scaled in fp32, then rounded
-    return finished(std::move(sums), allowed.truncation, allowed.dtype + 4 * kLargestFp32Rounding,
-                    allowed.smallest);
+  // Scaled in fp32, then rounded.
+  const auto in_dtype = [&](const char* name, std::size_t width, Sums& sums) {
+    return finished(name, width, std::move(sums), allowed.truncation,
+                    allowed.dtype + 4 * kLargestFp32Rounding, allowed.smallest);
   };
-  BackwardOracle oracle{.dq = in_dtype(dq), .dk = in_dtype(dk), .dv = in_dtype(dv)};
-  const auto in_fp32 = [](Sums& sums) {
-    return finished(std::move(sums), 0, kLargestFp32Rounding, std::numeric_limits<float>::min());
+  BackwardOracle oracle{
+      .dq = in_dtype("dq", qk, dq), .dk = in_dtype("dk", qk, dk), .dv = in_dtype("dv", v, dv)};
+  const auto in_fp32 = [](const std::string& of, Sums& sums) {
+    return finished("the gradient of " + of, 1, std::move(sums), 0, kLargestFp32Rounding,
+                    std::numeric_limits<float>::min());
   };
   const bool is_whole = sample.queries.size() == selection.queries.size();
   if (is_whole && spec.sink != nullptr) {
     Sums sums(parts.front().sink.values.size());
     for (const Part& part : parts) sums.add(part.sink);
-    oracle.sink = in_fp32(sums);
+    oracle.sink = in_fp32("the sink", sums);
   }
   for (std::size_t slot = 0; slot < spec.environment.tensors.size() && is_whole; ++slot) {
     Sums sums(parts.front().tensors[slot].values.size());
     for (const Part& part : parts) sums.add(part.tensors[slot]);
-    oracle.tensors.push_back(in_fp32(sums));
+    oracle.tensors.push_back(in_fp32(spec.environment.tensors[slot].name, sums));
   }
   return oracle;
 }

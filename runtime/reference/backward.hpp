@@ -18,18 +18,13 @@ struct OutputGradients {
 OutputGradients random_output_gradients(const AttentionSpec& spec, const ProblemShape& shape,
                                         std::uint64_t seed);
 
-// Elements, row-major, and the largest error that each may have.
-struct ExpectedGradient {
-  std::vector<double> values, limits;
-};
-
 struct BackwardOracle {
-  ExpectedGradient dq;  // [b, h, q_len, qk]
-  ExpectedGradient dk;  // [b, h_kv, kv_len, qk]
-  ExpectedGradient dv;  // [b, h_kv, kv_len, v]
+  Expected dq;  // [b, h, q_len, qk]
+  Expected dk;  // [b, h_kv, kv_len, qk]
+  Expected dv;  // [b, h_kv, kv_len, v]
   // By slot, of the tensor's sizes; empty where it has no `grad`.
-  std::vector<ExpectedGradient> tensors;
-  ExpectedGradient sink;  // of its logit, [batch, heads]; empty without one
+  std::vector<Expected> tensors;
+  Expected sink;  // of its logit, [batch, heads]; empty without one
 };
 
 // By the definition, of a whole small problem; memory: 32 bytes an element. The limits are eight

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -80,13 +81,18 @@ struct Sums {
   std::vector<double> values, variances, squares, counts;
 };
 
+// P and dS that are subnormal in the dtype or in fp32, and what is made of them, err by their size.
+inline constexpr double kUnderflow = 1e-34;
+
 // `unit`, `smallest`: of the element's own rounding.
-inline ExpectedGradient finished(Sums&& sums, double truncation, double unit, double smallest) {
-  ExpectedGradient expected{.values = std::move(sums.values), .limits = {}};
+inline Expected finished(std::string name, std::size_t width, Sums&& sums, double truncation,
+                         double unit, double smallest) {
+  Expected expected{
+      .name = std::move(name), .width = width, .values = std::move(sums.values), .limits = {}};
   for (std::size_t i = 0; i < expected.values.size(); ++i) {
     const double size = std::abs(expected.values[i]), count = sums.counts[i];
     const double of_sum = square(kFp32Rounding) * count * (sums.squares[i] / 2 + square(size) / 3);
-    expected.limits.push_back(unit * size + smallest +
+    expected.limits.push_back(unit * size + smallest + kUnderflow +
                               kAllowedDeviations * std::sqrt(sums.variances[i] + of_sum) +
                               truncation * count * std::hypot(size, std::sqrt(sums.squares[i])));
   }

@@ -3,14 +3,13 @@
 
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace attune {
 
 // What an oracle says of one output, row-major.
 struct Expected {
-  std::string_view name;  // "o", "dq"
+  std::string name;       // "o", "dq"
   std::size_t width = 1;  // elements a row
   std::vector<double> values;
   std::vector<double> limits;  // the largest error that an element may have

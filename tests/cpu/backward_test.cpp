@@ -77,7 +77,7 @@ class CpuBackward : public testing_support::CpuTest {
       ASSERT_NE(backward, nullptr);
       const auto gradients = on_device->run(*backward);
       ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-      EXPECT_EQ(wrong_gradient(spec, *gradients, oracle), "");
+      EXPECT_EQ(wrong_gradient(*gradients, oracle), "");
     }
   }
   void check(const AttentionSpec& spec, const ProblemShape& shape) {

@@ -60,7 +60,7 @@ testing::AssertionResult judge_backward(const AttentionSpec& spec, const Problem
     if (!backward.ok()) return failure(render(backward.error()));
     const auto gradients = (*on_device)->run(**backward);
     if (!gradients.ok()) return failure(render(gradients.error()));
-    const std::string wrong = wrong_gradient(spec, *gradients, oracle);
+    const std::string wrong = wrong_gradient(*gradients, oracle);
     if (!wrong.empty()) return failure(wrong);
     if (const std::string damage = device.damage(); !damage.empty()) return failure(damage);
   }

@@ -1,55 +1,31 @@
 #include "tuner/measure/backward_problem.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "generator/plan/backward.hpp"
 #include "runtime/reference/element_bits.hpp"
+#include "runtime/reference/judge.hpp"
 #include "runtime/support/problem_layout.hpp"
 #include "tuner/measure/timing_pattern.hpp"
 
 namespace attune {
 namespace {
 
-// P and dS that are subnormal in the dtype or in fp32, and what is made of them, err by their size.
-constexpr double kUnderflow = 1e-34;
-
 // Added to a seed, so that dO does not have the very numbers of Q.
 constexpr std::uint64_t kOfGradients = 1;
 
-std::string wrong_element(const std::string& name, const std::vector<double>& values,
-                          const ExpectedGradient& expected, std::size_t width) {
-  if (values.size() != expected.values.size()) {
-    return fmt::format("{}: {} elements instead of {}", name, values.size(),
-                       expected.values.size());
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double limit = expected.limits[i] + kUnderflow;
-    if (std::abs(values[i] - expected.values[i]) <= limit) continue;
-    return fmt::format("{} row {}, column {}: {:.6g}, should be {:.6g} +- {:.2g}", name, i / width,
-                       i % width, values[i], expected.values[i], limit);
-  }
-  return {};
-}
-
 }  // namespace
 
-std::string wrong_gradient(const AttentionSpec& spec, const Gradients& gradients,
-                           const BackwardOracle& oracle) {
-  const auto qk = static_cast<std::size_t>(spec.head_dim_qk);
-  const auto v = static_cast<std::size_t>(spec.head_dim_v);
-  std::string wrong = wrong_element("dv", gradients.dv, oracle.dv, v);
-  if (wrong.empty()) wrong = wrong_element("dk", gradients.dk, oracle.dk, qk);
-  if (wrong.empty()) wrong = wrong_element("dq", gradients.dq, oracle.dq, qk);
+std::string wrong_gradient(const Gradients& gradients, const BackwardOracle& oracle) {
+  std::string wrong = judge(oracle.dv, gradients.dv).wrong;
+  if (wrong.empty()) wrong = judge(oracle.dk, gradients.dk).wrong;
+  if (wrong.empty()) wrong = judge(oracle.dq, gradients.dq).wrong;
   for (std::size_t slot = 0; slot < oracle.tensors.size() && wrong.empty(); ++slot) {
-    wrong = wrong_element("the gradient of " + spec.environment.tensors[slot].name,
-                          gradients.tensors[slot], oracle.tensors[slot], 1);
+    wrong = judge(oracle.tensors[slot], gradients.tensors[slot]).wrong;
   }
   if (wrong.empty() && !gradients.sink.empty() && !oracle.sink.values.empty()) {
-    wrong = wrong_element("the gradient of the sink", gradients.sink, oracle.sink, 1);
+    wrong = judge(oracle.sink, gradients.sink).wrong;
   }
   return wrong;
 }

@@ -20,9 +20,8 @@ struct Gradients {
   std::vector<double> sink;  // [b, h]; empty without one, and where no kernel makes it
 };
 
-// The first element that errs by more than it may; empty: there is none.
-std::string wrong_gradient(const AttentionSpec& spec, const Gradients& gradients,
-                           const BackwardOracle& oracle);
+// What judge() says of the first gradient that is wrong; empty: none is.
+std::string wrong_gradient(const Gradients& gradients, const BackwardOracle& oracle);
 
 // Contiguous in the spec's layout. Device and spec must outlive it. Not thread-safe.
 class BackwardProblem final : public TimedProblem {

@@ -73,8 +73,7 @@ class BackwardCheck final : public Check {
   TimedProblem& problem() override { return *problem_; }
   Result<Verdict> judge() override {
     ATT_TRY(const Gradients all, problem_->download());
-    Verdict verdict{.wrong = wrong_gradient(source_.spec,
-                                            rows_of(all, sample_, source_.spec, shape_), oracle_)};
+    Verdict verdict{.wrong = wrong_gradient(rows_of(all, sample_, source_.spec, shape_), oracle_)};
     if (!verdict.wrong.empty() && pairs_of(shape_) > kWholePairs)
       verdict.wrong = "of the rows that were looked at, " + verdict.wrong;
     return verdict;

@@ -65,7 +65,7 @@ TEST_P(Differences, AgreeWithTheGradients) {
   const BackwardOracle oracle = oracle_backward(spec, problem, gradients);
   std::mt19937 random(9);
   const auto check = [&](const std::string& name, std::vector<double>& values,
-                         const ExpectedGradient& expected) {
+                         const Expected& expected) {
     ASSERT_EQ(values.size(), expected.values.size());
     constexpr std::size_t kMost = 60;
     for (std::size_t i = 0; i < std::min(kMost, values.size()); ++i) {
@@ -154,7 +154,7 @@ TEST(Backward, WhatIsDeadHasNoGradient) {
     std::fill_n(problem.v.begin() + k * 8, 8, kNan);
   }
   const BackwardOracle oracle = oracle_backward(spec, problem, gradients);
-  const auto row_of = [](const ExpectedGradient& e, int row) {
+  const auto row_of = [](const Expected& e, int row) {
     return std::vector<double>(e.values.begin() + row * 8, e.values.begin() + row * 8 + 8);
   };
   for (const int row : {0, 4, 5, 9}) EXPECT_THAT(row_of(oracle.dq, row), Each(0));
@@ -162,7 +162,7 @@ TEST(Backward, WhatIsDeadHasNoGradient) {
     EXPECT_THAT(row_of(oracle.dk, row), Each(0));
     EXPECT_THAT(row_of(oracle.dv, row), Each(0));
   }
-  for (const ExpectedGradient* e : {&oracle.dq, &oracle.dk, &oracle.dv})
+  for (const Expected* e : {&oracle.dq, &oracle.dk, &oracle.dv})
     for (const double value : e->values) ASSERT_TRUE(std::isfinite(value));
 }
 
@@ -191,8 +191,8 @@ TEST(BackwardSample, HasRowsOfTheWhole) {
   const BackwardOracle whole = oracle_backward(spec, problem, gradients);
   const auto exact = oracle_forward(spec, problem);
   const HostOutput forward{values_of(exact.o), values_of(exact.lse)};
-  const auto expect_rows = [](const ExpectedGradient& some, const ExpectedGradient& all,
-                              const auto& rows, std::size_t width, const auto& index_of) {
+  const auto expect_rows = [](const Expected& some, const Expected& all, const auto& rows,
+                              std::size_t width, const auto& index_of) {
     ASSERT_EQ(some.values.size(), rows.size() * width);
     for (std::size_t i = 0; i < some.values.size(); ++i) {
       const std::size_t at = index_of(rows[i / width]) * width + i % width;
@@ -294,14 +294,6 @@ Plain plain_backward(const AttentionSpec& spec, const HostProblem& problem,
   return {written(dq, scale), written(dk, scale), written(dv, 1), forward};
 }
 
-// The largest error relative to its limit.
-double worst_of(const ExpectedGradient& expected, const std::vector<double>& out) {
-  double worst = 0;
-  for (std::size_t i = 0; i < out.size(); ++i)
-    worst = std::max(worst, std::abs(out[i] - expected.values[i]) / expected.limits[i]);
-  return worst;
-}
-
 // `offset`: added to keys and values, so that the terms of sums have one sign.
 class Limits : public testing::TestWithParam<std::tuple<const char*, double>> {};
 
@@ -319,9 +311,9 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
                        of_given = oracle_backward(*spec, problem, plain.forward, gradients,
                                                   whole_sample(problem.shape));
   for (const BackwardOracle* oracle : {&by_definition, &of_given}) {
-    EXPECT_THAT(worst_of(oracle->dq, plain.dq), AllOf(Gt(0.1), Lt(1)));
-    EXPECT_THAT(worst_of(oracle->dk, plain.dk), AllOf(Gt(0.1), Lt(1)));
-    EXPECT_THAT(worst_of(oracle->dv, plain.dv), AllOf(Gt(0.1), Lt(1)));
+    EXPECT_THAT(judge(oracle->dq, plain.dq).worst, AllOf(Gt(0.1), Lt(1)));
+    EXPECT_THAT(judge(oracle->dk, plain.dk).worst, AllOf(Gt(0.1), Lt(1)));
+    EXPECT_THAT(judge(oracle->dv, plain.dv).worst, AllOf(Gt(0.1), Lt(1)));
   }
   // The key of which row 0 makes most.
   int key = 0;
@@ -334,9 +326,9 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
   }
   const Plain faulty = plain_backward(*spec, problem, gradients, key);
   for (const BackwardOracle* oracle : {&by_definition, &of_given}) {
-    EXPECT_GT(worst_of(oracle->dq, faulty.dq), 1);
-    EXPECT_GT(worst_of(oracle->dk, faulty.dk), 1);
-    EXPECT_GT(worst_of(oracle->dv, faulty.dv), 1);
+    EXPECT_GT(judge(oracle->dq, faulty.dq).worst, 1);
+    EXPECT_GT(judge(oracle->dk, faulty.dk).worst, 1);
+    EXPECT_GT(judge(oracle->dv, faulty.dv).worst, 1);
   }
 }
 
