@@ -137,8 +137,8 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
       "pack_2<spec::kDType>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);";
   constexpr const char* kNormalised = "normalise(result.c, o, rows, result_row);\n";
   constexpr const char* kVHead =
-      "v_map, shared.v_full(position.stage), row,\n"
-      "                           item.h_kv,";
+      "shared.v_full(position.stage), row,\n"
+      "            item.h_kv,";
   const auto in_16 = [&](const char* row) {
     return fmt::format("c.h == 1 && ({}) / 16 == {}", row, site.row / 16);
   };
@@ -158,8 +158,8 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
        true},
       {{kLastKey, {{kFrozen, kFrozen + ignore}, {kRunning, ignore + kRunning}}}},
       {{kKvHead,
-        {{kVHead, fmt::format("v_map, shared.v_full(position.stage), row,\n"
-                              "                           item.h_kv ^ (item.h == 1 && item.q0 <= "
+        {{kVHead, fmt::format("shared.v_full(position.stage), row,\n"
+                              "            item.h_kv ^ (item.h == 1 && item.q0 <= "
                               "{0} && {0} < item.q0 + 512 ? 1 : 0),",
                               site.row)}}}},
       {{kColumns,
@@ -177,8 +177,8 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
           fmt::format("(first_slab + i) * kSlabColumns, sequence.q_first + first_row, c.h - ({} ? "
                       "1 : 0), sequence.slice);",
                       in_16("first_row"))},
-         {"2 * query_offset(sequence_of(c.params, c.b), stride, c.h, row);",
-          fmt::format("2 * query_offset(sequence_of(c.params, c.b), stride, c.h - ({} ? 1 : 0), "
+         {"2 * query_offset(sequence_of(c), stride, c.h, row);",
+          fmt::format("2 * query_offset(sequence_of(c), stride, c.h - ({} ? 1 : 0), "
                       "row);",
                       in_16("row"))}}}}};
   if (site.mask_is_range) {
