@@ -278,7 +278,8 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
 }  // namespace
 
 int item_queries(const AttentionSpec& spec, const KernelPlan& plan) {
-  const Launch& main = family_operations(plan)->launch_recipe(spec, plan).main();
+  const LaunchRecipe recipe = family_operations(plan)->launch_recipe(spec, plan);
+  const Launch& main = recipe.main();
   return main.tile * main.cluster;
 }
 
