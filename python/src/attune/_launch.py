@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from attune import _structs
-from attune._errors import BadInputError
+from attune._errors import BadInputError, UnsupportedError
 from attune._structs import DTYPE_BY_ARRAY_NAME, ForwardArgs, Layout, Pass, Shape
 from attune._view import View, axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
@@ -46,7 +46,10 @@ def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
 
     Raises:
         BadInputError: which operand does not fit, and why.
+        UnsupportedError: of packed sequences, whose lengths this package cannot be given yet.
     """
+    if layout == Layout.THD:
+        raise UnsupportedError("the package does not take layout thd yet", "the C interface does")
     for name, view in (("q", q), ("k", k), ("v", v)):
         if len(view.sizes) != 4:
             _refuse(name, f"has {len(view.sizes)} dims, not the 4 of layout {layout.name.lower()}")

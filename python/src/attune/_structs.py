@@ -46,6 +46,7 @@ class Layout(enum.IntEnum):
 
     BSHD = 0
     BHSD = 1
+    THD = 2
 
 
 class Pass(enum.IntEnum):
@@ -162,6 +163,10 @@ class ForwardArgs(Sized):
         ("tensor_views", POINTER(Tensor)),
         ("tensor_view_count", c_int),
         ("workspace_bytes", c_size_t),
+        ("cu_q", c_void_p),
+        ("cu_kv", c_void_p),
+        ("used_q", c_void_p),
+        ("used_kv", c_void_p),
     ]
 
 
