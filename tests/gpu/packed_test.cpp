@@ -46,7 +46,8 @@ class GpuPacked : public testing::TestWithParam<const char*> {
 TEST_P(GpuPacked, RandomBatches) {
   std::uint64_t seed = 100;
   for_each_kernel([&](Device& device, const LoadedKernel& kernel, const AttentionSpec& spec) {
-    packed::check_random(device, kernel, spec, Arithmetic::kMatrixUnit, 8, seed += 1000);
+    // The oracle of one takes the host longer than all else.
+    packed::check_random(device, kernel, spec, Arithmetic::kMatrixUnit, 2, seed += 1000);
   });
 }
 
