@@ -139,13 +139,7 @@ Command add_bench(CommandLine& parent) {
   auto options = std::make_shared<BenchOptions>();
   CommandLine line = parent.command("bench", "Measure: time, TFLOP/s, GB/s, share of the roofline");
   add_specs(line, *options);
-  add_shape(line, *options);
-  add_passes(line, *options);
-  add_plan(line, *options);
-  add_device(line, *options);
-  add_compiler(line, *options);
-  add_cache_file(line, *options);
-  add_json(line, *options);
+  add_launches(line, *options);
   line.option("--samples", options->samples, "launches to measure",
               {.show_default = true, .range = {{1, 100'000}}});
   line.footer(

@@ -70,6 +70,16 @@ void add_json(CommandLine& line, Options& options) {
   line.flag("--json", options.json, "results as JSON");
 }
 
+void add_launches(CommandLine& line, Options& options) {
+  add_shape(line, options);
+  add_passes(line, options);
+  add_plan(line, options);
+  add_device(line, options);
+  add_compiler(line, options);
+  add_cache_file(line, options);
+  add_json(line, options);
+}
+
 void add_one_kernel(CommandLine& line, Options& options) {
   add_spec(line, options);
   add_targets(line, options);

@@ -34,6 +34,9 @@ void add_device(CommandLine& line, Options& options);
 void add_compiler(CommandLine& line, Options& options);
 void add_cache_file(CommandLine& line, Options& options);
 void add_json(CommandLine& line, Options& options);
+// What commands that run kernels of their specs take beside these: shape, passes, plan, device,
+// compiler, cache file and JSON.
+void add_launches(CommandLine& line, Options& options);
 // What names kernels of one spec, beside the pass, for commands that do not run them: spec, target,
 // shape, plan, and the device and cache that choose a plan.
 void add_one_kernel(CommandLine& line, Options& options);

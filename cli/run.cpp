@@ -140,13 +140,7 @@ Command add_run(CommandLine& parent) {
   auto options = std::make_shared<RunOptions>();
   CommandLine line = parent.command("run", "Run on random input and verify against the oracle");
   add_spec(line, *options);
-  add_shape(line, *options);
-  add_passes(line, *options);
-  add_plan(line, *options);
-  add_device(line, *options);
-  add_compiler(line, *options);
-  add_cache_file(line, *options);
-  add_json(line, *options);
+  add_launches(line, *options);
   line.option("--rows", options->rows, "output rows to compare, spread over the problem; 0: all",
               {.show_default = true, .range = {{0, 1'000'000'000}}});
   line.option("--seed", options->seed, "of the input; default: another one each time");
