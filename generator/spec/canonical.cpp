@@ -77,6 +77,7 @@ std::string canonical_text(const AttentionSpec& spec) {
   return text;
 }
 
-std::string spec_hash(const AttentionSpec& spec) { return hash128_hex(canonical_text(spec)); }
+std::string spec_hash(const AttentionSpec& spec) { return text_hash(canonical_text(spec)); }
+std::string text_hash(std::string_view canonical) { return hash128_hex(canonical); }
 
 }  // namespace attune

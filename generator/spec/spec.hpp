@@ -81,5 +81,7 @@ std::string canonical_text(const AttentionSpec& spec);
 
 // XXH3-128 of canonical_text, 32 lower-case hex digits.
 std::string spec_hash(const AttentionSpec& spec);
+// The same, of a canonical text that is at hand.
+std::string text_hash(std::string_view canonical);
 
 }  // namespace attune

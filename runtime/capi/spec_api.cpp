@@ -49,8 +49,9 @@ SpecTexts& spec_texts() {
 
 Status make_spec(Result<AttentionSpec> parsed, att_spec** out) {
   ATT_TRY(AttentionSpec spec, std::move(parsed));
-  std::string hash = spec_hash(spec);
-  ATT_TRY(SpecTexts::Text text, spec_texts().hold(hash, canonical_text(spec)));
+  std::string canonical = canonical_text(spec);
+  std::string hash = text_hash(canonical);
+  ATT_TRY(SpecTexts::Text text, spec_texts().hold(hash, std::move(canonical)));
   const SpecId id = SpecId::from_hash(hash);
   std::vector<std::string> dims;
   for (const expr::TensorDecl& tensor : spec.environment.tensors) dims.push_back(dims_text(tensor));

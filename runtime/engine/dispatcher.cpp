@@ -20,6 +20,16 @@ bool is_measured(const Workshop& workshop, const KernelKey& key) noexcept {
   return workshop.is_measured(key.spec, key.pass, key.shape);
 }
 
+// The GPU families' kernels of packed sequences compile, and no GPU has run them yet: a host is not
+// given what was not verified.
+Status check_is_verified(const AttentionSpec& spec, const DeviceFacts& device) {
+  if (!is_packed(spec) || device.target == Target::kCpu) return ok_status();
+  return Error{.kind = ErrorKind::kUnsupported,
+               .id = "layout-unverified",
+               .message = "layout `thd` on GPUs is not verified yet",
+               .hint = "the CPU serves it; on a GPU, layout bshd with a document mask"};
+}
+
 // Of the cost model's plans. A compiler may fail at one that takes all registers; at so many, it is
 // no accident.
 constexpr std::size_t kPlansToTry = 4;
@@ -60,20 +70,6 @@ KernelKey Dispatcher::new_key(const SpecId& id, const ProblemShape& shape,
   if (bucket != shape && is_measured(*workshop_, exact)) return exact;
   return {id, bucket, pass, Grain::kFine};
 }
-
-namespace {
-
-// The GPU families' kernels of packed sequences compile, and no GPU has run them yet: a host is not
-// given what was not verified.
-Status check_is_verified(const AttentionSpec& spec, const DeviceFacts& device) {
-  if (!is_packed(spec) || device.target == Target::kCpu) return ok_status();
-  return Error{.kind = ErrorKind::kUnsupported,
-               .id = "layout-unverified",
-               .message = "layout `thd` on GPUs is not verified yet",
-               .hint = "the CPU serves it; on a GPU, layout bshd with a document mask"};
-}
-
-}  // namespace
 
 Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>& spec,
                                      const SpecId& id, const ProblemShape& shape, Pass pass) {
