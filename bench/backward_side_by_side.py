@@ -11,17 +11,15 @@ the cost model's plans.
 """
 
 import argparse
-import datetime
 import importlib.util
-import math
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
 import contestants  # noqa: E402
+import page  # noqa: E402
 import problems  # noqa: E402
 import side_by_side  # noqa: E402
 
@@ -151,7 +149,7 @@ def main():
     runtime = library.runtime("cuda:0", "")
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
-    lines = []
+    table = []
     for row in rows():
         key, batch, heads, kv_heads, seq, head_dim, causal, problem = row
         if arguments.only and not any(text in key for text in arguments.only):
@@ -174,7 +172,7 @@ def main():
                 entries.pop(name, None)
                 notes[name] = str(error).splitlines()[0][:60] if str(error) else type(error).__name__
         if "Attune" not in entries:
-            lines.append(f"| {key} | {notes.get('Attune')} | | | |")
+            table.append([key, notes.get("Attune"), "", "", "", ""])
             continue
         # Two correct bf16 backward passes differ by half a percent in norm.
         ours = entries["Attune"].gradients()
@@ -186,22 +184,16 @@ def main():
                 agreement = max(agreement, float((a.float() - b.float()).norm() / b.float().norm()))
         median, _ = side_by_side.time_entries(entries, flush, torch)
         peers = {n: t for n, t in median.items() if n != "Attune"}
-        best = min(peers.values()) if peers else math.nan
         flops = 10.0 * batch * heads * seq * seq * head_dim / (2 if causal else 1)
         rate = f"{flops / median['Attune'] / 1e6:.0f}" if problem is None else ""
         ratios = ", ".join(f"{n} {t:.0f} us ({t / median['Attune']:.2f})" for n, t in peers.items())
         missing = "".join(f", {n}: {why}" for n, why in notes.items())
-        lines.append(f"| {key} | {median['Attune']:.0f} | {rate} | {ratios}{missing} | {agreement:.1e} | "
-                     f"{entries['Attune'].plan} |")
-        print(lines[-1], file=sys.stderr, flush=True)
+        table.append([key, f"{median['Attune']:.0f}", rate, ratios + missing, f"{agreement:.1e}",
+                      entries["Attune"].plan])
+        print("  ".join(table[-1]), file=sys.stderr, flush=True)
         del entries
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    now = datetime.datetime.now(datetime.timezone.utc)
-    with open(arguments.out, "w") as out:
-        out.write(f"{now:%Y-%m-%d %H:%M} UTC, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
-                  f"{commit.stdout.strip() or 'unknown'}. `python3 bench/backward_side_by_side.py`\n\n"
-                  "| row | Attune us | TFLOP/s | peers (their time over ours) | largest difference in norm | plan |\n"
-                  "| --- | --- | --- | --- | --- | --- |\n" + "\n".join(lines) + "\n")
+    header = ["row", "Attune us", "TFLOP/s", "peers (their time over ours)", "largest difference in norm", "plan"]
+    page.write_table(arguments.out, ROOT, torch, "bench/backward_side_by_side.py", header, table)
 
 
 if __name__ == "__main__":

@@ -49,14 +49,19 @@ def make_tensor(name, problem, generator):
 
 
 def attune(problem, inputs, runtime, root):
-    # The layout that specs default to: [batch, seq, heads, dim].
-    q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
-    o = torch.full_like(v, float("nan"))
     shape = attune_c.Shape(problem.batch, problem.heads, problem.heads, problem.seq, problem.seq)
     compiles = runtime.compiles()
     kernel = runtime.kernel(f"{root}/{problem.spec}", shape)
     # The cache has the code that it was tuned with, unless another version of the library tuned it.
     source = "foreign" if kernel.source == "measured" and runtime.compiles() > compiles else kernel.source
+    return launched(kernel, inputs, {"plan": kernel.plan, "source": source})
+
+
+def launched(kernel, inputs, notes):
+    """An Attune kernel on these inputs."""
+    # The layout that specs default to: [batch, seq, heads, dim].
+    q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
+    o = torch.full_like(v, float("nan"))
     workspace = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device="cuda")
     bound = kernel.bind(q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), None, workspace.data_ptr(),
                         {name: t.data_ptr() for name, t in inputs.tensors.items()}, dropout_seed=2026)
@@ -66,7 +71,7 @@ def attune(problem, inputs, runtime, root):
         bound(torch.cuda.current_stream().cuda_stream)
 
     launch.keep = keep
-    return Entry(launch, lambda: o.transpose(1, 2), {"plan": kernel.plan, "source": source})
+    return Entry(launch, lambda: o.transpose(1, 2), notes)
 
 
 def sdpa(backend, problem, inputs):

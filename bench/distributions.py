@@ -10,15 +10,17 @@ Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so. FlashAttention-3 takes
 """
 
 import argparse
-import datetime
+import functools
 import importlib.util
+import math
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
+import page  # noqa: E402
+import problems  # noqa: E402
 import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -86,75 +88,43 @@ DISTRIBUTIONS = {
 }
 
 
-def problems():
+def data_problems():
+    """(key, dtype, problem), whose name says what its numbers are like."""
     for seq in (8192, 512):
         for dtype, dim in (("bf16", 128), ("fp16", 64), ("bf16", 64), ("fp16", 128), ("bf16", 256)):
             for causal in (True, False):
                 for name in DISTRIBUTIONS:
-                    yield f"{dtype} d{dim} {'causal' if causal else 'full'} {seq}: {name}", dtype, dim, causal, seq, name
+                    key = f"{dtype} d{dim} {'causal' if causal else 'full'} {seq}: {name}"
+                    yield key, dtype, problems.Problem("data", name, "", TOKENS // seq, COLUMNS // dim, seq, dim,
+                                                       causal=causal, mask=problems.causal_mask if causal else None)
 
 
-class Attune:
-    def __init__(self, runtime, dtype, causal, q, k, v, torch):
-        batch, heads, seq, dim = q.shape
-        spec = (f"attune: 1\nname: bench\ndtype: {dtype}\nhead_dim: {dim}\nlayout: bshd\n" +
-                ("mask: causal\n" if causal else ""))
-        kernel = runtime.kernel_from_yaml(spec, attune_c.Shape(batch, heads, heads, seq, seq))
-        self.q, self.k, self.v = (t.transpose(1, 2).contiguous() for t in (q, k, v))
-        self.o = torch.full_like(self.q, float("nan"))
-        self.space = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device="cuda")
-        bound = kernel.bind(self.q.data_ptr(), self.k.data_ptr(), self.v.data_ptr(), self.o.data_ptr(), None,
-                            self.space.data_ptr(), {})
-        self.launch = lambda: bound(torch.cuda.current_stream().cuda_stream)
-        self.output = lambda: self.o.transpose(1, 2)
-
-
-class FlashAttention3:
-    def __init__(self, causal, q, k, v, torch):
-        from flash_attn_interface import flash_attn_func
-        q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))
-        state = {}
-
-        def launch():
-            out = flash_attn_func(q, k, v, causal=causal)
-            state["o"] = out[0] if isinstance(out, tuple) else out
-
-        self.launch, self.output = launch, lambda: state["o"].transpose(1, 2)
-
-
-class Sdpa:
-    def __init__(self, causal, q, k, v, torch):
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        state = {}
-
-        def launch():
-            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                state["o"] = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-        self.launch, self.output = launch, lambda: state["o"]
-
-
-def exact(q, k, v, causal, torch):
-    """The first batch entry's head 3 in fp64."""
-    q, k, v = (t[0, 3].double() for t in (q, k, v))
-    scores = q @ k.T * q.shape[-1]**-0.5
-    if causal:
-        scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
-    return torch.softmax(scores, -1) @ v
-
-
-def run(problem, runtimes, flush, generator, torch):
-    key, dtype, dim, causal, seq, name = problem
-    size = (TOKENS // seq, COLUMNS // dim, seq, dim)
+def make_inputs(dtype, problem, generator, torch):
+    import contestants
+    size = (problem.batch, problem.heads, problem.seq, problem.head_dim)
     q, k, v = (torch.randn(size, generator=generator, device="cuda") for _ in range(3))
-    DISTRIBUTIONS[name](q, k, torch)
-    q, k, v = (t.to(torch.bfloat16 if dtype == "bf16" else torch.float16) for t in (q, k, v))
-    makers = {label: (lambda runtime=runtime: Attune(runtime, dtype, causal, q, k, v, torch))
-              for label, runtime in runtimes.items()}
+    DISTRIBUTIONS[problem.name](q, k, torch)
+    return contestants.Inputs(*(t.to({"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]) for t in (q, k, v)), {})
+
+
+def attune(dtype, problem, inputs, runtime):
+    import contestants
+    spec = (f"attune: 1\nname: bench\ndtype: {dtype}\nhead_dim: {problem.head_dim}\n" +
+            ("mask: causal\n" if problem.causal else ""))
+    shape = attune_c.Shape(problem.batch, problem.heads, problem.heads, problem.seq, problem.seq)
+    return contestants.launched(runtime.kernel_from_yaml(spec, shape), inputs, {})
+
+
+def run(key, dtype, problem, runtimes, flush, generator, torch):
+    """Medians in microseconds and (mean, largest) errors of head 3, by contestant."""
+    import checks
+    import contestants
+    inputs = make_inputs(dtype, problem, generator, torch)
+    makers = {label: functools.partial(attune, dtype, problem, inputs, runtime) for label, runtime in runtimes.items()}
     if importlib.util.find_spec("flash_attn_interface"):
-        makers["FA3"] = lambda: FlashAttention3(causal, q, k, v, torch)
-    makers["cuDNN"] = lambda: Sdpa(causal, q, k, v, torch)
-    reference = exact(q, k, v, causal, torch)
+        makers["FA3"] = lambda: contestants.fa3(problem, inputs)
+    makers["cuDNN"] = lambda: contestants.sdpa(contestants.SDPBackend.CUDNN_ATTENTION, problem, inputs)
+    exact = checks.exact(problem, inputs, 0, 3)
     entries, errors = {}, {}
     for label, make in makers.items():
         try:
@@ -165,7 +135,7 @@ def run(problem, runtimes, flush, generator, torch):
             print(f"{key}: {label}: {error}", file=sys.stderr)
             continue
         entries[label] = entry
-        off = (entry.output()[0, 3].double() - reference).abs()
+        off = (entry.output()[0, 3].double() - exact).abs()
         errors[label] = (off.mean().item(), off.max().item())
     median, _ = side_by_side.time_entries(entries, flush, torch)
     return median, errors
@@ -182,28 +152,23 @@ def main():
     runtimes = {label: attune_c.Library(path).runtime("cuda:0", "") for label, path in libraries.items()}
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
-    lines, on_normal = [], {}
-    for problem in problems():
-        key, *configuration, name = problem
-        if arguments.only and name != "normal" and not any(text in key for text in arguments.only):
+    rows, on_normal = [], math.nan
+    for key, dtype, problem in data_problems():
+        is_normal = problem.name == "normal"
+        if arguments.only and not is_normal and not any(text in key for text in arguments.only):
             continue
-        median, errors = run(problem, runtimes, flush, generator, torch)
+        median, errors = run(key, dtype, problem, runtimes, flush, generator, torch)
         ours = median["Attune"]
-        if name == "normal":
-            on_normal[tuple(configuration)] = ours
+        if is_normal:  # the first of its kind
+            on_normal = ours
         peers = ", ".join(f"{label} {us / ours:.2f}" for label, us in median.items() if label != "Attune")
         beside = errors.get("FA3") or errors.get("cuDNN") or errors["Attune"]
         mean, most = (f"{a / b:.2f}" if b > 0 else "" for a, b in zip(errors["Attune"], beside))
-        lines.append(f"| {key} | {ours:.0f} | {on_normal[tuple(configuration)] / ours:.2f} | {peers} | "
-                     f"{mean} | {most} |")
-        print(lines[-1], file=sys.stderr, flush=True)
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    now = datetime.datetime.now(datetime.timezone.utc)
-    with open(arguments.out, "w") as out:
-        out.write(f"{now:%Y-%m-%d %H:%M} UTC, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
-                  f"{commit.stdout.strip() or 'unknown'}. `python3 bench/distributions.py`\n\n"
-                  "| data | Attune us | speed on normal data is 1 | a peer's time over ours | mean error over FA3's | "
-                  "largest |\n| --- | --- | --- | --- | --- | --- |\n" + "\n".join(lines) + "\n")
+        rows.append([key, f"{ours:.0f}", f"{on_normal / ours:.2f}", peers, mean, most])
+        print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+    header = ["data", "Attune us", "speed on normal data is 1", "a peer's time over ours", "mean error over FA3's",
+              "largest"]
+    page.write_table(arguments.out, ROOT, torch, "bench/distributions.py", header, rows)
 
 
 if __name__ == "__main__":

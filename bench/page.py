@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
 
@@ -257,3 +258,11 @@ def newest_built(root, *parts, named=None):
 
 def now():
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def write_table(path, root, torch, program, header, rows):
+    """A table on a page of its own, with when, where, of which commit and by which command it was made."""
+    commit = subprocess.run(["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
+                            check=False)
+    write(path, f"{now()}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
+          f"{commit.stdout.strip() or 'unknown'}. `{command(program, sys.argv[1:])}`\n\n{_table(header, rows)}\n")
