@@ -84,10 +84,27 @@ struct SequenceList {
   SequenceItem* items;  // of the workspace: what kernels do, the longest first
 };
 
+// Some keys of one sequence of a packed batch, for some of its queries.
+struct PieceItem {
+  int sequence;  // negative: none
+  int tile;      // of queries
+  int part;      // of the heads of a K/V head
+  int piece, pieces;
+  int result;  // where the results of the item's pieces begin, of a K/V head's
+};
+
+// CTAs that share an item's keys, of the workspace; templates/tile/pieces.cuh.
+struct PieceLists {
+  float* rows;       // what each of them found
+  int* arrivals;     // of each item, or of each result, zero at launch
+  PieceItem* items;  // of packed sequences: what kernels do
+};
+
 // What the host fills and hands to every kernel: one that declares ForwardParams or BackwardParams
 // gets its bytes.
 struct LaunchParams : BackwardParams {
   SequenceList sequences;  // read only when the spec is of packed sequences
+  PieceLists pieces;       // read only by kernels of the decode family
 };
 
 }  // namespace att

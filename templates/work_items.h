@@ -98,6 +98,32 @@ ATT_FN constexpr PackedTiles<Int> packed_tiles(Int heads, Int kv_heads, Int q_le
   return {together, tile_count(group, together), tile_count(q_len, tile)};
 }
 
+// ---- Pieces of an item's keys, a CTA each, whose results are merged.
+
+// So many pieces a launch has at most, unless it has more items: several for each processor, and it
+// bounds the results that wait to be merged.
+constexpr int kMostPieces = 1024;
+
+// Of an item, where a launch has so many and a plan wants `pieces`.
+template <typename Int>
+ATT_FN constexpr Int piece_count(Int items, Int pieces) {
+  const Int most = items < kMostPieces ? kMostPieces / (items < 1 ? 1 : items) : 1;
+  return pieces < most ? pieces : most;
+}
+
+// A piece of packed sequences has at least so many units of keys, where it is one of several.
+constexpr int kLeastPieceUnits = 4;
+
+// How long the list of pieces of packed sequences is that a K/V head has
+// (templates/kernels/piece_items.cuh): whatever the lengths, no more items than this wait for a
+// piece. A sequence of q queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.
+template <typename Int>
+ATT_FN constexpr Int piece_item_count(Int all_queries, Int sequences, Int heads, Int kv_heads,
+                                      Int tile) {
+  const Int group = heads / kv_heads;
+  return all_queries / (tile / 2) * group + group + sequences + kMostPieces / kv_heads;
+}
+
 // ---- Query tiles of packed sequences, as templates/kernels/sequence_items.cuh lists them.
 
 // How long the list is: whatever the lengths, there are no more tiles of so many queries.

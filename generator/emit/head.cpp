@@ -109,6 +109,8 @@ constexpr std::string_view kContext =
 // The list of items of packed sequences, and the kernel that makes it.
 std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
+  if (launch_recipe(spec, plan).main().item == WorkItem::kListedPiece)
+    return "\n#include \"templates/kernels/piece_items.cuh\"\n";
   return fmt::format(
       "\n"
       "namespace att {{\n"

@@ -70,6 +70,7 @@ inline const FamilyOperations* family_operations(const KernelPlan& plan) {
 const FamilyOperations& sm80_family();
 const FamilyOperations& sm90a_family();
 const FamilyOperations& cpu_family();
+const FamilyOperations& decode_family();
 const FamilyOperations& sm80_backward_family();
 const FamilyOperations& sm90a_backward_family();
 const FamilyOperations& cpu_backward_family();

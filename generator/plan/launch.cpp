@@ -28,6 +28,28 @@ std::int64_t sum(std::int64_t a, std::int64_t b) {
   return __builtin_add_overflow(a, b, &value) ? kTooLarge : value;
 }
 
+// Of the queries of the heads that share a K/V head.
+std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile) {
+  return att::packed_tiles(shape.heads, shape.kv_heads, shape.q_len, tile).per_kv_head() *
+         shape.kv_heads * shape.batch;
+}
+
+std::int64_t listed_pieces(const ProblemShape& shape, std::int64_t tile) {
+  return att::piece_item_count(shape.q_len, shape.batch, shape.heads, shape.kv_heads, tile);
+}
+
+// What the workspace of pieces has room for: results, each of a tile of rows; and counters.
+struct PieceRoom {
+  std::int64_t results, counters;
+};
+PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
+                     const ProblemShape& shape) {
+  if (is_packed(spec)) return {att::kMostPieces, att::kMostPieces};
+  const std::int64_t items = packed_items(shape, region.length_unit);
+  const std::int64_t pieces = att::piece_count<std::int64_t>(items, region.pieces);
+  return pieces == 1 ? PieceRoom{0, 0} : PieceRoom{items * pieces, items};
+}
+
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return value > kTooLarge - unit ? kTooLarge : att::tile_count(value, unit) * unit;
 }
@@ -63,13 +85,16 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
   switch (launch.item) {
     case WorkItem::kQueryTile:
       return att::tile_count(shape.q_len, tile * launch.cluster) * shape.heads * shape.batch;
-    case WorkItem::kPackedQueryTile:
-      return att::packed_tiles(shape.heads, shape.kv_heads, shape.q_len, tile).per_kv_head() *
-             shape.kv_heads * shape.batch;
+    case WorkItem::kPackedQueryTile: {
+      const std::int64_t items = packed_items(shape, tile);
+      return items * att::piece_count<std::int64_t>(items, launch.pieces);
+    }
     case WorkItem::kSequenceTile:
       return att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch,
                                                     tile * launch.cluster) *
              shape.heads;
+    case WorkItem::kListedPiece:
+      return listed_pieces(shape, tile) * shape.kv_heads;
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
              shape.batch;
@@ -144,6 +169,16 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
           {att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, region.length_unit),
            sizeof(att::SequenceItem)});
       break;
+    case Content::kPieceResults:
+      bytes =
+          product({piece_room(spec, region, shape).results, region.length_unit, region.columns, 4});
+      break;
+    case Content::kPieceArrivals:
+      bytes = product({piece_room(spec, region, shape).counters, 4});
+      break;
+    case Content::kPieceItems:
+      bytes = product({listed_pieces(shape, region.length_unit), sizeof(att::PieceItem)});
+      break;
   }
   return round_up(bytes, kAlignmentBytes);
 }
@@ -166,7 +201,8 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
       const bool has_length = counts_tiles ? has.length_unit <= need.length_unit
                                            : has.length_unit % need.length_unit == 0;
       return has.content == need.content && has.slot == need.slot && has_length &&
-             has.columns >= need.columns && (has.per_query_head || !need.per_query_head);
+             has.columns >= need.columns && has.pieces >= need.pieces &&
+             (has.per_query_head || !need.per_query_head);
     });
   });
 }

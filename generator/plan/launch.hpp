@@ -34,6 +34,7 @@ enum class WorkItem : std::uint8_t {
   kQueryTile,        // `tile` queries of a (batch, head)
   kPackedQueryTile,  // the same, or heads of one K/V head whose queries fit together
   kSequenceTile,     // a head of an item of the list of packed sequences, of `tile` queries
+  kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
   kRows,             // `tile` of the rows [batch, heads, q_len]
@@ -53,11 +54,15 @@ struct WorkspaceRegion {
     kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
     kValueSums,         // fp32 [batch, kv_heads, kv_len, v]
     kLearnedSums,       // fp32 [batch, heads, tiles of length_unit keys, `columns`]
-    kSequenceItems      // pairs of int32: the items of packed sequences, of length_unit queries
+    kSequenceItems,     // pairs of int32: the items of packed sequences, of length_unit queries
+    kPieceResults,      // fp32 [items of length_unit rows, pieces, length_unit, `columns`]
+    kPieceArrivals,     // int32 [items of length_unit rows]
+    kPieceItems         // att::PieceItem: the list of pieces of packed sequences
   } content = Content::kSchedulerCounter;
   int slot = 0;
   int length_unit = 1;          // the sequence's length is rounded up to a multiple
   int columns = 0;              // numbers a row; 0: as said above, of rows one
+  int pieces = 1;               // as Launch::pieces; nothing is kept of a single one
   bool per_query_head = false;  // of kKeySums and kValueSums: partial results, [batch, heads, ...]
   bool operator==(const WorkspaceRegion&) const = default;
 };
@@ -69,6 +74,7 @@ struct Launch {
   int shared_memory_bytes = 0;  // dynamic
   int cluster = 1;              // CTAs that take an item together, `tile` of them each
   int parts = 1;                // of the columns of a key tile's gradients, a CTA each
+  int pieces = 1;               // of an item's keys, at most so many CTAs: att::piece_count
   WorkItem item = WorkItem::kQueryTile;
   int tile = 1;
   // Grid, in the x dimension only: the CTAs of every item, or, persistent, SM count times

@@ -23,9 +23,9 @@ namespace {
 
 // Best first where several serve one target. A family, or a pass of one, is added by a row here.
 using FamilyAccessor = const FamilyOperations& (*)();
-constexpr FamilyAccessor kFamilies[] = {&sm90a_family,         &sm80_family,
-                                        &cpu_family,           &sm90a_backward_family,
-                                        &sm80_backward_family, &cpu_backward_family};
+constexpr FamilyAccessor kFamilies[] = {
+    &sm90a_family,          &sm80_family,          &decode_family,      &cpu_family,
+    &sm90a_backward_family, &sm80_backward_family, &cpu_backward_family};
 
 Error family_missing(Family family, Pass pass) {
   return plan_unsupported(fmt::format("this build has no {} kernels of the {} family",
@@ -64,6 +64,8 @@ std::string_view to_string(Family family) {
       return "sm90a";
     case Family::kCpu:
       return "cpu";
+    case Family::kDecode:
+      return "decode";
   }
   return "unknown";
 }
@@ -262,14 +264,17 @@ void add_pre_pass(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecip
                           .tile = on_cpu ? att::kRangePairsOfCpuItem : att::kRangePairsOfCta});
 }
 
-// The list of items of packed sequences comes right before the launch that takes them.
+// The list of items of packed sequences comes right before the launch that takes them. A family
+// that lists pieces has a region for them of its own.
 void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
   if (!is_packed(spec)) return;
   const bool on_cpu = plan.target == Target::kCpu;
   const auto main = std::ranges::find(recipe.launches, "", &Launch::symbol);
-  main->item = WorkItem::kSequenceTile;
-  recipe.workspace.push_back({.content = WorkspaceRegion::Content::kSequenceItems,
-                              .length_unit = main->tile * main->cluster});
+  if (main->item != WorkItem::kListedPiece) {
+    main->item = WorkItem::kSequenceTile;
+    recipe.workspace.push_back({.content = WorkspaceRegion::Content::kSequenceItems,
+                                .length_unit = main->tile * main->cluster});
+  }
   recipe.launches.insert(
       main,
       {.symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass});

@@ -13,7 +13,7 @@
 
 namespace attune {
 
-enum class Family : std::uint8_t { kSm80, kSm90a, kCpu };
+enum class Family : std::uint8_t { kSm80, kSm90a, kCpu, kDecode };
 std::string_view to_string(Family);
 
 // mma.sync + cp.async, FlashAttention-2's split-Q scheme.
@@ -28,6 +28,17 @@ struct Sm80Plan {
   int chunk = 32;  // keys whose scores are in registers at a time in a full tile: 16, 32 or 64
   int unroll = 1;  // chunks in one loop body
   auto operator<=>(const Sm80Plan&) const = default;
+};
+
+// mma.sync + cp.async for few queries: warps and CTAs share out an item's keys. docs/decode.md.
+struct DecodePlan {
+  static constexpr Family kFamily = Family::kDecode;
+  int tile_q = 16;     // rows of an item: queries of the heads that share a K/V head
+  int step_keys = 16;  // that a warp takes at a time
+  int stages = 4;      // of these in shared memory, for each warp
+  int warps = 4;
+  int pieces = 1;  // of an item's keys, a CTA each; fewer where a launch has many items
+  auto operator<=>(const DecodePlan&) const = default;
 };
 
 // TMA + wgmma, warp-specialised: one producer warp, consumer warpgroups. docs/hopper.md.
@@ -101,7 +112,8 @@ struct Sm90aBackwardPlan {
 struct KernelPlan {
   Pass pass = Pass::kForward;
   Target target = Target::kSm80;
-  std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan, CpuBackwardPlan>
+  std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan, CpuBackwardPlan,
+               DecodePlan>
       tile;
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const {

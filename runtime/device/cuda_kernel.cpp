@@ -104,6 +104,7 @@ Status CudaKernel::launch_all(const att::LaunchParams& params, void* workspace,
     const Launch& launch = recipe_.launches[i];
     for (const WorkspaceRegion::Content content : launch.zeroed) {
       const PlacedRegion region = placed_region(spec_, recipe_, content, shape, workspace);
+      if (region.bytes == 0) continue;
       ATT_CHECK(cuda_status(
           api_, api_.memset_words_async(address(region.data), 0, region.bytes / 4, stream),
           "cuMemsetD32Async"));

@@ -34,6 +34,15 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kSequenceItems:
       params->sequences.items = static_cast<att::SequenceItem*>(data);
       return;
+    case Content::kPieceResults:
+      params->pieces.rows = static_cast<float*>(data);
+      return;
+    case Content::kPieceArrivals:
+      params->pieces.arrivals = static_cast<int*>(data);
+      return;
+    case Content::kPieceItems:
+      params->pieces.items = static_cast<att::PieceItem*>(data);
+      return;
   }
 }
 

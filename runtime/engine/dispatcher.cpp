@@ -20,16 +20,6 @@ bool is_measured(const Workshop& workshop, const KernelKey& key) noexcept {
   return workshop.is_measured(key.spec, key.pass, key.shape);
 }
 
-// The GPU families' kernels of packed sequences compile, and no GPU has run them yet: a host is not
-// given what was not verified.
-Status check_is_verified(const AttentionSpec& spec, const DeviceFacts& device) {
-  if (!is_packed(spec) || device.target == Target::kCpu) return ok_status();
-  return Error{.kind = ErrorKind::kUnsupported,
-               .id = "layout-unverified",
-               .message = "layout `thd` on GPUs is not verified yet",
-               .hint = "the CPU serves it; on a GPU, layout bshd with a document mask"};
-}
-
 // Of the cost model's plans. A compiler may fail at one that takes all registers; at so many, it is
 // no accident.
 constexpr std::size_t kPlansToTry = 4;
@@ -78,7 +68,6 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
     known->retain();
     return known;
   }
-  ATT_CHECK(check_is_verified(*spec, workshop_->device().facts()));
   ++counters_.misses;
   FirstVersion first;
   KernelKey key = new_key(id, shape, pass);

@@ -9,7 +9,7 @@
 #include "templates/cpu/product.h"
 #include "templates/cpu/rows.h"
 #include "templates/cpu/vector.h"
-#include "templates/cpu/work.h"
+#include "templates/items.h"
 #include "templates/kernels/head.cuh"
 
 namespace att {

@@ -27,6 +27,12 @@ ATT_FN int highest_bit(unsigned x) {
   return index;
 }
 
+ATT_FN int bit_count(unsigned x) {
+  int count;
+  asm("popc.b32 %0, %1;" : "=r"(count) : "r"(x));
+  return count;
+}
+
 // Bytes of {b, a}, a low; each of the four nibbles of `selector` picks one, or, with its top bit
 // set, that byte's sign eight times.
 ATT_FN unsigned byte_permute(unsigned a, unsigned b, unsigned selector) {

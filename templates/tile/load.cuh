@@ -17,16 +17,16 @@ ATT_FN constexpr int power_of_two_from(int n) {
 
 // Starts the copy of kRows rows of kDim 2-byte elements, row r at `from` + r * stride_bytes, into a
 // RowLayout tile at `to`; rows from `valid_rows` on and the padding columns become zeros. The
-// caller commits the group.
+// caller commits the group. `thread` is the caller's number among the kThreads that share the copy.
 template <int kRows, int kDim, int kThreads>
-ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int valid_rows) {
+ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int valid_rows,
+                      int thread) {
   using Layout = RowLayout<padded_dim(kDim)>;
   // Each thread stays in its column and goes down a fixed number of rows a copy, so that a copy
   // costs one addition. Where a row is no power of two of units, some threads have no column.
   constexpr int kUnits = Layout::kUnits;
   constexpr int kColumns = power_of_two_from(kUnits);
   constexpr int kRowStep = kThreads / kColumns;
-  const int thread = thread_index();
   const int unit = thread & (kColumns - 1);
   const int row = thread / kColumns;
   const char* source = from + row * stride_bytes + unit * 16;
@@ -50,6 +50,11 @@ ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int
       source += source_step;
     }
   }
+}
+
+template <int kRows, int kDim, int kThreads>
+ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int valid_rows) {
+  load_rows<kRows, kDim, kThreads>(to, from, stride_bytes, valid_rows, thread_index());
 }
 
 // The same of rows of dO: those without live keys, whose reference is infinite, become zeros,

@@ -35,6 +35,17 @@ ATT_FN void for_each_score(const Context& c, int q0, const R& at_row, const F& f
   }
 }
 
+// A product as the softmax reads it. `scale`: of the spec, or the launch.
+template <typename Query, typename Key>
+ATT_FN float modified_score(const Context& c, float product, float scale, Query q, Key key) {
+  if constexpr (spec::kHasScore) {
+    const float x = score_core(c, spec::kScaleAtLaunch ? product * scale : product, q, key) *
+                    (kScoreMultiplier * kLog2E);
+    return kScoreOffset != 0.0f ? x + kScoreOffset * kLog2E : x;
+  }
+  return product * (scale * kLog2E);
+}
+
 // Products to scores.
 template <int kBlocks, int kTiles>
 ATT_FN void apply_score(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0) {
@@ -44,14 +55,7 @@ ATT_FN void apply_score(float (&s)[kBlocks][kTiles][4], const Context& c, int q0
     for_each_score<kBlocks, kTiles>(
         c, q0, [](int q) { return q; },
         [&](int m, int n, int e, int q, int column) {
-          float& x = s[m][n][e];
-          if constexpr (spec::kHasScore) {
-            x = score_core(c, spec::kScaleAtLaunch ? x * scale : x, q, first_key + column);
-            x *= kScoreMultiplier * kLog2E;
-            if constexpr (kScoreOffset != 0.0f) x += kScoreOffset * kLog2E;
-          } else {
-            x *= scale * kLog2E;
-          }
+          s[m][n][e] = modified_score(c, s[m][n][e], scale, q, first_key + column);
         });
   }
 }

@@ -17,6 +17,29 @@ constexpr bool kHasRoom = spec::kDType == DType::bf16;
 constexpr float kFrozenOffset = kHasRoom ? 40.0f : 0.0f;
 constexpr float kFrozenLimit = kHasRoom ? 0x1p115f : 0x1p62f;
 
+// A row without a live key has the reference -inf, and all its elements are -inf: 0 keeps the
+// difference from being NaN.
+ATT_FN float finite(float x) { return x == -infinity() ? 0.0f : x; }
+
+// Lets a sink join the sum of a row. Returns what the row of O is multiplied by to become the
+// output, 0 where no key is live.
+ATT_FN float finish_row(const Context& c, float& reference, float& sum) {
+  float shrink = 1.0f;
+  if constexpr (spec::kHasSink) {
+    const float sink_log2 = sink(c) * kLog2E;
+    const float raised = math_max(reference, sink_log2);
+    shrink = math_exp2(reference - finite(raised));
+    sum = sum * shrink + math_exp2(sink_log2 - finite(raised));
+    reference = raised;
+  }
+  return sum == 0.0f ? 0.0f : shrink / sum;
+}
+
+// Natural logarithm of the sum of exponentials; -inf where no key is live.
+ATT_FN float log_sum_exp(float reference, float sum) {
+  return (finite(reference) + math_log2(sum)) * kLn2;
+}
+
 // Of the 2 * kBlocks rows that a lane shares with the three others of its quad. exp2(s - reference)
 // is what P holds; any reference that keeps it in range gives the same quotient. `sum` is this
 // lane's part until finish().
@@ -155,29 +178,15 @@ struct RowState {
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float total = quad_sum(sum[m][half]);
-        float shrink = 1.0f;
-        if constexpr (spec::kHasSink) {
-          const float sink_log2 = sink(c) * kLog2E;
-          const float raised = math_max(reference[m][half], sink_log2);
-          shrink = math_exp2(reference[m][half] - finite(raised));
-          total = total * shrink + math_exp2(sink_log2 - finite(raised));
-          reference[m][half] = raised;
-        }
-        sum[m][half] = total;
-        factor[m][half] = total == 0.0f ? 0.0f : shrink / total;
+        sum[m][half] = quad_sum(sum[m][half]);
+        factor[m][half] = finish_row(c, reference[m][half], sum[m][half]);
       }
     }
   }
 
-  // Natural logarithm of the sum of exponentials; -inf where no key is live.
   ATT_MEMBER float log_sum_exp(int m, int half) const {
-    return (finite(reference[m][half]) + math_log2(sum[m][half])) * kLn2;
+    return att::log_sum_exp(reference[m][half], sum[m][half]);
   }
-
-  // A row without a live key has the reference -inf, and all its elements are -inf: 0 keeps the
-  // difference from being NaN.
-  static ATT_MEMBER float finite(float x) { return x == -infinity() ? 0.0f : x; }
 };
 
 }  // namespace att

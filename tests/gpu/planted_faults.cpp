@@ -18,6 +18,7 @@ constexpr const char* kLse = "LSE of 16 rows off by 1e-3";
 constexpr const char* kElsewhere = "16 rows stored in another item's place";
 constexpr const char* kWide = "the mask a key too wide for 64 rows";
 constexpr const char* kNarrow = "the mask a key too narrow for 64 rows";
+constexpr const char* kPart = "what the first warp or piece found left out";
 constexpr const char* kDropoutBit = "dropout bits of one lane shifted";
 
 // Four lanes share a row: a single query is in the first four.
@@ -34,6 +35,22 @@ void add_range_faults(const Site& site, std::vector<GpuFault>& faults) {
   };
   faults.push_back({{kWide, {{kRange, moved("1")}}}});
   faults.push_back({{kNarrow, {{kRange, moved("-1")}}}});
+}
+
+// The mask's edges where they are not a range, of kernels that use templates/tile/row_mask.cuh.
+void add_edge_faults(const Site& site, std::vector<GpuFault>& faults) {
+  constexpr const char* kLive = "return (column < row.end) & mask(c, row.q, row.k0 + column);";
+  const std::string at_edge =
+      fmt::format("(c.h == 1 && row.q >= {0} && row.q < {0} + 64 && row.k0 + column == {1})",
+                  site.row, site.edge_key);
+  faults.push_back({{kWide,
+                     {{kLive, fmt::format("return (column < row.end) & (mask(c, row.q, "
+                                          "row.k0 + column) | {});",
+                                          at_edge)}}}});
+  faults.push_back({{kNarrow,
+                     {{kLive, fmt::format("return (column < row.end) & mask(c, row.q, "
+                                          "row.k0 + column) & !{};",
+                                          at_edge)}}}});
 }
 
 std::vector<GpuFault> sm80_faults(const Site& site) {
@@ -64,7 +81,6 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
   constexpr const char* kHead = "const int tile_h = opaque(c.h_kv);";
   constexpr const char* kStoredO =
       "copy_shared_to_global_16(out + row * params.o_stride.seq * 2 + unit * 16,";
-  constexpr const char* kLive = "return (column < row.end) & mask(c, row.q, row.k0 + column);";
   const std::string in_warp = fmt::format("item.h == 1 && item.q0 + row0 + 16 * m == {}", site.row);
   std::vector<GpuFault> faults = {
       {{kLeftOut, {accumulate("plan::kChunk"), accumulate("kOnlineChunk")}}},
@@ -99,17 +115,7 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
   if (site.mask_is_range) {
     add_range_faults(site, faults);
   } else if (site.has_mask) {
-    const std::string at_edge =
-        fmt::format("(c.h == 1 && row.q >= {0} && row.q < {0} + 64 && row.k0 + column == {1})",
-                    site.row, site.edge_key);
-    faults.push_back({{kWide,
-                       {{kLive, fmt::format("return (column < row.end) & (mask(c, row.q, "
-                                            "row.k0 + column) | {});",
-                                            at_edge)}}}});
-    faults.push_back({{kNarrow,
-                       {{kLive, fmt::format("return (column < row.end) & mask(c, row.q, "
-                                            "row.k0 + column) & !{};",
-                                            at_edge)}}}});
+    add_edge_faults(site, faults);
   }
   if (site.has_dropout) {
     faults.push_back({{kDropoutBit,
@@ -208,10 +214,69 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
   return faults;
 }
 
+std::vector<GpuFault> decode_faults(const Site& site) {
+  const std::string in_unit = fmt::format("k0 / 64 == {}", site.key / 64);
+  const auto stale = [&](const char* which) {
+    const std::string rows = fmt::format("rows(params.{0}, params.{0}_stride)", which);
+    return Edit{rows, fmt::format("{} - ({} && k0 > 0 ? plan::kStepKeys * params.{}_stride.seq * "
+                                  "2 : 0)",
+                                  rows, in_unit, which)};
+  };
+  const auto in_16 = [&](const char* h, const char* q) {
+    return fmt::format("{} == 1 && {} / 16 == {}", h, q, site.row / 16);
+  };
+  const std::string in_rows = in_16("lane_rows.h[m][half]", "lane_rows.q[m][half]");
+  constexpr const char* kRaise = "rows.raise(s, o, 0.0f);\n";
+  constexpr const char* kProduct = "product_pv<kBlocks, kDimV>(o, a, v +";
+  constexpr const char* kHead = "key_offset(sequence, stride, item.h_kv, k0)";
+  constexpr const char* kStored = "to[8 * n] = o[m][n][2 * half];";
+  constexpr const char* kStoredLse = "= log_sum_exp(reference, sum);";
+  constexpr const char* kStoredO = "query_offset(item.sequence, p.o_stride, h, q)";
+  constexpr const char* kWeight = "weights.of[row][part] = weight;";
+  std::vector<GpuFault> faults = {
+      {{kLeftOut, {{kProduct, fmt::format("if (!({})) {}", in_unit, kProduct)}}}},
+      {{kStaleV, {stale("v")}}},
+      {{kStaleK, {stale("k")}}},
+      {{kPart, {{kWeight, "weights.of[row][part] = part == 0 ? 0.0f : weight;"}}}},
+      {{kRescale, {{"o[m][n][2 * half] *= shrink[m][half];\n", "\n"}}}},
+      {{kLastKey,
+        {{kRaise, fmt::format("for (int m = 0; m < kBlocks; ++m)\n"
+                              "      for (int n = 0; n < kTiles; ++n)\n"
+                              "        for (int e = 0; e < 4; ++e)\n"
+                              "          if (first_key + 8 * n + e % 2 == "
+                              "item.sequence.kv_len - 1) s[m][n][e] = -infinity();\n    {}",
+                              kRaise)}}}},
+      {{kKvHead,
+        {{kHead, fmt::format("key_offset(sequence, stride, item.h_kv ^ (item.h0 <= 1 && 1 < "
+                             "item.h1 && item.q0 <= {0} && {0} < item.q1 ? 1 : 0), k0)",
+                             site.row)}}}},
+      {{kColumns,
+        {{kStored, fmt::format("to[8 * n] = o[m][n ^ ({} ? 1 : 0)][2 * half];", in_rows)}}}},
+      {{kLse,
+        {{kStoredLse,
+          fmt::format("= log_sum_exp(reference, sum) + ({} ? 1e-3f : 0.0f);", in_16("h", "q"))}}}},
+      {{kElsewhere,
+        {{kStoredO, fmt::format("query_offset(item.sequence, p.o_stride, h - ({} ? 1 : 0), q)",
+                                in_16("h", "q"))}}}}};
+  if (site.mask_is_range) {
+    add_range_faults(site, faults);
+  } else if (site.has_mask) {
+    add_edge_faults(site, faults);
+  }
+  return faults;
+}
+
 }  // namespace
 
 std::vector<GpuFault> gpu_faults(Family family, const Site& site) {
-  return family == Family::kSm90a ? sm90_faults(site) : sm80_faults(site);
+  switch (family) {
+    case Family::kSm90a:
+      return sm90_faults(site);
+    case Family::kDecode:
+      return decode_faults(site);
+    default:
+      return sm80_faults(site);
+  }
 }
 
 }  // namespace attune::planted

@@ -1,4 +1,4 @@
-// What the tuner runs before it times a kernel finds every planted fault in both GPU families, and
+// What the tuner runs before it times a kernel finds every planted fault in the GPU families, and
 // lets the kernels without one pass.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -77,9 +77,8 @@ TEST_P(Planted, FaultsAreFound) {
       EXPECT_TRUE(status.ok()) << render(status.error());
       continue;
     }
-    const char* const family = candidate.plan.family() == Family::kSm90a ? "sm90a" : "sm80";
-    planted::note_result(fmt::format("{}: {}", family, fault), problem.mask, problem.length,
-                         !status.ok());
+    planted::note_result(fmt::format("{}: {}", to_string(candidate.plan.family()), fault),
+                         problem.mask, problem.length, !status.ok());
     EXPECT_FALSE(status.ok());
     // Where documents begin and end the next numbers may hide it.
     if (!status.ok() && problem.mask != "document") {

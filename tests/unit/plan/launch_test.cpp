@@ -80,7 +80,7 @@ TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
     const DeviceFacts device = device_facts(target);
     const auto families = families_for(packed_spec(), target);
     ASSERT_TRUE(families.ok());
-    EXPECT_EQ(families->size(), target == Target::kSm90a ? 2u : 1u);
+    EXPECT_EQ(families->size(), target == Target::kSm90a ? 3u : target == Target::kSm80 ? 2u : 1u);
     const std::vector<WorkspaceRegion> promised =
         widest_workspace(packed_spec(), Pass::kForward, target);
     for (const Family family : *families) {
@@ -91,7 +91,8 @@ TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
         ASSERT_EQ(recipe.launches.size(), 2u) << to_string(plan);
         EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_items");
         EXPECT_EQ(recipe.launches[0].item, WorkItem::kPass);
-        EXPECT_EQ(recipe.main().item, WorkItem::kSequenceTile);
+        EXPECT_EQ(recipe.main().item,
+                  family == Family::kDecode ? WorkItem::kListedPiece : WorkItem::kSequenceTile);
         EXPECT_TRUE(covers(promised, recipe.workspace)) << to_string(plan);
         EXPECT_EQ(recipe.workspace.back().length_unit, item_queries(packed_spec(), plan));
       }

@@ -1,4 +1,5 @@
-// Which rows a work item has, and what a tile of keys is to them.
+// Work items whose rows may be of several heads: which rows an item has, and what a tile of keys is
+// to them.
 #pragma once
 
 #include "templates/sequence.h"
@@ -12,8 +13,8 @@ namespace att {
 struct Item {
   int b, h_kv, h0, h1, q0, q1;
   Sequence sequence;
-  int queries() const { return q1 - q0; }
-  int rows() const { return (h1 - h0) * (q1 - q0); }
+  ATT_MEMBER int queries() const { return q1 - q0; }
+  ATT_MEMBER int rows() const { return (h1 - h0) * (q1 - q0); }
 };
 
 ATT_FN PackedTiles<int> item_grid(const ForwardParams& p) {
@@ -51,6 +52,11 @@ ATT_FN Item packed_item_at(const ForwardParams& p, int index) {
   if (h_kv >= p.kv_heads) return {};
   return item_of(p, sequence, grid.heads_per_item, listed.sequence, h_kv, rest % grid.head_parts,
                  listed.tile);
+}
+
+// Of a launch whose sequences are not packed.
+ATT_FN int item_count(const ForwardParams& p) {
+  return item_grid(p).per_kv_head() * p.kv_heads * p.batch;
 }
 
 // No rows: there is nothing to do.

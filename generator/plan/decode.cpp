@@ -1,0 +1,305 @@
+// The decode family's plans: few queries on many keys. What they mean in the kernel:
+// templates/kernels/decode_forward.cuh.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "generator/expr/ast.hpp"
+#include "generator/expr/lowering.hpp"
+#include "generator/plan/family.hpp"
+#include "generator/plan/live_share.hpp"
+#include "templates/work_items.h"
+
+namespace attune {
+namespace {
+
+constexpr int kElementBytes = 2;  // fp16 and bf16 alike
+constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
+constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
+constexpr int kMostPieces = kPieces.back();
+constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
+
+int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
+
+const DecodePlan& tile_of(const KernelPlan& plan) { return std::get<DecodePlan>(plan.tile); }
+
+int step_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
+  return tile.step_keys * (padded(spec.head_dim_qk) + padded(spec.head_dim_v)) * kElementBytes;
+}
+
+Status serves(const AttentionSpec& spec, Target target) {
+  if (target == Target::kCpu) return plan_unsupported("the decode family needs a GPU");
+  if (spec.dtype != DType::kF16 && spec.dtype != DType::kBf16) {
+    return plan_unsupported(
+        fmt::format("the decode family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
+  }
+  for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
+    if (dim < 16 || dim > 256 || dim % 8 != 0) {
+      return plan_unsupported(
+          fmt::format("the decode family has head dims 16 to 256 in steps of 8, not {}", dim));
+    }
+  }
+  if (has_dropout(spec)) return plan_unsupported("the decode family has no dropout");
+  return ok_status();
+}
+
+// Registers of the fragments a thread holds through the loop: O, Q, a step's scores.
+int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
+  const int blocks = tile.tile_q / 16;
+  return blocks * (padded(spec.head_dim_v) / 2 + padded(spec.head_dim_qk) / 4 + tile.step_keys / 2);
+}
+// With more of them ptxas spills, NVRTC 13.0.
+constexpr int kMostFragmentRegisters = 200;
+constexpr int kOtherRegisters = 60;
+
+PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const DecodePlan& tile = tile_of(plan);
+  const int part_bytes = tile.tile_q * (padded(spec.head_dim_v) + 4 + 2) * 4;
+  PlanResources resources;
+  resources.threads = 32 * tile.warps;
+  resources.shared_memory_bytes =
+      tile.warps * std::max(tile.stages * step_bytes(spec, tile), part_bytes) +
+      tile.tile_q * padded(spec.head_dim_qk) * kElementBytes +
+      tile.tile_q * (std::max(tile.pieces, tile.warps) + 2) * 4;
+  resources.registers_per_thread =
+      std::min(kMaxRegistersPerThread, fragment_registers(spec, tile) + kOtherRegisters);
+  return resources;
+}
+
+Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const DecodePlan& tile = tile_of(plan);
+  if (tile.tile_q != 16 && tile.tile_q != 32) return plan_unsupported("16 or 32 rows of an item");
+  if (tile.step_keys != 16 && tile.step_keys != 32)
+    return plan_unsupported("steps of 16 or 32 keys");
+  if (tile.warps < 1 || tile.warps > 8) return plan_unsupported("1 to 8 warps");
+  if (tile.stages < 2 || tile.stages > 8) return plan_unsupported("2 to 8 stages");
+  if (tile.pieces < 1 || tile.pieces > kMostPieces) {
+    return plan_unsupported(fmt::format("1 to {} pieces", kMostPieces));
+  }
+  const PlanResources needs = resources_of(spec, plan);
+  ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes - kTableBytes, device));
+  if (const int fragments = fragment_registers(spec, tile); fragments > kMostFragmentRegisters) {
+    return plan_unsupported(fmt::format("{} registers a thread for fragments alone, {} leave room",
+                                        fragments, kMostFragmentRegisters));
+  }
+  if (needs.registers_per_thread * needs.threads > device.registers_per_processor) {
+    return plan_unsupported(
+        fmt::format("{} threads of {} registers", needs.threads, needs.registers_per_thread));
+  }
+  return ok_status();
+}
+
+std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
+  std::vector<KernelPlan> plans;
+  for (const int tile_q : {16, 32}) {
+    for (const int step_keys : {16, 32}) {
+      for (const int warps : {4, 8}) {
+        for (const int stages : {3, 4, 6}) {
+          for (const int pieces : kPieces) {
+            const KernelPlan plan{.pass = Pass::kForward,
+                                  .target = device.target,
+                                  .tile = DecodePlan{.tile_q = tile_q,
+                                                     .step_keys = step_keys,
+                                                     .stages = stages,
+                                                     .warps = warps,
+                                                     .pieces = pieces}};
+            if (check(spec, plan, device).ok()) plans.push_back(plan);
+          }
+        }
+      }
+    }
+  }
+  return plans;
+}
+
+int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  PlanResources needs = resources_of(spec, plan);
+  if (spec.mask) needs.shared_memory_bytes += kTableBytes;
+  return std::max(1, resident_ctas(needs, device));
+}
+
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const DecodePlan& tile = tile_of(plan);
+  const int ctas = resident(spec, plan, device);
+  // A processor draws what its warps have on their way in the time that memory takes to answer, up
+  // to what its port lets through; and a warp needs its time for a step.
+  constexpr double kLatencyClocks = 1000;
+  constexpr double kPortBytesPerClock = 30;  // 48 CTAs of an H200 drew 32 a clock each
+  const double in_flight = double(ctas) * tile.warps * (tile.stages - 1) * step_bytes(spec, tile);
+  const double unit_bytes = double(kUnitKeys) / tile.step_keys * step_bytes(spec, tile);
+  const double transfer = unit_bytes / std::min(kPortBytesPerClock, in_flight / kLatencyClocks);
+  const double products = tile.tile_q / 16 * tile.step_keys / 16.0 *
+                          (padded(spec.head_dim_qk) + padded(spec.head_dim_v));
+  const double step_clocks = 350 + 1.5 * products;
+  const double compute = step_clocks * kUnitKeys / tile.step_keys / std::min(16, ctas * tile.warps);
+  constexpr double kItemClocks = 3000;  // Q and the first keys come in, warps merge
+  constexpr double kLaunchUs = 3;
+  constexpr double kMergeUs = 3;  // counters are zeroed, the last CTA reads what the others found
+  constexpr double kPieceUs = 0.05;
+  return {.item = kItemClocks / ctas,
+          .tile = std::max(transfer, compute),
+          .launch_us = tile.pieces > 1 ? kLaunchUs + kMergeUs + kPieceUs * tile.pieces : kLaunchUs,
+          .group = {tile.tile_q, tile.pieces, ctas}};
+}
+
+Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
+              const DeviceFacts&) {
+  return {.tile_q = tile_of(plan).tile_q, .tile_kv = kUnitKeys, .order = {}};
+}
+
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work) {
+  const DecodePlan& tile = tile_of(plan);
+  const std::int64_t items =
+      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
+          .per_kv_head() *
+      shape.kv_heads * shape.batch;
+  const double pieces = double(att::piece_count<std::int64_t>(items, tile.pieces));
+  const double ctas = double(items) * pieces;
+  const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
+  const double bytes = kElementBytes * dims * double(shape.batch) * double(shape.kv_heads) *
+                       double(shape.kv_len) * work.share;
+  constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
+  return {.rounds = std::ceil(ctas / device.processor_count),
+          .tiles = std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
+          .slowdown = 1,
+          .units_per_us = device.clock_ghz * 1e3,
+          .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
+}
+
+// Results of pieces that wait to be merged, how many have come, and, of packed sequences, the list.
+std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q, int pieces) {
+  using Content = WorkspaceRegion::Content;
+  std::vector<WorkspaceRegion> regions = {{.content = Content::kPieceResults,
+                                           .slot = tile_q,
+                                           .length_unit = tile_q,
+                                           .columns = spec.head_dim_v + 2,
+                                           .pieces = pieces},
+                                          {.content = Content::kPieceArrivals,
+                                           .slot = tile_q,
+                                           .length_unit = tile_q,
+                                           .pieces = pieces}};
+  if (is_packed(spec)) {
+    regions.push_back({.content = Content::kPieceItems, .slot = tile_q, .length_unit = tile_q});
+  }
+  return regions;
+}
+
+LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  const DecodePlan& tile = tile_of(plan);
+  const PlanResources needs = resources_of(spec, plan);
+  LaunchRecipe recipe;
+  recipe.launches.push_back(
+      {.symbol = "",
+       .threads = needs.threads,
+       .shared_memory_bytes = needs.shared_memory_bytes,
+       .pieces = tile.pieces,
+       .item = is_packed(spec) ? WorkItem::kListedPiece : WorkItem::kPackedQueryTile,
+       .tile = tile.tile_q});
+  if (tile.pieces > 1 || is_packed(spec)) {
+    recipe.workspace = piece_regions(spec, tile.tile_q, tile.pieces);
+    recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+  }
+  return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+  std::vector<WorkspaceRegion> widest;
+  for (const int tile_q : {16, 32}) {
+    for (const WorkspaceRegion& region : piece_regions(spec, tile_q, kMostPieces)) {
+      widest.push_back(region);
+    }
+  }
+  return widest;
+}
+
+TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, kUnitKeys}; }
+
+std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const DecodePlan& tile = tile_of(plan);
+  const int qk = padded(spec.head_dim_qk);
+  const int stages = tile.stages * tile.warps;
+  return {{"K", stages, tile.step_keys, qk},
+          {"V", stages, tile.step_keys, padded(spec.head_dim_v)},
+          {"Q", 1, tile.tile_q, qk}};
+}
+
+std::vector<int> choices(const KernelPlan& plan) {
+  const DecodePlan& t = tile_of(plan);
+  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces};
+}
+
+std::string tile_text(const KernelPlan& plan) {
+  const DecodePlan& t = tile_of(plan);
+  return fmt::format("q{} k{} s{} w{} p{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces);
+}
+
+Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
+  DecodePlan tile;
+  for (const std::string_view word : words) {
+    if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.step_keys) &&
+        !parse_word(word, "s", tile.stages) && !parse_word(word, "w", tile.warps) &&
+        !parse_word(word, "p", tile.pieces)) {
+      return plan_text_error(fmt::format("`{}` is no word of a decode plan", word));
+    }
+  }
+  if (words.size() != 5) return plan_text_error("a decode plan needs q, k, s, w and p once each");
+  plan.tile = tile;
+  return ok_status();
+}
+
+std::string symbol_part(const KernelPlan& plan) {
+  const DecodePlan& tile = tile_of(plan);
+  return fmt::format("q{}k{}s{}p{}", tile.tile_q, tile.step_keys, tile.stages, tile.pieces);
+}
+
+std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
+  const DecodePlan& tile = tile_of(plan);
+  const bool reads_head = spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead);
+  return fmt::format(
+      "constexpr int kTileQ = {};\n"
+      "constexpr int kStepKeys = {};\n"
+      "constexpr int kStages = {};\n"
+      "constexpr int kWarps = {};\n"
+      "constexpr int kPieces = {};\n"
+      "constexpr bool kMaskReadsHead = {};\n"
+      "constexpr int kSharedBytes = {};\n"
+      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
+      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
+      resources_of(spec, plan).shared_memory_bytes,
+      std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
+}
+
+}  // namespace
+
+const FamilyOperations& decode_family() {
+  static constexpr FamilyOperations kOperations = {
+      .family = Family::kDecode,
+      .pass = Pass::kForward,
+      .name = "decode",
+      .symbol_name = "decode",
+      .template_path = "templates/kernels/decode_forward.cuh",
+      .serves = serves,
+      .legal_plans = legal,
+      .check = check,
+      .resources = resources_of,
+      .plan_cost = plan_cost,
+      .tiling = tiling,
+      .shape_cost = shape_cost,
+      .launch_recipe = recipe,
+      .widest_workspace = widest_workspace,
+      .takes_any_strides = true,
+      .tile_shape = tile_shape_of,
+      .shared_matrices = shared_matrices_of,
+      .choices = choices,
+      .tile_text = tile_text,
+      .parse_tile = parse_tile,
+      .symbol_part = symbol_part,
+      .head_constants = head_constants,
+  };
+  return kOperations;
+}
+
+}  // namespace attune

@@ -1,0 +1,131 @@
+// The kernel that deals out the keys of packed sequences, whose lengths only the device knows, to
+// CTAs of the decode family: as many pieces of each sequence as its length asks for, so that one
+// that is much longer than the others does not keep a few CTAs busy after all others are done.
+//
+// A piece has at most `target` units of keys. It is chosen so that all sequences together have no
+// more than kMostPieces / 2 full ones; those of sequences with several are then fewer than
+// kMostPieces, which is what their results have room for.
+#pragma once
+
+#include "templates/items.h"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/pieces.cuh"
+#include "templates/work_items.h"
+
+namespace att {
+
+struct PieceTables {
+  int ends[kItemThreads];     // of a chunk of sequences: items of those up to each
+  int results[kItemThreads];  // the same of the results that wait to be merged
+  unsigned long long all_units;
+};
+
+// How a sequence is dealt out. `units`: of its keys, as the mask's bounds leave them to head 0.
+struct Dealt {
+  int tiles, parts, units;
+};
+
+ATT_FN Dealt dealt(const LaunchParams& p, int b) {
+  const Sequence sequence = sequence_of(p, b);
+  if (sequence.q_len == 0) return {0, 0, 0};
+  KvBounds bounds = {0, sequence.kv_len};
+  if (spec::kHasMask && sequence.kv_len > 0) {
+    bounds = kv_bounds(context_of(p, sequence, b, 0, 0), 0, sequence.q_len);
+  }
+  const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
+  const int keys = bounds.begin < bounds.end ? bounds.end - bounds.begin : 0;
+  return {grid.q_tiles, grid.head_parts, tile_count(keys, kUnitKeys)};
+}
+
+ATT_FN int pieces_of(const Dealt& of, long long target) {
+  const long long wanted = (of.units + target - 1) / target;
+  return static_cast<int>(wanted < 1 ? 1 : wanted < plan::kPieces ? wanted : plan::kPieces);
+}
+
+// values[i] becomes the sum of those up to it, or `most` where that is less; neither is above 2^29.
+// The whole CTA calls it, before and after which it has synchronised.
+ATT_FN void add_up(int (&values)[kItemThreads], int most) {
+  const int i = thread_index();
+#pragma unroll 1
+  for (int distance = 1; distance < kItemThreads; distance *= 2) {
+    const int before = i >= distance ? values[i - distance] : 0;
+    sync_threads();
+    values[i] = min_i32(values[i] + before, most);
+    sync_threads();
+  }
+}
+
+ATT_FN void add_units(unsigned long long* sum, unsigned long long units) {
+  asm volatile("red.shared.add.u64 [%0], %1;" ::"r"(shared_address(sum)), "l"(units) : "memory");
+}
+
+ATT_FN int at_most(long long value, int most) {
+  return static_cast<int>(value < most ? value : most);
+}
+
+ATT_FN void list_pieces(const LaunchParams& p, PieceTables& tables) {
+  const int capacity = piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
+  const int room = kMostPieces / p.kv_heads;  // of results, of a K/V head
+  const int thread = thread_index();
+  if (thread == 0) tables.all_units = 0;
+  sync_threads();
+  for (int b = thread; b < p.batch; b += kItemThreads) {
+    const Dealt of = dealt(p, b);
+    add_units(&tables.all_units, static_cast<unsigned long long>(of.tiles) * of.parts * of.units);
+  }
+  sync_threads();
+  const long long full = max_i32(room / 2, 1);
+  const long long target =
+      (static_cast<long long>(tables.all_units) + full - 1) / full + kLeastPieceUnits - 1;
+  int done = 0, results = 0;
+#pragma unroll 1
+  for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {
+    const Dealt own = first + thread < p.batch ? dealt(p, first + thread) : Dealt{0, 0, 0};
+    const int own_pieces = pieces_of(own, target);
+    const long long items = static_cast<long long>(own.tiles) * own.parts * own_pieces;
+    tables.ends[thread] = at_most(items, capacity - done);
+    tables.results[thread] = own_pieces > 1 ? at_most(items, room - results) : 0;
+    sync_threads();
+    add_up(tables.ends, capacity - done);
+    add_up(tables.results, room - results);
+    const int count = tables.ends[kItemThreads - 1];
+#pragma unroll 1
+    for (int i = thread; i < count; i += kItemThreads) {
+      int at = 0;  // the sequence: how many end before the item
+#pragma unroll 1
+      for (int step = kItemThreads / 2; step > 0; step /= 2) {
+        if (tables.ends[at + step - 1] <= i) at += step;
+      }
+      const Dealt of = dealt(p, first + at);
+      PieceItem item;
+      item.sequence = first + at;
+      item.pieces = pieces_of(of, target);
+      const int of_sequence = i - (at > 0 ? tables.ends[at - 1] : 0);
+      item.piece = of_sequence % item.pieces;
+      const int rest = of_sequence / item.pieces;
+      item.part = rest % of.parts;
+      item.tile = rest / of.parts;
+      item.result = results + (at > 0 ? tables.results[at - 1] : 0) + rest * item.pieces;
+      // Offsets that overlap may claim more than there is room for: then one CTA has all keys.
+      if (item.pieces > 1 && item.result + item.pieces > room) {
+        if (item.piece > 0) item.sequence = -1;
+        item.piece = 0;
+        item.pieces = 1;
+      }
+      p.pieces.items[done + i] = item;
+    }
+    done += count;
+    results += tables.results[kItemThreads - 1];
+    sync_threads();
+  }
+#pragma unroll 1
+  for (int i = done + thread; i < capacity; i += kItemThreads) p.pieces.items[i].sequence = -1;
+}
+
+}  // namespace att
+
+ATT_KERNEL __launch_bounds__(att::kItemThreads)
+    ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::LaunchParams params) {
+  __shared__ att::PieceTables tables;
+  att::list_pieces(params, tables);
+}

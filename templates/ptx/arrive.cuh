@@ -1,0 +1,19 @@
+// CTAs that hand results to the one of them that comes last.
+#pragma once
+
+#include "templates/ptx/platform.cuh"
+
+namespace att {
+
+// Adds 1 to a counter in global memory and returns what it was. What the CTA wrote before a barrier
+// and this call is seen by whoever arrives later, and by the threads that a barrier lets on then.
+ATT_FN int arrive(int* counter) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
+}  // namespace att

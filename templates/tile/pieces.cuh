@@ -1,0 +1,240 @@
+// Pieces of an item's keys, a CTA each: which keys of the item a piece has, and how the results of
+// all of them become the item's.
+#pragma once
+
+#include "templates/items.h"
+#include "templates/ptx/math.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/tile/softmax.cuh"
+
+namespace att {
+
+// ---- What a CTA does.
+
+struct PieceOfItem {
+  Item item;
+  int piece, pieces;
+  int result;       // of its results among all_results
+  int all_results;  // that the workspace has room for
+  int arrivals;     // number of the counter
+};
+
+// Another thread may have changed lengths since they were listed: then there are no rows.
+ATT_FN PieceOfItem listed_piece(const LaunchParams& p, int index) {
+  const PieceItem listed = p.pieces.items[index / p.kv_heads];
+  PieceOfItem own = {};
+  if (listed.sequence < 0) return own;
+  const Sequence sequence = sequence_of(p, listed.sequence);
+  const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
+  if (listed.tile >= tile_count(sequence.q_len, plan::kTileQ) || listed.part >= grid.head_parts)
+    return own;
+  const int h_kv = index % p.kv_heads;
+  own.item =
+      item_of(p, sequence, grid.heads_per_item, listed.sequence, h_kv, listed.part, listed.tile);
+  own.piece = listed.piece;
+  own.pieces = listed.pieces;
+  own.arrivals = h_kv * (kMostPieces / p.kv_heads) + listed.result;
+  own.result = own.arrivals + listed.piece;
+  own.all_results = kMostPieces;
+  return own;
+}
+
+ATT_FN PieceOfItem piece_at(const LaunchParams& p, int index) {
+  if constexpr (spec::kIsPacked) return listed_piece(p, index);
+  const int items = item_count(p);
+  const int pieces = piece_count(items, plan::kPieces);
+  const int item = index / pieces;
+  return {item_at(p, item), index % pieces, pieces, index, items * pieces, item};
+}
+
+// ---- Units of keys. Pieces share out those that the mask leaves, so that a window in a long
+// context is dealt to all of them.
+
+constexpr int kUnitKeys = 64;  // at least
+constexpr int kMostUnits = 2048;
+
+struct UnitTable {
+  unsigned live[kMostUnits / 32], full[kMostUnits / 32];
+  int listed[kMostUnits];  // those of the piece: 2 * unit + (1 when full)
+};
+
+// Of a piece.
+struct Units {
+  int first_key;  // of unit 0
+  int keys;       // of a unit, a power of two
+  int begin;      // number of the first one; with a mask its place in `listed`
+  int count;
+};
+struct Unit {
+  int k0;
+  bool full;  // it lies within kv_len, and all its elements are live
+};
+
+ATT_FN Unit unit_at(const Units& units, const UnitTable& table, int i, int kv_len) {
+  if constexpr (spec::kHasMask) {
+    const int listed = table.listed[i];
+    return {units.first_key + listed / 2 * units.keys, listed % 2 != 0};
+  }
+  const int k0 = (units.begin + i) * units.keys;
+  return {k0, kv_len - k0 >= units.keys};
+}
+
+// Sum of the values of the lanes up to this one.
+ATT_FN int sum_up_to_lane(int value) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int lane = lane_index();
+    const int before = shuffle_from(value, lane >= distance ? lane - distance : lane);
+    if (lane >= distance) value += before;
+  }
+  return value;
+}
+
+// The whole CTA calls it. All threads may read the table afterwards.
+template <int kWarps>
+ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int pieces,
+                      UnitTable& table) {
+  const int kv_len = item.sequence.kv_len;
+  const auto share = [&](int all, int which) {
+    return static_cast<int>(static_cast<long long>(all) * which / pieces);
+  };
+  if constexpr (!spec::kHasMask) {
+    const int all = tile_count(kv_len, kUnitKeys);
+    const int begin = share(all, piece);
+    return {0, kUnitKeys, begin, share(all, piece + 1) - begin};
+  }
+  Item judged = item;  // one head speaks for all where the mask does not tell them apart
+  if (!plan::kMaskReadsHead) judged.h1 = judged.h0 + 1;
+  const KvBounds bounds = bounds_of(p, judged);
+  const int first_key = bounds.begin / kUnitKeys * kUnitKeys;
+  const int span = bounds.begin < bounds.end ? bounds.end - first_key : 0;
+  int keys = kUnitKeys;
+  while (tile_count(span, keys) > kMostUnits) keys *= 2;
+  const int all = tile_count(span, keys);
+  const int lane = lane_index();
+  for (int word = warp_index(); word < kMostUnits / 32; word += kWarps) {
+    const int unit = 32 * word + lane;
+    TileClass found = TileClass::kSkip;
+    const int k0 = first_key + unit * keys;
+    int k1 = k0;
+    if (unit < all) {
+      k1 = kv_len - k0 < keys ? kv_len : k0 + keys;
+      found = class_of(p, judged, k0, k1);
+    }
+    const unsigned live = ballot(found != TileClass::kSkip);
+    const unsigned full = ballot(found == TileClass::kFull && k1 - k0 == keys);
+    if (lane == 0) {
+      table.live[word] = live;
+      table.full[word] = full;
+    }
+  }
+  sync_threads();
+  // Every warp finds how many there are, the first one lists those of the piece.
+  constexpr int kWordsOfLane = kMostUnits / 32 / 32;
+  int own = 0;
+#pragma unroll
+  for (int i = 0; i < kWordsOfLane; ++i) own += bit_count(table.live[kWordsOfLane * lane + i]);
+  const int up_to = sum_up_to_lane(own);
+  const int live_units = shuffle_from(up_to, 31);
+  const int begin = share(live_units, piece), end = share(live_units, piece + 1);
+  if (warp_index() == 0) {
+    int rank = up_to - own;
+#pragma unroll 1
+    for (int i = 0; i < kWordsOfLane; ++i) {
+      const int word = kWordsOfLane * lane + i;
+      for (unsigned live = table.live[word]; live != 0; live &= live - 1) {
+        const int bit = highest_bit(live & (0u - live));
+        if (rank >= begin && rank < end) {
+          table.listed[rank - begin] =
+              2 * (32 * word + bit) + static_cast<int>(table.full[word] >> bit & 1);
+        }
+        ++rank;
+      }
+    }
+  }
+  sync_threads();
+  return {first_key, keys, begin, end - begin};
+}
+
+// ---- Results. A part is what some keys give for the item's rows: O that is not divided by the sum
+// yet, the reference in log2 units, the sum. P = exp2(s - reference).
+
+// Row r of part i of an item has its O at outputs + (i * kRows + r) * kStride, and (reference, sum)
+// at statistics + 2 * (i * kRows + r). Outputs start at a multiple of 16 bytes.
+template <int kRows, int kStride>
+struct Parts {
+  float* outputs;
+  float* statistics;
+  int count;
+
+  ATT_MEMBER float* output(int part, int row) const {
+    return outputs + static_cast<long long>(part * kRows + row) * kStride;
+  }
+  ATT_MEMBER float* statistic(int part, int row) const {
+    return statistics + 2 * (part * kRows + row);
+  }
+};
+
+// What parts weigh in their sum, in shared memory.
+template <int kMostParts, int kRows>
+struct Weights {
+  float of[kRows][kMostParts];
+  float reference[kRows], sum[kRows];
+};
+
+struct __align__(16) FourFloats {
+  float x[4];
+};
+
+// The whole CTA calls it, a warp for every row, and may read the weights afterwards. Sums are made
+// in an order that depends on nothing but the number of parts.
+template <int kWarps, int kRows, int kStride, int kMostParts>
+ATT_FN void weigh(const Parts<kRows, kStride>& parts, int rows,
+                  Weights<kMostParts, kRows>& weights) {
+  const int lane = lane_index();
+#pragma unroll 1
+  for (int row = warp_index(); row < rows; row += kWarps) {
+    float reference = -infinity();
+#pragma unroll 1
+    for (int part = lane; part < parts.count; part += 32) {
+      reference = math_max(reference, parts.statistic(part, row)[0]);
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      reference = math_max(reference, shuffle_xor(reference, distance));
+    }
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int part = lane; part < parts.count; part += 32) {
+      const float* const statistic = parts.statistic(part, row);
+      const float weight = math_exp2(statistic[0] - finite(reference));
+      weights.of[row][part] = weight;
+      sum += weight * statistic[1];
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
+    if (lane == 0) {
+      weights.reference[row] = reference;
+      weights.sum[row] = sum;
+    }
+  }
+  sync_threads();
+}
+
+// Four columns of a row, from `column` on, of the sum of the weighted parts.
+template <int kRows, int kStride, int kMostParts>
+ATT_FN FourFloats merge(const Parts<kRows, kStride>& parts,
+                        const Weights<kMostParts, kRows>& weights, int row, int column) {
+  FourFloats merged = {};
+#pragma unroll 8
+  for (int part = 0; part < parts.count; ++part) {
+    const auto o = *reinterpret_cast<const FourFloats*>(parts.output(part, row) + column);
+    const float weight = weights.of[row][part];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) merged.x[i] += weight * o.x[i];
+  }
+  return merged;
+}
+
+}  // namespace att

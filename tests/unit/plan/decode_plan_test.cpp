@@ -1,0 +1,110 @@
+#include <gtest/gtest.h>
+
+#include "generator/plan/plan.hpp"
+#include "templates/work_items.h"
+#include "tests/unit/plan/plain_spec.hpp"
+
+namespace attune {
+namespace {
+
+using Content = WorkspaceRegion::Content;
+
+const DeviceFacts kHopper = device_facts(Target::kSm90a);
+
+KernelPlan plan_of(int tile_q, int pieces) {
+  return {.pass = Pass::kForward,
+          .target = Target::kSm90a,
+          .tile = DecodePlan{.tile_q = tile_q, .pieces = pieces}};
+}
+
+std::int64_t bytes_of(const AttentionSpec& spec, const LaunchRecipe& recipe,
+                      const ProblemShape& shape) {
+  return workspace_bytes(spec, recipe.workspace, shape);
+}
+
+TEST(DecodePlan, ServesWhatHasNoDropout) {
+  AttentionSpec spec = plain_spec();
+  EXPECT_FALSE(legal_plans(spec, Family::kDecode, kHopper).empty());
+  EXPECT_TRUE(legal_plans(spec, Family::kDecode, device_facts(Target::kCpu)).empty());
+  spec.dropout.value = 0.25;
+  EXPECT_TRUE(legal_plans(spec, Family::kDecode, kHopper).empty());
+}
+
+TEST(DecodePlan, IsChosenForFewQueriesOnManyKeysAlone) {
+  const AttentionSpec spec = plain_spec();
+  for (const std::int64_t batch : {1, 8, 64}) {
+    for (const std::int64_t keys : {1024, 8192, 131072}) {
+      const ProblemShape shape{
+          .batch = batch, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = keys};
+      const auto plan = default_plan(spec, shape, kHopper);
+      ASSERT_TRUE(plan.ok());
+      EXPECT_EQ(plan->family(), Family::kDecode) << batch << " x " << keys;
+    }
+  }
+  for (const std::int64_t length : {512, 4096, 16384}) {
+    const ProblemShape shape{
+        .batch = 2, .heads = 16, .kv_heads = 16, .q_len = length, .kv_len = length};
+    const auto plan = default_plan(spec, shape, kHopper);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->family(), Family::kSm90a) << length;
+  }
+}
+
+TEST(DecodePlan, SmallBatchesAreDealtToManyProcessors) {
+  const AttentionSpec spec = plain_spec();
+  const auto ctas = [&](std::int64_t batch) {
+    const ProblemShape shape{
+        .batch = batch, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 65536};
+    const auto plan = default_plan(spec, shape, kHopper);
+    const LaunchRecipe recipe = launch_recipe(spec, *plan);
+    return item_count(spec, recipe, recipe.main(), shape);
+  };
+  EXPECT_GE(ctas(1), kHopper.processor_count / 2);
+  EXPECT_LE(ctas(1), 4 * kHopper.processor_count);
+  EXPECT_EQ(ctas(128), 128 * 8) << "one piece: there is nothing to merge";
+}
+
+// Eight K/V heads, so eight items a batch entry.
+TEST(DecodePlan, PiecesAreBounded) {
+  const AttentionSpec spec = plain_spec();
+  const LaunchRecipe recipe = launch_recipe(spec, plan_of(16, 64));
+  ProblemShape shape{.batch = 1, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 1000};
+  const auto items = [&] { return item_count(spec, recipe, recipe.main(), shape); };
+  EXPECT_EQ(items(), 8 * 64);
+  EXPECT_EQ(bytes_of(spec, recipe, shape), 8 * 64 * 16 * (128 + 2) * 4 + 8 * 4);
+  shape.batch = 8;
+  EXPECT_EQ(items(), 64 * (att::kMostPieces / 64));
+  shape.batch = 100;
+  EXPECT_EQ(items(), 800);
+  EXPECT_EQ(bytes_of(spec, recipe, shape), 0);
+  EXPECT_TRUE(launch_recipe(spec, plan_of(16, 1)).workspace.empty());
+}
+
+TEST(DecodePlan, WhatIsPromisedCoversEveryPlan) {
+  const AttentionSpec spec = plain_spec();
+  const auto promised = widest_workspace(spec, Pass::kForward, Target::kSm90a);
+  for (const KernelPlan& plan : legal_plans(spec, Family::kDecode, kHopper)) {
+    const LaunchRecipe recipe = launch_recipe(spec, plan);
+    EXPECT_TRUE(covers(promised, recipe.workspace)) << to_string(plan);
+    for (const std::int64_t queries : {1, 3, 6, 17, 40}) {
+      const ProblemShape shape{
+          .batch = 3, .heads = 30, .kv_heads = 3, .q_len = queries, .kv_len = 5000};
+      EXPECT_GE(workspace_bytes(spec, promised, shape), bytes_of(spec, recipe, shape))
+          << to_string(plan) << ", " << queries << " queries";
+    }
+  }
+}
+
+TEST(DecodePlan, LongSequencesNeedNoRoomForPieces) {
+  const AttentionSpec spec = plain_spec();
+  const auto promised = widest_workspace(spec, Pass::kForward, Target::kSm90a);
+  const ProblemShape shape{.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192};
+  for (const WorkspaceRegion& region : promised) {
+    if (region.content == Content::kPieceResults || region.content == Content::kPieceArrivals) {
+      EXPECT_EQ(region_bytes(spec, region, shape), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attune
