@@ -45,10 +45,10 @@ const Case kCases[] = {
      "head_dim: 64\nmask: causal and q_pos - kv_idx < 100 * (h + 1)",
      {.batch = 2, .heads = 8, .kv_heads = 2, .q_len = 2, .kv_len = 3000}},
     {"SinkLogits",
-     "head_dim: 64\ntensors: {sinks: {dtype: fp32, dims: [heads]}}\nsink: sinks[h]",
+     "head_dim: 64\ntensors: {sinks: {dtype: float32, dims: [heads]}}\nsink: sinks[h]",
      {.batch = 2, .heads = 8, .kv_heads = 1, .q_len = 1, .kv_len = 2000}},
     {"ScoreByHead",
-     "head_dim: 64\ntensors: {slope: {dtype: fp32, dims: [heads]}}\n"
+     "head_dim: 64\ntensors: {slope: {dtype: float32, dims: [heads]}}\n"
      "score: score + slope[h] * (kv_idx - q_pos)\nmask: causal",
      {.batch = 2, .heads = 8, .kv_heads = 2, .q_len = 4, .kv_len = 1000}},
     {"DocumentsOfATensor",
@@ -78,7 +78,7 @@ TEST_P(Decode, IsRight) {
       ASSERT_TRUE(plan.ok()) << render(plan.error());
       if (check_plan(spec, *plan, bank.device().facts()).ok()) plans.push_back(*plan);
     }
-    ASSERT_GE(plans.size(), 3u);
+    ASSERT_GE(plans.size(), 2u);
     std::vector<Request> requests;
     for (const KernelPlan& plan : plans) requests.push_back({spec, plan});
     bank.prepare(requests);
@@ -117,7 +117,7 @@ TEST(DecodePacked, LongSequencesBesideShortOnes) {
       const auto plan = parse_plan(
           fmt::format("decode forward {} {}", to_string(bank.device().facts().target), text));
       ASSERT_TRUE(plan.ok()) << render(plan.error());
-      requests.push_back({spec, *plan});
+      if (check_plan(spec, *plan, bank.device().facts()).ok()) requests.push_back({spec, *plan});
     }
     bank.prepare(requests);
     HostProblem problem =
