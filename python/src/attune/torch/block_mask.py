@@ -10,8 +10,10 @@ from torch.nn.attention import flex_attention as torch_flex
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 
-# What torch's BlockMask holds, and this one makes when it is read.
-_BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS)
+# What torch's BlockMask holds, and this one makes when it is read; some versions of torch have more of it.
+_BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS + torch_flex.BlockMask._CONTEXT_ATTRS) - {
+    "seq_lengths", "BLOCK_SIZE", "mask_mod",
+}  # fmt: skip
 
 
 class BlockMask(torch_flex.BlockMask):
