@@ -12,6 +12,7 @@ from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
 
 import attune  # noqa: E402
 from attune.torch import BlockMask, Untranslatable, and_masks, create_block_mask, flex_attention  # noqa: E402
+from attune.torch._plans import variant_of  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -133,14 +134,14 @@ def test_inference_mode():
 
 
 def test_a_copy_is_made_once_a_change(monkeypatch):
-    from attune.torch import _captured
+    from attune.torch import _auxiliary
 
-    monkeypatch.setattr(_captured, "_tells_its_changes", lambda tensor: True)
+    monkeypatch.setattr(_auxiliary, "_tells_its_changes", lambda tensor: True)
     tensor = mods.documents()
-    first = _captured.as_auxiliary(tensor)
-    assert first.dtype == torch.int32 and _captured.as_auxiliary(tensor) is first
+    first = _auxiliary.as_auxiliary(tensor)
+    assert first.dtype == torch.int32 and _auxiliary.as_auxiliary(tensor) is first
     tensor += 1
-    assert torch.equal(_captured.as_auxiliary(tensor), first + 1)
+    assert torch.equal(_auxiliary.as_auxiliary(tensor), first + 1)
 
 
 def test_a_new_value_of_a_tensor_is_no_new_kernel():
@@ -166,7 +167,7 @@ def test_what_cannot_be_translated(name, monkeypatch):
         flex_attention(q, k, v, score_mod, mask_mod=mask_mod, strict=True)
     if name not in ("sin", "row", "gelu"):
         return  # torch cannot run the others either
-    monkeypatch.setattr("attune.torch.flex_attention._warned", set(), raising=False)
+    monkeypatch.setattr("attune.torch._compiled._warned", set())
     with pytest.warns(UserWarning, match=message):
         found = flex_attention(q, k, v, score_mod, mask_mod=mask_mod, return_lse=True)
     assert_close(found, expected(q, k, v, score_mod, mask_mod))
@@ -188,6 +189,7 @@ def test_a_device_without_a_kernel(monkeypatch):
         raise attune.UnsupportedError("this family has no fp32")
 
     monkeypatch.setattr(attune.Runtime, "kernel", refuse)
+    variant_of.cache_clear()
     q, k, v = operands()
     with pytest.raises(NotImplementedError, match="no fp32"):
         flex_attention(q, k, v, strict=True)
@@ -326,10 +328,10 @@ def test_masks_combine():
 
 
 def translation(score_mod=None, mask_mod=None):
-    from attune._structs import Shape
+    from attune.torch._sizes import Sizes
     from attune.torch._translate import translate
 
-    return translate(score_mod, mask_mod, Shape(BATCH, HEADS, HEADS, LENGTH, LENGTH), torch.device("cpu"))
+    return translate(score_mod, mask_mod, Sizes(BATCH, HEADS, HEADS, LENGTH, LENGTH), torch.device("cpu"))
 
 
 def test_a_score_of_minus_infinity_becomes_a_mask():
@@ -353,4 +355,4 @@ def test_an_index_that_is_never_negative_is_written_as_it_is():
 def test_int64_beyond_int32():
     large = torch.tensor([2**40] * LENGTH)
     with pytest.raises(Untranslatable, match="beyond int32"):
-        translation(mask_mod=lambda b, h, q, k: large[q] > large[k])
+        flex_attention(*operands(), mask_mod=lambda b, h, q, k: large[q] > large[k], strict=True)

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import (
     or_masks,
 )
 
+from attune.torch import _operators  # noqa: F401
 from attune.torch._expression import Untranslatable
 from attune.torch.block_mask import BlockMask, create_block_mask
 from attune.torch.flex_attention import flex_attention
