@@ -123,11 +123,13 @@ class CapturedTensors:
 
     def _dims(self, captured: _Captured) -> str:
         """A dim that positions run over is called by them, so that another length is no other spec."""
-        names = []
-        for size, indices in zip(captured.sizes, captured.indices, strict=True):
-            candidates = [_DIM_OF_INDEX[index] for index in ("kv_idx", "q_idx", "h", "b") if index in indices]
-            names.append(next((dim for dim in candidates if getattr(self._shape, dim) == size), str(int(size))))
-        return ", ".join(names)
+        return ", ".join(map(self._dim, captured.sizes, captured.indices))
+
+    def _dim(self, size: Any, indices: set[str]) -> str:
+        for index in ("kv_idx", "q_idx", "h", "b"):
+            if index in indices and getattr(self._shape, _DIM_OF_INDEX[index]) == size:
+                return _DIM_OF_INDEX[index]
+        return str(int(size))  # a symbol becomes a number of the graph
 
     def _from_the_start(self, index: Expression, size: Any) -> Expression:
         if index.type != "int":

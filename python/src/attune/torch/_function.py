@@ -45,7 +45,7 @@ def attend(
         UnsupportedError: a gradient is wanted, and there is no backward pass for it.
     """
     if torch.is_grad_enabled():
-        learned = [launch.tensors[slot] for slot in variant.learned]
+        learned = [launch.tensors[slot] for slot in variant.learned] if variant.learned else []
         if q.requires_grad or k.requires_grad or v.requires_grad or any(each.requires_grad for each in learned):
             return _Attention.apply(variant, plan, launch, q, k, v, *learned)
     return plan.run(
@@ -67,7 +67,9 @@ class _Attention(torch.autograd.Function):
         v: torch.Tensor,
         *learned: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.plan = variant.backward_plan(q, k, v)  # where there is none it is said now, not when the loss is there
+        if plan.backward is None:  # where there is none it is said now, not when the loss is there
+            plan.backward = variant.backward_plan(q, k, v)
+        ctx.plan = plan.backward
         rest = launch.scalars, launch.scale, launch.dropout, launch.seed, launch.offset
         o, lse = plan.run(q, k, v, launch.given, True, *rest)
         assert lse is not None

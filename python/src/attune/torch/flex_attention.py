@@ -13,7 +13,10 @@ from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import NoGradientError, variant_of
+from attune.torch._recall import Known, Seen, look_at
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
+
+_NO_TENSORS = Launch([], [])
 
 
 def flex_attention(
@@ -59,10 +62,20 @@ def flex_attention(
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
+    wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    seen, call = None, ()
+    if return_aux is None and not torch.compiler.is_dynamo_compiling():
+        seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa)
+        if known is not None:
+            if query.shape[0] != key.shape[0]:
+                key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+            tensors = seen.tensors(known)
+            launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device)) if tensors else _NO_TENSORS
+            out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
+            return (out, lse) if return_lse else out
     _check(query, key, value, block_mask, enable_gqa)
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
-    wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     whole_mask = _whole_mask(block_mask, mask_mod)
     wants_max = return_aux is not None and return_aux.max_scores
     if torch.compiler.is_dynamo_compiling():
@@ -77,7 +90,7 @@ def flex_attention(
     try:
         if wants_max:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        out, lse = _run(query, key, value, score_mod, whole_mask, scale, wants_lse)
+        out, lse = _run(query, key, value, score_mod, whole_mask, scale, wants_lse, seen, call)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
         if strict or isinstance(reason, NoGradientError):
             raise
@@ -96,6 +109,37 @@ def flex_attention(
     return (out, lse) if return_lse else out
 
 
+def _recall(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    block_mask: torch_flex.BlockMask | None,
+    mask_mod: MaskMod | None,
+    scale: float | None,
+    enable_gqa: bool,
+) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
+    """What is known of the functions, the call's key among those that they had, and the call where it is known."""
+    of_blocks = None
+    if block_mask is not None:
+        if type(block_mask) is not BlockMask or not block_mask.is_its_mask_mod():
+            return None, (), None
+        of_blocks = block_mask.mask_mod
+    if not is_plain(query, key, value):
+        return None, (), None
+    seen = look_at(score_mod, of_blocks, mask_mod)
+    if seen is None:
+        return None, (), None
+    call = (
+        *(query.shape, query.stride(), query.dtype, query.device),
+        *(key.shape, key.stride(), key.dtype, key.device),
+        *(value.shape, value.stride(), value.dtype, value.device),
+        *(scale, enable_gqa, torch.is_grad_enabled()),
+        None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
+    )
+    return seen, call, seen.calls.get(call)
+
+
 def _run(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -104,8 +148,10 @@ def _run(
     mask_mod: MaskMod | None,
     scale: float | None,
     wants_lse: bool,
+    seen: Seen | None,
+    call: tuple[Any, ...],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """O and LSE. Raises where there is no translation, or no kernel for it."""
+    """O and LSE of a call that is not known yet. Raises where there is no translation, or no kernel for it."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale)
@@ -116,7 +162,10 @@ def _run(
     named = captured.tensors()
     tensors = [named[tensor.name] for tensor in variant.spec.tensors]
     launch = Launch(tensors, variant.auxiliaries(tensors, query.device))
-    return attend(variant, plan, launch, query, key, value, wants_lse)
+    found = attend(variant, plan, launch, query, key, value, wants_lse)
+    if seen is not None:
+        seen.remember(call, variant, plan, captured)
+    return found
 
 
 def _check(
