@@ -12,6 +12,7 @@ from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
 
 import attune  # noqa: E402
 from attune.torch import BlockMask, Untranslatable, and_masks, create_block_mask, flex_attention  # noqa: E402
+from attune.torch import _recall  # noqa: E402
 from attune.torch._plans import variant_of  # noqa: E402
 
 
@@ -190,6 +191,7 @@ def test_a_device_without_a_kernel(monkeypatch):
 
     monkeypatch.setattr(attune.Runtime, "kernel", refuse)
     variant_of.cache_clear()
+    _recall.forget()
     q, k, v = operands()
     with pytest.raises(NotImplementedError, match="no fp32"):
         flex_attention(q, k, v, strict=True)

@@ -13,6 +13,7 @@ from mods import BATCH, HEADS, LENGTH, MODS  # noqa: E402
 import attune  # noqa: E402
 from attune._structs import Pass, Shape  # noqa: E402
 from attune.torch import flex_attention  # noqa: E402
+from attune.torch import _recall  # noqa: E402
 from attune.torch._plans import variant_of  # noqa: E402
 
 DIM, KV_HEADS = 32, 2
@@ -22,8 +23,10 @@ DIM, KV_HEADS = 32, 2
 def fresh():
     """No plan of another test, whose kernel may be an oracle."""
     variant_of.cache_clear()
+    _recall.forget()
     yield
     variant_of.cache_clear()
+    _recall.forget()
 
 
 class OracleKernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,9 @@ def attention(
     Args:
         q: [batch, q_len, heads, head_dim], or [batch, heads, q_len, head_dim] in layout "bhsd"; float16, bfloat16
             or, on the CPU, float32. An array of NumPy, torch or CuPy, or of any framework that speaks DLPack, on
-            the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy.
+            the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy. torch makes gradients
+            of q, k, v and `tensors` where they require them and the device has a backward pass, and has the call as
+            an operator in compiled code.
         k: likewise, with kv_len and kv_heads, of which heads is a multiple.
         v: as k; its head_dim, which is O's, may be another.
         spec: a Spec, or a YAML file's path, or a name of the library of specs.
@@ -74,6 +77,15 @@ def attention(
         UnsupportedError: the device has no kernel for this.
         UnavailableError: the device, its driver or a compiler is missing.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
+        from attune.torch import _plain
+
+        words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
+        given = None if spec is None else _spec(spec, words, torch.compiler.is_dynamo_compiling())
+        return _plain.attention(
+            q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
+        )
     framework = framework_of("q", q)
     views = [framework_of(name, array).view(array) for name, array in (("q", q), ("k", k), ("v", v))]
     auxiliary = {name: _contiguous_view(name, array) for name, array in (tensors or {}).items()}
@@ -82,18 +94,31 @@ def attention(
         found = _spec_of_words(words, views, auxiliary, scalars or {}, dropout, scale)
         launch = Launch(auxiliary, {}, seed=seed, offset=offset)
     else:
-        given = [name for name, value in words.items() if value is not None]
-        if given:
-            raise BadInputError(f"both `spec` and `{given[0]}` are given", "a spec says it all; change the spec")
-        found = spec if isinstance(spec, Spec) else _spec_of_name(os.fspath(spec))
+        named = _spec(spec, words)
+        found = named if isinstance(named, Spec) else spec_of_name(named)
         launch = Launch(auxiliary, scalars or {}, scale, dropout, seed, offset)
     o, lse = _run(framework, found, views, (q, k, v), launch, return_lse, runtime)
     return (o, lse) if return_lse else o
 
 
-def _spec_of_name(name: str) -> Spec:
-    """A file may change between two calls, a spec of the library does not."""
-    return Spec.from_file(name) if os.path.exists(name) else spec_of_name(name)
+def _are_tensors(torch: Any, q: Any, k: Any, v: Any, tensors: Mapping[str, Any] | None) -> bool:
+    """Whether all arrays are torch's."""
+    of_torch = torch.Tensor
+    if not (isinstance(q, of_torch) and isinstance(k, of_torch) and isinstance(v, of_torch)):
+        return False
+    return not tensors or all([isinstance(each, of_torch) for each in tensors.values()])
+
+
+def _spec(spec: Spec | str | os.PathLike[str], words: Mapping[str, Any], is_traced: bool = False) -> Spec | str:
+    """A Spec, or a name of the library of specs, which never changes; a file may change between two calls, though not
+    in a graph."""
+    for name, value in words.items():
+        if value is not None:
+            raise BadInputError(f"both `spec` and `{name}` are given", "a spec says it all; change the spec")
+    if isinstance(spec, Spec):
+        return spec
+    name = os.fspath(spec)
+    return name if is_traced or not os.path.exists(name) else Spec.from_file(name)
 
 
 def _spec_of_words(
