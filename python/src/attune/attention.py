@@ -36,7 +36,7 @@ def attention(
     dropout: float | None = None,
     scale: float | None = None,
     layout: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     offset: int = 0,
     return_lse: bool = False,
     runtime: Runtime | None = None,
@@ -63,7 +63,8 @@ def attention(
         dropout: probability. With a spec: where that leaves it to the launch; likewise `scale`.
         scale: of the product of q and k; None: 1 / sqrt(head_dim of q).
         layout: "bshd" (the default) or "bhsd", with words; a spec has its own.
-        seed, offset: dropout is a pure function of both and of an element's place, the same on every device.
+        seed, offset: dropout is a pure function of both and of an element's place, the same on every device. Without a
+            seed torch draws both from its default generator of q's device; other arrays have 0.
         return_lse: whether to return the rows' log-sum-exp too.
         runtime: what to run on; None: the process' own of q's device.
 
@@ -92,11 +93,11 @@ def attention(
     words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
     if spec is None:
         found = _spec_of_words(words, views, auxiliary, scalars or {}, dropout, scale)
-        launch = Launch(auxiliary, {}, seed=seed, offset=offset)
+        launch = Launch(auxiliary, {}, seed=seed or 0, offset=offset)
     else:
         named = _spec(spec, words)
         found = named if isinstance(named, Spec) else spec_of_name(named)
-        launch = Launch(auxiliary, scalars or {}, scale, dropout, seed, offset)
+        launch = Launch(auxiliary, scalars or {}, scale, dropout, seed or 0, offset)
     o, lse = _run(framework, found, views, (q, k, v), launch, return_lse, runtime)
     return (o, lse) if return_lse else o
 

@@ -13,7 +13,7 @@ from attune._launch import shape_of
 from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
 from attune._yaml import write_spec
 from attune.spec import Spec
-from attune.torch import _operators  # noqa: F401
+from attune.torch import _dropout, _operators  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
 from attune.torch._plans import ForwardPlan, Variant, _view, variant_of
@@ -36,7 +36,7 @@ def attention(
     scalars: Mapping[str, Any],
     dropout: float | None,
     scale: float | None,
-    seed: int,
+    seed: int | None,
     offset: int,
     return_lse: bool,
 ) -> Any:
@@ -61,7 +61,7 @@ def attention(
             floats,
             scale,
             dropout_at_launch,
-            torch.tensor([seed, offset], device="cpu") if dropout or seed or offset else None,
+            _dropout.draw_tensor() if seed is None else torch.tensor([seed, offset], device="cpu"),
         )
         return (o, lse) if return_lse else o
     records = torch.is_grad_enabled()
@@ -87,7 +87,9 @@ def attention(
             _calls.clear()
         _calls[call] = known
     variant, plan = known
-    launch = Launch([], [], seed=seed, offset=offset)
+    launch = Launch([], [])
+    if variant.spec.dropout != 0:
+        launch.seed, launch.offset = _dropout.draw(q.device) if seed is None else (seed, offset)
     if tensors:
         launch.tensors = [tensors[tensor.name] for tensor in variant.spec.tensors]
         launch.given = variant.auxiliaries(launch.tensors, q.device)

@@ -8,6 +8,7 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
+from attune.torch import _dropout
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
@@ -32,12 +33,14 @@ def flex_attention(
     *,
     return_aux: torch_flex.AuxRequest | None = None,
     mask_mod: MaskMod | None = None,
+    dropout: float = 0.0,
     strict: bool = False,
 ) -> Any:
-    """torch's flex_attention; `mask_mod` and `strict` are Attune's.
+    """torch's flex_attention; `mask_mod`, `dropout` and `strict` are Attune's.
 
-    The functions are traced into expressions of Attune's language at every call, so what they capture may change
-    between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel.
+    The functions are traced into expressions of Attune's language. What they see is looked at in every call, so it may
+    change between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel. Under
+    torch.compile the call is an operator of the graph, and numbers that the graph leaves open are the launch's.
 
     Args:
         query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU.
@@ -51,6 +54,8 @@ def flex_attention(
         kernel_options: torch's, for its own kernels; used where a call falls back to them.
         return_aux: torch's AuxRequest; `max_scores` falls back.
         mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool, instead of a block mask or beside it.
+        dropout: probability, in steps of 1/256, by which elements of the softmax are left out and others made larger.
+            Seed and offset are drawn from torch's default generator of the device.
         strict: whether what cannot be translated raises; else it falls back to torch's own, with one warning a reason.
 
     Returns:
@@ -58,22 +63,26 @@ def flex_attention(
         [batch, heads, q_len], natural logarithm. A row without live keys is 0, its lse -inf.
 
     Raises:
-        Untranslatable, UnsupportedError: under `strict`, what is in the way.
+        Untranslatable, UnsupportedError: under `strict`, or with dropout, which torch has not: what is in the way.
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
-        seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa)
+        seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout)
         if known is not None:
             if query.shape[0] != key.shape[0]:
                 key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
             tensors = seen.tensors(known)
             launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device)) if tensors else _NO_TENSORS
+            if dropout:
+                launch = Launch(launch.tensors, launch.given)
+                launch.seed, launch.offset = _dropout.draw(query.device)
             out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
             return (out, lse) if return_lse else out
     _check(query, key, value, block_mask, enable_gqa)
+    _dropout.check(dropout)
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
     whole_mask = _whole_mask(block_mask, mask_mod)
@@ -81,8 +90,9 @@ def flex_attention(
     if torch.compiler.is_dynamo_compiling():
         if wants_max:
             raise NotImplementedError("attune gives no max_scores in compiled code")
+        seed = _dropout.draw_tensor() if dropout else None
         out, lse = trace_call(
-            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, 0.0, None
+            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed
         )
         if return_aux is not None:
             return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
@@ -90,9 +100,9 @@ def flex_attention(
     try:
         if wants_max:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        out, lse = _run(query, key, value, score_mod, whole_mask, scale, wants_lse, seen, call)
+        out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, wants_lse, seen, call)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
-        if strict or isinstance(reason, NoGradientError):
+        if strict or dropout or isinstance(reason, NoGradientError):
             raise
         warn_of_fallback(str(reason))
         if mask_mod is not None:
@@ -118,6 +128,7 @@ def _recall(
     mask_mod: MaskMod | None,
     scale: float | None,
     enable_gqa: bool,
+    dropout: float,
 ) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
     """What is known of the functions, the call's key among those that they had, and the call where it is known."""
     of_blocks = None
@@ -134,7 +145,7 @@ def _recall(
         *(query.shape, query.stride(), query.dtype, query.device),
         *(key.shape, key.stride(), key.dtype, key.device),
         *(value.shape, value.stride(), value.dtype, value.device),
-        *(scale, enable_gqa, torch.is_grad_enabled()),
+        *(scale, enable_gqa, dropout, torch.is_grad_enabled()),
         None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
     )
     return seen, call, seen.calls.get(call)
@@ -147,6 +158,7 @@ def _run(
     score_mod: Any,
     mask_mod: MaskMod | None,
     scale: float | None,
+    dropout: float,
     wants_lse: bool,
     seen: Seen | None,
     call: tuple[Any, ...],
@@ -154,14 +166,16 @@ def _run(
     """O and LSE of a call that is not known yet. Raises where there is no translation, or no kernel for it."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale)
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout)
     if not is_plain(query, key, value):
-        return call_operator(query, key, value, text, captured)
+        return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
     variant = variant_of(text)
     plan = variant.forward_plan(query, key, value)
     named = captured.tensors()
     tensors = [named[tensor.name] for tensor in variant.spec.tensors]
     launch = Launch(tensors, variant.auxiliaries(tensors, query.device))
+    if dropout:
+        launch.seed, launch.offset = _dropout.draw(query.device)
     found = attend(variant, plan, launch, query, key, value, wants_lse)
     if seen is not None:
         seen.remember(call, variant, plan, captured)
