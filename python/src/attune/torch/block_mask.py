@@ -16,6 +16,9 @@ _BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS + torch_flex.BlockMask._C
 }  # fmt: skip
 
 
+_create_blocks = torch_flex.create_block_mask  # whatever stands under the name later
+
+
 class BlockMask(torch_flex.BlockMask):
     """torch's BlockMask, of a mask_mod whose blocks are made by torch when they are first read.
 
@@ -61,7 +64,7 @@ class BlockMask(torch_flex.BlockMask):
         if attribute not in _BLOCKS:
             raise AttributeError(f"'BlockMask' object has no attribute '{attribute}'")
         made_of: Any = self._made_of
-        made = torch_flex.create_block_mask(made_of, *self._sizes, self._device, self.BLOCK_SIZE)
+        made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE)
         for each in _BLOCKS:
             setattr(self, each, getattr(made, each))
         return getattr(self, attribute)

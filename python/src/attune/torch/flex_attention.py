@@ -18,6 +18,7 @@ from attune.torch._recall import Known, Seen, look_at
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
 _NO_TENSORS = Launch([], [])
+_of_torch = torch_flex.flex_attention  # whatever stands under the name later
 
 
 def flex_attention(
@@ -89,7 +90,11 @@ def flex_attention(
     wants_max = return_aux is not None and return_aux.max_scores
     if torch.compiler.is_dynamo_compiling():
         if wants_max:
-            raise NotImplementedError("attune gives no max_scores in compiled code")
+            if strict or dropout or mask_mod is not None:
+                raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
+            return _of_torch(
+                query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
+            )
         seed = _dropout.draw_tensor() if dropout else None
         out, lse = trace_call(
             query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed
@@ -110,7 +115,7 @@ def flex_attention(
             block_mask = BlockMask.of_mask_mod(whole_mask, sizes, query.device, (128, 128))
         # torch has deprecated `return_lse`, and Attune has not.
         aux = torch_flex.AuxRequest(lse=True) if return_lse else return_aux
-        result: Any = torch_flex.flex_attention(
+        result: Any = _of_torch(
             query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
         )
         return (result[0], result[1].lse) if return_lse else result
