@@ -79,10 +79,7 @@ class Fingerprint:
         for namespace, name, value in self._globals:
             if namespace.get(name, _MISSING) is not value:
                 return False
-        for tensor, learns in zip(self.tensors, self._learns, strict=True):  # noqa: SIM110
-            if tensor.requires_grad is not learns:
-                return False
-        return True
+        return not self.tensors or [tensor.requires_grad for tensor in self.tensors] == self._learns
 
     def _value(self, value: Any, names: frozenset[str]) -> None:
         """`names`: those that the code which sees the value uses, as attributes perhaps."""

@@ -15,12 +15,18 @@ from attune.torch._sizes import sizes_of
 from attune.torch._translate import translate
 
 
-def is_plain(*tensors: torch.Tensor) -> bool:
+_dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+_OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether they are nothing but memory, and no mode of torch's wants to see what is done with them."""
     return (
-        all(type(each) in (torch.Tensor, torch.nn.Parameter) for each in tensors)
-        and not torch._C._len_torch_dispatch_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
+        type(query) in _OWN_TYPES
+        and type(key) in _OWN_TYPES
+        and type(value) in _OWN_TYPES
+        and not _dispatch_modes()
+        and _transforms() is None
     )
 
 

@@ -255,7 +255,7 @@ class _Plan:
 
     def give_back(self, arguments: _Arguments) -> None:
         """For the next launch. A GPU may still be at work on the workspace: there the next has one of its own."""
-        if self.workspace_bytes and (not self.is_on_cpu or self.workspace_bytes > _KEPT_WORKSPACE_BYTES):
+        if not self.is_on_cpu or self.workspace_bytes > _KEPT_WORKSPACE_BYTES:
             arguments.workspace = None
         self.pool.append(arguments)
 
@@ -270,6 +270,7 @@ class ForwardPlan(_Plan):
         if self.has_work:
             self.kernel = default_runtime(device_name(q.device)).kernel(variant.spec, self.shape)
             self.handle, self.workspace_bytes = self.kernel.handle, self.kernel.workspace_bytes
+            self.is_bare = self.is_bare and not self.workspace_bytes
             self.function = _forward_function()
 
     def _arguments(self) -> _Arguments:
@@ -314,7 +315,7 @@ class ForwardPlan(_Plan):
             arguments = self.pool.pop()
         except IndexError:
             arguments = self._arguments()
-        if not (self.is_bare and scale is None and dropout is None) or scalars or tensors or self.workspace_bytes:
+        if not self.is_bare or tensors or scalars or scale is not None or dropout is not None:
             self.fill(arguments, tensors, scalars, scale, dropout, seed, offset)
         args = arguments.args
         args.q, args.k, args.v, args.o = q_at, k_at, v_at, o.data_ptr()
@@ -323,7 +324,10 @@ class ForwardPlan(_Plan):
         status = self.function(self.handle, arguments.address, stream)
         if status:
             check(status)
-        self.give_back(arguments)
+        if self.workspace_bytes:
+            self.give_back(arguments)
+        else:
+            self.pool.append(arguments)
         return o, lse
 
 

@@ -32,7 +32,7 @@ class Known:
 class Seen:
     """Functions, what they saw when they were last looked at, and the calls that others with their fingerprint had."""
 
-    functions: tuple[Any, ...]  # weak references
+    references: tuple[tuple[Any, int], ...]  # weak, with the function's place among the three
     fingerprint: Fingerprint
     calls: dict[Key, Known]
 
@@ -69,15 +69,14 @@ def forget() -> None:
 
 def look_at(*functions: Any) -> Seen | None:
     """What is known of functions, each of which may be None. None: nothing can be."""
-    place = tuple(map(id, functions))
+    place = tuple([id(function) for function in functions])
     seen = _seen.get(place)
     if seen is not None:
-        for reference, function in zip(seen.functions, functions, strict=True):
-            if function is not None and reference() is not function:
+        for reference, at in seen.references:
+            if reference() is not functions[at]:
                 break
         else:
-            fingerprint = seen.fingerprint
-            if fingerprint.is_bound and fingerprint.is_current():
+            if seen.fingerprint.is_current():
                 return seen
     try:
         fingerprint = Fingerprint(functions)
@@ -91,9 +90,10 @@ def look_at(*functions: Any) -> Seen | None:
     found = Seen((), fingerprint, known[0])
     if fingerprint.is_bound:  # others are looked at anew each time, and nothing keeps what they see
         with contextlib.suppress(TypeError):  # no weak references to a function of this kind
-            found.functions = tuple(
-                None if function is None else weakref.ref(function, lambda _: _seen.pop(place, None))
-                for function in functions
+            found.references = tuple(
+                (weakref.ref(function, lambda _: _seen.pop(place, None)), at)
+                for at, function in enumerate(functions)
+                if function is not None
             )
             _seen[place] = found
     return found

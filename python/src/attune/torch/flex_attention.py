@@ -34,7 +34,7 @@ def flex_attention(
     *,
     return_aux: torch_flex.AuxRequest | None = None,
     mask_mod: MaskMod | None = None,
-    dropout: float = 0.0,
+    dropout: float = 0,
     strict: bool = False,
 ) -> Any:
     """torch's flex_attention; `mask_mod`, `dropout` and `strict` are Attune's.
