@@ -12,6 +12,8 @@ from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
 
 import attune  # noqa: E402
 from attune.torch import BlockMask, Untranslatable, and_masks, create_block_mask, flex_attention  # noqa: E402
+from attune.torch import _recall  # noqa: E402
+from attune.torch._plans import variant_of  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -133,14 +135,14 @@ def test_inference_mode():
 
 
 def test_a_copy_is_made_once_a_change(monkeypatch):
-    from attune.torch import _captured
+    from attune.torch import _auxiliary
 
-    monkeypatch.setattr(_captured, "_tells_its_changes", lambda tensor: True)
+    monkeypatch.setattr(_auxiliary, "_tells_its_changes", lambda tensor: True)
     tensor = mods.documents()
-    first = _captured.as_auxiliary(tensor)
-    assert first.dtype == torch.int32 and _captured.as_auxiliary(tensor) is first
+    first = _auxiliary.as_auxiliary(tensor)
+    assert first.dtype == torch.int32 and _auxiliary.as_auxiliary(tensor) is first
     tensor += 1
-    assert torch.equal(_captured.as_auxiliary(tensor), first + 1)
+    assert torch.equal(_auxiliary.as_auxiliary(tensor), first + 1)
 
 
 def test_a_new_value_of_a_tensor_is_no_new_kernel():
@@ -166,7 +168,7 @@ def test_what_cannot_be_translated(name, monkeypatch):
         flex_attention(q, k, v, score_mod, mask_mod=mask_mod, strict=True)
     if name not in ("sin", "row", "gelu"):
         return  # torch cannot run the others either
-    monkeypatch.setattr("attune.torch.flex_attention._warned", set(), raising=False)
+    monkeypatch.setattr("attune.torch._compiled._warned", set())
     with pytest.warns(UserWarning, match=message):
         found = flex_attention(q, k, v, score_mod, mask_mod=mask_mod, return_lse=True)
     assert_close(found, expected(q, k, v, score_mod, mask_mod))
@@ -188,6 +190,8 @@ def test_a_device_without_a_kernel(monkeypatch):
         raise attune.UnsupportedError("this family has no fp32")
 
     monkeypatch.setattr(attune.Runtime, "kernel", refuse)
+    variant_of.cache_clear()
+    _recall.forget()
     q, k, v = operands()
     with pytest.raises(NotImplementedError, match="no fp32"):
         flex_attention(q, k, v, strict=True)
@@ -251,7 +255,8 @@ def test_blocks_are_made_when_they_are_read():
     assert isinstance(mask, torch_flex.BlockMask)
     other = torch_flex.create_block_mask(mods.causal, None, None, 300, 300, device="cpu", BLOCK_SIZE=64)
     for attribute in torch_flex.BlockMask._TENSOR_ATTRS:
-        assert torch.equal(getattr(mask, attribute), getattr(other, attribute))
+        found, wanted = getattr(mask, attribute), getattr(other, attribute)
+        assert found is wanted is None or torch.equal(found, wanted)
     assert calls and mask.sparsity() == other.sparsity() and str(mask) == str(other)
 
 
@@ -279,9 +284,8 @@ def test_block_masks_from_elsewhere(name):
     mask = block_masks()[name]
     q, k, v = operands(q_len=mask.shape[-2])
     found = flex_attention(q, k, v, mods.alibi(), mask, return_lse=True, strict=True)
-    plain = torch_flex.BlockMask(*mask.as_tuple(flatten=False))
     # Where torch is not compiled it looks at mask_mod alone; what blocks say is said by a dense mask here.
-    assert_close(found, expected(q, k, v, mods.alibi(), mask_mod=dense(plain)))
+    assert_close(found, expected(q, k, v, mods.alibi(), mask_mod=dense(mask)))
 
 
 def dense(mask):
@@ -326,10 +330,10 @@ def test_masks_combine():
 
 
 def translation(score_mod=None, mask_mod=None):
-    from attune._structs import Shape
+    from attune.torch._sizes import Sizes
     from attune.torch._translate import translate
 
-    return translate(score_mod, mask_mod, Shape(BATCH, HEADS, HEADS, LENGTH, LENGTH), torch.device("cpu"))
+    return translate(score_mod, mask_mod, Sizes(BATCH, HEADS, HEADS, LENGTH, LENGTH), torch.device("cpu"))
 
 
 def test_a_score_of_minus_infinity_becomes_a_mask():
@@ -353,4 +357,4 @@ def test_an_index_that_is_never_negative_is_written_as_it_is():
 def test_int64_beyond_int32():
     large = torch.tensor([2**40] * LENGTH)
     with pytest.raises(Untranslatable, match="beyond int32"):
-        translation(mask_mod=lambda b, h, q, k: large[q] > large[k])
+        flex_attention(*operands(), mask_mod=lambda b, h, q, k: large[q] > large[k], strict=True)

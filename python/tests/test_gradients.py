@@ -13,8 +13,20 @@ from mods import BATCH, HEADS, LENGTH, MODS  # noqa: E402
 import attune  # noqa: E402
 from attune._structs import Pass, Shape  # noqa: E402
 from attune.torch import flex_attention  # noqa: E402
+from attune.torch import _recall  # noqa: E402
+from attune.torch._plans import variant_of  # noqa: E402
 
 DIM, KV_HEADS = 32, 2
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """No plan of another test, whose kernel may be an oracle."""
+    variant_of.cache_clear()
+    _recall.forget()
+    yield
+    variant_of.cache_clear()
+    _recall.forget()
 
 
 class OracleKernel:
@@ -82,7 +94,7 @@ def operands(kv_heads=KV_HEADS):
 
 @pytest.mark.parametrize("uses", ["out", "lse", "both"])
 def test_what_a_backward_launch_is_given(uses, monkeypatch):
-    monkeypatch.setattr("attune.torch._function.backward_kernel", lambda *_: OracleKernel())
+    monkeypatch.setattr("attune.torch._plans.backward_kernel", lambda *_: OracleKernel())
     found = [x.detach().requires_grad_() for x in operands()]
     wanted = [x.detach().double().requires_grad_() for x in operands()]
     weights = torch.randn(BATCH, HEADS, LENGTH, DIM), torch.randn(BATCH, HEADS, LENGTH)
@@ -99,7 +111,7 @@ def test_what_a_backward_launch_is_given(uses, monkeypatch):
 
 
 def test_one_batch_of_keys_sums_its_gradient(monkeypatch):
-    monkeypatch.setattr("attune.torch._function.backward_kernel", lambda *_: OracleKernel())
+    monkeypatch.setattr("attune.torch._plans.backward_kernel", lambda *_: OracleKernel())
     q, k, v = operands(HEADS)
     found, wanted = (k[:1].clone().requires_grad_() for _ in range(2))
     flex_attention(q, found, v[:1], strict=True).square().sum().backward()
@@ -108,7 +120,7 @@ def test_one_batch_of_keys_sums_its_gradient(monkeypatch):
 
 
 def test_a_captured_tensor_that_changed_before_the_backward_pass_is_noticed(monkeypatch):
-    monkeypatch.setattr("attune.torch._function.backward_kernel", lambda *_: OracleKernel())
+    monkeypatch.setattr("attune.torch._plans.backward_kernel", lambda *_: OracleKernel())
     q, k, v = operands(HEADS)
     slopes = torch.ones(HEADS)
     out = flex_attention(q.requires_grad_(), k, v, lambda score, b, h, i, j: score * slopes[h], strict=True)

@@ -33,12 +33,108 @@ def test_strided_tensors():
     assert torch.equal(o, attune.attention(q.contiguous(), k.contiguous(), v.contiguous()))
 
 
-def test_no_gradient_is_lost_in_silence():
-    q = torch.nn.Parameter(torch.randn(1, 8, 1, 32))
-    with pytest.raises(attune.UnsupportedError, match="requires a gradient"):
-        attune.attention(q, q, q)
+def attend_with_slopes(q, k, v, slope, sink):
+    return attune.attention(
+        q, k, v, mask="causal", score="score + slope[h] * (kv_idx - q_idx)", sink="sink[h]",
+        tensors={"slope": slope, "sink": sink}, return_lse=True,
+    )  # fmt: skip
+
+
+def by_definition(q, k, v, slope, sink):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    i, j = torch.meshgrid(torch.arange(q.shape[2]), torch.arange(k.shape[2]), indexing="ij")
+    s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + slope[:, None, None] * (j - i)
+    s = torch.cat([s.masked_fill(j > i, -torch.inf), sink[:, None, None].expand(*s.shape[:-1], 1)], -1)
+    return (s.softmax(-1)[..., :-1] @ v).transpose(1, 2), s.logsumexp(-1)
+
+
+def gradients(attend, leaves):
+    o, lse = attend(*leaves)
+    (o.sin().sum() + lse.cos().sum()).backward()
+    return [o.detach(), lse.detach()] + [x.grad for x in leaves]
+
+
+def leaves_of(dtype):
+    torch.manual_seed(6)
+    leaves = [torch.randn(2, 24, 2, 32) for _ in range(3)] + [torch.rand(2), torch.randn(2)]
+    return [x.to(dtype).requires_grad_() for x in leaves]
+
+
+def test_gradients_of_operands_and_tensors():
+    found = gradients(attend_with_slopes, leaves_of(torch.float32))
+    for mine, wanted in zip(found, gradients(by_definition, leaves_of(torch.float64)), strict=True):
+        torch.testing.assert_close(mine.double(), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_compiled():
+    torch.compiler.reset()
+    run = torch.compile(attend_with_slopes, backend="aot_eager", fullgraph=True)
+    found = gradients(run, leaves_of(torch.float32))
+    for mine, wanted in zip(found, gradients(attend_with_slopes, leaves_of(torch.float32)), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_another_length_is_no_other_graph(backend):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch.compiler.reset()
+
+    def attend(q, k, v, doc):
+        return attune.attention(
+            q * 1, k, v, mask="causal and document(doc) and q_idx - kv_idx < near", tensors={"doc": doc},
+            scalars={"near": 9}, return_lse=True,
+        )  # fmt: skip
+
+    counter = CompileCounterWithBackend(backend)
+    run = torch.compile(attend, backend=counter, fullgraph=True, dynamic=True)
+    for length in (40, 33, 70):
+        q, k, v = (torch.randn(3, length, 2, 32) for _ in range(3))
+        doc = (torch.arange(length, dtype=torch.int32) // 7).repeat(3, 1)
+        for mine, wanted in zip(run(q, k, v, doc), attend(q, k, v, doc), strict=True):
+            torch.testing.assert_close(mine, wanted)
+    assert counter.frame_count == 1
+
+
+def test_specs_in_compiled_code():
+    torch.compiler.reset()
+    spec = attune.Spec(
+        mask="q_idx - kv_idx < near", score="factor * score", dtype="fp32", head_dim=32, dropout=0.25, scale=float,
+        scalars={"near": int, "factor": float},
+    )  # fmt: skip
+
+    def attend(q, k, v):
+        return attune.attention(q, k, v, spec=spec, scalars={"near": 5, "factor": 0.5}, scale=0.2, seed=3, offset=4)
+
+    q, k, v = (torch.randn(2, 24, 2, 32) for _ in range(3))
+    run = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    assert torch.equal(run(q, k, v), attend(q, k, v))
+    narrow = [x.bfloat16() for x in (torch.randn(1, 16, 2, 128) for _ in range(3))]
+    by_name = torch.compile(lambda *x: attune.attention(*x, spec="causal"), backend="aot_eager", fullgraph=True)
+    assert torch.equal(by_name(*narrow), attune.attention(*narrow, spec="causal"))
+
+
+def test_a_tensor_that_a_spec_does_not_learn():
+    spec = attune.Spec(score="score + slope[h]", dtype="fp32", head_dim=32, tensors={"slope": "float32[heads]"})
+    q = torch.randn(1, 8, 2, 32)
+    slope = torch.rand(2, requires_grad=True)
+    with pytest.raises(attune.BadInputError, match="requires a gradient"):
+        attune.attention(q, q, q, spec=spec, tensors={"slope": slope})
     with torch.no_grad():
-        assert attune.attention(q, q, q).shape == q.shape
+        assert attune.attention(q, q, q, spec=spec, tensors={"slope": slope}).shape == q.shape
+
+
+def test_what_a_call_brings_is_not_remembered():
+    """The second call finds a plan, and brings other values."""
+    q, k, v = (torch.randn(1, 24, 2, 32) for _ in range(3))
+
+    def call(near, factor):
+        words = {"mask": "q_idx - kv_idx < near", "score": "score * factor[0]", "scalars": {"near": near}}
+        return attune.attention(q, k, v, **words, tensors={"factor": torch.tensor([factor])})
+
+    first = call(5, 1.0)
+    assert torch.equal(first, call(5, 1.0))
+    assert not torch.equal(first, call(6, 1.0)) and not torch.equal(first, call(5, 2.0))
 
 
 def test_dlpack_of_every_type():

@@ -138,7 +138,7 @@ def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
     return structs
 
 
-def _at_launch(spec: Spec, what: str, declared: float | None, given: float | None) -> float:
+def at_launch(spec: Spec, what: str, declared: float | None, given: float | None) -> float:
     """What a launch says of scale or dropout."""
     if declared is None and given is None:
         _refuse(what, f"is left to the launch by the spec `{spec.name}`", f"hand over {what}=")
@@ -152,8 +152,8 @@ def fill_common(
 ) -> None:
     """The fields that a forward and a backward launch share."""
     args.shape = shape
-    args.softmax_scale = _at_launch(spec, "scale", spec.scale, launch.scale)
-    args.dropout = _at_launch(spec, "dropout", spec.dropout, launch.dropout)
+    args.softmax_scale = at_launch(spec, "scale", spec.scale, launch.scale)
+    args.dropout = at_launch(spec, "dropout", spec.dropout, launch.dropout)
     args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
     if spec.scalars or launch.scalars:
         args.scalars = _scalar_structs(spec, launch.scalars)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def attention(
     dropout: float | None = None,
     scale: float | None = None,
     layout: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     offset: int = 0,
     return_lse: bool = False,
     runtime: Runtime | None = None,
@@ -48,7 +49,9 @@ def attention(
     Args:
         q: [batch, q_len, heads, head_dim], or [batch, heads, q_len, head_dim] in layout "bhsd"; float16, bfloat16
             or, on the CPU, float32. An array of NumPy, torch or CuPy, or of any framework that speaks DLPack, on
-            the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy.
+            the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy. torch makes gradients
+            of q, k, v and `tensors` where they require them and the device has a backward pass, and has the call as
+            an operator in compiled code.
         k: likewise, with kv_len and kv_heads, of which heads is a multiple.
         v: as k; its head_dim, which is O's, may be another.
         spec: a Spec, or a YAML file's path, or a name of the library of specs.
@@ -60,7 +63,8 @@ def attention(
         dropout: probability. With a spec: where that leaves it to the launch; likewise `scale`.
         scale: of the product of q and k; None: 1 / sqrt(head_dim of q).
         layout: "bshd" (the default) or "bhsd", with words; a spec has its own.
-        seed, offset: dropout is a pure function of both and of an element's place, the same on every device.
+        seed, offset: dropout is a pure function of both and of an element's place, the same on every device. Without a
+            seed torch draws both from its default generator of q's device; other arrays have 0.
         return_lse: whether to return the rows' log-sum-exp too.
         runtime: what to run on; None: the process' own of q's device.
 
@@ -74,26 +78,48 @@ def attention(
         UnsupportedError: the device has no kernel for this.
         UnavailableError: the device, its driver or a compiler is missing.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
+        from attune.torch import _plain
+
+        words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
+        given = None if spec is None else _spec(spec, words, torch.compiler.is_dynamo_compiling())
+        return _plain.attention(
+            q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
+        )
     framework = framework_of("q", q)
     views = [framework_of(name, array).view(array) for name, array in (("q", q), ("k", k), ("v", v))]
     auxiliary = {name: _contiguous_view(name, array) for name, array in (tensors or {}).items()}
     words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
     if spec is None:
         found = _spec_of_words(words, views, auxiliary, scalars or {}, dropout, scale)
-        launch = Launch(auxiliary, {}, seed=seed, offset=offset)
+        launch = Launch(auxiliary, {}, seed=seed or 0, offset=offset)
     else:
-        given = [name for name, value in words.items() if value is not None]
-        if given:
-            raise BadInputError(f"both `spec` and `{given[0]}` are given", "a spec says it all; change the spec")
-        found = spec if isinstance(spec, Spec) else _spec_of_name(os.fspath(spec))
-        launch = Launch(auxiliary, scalars or {}, scale, dropout, seed, offset)
+        named = _spec(spec, words)
+        found = named if isinstance(named, Spec) else spec_of_name(named)
+        launch = Launch(auxiliary, scalars or {}, scale, dropout, seed or 0, offset)
     o, lse = _run(framework, found, views, (q, k, v), launch, return_lse, runtime)
     return (o, lse) if return_lse else o
 
 
-def _spec_of_name(name: str) -> Spec:
-    """A file may change between two calls, a spec of the library does not."""
-    return Spec.from_file(name) if os.path.exists(name) else spec_of_name(name)
+def _are_tensors(torch: Any, q: Any, k: Any, v: Any, tensors: Mapping[str, Any] | None) -> bool:
+    """Whether all arrays are torch's."""
+    of_torch = torch.Tensor
+    if not (isinstance(q, of_torch) and isinstance(k, of_torch) and isinstance(v, of_torch)):
+        return False
+    return not tensors or all([isinstance(each, of_torch) for each in tensors.values()])
+
+
+def _spec(spec: Spec | str | os.PathLike[str], words: Mapping[str, Any], is_traced: bool = False) -> Spec | str:
+    """A Spec, or a name of the library of specs, which never changes; a file may change between two calls, though not
+    in a graph."""
+    for name, value in words.items():
+        if value is not None:
+            raise BadInputError(f"both `spec` and `{name}` are given", "a spec says it all; change the spec")
+    if isinstance(spec, Spec):
+        return spec
+    name = os.fspath(spec)
+    return name if is_traced or not os.path.exists(name) else Spec.from_file(name)
 
 
 def _spec_of_words(

@@ -31,6 +31,11 @@ class Kernel:
             raise UnsupportedError.from_report(last_report())
 
     @property
+    def handle(self) -> int:
+        """The att_kernel's address."""
+        return self._handle.value or 0
+
+    @property
     def plan(self) -> str:
         """Of the code that a launch uses at this moment: "sm80 forward sm_80 q128 k64 s2 w4 qreg"."""
         return library().att_kernel_plan(self._handle).decode()

@@ -6,8 +6,10 @@ import ctypes
 import dataclasses
 import functools
 import os
+import pathlib
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attune import _structs
 from attune._errors import BadInputError
@@ -120,11 +122,15 @@ class Spec:
         handle = ctypes.c_void_p()
         check(library().att_spec_from_file(os.fsencode(path_or_name), ctypes.byref(handle)))
         spec = cls.__new__(cls)
-        spec._take(handle, None)
+        name = os.fspath(path_or_name)
+        # The text of a file is the spec's; a name of the library says the same everywhere.
+        spec._take(handle, pathlib.Path(name).read_text() if os.path.isfile(name) else None, name)
         return spec
 
-    def _take(self, handle: ctypes.c_void_p, text: str | None) -> None:
+    def _take(self, handle: ctypes.c_void_p, text: str | None, name: Any = None) -> None:
         c = library()
+        # What makes it again, in another process too: YAML, or a name of the library of specs.
+        self.reference: str = text if text is not None else os.fsdecode(name)
         self.handle = handle
         weakref.finalize(self, c.att_spec_destroy, handle)
         self.yaml = text

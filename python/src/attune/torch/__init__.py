@@ -13,7 +13,9 @@ from torch.nn.attention.flex_attention import (
     or_masks,
 )
 
+from attune.torch import _operators  # noqa: F401
 from attune.torch._expression import Untranslatable
+from attune.torch._swap import disable, enable
 from attune.torch.block_mask import BlockMask, create_block_mask
 from attune.torch.flex_attention import flex_attention
 
@@ -26,6 +28,8 @@ __all__ = [
     "and_masks",
     "create_block_mask",
     "create_mask",
+    "disable",
+    "enable",
     "flex_attention",
     "noop_mask",
     "or_masks",

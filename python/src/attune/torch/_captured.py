@@ -4,141 +4,139 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from attune._structs import Shape
+from attune.torch._auxiliary import type_of
 from attune.torch._expression import Expression, Type, Untranslatable, binary, conditional, literal, name
+from attune.torch._sizes import Sizes, is_symbolic
 
-_INT32 = torch.iinfo(torch.int32)
 _MAX_DIMS = 4
-# What the language takes as it is; other types are converted to the one of these that holds them.
-_TYPES: dict[torch.dtype, Type] = {torch.bool: "bool", torch.int32: "int", torch.float32: "float"}
 _DTYPE_NAMES: dict[Type, str] = {"bool": "bool", "int": "int32", "float": "float32"}
 # The dim of a spec that an index by this name runs over.
 _DIM_OF_INDEX = {"b": "batch", "h": "heads", "q_idx": "q_len", "kv_idx": "kv_len"}
 
-# A CUDA tensor's converted copy, with the version that was converted: the check of its values waits for the device.
-_converted: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-
-def _tells_its_changes(tensor: torch.Tensor) -> bool:
-    """Whether a change in its values is a new version: NumPy may share a CPU tensor's memory and change it unseen."""
-    return tensor.is_cuda and not tensor.is_inference()
-
-
-def _convert(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype.is_floating_point:
-        return tensor.to(torch.float32)
-    if tensor.dtype.is_complex:
-        raise Untranslatable(f"a captured tensor of {tensor.dtype}")
-    is_wider = torch.iinfo(tensor.dtype).max > _INT32.max
-    if is_wider and tensor.numel() and not _INT32.min <= int(tensor.min()) <= int(tensor.max()) <= _INT32.max:
-        raise Untranslatable(f"a captured tensor of {tensor.dtype} with values beyond int32")
-    return tensor.to(torch.int32)
-
-
-def as_auxiliary(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous, and of a type that a spec has: int32, float32 or bool."""
-    if tensor.dtype in _TYPES and tensor.is_contiguous():
-        return tensor
-    known = _converted.get(tensor) if _tells_its_changes(tensor) else None
-    if known is None or known[0] != tensor._version:
-        plain = tensor.detach()
-        copy = (plain if plain.dtype in _TYPES else _convert(plain)).contiguous()
-        if not _tells_its_changes(tensor):
-            return copy
-        known = _converted[tensor] = tensor._version, copy
-    return known[1]
-
 
 @dataclasses.dataclass
 class _Captured:
-    original: torch.Tensor
-    auxiliary: torch.Tensor
+    tensor: torch.Tensor
+    type: Type
     name: str
+    sizes: tuple[Any, ...]
     indices: list[set[str]]  # of each dim, what it was looked up by
 
 
 class CapturedTensors:
-    """The tensors that one trace looks up, named `t0`, `t1`, ... in the order in which it meets them."""
+    """The tensors that one trace looks up, named `t0`, `t1`, ... in the order in which it meets them, and the numbers
+    without a value yet, named `n0`, `n1`, ...
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
+    Attributes:
+        reads_values: whether the trace depends on what stands in a tensor.
+    """
+
+    def __init__(self, shape: Sizes, device: torch.device) -> None:
         self._shape, self._device = shape, device
         self._by_memory: dict[tuple[object, ...], _Captured] = {}
+        self._numbers: list[torch.SymInt | torch.SymFloat] = []
+        self.reads_values = False
 
     def look_up(self, tensor: torch.Tensor, indices: Sequence[Expression]) -> Expression:
         """tensor[indices...], one index a dim. A negative index counts from the end, as torch's does."""
         captured = self._capture(tensor)
         written = []
         for dim, index in enumerate(indices):
-            index = _from_the_start(index, tensor.shape[dim])
+            index = self._from_the_start(index, tensor.shape[dim])
             captured.indices[dim].add(index.text)
             written.append(index.text)
-        return name(f"{captured.name}[{', '.join(written)}]", _TYPES[captured.auxiliary.dtype])
+        return name(f"{captured.name}[{', '.join(written)}]", captured.type)
 
     def scalar(self, tensor: torch.Tensor) -> Expression:
         """A tensor without dims: what changes it is no new kernel."""
         if tensor.dim() != 0:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)} that is not looked up")
-        if tensor.device != self._device or (tensor.device.type == "cpu" and not torch.isfinite(tensor)):
-            return literal(tensor.item())
+        if not is_symbolic(tensor):
+            is_read = self.reads_values  # what is done here to look at it is no operation of the function's
+            if tensor.device != self._device or (tensor.device.type == "cpu" and not torch.isfinite(tensor)):
+                self.reads_values = True
+                return literal(tensor.item())
+            self.reads_values = is_read
         captured = self._capture(tensor)
-        return name(f"{captured.name}[0]", _TYPES[captured.auxiliary.dtype])
+        return name(f"{captured.name}[0]", captured.type)
+
+    def number(self, value: torch.SymInt | torch.SymFloat) -> Expression:
+        """A number that a compiled graph leaves open: a length of the launch, or one that the launch brings."""
+        if isinstance(value, torch.SymInt):
+            known = value.node.maybe_as_int()
+            if known is not None:
+                return literal(known)
+            for dim in ("q_len", "kv_len"):
+                size = getattr(self._shape, dim)
+                if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
+                    return name(dim, "int", 0, None)
+        for at, other in enumerate(self._numbers):
+            if type(other) is type(value) and other.node.expr == value.node.expr:
+                break
+        else:
+            at = len(self._numbers)
+            self._numbers.append(value)
+        return name(f"n{at}", "int" if isinstance(value, torch.SymInt) else "float")
 
     def _capture(self, tensor: torch.Tensor) -> _Captured:
-        if tensor.device != self._device:
+        if tensor.device != self._device and (tensor.dim() or not is_symbolic(tensor)):
             raise Untranslatable(f"a captured tensor on {tensor.device}, beside operands on {self._device}")
         if tensor.dim() > _MAX_DIMS or 0 in tensor.shape:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)}")
         # What is captured stays alive, so no other tensor comes to lie there.
-        memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad)
+        memory: tuple[object, ...] = (id(tensor),)
+        if not is_symbolic(tensor):
+            memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad)
         known = self._by_memory.get(memory)
         if known is None:
-            auxiliary = as_auxiliary(tensor)
-            if not auxiliary.dim():
-                auxiliary = auxiliary.reshape(1)
-            known = _Captured(tensor, auxiliary, f"t{len(self._by_memory)}", [set() for _ in auxiliary.shape])
+            sizes = tuple(tensor.shape) or (1,)
+            known = _Captured(
+                tensor, type_of(tensor.dtype), f"t{len(self._by_memory)}", sizes, [set() for _ in sizes]
+            )
             self._by_memory[memory] = known
         return known
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What a launch hands over."""
-        return {captured.name: captured.auxiliary.detach() for captured in self._by_memory.values()}
+        """As they were captured, by name."""
+        return {captured.name: captured.tensor for captured in self._by_memory.values()}
 
-    def learned(self) -> dict[str, torch.Tensor]:
-        """Those that want a gradient, as they were captured; none where torch records none."""
-        if not torch.is_grad_enabled():
-            return {}
-        return {
-            captured.name: captured.original for captured in self._by_memory.values() if captured.original.requires_grad
-        }
+    def numbers(self) -> dict[str, torch.SymInt | torch.SymFloat]:
+        """What a launch brings, by name."""
+        return {f"n{at}": value for at, value in enumerate(self._numbers)}
 
     def declarations(self) -> dict[str, str]:
-        """What a spec says of them."""
-        learned = self.learned()
+        """What a spec says of the tensors: of those that want a gradient, too, where torch records any."""
+        records = torch.is_grad_enabled()
         return {
-            captured.name: f"{_DTYPE_NAMES[_TYPES[captured.auxiliary.dtype]]}[{self._dims(captured)}]"
-            + (" grad" if captured.name in learned else "")
+            captured.name: f"{_DTYPE_NAMES[captured.type]}[{self._dims(captured)}]"
+            + (" grad" if records and captured.tensor.requires_grad else "")
             for captured in self._by_memory.values()
         }
 
+    def scalars(self) -> dict[str, type[int] | type[float]]:
+        """What a spec says of the numbers."""
+        return {name: int if isinstance(value, torch.SymInt) else float for name, value in self.numbers().items()}
+
     def _dims(self, captured: _Captured) -> str:
         """A dim that positions run over is called by them, so that another length is no other spec."""
-        names = []
-        for size, indices in zip(captured.auxiliary.shape, captured.indices, strict=True):
-            candidates = [_DIM_OF_INDEX[index] for index in ("kv_idx", "q_idx", "h", "b") if index in indices]
-            names.append(next((dim for dim in candidates if getattr(self._shape, dim) == size), str(size)))
-        return ", ".join(names)
+        return ", ".join(map(self._dim, captured.sizes, captured.indices))
 
+    def _dim(self, size: Any, indices: set[str]) -> str:
+        for index in ("kv_idx", "q_idx", "h", "b"):
+            if index in indices and getattr(self._shape, _DIM_OF_INDEX[index]) == size:
+                return _DIM_OF_INDEX[index]
+        return str(int(size))  # a symbol becomes a number of the graph
 
-def _from_the_start(index: Expression, size: int) -> Expression:
-    if index.type != "int":
-        raise Untranslatable(f"an index that is a {index.type}")
-    if index.low is not None and index.low >= 0:
-        return index
-    from_the_end = binary("+", index, literal(size), "int")
-    if index.high is not None and index.high < 0:
-        return from_the_end
-    return conditional(binary("<", index, literal(0), "bool"), from_the_end, index)
+    def _from_the_start(self, index: Expression, size: Any) -> Expression:
+        if index.type != "int":
+            raise Untranslatable(f"an index that is a {index.type}")
+        if index.low is not None and index.low >= 0:
+            return index
+        from_the_end = binary("+", index, self.number(size) if is_symbolic(size) else literal(size), "int")
+        if index.high is not None and index.high < 0:
+            return from_the_end
+        return conditional(binary("<", index, literal(0), "bool"), from_the_end, index)

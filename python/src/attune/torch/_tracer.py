@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attune._structs import Shape
 from attune.torch._captured import CapturedTensors
 from attune.torch._expression import (
     Expression,
@@ -27,10 +26,16 @@ from attune.torch._expression import (
     negative,
 )
 from attune.torch._operations import OPERATIONS, canonical_name
+from attune.torch._sizes import Sizes, is_symbolic
 
 _CREATORS = {
     "new_ones": 1, "new_zeros": 0, "ones_like": 1, "zeros_like": 0, "new_full": None, "full_like": None,
 }  # fmt: skip
+# What a function may ask a captured tensor without depending on its values.
+_METADATA = frozenset(
+    "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device ndim "
+    "requires_grad is_cuda is_cpu is_meta layout itemsize nbytes".split()
+)
 _DTYPES: dict[Type, torch.dtype] = {"bool": torch.bool, "int": torch.int32, "float": torch.float32}
 _BRANCH = (
     "a branch on a traced value (`if`, `and`, `or`, `not`, `min`, `max`): write torch.where, &, |, ~, torch.minimum"
@@ -109,6 +114,11 @@ class PartialLookUp:
         raise Untranslatable(f"`{canonical_name(func.__name__)}` of a row of a captured tensor")
 
 
+def _asked(func: Any) -> str:
+    """The name of a function of torch; of a property, the property's."""
+    return func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+
+
 def _add_operators(cls: type[Traced] | type[PartialLookUp]) -> None:
     """Python's operators as torch's operations."""
 
@@ -142,12 +152,12 @@ def _holds_traced(value: object) -> bool:
 class Trace(TorchFunctionMode):
     """One launch's functions, traced into expressions over the same captured tensors."""
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
+    def __init__(self, shape: Sizes, device: torch.device) -> None:
         super().__init__()
         self.device = device
         self.captured = CapturedTensors(shape, device)
         self._indices = {
-            index: name(index, "int", 0, size - 1)
+            index: name(index, "int", 0, None if is_symbolic(size) else size - 1)
             for index, size in (
                 ("b", shape.batch), ("h", shape.heads), ("q_idx", shape.q_len), ("kv_idx", shape.kv_len),
             )
@@ -171,6 +181,8 @@ class Trace(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not _holds_traced(args) and not _holds_traced(kwargs):
+            if not self.captured.reads_values and _asked(func) not in _METADATA:
+                self.captured.reads_values = True
             return func(*args, **kwargs)
         operation = canonical_name(func.__name__)
         if operation == "getitem" and isinstance(args[0], torch.Tensor):
@@ -214,7 +226,7 @@ class Trace(TorchFunctionMode):
 
     def _operand(self, value: Any) -> Any:
         """What translations take: an Expression of numbers and tensors; anything else is an option."""
-        if isinstance(value, (Traced, torch.Tensor, bool, int, float)):
+        if isinstance(value, (Traced, torch.Tensor, bool, int, float, torch.SymInt, torch.SymFloat)):
             return self._expression_of(value)
         if isinstance(value, PartialLookUp):
             raise Untranslatable("a row of a captured tensor, where a scalar is wanted")
@@ -227,6 +239,8 @@ class Trace(TorchFunctionMode):
             return self.captured.scalar(value)
         if isinstance(value, (bool, int, float)):
             return literal(value)
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return self.captured.number(value)
         raise Untranslatable(f"a {type(value).__name__} where a scalar is wanted")
 
     def _created(self, operation: str, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Expression:

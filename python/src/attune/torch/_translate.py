@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from attune._structs import Shape
 from attune.torch._captured import CapturedTensors
 from attune.torch._expression import Expression, as_bool, as_float, binary, literal, name, negation
+from attune.torch._sizes import Sizes
 from attune.torch._tracer import Trace
 
 SCORE = name("score", "float")
@@ -28,7 +28,7 @@ class Translation:
 def translate(
     score_mod: Callable[..., Any] | None,
     mask_mod: Callable[..., Any] | None,
-    shape: Shape,
+    shape: Sizes,
     device: torch.device,
     *,
     factor: float = 1.0,

@@ -10,8 +10,13 @@ from torch.nn.attention import flex_attention as torch_flex
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 
-# What torch's BlockMask holds, and this one makes when it is read.
-_BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS)
+# What torch's BlockMask holds, and this one makes when it is read; some versions of torch have more of it.
+_BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS + torch_flex.BlockMask._CONTEXT_ATTRS) - {
+    "seq_lengths", "BLOCK_SIZE", "mask_mod",
+}  # fmt: skip
+
+
+_create_blocks = torch_flex.create_block_mask  # whatever stands under the name later
 
 
 class BlockMask(torch_flex.BlockMask):
@@ -59,7 +64,7 @@ class BlockMask(torch_flex.BlockMask):
         if attribute not in _BLOCKS:
             raise AttributeError(f"'BlockMask' object has no attribute '{attribute}'")
         made_of: Any = self._made_of
-        made = torch_flex.create_block_mask(made_of, *self._sizes, self._device, self.BLOCK_SIZE)
+        made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE)
         for each in _BLOCKS:
             setattr(self, each, getattr(made, each))
         return getattr(self, attribute)
@@ -118,18 +123,36 @@ def mask_mod_of(mask: torch_flex.BlockMask) -> MaskMod:
     up, and mask_mod counts in partial blocks only."""
     if isinstance(mask, BlockMask) and mask.is_its_mask_mod():
         return mask.mask_mod
-    partial = _four_dims(_dense(mask.kv_num_blocks, mask.kv_indices))
+    return mask_mod_of_blocks(
+        mask.mask_mod,
+        mask.BLOCK_SIZE,
+        mask.kv_num_blocks,
+        mask.kv_indices,
+        mask.full_kv_num_blocks,
+        mask.full_kv_indices,
+    )
+
+
+def mask_mod_of_blocks(
+    mask_mod: MaskMod,
+    block_size: tuple[int, int],
+    kv_num_blocks: torch.Tensor,
+    kv_indices: torch.Tensor,
+    full_kv_num_blocks: torch.Tensor | None,
+    full_kv_indices: torch.Tensor | None,
+) -> MaskMod:
+    """The same of what a block mask holds, by torch's names."""
+    partial = _four_dims(_dense(kv_num_blocks, kv_indices))
     full = None
-    if mask.full_kv_num_blocks is not None and mask.full_kv_indices is not None:
-        full = _four_dims(_dense(mask.full_kv_num_blocks, mask.full_kv_indices))
-    q_size, kv_size = mask.BLOCK_SIZE
-    own = mask.mask_mod
+    if full_kv_num_blocks is not None and full_kv_indices is not None:
+        full = _four_dims(_dense(full_kv_num_blocks, full_kv_indices))
+    q_size, kv_size = block_size
 
     def of(table: torch.Tensor, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return table[b if table.shape[0] > 1 else 0, h if table.shape[1] > 1 else 0, q_idx // q_size, kv_idx // kv_size]
 
     def by_blocks(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        live = of(partial, b, h, q_idx, kv_idx) & own(b, h, q_idx, kv_idx)
+        live = of(partial, b, h, q_idx, kv_idx) & mask_mod(b, h, q_idx, kv_idx)
         return live if full is None else live | of(full, b, h, q_idx, kv_idx)
 
     return by_blocks

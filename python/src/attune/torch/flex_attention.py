@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from typing import Any
 
 import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
-from attune._structs import DTYPE_BY_ARRAY_NAME, Shape
-from attune._yaml import write_spec
-from attune.spec import Spec, spec_of_text
+from attune.torch import _dropout
+from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
-from attune.torch._function import Attention, Problem, check_kernel, run_forward
-from attune.torch._translate import Translation, translate
+from attune.torch._function import Launch, attend
+from attune.torch._operator_call import call_operator, is_plain, spec_text
+from attune.torch._plans import NoGradientError, variant_of
+from attune.torch._recall import Known, Seen, look_at
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
-_warned: set[str] = set()
+_NO_TENSORS = Launch([], [])
+_of_torch = torch_flex.flex_attention  # whatever stands under the name later
 
 
-@torch.compiler.disable
 def flex_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -35,12 +34,14 @@ def flex_attention(
     *,
     return_aux: torch_flex.AuxRequest | None = None,
     mask_mod: MaskMod | None = None,
+    dropout: float = 0,
     strict: bool = False,
 ) -> Any:
-    """torch's flex_attention; `mask_mod` and `strict` are Attune's.
+    """torch's flex_attention; `mask_mod`, `dropout` and `strict` are Attune's.
 
-    The functions are traced into expressions of Attune's language at every call, so what they capture may change
-    between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel.
+    The functions are traced into expressions of Attune's language. What they see is looked at in every call, so it may
+    change between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel. Under
+    torch.compile the call is an operator of the graph, and numbers that the graph leaves open are the launch's.
 
     Args:
         query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU.
@@ -54,6 +55,8 @@ def flex_attention(
         kernel_options: torch's, for its own kernels; used where a call falls back to them.
         return_aux: torch's AuxRequest; `max_scores` falls back.
         mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool, instead of a block mask or beside it.
+        dropout: probability, in steps of 1/256, by which elements of the softmax are left out and others made larger.
+            Seed and offset are drawn from torch's default generator of the device.
         strict: whether what cannot be translated raises; else it falls back to torch's own, with one warning a reason.
 
     Returns:
@@ -61,93 +64,127 @@ def flex_attention(
         [batch, heads, q_len], natural logarithm. A row without live keys is 0, its lse -inf.
 
     Raises:
-        Untranslatable, UnsupportedError: under `strict`, what is in the way.
+        Untranslatable, UnsupportedError: under `strict`, or with dropout, which torch has not: what is in the way.
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
+    wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    seen, call = None, ()
+    if return_aux is None and not torch.compiler.is_dynamo_compiling():
+        seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout)
+        if known is not None:
+            if query.shape[0] != key.shape[0]:
+                key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+            tensors = seen.tensors(known)
+            launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device)) if tensors else _NO_TENSORS
+            if dropout:
+                launch = Launch(launch.tensors, launch.given)
+                launch.seed, launch.offset = _dropout.draw(query.device)
+            out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
+            return (out, lse) if return_lse else out
     _check(query, key, value, block_mask, enable_gqa)
+    _dropout.check(dropout)
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
-    wants_lse = return_lse or (return_aux is not None and return_aux.lse)
-    call = _Call(query, key, value, score_mod, _whole_mask(block_mask, mask_mod), scale)
+    whole_mask = _whole_mask(block_mask, mask_mod)
+    wants_max = return_aux is not None and return_aux.max_scores
+    if torch.compiler.is_dynamo_compiling():
+        if wants_max:
+            if strict or dropout or mask_mod is not None:
+                raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
+            return _of_torch(
+                query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
+            )
+        seed = _dropout.draw_tensor() if dropout else None
+        out, lse = trace_call(
+            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed
+        )
+        if return_aux is not None:
+            return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
+        return (out, lse) if return_lse else out
     try:
-        if return_aux is not None and return_aux.max_scores:
+        if wants_max:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        problem = call.problem()
+        out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, wants_lse, seen, call)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
-        if strict:
+        if strict or dropout or isinstance(reason, NoGradientError):
             raise
-        _warn(str(reason))
+        warn_of_fallback(str(reason))
         if mask_mod is not None:
-            block_mask = call.block_mask()
+            sizes = (*query.shape[:2], query.shape[2], key.shape[2])
+            block_mask = BlockMask.of_mask_mod(whole_mask, sizes, query.device, (128, 128))
         # torch has deprecated `return_lse`, and Attune has not.
         aux = torch_flex.AuxRequest(lse=True) if return_lse else return_aux
-        result: Any = torch_flex.flex_attention(
+        result: Any = _of_torch(
             query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
         )
         return (result[0], result[1].lse) if return_lse else result
-    out, lse = call.run(problem, wants_lse)
     if return_aux is not None:
         return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
     return (out, lse) if return_lse else out
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    score_mod: Any
-    mask_mod: MaskMod | None
-    scale: float | None
+def _recall(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    block_mask: torch_flex.BlockMask | None,
+    mask_mod: MaskMod | None,
+    scale: float | None,
+    enable_gqa: bool,
+    dropout: float,
+) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
+    """What is known of the functions, the call's key among those that they had, and the call where it is known."""
+    of_blocks = None
+    if block_mask is not None:
+        if type(block_mask) is not BlockMask or not block_mask.is_its_mask_mod():
+            return None, (), None
+        of_blocks = block_mask.mask_mod
+    if not is_plain(query, key, value):
+        return None, (), None
+    seen = look_at(score_mod, of_blocks, mask_mod)
+    if seen is None:
+        return None, (), None
+    call = (
+        *(query.shape, query.stride(), query.dtype, query.device),
+        *(key.shape, key.stride(), key.dtype, key.device),
+        *(value.shape, value.stride(), value.dtype, value.device),
+        *(scale, enable_gqa, dropout, torch.is_grad_enabled()),
+        None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
+    )
+    return seen, call, seen.calls.get(call)
 
-    def problem(self) -> Problem:
-        """A launch that the device has a kernel for."""
-        batch, heads, q_len, _ = self.query.shape
-        shape = Shape(batch, heads, self.key.shape[1], q_len, self.key.shape[2])
-        scale, factor = self.scale, 1.0
-        if scale is not None and scale <= 0:  # a spec's own is above 0
-            scale, factor = 1.0, float(scale)
-        translation = translate(self.score_mod, self.mask_mod, shape, self.query.device, factor=factor)
-        captured = translation.captured
-        problem = Problem(self._spec(translation, scale), captured.tensors(), captured.learned())
-        check_kernel(problem.spec, shape, self.query)
-        return problem
 
-    def run(self, problem: Problem, wants_lse: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        q, k, v = self.query, self.key, self.value
-        if q.shape[0] != k.shape[0]:
-            k, v = (each.expand(q.shape[0], -1, -1, -1) for each in (k, v))
-        if torch.is_grad_enabled() and (problem.learned or any(each.requires_grad for each in (q, k, v))):
-            return Attention.apply(problem, q, k, v, *problem.learned.values())
-        return run_forward(problem, q, k, v, with_lse=wants_lse)
-
-    def block_mask(self) -> BlockMask:
-        """Of the whole mask, for torch's own function."""
-        assert self.mask_mod is not None
-        sizes = (*self.query.shape[:2], self.query.shape[2], self.key.shape[2])
-        return BlockMask.of_mask_mod(self.mask_mod, sizes, self.query.device, (128, 128))
-
-    def _spec(self, translation: Translation, scale: float | None) -> Spec:
-        dtype = DTYPE_BY_ARRAY_NAME.get(str(self.query.dtype).removeprefix("torch."))
-        if dtype is None:
-            raise UnsupportedError(f"attention in {self.query.dtype}")
-        return spec_of_text(
-            write_spec(
-                name="flex_attention",
-                dtype=dtype.name.lower(),
-                head_dim=(self.query.shape[-1], self.value.shape[-1]),
-                layout="bhsd",
-                mask=translation.mask,
-                score=translation.score,
-                sink=None,
-                scalars={},
-                tensors=translation.captured.declarations(),
-                dropout=0.0,
-                scale=scale,
-                passes=("forward",),
-            )
-        )
+def _run(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    mask_mod: MaskMod | None,
+    scale: float | None,
+    dropout: float,
+    wants_lse: bool,
+    seen: Seen | None,
+    call: tuple[Any, ...],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """O and LSE of a call that is not known yet. Raises where there is no translation, or no kernel for it."""
+    if query.shape[0] != key.shape[0]:
+        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout)
+    if not is_plain(query, key, value):
+        return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
+    variant = variant_of(text)
+    plan = variant.forward_plan(query, key, value)
+    named = captured.tensors()
+    tensors = [named[tensor.name] for tensor in variant.spec.tensors]
+    launch = Launch(tensors, variant.auxiliaries(tensors, query.device))
+    if dropout:
+        launch.seed, launch.offset = _dropout.draw(query.device)
+    found = attend(variant, plan, launch, query, key, value, wants_lse)
+    if seen is not None:
+        seen.remember(call, variant, plan, captured)
+    return found
 
 
 def _check(
@@ -194,9 +231,3 @@ def _whole_mask(block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | Non
         return mask_mod
     of_blocks = mask_mod_of(block_mask)
     return of_blocks if mask_mod is None else torch_flex.and_masks(of_blocks, mask_mod)
-
-
-def _warn(reason: str) -> None:
-    if reason not in _warned:
-        _warned.add(reason)
-        warnings.warn(f"attune falls back to torch's flex_attention: {reason}", stacklevel=3)

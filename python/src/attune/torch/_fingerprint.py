@@ -1,0 +1,230 @@
+"""What a Python function can see: the values that its translation depends on, told apart from tensors, which a launch
+brings.
+
+Two calls of functions with one fingerprint have one translation. What cannot be followed has no fingerprint, and is
+translated at every call.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+_MAX_VALUES = 256
+# Packages whose functions and constants do not change.
+_FIXED = frozenset(("torch", "math", "cmath", "builtins", "operator", "functools", "itertools", "typing"))
+# What reads names that stand nowhere in the code.
+_DYNAMIC = frozenset(("getattr", "setattr", "vars", "eval", "exec", "globals", "locals", "__dict__", "__getattribute__"))
+# Methods of a class that an operation without a name does not call, or that tell objects apart by all they have.
+_HARMLESS = frozenset(
+    "__init__ __post_init__ __call__ __repr__ __eq__ __hash__ __module__ __doc__ __dict__ __weakref__ __annotations__ "
+    "__dataclass_fields__ __dataclass_params__ __match_args__ __qualname__ __replace__ __static_attributes__ "
+    "__firstlineno__".split()
+)
+_OPERATORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+_PLAIN = (range, int, bool, str, bytes, type(None), complex, torch.dtype, torch.device, torch.Size, torch.layout, type(...))
+_MISSING = object()
+
+
+class Unknown(Exception):
+    """The function sees something that cannot be followed."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Of globals and attributes, in the code and in that of functions inside."""
+    inside = (_names(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    return frozenset(code.co_names).union(*inside)
+
+
+def _is_fixed(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] in _FIXED
+
+
+class Fingerprint:
+    """Of functions, at this moment.
+
+    Attributes:
+        key: hashable; equal for functions that mean the same but for the tensors that they see.
+        kept: what `key` names by address; no function, for with it would stay what it sees.
+        tensors: those that the functions see, each once.
+        is_bound: whether `is_current` can tell: every value stands in a cell or under a global name, and cannot change
+            where it stands.
+    """
+
+    def __init__(self, functions: Iterable[Any]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.kept: list[Any] = []
+        self.is_bound = True
+        self._cells: list[tuple[types.CellType, Any]] = []
+        self._globals: list[tuple[dict[str, Any], str, Any]] = []
+        self._parts: list[Any] = []
+        self._seen: dict[int, int] = {}
+        self._count = 0
+        for function in functions:
+            self._value(function, frozenset())
+        self.key = tuple(self._parts)
+        self._learns = [tensor.requires_grad for tensor in self.tensors]
+
+    def is_current(self) -> bool:
+        """Whether the functions still see the objects that they saw."""
+        for cell, value in self._cells:
+            if cell.cell_contents is not value:
+                return False
+        for namespace, name, value in self._globals:
+            if namespace.get(name, _MISSING) is not value:
+                return False
+        return not self.tensors or [tensor.requires_grad for tensor in self.tensors] == self._learns
+
+    def _value(self, value: Any, names: frozenset[str]) -> None:
+        """`names`: those that the code which sees the value uses, as attributes perhaps."""
+        kind = type(value)
+        if kind in _PLAIN:
+            self._parts.append((kind, value))
+        elif kind is float:
+            self._parts.append((kind, value.hex()))  # 0.0 is not -0.0
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value)
+        elif kind is tuple:
+            self._parts.append((kind, len(value)))
+            for each in value:
+                self._value(each, names)
+        else:
+            self._object(value, kind, names)
+
+    def _tensor(self, tensor: torch.Tensor) -> None:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise Unknown
+        known = self._seen.get(id(tensor))
+        if known is None:
+            # Views of one memory are one tensor of a launch.
+            place = tensor.data_ptr()
+            twin = next((at for at, other in enumerate(self.tensors) if other.data_ptr() == place), None)
+            known = self._seen[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+            stands = (tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad)
+            if twin is not None:
+                stands += (twin, tensor.stride())
+            if not tensor.dim() and tensor.device.type == "cpu":
+                self.is_bound = False
+                stands += (math.isfinite(tensor.item()),)
+            self._parts.append(stands)
+        else:
+            self._parts.append((torch.Tensor, known))
+
+    def _object(self, value: Any, kind: type, names: frozenset[str]) -> None:
+        if id(value) in self._seen:
+            self._parts.append(("again", self._seen[id(value)]))
+            return
+        self._count += 1
+        if self._count > _MAX_VALUES:
+            raise Unknown
+        self._seen[id(value)] = -self._count
+        if kind is types.FunctionType:
+            self._function(value)
+        elif kind is types.MethodType:
+            self.is_bound = False
+            self._function(value.__func__)
+            self._value(value.__self__, _names(value.__func__.__code__))
+        elif kind is types.ModuleType:
+            self._by_address(value)
+            if not _is_fixed(value.__name__):
+                self._attributes(vars(value), names)
+        elif isinstance(value, type):
+            self._by_address(value)
+            if not _is_fixed(value.__module__):
+                for each in value.__mro__:
+                    self._attributes(vars(each), names)
+        elif kind is types.BuiltinFunctionType:
+            if not (value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type))) and not _is_fixed(
+                getattr(value, "__module__", None)
+            ):
+                raise Unknown
+            self._by_address(value)
+        elif kind in (list, dict):
+            self.is_bound = False
+            self._parts.append((kind, len(value)))
+            for each in value.items() if kind is dict else value:
+                self._value(each, names)
+        elif kind is functools.partial:
+            self._parts.append(kind)
+            for each in (value.func, value.args, value.keywords):
+                self._value(each, names)
+        elif kind in _OPERATORS or kind.__module__ == "torch._ops":
+            self._by_address(value)
+        elif _is_fixed(kind.__module__) and not isinstance(value, torch.nn.Module):
+            raise Unknown
+        else:
+            self._instance(value, kind, names)
+
+    def _by_address(self, value: Any) -> None:
+        self._parts.append(id(value))
+        self.kept.append(value)
+
+    def _function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        self._by_address(code)
+        names = _names(code)
+        if names & _DYNAMIC and not _is_fixed(function.__module__):
+            raise Unknown
+        if function.__defaults__:
+            self._value(function.__defaults__, names)
+        if function.__kwdefaults__:
+            self._value(tuple(function.__kwdefaults__.items()), names)
+        for cell in function.__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                raise Unknown from None
+            self._cells.append((cell, value))
+            self._value(value, names)
+        if _is_fixed(function.__module__):
+            return
+        namespace = function.__globals__
+        for name in sorted(names):
+            value = namespace.get(name, _MISSING)
+            self._globals.append((namespace, name, value))
+            if value is not _MISSING:
+                self._parts.append(name)
+                self._value(value, names)
+
+    def _attributes(self, namespace: Any, names: frozenset[str]) -> None:
+        for name in sorted(names):
+            value = namespace.get(name, _MISSING)
+            if value is not _MISSING:
+                self.is_bound = False
+                self._parts.append(name)
+                self._value(value, names)
+
+    def _instance(self, value: Any, kind: type, names: frozenset[str]) -> None:
+        """An object of a class of the program's own: the attributes that are named by code which sees it."""
+        self.is_bound = False
+        classes = [each for each in kind.__mro__ if not _is_fixed(each.__module__)]
+        is_module = isinstance(value, torch.nn.Module)
+        dunders = {name for each in classes for name in vars(each) if name.startswith("__") and name.endswith("__")}
+        if not hasattr(value, "__dict__") or type(kind) is not type or dunders - _HARMLESS:
+            raise Unknown
+        members = {name: member for each in reversed(classes) for name, member in vars(each).items()}
+        called = {"__call__"} | names
+        while True:  # methods name attributes, which may be methods
+            methods = [members[name] for name in called & members.keys() if isinstance(members[name], types.FunctionType)]
+            more = called.union(*(_names(method.__code__) for method in methods))
+            if more == called:
+                break
+            called = more
+        names = frozenset(called)
+        self._by_address(kind)
+        self._attributes(vars(value), frozenset(vars(value)) if "__eq__" in dunders else names)
+        if is_module:
+            for table in (value._parameters, value._buffers, value._modules):
+                self._attributes(table, names)
+        for name in sorted(names & members.keys()):
+            if isinstance(members[name], (property, classmethod, staticmethod)):
+                raise Unknown
+            self._parts.append(name)
+            self._value(members[name], names)

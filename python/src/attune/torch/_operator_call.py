@@ -1,0 +1,90 @@
+"""From FlexAttention's functions to a spec's text, and to a call of the operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attune._errors import UnsupportedError
+from attune._structs import DTYPE_BY_ARRAY_NAME
+from attune._yaml import write_spec
+from attune.torch._captured import CapturedTensors
+from attune.torch._plans import variant_of
+from attune.torch._sizes import sizes_of
+from attune.torch._translate import translate
+
+
+_dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+_OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether they are nothing but memory, and no mode of torch's wants to see what is done with them."""
+    return (
+        type(query) in _OWN_TYPES
+        and type(key) in _OWN_TYPES
+        and type(value) in _OWN_TYPES
+        and not _dispatch_modes()
+        and _transforms() is None
+    )
+
+
+def spec_text(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    mask_mod: Any,
+    scale: float | None,
+    dropout: float = 0.0,
+) -> tuple[str, CapturedTensors]:
+    """The spec of functions with torch's signatures, and what they captured.
+
+    Raises:
+        Untranslatable: naming the operation.
+        UnsupportedError: no spec has operands of this dtype.
+    """
+    factor = 1.0
+    if scale is not None and scale <= 0:  # a spec's own is above 0
+        scale, factor = 1.0, float(scale)
+    sizes = sizes_of(query, key)
+    translation = translate(score_mod, mask_mod, sizes, query.device, factor=factor)
+    dtype = DTYPE_BY_ARRAY_NAME.get(str(query.dtype).removeprefix("torch."))
+    if dtype is None:
+        raise UnsupportedError(f"attention in {query.dtype}")
+    captured = translation.captured
+    text = write_spec(
+        name="flex_attention",
+        dtype=dtype.name.lower(),
+        head_dim=(int(query.shape[-1]), int(value.shape[-1])),
+        layout="bhsd",
+        mask=translation.mask,
+        score=translation.score,
+        sink=None,
+        scalars=captured.scalars(),
+        tensors=captured.declarations(),
+        dropout=dropout,
+        scale=None if scale is None else float(scale),
+        passes=("forward",),
+    )
+    return text, captured
+
+
+def call_operator(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    text: str,
+    captured: CapturedTensors,
+    seed: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """O and LSE by the operator: what torch traces, and what its modes see."""
+    spec = variant_of(text).spec
+    tensors = captured.tensors()
+    ordered = [tensors[tensor.name] for tensor in spec.tensors]
+    # Scalars go by slot, too: each name's number where the spec has it.
+    numbers = [captured.numbers()[scalar.name] for scalar in spec.scalars]
+    ints = [number for number in numbers if isinstance(number, torch.SymInt)]
+    floats = [number for number in numbers if isinstance(number, torch.SymFloat)]
+    return torch.ops.attune.attention(query, key, value, ordered, text, ints, floats, None, None, seed)

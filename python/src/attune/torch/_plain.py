@@ -1,0 +1,212 @@
+"""attune.attention of torch's tensors: with gradients, and in compiled code an operator of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from attune._dims import guess_dims
+from attune._errors import BadInputError
+from attune._launch import shape_of
+from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
+from attune._yaml import write_spec
+from attune.spec import Spec
+from attune.torch import _dropout, _operators  # noqa: F401
+from attune.torch._function import Launch, attend
+from attune.torch._operator_call import is_plain
+from attune.torch._plans import ForwardPlan, Variant, _view, variant_of
+from attune.torch._sizes import Sizes
+
+_MAX_CALLS = 1024
+_DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+_AUXILIARY = {torch.int32: "int32", torch.float32: "float32", torch.bool: "bool"}
+
+_calls: dict[tuple[Any, ...], tuple[Variant, ForwardPlan]] = {}
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    spec: Spec | str | None,
+    words: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, Any],
+    dropout: float | None,
+    scale: float | None,
+    seed: int | None,
+    offset: int,
+    return_lse: bool,
+) -> Any:
+    """As attune.attention has it, `words` being mask, score, sink, dims and layout."""
+    if torch.compiler.is_dynamo_compiling() or not is_plain(q, k, v):
+        if spec is None:
+            text = _text(q, k, v, words, tensors, tuple(scalars.items()), dropout, scale)
+            scalars, dropout_at_launch, scale = {}, None, None
+        else:
+            text = spec if isinstance(spec, str) else spec.reference
+            dropout_at_launch = dropout
+        # Slots are in the order of names, those of ints and floats among themselves too.
+        ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
+        floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
+        o, lse = torch.ops.attune.attention(
+            q,
+            k,
+            v,
+            [tensors[name] for name in sorted(tensors)],
+            text,
+            ints,
+            floats,
+            scale,
+            dropout_at_launch,
+            _dropout.draw_tensor() if seed is None else torch.tensor([seed, offset], device="cpu"),
+        )
+        return (o, lse) if return_lse else o
+    records = torch.is_grad_enabled()
+    call = (
+        spec if spec is not None else tuple(words[name] for name in ("mask", "score", "sink", "layout")),
+        None if words["dims"] is None else tuple(words["dims"].items()),
+        *(q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device),
+        *(v.shape, v.stride(), v.dtype, v.device),
+    )
+    if tensors:
+        call += tuple((name, x.dtype, x.shape, records and x.requires_grad) for name, x in tensors.items())
+    if spec is None:
+        call += (dropout, scale, tuple((name, type(x), x) for name, x in scalars.items()))
+    known = _calls.get(call)
+    if known is None:
+        if spec is None:
+            variant = variant_of(_text(q, k, v, words, tensors, tuple(scalars.items()), dropout, scale))
+        else:
+            variant = variant_of(spec if isinstance(spec, str) else spec.reference)
+        _check(variant, tensors, records)
+        known = variant, variant.forward_plan(q, k, v)
+        if len(_calls) >= _MAX_CALLS:
+            _calls.clear()
+        _calls[call] = known
+    variant, plan = known
+    launch = Launch([], [])
+    if variant.spec.dropout != 0:
+        launch.seed, launch.offset = _dropout.draw(q.device) if seed is None else (seed, offset)
+    if tensors:
+        launch.tensors = [tensors[tensor.name] for tensor in variant.spec.tensors]
+        launch.given = variant.auxiliaries(launch.tensors, q.device)
+    if spec is not None:
+        launch.scale, launch.dropout = scale, dropout
+        if scalars or variant.scalar_slots:
+            launch.scalars = _scalars(variant, scalars)
+    o, lse = attend(variant, plan, launch, q, k, v, return_lse)
+    return (o, lse) if return_lse else o
+
+
+def _text(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    words: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    scalars: tuple[tuple[str, Any], ...],
+    dropout: float | None,
+    scale: float | None,
+) -> str:
+    """The spec's YAML. Traced by Dynamo, to which lengths may be symbols."""
+    layout = words["layout"] or "bshd"
+    if layout not in ("bshd", "bhsd"):
+        raise BadInputError(f"there is no layout `{layout}`", 'layouts are "bshd" and "bhsd"')
+    if q.dtype not in _DTYPES:
+        raise BadInputError(f"`q` is {_name(q.dtype)}", "attention is computed in float16, bfloat16 or float32")
+    if not torch.compiler.is_dynamo_compiling():
+        shape_of(Layout[layout.upper()], *(_view(x) for x in (q, k, v)))
+    if layout == "bshd":
+        sizes = Sizes(q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1])
+    else:
+        sizes = Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+    dims = words["dims"] or {}
+    for name in dims:
+        if name not in tensors:
+            raise BadInputError(f"`dims` names `{name}`, which is none of the tensors")
+    declared = []
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _AUXILIARY:
+            hint = f"int32, float32 and bool are: {name}.to(torch.int32)"
+            raise BadInputError(f"`{name}` is {_name(tensor.dtype)}, which no auxiliary tensor can be", hint)
+        own = dims.get(name) or guess_dims(tuple(tensor.shape), sizes)
+        grad = " grad" if torch.is_grad_enabled() and tensor.requires_grad else ""
+        declared.append((name, f"{_AUXILIARY[tensor.dtype]}[{own}]{grad}"))
+    of_words = (words["mask"], words["score"], words["sink"])
+    head_dim = (_width(q.shape[-1]), _width(v.shape[-1]))
+    return _write(_DTYPES[q.dtype], head_dim, layout, of_words, scalars, tuple(declared), dropout, scale)
+
+
+def _width(size: Any) -> int:
+    """A number, where Dynamo has a symbol: comparing tells it which."""
+    for width in range(8, 257, 8):
+        if size == width:
+            return width
+    return int(size)
+
+
+@torch.compiler.assume_constant_result
+def _write(
+    dtype: str,
+    head_dim: tuple[int, int],
+    layout: str,
+    words: tuple[str | None, ...],
+    scalars: tuple[tuple[str, Any], ...],
+    tensors: tuple[tuple[str, str], ...],
+    dropout: float | None,
+    scale: float | None,
+) -> str:
+    mask, score, sink = words
+    return write_spec(
+        name="attention",
+        dtype=dtype,
+        head_dim=head_dim,
+        layout=layout,
+        mask=mask,
+        score=score,
+        sink=sink,
+        scalars=dict(scalars),
+        tensors=dict(tensors),
+        dropout=dropout or 0.0,
+        scale=scale,
+        passes=("forward",),
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check(variant: Variant, tensors: Mapping[str, torch.Tensor], records: bool) -> None:
+    """Raises BadInputError unless the tensors are the spec's."""
+    spec = variant.spec
+    unknown = sorted(set(tensors) - set(spec.tensor_slots))
+    missing = sorted(set(spec.tensor_slots) - set(tensors))
+    if unknown or missing:
+        problem = f"has no tensor `{unknown[0]}`" if unknown else f"needs the tensor `{missing[0]}`"
+        raise BadInputError(
+            f"the spec `{spec.name}` {problem}", f"its tensors: {', '.join(spec.tensor_slots) or 'none'}"
+        )
+    for declared in spec.tensors:
+        tensor = tensors[declared.name]
+        if DTYPE_BY_ARRAY_NAME.get(_name(tensor.dtype)) != DTYPE_BY_ARRAY_NAME[declared.dtype]:
+            raise BadInputError(f"`{declared.name}` is {_name(tensor.dtype)}, and the spec has {declared.dtype}")
+        if records and tensor.requires_grad and not declared.grad:
+            raise BadInputError(
+                f"`{declared.name}` requires a gradient, and the spec `{spec.name}` makes none",
+                "declare it with `grad`, or detach it",
+            )
+
+
+def _scalars(variant: Variant, scalars: Mapping[str, Any]) -> tuple[float, ...]:
+    slots = variant.spec.launch_scalar_slots
+    if set(scalars) != set(slots):
+        raise BadInputError(
+            f"the launch brings the scalars {sorted(scalars)}, and the spec `{variant.spec.name}` leaves it "
+            f"{sorted(slots)}",
+            f"its launch-time scalars: {', '.join(slots) or 'none'}",
+        )
+    return tuple(scalars[name] for name in slots)
