@@ -140,6 +140,7 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "#include \"templates/ptx/platform.cuh\"\n"
       "#include \"templates/tile/head_support.cuh\"\n"
       "#include \"templates/tile/ranges.cuh\"\n"
+      "{}"
       "\n"
       "namespace att {{\n"
       "\n"
@@ -155,8 +156,8 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "\n"
       "#define ATT_KERNEL_NAME {}\n"
       "{}{}",
-      spec_facts(spec), kContext, functions, family->head_constants(spec, plan), symbol,
-      range_pass(spec), item_pass(spec, plan));
+      expr::support_includes(expressions), spec_facts(spec), kContext, functions,
+      family->head_constants(spec, plan), symbol, range_pass(spec), item_pass(spec, plan));
 }
 
 }  // namespace attune

@@ -14,6 +14,9 @@ namespace attune::expr {
 constexpr std::int64_t kInt32Min = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 
+// Up to here kernels' sin and cos are exact to about 2^-22; beyond, only within [-1, 1].
+constexpr double kMostExactAngle = 65536;
+
 inline bool fits_int32(std::int64_t value) { return value >= kInt32Min && value <= kInt32Max; }
 
 // Two's complement, as int32 arithmetic wraps.
@@ -38,6 +41,11 @@ inline std::int64_t floor_saturating(double value) {
   const double bounded =
       std::clamp(std::floor(value), static_cast<double>(kInt32Min), static_cast<double>(kInt32Max));
   return static_cast<std::int64_t>(bounded);
+}
+
+// log(1 + exp(x)), exact at both ends.
+inline double softplus(double x) {
+  return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
 }
 
 // `type` is the operands' type. Values are doubles; int32 and bool are exact in them.
@@ -66,6 +74,14 @@ inline double apply_unary(Op op, Type type, double x) {
       return std::tanh(x);
     case Op::kSigmoid:
       return 1 / (1 + std::exp(-x));
+    case Op::kSoftplus:
+      return softplus(x);
+    case Op::kSin:
+      return std::sin(x);
+    case Op::kCos:
+      return std::cos(x);
+    case Op::kErf:
+      return std::erf(x);
     case Op::kFloor:
       return static_cast<double>(floor_saturating(x));
     default:  // kToFloat
@@ -97,6 +113,8 @@ inline double apply_binary(Op op, Type type, double x, double y) {
       return std::fmax(x, y);
     case Op::kDivide:
       return x / y;
+    case Op::kPower:
+      return std::pow(x, y);
     default:
       break;
   }

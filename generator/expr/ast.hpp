@@ -49,9 +49,13 @@ enum class Op : std::uint8_t {
   kSqrt,
   kTanh,
   kSigmoid,
+  kSoftplus,  // log(1 + exp(x))
+  kSin,
+  kCos,
+  kErf,
   kFloor,  // float32 -> int32
-  // Binary. Arithmetic takes two int32 or two float32, kDivide two float32, the floor pair two
-  // int32; comparisons take two of one type and give bool.
+  // Binary. Arithmetic takes two int32 or two float32, kDivide and kPower two float32, the floor
+  // pair two int32; comparisons take two of one type and give bool.
   kAdd,
   kSubtract,
   kMultiply,
@@ -60,6 +64,7 @@ enum class Op : std::uint8_t {
   kModulo,
   kMin,
   kMax,
+  kPower,  // x^y as IEEE 754 and std::pow have it
   kEqual,
   kNotEqual,
   kLess,

@@ -41,6 +41,26 @@ bool is_float(const Expr& expression, double value) {
   return expression->op == Op::kFloat && expression->float_value == value;
 }
 
+// base^exponent as a product, a square root or an exp2; null where it is none of them.
+Expr simpler_power(const Expr& base, const Expr& exponent, SourceSpan span) {
+  constexpr double kMostFactors = 8;
+  if (is_constant(base) && is_constant(exponent)) return nullptr;
+  if (is_float(base, 2)) return make_unary(Op::kExp2, exponent, span);
+  if (!is_constant(exponent)) return nullptr;
+  const double y = constant_value(exponent);
+  if (y == 0) return make_float(1, span);
+  if (y == 0.5) return make_unary(Op::kSqrt, base, span);
+  if (y != std::trunc(y) || std::abs(y) > kMostFactors) return nullptr;
+  // By squaring: x^6 is (x^2 x)^2.
+  Expr product;
+  for (int bit = 8; bit > 0; bit /= 2) {
+    if (product) product = make_binary(Op::kMultiply, product, product, span);
+    if (static_cast<int>(std::abs(y)) & bit)
+      product = product ? make_binary(Op::kMultiply, product, base, span) : base;
+  }
+  return y > 0 ? product : make_binary(Op::kDivide, make_float(1), product, span);
+}
+
 // The operand that `left op right` equals, or null. Only rules that hold for every value, NaN and
 // signed zeros included.
 Expr identity(Op op, const Expr& left, const Expr& right) {
@@ -158,6 +178,9 @@ Expr make_binary(Op op, Expr left, Expr right, SourceSpan span) {
   }
   if (Expr same = identity(op, left, right)) return same;
   if (op == Op::kModulo && is_int(right, 1)) return make_int(0, span);
+  if (op == Op::kPower) {
+    if (Expr simpler = simpler_power(left, right, span)) return simpler;
+  }
   auto node = blank(op, type, span);
   node->args.push_back(std::move(left));
   node->args.push_back(std::move(right));

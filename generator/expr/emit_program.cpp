@@ -105,6 +105,8 @@ class ProgramEmitter {
         return fmt::format("({} * {})", args[0], args[1]);
       case StepOp::kRealDivide:
         return fmt::format("math_divide({}, {})", args[0], args[1]);
+      case StepOp::kRealPower:
+        return fmt::format("math_pow({}, {})", args[0], args[1]);
       case StepOp::kRealMin:
         return fmt::format("range_min({}, {})", args[0], args[1]);
       case StepOp::kRealMax:
@@ -112,7 +114,7 @@ class ProgramEmitter {
       case StepOp::kRealNegate:
         return fmt::format("(-{})", args[0]);
       case StepOp::kRealFunction:
-        return fmt::format("{}({})", function(step.function), args[0]);
+        return fmt::format("{}({})", function_name(step.function), args[0]);
       case StepOp::kWidenDown:
         return fmt::format("widen_{}down({})", step.value ? "coarsely_" : "", args[0]);
       case StepOp::kWidenUp:
@@ -158,25 +160,6 @@ class ProgramEmitter {
     if (!step.wide && divisor.op == StepOp::kInt && divisor.value > 0 && p_[step.args[0]].lo >= 0)
       return fmt::format("({} / {})", args[0], args[1]);
     return fmt::format("floor_divide{}({}, {})", step.wide ? "_i64" : "", args[0], args[1]);
-  }
-
-  static std::string_view function(Op op) {
-    switch (op) {
-      case Op::kExp:
-        return "math_exp";
-      case Op::kExp2:
-        return "math_exp2";
-      case Op::kLog:
-        return "math_log";
-      case Op::kLog2:
-        return "math_log2";
-      case Op::kSqrt:
-        return "math_sqrt";
-      case Op::kTanh:
-        return "math_tanh";
-      default:  // kSigmoid
-        return "math_sigmoid";
-    }
   }
 
   static std::string tensor_range(const Step& step, const std::vector<std::string>& args) {

@@ -64,6 +64,35 @@ std::string_view cpp_type(Type type) {
   return type == Type::kInt32 ? "int" : type == Type::kFloat32 ? "float" : "bool";
 }
 
+std::string_view function_name(Op op) {
+  switch (op) {
+    case Op::kExp:
+      return "math_exp";
+    case Op::kExp2:
+      return "math_exp2";
+    case Op::kLog:
+      return "math_log";
+    case Op::kLog2:
+      return "math_log2";
+    case Op::kSqrt:
+      return "math_sqrt";
+    case Op::kTanh:
+      return "math_tanh";
+    case Op::kSigmoid:
+      return "math_sigmoid";
+    case Op::kSoftplus:
+      return "math_softplus";
+    case Op::kSin:
+      return "math_sin";
+    case Op::kCos:
+      return "math_cos";
+    case Op::kErf:
+      return "math_erf";
+    default:  // kFloor
+      return "math_floor";
+  }
+}
+
 class ValueEmitter::Impl {
  public:
   Impl(const Environment& environment, std::string& lines)
@@ -209,22 +238,8 @@ class ValueEmitter::Impl {
         return fmt::format("static_cast<float>({})", a);
       case Op::kAbs:
         return fmt::format("{}({})", is_float ? "math_abs" : "abs_i32", a);
-      case Op::kExp:
-        return fmt::format("math_exp({})", a);
-      case Op::kExp2:
-        return fmt::format("math_exp2({})", a);
-      case Op::kLog:
-        return fmt::format("math_log({})", a);
-      case Op::kLog2:
-        return fmt::format("math_log2({})", a);
-      case Op::kSqrt:
-        return fmt::format("math_sqrt({})", a);
-      case Op::kTanh:
-        return fmt::format("math_tanh({})", a);
-      case Op::kSigmoid:
-        return fmt::format("math_sigmoid({})", a);
-      default:  // kFloor
-        return fmt::format("math_floor({})", a);
+      default:
+        return fmt::format("{}({})", function_name(e->op), a);
     }
   }
 
@@ -244,6 +259,8 @@ class ValueEmitter::Impl {
       case Op::kFloorDivide:
       case Op::kModulo:
         return floor_pair(e, a, b);
+      case Op::kPower:
+        return power(e, a, b);
       case Op::kMin:
         return fmt::format("{}({}, {})", is_float ? "math_min" : "min_i32", a, b);
       case Op::kMax:
@@ -276,6 +293,14 @@ class ValueEmitter::Impl {
       if (std::isnormal(reciprocal)) return fmt::format("({} * {})", a, float_literal(reciprocal));
     }
     return fmt::format("math_divide({}, {})", a, b);
+  }
+
+  // Of a constant: its logarithm is known exactly.
+  static std::string power(const Expr& e, const std::string& a, const std::string& b) {
+    const Expr& base = e->args[0];
+    if (base->op == Op::kFloat && base->float_value > 0)
+      return fmt::format("math_exp2({} * {})", b, float_literal(std::log2(base->float_value)));
+    return fmt::format("math_pow({}, {})", a, b);
   }
 
   static std::string floor_pair(const Expr& e, const std::string& a, const std::string& b) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "generator/expr/masks.hpp"
 #include "generator/expr/names.hpp"
+#include "generator/expr/scope.hpp"
 
 namespace attune::expr {
 namespace {
@@ -13,22 +15,21 @@ namespace {
 constexpr std::array<ForeignOperator, 9> kOperators = {{
     {"&&", "write `and`"},
     {"||", "write `or`"},
-    {"**", "write a product, `sqrt(x)` or `exp2(y * log2(x))`"},
+    {"**", "write a product or `pow(x, y)`"},
     {"!", "write `not`"},
     {"~", "write `not` for booleans; there are no bitwise operators"},
     {"&", "write `and` for booleans; there are no bitwise operators"},
     {"|", "write `or` for booleans; there are no bitwise operators"},
     {"?", "write `x if condition else y`"},
-    {"^", "write a product or `exp2(y * log2(x))` for a power; there are no bitwise operators"},
+    {"^", "write `pow(x, y)` for a power; there are no bitwise operators"},
 }};
 
 struct ForeignWord {
   std::string_view word, hint;
 };
 constexpr std::string_view kEverything = "leave `mask` out: then every query sees every key";
-constexpr std::string_view kPower = "write a product, `sqrt(x)` or `exp2(y * log2(x))`";
 constexpr std::string_view kNoInfinity = "keys that count for nothing belong into `mask`";
-constexpr std::array<ForeignWord, 27> kWords = {{
+constexpr std::array<ForeignWord, 26> kWords = {{
     {"where", "write `x if condition else y`"},
     {"select", "write `x if condition else y`"},
     {"full", kEverything},
@@ -42,8 +43,7 @@ constexpr std::array<ForeignWord, 27> kWords = {{
     {"logical_and", "write `a and b`"},
     {"logical_or", "write `a or b`"},
     {"logical_not", "write `not a`"},
-    {"pow", kPower},
-    {"power", kPower},
+    {"power", "write `pow(x, y)`"},
     {"square", "write `x * x`"},
     {"rsqrt", "write `1 / sqrt(x)`"},
     {"maximum", "write `max(x, y)`"},
@@ -74,6 +74,9 @@ std::string dotted_name_hint(std::string_view name) {
   if (function != functions.end()) {
     return fmt::format("write `{}({})`", last, function->arguments == 2 ? "x, y" : "x");
   }
+  const auto definitions = mask_definitions();
+  const auto definition = std::ranges::find(definitions, last, &Definition::name);
+  if (definition != definitions.end()) return "write " + signature(*definition);
   const std::string_view hint = foreign_word_hint(last);
   return hint.empty() ? "names have no parts: there are neither modules nor members"
                       : std::string(hint);

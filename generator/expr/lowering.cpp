@@ -352,8 +352,14 @@ RealBounds Lowering::widened(RealBounds bounds, bool coarse) {
           p_.widen(StepOp::kWidenUp, bounds.hi, coarse)};
 }
 
+// Whether a rounding inside of `e` may move it by more than kCoarse.
+bool magnifies(const Expr& e) {
+  return e->op == Op::kSin || e->op == Op::kCos || e->op == Op::kPower ||
+         std::ranges::any_of(e->args, magnifies);
+}
+
 RealBounds Lowering::real_bounds(const Expr& e) {
-  if (is_uniform(e)) {
+  if (is_uniform(e) && !magnifies(e)) {
     const StepId value = p_.uniform(e);
     // A leaf is exact; anything else may be contracted differently here than in the mask itself.
     return e->args.empty() ? RealBounds{value, value} : widened({value, value}, true);
@@ -369,6 +375,32 @@ RealBounds Lowering::real_corners(StepOp op, RealBounds a, RealBounds b) {
         pick, {p_.real_step(pick, {ends[0], ends[1]}), p_.real_step(pick, {ends[2], ends[3]})});
   };
   return {least(StepOp::kRealMin), least(StepOp::kRealMax)};
+}
+
+// Neither sine nor cosine is farther from its value in the middle than the middle is from an end.
+RealBounds Lowering::wave(Op op, RealBounds a) {
+  const StepId nan = p_.real(kNan), one = p_.real(1), minus_one = p_.real(-1);
+  const StepId sum = p_.real_step(StepOp::kRealAdd, {a.lo, a.hi});
+  const StepId middle = p_.real_step(StepOp::kRealMultiply, {sum, p_.real(0.5)});
+  const StepId reach = p_.widen(
+      StepOp::kWidenUp,
+      p_.real_step(StepOp::kRealMax, {p_.real_step(StepOp::kRealSubtract, {middle, a.lo}),
+                                      p_.real_step(StepOp::kRealSubtract, {a.hi, middle})}),
+      false);
+  const StepId at = p_.real_function(op, middle);
+  const StepId lo =
+      p_.real_step(StepOp::kRealMax, {minus_one, p_.real_step(StepOp::kRealSubtract, {at, reach})});
+  const StepId hi =
+      p_.real_step(StepOp::kRealMin, {one, p_.real_step(StepOp::kRealAdd, {at, reach})});
+  const auto within = [&](double limit) {
+    return p_.both(p_.real_less_equal(p_.real(-limit), a.lo),
+                   p_.real_less_equal(a.hi, p_.real(limit)));
+  };
+  const StepId exact = within(kMostExactAngle);
+  const StepId finite = within(std::numeric_limits<float>::max());
+  return widened({p_.select(exact, lo, p_.select(finite, minus_one, nan)),
+                  p_.select(exact, hi, p_.select(finite, one, nan))},
+                 true);
 }
 
 RealBounds Lowering::real_operation(const Expr& e) {
@@ -417,8 +449,13 @@ RealBounds Lowering::real_operation(const Expr& e) {
     case Op::kLog2:
     case Op::kSqrt:
     case Op::kTanh:
-    case Op::kSigmoid:  // all of them grow
+    case Op::kSigmoid:
+    case Op::kSoftplus:
+    case Op::kErf:  // all of them grow
       return widened({p_.real_function(e->op, a.lo), p_.real_function(e->op, a.hi)}, true);
+    case Op::kSin:
+    case Op::kCos:
+      return wave(e->op, a);
     default:
       break;
   }
@@ -437,6 +474,15 @@ RealBounds Lowering::real_operation(const Expr& e) {
       const StepId one_sign = p_.either(p_.real_less(zero, b.lo), p_.real_less(b.hi, zero));
       const RealBounds result = widened(real_corners(StepOp::kRealDivide, a, b));
       return {p_.select(one_sign, result.lo, nan), p_.select(one_sign, result.hi, nan)};
+    }
+    case Op::kPower: {
+      // Of a base above 0, or of 0 with an exponent above 0, the ends are at the corners.
+      const StepId zero = p_.real(0);
+      const StepId at_corners =
+          p_.either(p_.real_less(zero, a.lo),
+                    p_.both(p_.real_less_equal(zero, a.lo), p_.real_less(zero, b.lo)));
+      const RealBounds result = widened(real_corners(StepOp::kRealPower, a, b), true);
+      return {p_.select(at_corners, result.lo, nan), p_.select(at_corners, result.hi, nan)};
     }
     case Op::kMin:
       return {p_.real_step(StepOp::kRealMin, {a.lo, b.lo}),

@@ -78,6 +78,7 @@ class Lowering {
   StepId range_of_load(const Expr& e);
 
   RealBounds real_operation(const Expr& e);
+  RealBounds wave(Op op, RealBounds a);
   RealBounds widened(RealBounds bounds, bool coarse = false);
   RealBounds real_corners(StepOp op, RealBounds a, RealBounds b);
   StepId is_ordered(RealBounds bounds);  // neither end is NaN

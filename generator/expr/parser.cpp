@@ -195,6 +195,7 @@ class Checker {
     ATT_TRY(Expr first, check_number(*syntax.children[0], scope, syntax.name));
     if (function->arguments == 2) {
       ATT_TRY(Expr second, check_number(*syntax.children[1], scope, syntax.name));
+      if (function->op == Op::kPower) first = to_float(first);
       promote(first, second);
       return make_binary(function->op, first, second, span);
     }

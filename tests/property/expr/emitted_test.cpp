@@ -156,7 +156,12 @@ std::vector<Case> make_cases(std::mt19937& random) {
                            "-3 * kv_idx < q_idx - w",
                            "kv_idx < doc[b, q_idx] * 40 and 5 * kv_idx >= 2 * q_idx - 7",
                            "kv_idx // 7 // 3 < q_idx // 20",
-                           "flag[h, q_idx] and causal"}) {
+                           "flag[h, q_idx] and causal",
+                           "sin(0.2 * kv_idx) > cos(0.15 * q_idx)",
+                           "tan(0.01 * (kv_idx - q_idx)) < 0.2",
+                           "pow(kv_idx, 0.7) < q_idx - w",
+                           "silu(kv_idx - 99) < gelu(q_idx / 4)",
+                           "softplus(kv_idx - 60) < 30 + erf(q_idx - 5)"}) {
     Case c = {.text = text};
     auto mask = parse(text, random_environment(), Role::kMask, {});
     EXPECT_TRUE(mask.ok()) << render(mask.error());
@@ -188,7 +193,12 @@ std::vector<Case> make_cases(std::mt19937& random) {
         "exp2(0.3 * log2(1 + abs(score * kv_idx)))", "score / (1 + abs(q_idx - kv_idx))",
         "log(1 + abs(score)) * sqrt(1.0 * kv_idx) - exp(-0.01 * q_idx)",
         "score * value[kv_idx] + 0.5 * floor(score * q_idx / 3)",
-        "value[min(floor(abs(score) * 7), kv_len - 1)] - tanh(score / x)"}) {
+        "value[min(floor(abs(score) * 7), kv_len - 1)] - tanh(score / x)",
+        "sin(score * q_idx) + cos(kv_idx) - tan(0.003 * kv_idx)", "sin(200 * kv_idx) * cos(-q_idx)",
+        "erf((kv_idx - q_idx) * 0.02) + gelu(score * h - 0.01 * kv_idx)",
+        "silu(kv_idx - 100) - softplus(0.2 * (q_idx - kv_idx))",
+        "pow(kv_idx * 0.1, score) + pow(q_idx - 9, 3) + pow(1.1, q_idx - kv_idx)",
+        "pow(score - 1, kv_idx % 40) + pow(kv_idx % 3 - 1, q_idx % 7 - 3)"}) {
     Case c = {.text = text};
     auto score = parse(text, random_environment(), Role::kScore, {});
     EXPECT_TRUE(score.ok()) << render(score.error());
@@ -219,7 +229,8 @@ class Emitted : public EmittedFunctions {
         "  if (type == 2) att::make_pair_of_row<bool>(*tensor, row, block, length);\n"
         "}\n";
     for (std::size_t i = 0; i < cases.size(); ++i)
-      text += wrapped(i, emit_functions(cases[i].expressions, random_environment()));
+      text += support_includes(cases[i].expressions) +
+              wrapped(i, emit_functions(cases[i].expressions, random_environment()));
     return EmittedFunctions::build(text);
   }
 };

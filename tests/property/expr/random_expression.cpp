@@ -1,6 +1,7 @@
 #include "tests/property/expr/random_expression.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "generator/expr/build.hpp"
 
@@ -157,19 +158,25 @@ Expr RandomExpression::integer(int depth) {
 
 Expr RandomExpression::real(int depth) {
   if (depth > 0) {
-    constexpr Op kFunctions[] = {Op::kTanh, Op::kSigmoid, Op::kExp, Op::kExp2,
-                                 Op::kLog,  Op::kLog2,    Op::kSqrt};
-    constexpr Op kArithmetic[] = {Op::kAdd,    Op::kSubtract, Op::kMultiply,
-                                  Op::kDivide, Op::kMin,      Op::kMax};
+    constexpr Op kFunctions[] = {Op::kTanh, Op::kSigmoid, Op::kSoftplus, Op::kErf,
+                                 Op::kExp,  Op::kExp2,    Op::kLog,      Op::kLog2,
+                                 Op::kSqrt, Op::kSin,     Op::kCos};
+    constexpr std::uint32_t kSmoothFunctions = 4, kWaves = 2;
+    constexpr Op kArithmetic[] = {Op::kAdd, Op::kSubtract, Op::kMultiply, Op::kDivide,
+                                  Op::kMin, Op::kMax,      Op::kPower};
     switch (draw(8)) {
       case 1:
       case 2:
       case 3: {
-        const Op op = kArithmetic[draw(options_.smooth ? 3 : 6)];
+        const Op op = kArithmetic[draw(options_.smooth ? 3 : 7)];
         return raw(op, Type::kFloat32, {real(depth - 1), real(depth - 1)});
       }
-      case 4:
-        return raw(kFunctions[draw(options_.smooth ? 2 : 7)], Type::kFloat32, {real(depth - 1)});
+      case 4: {
+        const auto functions = static_cast<std::uint32_t>(std::size(kFunctions));
+        const std::uint32_t most = options_.waves ? functions : functions - kWaves;
+        const Op function = kFunctions[draw(options_.smooth ? kSmoothFunctions : most)];
+        return raw(function, Type::kFloat32, {real(depth - 1)});
+      }
       case 5:
         return raw(draw(2) ? Op::kAbs : Op::kNegate, Type::kFloat32, {real(depth - 1)});
       case 6:

@@ -43,6 +43,8 @@ TEST(Emit, Values) {
       {"slope[h] < 1",
        "  const float t0 = load_f32(c.params.tensors[1], c.h);\n"
        "  return t0 < 1.0f;\n"},
+      {"sin(score) + pow(3, score)", "  return math_sin(s) + math_exp2(s * 1.5849625f);\n"},
+      {"pow(score, cap)", "  return math_pow(s, c.params.scalars[1].as_float);\n"},
       {"exp2(score) if score > 2 else score",
        "  const float t0 = math_exp2(s);\n  return (s > 2.0f) ? t0 : s;\n"},
       {"table[q_idx % 4, h % 4]",
@@ -62,6 +64,15 @@ TEST(Emit, CausalIsTwoComparisonsATile) {
   EXPECT_THAT(text, HasSubstr("const bool any = kv_first <= ((c.kv_len - c.q_len) + q_last);"));
   EXPECT_THAT(text, HasSubstr("constexpr bool kRowIsRange = true;"));
   EXPECT_THAT(text, HasSubstr("constexpr bool kRowHasBegin = false;"));
+}
+
+TEST(Emit, FunctionsThatFewUseAreIncludedForThem) {
+  const auto includes = [](std::string_view score) {
+    return support_includes({.mask = parsed("causal"), .score = parsed(score), .sink = nullptr});
+  };
+  EXPECT_EQ(includes("tanh(sigmoid(exp(score)))"), "");
+  EXPECT_EQ(includes("score + 2 * sin(h)"), "#include \"templates/tile/functions.cuh\"\n");
+  EXPECT_EQ(includes("gelu(score)"), includes("score + 2 * sin(h)"));
 }
 
 TEST(Emit, WithoutAMaskEverythingIsFull) {

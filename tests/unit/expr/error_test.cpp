@@ -102,8 +102,13 @@ TEST(ExprErrors, WordsOfOtherLanguagesAreTranslated) {
   expect_errors(kMasks, Role::kMask);
   constexpr Row kScores[] = {
       {"torch.tanh(score)", "expr-unknown-name", 1, 1, 10, "write `tanh(x)`"},
-      {"score ** 2", "expr-unknown-operator", 1, 7, 2, "product"},
-      {"pow(score, 2)", "expr-unknown-function", 1, 1, 3, "product"},
+      {"score ** 2", "expr-unknown-operator", 1, 7, 2, "`pow(x, y)`"},
+      {"torch.pow(score, 2)", "expr-unknown-name", 1, 1, 9, "write `pow(x, y)`"},
+      {"torch.nn.functional.gelu(score)", "expr-unknown-name", 1, 1, 24, "`gelu(x: float32)`"},
+      {"power(score, 2)", "expr-unknown-function", 1, 1, 5, "`pow(x, y)`"},
+      {"pow(score)", "expr-wrong-argument-count", 1, 1, 10},
+      {"sin(causal)", "expr-type-mismatch", 1, 5, 6},
+      {"silu(causal)", "expr-type-mismatch", 1, 6, 6, "silu(x: float32)"},
   };
   expect_errors(kScores, Role::kScore);
 }
