@@ -36,6 +36,13 @@ inline std::int64_t floor_modulo(std::int64_t a, std::int64_t b) {
   return b == 0 ? 0 : a - floor_divide(a, b) * b;
 }
 
+inline std::int64_t shift_left(std::int64_t x, std::int64_t bits) {
+  return bits < 0 || bits > 31 ? 0 : wrap_int32(x * (std::int64_t{1} << bits));
+}
+inline std::int64_t shift_right(std::int64_t x, std::int64_t bits) {
+  return x >> (bits < 0 || bits > 31 ? 31 : bits);
+}
+
 inline std::int64_t floor_saturating(double value) {
   if (std::isnan(value)) return 0;
   const double bounded =
@@ -129,6 +136,16 @@ inline double apply_binary(Op op, Type type, double x, double y) {
       return static_cast<double>(wrap_int32(a * b));
     case Op::kFloorDivide:
       return static_cast<double>(wrap_int32(floor_divide(a, b)));
+    case Op::kShiftLeft:
+      return static_cast<double>(shift_left(a, b));
+    case Op::kShiftRight:
+      return static_cast<double>(shift_right(a, b));
+    case Op::kBitAnd:
+      return static_cast<double>(a & b);
+    case Op::kBitOr:
+      return static_cast<double>(a | b);
+    case Op::kBitXor:
+      return static_cast<double>(a ^ b);
     default:  // kModulo
       return static_cast<double>(floor_modulo(a, b));
   }

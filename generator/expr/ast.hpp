@@ -55,7 +55,8 @@ enum class Op : std::uint8_t {
   kErf,
   kFloor,  // float32 -> int32
   // Binary. Arithmetic takes two int32 or two float32, kDivide and kPower two float32, the floor
-  // pair two int32; comparisons take two of one type and give bool.
+  // pair two int32; comparisons take two of one type and give bool; of two bools there are kEqual
+  // and kNotEqual.
   kAdd,
   kSubtract,
   kMultiply,
@@ -73,6 +74,12 @@ enum class Op : std::uint8_t {
   kGreaterEqual,
   kAnd,
   kOr,
+  // Two int32.
+  kShiftLeft,
+  kShiftRight,
+  kBitAnd,
+  kBitOr,
+  kBitXor,
   // args: condition, then, otherwise.
   kSelect,
 };
@@ -82,7 +89,8 @@ using Expr = std::shared_ptr<const Node>;
 
 // Immutable once built. Semantics, the same on every target: int32 wraps; x // 0 and x % 0 are 0;
 // floor division and modulo round towards minus infinity; kFloor saturates and takes NaN to 0;
-// a look-up's index is clamped into its dim.
+// a look-up's index is clamped into its dim; a shift by less than 0 or more than 31 shifts all bits
+// out, which leaves 0, or copies of the sign when it is to the right.
 struct Node {
   Op op;
   Type type;

@@ -150,6 +150,8 @@ std::string support_includes(const HeadExpressions& e) {
   std::string text;
   if (uses({Op::kSoftplus, Op::kSin, Op::kCos, Op::kErf, Op::kPower}))
     text += "#include \"templates/tile/functions.cuh\"\n";
+  if (uses({Op::kShiftLeft, Op::kShiftRight, Op::kBitAnd, Op::kBitOr, Op::kBitXor}))
+    text += "#include \"templates/tile/bits.cuh\"\n";
   return text;
 }
 

@@ -280,6 +280,16 @@ class ValueEmitter::Impl {
       // Both sides can always be evaluated, and a branch an element costs more than it saves.
       case Op::kAnd:
         return fmt::format("({} & {})", a, b);
+      case Op::kShiftLeft:
+        return fmt::format("shift_left({}, {})", a, b);
+      case Op::kShiftRight:
+        return fmt::format("shift_right({}, {})", a, b);
+      case Op::kBitAnd:
+        return fmt::format("bit_and({}, {})", a, b);
+      case Op::kBitOr:
+        return fmt::format("bit_or({}, {})", a, b);
+      case Op::kBitXor:
+        return fmt::format("bit_xor({}, {})", a, b);
       default:  // kOr
         return fmt::format("({} | {})", a, b);
     }

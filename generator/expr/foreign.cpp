@@ -12,16 +12,13 @@
 namespace attune::expr {
 namespace {
 
-constexpr std::array<ForeignOperator, 9> kOperators = {{
+constexpr std::array<ForeignOperator, 6> kOperators = {{
     {"&&", "write `and`"},
     {"||", "write `or`"},
     {"**", "write a product or `pow(x, y)`"},
     {"!", "write `not`"},
-    {"~", "write `not` for booleans; there are no bitwise operators"},
-    {"&", "write `and` for booleans; there are no bitwise operators"},
-    {"|", "write `or` for booleans; there are no bitwise operators"},
+    {"~", "write `not` for booleans, `-1 - x` for the bits of an int32"},
     {"?", "write `x if condition else y`"},
-    {"^", "write `pow(x, y)` for a power; there are no bitwise operators"},
 }};
 
 struct ForeignWord {
@@ -29,7 +26,7 @@ struct ForeignWord {
 };
 constexpr std::string_view kEverything = "leave `mask` out: then every query sees every key";
 constexpr std::string_view kNoInfinity = "keys that count for nothing belong into `mask`";
-constexpr std::array<ForeignWord, 26> kWords = {{
+constexpr std::array<ForeignWord, 30> kWords = {{
     {"where", "write `x if condition else y`"},
     {"select", "write `x if condition else y`"},
     {"full", kEverything},
@@ -43,6 +40,10 @@ constexpr std::array<ForeignWord, 26> kWords = {{
     {"logical_and", "write `a and b`"},
     {"logical_or", "write `a or b`"},
     {"logical_not", "write `not a`"},
+    {"logical_xor", "write `a != b`"},
+    {"bitwise_and", "write `a & b`"},
+    {"bitwise_or", "write `a | b`"},
+    {"bitwise_xor", "write `a ^ b`"},
     {"power", "write `pow(x, y)`"},
     {"square", "write `x * x`"},
     {"rsqrt", "write `1 / sqrt(x)`"},
@@ -65,6 +66,10 @@ std::span<const ForeignOperator> foreign_operators() { return kOperators; }
 std::string_view foreign_word_hint(std::string_view word) {
   const auto found = std::ranges::find(kWords, word, &ForeignWord::word);
   return found == kWords.end() ? std::string_view() : found->hint;
+}
+
+std::string_view word_for_bits(Op op) {
+  return op == Op::kBitAnd ? "and" : op == Op::kBitOr ? "or" : "!=";
 }
 
 std::string dotted_name_hint(std::string_view name) {

@@ -137,6 +137,11 @@ Truth Lowering::truth(const Expr& e) {
 Truth Lowering::compare(const Expr& e) {
   Op op = e->op;
   Expr a = e->args[0], b = e->args[1];
+  if (a->type == Type::kBool) {
+    const Truth x = truth(a), y = truth(b);
+    const Truth same = either(both(x, y), both(negated(x), negated(y)));
+    return op == Op::kEqual ? same : negated(same);
+  }
   if (a->type == Type::kInt32) {
     if (const Expr simpler = expand(e)) return truth(simpler);
   }
@@ -325,8 +330,38 @@ IntBounds Lowering::int_operation(const Expr& e) {
       return remainder(a, b);
     case Op::kMin:
       return {p_.min(a.lo, b.lo), p_.min(a.hi, b.hi)};
-    default:  // kMax
+    case Op::kMax:
       return {p_.max(a.lo, b.lo), p_.max(a.hi, b.hi)};
+    default:
+      return bits(e->op, a, b);
+  }
+}
+
+// Of x and y: x & y lies between x + y + 1 and the larger one, x | y between the smaller one and
+// x + y, with 0 in the place of whichever of them has the other sign.
+IntBounds Lowering::bits(Op op, IntBounds a, IntBounds b) {
+  const StepId zero = p_.integer(0), minus_one = p_.integer(-1);
+  const StepId least = p_.integer(kInt32Min), most = p_.integer(kInt32Max);
+  const StepId a_natural = p_.less_equal(zero, a.lo), b_natural = p_.less_equal(zero, b.lo);
+  const StepId sum = p_.narrow(p_.min(most, p_.add(p_.max(a.hi, zero), p_.max(b.hi, zero))));
+  switch (op) {
+    case Op::kShiftLeft:
+      return {least, most};
+    case Op::kShiftRight:
+      return {p_.min(a.lo, zero), p_.max(a.hi, minus_one)};
+    case Op::kBitAnd: {
+      const StepId lo = p_.max(least, p_.add(p_.min(a.lo, zero), p_.min(b.lo, zero)));
+      // No more than an operand that is not negative.
+      return {p_.select(p_.either(a_natural, b_natural), zero, p_.narrow(lo)),
+              p_.select(a_natural, p_.select(b_natural, p_.min(a.hi, b.hi), a.hi),
+                        p_.select(b_natural, b.hi, p_.max(a.hi, b.hi)))};
+    }
+    case Op::kBitOr:
+      return {p_.min(a.lo, b.lo), sum};
+    default: {  // kBitXor
+      const StepId natural = p_.both(a_natural, b_natural);
+      return {p_.select(natural, zero, least), p_.select(natural, sum, most)};
+    }
   }
 }
 

@@ -75,6 +75,7 @@ class Lowering {
   IntBounds quotient(IntBounds a, IntBounds b);
   IntBounds remainder(IntBounds a, IntBounds b);
   IntBounds magnitude(IntBounds a);
+  IntBounds bits(Op op, IntBounds a, IntBounds b);
   StepId range_of_load(const Expr& e);
 
   RealBounds real_operation(const Expr& e);

@@ -80,6 +80,16 @@ std::string_view spelling(Op op) {
       return "and";
     case Op::kOr:
       return "or";
+    case Op::kShiftLeft:
+      return "<<";
+    case Op::kShiftRight:
+      return ">>";
+    case Op::kBitAnd:
+      return "&";
+    case Op::kBitOr:
+      return "|";
+    case Op::kBitXor:
+      return "^";
     default:
       break;
   }

@@ -368,6 +368,7 @@ class Checker {
       ATT_TRY(Expr right, check_bool(right_syntax, scope, symbol));
       return make_binary(syntax.op, left, right, span);
     }
+    if (syntax.op >= Op::kShiftLeft && syntax.op <= Op::kBitXor) return check_bits(syntax, scope);
     ATT_TRY(Expr left, check_number(left_syntax, scope, symbol));
     ATT_TRY(Expr right, check_number(right_syntax, scope, symbol));
     if (syntax.op == Op::kFloorDivide || syntax.op == Op::kModulo) {
@@ -391,6 +392,32 @@ class Checker {
     return make_binary(syntax.op, left, right, span);
   }
 
+  Result<Expr> check_bits(const Syntax& syntax, const Scope& scope) {
+    const bool is_shift = syntax.op == Op::kShiftLeft || syntax.op == Op::kShiftRight;
+    std::vector<Expr> operands;
+    for (const auto& child : syntax.children) {
+      ATT_TRY(Expr operand, check(*child, scope));
+      if (operand->type == Type::kBool && !is_shift)
+        return fail(child->range, scope, "expr-type-mismatch",
+                    fmt::format("`{}` takes int32, this is a bool", spelling(syntax.op)),
+                    fmt::format("write `{}` for booleans", word_for_bits(syntax.op)));
+      if (operand->type != Type::kInt32)
+        return fail(
+            child->range, scope, "expr-type-mismatch",
+            fmt::format("`{}` takes int32, this is {}", spelling(syntax.op), described(operand)),
+            operand->type == Type::kFloat32 ? "write `floor(x)`" : "write `x if condition else y`");
+      operands.push_back(std::move(operand));
+    }
+    if (const IntInterval bits = static_range(operands[1]);
+        is_shift && (bits.hi < 0 || bits.lo > 31))
+      return fail(syntax.children[1]->range, scope, "expr-shift-out-of-range",
+                  fmt::format("a shift by {}", bits.lo == bits.hi ? fmt::format("{}", bits.lo)
+                                               : bits.hi < 0      ? "less than 0"
+                                                                  : "more than 31"),
+                  "an int32 is shifted by 0 to 31");
+    return make_binary(syntax.op, operands[0], operands[1], span_of(syntax.range, scope));
+  }
+
   // a < b <= c is a < b and b <= c.
   Result<Expr> check_chain(const Syntax& syntax, const Scope& scope) {
     const SourceSpan span = span_of(syntax.range, scope);
@@ -400,13 +427,21 @@ class Checker {
       const Syntax& right_syntax = *syntax.children[i + 1];
       const std::string_view symbol = spelling(syntax.ops[i]);
       ATT_TRY(const Expr right, check(right_syntax, scope));
+      const bool same = syntax.ops[i] == Op::kEqual || syntax.ops[i] == Op::kNotEqual;
       for (const auto& [operand, where] :
            {std::pair<const Expr&, const Syntax*>{left, syntax.children[i].get()},
             {right, &right_syntax}}) {
-        if (operand->type == Type::kBool)
-          return fail(where->range, scope, "expr-type-mismatch",
-                      fmt::format("`{}` compares numbers, this is a bool", symbol),
-                      "combine bools with `and`, `or` and `not`");
+        if (operand->type != Type::kBool) continue;
+        if (same && left->type == right->type) continue;
+        if (same)
+          return fail(
+              where->range, scope, "expr-type-mismatch",
+              fmt::format("`{}` compares two numbers or two bools, this is a bool beside {}",
+                          symbol, described(operand == left ? right : left)),
+              "write `x if condition else y`");
+        return fail(where->range, scope, "expr-type-mismatch",
+                    fmt::format("`{}` compares numbers, this is a bool", symbol),
+                    "combine bools with `and`, `or`, `not`, `==` and `!=`");
       }
       Expr a = left, b = right;
       promote(a, b);

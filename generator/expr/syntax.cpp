@@ -6,6 +6,9 @@
 #include <array>
 #include <utility>
 
+#include "generator/expr/foreign.hpp"
+#include "generator/expr/names.hpp"
+
 namespace attune::expr {
 namespace {
 
@@ -27,6 +30,10 @@ constexpr std::array<SymbolOp, 6> kComparisons = {{{"==", Op::kEqual},
                                                    {"<=", Op::kLessEqual},
                                                    {">", Op::kGreater},
                                                    {">=", Op::kGreaterEqual}}};
+constexpr std::array<SymbolOp, 1> kBitOrs = {{{"|", Op::kBitOr}}};
+constexpr std::array<SymbolOp, 1> kBitXors = {{{"^", Op::kBitXor}}};
+constexpr std::array<SymbolOp, 1> kBitAnds = {{{"&", Op::kBitAnd}}};
+constexpr std::array<SymbolOp, 2> kShifts = {{{"<<", Op::kShiftLeft}, {">>", Op::kShiftRight}}};
 constexpr std::array<SymbolOp, 2> kSums = {{{"+", Op::kAdd}, {"-", Op::kSubtract}}};
 constexpr std::array<SymbolOp, 4> kProducts = {
     {{"*", Op::kMultiply}, {"/", Op::kDivide}, {"//", Op::kFloorDivide}, {"%", Op::kModulo}}};
@@ -173,11 +180,12 @@ class Parser {
   }
 
   Result<SyntaxPtr> comparison(int nesting) {
-    ATT_TRY(SyntaxPtr first, sum(nesting));
+    ATT_TRY(SyntaxPtr first, bit_or(nesting));
     SyntaxPtr chain;
     TextRange where;
     while (const SymbolOp* entry = accept_one_of(kComparisons, where)) {
-      ATT_TRY(SyntaxPtr next, sum(nesting));
+      ATT_TRY(SyntaxPtr next, bit_or(nesting));
+      if (chain) ATT_CHECK(check_brackets(*chain->children.back()));
       if (!chain) {
         ATT_TRY(chain, node(SyntaxKind::kChain, std::move(first)));
         chain->name_range = where;
@@ -193,6 +201,19 @@ class Parser {
     return chain ? std::move(chain) : std::move(first);
   }
 
+  // What stands between two comparisons: `a < b & c < d` was hardly meant as what it is, a < (b &
+  // c) and (b & c) < d.
+  Status check_brackets(const Syntax& operand) const {
+    const bool is_bits = operand.kind == SyntaxKind::kBinary && operand.op >= Op::kBitAnd &&
+                         operand.op <= Op::kBitXor;
+    if (!is_bits || operand.in_brackets) return ok_status();
+    const std::string_view symbol = spelling(operand.op);
+    return fail(operand.name_range, "expr-needs-brackets",
+                fmt::format("`{}` binds tighter than the comparisons on both sides", symbol),
+                fmt::format("write `{}` between booleans, or brackets around the bits",
+                            word_for_bits(operand.op)));
+  }
+
   template <std::size_t N>
   Result<SyntaxPtr> left_associative(const std::array<SymbolOp, N>& table, int nesting,
                                      Result<SyntaxPtr> (Parser::*operand)(int)) {
@@ -206,6 +227,16 @@ class Parser {
     }
     return left;
   }
+  Result<SyntaxPtr> bit_or(int nesting) {
+    return left_associative(kBitOrs, nesting, &Parser::bit_xor);
+  }
+  Result<SyntaxPtr> bit_xor(int nesting) {
+    return left_associative(kBitXors, nesting, &Parser::bit_and);
+  }
+  Result<SyntaxPtr> bit_and(int nesting) {
+    return left_associative(kBitAnds, nesting, &Parser::shift);
+  }
+  Result<SyntaxPtr> shift(int nesting) { return left_associative(kShifts, nesting, &Parser::sum); }
   Result<SyntaxPtr> sum(int nesting) { return left_associative(kSums, nesting, &Parser::product); }
   Result<SyntaxPtr> product(int nesting) {
     return left_associative(kProducts, nesting, &Parser::unary);
@@ -220,6 +251,7 @@ class Parser {
     if (accept("(")) {
       ATT_TRY(SyntaxPtr inner, expression(nesting + 1));
       ATT_CHECK(expect(")"));
+      inner->in_brackets = true;
       return inner;
     }
     const Token& token = peek();

@@ -33,6 +33,7 @@ struct Syntax {
   std::int64_t integer = 0;
   double real = 0;
   std::vector<std::unique_ptr<Syntax>> children;
+  bool in_brackets = false;
   int depth = 1;  // of the tree below, bounded by kMaxDepth
 };
 

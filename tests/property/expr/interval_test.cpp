@@ -96,6 +96,14 @@ TEST(Intervals, NamedMasksAreSound) {
       "abs(q_idx // 6 - kv_idx // 6) <= 1 or kv_idx < 3 or q_idx < 3",
       "abs(q_idx // 5 - kv_idx // 5) <= 2 and "
       "abs(q_idx % 5 - kv_idx % 5) <= 2",
+      // Bits.
+      "(q_idx & 5) == (kv_idx & 12)", "(kv_idx ^ q_idx) < 8", "(q_idx | 4) >= (kv_idx | w)",
+      "kv_idx >> (q_idx & 3) <= h", "doc[b, kv_idx] >> kv_idx & 1 == 1", "w << kv_idx > q_idx",
+      "(q_idx - 9 & kv_idx - w) < -3", "(q_idx - 9 | kv_idx - w) > -3",
+      "(q_idx - 9 ^ kv_idx - 7) == -2",
+      // Equality of bools.
+      "causal == (kv_idx < 5)", "(kv_idx < 4) != (q_idx < 9)",
+      "causal != (document(doc) == (kv_idx > w))",
       // Functions that do not simply grow.
       "sin(0.2 * kv_idx) > cos(0.15 * q_idx)", "abs(sin((kv_idx - q_idx) / 7)) < 0.6",
       "tan(0.05 * (kv_idx - q_idx)) < 0.2", "pow(kv_idx, 0.7) < q_idx - w",

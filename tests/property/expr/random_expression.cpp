@@ -69,7 +69,10 @@ Expr RandomExpression::load(int slot, int depth) {
 
 Expr RandomExpression::boolean(int depth) {
   if (depth <= 0 && draw(10) == 0) return make_bool(draw(2) == 1);
-  switch (draw(depth <= 0 ? 1 : 12)) {
+  switch (draw(depth <= 0 ? 1 : 13)) {
+    case 12:
+      return raw(draw(2) ? Op::kEqual : Op::kNotEqual, Type::kBool,
+                 {boolean(depth - 1), boolean(depth - 1)});
     case 1:
     case 2:
       return raw(Op::kAnd, Type::kBool, {boolean(depth - 1), boolean(depth - 1)});
@@ -99,7 +102,17 @@ Expr RandomExpression::boolean(int depth) {
 
 Expr RandomExpression::integer(int depth) {
   if (depth > 0) {
-    switch (draw(16)) {
+    switch (draw(18)) {
+      case 16: {
+        constexpr Op kBits[] = {Op::kBitAnd, Op::kBitOr, Op::kBitXor};
+        return raw(kBits[draw(3)], Type::kInt32,
+                   {integer(depth - 1),
+                    draw(2) ? make_int(draw(100) - std::int64_t{50}) : integer(depth - 1)});
+      }
+      case 17:
+        return raw(draw(2) ? Op::kShiftLeft : Op::kShiftRight, Type::kInt32,
+                   {integer(depth - 1),
+                    draw(2) ? make_int(draw(40) - std::int64_t{4}) : integer(depth - 1)});
       case 1:
       case 2:
       case 3:

@@ -44,7 +44,8 @@ TEST(Trees, PrintedTextReadsBack) {
     const auto again = parse(text, random_environment(), Role::kMask, {});
     // What the tree may hold and the language refuses.
     if (!again.ok() && (again.error().id == "expr-division-by-zero" ||
-                        again.error().id == "expr-index-out-of-range"))
+                        again.error().id == "expr-index-out-of-range" ||
+                        again.error().id == "expr-shift-out-of-range"))
       return;
     if (!again.ok()) RC_FAIL(render(again.error()));
     RC_ASSERT(equal(tree, *again));
@@ -59,37 +60,24 @@ TEST(Trees, AnyTextIsAnswered) {
     if (!tree.ok()) RC_ASSERT(!render(tree.error()).empty());
   }));
   EXPECT_TRUE(rc::check([](const std::vector<std::uint8_t>& tokens) {
-    constexpr std::string_view kWords[] = {"q_idx",
-                                           "kv_idx",
-                                           "doc",
-                                           "[",
-                                           "]",
-                                           "(",
-                                           ")",
-                                           ",",
-                                           "+",
-                                           "-",
-                                           "*",
-                                           "/",
-                                           "//",
-                                           "%",
-                                           "<",
-                                           "==",
-                                           "!=",
-                                           "and",
-                                           "or",
-                                           "not",
-                                           "if",
-                                           "else",
-                                           "1",
-                                           "2.5",
-                                           "true",
-                                           "min",
-                                           "abs",
-                                           "causal",
-                                           "sliding_window",
-                                           "b",
-                                           "h",
+    constexpr std::string_view kWords[] = {"q_idx",  "kv_idx",
+                                           "doc",    "[",
+                                           "]",      "(",
+                                           ")",      ",",
+                                           "+",      "-",
+                                           "*",      "/",
+                                           "//",     "%",
+                                           "&",      "|",
+                                           "^",      "<<",
+                                           ">>",     "<",
+                                           "==",     "!=",
+                                           "and",    "or",
+                                           "not",    "if",
+                                           "else",   "1",
+                                           "2.5",    "true",
+                                           "min",    "abs",
+                                           "causal", "sliding_window",
+                                           "b",      "h",
                                            "value"};
     std::string text;
     for (const std::uint8_t token : tokens)

@@ -74,6 +74,20 @@ TEST(Parser, CanonicalText) {
       {"tan(score)", "sin(score) / cos(score)"},
       {"silu(q_idx)", "float(q_idx) * sigmoid(float(q_idx))"},
       {"gelu(score)", "0.5 * score * (1.0 + erf(score * 0.70710677))"},
+      // Bits: Python's precedence; a constant's are arithmetic.
+      {"q_idx + 1 << h & 3 ^ b | 1 == 0", "(q_idx + 1 << h) % 4 ^ b | 1 == 0"},
+      {"(q_idx & kv_idx) == 0", "q_idx & kv_idx == 0"},
+      {"(q_idx | h) & b == 1", "(q_idx | h) & b == 1"},
+      {"q_idx >> h - 1 < 3", "q_idx >> h - 1 < 3"},
+      {"q_idx << 3 < kv_idx >> 3", "q_idx * 8 < kv_idx // 8"},
+      {"q_idx & 7 == kv_idx & -8", "q_idx % 8 == kv_idx // 8 * 8"},
+      {"q_idx ^ -1 == (5 & 3) << (2 | 1)", "-1 - q_idx == 8"},
+      {"q_idx >> 31 == q_idx & q_idx", "q_idx >> 31 == q_idx"},
+      {"q_idx & 0 | h ^ h | b | 0 == 1", "b == 1"},
+      // Equality of bools.
+      {"causal_top_left == (h < 1)", "(kv_idx <= q_idx) == (h < 1)"},
+      {"(h < 1) != true", "not h < 1"},
+      {"(h < 1) == (h < 1)", "true"},
       // Tensors and scalars.
       {"doc[b, q_idx] == doc[b, kv_idx]", "doc[b, q_idx] == doc[b, kv_idx]"},
       {"cap * tanh(score / cap)", "cap * tanh(score / cap)"},
@@ -134,6 +148,10 @@ TEST(Parser, LookUpsAreClampedUnlessProven) {
       {"slope[h + 1] < 1", 1},
       {"table[q_idx % 4, kv_idx // 2]", 2},
       {"table[3, h]", 2},
+      {"doc[b, kv_idx & 12] == 1", 0},
+      {"doc[b, kv_idx >> (h & 3)] == 1", 0},
+      {"doc[b, kv_idx | 1] == 1", 2},
+      {"table[h & 3, (b | 5) & 2]", 0},
   };
   for (const Proof& row : kRows) {
     Expr node = parsed(row.text);
