@@ -106,14 +106,48 @@ class Checker {
         return check_binary(syntax, scope);
       case SyntaxKind::kChain:
         return check_chain(syntax, scope);
+      case SyntaxKind::kLet:
+        return check_let(syntax, scope);
       case SyntaxKind::kSelect:
         break;
     }
     return check_select(syntax, scope);
   }
 
+  Result<Expr> check_let(const Syntax& syntax, const Scope& scope) {
+    ATT_CHECK(check_new_name(syntax, scope));
+    Local local = {.name = syntax.name, .outer = scope.locals};
+    ATT_TRY(local.value, check(*syntax.children[0], scope));
+    Scope inner = scope;
+    inner.locals = &local;
+    return check(*syntax.children[1], inner);
+  }
+
+  // A name stands for one thing wherever it is seen.
+  Status check_new_name(const Syntax& syntax, const Scope& scope) const {
+    std::string_view taken_by;
+    if (std::ranges::binary_search(reserved_names(), syntax.name)) {
+      taken_by = "the language";
+    } else if (scope.find_local(syntax.name)) {
+      taken_by = "the `let` around it";
+    } else if (scope.find_parameter(syntax.name)) {
+      taken_by = "a parameter";
+    } else if (scope.find_scalar(syntax.name) >= 0) {
+      taken_by = "a scalar";
+    } else if (scope.find_tensor(syntax.name) >= 0) {
+      taken_by = "a tensor";
+    } else {
+      return ok_status();
+    }
+    return fail(
+        syntax.name_range, scope, "expr-name-taken",
+        fmt::format("`{}` is the name of something already: {} has it", syntax.name, taken_by),
+        "choose another name");
+  }
+
   Result<Expr> check_name(const Syntax& syntax, const Scope& scope) {
     const SourceSpan span = span_of(syntax.range, scope);
+    if (const Local* local = scope.find_local(syntax.name)) return local->value;
     if (const Binding* parameter = scope.find_parameter(syntax.name)) {
       if (parameter->value) return parameter->value;
       return tensor_without_index(syntax, scope);
@@ -183,6 +217,9 @@ class Checker {
     if (function == functions.end()) {
       if (const Definition* definition = scope.find_definition(syntax.name))
         return expand(*definition, syntax, scope);
+      if (scope.find_local(syntax.name))
+        return fail(syntax.name_range, scope, "expr-not-a-function",
+                    fmt::format("`{}` is a value, not a function", syntax.name));
       if (scope.find_tensor(syntax.name) >= 0)
         return fail(syntax.name_range, scope, "expr-not-a-function",
                     fmt::format("`{}` is a tensor, not a function", syntax.name),
@@ -269,8 +306,8 @@ class Checker {
     const int slot = scope.find_tensor(syntax.name);
     if (slot < 0) {
       const bool known =
-          scope.find_parameter(syntax.name) || scope.find_definition(syntax.name) ||
-          is_function(syntax.name) ||
+          scope.find_local(syntax.name) || scope.find_parameter(syntax.name) ||
+          scope.find_definition(syntax.name) || is_function(syntax.name) ||
           std::ranges::any_of(variable_names(),
                               [&](const auto& v) { return v.name == syntax.name; }) ||
           scope.find_scalar(syntax.name) >= 0;
@@ -499,9 +536,9 @@ Result<Expr> parse(std::string_view text, const Environment& environment, Role r
 
 std::span<const std::string_view> reserved_names() {
   static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all = {"and",    "or",    "not",   "if",     "else",
-                                         "def",    "true",  "false", "True",   "False",
-                                         "tensor", "int32", "bool",  "float32"};
+    std::vector<std::string_view> all = {"and",    "or",    "not",  "if",     "else", "let",
+                                         "in",     "def",   "true", "false",  "True", "False",
+                                         "tensor", "int32", "bool", "float32"};
     for (const VariableName& variable : variable_names()) all.push_back(variable.name);
     for (const FunctionName& function : function_names()) all.push_back(function.name);
     for (const Definition& definition : mask_definitions()) all.push_back(definition.name);

@@ -29,6 +29,12 @@ const Definition* Scope::find_definition(std::string_view name) const {
   return found == visible.end() ? nullptr : &*found;
 }
 
+const Local* Scope::find_local(std::string_view name) const {
+  const Local* local = locals;
+  while (local != nullptr && local->name != name) local = local->outer;
+  return local;
+}
+
 int Scope::find_scalar(std::string_view name) const {
   return definition != nullptr ? -1 : find_slot(environment.scalars, name);
 }
@@ -40,6 +46,8 @@ int Scope::find_tensor(std::string_view name) const {
 
 std::vector<std::string_view> Scope::names() const {
   std::vector<std::string_view> all;
+  for (const Local* local = locals; local != nullptr; local = local->outer)
+    all.push_back(local->name);
   if (definition != nullptr) {
     for (const DefinitionParameter& parameter : definition->parameters)
       all.push_back(parameter.name);

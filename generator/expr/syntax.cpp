@@ -14,7 +14,8 @@ namespace {
 
 using SyntaxPtr = std::unique_ptr<Syntax>;
 
-constexpr std::array<std::string_view, 6> kKeywords = {"and", "or", "not", "if", "else", "def"};
+constexpr std::array<std::string_view, 8> kKeywords = {"and",  "or",  "not", "if",
+                                                       "else", "def", "let", "in"};
 
 bool is_keyword(std::string_view name) {
   return std::find(kKeywords.begin(), kKeywords.end(), name) != kKeywords.end();
@@ -127,6 +128,7 @@ class Parser {
   // `nesting` counts open brackets and prefix operators: what the recursion itself is bounded by.
   Result<SyntaxPtr> expression(int nesting) {
     if (nesting > kMaxDepth) return too_deep(peek().range);
+    if (is_word("let")) return local_definition(nesting);
     ATT_TRY(SyntaxPtr first, disjunction(nesting));
     if (!accept_word("if")) return first;
     ATT_TRY(SyntaxPtr condition, disjunction(nesting));
@@ -136,6 +138,22 @@ class Parser {
     ATT_TRY(SyntaxPtr made, node(SyntaxKind::kSelect, std::move(condition), std::move(first),
                                  std::move(otherwise)));
     made->range = range;
+    return made;
+  }
+
+  // let name = value in body
+  Result<SyntaxPtr> local_definition(int nesting) {
+    const TextRange begin = take().range;
+    if (peek().kind != TokenKind::kName) return unexpected("a name");
+    const Token name = take();
+    ATT_CHECK(expect("="));
+    ATT_TRY(SyntaxPtr value, expression(nesting + 1));
+    if (!accept_word("in")) return unexpected("`in`");
+    ATT_TRY(SyntaxPtr body, expression(nesting + 1));
+    ATT_TRY(SyntaxPtr made, node(SyntaxKind::kLet, std::move(value), std::move(body)));
+    made->range.begin = begin.begin;
+    made->name = name.text;
+    made->name_range = name.range;
     return made;
   }
 

@@ -21,6 +21,7 @@ enum class SyntaxKind : std::uint8_t {
   kBinary,  // op
   kChain,   // children[0] ops[0] children[1] ops[1] ...: comparisons, one or more
   kSelect,  // condition, then, otherwise
+  kLet,     // name stands for children[0] in children[1]
 };
 
 struct Syntax {

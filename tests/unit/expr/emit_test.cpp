@@ -46,6 +46,9 @@ TEST(Emit, Values) {
       {"q_idx >> 3 == (kv_idx & 7)", "  return (q_idx >> 3) == (kv_idx & 7);\n"},
       {"q_idx >> h == (kv_idx & 5)", "  return shift_right(q_idx, c.h) == bit_and(kv_idx, 5);\n"},
       {"(h < 1) != (b < 1)", "  return (c.h < 1) != (c.b < 1);\n"},
+      {"let d = abs(q_idx - kv_idx) in d * 2 < h or d > 9",
+       "  const int t0 = abs_i32((q_idx - kv_idx));\n"
+       "  return ((t0 * 2) < c.h) | (t0 > 9);\n"},
       {"sin(score) + pow(3, score)", "  return math_sin(s) + math_exp2(s * 1.5849625f);\n"},
       {"pow(score, cap)", "  return math_pow(s, c.params.scalars[1].as_float);\n"},
       {"exp2(score) if score > 2 else score",

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/unit/expr/fixture.hpp"
@@ -85,6 +86,22 @@ TEST(ExprErrors, Masks) {
       {"doc[b] == 1", "expr-wrong-index-count", 1, 1, 6},
       {"document(slope)", "expr-wrong-index-count", 1, 1, 15,
        "inside the definition of `document`"},
+      {"let x = h in x", "expr-wrong-result-type", 1, 1, 14},
+      {"let h = 1 in h < 2", "expr-name-taken", 1, 5, 1, "another name"},
+      {"let cap = 1 in h < cap", "expr-name-taken", 1, 5, 3},
+      {"let doc = 1 in h < doc", "expr-name-taken", 1, 5, 3},
+      {"let causal = 1 in h < 2", "expr-name-taken", 1, 5, 6},
+      {"let x = 1 in let x = 2 in h < x", "expr-name-taken", 1, 18, 1},
+      {"let in = 1 in h < 2", "expr-name-taken", 1, 5, 2},
+      {"let x 1 in h < 2", "expr-unexpected-token", 1, 7, 1},
+      {"let x = 1 and h < 2", "expr-unexpected-end", 1, 20, 1},
+      {"let x = 1, h < 2", "expr-unexpected-token", 1, 10, 1},
+      {"let x = x in h < x", "expr-unknown-name", 1, 9, 1},
+      {"(let x = 1 in h < x) and h < x", "expr-unknown-name", 1, 30, 1},
+      {"let width = 1 in h < widht", "expr-unknown-name", 1, 22, 5, "did you mean `width`?"},
+      {"let x = 1 in x(2) < h", "expr-not-a-function", 1, 14, 1},
+      {"let x = 1 in x[2] < h", "expr-not-a-tensor", 1, 14, 1},
+      {"h < let x = 1 in x", "expr-unexpected-token", 1, 5, 3},
       {"score < 1", "expr-not-allowed-here", 1, 1, 5},
       {"q_idx // 0 < 1", "expr-division-by-zero", 1, 10, 1},
       {"q_idx % (window - 4) < 1", "expr-division-by-zero", 1, 10, 10},
@@ -178,6 +195,8 @@ TEST(ExprErrors, NestingIsLimited) {
       repeated("abs(", 4000),
       repeated("h if causal else ", 900) + "h",
       repeated("abs(-(", 2700),
+      repeated("let x = ", 2000),
+      repeated("let x = 1 in ", 1200) + "h < 1",
   };
   for (const std::string& text : texts) {
     const auto tree = try_parse(text, Role::kMask);
@@ -201,6 +220,11 @@ TEST(ExprErrors, ExpansionIsLimited) {
   const auto doubled = try_parse(chain + " < 1", Role::kMask);
   ASSERT_FALSE(doubled.ok());
   EXPECT_EQ(doubled.error().id, "expr-too-large");
+  std::string lets = "let x0 = h in ";
+  for (int i = 1; i < 30; ++i) lets += fmt::format("let x{} = x{} + x{} in ", i, i - 1, i - 1);
+  const auto again = try_parse(lets + "x29 < 1", Role::kMask);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().id, "expr-too-large");
 }
 
 }  // namespace

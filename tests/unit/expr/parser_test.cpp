@@ -88,6 +88,18 @@ TEST(Parser, CanonicalText) {
       {"causal_top_left == (h < 1)", "(kv_idx <= q_idx) == (h < 1)"},
       {"(h < 1) != true", "not h < 1"},
       {"(h < 1) == (h < 1)", "true"},
+      // Local definitions are what they stand for.
+      {"let d = q_idx - kv_idx in d < 4 and -d < 4",
+       "q_idx - kv_idx < 4 and -(q_idx - kv_idx) < 4"},
+      {"let near = causal in let n = 2 * window in near or kv_idx < n",
+       "kv_idx <= q_idx + (kv_len - q_len) or kv_idx < 8"},
+      {"let a = let b1 = h + 1 in b1 * b1 in let b1 = 3 in a < b1", "(h + 1) * (h + 1) < 3"},
+      {"1 + (let s = score * 2 in s * s)", "1.0 + score * 2.0 * (score * 2.0)"},
+      {"score if h < 1 else let t = tanh(score) in t + t",
+       "score if h < 1 else tanh(score) + tanh(score)"},
+      {"let n = 3 in sliding_window(n) and dilated(n + 1)",
+       "kv_idx <= q_idx + (kv_len - q_len) and q_idx + (kv_len - q_len) - kv_idx < 3 and "
+       "(kv_idx <= q_idx + (kv_len - q_len) and (q_idx + (kv_len - q_len) - kv_idx) % 4 == 0)"},
       // Tensors and scalars.
       {"doc[b, q_idx] == doc[b, kv_idx]", "doc[b, q_idx] == doc[b, kv_idx]"},
       {"cap * tanh(score / cap)", "cap * tanh(score / cap)"},
@@ -197,7 +209,8 @@ TEST(Parser, PositionsOutrankColumns) {
 TEST(Parser, ReservedNames) {
   const auto names = reserved_names();
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
-  for (std::string_view name : {"q_idx", "and", "def", "tanh", "causal", "true", "float"})
+  for (std::string_view name :
+       {"let", "in", "q_idx", "and", "def", "tanh", "causal", "true", "float"})
     EXPECT_TRUE(std::binary_search(names.begin(), names.end(), name)) << name;
   for (std::string_view name : {"doc", "window", "q", "kv", "Causal"})
     EXPECT_FALSE(std::binary_search(names.begin(), names.end(), name)) << name;
