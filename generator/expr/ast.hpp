@@ -107,7 +107,24 @@ struct Node {
 // wraps.
 constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 28;
 
-enum class TensorType : std::uint8_t { kInt32, kFloat32, kBool /* one byte */ };
+enum class TensorType : std::uint8_t {
+  kInt32,
+  kFloat32,
+  kBool /* one byte */,
+  kFloat16,
+  kBFloat16
+};
+
+// Of what a look-up gives.
+inline Type element_type(TensorType type) {
+  return type == TensorType::kInt32  ? Type::kInt32
+         : type == TensorType::kBool ? Type::kBool
+                                     : Type::kFloat32;
+}
+inline bool is_half(TensorType type) {
+  return type == TensorType::kFloat16 || type == TensorType::kBFloat16;
+}
+
 enum class Dim : std::uint8_t { kBatch, kHeads, kKvHeads, kQLen, kKvLen, kNumber };
 
 struct DimSize {
@@ -127,7 +144,7 @@ struct ScalarDecl {
 struct TensorDecl {
   std::string name;
   TensorType type = TensorType::kFloat32;
-  std::vector<DimSize> dims;
+  std::vector<DimSize> dims;  // none: a single element
   bool grad = false;
 };
 

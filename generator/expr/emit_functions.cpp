@@ -143,7 +143,7 @@ bool has_any(const Expr& e, std::initializer_list<Op> ops) {
 
 }  // namespace
 
-std::string support_includes(const HeadExpressions& e) {
+std::string support_includes(const HeadExpressions& e, const Environment& environment) {
   const auto uses = [&](std::initializer_list<Op> ops) {
     return has_any(e.mask, ops) || has_any(e.score, ops) || has_any(e.sink, ops);
   };
@@ -152,6 +152,9 @@ std::string support_includes(const HeadExpressions& e) {
     text += "#include \"templates/tile/functions.cuh\"\n";
   if (uses({Op::kShiftLeft, Op::kShiftRight, Op::kBitAnd, Op::kBitOr, Op::kBitXor}))
     text += "#include \"templates/tile/bits.cuh\"\n";
+  if (std::ranges::any_of(environment.tensors,
+                          [](const TensorDecl& tensor) { return is_half(tensor.type); }))
+    text += "#include \"templates/tile/half_tensors.cuh\"\n";
   return text;
 }
 

@@ -64,6 +64,22 @@ std::string_view cpp_type(Type type) {
   return type == Type::kInt32 ? "int" : type == Type::kFloat32 ? "float" : "bool";
 }
 
+std::string_view element_name(TensorType type) {
+  switch (type) {
+    case TensorType::kInt32:
+      return "int";
+    case TensorType::kFloat32:
+      return "float";
+    case TensorType::kBool:
+      return "bool";
+    case TensorType::kFloat16:
+      return "Float16";
+    case TensorType::kBFloat16:
+      break;
+  }
+  return "BFloat16";
+}
+
 std::string_view function_name(Op op) {
   switch (op) {
     case Op::kExp:
@@ -347,6 +363,7 @@ class ValueEmitter::Impl {
   };
   Place place(const Expr& e) {
     const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(e->slot)];
+    if (e->args.empty()) return {"", "0"};
     std::string row, index;
     for (std::size_t i = 0; i < e->args.size(); ++i) {
       const DimSize dim = tensor.dims[i];
@@ -381,7 +398,11 @@ class ValueEmitter::Impl {
   std::string load(const Expr& e) {
     auto [row, index] = place(e);
     const TensorType type = environment_.tensors[static_cast<std::size_t>(e->slot)].type;
-    constexpr std::string_view kLoaders[] = {"load_i32", "load_f32", "load_bool"};
+    constexpr std::string_view kLoaders[] = {"load_i32", "load_f32", "load_bool", "load_f16",
+                                             "load_bf16"};
+    if (e->args.empty()) {
+      return fmt::format("{}(c.params.tensors[{}], 0)", kLoaders[static_cast<int>(type)], e->slot);
+    }
     // Where the keys are in a row, its offset is what a tile's elements share.
     if (row.empty() || depends_on(e->args.back(), Variable::kKvIdx)) index = unbracketed(index);
     if (!row.empty()) row += depends_on(e->args.back(), Variable::kKvIdx) ? ", " : " + ";

@@ -19,7 +19,7 @@
 namespace attune::expr {
 namespace {
 
-// Nodes of one expression's tree after named masks are expanded, shared ones counted at each use.
+// Nodes of one expression's tree after definitions are expanded, shared ones counted at each use.
 constexpr std::int64_t kMaxNodes = 8192;
 // Depth of that tree.
 constexpr int kMaxTypedDepth = 1024;
@@ -77,8 +77,8 @@ class Checker {
     const Extent extent = extent_of(made);
     if (extent.nodes > kMaxNodes || extent.depth > kMaxTypedDepth)
       return fail({syntax.range.begin, syntax.range.begin + 1}, scope, "expr-too-large",
-                  fmt::format("the expression has more than {} operations or {} levels once named "
-                              "masks are expanded",
+                  fmt::format("the expression has more than {} operations or {} levels once "
+                              "definitions are expanded",
                               kMaxNodes, kMaxTypedDepth));
     return made;
   }
@@ -125,24 +125,10 @@ class Checker {
 
   // A name stands for one thing wherever it is seen.
   Status check_new_name(const Syntax& syntax, const Scope& scope) const {
-    std::string_view taken_by;
-    if (std::ranges::binary_search(reserved_names(), syntax.name)) {
-      taken_by = "the language";
-    } else if (scope.find_local(syntax.name)) {
-      taken_by = "the `let` around it";
-    } else if (scope.find_parameter(syntax.name)) {
-      taken_by = "a parameter";
-    } else if (scope.find_scalar(syntax.name) >= 0) {
-      taken_by = "a scalar";
-    } else if (scope.find_tensor(syntax.name) >= 0) {
-      taken_by = "a tensor";
-    } else {
-      return ok_status();
-    }
-    return fail(
-        syntax.name_range, scope, "expr-name-taken",
-        fmt::format("`{}` is the name of something already: {} has it", syntax.name, taken_by),
-        "choose another name");
+    const std::string_view owner = scope.owner_of(syntax.name);
+    if (owner.empty()) return ok_status();
+    return fail(syntax.name_range, scope, "expr-name-taken",
+                fmt::format("`{}` is {} already", syntax.name, owner), "choose another name");
   }
 
   Result<Expr> check_name(const Syntax& syntax, const Scope& scope) {
@@ -169,7 +155,11 @@ class Checker {
           return make_float(scalar.value, span);
       }
     }
-    if (scope.find_tensor(syntax.name) >= 0) return tensor_without_index(syntax, scope);
+    if (const int slot = scope.find_tensor(syntax.name); slot >= 0) {
+      const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(slot)];
+      if (!tensor.dims.empty()) return tensor_without_index(syntax, scope);
+      return make_load(slot, element_type(tensor.type), {}, 0, span);
+    }
     if (const Definition* definition = scope.find_definition(syntax.name))
       return expand(*definition, syntax, scope);
     if (is_function(syntax.name))
@@ -319,7 +309,8 @@ class Checker {
     if (syntax.children.size() != tensor.dims.size())
       return fail(syntax.range, scope, "expr-wrong-index-count",
                   fmt::format("`{}` has {} dim{}, not {}", tensor.name, tensor.dims.size(),
-                              tensor.dims.size() == 1 ? "" : "s", syntax.children.size()));
+                              tensor.dims.size() == 1 ? "" : "s", syntax.children.size()),
+                  tensor.dims.empty() ? fmt::format("write `{}`", tensor.name) : "");
     std::vector<Expr> indices;
     std::uint32_t clamped = 0;
     for (std::size_t i = 0; i < syntax.children.size(); ++i) {
@@ -349,10 +340,8 @@ class Checker {
       }
       indices.push_back(std::move(index));
     }
-    const Type type = tensor.type == TensorType::kInt32     ? Type::kInt32
-                      : tensor.type == TensorType::kFloat32 ? Type::kFloat32
-                                                            : Type::kBool;
-    return make_load(slot, type, std::move(indices), clamped, span_of(syntax.range, scope));
+    return make_load(slot, element_type(tensor.type), std::move(indices), clamped,
+                     span_of(syntax.range, scope));
   }
 
   // An operand that must be int32 or float32.
@@ -532,20 +521,6 @@ class Checker {
 Result<Expr> parse(std::string_view text, const Environment& environment, Role role,
                    const SourceOrigin& origin) {
   return Checker(text, environment, role, origin).whole();
-}
-
-std::span<const std::string_view> reserved_names() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all = {"and",    "or",    "not",  "if",     "else", "let",
-                                         "in",     "def",   "true", "false",  "True", "False",
-                                         "tensor", "int32", "bool", "float32"};
-    for (const VariableName& variable : variable_names()) all.push_back(variable.name);
-    for (const FunctionName& function : function_names()) all.push_back(function.name);
-    for (const Definition& definition : mask_definitions()) all.push_back(definition.name);
-    std::ranges::sort(all);
-    return all;
-  }();
-  return names;
 }
 
 }  // namespace attune::expr

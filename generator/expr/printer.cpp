@@ -93,7 +93,8 @@ class Printer {
       case Op::kScalar:
         return environment_.scalars[static_cast<std::size_t>(e->slot)].name;
       case Op::kLoad:
-        return environment_.tensors[static_cast<std::size_t>(e->slot)].name + "[" + list(e) + "]";
+        return environment_.tensors[static_cast<std::size_t>(e->slot)].name +
+               (e->args.empty() ? "" : "[" + list(e) + "]");
       case Op::kNegate:
         return "-" + (*this)(e->args[0], kUnaryLevel);
       case Op::kNot:

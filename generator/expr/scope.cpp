@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "generator/expr/names.hpp"
+#include "generator/expr/parser.hpp"
 
 namespace attune::expr {
 namespace {
@@ -44,6 +45,14 @@ int Scope::find_tensor(std::string_view name) const {
   return definition != nullptr ? -1 : find_slot(environment.tensors, name);
 }
 
+std::string_view Scope::owner_of(std::string_view name) const {
+  if (std::ranges::binary_search(reserved_names(), name)) return "a word of the language";
+  if (find_local(name)) return "the name of a `let` around it";
+  if (find_parameter(name)) return "a parameter";
+  if (find_scalar(name) >= 0) return "a scalar";
+  return find_tensor(name) >= 0 ? "a tensor" : "";
+}
+
 std::vector<std::string_view> Scope::names() const {
   std::vector<std::string_view> all;
   for (const Local* local = locals; local != nullptr; local = local->outer)
@@ -60,6 +69,20 @@ std::vector<std::string_view> Scope::names() const {
   for (const Definition& visible : mask_definitions().first(visible_definitions))
     all.push_back(visible.name);
   return all;
+}
+
+std::span<const std::string_view> reserved_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all = {"and",    "or",    "not",  "if",     "else", "let",
+                                         "in",     "def",   "true", "false",  "True", "False",
+                                         "tensor", "int32", "bool", "float32"};
+    for (const VariableName& variable : variable_names()) all.push_back(variable.name);
+    for (const FunctionName& function : function_names()) all.push_back(function.name);
+    for (const Definition& definition : mask_definitions()) all.push_back(definition.name);
+    std::ranges::sort(all);
+    return all;
+  }();
+  return names;
 }
 
 bool is_function(std::string_view name) {

@@ -43,6 +43,8 @@ struct Scope {
   int find_scalar(std::string_view name) const;
   // The slot of the tensor, by its own name or a parameter's; -1 when there is none.
   int find_tensor(std::string_view name) const;
+  // "a scalar", "a word of the language", ...: what the name is already; empty when it is new.
+  std::string_view owner_of(std::string_view name) const;
   // Every name there is, for suggestions.
   std::vector<std::string_view> names() const;
 };

@@ -270,7 +270,7 @@ TEST_F(EmittedGradients, AgreeWithTheEvaluator) {
   std::vector<Case> cases = make_cases(random);
   std::string text = kPrelude;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    text += support_includes(cases[i].expressions);
+    text += support_includes(cases[i].expressions, learning_environment());
     text += numbered("namespace att { namespace case@ {\n", i) +
             emit_functions(cases[i].expressions, learning_environment()) +
             emit_gradients(cases[i].expressions, learning_environment()) + numbered(kCalls, i);

@@ -61,10 +61,7 @@ Expr RandomExpression::load(int slot, int depth) {
                           ? make_binary(Op::kFloorDivide, position, make_int(8 + draw(60)))
                           : position);
   }
-  const Type type = tensor.type == TensorType::kInt32     ? Type::kInt32
-                    : tensor.type == TensorType::kFloat32 ? Type::kFloat32
-                                                          : Type::kBool;
-  return make_load(slot, type, std::move(indices), 0xf);
+  return make_load(slot, element_type(tensor.type), std::move(indices), 0xf);
 }
 
 Expr RandomExpression::boolean(int depth) {

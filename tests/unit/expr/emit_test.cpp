@@ -51,6 +51,7 @@ TEST(Emit, Values) {
        "  return ((t0 * 2) < c.h) | (t0 > 9);\n"},
       {"sin(score) + pow(3, score)", "  return math_sin(s) + math_exp2(s * 1.5849625f);\n"},
       {"pow(score, cap)", "  return math_pow(s, c.params.scalars[1].as_float);\n"},
+      {"gain < 1", "  const float t0 = load_f32(c.params.tensors[3], 0);\n  return t0 < 1.0f;\n"},
       {"exp2(score) if score > 2 else score",
        "  const float t0 = math_exp2(s);\n  return (s > 2.0f) ? t0 : s;\n"},
       {"table[q_idx % 4, h % 4]",
@@ -74,7 +75,8 @@ TEST(Emit, CausalIsTwoComparisonsATile) {
 
 TEST(Emit, FunctionsThatFewUseAreIncludedForThem) {
   const auto includes = [](std::string_view score) {
-    return support_includes({.mask = parsed("causal"), .score = parsed(score), .sink = nullptr});
+    return support_includes({.mask = parsed("causal"), .score = parsed(score), .sink = nullptr},
+                            test_environment());
   };
   EXPECT_EQ(includes("tanh(sigmoid(exp(score)))"), "");
   EXPECT_EQ(includes("score + 2 * sin(h)"), "#include \"templates/tile/functions.cuh\"\n");

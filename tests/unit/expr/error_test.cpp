@@ -81,6 +81,7 @@ TEST(ExprErrors, Masks) {
       {"min(1) < 2", "expr-wrong-argument-count", 1, 1, 6},
       {"abs < 2", "expr-function-without-arguments", 1, 1, 3},
       {"doc == 1", "expr-tensor-without-index", 1, 1, 3},
+      {"gain[0] == 1", "expr-wrong-index-count", 1, 1, 7, "write `gain`"},
       {"doc(b, q_idx) == 1", "expr-not-a-function", 1, 1, 3, "doc[...]"},
       {"q_idx[0] == 1", "expr-not-a-tensor", 1, 1, 5},
       {"doc[b] == 1", "expr-wrong-index-count", 1, 1, 6},

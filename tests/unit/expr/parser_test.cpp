@@ -106,6 +106,8 @@ TEST(Parser, CanonicalText) {
       {"score + slope[h] * (kv_idx - q_idx)", "score + slope[h] * float(kv_idx - q_idx)"},
       {"table[q_idx // 8, kv_idx // 8]", "table[q_idx // 8, kv_idx // 8]"},
       {"limit < 3", "limit < 3"},
+      {"gain * score", "gain * score"},
+      {"slope[doc[b, kv_idx]] + score", "slope[doc[b, kv_idx]] + score"},
       // Named masks are their definitions.
       {"causal", "kv_idx <= q_idx + (kv_len - q_len)"},
       {"causal()", "kv_idx <= q_idx + (kv_len - q_len)"},
