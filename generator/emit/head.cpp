@@ -59,25 +59,13 @@ std::string spec_facts(const AttentionSpec& spec) {
       expr::float_literal(256.0 / (256 - drop_below)), is_packed(spec));
 }
 
-std::string_view element_type(expr::TensorType type) {
-  switch (type) {
-    case expr::TensorType::kInt32:
-      return "int";
-    case expr::TensorType::kFloat32:
-      return "float";
-    case expr::TensorType::kBool:
-      return "bool";
-  }
-  return "unknown";
-}
-
 // The pre-pass of the mask compiler, when there are tensors for it.
 std::string range_pass(const AttentionSpec& spec) {
   std::string tensors;
   for (const int slot : expr::range_slots(spec.mask)) {
     const expr::TensorDecl& tensor = spec.environment.tensors[static_cast<std::size_t>(slot)];
     tensors += fmt::format("{}make_pair_of<{}, {}>(p.tensors[{}], pair)",
-                           tensors.empty() ? "" : " ||\n         ", element_type(tensor.type),
+                           tensors.empty() ? "" : " ||\n         ", expr::element_name(tensor.type),
                            tensor.dims.size(), slot);
   }
   if (tensors.empty()) return "";
@@ -142,6 +130,7 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "#include \"templates/ptx/platform.cuh\"\n"
       "#include \"templates/tile/head_support.cuh\"\n"
       "#include \"templates/tile/ranges.cuh\"\n"
+      "{}"
       "\n"
       "namespace att {{\n"
       "\n"
@@ -157,8 +146,8 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
       "\n"
       "#define ATT_KERNEL_NAME {}\n"
       "{}{}",
-      spec_facts(spec), kContext, functions, family->head_constants(spec, plan), symbol,
-      range_pass(spec), item_pass(spec, plan));
+      expr::support_includes(expressions, spec.environment), spec_facts(spec), kContext, functions,
+      family->head_constants(spec, plan), symbol, range_pass(spec), item_pass(spec, plan));
 }
 
 }  // namespace attune

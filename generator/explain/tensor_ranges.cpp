@@ -25,7 +25,7 @@ void widen(expr::RealInterval& range, const expr::RealInterval& other) {
 TensorRanges::TensorRanges(expr::TensorType type, const expr::TensorValues& tensor,
                            bool from_blocks)
     : type_(type), tensor_(tensor) {
-  if (!from_blocks) return;
+  if (!from_blocks || tensor.sizes.empty()) return;
   const std::int64_t last = tensor.sizes.back();
   row_blocks_ = (last + att::kRangeBlock - 1) / att::kRangeBlock;
   const auto rows = static_cast<std::int64_t>(tensor.values.size()) / last;
@@ -81,6 +81,8 @@ expr::RealInterval TensorRanges::everything() const {
     case expr::TensorType::kBool:
       return {0, 1};
     case expr::TensorType::kFloat32:
+    case expr::TensorType::kFloat16:
+    case expr::TensorType::kBFloat16:
       break;
   }
   return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};

@@ -29,7 +29,8 @@ class Finder {
   // `inside`: part of an expression that was looked at as a whole.
   void visit(const Expr& e, bool inside) {
     if (!seen_.insert({e.get(), inside}).second) return;
-    const bool whole = is_comparison(e->op) || e->type == Type::kInt32;
+    const bool compares = is_comparison(e->op) && e->args[0]->type != Type::kBool;
+    const bool whole = compares || e->type == Type::kInt32;
     if (e->op == Op::kLoad) {
       const auto& dims = environment_.tensors[static_cast<std::size_t>(e->slot)].dims;
       for (std::size_t i = 0; i < e->args.size(); ++i) {

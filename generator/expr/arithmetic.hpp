@@ -14,6 +14,9 @@ namespace attune::expr {
 constexpr std::int64_t kInt32Min = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 
+// Up to here kernels' sin and cos are exact to about 2^-22; beyond, only within [-1, 1].
+constexpr double kMostExactAngle = 65536;
+
 inline bool fits_int32(std::int64_t value) { return value >= kInt32Min && value <= kInt32Max; }
 
 // Two's complement, as int32 arithmetic wraps.
@@ -33,11 +36,23 @@ inline std::int64_t floor_modulo(std::int64_t a, std::int64_t b) {
   return b == 0 ? 0 : a - floor_divide(a, b) * b;
 }
 
+inline std::int64_t shift_left(std::int64_t x, std::int64_t bits) {
+  return bits < 0 || bits > 31 ? 0 : wrap_int32(x * (std::int64_t{1} << bits));
+}
+inline std::int64_t shift_right(std::int64_t x, std::int64_t bits) {
+  return x >> (bits < 0 || bits > 31 ? 31 : bits);
+}
+
 inline std::int64_t floor_saturating(double value) {
   if (std::isnan(value)) return 0;
   const double bounded =
       std::clamp(std::floor(value), static_cast<double>(kInt32Min), static_cast<double>(kInt32Max));
   return static_cast<std::int64_t>(bounded);
+}
+
+// log(1 + exp(x)), exact at both ends.
+inline double softplus(double x) {
+  return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
 }
 
 // `type` is the operands' type. Values are doubles; int32 and bool are exact in them.
@@ -66,6 +81,14 @@ inline double apply_unary(Op op, Type type, double x) {
       return std::tanh(x);
     case Op::kSigmoid:
       return 1 / (1 + std::exp(-x));
+    case Op::kSoftplus:
+      return softplus(x);
+    case Op::kSin:
+      return std::sin(x);
+    case Op::kCos:
+      return std::cos(x);
+    case Op::kErf:
+      return std::erf(x);
     case Op::kFloor:
       return static_cast<double>(floor_saturating(x));
     default:  // kToFloat
@@ -97,6 +120,8 @@ inline double apply_binary(Op op, Type type, double x, double y) {
       return std::fmax(x, y);
     case Op::kDivide:
       return x / y;
+    case Op::kPower:
+      return std::pow(x, y);
     default:
       break;
   }
@@ -111,6 +136,16 @@ inline double apply_binary(Op op, Type type, double x, double y) {
       return static_cast<double>(wrap_int32(a * b));
     case Op::kFloorDivide:
       return static_cast<double>(wrap_int32(floor_divide(a, b)));
+    case Op::kShiftLeft:
+      return static_cast<double>(shift_left(a, b));
+    case Op::kShiftRight:
+      return static_cast<double>(shift_right(a, b));
+    case Op::kBitAnd:
+      return static_cast<double>(a & b);
+    case Op::kBitOr:
+      return static_cast<double>(a | b);
+    case Op::kBitXor:
+      return static_cast<double>(a ^ b);
     default:  // kModulo
       return static_cast<double>(floor_modulo(a, b));
   }

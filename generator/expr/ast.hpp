@@ -49,9 +49,14 @@ enum class Op : std::uint8_t {
   kSqrt,
   kTanh,
   kSigmoid,
+  kSoftplus,  // log(1 + exp(x))
+  kSin,
+  kCos,
+  kErf,
   kFloor,  // float32 -> int32
-  // Binary. Arithmetic takes two int32 or two float32, kDivide two float32, the floor pair two
-  // int32; comparisons take two of one type and give bool.
+  // Binary. Arithmetic takes two int32 or two float32, kDivide and kPower two float32, the floor
+  // pair two int32; comparisons take two of one type and give bool; of two bools there are kEqual
+  // and kNotEqual.
   kAdd,
   kSubtract,
   kMultiply,
@@ -60,6 +65,7 @@ enum class Op : std::uint8_t {
   kModulo,
   kMin,
   kMax,
+  kPower,  // x^y as IEEE 754 and std::pow have it
   kEqual,
   kNotEqual,
   kLess,
@@ -68,6 +74,12 @@ enum class Op : std::uint8_t {
   kGreaterEqual,
   kAnd,
   kOr,
+  // Two int32.
+  kShiftLeft,
+  kShiftRight,
+  kBitAnd,
+  kBitOr,
+  kBitXor,
   // args: condition, then, otherwise.
   kSelect,
 };
@@ -77,7 +89,8 @@ using Expr = std::shared_ptr<const Node>;
 
 // Immutable once built. Semantics, the same on every target: int32 wraps; x // 0 and x % 0 are 0;
 // floor division and modulo round towards minus infinity; kFloor saturates and takes NaN to 0;
-// a look-up's index is clamped into its dim.
+// a look-up's index is clamped into its dim; a shift by less than 0 or more than 31 shifts all bits
+// out, which leaves 0, or copies of the sign when it is to the right.
 struct Node {
   Op op;
   Type type;
@@ -94,7 +107,24 @@ struct Node {
 // wraps.
 constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 28;
 
-enum class TensorType : std::uint8_t { kInt32, kFloat32, kBool /* one byte */ };
+enum class TensorType : std::uint8_t {
+  kInt32,
+  kFloat32,
+  kBool /* one byte */,
+  kFloat16,
+  kBFloat16
+};
+
+// Of what a look-up gives.
+inline Type element_type(TensorType type) {
+  return type == TensorType::kInt32  ? Type::kInt32
+         : type == TensorType::kBool ? Type::kBool
+                                     : Type::kFloat32;
+}
+inline bool is_half(TensorType type) {
+  return type == TensorType::kFloat16 || type == TensorType::kBFloat16;
+}
+
 enum class Dim : std::uint8_t { kBatch, kHeads, kKvHeads, kQLen, kKvLen, kNumber };
 
 struct DimSize {
@@ -114,7 +144,7 @@ struct ScalarDecl {
 struct TensorDecl {
   std::string name;
   TensorType type = TensorType::kFloat32;
-  std::vector<DimSize> dims;
+  std::vector<DimSize> dims;  // none: a single element
   bool grad = false;
 };
 

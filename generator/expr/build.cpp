@@ -41,6 +41,62 @@ bool is_float(const Expr& expression, double value) {
   return expression->op == Op::kFloat && expression->float_value == value;
 }
 
+// base^exponent as a product, a square root or an exp2; null where it is none of them.
+Expr simpler_power(const Expr& base, const Expr& exponent, SourceSpan span) {
+  constexpr double kMostFactors = 8;
+  if (is_constant(base) && is_constant(exponent)) return nullptr;
+  if (is_float(base, 2)) return make_unary(Op::kExp2, exponent, span);
+  if (!is_constant(exponent)) return nullptr;
+  const double y = constant_value(exponent);
+  if (y == 0) return make_float(1, span);
+  if (y == 0.5) return make_unary(Op::kSqrt, base, span);
+  if (y != std::trunc(y) || std::abs(y) > kMostFactors) return nullptr;
+  // By squaring: x^6 is (x^2 x)^2.
+  Expr product;
+  for (int bit = 8; bit > 0; bit /= 2) {
+    if (product) product = make_binary(Op::kMultiply, product, product, span);
+    if (static_cast<int>(std::abs(y)) & bit)
+      product = product ? make_binary(Op::kMultiply, product, base, span) : base;
+  }
+  return y > 0 ? product : make_binary(Op::kDivide, make_float(1), product, span);
+}
+
+// Bits that a constant picks, as the arithmetic that is analysed best; null where it is none.
+Expr bits_as_arithmetic(Op op, const Expr& left, const Expr& right, SourceSpan span) {
+  const auto power = [](std::int64_t bits) { return make_int(std::int64_t{1} << bits); };
+  if (op == Op::kShiftLeft || op == Op::kShiftRight) {
+    if (right->op != Op::kInt) return nullptr;
+    const std::int64_t bits = right->int_value;
+    const bool is_out = bits < 0 || bits > 31;
+    if (op == Op::kShiftLeft)
+      return is_out ? make_int(0, span) : make_binary(Op::kMultiply, left, power(bits), span);
+    return is_out || bits == 31 ? nullptr : make_binary(Op::kFloorDivide, left, power(bits), span);
+  }
+  if (equal(left, right)) return op == Op::kBitXor ? make_int(0, span) : left;
+  if (left->op != Op::kInt && right->op != Op::kInt) return nullptr;
+  const Expr& value = left->op == Op::kInt ? right : left;
+  const std::int64_t mask = (left->op == Op::kInt ? left : right)->int_value;
+  if (mask == 0) return op == Op::kBitAnd ? make_int(0, span) : value;
+  if (mask == -1) {
+    if (op == Op::kBitXor) return make_binary(Op::kSubtract, make_int(-1), value, span);
+    return op == Op::kBitAnd ? value : make_int(-1, span);
+  }
+  if (op != Op::kBitAnd) return nullptr;
+  const auto is_power = [](std::int64_t x) { return x > 0 && x <= 1 << 30 && (x & (x - 1)) == 0; };
+  if (is_power(mask + 1)) return make_binary(Op::kModulo, value, make_int(mask + 1), span);
+  if (!is_power(-mask)) return nullptr;
+  const Expr unit = make_int(-mask);
+  return make_binary(Op::kMultiply, make_binary(Op::kFloorDivide, value, unit, span), unit, span);
+}
+
+// left == right of bools one of which is known, or which are the same; else null.
+Expr known_equality(const Expr& left, const Expr& right, SourceSpan span) {
+  if (equal(left, right)) return make_bool(true, span);
+  if (left->op == Op::kBool) return left->int_value ? right : make_unary(Op::kNot, right, span);
+  if (right->op == Op::kBool) return right->int_value ? left : make_unary(Op::kNot, left, span);
+  return nullptr;
+}
+
 // The operand that `left op right` equals, or null. Only rules that hold for every value, NaN and
 // signed zeros included.
 Expr identity(Op op, const Expr& left, const Expr& right) {
@@ -158,6 +214,16 @@ Expr make_binary(Op op, Expr left, Expr right, SourceSpan span) {
   }
   if (Expr same = identity(op, left, right)) return same;
   if (op == Op::kModulo && is_int(right, 1)) return make_int(0, span);
+  if (op >= Op::kShiftLeft && op <= Op::kBitXor) {
+    if (Expr simpler = bits_as_arithmetic(op, left, right, span)) return simpler;
+  }
+  if (left->type == Type::kBool && (op == Op::kEqual || op == Op::kNotEqual)) {
+    if (Expr known = known_equality(left, right, span))
+      return op == Op::kEqual ? known : make_unary(Op::kNot, known, span);
+  }
+  if (op == Op::kPower) {
+    if (Expr simpler = simpler_power(left, right, span)) return simpler;
+  }
   auto node = blank(op, type, span);
   node->args.push_back(std::move(left));
   node->args.push_back(std::move(right));

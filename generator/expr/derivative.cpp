@@ -157,6 +157,25 @@ Expr power_of_logistic(const Expr& e) {
   return power->op == Op::kExp || power->op == Op::kExp2 ? power : nullptr;
 }
 
+// Of base^exponent, given the slopes of both. Where the exponent is 0 the base does not matter;
+// where the base is not above 0, what is there is not to be had by a change of the exponent.
+Slope slope_of_power(const Expr& e, Slope of_base, Slope of_exponent) {
+  const Expr &base = e->args[0], &exponent = e->args[1];
+  const Expr zero = make_float(0);
+  if (!of_base.is_flat()) {
+    const Expr less = make_binary(Op::kSubtract, exponent, make_float(1));
+    of_base = times(times(std::move(of_base), exponent), make_binary(Op::kPower, base, less));
+    if (!is_constant(exponent))
+      of_base = choice(make_binary(Op::kEqual, exponent, zero), {}, std::move(of_base));
+  }
+  if (!of_exponent.is_flat()) {
+    of_exponent = times(times(std::move(of_exponent), e), make_unary(Op::kLog, base));
+    if (!is_constant(base))
+      of_exponent = choice(make_binary(Op::kGreater, base, zero), std::move(of_exponent), {});
+  }
+  return sum(std::move(of_base), std::move(of_exponent));
+}
+
 Slope slope(const Expr& e, const Expr& wrt) {
   if (e->op == wrt->op) return constant_slope(equal(e, wrt) ? 1 : 0);
   const auto of = [&](std::size_t i) { return slope(e->args[i], wrt); };
@@ -179,6 +198,20 @@ Slope slope(const Expr& e, const Expr& wrt) {
       return times(of(0), one_less(make_binary(Op::kMultiply, e, e)));
     case Op::kSigmoid:
       return times(times(of(0), e), one_less(e));
+    case Op::kSoftplus:
+      return times(of(0), make_unary(Op::kSigmoid, e->args[0]));
+    case Op::kSin:
+      return times(of(0), make_unary(Op::kCos, e->args[0]));
+    case Op::kCos:
+      return scaled(times(of(0), make_unary(Op::kSin, e->args[0])), -1);
+    case Op::kErf: {
+      const Expr& x = e->args[0];
+      const Expr square = make_binary(Op::kMultiply, x, x);
+      return scaled(times(of(0), make_unary(Op::kExp, make_unary(Op::kNegate, square))),
+                    2 * std::numbers::inv_sqrtpi);
+    }
+    case Op::kPower:
+      return slope_of_power(e, of(0), of(1));
     case Op::kAdd:
       return sum(of(0), of(1));
     case Op::kSubtract:

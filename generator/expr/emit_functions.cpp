@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "generator/expr/build.hpp"
 #include "generator/expr/emit_mask.hpp"
 #include "generator/expr/emit_program.hpp"
@@ -133,7 +136,27 @@ std::string row_bounds_function(const Expr& mask, const Environment& environment
   return text + fmt::format("  return {{{}, {}}};\n}}\n", results[0], results[1]);
 }
 
+bool has_any(const Expr& e, std::initializer_list<Op> ops) {
+  return e && (std::ranges::find(ops, e->op) != ops.end() ||
+               std::ranges::any_of(e->args, [&](const Expr& arg) { return has_any(arg, ops); }));
+}
+
 }  // namespace
+
+std::string support_includes(const HeadExpressions& e, const Environment& environment) {
+  const auto uses = [&](std::initializer_list<Op> ops) {
+    return has_any(e.mask, ops) || has_any(e.score, ops) || has_any(e.sink, ops);
+  };
+  std::string text;
+  if (uses({Op::kSoftplus, Op::kSin, Op::kCos, Op::kErf, Op::kPower}))
+    text += "#include \"templates/tile/functions.cuh\"\n";
+  if (uses({Op::kShiftLeft, Op::kShiftRight, Op::kBitAnd, Op::kBitOr, Op::kBitXor}))
+    text += "#include \"templates/tile/bits.cuh\"\n";
+  if (std::ranges::any_of(environment.tensors,
+                          [](const TensorDecl& tensor) { return is_half(tensor.type); }))
+    text += "#include \"templates/tile/half_tensors.cuh\"\n";
+  return text;
+}
 
 std::string emit_functions(const HeadExpressions& e, const Environment& environment) {
   return value_functions(e, environment) +

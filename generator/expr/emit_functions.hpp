@@ -17,6 +17,10 @@ struct HeadExpressions {
   float softmax_scale = 1;
 };
 
+// The templates that the functions need beside those of every head, as lines of `#include`.
+// Thread-safe.
+std::string support_includes(const HeadExpressions& expressions, const Environment& environment);
+
 // Definitions of mask, score, score_core, sink, classify_tile and kv_bounds, as
 // templates/kernels/head.cuh shows them, for the inside of namespace att and behind struct Context.
 // Ends in a newline. Thread-safe.

@@ -14,6 +14,7 @@ class ProgramEmitter {
  public:
   ProgramEmitter(const IntervalProgram& program, const Environment& environment, std::string& lines)
       : p_(program),
+        environment_(environment),
         lines_(lines),
         values_(environment, lines),
         uses_(program.steps().size()),
@@ -29,8 +30,8 @@ class ProgramEmitter {
     if (!names_[index(id)].empty()) return names_[index(id)];
     const Step& step = p_[id];
     std::string text = plain(step);
-    const bool is_leaf =
-        step.args.empty() || step.op == StepOp::kRangeLo || step.op == StepOp::kRangeHi;
+    const bool is_leaf = (step.args.empty() && step.op != StepOp::kTensorRange) ||
+                         step.op == StepOp::kRangeLo || step.op == StepOp::kRangeHi;
     if (is_leaf || (uses_[index(id)] == 1 && step.op != StepOp::kTensorRange)) return text;
     const std::string name = fmt::format("v{}", id);
     lines_ += fmt::format("  const {} {} = {};\n", type_of(step), name, unbracketed(text));
@@ -105,6 +106,8 @@ class ProgramEmitter {
         return fmt::format("({} * {})", args[0], args[1]);
       case StepOp::kRealDivide:
         return fmt::format("math_divide({}, {})", args[0], args[1]);
+      case StepOp::kRealPower:
+        return fmt::format("math_pow({}, {})", args[0], args[1]);
       case StepOp::kRealMin:
         return fmt::format("range_min({}, {})", args[0], args[1]);
       case StepOp::kRealMax:
@@ -112,7 +115,7 @@ class ProgramEmitter {
       case StepOp::kRealNegate:
         return fmt::format("(-{})", args[0]);
       case StepOp::kRealFunction:
-        return fmt::format("{}({})", function(step.function), args[0]);
+        return fmt::format("{}({})", function_name(step.function), args[0]);
       case StepOp::kWidenDown:
         return fmt::format("widen_{}down({})", step.value ? "coarsely_" : "", args[0]);
       case StepOp::kWidenUp:
@@ -160,37 +163,19 @@ class ProgramEmitter {
     return fmt::format("floor_divide{}({}, {})", step.wide ? "_i64" : "", args[0], args[1]);
   }
 
-  static std::string_view function(Op op) {
-    switch (op) {
-      case Op::kExp:
-        return "math_exp";
-      case Op::kExp2:
-        return "math_exp2";
-      case Op::kLog:
-        return "math_log";
-      case Op::kLog2:
-        return "math_log2";
-      case Op::kSqrt:
-        return "math_sqrt";
-      case Op::kTanh:
-        return "math_tanh";
-      default:  // kSigmoid
-        return "math_sigmoid";
-    }
-  }
-
-  static std::string tensor_range(const Step& step, const std::vector<std::string>& args) {
+  std::string tensor_range(const Step& step, const std::vector<std::string>& args) const {
     std::string box;
     for (std::size_t i = 0; i + 1 < args.size(); i += 2)
       box += fmt::format("{}{{{}, {}}}", i == 0 ? "" : ", ", unbracketed(args[i]),
                          unbracketed(args[i + 1]));
-    constexpr std::string_view kElements[] = {"int", "float", "bool"};
-    return fmt::format("tensor_range<{}, {}>(c.params.tensors[{}], {{{}}})",
-                       kElements[static_cast<int>(step.element)], step.value ? "true" : "false",
-                       step.slot, box);
+    if (args.empty()) box = "{0, 0}";  // a tensor of one element, as if it had a dim
+    const TensorType type = environment_.tensors[static_cast<std::size_t>(step.slot)].type;
+    return fmt::format("tensor_range<{}, {}>(c.params.tensors[{}], {{{}}})", element_name(type),
+                       step.value ? "true" : "false", step.slot, box);
   }
 
   const IntervalProgram& p_;
+  const Environment& environment_;
   std::string& lines_;
   ValueEmitter values_;
   std::vector<int> uses_;

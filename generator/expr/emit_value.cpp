@@ -64,6 +64,51 @@ std::string_view cpp_type(Type type) {
   return type == Type::kInt32 ? "int" : type == Type::kFloat32 ? "float" : "bool";
 }
 
+std::string_view element_name(TensorType type) {
+  switch (type) {
+    case TensorType::kInt32:
+      return "int";
+    case TensorType::kFloat32:
+      return "float";
+    case TensorType::kBool:
+      return "bool";
+    case TensorType::kFloat16:
+      return "Float16";
+    case TensorType::kBFloat16:
+      break;
+  }
+  return "BFloat16";
+}
+
+std::string_view function_name(Op op) {
+  switch (op) {
+    case Op::kExp:
+      return "math_exp";
+    case Op::kExp2:
+      return "math_exp2";
+    case Op::kLog:
+      return "math_log";
+    case Op::kLog2:
+      return "math_log2";
+    case Op::kSqrt:
+      return "math_sqrt";
+    case Op::kTanh:
+      return "math_tanh";
+    case Op::kSigmoid:
+      return "math_sigmoid";
+    case Op::kSoftplus:
+      return "math_softplus";
+    case Op::kSin:
+      return "math_sin";
+    case Op::kCos:
+      return "math_cos";
+    case Op::kErf:
+      return "math_erf";
+    default:  // kFloor
+      return "math_floor";
+  }
+}
+
 class ValueEmitter::Impl {
  public:
   Impl(const Environment& environment, std::string& lines)
@@ -209,22 +254,8 @@ class ValueEmitter::Impl {
         return fmt::format("static_cast<float>({})", a);
       case Op::kAbs:
         return fmt::format("{}({})", is_float ? "math_abs" : "abs_i32", a);
-      case Op::kExp:
-        return fmt::format("math_exp({})", a);
-      case Op::kExp2:
-        return fmt::format("math_exp2({})", a);
-      case Op::kLog:
-        return fmt::format("math_log({})", a);
-      case Op::kLog2:
-        return fmt::format("math_log2({})", a);
-      case Op::kSqrt:
-        return fmt::format("math_sqrt({})", a);
-      case Op::kTanh:
-        return fmt::format("math_tanh({})", a);
-      case Op::kSigmoid:
-        return fmt::format("math_sigmoid({})", a);
-      default:  // kFloor
-        return fmt::format("math_floor({})", a);
+      default:
+        return fmt::format("{}({})", function_name(e->op), a);
     }
   }
 
@@ -244,6 +275,8 @@ class ValueEmitter::Impl {
       case Op::kFloorDivide:
       case Op::kModulo:
         return floor_pair(e, a, b);
+      case Op::kPower:
+        return power(e, a, b);
       case Op::kMin:
         return fmt::format("{}({}, {})", is_float ? "math_min" : "min_i32", a, b);
       case Op::kMax:
@@ -263,6 +296,16 @@ class ValueEmitter::Impl {
       // Both sides can always be evaluated, and a branch an element costs more than it saves.
       case Op::kAnd:
         return fmt::format("({} & {})", a, b);
+      case Op::kShiftLeft:
+        return fmt::format("shift_left({}, {})", a, b);
+      case Op::kShiftRight:
+        return fmt::format("shift_right({}, {})", a, b);
+      case Op::kBitAnd:
+        return fmt::format("bit_and({}, {})", a, b);
+      case Op::kBitOr:
+        return fmt::format("bit_or({}, {})", a, b);
+      case Op::kBitXor:
+        return fmt::format("bit_xor({}, {})", a, b);
       default:  // kOr
         return fmt::format("({} | {})", a, b);
     }
@@ -276,6 +319,14 @@ class ValueEmitter::Impl {
       if (std::isnormal(reciprocal)) return fmt::format("({} * {})", a, float_literal(reciprocal));
     }
     return fmt::format("math_divide({}, {})", a, b);
+  }
+
+  // Of a constant: its logarithm is known exactly.
+  static std::string power(const Expr& e, const std::string& a, const std::string& b) {
+    const Expr& base = e->args[0];
+    if (base->op == Op::kFloat && base->float_value > 0)
+      return fmt::format("math_exp2({} * {})", b, float_literal(std::log2(base->float_value)));
+    return fmt::format("math_pow({}, {})", a, b);
   }
 
   static std::string floor_pair(const Expr& e, const std::string& a, const std::string& b) {
@@ -312,6 +363,7 @@ class ValueEmitter::Impl {
   };
   Place place(const Expr& e) {
     const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(e->slot)];
+    if (e->args.empty()) return {"", "0"};
     std::string row, index;
     for (std::size_t i = 0; i < e->args.size(); ++i) {
       const DimSize dim = tensor.dims[i];
@@ -346,7 +398,11 @@ class ValueEmitter::Impl {
   std::string load(const Expr& e) {
     auto [row, index] = place(e);
     const TensorType type = environment_.tensors[static_cast<std::size_t>(e->slot)].type;
-    constexpr std::string_view kLoaders[] = {"load_i32", "load_f32", "load_bool"};
+    constexpr std::string_view kLoaders[] = {"load_i32", "load_f32", "load_bool", "load_f16",
+                                             "load_bf16"};
+    if (e->args.empty()) {
+      return fmt::format("{}(c.params.tensors[{}], 0)", kLoaders[static_cast<int>(type)], e->slot);
+    }
     // Where the keys are in a row, its offset is what a tile's elements share.
     if (row.empty() || depends_on(e->args.back(), Variable::kKvIdx)) index = unbracketed(index);
     if (!row.empty()) row += depends_on(e->args.back(), Variable::kKvIdx) ? ", " : " + ";

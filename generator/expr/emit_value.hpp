@@ -36,6 +36,12 @@ std::string emit_value(const Expr& expression, const Environment& environment);
 
 std::string_view cpp_type(Type type);
 
+// The templates' name of a tensor's elements.
+std::string_view element_name(TensorType type);
+
+// The templates' name of a function of one float32: math_exp of kExp.
+std::string_view function_name(Op op);
+
 // Without the brackets around the whole, if there are any.
 std::string unbracketed(const std::string& text);
 

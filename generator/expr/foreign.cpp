@@ -5,30 +5,28 @@
 #include <algorithm>
 #include <array>
 
+#include "generator/expr/masks.hpp"
 #include "generator/expr/names.hpp"
+#include "generator/expr/scope.hpp"
 
 namespace attune::expr {
 namespace {
 
-constexpr std::array<ForeignOperator, 9> kOperators = {{
+constexpr std::array<ForeignOperator, 6> kOperators = {{
     {"&&", "write `and`"},
     {"||", "write `or`"},
-    {"**", "write a product, `sqrt(x)` or `exp2(y * log2(x))`"},
+    {"**", "write a product or `pow(x, y)`"},
     {"!", "write `not`"},
-    {"~", "write `not` for booleans; there are no bitwise operators"},
-    {"&", "write `and` for booleans; there are no bitwise operators"},
-    {"|", "write `or` for booleans; there are no bitwise operators"},
+    {"~", "write `not` for booleans, `-1 - x` for the bits of an int32"},
     {"?", "write `x if condition else y`"},
-    {"^", "write a product or `exp2(y * log2(x))` for a power; there are no bitwise operators"},
 }};
 
 struct ForeignWord {
   std::string_view word, hint;
 };
 constexpr std::string_view kEverything = "leave `mask` out: then every query sees every key";
-constexpr std::string_view kPower = "write a product, `sqrt(x)` or `exp2(y * log2(x))`";
 constexpr std::string_view kNoInfinity = "keys that count for nothing belong into `mask`";
-constexpr std::array<ForeignWord, 27> kWords = {{
+constexpr std::array<ForeignWord, 30> kWords = {{
     {"where", "write `x if condition else y`"},
     {"select", "write `x if condition else y`"},
     {"full", kEverything},
@@ -42,8 +40,11 @@ constexpr std::array<ForeignWord, 27> kWords = {{
     {"logical_and", "write `a and b`"},
     {"logical_or", "write `a or b`"},
     {"logical_not", "write `not a`"},
-    {"pow", kPower},
-    {"power", kPower},
+    {"logical_xor", "write `a != b`"},
+    {"bitwise_and", "write `a & b`"},
+    {"bitwise_or", "write `a | b`"},
+    {"bitwise_xor", "write `a ^ b`"},
+    {"power", "write `pow(x, y)`"},
     {"square", "write `x * x`"},
     {"rsqrt", "write `1 / sqrt(x)`"},
     {"maximum", "write `max(x, y)`"},
@@ -67,6 +68,10 @@ std::string_view foreign_word_hint(std::string_view word) {
   return found == kWords.end() ? std::string_view() : found->hint;
 }
 
+std::string_view word_for_bits(Op op) {
+  return op == Op::kBitAnd ? "and" : op == Op::kBitOr ? "or" : "!=";
+}
+
 std::string dotted_name_hint(std::string_view name) {
   const std::string_view last = name.substr(name.rfind('.') + 1);
   const auto functions = function_names();
@@ -74,6 +79,9 @@ std::string dotted_name_hint(std::string_view name) {
   if (function != functions.end()) {
     return fmt::format("write `{}({})`", last, function->arguments == 2 ? "x, y" : "x");
   }
+  const auto definitions = mask_definitions();
+  const auto definition = std::ranges::find(definitions, last, &Definition::name);
+  if (definition != definitions.end()) return "write " + signature(*definition);
   const std::string_view hint = foreign_word_hint(last);
   return hint.empty() ? "names have no parts: there are neither modules nor members"
                       : std::string(hint);

@@ -109,6 +109,18 @@ class Analysis {
         return rounded(value, std::min(2.0, a.error) + kTwoApproximations);
       case Op::kSigmoid:
         return rounded(value, std::min(1.0, a.error / 4) + kTwoApproximations, kApproximation);
+      case Op::kSoftplus:
+        return rounded(value, a.error + kTwoApproximations, kTwoApproximations);
+      case Op::kSin:
+      case Op::kCos:
+        // Beyond the exact angles nothing but the ends is kept.
+        if (!std::isfinite(a.value)) return {value, a.error == 0 ? 0 : kInfinity};
+        if (size + a.error > kMostExactAngle)
+          return {value, size + a.error < kLargest ? 2.0 : kInfinity};
+        return rounded(value, std::min(2.0, a.error) + kTwoApproximations);
+      case Op::kErf:
+        // The slope is 1.13 at most.
+        return rounded(value, std::min(2.0, 1.2 * a.error) + kTwoApproximations);
       default: {  // kFloor
         if (a.error == 0) return {value, 0};
         const double low = apply_unary(Op::kFloor, Type::kFloat32, a.value - a.error);
@@ -133,9 +145,30 @@ class Analysis {
         if (y < kSmallest || 1 / y < kSmallest) return {value, kInfinity};
         return rounded(value, (x + a.error) / (y - b.error) - x / y, kTwoApproximations);
       }
+      case Op::kPower:
+        return power(value, a, b);
       default:
         return rounded(value, a.error + b.error);
     }
+  }
+
+  // Kernels make it of 2^(y log2(x)).
+  static Inexact power(double value, const Inexact& a, const Inexact& b) {
+    const double size = std::abs(a.value);
+    const bool is_exact = a.error == 0 && b.error == 0;
+    if (std::isnan(value)) return {value, is_exact ? 0 : kInfinity};
+    if (is_exact && (a.value == 1 || b.value == 0)) return {value, 0};
+    // The sign and the pole at 0 hang on an exact base, and a sign on an exact exponent.
+    if (size == 0 || !std::isfinite(size) || !std::isfinite(b.value))
+      return {value, is_exact ? 0 : kInfinity};
+    if (size - a.error < kSmallest || (a.value < 0 && b.error > 0)) return {value, kInfinity};
+    const double log = std::abs(std::log2(size));
+    const double log_error = -std::log1p(-a.error / size) / kLn2 + (1 + log) * kTwoApproximations;
+    const double exponent = std::abs(b.value) * log;
+    const double exponent_error = (std::abs(b.value) + b.error) * log_error + log * b.error;
+    return rounded(value,
+                   std::abs(value) * std::expm1(kLn2 * (exponent_error + 2 * kRounding * exponent)),
+                   kTwoApproximations);
   }
 
   static Inexact of_ints(const Expr& e, const Inexact& a, const Inexact& b) {

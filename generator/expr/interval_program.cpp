@@ -387,6 +387,9 @@ StepValue value_of(const Step& step, const TileBox& box, const std::vector<StepV
     case StepOp::kRealDivide:
       out.real = real(0) / real(1);
       break;
+    case StepOp::kRealPower:
+      out.real = std::pow(real(0), real(1));
+      break;
     case StepOp::kRealMin:
       out.real = propagating(real(0), real(1), true);
       break;

@@ -37,6 +37,7 @@ enum class StepOp : std::uint8_t {
   kRealSubtract,
   kRealMultiply,
   kRealDivide,
+  kRealPower,
   kRealMin,
   kRealMax,
   kRealNegate,

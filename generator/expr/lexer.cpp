@@ -17,9 +17,9 @@ bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
 // Longest first, so that `//` is not read as two divisions.
-constexpr std::array<std::string_view, 21> kSymbols = {"//", "==", "!=", "<=", ">=", "+", "-",
-                                                       "*",  "/",  "%",  "<",  ">",  "(", ")",
-                                                       "[",  "]",  ",",  ":",  "=",  "{", "}"};
+constexpr std::array<std::string_view, 26> kSymbols = {
+    "//", "==", "!=", "<<", ">>", "<=", ">=", "+", "-", "*", "/", "%", "<",
+    ">",  "&",  "|",  "^",  "(",  ")",  "[",  "]", ",", ":", "=", "{", "}"};
 
 std::string shown(char c) {
   if (c >= ' ' && c <= '~') return fmt::format("`{}`", c);

@@ -1,7 +1,6 @@
 #include "generator/expr/lowering.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "generator/expr/arithmetic.hpp"
 #include "generator/expr/build.hpp"
@@ -9,10 +8,6 @@
 
 namespace attune::expr {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-// float32 holds every integer up to here.
-constexpr std::int64_t kExactInFloat32 = std::int64_t{1} << 24;
 
 Expr expanded(const Expr& e) {
   if (e->op == Op::kEqual || e->op == Op::kNotEqual || e->args[0]->type != Type::kInt32)
@@ -137,6 +132,11 @@ Truth Lowering::truth(const Expr& e) {
 Truth Lowering::compare(const Expr& e) {
   Op op = e->op;
   Expr a = e->args[0], b = e->args[1];
+  if (a->type == Type::kBool) {
+    const Truth x = truth(a), y = truth(b);
+    const Truth same = either(both(x, y), both(negated(x), negated(y)));
+    return op == Op::kEqual ? same : negated(same);
+  }
   if (a->type == Type::kInt32) {
     if (const Expr simpler = expand(e)) return truth(simpler);
   }
@@ -325,8 +325,38 @@ IntBounds Lowering::int_operation(const Expr& e) {
       return remainder(a, b);
     case Op::kMin:
       return {p_.min(a.lo, b.lo), p_.min(a.hi, b.hi)};
-    default:  // kMax
+    case Op::kMax:
       return {p_.max(a.lo, b.lo), p_.max(a.hi, b.hi)};
+    default:
+      return bits(e->op, a, b);
+  }
+}
+
+// Of x and y: x & y lies between x + y + 1 and the larger one, x | y between the smaller one and
+// x + y, with 0 in the place of whichever of them has the other sign.
+IntBounds Lowering::bits(Op op, IntBounds a, IntBounds b) {
+  const StepId zero = p_.integer(0), minus_one = p_.integer(-1);
+  const StepId least = p_.integer(kInt32Min), most = p_.integer(kInt32Max);
+  const StepId a_natural = p_.less_equal(zero, a.lo), b_natural = p_.less_equal(zero, b.lo);
+  const StepId sum = p_.narrow(p_.min(most, p_.add(p_.max(a.hi, zero), p_.max(b.hi, zero))));
+  switch (op) {
+    case Op::kShiftLeft:
+      return {least, most};
+    case Op::kShiftRight:
+      return {p_.min(a.lo, zero), p_.max(a.hi, minus_one)};
+    case Op::kBitAnd: {
+      const StepId lo = p_.max(least, p_.add(p_.min(a.lo, zero), p_.min(b.lo, zero)));
+      // No more than an operand that is not negative.
+      return {p_.select(p_.either(a_natural, b_natural), zero, p_.narrow(lo)),
+              p_.select(a_natural, p_.select(b_natural, p_.min(a.hi, b.hi), a.hi),
+                        p_.select(b_natural, b.hi, p_.max(a.hi, b.hi)))};
+    }
+    case Op::kBitOr:
+      return {p_.min(a.lo, b.lo), sum};
+    default: {  // kBitXor
+      const StepId natural = p_.both(a_natural, b_natural);
+      return {p_.select(natural, zero, least), p_.select(natural, sum, most)};
+    }
   }
 }
 
@@ -339,112 +369,8 @@ StepId Lowering::range_of_load(const Expr& e) {
     box.push_back(index.hi);
     if (i + 1 < e->args.size()) rows_are_uniform &= is_uniform(e->args[i]);
   }
-  const bool from_blocks = rows_are_uniform && !is_uniform(e->args.back());
+  const bool from_blocks = rows_are_uniform && !e->args.empty() && !is_uniform(e->args.back());
   return p_.tensor_range(e->slot, e->type, from_blocks, std::move(box));
-}
-
-// ---- float32.
-
-StepId Lowering::is_ordered(RealBounds bounds) { return p_.real_less_equal(bounds.lo, bounds.hi); }
-
-RealBounds Lowering::widened(RealBounds bounds, bool coarse) {
-  return {p_.widen(StepOp::kWidenDown, bounds.lo, coarse),
-          p_.widen(StepOp::kWidenUp, bounds.hi, coarse)};
-}
-
-RealBounds Lowering::real_bounds(const Expr& e) {
-  if (is_uniform(e)) {
-    const StepId value = p_.uniform(e);
-    // A leaf is exact; anything else may be contracted differently here than in the mask itself.
-    return e->args.empty() ? RealBounds{value, value} : widened({value, value}, true);
-  }
-  return real_operation(e);
-}
-
-RealBounds Lowering::real_corners(StepOp op, RealBounds a, RealBounds b) {
-  const StepId ends[] = {p_.real_step(op, {a.lo, b.lo}), p_.real_step(op, {a.lo, b.hi}),
-                         p_.real_step(op, {a.hi, b.lo}), p_.real_step(op, {a.hi, b.hi})};
-  const auto least = [&](StepOp pick) {
-    return p_.real_step(
-        pick, {p_.real_step(pick, {ends[0], ends[1]}), p_.real_step(pick, {ends[2], ends[3]})});
-  };
-  return {least(StepOp::kRealMin), least(StepOp::kRealMax)};
-}
-
-RealBounds Lowering::real_operation(const Expr& e) {
-  const StepId nan = p_.real(kNan);
-  switch (e->op) {
-    case Op::kLoad: {
-      const StepId range = range_of_load(e);
-      return {p_.range_end(StepOp::kRangeLo, range), p_.range_end(StepOp::kRangeHi, range)};
-    }
-    case Op::kToFloat: {
-      const IntBounds a = int_bounds(e->args[0]);
-      const RealBounds result = {p_.real_step(StepOp::kToReal, {a.lo}),
-                                 p_.real_step(StepOp::kToReal, {a.hi})};
-      const bool exact = p_[a.lo].lo >= -kExactInFloat32 && p_[a.hi].hi <= kExactInFloat32;
-      return exact ? result : widened(result);
-    }
-    case Op::kSelect: {
-      const Truth condition = truth(e->args[0]);
-      const RealBounds then = real_bounds(e->args[1]), otherwise = real_bounds(e->args[2]);
-      const StepId never = p_.negation(condition.may);
-      const auto pick = [&](StepOp op, StepId a, StepId b) {
-        return p_.select(condition.must, a, p_.select(never, b, p_.real_step(op, {a, b})));
-      };
-      return {pick(StepOp::kRealMin, then.lo, otherwise.lo),
-              pick(StepOp::kRealMax, then.hi, otherwise.hi)};
-    }
-    case Op::kVariable:  // score, which no mask may use
-      return {nan, nan};
-    default:
-      break;
-  }
-  const RealBounds a = real_bounds(e->args[0]);
-  switch (e->op) {
-    case Op::kNegate:
-      return {p_.real_step(StepOp::kRealNegate, {a.hi}), p_.real_step(StepOp::kRealNegate, {a.lo})};
-    case Op::kAbs: {
-      const StepId zero = p_.real(0);
-      const StepId low = p_.real_step(StepOp::kRealNegate, {a.lo});
-      const StepId high = p_.real_step(StepOp::kRealNegate, {a.hi});
-      return {p_.real_step(StepOp::kRealMax, {zero, p_.real_step(StepOp::kRealMax, {a.lo, high})}),
-              p_.real_step(StepOp::kRealMax, {a.hi, low})};
-    }
-    case Op::kExp:
-    case Op::kExp2:
-    case Op::kLog:
-    case Op::kLog2:
-    case Op::kSqrt:
-    case Op::kTanh:
-    case Op::kSigmoid:  // all of them grow
-      return widened({p_.real_function(e->op, a.lo), p_.real_function(e->op, a.hi)}, true);
-    default:
-      break;
-  }
-  const RealBounds b = real_bounds(e->args[1]);
-  switch (e->op) {
-    case Op::kAdd:
-      return widened({p_.real_step(StepOp::kRealAdd, {a.lo, b.lo}),
-                      p_.real_step(StepOp::kRealAdd, {a.hi, b.hi})});
-    case Op::kSubtract:
-      return widened({p_.real_step(StepOp::kRealSubtract, {a.lo, b.hi}),
-                      p_.real_step(StepOp::kRealSubtract, {a.hi, b.lo})});
-    case Op::kMultiply:
-      return widened(real_corners(StepOp::kRealMultiply, a, b));
-    case Op::kDivide: {
-      const StepId zero = p_.real(0);
-      const StepId one_sign = p_.either(p_.real_less(zero, b.lo), p_.real_less(b.hi, zero));
-      const RealBounds result = widened(real_corners(StepOp::kRealDivide, a, b));
-      return {p_.select(one_sign, result.lo, nan), p_.select(one_sign, result.hi, nan)};
-    }
-    case Op::kMin:
-      return {p_.real_step(StepOp::kRealMin, {a.lo, b.lo}),
-              p_.real_step(StepOp::kRealMin, {a.hi, b.hi})};
-    default:  // kMax
-      return {p_.real_step(StepOp::kRealMax, {a.lo, b.lo}),
-              p_.real_step(StepOp::kRealMax, {a.hi, b.hi})};
-  }
 }
 
 }  // namespace attune::expr

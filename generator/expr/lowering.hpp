@@ -75,9 +75,11 @@ class Lowering {
   IntBounds quotient(IntBounds a, IntBounds b);
   IntBounds remainder(IntBounds a, IntBounds b);
   IntBounds magnitude(IntBounds a);
+  IntBounds bits(Op op, IntBounds a, IntBounds b);
   StepId range_of_load(const Expr& e);
 
   RealBounds real_operation(const Expr& e);
+  RealBounds wave(Op op, RealBounds a);
   RealBounds widened(RealBounds bounds, bool coarse = false);
   RealBounds real_corners(StepOp op, RealBounds a, RealBounds b);
   StepId is_ordered(RealBounds bounds);  // neither end is NaN

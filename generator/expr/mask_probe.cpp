@@ -47,12 +47,6 @@ double made_up(Type type, Fill fill, std::int32_t kv_len, Random& random) {
   return 0;
 }
 
-Type value_type(TensorType type) {
-  return type == TensorType::kInt32     ? Type::kInt32
-         : type == TensorType::kFloat32 ? Type::kFloat32
-                                        : Type::kBool;
-}
-
 std::int64_t size_of(const DimSize& dim, std::int32_t q_len, std::int32_t kv_len) {
   switch (dim.dim) {
     case Dim::kBatch:
@@ -125,7 +119,7 @@ class Probe {
         if (count > kMaxElements) return false;
       }
       for (std::int64_t i = 0; i < count; ++i)
-        values.values.push_back(made_up(value_type(tensor.type), fill, kv_len, random_));
+        values.values.push_back(made_up(element_type(tensor.type), fill, kv_len, random_));
     }
     point_.scalars = scalars_;
     point_.tensors = tensors_;

@@ -14,7 +14,7 @@ constexpr std::array<VariableName, 8> kVariables = {{{"score", Variable::kScore}
                                                      {"q_len", Variable::kQLen},
                                                      {"kv_len", Variable::kKvLen}}};
 
-constexpr std::array<FunctionName, 12> kFunctions = {{{"min", Op::kMin, 2},
+constexpr std::array<FunctionName, 17> kFunctions = {{{"min", Op::kMin, 2},
                                                       {"max", Op::kMax, 2},
                                                       {"abs", Op::kAbs, 1},
                                                       {"exp", Op::kExp, 1},
@@ -24,6 +24,11 @@ constexpr std::array<FunctionName, 12> kFunctions = {{{"min", Op::kMin, 2},
                                                       {"sqrt", Op::kSqrt, 1},
                                                       {"tanh", Op::kTanh, 1},
                                                       {"sigmoid", Op::kSigmoid, 1},
+                                                      {"softplus", Op::kSoftplus, 1},
+                                                      {"sin", Op::kSin, 1},
+                                                      {"cos", Op::kCos, 1},
+                                                      {"erf", Op::kErf, 1},
+                                                      {"pow", Op::kPower, 2},
                                                       {"floor", Op::kFloor, 1},
                                                       {"float", Op::kToFloat, 1}}};
 
@@ -75,6 +80,16 @@ std::string_view spelling(Op op) {
       return "and";
     case Op::kOr:
       return "or";
+    case Op::kShiftLeft:
+      return "<<";
+    case Op::kShiftRight:
+      return ">>";
+    case Op::kBitAnd:
+      return "&";
+    case Op::kBitOr:
+      return "|";
+    case Op::kBitXor:
+      return "^";
     default:
       break;
   }

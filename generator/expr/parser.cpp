@@ -19,7 +19,7 @@
 namespace attune::expr {
 namespace {
 
-// Nodes of one expression's tree after named masks are expanded, shared ones counted at each use.
+// Nodes of one expression's tree after definitions are expanded, shared ones counted at each use.
 constexpr std::int64_t kMaxNodes = 8192;
 // Depth of that tree.
 constexpr int kMaxTypedDepth = 1024;
@@ -77,8 +77,8 @@ class Checker {
     const Extent extent = extent_of(made);
     if (extent.nodes > kMaxNodes || extent.depth > kMaxTypedDepth)
       return fail({syntax.range.begin, syntax.range.begin + 1}, scope, "expr-too-large",
-                  fmt::format("the expression has more than {} operations or {} levels once named "
-                              "masks are expanded",
+                  fmt::format("the expression has more than {} operations or {} levels once "
+                              "definitions are expanded",
                               kMaxNodes, kMaxTypedDepth));
     return made;
   }
@@ -106,14 +106,34 @@ class Checker {
         return check_binary(syntax, scope);
       case SyntaxKind::kChain:
         return check_chain(syntax, scope);
+      case SyntaxKind::kLet:
+        return check_let(syntax, scope);
       case SyntaxKind::kSelect:
         break;
     }
     return check_select(syntax, scope);
   }
 
+  Result<Expr> check_let(const Syntax& syntax, const Scope& scope) {
+    ATT_CHECK(check_new_name(syntax, scope));
+    Local local = {.name = syntax.name, .outer = scope.locals};
+    ATT_TRY(local.value, check(*syntax.children[0], scope));
+    Scope inner = scope;
+    inner.locals = &local;
+    return check(*syntax.children[1], inner);
+  }
+
+  // A name stands for one thing wherever it is seen.
+  Status check_new_name(const Syntax& syntax, const Scope& scope) const {
+    const std::string_view owner = scope.owner_of(syntax.name);
+    if (owner.empty()) return ok_status();
+    return fail(syntax.name_range, scope, "expr-name-taken",
+                fmt::format("`{}` is {} already", syntax.name, owner), "choose another name");
+  }
+
   Result<Expr> check_name(const Syntax& syntax, const Scope& scope) {
     const SourceSpan span = span_of(syntax.range, scope);
+    if (const Local* local = scope.find_local(syntax.name)) return local->value;
     if (const Binding* parameter = scope.find_parameter(syntax.name)) {
       if (parameter->value) return parameter->value;
       return tensor_without_index(syntax, scope);
@@ -135,7 +155,11 @@ class Checker {
           return make_float(scalar.value, span);
       }
     }
-    if (scope.find_tensor(syntax.name) >= 0) return tensor_without_index(syntax, scope);
+    if (const int slot = scope.find_tensor(syntax.name); slot >= 0) {
+      const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(slot)];
+      if (!tensor.dims.empty()) return tensor_without_index(syntax, scope);
+      return make_load(slot, element_type(tensor.type), {}, 0, span);
+    }
     if (const Definition* definition = scope.find_definition(syntax.name))
       return expand(*definition, syntax, scope);
     if (is_function(syntax.name))
@@ -183,6 +207,9 @@ class Checker {
     if (function == functions.end()) {
       if (const Definition* definition = scope.find_definition(syntax.name))
         return expand(*definition, syntax, scope);
+      if (scope.find_local(syntax.name))
+        return fail(syntax.name_range, scope, "expr-not-a-function",
+                    fmt::format("`{}` is a value, not a function", syntax.name));
       if (scope.find_tensor(syntax.name) >= 0)
         return fail(syntax.name_range, scope, "expr-not-a-function",
                     fmt::format("`{}` is a tensor, not a function", syntax.name),
@@ -195,6 +222,7 @@ class Checker {
     ATT_TRY(Expr first, check_number(*syntax.children[0], scope, syntax.name));
     if (function->arguments == 2) {
       ATT_TRY(Expr second, check_number(*syntax.children[1], scope, syntax.name));
+      if (function->op == Op::kPower) first = to_float(first);
       promote(first, second);
       return make_binary(function->op, first, second, span);
     }
@@ -268,8 +296,8 @@ class Checker {
     const int slot = scope.find_tensor(syntax.name);
     if (slot < 0) {
       const bool known =
-          scope.find_parameter(syntax.name) || scope.find_definition(syntax.name) ||
-          is_function(syntax.name) ||
+          scope.find_local(syntax.name) || scope.find_parameter(syntax.name) ||
+          scope.find_definition(syntax.name) || is_function(syntax.name) ||
           std::ranges::any_of(variable_names(),
                               [&](const auto& v) { return v.name == syntax.name; }) ||
           scope.find_scalar(syntax.name) >= 0;
@@ -281,7 +309,8 @@ class Checker {
     if (syntax.children.size() != tensor.dims.size())
       return fail(syntax.range, scope, "expr-wrong-index-count",
                   fmt::format("`{}` has {} dim{}, not {}", tensor.name, tensor.dims.size(),
-                              tensor.dims.size() == 1 ? "" : "s", syntax.children.size()));
+                              tensor.dims.size() == 1 ? "" : "s", syntax.children.size()),
+                  tensor.dims.empty() ? fmt::format("write `{}`", tensor.name) : "");
     std::vector<Expr> indices;
     std::uint32_t clamped = 0;
     for (std::size_t i = 0; i < syntax.children.size(); ++i) {
@@ -311,10 +340,8 @@ class Checker {
       }
       indices.push_back(std::move(index));
     }
-    const Type type = tensor.type == TensorType::kInt32     ? Type::kInt32
-                      : tensor.type == TensorType::kFloat32 ? Type::kFloat32
-                                                            : Type::kBool;
-    return make_load(slot, type, std::move(indices), clamped, span_of(syntax.range, scope));
+    return make_load(slot, element_type(tensor.type), std::move(indices), clamped,
+                     span_of(syntax.range, scope));
   }
 
   // An operand that must be int32 or float32.
@@ -367,6 +394,7 @@ class Checker {
       ATT_TRY(Expr right, check_bool(right_syntax, scope, symbol));
       return make_binary(syntax.op, left, right, span);
     }
+    if (syntax.op >= Op::kShiftLeft && syntax.op <= Op::kBitXor) return check_bits(syntax, scope);
     ATT_TRY(Expr left, check_number(left_syntax, scope, symbol));
     ATT_TRY(Expr right, check_number(right_syntax, scope, symbol));
     if (syntax.op == Op::kFloorDivide || syntax.op == Op::kModulo) {
@@ -390,6 +418,32 @@ class Checker {
     return make_binary(syntax.op, left, right, span);
   }
 
+  Result<Expr> check_bits(const Syntax& syntax, const Scope& scope) {
+    const bool is_shift = syntax.op == Op::kShiftLeft || syntax.op == Op::kShiftRight;
+    std::vector<Expr> operands;
+    for (const auto& child : syntax.children) {
+      ATT_TRY(Expr operand, check(*child, scope));
+      if (operand->type == Type::kBool && !is_shift)
+        return fail(child->range, scope, "expr-type-mismatch",
+                    fmt::format("`{}` takes int32, this is a bool", spelling(syntax.op)),
+                    fmt::format("write `{}` for booleans", word_for_bits(syntax.op)));
+      if (operand->type != Type::kInt32)
+        return fail(
+            child->range, scope, "expr-type-mismatch",
+            fmt::format("`{}` takes int32, this is {}", spelling(syntax.op), described(operand)),
+            operand->type == Type::kFloat32 ? "write `floor(x)`" : "write `x if condition else y`");
+      operands.push_back(std::move(operand));
+    }
+    if (const IntInterval bits = static_range(operands[1]);
+        is_shift && (bits.hi < 0 || bits.lo > 31))
+      return fail(syntax.children[1]->range, scope, "expr-shift-out-of-range",
+                  fmt::format("a shift by {}", bits.lo == bits.hi ? fmt::format("{}", bits.lo)
+                                               : bits.hi < 0      ? "less than 0"
+                                                                  : "more than 31"),
+                  "an int32 is shifted by 0 to 31");
+    return make_binary(syntax.op, operands[0], operands[1], span_of(syntax.range, scope));
+  }
+
   // a < b <= c is a < b and b <= c.
   Result<Expr> check_chain(const Syntax& syntax, const Scope& scope) {
     const SourceSpan span = span_of(syntax.range, scope);
@@ -399,13 +453,21 @@ class Checker {
       const Syntax& right_syntax = *syntax.children[i + 1];
       const std::string_view symbol = spelling(syntax.ops[i]);
       ATT_TRY(const Expr right, check(right_syntax, scope));
+      const bool same = syntax.ops[i] == Op::kEqual || syntax.ops[i] == Op::kNotEqual;
       for (const auto& [operand, where] :
            {std::pair<const Expr&, const Syntax*>{left, syntax.children[i].get()},
             {right, &right_syntax}}) {
-        if (operand->type == Type::kBool)
-          return fail(where->range, scope, "expr-type-mismatch",
-                      fmt::format("`{}` compares numbers, this is a bool", symbol),
-                      "combine bools with `and`, `or` and `not`");
+        if (operand->type != Type::kBool) continue;
+        if (same && left->type == right->type) continue;
+        if (same)
+          return fail(
+              where->range, scope, "expr-type-mismatch",
+              fmt::format("`{}` compares two numbers or two bools, this is a bool beside {}",
+                          symbol, described(operand == left ? right : left)),
+              "write `x if condition else y`");
+        return fail(where->range, scope, "expr-type-mismatch",
+                    fmt::format("`{}` compares numbers, this is a bool", symbol),
+                    "combine bools with `and`, `or`, `not`, `==` and `!=`");
       }
       Expr a = left, b = right;
       promote(a, b);
@@ -459,20 +521,6 @@ class Checker {
 Result<Expr> parse(std::string_view text, const Environment& environment, Role role,
                    const SourceOrigin& origin) {
   return Checker(text, environment, role, origin).whole();
-}
-
-std::span<const std::string_view> reserved_names() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all = {"and",    "or",    "not",   "if",     "else",
-                                         "def",    "true",  "false", "True",   "False",
-                                         "tensor", "int32", "bool",  "float32"};
-    for (const VariableName& variable : variable_names()) all.push_back(variable.name);
-    for (const FunctionName& function : function_names()) all.push_back(function.name);
-    for (const Definition& definition : mask_definitions()) all.push_back(definition.name);
-    std::ranges::sort(all);
-    return all;
-  }();
-  return names;
 }
 
 }  // namespace attune::expr

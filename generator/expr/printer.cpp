@@ -15,6 +15,10 @@ enum Level {
   kAndLevel,
   kNotLevel,
   kCompareLevel,
+  kBitOrLevel,
+  kBitXorLevel,
+  kBitAndLevel,
+  kShiftLevel,
   kSumLevel,
   kProductLevel,
   kUnaryLevel,
@@ -31,6 +35,15 @@ Level level_of(const Expr& e) {
       return kAndLevel;
     case Op::kNot:
       return kNotLevel;
+    case Op::kBitOr:
+      return kBitOrLevel;
+    case Op::kBitXor:
+      return kBitXorLevel;
+    case Op::kBitAnd:
+      return kBitAndLevel;
+    case Op::kShiftLeft:
+    case Op::kShiftRight:
+      return kShiftLevel;
     case Op::kAdd:
     case Op::kSubtract:
       return kSumLevel;
@@ -80,7 +93,8 @@ class Printer {
       case Op::kScalar:
         return environment_.scalars[static_cast<std::size_t>(e->slot)].name;
       case Op::kLoad:
-        return environment_.tensors[static_cast<std::size_t>(e->slot)].name + "[" + list(e) + "]";
+        return environment_.tensors[static_cast<std::size_t>(e->slot)].name +
+               (e->args.empty() ? "" : "[" + list(e) + "]");
       case Op::kNegate:
         return "-" + (*this)(e->args[0], kUnaryLevel);
       case Op::kNot:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "generator/expr/names.hpp"
+#include "generator/expr/parser.hpp"
 
 namespace attune::expr {
 namespace {
@@ -29,6 +30,12 @@ const Definition* Scope::find_definition(std::string_view name) const {
   return found == visible.end() ? nullptr : &*found;
 }
 
+const Local* Scope::find_local(std::string_view name) const {
+  const Local* local = locals;
+  while (local != nullptr && local->name != name) local = local->outer;
+  return local;
+}
+
 int Scope::find_scalar(std::string_view name) const {
   return definition != nullptr ? -1 : find_slot(environment.scalars, name);
 }
@@ -38,8 +45,18 @@ int Scope::find_tensor(std::string_view name) const {
   return definition != nullptr ? -1 : find_slot(environment.tensors, name);
 }
 
+std::string_view Scope::owner_of(std::string_view name) const {
+  if (std::ranges::binary_search(reserved_names(), name)) return "a word of the language";
+  if (find_local(name)) return "the name of a `let` around it";
+  if (find_parameter(name)) return "a parameter";
+  if (find_scalar(name) >= 0) return "a scalar";
+  return find_tensor(name) >= 0 ? "a tensor" : "";
+}
+
 std::vector<std::string_view> Scope::names() const {
   std::vector<std::string_view> all;
+  for (const Local* local = locals; local != nullptr; local = local->outer)
+    all.push_back(local->name);
   if (definition != nullptr) {
     for (const DefinitionParameter& parameter : definition->parameters)
       all.push_back(parameter.name);
@@ -52,6 +69,20 @@ std::vector<std::string_view> Scope::names() const {
   for (const Definition& visible : mask_definitions().first(visible_definitions))
     all.push_back(visible.name);
   return all;
+}
+
+std::span<const std::string_view> reserved_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all = {"and",    "or",    "not",  "if",     "else", "let",
+                                         "in",     "def",   "true", "false",  "True", "False",
+                                         "tensor", "int32", "bool", "float32"};
+    for (const VariableName& variable : variable_names()) all.push_back(variable.name);
+    for (const FunctionName& function : function_names()) all.push_back(function.name);
+    for (const Definition& definition : mask_definitions()) all.push_back(definition.name);
+    std::ranges::sort(all);
+    return all;
+  }();
+  return names;
 }
 
 bool is_function(std::string_view name) {

@@ -18,6 +18,13 @@ struct Binding {
   int tensor_slot = -1;  // of the environment
 };
 
+// What `let` gave a name, and what stands around it.
+struct Local {
+  std::string_view name;
+  Expr value;
+  const Local* outer = nullptr;
+};
+
 // In a definition: its parameters and the definitions above it; in the user's text: scalars,
 // tensors and every definition.
 struct Scope {
@@ -25,15 +32,19 @@ struct Scope {
   const Definition* definition = nullptr;
   std::vector<Binding> parameters;  // as definition->parameters
   std::size_t visible_definitions = 0;
-  TextRange call_site;  // in the user's text; errors inside a definition point there
+  TextRange call_site;            // in the user's text; errors inside a definition point there
+  const Local* locals = nullptr;  // innermost first
 
   // Null when there is none of that name.
   const Binding* find_parameter(std::string_view name) const;
   const Definition* find_definition(std::string_view name) const;
+  const Local* find_local(std::string_view name) const;
   // The scalar's slot; -1 when there is none of that name.
   int find_scalar(std::string_view name) const;
   // The slot of the tensor, by its own name or a parameter's; -1 when there is none.
   int find_tensor(std::string_view name) const;
+  // "a scalar", "a word of the language", ...: what the name is already; empty when it is new.
+  std::string_view owner_of(std::string_view name) const;
   // Every name there is, for suggestions.
   std::vector<std::string_view> names() const;
 };

@@ -48,6 +48,29 @@ IntInterval remainder(IntInterval a, IntInterval b) {
   return {std::min<std::int64_t>(b.lo + 1, 0), std::max<std::int64_t>(b.hi - 1, 0)};
 }
 
+// What bits 0 to n - 1 and copies of bit n reach, for the least such n of both operands.
+IntInterval of_bits(IntInterval a, IntInterval b) {
+  std::int64_t most = 0;
+  while (std::min(a.lo, b.lo) < -most - 1 || std::max(a.hi, b.hi) > most) most = 2 * most + 1;
+  return {a.lo >= 0 && b.lo >= 0 ? 0 : -most - 1, most};
+}
+
+IntInterval range_of_bits(Op op, IntInterval a, IntInterval b) {
+  IntInterval range = of_bits(a, b);
+  switch (op) {
+    case Op::kBitAnd:
+      // No more than an operand that is not negative.
+      if (a.lo >= 0) range = {0, std::min(a.hi, range.hi)};
+      if (b.lo >= 0) range = {0, std::min(b.hi, range.hi)};
+      return range;
+    case Op::kBitOr:
+      if (a.lo >= 0 && b.lo >= 0) range.lo = std::max(a.lo, b.lo);
+      return range;
+    default:  // kBitXor
+      return range;
+  }
+}
+
 // The range before wrapping: in unbounded integers over the operands' ranges.
 IntInterval exact_range(const Expr& e) {
   switch (e->op) {
@@ -75,6 +98,11 @@ IntInterval exact_range(const Expr& e) {
     case Op::kModulo:
     case Op::kMin:
     case Op::kMax:
+    case Op::kShiftLeft:
+    case Op::kShiftRight:
+    case Op::kBitAnd:
+    case Op::kBitOr:
+    case Op::kBitXor:
       break;
     default:  // a launch-time scalar, a look-up, a floor
       return kFull;
@@ -95,6 +123,18 @@ IntInterval exact_range(const Expr& e) {
       return remainder(a, b);
     case Op::kMin:
       return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
+    case Op::kShiftLeft: {
+      if (b.lo < 0 || b.hi > 31) return kFull;
+      const auto corners = {a.lo * (std::int64_t{1} << b.lo), a.lo * (std::int64_t{1} << b.hi),
+                            a.hi * (std::int64_t{1} << b.lo), a.hi * (std::int64_t{1} << b.hi)};
+      return {std::min(corners), std::max(corners)};
+    }
+    case Op::kShiftRight:
+      return {std::min<std::int64_t>(a.lo, 0), std::max<std::int64_t>(a.hi, -1)};
+    case Op::kBitAnd:
+    case Op::kBitOr:
+    case Op::kBitXor:
+      return range_of_bits(e->op, a, b);
     default:  // kMax
       return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
   }
@@ -127,6 +167,11 @@ bool below_dim(const Expr& e, DimSize dim) {
       return below_dim(e->args[0], dim) && below_dim(e->args[1], dim);
     case Op::kSelect:
       return below_dim(e->args[1], dim) && below_dim(e->args[2], dim);
+    case Op::kBitAnd:
+      return (static_range(e->args[0]).lo >= 0 && below_dim(e->args[0], dim)) ||
+             (static_range(e->args[1]).lo >= 0 && below_dim(e->args[1], dim));
+    case Op::kShiftRight:
+      return static_range(e->args[0]).lo >= 0 && below_dim(e->args[0], dim);
     case Op::kFloorDivide:
       return static_range(e->args[0]).lo >= 0 && static_range(e->args[1]).lo >= 1 &&
              below_dim(e->args[0], dim);

@@ -6,12 +6,16 @@
 #include <array>
 #include <utility>
 
+#include "generator/expr/foreign.hpp"
+#include "generator/expr/names.hpp"
+
 namespace attune::expr {
 namespace {
 
 using SyntaxPtr = std::unique_ptr<Syntax>;
 
-constexpr std::array<std::string_view, 6> kKeywords = {"and", "or", "not", "if", "else", "def"};
+constexpr std::array<std::string_view, 8> kKeywords = {"and",  "or",  "not", "if",
+                                                       "else", "def", "let", "in"};
 
 bool is_keyword(std::string_view name) {
   return std::find(kKeywords.begin(), kKeywords.end(), name) != kKeywords.end();
@@ -27,6 +31,10 @@ constexpr std::array<SymbolOp, 6> kComparisons = {{{"==", Op::kEqual},
                                                    {"<=", Op::kLessEqual},
                                                    {">", Op::kGreater},
                                                    {">=", Op::kGreaterEqual}}};
+constexpr std::array<SymbolOp, 1> kBitOrs = {{{"|", Op::kBitOr}}};
+constexpr std::array<SymbolOp, 1> kBitXors = {{{"^", Op::kBitXor}}};
+constexpr std::array<SymbolOp, 1> kBitAnds = {{{"&", Op::kBitAnd}}};
+constexpr std::array<SymbolOp, 2> kShifts = {{{"<<", Op::kShiftLeft}, {">>", Op::kShiftRight}}};
 constexpr std::array<SymbolOp, 2> kSums = {{{"+", Op::kAdd}, {"-", Op::kSubtract}}};
 constexpr std::array<SymbolOp, 4> kProducts = {
     {{"*", Op::kMultiply}, {"/", Op::kDivide}, {"//", Op::kFloorDivide}, {"%", Op::kModulo}}};
@@ -120,6 +128,7 @@ class Parser {
   // `nesting` counts open brackets and prefix operators: what the recursion itself is bounded by.
   Result<SyntaxPtr> expression(int nesting) {
     if (nesting > kMaxDepth) return too_deep(peek().range);
+    if (is_word("let")) return local_definition(nesting);
     ATT_TRY(SyntaxPtr first, disjunction(nesting));
     if (!accept_word("if")) return first;
     ATT_TRY(SyntaxPtr condition, disjunction(nesting));
@@ -129,6 +138,22 @@ class Parser {
     ATT_TRY(SyntaxPtr made, node(SyntaxKind::kSelect, std::move(condition), std::move(first),
                                  std::move(otherwise)));
     made->range = range;
+    return made;
+  }
+
+  // let name = value in body
+  Result<SyntaxPtr> local_definition(int nesting) {
+    const TextRange begin = take().range;
+    if (peek().kind != TokenKind::kName) return unexpected("a name");
+    const Token name = take();
+    ATT_CHECK(expect("="));
+    ATT_TRY(SyntaxPtr value, expression(nesting + 1));
+    if (!accept_word("in")) return unexpected("`in`");
+    ATT_TRY(SyntaxPtr body, expression(nesting + 1));
+    ATT_TRY(SyntaxPtr made, node(SyntaxKind::kLet, std::move(value), std::move(body)));
+    made->range.begin = begin.begin;
+    made->name = name.text;
+    made->name_range = name.range;
     return made;
   }
 
@@ -173,11 +198,12 @@ class Parser {
   }
 
   Result<SyntaxPtr> comparison(int nesting) {
-    ATT_TRY(SyntaxPtr first, sum(nesting));
+    ATT_TRY(SyntaxPtr first, bit_or(nesting));
     SyntaxPtr chain;
     TextRange where;
     while (const SymbolOp* entry = accept_one_of(kComparisons, where)) {
-      ATT_TRY(SyntaxPtr next, sum(nesting));
+      ATT_TRY(SyntaxPtr next, bit_or(nesting));
+      if (chain) ATT_CHECK(check_brackets(*chain->children.back()));
       if (!chain) {
         ATT_TRY(chain, node(SyntaxKind::kChain, std::move(first)));
         chain->name_range = where;
@@ -193,6 +219,19 @@ class Parser {
     return chain ? std::move(chain) : std::move(first);
   }
 
+  // What stands between two comparisons: `a < b & c < d` was hardly meant as what it is, a < (b &
+  // c) and (b & c) < d.
+  Status check_brackets(const Syntax& operand) const {
+    const bool is_bits = operand.kind == SyntaxKind::kBinary && operand.op >= Op::kBitAnd &&
+                         operand.op <= Op::kBitXor;
+    if (!is_bits || operand.in_brackets) return ok_status();
+    const std::string_view symbol = spelling(operand.op);
+    return fail(operand.name_range, "expr-needs-brackets",
+                fmt::format("`{}` binds tighter than the comparisons on both sides", symbol),
+                fmt::format("write `{}` between booleans, or brackets around the bits",
+                            word_for_bits(operand.op)));
+  }
+
   template <std::size_t N>
   Result<SyntaxPtr> left_associative(const std::array<SymbolOp, N>& table, int nesting,
                                      Result<SyntaxPtr> (Parser::*operand)(int)) {
@@ -206,6 +245,16 @@ class Parser {
     }
     return left;
   }
+  Result<SyntaxPtr> bit_or(int nesting) {
+    return left_associative(kBitOrs, nesting, &Parser::bit_xor);
+  }
+  Result<SyntaxPtr> bit_xor(int nesting) {
+    return left_associative(kBitXors, nesting, &Parser::bit_and);
+  }
+  Result<SyntaxPtr> bit_and(int nesting) {
+    return left_associative(kBitAnds, nesting, &Parser::shift);
+  }
+  Result<SyntaxPtr> shift(int nesting) { return left_associative(kShifts, nesting, &Parser::sum); }
   Result<SyntaxPtr> sum(int nesting) { return left_associative(kSums, nesting, &Parser::product); }
   Result<SyntaxPtr> product(int nesting) {
     return left_associative(kProducts, nesting, &Parser::unary);
@@ -220,6 +269,7 @@ class Parser {
     if (accept("(")) {
       ATT_TRY(SyntaxPtr inner, expression(nesting + 1));
       ATT_CHECK(expect(")"));
+      inner->in_brackets = true;
       return inner;
     }
     const Token& token = peek();

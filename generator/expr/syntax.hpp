@@ -21,6 +21,7 @@ enum class SyntaxKind : std::uint8_t {
   kBinary,  // op
   kChain,   // children[0] ops[0] children[1] ops[1] ...: comparisons, one or more
   kSelect,  // condition, then, otherwise
+  kLet,     // name stands for children[0] in children[1]
 };
 
 struct Syntax {
@@ -33,6 +34,7 @@ struct Syntax {
   std::int64_t integer = 0;
   double real = 0;
   std::vector<std::unique_ptr<Syntax>> children;
+  bool in_brackets = false;
   int depth = 1;  // of the tree below, bounded by kMaxDepth
 };
 

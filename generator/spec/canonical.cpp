@@ -31,6 +31,10 @@ std::string_view type_name(expr::TensorType type) {
       return "float32";
     case expr::TensorType::kBool:
       return "bool";
+    case expr::TensorType::kFloat16:
+      return "fp16";
+    case expr::TensorType::kBFloat16:
+      return "bf16";
   }
   return "";
 }

@@ -82,15 +82,15 @@ Result<expr::TensorDecl> read_tensor(const SpecReader& reader, const YamlEntry& 
   constexpr KeyRule kRules[] = {{"dtype", true}, {"dims", true}, {"grad"}};
   ATT_CHECK(reader.check_keys(value, fmt::format("tensor `{}`", tensor.name), kRules));
 
-  constexpr std::string_view kTypes[] = {"int32", "float32", "bool"};
+  constexpr std::string_view kTypes[] = {"int32", "float32", "bool", "fp16", "bf16"};
   ATT_TRY(const std::size_t type, reader.choice("dtype", value.find("dtype")->value, kTypes));
   tensor.type = static_cast<expr::TensorType>(type);
 
   const YamlNode& dims = value.find("dims")->value;
   if (dims.kind != YamlNode::Kind::kSequence) return reader.wrong_type("dims", dims, "a list");
-  if (dims.items.empty() || dims.items.size() > static_cast<std::size_t>(att::kMaxTensorDims)) {
+  if (dims.items.size() > static_cast<std::size_t>(att::kMaxTensorDims)) {
     return reader.error(dims, "spec-out-of-range",
-                        fmt::format("tensor `{}` has {} dims, not 1 to {}", tensor.name,
+                        fmt::format("tensor `{}` has {} dims, not 0 to {}", tensor.name,
                                     dims.items.size(), att::kMaxTensorDims));
   }
   for (const YamlNode& item : dims.items) {

@@ -157,6 +157,11 @@ def by_object():
     return Mod()
 
 
+def bits_of_a_table():
+    words = torch.randint(0, 2**30, (LENGTH, LENGTH // 16 + 1), generator=generator(), dtype=torch.int32)
+    return lambda b, h, q_idx, kv_idx: ((words[q_idx, kv_idx // 16] >> (kv_idx % 16)) & 1 == 1) | (kv_idx == q_idx)
+
+
 def nested():
     table = torch.rand(4, 4, generator=generator()) < 0.6
     doc = documents(torch.int32)
@@ -182,6 +187,8 @@ MODS = {
     "int as truth": lambda: (None, lambda b, h, q, k: (q - k) & 3),
     "constant": lambda: (None, lambda b, h, q, k: b.new_ones((), dtype=torch.bool)),
     "bits": lambda: (None, lambda b, h, q, k: ((q | 5) ^ 3) >= ((~k & -4) + 64)),
+    "bits that vary": lambda: (None, lambda b, h, q, k: ((q & k) == 0) | ((q ^ k) < 9) | ((k >> (h + 1)) % 2 == 0)),
+    "bits of a table": lambda: (None, bits_of_a_table()),
     "alibi": lambda: (alibi(), None),
     "softcap": lambda: (softcap(3.0), causal),
     "relative bias": lambda: (relative_bias(), None),
@@ -199,6 +206,16 @@ MODS = {
     "inverse": lambda: (lambda score, b, h, q, k: 1 / (1 + score.abs()), None),
     "silu": lambda: (lambda score, b, h, q, k: F.silu(score), None),
     "gelu": lambda: (lambda score, b, h, q, k: F.gelu(score, approximate="tanh"), None),
+    "exact gelu": lambda: (lambda score, b, h, q, k: F.gelu(score), None),
+    "softplus": lambda: (lambda score, b, h, q, k: F.softplus(score) - F.softplus(score, beta=2), None),
+    "waves": lambda: (
+        lambda score, b, h, q, k: torch.sin(score) * torch.cos(0.1 * k) + torch.tan(0.001 * (q - k)) + score.erf(),
+        None,
+    ),
+    "varying powers": lambda: (
+        lambda score, b, h, q, k: score.abs() ** (0.5 + 0.1 * h) + (1 + score.abs()) ** 1.5 - score**9 * 1e-4,
+        None,
+    ),
     "powers": lambda: (lambda score, b, h, q, k: score**2 - torch.pow(score, 3) * 0.1 + 0.5 ** (h + 1), None),
     "sigmoid": lambda: (lambda score, b, h, q, k: torch.sigmoid(score).log() + torch.rsqrt(k + 1), None),
     "rounding": lambda: (
@@ -215,10 +232,6 @@ MODS = {
 }
 
 
-def _sin(score, b, h, q_idx, kv_idx):
-    return torch.sin(score)
-
-
 def _branch(score, b, h, q_idx, kv_idx):
     return score if q_idx > kv_idx else score * 2
 
@@ -230,9 +243,8 @@ def _row():
 
 # What cannot be translated, with a word of the message.
 UNTRANSLATABLE = {
-    "sin": (lambda: (_sin, None), "score_mod uses `sin`"),
+    "sinh": (lambda: (lambda score, b, h, q, k: torch.sinh(score), None), "score_mod uses `sinh`"),
     "branch": (lambda: (_branch, None), "a branch on a traced value"),
     "row": (lambda: (None, _row()), "mask_mod uses .*a row of a captured tensor"),
-    "gelu": (lambda: (lambda score, b, h, q, k: F.gelu(score), None), "error function"),
     "math": (lambda: (lambda score, b, h, q, k: math.exp(score), None), "`float` of a traced value"),
 }

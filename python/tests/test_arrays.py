@@ -110,6 +110,21 @@ def test_a_strided_auxiliary_tensor(rng):
     np.testing.assert_array_equal(sliced, copied)
 
 
+def test_auxiliary_tensors_of_16_bits_and_of_one_element(rng):
+    q, k, v = (rng.standard_normal((2, 20, 2, 32), dtype=np.float32) for _ in range(3))
+    half, gain = rng.standard_normal((2, 20)).astype(np.float16), np.array(1.5, np.float16)
+    declared = "attune: 1\nname: mixed\ndtype: fp32\nhead_dim: 32\nscore: score * gain + half[h, kv_idx]\ntensors:\n"
+    tensors = "  half: {{dtype: {0}, dims: [heads, kv_len]}}\n  gain: {{dtype: {0}, dims: []}}\n"
+    narrow, wide = (attune.Spec.from_yaml(declared + tensors.format(dtype)) for dtype in ("fp16", "float32"))
+    np.testing.assert_array_equal(
+        attune.attention(q, k, v, spec=narrow, tensors={"half": half, "gain": gain}),
+        attune.attention(
+            q, k, v, spec=wide, tensors={"half": half.astype(np.float32), "gain": gain.astype(np.float32)}
+        ),
+    )
+    assert narrow.tensor_sizes("gain", batch=2, heads=2, q_len=20) == ()
+
+
 @pytest.mark.parametrize("batch,q_len,kv_len", [(0, 4, 5), (2, 0, 5), (2, 0, 0), (2, 4, 0)])
 def test_empty(batch, q_len, kv_len):
     q = np.ones((batch, q_len, 2, 32), np.float32)

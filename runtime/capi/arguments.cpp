@@ -82,6 +82,7 @@ Status check_view(const expr::TensorDecl& declared, const std::int64_t* sizes,
     return bad_argument(
         fmt::format("`{}` has {} dims, and the spec declares {}", name, view.ndim, ndim));
   }
+  if (ndim == 0) return ok_status();
   if (view.sizes == nullptr) return bad_argument(fmt::format("`sizes` of `{}` is null", name));
   if (!std::equal(sizes, sizes + ndim, view.sizes)) {
     return bad_argument(fmt::format("`{}` has sizes {}, and this launch needs {}", name,
@@ -238,6 +239,10 @@ int tensor_dtype(expr::TensorType type) {
       return ATT_INT32;
     case expr::TensorType::kFloat32:
       return ATT_FP32;
+    case expr::TensorType::kFloat16:
+      return ATT_FP16;
+    case expr::TensorType::kBFloat16:
+      return ATT_BF16;
     case expr::TensorType::kBool:
       break;
   }

@@ -41,6 +41,12 @@ expr::TensorValues random_tensor(const expr::TensorDecl& declaration, const Prob
       case expr::TensorType::kFloat32:
         value = round_to(DType::kF32, 0.5 * normal(random));
         break;
+      case expr::TensorType::kFloat16:
+        value = round_to(DType::kF16, 0.5 * normal(random));
+        break;
+      case expr::TensorType::kBFloat16:
+        value = round_to(DType::kBf16, 0.5 * normal(random));
+        break;
       case expr::TensorType::kBool:
         value = mostly(random) ? 1 : 0;
         break;

@@ -24,7 +24,7 @@ inline std::int64_t element_count(const std::vector<std::int64_t>& sizes) {
 }
 
 inline int tensor_element_bytes(expr::TensorType type) {
-  return type == expr::TensorType::kBool ? 1 : 4;
+  return type == expr::TensorType::kBool ? 1 : expr::is_half(type) ? 2 : 4;
 }
 
 // Strides, in elements, of a contiguous q, k, v or o in the spec's layout.

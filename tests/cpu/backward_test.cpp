@@ -169,10 +169,22 @@ TEST_F(CpuBackward, LearnsWhatTheScoreLooksUp) {
       "score: score + 0.5 * t[h, (q_idx + kv_idx) % 8] + t[0, kv_idx % 8]\n",
       "tensors: {bias: {dtype: float32, dims: [heads, q_len, kv_len], grad: true},\n"
       "          of_key: {dtype: float32, dims: [kv_len], grad: true}}\n"
-      "score: score + bias[h, q_idx, kv_idx] + of_key[kv_idx]\n"};
+      "score: score + bias[h, q_idx, kv_idx] + of_key[kv_idx]\n",
+      "tensors: {gain: {dtype: float32, dims: [], grad: true},\n"
+      "          half: {dtype: bf16, dims: [kv_len]}}\n"
+      "score: score + gain * sin(0.1 * kv_idx) + half[kv_idx]\n"};
   for (const char* yaml : learned) {
     check(spec_of(fmt::format("dtype: fp32\nhead_dim: 32\nmask: causal\n{}", yaml)),
           {2, 4, 2, 150, 333});
+  }
+}
+
+TEST_F(CpuBackward, FunctionsOfTheScoreHaveSlopes) {
+  for (const char* score : {"gelu(score) + silu(2 * score) - softplus(sin(score))",
+                            "erf(score) * tan(0.2 * cos(score)) + pow(1 + score * score, 0.3)",
+                            "let bent = tanh(score) in bent * bent + pow(1.5, bent)"}) {
+    check(spec_of(fmt::format("dtype: fp32\nhead_dim: 32\nmask: causal\nscore: {}\n", score)),
+          {1, 4, 2, 90, 133});
   }
 }
 

@@ -102,6 +102,27 @@ TEST_F(CpuForward, GroupedHeadsShareATileWhenQueriesAreFew) {
   }
 }
 
+// Functions, bits, local definitions, and tensors of 16-bit floats and of one element.
+TEST_F(CpuForward, EverythingThatExpressionsSay) {
+  const char* const specs[] = {
+      "score: gelu(score) + silu(2 * score) - softplus(score) + cos(0.1 * kv_idx) * sin(score)\n",
+      "score: erf(score) * tan(0.001 * (q_idx - kv_idx)) + pow(x, 0.1 * score) + pow(score, 3)\n"
+      "scalars: {x: float}\nmask: sin(0.05 * (q_idx - kv_idx)) > -0.5\n",
+      "mask: >-\n  let d = q_pos - kv_idx in let near = d < 40 in\n"
+      "  d >= 0 and (near or (kv_idx ^ h) & 12 == 4 or (1 << (q_idx & 7) & kv_idx) != 0)\n",
+      "mask: causal != (kv_idx >> h < 9)\n",
+      "tensors: {half: {dtype: fp16, dims: [heads, kv_len]}, brain: {dtype: bf16, dims: "
+      "[kv_len]},\n"
+      "  gain: {dtype: fp16, dims: []}, first: {dtype: int32, dims: []},\n"
+      "  jump: {dtype: int32, dims: [kv_len]}}\n"
+      "mask: kv_idx <= first + 9 or half[h, kv_idx] > brain[q_pos]\n"
+      "score: score * (1 + gain) + half[h, jump[kv_idx]] + brain[kv_idx]\n"};
+  for (const char* yaml : specs) {
+    check(spec_of(fmt::format("dtype: fp32\nhead_dim: 64\n{}", yaml)),
+          {.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 213});
+  }
+}
+
 TEST_F(CpuForward, StridesAreTheCallers) {
   for (const char* layout : {"bshd", "bhsd"}) {
     for (const char* dtype : {"fp32", "bf16"}) {

@@ -137,6 +137,9 @@ std::vector<std::uint8_t> pack(expr::TensorType type, const expr::TensorValues& 
     } else if (type == expr::TensorType::kFloat32) {
       const auto narrow = static_cast<float>(value);
       std::memcpy(four, &narrow, 4);
+    } else if (expr::is_half(type)) {
+      size = 2;
+      write_element(type == expr::TensorType::kFloat16 ? DType::kF16 : DType::kBf16, value, four);
     } else {
       four[0] = value != 0;
       size = 1;

@@ -27,7 +27,8 @@ const expr::Environment& environment() {
           {.name = "slope", .type = expr::TensorType::kFloat32, .dims = {{.dim = Dim::kHeads}}},
           {.name = "table",
            .type = expr::TensorType::kBool,
-           .dims = {{.dim = Dim::kQLen}, {.dim = Dim::kNumber, .number = 7}}}}};
+           .dims = {{.dim = Dim::kQLen}, {.dim = Dim::kNumber, .number = 7}}},
+          {.name = "gain", .type = expr::TensorType::kFloat16, .dims = {}}}};
   return names;
 }
 

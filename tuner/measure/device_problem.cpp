@@ -26,6 +26,10 @@ std::int64_t o_values(const AttentionSpec& spec, const ProblemShape& s) {
 
 std::vector<std::byte> tensor_bytes(const expr::TensorDecl& declaration,
                                     std::span<const double> values) {
+  if (expr::is_half(declaration.type)) {
+    return encode(declaration.type == expr::TensorType::kFloat16 ? DType::kF16 : DType::kBf16,
+                  values);
+  }
   const auto width = size(tensor_element_bytes(declaration.type));
   std::vector<std::byte> bytes(values.size() * width);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -41,7 +45,7 @@ std::vector<std::byte> tensor_bytes(const expr::TensorDecl& declaration,
         std::memcpy(to, &value, width);
         break;
       }
-      case expr::TensorType::kBool:
+      default:  // kBool
         *to = std::byte{values[i] != 0};
         break;
     }

@@ -222,7 +222,8 @@ class Spec:
         """The same of a slot and the library's own struct."""
         sizes = (ctypes.c_int64 * _MAX_DIMS)()
         check(library().att_spec_tensor_sizes(self.handle, slot, ctypes.byref(shape), sizes, _MAX_DIMS))
-        return tuple(sizes[: self.tensors[slot].dims.count(",") + 1])
+        dims = self.tensors[slot].dims
+        return tuple(sizes[: dims.count(",") + 1]) if dims else ()
 
     def __repr__(self) -> str:
         return f"<attune.Spec {self.name}: {self.dtype}, head_dim {self.head_dim}, {self.layout}, {self.hash}>"

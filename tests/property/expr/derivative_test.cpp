@@ -123,7 +123,8 @@ TEST(Derivative, IsTheLimitOfDifferences) {
     const Tape expression = *any_tape(), data = *any_tape();
     const int depth = 1 + static_cast<int>(data[0] % 5);
     const Expr tree =
-        rebuilt(RandomExpression(expression, {.score = true, .smooth = expression[1] % 2 == 0})
+        rebuilt(RandomExpression(expression,
+                                 {.score = true, .smooth = expression[1] % 2 == 0, .waves = false})
                     .real(depth));
     World world = random_world(data, 12);
     for (int i = 0; i < 6; ++i) {
@@ -162,6 +163,11 @@ TEST(Derivative, OfScoresInUse) {
                " < 8 else min(15, 2 + floor(log2(" + distance + " * " + distance + " + 0.5))))]",
            std::string("score + t5[h, max(0, min(31, kv_idx - q_idx + 16))]"),
            std::string("max(score, 0.25 * score) * sigmoid(slope[h])"),
+           std::string("sin(score * slope[h]) + cos(score / 3) * t5[h, 2]"),
+           std::string("tan(score / 40) * 3 + erf(score / 4) * slope[h]"),
+           std::string("gelu(score) + silu(score * slope[h]) - softplus(score - slope[h])"),
+           std::string("pow(score * score + 1, 0.3 + slope[h]) + pow(score, 3)"),
+           std::string("pow(2, slope[h] * score / 8) + pow(1.7, score / 8) - pow(x, slope[h])"),
            std::string("sqrt(score * score + 1) + t5[h, q_idx % 32] * t5[h, kv_idx % 32]"),
        }) {
     SCOPED_TRACE(text);

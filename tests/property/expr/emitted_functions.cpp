@@ -3,10 +3,28 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 
 namespace attune::expr {
+
+unsigned short half_bits(TensorType type, double value) {
+  if (type == TensorType::kBFloat16)
+    return static_cast<unsigned short>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >>
+                                       16);
+  const unsigned sign = std::signbit(value) ? 0x8000u : 0u;
+  const double size = std::abs(value);
+  if (std::isnan(value)) return 0x7e00;
+  if (std::isinf(value)) return static_cast<unsigned short>(sign | 0x7c00);
+  if (size < 0x1p-14) return static_cast<unsigned short>(sign | std::lround(size * 0x1p24));
+  const int exponent = std::ilogb(size);
+  const auto fraction = std::lround((std::ldexp(size, -exponent) - 1) * 1024);
+  return static_cast<unsigned short>(sign |
+                                     static_cast<unsigned>((exponent + 15) * 1024 + fraction));
+}
 
 void* symbol_of(void* library, const std::string& name) { return dlsym(library, name.c_str()); }
 

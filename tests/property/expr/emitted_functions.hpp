@@ -13,6 +13,9 @@
 
 namespace attune::expr {
 
+// Of a value that fp16 or bf16 holds.
+unsigned short half_bits(TensorType type, double value);
+
 // The world as a kernel sees it.
 struct Launch {
   Launch(const World& world, const Environment& environment) : environment_(environment) {
@@ -28,6 +31,7 @@ struct Launch {
       const TensorValues& tensor = world.tensors[slot];
       const TensorType type = environment_.tensors[slot].type;
       for (const double value : tensor.values) {
+        if (is_half(type)) halves[slot].push_back(half_bits(type, value));
         if (type == TensorType::kInt32) ints[slot].push_back(static_cast<int>(value));
         if (type == TensorType::kFloat32) floats[slot].push_back(static_cast<float>(value));
         if (type == TensorType::kBool) bytes[slot].push_back(value != 0);
@@ -35,6 +39,7 @@ struct Launch {
       att::TensorArg& arg = params.tensors[slot];
       arg.data = type == TensorType::kInt32     ? static_cast<const void*>(ints[slot].data())
                  : type == TensorType::kFloat32 ? static_cast<const void*>(floats[slot].data())
+                 : is_half(type)                ? static_cast<const void*>(halves[slot].data())
                                                 : static_cast<const void*>(bytes[slot].data());
       for (int& size : arg.size) size = 1;
       for (std::size_t i = 0; i < tensor.sizes.size(); ++i)
@@ -46,6 +51,7 @@ struct Launch {
     for (std::size_t slot = 0; slot < environment_.tensors.size(); ++slot) {
       const TensorDecl& tensor = environment_.tensors[slot];
       att::TensorArg& arg = params.tensors[slot];
+      if (tensor.dims.empty()) continue;
       int rows = 1;
       for (std::size_t i = 0; i + 1 < tensor.dims.size(); ++i) rows *= arg.size[i];
       const int length = arg.size[tensor.dims.size() - 1];
@@ -60,6 +66,7 @@ struct Launch {
   att::ForwardParams params = {};
   std::vector<int> ints[8], ranges[8];
   std::vector<float> floats[8];
+  std::vector<unsigned short> halves[8];
   std::vector<unsigned char> bytes[8];
 
  private:

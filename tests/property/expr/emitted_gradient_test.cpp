@@ -164,7 +164,9 @@ std::vector<Case> make_cases(std::mt19937& random) {
         "score + slope[h] * t[h, (kv_idx - q_idx) % 32] + t[h, doc[b, kv_idx] % 32]",
         "1 / (1 + exp(-score)) * 4", "max(score, 0.1 * score) + 2 * score * sigmoid(score)",
         "abs(score - 100) if kv_idx < q_idx else sqrt(score * score + 2)",
-        "log(exp(score / 8) + 1) - 3 * score / (x * x + 1)", "slope[h] * kv_idx"}) {
+        "log(exp(score / 8) + 1) - 3 * score / (x * x + 1)", "slope[h] * kv_idx",
+        "sin(score) * slope[h] + cos(score / 2)", "gelu(score) + silu(score) - softplus(score)",
+        "pow(1 + score * score, slope[h] / 4) + erf(score)"}) {
     cases.push_back(
         {.text = text,
          .expressions = {.score = parsed(text, Role::kScore), .softmax_scale = kScale}});
@@ -268,6 +270,7 @@ TEST_F(EmittedGradients, AgreeWithTheEvaluator) {
   std::vector<Case> cases = make_cases(random);
   std::string text = kPrelude;
   for (std::size_t i = 0; i < cases.size(); ++i) {
+    text += support_includes(cases[i].expressions, learning_environment());
     text += numbered("namespace att { namespace case@ {\n", i) +
             emit_functions(cases[i].expressions, learning_environment()) +
             emit_gradients(cases[i].expressions, learning_environment()) + numbered(kCalls, i);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <random>
 
 #include "generator/expr/emit_functions.hpp"
@@ -156,7 +158,18 @@ std::vector<Case> make_cases(std::mt19937& random) {
                            "-3 * kv_idx < q_idx - w",
                            "kv_idx < doc[b, q_idx] * 40 and 5 * kv_idx >= 2 * q_idx - 7",
                            "kv_idx // 7 // 3 < q_idx // 20",
-                           "flag[h, q_idx] and causal"}) {
+                           "flag[h, q_idx] and causal",
+                           "kv_idx >> (q_idx & 3) <= h + 9",
+                           "(w << kv_idx % 35 - 2) > (q_idx | kv_idx)",
+                           "(doc[b, kv_idx] ^ q_idx) & 6 == 2",
+                           "((kv_idx - q_idx) & (w | 4)) % 5 == (q_idx ^ 77) % 5",
+                           "causal == (kv_idx & 64 == 0)",
+                           "causal != document(doc) != (kv_idx > w)",
+                           "sin(0.2 * kv_idx) > cos(0.15 * q_idx)",
+                           "tan(0.01 * (kv_idx - q_idx)) < 0.2",
+                           "pow(kv_idx, 0.7) < q_idx - w",
+                           "silu(kv_idx - 99) < gelu(q_idx / 4)",
+                           "softplus(kv_idx - 60) < 30 + erf(q_idx - 5)"}) {
     Case c = {.text = text};
     auto mask = parse(text, random_environment(), Role::kMask, {});
     EXPECT_TRUE(mask.ok()) << render(mask.error());
@@ -188,7 +201,12 @@ std::vector<Case> make_cases(std::mt19937& random) {
         "exp2(0.3 * log2(1 + abs(score * kv_idx)))", "score / (1 + abs(q_idx - kv_idx))",
         "log(1 + abs(score)) * sqrt(1.0 * kv_idx) - exp(-0.01 * q_idx)",
         "score * value[kv_idx] + 0.5 * floor(score * q_idx / 3)",
-        "value[min(floor(abs(score) * 7), kv_len - 1)] - tanh(score / x)"}) {
+        "value[min(floor(abs(score) * 7), kv_len - 1)] - tanh(score / x)",
+        "sin(score * q_idx) + cos(kv_idx) - tan(0.003 * kv_idx)", "sin(200 * kv_idx) * cos(-q_idx)",
+        "erf((kv_idx - q_idx) * 0.02) + gelu(score * h - 0.01 * kv_idx)",
+        "silu(kv_idx - 100) - softplus(0.2 * (q_idx - kv_idx))",
+        "pow(kv_idx * 0.1, score) + pow(q_idx - 9, 3) + pow(1.1, q_idx - kv_idx)",
+        "pow(score - 1, kv_idx % 40) + pow(kv_idx % 3 - 1, q_idx % 7 - 3)"}) {
     Case c = {.text = text};
     auto score = parse(text, random_environment(), Role::kScore, {});
     EXPECT_TRUE(score.ok()) << render(score.error());
@@ -205,24 +223,6 @@ std::vector<Case> make_cases(std::mt19937& random) {
   }
   return cases;
 }
-
-class Emitted : public EmittedFunctions {
- protected:
-  void* build(const std::vector<Case>& cases) {
-    std::string text =
-        "#include \"templates/tile/block_ranges.cuh\"\n"
-        "extern \"C\" void block_range(const att::TensorArg* tensor, int type, int row, int block, "
-        "int "
-        "length) {\n"
-        "  if (type == 0) att::make_pair_of_row<int>(*tensor, row, block, length);\n"
-        "  if (type == 1) att::make_pair_of_row<float>(*tensor, row, block, length);\n"
-        "  if (type == 2) att::make_pair_of_row<bool>(*tensor, row, block, length);\n"
-        "}\n";
-    for (std::size_t i = 0; i < cases.size(); ++i)
-      text += wrapped(i, emit_functions(cases[i].expressions, random_environment()));
-    return EmittedFunctions::build(text);
-  }
-};
 
 // How many values were compared with the evaluator's, and how many could not be, because a
 // comparison, a floor or an overflow may go either way.
@@ -351,46 +351,150 @@ void check_mask(const Case& c, const World& world, const att::ForwardParams& par
   }
 }
 
+class Emitted : public EmittedFunctions {
+ protected:
+  void* build(const std::vector<Case>& cases, const Environment& environment) {
+    std::string text =
+        "#include \"templates/tile/block_ranges.cuh\"\n"
+        "#include \"templates/tile/half_tensors.cuh\"\n"
+        "extern \"C\" void block_range(const att::TensorArg* tensor, int type, int row, int block, "
+        "int "
+        "length) {\n"
+        "  if (type == 0) att::make_pair_of_row<int>(*tensor, row, block, length);\n"
+        "  if (type == 1) att::make_pair_of_row<float>(*tensor, row, block, length);\n"
+        "  if (type == 2) att::make_pair_of_row<bool>(*tensor, row, block, length);\n"
+        "  if (type == 3) att::make_pair_of_row<att::Float16>(*tensor, row, block, length);\n"
+        "  if (type == 4) att::make_pair_of_row<att::BFloat16>(*tensor, row, block, length);\n"
+        "}\n";
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      text += support_includes(cases[i].expressions, environment) +
+              wrapped(i, emit_functions(cases[i].expressions, environment));
+    return EmittedFunctions::build(text);
+  }
+
+  void check_all(std::vector<Case> cases, const Environment& environment,
+                 const std::function<World()>& make_world, std::mt19937& random, Judged& judged) {
+    void* library = build(cases, environment);
+    if (!library && !HasFailure()) GTEST_SKIP() << "no C++ compiler to build the emitted text with";
+    ASSERT_NE(library, nullptr) << build_error();
+    void (*block_range)(const att::TensorArg*, int, int, int, int) = nullptr;
+    find(library, "block_range", block_range);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const std::string number = std::to_string(i);
+      find(library, "mask" + number, cases[i].functions.mask);
+      find(library, "score" + number, cases[i].functions.score);
+      find(library, "score_of_sums" + number, cases[i].functions.score_of_sums);
+      find(library, "classify" + number, cases[i].functions.classify);
+      find(library, "kv_bounds" + number, cases[i].functions.kv_bounds);
+      find(library, "q_bounds" + number, cases[i].functions.q_bounds);
+      find(library, "row_bounds" + number, cases[i].functions.row_bounds);
+      find(library, "mask_of_64" + number, cases[i].functions.mask_of_64);
+      find(library, "mask_of_48" + number, cases[i].functions.mask_of_48);
+      find(library, "score_line" + number, cases[i].functions.score_line);
+    }
+    for (int round = 0; round < 6; ++round) {
+      const World world = make_world();
+      Launch launch(world, environment);
+      if (round > 0)
+        launch.make_ranges(block_range);  // round 0: without, answers are coarser but sound
+      for (const Case& c : cases) {
+        if (c.expressions.score) {
+          check_score(c, world, launch.params, judged);
+        } else {
+          check_mask(c, world, launch.params, random);
+        }
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+};
+
 TEST_F(Emitted, AgreesWithTheEvaluatorAndWithItself) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
-  std::vector<Case> cases = make_cases(random);
-  void* library = build(cases);
-  if (!library && !HasFailure()) GTEST_SKIP() << "no C++ compiler to build the emitted text with";
-  ASSERT_NE(library, nullptr) << build_error();
-  void (*block_range)(const att::TensorArg*, int, int, int, int) = nullptr;
-  find(library, "block_range", block_range);
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    const std::string number = std::to_string(i);
-    find(library, "mask" + number, cases[i].functions.mask);
-    find(library, "score" + number, cases[i].functions.score);
-    find(library, "score_of_sums" + number, cases[i].functions.score_of_sums);
-    find(library, "classify" + number, cases[i].functions.classify);
-    find(library, "kv_bounds" + number, cases[i].functions.kv_bounds);
-    find(library, "q_bounds" + number, cases[i].functions.q_bounds);
-    find(library, "row_bounds" + number, cases[i].functions.row_bounds);
-    find(library, "mask_of_64" + number, cases[i].functions.mask_of_64);
-    find(library, "mask_of_48" + number, cases[i].functions.mask_of_48);
-    find(library, "score_line" + number, cases[i].functions.score_line);
-  }
   Judged judged;
-  for (int round = 0; round < 6; ++round) {
+  check_all(
+      make_cases(random), random_environment(),
+      [&] {
+        Tape numbers(400);
+        for (auto& n : numbers) n = static_cast<std::uint32_t>(random());
+        return random_world(numbers, 300);
+      },
+      random, judged);
+  EXPECT_GT(judged.compared, 4 * judged.open);
+}
+
+// Tensors of 16-bit floats, of one element, and look-ups by what a look-up gave.
+TEST_F(Emitted, ReadsTensorsOfEveryType) {
+  const DimSize heads = {.dim = Dim::kHeads}, kv_len = {.dim = Dim::kKvLen};
+  const Environment environment = {
+      .scalars = random_environment().scalars,
+      .tensors = {{.name = "half", .type = TensorType::kFloat16, .dims = {heads, kv_len}},
+                  {.name = "brain", .type = TensorType::kBFloat16, .dims = {kv_len}},
+                  {.name = "gain", .type = TensorType::kFloat16, .dims = {}},
+                  {.name = "first", .type = TensorType::kInt32, .dims = {}},
+                  {.name = "next", .type = TensorType::kInt32, .dims = {kv_len}},
+                  {.name = "on_all", .type = TensorType::kBool, .dims = {}}}};
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  std::vector<Case> cases;
+  for (const char* text :
+       {"half[h, kv_idx] > brain[q_idx]", "half[h, q_idx] * gain < 3 and kv_idx >= first",
+        "brain[kv_idx] <= gain or on_all", "kv_idx < next[next[q_idx]] + first",
+        "half[h, next[kv_idx]] > -2", "on_all == (first < kv_idx)"}) {
+    Case c = {.text = text};
+    auto mask = parse(text, environment, Role::kMask, {});
+    ASSERT_TRUE(mask.ok()) << render(mask.error());
+    c.expressions.mask = *mask;
+    c.exact = !has_floats(*mask);
+    cases.push_back(std::move(c));
+  }
+  for (const char* text :
+       {"score * gain + half[h, kv_idx]", "score + brain[kv_idx] * first",
+        "half[h, next[kv_idx]] + brain[next[next[q_idx]]] - score", "score if on_all else gain"}) {
+    Case c = {.text = text};
+    auto score = parse(text, environment, Role::kScore, {});
+    ASSERT_TRUE(score.ok()) << render(score.error());
+    c.expressions.score = *score;
+    cases.push_back(std::move(c));
+  }
+  const auto make_world = [&] {
     Tape numbers(400);
     for (auto& n : numbers) n = static_cast<std::uint32_t>(random());
-    const World world = random_world(numbers, 300);
-    Launch launch(world, random_environment());
-    if (round > 0)
-      launch.make_ranges(block_range);  // round 0: without, answers are coarser but sound
-    for (const Case& c : cases) {
-      if (c.expressions.score) {
-        check_score(c, world, launch.params, judged);
-      } else {
-        check_mask(c, world, launch.params, random);
-      }
-      if (HasFatalFailure()) return;
-    }
-  }
+    World world = random_world(numbers, 300);
+    // Subnormal ones of fp16 among them, and what is not finite.
+    constexpr double kHalves[] = {0x1p-24,   -0x1.8p-15, 1.5,
+                                  -2.25,     65504,      0,
+                                  -0.0,      3,          std::numeric_limits<double>::quiet_NaN(),
+                                  0x1.ffcp0, -0x1p-14,   HUGE_VAL,
+                                  -3.5};
+    const auto tensor = [&](std::vector<std::int64_t> sizes, auto make) {
+      std::int64_t count = 1;
+      for (const std::int64_t size : sizes) count *= size;
+      TensorValues values = {std::move(sizes), {}};
+      for (std::int64_t i = 0; i < count; ++i) values.values.push_back(make());
+      return values;
+    };
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const bool with_nan = below(3) == 0;
+    const auto half = [&] {
+      const double value = kHalves[below(std::size(kHalves))];
+      return std::isnan(value) && (!with_nan || below(9) != 0) ? 1.0 : value;
+    };
+    const auto brain = [&] { return below(40) == 0 ? HUGE_VAL : (below(255) - 127) * 0x1p-5; };
+    const auto index = [&] { return static_cast<double>(below(world.kv_len + 20) - 10); };
+    world.tensors = {tensor({world.heads, world.kv_len}, half),
+                     tensor({world.kv_len}, brain),
+                     tensor({}, half),
+                     tensor({}, index),
+                     tensor({world.kv_len}, index),
+                     tensor({}, [&] { return static_cast<double>(below(2)); })};
+    return world;
+  };
+  Judged judged;
+  check_all(std::move(cases), environment, make_world, random, judged);
   EXPECT_GT(judged.compared, 4 * judged.open);
 }
 

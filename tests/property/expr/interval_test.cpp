@@ -84,18 +84,32 @@ TEST(Intervals, AreSound) {
 }
 
 TEST(Intervals, NamedMasksAreSound) {
-  const std::string texts[] = {"causal", "causal_top_left", "sliding_window(5)",
-                               "sliding_window(w)", "local(3, 2)", "sink_window(4, 2)",
-                               "prefix_lm(6)", "document(doc)", "causal and document(doc)",
-                               "padding(lengths)", "dilated(3)", "chunked(7)", "chunked(w)",
-                               "global_window(2, 3)", "block_sparse(table, 4)", "natten_2d(5, 3)",
-                               "window_2d(5, 3)", "tree(table)", "big_bird(2, 1, table, 4)",
-                               // Of the library's, those that have no name.
-                               "causal and (q_idx + kv_len - q_len - kv_idx < w or kv_idx < 2)",
-                               "kv_idx < 9 or q_idx >= kv_idx",
-                               "abs(q_idx // 6 - kv_idx // 6) <= 1 or kv_idx < 3 or q_idx < 3",
-                               "abs(q_idx // 5 - kv_idx // 5) <= 2 and "
-                               "abs(q_idx % 5 - kv_idx % 5) <= 2"};
+  const std::string texts[] = {
+      "causal", "causal_top_left", "sliding_window(5)", "sliding_window(w)", "local(3, 2)",
+      "sink_window(4, 2)", "prefix_lm(6)", "document(doc)", "causal and document(doc)",
+      "padding(lengths)", "dilated(3)", "chunked(7)", "chunked(w)", "global_window(2, 3)",
+      "block_sparse(table, 4)", "natten_2d(5, 3)", "window_2d(5, 3)", "tree(table)",
+      "big_bird(2, 1, table, 4)",
+      // Of the library's, those that have no name.
+      "causal and (q_idx + kv_len - q_len - kv_idx < w or kv_idx < 2)",
+      "kv_idx < 9 or q_idx >= kv_idx",
+      "abs(q_idx // 6 - kv_idx // 6) <= 1 or kv_idx < 3 or q_idx < 3",
+      "abs(q_idx // 5 - kv_idx // 5) <= 2 and "
+      "abs(q_idx % 5 - kv_idx % 5) <= 2",
+      // Bits.
+      "(q_idx & 5) == (kv_idx & 12)", "(kv_idx ^ q_idx) < 8", "(q_idx | 4) >= (kv_idx | w)",
+      "kv_idx >> (q_idx & 3) <= h", "doc[b, kv_idx] >> kv_idx & 1 == 1", "w << kv_idx > q_idx",
+      "(q_idx - 9 & kv_idx - w) < -3", "(q_idx - 9 | kv_idx - w) > -3",
+      "(q_idx - 9 ^ kv_idx - 7) == -2",
+      // Equality of bools.
+      "causal == (kv_idx < 5)", "(kv_idx < 4) != (q_idx < 9)",
+      "causal != (document(doc) == (kv_idx > w))",
+      // Functions that do not simply grow.
+      "sin(0.2 * kv_idx) > cos(0.15 * q_idx)", "abs(sin((kv_idx - q_idx) / 7)) < 0.6",
+      "tan(0.05 * (kv_idx - q_idx)) < 0.2", "pow(kv_idx, 0.7) < q_idx - w",
+      "pow(1 + kv_idx, x / 4) < pow(q_idx, 1.5)",
+      "pow(kv_idx - 3, 3) < 40 * q_idx and pow(kv_idx - 8, 0.3) < 2",
+      "silu(kv_idx - 9) < gelu(q_idx / 4)", "softplus(kv_idx - 6) < 3 + erf(q_idx - 5)"};
   for (const std::string& text : texts) {
     const auto mask = parse(text, random_environment(), Role::kMask, {});
     ASSERT_TRUE(mask.ok()) << render(mask.error());

@@ -15,11 +15,18 @@ double noise(const Expr& e, const Point& at, const Precision& precision) {
     return 0;
   if (e->op == Op::kSelect)
     return noise(e->args[evaluate(e->args[0], at) != 0 ? 1 : 2], at, precision);
-  double total = precision.operation * std::abs(value);
+  const bool is_wave = e->op == Op::kSin || e->op == Op::kCos;
+  // Their error is absolute.
+  const double size = is_wave || e->op == Op::kSoftplus ? 1 : 0;
+  double total = precision.operation * std::max(std::abs(value), size);
   std::vector<double> args;
   for (const Expr& arg : e->args) args.push_back(evaluate(arg, at));
   for (std::size_t i = 0; i < args.size(); ++i) {
     const double by = noise(e->args[i], at, precision);
+    if (is_wave) {  // a step of a whole period would show nothing
+      total += std::min(by, 2.0);
+      continue;
+    }
     double worst = 0;
     for (const double step : {-by, by}) {
       std::vector<double> moved = args;

@@ -1,6 +1,7 @@
 #include "tests/property/expr/random_expression.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "generator/expr/build.hpp"
 
@@ -60,15 +61,15 @@ Expr RandomExpression::load(int slot, int depth) {
                           ? make_binary(Op::kFloorDivide, position, make_int(8 + draw(60)))
                           : position);
   }
-  const Type type = tensor.type == TensorType::kInt32     ? Type::kInt32
-                    : tensor.type == TensorType::kFloat32 ? Type::kFloat32
-                                                          : Type::kBool;
-  return make_load(slot, type, std::move(indices), 0xf);
+  return make_load(slot, element_type(tensor.type), std::move(indices), 0xf);
 }
 
 Expr RandomExpression::boolean(int depth) {
   if (depth <= 0 && draw(10) == 0) return make_bool(draw(2) == 1);
-  switch (draw(depth <= 0 ? 1 : 12)) {
+  switch (draw(depth <= 0 ? 1 : 13)) {
+    case 12:
+      return raw(draw(2) ? Op::kEqual : Op::kNotEqual, Type::kBool,
+                 {boolean(depth - 1), boolean(depth - 1)});
     case 1:
     case 2:
       return raw(Op::kAnd, Type::kBool, {boolean(depth - 1), boolean(depth - 1)});
@@ -98,7 +99,17 @@ Expr RandomExpression::boolean(int depth) {
 
 Expr RandomExpression::integer(int depth) {
   if (depth > 0) {
-    switch (draw(16)) {
+    switch (draw(18)) {
+      case 16: {
+        constexpr Op kBits[] = {Op::kBitAnd, Op::kBitOr, Op::kBitXor};
+        return raw(kBits[draw(3)], Type::kInt32,
+                   {integer(depth - 1),
+                    draw(2) ? make_int(draw(100) - std::int64_t{50}) : integer(depth - 1)});
+      }
+      case 17:
+        return raw(draw(2) ? Op::kShiftLeft : Op::kShiftRight, Type::kInt32,
+                   {integer(depth - 1),
+                    draw(2) ? make_int(draw(40) - std::int64_t{4}) : integer(depth - 1)});
       case 1:
       case 2:
       case 3:
@@ -157,19 +168,25 @@ Expr RandomExpression::integer(int depth) {
 
 Expr RandomExpression::real(int depth) {
   if (depth > 0) {
-    constexpr Op kFunctions[] = {Op::kTanh, Op::kSigmoid, Op::kExp, Op::kExp2,
-                                 Op::kLog,  Op::kLog2,    Op::kSqrt};
-    constexpr Op kArithmetic[] = {Op::kAdd,    Op::kSubtract, Op::kMultiply,
-                                  Op::kDivide, Op::kMin,      Op::kMax};
+    constexpr Op kFunctions[] = {Op::kTanh, Op::kSigmoid, Op::kSoftplus, Op::kErf,
+                                 Op::kExp,  Op::kExp2,    Op::kLog,      Op::kLog2,
+                                 Op::kSqrt, Op::kSin,     Op::kCos};
+    constexpr std::uint32_t kSmoothFunctions = 4, kWaves = 2;
+    constexpr Op kArithmetic[] = {Op::kAdd, Op::kSubtract, Op::kMultiply, Op::kDivide,
+                                  Op::kMin, Op::kMax,      Op::kPower};
     switch (draw(8)) {
       case 1:
       case 2:
       case 3: {
-        const Op op = kArithmetic[draw(options_.smooth ? 3 : 6)];
+        const Op op = kArithmetic[draw(options_.smooth ? 3 : 7)];
         return raw(op, Type::kFloat32, {real(depth - 1), real(depth - 1)});
       }
-      case 4:
-        return raw(kFunctions[draw(options_.smooth ? 2 : 7)], Type::kFloat32, {real(depth - 1)});
+      case 4: {
+        const auto functions = static_cast<std::uint32_t>(std::size(kFunctions));
+        const std::uint32_t most = options_.waves ? functions : functions - kWaves;
+        const Op function = kFunctions[draw(options_.smooth ? kSmoothFunctions : most)];
+        return raw(function, Type::kFloat32, {real(depth - 1)});
+      }
       case 5:
         return raw(draw(2) ? Op::kAbs : Op::kNegate, Type::kFloat32, {real(depth - 1)});
       case 6:

@@ -23,7 +23,9 @@ class RandomExpression {
     bool floats = true;
     bool loads = true;
     bool score = false;
-    bool smooth = false;  // floats only by +, -, * and bounded functions: no jumps, no poles
+    // Floats only by +, -, * and functions with bounded slopes: no jumps, no poles, no waves.
+    bool smooth = false;
+    bool waves = true;  // sin and cos, of which a difference sees nothing where they are narrow
   };
   RandomExpression(const Tape& tape, Options options) : tape_(tape), options_(options) {}
 

@@ -36,6 +36,13 @@ TEST(Derivative, InTheScore) {
       {"1 / (1 + exp(-score))", "1 / (1 + exp(-score)) * (1 - 1 / (1 + exp(-score)))"},
       {"1 / (exp2(2 * score) + 1)",
        "1 / (exp2(2 * score) + 1) * (1 - 1 / (exp2(2 * score) + 1)) * -1.3862944"},
+      {"softplus(2 * score)", "sigmoid(2 * score) * 2.0"},
+      {"sin(score)", "cos(score)"},
+      {"cos(score)", "-sin(score)"},
+      {"erf(score)", "exp(-(score * score)) * 1.1283792"},
+      {"pow(score, 1.5)", "sqrt(score) * 1.5"},
+      {"pow(cap, score)", "pow(cap, score) * log(cap) if cap > 0 else 0.0"},
+      {"pow(score, cap)", "0.0 if cap == 0 else cap * pow(score, cap - 1)"},
       // The constants of a softcap are gone, also where they are known at launch only.
       {"50 * tanh(score / 50)", "1.0 - tanh(score / 50.0) * tanh(score / 50.0)"},
       {"cap * tanh(score / cap)", "1.0 - tanh(score / cap) * tanh(score / cap)"},

@@ -43,6 +43,15 @@ TEST(Emit, Values) {
       {"slope[h] < 1",
        "  const float t0 = load_f32(c.params.tensors[1], c.h);\n"
        "  return t0 < 1.0f;\n"},
+      {"q_idx >> 3 == (kv_idx & 7)", "  return (q_idx >> 3) == (kv_idx & 7);\n"},
+      {"q_idx >> h == (kv_idx & 5)", "  return shift_right(q_idx, c.h) == bit_and(kv_idx, 5);\n"},
+      {"(h < 1) != (b < 1)", "  return (c.h < 1) != (c.b < 1);\n"},
+      {"let d = abs(q_idx - kv_idx) in d * 2 < h or d > 9",
+       "  const int t0 = abs_i32((q_idx - kv_idx));\n"
+       "  return ((t0 * 2) < c.h) | (t0 > 9);\n"},
+      {"sin(score) + pow(3, score)", "  return math_sin(s) + math_exp2(s * 1.5849625f);\n"},
+      {"pow(score, cap)", "  return math_pow(s, c.params.scalars[1].as_float);\n"},
+      {"gain < 1", "  const float t0 = load_f32(c.params.tensors[3], 0);\n  return t0 < 1.0f;\n"},
       {"exp2(score) if score > 2 else score",
        "  const float t0 = math_exp2(s);\n  return (s > 2.0f) ? t0 : s;\n"},
       {"table[q_idx % 4, h % 4]",
@@ -62,6 +71,18 @@ TEST(Emit, CausalIsTwoComparisonsATile) {
   EXPECT_THAT(text, HasSubstr("const bool any = kv_first <= ((c.kv_len - c.q_len) + q_last);"));
   EXPECT_THAT(text, HasSubstr("constexpr bool kRowIsRange = true;"));
   EXPECT_THAT(text, HasSubstr("constexpr bool kRowHasBegin = false;"));
+}
+
+TEST(Emit, FunctionsThatFewUseAreIncludedForThem) {
+  const auto includes = [](std::string_view score) {
+    return support_includes({.mask = parsed("causal"), .score = parsed(score), .sink = nullptr},
+                            test_environment());
+  };
+  EXPECT_EQ(includes("tanh(sigmoid(exp(score)))"), "");
+  EXPECT_EQ(includes("score + 2 * sin(h)"), "#include \"templates/tile/functions.cuh\"\n");
+  EXPECT_EQ(includes("gelu(score)"), includes("score + 2 * sin(h)"));
+  EXPECT_EQ(includes("score + (q_idx >> 4 & 7)"), "");
+  EXPECT_EQ(includes("score + (q_idx ^ h)"), "#include \"templates/tile/bits.cuh\"\n");
 }
 
 TEST(Emit, WithoutAMaskEverythingIsFull) {

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/unit/expr/fixture.hpp"
@@ -44,7 +45,18 @@ TEST(ExprErrors, Masks) {
       {"q_idx < 3 if h < 1", "expr-unexpected-end", 1, 19, 1},
       {"doc[b, q_idx == 1", "expr-unexpected-end", 1, 18, 1},
       {"a b", "expr-unexpected-token", 1, 3, 1},
-      {"q_idx & 1", "expr-unknown-operator", 1, 7, 1, "`and`"},
+      {"q_idx & 1", "expr-wrong-result-type", 1, 1, 9},
+      {"h < 1 & q_idx < 4", "expr-needs-brackets", 1, 7, 1, "write `and` between booleans"},
+      {"h < 1 | q_idx < 4", "expr-needs-brackets", 1, 7, 1, "write `or` between booleans"},
+      {"h < 1 ^ q_idx < 4", "expr-needs-brackets", 1, 7, 1, "write `!=` between booleans"},
+      {"causal | h < 1", "expr-type-mismatch", 1, 1, 6, "write `or` for booleans"},
+      {"(h < 1) ^ causal", "expr-type-mismatch", 1, 2, 5, "write `!=` for booleans"},
+      {"q_idx & 1.5 == 1", "expr-type-mismatch", 1, 9, 3, "floor"},
+      {"causal << 1 == 1", "expr-type-mismatch", 1, 1, 6, "if condition else"},
+      {"q_idx << 32 == 1", "expr-shift-out-of-range", 1, 10, 2, "0 to 31"},
+      {"q_idx >> -1 == 1", "expr-shift-out-of-range", 1, 10, 2, "0 to 31"},
+      {"q_idx >> (h + 32) == 1", "expr-shift-out-of-range", 1, 11, 6, "0 to 31"},
+      {"~q_idx == 1", "expr-unknown-operator", 1, 1, 1, "-1 - x"},
       {"q_idx < 3 && h", "expr-unknown-operator", 1, 11, 2, "`and`"},
       {"q_idx $ 3", "expr-bad-character", 1, 7, 1},
       {"q_idx < 3x", "expr-bad-number", 1, 9, 2},
@@ -54,7 +66,8 @@ TEST(ExprErrors, Masks) {
       {"causal + 1 < 2", "expr-type-mismatch", 1, 1, 6},
       {"not q_idx", "expr-type-mismatch", 1, 5, 5},
       {"causal and q_idx", "expr-type-mismatch", 1, 12, 5},
-      {"causal == true", "expr-type-mismatch", 1, 1, 6},
+      {"causal < true", "expr-type-mismatch", 1, 1, 6, "`==`"},
+      {"causal == 1", "expr-type-mismatch", 1, 1, 6, "if condition else"},
       {"h < 1 == true", "expr-type-mismatch", 1, 10, 4},
       {"(1 if h else 2) < 1", "expr-type-mismatch", 1, 7, 1},
       {"(1 if h < 1 else causal) < 1", "expr-type-mismatch", 1, 18, 6},
@@ -68,11 +81,28 @@ TEST(ExprErrors, Masks) {
       {"min(1) < 2", "expr-wrong-argument-count", 1, 1, 6},
       {"abs < 2", "expr-function-without-arguments", 1, 1, 3},
       {"doc == 1", "expr-tensor-without-index", 1, 1, 3},
+      {"gain[0] == 1", "expr-wrong-index-count", 1, 1, 7, "write `gain`"},
       {"doc(b, q_idx) == 1", "expr-not-a-function", 1, 1, 3, "doc[...]"},
       {"q_idx[0] == 1", "expr-not-a-tensor", 1, 1, 5},
       {"doc[b] == 1", "expr-wrong-index-count", 1, 1, 6},
       {"document(slope)", "expr-wrong-index-count", 1, 1, 15,
        "inside the definition of `document`"},
+      {"let x = h in x", "expr-wrong-result-type", 1, 1, 14},
+      {"let h = 1 in h < 2", "expr-name-taken", 1, 5, 1, "another name"},
+      {"let cap = 1 in h < cap", "expr-name-taken", 1, 5, 3},
+      {"let doc = 1 in h < doc", "expr-name-taken", 1, 5, 3},
+      {"let causal = 1 in h < 2", "expr-name-taken", 1, 5, 6},
+      {"let x = 1 in let x = 2 in h < x", "expr-name-taken", 1, 18, 1},
+      {"let in = 1 in h < 2", "expr-name-taken", 1, 5, 2},
+      {"let x 1 in h < 2", "expr-unexpected-token", 1, 7, 1},
+      {"let x = 1 and h < 2", "expr-unexpected-end", 1, 20, 1},
+      {"let x = 1, h < 2", "expr-unexpected-token", 1, 10, 1},
+      {"let x = x in h < x", "expr-unknown-name", 1, 9, 1},
+      {"(let x = 1 in h < x) and h < x", "expr-unknown-name", 1, 30, 1},
+      {"let width = 1 in h < widht", "expr-unknown-name", 1, 22, 5, "did you mean `width`?"},
+      {"let x = 1 in x(2) < h", "expr-not-a-function", 1, 14, 1},
+      {"let x = 1 in x[2] < h", "expr-not-a-tensor", 1, 14, 1},
+      {"h < let x = 1 in x", "expr-unexpected-token", 1, 5, 3},
       {"score < 1", "expr-not-allowed-here", 1, 1, 5},
       {"q_idx // 0 < 1", "expr-division-by-zero", 1, 10, 1},
       {"q_idx % (window - 4) < 1", "expr-division-by-zero", 1, 10, 10},
@@ -92,7 +122,7 @@ TEST(ExprErrors, WordsOfOtherLanguagesAreTranslated) {
       {"np.where(causal, true, false)", "expr-unknown-name", 1, 1, 8, "if condition else"},
       {"torch.logical_and(causal, h < 1)", "expr-unknown-name", 1, 1, 17, "`a and b`"},
       {"~causal", "expr-unknown-operator", 1, 1, 1, "`not`"},
-      {"causal & (h < 1)", "expr-unknown-operator", 1, 8, 1, "`and`"},
+      {"causal & (h < 1)", "expr-type-mismatch", 1, 1, 6, "`and`"},
       {"full", "expr-unknown-name", 1, 1, 4, "leave `mask` out"},
       {"None", "expr-unknown-name", 1, 1, 4, "leave `mask` out"},
       {"q_idx.max(4) < 3", "expr-unknown-name", 1, 1, 9, "`max(x, y)`"},
@@ -102,8 +132,13 @@ TEST(ExprErrors, WordsOfOtherLanguagesAreTranslated) {
   expect_errors(kMasks, Role::kMask);
   constexpr Row kScores[] = {
       {"torch.tanh(score)", "expr-unknown-name", 1, 1, 10, "write `tanh(x)`"},
-      {"score ** 2", "expr-unknown-operator", 1, 7, 2, "product"},
-      {"pow(score, 2)", "expr-unknown-function", 1, 1, 3, "product"},
+      {"score ** 2", "expr-unknown-operator", 1, 7, 2, "`pow(x, y)`"},
+      {"torch.pow(score, 2)", "expr-unknown-name", 1, 1, 9, "write `pow(x, y)`"},
+      {"torch.nn.functional.gelu(score)", "expr-unknown-name", 1, 1, 24, "`gelu(x: float32)`"},
+      {"power(score, 2)", "expr-unknown-function", 1, 1, 5, "`pow(x, y)`"},
+      {"pow(score)", "expr-wrong-argument-count", 1, 1, 10},
+      {"sin(causal)", "expr-type-mismatch", 1, 5, 6},
+      {"silu(causal)", "expr-type-mismatch", 1, 6, 6, "silu(x: float32)"},
   };
   expect_errors(kScores, Role::kScore);
 }
@@ -161,6 +196,8 @@ TEST(ExprErrors, NestingIsLimited) {
       repeated("abs(", 4000),
       repeated("h if causal else ", 900) + "h",
       repeated("abs(-(", 2700),
+      repeated("let x = ", 2000),
+      repeated("let x = 1 in ", 1200) + "h < 1",
   };
   for (const std::string& text : texts) {
     const auto tree = try_parse(text, Role::kMask);
@@ -184,6 +221,11 @@ TEST(ExprErrors, ExpansionIsLimited) {
   const auto doubled = try_parse(chain + " < 1", Role::kMask);
   ASSERT_FALSE(doubled.ok());
   EXPECT_EQ(doubled.error().id, "expr-too-large");
+  std::string lets = "let x0 = h in ";
+  for (int i = 1; i < 30; ++i) lets += fmt::format("let x{} = x{} + x{} in ", i, i - 1, i - 1);
+  const auto again = try_parse(lets + "x29 < 1", Role::kMask);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().id, "expr-too-large");
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ inline const Environment& test_environment() {
           {.name = "slope", .type = TensorType::kFloat32, .dims = {{.dim = Dim::kHeads}}},
           {.name = "table",
            .type = TensorType::kBool,
-           .dims = {{.dim = Dim::kNumber, .number = 4}, {.dim = Dim::kNumber, .number = 4}}}}};
+           .dims = {{.dim = Dim::kNumber, .number = 4}, {.dim = Dim::kNumber, .number = 4}}},
+          {.name = "gain", .type = TensorType::kFloat32, .dims = {}}}};
   return environment;
 }
 
@@ -42,13 +43,15 @@ inline Expr parsed(std::string_view text) {
 }
 
 // b 1, h 2, h_kv 1, q_idx 3, kv_idx 5, q_len 6, kv_len 8, cap 2, limit 7;
-// doc rows {0 0 0 0 1 1 1 1} and {5 5 6 6 6 7 7 7}, slope {1 0.5 0.25 0.125}, table the identity.
+// doc rows {0 0 0 0 1 1 1 1} and {5 5 6 6 6 7 7 7}, slope {1 0.5 0.25 0.125}, table the identity,
+// gain 3.
 inline double value_at_score(const Expr& tree, double score) {
   const double scalars[] = {4, 2, 7};
-  std::vector<TensorValues> tensors(3);
+  std::vector<TensorValues> tensors(4);
   tensors[0] = {{2, 8}, {0, 0, 0, 0, 1, 1, 1, 1, 5, 5, 6, 6, 6, 7, 7, 7}};
   tensors[1] = {{4}, {1, 0.5, 0.25, 0.125}};
   tensors[2] = {{4, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}};
+  tensors[3] = {{}, {3}};
   Point point;
   point.score = score;
   point.b = 1;

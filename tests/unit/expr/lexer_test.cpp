@@ -36,6 +36,8 @@ TEST(Lexer, Tokens) {
       {"12ab", "expr-bad-number"},
       {"0x10", "expr-bad-number"},
       {"1.2.3", "expr-bad-number"},
+      {"a<<1>>b&c|d^e",
+       "name:a sym:<< int:1 sym:>> name:b sym:& name:c sym:| name:d sym:^ name:e end: "},
       {"a && b", "expr-unknown-operator"},
       {"a ** b", "expr-unknown-operator"},
       {"!a", "expr-unknown-operator"},

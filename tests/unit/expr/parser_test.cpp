@@ -60,12 +60,54 @@ TEST(Parser, CanonicalText) {
       {"q_idx % 1 < 3", "true"},
       {"exp(1000) * score", "exp(1000.0) * score"},
       {"sqrt(2)", "1.4142135"},
+      {"pow(score, 3)", "score * score * score"},
+      {"pow(score, -2)", "1.0 / (score * score)"},
+      {"pow(score, 6)", "score * score * score * (score * score * score)"},
+      {"pow(score, 1) + pow(score, 0)", "score + 1.0"},
+      {"pow(score, 0.5)", "sqrt(score)"},
+      {"pow(2, q_idx)", "exp2(float(q_idx))"},
+      {"pow(q_idx, 1.5)", "pow(float(q_idx), 1.5)"},
+      {"pow(score, 9)", "pow(score, 9.0)"},
+      {"pow(3, score)", "pow(3.0, score)"},
+      {"pow(3, 4) + score", "81.0 + score"},
+      {"sin(0) + cos(score) + erf(softplus(score))", "0.0 + cos(score) + erf(softplus(score))"},
+      {"tan(score)", "sin(score) / cos(score)"},
+      {"silu(q_idx)", "float(q_idx) * sigmoid(float(q_idx))"},
+      {"gelu(score)", "0.5 * score * (1.0 + erf(score * 0.70710677))"},
+      // Bits: Python's precedence; a constant's are arithmetic.
+      {"q_idx + 1 << h & 3 ^ b | 1 == 0", "(q_idx + 1 << h) % 4 ^ b | 1 == 0"},
+      {"(q_idx & kv_idx) == 0", "q_idx & kv_idx == 0"},
+      {"(q_idx | h) & b == 1", "(q_idx | h) & b == 1"},
+      {"q_idx >> h - 1 < 3", "q_idx >> h - 1 < 3"},
+      {"q_idx << 3 < kv_idx >> 3", "q_idx * 8 < kv_idx // 8"},
+      {"q_idx & 7 == kv_idx & -8", "q_idx % 8 == kv_idx // 8 * 8"},
+      {"q_idx ^ -1 == (5 & 3) << (2 | 1)", "-1 - q_idx == 8"},
+      {"q_idx >> 31 == q_idx & q_idx", "q_idx >> 31 == q_idx"},
+      {"q_idx & 0 | h ^ h | b | 0 == 1", "b == 1"},
+      // Equality of bools.
+      {"causal_top_left == (h < 1)", "(kv_idx <= q_idx) == (h < 1)"},
+      {"(h < 1) != true", "not h < 1"},
+      {"(h < 1) == (h < 1)", "true"},
+      // Local definitions are what they stand for.
+      {"let d = q_idx - kv_idx in d < 4 and -d < 4",
+       "q_idx - kv_idx < 4 and -(q_idx - kv_idx) < 4"},
+      {"let near = causal in let n = 2 * window in near or kv_idx < n",
+       "kv_idx <= q_idx + (kv_len - q_len) or kv_idx < 8"},
+      {"let a = let b1 = h + 1 in b1 * b1 in let b1 = 3 in a < b1", "(h + 1) * (h + 1) < 3"},
+      {"1 + (let s = score * 2 in s * s)", "1.0 + score * 2.0 * (score * 2.0)"},
+      {"score if h < 1 else let t = tanh(score) in t + t",
+       "score if h < 1 else tanh(score) + tanh(score)"},
+      {"let n = 3 in sliding_window(n) and dilated(n + 1)",
+       "kv_idx <= q_idx + (kv_len - q_len) and q_idx + (kv_len - q_len) - kv_idx < 3 and "
+       "(kv_idx <= q_idx + (kv_len - q_len) and (q_idx + (kv_len - q_len) - kv_idx) % 4 == 0)"},
       // Tensors and scalars.
       {"doc[b, q_idx] == doc[b, kv_idx]", "doc[b, q_idx] == doc[b, kv_idx]"},
       {"cap * tanh(score / cap)", "cap * tanh(score / cap)"},
       {"score + slope[h] * (kv_idx - q_idx)", "score + slope[h] * float(kv_idx - q_idx)"},
       {"table[q_idx // 8, kv_idx // 8]", "table[q_idx // 8, kv_idx // 8]"},
       {"limit < 3", "limit < 3"},
+      {"gain * score", "gain * score"},
+      {"slope[doc[b, kv_idx]] + score", "slope[doc[b, kv_idx]] + score"},
       // Named masks are their definitions.
       {"causal", "kv_idx <= q_idx + (kv_len - q_len)"},
       {"causal()", "kv_idx <= q_idx + (kv_len - q_len)"},
@@ -120,6 +162,10 @@ TEST(Parser, LookUpsAreClampedUnlessProven) {
       {"slope[h + 1] < 1", 1},
       {"table[q_idx % 4, kv_idx // 2]", 2},
       {"table[3, h]", 2},
+      {"doc[b, kv_idx & 12] == 1", 0},
+      {"doc[b, kv_idx >> (h & 3)] == 1", 0},
+      {"doc[b, kv_idx | 1] == 1", 2},
+      {"table[h & 3, (b | 5) & 2]", 0},
   };
   for (const Proof& row : kRows) {
     Expr node = parsed(row.text);
@@ -165,7 +211,8 @@ TEST(Parser, PositionsOutrankColumns) {
 TEST(Parser, ReservedNames) {
   const auto names = reserved_names();
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
-  for (std::string_view name : {"q_idx", "and", "def", "tanh", "causal", "true", "float"})
+  for (std::string_view name :
+       {"let", "in", "q_idx", "and", "def", "tanh", "causal", "true", "float"})
     EXPECT_TRUE(std::binary_search(names.begin(), names.end(), name)) << name;
   for (std::string_view name : {"doc", "window", "q", "kv", "Causal"})
     EXPECT_FALSE(std::binary_search(names.begin(), names.end(), name)) << name;

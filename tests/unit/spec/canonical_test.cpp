@@ -81,6 +81,10 @@ TEST(Canonical, SpellingsOfOneKernelAgree) {
       {"tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\nmask: document(doc)\n",
        "mask: seg[b, q_idx + (kv_len - q_len)] == seg[b, kv_idx]\ntensors: {seg: {dims: [batch, "
        "kv_len], dtype: int32, grad: false}}\n"},
+      {"tensors: {t: {dtype: fp16, dims: []}}\nscore: let x = t * 2 in gelu(x) + (score - x)\n",
+       "tensors: {g: {dtype: fp16, dims: []}}\n"
+       "score: 0.5 * (g * 2) * (1 + erf(g * 2 * 0.70710678)) + (score - g * 2)\n"},
+      {"mask: q_idx >> 3 == kv_idx & 7\n", "mask: q_idx // 8 == kv_idx % 8\n"},
       {"scalars: {a: float, c: float}\nscore: a * score + c\n",
        "score: a * score + c\nscalars: {c: float, a: float}\n"},
       {"scalars: {a: float}\nscore: a * score + 2\n",
@@ -110,6 +114,8 @@ TEST(Canonical, DifferentKernelsDiffer) {
        "scalars: {a: float, c: float}\nscore: c * score + a\n"},
       {"tensors: {x: {dtype: float32, dims: [heads]}}\nscore: score + x[h]\n",
        "tensors: {x: {dtype: float32, dims: [heads], grad: true}}\nscore: score + x[h]\n"},
+      {"tensors: {x: {dtype: fp16, dims: [heads]}}\nscore: score + x[h]\n",
+       "tensors: {x: {dtype: bf16, dims: [heads]}}\nscore: score + x[h]\n"},
       {"tensors: {x: {dtype: float32, dims: [heads]}}\nscore: score + x[h]\n",
        "tensors: {x: {dtype: float32, dims: [q_len]}}\nscore: score + x[h]\n"},
   };

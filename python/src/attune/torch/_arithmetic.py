@@ -32,12 +32,6 @@ def arithmetic(operator: str, left: Expression, right: Expression) -> Expression
     return binary(operator, left, right, wider(left, right))
 
 
-def constant(operand: Expression) -> int | None:
-    """The number of an int literal."""
-    value = value_of(operand)
-    return value if isinstance(value, int) else None
-
-
 @operation("add")
 def add(input: Expression, other: Expression, *, alpha: Expression | None = None) -> Expression:
     return arithmetic("+", input, other if alpha is None else mul(other, alpha))
@@ -163,22 +157,19 @@ def reciprocal(input: Expression) -> Expression:
 @operation("pow")
 def pow(input: Expression, exponent: Expression) -> Expression:
     power = value_of(exponent)
-    if power is None:
-        return _power_of_a_constant(input, exponent)
-    if power == 0.5:
-        return call("sqrt", as_float(input))
-    if power != int(power) or abs(power) > _MAX_POWER:
-        raise Untranslatable(f"`pow` with the exponent {power}")
+    if power is not None and power == int(power) and abs(power) <= _MAX_POWER:
+        return _product(input, exponent, int(power))
+    base = value_of(input)
+    if base is not None and base > 0:
+        return call("exp2", mul(as_float(exponent), literal(math.log2(base))))
+    if "float" not in (input.type, exponent.type):
+        raise Untranslatable("`pow` of ints with an exponent that is not small and constant")
+    return call("pow", as_float(input), as_float(exponent))
+
+
+def _product(input: Expression, exponent: Expression, power: int) -> Expression:
     base = as_float(input) if exponent.type == "float" else as_number(input)
     product = literal(1.0) if base.type == "float" else literal(1)
-    for factor in range(abs(int(power))):
+    for factor in range(abs(power)):
         product = mul(product, base) if factor else base
     return product if power >= 0 else reciprocal(product)
-
-
-def _power_of_a_constant(base: Expression, exponent: Expression) -> Expression:
-    """base ** exponent as exp2(exponent * log2(base))."""
-    value = value_of(base)
-    if value is None or value <= 0:
-        raise Untranslatable("`pow` of two values that are not constant")
-    return call("exp2", mul(as_float(exponent), literal(math.log2(value))))

@@ -16,6 +16,8 @@ def same_type(left: Expression, right: Expression) -> tuple[Expression, Expressi
 
 
 def compare(operator: str, left: Expression, right: Expression) -> Expression:
+    if left.type == right.type == "bool" and operator in ("==", "!="):
+        return binary(operator, left, right, "bool")
     return binary(operator, as_number(left), as_number(right), "bool")
 
 

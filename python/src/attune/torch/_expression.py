@@ -129,6 +129,9 @@ def _bounds(operator: str, left: Expression, right: Expression) -> tuple[int | N
     """Of an int operation: exact at the corners of what the operands may be, unless int32 might wrap."""
     if operator == "%" and right.low is not None and right.low == right.high and right.low > 0:
         return 0, right.low - 1
+    if operator == "&":  # of operands one of which is not negative, no more than that one
+        highs = [each.high for each in (left, right) if each.low is not None and each.low >= 0]
+        return (0, min((high for high in highs if high is not None), default=None)) if highs else (None, None)
     a, b, c, d = left.low, left.high, right.low, right.high
     if a is None or b is None or c is None or d is None:
         return None, None
@@ -140,6 +143,12 @@ def _bounds(operator: str, left: Expression, right: Expression) -> tuple[int | N
         corners = [x * y for x in (a, b) for y in (c, d)]
     elif operator == "//" and c > 0:
         corners = [x // y for x in (a, b) for y in (c, d)]
+    elif operator == "<<" and 0 <= c and d < 32:
+        corners = [x << y for x in (a, b) for y in (c, d)]
+    elif operator == ">>" and 0 <= c and d < 32:
+        corners = [x >> y for x in (a, b) for y in (c, d)]
+    elif operator in ("|", "^") and a >= 0 and c >= 0:
+        corners = [0, (1 << max(b.bit_length(), d.bit_length())) - 1]
     else:
         return None, None
     low, high = min(corners), max(corners)
