@@ -63,15 +63,16 @@ std::size_t workspace_bytes(const AttentionSpec& spec, const LaunchRecipe& recip
 
 Status place_workspace(const AttentionSpec& spec, const LaunchRecipe& recipe, void* workspace,
                        att::LaunchParams* params) {
-  if (recipe.workspace.empty()) return ok_status();
+  const ProblemShape shape = shape_of(*params);
+  const std::int64_t bytes = workspace_bytes(spec, recipe.workspace, shape);
+  if (bytes == 0) return ok_status();  // regions that this shape has no use for, too
   if (workspace == nullptr) {
     return Error{.kind = ErrorKind::kBadInput,
                  .id = "workspace-missing",
                  .message = "this kernel needs a workspace and got none",
                  .hint = "allocate workspace_bytes(shape) bytes"};
   }
-  const ProblemShape shape = shape_of(*params);
-  if (workspace_bytes(spec, recipe.workspace, shape) == kTooLarge) {
+  if (bytes == kTooLarge) {
     return Error{.kind = ErrorKind::kBadInput,
                  .id = "workspace-too-large",
                  .message = "this problem's workspace has more bytes than can be counted"};
