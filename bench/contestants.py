@@ -61,7 +61,7 @@ def launched(kernel, inputs, notes):
     """An Attune kernel on these inputs."""
     # The layout that specs default to: [batch, seq, heads, dim].
     q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
-    o = torch.full_like(v, float("nan"))
+    o = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=v.dtype, device=v.device)
     workspace = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device="cuda")
     bound = kernel.bind(q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), None, workspace.data_ptr(),
                         {name: t.data_ptr() for name, t in inputs.tensors.items()}, dropout_seed=2026)

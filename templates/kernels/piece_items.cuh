@@ -10,6 +10,7 @@
 #include "templates/items.h"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/pieces.cuh"
+#include "templates/tile/prefix_sums.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -40,19 +41,6 @@ ATT_FN Dealt dealt(const LaunchParams& p, int b) {
 ATT_FN int pieces_of(const Dealt& of, long long target) {
   const long long wanted = (of.units + target - 1) / target;
   return static_cast<int>(wanted < 1 ? 1 : wanted < plan::kPieces ? wanted : plan::kPieces);
-}
-
-// values[i] becomes the sum of those up to it, or `most` where that is less; neither is above 2^29.
-// The whole CTA calls it, before and after which it has synchronised.
-ATT_FN void add_up(int (&values)[kItemThreads], int most) {
-  const int i = thread_index();
-#pragma unroll 1
-  for (int distance = 1; distance < kItemThreads; distance *= 2) {
-    const int before = i >= distance ? values[i - distance] : 0;
-    sync_threads();
-    values[i] = min_i32(values[i] + before, most);
-    sync_threads();
-  }
 }
 
 ATT_FN void add_units(unsigned long long* sum, unsigned long long units) {
@@ -86,8 +74,8 @@ ATT_FN void list_pieces(const LaunchParams& p, PieceTables& tables) {
     tables.ends[thread] = at_most(items, capacity - done);
     tables.results[thread] = own_pieces > 1 ? at_most(items, room - results) : 0;
     sync_threads();
-    add_up(tables.ends, capacity - done);
-    add_up(tables.results, room - results);
+    add_up(tables.ends, kItemThreads, capacity - done);
+    add_up(tables.results, kItemThreads, room - results);
     const int count = tables.ends[kItemThreads - 1];
 #pragma unroll 1
     for (int i = thread; i < count; i += kItemThreads) {

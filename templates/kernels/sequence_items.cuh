@@ -9,6 +9,7 @@
 #include "templates/work_items.h"
 #if ATT_DEVICE_CODE
 #include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/prefix_sums.cuh"
 #endif
 
 namespace att {
@@ -44,19 +45,6 @@ struct ItemTables {
   int ends[kItemThreads];    // of a chunk of sequences: tiles of those up to each
   int counts[kItemClasses];  // of the items, then where the next one of the class goes
 };
-
-// values[i] becomes the sum of those up to it, or `most` where that is less; neither is above 2^29.
-// The whole CTA calls it, before and after which it has synchronised.
-ATT_FN void add_up(int* values, int count, int most) {
-  const int i = thread_index();
-#pragma unroll 1
-  for (int distance = 1; distance < count; distance *= 2) {
-    const int before = i >= distance && i < count ? values[i - distance] : 0;
-    sync_threads();
-    if (i < count) values[i] = min_i32(values[i] + before, most);
-    sync_threads();
-  }
-}
 
 ATT_FN int take_one(int* counter) {
   int value;
