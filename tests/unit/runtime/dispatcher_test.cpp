@@ -355,15 +355,20 @@ TEST_F(DispatcherTest, WithoutCompilerAndCodeTheErrorNamesTheCompiler) {
 TEST_F(DispatcherTest, LaunchesFromManyThreadsWhileCodeIsReplaced) {
   Dispatcher dispatcher(workshop(opener(compiler_)), true);
   const Handle held = get(dispatcher);
-  const std::set<std::string> known = {symbol(model_plan()), symbol(other_plan(0)),
-                                       symbol(other_plan(1)), symbol(other_plan(2))};
+  constexpr int kThreads = 4;
+  const auto shape_of = [](int thread) {
+    return ProblemShape{.batch = 1 + thread, .q_len = 128, .kv_len = 128};
+  };
+  std::set<std::string> known = {symbol(model_plan()), symbol(other_plan(0)), symbol(other_plan(1)),
+                                 symbol(other_plan(2))};
+  // A thread that is first asks before there is a winner.
+  for (int i = 0; i < kThreads; ++i) known.insert(symbol(model_plan(shape_of(i))));
   std::atomic<bool> stop = false;
   std::atomic<int> wrong = 0;
   {
     std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) {
-      threads.emplace_back([&, i] {
-        const ProblemShape shape{.batch = 1 + i, .q_len = 128, .kv_len = 128};
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, shape = shape_of(i)] {
         while (!stop) {
           if (!known.contains(launched(*held).symbol)) ++wrong;
           if (!known.contains(launched(*get(dispatcher, shape)).symbol)) ++wrong;
