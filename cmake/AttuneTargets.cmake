@@ -13,7 +13,8 @@ endfunction()
 
 # What most sources include is parsed once for all libraries, with the first one's options, and once
 # for executables: it is a third of what the libraries take to compile. Sources include what they use
-# all the same: with CMAKE_DISABLE_PRECOMPILE_HEADERS, which the sanitizers' presets set, they must.
+# all the same: with CMAKE_DISABLE_PRECOMPILE_HEADERS, which the thread sanitizer's preset sets, they
+# must.
 function(attune_precompile name)
   get_target_property(type ${name} TYPE)
   set(owner attune_support)
@@ -26,6 +27,20 @@ function(attune_precompile name)
                       <string_view> <variant> <vector> <fmt/format.h>)
   else()
     target_precompile_headers(${name} REUSE_FROM ${owner})
+  endif()
+endfunction()
+
+# The same for tests, with GoogleTest, which takes longer to parse than most of them: once, with the
+# options of the first test.
+function(attune_precompile_test name)
+  get_property(owner GLOBAL PROPERTY ATTUNE_TEST_HEADERS)
+  if(owner)
+    target_precompile_headers(${name} REUSE_FROM ${owner})
+  else()
+    target_precompile_headers(
+      ${name} PRIVATE <algorithm> <cmath> <filesystem> <fstream> <functional> <map> <memory> <optional> <set>
+                      <span> <string> <thread> <variant> <vector> <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h>)
+    set_property(GLOBAL PROPERTY ATTUNE_TEST_HEADERS ${name})
   endif()
 endfunction()
 
@@ -46,6 +61,7 @@ function(attune_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   attune_warnings(${name})
+  attune_precompile_test(${name})
   gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
 endfunction()
 
