@@ -58,7 +58,8 @@ Result<CacheContents> read_contents(const std::string& path) {
                                                .device = std::move(row.device),
                                                .shape = row.shape,
                                                .protocol = std::move(row.protocol),
-                                               .pass = row.pass},
+                                               .pass = row.pass,
+                                               .data = row.data},
                                        .measurement = std::move(row.measurement)});
     }
     for (auto& row : cache::read_rejections(*database, "", &contents.damaged_rows)) {

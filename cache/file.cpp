@@ -237,7 +237,8 @@ std::optional<int> stated_version(const std::string& path) {
 
 bool looks_like_cache(const std::string& path) {
   using namespace std::string_view_literals;
-  const std::string head = head_of(path, 64 * 1024);
+  // The schema's texts fill several pages, and the later ones stand behind the tables' first ones.
+  const std::string head = head_of(path, 256 * 1024);
   return has_mark(head) || head.find("CREATE TABLE quarantine"sv) != std::string::npos ||
          head.find("CREATE TABLE measurement"sv) != std::string::npos;
 }

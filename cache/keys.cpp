@@ -48,6 +48,10 @@ std::string problem_digest(const MeasurementKey& key) {
   const std::string shape =
       fmt::format("{},{},{},{},{}", s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len);
   // The forward pass has the name that it had when there was no other.
+  if (!key.data.label.empty()) {
+    return fields_hash(
+        std::array<std::string_view, 4>{key.spec_hash, shape, pass_name(key.pass), key.data.label});
+  }
   if (key.pass == Pass::kForward)
     return fields_hash(std::array<std::string_view, 2>{key.spec_hash, shape});
   return fields_hash(std::array<std::string_view, 3>{key.spec_hash, shape, pass_name(key.pass)});

@@ -219,6 +219,7 @@ Status export_to(const std::string& path, const std::string& target, const Expor
             "DELETE FROM build WHERE candidate IN (SELECT digest FROM candidate WHERE spec_hash " +
             others + ")");
         database->exec("DELETE FROM candidate WHERE spec_hash " + others);
+        database->exec("DELETE FROM mask_data WHERE problem IN " + problems);
         database->exec("DELETE FROM problem WHERE spec_hash " + others);
       }
       database->exec("DELETE FROM cubin WHERE hash NOT IN (SELECT cubin FROM build)");

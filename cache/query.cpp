@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kProblemColumns =
     "p.spec_hash, e.device, p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, c.plan, c.digest, "
-    "e.protocol, c.compiler, p.pass";
+    "e.protocol, c.compiler, p.pass, d.label, d.live, d.full";
 
 ProblemShape shape_at(SQLite::Statement& row, int first) {
   return {row.getColumn(first).getInt64(), row.getColumn(first + 1).getInt64(),
@@ -21,11 +21,13 @@ ProblemShape shape_at(SQLite::Statement& row, int first) {
 // All of a fact's rows must be sound: a time with another shape's name would be a lie.
 std::string facts(std::string_view fact, std::string_view columns, bool of_one_spec) {
   return fmt::format(
-      "SELECT {0}, f.*, ({1}) AND ({2}) AND ({3}) AND ({4}) AS is_sound FROM {5} f JOIN env e ON "
-      "e.digest = f.env "
-      "JOIN problem p ON p.digest = f.problem JOIN candidate c ON c.digest = f.candidate{6}",
+      "SELECT {0}, f.*, ({1}) AND ({2}) AND ({3}) AND ({4}) AND (d.problem IS NULL OR ({5})) AS "
+      "is_sound FROM {6} f JOIN env e ON e.digest = f.env "
+      "JOIN problem p ON p.digest = f.problem LEFT JOIN mask_data d ON d.problem = f.problem "
+      "JOIN candidate c ON c.digest = f.candidate{7}",
       columns, sound(table(fact), "f"), sound(table("env"), "e"), sound(table("problem"), "p"),
-      sound(table("candidate"), "c"), fact, of_one_spec ? " WHERE p.spec_hash = ?1" : "");
+      sound(table("candidate"), "c"), sound(table("mask_data"), "d"), fact,
+      of_one_spec ? " WHERE p.spec_hash = ?1" : "");
 }
 
 // The sound rows of a fact as `read` makes them of the statement, the others counted.
@@ -58,7 +60,14 @@ std::vector<Row> read_facts(SQLite::Database& database, std::string_view fact,
 
 std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std::string& spec_hash,
                                            int* damaged_rows) {
-  const auto read = [](SQLite::Statement& row) {
+  const auto data_of = [](SQLite::Statement& row) {
+    const auto label = row.getColumn("label");
+    return label.isNull() ? MaskData{}
+                          : MaskData{.label = label.getString(),
+                                     .live = row.getColumn("live").getDouble(),
+                                     .full = row.getColumn("full").getDouble()};
+  };
+  const auto read = [&](SQLite::Statement& row) {
     return MeasuredRow{.protocol = row.getColumn("protocol").getString(),
                        .measurement = {.plan = row.getColumn(7).getString(),
                                        .build_digest = row.getColumn(8).getString(),
@@ -70,7 +79,8 @@ std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std
                                        .registers = row.getColumn("registers").getInt(),
                                        .shared_bytes = row.getColumn("shared_bytes").getInt(),
                                        .measured_at = row.getColumn("measured_at").getString(),
-                                       .conditions = row.getColumn("conditions").getString()}};
+                                       .conditions = row.getColumn("conditions").getString()},
+                       .data = data_of(row)};
   };
   return read_facts<MeasuredRow>(database, "measurement", "f.measured_at, f.uuid", spec_hash,
                                  damaged_rows, read);

@@ -3,7 +3,7 @@
 -- least of all) never changed. Keys are hashes or UUIDs, so the union of two files is a merge.
 -- auto_vacuum is INCREMENTAL; it must be set before the transaction that runs this.
 PRAGMA application_id = 1096045646;  -- "ATTN"
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 
 CREATE TABLE meta (
   name  TEXT PRIMARY KEY NOT NULL,
@@ -38,6 +38,16 @@ CREATE TABLE problem (
   sum       INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX problem_spec ON problem (spec_hash);
+
+-- What the tensors that a problem's mask reads were like. A problem without a row here was measured
+-- on what was drawn when nobody said, or reads none.
+CREATE TABLE mask_data (
+  problem TEXT PRIMARY KEY NOT NULL,
+  label   TEXT NOT NULL,  -- "t0=segments(mean=700)"
+  live    REAL NOT NULL,  -- share of the tiles with a live element; negative: not known
+  full    REAL NOT NULL,  -- without a dead one
+  sum     INTEGER NOT NULL
+) STRICT;
 
 -- A plan of a spec as one compiler built it for one target. body_hash and target are empty as long as
 -- only its measurements are known.

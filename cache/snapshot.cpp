@@ -79,7 +79,8 @@ Snapshot::Snapshot(std::span<const std::vector<ProblemWinner>> layers) {
                        .median_us = winner.winner.median_us,
                        .same_driver = winner.winner.same_driver,
                        .layer = static_cast<int>(layer),
-                       .runners_up = winner.winner.runners_up});
+                       .runners_up = winner.winner.runners_up,
+                       .by_data = winner.winner.by_data});
     }
   }
   std::ranges::sort(rows_, {}, [](const SnapshotRow& row) {

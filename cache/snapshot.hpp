@@ -35,8 +35,11 @@ struct SnapshotRow {
   bool same_driver = true;
   int layer = 0;  // index of the file that answered, as given to the constructor
   std::vector<MeasuredPlan> runners_up;
+  std::vector<DataPlans> by_data;
 
-  Winner winner() const { return {plan, compiler, median_us, shape, same_driver, runners_up}; }
+  Winner winner() const {
+    return {plan, compiler, median_us, shape, same_driver, runners_up, by_data};
+  }
 };
 
 struct SnapshotAnswer {

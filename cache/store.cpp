@@ -38,6 +38,10 @@ void insert_env_and_problem(SQLite::Database& database, const MeasurementKey& ke
          std::string(cache::hardware_of(key.device)), key.protocol);
   insert(database, "problem", cache::problem_digest(key), key.spec_hash, cache::pass_name(key.pass),
          s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len);
+  if (key.data != MaskData{}) {
+    insert(database, "mask_data", cache::problem_digest(key), key.data.label, key.data.live,
+           key.data.full);
+  }
 }
 
 // The text that the file knows for a spec's hash; empty: none.
@@ -270,7 +274,7 @@ Result<std::vector<Measurement>> SqliteStore::measurements(const MeasurementKey&
     std::vector<Measurement> result;
     for (auto& row : cache::read_measurements(db, key.spec_hash, &health.damaged_rows)) {
       if (row.device == key.device && row.pass == key.pass && row.shape == key.shape &&
-          row.protocol == key.protocol) {
+          row.protocol == key.protocol && row.data.label == key.data.label) {
         result.push_back(std::move(row.measurement));
       }
     }
@@ -299,7 +303,7 @@ Result<std::optional<Winner>> SqliteStore::winner(const MeasurementKey& key) con
     std::erase_if(all, [&](const ProblemWinner& one) { return one.pass != key.pass; });
     const ProblemWinner* best = cache::nearest(all, key.shape);
     if (best == nullptr) return std::nullopt;
-    return best->winner;
+    return on_data(best->winner, key.data);
   };
   return read_of<std::optional<Winner>>(key, read);
 }

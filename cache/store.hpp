@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "generator/plan/mask_data.hpp"
 #include "generator/plan/plan.hpp"
 #include "generator/support/result.hpp"
 
@@ -39,6 +40,7 @@ struct MeasurementKey {
   std::string protocol;  // version of the measuring method: "events-cold-l2-2"
   Pass pass = Pass::kForward;
   std::string spec_text;  // as BuildKey::spec_text
+  MaskData data;          // its label is of the name
 };
 
 struct CodeRecord {
@@ -77,6 +79,13 @@ struct MeasuredPlan {
   std::string compiler;  // that built what was measured; empty: not known
   double median_us = 0;
 };
+// What won on one kind of data, fastest first; never empty.
+struct DataPlans {
+  MaskData data;
+  std::vector<MeasuredPlan> plans;
+};
+// Where a problem was measured on several kinds of data: the plan that loses least on the worst of
+// them.
 struct Winner {
   std::string plan;
   std::string compiler;  // that built what was measured; empty: not known
@@ -86,9 +95,14 @@ struct Winner {
   // The next best, fastest first: for where the winner cannot be had, because another driver or
   // compiler refuses it, and for other shapes, where one of them may be better. At most kRunnersUp.
   std::vector<MeasuredPlan> runners_up;
+  std::vector<DataPlans> by_data;  // every kind that was measured
 };
 // Enough to hold plans of more than one schedule: near the best many differ in one small part.
 inline constexpr std::size_t kRunnersUp = 7;
+
+// `winner` as it is on the kind of data that is labelled so, else on the one whose shares of tiles
+// are the nearest; `winner` itself where neither is known.
+Winner on_data(Winner winner, const MaskData& data);
 
 // The winner of one problem; a row of the snapshot.
 struct ProblemWinner {

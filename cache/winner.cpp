@@ -56,7 +56,8 @@ double drift(const std::map<std::pair<std::string, std::string>, Entry>& entries
   return ratios.empty() ? 1 : median(std::move(ratios));
 }
 
-Winner choose(std::vector<Entry> entries, bool same_driver) {
+// The winner, then the others by their times.
+std::vector<MeasuredPlan> rank(std::vector<Entry> entries) {
   // A plan that one compiler built more than once (templates and versions change) stands by its
   // latest build.
   std::map<std::pair<std::string, std::string>, Entry> latest;
@@ -81,12 +82,12 @@ Winner choose(std::vector<Entry> entries, bool same_driver) {
     if (competes(entry)) best_us = std::min(best_us, entry.median_us);
   }
   const Entry* winner = nullptr;
-  const auto rank = [](const Entry& e) {
+  const auto order = [](const Entry& e) {
     return std::tie(e.shared_bytes, e.registers, e.median_us, e.plan, e.compiler);
   };
   for (const auto& [build, entry] : latest) {
     if (!competes(entry) || entry.median_us > best_us * (1 + kNoiseFraction)) continue;
-    if (winner == nullptr || rank(entry) < rank(*winner)) winner = &entry;
+    if (winner == nullptr || order(entry) < order(*winner)) winner = &entry;
   }
   std::vector<const Entry*> others;
   for (const auto& [build, entry] : latest) {
@@ -94,15 +95,79 @@ Winner choose(std::vector<Entry> entries, bool same_driver) {
   }
   std::ranges::sort(others, {},
                     [](const Entry* e) { return std::tie(e->median_us, e->plan, e->compiler); });
-  others.resize(std::min(others.size(), kRunnersUp));
-  Winner result{.plan = winner->plan,
-                .compiler = winner->compiler,
-                .median_us = winner->median_us,
-                .same_driver = same_driver};
-  for (const Entry* other : others) {
-    result.runners_up.push_back({other->plan, other->compiler, other->median_us});
+  std::vector<MeasuredPlan> ranking = {{winner->plan, winner->compiler, winner->median_us}};
+  for (const Entry* other : others)
+    ranking.push_back({other->plan, other->compiler, other->median_us});
+  return ranking;
+}
+
+double best_us(const std::vector<MeasuredPlan>& ranking) {
+  return std::ranges::min_element(ranking, {}, &MeasuredPlan::median_us)->median_us;
+}
+
+// What was measured on every kind of data, by what it loses to the best on the worst kind; times
+// are those losses of the first kind's best. Where nothing was measured on all of them, the kind
+// that most was measured on.
+std::vector<MeasuredPlan> least_loss(std::span<const DataPlans> kinds) {
+  struct Loss {
+    std::size_t kinds = 0;
+    double worst = 1;
+  };
+  std::map<std::pair<std::string, std::string>, Loss> losses;
+  for (const DataPlans& kind : kinds) {
+    for (const MeasuredPlan& one : kind.plans) {
+      Loss& loss = losses[{one.plan, one.compiler}];
+      ++loss.kinds;
+      loss.worst = std::max(loss.worst, one.median_us / best_us(kind.plans));
+    }
   }
-  return result;
+  std::vector<MeasuredPlan> ranking;
+  for (const auto& [build, loss] : losses) {
+    if (loss.kinds == kinds.size())
+      ranking.push_back({build.first, build.second, loss.worst * best_us(kinds.front().plans)});
+  }
+  if (ranking.empty()) {
+    return std::ranges::max_element(kinds, {},
+                                    [](const DataPlans& kind) { return kind.plans.size(); })
+        ->plans;
+  }
+  std::ranges::stable_sort(ranking, {}, &MeasuredPlan::median_us);
+  return ranking;
+}
+
+void set_plans(std::vector<MeasuredPlan> ranking, Winner& winner) {
+  winner.plan = std::move(ranking.front().plan);
+  winner.compiler = std::move(ranking.front().compiler);
+  winner.median_us = ranking.front().median_us;
+  ranking.erase(ranking.begin());
+  ranking.resize(std::min(ranking.size(), kRunnersUp));
+  winner.runners_up = std::move(ranking);
+}
+
+// Of one problem on one kind of data.
+std::vector<MeasuredPlan> rank(const std::map<std::string, Standing>& builds) {
+  int most_samples = 0;
+  for (const auto& [build, standing] : builds)
+    most_samples = std::max(most_samples, std::ranges::max(standing.medians).first);
+  std::vector<Entry> entries;
+  for (const auto& [build, standing] : builds) {
+    Entry entry{.plan = standing.plan,
+                .compiler = standing.compiler,
+                .newest = standing.newest,
+                .build = build,
+                .shared_bytes = standing.shared_bytes,
+                .registers = std::int64_t{standing.registers} * standing.threads};
+    set_times(entry, standing, most_samples);
+    entries.push_back(std::move(entry));
+  }
+  return rank(std::move(entries));
+}
+
+// How unlike two kinds of data are: halving the live tiles counts 1.
+double data_distance(const MaskData& a, const MaskData& b) {
+  constexpr double kLeast = 1e-4;
+  return std::abs(std::log2(std::max(a.live, kLeast)) - std::log2(std::max(b.live, kLeast))) +
+         std::abs(a.full - b.full);
 }
 
 }  // namespace
@@ -122,9 +187,13 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
   for (const RejectedRow& row : rejections) {
     rejected[{row.spec_hash, row.rejection.build_digest}].push_back(&row);
   }
-  // Problem -> (same driver, protocol) -> build -> standing.
+  // Problem -> (same driver, protocol) -> label of the data -> build -> standing.
   using Source = std::pair<bool, std::string>;
-  std::map<Problem, std::map<Source, std::map<std::string, Standing>>> problems;
+  struct Kind {
+    MaskData data;
+    std::map<std::string, Standing> builds;
+  };
+  std::map<Problem, std::map<Source, std::map<std::string, Kind>>> problems;
   for (const MeasuredRow& row : rows) {
     if (hardware_of(row.device) != hardware_of(device)) continue;
     const Measurement& m = row.measurement;
@@ -135,8 +204,10 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
                             [&](const RejectedRow* r) { return rejects(*r, device, row.shape); })) {
       continue;
     }
-    Standing& standing = problems[{row.spec_hash, row.pass, row.shape}]
-                                 [{row.device == device, row.protocol}][m.build_digest];
+    Kind& kind = problems[{row.spec_hash, row.pass, row.shape}]
+                         [{row.device == device, row.protocol}][row.data.label];
+    kind.data = row.data;
+    Standing& standing = kind.builds[m.build_digest];
     standing.plan = std::max(standing.plan, m.plan);
     standing.compiler = std::max(standing.compiler, m.compiler);
     standing.newest = std::max(standing.newest, m.measured_at);
@@ -147,24 +218,15 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
   }
   std::vector<ProblemWinner> result;
   for (const auto& [problem, sources] : problems) {
-    const auto& [source, builds] = *sources.rbegin();  // true sorts last
-    int most_samples = 0;
-    for (const auto& [build, standing] : builds)
-      most_samples = std::max(most_samples, std::ranges::max(standing.medians).first);
-    std::vector<Entry> entries;
-    for (const auto& [build, standing] : builds) {
-      Entry entry{.plan = standing.plan,
-                  .compiler = standing.compiler,
-                  .newest = standing.newest,
-                  .build = build,
-                  .shared_bytes = standing.shared_bytes,
-                  .registers = std::int64_t{standing.registers} * standing.threads};
-      set_times(entry, standing, most_samples);
-      entries.push_back(std::move(entry));
-    }
+    const auto& [source, kinds] = *sources.rbegin();  // true sorts last
     const auto& [spec_hash, pass, shape] = problem;
-    ProblemWinner winner{spec_hash, choose(std::move(entries), source.first), pass};
-    winner.winner.measured_shape = shape;
+    ProblemWinner winner{.spec_hash = spec_hash,
+                         .winner = {.measured_shape = shape, .same_driver = source.first},
+                         .pass = pass};
+    std::vector<DataPlans>& by_data = winner.winner.by_data;
+    for (const auto& [label, kind] : kinds) by_data.push_back({kind.data, rank(kind.builds)});
+    set_plans(by_data.size() == 1 ? by_data.front().plans : least_loss(by_data), winner.winner);
+    for (DataPlans& kind : by_data) kind.plans.resize(std::min(kind.plans.size(), kRunnersUp + 1));
     result.push_back(std::move(winner));
   }
   return result;
@@ -199,3 +261,22 @@ const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const Pr
 }
 
 }  // namespace attune::cache
+
+namespace attune {
+
+Winner on_data(Winner winner, const MaskData& data) {
+  auto found = std::ranges::find_if(
+      winner.by_data, [&](const DataPlans& kind) { return kind.data.label == data.label; });
+  const bool is_labelled = !data.label.empty() && found != winner.by_data.end();
+  if (!is_labelled) {
+    if (data.live < 0) return winner;
+    found = std::ranges::min_element(winner.by_data, {}, [&](const DataPlans& kind) {
+      return kind.data.live < 0 ? INFINITY : cache::data_distance(kind.data, data);
+    });
+    if (found == winner.by_data.end() || found->data.live < 0) return winner;
+  }
+  cache::set_plans(std::move(found->plans), winner);
+  return winner;
+}
+
+}  // namespace attune

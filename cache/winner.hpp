@@ -18,6 +18,7 @@ struct MeasuredRow {
   ProblemShape shape;
   Measurement measurement;
   Pass pass = Pass::kForward;
+  MaskData data = {};
 };
 struct RejectedRow {
   std::string spec_hash;

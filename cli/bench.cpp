@@ -94,10 +94,11 @@ struct Results {
 };
 
 // Goes on with the next pass of a spec or shape when one fails; the worst exit code.
-Result<ExitCode> bench_spec(const LoadedSpec& loaded, const BenchOptions& options, Workbench& bench,
+Result<ExitCode> bench_spec(LoadedSpec loaded, const BenchOptions& options, Workbench& bench,
                             Results& results) {
   ATT_TRY(const std::vector<Pass> wanted, passes(options, loaded.spec));
   ATT_TRY(const std::vector<ProblemShape> shapes, tune_shapes(options, loaded.spec));
+  ATT_CHECK(give_tensors(options, shapes, loaded.spec));
   ExitCode code = 0;
   for (const ProblemShape& problem : shapes) {
     for (const Pass pass : wanted) {

@@ -108,7 +108,8 @@ std::string launch_names(const LaunchRecipe& recipe) {
 std::string text(const AttentionSpec& spec, const Explanation& e) {
   std::string out = draw_terminal(e.picture, spec.name,
                                   {.width = terminal_width(), .colours = has_colour(Stream::kOut)});
-  if (!spec.environment.tensors.empty())
+  const auto is_given = [](const Sample& sample) { return sample.kind == SampleKind::kGiven; };
+  if (!spec.environment.tensors.empty() && !std::ranges::all_of(spec.samples, is_given))
     out += "tensors are drawn at random; --seed draws others\n";
   out += fmt::format("\n{}  {} ({})\n", paint("plan", Colour::kBold), to_string(e.chosen.plan),
                      e.chosen.origin);
@@ -177,8 +178,12 @@ Json json(const LoadedSpec& loaded, const Explanation& e) {
 Result<ExitCode> run(const ExplainOptions& options) {
   ATT_CHECK(check_options(options));
   Workbench bench(options);
-  ATT_TRY(const LoadedSpec loaded, load_spec(options.specs.front()));
+  ATT_TRY(LoadedSpec loaded, load_spec(options.specs.front()));
   ATT_TRY(const std::vector<Pass> wanted, first_or_named_passes(options, loaded.spec));
+  if (!options.tensors.empty()) {
+    ATT_TRY(const ProblemShape explained, shape(options, loaded.spec));
+    ATT_CHECK(give_tensors(options, std::span(&explained, 1), loaded.spec));
+  }
   std::vector<Explanation> explanations;
   for (const Pass pass : wanted) {
     ATT_TRY(Explanation one, explain(loaded.spec, pass, options, bench));
@@ -210,6 +215,7 @@ Command add_explain(CommandLine& parent) {
       parent.command("explain", "Draw the mask, its tile classes, plan, memory, roofline");
   add_one_kernel(line, *options);
   add_passes(line, *options);
+  add_tensors(line, *options);
   line.option("--svg", options->svg, "also draw the mask into this file");
   line.option("--batch", options->batch, "the batch entry to draw", {.show_default = true});
   line.option("--head", options->head, "the head to draw", {.show_default = true});

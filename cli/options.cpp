@@ -6,6 +6,7 @@
 #include "cli/output.hpp"
 #include "generator/plan/plan.hpp"
 #include "runtime/jit/compiler.hpp"
+#include "runtime/specs/tensor_file.hpp"
 
 namespace attune::cli {
 namespace {
@@ -70,6 +71,12 @@ void add_json(CommandLine& line, Options& options) {
   line.flag("--json", options.json, "results as JSON");
 }
 
+void add_tensors(CommandLine& line, Options& options) {
+  line.option("--tensor", options.tensors,
+              "NAME=FILE: a tensor of the spec from a .npy file, instead of a drawn one",
+              {.commas = true});
+}
+
 void add_launches(CommandLine& line, Options& options) {
   add_shape(line, options);
   add_passes(line, options);
@@ -77,6 +84,7 @@ void add_launches(CommandLine& line, Options& options) {
   add_device(line, options);
   add_compiler(line, options);
   add_cache_file(line, options);
+  add_tensors(line, options);
   add_json(line, options);
 }
 
@@ -158,6 +166,13 @@ Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec) {
   const ProblemShape common{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024};
   note("no --shape and none in the spec: taking " + to_string(common));
   return common;
+}
+
+Status give_tensors(const Options& options, std::span<const ProblemShape> shapes,
+                    AttentionSpec& spec) {
+  ATT_CHECK(attune::give_tensors(options.tensors, spec));
+  for (const ProblemShape& shape : shapes) ATT_CHECK(check_given(spec, shape));
+  return ok_status();
 }
 
 Result<std::vector<ProblemShape>> tune_shapes(const Options& options, const AttentionSpec& spec) {

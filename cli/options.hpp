@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct Options {
   std::string device;                // "cuda:0", "cpu"; empty: cuda:0, else the CPU
   std::string compiler = "auto";     // of kCompilers; "auto": those that serve the target
   std::string cache;                 // empty: the user's default; "none": no cache
+  std::vector<std::string> tensors;  // "doc=file.npy": of the spec's tensors, instead of drawn ones
   bool json = false;
 };
 
@@ -34,8 +36,9 @@ void add_device(CommandLine& line, Options& options);
 void add_compiler(CommandLine& line, Options& options);
 void add_cache_file(CommandLine& line, Options& options);
 void add_json(CommandLine& line, Options& options);
+void add_tensors(CommandLine& line, Options& options);
 // What commands that run kernels of their specs take beside these: shape, passes, plan, device,
-// compiler, cache file and JSON.
+// compiler, cache file, tensors and JSON.
 void add_launches(CommandLine& line, Options& options);
 // What names kernels of one spec, beside the pass, for commands that do not run them: spec, target,
 // shape, plan, and the device and cache that choose a plan.
@@ -55,6 +58,10 @@ Result<std::vector<Pass>> passes(const Options& options, const AttentionSpec& sp
 Result<std::vector<Pass>> first_or_named_passes(const Options& options, const AttentionSpec& spec);
 // --shape, else the spec's first tune shape, else a common one that says so on stderr.
 Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec);
+// Gives the spec the tensors of --tensor. kBadInput where they are not of it, or not of its sizes
+// at one of `shapes`.
+Status give_tensors(const Options& options, std::span<const ProblemShape> shapes,
+                    AttentionSpec& spec);
 // --shape alone, else all of the spec's tune shapes, else that common one.
 Result<std::vector<ProblemShape>> tune_shapes(const Options& options, const AttentionSpec& spec);
 

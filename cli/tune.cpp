@@ -99,6 +99,7 @@ Command add_tune(CommandLine& parent) {
   add_device(line, *options);
   add_compiler(line, *options);
   add_cache_file(line, *options);
+  add_tensors(line, *options);
   add_json(line, *options);
   add_tuning(line, options->tuning);
   line.footer(

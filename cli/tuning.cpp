@@ -41,9 +41,10 @@ void add_tuning(CommandLine& line, TuningOptions& options) {
 Result<std::vector<TuningProblem>> tuning_problems(const Options& options) {
   std::vector<TuningProblem> found;
   for (const std::string& source : options.specs) {
-    ATT_TRY(const LoadedSpec loaded, load_spec(source));
+    ATT_TRY(LoadedSpec loaded, load_spec(source));
     ATT_TRY(const std::vector<Pass> wanted, passes(options, loaded.spec));
     ATT_TRY(const std::vector<ProblemShape> shapes, tune_shapes(options, loaded.spec));
+    ATT_CHECK(give_tensors(options, shapes, loaded.spec));
     for (const ProblemShape& one : shapes) {
       for (const Pass pass : wanted) found.push_back({loaded, one, pass});
     }
@@ -63,7 +64,11 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
   TuneOptions search = tuning_.search;
   search.pass = problem.pass;
   if (tuning_.in_process) {
-    return attune::tune(spec, problem.shape, *device, compilers, store, search, observer);
+    return tune_on_plausible_data(spec, problem.shape, *device, store, search,
+                                  [&](const AttentionSpec& described, const TuneOptions& options) {
+                                    return attune::tune(described, problem.shape, *device,
+                                                        compilers, store, options, observer);
+                                  });
   }
   std::vector<std::string> names;
   for (const Compiler* compiler : compilers) names.push_back(compiler_name(*compiler));
@@ -76,8 +81,13 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
       .device = !options_.device.empty() ? options_.device : (cpu ? "cpu" : "cuda:0"),
       .compilers = std::move(names),
       .cache = store.path(),
-      .seed = fresh_seed()};
-  return tune_isolated(shared, spec, *device, compilers, store, workers_, search, observer);
+      .seed = fresh_seed(),
+      .tensors = options_.tensors};
+  return tune_on_plausible_data(spec, problem.shape, *device, store, search,
+                                [&](const AttentionSpec& described, const TuneOptions& options) {
+                                  return tune_isolated(shared, described, *device, compilers, store,
+                                                       workers_, options, observer);
+                                });
 }
 
 std::string progress_text(const TuneProgress& progress) {

@@ -22,7 +22,8 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                                       .shape = shape,
                                       .protocol = std::string(kMeasurementProtocol),
                                       .pass = options.pass,
-                                      .spec_text = canonical_text(spec)},
+                                      .spec_text = canonical_text(spec),
+                                      .data = mask_data(spec, shape)},
                               .plans = std::move(plans),
                               .compilers = compilers,
                               .compile_while_measuring = device.facts().target != Target::kCpu};

@@ -19,6 +19,7 @@ struct TuneOptions {
   double noise_fraction = 0.01;  // medians that differ by less may be equal
   bool force = false;            // measure again what is already measured
   bool exhaustive = false;       // ask for every legal plan; what the search is judged against
+  std::vector<KernelPlan> contenders = {};  // to ask for before others
 };
 
 enum class TuneState { kWaiting, kCompiling, kVerifying, kMeasuring, kDone };
@@ -45,6 +46,15 @@ struct TuneResult {
   // Why the store did not take all of it: a full disk, say. What it did not take is lost.
   std::optional<Error> not_stored;
 };
+
+// Where nothing is said of tensors that decide a mask, runs `tune_once` on every one of
+// plausible_specs(), and on each again with the winners and first guesses of all as contenders. The
+// result is the plan that loses least on the worst of them, with its time on the first kind; the
+// counts are of all runs.
+using TuneOnce = std::function<Result<TuneResult>(const AttentionSpec&, const TuneOptions&)>;
+Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const ProblemShape& shape,
+                                          const Device& device, const Store& store,
+                                          const TuneOptions& options, const TuneOnce& tune_once);
 
 // In this process. The first compiler builds every candidate, the others the finalists as well.
 // `progress` is called from this thread; what was measured before it said stop is

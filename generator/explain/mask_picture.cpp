@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "generator/explain/tensor_ranges.hpp"
+#include "generator/expr/tensor_ranges.hpp"
 #include "generator/spec/shape.hpp"
 
 namespace attune {
@@ -72,13 +72,9 @@ Status check_request(const AttentionSpec& spec, const PictureRequest& request) {
 class Painter {
  public:
   Painter(const AttentionSpec& spec, const PictureRequest& request)
-      : mask_(spec.mask), request_(request) {
-    const std::vector<int> from_blocks = expr::range_slots(mask_);
-    for (std::size_t slot = 0; slot < request.tensors.size(); ++slot) {
-      const bool blocks =
-          std::ranges::find(from_blocks, static_cast<int>(slot)) != from_blocks.end();
-      ranges_.emplace_back(spec.environment.tensors[slot].type, request.tensors[slot], blocks);
-    }
+      : mask_(spec.mask),
+        request_(request),
+        ranges_(expr::ranges_of(mask_, spec.environment.tensors, request.tensors)) {
     point_.b = static_cast<std::int32_t>(request.b);
     point_.h = static_cast<std::int32_t>(request.h);
     point_.h_kv =
@@ -190,7 +186,7 @@ class Painter {
 
   const expr::Expr& mask_;
   const PictureRequest& request_;
-  std::vector<TensorRanges> ranges_;
+  const std::vector<expr::TensorRanges> ranges_;
   expr::Point point_;
   MaskPicture picture_;
 };

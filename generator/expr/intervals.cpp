@@ -32,14 +32,22 @@ KvBounds KvBoundsSolver::operator()(const TileBox& queries) const {
   return {value(0), value(1)};
 }
 
-std::vector<int> range_slots(const Expr& mask) {
+namespace {
+
+std::vector<int> ranged_slots(const Expr& mask, bool by_blocks_only) {
   std::set<int> slots;
   if (mask) {
     for (const auto& made : {classify_program(mask), kv_bounds_program(mask)})
       for (const Step& step : made->program.steps())
-        if (step.op == StepOp::kTensorRange && step.value != 0) slots.insert(step.slot);
+        if (step.op == StepOp::kTensorRange && (step.value != 0 || !by_blocks_only))
+          slots.insert(step.slot);
   }
   return {slots.begin(), slots.end()};
 }
+
+}  // namespace
+
+std::vector<int> range_slots(const Expr& mask) { return ranged_slots(mask, true); }
+std::vector<int> telling_slots(const Expr& mask) { return ranged_slots(mask, false); }
 
 }  // namespace attune::expr

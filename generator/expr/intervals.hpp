@@ -63,5 +63,8 @@ class KvBoundsSolver {
 // Tensors whose per-block (min, max) pairs the mask's interval code reads: what the pre-pass of
 // templates/kernels/block_ranges.cuh must make before a launch. Ascending.
 std::vector<int> range_slots(const Expr& mask);  // null mask: none
+// Those whose values tell the interval code which tiles live: range_slots(), and tensors that are
+// looked up in few places a tile. Ascending.
+std::vector<int> telling_slots(const Expr& mask);
 
 }  // namespace attune::expr

@@ -4,7 +4,6 @@
 #include <array>
 #include <numeric>
 
-#include "generator/expr/intervals.hpp"
 #include "templates/work_items.h"
 
 namespace attune {
@@ -35,6 +34,12 @@ std::vector<std::optional<double>> known_scalars(const AttentionSpec& spec) {
   return values;
 }
 
+std::vector<Sample> samples_of(const AttentionSpec& spec) {
+  std::vector<Sample> samples = spec.samples;
+  samples.resize(spec.environment.tensors.size());
+  return samples;
+}
+
 // An item costs something, if nothing of it lives in the sample.
 double cost_of_row(double row, const LiveWork& work) { return std::max(row, work.share / 100); }
 
@@ -50,6 +55,8 @@ struct Answer {
 struct Memory {
   explicit Memory(const AttentionSpec& spec) : share(spec) {}
   LiveShare share;
+  std::optional<ProblemShape> drawn_shape;
+  std::shared_ptr<const MaskTensors> drawn;
   std::array<Answer, 4> known;  // the plans of one tile shape have a few orders, in turn
   std::size_t oldest = 0;
 };
@@ -57,38 +64,60 @@ struct Memory {
 }  // namespace
 
 LiveShare::LiveShare(const AttentionSpec& spec)
-    : mask_(spec.mask), known_scalars_(known_scalars(spec)) {
+    : mask_(spec.mask), known_scalars_(known_scalars(spec)), samples_(samples_of(spec)) {
   if (!mask_) return;
   reads_tensors_ = !expr::range_slots(mask_).empty();
+  const std::vector<int> read = expr::telling_slots(mask_);
   for (const std::optional<double>& scalar : known_scalars_) {
     if (!scalar) return;
     scalars_.push_back(*scalar);
   }
   counter_.emplace(mask_);
+  const auto is_said = [&](int slot) {
+    return samples_[static_cast<std::size_t>(slot)].kind != SampleKind::kUnsaid;
+  };
+  if (!read.empty() && std::ranges::all_of(read, is_said)) declared_ = spec.environment.tensors;
 }
 
 bool LiveShare::is_of(const AttentionSpec& spec) const {
-  return mask_ == spec.mask && known_scalars_ == known_scalars(spec);
+  if (mask_ != spec.mask || samples_.size() != spec.environment.tensors.size()) return false;
+  for (std::size_t slot = 0; slot < samples_.size(); ++slot) {
+    if (samples_[slot] != sample_of(spec, slot)) return false;
+  }
+  return known_scalars_ == known_scalars(spec);
 }
 
-LiveRows LiveShare::rows(const ProblemShape& shape, int tile_q, int tile_kv) const {
+std::shared_ptr<const MaskTensors> LiveShare::tensors(const ProblemShape& shape) const {
+  if (declared_.empty()) return nullptr;
+  return MaskTensors::draw(mask_, declared_, samples_, shape);
+}
+
+LiveRows LiveShare::rows(const ProblemShape& shape, int tile_q, int tile_kv,
+                         const MaskTensors* tensors) const {
   if (!counter_) return {1};
   const std::vector<expr::Positions> columns = sampled_tiles(shape.kv_len, tile_kv, kColumns);
   expr::TileBox box;
   box.q_len = static_cast<std::int32_t>(shape.q_len);
   box.kv_len = static_cast<std::int32_t>(shape.kv_len);
   box.scalars = scalars_;
-  LiveRows rows;
-  for (const int live : (*counter_)(box, sampled_tiles(shape.q_len, tile_q, kRows), columns))
-    rows.push_back(live / static_cast<double>(columns.size()));
+  if (tensors != nullptr) box.tensor_range = tensors->range();
+  const std::vector<expr::Positions> queries = sampled_tiles(shape.q_len, tile_q, kRows);
+  const std::int32_t batches = tensors == nullptr ? 1 : tensors->batch();
+  LiveRows rows(queries.size());
+  for (box.b = 0; box.b < batches; ++box.b) {
+    const std::vector<int> live = (*counter_)(box, queries, columns);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      rows[i] += live[i] / static_cast<double>(columns.size()) / batches;
+  }
   return rows;
 }
 
-LiveWork LiveShare::work(const LiveRows& rows) const {
+LiveWork LiveShare::work(const LiveRows& rows, const MaskTensors* tensors) const {
   const auto count = double(rows.size());
   const double mean = std::accumulate(rows.begin(), rows.end(), 0.0) / count;
   // Something lives, if not in the sample.
-  LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns)), .reads_tensors = reads_tensors_};
+  LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns)),
+                .reads_tensors = reads_tensors_ && tensors == nullptr};
   const auto [shortest, longest] = std::ranges::minmax(rows);
   work.shortest = cost_of_row(shortest, work) / work.share;
   work.longest = cost_of_row(longest, work) / work.share;
@@ -138,8 +167,13 @@ const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, 
     if (answer.order == order) return answer.work;
     rows = answer.rows;
   }
-  if (rows.empty()) rows = memory->share.rows(shape, tile_q, tile_kv);
-  LiveWork work = memory->share.work(rows);
+  if (memory->drawn_shape != shape) {
+    memory->drawn = memory->share.tensors(shape);
+    memory->drawn_shape = shape;
+  }
+  const MaskTensors* tensors = memory->drawn.get();
+  if (rows.empty()) rows = memory->share.rows(shape, tile_q, tile_kv, tensors);
+  LiveWork work = memory->share.work(rows, tensors);
   work.busiest = LiveShare::busiest(rows, work, shape, tile_q, order);
   Answer& answer = memory->known[memory->oldest];
   memory->oldest = (memory->oldest + 1) % memory->known.size();

@@ -1,10 +1,12 @@
 // How much of the score square a mask leaves to compute, for the cost model.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "generator/expr/live_tiles.hpp"
+#include "generator/plan/mask_tensors.hpp"
 #include "generator/spec/spec.hpp"
 
 namespace attune {
@@ -19,13 +21,14 @@ struct ItemOrder {
 };
 
 // What a mask leaves of the work items (query tiles of a head) of one tile shape, from a sample of
-// tiles spread over the square of batch 0, head 0. Everything without a mask, and where launch-time
-// scalars decide. Look-ups count as unknown.
+// tiles spread over the square of head 0. Everything without a mask, and where launch-time
+// scalars decide. Look-ups count as unknown, unless the spec says what their tensors are like.
 struct LiveWork {
   double share = 1;  // of the tiles that are not skipped; in (0, 1]
   // Live tiles of the longest and the shortest item, and of the busiest CTA; each over the mean.
   double longest = 1, shortest = 1, busiest = 1;
-  bool reads_tensors = false;  // range_slots(): tiles that are not known to be dead may be
+  // range_slots() of which nothing is said: tiles that are not known to be dead may be.
+  bool reads_tensors = false;
 };
 
 // The sample of one tile shape at one shape: by query tile, the first one first, the share of its
@@ -37,9 +40,15 @@ class LiveShare {
  public:
   explicit LiveShare(const AttentionSpec& spec);
 
-  LiveRows rows(const ProblemShape& shape, int tile_q, int tile_kv) const;
+  // Null where the mask reads nothing or something of which nothing is said, and where it reads too
+  // much to be drawn in passing.
+  std::shared_ptr<const MaskTensors> tensors(const ProblemShape& shape) const;
+
+  // `tensors` are those of the shape, or null.
+  LiveRows rows(const ProblemShape& shape, int tile_q, int tile_kv,
+                const MaskTensors* tensors) const;
   // All but `busiest`, which is 1, what it is at least.
-  LiveWork work(const LiveRows& rows) const;
+  LiveWork work(const LiveRows& rows, const MaskTensors* tensors) const;
   // Of CTAs that take items in `order`; `rows` and `work` are those of the tile shape.
   static double busiest(const LiveRows& rows, const LiveWork& work, const ProblemShape& shape,
                         int tile_q, const ItemOrder& order);
@@ -53,6 +62,8 @@ class LiveShare {
   std::vector<double> scalars_;
   std::optional<expr::LiveTileCounter> counter_;  // nullopt: everything lives, as far as one knows
   bool reads_tensors_ = false;
+  const std::vector<Sample> samples_;
+  std::vector<expr::TensorDecl> declared_;  // empty: not all that is read is described
 };
 
 // Remembered for the last questions: plans that are compared in a row share a few tile shapes, and

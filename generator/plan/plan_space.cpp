@@ -53,26 +53,31 @@ double tiled_area(const ProblemShape& shape, int tile_q, int tile_kv) {
   return tiled(shape.q_len, tile_q) * tiled(shape.kv_len, tile_kv);
 }
 
+}  // namespace
+
 // The samples of one choice, each tile shape's once.
-class Samples {
+class PlanSpace::Samples {
  public:
-  Samples(const LiveShare& share, const ProblemShape& shape) : share_(share), shape_(shape) {}
+  Samples(const LiveShare& share, const ProblemShape& shape)
+      : share_(share), shape_(shape), tensors_(share.tensors(shape)) {}
+
+  LiveWork work(const LiveRows& rows) const { return share_.work(rows, tensors_.get()); }
 
   const LiveRows& rows(int tile_q, int tile_kv) {
     for (const auto& [tile, rows] : known_) {
       if (tile == std::pair(tile_q, tile_kv)) return rows;
     }
-    known_.emplace_back(std::pair(tile_q, tile_kv), share_.rows(shape_, tile_q, tile_kv));
+    known_.emplace_back(std::pair(tile_q, tile_kv),
+                        share_.rows(shape_, tile_q, tile_kv, tensors_.get()));
     return known_.back().second;
   }
 
  private:
   const LiveShare& share_;
   const ProblemShape& shape_;
+  const std::shared_ptr<const MaskTensors> tensors_;
   std::deque<std::pair<std::pair<int, int>, LiveRows>> known_;
 };
-
-}  // namespace
 
 PlanSpace::PlanSpace(const AttentionSpec& spec, const DeviceFacts& device)
     : spec_(spec), device_(device), live_share_(spec) {
@@ -104,7 +109,7 @@ PlanSpace::PlanSpace(const AttentionSpec& spec, const DeviceFacts& device)
 }
 
 bool PlanSpace::is_of(const AttentionSpec& spec, const DeviceFacts& device) const {
-  return same_kernels(spec_, spec) && same_device(device_, device);
+  return same_kernels(spec_, spec) && live_share_.is_of(spec) && same_device(device_, device);
 }
 
 const PlanSpace::Candidate& PlanSpace::cheapest(const Group& group, const ShapeCost& shape) const {
@@ -113,9 +118,9 @@ const PlanSpace::Candidate& PlanSpace::cheapest(const Group& group, const ShapeC
 }
 
 // What each group takes at least, the least first.
-std::vector<PlanSpace::Bound> PlanSpace::bounds(const ProblemShape& shape,
-                                                const Wanted& wanted) const {
-  LiveWork least = live_share_.work(live_share_.rows(shape, smallest_q_, smallest_kv_));
+std::vector<PlanSpace::Bound> PlanSpace::bounds(const ProblemShape& shape, const Wanted& wanted,
+                                                Samples& samples) const {
+  LiveWork least = samples.work(samples.rows(smallest_q_, smallest_kv_));
   least.longest = least.shortest = 0;
   const double live_area = kLeastShare * least.share * tiled_area(shape, smallest_q_, smallest_kv_);
   std::vector<Bound> found;
@@ -138,7 +143,7 @@ std::optional<KernelPlan> PlanSpace::best(const ProblemShape& shape, const Wante
   Samples samples(live_share_, shape);
   const Candidate* best = nullptr;
   double best_us = std::numeric_limits<double>::infinity();
-  for (const Bound& bound : bounds(shape, wanted)) {
+  for (const Bound& bound : bounds(shape, wanted, samples)) {
     if (bound.us > best_us) break;
     const FamilyOperations& family = *bound.group->family;
     const KernelPlan& any = bound.group->candidates.front().plan;
@@ -156,7 +161,7 @@ std::optional<KernelPlan> PlanSpace::best(const ProblemShape& shape, const Wante
       us = look();
     } else {
       const LiveRows& rows = samples.rows(tiling.tile_q, tiling.tile_kv);
-      work = live_share_.work(rows);
+      work = samples.work(rows);
       us = look();
       if (tiling.order && us <= best_us) {
         work.busiest = LiveShare::busiest(rows, work, shape, tiling.tile_q, *tiling.order);

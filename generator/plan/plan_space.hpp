@@ -41,7 +41,9 @@ class PlanSpace {
     const Group* group;
   };
   const Candidate& cheapest(const Group& group, const ShapeCost& shape) const;
-  std::vector<Bound> bounds(const ProblemShape& shape, const Wanted& wanted) const;
+  class Samples;
+  std::vector<Bound> bounds(const ProblemShape& shape, const Wanted& wanted,
+                            Samples& samples) const;
 
   const AttentionSpec spec_;
   const DeviceFacts device_;

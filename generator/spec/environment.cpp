@@ -79,7 +79,7 @@ Result<expr::TensorDecl> read_tensor(const SpecReader& reader, const YamlEntry& 
   const YamlNode& value = entry.value;
   if (value.kind != YamlNode::Kind::kMapping)
     return reader.wrong_type(tensor.name, value, "a mapping {dtype, dims}");
-  constexpr KeyRule kRules[] = {{"dtype", true}, {"dims", true}, {"grad"}};
+  constexpr KeyRule kRules[] = {{"dtype", true}, {"dims", true}, {"grad"}, {"sample"}};
   ATT_CHECK(reader.check_keys(value, fmt::format("tensor `{}`", tensor.name), kRules));
 
   constexpr std::string_view kTypes[] = {"int32", "float32", "bool", "fp16", "bf16"};

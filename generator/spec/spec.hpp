@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/expr/ast.hpp"
+#include "generator/spec/sample.hpp"
 #include "generator/support/result.hpp"
 
 namespace attune {
@@ -53,9 +54,10 @@ struct AttentionSpec {
   // Slots do not depend on the order in the file: launch-time scalars first, then constants, each
   // by name; tensors by name.
   expr::Environment environment;
-  expr::Expr mask;   // null: every key is live
-  expr::Expr score;  // null: the scaled product as it is
-  expr::Expr sink;   // null: none; else a logit per (b, h) that joins the softmax' denominator only
+  std::vector<Sample> samples;  // by a tensor's slot; empty: of none is it said what it is like
+  expr::Expr mask;              // null: every key is live
+  expr::Expr score;             // null: the scaled product as it is
+  expr::Expr sink;  // null: none; else a logit per (b, h) that joins the softmax' denominator only
   Parameter softmax_scale;     // "auto" is resolved to 1/sqrt(head_dim_qk)
   Parameter dropout;           // probability of dropping, [0, 1)
   bool deterministic = false;  // gradients are the same to the bit at every launch
@@ -66,6 +68,11 @@ struct AttentionSpec {
 // Whether sequences of different lengths lie one behind the other: the batch of a shape is then how
 // many there are, its lengths are those of all together.
 inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::kThd; }
+
+// What is said of the tensor in `slot`.
+inline Sample sample_of(const AttentionSpec& spec, std::size_t slot) {
+  return slot < spec.samples.size() ? spec.samples[slot] : Sample{};
+}
 
 // Whether a launch may drop elements.
 inline bool has_dropout(const AttentionSpec& spec) {

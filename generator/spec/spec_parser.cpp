@@ -38,6 +38,7 @@ class SpecParser {
     ATT_CHECK(read_layout());
     ATT_TRY(spec_.environment, read_environment(reader_, value("scalars"), value("tensors")));
     spec_.environment.is_packed = is_packed(spec_);
+    ATT_CHECK(read_samples());
     ATT_CHECK(read_expressions());
     ATT_CHECK(check_packed());
     ATT_CHECK(read_softmax_scale());
@@ -152,6 +153,22 @@ class SpecParser {
                                    "a sink that depends on a length is not supported with layout "
                                    "`thd` yet",
                                    "a tensor with dims [batch] may hold what it depends on"));
+    }
+    return ok_status();
+  }
+
+  Status read_samples() {
+    for (const expr::TensorDecl& tensor : spec_.environment.tensors) {
+      const YamlEntry* sample = value("tensors")->find(tensor.name)->value.find("sample");
+      spec_.samples.emplace_back();
+      if (!sample) continue;
+      ATT_TRY(const std::string_view text, reader_.text("sample", sample->value));
+      auto parsed = parse_sample(text, tensor);
+      if (!parsed.ok()) {
+        return reader_.error(sample->value, std::move(parsed.error().id),
+                             std::move(parsed.error().message), std::move(parsed.error().hint));
+      }
+      spec_.samples.back() = *std::move(parsed);
     }
     return ok_status();
   }

@@ -69,7 +69,8 @@ std::string sizes_text(const std::int64_t* sizes, int count) {
   return fmt::format("({})", fmt::join(sizes, sizes + count, ", "));
 }
 
-// That `view` is what the declaration says, contiguous, with `sizes`.
+}  // namespace
+
 Status check_view(const expr::TensorDecl& declared, const std::int64_t* sizes,
                   const att_tensor& view) {
   const char* name = declared.name.c_str();
@@ -98,6 +99,8 @@ Status check_view(const expr::TensorDecl& declared, const std::int64_t* sizes,
   }
   return ok_status();
 }
+
+namespace {
 
 // Auxiliary tensors as a launch's arguments bring them: pointers or views.
 struct TensorInputs {

@@ -11,6 +11,11 @@ namespace attune {
 
 int tensor_dtype(expr::TensorType type);  // att_dtype
 
+// kBadInput unless `view` is what the declaration says, contiguous, with `sizes`; its data is not
+// looked at.
+Status check_view(const expr::TensorDecl& declared, const std::int64_t* sizes,
+                  const att_tensor& view);
+
 // `shape` is that of `args`, checked and not empty.
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
                            const ProblemShape& shape, att::LaunchParams* params);

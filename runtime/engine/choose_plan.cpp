@@ -106,7 +106,8 @@ Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& sh
                                        .shape = shape,
                                        .protocol = std::string(kMeasurementProtocol),
                                        .pass = pass,
-                                       .spec_text = canonical_text(spec)});
+                                       .spec_text = canonical_text(spec),
+                                       .data = said_data(spec, shape)});
     if (winner.ok() && winner->has_value()) {
       MeasuredChoices choices =
           measured_choices(spec, pass, shape, device.facts(), **winner, store->path());

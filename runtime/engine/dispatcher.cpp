@@ -203,7 +203,7 @@ Status Dispatcher::improve(KernelEntry& entry, bool retry) {
   const std::lock_guard lock(improve_mutex_);
   const AttentionSpec& spec = entry.spec();
   MeasuredChoices choices =
-      workshop_->measured(spec, entry.key.spec, entry.key.pass, entry.key.shape);
+      workshop_->measured(spec, entry.key.spec, entry.key.pass, entry.key.shape, entry.data());
   const auto guess =
       default_plan(spec, entry.key.shape, workshop_->device().facts(), entry.key.pass);
   if (guess.ok()) choices.usable.push_back({.plan = *guess});
@@ -244,6 +244,14 @@ Result<LoadedCode> Dispatcher::code_for(const AttentionSpec& spec, const PlanCho
   const bool same_compiler = family.empty() || family == compiler_family(now.code.compiler);
   if (wanted.plan == now.choice.plan && same_compiler) return now.code;
   return workshop_->load(spec, wanted.plan, family);
+}
+
+Status Dispatcher::tell_data(KernelEntry& entry, const MaskData& data) {
+  if (entry.data() == data) return ok_status();
+  entry.set_data(data);
+  if (!background()) return improve(entry, false);
+  enqueue_all();
+  return ok_status();
 }
 
 Status Dispatcher::refresh() {

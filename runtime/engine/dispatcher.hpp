@@ -47,6 +47,9 @@ class Dispatcher {
   // now. Compiles on this thread and returns the first failure, which costs that kernel alone; with
   // `background` it returns at once and the thread does the work.
   Status refresh();
+  // What `entry`'s launches are on from now on; chooses its plan anew, on this thread or in the
+  // background as refresh() does.
+  Status tell_data(KernelEntry& entry, const MaskData& data);
   // Until nothing is queued or compiled in the background.
   void wait_idle();
 

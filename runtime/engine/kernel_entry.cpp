@@ -52,4 +52,14 @@ void KernelEntry::set_failed_plans(std::vector<FailedPlan> plans) {
   failed_plans_ = std::move(plans);
 }
 
+MaskData KernelEntry::data() const {
+  const std::lock_guard lock(mutex_);
+  return data_;
+}
+
+void KernelEntry::set_data(const MaskData& data) {
+  const std::lock_guard lock(mutex_);
+  data_ = data;
+}
+
 }  // namespace attune

@@ -60,6 +60,9 @@ class KernelEntry {
   // Plans that are better by what is known and could not be had; the best first.
   std::vector<FailedPlan> failed_plans() const;
   void set_failed_plans(std::vector<FailedPlan> plans);
+  // What the host says of its tensors; {} as long as it says nothing.
+  MaskData data() const;
+  void set_data(const MaskData& data);
 
  private:
   ~KernelEntry() = default;
@@ -77,6 +80,7 @@ class KernelEntry {
   mutable std::mutex mutex_;  // of writers, guards the rest
   std::vector<std::unique_ptr<const KernelVersion>> versions_;
   std::vector<FailedPlan> failed_plans_;
+  MaskData data_;
 };
 
 }  // namespace attune

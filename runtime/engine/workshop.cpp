@@ -41,11 +41,14 @@ Workshop::Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cach
 bool Workshop::refresh_snapshot() { return cache_->refresh(device_->identity()); }
 
 MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id, Pass pass,
-                                   const ProblemShape& shape) const {
+                                   const ProblemShape& shape, const MaskData& data) const {
   const SnapshotCell::View snapshot = cache_->snapshot();
   const SnapshotAnswer answer = snapshot->find(id, pass, shape);
   if (answer.row == nullptr) return {};
-  return measured_choices(spec, pass, shape, device_->facts(), answer.row->winner(),
+  Winner winner = answer.row->winner();
+  if (winner.by_data.size() > 1)
+    winner = on_data(std::move(winner), data.live < 0 ? said_data(spec, shape) : data);
+  return measured_choices(spec, pass, shape, device_->facts(), winner,
                           cache_files_[static_cast<std::size_t>(answer.row->layer)]);
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "generator/spec/draw_tensor.hpp"
 #include "runtime/reference/oracle.hpp"
 #include "runtime/support/problem_layout.hpp"
 
@@ -19,48 +20,14 @@ std::vector<double> normal_values(std::int64_t count, DType dtype, Random& rando
   return values;
 }
 
-// int32 along a sequence: ascending segment numbers, four segments a row on average, as documents
-// or block numbers are. Any other int32: a length, from 0 to kv_len. float32: normal, halved, as
-// biases and slopes are. bool: three in four are true.
-expr::TensorValues random_tensor(const expr::TensorDecl& declaration, const ProblemShape& shape,
-                                 Random& random) {
-  expr::TensorValues tensor{.sizes = tensor_sizes(declaration, shape), .values = {}};
-  tensor.values.resize(static_cast<std::size_t>(element_count(tensor.sizes)));
-  const expr::Dim last =
-      declaration.dims.empty() ? expr::Dim::kNumber : declaration.dims.back().dim;
-  const bool sequence = last == expr::Dim::kQLen || last == expr::Dim::kKvLen;
-  const auto length = static_cast<std::size_t>(tensor.sizes.empty() ? 1 : tensor.sizes.back());
-  std::normal_distribution<double> normal;
-  std::uniform_int_distribution<std::int64_t> up_to_kv(0, shape.kv_len);
-  std::bernoulli_distribution boundary(std::min(1.0, 3.0 / static_cast<double>(length)));
-  std::bernoulli_distribution mostly(0.75);
-  double segment = 0;
-  for (std::size_t i = 0; i < tensor.values.size(); ++i) {
-    double& value = tensor.values[i];
-    switch (declaration.type) {
-      case expr::TensorType::kFloat32:
-        value = round_to(DType::kF32, 0.5 * normal(random));
-        break;
-      case expr::TensorType::kFloat16:
-        value = round_to(DType::kF16, 0.5 * normal(random));
-        break;
-      case expr::TensorType::kBFloat16:
-        value = round_to(DType::kBf16, 0.5 * normal(random));
-        break;
-      case expr::TensorType::kBool:
-        value = mostly(random) ? 1 : 0;
-        break;
-      case expr::TensorType::kInt32:
-        if (!sequence) {
-          value = static_cast<double>(up_to_kv(random));
-          break;
-        }
-        segment = i % length == 0 ? 0 : segment + (boundary(random) ? 1 : 0);
-        value = segment;
-        break;
-    }
-  }
-  return tensor;
+// Reals as the tensor's type holds them.
+void round_values(expr::TensorType type, std::vector<double>& values) {
+  const bool is_real = type != expr::TensorType::kInt32 && type != expr::TensorType::kBool;
+  if (!is_real) return;
+  const DType dtype = type == expr::TensorType::kFloat16    ? DType::kF16
+                      : type == expr::TensorType::kBFloat16 ? DType::kBf16
+                                                            : DType::kF32;
+  for (double& value : values) value = round_to(dtype, value);
 }
 
 // Where `count` sequences of `total` tokens begin, and the end of the last.
@@ -100,8 +67,10 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
       problem.scalars.push_back(1);
     }
   }
-  for (const expr::TensorDecl& tensor : spec.environment.tensors) {
-    problem.tensors.push_back(random_tensor(tensor, shape, random));
+  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
+    const expr::TensorDecl& tensor = spec.environment.tensors[slot];
+    problem.tensors.push_back(draw_tensor(tensor, sample_of(spec, slot), shape, random));
+    round_values(tensor.type, problem.tensors.back().values);
   }
   problem.softmax_scale = round_to(DType::kF32, 1 / std::sqrt(spec.head_dim_qk));
   problem.dropout = 0.125;

@@ -31,6 +31,8 @@ std::string encode(const WorkerRequest& request) {
     json.set("compilers", p.compilers);
     json.set("cache", p.cache);
     json.set("seed", p.seed);
+    json.set("tensors", p.tensors);
+    json.set("samples", p.samples);
   } else {
     json.set("plan", request.plan);
     json.set("compiler", request.compiler);
@@ -79,7 +81,8 @@ Result<WorkerRequest> decode_request(const std::string& line) {
   const bool whole = json.read("spec", p.spec_yaml) && json.read("file", p.spec_file) &&
                      json.read("shape", shape) && json.read("pass", pass) &&
                      json.read("device", p.device) && json.read("compilers", p.compilers) &&
-                     json.read("cache", p.cache) && json.read("seed", p.seed);
+                     json.read("cache", p.cache) && json.read("seed", p.seed) &&
+                     json.read("tensors", p.tensors) && json.read("samples", p.samples);
   const auto known_pass = pass_from_string(pass);
   if (!whole || !known_pass) return protocol_error(line);
   p.pass = *known_pass;

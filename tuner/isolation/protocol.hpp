@@ -18,6 +18,8 @@ struct WorkerProblem {
   std::vector<std::string> compilers;  // names of kCompilers
   std::string cache;
   std::uint64_t seed = 0;
+  std::vector<std::string> tensors = {};  // files, as give_tensors() takes them
+  std::vector<std::string> samples = {};  // as describe() takes them
 };
 
 struct WorkerRequest {

@@ -1,5 +1,6 @@
 #include "tuner/isolation/tune_isolated.hpp"
 
+#include "generator/plan/mask_data.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/run_search.hpp"
 
@@ -11,6 +12,7 @@ Result<TuneResult> tune_isolated(const WorkerProblem& problem, const AttentionSp
                                  const TuneOptions& options, const TuneObserver& progress) {
   WorkerProblem of_pass = problem;
   of_pass.pass = options.pass;
+  of_pass.samples = described_samples(spec);
   executor.open(
       of_pass,
       [&](const Candidate& candidate) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
+#include "runtime/specs/tensor_file.hpp"
 #include "tuner/measure/local_executor.hpp"
 
 namespace attune {
@@ -72,6 +73,8 @@ class LocalSession final : public WorkerSession {
     executor_.reset();
     store_.reset();
     ATT_TRY(spec_, parse_spec(problem.spec_yaml, problem.spec_file));
+    ATT_CHECK(describe(problem.samples, spec_));
+    ATT_CHECK(give_tensors(problem.tensors, spec_));
     compiler_names_ = problem.compilers;
     if (!problem.device.empty() && problem.device != device_name_) {
       device_.reset();

@@ -63,8 +63,7 @@ class Search {
 
   Result<TuneResult> run() {
     ATT_CHECK(read_store());
-    std::vector<KernelPlan> wave =
-        search_seeds(problem_.plans, std::min(kSearchSeeds, bound() / 2));
+    std::vector<KernelPlan> wave = first_wave();
     while (!wave.empty() && budget() > 0 && !result_.stopped) {
       const double before_us = best_median_us();
       ATT_CHECK(run_wave(wave));
@@ -78,6 +77,19 @@ class Search {
   }
 
  private:
+  // Contenders before seeds, each once.
+  std::vector<KernelPlan> first_wave() const {
+    std::vector<KernelPlan> wave;
+    for (const KernelPlan& plan : options_.contenders) {
+      if (std::ranges::find(problem_.plans, plan) != problem_.plans.end()) wave.push_back(plan);
+    }
+    for (const KernelPlan& seed :
+         search_seeds(problem_.plans, std::min(kSearchSeeds, bound() / 2))) {
+      if (std::ranges::find(wave, seed) == wave.end()) wave.push_back(seed);
+    }
+    return wave;
+  }
+
   // What earlier runs left, by build.
   Status read_store() {
     if (auto rejections = store_.rejections(problem_.key); rejections.ok()) {

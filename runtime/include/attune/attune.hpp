@@ -246,6 +246,12 @@ class Runtime {
   }
   // Takes up what was tuned since, as att_runtime_refresh() says. Kernels stay valid.
   Status refresh() { return Status(att_runtime_refresh(handle_.get())); }
+  // What the tensors of a kernel's launches are like, as att_runtime_tell_tensors() says; in the
+  // host's memory.
+  Status tell_tensors(Kernel& kernel, const Shape& shape, const std::vector<Tensor>& tensors) {
+    return Status(att_runtime_tell_tensors(handle_.get(), kernel.handle_.get(), &shape,
+                                           tensors.data(), static_cast<int>(tensors.size())));
+  }
   // Returns when nothing is compiled in the background any more.
   void wait() { att_runtime_wait(handle_.get()); }
   // JSON: device, compiler, cache files, counters, kernels; empty when it failed.

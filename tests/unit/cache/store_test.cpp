@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 
+#include "cache/database.hpp"
 #include "cache/maintenance.hpp"
 #include "tests/unit/cache/fixtures.hpp"
 
@@ -183,7 +184,7 @@ TEST(Store, FileIsPublishedWholeAndLeavesNothingBeside) {
 TEST(Store, FromTheFutureIsLeftAlone) {
   TemporaryDirectory directory;
   must_open(directory.file())->put_code(build_key(1), code(1)).value();
-  overwrite(directory.file(), 63, std::string(1, '\3'));  // user_version
+  overwrite(directory.file(), 63, std::string(1, cache::kSchemaVersion + 1));  // user_version
   const auto store = open_store(directory.file());
   ASSERT_FALSE(store.ok());
   EXPECT_EQ(store.error().id, "cache-from-the-future");
@@ -318,7 +319,7 @@ TEST(Store, WhatIsUsedStaysWhatIsNotGoes) {
       ASSERT_EQ(used.exec(), 1);
     }
   }
-  const auto store = must_open(directory.file(), {.size_limit_bytes = 610'000});
+  const auto store = must_open(directory.file(), {.size_limit_bytes = 626'000});
   ASSERT_TRUE(store->find_code(build_key(1)).value().has_value()) << "used again, now";
   ASSERT_TRUE(store->put_code(build_key(kStored), code(kStored, 100'000)).ok());
   std::vector<int> left;
@@ -356,6 +357,27 @@ TEST(Store, LeaseIsHeldByOneLivingProcess) {
   EXPECT_TRUE(store->take_lease("kernel", 60).value());
   EXPECT_TRUE(store->take_lease("kernel", 60).value()) << "its own holder may renew it";
   EXPECT_TRUE(store->give_lease("kernel").ok());
+}
+
+TEST(Store, KindsOfDataAreTimedApart) {
+  TemporaryDirectory directory;
+  const auto store = open_store(directory.file()).value();
+  MeasurementKey many = measurement_key(), few = measurement_key();
+  many.data = {.label = "t0=many", .live = 0.1, .full = 0.05};
+  few.data = {.label = "t0=few", .live = 0.8, .full = 0.5};
+  ASSERT_TRUE(store->record(many, measurement("a", 10)).ok());
+  ASSERT_TRUE(store->record(many, measurement("b", 11)).ok());
+  ASSERT_TRUE(store->record(few, measurement("a", 30)).ok());
+  ASSERT_TRUE(store->record(few, measurement("b", 20)).ok());
+  EXPECT_THAT(store->measurements(many).value(), SizeIs(2));
+  EXPECT_THAT(store->measurements(measurement_key()).value(), SizeIs(0));
+  EXPECT_EQ(store->winner(many).value()->plan, "a");
+  EXPECT_EQ(store->winner(few).value()->plan, "b");
+  EXPECT_EQ(store->winner(measurement_key()).value()->plan, "b") << "loses 1.1 at most, not 1.5";
+  const auto all = store->winners(kDevice).value();
+  ASSERT_THAT(all, SizeIs(1));
+  ASSERT_THAT(all.front().winner.by_data, SizeIs(2));
+  EXPECT_EQ(all.front().winner.by_data.front().data, few.data);
 }
 
 }  // namespace

@@ -164,5 +164,53 @@ TEST(Bucket, TiesGoToTheSmallerShape) {
   EXPECT_EQ(nearest({}, {}), nullptr);
 }
 
+// Two kinds of data, on which the plans stand differently.
+std::vector<MeasuredRow> two_kinds() {
+  std::vector<MeasuredRow> rows;
+  const auto add = [&](const MaskData& data,
+                       std::initializer_list<std::pair<const char*, double>> times) {
+    for (const auto& [plan, us] : times) {
+      rows.push_back(row(plan, us));
+      rows.back().data = data;
+    }
+  };
+  add({.label = "t0=many", .live = 0.1, .full = 0.05}, {{"a", 10}, {"b", 20}, {"c", 12}});
+  add({.label = "t0=few", .live = 0.8, .full = 0.6}, {{"a", 100}, {"b", 50}, {"c", 56}, {"d", 40}});
+  return rows;
+}
+
+TEST(WinnerOfSeveralKinds, LosesLeastOnTheWorst) {
+  const auto result = winners(two_kinds(), {}, kDevice);
+  ASSERT_EQ(result.size(), 1u);
+  // a loses 2.5, b 2, c 1.4; d was not measured on both.
+  EXPECT_EQ(result.front().winner.plan, "c");
+  ASSERT_EQ(result.front().winner.runners_up.size(), 2u);
+  EXPECT_EQ(result.front().winner.runners_up.front().plan, "b");
+  std::vector<MeasuredRow> turned = two_kinds();
+  std::ranges::reverse(turned);
+  EXPECT_EQ(winning_plan(turned), "c");
+}
+
+TEST(WinnerOfSeveralKinds, IsTheNearestKindsWhereDataIsKnown) {
+  const Winner winner = winners(two_kinds(), {}, kDevice).front().winner;
+  EXPECT_EQ(on_data(winner, {}).plan, "c");
+  EXPECT_EQ(on_data(winner, {.label = "t0=many"}).plan, "a");
+  EXPECT_EQ(on_data(winner, {.label = "t0=few"}).plan, "d");
+  EXPECT_EQ(on_data(winner, {.label = "t0=other"}).plan, "c");
+  EXPECT_EQ(on_data(winner, {.label = "t0=other", .live = 0.12, .full = 0}).plan, "a");
+  EXPECT_EQ(on_data(winner, {.live = 0.7, .full = 0.7}).plan, "d");
+}
+
+TEST(WinnerOfSeveralKinds, OfPlansThatWereNotMeasuredOnAllTakesTheKindOfMost) {
+  std::vector<MeasuredRow> rows = two_kinds();
+  std::erase_if(rows, [](const MeasuredRow& one) {
+    return one.data.live < 0.5 && one.measurement.plan != "a";
+  });
+  std::erase_if(rows, [](const MeasuredRow& one) {
+    return one.data.live > 0.5 && one.measurement.plan == "a";
+  });
+  EXPECT_EQ(winning_plan(rows), "d");
+}
+
 }  // namespace
 }  // namespace attune::cache

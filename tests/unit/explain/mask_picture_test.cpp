@@ -10,7 +10,7 @@
 #include <string>
 
 #include "generator/explain/cells.hpp"
-#include "generator/explain/tensor_ranges.hpp"
+#include "generator/expr/tensor_ranges.hpp"
 
 namespace attune {
 namespace {
@@ -152,7 +152,7 @@ TEST(TensorRanges, AreAsPreciseAsTheKernels) {
   expr::TensorValues tensor{.sizes = {2, 3, 130}, .values = {}};
   for (int i = 0; i < 2 * 3 * 130; ++i) tensor.values.push_back(i);
   const auto range = [&](bool blocks, const std::array<expr::IntInterval, 3>& box) {
-    return TensorRanges(expr::TensorType::kInt32, tensor, blocks).range(box);
+    return expr::TensorRanges(expr::TensorType::kInt32, tensor, blocks).range(box);
   };
   const auto expect = [](const expr::RealInterval& range, double lo, double hi) {
     EXPECT_EQ(range.lo, lo);
@@ -171,7 +171,7 @@ TEST(TensorRanges, AreAsPreciseAsTheKernels) {
 TEST(TensorRanges, ANaNSpoilsItsRange) {
   expr::TensorValues tensor{.sizes = {256}, .values = std::vector<double>(256, 1.0)};
   tensor.values[70] = std::numeric_limits<double>::quiet_NaN();
-  const TensorRanges ranges(expr::TensorType::kFloat32, tensor, true);
+  const expr::TensorRanges ranges(expr::TensorType::kFloat32, tensor, true);
   const expr::IntInterval wide[] = {{0, 255}}, clean[] = {{128, 255}};
   EXPECT_TRUE(std::isnan(ranges.range(wide).lo));
   EXPECT_EQ(ranges.range(clean).hi, 1);
@@ -182,12 +182,12 @@ TEST(TensorRanges, ShareTheKernelsLimits) {
   std::ifstream in("templates/tile/ranges.cuh");
   std::ostringstream text;
   text << in.rdbuf();
-  EXPECT_NE(
-      text.str().find("constexpr int kMaxRangeCells = " + std::to_string(kMaxRangeCells) + ";"),
-      std::string::npos);
-  EXPECT_NE(
-      text.str().find("constexpr int kMaxRangeBlocks = " + std::to_string(kMaxRangeBlocks) + ";"),
-      std::string::npos);
+  EXPECT_NE(text.str().find(
+                "constexpr int kMaxRangeCells = " + std::to_string(expr::kMaxRangeCells) + ";"),
+            std::string::npos);
+  EXPECT_NE(text.str().find(
+                "constexpr int kMaxRangeBlocks = " + std::to_string(expr::kMaxRangeBlocks) + ";"),
+            std::string::npos);
 }
 
 TEST(Cells, MergeTiles) {

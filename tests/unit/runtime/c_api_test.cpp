@@ -51,6 +51,31 @@ TEST_F(CApi, ARefreshKeepsKernels) {
   EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
 }
 
+TEST_F(CApi, TensorsAreToldInTheSizesOfAShape) {
+  spec(
+      "attune: 1\nname: t\ndtype: fp32\nhead_dim: 8\nmask: document(doc)\n"
+      "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n");
+  constexpr att_shape kSquare = {1, 2, 1, 5, 5};
+  kernel(kSquare);
+  if (IsSkipped()) return;
+  const std::int32_t doc[] = {0, 0, 1, 1, 1};
+  std::int64_t sizes[] = {1, 5};
+  const att_tensor view = {doc, sizes, nullptr, ATT_INT32, 2};
+  EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &kSquare, &view, 1), ATT_OK)
+      << att_last_error();
+  EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &kSquare, &view, 2), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("tensor_count is 2, and the spec has 1"));
+  sizes[1] = 4;
+  EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &kSquare, &view, 1), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("has sizes (1, 4), and this launch needs (1, 5)"));
+  const att_tensor without = {nullptr, sizes, nullptr, ATT_INT32, 2};
+  sizes[1] = 5;
+  EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &kSquare, &without, 1), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`doc` is null"));
+  EXPECT_EQ(att_runtime_tell_tensors(nullptr, kernel_, &kSquare, &view, 1), ATT_BAD_INPUT);
+  EXPECT_EQ(att_runtime_tell_tensors(runtime_, nullptr, &kSquare, &view, 1), ATT_BAD_INPUT);
+}
+
 TEST_F(CApi, AnUnknownDeviceIsBadInput) {
   att_runtime_options options = {sizeof options, "gpu0", ""};
   att_runtime* runtime = nullptr;

@@ -125,6 +125,27 @@ TEST_F(DispatcherTest, EachPassHasKernelsAndWinnersOfItsOwn) {
   EXPECT_EQ(get(dispatcher, kShape, Pass::kBackward).get(), backward.get());
 }
 
+TEST_F(DispatcherTest, DataThatAHostTellsOfChoosesAmongKindsThatWereMeasured) {
+  const MaskData many{.label = "t0=many", .live = 0.1, .full = 0.05};
+  const MaskData few{.label = "t0=few", .live = 0.8, .full = 0.6};
+  const auto record = [&](int plan, double on_many, double on_few) {
+    record_winner(other_plan(plan), kShape, on_many, "fake", "", many);
+    record_winner(other_plan(plan), kShape, on_few, "fake", "", few);
+  };
+  record(0, 10, 30);
+  record(1, 30, 10);
+  record(2, 14, 14);
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle held = get(dispatcher);
+  EXPECT_EQ(held->version().choice.plan, other_plan(2)) << "loses 1.4 at most, not 3";
+  ASSERT_TRUE(dispatcher.tell_data(*held, {.live = 0.12, .full = 0.05}).ok());
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan(0)));
+  ASSERT_TRUE(dispatcher.tell_data(*held, {.live = 0.9, .full = 0.5}).ok());
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan(1)));
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan(1))) << "what was told stays";
+}
+
 TEST_F(DispatcherTest, AMissSeesWhatWasTunedSince) {
   Dispatcher dispatcher(workshop(opener(compiler_)), false);
   const ProblemShape longer{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 4096, .kv_len = 4096};

@@ -154,14 +154,16 @@ class EngineTest : public testing::Test {
   }
   // What a sweep would leave: `plan` is the fastest on `shape`.
   void record_winner(const KernelPlan& plan, const ProblemShape& shape = kShape, double us = 10,
-                     const std::string& device = "fake", const std::string& compiler = "") const {
+                     const std::string& device = "fake", const std::string& compiler = "",
+                     const MaskData& data = {}) const {
     auto store = open_store(cache_file());
     ASSERT_TRUE(store.ok()) << render(store.error());
     const Status recorded = (*store)->record({.spec_hash = spec_hash(*spec_),
                                               .device = FakeDevice(device).identity(),
                                               .shape = shape,
                                               .protocol = std::string(kMeasurementProtocol),
-                                              .pass = plan.pass},
+                                              .pass = plan.pass,
+                                              .data = data},
                                              {.plan = to_string(plan),
                                               .build_digest = to_string(plan) + compiler,
                                               .compiler = compiler,

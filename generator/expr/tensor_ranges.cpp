@@ -1,4 +1,4 @@
-#include "generator/explain/tensor_ranges.hpp"
+#include "generator/expr/tensor_ranges.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,14 +6,14 @@
 
 #include "templates/params.h"
 
-namespace attune {
+namespace attune::expr {
 namespace {
 
-constexpr expr::RealInterval kNothing = {std::numeric_limits<double>::infinity(),
-                                         -std::numeric_limits<double>::infinity()};
+constexpr RealInterval kNothing = {std::numeric_limits<double>::infinity(),
+                                   -std::numeric_limits<double>::infinity()};
 
 // A NaN is in no range and spoils every range that it is in.
-void widen(expr::RealInterval& range, const expr::RealInterval& other) {
+void widen(RealInterval& range, const RealInterval& other) {
   if (std::isnan(other.lo)) range = other;
   if (std::isnan(range.lo)) return;
   range.lo = std::min(range.lo, other.lo);
@@ -22,8 +22,7 @@ void widen(expr::RealInterval& range, const expr::RealInterval& other) {
 
 }  // namespace
 
-TensorRanges::TensorRanges(expr::TensorType type, const expr::TensorValues& tensor,
-                           bool from_blocks)
+TensorRanges::TensorRanges(TensorType type, const TensorValues& tensor, bool from_blocks)
     : type_(type), tensor_(tensor) {
   if (!from_blocks || tensor.sizes.empty()) return;
   const std::int64_t last = tensor.sizes.back();
@@ -39,7 +38,7 @@ TensorRanges::TensorRanges(expr::TensorType type, const expr::TensorValues& tens
   }
 }
 
-expr::RealInterval TensorRanges::range(std::span<const expr::IntInterval> box) const {
+RealInterval TensorRanges::range(std::span<const IntInterval> box) const {
   std::int64_t first[att::kMaxTensorDims] = {}, count[att::kMaxTensorDims] = {};
   std::int64_t cells = 1, row = 0;
   const std::size_t dims = tensor_.sizes.size();
@@ -49,7 +48,7 @@ expr::RealInterval TensorRanges::range(std::span<const expr::IntInterval> box) c
     cells = std::min(cells * count[i], kMaxRangeCells + 1);
     if (i + 1 < dims) row = row * tensor_.sizes[i] + first[i];
   }
-  expr::RealInterval range = kNothing;
+  RealInterval range = kNothing;
   if (cells <= kMaxRangeCells) {
     for (std::int64_t cell = 0; cell < cells; ++cell) {
       std::int64_t at = 0, stride = 1, rest = cell;
@@ -74,18 +73,29 @@ expr::RealInterval TensorRanges::range(std::span<const expr::IntInterval> box) c
   return range;
 }
 
-expr::RealInterval TensorRanges::everything() const {
+std::vector<TensorRanges> ranges_of(const Expr& mask, std::span<const TensorDecl> declared,
+                                    std::span<const TensorValues> tensors) {
+  const std::vector<int> from_blocks = range_slots(mask);
+  std::vector<TensorRanges> ranges;
+  for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
+    const bool blocks = std::ranges::find(from_blocks, static_cast<int>(slot)) != from_blocks.end();
+    ranges.emplace_back(declared[slot].type, tensors[slot], blocks);
+  }
+  return ranges;
+}
+
+RealInterval TensorRanges::everything() const {
   switch (type_) {
-    case expr::TensorType::kInt32:
+    case TensorType::kInt32:
       return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
-    case expr::TensorType::kBool:
+    case TensorType::kBool:
       return {0, 1};
-    case expr::TensorType::kFloat32:
-    case expr::TensorType::kFloat16:
-    case expr::TensorType::kBFloat16:
+    case TensorType::kFloat32:
+    case TensorType::kFloat16:
+    case TensorType::kBFloat16:
       break;
   }
   return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
 }
 
-}  // namespace attune
+}  // namespace attune::expr

@@ -1,0 +1,39 @@
+// What the tensors that decide a mask are like: what a measured time stands for, beside its shape.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "generator/spec/spec.hpp"
+
+namespace attune {
+
+struct MaskData {
+  // "t0=segments(mean=700)", by slot; empty: nothing is said of them, or there are none.
+  std::string label;
+  // Shares of the tiles, of 128 queries and 128 keys, that have a live element, and that have no
+  // dead one; negative: not known.
+  double live = -1, full = -1;
+  bool operator==(const MaskData&) const = default;
+};
+
+// As the spec's samples say, those of which nothing is said as they are drawn then. {} where no
+// tensor decides which tiles live. A few milliseconds at most.
+MaskData mask_data(const AttentionSpec& spec, const ProblemShape& shape);
+
+// The same where something is said, else {}.
+MaskData said_data(const AttentionSpec& spec, const ProblemShape& shape);
+
+// `spec` with what its tensors may well be like in place of what is not said of them: what is drawn
+// then, many small parts, and numbers without order. `spec` alone where all is said that decides a
+// mask.
+std::vector<AttentionSpec> plausible_specs(const AttentionSpec& spec, const ProblemShape& shape);
+
+// "doc=segments(mean=700)" of each tensor of which something is said; given ones left out. What
+// describe() takes.
+std::vector<std::string> described_samples(const AttentionSpec& spec);
+// kBadInput on what described_samples() does not make.
+Status describe(std::span<const std::string> samples, AttentionSpec& spec);
+
+}  // namespace attune

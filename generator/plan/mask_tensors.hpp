@@ -1,0 +1,42 @@
+// What a mask reads, drawn to see which tiles live.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "generator/expr/tensor_ranges.hpp"
+#include "generator/spec/spec.hpp"
+
+namespace attune {
+
+// Tensors of a few batch entries and one head, as their samples say. Immutable, thread-safe.
+class MaskTensors {
+ public:
+  // By slot; of which nothing is said, too. Null where they are too large to be drawn in passing.
+  static std::shared_ptr<const MaskTensors> draw(const expr::Expr& mask,
+                                                 std::span<const expr::TensorDecl> declared,
+                                                 std::span<const Sample> samples,
+                                                 const ProblemShape& shape);
+  MaskTensors(const MaskTensors&) = delete;  // ranges view values
+  MaskTensors& operator=(const MaskTensors&) = delete;
+
+  std::int32_t batch() const { return batch_; }
+  // As TileBox::tensor_range. Valid as long as this is.
+  std::function<expr::RealInterval(int, std::span<const expr::IntInterval>)> range() const {
+    return [this](int slot, std::span<const expr::IntInterval> box) {
+      return ranges_[static_cast<std::size_t>(slot)].range(box);
+    };
+  }
+
+ private:
+  MaskTensors(const expr::Expr& mask, std::span<const expr::TensorDecl> declared,
+              std::span<const Sample> samples, const ProblemShape& one_head);
+
+  std::int32_t batch_;
+  std::vector<expr::TensorValues> values_;
+  std::vector<expr::TensorRanges> ranges_;
+};
+
+}  // namespace attune

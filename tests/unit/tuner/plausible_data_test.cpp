@@ -1,0 +1,107 @@
+// Tuning where nobody says what a mask's tensors are like.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "generator/plan/mask_data.hpp"
+#include "tests/unit/cache/fixtures.hpp"
+#include "tests/unit/tuner/fake_device.hpp"
+#include "tuner/tuner.hpp"
+
+namespace attune {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr ProblemShape kShape{.batch = 2, .heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024};
+
+AttentionSpec documents(const std::string& sample) {
+  auto spec = parse_spec(
+      "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: document(doc)\n"
+      "tensors: {doc: {dtype: int32, dims: [batch, kv_len]" +
+          sample + "}}\n",
+      "");
+  EXPECT_TRUE(spec.ok()) << render(spec.error());
+  return *std::move(spec);
+}
+
+class PlausibleData : public testing::Test {
+ protected:
+  PlausibleData() : store_(open_store(directory_.file()).value()) {}
+
+  // What was asked for, and a time of every contender and of the kind's own best.
+  Result<TuneResult> once(const AttentionSpec& described, const TuneOptions& options) {
+    const MaskData data = mask_data(described, kShape);
+    const auto plans = *plans_by_cost(described, kShape, device_.facts());
+    const KernelPlan best = plans[data.label.empty() ? 1 : data.label.find("segments") ? 2 : 3];
+    asked_.push_back(data.label);
+    contenders_.push_back(options.contenders.size());
+    std::vector<KernelPlan> measured = options.contenders;
+    measured.push_back(best);
+    for (const KernelPlan& plan : measured) {
+      const Measurement m{.plan = to_string(plan),
+                          .build_digest = to_string(plan),
+                          .median_us = plan == best ? 10.0 : 20.0,
+                          .spread_us = 0.1,
+                          .samples = 30};
+      ATT_CHECK(store_->record({.spec_hash = spec_hash(described),
+                                .device = device_.identity(),
+                                .shape = kShape,
+                                .protocol = std::string(kMeasurementProtocol),
+                                .data = data},
+                               m));
+    }
+    return TuneResult{.plan = best, .candidates = 5, .measured = 4, .stopped = stops_};
+  }
+  Result<TuneResult> tune(const AttentionSpec& spec) {
+    return tune_on_plausible_data(spec, kShape, device_, *store_, {},
+                                  [&](const AttentionSpec& described, const TuneOptions& options) {
+                                    return once(described, options);
+                                  });
+  }
+
+  cache_testing::TemporaryDirectory directory_;
+  tuner_testing::FakeDevice device_{[](const KernelPlan&) { return tuner_testing::Planted{}; },
+                                    Target::kSm80};
+  std::unique_ptr<Store> store_;
+  std::vector<std::string> asked_;
+  std::vector<std::size_t> contenders_;
+  bool stops_ = false;
+};
+
+TEST_F(PlausibleData, ADescribedSpecIsTunedOnce) {
+  const auto result = tune(documents(", sample: segments(mean=64)"));
+  ASSERT_TRUE(result.ok()) << render(result.error());
+  EXPECT_THAT(asked_, ElementsAre("t0=segments(mean=64)"));
+  EXPECT_EQ(result->candidates, 5);
+}
+
+TEST_F(PlausibleData, EveryKindMeasuresTheOthersWinners) {
+  const auto result = tune(documents(""));
+  ASSERT_TRUE(result.ok()) << render(result.error());
+  const std::string many = "t0=segments(mean=16)", noise = "t0=uniform(low=0, high=1024)";
+  EXPECT_THAT(asked_, ElementsAre("", many, noise, "", many, noise));
+  EXPECT_EQ(contenders_[0], 0u);
+  EXPECT_GE(contenders_[3], 3u);
+  EXPECT_EQ(result->candidates, 30);
+  EXPECT_EQ(result->measured, 24);
+  // Every plan loses a factor of two somewhere, and the result is one that was measured everywhere.
+  EXPECT_THAT(result->median_us, testing::AnyOf(10, 20));
+  const auto winners = store_->winners(device_.identity()).value();
+  ASSERT_THAT(winners, SizeIs(1));
+  EXPECT_THAT(winners.front().winner.by_data, SizeIs(3));
+  EXPECT_EQ(winners.front().winner.plan, to_string(result->plan));
+}
+
+TEST_F(PlausibleData, AStopEndsAllOfIt) {
+  stops_ = true;
+  const auto result = tune(documents(""));
+  ASSERT_TRUE(result.ok()) << render(result.error());
+  EXPECT_TRUE(result->stopped);
+  EXPECT_THAT(asked_, SizeIs(1));
+}
+
+}  // namespace
+}  // namespace attune
