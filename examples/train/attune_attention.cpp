@@ -22,9 +22,9 @@ T take(attune::Result<T> result) {
   return std::move(*result);
 }
 
-attune::Runtime cpu_runtime() {
+attune::Runtime runtime_on(const std::string& device) {
   attune::RuntimeOptions options;
-  options.device = "cpu";
+  options.device = device;
   return take(attune::Runtime::create(options));
 }
 
@@ -48,12 +48,13 @@ attune::Strides strides_of(const AttentionShape& shape, std::size_t columns) {
 
 }  // namespace
 
-AttuneAttention::AttuneAttention(Memory& memory, const std::string& spec_file,
-                                 const AttentionShape& shape, std::uint64_t seed)
+AttuneAttention::AttuneAttention(Memory& memory, const std::string& device,
+                                 const std::string& spec_file, const AttentionShape& shape,
+                                 std::uint64_t seed)
     : shape_(shape),
       seed_(seed),
       launch_(launch_shape(shape)),
-      runtime_(cpu_runtime()),
+      runtime_(runtime_on(device)),
       spec_(take(attune::Spec::from_file(spec_file))),
       doc_slot_(spec_.tensor_slot("doc")),
       bias_slot_(spec_.tensor_slot("bias")),

@@ -11,10 +11,11 @@ namespace train {
 
 class AttuneAttention : public Attention<float> {
  public:
-  // `spec_file` describes the attention: fp32, of the shape's head dim, with the tensors `doc` and
-  // `bias`. Compiles both passes, or takes them from Attune's cache. Throws Error.
-  AttuneAttention(Memory& memory, const std::string& spec_file, const AttentionShape& shape,
-                  std::uint64_t seed);
+  // `device` as attune::RuntimeOptions has it; `memory` is its memory. `spec_file` describes the
+  // attention: fp32, of the shape's head dim, with the tensors `doc` and `bias`. Compiles both
+  // passes, or takes them from Attune's cache. Throws Error.
+  AttuneAttention(Memory& memory, const std::string& device, const std::string& spec_file,
+                  const AttentionShape& shape, std::uint64_t seed);
 
   void forward(const AttentionPass<float>& pass) override;
   void backward(const AttentionPass<float>& pass,

@@ -64,7 +64,7 @@ bool check_gradients(const Corpus& corpus, const std::string& spec_file, std::ui
   CpuDense<float> dense(workers);
   const ModelShape shape{.vocabulary = corpus.vocabulary(),
                          .attention = {.batch = kBatch, .length = kLength}};
-  AttuneAttention attention(dense.memory(), spec_file, shape.attention, seed);
+  AttuneAttention attention(dense.memory(), "cpu", spec_file, shape.attention, seed);
   ReferenceAttention<double> exact_attention(exact_dense.memory(), workers, shape.attention, seed);
   Model<double> exact(exact_dense, exact_attention, shape, seed);
   Model<float> model(dense, attention, shape, seed);

@@ -7,6 +7,7 @@
 //   train --help               all options and exit codes
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -46,7 +47,7 @@ class Setup {
       reference_ = std::make_unique<ReferenceAttention<float>>(dense_.memory(), workers_,
                                                                shape_.attention, options.seed);
     } else {
-      attune_ = std::make_unique<AttuneAttention>(dense_.memory(), options.spec_file,
+      attune_ = std::make_unique<AttuneAttention>(dense_.memory(), "cpu", options.spec_file,
                                                   shape_.attention, options.seed);
     }
     Attention<float>& attention = attune_ ? static_cast<Attention<float>&>(*attune_) : *reference_;

@@ -1,12 +1,32 @@
 #include "workers.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 namespace train {
 
+// Threads take range after range. A thread that comes late finds none left, so that nobody waits
+// for one that another program keeps from running.
+struct Workers::Loop {
+  const std::function<void(std::size_t, std::size_t)>& body;
+  const std::size_t count, share, ranges;
+  std::atomic<std::size_t> next{0}, done{0};
+
+  void take() {
+    for (std::size_t range; (range = next.fetch_add(1)) < ranges;) {
+      const std::size_t first = range * share;
+      body(first, std::min(count, first + share));
+      if (done.fetch_add(1) + 1 == ranges) done.notify_all();
+    }
+  }
+  void wait() const {
+    for (std::size_t seen; (seen = done.load()) < ranges;) done.wait(seen);
+  }
+};
+
 Workers::Workers() {
   const std::size_t others = std::max(1u, std::thread::hardware_concurrency()) - 1;
-  for (std::size_t i = 1; i <= others; ++i) threads_.emplace_back([this, i] { work(i); });
+  for (std::size_t i = 0; i < others; ++i) threads_.emplace_back([this] { work(); });
 }
 
 Workers::~Workers() {
@@ -20,44 +40,32 @@ Workers::~Workers() {
 
 void Workers::run(std::size_t count, std::size_t grain,
                   const std::function<void(std::size_t, std::size_t)>& body) {
-  const std::size_t grains = (count + grain - 1) / grain;
-  const std::size_t all = threads_.size() + 1;
-  if (grains < 2 || all == 1) {
-    if (count > 0) body(0, count);
-    return;
-  }
+  if (count == 0) return;
+  // A few ranges for each thread: they end at about the same time.
+  const std::size_t grains = (count + grain - 1) / grain, wanted = 4 * (threads_.size() + 1);
+  const std::size_t share = (grains + wanted - 1) / wanted * grain;
+  const std::size_t ranges = (count + share - 1) / share;
+  if (ranges == 1 || threads_.empty()) return body(0, count);
+  const auto loop = std::make_shared<Loop>(body, count, share, ranges);
   {
     const std::lock_guard lock(mutex_);
-    body_ = &body;
-    count_ = count;
-    share_ = (grains + all - 1) / all * grain;
-    busy_ = threads_.size();
-    ++generation_;
+    loop_ = loop;
   }
   begin_.notify_all();
-  take(0);
-  std::unique_lock lock(mutex_);
-  end_.wait(lock, [this] { return busy_ == 0; });
+  loop->take();
+  loop->wait();
 }
 
-void Workers::take(std::size_t worker) const {
-  const std::size_t first = std::min(count_, worker * share_);
-  const std::size_t last = std::min(count_, first + share_);
-  if (first < last) (*body_)(first, last);
-}
-
-void Workers::work(std::size_t worker) {
-  std::size_t seen = 0;
+void Workers::work() {
+  std::shared_ptr<Loop> seen;
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      begin_.wait(lock, [&] { return ends_ || generation_ != seen; });
+      begin_.wait(lock, [&] { return ends_ || loop_ != seen; });
       if (ends_) return;
-      seen = generation_;
+      seen = loop_;
     }
-    take(worker);
-    const std::lock_guard lock(mutex_);
-    if (--busy_ == 0) end_.notify_one();
+    seen->take();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -24,14 +25,12 @@ class Workers {
            const std::function<void(std::size_t first, std::size_t last)>& body);
 
  private:
-  void work(std::size_t worker);
-  void take(std::size_t worker) const;
+  struct Loop;
+  void work();
 
   std::mutex mutex_;
-  std::condition_variable begin_, end_;
-  const std::function<void(std::size_t, std::size_t)>* body_ = nullptr;
-  std::size_t count_ = 0, share_ = 0;
-  std::size_t generation_ = 0, busy_ = 0;
+  std::condition_variable begin_;
+  std::shared_ptr<Loop> loop_;  // the last one
   bool ends_ = false;
   std::vector<std::thread> threads_;
 };
