@@ -25,6 +25,7 @@ from attune.torch._expression import (
     name,
     negative,
 )
+from attune.torch._numbers import constants, is_number
 from attune.torch._operations import OPERATIONS, canonical_name
 from attune.torch._sizes import Sizes, is_symbolic
 
@@ -37,6 +38,12 @@ _METADATA = frozenset(
     "requires_grad is_cuda is_cpu is_meta layout itemsize nbytes".split()
 )
 _DTYPES: dict[Type, torch.dtype] = {"bool": torch.bool, "int": torch.int32, "float": torch.float32}
+# Where a captured number stays a constant of the kernel: another value is another algorithm, or divisions that constants
+# turn into products and shifts.
+_BY_CONSTANTS = frozenset(
+    "remainder floor_divide pow bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
+)
+_FACTORS = frozenset(("mul", "multiply", "div", "divide", "true_divide"))
 _BRANCH = (
     "a branch on a traced value (`if`, `and`, `or`, `not`, `min`, `max`): write torch.where, &, |, ~, torch.minimum"
 )
@@ -183,7 +190,7 @@ class Trace(TorchFunctionMode):
         if not _holds_traced(args) and not _holds_traced(kwargs):
             if not self.captured.reads_values and _asked(func) not in _METADATA:
                 self.captured.reads_values = True
-            return func(*args, **kwargs)
+            return func(*constants(args), **constants(kwargs))
         operation = canonical_name(func.__name__)
         if operation == "getitem" and isinstance(args[0], torch.Tensor):
             return self.look_up(args[0], args[1], (None,) * args[0].dim())
@@ -195,11 +202,32 @@ class Trace(TorchFunctionMode):
             return Traced(self, self._created(operation, *args[1:], **kwargs))
         if operation in _CASTS:
             return Traced(self, _CASTS[operation](self, *args, **kwargs))
-        translate = OPERATIONS.get(canonical_name(operation))
-        if translate is None:
+        if canonical_name(operation) not in OPERATIONS:
             raise Untranslatable(f"`{operation}`")
+        name = canonical_name(operation)
+        if name in _BY_CONSTANTS:
+            args, kwargs = constants(tuple(args)), constants(dict(kwargs))
+        elif name in _FACTORS:
+            args, name = self._factors(name, args, kwargs)
         operands = [self._operand(each) for each in args]
-        return Traced(self, translate(*operands, **{key: self._operand(value) for key, value in kwargs.items()}))
+        keywords = {key: self._operand(value) for key, value in kwargs.items()}
+        return Traced(self, OPERATIONS[name](*operands, **keywords))
+
+    def _factors(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], str]:
+        """Operands of a product or a quotient. A kernel folds constant ones: into the scale of its exponentials where they
+        are the score's, into the steps of a position. So a captured number is a constant there, until it is seen to
+        vary; a factor of ints, and a quotient that is rounded, always."""
+        of_ints = all(self._operand(each).type != "float" for each in args if not is_number(each)) and not any(
+            each.of_type() is float for each in args if is_number(each)
+        )
+        is_rounded = kwargs.get("rounding_mode") is not None
+        is_divided = name in ("div", "divide", "true_divide")
+        if is_rounded or (of_ints and not is_divided):
+            return constants(tuple(args)), name
+        args = [each.decide() if is_number(each) and not each.has_varied() else each for each in args]
+        if is_divided and len(args) == 2 and is_number(args[1]):
+            return [args[0], args[1].reciprocal()], "mul"
+        return args, name
 
     def look_up(self, tensor: torch.Tensor, index: object, known: Sequence[Expression | None]) -> Any:
         """tensor[index], where `known` has the indices that earlier brackets brought, None where none did."""
@@ -226,6 +254,8 @@ class Trace(TorchFunctionMode):
 
     def _operand(self, value: Any) -> Any:
         """What translations take: an Expression of numbers and tensors; anything else is an option."""
+        if is_number(value):
+            return self.captured.captured_number(value)
         if isinstance(value, (Traced, torch.Tensor, bool, int, float, torch.SymInt, torch.SymFloat)):
             return self._expression_of(value)
         if isinstance(value, PartialLookUp):
@@ -233,6 +263,8 @@ class Trace(TorchFunctionMode):
         return value
 
     def _expression_of(self, value: Any) -> Expression:
+        if is_number(value):
+            return self.captured.captured_number(value)
         if isinstance(value, Traced):
             return value._expression
         if isinstance(value, torch.Tensor):
