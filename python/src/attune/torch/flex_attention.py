@@ -249,6 +249,8 @@ def _check(
     enable_gqa: bool,
 ) -> None:
     """What torch refuses is refused here, in its words."""
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError("flex_attention does not support NestedTensor inputs; attune.attention takes them")
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         raise NotImplementedError("query, key, and value must be 4D tensors")
     if not query.dtype == key.dtype == value.dtype:
