@@ -7,15 +7,15 @@ tensors stay tensors: a TorchFunctionMode notices where one is looked up by a sy
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from attune.torch import _rows
 from attune.torch._captured import CapturedTensors
 from attune.torch._expression import (
     Expression,
-    Type,
     Untranslatable,
     as_bool,
     as_float,
@@ -28,6 +28,7 @@ from attune.torch._expression import (
 from attune.torch._numbers import constants, is_number
 from attune.torch._operations import OPERATIONS, canonical_name
 from attune.torch._sizes import Sizes, is_symbolic
+from attune.torch._traced import PartialLookUp, Row, Traced, holds_traced
 
 _CREATORS = {
     "new_ones": 1, "new_zeros": 0, "ones_like": 1, "zeros_like": 0, "new_full": None, "full_like": None,
@@ -37,123 +38,17 @@ _METADATA = frozenset(
     "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device ndim "
     "requires_grad is_cuda is_cpu is_meta layout itemsize nbytes".split()
 )
-_DTYPES: dict[Type, torch.dtype] = {"bool": torch.bool, "int": torch.int32, "float": torch.float32}
 # Where a captured number stays a constant of the kernel: another value is another algorithm, or divisions that constants
 # turn into products and shifts.
 _BY_CONSTANTS = frozenset(
     "remainder floor_divide pow bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 )
 _FACTORS = frozenset(("mul", "multiply", "div", "divide", "true_divide"))
-_BRANCH = (
-    "a branch on a traced value (`if`, `and`, `or`, `not`, `min`, `max`): write torch.where, &, |, ~, torch.minimum"
-)
-
-
-class Traced:
-    """A scalar of the traced function."""
-
-    shape = torch.Size()
-    ndim = 0
-    requires_grad = False
-
-    def __init__(self, trace: Trace, expression: Expression) -> None:
-        self._trace, self._expression = trace, expression
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return _DTYPES[self._expression.type]
-
-    @property
-    def device(self) -> torch.device:
-        return self._trace.device
-
-    def dim(self) -> int:
-        return 0
-
-    def size(self, dim: int | None = None) -> torch.Size:
-        return self.shape
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        return lambda *args, **kwargs: self._trace.apply(attribute, (self, *args), kwargs)
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise Untranslatable("an index into a scalar")
-
-    def __bool__(self) -> NoReturn:
-        raise Untranslatable(_BRANCH)
-
-    def __index__(self) -> NoReturn:
-        raise Untranslatable("a traced value as a Python int: `range`, or an index into a list")
-
-    def __int__(self) -> NoReturn:
-        raise Untranslatable("`int` of a traced value")
-
-    def __float__(self) -> NoReturn:
-        raise Untranslatable("`float` of a traced value, as functions of `math` take it")
-
-    def __hash__(self) -> NoReturn:
-        raise Untranslatable("a traced value as a key")
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        # While a function is traced the mode below is asked first.
-        raise Untranslatable(f"`{canonical_name(func.__name__)}` after the function was traced")
-
-
-class PartialLookUp:
-    """A captured tensor of which only some dims are indexed yet."""
-
-    def __init__(self, trace: Trace, tensor: torch.Tensor, indices: Sequence[Expression | None]) -> None:
-        self._trace, self._tensor, self._indices = trace, tensor, tuple(indices)
-
-    def __getitem__(self, index: object) -> Any:
-        return self._trace.look_up(self._tensor, index, self._indices)
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        raise Untranslatable(f"`{attribute}` of a row of a captured tensor")
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise Untranslatable(f"`{canonical_name(func.__name__)}` of a row of a captured tensor")
 
 
 def _asked(func: Any) -> str:
     """The name of a function of torch; of a property, the property's."""
     return func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
-
-
-def _add_operators(cls: type[Traced] | type[PartialLookUp]) -> None:
-    """Python's operators as torch's operations."""
-
-    def add(dunder: str, swapped: bool = False) -> None:
-        operation = canonical_name(f"__{dunder}__")
-
-        def method(self: Any, *others: object) -> Traced:
-            return self._trace.apply(operation, (*others, self) if swapped else (self, *others), {})
-
-        setattr(cls, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
-
-    for dunder in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
-        add(dunder)
-        add(dunder, swapped=True)
-    for dunder in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
-        add(dunder)
-
-
-_add_operators(Traced)
-_add_operators(PartialLookUp)
-
-
-def _holds_traced(value: object) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_holds_traced, value))
-    if isinstance(value, dict):
-        return any(map(_holds_traced, value.values()))
-    return isinstance(value, (Traced, PartialLookUp))
 
 
 class Trace(TorchFunctionMode):
@@ -187,7 +82,7 @@ class Trace(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _holds_traced(args) and not _holds_traced(kwargs):
+        if not holds_traced(args) and not holds_traced(kwargs):
             if not self.captured.reads_values and _asked(func) not in _METADATA:
                 self.captured.reads_values = True
             return func(*constants(args), **constants(kwargs))
@@ -196,8 +91,12 @@ class Trace(TorchFunctionMode):
             return self.look_up(args[0], args[1], (None,) * args[0].dim())
         return self.apply(operation, args, kwargs)
 
-    def apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
-        """torch's operation of scalars, some of them traced."""
+    def apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """torch's operation of scalars, some of them traced, and of rows."""
+        if operation == "unsqueeze" and isinstance(args[0], Traced):
+            return Row(self, args[:1])
+        if _rows.holds_row(args, kwargs):
+            return _rows.apply(self, canonical_name(operation), args, kwargs)
         if operation in _CREATORS:
             return Traced(self, self._created(operation, *args[1:], **kwargs))
         if operation in _CASTS:
@@ -258,7 +157,7 @@ class Trace(TorchFunctionMode):
             return self.captured.captured_number(value)
         if isinstance(value, (Traced, torch.Tensor, bool, int, float, torch.SymInt, torch.SymFloat)):
             return self._expression_of(value)
-        if isinstance(value, PartialLookUp):
+        if isinstance(value, (PartialLookUp, Row)):
             raise Untranslatable("a row of a captured tensor, where a scalar is wanted")
         return value
 
