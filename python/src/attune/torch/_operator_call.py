@@ -9,7 +9,7 @@ import torch
 from attune._errors import UnsupportedError
 from attune._structs import DTYPE_BY_ARRAY_NAME
 from attune._yaml import write_spec
-from attune.torch._captured import CapturedTensors
+from attune.torch._captured import CapturedTensors, is_int
 from attune.torch._plans import variant_of
 from attune.torch._sizes import sizes_of
 from attune.torch._translate import translate
@@ -85,6 +85,6 @@ def call_operator(
     ordered = [tensors[tensor.name] for tensor in spec.tensors]
     # Scalars go by slot, too: each name's number where the spec has it.
     numbers = [captured.numbers()[scalar.name] for scalar in spec.scalars]
-    ints = [number for number in numbers if isinstance(number, torch.SymInt)]
-    floats = [number for number in numbers if isinstance(number, torch.SymFloat)]
+    ints = [number for number in numbers if is_int(number)]
+    floats = [number for number in numbers if not is_int(number)]
     return torch.ops.attune.attention(query, key, value, ordered, text, ints, floats, None, None, seed)

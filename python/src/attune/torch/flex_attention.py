@@ -9,11 +9,12 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
 from attune.torch import _dropout
+from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import call_operator, is_plain, spec_text
-from attune.torch._plans import NoGradientError, variant_of
+from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
 from attune.torch._recall import Known, Seen, look_at
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
@@ -40,8 +41,9 @@ def flex_attention(
     """torch's flex_attention; `mask_mod`, `dropout` and `strict` are Attune's.
 
     The functions are traced into expressions of Attune's language. What they see is looked at in every call, so it may
-    change between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel. Under
-    torch.compile the call is an operator of the graph, and numbers that the graph leaves open are the launch's.
+    change between calls. Captured tensors become tensors of the launch; captured numbers its scalars, or constants of
+    the kernel (docs/python.md). Under torch.compile the call is an operator of the graph, and numbers that the graph
+    leaves open are the launch's.
 
     Args:
         query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU.
@@ -76,9 +78,10 @@ def flex_attention(
             if query.shape[0] != key.shape[0]:
                 key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
             tensors = seen.tensors(known)
-            launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device)) if tensors else _NO_TENSORS
+            launch = _NO_TENSORS
+            if tensors or known.scalars or dropout:
+                launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device), known.scalars)
             if dropout:
-                launch = Launch(launch.tensors, launch.given)
                 launch.seed, launch.offset = _dropout.draw(query.device)
             out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
             return (out, lse) if return_lse else out
@@ -105,7 +108,12 @@ def flex_attention(
     try:
         if wants_max:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, wants_lse, seen, call)
+        if seen is not None:
+            of_blocks = None if block_mask is None else block_mask.mask_mod
+            functions = (score_mod, of_blocks, mask_mod)
+            out, lse = _run_seen(query, key, value, functions, scale, dropout, wants_lse, seen, call)
+        else:
+            out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, wants_lse)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
         if strict or dropout or isinstance(reason, NoGradientError):
             raise
@@ -153,7 +161,39 @@ def _recall(
         *(scale, enable_gqa, dropout, torch.is_grad_enabled()),
         None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
     )
-    return seen, call, seen.calls.get(call)
+    return seen, call, seen.find(call)
+
+
+def _run_seen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    functions: tuple[Any, Any, Any],
+    scale: float | None,
+    dropout: float,
+    wants_lse: bool,
+    seen: Seen,
+    call: tuple[Any, ...],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """O and LSE of a call that is not known yet, of functions that can be told again: a score_mod and two mask_mods. It
+    is remembered."""
+    if query.shape[0] != key.shape[0]:
+        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+    opened, numbers = seen.open(*functions)
+    try:
+        text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout)
+        variant = variant_of(text)
+    except (Untranslatable, BadInputError):
+        if opened is functions:
+            raise
+        # With constants it may do: scalars are few, and what takes a number may not take one without a value.
+        numbers.decide_all()
+        text, captured = spec_text(query, key, value, functions[0], _both(*functions[1:]), scale, dropout)
+        variant = variant_of(text)
+    plan, launch = _launch(variant, captured, query, key, value, dropout)
+    found = attend(variant, plan, launch, query, key, value, wants_lse)
+    seen.remember(call, variant, plan, captured, numbers)
+    return found
 
 
 def _run(
@@ -165,26 +205,40 @@ def _run(
     scale: float | None,
     dropout: float,
     wants_lse: bool,
-    seen: Seen | None,
-    call: tuple[Any, ...],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """O and LSE of a call that is not known yet. Raises where there is no translation, or no kernel for it."""
+    """O and LSE of any call. Raises where there is no translation, or no kernel for it."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout)
     if not is_plain(query, key, value):
         return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
     variant = variant_of(text)
+    plan, launch = _launch(variant, captured, query, key, value, dropout)
+    return attend(variant, plan, launch, query, key, value, wants_lse)
+
+
+def _launch(
+    variant: Variant,
+    captured: CapturedTensors,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout: float,
+) -> tuple[ForwardPlan, Launch]:
     plan = variant.forward_plan(query, key, value)
-    named = captured.tensors()
+    named, numbers = captured.tensors(), captured.numbers()
     tensors = [named[tensor.name] for tensor in variant.spec.tensors]
-    launch = Launch(tensors, variant.auxiliaries(tensors, query.device))
+    scalars = tuple(numbers[variant.spec.scalars[slot].name] for slot, _ in variant.scalar_slots)
+    launch = Launch(tensors, variant.auxiliaries(tensors, query.device), scalars)
     if dropout:
         launch.seed, launch.offset = _dropout.draw(query.device)
-    found = attend(variant, plan, launch, query, key, value, wants_lse)
-    if seen is not None:
-        seen.remember(call, variant, plan, captured)
-    return found
+    return plan, launch
+
+
+def _both(of_blocks: MaskMod | None, mask_mod: MaskMod | None) -> MaskMod | None:
+    if of_blocks is None or mask_mod is None:
+        return of_blocks or mask_mod
+    return torch_flex.and_masks(of_blocks, mask_mod)
 
 
 def _check(
@@ -195,6 +249,8 @@ def _check(
     enable_gqa: bool,
 ) -> None:
     """What torch refuses is refused here, in its words."""
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError("flex_attention does not support NestedTensor inputs; attune.attention takes them")
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         raise NotImplementedError("query, key, and value must be 4D tensors")
     if not query.dtype == key.dtype == value.dtype:
@@ -229,5 +285,4 @@ def _check(
 def _whole_mask(block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> MaskMod | None:
     if block_mask is None:
         return mask_mod
-    of_blocks = mask_mod_of(block_mask)
-    return of_blocks if mask_mod is None else torch_flex.and_masks(of_blocks, mask_mod)
+    return _both(mask_mod_of(block_mask), mask_mod)
