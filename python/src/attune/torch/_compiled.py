@@ -20,6 +20,7 @@ from attune._errors import BadInputError, UnsupportedError
 from attune._library import version
 from attune._structs import Pass, Shape
 from attune.runtime import default_runtime
+from attune.torch import _autocast
 from attune.torch._expression import Untranslatable
 from attune.torch._operator_call import call_operator, spec_text
 from attune.torch._plans import backward_kernel, device_name, variant_of
@@ -166,9 +167,7 @@ def _call(
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
         own = _with_operands(block_mask[-1], mask_mod_other_buffers)
         out, lse = _attend(
-            query,
-            key,
-            value,
+            *_autocast.cast(query, key, value),
             _with_operands(score_mod, score_mod_other_buffers),
             _whole_mask(block_mask, own),
             scale,

@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
-from attune.torch import _dropout
+from attune.torch import _autocast, _dropout
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
@@ -44,7 +44,8 @@ def flex_attention(
     torch.compile the call is an operator of the graph, and numbers that the graph leaves open are the launch's.
 
     Args:
-        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU.
+        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU. Under torch.autocast it, key
+            and value may be of any float types, and out is of autocast's.
         key: [batch or 1, kv_heads, kv_len, head_dim].
         value: [batch or 1, kv_heads, kv_len, any head_dim].
         score_mod: score_mod(score, b, h, q_idx, kv_idx) -> score, of scalars. -inf leaves a key out.
@@ -69,6 +70,7 @@ def flex_attention(
         ValueError: sizes that do not fit.
     """
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    query, key, value = _autocast.cast(query, key, value)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
         seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout)
