@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from attune.torch._positions import FromTheEnd
+
 _MAX_VALUES = 256
 # Packages whose functions and constants do not change.
 _FIXED = frozenset(("torch", "math", "cmath", "builtins", "operator", "functools", "itertools", "typing"))
@@ -155,6 +157,8 @@ class Fingerprint:
             self._parts.append(kind)
             for each in (value.func, value.args, value.keywords):
                 self._value(each, names)
+        elif kind is FromTheEnd:  # what it adds is the launch's
+            self._parts.append(kind)
         elif kind in _OPERATORS or kind.__module__ == "torch._ops":
             self._by_address(value)
         elif _is_fixed(kind.__module__) and not isinstance(value, torch.nn.Module):

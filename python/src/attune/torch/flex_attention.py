@@ -35,9 +35,10 @@ def flex_attention(
     return_aux: torch_flex.AuxRequest | None = None,
     mask_mod: MaskMod | None = None,
     dropout: float = 0,
+    sink: torch.Tensor | None = None,
     strict: bool = False,
 ) -> Any:
-    """torch's flex_attention; `mask_mod`, `dropout` and `strict` are Attune's.
+    """torch's flex_attention; `mask_mod`, `dropout`, `sink` and `strict` are Attune's.
 
     The functions are traced into expressions of Attune's language. What they see is looked at in every call, so it may
     change between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel. Under
@@ -58,6 +59,7 @@ def flex_attention(
         mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool, instead of a block mask or beside it.
         dropout: probability, in steps of 1/256, by which elements of the softmax are left out and others made larger.
             Seed and offset are drawn from torch's default generator of the device.
+        sink: [heads], a logit a head that joins the softmax's denominator and no more, and lse with it.
         strict: whether what cannot be translated raises; else it falls back to torch's own, with one warning a reason.
 
     Returns:
@@ -65,7 +67,8 @@ def flex_attention(
         [batch, heads, q_len], natural logarithm. A row without live keys is 0, its lse -inf.
 
     Raises:
-        Untranslatable, UnsupportedError: under `strict`, or with dropout, which torch has not: what is in the way.
+        Untranslatable, UnsupportedError: under `strict`, or with dropout or a sink, which torch has not: what is in the
+            way.
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
@@ -73,7 +76,9 @@ def flex_attention(
     query, key, value = _autocast.cast(query, key, value)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
-        seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout)
+        seen, call, known = _recall(
+            query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink
+        )
         if known is not None:
             if query.shape[0] != key.shape[0]:
                 key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
@@ -86,20 +91,22 @@ def flex_attention(
             return (out, lse) if return_lse else out
     _check(query, key, value, block_mask, enable_gqa)
     _dropout.check(dropout)
+    if sink is not None and tuple(sink.shape) != (query.shape[1],):
+        raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
     whole_mask = _whole_mask(block_mask, mask_mod)
     wants_max = return_aux is not None and return_aux.max_scores
     if torch.compiler.is_dynamo_compiling():
         if wants_max:
-            if strict or dropout or mask_mod is not None:
+            if strict or dropout or sink is not None or mask_mod is not None:
                 raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
             return _of_torch(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
             )
         seed = _dropout.draw_tensor() if dropout else None
         out, lse = trace_call(
-            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed
+            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink
         )
         if return_aux is not None:
             return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
@@ -107,9 +114,9 @@ def flex_attention(
     try:
         if wants_max:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, wants_lse, seen, call)
+        out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, sink, wants_lse, seen, call)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
-        if strict or dropout or isinstance(reason, NoGradientError):
+        if strict or dropout or sink is not None or isinstance(reason, NoGradientError):
             raise
         warn_of_fallback(str(reason))
         if mask_mod is not None:
@@ -136,16 +143,18 @@ def _recall(
     scale: float | None,
     enable_gqa: bool,
     dropout: float,
+    sink: torch.Tensor | None,
 ) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
     """What is known of the functions, the call's key among those that they had, and the call where it is known."""
     of_blocks = None
     if block_mask is not None:
-        if type(block_mask) is not BlockMask or not block_mask.is_its_mask_mod():
+        if not isinstance(block_mask, BlockMask) or not block_mask.is_its_mask_mod():
             return None, (), None
         of_blocks = block_mask.mask_mod
     if not is_plain(query, key, value):
         return None, (), None
-    seen = look_at(score_mod, of_blocks, mask_mod)
+    # A tensor by itself would be remembered for as long as it lives, and keep itself alive.
+    seen = look_at(score_mod, of_blocks, mask_mod, None if sink is None else (sink,))
     if seen is None:
         return None, (), None
     call = (
@@ -166,6 +175,7 @@ def _run(
     mask_mod: MaskMod | None,
     scale: float | None,
     dropout: float,
+    sink: torch.Tensor | None,
     wants_lse: bool,
     seen: Seen | None,
     call: tuple[Any, ...],
@@ -173,7 +183,7 @@ def _run(
     """O and LSE of a call that is not known yet. Raises where there is no translation, or no kernel for it."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout)
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink)
     if not is_plain(query, key, value):
         return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
     variant = variant_of(text)
