@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
 from attune._errors import UnsupportedError
+from attune.torch._dense import add_dense, top_left_causal
 from attune.torch._positions import FromTheEnd
 from attune.torch.block_mask import BlockMask
 from attune.torch.flex_attention import flex_attention
@@ -115,44 +116,6 @@ def _softcap(cap: float) -> Callable[..., Any]:
     return lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)
 
 
-def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    return kv_idx <= q_idx
-
-
-def _at(table: torch.Tensor, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    """A table [batch or 1, heads or 1, q_len or 1, kv_len]."""
-    batch, heads, q_len, _ = table.shape
-    return table[b if batch > 1 else 0, h if heads > 1 else 0, q_idx if q_len > 1 else 0, kv_idx]
-
-
-def _mods(
-    mask: torch.Tensor | None, softcap: float | None, position_bias: torch.Tensor | None, kv_len: int
-) -> tuple[Any, Any]:
-    """score_mod and mask_mod of what comes as numbers and dense tensors."""
-    score_mod = None if softcap is None else _softcap(float(softcap))
-    mask_mod = None
-    if mask is not None:
-        given = mask[..., :kv_len]
-        if mask.dtype == torch.bool:
-            mask_mod = functools.partial(_at, given)
-            mask = None
-        else:
-            mask = given
-    added = [table for table in (mask, position_bias) if table is not None]
-    if not added:
-        return score_mod, mask_mod
-    bent = score_mod
-
-    def with_tables(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        if bent is not None:
-            score = bent(score, b, h, q_idx, kv_idx)
-        for table in added:
-            score = score + _at(table, b, h, q_idx, kv_idx)
-        return score
-
-    return with_tables, mask_mod
-
-
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -186,15 +149,16 @@ def attention(
     """
     if kwargs.get("cache") is not None:
         raise UnsupportedError("continuous batching, whose keys are in pages", 'attn_implementation="sdpa" has it')
-    block_mask = dense = mask_mod = None
+    block_mask = dense = None
     if isinstance(attention_mask, torch_flex.BlockMask):
         block_mask = attention_mask
-    else:
-        dense = attention_mask
-    score_mod, mask_mod = _mods(dense, softcap, position_bias, key.shape[2])
+    elif attention_mask is not None:
+        dense = attention_mask[..., : key.shape[2]]
+    bent = None if softcap is None else _softcap(float(softcap))
+    score_mod, mask_mod = add_dense(bent, dense, () if position_bias is None else (position_bias,))
     if attention_mask is None and query.shape[2] > 1:
         if getattr(module, "is_causal", True) if is_causal is None else is_causal:
-            mask_mod = _causal
+            mask_mod = top_left_causal
     out = flex_attention(
         query,
         key,
