@@ -83,7 +83,7 @@ def test_training_step(make, launches):
     assert wanted.keys() == found.keys()
     for name, expected in wanted.items():
         tolerance = 1e-4 * expected.abs().max().item() + 1e-8
-        torch.testing.assert_close(found[name], expected, atol=tolerance, rtol=0, msg=lambda m: f"{name}: {m}")
+        torch.testing.assert_close(found[name], expected, atol=tolerance, rtol=0, msg=f"{{}} of {name}".format)
 
 
 def operands(kv_heads=HEADS):

@@ -91,7 +91,7 @@ MASKS = {
     "padding": lambda: (torch.arange(KV_LEN) < torch.tensor([[45], [20]]))[:, None, None],
     "expanded": lambda: (torch.rand(BATCH, 1, 1, KV_LEN) < 0.5).expand(-1, HEADS, Q_LEN, -1),
     "float": lambda: torch.randn(BATCH, HEADS, Q_LEN, KV_LEN),
-    "float, -inf": lambda: torch.randn(1, HEADS, Q_LEN, KV_LEN).masked_fill(torch.rand(Q_LEN, KV_LEN) < 0.5, -torch.inf),
+    "float, -inf": lambda: torch.where(torch.rand(HEADS, Q_LEN, KV_LEN) < 0.5, torch.randn(1), -torch.inf)[None],
     "a column": lambda: torch.randn(BATCH, 1, Q_LEN, 1),
 }
 

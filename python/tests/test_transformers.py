@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-transformers = pytest.importorskip("transformers", minversion="5.23", reason="transformers 5.23 or newer is not installed")
+pytest.importorskip("transformers", minversion="5.23", reason="transformers 5.23 or newer is not installed")
 
 from transformers import (  # noqa: E402
     AutoModel,
@@ -53,10 +53,10 @@ DECODERS = {
 
 @pytest.fixture(autouse=True)
 def fresh():
-    """A fall-back to torch would hide what does not work. So small are the models that threads are in each other's way."""
+    """A fall-back to torch would hide what does not work."""
     torch.manual_seed(3)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # so small are the models that threads are in each other's way
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="attune falls back")
         yield
@@ -95,7 +95,8 @@ def check_step(models, live=None, **inputs):
         out = model(**inputs, use_cache=False)[0]
         out = out if live is None else out * live[..., None]
         (out * torch.linspace(-1, 1, out.shape[-1])).mean().backward()
-        gradients = {name.removeprefix("_orig_mod."): x.grad for name, x in model.named_parameters() if x.grad is not None}
+        named = ((name.removeprefix("_orig_mod."), x.grad) for name, x in model.named_parameters())
+        gradients = {name: gradient for name, gradient in named if gradient is not None}
         results.append((out.detach(), gradients))
     (wanted, of_eager), (found, ours) = results
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
@@ -103,7 +104,7 @@ def check_step(models, live=None, **inputs):
     noise = 1e-6 * max(x.abs().max().item() for x in of_eager.values())  # some are 0 but for it: biases of keys
     for name, gradient in of_eager.items():
         tolerance = 1e-4 * gradient.abs().max().item() + noise
-        torch.testing.assert_close(ours[name], gradient, atol=tolerance, rtol=0, msg=lambda m: f"{name}: {m}")
+        torch.testing.assert_close(ours[name], gradient, atol=tolerance, rtol=0, msg=f"{{}} of {name}".format)
 
 
 @pytest.mark.parametrize("mask", ["none", "left", "right"])

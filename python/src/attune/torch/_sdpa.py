@@ -113,7 +113,7 @@ def _prepare(
 
 @functools.lru_cache(maxsize=1024)
 def _strides(*operands: tuple[Any, ...]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Of what torch's two operators give for operands of these sizes, strides and types: compiled code relies on them."""
+    """Of what torch's two operators give for operands of these sizes, strides and types: compiled code counts on it."""
     q, k, v = (torch.empty_strided(*each[:2], dtype=each[2], device="meta") for each in operands)
     o, lse = getattr(torch.ops.aten, _FORWARD)(q, k, v)
     gradients = getattr(torch.ops.aten, _BACKWARD)(o, q, k, v, o, lse, 0.0, False)

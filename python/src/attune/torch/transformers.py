@@ -156,9 +156,10 @@ def attention(
         dense = attention_mask[..., : key.shape[2]]
     bent = None if softcap is None else _softcap(float(softcap))
     score_mod, mask_mod = add_dense(bent, dense, () if position_bias is None else (position_bias,))
-    if attention_mask is None and query.shape[2] > 1:
-        if getattr(module, "is_causal", True) if is_causal is None else is_causal:
-            mask_mod = top_left_causal
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if attention_mask is None and is_causal and query.shape[2] > 1:
+        mask_mod = top_left_causal
     out = flex_attention(
         query,
         key,
