@@ -55,8 +55,8 @@ def attention(
         q: [batch, q_len, heads, head_dim], or [batch, heads, q_len, head_dim] in layout "bhsd"; float16, bfloat16
             or, on the CPU, float32. An array of NumPy, torch or CuPy, or of any framework that speaks DLPack, on
             the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy. torch makes gradients
-            of q, k, v and `tensors` where they require them and the device has a backward pass, and has the call as
-            an operator in compiled code.
+            of q, k, v and `tensors` where they require them and the device has a backward pass, has the call as
+            an operator in compiled code, and under torch.autocast computes in autocast's dtype.
         k: likewise, with kv_len and kv_heads, of which heads is a multiple.
         v: as k; its head_dim, which is O's, may be another.
         spec: a Spec, or a YAML file's path, or a name of the library of specs.

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from attune.torch._numbers import may_be_brought
+from attune.torch._positions import FromTheEnd
 
 # Where a number stands: a kind of place, the address of what has the place, and which one it is.
 Place = tuple[str, int, Any]
@@ -202,6 +203,8 @@ class Fingerprint:
             self._parts.append(kind)
             for each in (value.func, value.args, value.keywords):
                 self._value(each, names)
+        elif kind is FromTheEnd:  # what it adds is the launch's
+            self._parts.append(kind)
         elif kind in _OPERATORS or kind.__module__ == "torch._ops":
             self._by_address(value)
         elif is_fixed(kind.__module__) and not isinstance(value, torch.nn.Module):

@@ -38,6 +38,7 @@ def spec_text(
     mask_mod: Any,
     scale: float | None,
     dropout: float = 0.0,
+    sink: torch.Tensor | None = None,
 ) -> tuple[str, CapturedTensors]:
     """The spec of functions with torch's signatures, and what they captured.
 
@@ -49,7 +50,7 @@ def spec_text(
     if scale is not None and scale <= 0:  # a spec's own is above 0
         scale, factor = 1.0, float(scale)
     sizes = sizes_of(query, key)
-    translation = translate(score_mod, mask_mod, sizes, query.device, factor=factor)
+    translation = translate(score_mod, mask_mod, sizes, query.device, factor=factor, sink=sink)
     dtype = DTYPE_BY_ARRAY_NAME.get(str(query.dtype).removeprefix("torch."))
     if dtype is None:
         raise UnsupportedError(f"attention in {query.dtype}")
@@ -61,7 +62,7 @@ def spec_text(
         layout="bhsd",
         mask=translation.mask,
         score=translation.score,
-        sink=None,
+        sink=translation.sink,
         scalars=captured.scalars(),
         tensors=captured.declarations(),
         dropout=dropout,

@@ -49,6 +49,11 @@ class Traced:
     def size(self, dim: int | None = None) -> torch.Size:
         return self.shape
 
+    def from_the_end(self, offset: int) -> Traced:
+        """This query's position among the keys, where both sequences end together; offset: kv_len - q_len."""
+        text = f"({self._expression.text} + (kv_len - q_len))"
+        return Traced(self._trace, Expression(text, "int", 0 if offset >= 0 else None))
+
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)

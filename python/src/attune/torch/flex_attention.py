@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
-from attune.torch import _dropout
+from attune.torch import _autocast, _dropout
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
@@ -36,9 +36,10 @@ def flex_attention(
     return_aux: torch_flex.AuxRequest | None = None,
     mask_mod: MaskMod | None = None,
     dropout: float = 0,
+    sink: torch.Tensor | None = None,
     strict: bool = False,
 ) -> Any:
-    """torch's flex_attention; `mask_mod`, `dropout` and `strict` are Attune's.
+    """torch's flex_attention; `mask_mod`, `dropout`, `sink` and `strict` are Attune's.
 
     The functions are traced into expressions of Attune's language. What they see is looked at in every call, so it may
     change between calls. Captured tensors become tensors of the launch; captured numbers its scalars, or constants of
@@ -46,7 +47,8 @@ def flex_attention(
     leaves open are the launch's.
 
     Args:
-        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU.
+        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU. Under torch.autocast it, key
+            and value may be of any float types, and out is of autocast's.
         key: [batch or 1, kv_heads, kv_len, head_dim].
         value: [batch or 1, kv_heads, kv_len, any head_dim].
         score_mod: score_mod(score, b, h, q_idx, kv_idx) -> score, of scalars. -inf leaves a key out.
@@ -59,6 +61,7 @@ def flex_attention(
         mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool, instead of a block mask or beside it.
         dropout: probability, in steps of 1/256, by which elements of the softmax are left out and others made larger.
             Seed and offset are drawn from torch's default generator of the device.
+        sink: [heads], a logit a head that joins the softmax's denominator and no more, and lse with it.
         strict: whether what cannot be translated raises; else it falls back to torch's own, with one warning a reason.
 
     Returns:
@@ -66,14 +69,18 @@ def flex_attention(
         [batch, heads, q_len], natural logarithm. A row without live keys is 0, its lse -inf.
 
     Raises:
-        Untranslatable, UnsupportedError: under `strict`, or with dropout, which torch has not: what is in the way.
+        Untranslatable, UnsupportedError: under `strict`, or with dropout or a sink, which torch has not: what is in the
+            way.
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    query, key, value = _autocast.cast(query, key, value)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
-        seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout)
+        seen, call, known = _recall(
+            query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink
+        )
         if known is not None:
             if query.shape[0] != key.shape[0]:
                 key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
@@ -87,20 +94,22 @@ def flex_attention(
             return (out, lse) if return_lse else out
     _check(query, key, value, block_mask, enable_gqa)
     _dropout.check(dropout)
+    if sink is not None and tuple(sink.shape) != (query.shape[1],):
+        raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
     whole_mask = _whole_mask(block_mask, mask_mod)
     wants_max = return_aux is not None and return_aux.max_scores
     if torch.compiler.is_dynamo_compiling():
         if wants_max:
-            if strict or dropout or mask_mod is not None:
+            if strict or dropout or sink is not None or mask_mod is not None:
                 raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
             return _of_torch(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
             )
         seed = _dropout.draw_tensor() if dropout else None
         out, lse = trace_call(
-            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed
+            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink
         )
         if return_aux is not None:
             return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
@@ -111,11 +120,11 @@ def flex_attention(
         if seen is not None:
             of_blocks = None if block_mask is None else block_mask.mask_mod
             functions = (score_mod, of_blocks, mask_mod)
-            out, lse = _run_seen(query, key, value, functions, scale, dropout, wants_lse, seen, call)
+            out, lse = _run_seen(query, key, value, functions, scale, dropout, sink, wants_lse, seen, call)
         else:
-            out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, wants_lse)
+            out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, sink, wants_lse)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
-        if strict or dropout or isinstance(reason, NoGradientError):
+        if strict or dropout or sink is not None or isinstance(reason, NoGradientError):
             raise
         warn_of_fallback(str(reason))
         if mask_mod is not None:
@@ -142,16 +151,18 @@ def _recall(
     scale: float | None,
     enable_gqa: bool,
     dropout: float,
+    sink: torch.Tensor | None,
 ) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
     """What is known of the functions, the call's key among those that they had, and the call where it is known."""
     of_blocks = None
     if block_mask is not None:
-        if type(block_mask) is not BlockMask or not block_mask.is_its_mask_mod():
+        if not isinstance(block_mask, BlockMask) or not block_mask.is_its_mask_mod():
             return None, (), None
         of_blocks = block_mask.mask_mod
     if not is_plain(query, key, value):
         return None, (), None
-    seen = look_at(score_mod, of_blocks, mask_mod)
+    # A tensor by itself would be remembered for as long as it lives, and keep itself alive.
+    seen = look_at(score_mod, of_blocks, mask_mod, None if sink is None else (sink,))
     if seen is None:
         return None, (), None
     call = (
@@ -171,6 +182,7 @@ def _run_seen(
     functions: tuple[Any, Any, Any],
     scale: float | None,
     dropout: float,
+    sink: torch.Tensor | None,
     wants_lse: bool,
     seen: Seen,
     call: tuple[Any, ...],
@@ -181,14 +193,14 @@ def _run_seen(
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     opened, numbers = seen.open(*functions)
     try:
-        text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout)
+        text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink)
         variant = variant_of(text)
     except (Untranslatable, BadInputError):
         if opened is functions:
             raise
         # With constants it may do: scalars are few, and what takes a number may not take one without a value.
         numbers.decide_all()
-        text, captured = spec_text(query, key, value, functions[0], _both(*functions[1:]), scale, dropout)
+        text, captured = spec_text(query, key, value, functions[0], _both(*functions[1:]), scale, dropout, sink)
         variant = variant_of(text)
     plan, launch = _launch(variant, captured, query, key, value, dropout)
     found = attend(variant, plan, launch, query, key, value, wants_lse)
@@ -204,12 +216,13 @@ def _run(
     mask_mod: MaskMod | None,
     scale: float | None,
     dropout: float,
+    sink: torch.Tensor | None,
     wants_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """O and LSE of any call. Raises where there is no translation, or no kernel for it."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout)
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink)
     if not is_plain(query, key, value):
         return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
     variant = variant_of(text)
