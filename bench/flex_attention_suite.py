@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs torch's own tests of FlexAttention on a CPU, Attune under the compiled side and torch's eager code as the oracle.
 
-    python3 scripts/flex_attention_suite.py test_flex_attention.py results.json [--control] [pattern ...]
+    python3 bench/flex_attention_suite.py test_flex_attention.py results.json [--control] [pattern ...]
 
 The file is test/inductor/test_flex_attention.py of torch's source; nothing of it is kept. What is changed in it as it is
 read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow), and backward passes, which it
