@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attune.torch._tracer import Traced
+from attune.torch._traced import Traced
 
 
 class FromTheEnd:
