@@ -55,7 +55,8 @@ Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const Probl
     sum.compiler = (*winner)->compiler;
     // A time that was measured: on what is drawn when nobody says.
     for (const MeasuredPlan& one : (*winner)->by_data.front().plans) {
-      if (one.plan == (*winner)->plan && one.compiler == sum.compiler) sum.median_us = one.median_us;
+      if (one.plan == (*winner)->plan && one.compiler == sum.compiler)
+        sum.median_us = one.median_us;
     }
   }
   return sum;

@@ -184,8 +184,10 @@ expr::TensorValues draw_tensor(const expr::TensorDecl& tensor, const Sample& sam
   }
   for (std::size_t at = 0; at < count; at += columns)
     draw_row(tensor, sample, shape, Row(drawn.values).subspan(at, columns), random);
-  if (tensor.type == expr::TensorType::kInt32)
-    for (double& value : drawn.values) value = std::nearbyint(value);
+  for (double& value : drawn.values) {
+    if (tensor.type == expr::TensorType::kInt32) value = std::nearbyint(value);
+    if (tensor.type == expr::TensorType::kBool) value = value != 0 ? 1 : 0;
+  }
   return drawn;
 }
 

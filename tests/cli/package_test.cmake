@@ -1,6 +1,6 @@
-# Installs Attune into an empty prefix that nothing was configured for, builds both host
-# applications against it as strangers would, and runs them. BUILD: Attune's build directory;
-# SOURCE: the repository; WORK: a directory to fill; LIBDIR: lib, in a prefix.
+# Installs Attune into an empty prefix that nothing was configured for, builds the examples against
+# it as strangers would, and runs them. BUILD: Attune's build directory; SOURCE: the repository;
+# WORK: a directory to fill; LIBDIR: lib, in a prefix.
 set(prefix ${WORK}/prefix)
 # So deep that no `lib` directory of the build tree lies above the applications: what they find is
 # the prefix'.
@@ -35,26 +35,27 @@ foreach(declaration IN LISTS declarations)
   endif()
 endforeach()
 
-# check(NAME EXECUTABLE): the application computes what is right; where no code can be made here,
-# because the module for it was not built, it says so with exit code 3.
+# check(NAME EXECUTABLE [ARGUMENT ...]): the application computes what is right; where no code can be
+# made here, because the module for it was not built, it says so with exit code 3.
 function(check name executable)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ATTUNE_CACHE=${WORK}/attune.db
-                          ${executable}
+                          ${executable} ${ARGN}
                   RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   message("${name}:\n${output}")
   if(result EQUAL 0 AND output MATCHES "\\(right\\)")
     return()
   endif()
-  if(NOT result EQUAL 3 OR NOT output MATCHES "no (runtime|kernel): " OR EXISTS ${libraries}/libattune_llvm.so)
+  if(NOT result EQUAL 3 OR NOT output MATCHES "no (runtime|kernel): |^train: " OR EXISTS ${libraries}/libattune_llvm.so)
     message(FATAL_ERROR "${name} ended with ${result}")
   endif()
 endfunction()
 
-foreach(example host_app host_app_c)
+set(arguments_of_train --compare --steps 2 --batch 1)
+foreach(example host_app host_app_c train)
   run(${CMAKE_COMMAND} -S ${SOURCE}/examples/${example} -B ${hosts}/${example}
       -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release)
   run(${CMAKE_COMMAND} --build ${hosts}/${example})
-  check(${example} ${hosts}/${example}/${example})
+  check(${example} ${hosts}/${example}/${example} ${arguments_of_${example}})
 endforeach()
 
 find_program(pkg_config NAMES pkg-config pkgconf)

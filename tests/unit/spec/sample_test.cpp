@@ -87,6 +87,7 @@ constexpr ProblemShape kShape{.batch = 2, .heads = 4, .kv_heads = 4, .q_len = 30
 
 TEST(DrawTensor, KeepsNumbersInTheirRange) {
   EXPECT_THAT(drawn("constant(7)", kInts, kShape), Each(7));
+  EXPECT_THAT(drawn("constant(7)", kBools, kShape), Each(1));
   const std::vector<double> uniform = drawn("uniform(-3, 3)", kInts, kShape);
   EXPECT_EQ(std::set<double>(uniform.begin(), uniform.end()),
             (std::set<double>{-3, -2, -1, 0, 1, 2, 3}));

@@ -1,0 +1,25 @@
+// The command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace train {
+
+struct Options {
+  enum class Task { kTrain, kCompare, kCheckGradients, kHelp };
+  Task task = Task::kTrain;
+  bool uses_reference = false;  // --attention reference
+  int steps = 400;
+  std::uint64_t seed = 1;
+  std::size_t batch = 4, length = 256;
+  std::string spec_file, text_file;  // as given; else those beside the example's sources
+  std::string csv_file, svg_file;    // empty: none is written
+};
+
+// Throws Error with what is wrong and where help is.
+Options parse_options(int count, const char* const* arguments);
+// What --help prints.
+std::string help();
+
+}  // namespace train
