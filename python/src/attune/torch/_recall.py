@@ -11,6 +11,7 @@ import torch
 
 from attune.torch._captured import CapturedTensors
 from attune.torch._fingerprint import Fingerprint, Unknown
+from attune.torch._function import Launch
 from attune.torch._numbers import Captured, Recipe, evaluate, may_be_brought
 from attune.torch._opened import open_numbers
 from attune.torch._plans import ForwardPlan, Scalars, Variant
@@ -29,6 +30,10 @@ class Known:
     plan: ForwardPlan
     sources: tuple[int, ...]
     scalars: Scalars = ()
+    launch: Launch = dataclasses.field(init=False)  # of a call without tensors and dropout: always the same
+
+    def __post_init__(self) -> None:
+        self.launch = Launch([], [], self.scalars)
 
 
 @dataclasses.dataclass(slots=True)
@@ -102,14 +107,19 @@ class Seen:
     fingerprint: Fingerprint
     family: _Family
     calls: dict[Key, Known]  # of these very numbers
+    last: tuple[Key, Known] | None = None  # comparing takes less than hashing
 
     def find(self, call: Key) -> Known | None:
         """The call, where it or one that differs in numbers that a launch brings was translated before."""
+        if self.last is not None and self.last[0] == call:
+            return self.last[1]
         known = self.calls.get(call)
         if known is None and self.fingerprint.numbers:
             known = self.family.find(call, tuple(self.fingerprint.numbers))
             if known is not None:
                 self._keep(call, known)
+        if known is not None:
+            self.last = call, known
         return known
 
     def tensors(self, known: Known) -> list[torch.Tensor]:

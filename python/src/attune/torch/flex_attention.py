@@ -18,7 +18,6 @@ from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_o
 from attune.torch._recall import Known, Seen, look_at
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
-_NO_TENSORS = Launch([], [])
 _of_torch = torch_flex.flex_attention  # whatever stands under the name later
 
 
@@ -84,9 +83,9 @@ def flex_attention(
         if known is not None:
             if query.shape[0] != key.shape[0]:
                 key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-            tensors = seen.tensors(known)
-            launch = _NO_TENSORS
-            if tensors or known.scalars or dropout:
+            launch = known.launch
+            if known.sources or dropout:
+                tensors = seen.tensors(known)
                 launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device), known.scalars)
             if dropout:
                 launch.seed, launch.offset = _dropout.draw(query.device)
