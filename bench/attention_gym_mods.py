@@ -2,7 +2,7 @@
 """attention-gym's mask_mods and score_mods on Attune, forward and backward, against dense attention in float64.
 
     ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src \
-        python3 scripts/attention_gym_mods.py attention-gym [name ...]
+        python3 bench/attention_gym_mods.py attention-gym [name ...]
 
 attention-gym is a checkout of github.com/meta-pytorch/attention-gym. Only its folders of masks and mods are imported.
 """
