@@ -59,7 +59,12 @@ def main():
     def alibi(score, b, h, q_idx, kv_idx):
         return score + slopes[h] * (q_idx - kv_idx)
 
-    masks = [at.create_block_mask(mod, None, None, LENGTH, LENGTH, device="cpu") for mod in (causal, document)]
+    def window(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (q_idx - kv_idx < width)
+
+    width = 5
+    mods = causal, document, window
+    masks = [at.create_block_mask(mod, None, None, LENGTH, LENGTH, device="cpu") for mod in mods]
     none = torch.no_grad()
     words = {"mask": "causal", "layout": "bhsd"}
     rows = {
@@ -67,6 +72,7 @@ def main():
         "flex_attention, no mods": lambda: at.flex_attention(q, k, v),
         "flex_attention, causal": lambda: at.flex_attention(q, k, v, None, masks[0]),
         "flex_attention, documents": lambda: at.flex_attention(q, k, v, None, masks[1]),
+        "flex_attention, a captured number": lambda: at.flex_attention(q, k, v, None, masks[2]),
         "flex_attention, a new mask each call": lambda: at.flex_attention(
             q, k, v, None, at.create_block_mask(lambda b, h, i, j: i >= j, None, None, LENGTH, LENGTH, device="cpu")
         ),

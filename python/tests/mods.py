@@ -168,7 +168,51 @@ def nested():
     return lambda b, h, q_idx, kv_idx: table[doc[b, q_idx], doc[b, kv_idx]] | (kv_idx == q_idx)
 
 
+def groups():
+    """By a row of truths for each position."""
+    table = torch.rand(LENGTH, 4, generator=generator()) < 0.3
+    return lambda b, h, q_idx, kv_idx: (table[q_idx] & table[kv_idx]).any() | (q_idx == kv_idx)
+
+
+def selected_tiles():
+    """A list of tiles for each tile of queries."""
+    tiles = torch.randint(0, 8, (BATCH, HEADS, 8, 3), generator=generator())
+    sizes = torch.randint(1, 9, (8,), generator=generator())
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        listed = (tiles[b, h, q_idx // 8] == (kv_idx // 8).unsqueeze(-1)).any(dim=-1)
+        return listed & (kv_idx % 8 < sizes[kv_idx // 8])
+
+    return mask_mod
+
+
+def rotary_part():
+    """A product of rows beside the score's own, as in latent attention."""
+    of_q = torch.randn(BATCH, HEADS, LENGTH, 8, generator=generator())
+    of_k = torch.randn(BATCH, 1, LENGTH, 8, generator=generator())
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score + 0.3 * torch.dot(of_q[b, h, q_idx], of_k[b, h // HEADS, kv_idx])
+
+    return score_mod
+
+
+def reductions():
+    table = torch.randn(LENGTH, 5, generator=generator())
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        q, k = table[q_idx], table[kv_idx]
+        spread = (q - k).abs().amax(-1) - torch.minimum(q, k[1]).mean() + (q * 2 > k).all() * 1.0
+        return score + spread + (q * 2)[:2].sum() + q @ k
+
+    return score_mod
+
+
 MODS = {
+    "groups": lambda: (None, groups()),
+    "selected tiles": lambda: (None, selected_tiles()),
+    "product of rows": lambda: (rotary_part(), None),
+    "reductions": lambda: (reductions(), None),
     "no mods": lambda: (None, None),
     "causal": lambda: (None, causal),
     "window": lambda: (None, window(9)),
@@ -236,15 +280,21 @@ def _branch(score, b, h, q_idx, kv_idx):
     return score if q_idx > kv_idx else score * 2
 
 
-def _row():
-    table = torch.rand(LENGTH, 4, generator=generator()) < 0.3
+def _wide_row():
+    table = torch.rand(LENGTH, 200, generator=generator()) < 0.3
     return lambda b, h, q_idx, kv_idx: (table[q_idx] & table[kv_idx]).any() | (q_idx == kv_idx)
+
+
+def _row_with_options():
+    table = torch.rand(LENGTH, 4, generator=generator())
+    return lambda score, b, h, q_idx, kv_idx: score + (table[q_idx] * table[kv_idx]).sum(-1, keepdim=True)
 
 
 # What cannot be translated, with a word of the message.
 UNTRANSLATABLE = {
     "sinh": (lambda: (lambda score, b, h, q, k: torch.sinh(score), None), "score_mod uses `sinh`"),
     "branch": (lambda: (_branch, None), "a branch on a traced value"),
-    "row": (lambda: (None, _row()), "mask_mod uses .*a row of a captured tensor"),
+    "wide row": (lambda: (None, _wide_row()), "mask_mod uses .*no row of at most 128 elements"),
+    "row with options": (lambda: (_row_with_options(), None), "`sum` of a row with options"),
     "math": (lambda: (lambda score, b, h, q, k: math.exp(score), None), "`float` of a traced value"),
 }

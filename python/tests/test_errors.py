@@ -93,10 +93,3 @@ def test_library_versions():
 def test_no_such_device():
     with pytest.raises(attune.AttuneError):
         attune.Runtime("abacus")
-
-
-def test_packed_sequences_are_refused(rng):
-    q = rng.standard_normal((1, 8, 2, 16), dtype=np.float32)
-    spec = attune.Spec(dtype="fp32", head_dim=16, layout="thd")
-    with pytest.raises(attune.UnsupportedError, match="layout thd"):
-        attune.attention(q, q, q, spec=spec)

@@ -75,7 +75,7 @@ class OracleKernel:
 def plain_attention(q, k, v, score_mod=None, mask_mod=None):
     """O and LSE; torch's own function makes no gradient on a CPU. The mods are run on all indices at once."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    s = q @ k.transpose(-1, -2) * DIM**-0.5
+    s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     indices = torch.meshgrid(*map(torch.arange, s.shape), indexing="ij")
     if score_mod is not None:
         s = score_mod(s, *indices)

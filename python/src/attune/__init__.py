@@ -9,6 +9,7 @@ program has not imported itself.
 """
 
 from attune._errors import AttuneError, BadInputError, UnavailableError, UnsupportedError
+from attune._explain import Explanation
 from attune._library import version
 from attune.attention import attention
 from attune.runtime import Kernel, Runtime, default_runtime
@@ -17,6 +18,7 @@ from attune.spec import ScalarInfo, Spec, TensorInfo
 __all__ = [
     "AttuneError",
     "BadInputError",
+    "Explanation",
     "Kernel",
     "Runtime",
     "ScalarInfo",

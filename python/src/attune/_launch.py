@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from attune import _structs
-from attune._errors import BadInputError, UnsupportedError
+from attune._errors import BadInputError
 from attune._structs import DTYPE_BY_ARRAY_NAME, ForwardArgs, Layout, Pass, Shape
 from attune._view import View, axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
@@ -37,7 +37,17 @@ class Launch:
     offset: int = 0
 
 
-def _refuse(what: str, problem: str, hint: str = "") -> NoReturn:
+@dataclasses.dataclass(slots=True)
+class Sequences:
+    """Where packed sequences lie: int32 on the launch's device, as att_forward_args has them."""
+
+    cu_q: View
+    cu_kv: View
+    used_q: View | None = None
+    used_kv: View | None = None
+
+
+def refuse(what: str, problem: str, hint: str = "") -> NoReturn:
     raise BadInputError(f"`{what}` {problem}", hint)
 
 
@@ -46,28 +56,27 @@ def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
 
     Raises:
         BadInputError: which operand does not fit, and why.
-        UnsupportedError: of packed sequences, whose lengths this package cannot be given yet.
     """
     if layout == Layout.THD:
-        raise UnsupportedError("the package does not take layout thd yet", "the C interface does")
+        raise BadInputError("layout thd wants `cu_q`", "where each sequence begins: attune.attention(..., cu_q=...)")
     for name, view in (("q", q), ("k", k), ("v", v)):
         if len(view.sizes) != 4:
-            _refuse(name, f"has {len(view.sizes)} dims, not the 4 of layout {layout.name.lower()}")
+            refuse(name, f"has {len(view.sizes)} dims, not the 4 of layout {layout.name.lower()}")
         if view.device != q.device:
-            _refuse(name, f"is on {view.device}, and `q` on {q.device}")
+            refuse(name, f"is on {view.device}, and `q` on {q.device}")
         if view.dtype != q.dtype:
-            _refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
+            refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
     batch, q_len, heads, dim = axes(layout, q.sizes)
     k_batch, kv_len, kv_heads, k_dim = axes(layout, k.sizes)
     of_layout = f", in layout {layout.name.lower()}"
     if k_batch != batch:
-        _refuse("k", f"has batch {k_batch}, and `q` {batch}{of_layout}")
+        refuse("k", f"has batch {k_batch}, and `q` {batch}{of_layout}")
     if k_dim != dim:
-        _refuse("k", f"has head_dim {k_dim}, and `q` {dim}")
+        refuse("k", f"has head_dim {k_dim}, and `q` {dim}")
     if axes(layout, v.sizes)[:3] != (batch, kv_len, kv_heads):
-        _refuse("v", f"is {v.sizes}, and `k` {k.sizes}{of_layout}")
+        refuse("v", f"is {v.sizes}, and `k` {k.sizes}{of_layout}")
     if kv_heads == 0 or heads % kv_heads:
-        _refuse("q", f"has {heads} heads, no multiple of the {kv_heads} of `k`{of_layout}")
+        refuse("q", f"has {heads} heads, no multiple of the {kv_heads} of `k`{of_layout}")
     return Shape(batch, heads, kv_heads, q_len, kv_len)
 
 
@@ -81,10 +90,10 @@ def output_sizes(layout: Layout, shape: Shape, head_dim: int) -> tuple[int, int,
 def check_operands(spec: Spec, q: View, v: View) -> None:
     """Raises BadInputError unless operands are of the spec's dtype and widths."""
     if q.dtype != spec.dtype:
-        _refuse("q", f"is {q.dtype}, and the spec `{spec.name}` is of {spec.dtype}")
+        refuse("q", f"is {q.dtype}, and the spec `{spec.name}` is of {spec.dtype}")
     head_dims = (q.sizes[-1], v.sizes[-1])
     if head_dims != spec.head_dim:
-        _refuse("q", f"and `v` have head_dim {head_dims}, and the spec `{spec.name}` {spec.head_dim}")
+        refuse("q", f"and `v` have head_dim {head_dims}, and the spec `{spec.name}` {spec.head_dim}")
 
 
 def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], device: str) -> Any:
@@ -100,13 +109,13 @@ def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], devic
     for slot, declared in enumerate(spec.tensors):
         name, view = declared.name, tensors[declared.name]
         if view.device != device:
-            _refuse(name, f"is on {view.device}, and `q` on {device}")
+            refuse(name, f"is on {view.device}, and `q` on {device}")
         if view.dtype != declared.dtype:
             hint = f"convert it: {name}.astype('{declared.dtype}'), in torch {name}.to(torch.{declared.dtype})"
-            _refuse(name, f"is {view.dtype}, and the spec has {declared.dtype}", hint)
+            refuse(name, f"is {view.dtype}, and the spec has {declared.dtype}", hint)
         sizes = spec.tensor_sizes_at(slot, shape)
         if view.sizes != sizes:
-            _refuse(name, f"is {view.sizes}, and the spec wants [{declared.dims}] = {sizes}")
+            refuse(name, f"is {view.sizes}, and the spec wants [{declared.dims}] = {sizes}")
         structs[slot] = _structs.Tensor(
             view.pointer,
             (ctypes.c_int64 * len(sizes))(*sizes),
@@ -131,7 +140,7 @@ def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
         value = scalars[name]
         if spec.scalars[slot].dtype == "int32":
             if not isinstance(value, int) or not -(2**31) <= value < 2**31:
-                _refuse(name, f"is {value!r}, and the spec has an int of 32 bits")
+                refuse(name, f"is {value!r}, and the spec has an int of 32 bits")
             structs[slot].i = value
         else:
             structs[slot].f = value
@@ -141,9 +150,9 @@ def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
 def at_launch(spec: Spec, what: str, declared: float | None, given: float | None) -> float:
     """What a launch says of scale or dropout."""
     if declared is None and given is None:
-        _refuse(what, f"is left to the launch by the spec `{spec.name}`", f"hand over {what}=")
+        refuse(what, f"is left to the launch by the spec `{spec.name}`", f"hand over {what}=")
     if declared is not None and given is not None:
-        _refuse(what, f"is given, and the spec `{spec.name}` fixes it at {declared}")
+        refuse(what, f"is given, and the spec `{spec.name}` fixes it at {declared}")
     return 0.0 if given is None else float(given)
 
 
@@ -181,6 +190,7 @@ def forward(
     allocate: Allocator,
     stream: int | None,
     runtime: Runtime | None = None,
+    sequences: Sequences | None = None,
 ) -> None:
     """Enqueues O, and LSE where it is asked for. Operands are such as `shape_of` and `check_operands` passed and
     `View.is_operand` takes, not empty; auxiliary tensors contiguous. On a CUDA device, what the stream has not run yet
@@ -190,6 +200,10 @@ def forward(
     for name, view in (("q", q), ("k", k), ("v", v), ("o", o)):
         setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
     fill_common(args, spec, shape, launch, q.device)
+    if sequences is not None:
+        args.cu_q, args.cu_kv = sequences.cu_q.pointer, sequences.cu_kv.pointer
+        args.used_q = sequences.used_q.pointer if sequences.used_q else None
+        args.used_kv = sequences.used_kv.pointer if sequences.used_kv else None
     kernel = (runtime or default_runtime(q.device)).kernel(spec, shape, Pass.FORWARD)
     keep = give_workspace(args, kernel, allocate)
     kernel.forward(args, stream)

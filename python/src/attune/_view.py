@@ -59,5 +59,8 @@ def axes(layout: Layout, values: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 
 def operand_strides(layout: Layout, view: View) -> Strides:
+    if layout == Layout.THD:  # the batch is never stepped
+        seq, head, _ = view.strides
+        return Strides(seq * max(view.sizes[0], 1), seq, head)
     batch, seq, head, _ = axes(layout, view.strides)
     return Strides(batch, seq, head)

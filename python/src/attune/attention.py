@@ -7,11 +7,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from attune import _launch
+from attune import _launch, _packed
 from attune._dims import guess_dims
 from attune._errors import BadInputError
 from attune._frameworks import Framework, framework_of
 from attune._launch import Launch
+from attune._packed import Offsets
 from attune._structs import DTYPE_BY_ARRAY_NAME, DType, Layout, Shape
 from attune._view import ALIGNMENT_BYTES, View
 from attune._yaml import ScalarValue, write_spec
@@ -36,6 +37,10 @@ def attention(
     dropout: float | None = None,
     scale: float | None = None,
     layout: str | None = None,
+    cu_q: Any = None,
+    cu_kv: Any = None,
+    used_q: Any = None,
+    used_kv: Any = None,
     seed: int | None = None,
     offset: int = 0,
     return_lse: bool = False,
@@ -50,8 +55,8 @@ def attention(
         q: [batch, q_len, heads, head_dim], or [batch, heads, q_len, head_dim] in layout "bhsd"; float16, bfloat16
             or, on the CPU, float32. An array of NumPy, torch or CuPy, or of any framework that speaks DLPack, on
             the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy. torch makes gradients
-            of q, k, v and `tensors` where they require them and the device has a backward pass, and has the call as
-            an operator in compiled code.
+            of q, k, v and `tensors` where they require them and the device has a backward pass, has the call as
+            an operator in compiled code, and under torch.autocast computes in autocast's dtype.
         k: likewise, with kv_len and kv_heads, of which heads is a multiple.
         v: as k; its head_dim, which is O's, may be another.
         spec: a Spec, or a YAML file's path, or a name of the library of specs.
@@ -62,7 +67,11 @@ def attention(
             leaves to the launch.
         dropout: probability. With a spec: where that leaves it to the launch; likewise `scale`.
         scale: of the product of q and k; None: 1 / sqrt(head_dim of q).
-        layout: "bshd" (the default) or "bhsd", with words; a spec has its own.
+        layout: "bshd" (the default), "bhsd", or "thd": sequences packed one behind the other, q [tokens, heads,
+            head_dim], k and v likewise; with words; a spec has its own.
+        cu_q, cu_kv: with thd: int32 [sequences + 1] on q's device, ascending from 0: sequence i has the tokens from
+            cu[i] up to cu[i + 1]. cu_kv left out is cu_q.
+        used_q, used_kv: with thd: int32 [sequences]; of a sequence's tokens only the first so many are there.
         seed, offset: dropout is a pure function of both and of an element's place, the same on every device. Without a
             seed torch draws both from its default generator of q's device; other arrays have 0.
         return_lse: whether to return the rows' log-sum-exp too.
@@ -70,8 +79,9 @@ def attention(
 
     Returns:
         O, an array of q's framework in q's dtype and layout; with return_lse a pair of O and LSE, float32
-        [batch, heads, q_len], natural logarithm. A row that sees no key is 0, its LSE -inf. On a CUDA device the
-        launch is enqueued on the framework's current stream; nothing is waited for.
+        [batch, heads, q_len], of packed sequences [heads, tokens], natural logarithm. A row that sees no key is 0,
+        its LSE -inf; so is one of no sequence. On a CUDA device the launch is enqueued on the framework's current
+        stream; nothing is waited for. Of torch's jagged nested tensors O and LSE are jagged nested tensors.
 
     Raises:
         BadInputError: an expression, an array or an argument is wrong.
@@ -79,7 +89,21 @@ def attention(
         UnavailableError: the device, its driver or a compiler is missing.
     """
     torch = sys.modules.get("torch")
-    if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
+    offsets = Offsets(cu_q, cu_kv, used_q, used_kv)
+    if torch is not None and isinstance(q, torch.Tensor):
+        if q.is_nested:
+            from attune.torch import _nested
+
+            return _nested.attention(
+                q, k, v, offsets, spec=spec, mask=mask, score=score, sink=sink, tensors=tensors, dims=dims,
+                scalars=scalars, dropout=dropout, scale=scale, layout=layout, seed=seed, offset=offset,
+                return_lse=return_lse, runtime=runtime,
+            )  # fmt: skip
+        if layout == "thd" or offsets.is_given:
+            from attune.torch import _nested
+
+            _nested.refuse_gradients(q, k, v, tensors or {})
+    if torch is not None and runtime is None and not offsets.is_given and _are_tensors(torch, q, k, v, tensors):
         from attune.torch import _plain
 
         words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
@@ -91,14 +115,33 @@ def attention(
     views = [framework_of(name, array).view(array) for name, array in (("q", q), ("k", k), ("v", v))]
     auxiliary = {name: _contiguous_view(name, array) for name, array in (tensors or {}).items()}
     words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
+    if offsets.is_given or layout == "thd":
+        sequences, batch = _packed.sequences_of(offsets, views[0].device)
+        shape = _packed.shape_of(batch, *views)
+        words["layout"] = layout or (None if spec is not None else "thd")
+    else:
+        sequences, shape = None, None
     if spec is None:
-        found = _spec_of_words(words, views, auxiliary, scalars or {}, dropout, scale)
+        layout_id = _layout(words["layout"] or "bshd")
+        if sequences is not None and layout_id != Layout.THD:
+            raise BadInputError(f"offsets of sequences are given, and layout `{layout}`", 'they are of layout "thd"')
+        of_words = shape or _launch.shape_of(layout_id, *views)
+        found = _spec_of_words(words, layout_id, views, of_words, auxiliary, scalars or {}, dropout, scale)
         launch = Launch(auxiliary, {}, seed=seed or 0, offset=offset)
     else:
         named = _spec(spec, words)
         found = named if isinstance(named, Spec) else spec_of_name(named)
         launch = Launch(auxiliary, scalars or {}, scale, dropout, seed or 0, offset)
-    o, lse = _run(framework, found, views, (q, k, v), launch, return_lse, runtime)
+    if sequences is None or shape is None:
+        o, lse = _run(framework, found, views, (q, k, v), launch, return_lse, runtime)
+    else:
+        if seed is None and found.dropout != 0 and torch is not None and isinstance(q, torch.Tensor):
+            from attune.torch import _dropout
+
+            launch.seed, launch.offset = _dropout.draw(q.device)
+        o, lse = _packed.run(
+            framework, found, shape, sequences, views, (q, k, v), launch, return_lse, runtime
+        )
     return (o, lse) if return_lse else o
 
 
@@ -122,24 +165,28 @@ def _spec(spec: Spec | str | os.PathLike[str], words: Mapping[str, Any], is_trac
     return name if is_traced or not os.path.exists(name) else Spec.from_file(name)
 
 
+def _layout(name: str) -> Layout:
+    if name.upper() not in Layout.__members__:
+        raise BadInputError(f"there is no layout `{name}`", 'layouts are "bshd", "bhsd" and "thd"')
+    return Layout[name.upper()]
+
+
 def _spec_of_words(
     words: Mapping[str, Any],
+    layout: Layout,
     views: list[View],
+    shape: Shape,
     tensors: Mapping[str, View],
     scalars: Mapping[str, ScalarValue],
     dropout: float | None,
     scale: float | None,
 ) -> Spec:
-    layout = words["layout"] or "bshd"
-    if layout.upper() not in Layout.__members__:
-        raise BadInputError(f"there is no layout `{layout}`", 'layouts are "bshd" and "bhsd"')
     q, _, v = views
-    shape = _launch.shape_of(Layout[layout.upper()], *views)
     text = write_spec(
         name="attention",
         dtype=_operand_dtype(q.dtype),
         head_dim=(q.sizes[-1], v.sizes[-1]),
-        layout=layout,
+        layout=layout.name.lower(),
         mask=words["mask"],
         score=words["score"],
         sink=words["sink"],

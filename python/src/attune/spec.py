@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attune import _structs
-from attune._errors import BadInputError
+from attune._errors import AttuneError, BadInputError
+from attune._explain import Explanation, explain
 from attune._library import check, library
 from attune._structs import DType, Layout, Pass, Shape
 from attune._yaml import ScalarValue, write_spec
@@ -224,6 +225,42 @@ class Spec:
         check(library().att_spec_tensor_sizes(self.handle, slot, ctypes.byref(shape), sizes, _MAX_DIMS))
         dims = self.tensors[slot].dims
         return tuple(sizes[: dims.count(",") + 1]) if dims else ()
+
+    def explain(
+        self,
+        *,
+        batch: int = 1,
+        heads: int = 1,
+        kv_heads: int | None = None,
+        q_len: int = 1024,
+        kv_len: int | None = None,
+        tensors: Mapping[str, Any] | None = None,
+        target: str | None = None,
+        batch_entry: int = 0,
+        head: int = 0,
+    ) -> Explanation:
+        """The mask's picture, its tile classes, the plan and its cost at a shape, by the command `attune explain`.
+
+        Args:
+            kv_heads, kv_len: heads, q_len.
+            tensors: arrays in the CPU's memory that the mask reads; others are drawn.
+            target: such as "cpu", "sm_90a"; None: the first GPU, or the CPU.
+            batch_entry, head: those of the picture.
+
+        Raises:
+            BadInputError: what is wrong.
+            UnavailableError: the command is not there.
+        """
+        sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads or heads, "q_len": q_len}
+        sizes["kv_len"] = kv_len or q_len
+        return explain(self.reference, sizes, tensors or {}, target, batch_entry, head)
+
+    def _repr_svg_(self) -> str | None:
+        """The mask at 1024 tokens, its tensors drawn; None, and so the text, where it cannot be."""
+        try:
+            return self.explain().svg
+        except AttuneError:
+            return None
 
     def __repr__(self) -> str:
         return f"<attune.Spec {self.name}: {self.dtype}, head_dim {self.head_dim}, {self.layout}, {self.hash}>"

@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import (
 
 from attune.torch import _operators  # noqa: F401
 from attune.torch._expression import Untranslatable
+from attune.torch._sdpa import activate_sdpa, deactivate_sdpa
 from attune.torch._swap import disable, enable
 from attune.torch.block_mask import BlockMask, create_block_mask
 from attune.torch.flex_attention import flex_attention
@@ -25,9 +26,11 @@ __all__ = [
     "BlockMask",
     "FlexKernelOptions",
     "Untranslatable",
+    "activate_sdpa",
     "and_masks",
     "create_block_mask",
     "create_mask",
+    "deactivate_sdpa",
     "disable",
     "enable",
     "flex_attention",

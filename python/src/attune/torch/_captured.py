@@ -10,12 +10,18 @@ import torch
 
 from attune.torch._auxiliary import type_of
 from attune.torch._expression import Expression, Type, Untranslatable, binary, conditional, literal, name
+from attune.torch._numbers import Number, Recipe, is_number
 from attune.torch._sizes import Sizes, is_symbolic
 
 _MAX_DIMS = 4
 _DTYPE_NAMES: dict[Type, str] = {"bool": "bool", "int": "int32", "float": "float32"}
 # The dim of a spec that an index by this name runs over.
 _DIM_OF_INDEX = {"b": "batch", "h": "heads", "q_idx": "q_len", "kv_idx": "kv_len"}
+
+
+def is_int(value: Any) -> bool:
+    """Whether a number of a launch is an int, with a value or without."""
+    return isinstance(value, (int, torch.SymInt))
 
 
 @dataclasses.dataclass
@@ -38,7 +44,7 @@ class CapturedTensors:
     def __init__(self, shape: Sizes, device: torch.device) -> None:
         self._shape, self._device = shape, device
         self._by_memory: dict[tuple[object, ...], _Captured] = {}
-        self._numbers: list[torch.SymInt | torch.SymFloat] = []
+        self._numbers: list[Any] = []  # SymInt, SymFloat, Number
         self.reads_values = False
 
     def look_up(self, tensor: torch.Tensor, indices: Sequence[Expression]) -> Expression:
@@ -63,6 +69,14 @@ class CapturedTensors:
             self.reads_values = is_read
         captured = self._capture(tensor)
         return name(f"{captured.name}[0]", captured.type)
+
+    def captured_number(self, value: Number) -> Expression:
+        """A number that the function captured, and the launch brings."""
+        known = [each.recipe if is_number(each) else None for each in self._numbers]
+        if value.recipe not in known:
+            known.append(value.recipe)
+            self._numbers.append(value)
+        return name(f"n{known.index(value.recipe)}", "int" if value.of_type() is int else "float")
 
     def number(self, value: torch.SymInt | torch.SymFloat) -> Expression:
         """A number that a compiled graph leaves open: a length of the launch, or one that the launch brings."""
@@ -104,9 +118,13 @@ class CapturedTensors:
         """As they were captured, by name."""
         return {captured.name: captured.tensor for captured in self._by_memory.values()}
 
-    def numbers(self) -> dict[str, torch.SymInt | torch.SymFloat]:
-        """What a launch brings, by name."""
-        return {f"n{at}": value for at, value in enumerate(self._numbers)}
+    def numbers(self) -> dict[str, Any]:
+        """What a launch brings, by name: a SymInt or a SymFloat, an int or a float."""
+        return {f"n{at}": each.peek() if is_number(each) else each for at, each in enumerate(self._numbers)}
+
+    def recipes(self) -> dict[str, tuple[Recipe, type]]:
+        """How captured numbers become scalars, by the scalars' names, and their types."""
+        return {f"n{at}": (each.recipe, each.of_type()) for at, each in enumerate(self._numbers) if is_number(each)}
 
     def declarations(self) -> dict[str, str]:
         """What a spec says of the tensors: of those that want a gradient, too, where torch records any."""
@@ -119,7 +137,7 @@ class CapturedTensors:
 
     def scalars(self) -> dict[str, type[int] | type[float]]:
         """What a spec says of the numbers."""
-        return {name: int if isinstance(value, torch.SymInt) else float for name, value in self.numbers().items()}
+        return {name: int if is_int(value) else float for name, value in self.numbers().items()}
 
     def _dims(self, captured: _Captured) -> str:
         """A dim that positions run over is called by them, so that another length is no other spec."""

@@ -20,6 +20,7 @@ from attune._errors import BadInputError, UnsupportedError
 from attune._library import version
 from attune._structs import Pass, Shape
 from attune.runtime import default_runtime
+from attune.torch import _autocast
 from attune.torch._expression import Untranslatable
 from attune.torch._operator_call import call_operator, spec_text
 from attune.torch._plans import backward_kernel, device_name, variant_of
@@ -32,6 +33,7 @@ _ANY_LENGTH = 1024  # of a problem whose lengths are symbols: whether there is a
 
 # In the operator's options. The mark bears the version: graphs that torch keeps on disk are looked up by the options.
 _MARK, _OWN, _STRICT, _DROPOUT, _SEED = "ATTUNE", "ATTUNE_OWN", "ATTUNE_STRICT", "ATTUNE_DROPOUT", "ATTUNE_SEED"
+_SINK = "ATTUNE_SINK"
 _VERSION = version()
 
 _warned: set[str] = set()
@@ -61,6 +63,7 @@ def trace_call(
     strict: bool,
     dropout: float,
     seed: torch.Tensor | None,
+    sink: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE, as Dynamo is to see it."""
     options: dict[str, Any] = torch_flex._apply_kernel_options(
@@ -69,6 +72,8 @@ def trace_call(
     options = {**options, _MARK: _VERSION, _OWN: True, _STRICT: strict, _DROPOUT: dropout}
     if seed is not None:
         options[_SEED] = seed
+    if sink is not None:
+        options[_SINK] = sink
     # One block, which the mask_mod is asked about: should the call fall back, it means what it says.
     blocks = torch_flex._create_empty_block_mask(query, key).as_tuple()[:-1]
     out, lse, _ = _hops.flex_attention(
@@ -134,10 +139,11 @@ def _attend(
     scale: float | None,
     dropout: float,
     seed: torch.Tensor | None,
+    sink: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout)
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink)
     _check_kernels(text, query, key)
     return call_operator(query, key, value, text, captured, seed)
 
@@ -166,18 +172,17 @@ def _call(
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
         own = _with_operands(block_mask[-1], mask_mod_other_buffers)
         out, lse = _attend(
-            query,
-            key,
-            value,
+            *_autocast.cast(query, key, value),
             _with_operands(score_mod, score_mod_other_buffers),
             _whole_mask(block_mask, own),
             scale,
             kernel_options.get(_DROPOUT, 0.0),
             kernel_options.get(_SEED),
+            kernel_options.get(_SINK),
         )
         return out, lse if is_natural else lse / _LN2, query.new_empty((0,), dtype=torch.float32)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
-        if kernel_options.get(_STRICT) or kernel_options.get(_DROPOUT):
+        if kernel_options.get(_STRICT) or kernel_options.get(_DROPOUT) or _SINK in kernel_options:
             raise
         warn_of_fallback(str(reason))
     options = {name: option for name, option in kernel_options.items() if not name.startswith(_MARK)}

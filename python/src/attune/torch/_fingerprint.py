@@ -1,12 +1,13 @@
 """What a Python function can see: the values that its translation depends on, told apart from tensors, which a launch
-brings.
+brings, and from numbers, which it may bring.
 
-Two calls of functions with one fingerprint have one translation. What cannot be followed has no fingerprint, and is
-translated at every call.
+Two calls of functions with one fingerprint have one translation, at least for the same numbers. What cannot be followed
+has no fingerprint, and is translated at every call.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import math
 import types
@@ -14,6 +15,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from attune.torch._numbers import may_be_brought
+from attune.torch._positions import FromTheEnd
+
+# Where a number stands: a kind of place, the address of what has the place, and which one it is.
+Place = tuple[str, int, Any]
 
 _MAX_VALUES = 256
 # Packages whose functions and constants do not change.
@@ -36,13 +43,29 @@ class Unknown(Exception):
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> frozenset[str]:
+def names_of(code: types.CodeType) -> frozenset[str]:
     """Of globals and attributes, in the code and in that of functions inside."""
-    inside = (_names(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    inside = (names_of(each) for each in code.co_consts if isinstance(each, types.CodeType))
     return frozenset(code.co_names).union(*inside)
 
 
-def _is_fixed(module: str | None) -> bool:
+@functools.lru_cache(maxsize=4096)
+def _assigned(code: types.CodeType) -> frozenset[str]:
+    """Names of globals, and of variables shared with other functions, that the code binds anew."""
+    stores = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF")
+    found = {each.argval for each in dis.get_instructions(code) if each.opname in stores}
+    inside = (_assigned(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    return frozenset(found).union(*inside)
+
+
+@functools.lru_cache(maxsize=4096)
+def _can_be_copied(kind: type) -> bool:
+    """Whether an instance is its __dict__ and nothing else."""
+    return all(each.__flags__ & 1 << 9 and "__slots__" not in vars(each) for each in kind.__mro__[:-1])
+
+
+def is_fixed(module: str | None) -> bool:
+    """Whether the functions and constants of a module never change."""
     return module is not None and module.partition(".")[0] in _FIXED
 
 
@@ -53,12 +76,19 @@ class Fingerprint:
         key: hashable; equal for functions that mean the same but for the tensors that they see.
         kept: what `key` names by address; no function, for with it would stay what it sees.
         tensors: those that the functions see, each once.
+        numbers: ints and floats that `key` tells nothing of but their types.
+        places: of each number, where it stands.
+        opened: addresses of functions and objects that numbers stand in, or may.
         is_bound: whether `is_current` can tell: every value stands in a cell or under a global name, and cannot change
             where it stands.
     """
 
-    def __init__(self, functions: Iterable[Any]) -> None:
+    def __init__(self, functions: Iterable[Any], opens: bool = True) -> None:
+        """`opens`: whether numbers are left out of the key where they can be."""
         self.tensors: list[torch.Tensor] = []
+        self.numbers: list[float] = []
+        self.places: dict[Place, int] = {}
+        self.opened: set[int] = set()
         self.kept: list[Any] = []
         self.is_bound = True
         self._cells: list[tuple[types.CellType, Any]] = []
@@ -66,8 +96,14 @@ class Fingerprint:
         self._parts: list[Any] = []
         self._seen: dict[int, int] = {}
         self._count = 0
+        self._closed = not opens
+        self._is_reached_twice = False
+        functions = tuple(functions)
         for function in functions:
             self._value(function, frozenset())
+        if self._is_reached_twice and self.numbers:
+            self.__init__(functions, opens=False)  # type: ignore[misc]
+            return
         self.key = tuple(self._parts)
         self._learns = [tensor.requires_grad for tensor in self.tensors]
 
@@ -81,10 +117,15 @@ class Fingerprint:
                 return False
         return not self.tensors or [tensor.requires_grad for tensor in self.tensors] == self._learns
 
-    def _value(self, value: Any, names: frozenset[str]) -> None:
-        """`names`: those that the code which sees the value uses, as attributes perhaps."""
+    def _value(self, value: Any, names: frozenset[str], place: Place | None = None) -> None:
+        """`names`: those that the code which sees the value uses, as attributes perhaps. `place`: where it stands, if a
+        number can be left open there."""
         kind = type(value)
-        if kind in _PLAIN:
+        if place is not None and not self._closed and (kind is int or kind is float) and may_be_brought(value):
+            self.places[place] = len(self.numbers)
+            self.numbers.append(value)
+            self._parts.append((kind, "open"))
+        elif kind in _PLAIN:
             self._parts.append((kind, value))
         elif kind is float:
             self._parts.append((kind, value.hex()))  # 0.0 is not -0.0
@@ -92,8 +133,8 @@ class Fingerprint:
             self._tensor(value)
         elif kind is tuple:
             self._parts.append((kind, len(value)))
-            for each in value:
-                self._value(each, names)
+            for at, each in enumerate(value):
+                self._value(each, names, ("item", id(value), at))
         else:
             self._object(value, kind, names)
 
@@ -120,28 +161,33 @@ class Fingerprint:
     def _object(self, value: Any, kind: type, names: frozenset[str]) -> None:
         if id(value) in self._seen:
             self._parts.append(("again", self._seen[id(value)]))
+            self._is_reached_twice |= self._closed and id(value) in self.opened
             return
         self._count += 1
         if self._count > _MAX_VALUES:
             raise Unknown
         self._seen[id(value)] = -self._count
+        if not self._closed and kind in (types.FunctionType, types.MethodType, list, dict, functools.partial):
+            self.opened.add(id(value))
         if kind is types.FunctionType:
             self._function(value)
         elif kind is types.MethodType:
             self.is_bound = False
+            if not self._closed:
+                self.opened.add(id(value.__func__))
             self._function(value.__func__)
-            self._value(value.__self__, _names(value.__func__.__code__))
+            self._value(value.__self__, names_of(value.__func__.__code__))
         elif kind is types.ModuleType:
             self._by_address(value)
-            if not _is_fixed(value.__name__):
+            if not is_fixed(value.__name__):
                 self._attributes(vars(value), names)
         elif isinstance(value, type):
             self._by_address(value)
-            if not _is_fixed(value.__module__):
+            if not is_fixed(value.__module__):
                 for each in value.__mro__:
                     self._attributes(vars(each), names)
         elif kind is types.BuiltinFunctionType:
-            if not (value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type))) and not _is_fixed(
+            if not (value.__self__ is None or isinstance(value.__self__, (types.ModuleType, type))) and not is_fixed(
                 getattr(value, "__module__", None)
             ):
                 raise Unknown
@@ -149,15 +195,19 @@ class Fingerprint:
         elif kind in (list, dict):
             self.is_bound = False
             self._parts.append((kind, len(value)))
-            for each in value.items() if kind is dict else value:
-                self._value(each, names)
+            for at, each in value.items() if kind is dict else enumerate(value):
+                if kind is dict:
+                    self._value(at, names)
+                self._value(each, names, ("key" if kind is dict else "item", id(value), at))
         elif kind is functools.partial:
             self._parts.append(kind)
             for each in (value.func, value.args, value.keywords):
                 self._value(each, names)
+        elif kind is FromTheEnd:  # what it adds is the launch's
+            self._parts.append(kind)
         elif kind in _OPERATORS or kind.__module__ == "torch._ops":
             self._by_address(value)
-        elif _is_fixed(kind.__module__) and not isinstance(value, torch.nn.Module):
+        elif is_fixed(kind.__module__) and not isinstance(value, torch.nn.Module):
             raise Unknown
         else:
             self._instance(value, kind, names)
@@ -169,21 +219,26 @@ class Fingerprint:
     def _function(self, function: types.FunctionType) -> None:
         code = function.__code__
         self._by_address(code)
-        names = _names(code)
-        if names & _DYNAMIC and not _is_fixed(function.__module__):
+        names = names_of(code)
+        if names & _DYNAMIC and not is_fixed(function.__module__):
             raise Unknown
-        if function.__defaults__:
-            self._value(function.__defaults__, names)
-        if function.__kwdefaults__:
-            self._value(tuple(function.__kwdefaults__.items()), names)
-        for cell in function.__closure__ or ():
+        assigned = _assigned(code)
+        mine = id(function)
+        self._parts.append((len(function.__defaults__ or ()), len(function.__kwdefaults__ or {})))
+        for at, default in enumerate(function.__defaults__ or ()):
+            self._value(default, names, ("default", mine, at))
+        for name, default in (function.__kwdefaults__ or {}).items():
+            self._parts.append(name)
+            self._value(default, names, ("default", mine, name))
+        for at, cell in enumerate(function.__closure__ or ()):
             try:
                 value = cell.cell_contents
             except ValueError:
                 raise Unknown from None
             self._cells.append((cell, value))
-            self._value(value, names)
-        if _is_fixed(function.__module__):
+            is_fixed_here = code.co_freevars[at] in assigned
+            self._value(value, names, None if is_fixed_here else ("cell", mine, at))
+        if is_fixed(function.__module__):
             return
         namespace = function.__globals__
         for name in sorted(names):
@@ -191,20 +246,23 @@ class Fingerprint:
             self._globals.append((namespace, name, value))
             if value is not _MISSING:
                 self._parts.append(name)
-                self._value(value, names)
+                self._value(value, names, None if name in assigned else ("global", mine, name))
 
     def _attributes(self, namespace: Any, names: frozenset[str]) -> None:
+        """Of what an instance is not copied with: numbers are what they are."""
+        was_closed, self._closed = self._closed, True
         for name in sorted(names):
             value = namespace.get(name, _MISSING)
             if value is not _MISSING:
                 self.is_bound = False
                 self._parts.append(name)
                 self._value(value, names)
+        self._closed = was_closed
 
     def _instance(self, value: Any, kind: type, names: frozenset[str]) -> None:
         """An object of a class of the program's own: the attributes that are named by code which sees it."""
         self.is_bound = False
-        classes = [each for each in kind.__mro__ if not _is_fixed(each.__module__)]
+        classes = [each for each in kind.__mro__ if not is_fixed(each.__module__)]
         is_module = isinstance(value, torch.nn.Module)
         dunders = {name for each in classes for name in vars(each) if name.startswith("__") and name.endswith("__")}
         if not hasattr(value, "__dict__") or type(kind) is not type or dunders - _HARMLESS:
@@ -213,13 +271,22 @@ class Fingerprint:
         called = {"__call__"} | names
         while True:  # methods name attributes, which may be methods
             methods = [members[name] for name in called & members.keys() if isinstance(members[name], types.FunctionType)]
-            more = called.union(*(_names(method.__code__) for method in methods))
+            more = called.union(*(names_of(method.__code__) for method in methods))
             if more == called:
                 break
             called = more
         names = frozenset(called)
         self._by_address(kind)
-        self._attributes(vars(value), frozenset(vars(value)) if "__eq__" in dunders else names)
+        attributes = vars(value)
+        seen = frozenset(attributes) if "__eq__" in dunders else names
+        if self._closed or not _can_be_copied(kind):
+            self._attributes(attributes, seen)
+        else:
+            self.opened.add(id(value))
+            for name in sorted(seen & attributes.keys()):
+                self._parts.append(name)
+                self._value(attributes[name], names, ("attribute", id(value), name))
+        was_closed, self._closed = self._closed, True
         if is_module:
             for table in (value._parameters, value._buffers, value._modules):
                 self._attributes(table, names)
@@ -228,3 +295,4 @@ class Fingerprint:
                 raise Unknown
             self._parts.append(name)
             self._value(members[name], names)
+        self._closed = was_closed

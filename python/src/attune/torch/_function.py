@@ -47,42 +47,42 @@ def attend(
     if torch.is_grad_enabled():
         learned = [launch.tensors[slot] for slot in variant.learned] if variant.learned else []
         if q.requires_grad or k.requires_grad or v.requires_grad or any(each.requires_grad for each in learned):
-            return _Attention.apply(variant, plan, launch, q, k, v, *learned)
+            found = _Attention.apply((plan, launch, with_lse), q, k, v, *learned)  # each argument costs
+            return found if with_lse else (found, None)
     return plan.run(
         q, k, v, launch.given, with_lse, launch.scalars, launch.scale, launch.dropout, launch.seed, launch.offset
     )
 
 
 class _Attention(torch.autograd.Function):
-    """O and LSE, both differentiable. The dispatcher's own way there takes longer than all else of a call."""
+    """O, and LSE where it is asked for, both differentiable. The dispatcher's own way there takes longer than all else of a call."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        variant: Variant,
-        plan: ForwardPlan,
-        launch: Launch,
+        call: tuple[ForwardPlan, Launch, bool],
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         *learned: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> Any:
+        plan, launch, with_lse = call
         if plan.backward is None:  # where there is none it is said now, not when the loss is there
-            plan.backward = variant.backward_plan(q, k, v)
-        ctx.plan = plan.backward
+            plan.backward = plan.variant.backward_plan(q, k, v)
         rest = launch.scalars, launch.scale, launch.dropout, launch.seed, launch.offset
         o, lse = plan.run(q, k, v, launch.given, True, *rest)
-        assert lse is not None
-        ctx.rest, ctx.learned = rest, [(each.shape, each.dtype) for each in learned]
+        sizes = [(each.shape, each.dtype) for each in learned] if learned else ()
+        ctx.call = plan.backward, rest, sizes
         ctx.set_materialize_grads(False)
         # Saved, captured tensors too: torch notices where one was changed in between.
         ctx.save_for_backward(q, k, v, o, lse, *launch.given)
-        return o, lse
+        return (o, lse) if with_lse else o
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[Any, ...]:
         q, k, v, o, lse, *tensors = ctx.saved_tensors
-        found = ctx.plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *ctx.rest)
-        learned = (each.reshape(sizes).to(dtype) for each, (sizes, dtype) in zip(found[3:], ctx.learned, strict=True))
-        return None, None, None, *found[:3], *learned
+        plan, rest, learned = ctx.call
+        found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *rest)
+        gradients = (each.reshape(sizes).to(dtype) for each, (sizes, dtype) in zip(found[3:], learned, strict=True))
+        return None, *found[:3], *gradients

@@ -9,7 +9,7 @@ import torch
 from attune._errors import UnsupportedError
 from attune._structs import DTYPE_BY_ARRAY_NAME
 from attune._yaml import write_spec
-from attune.torch._captured import CapturedTensors
+from attune.torch._captured import CapturedTensors, is_int
 from attune.torch._plans import variant_of
 from attune.torch._sizes import sizes_of
 from attune.torch._translate import translate
@@ -38,6 +38,7 @@ def spec_text(
     mask_mod: Any,
     scale: float | None,
     dropout: float = 0.0,
+    sink: torch.Tensor | None = None,
 ) -> tuple[str, CapturedTensors]:
     """The spec of functions with torch's signatures, and what they captured.
 
@@ -49,7 +50,7 @@ def spec_text(
     if scale is not None and scale <= 0:  # a spec's own is above 0
         scale, factor = 1.0, float(scale)
     sizes = sizes_of(query, key)
-    translation = translate(score_mod, mask_mod, sizes, query.device, factor=factor)
+    translation = translate(score_mod, mask_mod, sizes, query.device, factor=factor, sink=sink)
     dtype = DTYPE_BY_ARRAY_NAME.get(str(query.dtype).removeprefix("torch."))
     if dtype is None:
         raise UnsupportedError(f"attention in {query.dtype}")
@@ -61,7 +62,7 @@ def spec_text(
         layout="bhsd",
         mask=translation.mask,
         score=translation.score,
-        sink=None,
+        sink=translation.sink,
         scalars=captured.scalars(),
         tensors=captured.declarations(),
         dropout=dropout,
@@ -85,6 +86,6 @@ def call_operator(
     ordered = [tensors[tensor.name] for tensor in spec.tensors]
     # Scalars go by slot, too: each name's number where the spec has it.
     numbers = [captured.numbers()[scalar.name] for scalar in spec.scalars]
-    ints = [number for number in numbers if isinstance(number, torch.SymInt)]
-    floats = [number for number in numbers if isinstance(number, torch.SymFloat)]
+    ints = [number for number in numbers if is_int(number)]
+    floats = [number for number in numbers if not is_int(number)]
     return torch.ops.attune.attention(query, key, value, ordered, text, ints, floats, None, None, seed)

@@ -13,7 +13,7 @@ from attune._launch import shape_of
 from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
 from attune._yaml import write_spec
 from attune.spec import Spec
-from attune.torch import _dropout, _operators  # noqa: F401
+from attune.torch import _autocast, _dropout, _operators  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
 from attune.torch._plans import ForwardPlan, Variant, _view, variant_of
@@ -41,6 +41,7 @@ def attention(
     return_lse: bool,
 ) -> Any:
     """As attune.attention has it, `words` being mask, score, sink, dims and layout."""
+    q, k, v = _autocast.cast(q, k, v)
     if torch.compiler.is_dynamo_compiling() or not is_plain(q, k, v):
         if spec is None:
             text = _text(q, k, v, words, tensors, tuple(scalars.items()), dropout, scale)

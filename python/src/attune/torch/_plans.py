@@ -141,7 +141,7 @@ def variant_of(text: str) -> Variant:
 class _Arguments:
     """A launch's structs, filled in as far as they do not change from launch to launch of a plan."""
 
-    __slots__ = ("address", "args", "keep", "scalars", "tensors", "workspace")
+    __slots__ = ("address", "args", "brought", "keep", "scalars", "tensors", "workspace")
 
     def __init__(self, args: Any, plan: _Plan) -> None:
         spec = plan.variant.spec
@@ -149,6 +149,7 @@ class _Arguments:
         self.args, self.address, self.workspace = args, ctypes.addressof(args), None
         self.scalars = (_structs.Scalar * max(len(spec.scalars), 1))()
         args.scalars = self.scalars
+        self.brought: Scalars | None = None  # what stands in `scalars`
         views = (_structs.Tensor * max(len(spec.tensors), 1))()
         self.keep: list[Any] = [views]
         for slot, declared in enumerate(spec.tensors):
@@ -187,8 +188,8 @@ class _Plan:
         self.lse_like = torch.empty((), dtype=torch.float32, device=q.device).expand(lse_sizes)
         self.tensor_sizes: tuple[tuple[int, ...], ...] = ()
         self.workspace_bytes = 0
-        # Whether a launch brings nothing beside operands.
-        self.is_bare = not (spec.tensors or variant.scalar_slots or spec.dropout != 0 or spec.scale is None)
+        # Whether a launch brings nothing beside operands and scalars.
+        self.is_bare = not (spec.tensors or spec.dropout != 0 or spec.scale is None)
         self.is_on_cpu = q.device.type == "cpu"
         self.pool: list[_Arguments] = []
         if self.has_work:
@@ -214,6 +215,8 @@ class _Plan:
     ) -> None:
         """What a launch brings beside operands."""
         args = arguments.args
+        if scalars is not arguments.brought:
+            self.fill_scalars(arguments, scalars)
         for slot, (view, tensor) in enumerate(zip(arguments.tensors, tensors, strict=True)):
             sizes = self.tensor_sizes[slot]
             if tensor.shape != sizes and (tensor.dim() or sizes != (1,)):
@@ -222,8 +225,6 @@ class _Plan:
                     f"`{declared.name}` is {tuple(tensor.shape)}, and the spec wants [{declared.dims}] = {sizes}"
                 )
             view.data = tensor.data_ptr()
-        if scalars or self.variant.scalar_slots:
-            self._fill_scalars(arguments, scalars)
         spec = self.variant.spec
         if scale is not None or spec.scale is None:
             args.softmax_scale = _launch.at_launch(spec, "scale", spec.scale, scale)
@@ -238,7 +239,8 @@ class _Plan:
                 args.workspace = scratch.data_ptr()
                 arguments.workspace = scratch
 
-    def _fill_scalars(self, arguments: _Arguments, scalars: Scalars) -> None:
+    def fill_scalars(self, arguments: _Arguments, scalars: Scalars) -> None:
+        """A remembered call brings the same tuple each time, which then stands there already."""
         slots = self.variant.scalar_slots
         if len(scalars) != len(slots):
             raise BadInputError(
@@ -252,6 +254,7 @@ class _Plan:
                 arguments.scalars[slot].i = int(value)
             else:
                 raise BadInputError(f"a scalar is {value}, and the spec has an int of 32 bits")
+        arguments.brought = scalars
 
     def give_back(self, arguments: _Arguments) -> None:
         """For the next launch. A GPU may still be at work on the workspace: there the next has one of its own."""
@@ -315,7 +318,10 @@ class ForwardPlan(_Plan):
             arguments = self.pool.pop()
         except IndexError:
             arguments = self._arguments()
-        if not self.is_bare or tensors or scalars or scale is not None or dropout is not None:
+        if self.is_bare and not tensors and scale is None and dropout is None:
+            if scalars is not arguments.brought:
+                self.fill_scalars(arguments, scalars)
+        else:
             self.fill(arguments, tensors, scalars, scale, dropout, seed, offset)
         args = arguments.args
         args.q, args.k, args.v, args.o = q_at, k_at, v_at, o.data_ptr()

@@ -11,7 +11,10 @@ import torch
 
 from attune.torch._captured import CapturedTensors
 from attune.torch._fingerprint import Fingerprint, Unknown
-from attune.torch._plans import ForwardPlan, Variant
+from attune.torch._function import Launch
+from attune.torch._numbers import Captured, Recipe, evaluate, may_be_brought
+from attune.torch._opened import open_numbers
+from attune.torch._plans import ForwardPlan, Scalars, Variant
 
 _MAX_CALLS = 1024  # of functions with one fingerprint: sizes, types
 _MAX_FINGERPRINTS = 1024
@@ -21,11 +24,79 @@ Key = tuple[Any, ...]
 
 @dataclasses.dataclass(slots=True)
 class Known:
-    """A translated call: which of the tensors that its functions see are the spec's, by slot."""
+    """A translated call: which of the tensors that its functions see are the spec's, by slot, and its scalars."""
 
     variant: Variant
     plan: ForwardPlan
     sources: tuple[int, ...]
+    scalars: Scalars = ()
+    launch: Launch = dataclasses.field(init=False)  # of a call without tensors and dropout: always the same
+
+    def __post_init__(self) -> None:
+        self.launch = Launch([], [], self.scalars)
+
+
+@dataclasses.dataclass(slots=True)
+class _Translated:
+    """A call, and how its scalars follow from the numbers that its functions captured."""
+
+    variant: Variant
+    plan: ForwardPlan
+    sources: tuple[int, ...]
+    recipes: tuple[tuple[Recipe, type], ...]
+
+    def known(self, numbers: tuple[float, ...]) -> Known | None:
+        """The call with these numbers; None: no launch can bring what follows from them."""
+        scalars: list[Any] = []
+        for recipe, of_type in self.recipes:
+            try:
+                value = evaluate(recipe, numbers)
+            except ArithmeticError:
+                return None
+            if type(value) is not of_type or not may_be_brought(value):
+                return None
+            scalars.append(value)
+        return Known(self.variant, self.plan, self.sources, tuple(scalars))
+
+
+class _Family:
+    """Calls of functions with one fingerprint, whatever numbers they captured.
+
+    Attributes:
+        varied: places of the numbers that have had several values.
+    """
+
+    __slots__ = ("_calls", "_count", "_last", "varied")
+
+    def __init__(self) -> None:
+        # By call, then by the places of the numbers that a translation is of, then by their values.
+        self._calls: dict[Key, dict[tuple[int, ...], dict[tuple[float, ...], _Translated]]] = {}
+        self._count = 0
+        self._last: tuple[float, ...] | None = None
+        self.varied: frozenset[int] = frozenset()
+
+    def meet(self, numbers: tuple[float, ...]) -> None:
+        """Numbers that are about to be translated."""
+        if self._last is not None:
+            self.varied |= {at for at, (x, y) in enumerate(zip(numbers, self._last, strict=True)) if x != y}
+        self._last = numbers
+
+    def find(self, call: Key, numbers: tuple[float, ...]) -> Known | None:
+        for places, translated in self._calls.get(call, {}).items():
+            found = translated.get(tuple([numbers[place] for place in places]))
+            known = None if found is None else found.known(numbers)
+            if known is not None:
+                return known
+        return None
+
+    def add(self, call: Key, captured: Captured, translated: _Translated) -> None:
+        if self._count >= _MAX_CALLS:
+            self._calls.clear()
+            self._count = 0
+        self._count += 1
+        places = tuple(sorted(captured.decided))
+        values = tuple(captured.values[place] for place in places)
+        self._calls.setdefault(call, {}).setdefault(places, {})[values] = translated
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,31 +105,69 @@ class Seen:
 
     references: tuple[tuple[Any, int], ...]  # weak, with the function's place among the three
     fingerprint: Fingerprint
-    calls: dict[Key, Known]
+    family: _Family
+    calls: dict[Key, Known]  # of these very numbers
+    last: tuple[Key, Known] | None = None  # comparing takes less than hashing
+
+    def find(self, call: Key) -> Known | None:
+        """The call, where it or one that differs in numbers that a launch brings was translated before."""
+        if self.last is not None and self.last[0] == call:
+            return self.last[1]
+        known = self.calls.get(call)
+        if known is None and self.fingerprint.numbers:
+            known = self.family.find(call, tuple(self.fingerprint.numbers))
+            if known is not None:
+                self._keep(call, known)
+        if known is not None:
+            self.last = call, known
+        return known
 
     def tensors(self, known: Known) -> list[torch.Tensor]:
         """As the functions see them now."""
         return [self.fingerprint.tensors[source] for source in known.sources]
 
+    def open(self, *functions: Any) -> tuple[tuple[Any, ...], Captured]:
+        """The functions that were looked at, with Numbers where they captured numbers."""
+        numbers = tuple(self.fingerprint.numbers)
+        self.family.meet(numbers)
+        captured = Captured(numbers, self.family.varied)
+        opened = open_numbers(functions, self.fingerprint, captured) if numbers else functions
+        if opened is None:
+            captured.decide_all()
+        return opened or functions, captured
+
     def remember(
-        self, key: Key, variant: Variant, plan: ForwardPlan, captured: CapturedTensors
+        self, key: Key, variant: Variant, plan: ForwardPlan, tensors: CapturedTensors, numbers: Captured
     ) -> None:
         """A call that was translated just now, unless the translation depends on more than the fingerprint says."""
-        if captured.reads_values:
+        if tensors.reads_values:
             return
         places = {id(tensor): at for at, tensor in enumerate(self.fingerprint.tensors)}
-        named = captured.tensors()
-        sources = [places.get(id(named[tensor.name])) for tensor in variant.spec.tensors]
-        if None in sources:
+        named = tensors.tensors()
+        found = [places.get(id(named[tensor.name])) for tensor in variant.spec.tensors]
+        sources = tuple(source for source in found if source is not None)
+        if len(sources) < len(found):
             return
+        recipes = tensors.recipes()
+        by_slot = tuple(recipes[variant.spec.scalars[slot].name] for slot, _ in variant.scalar_slots)
+        translated = _Translated(variant, plan, sources, by_slot)
+        known = translated.known(numbers.values)
+        if known is None:
+            return
+        self._keep(key, known)
+        if numbers.values:
+            self.family.add(key, numbers, translated)
+
+    def _keep(self, key: Key, known: Known) -> None:
         if len(self.calls) >= _MAX_CALLS:
             self.calls.clear()
-        self.calls[key] = Known(variant, plan, tuple(source for source in sources if source is not None))
+        self.calls[key] = known
 
 
 _seen: dict[tuple[int, ...], Seen] = {}
-# By fingerprint: the calls, and what keeps the addresses in the fingerprint from naming something else.
-_calls: dict[Key, tuple[dict[Key, Known], list[Any]]] = {}
+# By fingerprint: the calls of functions that captured no numbers, those of functions that did, and what keeps the
+# addresses in the fingerprint from naming something else.
+_calls: dict[Key, tuple[dict[Key, Known], _Family, list[Any]]] = {}
 
 
 def forget() -> None:
@@ -86,8 +195,9 @@ def look_at(*functions: Any) -> Seen | None:
     if known is None:
         if len(_calls) >= _MAX_FINGERPRINTS:
             forget()
-        known = _calls[fingerprint.key] = {}, fingerprint.kept
-    found = Seen((), fingerprint, known[0])
+        known = _calls[fingerprint.key] = {}, _Family(), fingerprint.kept
+    calls, family, _ = known
+    found = Seen((), fingerprint, family, {} if fingerprint.numbers else calls)
     if fingerprint.is_bound:  # others are looked at anew each time, and nothing keeps what they see
         with contextlib.suppress(TypeError):  # no weak references to a function of this kind
             found.references = tuple(

@@ -7,15 +7,15 @@ tensors stay tensors: a TorchFunctionMode notices where one is looked up by a sy
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from attune.torch import _rows
 from attune.torch._captured import CapturedTensors
 from attune.torch._expression import (
     Expression,
-    Type,
     Untranslatable,
     as_bool,
     as_float,
@@ -25,8 +25,10 @@ from attune.torch._expression import (
     name,
     negative,
 )
+from attune.torch._numbers import constants, is_number
 from attune.torch._operations import OPERATIONS, canonical_name
 from attune.torch._sizes import Sizes, is_symbolic
+from attune.torch._traced import PartialLookUp, Row, Traced, holds_traced
 
 _CREATORS = {
     "new_ones": 1, "new_zeros": 0, "ones_like": 1, "zeros_like": 0, "new_full": None, "full_like": None,
@@ -36,117 +38,17 @@ _METADATA = frozenset(
     "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device ndim "
     "requires_grad is_cuda is_cpu is_meta layout itemsize nbytes".split()
 )
-_DTYPES: dict[Type, torch.dtype] = {"bool": torch.bool, "int": torch.int32, "float": torch.float32}
-_BRANCH = (
-    "a branch on a traced value (`if`, `and`, `or`, `not`, `min`, `max`): write torch.where, &, |, ~, torch.minimum"
+# Where a captured number stays a constant of the kernel: another value is another algorithm, or divisions that constants
+# turn into products and shifts.
+_BY_CONSTANTS = frozenset(
+    "remainder floor_divide pow bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 )
-
-
-class Traced:
-    """A scalar of the traced function."""
-
-    shape = torch.Size()
-    ndim = 0
-    requires_grad = False
-
-    def __init__(self, trace: Trace, expression: Expression) -> None:
-        self._trace, self._expression = trace, expression
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return _DTYPES[self._expression.type]
-
-    @property
-    def device(self) -> torch.device:
-        return self._trace.device
-
-    def dim(self) -> int:
-        return 0
-
-    def size(self, dim: int | None = None) -> torch.Size:
-        return self.shape
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        return lambda *args, **kwargs: self._trace.apply(attribute, (self, *args), kwargs)
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise Untranslatable("an index into a scalar")
-
-    def __bool__(self) -> NoReturn:
-        raise Untranslatable(_BRANCH)
-
-    def __index__(self) -> NoReturn:
-        raise Untranslatable("a traced value as a Python int: `range`, or an index into a list")
-
-    def __int__(self) -> NoReturn:
-        raise Untranslatable("`int` of a traced value")
-
-    def __float__(self) -> NoReturn:
-        raise Untranslatable("`float` of a traced value, as functions of `math` take it")
-
-    def __hash__(self) -> NoReturn:
-        raise Untranslatable("a traced value as a key")
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        # While a function is traced the mode below is asked first.
-        raise Untranslatable(f"`{canonical_name(func.__name__)}` after the function was traced")
-
-
-class PartialLookUp:
-    """A captured tensor of which only some dims are indexed yet."""
-
-    def __init__(self, trace: Trace, tensor: torch.Tensor, indices: Sequence[Expression | None]) -> None:
-        self._trace, self._tensor, self._indices = trace, tensor, tuple(indices)
-
-    def __getitem__(self, index: object) -> Any:
-        return self._trace.look_up(self._tensor, index, self._indices)
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        raise Untranslatable(f"`{attribute}` of a row of a captured tensor")
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise Untranslatable(f"`{canonical_name(func.__name__)}` of a row of a captured tensor")
+_FACTORS = frozenset(("mul", "multiply", "div", "divide", "true_divide"))
 
 
 def _asked(func: Any) -> str:
     """The name of a function of torch; of a property, the property's."""
     return func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
-
-
-def _add_operators(cls: type[Traced] | type[PartialLookUp]) -> None:
-    """Python's operators as torch's operations."""
-
-    def add(dunder: str, swapped: bool = False) -> None:
-        operation = canonical_name(f"__{dunder}__")
-
-        def method(self: Any, *others: object) -> Traced:
-            return self._trace.apply(operation, (*others, self) if swapped else (self, *others), {})
-
-        setattr(cls, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
-
-    for dunder in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
-        add(dunder)
-        add(dunder, swapped=True)
-    for dunder in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
-        add(dunder)
-
-
-_add_operators(Traced)
-_add_operators(PartialLookUp)
-
-
-def _holds_traced(value: object) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_holds_traced, value))
-    if isinstance(value, dict):
-        return any(map(_holds_traced, value.values()))
-    return isinstance(value, (Traced, PartialLookUp))
 
 
 class Trace(TorchFunctionMode):
@@ -180,26 +82,51 @@ class Trace(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _holds_traced(args) and not _holds_traced(kwargs):
+        if not holds_traced(args) and not holds_traced(kwargs):
             if not self.captured.reads_values and _asked(func) not in _METADATA:
                 self.captured.reads_values = True
-            return func(*args, **kwargs)
+            return func(*constants(args), **constants(kwargs))
         operation = canonical_name(func.__name__)
         if operation == "getitem" and isinstance(args[0], torch.Tensor):
             return self.look_up(args[0], args[1], (None,) * args[0].dim())
         return self.apply(operation, args, kwargs)
 
-    def apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
-        """torch's operation of scalars, some of them traced."""
+    def apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """torch's operation of scalars, some of them traced, and of rows."""
+        if operation == "unsqueeze" and isinstance(args[0], Traced):
+            return Row(self, args[:1])
+        if _rows.holds_row(args, kwargs):
+            return _rows.apply(self, canonical_name(operation), args, kwargs)
         if operation in _CREATORS:
             return Traced(self, self._created(operation, *args[1:], **kwargs))
         if operation in _CASTS:
             return Traced(self, _CASTS[operation](self, *args, **kwargs))
-        translate = OPERATIONS.get(canonical_name(operation))
-        if translate is None:
+        if canonical_name(operation) not in OPERATIONS:
             raise Untranslatable(f"`{operation}`")
+        name = canonical_name(operation)
+        if name in _BY_CONSTANTS:
+            args, kwargs = constants(tuple(args)), constants(dict(kwargs))
+        elif name in _FACTORS:
+            args, name = self._factors(name, args, kwargs)
         operands = [self._operand(each) for each in args]
-        return Traced(self, translate(*operands, **{key: self._operand(value) for key, value in kwargs.items()}))
+        keywords = {key: self._operand(value) for key, value in kwargs.items()}
+        return Traced(self, OPERATIONS[name](*operands, **keywords))
+
+    def _factors(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], str]:
+        """Operands of a product or a quotient. A kernel folds constant ones: into the scale of its exponentials where they
+        are the score's, into the steps of a position. So a captured number is a constant there, until it is seen to
+        vary; a factor of ints, and a quotient that is rounded, always."""
+        of_ints = all(self._operand(each).type != "float" for each in args if not is_number(each)) and not any(
+            each.of_type() is float for each in args if is_number(each)
+        )
+        is_rounded = kwargs.get("rounding_mode") is not None
+        is_divided = name in ("div", "divide", "true_divide")
+        if is_rounded or (of_ints and not is_divided):
+            return constants(tuple(args)), name
+        args = [each.decide() if is_number(each) and not each.has_varied() else each for each in args]
+        if is_divided and len(args) == 2 and is_number(args[1]):
+            return [args[0], args[1].reciprocal()], "mul"
+        return args, name
 
     def look_up(self, tensor: torch.Tensor, index: object, known: Sequence[Expression | None]) -> Any:
         """tensor[index], where `known` has the indices that earlier brackets brought, None where none did."""
@@ -226,13 +153,17 @@ class Trace(TorchFunctionMode):
 
     def _operand(self, value: Any) -> Any:
         """What translations take: an Expression of numbers and tensors; anything else is an option."""
+        if is_number(value):
+            return self.captured.captured_number(value)
         if isinstance(value, (Traced, torch.Tensor, bool, int, float, torch.SymInt, torch.SymFloat)):
             return self._expression_of(value)
-        if isinstance(value, PartialLookUp):
+        if isinstance(value, (PartialLookUp, Row)):
             raise Untranslatable("a row of a captured tensor, where a scalar is wanted")
         return value
 
     def _expression_of(self, value: Any) -> Expression:
+        if is_number(value):
+            return self.captured.captured_number(value)
         if isinstance(value, Traced):
             return value._expression
         if isinstance(value, torch.Tensor):

@@ -22,6 +22,7 @@ class Translation:
 
     mask: str | None
     score: str | None
+    sink: str | None
     captured: CapturedTensors
 
 
@@ -32,8 +33,10 @@ def translate(
     device: torch.device,
     *,
     factor: float = 1.0,
+    sink: torch.Tensor | None = None,
 ) -> Translation:
-    """Of functions with torch's signatures, at a launch of this shape; `factor` multiplies the score first.
+    """Of functions with torch's signatures, at a launch of this shape; `factor` multiplies the score first, `sink` has a
+    logit a head.
 
     Raises:
         Untranslatable: naming the operation.
@@ -51,6 +54,7 @@ def translate(
     return Translation(
         None if mask is None or mask.text == "true" else mask.text,
         None if score.text == "score" else score.text,
+        None if sink is None else as_float(trace.captured.look_up(sink, [name("h", "int", 0)])).text,
         trace.captured,
     )
 

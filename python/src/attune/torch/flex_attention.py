@@ -8,16 +8,16 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
-from attune.torch import _dropout
+from attune.torch import _autocast, _dropout
+from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import call_operator, is_plain, spec_text
-from attune.torch._plans import NoGradientError, variant_of
+from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
 from attune.torch._recall import Known, Seen, look_at
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
-_NO_TENSORS = Launch([], [])
 _of_torch = torch_flex.flex_attention  # whatever stands under the name later
 
 
@@ -35,16 +35,19 @@ def flex_attention(
     return_aux: torch_flex.AuxRequest | None = None,
     mask_mod: MaskMod | None = None,
     dropout: float = 0,
+    sink: torch.Tensor | None = None,
     strict: bool = False,
 ) -> Any:
-    """torch's flex_attention; `mask_mod`, `dropout` and `strict` are Attune's.
+    """torch's flex_attention; `mask_mod`, `dropout`, `sink` and `strict` are Attune's.
 
     The functions are traced into expressions of Attune's language. What they see is looked at in every call, so it may
-    change between calls. Captured tensors become tensors of the launch, captured numbers constants of the kernel. Under
-    torch.compile the call is an operator of the graph, and numbers that the graph leaves open are the launch's.
+    change between calls. Captured tensors become tensors of the launch; captured numbers its scalars, or constants of
+    the kernel (docs/python.md). Under torch.compile the call is an operator of the graph, and numbers that the graph
+    leaves open are the launch's.
 
     Args:
-        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU.
+        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU. Under torch.autocast it, key
+            and value may be of any float types, and out is of autocast's.
         key: [batch or 1, kv_heads, kv_len, head_dim].
         value: [batch or 1, kv_heads, kv_len, any head_dim].
         score_mod: score_mod(score, b, h, q_idx, kv_idx) -> score, of scalars. -inf leaves a key out.
@@ -57,6 +60,7 @@ def flex_attention(
         mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool, instead of a block mask or beside it.
         dropout: probability, in steps of 1/256, by which elements of the softmax are left out and others made larger.
             Seed and offset are drawn from torch's default generator of the device.
+        sink: [heads], a logit a head that joins the softmax's denominator and no more, and lse with it.
         strict: whether what cannot be translated raises; else it falls back to torch's own, with one warning a reason.
 
     Returns:
@@ -64,40 +68,47 @@ def flex_attention(
         [batch, heads, q_len], natural logarithm. A row without live keys is 0, its lse -inf.
 
     Raises:
-        Untranslatable, UnsupportedError: under `strict`, or with dropout, which torch has not: what is in the way.
+        Untranslatable, UnsupportedError: under `strict`, or with dropout or a sink, which torch has not: what is in the
+            way.
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    query, key, value = _autocast.cast(query, key, value)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
-        seen, call, known = _recall(query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout)
+        seen, call, known = _recall(
+            query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink
+        )
         if known is not None:
             if query.shape[0] != key.shape[0]:
                 key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-            tensors = seen.tensors(known)
-            launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device)) if tensors else _NO_TENSORS
+            launch = known.launch
+            if known.sources or dropout:
+                tensors = seen.tensors(known)
+                launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device), known.scalars)
             if dropout:
-                launch = Launch(launch.tensors, launch.given)
                 launch.seed, launch.offset = _dropout.draw(query.device)
             out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
             return (out, lse) if return_lse else out
     _check(query, key, value, block_mask, enable_gqa)
     _dropout.check(dropout)
+    if sink is not None and tuple(sink.shape) != (query.shape[1],):
+        raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
     whole_mask = _whole_mask(block_mask, mask_mod)
     wants_max = return_aux is not None and return_aux.max_scores
     if torch.compiler.is_dynamo_compiling():
         if wants_max:
-            if strict or dropout or mask_mod is not None:
+            if strict or dropout or sink is not None or mask_mod is not None:
                 raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
             return _of_torch(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
             )
         seed = _dropout.draw_tensor() if dropout else None
         out, lse = trace_call(
-            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed
+            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink
         )
         if return_aux is not None:
             return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
@@ -105,9 +116,14 @@ def flex_attention(
     try:
         if wants_max:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, wants_lse, seen, call)
+        if seen is not None:
+            of_blocks = None if block_mask is None else block_mask.mask_mod
+            functions = (score_mod, of_blocks, mask_mod)
+            out, lse = _run_seen(query, key, value, functions, scale, dropout, sink, wants_lse, seen, call)
+        else:
+            out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, sink, wants_lse)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
-        if strict or dropout or isinstance(reason, NoGradientError):
+        if strict or dropout or sink is not None or isinstance(reason, NoGradientError):
             raise
         warn_of_fallback(str(reason))
         if mask_mod is not None:
@@ -134,16 +150,18 @@ def _recall(
     scale: float | None,
     enable_gqa: bool,
     dropout: float,
+    sink: torch.Tensor | None,
 ) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
     """What is known of the functions, the call's key among those that they had, and the call where it is known."""
     of_blocks = None
     if block_mask is not None:
-        if type(block_mask) is not BlockMask or not block_mask.is_its_mask_mod():
+        if not isinstance(block_mask, BlockMask) or not block_mask.is_its_mask_mod():
             return None, (), None
         of_blocks = block_mask.mask_mod
     if not is_plain(query, key, value):
         return None, (), None
-    seen = look_at(score_mod, of_blocks, mask_mod)
+    # A tensor by itself would be remembered for as long as it lives, and keep itself alive.
+    seen = look_at(score_mod, of_blocks, mask_mod, None if sink is None else (sink,))
     if seen is None:
         return None, (), None
     call = (
@@ -153,7 +171,40 @@ def _recall(
         *(scale, enable_gqa, dropout, torch.is_grad_enabled()),
         None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
     )
-    return seen, call, seen.calls.get(call)
+    return seen, call, seen.find(call)
+
+
+def _run_seen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    functions: tuple[Any, Any, Any],
+    scale: float | None,
+    dropout: float,
+    sink: torch.Tensor | None,
+    wants_lse: bool,
+    seen: Seen,
+    call: tuple[Any, ...],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """O and LSE of a call that is not known yet, of functions that can be told again: a score_mod and two mask_mods. It
+    is remembered."""
+    if query.shape[0] != key.shape[0]:
+        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+    opened, numbers = seen.open(*functions)
+    try:
+        text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink)
+        variant = variant_of(text)
+    except (Untranslatable, BadInputError):
+        if opened is functions:
+            raise
+        # With constants it may do: scalars are few, and what takes a number may not take one without a value.
+        numbers.decide_all()
+        text, captured = spec_text(query, key, value, functions[0], _both(*functions[1:]), scale, dropout, sink)
+        variant = variant_of(text)
+    plan, launch = _launch(variant, captured, query, key, value, dropout)
+    found = attend(variant, plan, launch, query, key, value, wants_lse)
+    seen.remember(call, variant, plan, captured, numbers)
+    return found
 
 
 def _run(
@@ -164,27 +215,42 @@ def _run(
     mask_mod: MaskMod | None,
     scale: float | None,
     dropout: float,
+    sink: torch.Tensor | None,
     wants_lse: bool,
-    seen: Seen | None,
-    call: tuple[Any, ...],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """O and LSE of a call that is not known yet. Raises where there is no translation, or no kernel for it."""
+    """O and LSE of any call. Raises where there is no translation, or no kernel for it."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout)
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink)
     if not is_plain(query, key, value):
         return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
     variant = variant_of(text)
+    plan, launch = _launch(variant, captured, query, key, value, dropout)
+    return attend(variant, plan, launch, query, key, value, wants_lse)
+
+
+def _launch(
+    variant: Variant,
+    captured: CapturedTensors,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout: float,
+) -> tuple[ForwardPlan, Launch]:
     plan = variant.forward_plan(query, key, value)
-    named = captured.tensors()
+    named, numbers = captured.tensors(), captured.numbers()
     tensors = [named[tensor.name] for tensor in variant.spec.tensors]
-    launch = Launch(tensors, variant.auxiliaries(tensors, query.device))
+    scalars = tuple(numbers[variant.spec.scalars[slot].name] for slot, _ in variant.scalar_slots)
+    launch = Launch(tensors, variant.auxiliaries(tensors, query.device), scalars)
     if dropout:
         launch.seed, launch.offset = _dropout.draw(query.device)
-    found = attend(variant, plan, launch, query, key, value, wants_lse)
-    if seen is not None:
-        seen.remember(call, variant, plan, captured)
-    return found
+    return plan, launch
+
+
+def _both(of_blocks: MaskMod | None, mask_mod: MaskMod | None) -> MaskMod | None:
+    if of_blocks is None or mask_mod is None:
+        return of_blocks or mask_mod
+    return torch_flex.and_masks(of_blocks, mask_mod)
 
 
 def _check(
@@ -195,6 +261,8 @@ def _check(
     enable_gqa: bool,
 ) -> None:
     """What torch refuses is refused here, in its words."""
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError("flex_attention does not support NestedTensor inputs; attune.attention takes them")
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         raise NotImplementedError("query, key, and value must be 4D tensors")
     if not query.dtype == key.dtype == value.dtype:
@@ -229,5 +297,4 @@ def _check(
 def _whole_mask(block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> MaskMod | None:
     if block_mask is None:
         return mask_mod
-    of_blocks = mask_mod_of(block_mask)
-    return of_blocks if mask_mod is None else torch_flex.and_masks(of_blocks, mask_mod)
+    return _both(mask_mod_of(block_mask), mask_mod)

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Runs torch's own tests of FlexAttention on a CPU, Attune under the compiled side and torch's eager code as the oracle.
+
+    python3 bench/flex_attention_suite.py test_flex_attention.py results.json [--control] [pattern ...]
+
+The file is test/inductor/test_flex_attention.py of torch's source; nothing of it is kept. What is changed in it as it is
+read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow), and backward passes, which it
+leaves out on CPUs. torch.compile takes the backend aot_eager where a test names none. --control leaves Attune out: torch's
+own operator, in eager code, under the compiled side, too. What fails there says nothing of Attune.
+"""
+
+import argparse
+import importlib
+import json
+import pathlib
+import re
+import sys
+import time
+import traceback
+import types
+import unittest
+
+import torch
+from torch.nn.attention import flex_attention as torch_flex
+from torch.nn.attention.experimental import _paged_attention
+
+LENGTH = 256
+CHANGES = (
+    (r'"cuda(:0)?"', '"cpu"'),
+    (r"\.cuda\(\)", ".cpu()"),
+    (r"\.is_cuda\b", ".is_cpu"),
+    (r"^S = 2048$", f"S = {LENGTH}"),
+    (r"test_inference_only = True", "test_inference_only = False"),
+    # Of learned biases, too, there is a backward pass on CPUs.
+    (r"^(supports_learnable_bias = )unittest\.skipUnless", r"\1(lambda *_: lambda test: test)"),
+)
+
+
+def put_attune_under_compiled_code():
+    compiled = importlib.import_module("attune.torch._compiled")
+    options = torch_flex._apply_kernel_options
+
+    def apply_kernel_options(*args, **kwargs):
+        found = options(*args, **kwargs)
+        return {**found, **compiled.mark_of_torch()} if torch.compiler.is_dynamo_compiling() else found
+
+    torch_flex._apply_kernel_options = apply_kernel_options
+
+
+def use_aot_eager():
+    compile_function = torch.compile
+
+    def with_backend(model=None, *, backend="aot_eager", **options):
+        options.pop("mode", None)
+        return compile_function(model, backend=backend, **options)
+
+    torch.compile = with_backend
+
+
+def use_the_cpu():
+    """What the tests leave to a default device, and what newer torch wants of pages: positions for each sequence."""
+    create = torch_flex.create_block_mask
+
+    def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device="cpu", *rest, **options):
+        return create(mask_mod, B, H, Q_LEN, KV_LEN, device, *rest, **options)
+
+    torch_flex.create_block_mask = create_block_mask
+    pages = _paged_attention.PagedAttention
+    pages.__init__.__defaults__ = ("cpu",)
+    assign = pages.assign
+
+    def assign_rows(self, batch_idx, input_pos, *rest):
+        return assign(self, batch_idx, input_pos.expand(len(batch_idx), -1), *rest)
+
+    pages.assign = assign_rows
+
+
+def load(path):
+    text = path.read_text()
+    for pattern, replacement in CHANGES:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    module = types.ModuleType("torchs_tests")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module
+
+
+def in_turns(tests):
+    """A first case of each method, then a second one: a run that is cut short has seen all of them."""
+    met, turns = {}, []
+    for test in tests:
+        # Cases are called test_method_parameter0_parameter1; what they share runs the same function.
+        function = getattr(type(test), test._testMethodName)
+        method = getattr(function, "__wrapped__", function).__code__, re.sub(r"(_float\d+|_\D+\d+)+$", "", test.id())
+        met[method] = met.get(method, 0) + 1
+        turns.append((met[method], len(turns), test))
+    return [test for *_, test in sorted(turns, key=lambda each: each[:2])]
+
+
+class Result(unittest.TestResult):
+    """Each test's outcome, with the last line of what went wrong."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.found = path, {}
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.began = time.monotonic()
+
+    def _note(self, test, outcome, reason=""):
+        taken = round(time.monotonic() - self.began, 1)
+        self.found[test.id().removeprefix("torchs_tests.")] = [outcome, str(reason)[:400], taken]
+        self.path.write_text(json.dumps(self.found, indent=1))
+        print(f"{outcome:8} {taken:6} {test.id()} {str(reason)[:150]!r}", flush=True)
+
+    def addSuccess(self, test):
+        self._note(test, "passed")
+
+    def addSkip(self, test, reason):
+        self._note(test, "skipped", reason)
+
+    def addExpectedFailure(self, test, error):
+        self._note(test, "passed", "fails, as it should")
+
+    def addUnexpectedSuccess(self, test):
+        self._note(test, "failed", "passes, and should not")
+
+    def addFailure(self, test, error):
+        if "-v" in sys.argv:
+            traceback.print_exception(*error)
+        self._note(test, "failed", f"{error[0].__name__}: {error[1]}")
+
+    addError = addFailure
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=pathlib.Path)
+    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("patterns", nargs="*")
+    parser.add_argument("--control", action="store_true")
+    parser.add_argument("-v", action="store_true", help="with tracebacks")
+    arguments = parser.parse_args()
+    torch_flex._validate_device = lambda *_: None  # torch refuses gradients on CPUs
+    if not arguments.control:
+        put_attune_under_compiled_code()
+    use_aot_eager()
+    use_the_cpu()
+    module = load(arguments.file)
+    tests = []
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f"*{each}*" for each in arguments.patterns] or None
+    for each in vars(module).values():
+        if isinstance(each, type) and issubclass(each, unittest.TestCase) and each.__module__ == module.__name__:
+            tests += loader.loadTestsFromTestCase(each)
+    result = Result(arguments.results)
+    unittest.TestSuite(in_turns(tests)).run(result)
+    outcomes = [outcome for outcome, *_ in result.found.values()]
+    print({outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Packed sequences, layout thd: one behind the other and without padding. docs/packed.md has the rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from attune import _launch
+from attune._errors import BadInputError
+from attune._frameworks import Framework, framework_of
+from attune._launch import Launch, Sequences, refuse
+from attune._structs import Layout, Shape
+from attune._view import ALIGNMENT_BYTES, View
+from attune.runtime import Runtime
+from attune.spec import Spec
+
+
+@dataclasses.dataclass(slots=True)
+class Offsets:
+    """The arrays that say where sequences lie, as the caller has them."""
+
+    cu_q: Any = None
+    cu_kv: Any = None
+    used_q: Any = None
+    used_kv: Any = None
+
+    @property
+    def is_given(self) -> bool:
+        return any(each is not None for each in (self.cu_q, self.cu_kv, self.used_q, self.used_kv))
+
+
+def _view_of(name: str, array: Any, count: int | None, device: str) -> View | None:
+    """Of int32 [count], or of any count; None of None."""
+    if array is None:
+        return None
+    framework = framework_of(name, array)
+    view = framework.view(array)
+    if view.dtype != "int32":
+        refuse(name, f"is {view.dtype}, not int32", f"{name}.astype('int32'), in torch {name}.to(torch.int32)")
+    if view.device != device:
+        refuse(name, f"is on {view.device}, and `q` on {device}")
+    if len(view.sizes) != 1 or (count is not None and view.sizes[0] != count):
+        refuse(name, f"is {view.sizes}, not [{'sequences + 1' if count is None else count}]")
+    return view if view.is_contiguous else framework.view(framework.contiguous(array))
+
+
+def sequences_of(offsets: Offsets, device: str) -> tuple[Sequences, int]:
+    """What a launch is given, and the number of sequences."""
+    cu_q = _view_of("cu_q", offsets.cu_q, None, device)
+    if cu_q is None:
+        raise BadInputError(
+            "layout thd wants `cu_q`", "where each sequence begins, and the last one ends: int32 [sequences + 1]"
+        )
+    batch = cu_q.sizes[0] - 1
+    if batch < 0:
+        refuse("cu_q", "is empty", "no sequences at all are [0]")
+    cu_kv = _view_of("cu_kv", offsets.cu_kv, batch + 1, device) or cu_q
+    used_q = _view_of("used_q", offsets.used_q, batch, device)
+    used_kv = _view_of("used_kv", offsets.used_kv, batch, device)
+    return Sequences(cu_q, cu_kv, used_q, used_kv), batch
+
+
+def shape_of(batch: int, q: View, k: View, v: View) -> Shape:
+    """The problem's sizes: tokens of all sequences together.
+
+    Raises:
+        BadInputError: which operand does not fit, and why.
+    """
+    for name, view in (("q", q), ("k", k), ("v", v)):
+        if len(view.sizes) != 3:
+            refuse(name, f"has {len(view.sizes)} dims, not the 3 of layout thd: [tokens, heads, head_dim]")
+        if view.device != q.device:
+            refuse(name, f"is on {view.device}, and `q` on {q.device}")
+        if view.dtype != q.dtype:
+            refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
+    (q_len, heads, dim), (kv_len, kv_heads, k_dim) = q.sizes, k.sizes
+    if k_dim != dim:
+        refuse("k", f"has head_dim {k_dim}, and `q` {dim}")
+    if v.sizes[:2] != (kv_len, kv_heads):
+        refuse("v", f"is {v.sizes}, and `k` {k.sizes}, in layout thd")
+    if kv_heads == 0 or heads % kv_heads:
+        refuse("q", f"has {heads} heads, no multiple of the {kv_heads} of `k`, in layout thd")
+    return Shape(batch, heads, kv_heads, q_len, kv_len)
+
+
+def run(
+    framework: Framework,
+    spec: Spec,
+    shape: Shape,
+    sequences: Sequences,
+    views: list[View],
+    arrays: tuple[Any, Any, Any],
+    launch: Launch,
+    return_lse: bool,
+    runtime: Runtime | None,
+) -> tuple[Any, Any]:
+    """O [tokens, heads, head_dim of v] and LSE [heads, tokens] as the framework's arrays."""
+    q, _, v = views
+    _launch.check_operands(spec, q, v)
+    if spec.layout_id != Layout.THD:
+        raise BadInputError(
+            f"the spec `{spec.name}` is of layout {spec.layout}, and offsets of sequences are given", "layout: thd"
+        )
+    o = framework.empty((shape.q_len, shape.heads, v.sizes[-1]), q.dtype, q.device)
+    lse = framework.empty((shape.heads, shape.q_len), "float32", q.device) if return_lse else None
+    # A launch leaves rows alone that are no sequence's.
+    o[...] = 0
+    if lse is not None:
+        lse[...] = -float("inf")
+    if shape.batch and shape.q_len and shape.kv_len:
+        operands = []
+        for name, view, array in zip("qkv", views, arrays, strict=True):
+            if not view.is_operand(spec.dtype_id):
+                of_array = framework_of(name, array)
+                view = of_array.view(of_array.contiguous(array))
+            operands.append(view)
+        written = framework_of("o", o).view(o), None if lse is None else framework_of("lse", lse).view(lse)
+
+        def allocate(count: int) -> tuple[int, Any]:
+            scratch = framework.empty((count + ALIGNMENT_BYTES,), "uint8", q.device)
+            pointer = framework_of("workspace", scratch).view(scratch).pointer
+            return -(-pointer // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, scratch
+
+        stream = framework.stream(q.device)
+        first, second, third = operands
+        _launch.forward(spec, shape, (first, second, third), *written, launch, allocate, stream, runtime, sequences)
+    return framework.finish(o), None if lse is None else framework.finish(lse)

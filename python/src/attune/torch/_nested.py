@@ -1,0 +1,80 @@
+"""attune.attention of torch's jagged nested tensors: packed sequences, with their offsets in the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from attune._errors import BadInputError, UnsupportedError
+from attune._packed import Offsets
+
+_RAGGED = {"bshd": 1, "bhsd": 2}  # the dim of lengths
+
+
+def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError where torch would want a backward pass of packed sequences, which there is not yet."""
+    arrays = {"q": q, "k": k, "v": v, **tensors}
+    wanted = [name for name, x in arrays.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+    if wanted and torch.is_grad_enabled():
+        raise UnsupportedError(
+            f"`{wanted[0]}` requires a gradient, and packed sequences have no backward pass yet",
+            "call under torch.no_grad(), or detach it",
+        )
+
+
+def _tokens(name: str, x: torch.Tensor, ragged: int) -> torch.Tensor:
+    """[tokens, heads, head_dim]."""
+    if not x.is_nested or x.layout != torch.jagged:
+        raise BadInputError(f"`{name}` is no nested tensor of layout torch.jagged, and `q` is one")
+    if x.dim() != 4 or x._ragged_idx != ragged:
+        order = "[batch, lengths, heads, head_dim]" if ragged == 1 else "[batch, heads, lengths, head_dim]"
+        raise BadInputError(
+            f"`{name}` is {tuple(map(str, x.shape))}, not {order}", 'layout="bshd" or layout="bhsd" says which it is'
+        )
+    values = x.values()
+    return values.transpose(0, 1) if ragged == 2 else values
+
+
+def _int32(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.to(torch.int32)
+
+
+def attention(
+    q: Any, k: Any, v: Any, offsets: Offsets, *, layout: str | None, return_lse: bool, spec: Any, **rest: Any
+) -> Any:
+    """As attune.attention has it. O has q's lengths and the order of its axes; LSE is [batch, heads, lengths].
+
+    `layout` tells the order of the axes, [batch, lengths, heads, head_dim] where it is left out. A spec is of layout
+    thd.
+    """
+    from attune.attention import attention as of_packed
+
+    if offsets.is_given:
+        raise BadInputError("`q` is a nested tensor, which has offsets of its own, and others are given")
+    if layout not in (None, *_RAGGED):
+        raise BadInputError(f"a nested tensor in layout `{layout}`", 'it is "bshd" or "bhsd"')
+    refuse_gradients(q, k, v, rest["tensors"] or {})
+    ragged = _RAGGED[layout or "bshd"]
+    packed = [_tokens(name, x, ragged) for name, x in (("q", q), ("k", k), ("v", v))]
+    if k.offsets() is not v.offsets() and not torch.equal(k.offsets(), v.offsets()):
+        raise BadInputError("`k` and `v` have other lengths")
+    found = of_packed(
+        *packed,
+        cu_q=_int32(q.offsets()),
+        cu_kv=_int32(k.offsets()),
+        used_q=_int32(q.lengths()),
+        used_kv=_int32(k.lengths()),
+        layout="thd" if spec is None else None,
+        spec=spec,
+        return_lse=return_lse,
+        **rest,
+    )
+
+    def nested(values: torch.Tensor, dim: int) -> torch.Tensor:
+        return torch.nested.nested_tensor_from_jagged(values, offsets=q.offsets(), lengths=q.lengths(), jagged_dim=dim)
+
+    o, lse = found if return_lse else (found, None)
+    o = nested(o.transpose(0, 1) if ragged == 2 else o, ragged)
+    return o if lse is None else (o, nested(lse, 2))

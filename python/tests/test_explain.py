@@ -1,0 +1,78 @@
+"""Pictures and tile classes, by the `attune` command: skipped where it is not there."""
+
+import stat
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+import attune  # noqa: E402
+from attune import _explain  # noqa: E402
+
+
+@pytest.fixture
+def spec():
+    try:
+        _explain.command()
+    except attune.UnavailableError as missing:
+        pytest.skip(str(missing))
+    tensors = {"doc": "int32[batch, kv_len]"}
+    return attune.Spec(mask="causal and document(doc)", dtype="fp32", head_dim=64, tensors=tensors)
+
+
+def test_tiles_are_those_of_the_tensors(spec):
+    documents = np.repeat(np.arange(4), 256).astype(np.int32)[None]
+    found = spec.explain(q_len=1024, tensors={"doc": documents}, target="cpu")
+    live = np.tril(documents[0][:, None] == documents[0])
+    assert found.live_share == pytest.approx(live.mean())
+    tiles = found.tiles
+    counts = {"skip": 0, "partial": 0, "full": 0}
+    for q in range(0, 1024, tiles["q"]):
+        for k in range(0, 1024, tiles["kv"]):
+            share = live[q : q + tiles["q"], k : k + tiles["kv"]].mean()
+            counts["skip" if share == 0 else "full" if share == 1 else "partial"] += 1
+    assert counts == {name: tiles[name] for name in counts}
+    assert f"{tiles['skip']} skipped" in repr(found)
+    assert found._repr_svg_().lstrip().startswith("<svg")
+
+
+def test_another_shape_is_another_picture(spec):
+    wide = spec.explain(batch=2, heads=4, kv_heads=2, q_len=128, kv_len=512, target="cpu")
+    assert wide.report["shape"] == "batch=2,heads=4,kv_heads=2,q_len=128,kv_len=512"
+    assert "kv_len 512" in wide.svg and wide.svg != spec.explain(q_len=128, target="cpu").svg
+
+
+def test_a_spec_of_the_library(spec):
+    by_name = attune.Spec.from_file("sliding_window")
+    assert "<svg" in by_name._repr_svg_()
+
+
+def test_what_is_wrong_is_said(spec):
+    with pytest.raises(attune.BadInputError, match="no_such"):
+        spec.explain(tensors={"no_such": np.zeros(3, np.int32)})
+
+
+def test_without_the_command(monkeypatch, tmp_path):
+    spec = attune.Spec(mask="causal", dtype="fp32", head_dim=64)
+    for name in ("ATTUNE_COMMAND", "ATTUNE_LIBRARY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(attune.UnavailableError, match="ATTUNE_COMMAND"):
+        spec.explain()
+    assert spec._repr_svg_() is None
+
+
+def test_where_it_is_looked_for(monkeypatch, tmp_path):
+    for folder in ("lib", "bin"):
+        (tmp_path / folder).mkdir()
+    for place in (tmp_path / "attune", tmp_path / "bin" / "attune"):
+        place.write_text("#!/bin/sh\n")
+        place.chmod(place.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.delenv("ATTUNE_COMMAND", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("ATTUNE_LIBRARY", str(tmp_path / "lib" / "libattune.so"))
+    assert _explain.command() == str((tmp_path / "attune").resolve())
+    monkeypatch.delenv("ATTUNE_LIBRARY")
+    assert _explain.command() == str(tmp_path / "bin" / "attune")
+    monkeypatch.setenv("ATTUNE_COMMAND", "/elsewhere/attune")
+    assert _explain.command() == "/elsewhere/attune"

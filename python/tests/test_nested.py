@@ -1,0 +1,130 @@
+"""Packed sequences of torch: tensors with offsets, and jagged nested tensors."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import attune  # noqa: E402
+from attune.torch import flex_attention  # noqa: E402
+
+HEADS, KV_HEADS, DIM = 4, 2, 32
+LENGTHS_Q, LENGTHS_KV = (5, 70, 33), (9, 70, 40)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(5)
+
+
+def nested(lengths, heads, dtype=torch.float32):
+    return torch.nested.nested_tensor(
+        [torch.randn(length, heads, DIM) for length in lengths], layout=torch.jagged, dtype=dtype
+    )
+
+
+def dense(q, k, v, causal=False):
+    """One sequence, [length, heads, dim], in float64."""
+    q, k, v = (x.double().transpose(0, 1) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[0] // x.shape[0], 0) for x in (k, v))
+    s = q @ k.transpose(-1, -2) * DIM**-0.5
+    if causal:
+        live = torch.arange(s.shape[-1]) <= torch.arange(s.shape[-2])[:, None] + s.shape[-1] - s.shape[-2]
+        s = s.masked_fill(~live, -torch.inf)
+    return (s.softmax(-1) @ v).transpose(0, 1), s.logsumexp(-1)
+
+
+def operands():
+    q = nested(LENGTHS_Q, HEADS)
+    k = nested(LENGTHS_KV, KV_HEADS)
+    return q, k, torch.nested.nested_tensor_from_jagged(torch.randn_like(k.values()), k.offsets())
+
+
+def check(o, wanted):
+    assert o.is_nested and len(o.unbind()) == len(wanted)
+    for mine, reference in zip(o.unbind(), wanted, strict=True):
+        torch.testing.assert_close(mine.double(), reference, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("layout", [None, "bshd", "bhsd"])
+def test_nested_tensors(layout):
+    q, k, v = operands()
+    given = [x.transpose(1, 2) for x in (q, k, v)] if layout == "bhsd" else [q, k, v]
+    o, lse = attune.attention(*given, mask="causal", layout=layout, return_lse=True)
+    wanted = [dense(*one, causal=True) for one in zip(q.unbind(), k.unbind(), v.unbind(), strict=True)]
+    assert o.shape == given[0].shape
+    check(o.transpose(1, 2) if layout == "bhsd" else o, [each for each, _ in wanted])
+    check(lse, [each for _, each in wanted])
+    assert (o + given[0]).shape == o.shape  # it has q's own lengths
+    assert torch.equal(attune.attention(*given, mask="causal", layout=layout).values(), o.values())
+
+
+def test_nested_tensors_with_holes():
+    """Of a padded tensor, as torch.nested.narrow makes them."""
+    padded = [torch.randn(3, 50, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    starts, lengths = torch.tensor([0, 7, 2]), torch.tensor([40, 3, 21])
+    q, k, v = (torch.nested.narrow(x, 1, starts, lengths, layout=torch.jagged) for x in padded)
+    o = attune.attention(q, k, v)
+    for at, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        own = slice(start, start + length)
+        begin = int(o.offsets()[at])
+        mine = o.values()[begin : begin + length]
+        torch.testing.assert_close(mine.double(), dense(*(x[at, own] for x in padded))[0], atol=2e-5, rtol=2e-5)
+
+
+def test_offsets_and_a_spec():
+    q, k, v = operands()
+    spec = attune.Spec("causal", dtype="fp32", head_dim=DIM, layout="thd")
+    o = attune.attention(q, k, v, spec=spec)
+    packed = [x.values() for x in (q, k, v)]
+    cu_q, cu_kv = (x.offsets().to(torch.int32) for x in (q, k))
+    assert torch.equal(attune.attention(*packed, spec=spec, cu_q=cu_q, cu_kv=cu_kv), o.values())
+    assert torch.equal(attune.attention(*packed, mask="causal", layout="thd", cu_q=cu_q, cu_kv=cu_kv), o.values())
+
+
+def test_dropout_is_of_the_generator():
+    q, k, v = operands()
+    torch.manual_seed(1)
+    first, second = (attune.attention(q, k, v, dropout=0.5).values() for _ in range(2))
+    torch.manual_seed(1)
+    assert torch.equal(attune.attention(q, k, v, dropout=0.5).values(), first)
+    assert not torch.equal(first, second)
+
+
+def test_gradients_are_refused():
+    q, k, v = operands()
+    packed = [x.values().requires_grad_() for x in (q, k, v)]
+    cu_q, cu_kv = (x.offsets().to(torch.int32) for x in (q, k))
+    with pytest.raises(attune.UnsupportedError, match="no backward pass yet"):
+        attune.attention(*packed, layout="thd", cu_q=cu_q, cu_kv=cu_kv)
+    learned = q.detach().requires_grad_()
+    with pytest.raises(attune.UnsupportedError, match="no backward pass yet"):
+        attune.attention(learned, k, v)
+    with torch.no_grad():
+        assert attune.attention(learned, k, v).is_nested
+
+
+def test_what_does_not_fit_is_refused():
+    q, k, v = operands()
+    with pytest.raises(attune.BadInputError, match="has offsets of its own"):
+        attune.attention(q, k, v, cu_q=torch.tensor([0, 3], dtype=torch.int32))
+    with pytest.raises(attune.BadInputError, match="`k` is no nested tensor"):
+        attune.attention(q, k.values(), v)
+    with pytest.raises(attune.BadInputError, match="heads, lengths"):
+        attune.attention(q, k, v, layout="bhsd")
+    with pytest.raises(attune.BadInputError, match="other lengths"):
+        attune.attention(q, k, nested((8, 71, 40), KV_HEADS))
+    with pytest.raises(NotImplementedError, match="does not support NestedTensor"):
+        flex_attention(q, k, v)
+
+
+def test_in_compiled_code_it_stands_beside_the_graph():
+    q, k, v = operands()
+    packed = [x.values() for x in (q, k, v)]
+    cu_q, cu_kv = (x.offsets().to(torch.int32) for x in (q, k))
+
+    def layer(q, k, v):
+        return attune.attention(q * 2, k, v, layout="thd", cu_q=cu_q, cu_kv=cu_kv) + 1
+
+    torch.compiler.reset()
+    found = torch.compile(layer, backend="eager")(*packed)
+    torch.testing.assert_close(found, layer(*packed))
