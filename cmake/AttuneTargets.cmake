@@ -31,7 +31,7 @@ function(attune_precompile name)
 endfunction()
 
 # The same for tests, with GoogleTest, which takes longer to parse than most of them: once, with the
-# options of the first test.
+# options of the first test. Nothing that depends on other options of theirs, as fmt does.
 function(attune_precompile_test name)
   get_property(owner GLOBAL PROPERTY ATTUNE_TEST_HEADERS)
   if(owner)
@@ -39,7 +39,7 @@ function(attune_precompile_test name)
   else()
     target_precompile_headers(
       ${name} PRIVATE <algorithm> <cmath> <filesystem> <fstream> <functional> <map> <memory> <optional> <set>
-                      <span> <string> <thread> <variant> <vector> <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h>)
+                      <span> <string> <thread> <variant> <vector> <gmock/gmock.h> <gtest/gtest.h>)
     set_property(GLOBAL PROPERTY ATTUNE_TEST_HEADERS ${name})
   endif()
 endfunction()
