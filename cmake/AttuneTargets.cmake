@@ -30,20 +30,6 @@ function(attune_precompile name)
   endif()
 endfunction()
 
-# The same for tests, with GoogleTest, which takes longer to parse than most of them: once, with the
-# options of the first test. Nothing that depends on other options of theirs, as fmt does.
-function(attune_precompile_test name)
-  get_property(owner GLOBAL PROPERTY ATTUNE_TEST_HEADERS)
-  if(owner)
-    target_precompile_headers(${name} REUSE_FROM ${owner})
-  else()
-    target_precompile_headers(
-      ${name} PRIVATE <algorithm> <cmath> <filesystem> <fstream> <functional> <map> <memory> <optional> <set>
-                      <span> <string> <thread> <variant> <vector> <gmock/gmock.h> <gtest/gtest.h>)
-    set_property(GLOBAL PROPERTY ATTUNE_TEST_HEADERS ${name})
-  endif()
-endfunction()
-
 # Designated initialisers that leave members at their defaults are the style here, hence the first
 # exception. The second: Clang reports libstdc++'s own std::stable_sort, which uses what C++17
 # deprecated.
@@ -61,7 +47,6 @@ function(attune_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   attune_warnings(${name})
-  attune_precompile_test(${name})
   gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
 endfunction()
 
