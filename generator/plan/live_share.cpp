@@ -34,12 +34,6 @@ std::vector<std::optional<double>> known_scalars(const AttentionSpec& spec) {
   return values;
 }
 
-std::vector<Sample> samples_of(const AttentionSpec& spec) {
-  std::vector<Sample> samples = spec.samples;
-  samples.resize(spec.environment.tensors.size());
-  return samples;
-}
-
 // An item costs something, if nothing of it lives in the sample.
 double cost_of_row(double row, const LiveWork& work) { return std::max(row, work.share / 100); }
 

@@ -49,9 +49,8 @@ void count_tiles(const AttentionSpec& spec, const ProblemShape& shape, MaskData&
     if (!scalar.is_constant) return;
     scalars.push_back(scalar.value);
   }
-  std::vector<Sample> samples = spec.samples;
-  samples.resize(spec.environment.tensors.size());
-  const auto tensors = MaskTensors::draw(spec.mask, spec.environment.tensors, samples, shape);
+  const auto tensors =
+      MaskTensors::draw(spec.mask, spec.environment.tensors, samples_of(spec), shape);
   if (tensors == nullptr) return;
   const expr::TileClassifier classify(spec.mask);
   expr::TileBox box;

@@ -19,6 +19,12 @@ constexpr std::uint64_t kSeed = 1;
 
 }  // namespace
 
+std::vector<Sample> samples_of(const AttentionSpec& spec) {
+  std::vector<Sample> samples = spec.samples;
+  samples.resize(spec.environment.tensors.size());
+  return samples;
+}
+
 std::shared_ptr<const MaskTensors> MaskTensors::draw(const expr::Expr& mask,
                                                      std::span<const expr::TensorDecl> declared,
                                                      std::span<const Sample> samples,

@@ -11,6 +11,9 @@
 
 namespace attune {
 
+// By slot, of every tensor that the spec declares.
+std::vector<Sample> samples_of(const AttentionSpec& spec);
+
 // Tensors of a few batch entries and one head, as their samples say. Immutable, thread-safe.
 class MaskTensors {
  public:
