@@ -51,6 +51,21 @@ def refuse(what: str, problem: str, hint: str = "") -> NoReturn:
     raise BadInputError(f"`{what}` {problem}", hint)
 
 
+def check_alike(q: View, k: View, v: View, ndim: int, layout: str) -> None:
+    """That all three have the dims of the layout, one device and one dtype.
+
+    Raises:
+        BadInputError: which operand does not fit, and why.
+    """
+    for name, view in (("q", q), ("k", k), ("v", v)):
+        if len(view.sizes) != ndim:
+            refuse(name, f"has {len(view.sizes)} dims, not the {ndim} of layout {layout}")
+        if view.device != q.device:
+            refuse(name, f"is on {view.device}, and `q` on {q.device}")
+        if view.dtype != q.dtype:
+            refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
+
+
 def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
     """The problem's sizes, of operands that fit together.
 
@@ -59,13 +74,7 @@ def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
     """
     if layout == Layout.THD:
         raise BadInputError("layout thd wants `cu_q`", "where each sequence begins: attune.attention(..., cu_q=...)")
-    for name, view in (("q", q), ("k", k), ("v", v)):
-        if len(view.sizes) != 4:
-            refuse(name, f"has {len(view.sizes)} dims, not the 4 of layout {layout.name.lower()}")
-        if view.device != q.device:
-            refuse(name, f"is on {view.device}, and `q` on {q.device}")
-        if view.dtype != q.dtype:
-            refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
+    check_alike(q, k, v, 4, layout.name.lower())
     batch, q_len, heads, dim = axes(layout, q.sizes)
     k_batch, kv_len, kv_heads, k_dim = axes(layout, k.sizes)
     of_layout = f", in layout {layout.name.lower()}"

@@ -66,13 +66,7 @@ def shape_of(batch: int, q: View, k: View, v: View) -> Shape:
     Raises:
         BadInputError: which operand does not fit, and why.
     """
-    for name, view in (("q", q), ("k", k), ("v", v)):
-        if len(view.sizes) != 3:
-            refuse(name, f"has {len(view.sizes)} dims, not the 3 of layout thd: [tokens, heads, head_dim]")
-        if view.device != q.device:
-            refuse(name, f"is on {view.device}, and `q` on {q.device}")
-        if view.dtype != q.dtype:
-            refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
+    _launch.check_alike(q, k, v, 3, "thd: [tokens, heads, head_dim]")
     (q_len, heads, dim), (kv_len, kv_heads, k_dim) = q.sizes, k.sizes
     if k_dim != dim:
         refuse("k", f"has head_dim {k_dim}, and `q` {dim}")
