@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "generator/expr/evaluator.hpp"
 #include "generator/plan/mask_data.hpp"
@@ -11,6 +10,7 @@
 #include "runtime/capi/guard.hpp"
 #include "runtime/capi/handles.hpp"
 #include "runtime/capi/sizes.hpp"
+#include "runtime/reference/element_bits.hpp"
 
 namespace attune {
 namespace {
@@ -18,32 +18,30 @@ namespace {
 // More elements are not read to choose a plan: tiles are then told by what is drawn.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 24;
 
-float half_to_float(std::uint16_t bits) {
-  _Float16 value{};
-  std::memcpy(&value, &bits, sizeof value);
-  return static_cast<float>(value);
-}
-float bfloat_to_float(std::uint16_t bits) {
-  const std::uint32_t wide = std::uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-double element(expr::TensorType type, const void* data, std::size_t i) {
+std::vector<double> widened(expr::TensorType type, const void* data, std::size_t count) {
+  const auto from = [&]<typename Element>(const Element* elements) {
+    return std::vector<double>(elements, elements + count);
+  };
+  const auto of_dtype = [&](DType dtype) {
+    const std::size_t bytes = count * static_cast<std::size_t>(element_bytes(dtype));
+    return decode(dtype, {static_cast<const std::byte*>(data), bytes});
+  };
   switch (type) {
     case expr::TensorType::kInt32:
-      return static_cast<const std::int32_t*>(data)[i];
+      return from(static_cast<const std::int32_t*>(data));
+    case expr::TensorType::kBool: {
+      std::vector<double> values = from(static_cast<const std::uint8_t*>(data));
+      for (double& value : values) value = value != 0 ? 1 : 0;
+      return values;
+    }
     case expr::TensorType::kFloat32:
-      return static_cast<double>(static_cast<const float*>(data)[i]);
-    case expr::TensorType::kBool:
-      return static_cast<const std::uint8_t*>(data)[i] != 0 ? 1 : 0;
+      return of_dtype(DType::kF32);
     case expr::TensorType::kFloat16:
-      return static_cast<double>(half_to_float(static_cast<const std::uint16_t*>(data)[i]));
+      return of_dtype(DType::kF16);
     case expr::TensorType::kBFloat16:
-      return static_cast<double>(bfloat_to_float(static_cast<const std::uint16_t*>(data)[i]));
+      return of_dtype(DType::kBf16);
   }
-  return 0;
+  return {};
 }
 
 // Fails where the view is not what the spec declares at `shape`.
@@ -58,9 +56,7 @@ Result<Sample> given_sample(const expr::TensorDecl& declared, const ProblemShape
   ATT_CHECK(check_view(declared, values.sizes.data(), view));
   if (view.data == nullptr) return bad_argument(fmt::format("`{}` is null", declared.name));
   if (count > kMostElements) return Sample{};
-  values.values.reserve(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-    values.values.push_back(element(declared.type, view.data, i));
+  values.values = widened(declared.type, view.data, static_cast<std::size_t>(count));
   return Sample{.kind = SampleKind::kGiven,
                 .given = std::make_shared<const expr::TensorValues>(std::move(values))};
 }
