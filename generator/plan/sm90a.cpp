@@ -87,6 +87,9 @@ Status serves(const AttentionSpec& spec, Target target) {
           fmt::format("the sm90a family has head dims 16 to 256 in steps of 16, not {}", dim));
     }
   }
+  if (is_paged(spec)) {
+    return plan_unsupported("the sm90a family copies keys by TMA and knows no pages yet");
+  }
   return ok_status();
 }
 
