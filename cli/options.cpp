@@ -1,10 +1,13 @@
 #include "cli/options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
 #include "cli/output.hpp"
 #include "generator/plan/plan.hpp"
+#include "generator/spec/limits.hpp"
 #include "runtime/jit/compiler.hpp"
 #include "runtime/specs/tensor_file.hpp"
 
@@ -77,6 +80,12 @@ void add_tensors(CommandLine& line, Options& options) {
               {.commas = true});
 }
 
+void add_page_size(CommandLine& line, Options& options) {
+  line.option("--page-size", options.page_size,
+              "rows of a page, with layout paged; default: the spec's `tune: page_size`, else 16",
+              {.range = {{1, kMaxPageSize}}});
+}
+
 void add_launches(CommandLine& line, Options& options) {
   add_shape(line, options);
   add_passes(line, options);
@@ -85,6 +94,7 @@ void add_launches(CommandLine& line, Options& options) {
   add_compiler(line, options);
   add_cache_file(line, options);
   add_tensors(line, options);
+  add_page_size(line, options);
   add_json(line, options);
 }
 
@@ -172,6 +182,19 @@ Status give_tensors(const Options& options, std::span<const ProblemShape> shapes
                     AttentionSpec& spec) {
   ATT_CHECK(attune::give_tensors(options.tensors, spec));
   for (const ProblemShape& shape : shapes) ATT_CHECK(check_given(spec, shape));
+  return ok_status();
+}
+
+Status give_page_size(const Options& options, AttentionSpec& spec) {
+  if (options.page_size == 0) return ok_status();
+  if (!is_paged(spec)) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "option-page-size",
+                 .message = fmt::format("--page-size is given, and {} has layout `{}`", spec.name,
+                                        to_string(spec.layout)),
+                 .hint = "pages go with `layout: paged`"};
+  }
+  spec.page_size = options.page_size;
   return ok_status();
 }
 

@@ -41,7 +41,7 @@ ATT_FN Item item_of(const ForwardParams& p, const Sequence& sequence, int heads_
 // Of packed sequences an item of the list has as many as there are query heads; where these share
 // items, the last ones have nothing to do.
 ATT_FN Item packed_item_at(const ForwardParams& p, int index) {
-  const SequenceItem listed = static_cast<const LaunchParams&>(p).sequences.items[index / p.heads];
+  const SequenceItem listed = static_cast<const PackedParams&>(p).sequences.items[index / p.heads];
   if (listed.sequence < 0) return {};
   const Sequence sequence = sequence_of(p, listed.sequence);
   // Another thread may have changed the lengths since they were listed.

@@ -74,7 +74,8 @@ struct SequenceItem {
   int tile;
 };
 
-// Where the sequences of a packed batch lie, whose q_len and kv_len are those of all together.
+// Where the sequences of a packed batch lie, whose q_len and kv_len are those of all together; with
+// pages kv_len is the most keys of one, cu_kv is null and used_kv is not.
 // Offsets and lengths come from the device and may be anything: templates/sequence.h clamps them.
 struct SequenceList {
   const int* cu_q;      // [batch + 1], the first query of each and the end of the last
@@ -100,11 +101,24 @@ struct PieceLists {
   PieceItem* items;  // of packed sequences: what kernels do
 };
 
-// What the host fills and hands to every kernel: one that declares ForwardParams or BackwardParams
-// gets its bytes.
-struct LaunchParams : BackwardParams {
+struct PackedParams : BackwardParams {
   SequenceList sequences;  // read only when the spec is of packed sequences
   PieceLists pieces;       // read only by kernels of the decode family
+};
+
+// Where the keys of a paged cache lie, of which k_stride.batch and v_stride.batch are a page's: key
+// i of sequence b is row i % page_size of page entries[b * pages_per_sequence + i / page_size].
+struct PageTable {
+  const int* entries;  // of the device, anything: templates/page_table.h
+  int pages_per_sequence, page_size, pages;
+  // i / page_size is i * multiplier >> shift for 0 <= i < 2^31.
+  unsigned multiplier;
+  int shift;
+};
+
+// What the host fills and hands to every kernel: one that declares a base of it gets its bytes.
+struct LaunchParams : PackedParams {
+  PageTable page_table;  // read only when the spec is of paged keys
 };
 
 }  // namespace att

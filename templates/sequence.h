@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
+#include "templates/page_table.h"
 
 namespace att {
 
@@ -13,16 +14,21 @@ struct Sequence {
   int kv_first;       // the same of k and v
 };
 
-// What a forward kernel declares: lists of sequences lie behind what all others read.
-template <bool kIsPacked>
+// What a forward kernel declares: lists of sequences, then pages, lie behind what all others read.
+template <bool kIsPacked, bool kIsPaged>
 struct ParamsOf {
   using Type = ForwardParams;
 };
 template <>
-struct ParamsOf<true> {
+struct ParamsOf<true, false> {
+  using Type = PackedParams;
+};
+template <>
+struct ParamsOf<true, true> {
   using Type = LaunchParams;
 };
-using KernelParams = ParamsOf<spec::kIsPacked>::Type;
+using KernelParams = ParamsOf<spec::kIsPacked, spec::kIsPaged>::Type;
+using ListKernelParams = ParamsOf<true, spec::kIsPaged>::Type;  // of one that makes or takes a list
 
 // Rows of one sequence among those of all.
 struct PackedSpan {
@@ -43,11 +49,16 @@ ATT_FN PackedSpan packed_span(const int* offsets, const int* used, int b, int to
   return {first, length};
 }
 
-// Of batch index b: a slice of its own, or, packed, some rows of the only one.
+// Of batch index b: a slice of its own, or, packed, some rows of the only one. Where paged keys lie
+// only the table says.
 ATT_FN Sequence sequence_of(const ForwardParams& p, int b) {
   if constexpr (spec::kIsPacked) {
-    const SequenceList& list = static_cast<const LaunchParams&>(p).sequences;
+    const SequenceList& list = static_cast<const PackedParams&>(p).sequences;
     const PackedSpan q = packed_span(list.cu_q, list.used_q, b, p.q_len);
+    if constexpr (spec::kIsPaged) {
+      const int keys = list.used_kv[b];
+      return {q.length, keys < 0 ? 0 : keys < p.kv_len ? keys : p.kv_len, 0, q.first, 0};
+    }
     const PackedSpan kv = packed_span(list.cu_kv, list.used_kv, b, p.kv_len);
     return {q.length, kv.length, 0, q.first, kv.first};
   }
@@ -73,12 +84,17 @@ ATT_FN Sequence sequence_at(const Context& c, int b) {
   return spec::kIsPacked ? sequence_of(c) : sequence_of(c.params, b);
 }
 
-// Elements before row `row` of a head: of q or o, and of k or v.
+// Elements before row `row` of a head: of q or o, and of k or v that are not paged.
 ATT_FN long long query_offset(const Sequence& s, const Strides& stride, int h, int row) {
   return s.slice * stride.batch + h * stride.head + (s.q_first + row) * stride.seq;
 }
 ATT_FN long long key_offset(const Sequence& s, const Strides& stride, int h_kv, int row) {
   return s.slice * stride.batch + h_kv * stride.head + (s.kv_first + row) * stride.seq;
+}
+
+// Elements before a key of a head in k or v that are paged.
+ATT_FN long long key_offset(const PagedKey& key, const Strides& stride, int h_kv) {
+  return key.page * stride.batch + h_kv * stride.head + key.row * stride.seq;
 }
 
 // Elements before the LSE of a head's first row, and before whatever else a row has one of; those

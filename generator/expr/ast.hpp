@@ -154,6 +154,7 @@ struct Environment {
   std::vector<ScalarDecl> scalars;
   std::vector<TensorDecl> tensors;
   bool is_packed = false;  // dims q_len and kv_len are of all sequences, indices of the own one
+  bool is_paged = false;   // packed, but for kv_len, a dim that each sequence has its own of
 };
 
 }  // namespace attune::expr

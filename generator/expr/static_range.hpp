@@ -21,7 +21,8 @@ IndexProof prove_index(const Expr& index, DimSize dim);
 
 // Whether a dim is of the tokens of all sequences, and an index that of one in the own sequence.
 inline bool is_token_dim(const Environment& environment, const DimSize& dim) {
-  return environment.is_packed && (dim.dim == Dim::kQLen || dim.dim == Dim::kKvLen);
+  if (dim.dim == Dim::kKvLen) return environment.is_packed && !environment.is_paged;
+  return environment.is_packed && dim.dim == Dim::kQLen;
 }
 
 }  // namespace attune::expr

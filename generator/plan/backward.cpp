@@ -31,8 +31,9 @@ bool adds_by_atomics(const AttentionSpec& spec, LearnedSums sums) {
 
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
   if (is_packed(spec)) {
-    return plan_unsupported("layout `thd` has no backward kernels yet",
-                            "the forward pass is there: passes: [forward]");
+    return plan_unsupported(
+        fmt::format("layout `{}` has no backward kernels yet", to_string(spec.layout)),
+        "the forward pass is there: passes: [forward]");
   }
   if (spec.deterministic && adds_by_atomics(spec, sums)) {
     return plan_unsupported(

@@ -21,5 +21,6 @@ constexpr std::int64_t kMaxTensorDim = std::int64_t{1} << 24;
 constexpr std::size_t kMaxTuneShapes = 64;
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 12;
+constexpr std::int64_t kMaxPageSize = std::int64_t{1} << 16;
 
 }  // namespace attune

@@ -45,9 +45,11 @@ std::string_view to_string(Layout layout) {
     case Layout::kBhsd:
       return "bhsd";
     case Layout::kThd:
+      return "thd";
+    case Layout::kPaged:
       break;
   }
-  return "thd";
+  return "paged";
 }
 
 std::string_view to_string(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }

@@ -43,12 +43,16 @@ ProblemShape typical_shape(const AttentionSpec& spec, const ProblemShape& shape)
   if (!is_packed(spec)) return shape;
   ProblemShape typical = shape;
   typical.q_len = (shape.q_len + shape.batch - 1) / shape.batch;
-  typical.kv_len = (shape.kv_len + shape.batch - 1) / shape.batch;
+  if (!is_paged(spec)) typical.kv_len = (shape.kv_len + shape.batch - 1) / shape.batch;
   return typical;
 }
 
 std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape) {
   return is_packed(spec) ? 1 : shape.batch;
+}
+
+std::int64_t key_rows(const AttentionSpec& spec, const ProblemShape& shape) {
+  return (is_paged(spec) ? shape.batch : slice_count(spec, shape)) * shape.kv_len;
 }
 
 std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {

@@ -22,8 +22,11 @@ std::span<const ShapeField> shape_fields();
 // What stands for a shape where lengths are asked for that only the device knows: of packed
 // sequences, as many of one length.
 ProblemShape typical_shape(const AttentionSpec& spec, const ProblemShape& shape);
-// Slices of q, k, v and o along the batch stride: packed sequences share one.
+// Slices of q and o along the batch stride, and of k and v unless these are paged: packed sequences
+// share one.
 std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape);
+// Rows of k and v that all sequences together have room for, of a K/V head.
+std::int64_t key_rows(const AttentionSpec& spec, const ProblemShape& shape);
 
 // The size that a tensor's declared dim has in `shape`.
 std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape);

@@ -17,7 +17,7 @@ enum class DType : std::uint8_t { kF16, kBf16, kF32, kFp8E4m3 };
 enum class Target : std::uint8_t { kSm80, kSm86, kSm89, kSm90a, kSm100, kSm120, kCpu };
 inline constexpr Target kTargets[] = {Target::kSm80,  Target::kSm86,  Target::kSm89, Target::kSm90a,
                                       Target::kSm100, Target::kSm120, Target::kCpu};
-enum class Layout : std::uint8_t { kBshd, kBhsd, kThd };
+enum class Layout : std::uint8_t { kBshd, kBhsd, kThd, kPaged };
 enum class Pass : std::uint8_t { kForward, kBackward };
 inline constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
 
@@ -63,11 +63,19 @@ struct AttentionSpec {
   bool deterministic = false;  // gradients are the same to the bit at every launch
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
+  int page_size = 16;  // of problems that are made up; what a launch brings is its own
 };
 
-// Whether sequences of different lengths lie one behind the other: the batch of a shape is then how
-// many there are, its lengths are those of all together.
-inline bool is_packed(const AttentionSpec& spec) { return spec.layout == Layout::kThd; }
+// Whether the keys lie in pages of a cache that a table names: kv_len of a shape is then the most
+// keys that one sequence may have.
+inline bool is_paged(const AttentionSpec& spec) { return spec.layout == Layout::kPaged; }
+
+// Whether queries of sequences of different lengths lie one behind the other: the batch of a shape
+// is then how many sequences there are, q_len is that of all together, and so is kv_len unless keys
+// are paged.
+inline bool is_packed(const AttentionSpec& spec) {
+  return spec.layout == Layout::kThd || is_paged(spec);
+}
 
 // What is said of the tensor in `slot`.
 inline Sample sample_of(const AttentionSpec& spec, std::size_t slot) {
@@ -83,7 +91,7 @@ inline bool has_dropout(const AttentionSpec& spec) {
 Result<AttentionSpec> parse_spec(std::string_view yaml, std::string_view file);
 
 // The text that two specs share exactly when they mean the same kernel: name, targets, passes and
-// tune shapes left out, expressions in canonical form, constants folded.
+// what is tuned left out, expressions in canonical form, constants folded.
 std::string canonical_text(const AttentionSpec& spec);
 
 // XXH3-128 of canonical_text, 32 lower-case hex digits.

@@ -38,6 +38,7 @@ class SpecParser {
     ATT_CHECK(read_layout());
     ATT_TRY(spec_.environment, read_environment(reader_, value("scalars"), value("tensors")));
     spec_.environment.is_packed = is_packed(spec_);
+    spec_.environment.is_paged = is_paged(spec_);
     ATT_CHECK(read_samples());
     ATT_CHECK(read_expressions());
     ATT_CHECK(check_packed());
@@ -128,11 +129,7 @@ class SpecParser {
   Status read_layout() {
     const YamlNode* node = value("layout");
     if (!node) return ok_status();
-    if (node->kind == YamlNode::Kind::kScalar && node->text == "paged") {
-      return not_yet(reader_.error(*node, "spec-not-yet", "layout `paged` is not supported yet",
-                                   "use `bshd`, `bhsd` or `thd`; strides are the caller's"));
-    }
-    constexpr std::string_view kWords[] = {"bshd", "bhsd", "thd"};
+    constexpr std::string_view kWords[] = {"bshd", "bhsd", "thd", "paged"};
     ATT_TRY(const std::size_t index, reader_.choice("layout", *node, kWords));
     spec_.layout = static_cast<Layout>(index);
     return ok_status();
@@ -150,8 +147,9 @@ class SpecParser {
     if (spec_.sink && (expr::depends_on(spec_.sink, expr::Variable::kQLen) ||
                        expr::depends_on(spec_.sink, expr::Variable::kKvLen))) {
       return not_yet(reader_.error(*value("sink"), "spec-not-yet",
-                                   "a sink that depends on a length is not supported with layout "
-                                   "`thd` yet",
+                                   fmt::format("a sink that depends on a length is not supported "
+                                               "with layout `{}` yet",
+                                               to_string(spec_.layout)),
                                    "a tensor with dims [batch] may hold what it depends on"));
     }
     return ok_status();
@@ -320,13 +318,26 @@ class SpecParser {
     return shape;
   }
 
+  Status read_page_size(const YamlEntry* entry) {
+    if (entry == nullptr) return ok_status();
+    if (!is_paged(spec_)) {
+      return reader_.error(entry->value, "spec-page-size",
+                           fmt::format("layout `{}` has no pages", to_string(spec_.layout)),
+                           "a page size goes with `layout: paged`");
+    }
+    ATT_TRY(const std::int64_t size, reader_.integer("page_size", entry->value, 1, kMaxPageSize));
+    spec_.page_size = static_cast<int>(size);
+    return ok_status();
+  }
+
   Status read_tune() {
     const YamlNode* node = value("tune");
     if (!node) return ok_status();
     if (node->kind != YamlNode::Kind::kMapping)
       return reader_.wrong_type("tune", *node, "a mapping {shapes}");
-    constexpr KeyRule kRules[] = {{"shapes", true}};
+    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}};
     ATT_CHECK(reader_.check_keys(*node, "`tune`", kRules));
+    ATT_CHECK(read_page_size(node->find("page_size")));
     const YamlNode& shapes = node->find("shapes")->value;
     if (shapes.kind != YamlNode::Kind::kSequence)
       return reader_.wrong_type("shapes", shapes, "a list of mappings {heads, q_len, ...}");

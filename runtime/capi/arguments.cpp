@@ -16,6 +16,7 @@ namespace attune {
 namespace {
 
 constexpr int kWorkspaceAlignmentBytes = 16;
+constexpr std::int64_t kMaxPages = std::int64_t{1} << 28;  // and rows of one
 
 template <typename Args>
 Status fill_dropout(const AttentionSpec& spec, const Args& args, att::LaunchParams* params) {
@@ -137,26 +138,38 @@ Status fill_tensors(const AttentionSpec& spec, const TensorInputs& given,
   return ok_status();
 }
 
-// Where packed sequences lie. What stands there is the device's, and kernels clamp it.
+// Where packed sequences and their pages lie. What stands there is the device's, and kernels clamp
+// it.
 Status fill_sequences(const AttentionSpec& spec, const att_forward_args& args,
                       att::LaunchParams* params) {
   struct Given {
     const char* name;
     const std::int32_t* pointer;
-    bool needed;
+    bool of_thd, of_paged;  // of which layouts it is
+    bool needed;            // of these
   };
-  for (const auto& [name, pointer, needed] : {Given{"cu_q", args.cu_q, true},
-                                              {"cu_kv", args.cu_kv, true},
-                                              {"used_q", args.used_q, false},
-                                              {"used_kv", args.used_kv, false}}) {
-    if (!is_packed(spec) && pointer != nullptr) {
+  const bool paged = is_paged(spec);
+  for (const auto& [name, pointer, of_thd, of_paged, needed] :
+       {Given{"cu_q", args.cu_q, true, true, true},
+        {"cu_kv", args.cu_kv, true, false, true},
+        {"used_q", args.used_q, true, true, false},
+        {"used_kv", args.used_kv, true, true, paged},
+        {"page_table", args.page_table, false, true, true}}) {
+    const bool is_known = paged ? of_paged : of_thd && is_packed(spec);
+    if (!is_known && pointer != nullptr) {
       return bad_argument(
           fmt::format("`{}` is given, and the spec's layout is {}", name, to_string(spec.layout)),
-          "it is of sequences packed with layout `thd`");
+          of_thd && of_paged ? "it is of sequences packed with layout `thd` or `paged`"
+          : of_thd           ? "it is of sequences packed with layout `thd`"
+                             : "it is of keys in pages, layout `paged`");
     }
-    if (is_packed(spec) && (needed || pointer != nullptr)) {
+    if (is_known && (needed || pointer != nullptr)) {
       ATT_CHECK(check_pointer(name, pointer, alignof(std::int32_t)));
     }
+  }
+  if (paged) {
+    params->page_table =
+        page_table_of(args.page_table, {args.pages_per_sequence, args.page_size, args.pages});
   }
   params->sequences = {.cu_q = args.cu_q,
                        .cu_kv = args.cu_kv,
@@ -166,26 +179,54 @@ Status fill_sequences(const AttentionSpec& spec, const att_forward_args& args,
   return ok_status();
 }
 
+// What a launch says of its pages, but for the table. kernels count rows and pages in 31 bits.
+Status check_pages(const AttentionSpec& spec, const att_forward_args& args) {
+  for (const auto& [name, value] : {std::pair{"pages_per_sequence", args.pages_per_sequence},
+                                    {"page_size", args.page_size},
+                                    {"pages", args.pages}}) {
+    if (!is_paged(spec) && value != 0) {
+      return bad_argument(
+          fmt::format("`{}` is given, and the spec's layout is {}", name, to_string(spec.layout)),
+          "it is of keys in pages, layout `paged`");
+    }
+    if (is_paged(spec) && (value < 1 || value > kMaxPages)) {
+      return bad_argument(fmt::format("`{}` is {}, not in 1 to {}", name, value, kMaxPages));
+    }
+  }
+  if (is_paged(spec) && args.shape.kv_len > args.pages_per_sequence * args.page_size) {
+    return bad_argument(fmt::format("shape.kv_len is {}, and {} pages of {} rows have less room",
+                                    args.shape.kv_len, args.pages_per_sequence, args.page_size),
+                        "it is the most keys that one sequence may have");
+  }
+  return ok_status();
+}
+
 // An fp32 tensor that may be left out.
 Status check_optional(const char* name, const float* pointer) {
   if (pointer == nullptr) return ok_status();
   return check_pointer(name, pointer, alignof(float));
 }
 
+// Slices of k and v along the batch stride, and the rows of each.
+struct KeySlices {
+  std::int64_t count, rows;
+};
+
 // What a launch of either pass has, o and lse left out.
 template <typename Args>
 Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemShape& shape,
-                   att::LaunchParams* params) {
+                   const KeySlices& keys, att::LaunchParams* params) {
   *params = params_of(spec, shape);
-  const auto& [sequences, heads, kv_heads, q_len, kv_len] = shape;
-  const std::int64_t batch = slice_count(spec, shape);
   const int qk = spec.head_dim_qk;
   const int v = spec.head_dim_v;
-  ATT_CHECK(fill_operand(spec, {"q", args.q, args.q_strides, batch, q_len, heads, qk},
-                         &params->q_stride));
-  ATT_CHECK(fill_operand(spec, {"k", args.k, args.k_strides, batch, kv_len, kv_heads, qk},
+  ATT_CHECK(fill_operand(
+      spec, {"q", args.q, args.q_strides, slice_count(spec, shape), shape.q_len, shape.heads, qk},
+      &params->q_stride));
+  ATT_CHECK(fill_operand(spec,
+                         {"k", args.k, args.k_strides, keys.count, keys.rows, shape.kv_heads, qk},
                          &params->k_stride));
-  ATT_CHECK(fill_operand(spec, {"v", args.v, args.v_strides, batch, kv_len, kv_heads, v},
+  ATT_CHECK(fill_operand(spec,
+                         {"v", args.v, args.v_strides, keys.count, keys.rows, shape.kv_heads, v},
                          &params->v_stride));
   if (args.workspace != nullptr) {
     ATT_CHECK(check_pointer("workspace", args.workspace, kWorkspaceAlignmentBytes));
@@ -254,7 +295,10 @@ int tensor_dtype(expr::TensorType type) {
 
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
                            const ProblemShape& shape, att::LaunchParams* params) {
-  ATT_CHECK(fill_common(spec, args, shape, params));
+  ATT_CHECK(check_pages(spec, args));
+  const KeySlices keys = is_paged(spec) ? KeySlices{args.pages, args.page_size}
+                                        : KeySlices{slice_count(spec, shape), shape.kv_len};
+  ATT_CHECK(fill_common(spec, args, shape, keys, params));
   ATT_CHECK(fill_operand(spec,
                          {"o", args.o, args.o_strides, slice_count(spec, shape), shape.q_len,
                           shape.heads, spec.head_dim_v, true},
@@ -268,7 +312,7 @@ Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& ar
 
 Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& args,
                             const ProblemShape& shape, att::LaunchParams* params) {
-  ATT_CHECK(fill_common(spec, args, shape, params));
+  ATT_CHECK(fill_common(spec, args, shape, {shape.batch, shape.kv_len}, params));
   const auto& [batch, heads, kv_heads, q_len, kv_len] = shape;
   const int qk = spec.head_dim_qk;
   const int v = spec.head_dim_v;

@@ -23,7 +23,8 @@ static_assert(static_cast<int>(DType::kF16) == ATT_FP16 &&
               static_cast<int>(DType::kFp8E4m3) == ATT_FP8_E4M3);
 static_assert(static_cast<int>(Layout::kBshd) == ATT_BSHD &&
               static_cast<int>(Layout::kBhsd) == ATT_BHSD &&
-              static_cast<int>(Layout::kThd) == ATT_THD);
+              static_cast<int>(Layout::kThd) == ATT_THD &&
+              static_cast<int>(Layout::kPaged) == ATT_PAGED);
 static_assert(static_cast<int>(Pass::kForward) == ATT_PASS_FORWARD &&
               static_cast<int>(Pass::kBackward) == ATT_PASS_BACKWARD);
 

@@ -14,12 +14,14 @@ namespace attune {
 
 // Where the sequences of a packed problem lie among all tokens; nothing of any other problem.
 struct HostSequences {
-  std::vector<std::int32_t> cu_q, cu_kv;      // [batch + 1], ascending from 0
+  std::vector<std::int32_t> cu_q, cu_kv;      // [batch + 1], ascending from 0; paged keys: no cu_kv
   std::vector<std::int32_t> used_q, used_kv;  // [batch]; empty: all of each
 
   bool empty() const { return cu_q.empty(); }
   std::int64_t q_first(int b) const { return cu_q[static_cast<std::size_t>(b)]; }
-  std::int64_t kv_first(int b) const { return cu_kv[static_cast<std::size_t>(b)]; }
+  std::int64_t kv_first(int b) const {
+    return cu_kv.empty() ? 0 : cu_kv[static_cast<std::size_t>(b)];
+  }
   std::int64_t q_len(int b) const { return length(cu_q, used_q, b); }
   std::int64_t kv_len(int b) const { return length(cu_kv, used_kv, b); }
 
@@ -31,9 +33,20 @@ struct HostSequences {
   }
 };
 
+// The pages that keys of a paged problem lie in; nothing of any other problem.
+struct HostPages {
+  std::vector<std::int32_t> table;  // [batch, per_sequence], numbers of pages; -1: none
+  std::int64_t per_sequence = 0, size = 0, count = 0;
+
+  bool empty() const { return count == 0; }
+  std::int64_t page_of(int b, std::int64_t kv_idx) const {
+    return table[static_cast<std::size_t>(b * per_sequence + kv_idx / size)];
+  }
+};
+
 // Host copies of one problem, widened to double, row-major: q [b, h, q_len, qk], k [b, h_kv,
-// kv_len, qk], v [b, h_kv, kv_len, v]; of a packed one without the b, over all tokens. Values are
-// exactly representable in the spec's dtype.
+// kv_len, qk], v [b, h_kv, kv_len, v]; of a packed one without the b, over all tokens; with pages k
+// [page, h_kv, row, qk] and v likewise. Values are exactly representable in the spec's dtype.
 struct HostProblem {
   ProblemShape shape;
   std::vector<double> q, k, v;
@@ -43,6 +56,7 @@ struct HostProblem {
   double dropout = 0;                       // likewise
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
   HostSequences sequences = {};
+  HostPages pages = {};
 };
 
 // One row of the output.
@@ -57,7 +71,8 @@ struct HostOutput {
 
 // Fresh random inputs for `spec`: normal q, k, v rounded to the dtype; tensors drawn so that masks
 // are neither empty nor full; packed sequences of any lengths, some of them 0, that sum to the
-// shape's. The same seed gives the same problem.
+// shape's; with pages of spec.page_size, sequences of kv_len keys and of fewer, and NaN where no
+// key lies. The same seed gives the same problem.
 HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
                            std::uint64_t seed);
 

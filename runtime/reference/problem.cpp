@@ -6,6 +6,7 @@
 
 #include "generator/spec/draw_tensor.hpp"
 #include "runtime/reference/oracle.hpp"
+#include "runtime/reference/pages.hpp"
 #include "runtime/support/problem_layout.hpp"
 
 namespace attune {
@@ -40,6 +41,26 @@ std::vector<std::int32_t> random_offsets(std::int64_t count, std::int64_t total,
   return offsets;
 }
 
+// Few queries are as many of each sequence, as they are when all of them are written on; more come
+// in any lengths. The first sequence has all the keys that there is room for, others at least half.
+void draw_paged(const AttentionSpec& spec, HostProblem& problem, Random& random) {
+  constexpr std::int64_t kFewQueries = 16;
+  const ProblemShape& shape = problem.shape;
+  HostSequences& sequences = problem.sequences;
+  if (shape.q_len % shape.batch == 0 && shape.q_len / shape.batch <= kFewQueries) {
+    const auto each = static_cast<std::int32_t>(shape.q_len / shape.batch);
+    for (std::int32_t b = 0; b <= shape.batch; ++b) sequences.cu_q.push_back(b * each);
+  } else {
+    sequences.cu_q = random_offsets(shape.batch, shape.q_len, random);
+  }
+  const auto room = static_cast<std::int32_t>(shape.kv_len);
+  std::uniform_int_distribution<std::int32_t> length(room / 2, room);
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    sequences.used_kv.push_back(b == 0 ? room : length(random));
+  }
+  problem.pages = draw_pages(sequences.used_kv, shape.kv_len, spec.page_size, random);
+}
+
 }  // namespace
 
 HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
@@ -47,9 +68,11 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
   Random random(seed);
   HostProblem problem;
   problem.shape = shape;
-  const std::int64_t slices = slice_count(spec, shape);
-  const std::int64_t queries = slices * shape.heads * shape.q_len;
-  const std::int64_t keys = slices * shape.kv_heads * shape.kv_len;
+  if (is_paged(spec)) draw_paged(spec, problem, random);
+  const std::int64_t queries = slice_count(spec, shape) * shape.heads * shape.q_len;
+  const std::int64_t rows =
+      is_paged(spec) ? problem.pages.count * problem.pages.size : key_rows(spec, shape);
+  const std::int64_t keys = rows * shape.kv_heads;
   problem.q = normal_values(queries * spec.head_dim_qk, spec.dtype, random);
   problem.k = normal_values(keys * spec.head_dim_qk, spec.dtype, random);
   problem.v = normal_values(keys * spec.head_dim_v, spec.dtype, random);
@@ -76,7 +99,9 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
   problem.dropout = 0.125;
   problem.dropout_seed = random();
   problem.dropout_offset = random();
-  if (is_packed(spec)) {
+  if (is_paged(spec)) {
+    spoil_unused(spec, problem);
+  } else if (is_packed(spec)) {
     problem.sequences.cu_q = random_offsets(shape.batch, shape.q_len, random);
     problem.sequences.cu_kv = shape.q_len == shape.kv_len
                                   ? problem.sequences.cu_q

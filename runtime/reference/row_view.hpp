@@ -49,14 +49,10 @@ class RowView {
                               spec_.head_dim_qk)];
   }
   const double* key(std::int64_t kv_idx) const {
-    const ProblemShape& s = problem_.shape;
-    return &problem_.k[offset(slice_ * s.kv_heads + kv_head_, s.kv_len, kv_first_ + kv_idx,
-                              spec_.head_dim_qk)];
+    return &problem_.k[key_offset(kv_idx, spec_.head_dim_qk)];
   }
   const double* value(std::int64_t kv_idx) const {
-    const ProblemShape& s = problem_.shape;
-    return &problem_.v[offset(slice_ * s.kv_heads + kv_head_, s.kv_len, kv_first_ + kv_idx,
-                              spec_.head_dim_v)];
+    return &problem_.v[key_offset(kv_idx, spec_.head_dim_v)];
   }
   std::int64_t kv_len() const { return kv_len_; }
   double scale() const {
@@ -97,6 +93,14 @@ class RowView {
  private:
   static std::size_t offset(std::int64_t head, std::int64_t length, std::int64_t index, int dim) {
     return static_cast<std::size_t>((head * length + index) * dim);
+  }
+  std::size_t key_offset(std::int64_t kv_idx, int dim) const {
+    const ProblemShape& s = problem_.shape;
+    if (const HostPages& pages = problem_.pages; !pages.empty()) {
+      return offset(pages.page_of(row_.b, kv_idx) * s.kv_heads + kv_head_, pages.size,
+                    kv_idx % pages.size, dim);
+    }
+    return offset(slice_ * s.kv_heads + kv_head_, s.kv_len, kv_first_ + kv_idx, dim);
   }
 
   const AttentionSpec& spec_;

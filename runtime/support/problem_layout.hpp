@@ -1,6 +1,7 @@
 // Sizes and strides that follow from a spec and a shape.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -57,6 +58,32 @@ inline att::LaunchParams params_of(const AttentionSpec& spec, const ProblemShape
     }
   }
   return p;
+}
+
+// The pages of a cache, as a launch names them.
+struct PageSizes {
+  std::int64_t per_sequence = 0, size = 0, count = 0;
+};
+
+// A table of pages at `entries`, with what kernels divide by their size with.
+inline att::PageTable page_table_of(const std::int32_t* entries, const PageSizes& pages) {
+  const auto size = static_cast<std::uint64_t>(pages.size);
+  const int bits = static_cast<int>(std::bit_width(size - 1));
+  // Of numbers below 2^31 this is exact: the error of the multiplier is less than 2^bits.
+  const int shift = 31 + bits;
+  return {.entries = entries,
+          .pages_per_sequence = static_cast<int>(pages.per_sequence),
+          .page_size = static_cast<int>(pages.size),
+          .pages = static_cast<int>(pages.count),
+          .multiplier = static_cast<unsigned>(((std::uint64_t{1} << shift) + size - 1) / size),
+          .shift = shift};
+}
+
+// Contiguous strides of k and v in pages of `page_size`: [pages, page_size, kv_heads, dim].
+inline void set_page_strides(const AttentionSpec& spec, const ProblemShape& shape,
+                             std::int64_t page_size, att::LaunchParams* params) {
+  params->k_stride = contiguous_strides(spec.layout, page_size, shape.kv_heads, spec.head_dim_qk);
+  params->v_stride = contiguous_strides(spec.layout, page_size, shape.kv_heads, spec.head_dim_v);
 }
 
 // `drop_below` of 256: elements whose random byte is below are dropped.

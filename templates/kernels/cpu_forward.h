@@ -6,6 +6,7 @@
 // once an item. Arithmetic is fp32 whatever the storage.
 #include "templates/cpu/dropout.h"
 #include "templates/cpu/launch.h"
+#include "templates/cpu/page_rows.h"
 #include "templates/cpu/product.h"
 #include "templates/cpu/rows.h"
 #include "templates/cpu/vector.h"
@@ -71,11 +72,15 @@ struct alignas(64) Scratch {
 
 // A tile of K or V as fp32 rows. Rows from `count` to `padded` are zero.
 template <int kDim>
-ATT_INLINE Rows tile_rows(const void* base, const Strides& stride, const Sequence& sequence,
-                          int head, int first, int count, int padded,
+ATT_INLINE Rows tile_rows(const ForwardParams& p, const void* base, const Strides& stride,
+                          const Item& item, int first, int count, int padded,
                           float (&copy)[kTileKv][kDim]) {
+  if constexpr (spec::kIsPaged) {
+    const PagedRows from = {page_table_of(p), base, stride, item.b, item.h_kv};
+    return paged_rows(from, first, count, padded, copy);
+  }
   const Storage* from =
-      static_cast<const Storage*>(base) + key_offset(sequence, stride, head, first);
+      static_cast<const Storage*>(base) + key_offset(item.sequence, stride, item.h_kv, first);
   return fp32_rows(from, stride.seq, count, padded, copy);
 }
 
@@ -322,7 +327,6 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
   for (int i = 0; i < blocks; ++i) load_queries(p, item, i * kBlockRows, scratch.blocks[i]);
 
   const KvBounds bounds = bounds_of(p, item);
-  const Sequence& sequence = item.sequence;
   // Tiles start at a multiple of 32 keys, where dropout's blocks start.
   for (int k0 = bounds.begin / 32 * 32; k0 < bounds.end; k0 += kTileKv) {
     const int keys = bounds.end - k0 < kTileKv ? bounds.end - k0 : kTileKv;
@@ -330,9 +334,8 @@ static void run_item(const ForwardParams& p, const Item& item, Scratch& scratch)
     if (tile_class == TileClass::kSkip) continue;
     const bool masked = tile_class == TileClass::kPartial;
     const int padded = (keys + kKeyRows - 1) / kKeyRows * kKeyRows;
-    const Rows k =
-        tile_rows<kQk>(p.k, p.k_stride, sequence, item.h_kv, k0, keys, padded, scratch.k);
-    const Rows v = tile_rows<kV>(p.v, p.v_stride, sequence, item.h_kv, k0, keys, keys, scratch.v);
+    const Rows k = tile_rows<kQk>(p, p.k, p.k_stride, item, k0, keys, padded, scratch.k);
+    const Rows v = tile_rows<kV>(p, p.v, p.v_stride, item, k0, keys, keys, scratch.v);
     for (int i = 0; i < blocks; ++i) {
       const int left = rows - i * kBlockRows;
       const int vectors = left >= kBlockRows ? kColumns : (left + kLanes - 1) / kLanes;

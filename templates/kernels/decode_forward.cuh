@@ -14,6 +14,7 @@
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/load.cuh"
+#include "templates/tile/page_rows.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/tile/products.cuh"
 #include "templates/tile/softmax.cuh"
@@ -233,7 +234,7 @@ ATT_FN void write_output(const ForwardParams& p, const Item& item,
 }
 
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT LaunchParams params) {
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   __shared__ UnitTable table;
   __shared__ bool is_last;
@@ -256,8 +257,27 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     const Unit unit = unit_at(units, table, step >> unit_shift, sequence.kv_len);
     return Unit{unit.k0 + (step & ((1 << unit_shift) - 1)) * plan::kStepKeys, unit.full};
   };
+  [[maybe_unused]] PageSteps<plan::kStepKeys> pages;
+  // Where the keys of a step lie, before load() copies them: looked up early, it costs no waiting.
+  const auto look_up = [&](int step) {
+    if constexpr (spec::kIsPaged) {
+      if (step < steps) {
+        pages.look_up({page_table_of(params), item.b, item.h_kv, sequence.kv_len},
+                      keys_at(step).k0);
+      }
+    }
+  };
   const auto load = [&](int step, int stage) {
-    if (step < steps) {
+    if constexpr (spec::kIsPaged) {
+      if (step < steps) {
+        const PagedSequence from = {page_table_of(params), item.b, item.h_kv, sequence.kv_len};
+        const int k0 = keys_at(step).k0;
+        const unsigned to = ring + stage * kStageBytes;
+        pages.load<spec::kHeadDimQk>(to, params.k, params.k_stride, from, k0);
+        pages.load<spec::kHeadDimV>(to + kKBytes, params.v, params.v_stride, from, k0);
+      }
+      look_up(step + plan::kWarps);
+    } else if (step < steps) {
       const int k0 = keys_at(step).k0;
       const int valid = sequence.kv_len - k0;
       const unsigned to = ring + stage * kStageBytes;
@@ -273,6 +293,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   };
 
   int step = warp_index();
+  look_up(step);
 #pragma unroll
   for (int i = 0; i < plan::kStages - 1; ++i) load(step + i * plan::kWarps, i);
   cp_async_wait<plan::kStages - 1>();

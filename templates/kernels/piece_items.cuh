@@ -26,7 +26,7 @@ struct Dealt {
   int tiles, parts, units;
 };
 
-ATT_FN Dealt dealt(const LaunchParams& p, int b) {
+ATT_FN Dealt dealt(const PackedParams& p, int b) {
   const Sequence sequence = sequence_of(p, b);
   if (sequence.q_len == 0) return {0, 0, 0};
   KvBounds bounds = {0, sequence.kv_len};
@@ -51,7 +51,7 @@ ATT_FN int at_most(long long value, int most) {
   return static_cast<int>(value < most ? value : most);
 }
 
-ATT_FN void list_pieces(const LaunchParams& p, PieceTables& tables) {
+ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
   const int capacity = piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
   const int room = kMostPieces / p.kv_heads;  // of results, of a K/V head
   const int thread = thread_index();
@@ -113,7 +113,7 @@ ATT_FN void list_pieces(const LaunchParams& p, PieceTables& tables) {
 }  // namespace att
 
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
-    ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::LaunchParams params) {
+    ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::ListKernelParams params) {
   __shared__ att::PieceTables tables;
   att::list_pieces(params, tables);
 }

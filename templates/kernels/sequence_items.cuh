@@ -25,7 +25,7 @@ ATT_FN int item_class(int key_tiles) {
   return kItemClasses - 1 - (8 * (octave - 2) + (key_tiles >> (octave - 3) & 7));
 }
 
-ATT_FN int item_class(const LaunchParams& p, const Sequence& sequence, const SequenceItem& item) {
+ATT_FN int item_class(const PackedParams& p, const Sequence& sequence, const SequenceItem& item) {
   if (sequence.kv_len == 0) return item_class(0);
   const int q0 = item.tile * kItemQueries;
   const Context c = context_of(p, sequence, item.sequence, 0, 0);
@@ -57,7 +57,7 @@ ATT_FN int take_one(int* counter) {
 
 // Calls visit(item, its class) of every item, each from one thread; returns how many there are.
 template <typename Visit>
-ATT_FN int visit_items(const LaunchParams& p, int capacity, ItemTables& tables,
+ATT_FN int visit_items(const PackedParams& p, int capacity, ItemTables& tables,
                        const Visit& visit) {
   int done = 0;
 #pragma unroll 1
@@ -84,7 +84,7 @@ ATT_FN int visit_items(const LaunchParams& p, int capacity, ItemTables& tables,
   return done;
 }
 
-ATT_FN void list_items(const LaunchParams& p, ItemTables& tables) {
+ATT_FN void list_items(const PackedParams& p, ItemTables& tables) {
   const int capacity = sequence_item_count(p.q_len, p.batch, kItemQueries);
   const int thread = thread_index();
   if (thread < kItemClasses) tables.counts[thread] = 0;
@@ -109,7 +109,7 @@ ATT_FN void list_items(const LaunchParams& p, ItemTables& tables) {
 #else
 
 template <typename Visit>
-ATT_FN int visit_items(const LaunchParams& p, int capacity, const Visit& visit) {
+ATT_FN int visit_items(const PackedParams& p, int capacity, const Visit& visit) {
   int done = 0;
   for (int b = 0; b < p.batch && done < capacity; ++b) {
     const Sequence sequence = sequence_of(p, b);
@@ -123,7 +123,7 @@ ATT_FN int visit_items(const LaunchParams& p, int capacity, const Visit& visit) 
   return done;
 }
 
-ATT_FN void list_items(const LaunchParams& p) {
+ATT_FN void list_items(const PackedParams& p) {
   const int capacity = sequence_item_count(p.q_len, p.batch, kItemQueries);
   int next[kItemClasses] = {};
   const int count =
@@ -147,7 +147,7 @@ ATT_FN void list_items(const LaunchParams& p) {
 
 #if ATT_DEVICE_CODE
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
-    ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::LaunchParams params) {
+    ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::ListKernelParams params) {
   __shared__ att::ItemTables tables;
   att::list_items(params, tables);
 }

@@ -17,6 +17,7 @@
 #include "templates/sequence.h"
 #include "templates/tile/dropout_fragment.cuh"
 #include "templates/tile/load.cuh"
+#include "templates/tile/page_rows.cuh"
 #include "templates/tile/products.cuh"
 #include "templates/tile/softmax.cuh"
 #include "templates/tile/tile_walk.cuh"
@@ -61,7 +62,7 @@ struct WorkItem {
     if constexpr (spec::kIsPacked) {
       // All heads of an item of the list follow one another.
       const SequenceItem listed =
-          static_cast<const LaunchParams&>(params).sequences.items[block / params.heads];
+          static_cast<const PackedParams&>(params).sequences.items[block / params.heads];
       b = listed.sequence;
       h = block % params.heads;
       q0 = listed.tile * plan::kTileQ;
@@ -291,13 +292,21 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       const int k0 = tile / 2 * plan::kTileKv;
       const int valid = sequence.kv_len - k0;
       const unsigned to = shared + stage * kStageBytes;
-      const auto rows = [&](const void* tensor, const Strides& stride) {
-        return static_cast<const char*>(tensor) + 2 * key_offset(sequence, stride, tile_h, k0);
-      };
-      load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(to, rows(params.k, params.k_stride),
-                                                           params.k_stride.seq * 2, valid);
-      load_rows<plan::kTileKv, spec::kHeadDimV, kThreads>(
-          to + kKBytes, rows(params.v, params.v_stride), params.v_stride.seq * 2, valid);
+      if constexpr (spec::kIsPaged) {
+        const PagedSequence from = {page_table_of(params), c.b, tile_h, sequence.kv_len};
+        load_paged_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(to, params.k, params.k_stride,
+                                                                   from, k0);
+        load_paged_rows<plan::kTileKv, spec::kHeadDimV, kThreads>(to + kKBytes, params.v,
+                                                                  params.v_stride, from, k0);
+      } else {
+        const auto rows = [&](const void* tensor, const Strides& stride) {
+          return static_cast<const char*>(tensor) + 2 * key_offset(sequence, stride, tile_h, k0);
+        };
+        load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(to, rows(params.k, params.k_stride),
+                                                             params.k_stride.seq * 2, valid);
+        load_rows<plan::kTileKv, spec::kHeadDimV, kThreads>(
+            to + kKBytes, rows(params.v, params.v_stride), params.v_stride.seq * 2, valid);
+      }
     }
     cp_async_commit();
   };

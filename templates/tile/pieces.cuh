@@ -21,7 +21,7 @@ struct PieceOfItem {
 };
 
 // Another thread may have changed lengths since they were listed: then there are no rows.
-ATT_FN PieceOfItem listed_piece(const LaunchParams& p, int index) {
+ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
   const PieceItem listed = p.pieces.items[index / p.kv_heads];
   PieceOfItem own = {};
   if (listed.sequence < 0) return own;
@@ -40,7 +40,7 @@ ATT_FN PieceOfItem listed_piece(const LaunchParams& p, int index) {
   return own;
 }
 
-ATT_FN PieceOfItem piece_at(const LaunchParams& p, int index) {
+ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
   if constexpr (spec::kIsPacked) return listed_piece(p, index);
   const int items = item_count(p);
   const int pieces = piece_count(items, plan::kPieces);

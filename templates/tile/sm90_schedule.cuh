@@ -40,13 +40,13 @@ ATT_FN HeadGroups<int> groups_of(const ForwardParams& p) {
 // sequence, as all behind it are.
 ATT_FN bool is_no_item(const ForwardParams& p, int index) {
   if constexpr (!spec::kIsPacked) return false;
-  return static_cast<const LaunchParams&>(p).sequences.items[index / p.heads].sequence < 0;
+  return static_cast<const PackedParams&>(p).sequences.items[index / p.heads].sequence < 0;
 }
 
 ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int index) {
   if constexpr (spec::kIsPacked) {
     const int at = index / p.heads;
-    const SequenceItem listed = static_cast<const LaunchParams&>(p).sequences.items[at];
+    const SequenceItem listed = static_cast<const PackedParams&>(p).sequences.items[at];
     return {listed.sequence, index - at * p.heads, listed.tile * kClusterRows};
   }
   const auto [head, tile] = tile_by_group(index, q_tiles(p), groups, spec::kHasMask);

@@ -59,12 +59,29 @@ class Guarded {
 // A problem on the device.
 class Launched {
  public:
-  Launched(Device& device, const AttentionSpec& spec, const HostProblem& problem)
+  Launched(Device& device, const AttentionSpec& spec, const HostProblem& problem,
+           const Cache* cache = nullptr)
       : device_(device), spec_(spec), problem_(problem), params_(params_of(spec, problem.shape)) {
     const ProblemShape& s = problem.shape;
-    params_.q = upload(tokens_first(problem.q, s.heads, s.q_len, spec.head_dim_qk));
-    params_.k = upload(tokens_first(problem.k, s.kv_heads, s.kv_len, spec.head_dim_qk));
-    params_.v = upload(tokens_first(problem.v, s.kv_heads, s.kv_len, spec.head_dim_v));
+    const HostPages& pages = problem.pages;
+    const std::int64_t slices = pages.empty() ? 1 : pages.count;
+    const std::int64_t keys = pages.empty() ? s.kv_len : pages.size;
+    params_.q = upload(tokens_first(problem.q, 1, s.heads, s.q_len, spec.head_dim_qk));
+    if (!pages.empty()) {
+      set_page_strides(spec, s, pages.size, &params_);
+      params_.page_table =
+          page_table_of(upload(pages.table), {pages.per_sequence, pages.size, pages.count});
+    }
+    if (cache == nullptr) {
+      params_.k = upload(tokens_first(problem.k, slices, s.kv_heads, keys, spec.head_dim_qk));
+      params_.v = upload(tokens_first(problem.v, slices, s.kv_heads, keys, spec.head_dim_v));
+    } else {
+      const std::byte* const k = upload(cache->k);
+      params_.k = k + cache->k_at;
+      params_.v = (cache->v.empty() ? k : upload(cache->v)) + cache->v_at;
+      params_.k_stride = cache->k_stride;
+      params_.v_stride = cache->v_stride;
+    }
     o_ = &add(size(s.q_len * s.heads * spec.head_dim_v) * size(element_bytes(spec.dtype)));
     lse_ = &add(size(s.q_len * s.heads) * sizeof(float));
     params_.o = o_->data();
@@ -76,7 +93,7 @@ class Launched {
     for (std::size_t i = 0; i < problem.tensors.size(); ++i) add_tensor(i);
     const HostSequences& sequences = problem.sequences;
     params_.sequences.cu_q = upload(sequences.cu_q);
-    params_.sequences.cu_kv = upload(sequences.cu_kv);
+    if (!sequences.cu_kv.empty()) params_.sequences.cu_kv = upload(sequences.cu_kv);
     if (!sequences.used_q.empty()) params_.sequences.used_q = upload(sequences.used_q);
     if (!sequences.used_kv.empty()) params_.sequences.used_kv = upload(sequences.used_kv);
   }
@@ -148,14 +165,18 @@ class Launched {
   const int* upload(const std::vector<std::int32_t>& values) {
     return reinterpret_cast<const int*>(upload(std::as_bytes(std::span(values))));
   }
-  // [heads, tokens, dim] as [tokens, heads, dim].
-  std::vector<std::byte> tokens_first(const std::vector<double>& values, std::int64_t heads,
-                                      std::int64_t tokens, std::int64_t dim) const {
+  // Slices of [heads, tokens, dim] as [tokens, heads, dim].
+  std::vector<std::byte> tokens_first(const std::vector<double>& values, std::int64_t slices,
+                                      std::int64_t heads, std::int64_t tokens,
+                                      std::int64_t dim) const {
     std::vector<double> turned(values.size());
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t t = 0; t < tokens; ++t) {
-        std::copy_n(&values[size((h * tokens + t) * dim)], dim,
-                    &turned[size((t * heads + h) * dim)]);
+    for (std::int64_t slice = 0; slice < slices; ++slice) {
+      const std::int64_t first = slice * heads * tokens;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          std::copy_n(&values[size((first + h * tokens + t) * dim)], dim,
+                      &turned[size((first + t * heads + h) * dim)]);
+        }
       }
     }
     return encode(spec_.dtype, turned);
@@ -165,7 +186,12 @@ class Launched {
     for (const double value : problem_.tensors[slot].values) {
       const auto as_int = static_cast<std::int32_t>(value);
       const auto as_float = static_cast<float>(value);
-      const bool is_int = spec_.environment.tensors[slot].type == expr::TensorType::kInt32;
+      const expr::TensorType type = spec_.environment.tensors[slot].type;
+      if (type == expr::TensorType::kBool) {
+        bytes.push_back(std::byte{value != 0});
+        continue;
+      }
+      const bool is_int = type == expr::TensorType::kInt32;
       const auto* from = is_int ? reinterpret_cast<const std::byte*>(&as_int)
                                 : reinterpret_cast<const std::byte*>(&as_float);
       bytes.insert(bytes.end(), from, from + 4);
@@ -258,8 +284,9 @@ void spoil_foreign(const AttentionSpec& spec, HostProblem& problem, int foreign)
 }
 
 Result<HostOutput> run_packed(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
-                              const HostProblem& problem, const std::vector<Row>& rows) {
-  Launched launched(device, spec, problem);
+                              const HostProblem& problem, const std::vector<Row>& rows,
+                              const Cache* cache) {
+  Launched launched(device, spec, problem, cache);
   ATT_CHECK(launched.launch(kernel));
   return launched.rows(rows);
 }

@@ -43,10 +43,19 @@ HostProblem packed_problem(const AttentionSpec& spec, const ProblemShape& shape,
 // negative.
 void spoil_foreign(const AttentionSpec& spec, HostProblem& problem, int foreign);
 
-// Launches and returns the rows. The error says what was wrong: the launch, or a byte of O or LSE,
-// or of what lies around any buffer, that was written and is no row's.
+// K and V of a paged problem as they lie in memory.
+struct Cache {
+  std::vector<std::byte> k, v;     // empty v: it lies in the memory of k
+  std::size_t k_at = 0, v_at = 0;  // bytes before the first element
+  att::Strides k_stride = {}, v_stride = {};
+};
+
+// Launches and returns the rows; `cache`: of a paged problem, else contiguous pages. The error says
+// what was wrong: the launch, or a byte of O or LSE, or of what lies around any buffer, that was
+// written and is no row's.
 Result<HostOutput> run_packed(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
-                              const HostProblem& problem, const std::vector<Row>& rows);
+                              const HostProblem& problem, const std::vector<Row>& rows,
+                              const Cache* cache = nullptr);
 // Launches with the offsets and lengths as they stand, whatever they are.
 Status run_garbage(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
                    const HostProblem& problem);

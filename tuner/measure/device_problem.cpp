@@ -63,9 +63,12 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
   made->set_params(problem);
   const att::LaunchParams& p = made->params_;
   const std::int64_t slices = slice_count(spec, s);
+  const HostPages& pages = problem.pages;
+  const std::int64_t key_slices = pages.empty() ? slices : pages.count;
+  const std::int64_t keys = pages.empty() ? s.kv_len : pages.size;
   const Arrangement q = {slices, s.heads, s.q_len, spec.head_dim_qk, p.q_stride};
-  const Arrangement k = {slices, s.kv_heads, s.kv_len, spec.head_dim_qk, p.k_stride};
-  const Arrangement v = {slices, s.kv_heads, s.kv_len, spec.head_dim_v, p.v_stride};
+  const Arrangement k = {key_slices, s.kv_heads, keys, spec.head_dim_qk, p.k_stride};
+  const Arrangement v = {key_slices, s.kv_heads, keys, spec.head_dim_v, p.v_stride};
   ATT_CHECK(made->add_input(&made->params_.q, encode(spec.dtype, q.to_device(problem.q))));
   ATT_CHECK(made->add_input(&made->params_.k, encode(spec.dtype, k.to_device(problem.k))));
   ATT_CHECK(made->add_input(&made->params_.v, encode(spec.dtype, v.to_device(problem.v))));
@@ -93,7 +96,9 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
   const auto bytes = [&](std::int64_t values) {
     return size(values) * size(element_bytes(spec.dtype));
   };
-  const std::int64_t keys = slice_count(spec, shape) * shape.kv_heads * shape.kv_len;
+  const std::int64_t rows =
+      is_paged(spec) ? drawn.pages.count * drawn.pages.size : key_rows(spec, shape);
+  const std::int64_t keys = rows * shape.kv_heads;
   ATT_CHECK(made->add_pattern(&made->params_.q, bytes(q_values(spec, shape)), pattern));
   ATT_CHECK(made->add_pattern(&made->params_.k, bytes(keys * spec.head_dim_qk), pattern));
   ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v), pattern));
@@ -105,6 +110,7 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
 
 void DeviceProblem::set_params(const HostProblem& problem) {
   params_ = params_of(spec_, shape_);
+  if (is_paged(spec_)) set_page_strides(spec_, shape_, problem.pages.size, &params_);
   att::LaunchParams& p = params_;
   p.softmax_scale = static_cast<float>(spec_.softmax_scale.at_launch ? problem.softmax_scale
                                                                      : spec_.softmax_scale.value);
@@ -158,7 +164,13 @@ Status DeviceProblem::add_sequences(const HostProblem& problem) {
   ATT_CHECK(add(&list.cu_q, sequences_.cu_q));
   ATT_CHECK(add(&list.cu_kv, sequences_.cu_kv));
   ATT_CHECK(add(&list.used_q, sequences_.used_q));
-  return add(&list.used_kv, sequences_.used_kv);
+  ATT_CHECK(add(&list.used_kv, sequences_.used_kv));
+  if (!is_paged(spec_)) return ok_status();
+  const HostPages& pages = problem.pages;
+  const int* table = nullptr;
+  ATT_CHECK(add(&table, pages.table));
+  params_.page_table = page_table_of(table, {pages.per_sequence, pages.size, pages.count});
+  return ok_status();
 }
 
 Status DeviceProblem::make_outputs() {

@@ -22,7 +22,9 @@ struct Sizes {
 Sizes sizes_of(const AttentionSpec& spec, const ProblemShape& shape) {
   const auto slices = double(slice_count(spec, shape));
   const double rows = slices * double(shape.heads) * double(shape.q_len);
-  const double keys = slices * double(shape.kv_heads) * double(shape.kv_len);
+  // Pages may be empty but for one key.
+  const double pages = is_paged(spec) ? double(shape.batch + 3) * spec.page_size : 0;
+  const double keys = double(shape.kv_heads) * (double(key_rows(spec, shape)) + pages);
   Sizes sizes{.q = rows * spec.head_dim_qk,
               .k = keys * spec.head_dim_qk,
               .v = keys * spec.head_dim_v,

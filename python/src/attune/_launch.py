@@ -39,12 +39,20 @@ class Launch:
 
 @dataclasses.dataclass(slots=True)
 class Sequences:
-    """Where packed sequences lie: int32 on the launch's device, as att_forward_args has them."""
+    """Where packed sequences lie: int32 on the launch's device, as att_forward_args has them. Those with a
+    `page_table` [sequences, pages of one] have their keys in `pages` pages of `page_size` rows, and no cu_kv."""
 
     cu_q: View
-    cu_kv: View
+    cu_kv: View | None
     used_q: View | None = None
     used_kv: View | None = None
+    page_table: View | None = None
+    page_size: int = 0
+    pages: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.THD if self.page_table is None else Layout.PAGED
 
 
 def refuse(what: str, problem: str, hint: str = "") -> NoReturn:
@@ -72,8 +80,9 @@ def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
     Raises:
         BadInputError: which operand does not fit, and why.
     """
-    if layout == Layout.THD:
-        raise BadInputError("layout thd wants `cu_q`", "where each sequence begins: attune.attention(..., cu_q=...)")
+    if layout in (Layout.THD, Layout.PAGED):
+        hint = "where each sequence begins: attune.attention(..., cu_q=...)"
+        raise BadInputError(f"layout {layout.name.lower()} wants `cu_q`", hint)
     check_alike(q, k, v, 4, layout.name.lower())
     batch, q_len, heads, dim = axes(layout, q.sizes)
     k_batch, kv_len, kv_heads, k_dim = axes(layout, k.sizes)
@@ -210,9 +219,12 @@ def forward(
         setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
     fill_common(args, spec, shape, launch, q.device)
     if sequences is not None:
-        args.cu_q, args.cu_kv = sequences.cu_q.pointer, sequences.cu_kv.pointer
-        args.used_q = sequences.used_q.pointer if sequences.used_q else None
-        args.used_kv = sequences.used_kv.pointer if sequences.used_kv else None
+        for name in ("cu_q", "cu_kv", "used_q", "used_kv", "page_table"):
+            view = getattr(sequences, name)
+            setattr(args, name, view.pointer if view else None)
+        if sequences.page_table is not None:
+            args.pages_per_sequence = sequences.page_table.sizes[1]
+            args.page_size, args.pages = sequences.page_size, sequences.pages
     kernel = (runtime or default_runtime(q.device)).kernel(spec, shape, Pass.FORWARD)
     keep = give_workspace(args, kernel, allocate)
     kernel.forward(args, stream)

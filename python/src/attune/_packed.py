@@ -23,40 +23,52 @@ class Offsets:
     cu_kv: Any = None
     used_q: Any = None
     used_kv: Any = None
+    page_table: Any = None
 
     @property
     def is_given(self) -> bool:
-        return any(each is not None for each in (self.cu_q, self.cu_kv, self.used_q, self.used_kv))
+        given = (self.cu_q, self.cu_kv, self.used_q, self.used_kv, self.page_table)
+        return any(each is not None for each in given)
 
 
-def _view_of(name: str, array: Any, count: int | None, device: str) -> View | None:
-    """Of int32 [count], or of any count; None of None."""
-    if array is None:
-        return None
+def int32_view(name: str, array: Any, device: str) -> View:
+    """Of an array that a launch is given as it is, contiguous."""
     framework = framework_of(name, array)
     view = framework.view(array)
     if view.dtype != "int32":
         refuse(name, f"is {view.dtype}, not int32", f"{name}.astype('int32'), in torch {name}.to(torch.int32)")
     if view.device != device:
         refuse(name, f"is on {view.device}, and `q` on {device}")
+    return view if view.is_contiguous else framework.view(framework.contiguous(array))
+
+
+def list_view(name: str, array: Any, count: int | None, device: str) -> View | None:
+    """Of int32 [count], or of any count; None of None."""
+    if array is None:
+        return None
+    view = int32_view(name, array, device)
     if len(view.sizes) != 1 or (count is not None and view.sizes[0] != count):
         refuse(name, f"is {view.sizes}, not [{'sequences + 1' if count is None else count}]")
-    return view if view.is_contiguous else framework.view(framework.contiguous(array))
+    return view
+
+
+def query_offsets(offsets: Offsets, device: str, layout: str) -> tuple[View, int]:
+    """cu_q, and the number of sequences."""
+    cu_q = list_view("cu_q", offsets.cu_q, None, device)
+    if cu_q is None:
+        hint = "where each sequence begins, and the last one ends: int32 [sequences + 1]"
+        raise BadInputError(f"layout {layout} wants `cu_q`", hint)
+    if not cu_q.sizes[0]:
+        refuse("cu_q", "is empty", "no sequences at all are [0]")
+    return cu_q, cu_q.sizes[0] - 1
 
 
 def sequences_of(offsets: Offsets, device: str) -> tuple[Sequences, int]:
     """What a launch is given, and the number of sequences."""
-    cu_q = _view_of("cu_q", offsets.cu_q, None, device)
-    if cu_q is None:
-        raise BadInputError(
-            "layout thd wants `cu_q`", "where each sequence begins, and the last one ends: int32 [sequences + 1]"
-        )
-    batch = cu_q.sizes[0] - 1
-    if batch < 0:
-        refuse("cu_q", "is empty", "no sequences at all are [0]")
-    cu_kv = _view_of("cu_kv", offsets.cu_kv, batch + 1, device) or cu_q
-    used_q = _view_of("used_q", offsets.used_q, batch, device)
-    used_kv = _view_of("used_kv", offsets.used_kv, batch, device)
+    cu_q, batch = query_offsets(offsets, device, "thd")
+    cu_kv = list_view("cu_kv", offsets.cu_kv, batch + 1, device) or cu_q
+    used_q = list_view("used_q", offsets.used_q, batch, device)
+    used_kv = list_view("used_kv", offsets.used_kv, batch, device)
     return Sequences(cu_q, cu_kv, used_q, used_kv), batch
 
 
@@ -91,9 +103,11 @@ def run(
     """O [tokens, heads, head_dim of v] and LSE [heads, tokens] as the framework's arrays."""
     q, _, v = views
     _launch.check_operands(spec, q, v)
-    if spec.layout_id != Layout.THD:
+    if spec.layout_id != sequences.layout:
+        given = "offsets of sequences are" if sequences.layout == Layout.THD else "a table of pages is"
         raise BadInputError(
-            f"the spec `{spec.name}` is of layout {spec.layout}, and offsets of sequences are given", "layout: thd"
+            f"the spec `{spec.name}` is of layout {spec.layout}, and {given} given",
+            f"layout: {sequences.layout.name.lower()}",
         )
     o = framework.empty((shape.q_len, shape.heads, v.sizes[-1]), q.dtype, q.device)
     lse = framework.empty((shape.heads, shape.q_len), "float32", q.device) if return_lse else None
@@ -105,6 +119,9 @@ def run(
         operands = []
         for name, view, array in zip("qkv", views, arrays, strict=True):
             if not view.is_operand(spec.dtype_id):
+                if sequences.page_table is not None and name != "q":
+                    hint = "a last dim without gaps, all else in steps of 16 bytes; a cache is not copied"
+                    refuse(name, f"has strides {view.strides}, which no kernel walks", hint)
                 of_array = framework_of(name, array)
                 view = of_array.view(of_array.contiguous(array))
             operands.append(view)

@@ -47,6 +47,7 @@ class Layout(enum.IntEnum):
     BSHD = 0
     BHSD = 1
     THD = 2
+    PAGED = 3
 
 
 class Pass(enum.IntEnum):
@@ -167,6 +168,10 @@ class ForwardArgs(Sized):
         ("cu_kv", c_void_p),
         ("used_q", c_void_p),
         ("used_kv", c_void_p),
+        ("page_table", c_void_p),
+        ("pages_per_sequence", c_int64),
+        ("page_size", c_int64),
+        ("pages", c_int64),
     ]
 
 

@@ -55,11 +55,11 @@ class View:
 def axes(layout: Layout, values: tuple[int, ...]) -> tuple[int, int, int, int]:
     """(batch, seq, heads, dim) of an operand's sizes or strides."""
     batch, second, third, dim = values
-    return (batch, second, third, dim) if layout == Layout.BSHD else (batch, third, second, dim)
+    return (batch, third, second, dim) if layout == Layout.BHSD else (batch, second, third, dim)
 
 
 def operand_strides(layout: Layout, view: View) -> Strides:
-    if layout == Layout.THD:  # the batch is never stepped
+    if len(view.sizes) == 3:  # tokens of all sequences: the batch is never stepped
         seq, head, _ = view.strides
         return Strides(seq * max(view.sizes[0], 1), seq, head)
     batch, seq, head, _ = axes(layout, view.strides)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from attune import _launch, _packed
+from attune import _launch, _packed, _paged
 from attune._dims import guess_dims
 from attune._errors import BadInputError
 from attune._frameworks import Framework, framework_of
@@ -41,6 +41,7 @@ def attention(
     cu_kv: Any = None,
     used_q: Any = None,
     used_kv: Any = None,
+    page_table: Any = None,
     seed: int | None = None,
     offset: int = 0,
     return_lse: bool = False,
@@ -68,10 +69,15 @@ def attention(
         dropout: probability. With a spec: where that leaves it to the launch; likewise `scale`.
         scale: of the product of q and k; None: 1 / sqrt(head_dim of q).
         layout: "bshd" (the default), "bhsd", or "thd": sequences packed one behind the other, q [tokens, heads,
-            head_dim], k and v likewise; with words; a spec has its own.
+            head_dim], k and v likewise; or "paged": q as with "thd", k and v a cache [pages, page_size, kv_heads,
+            head_dim] of which each sequence has the pages that page_table names. With words; a spec has its own.
         cu_q, cu_kv: with thd: int32 [sequences + 1] on q's device, ascending from 0: sequence i has the tokens from
             cu[i] up to cu[i + 1]. cu_kv left out is cu_q.
-        used_q, used_kv: with thd: int32 [sequences]; of a sequence's tokens only the first so many are there.
+        used_q, used_kv: with thd: int32 [sequences]; of a sequence's tokens only the first so many are there. With
+            paged used_kv is how many keys each sequence has, and there is no cu_kv.
+        page_table: with paged: int32 [sequences, pages of one] on q's device: key i of a sequence is row
+            i % page_size of page page_table[sequence, i // page_size]. What lies behind used_kv is not read. Dims
+            kv_len of tensors are as long as the pages of one sequence.
         seed, offset: dropout is a pure function of both and of an element's place, the same on every device. Without a
             seed torch draws both from its default generator of q's device; other arrays have 0.
         return_lse: whether to return the rows' log-sum-exp too.
@@ -89,7 +95,7 @@ def attention(
         UnavailableError: the device, its driver or a compiler is missing.
     """
     torch = sys.modules.get("torch")
-    offsets = Offsets(cu_q, cu_kv, used_q, used_kv)
+    offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
     if torch is not None and isinstance(q, torch.Tensor):
         if q.is_nested:
             from attune.torch import _nested
@@ -99,7 +105,7 @@ def attention(
                 scalars=scalars, dropout=dropout, scale=scale, layout=layout, seed=seed, offset=offset,
                 return_lse=return_lse, runtime=runtime,
             )  # fmt: skip
-        if layout == "thd" or offsets.is_given:
+        if layout in ("thd", "paged") or offsets.is_given:
             from attune.torch import _nested
 
             _nested.refuse_gradients(q, k, v, tensors or {})
@@ -115,7 +121,11 @@ def attention(
     views = [framework_of(name, array).view(array) for name, array in (("q", q), ("k", k), ("v", v))]
     auxiliary = {name: _contiguous_view(name, array) for name, array in (tensors or {}).items()}
     words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
-    if offsets.is_given or layout == "thd":
+    if page_table is not None or layout == "paged":
+        sequences, batch = _paged.sequences_of(offsets, views[1], views[0].device)
+        shape = _paged.shape_of(batch, sequences, *views)
+        words["layout"] = layout or (None if spec is not None else "paged")
+    elif offsets.is_given or layout == "thd":
         sequences, batch = _packed.sequences_of(offsets, views[0].device)
         shape = _packed.shape_of(batch, *views)
         words["layout"] = layout or (None if spec is not None else "thd")
@@ -123,8 +133,11 @@ def attention(
         sequences, shape = None, None
     if spec is None:
         layout_id = _layout(words["layout"] or "bshd")
-        if sequences is not None and layout_id != Layout.THD:
-            raise BadInputError(f"offsets of sequences are given, and layout `{layout}`", 'they are of layout "thd"')
+        if sequences is not None and layout_id != sequences.layout:
+            raise BadInputError(
+                f"offsets of sequences are given, and layout `{layout}`",
+                f'they are of layout "{sequences.layout.name.lower()}"',
+            )
         of_words = shape or _launch.shape_of(layout_id, *views)
         found = _spec_of_words(words, layout_id, views, of_words, auxiliary, scalars or {}, dropout, scale)
         launch = Launch(auxiliary, {}, seed=seed or 0, offset=offset)
@@ -167,7 +180,7 @@ def _spec(spec: Spec | str | os.PathLike[str], words: Mapping[str, Any], is_trac
 
 def _layout(name: str) -> Layout:
     if name.upper() not in Layout.__members__:
-        raise BadInputError(f"there is no layout `{name}`", 'layouts are "bshd", "bhsd" and "thd"')
+        raise BadInputError(f"there is no layout `{name}`", 'layouts are "bshd", "bhsd", "thd" and "paged"')
     return Layout[name.upper()]
 
 

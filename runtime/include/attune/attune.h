@@ -99,7 +99,8 @@ typedef enum att_dtype {
 typedef enum att_layout {
   ATT_BSHD = 0,
   ATT_BHSD = 1,
-  ATT_THD = 2 /* sequences packed one behind the other: q [tokens, heads, d] and so on */
+  ATT_THD = 2,  /* sequences packed one behind the other: q [tokens, heads, d] and so on */
+  ATT_PAGED = 3 /* q and o as ATT_THD; k and v in a cache: [pages, page_size, kv_heads, d] */
 } att_layout;
 typedef enum att_pass { ATT_PASS_FORWARD = 0, ATT_PASS_BACKWARD = 1 } att_pass;
 
@@ -152,7 +153,8 @@ ATT_API att_status att_spec_describe_tensor(const att_spec* spec, int slot, att_
  * with queries is ATT_BAD_INPUT.
  *
  * Of a spec with layout ATT_THD batch is the number of sequences, and q_len and kv_len are the
- * tokens of all of them together; what each of them has is told at a launch, and may be none. */
+ * tokens of all of them together; what each of them has is told at a launch, and may be none. With
+ * ATT_PAGED kv_len is the most keys that one sequence may have. */
 typedef struct att_shape {
   int64_t batch, heads, kv_heads, q_len, kv_len;
 } att_shape;
@@ -217,8 +219,8 @@ typedef struct att_forward_args {
   att_shape shape;
   const void *q, *k, *v; /* 16-byte aligned, as are o and all strides in bytes */
   void* o;
-  float* lse;      /* [batch, heads, q_len], with ATT_THD [heads, q_len], contiguous, base e; or
-                      null */
+  float* lse;      /* [batch, heads, q_len], with ATT_THD and ATT_PAGED [heads, q_len], contiguous,
+                      base e; or null */
   void* workspace; /* att_kernel_workspace_bytes, 16-byte aligned; null when 0 */
   att_strides q_strides, k_strides, v_strides,
       o_strides;       /* all zero: contiguous in the spec's layout */
@@ -232,12 +234,21 @@ typedef struct att_forward_args {
   const att_tensor* tensor_views; /* by slot, with their sizes; null when none */
   int tensor_view_count;          /* tensor_count of the spec */
   size_t workspace_bytes;         /* of `workspace`; 0: taken on trust */
-  /* With ATT_THD, of the device; else null. Sequence i has the tokens from cu[i] up to cu[i + 1],
-   * and of these the first used[i]. Rows of o and lse that are no query's are left as they are.
-   * Kernels clamp what they find: offsets that descend or lie outside give numbers without meaning,
-   * never an access outside the tensors. */
-  const int32_t *cu_q, *cu_kv;     /* [batch + 1], ascending from 0 */
-  const int32_t *used_q, *used_kv; /* [batch]; null: all of them */
+  /* With ATT_THD and ATT_PAGED, of the device; else null. Sequence i has the tokens from cu[i] up
+   * to cu[i + 1], and of these the first used[i]. Rows of o and lse that are no query's are left as
+   * they are. Kernels clamp what they find: offsets that descend or lie outside give numbers
+   * without meaning, never an access outside the tensors. */
+  const int32_t *cu_q, *cu_kv;     /* [batch + 1], ascending from 0; with ATT_PAGED no cu_kv */
+  const int32_t *used_q, *used_kv; /* [batch]; null: all of them; with ATT_PAGED used_kv is the
+                                      number of keys of each, at most kv_len, and not null */
+  /* With ATT_PAGED; else null and 0. Key i of sequence b is row i % page_size of the page whose
+   * number is page_table[b * pages_per_sequence + i / page_size]; what lies behind used_kv[b] is
+   * not read, of the table and of the cache. `batch` of k_strides and v_strides is the stride of a
+   * page, and v may be a part of k. A number outside [0, pages) is no page: its keys are zeros. */
+  const int32_t* page_table;  /* [batch, pages_per_sequence], of the device */
+  int64_t pages_per_sequence; /* kv_len is at most this many times page_size */
+  int64_t page_size;          /* rows of a page, from 1 */
+  int64_t pages;              /* of the cache that k and v point to */
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable. */

@@ -75,6 +75,21 @@ TEST(Launch, APackedBatchHasNoMoreTilesThanItsList) {
   EXPECT_LE(tiles, 1000 / 128 + 5);
 }
 
+// TMA would need a descriptor a page.
+TEST(Launch, PagesAreOfFamiliesThatCopyRowByRow) {
+  AttentionSpec spec;
+  spec.layout = Layout::kPaged;
+  const auto families = families_for(spec, Target::kSm90a);
+  ASSERT_TRUE(families.ok());
+  EXPECT_EQ(*families, (std::vector{Family::kSm80, Family::kDecode}));
+  EXPECT_FALSE(families_for(spec, Target::kSm90a, Pass::kBackward).ok());
+  const auto plan = parse_plan("sm90a forward sm_90a w2 k64 s2 b2 qreg c1 persistent g1 frozen");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const Status legal = check_plan(spec, *plan, device_facts(Target::kSm90a));
+  ASSERT_FALSE(legal.ok());
+  EXPECT_NE(legal.error().message.find("knows no pages"), std::string::npos);
+}
+
 TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
   for (const Target target : {Target::kSm80, Target::kSm90a, Target::kCpu}) {
     const DeviceFacts device = device_facts(target);

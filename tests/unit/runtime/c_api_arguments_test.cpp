@@ -156,6 +156,80 @@ TEST_F(CApi, OnlyPackedSequencesHaveOffsets) {
   EXPECT_THAT(att_last_error(), HasSubstr("`used_kv` is given, and the spec's layout is bshd"));
 }
 
+constexpr const char* kPaged = "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nlayout: paged\n";
+
+// Two sequences of three and of one key, in a cache of four pages of two rows.
+TEST_F(CApi, PagedSequencesNeedLengthsAndPages) {
+  spec(kPaged);
+  const att_shape shape = {2, 2, 1, 5, 4};
+  kernel(shape);
+  if (IsSkipped() || HasFatalFailure()) return;
+  const int32_t cu_q[] = {0, 3, 5}, used_kv[] = {3, 1}, table[] = {2, 0, 3, -1};
+  att_forward_args good = arguments(shape);
+  good.cu_q = cu_q;
+  good.used_kv = used_kv;
+  good.page_table = table;
+  good.pages_per_sequence = 2;
+  good.page_size = 2;
+  good.pages = 4;
+  good.workspace_bytes = att_kernel_workspace_bytes(kernel_, &shape);
+  ASSERT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  const auto refused = [&](const char* message, const auto& spoil) {
+    att_forward_args args = good;
+    spoil(args);
+    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT) << message;
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+  };
+  refused("`cu_q` is null", [](auto& args) { args.cu_q = nullptr; });
+  refused("`used_kv` is null", [](auto& args) { args.used_kv = nullptr; });
+  refused("`page_table` is null", [](auto& args) { args.page_table = nullptr; });
+  refused("`cu_kv` is given, and the spec's layout is paged",
+          [&](auto& args) { args.cu_kv = cu_q; });
+  refused("`page_table` is not aligned to 4 bytes", [&](auto& args) {
+    args.page_table = reinterpret_cast<const int32_t*>(reinterpret_cast<const char*>(table) + 2);
+  });
+  refused("`page_size` is 0, not in 1 to", [](auto& args) { args.page_size = 0; });
+  refused("`pages` is -1, not in 1 to", [](auto& args) { args.pages = -1; });
+  refused("`pages_per_sequence` is 0, not in 1 to",
+          [](auto& args) { args.pages_per_sequence = 0; });
+  refused("2 pages of 2 rows have less room", [](auto& args) { args.shape.kv_len = 5; });
+  refused("a stride is not a multiple of 16 bytes: `k`",
+          [](auto& args) { args.k_strides = {17, 8, 8}; });
+  refused("`v` is null", [](auto& args) { args.v = nullptr; });
+  // A program built against a header without these fields.
+  refused("`pages_per_sequence` is 0",
+          [](auto& args) { args.struct_size = offsetof(att_forward_args, page_table); });
+  // Heads first, and a V that is a part of K.
+  att_forward_args strided = good;
+  strided.k_strides = strided.v_strides = {16, 8, 16};
+  strided.v = strided.k;
+  EXPECT_EQ(att_forward(kernel_, &strided, nullptr), ATT_OK) << att_last_error();
+}
+
+TEST_F(CApi, OnlyPagedSequencesHavePages) {
+  spec(kFull);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  const int32_t table[] = {0};
+  att_forward_args args = arguments();
+  args.page_table = table;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`page_table` is given, and the spec's layout is bshd"));
+  args.page_table = nullptr;
+  args.pages = 3;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`pages` is given, and the spec's layout is bshd"));
+}
+
+TEST_F(CApi, PagedSequencesHaveNoBackwardPass) {
+  spec(kPaged);
+  const att_shape shape = {2, 2, 1, 5, 4};
+  att_kernel* backward = nullptr;
+  EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &shape, ATT_PASS_BACKWARD, &backward),
+            ATT_UNSUPPORTED);
+  EXPECT_THAT(att_last_error(), HasSubstr("layout `paged` has no backward kernels yet"));
+}
+
 TEST_F(CApi, PackedSequencesHaveNoBackwardPass) {
   spec(kPacked);
   att_spec_info info = {};

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "runtime/reference/philox.hpp"
+#include "runtime/support/problem_layout.hpp"
 
 namespace attune {
 namespace {
@@ -239,6 +240,100 @@ TEST(RandomProblem, PackedSequencesSumToTheTotals) {
   }
   EXPECT_EQ(all_rows(problem).size(), 2u * 50);
   EXPECT_EQ(sample_rows(problem, 7, 1).size(), 7u);
+}
+
+// The same keys, in pages and in a row.
+TEST(Oracle, PagedKeysAreThoseThatTheTableNames) {
+  const auto parse = [](const char* layout) {
+    return parse_spec(
+        std::string("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nmask: causal\nlayout: ") +
+            layout + "\n",
+        "");
+  };
+  const auto paged_spec = parse("paged"), dense_spec = parse("bshd");
+  ASSERT_TRUE(paged_spec.ok() && dense_spec.ok());
+  const ProblemShape shape{.batch = 3, .heads = 4, .kv_heads = 2, .q_len = 9, .kv_len = 40};
+  const HostProblem paged = random_problem(*paged_spec, shape, 3);
+  const HostPages& pages = paged.pages;
+  EXPECT_EQ(pages.size, 16);
+  EXPECT_EQ(pages.per_sequence, 3);
+  EXPECT_EQ(paged.sequences.kv_len(0), 40);
+  const ForwardOracle all = oracle_forward(*paged_spec, paged, all_rows(paged));
+  std::size_t at = 0;
+  for (int b = 0; b < 3; ++b) {
+    HostProblem dense = paged;
+    dense.sequences = {};
+    dense.pages = {};
+    dense.shape = {.batch = 1,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .q_len = paged.sequences.q_len(b),
+                   .kv_len = paged.sequences.kv_len(b)};
+    const auto gathered = [&](const std::vector<double>& values) {
+      std::vector<double> rows;
+      for (std::int64_t h = 0; h < 2; ++h) {
+        for (std::int64_t key = 0; key < dense.shape.kv_len; ++key) {
+          const auto first =
+              values.begin() + ((pages.page_of(b, key) * 2 + h) * pages.size + key % 16) * 8;
+          rows.insert(rows.end(), first, first + 8);
+        }
+      }
+      return rows;
+    };
+    dense.k = gathered(paged.k);
+    dense.v = gathered(paged.v);
+    dense.q.clear();
+    for (std::int64_t h = 0; h < 4; ++h) {
+      const auto first = paged.q.begin() + (h * 9 + paged.sequences.q_first(b)) * 8;
+      dense.q.insert(dense.q.end(), first, first + dense.shape.q_len * 8);
+    }
+    const ForwardOracle one = oracle_forward(*dense_spec, dense, all_rows(dense));
+    for (const double value : one.o.values) EXPECT_EQ(all.o.values[at++], value);
+  }
+  EXPECT_EQ(at, all.o.values.size());
+}
+
+TEST(RandomProblem, WhatNoKeyLiesInIsNaN) {
+  const auto spec = parse_spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\nlayout: paged\n", "");
+  ASSERT_TRUE(spec.ok());
+  const ProblemShape shape{.batch = 5, .heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 70};
+  const HostProblem problem = random_problem(*spec, shape, 1);
+  std::int64_t keys = 0;
+  for (int b = 0; b < 5; ++b) {
+    EXPECT_EQ(problem.sequences.q_len(b), 1);
+    EXPECT_LE(problem.sequences.kv_len(b), 70);
+    keys += problem.sequences.kv_len(b);
+  }
+  const auto numbers = [](const std::vector<double>& values) {
+    return std::ranges::count_if(values, [](double x) { return x == x; });
+  };
+  EXPECT_EQ(numbers(problem.k), keys * 2 * 8);
+  EXPECT_EQ(numbers(problem.v), keys * 2 * 8);
+  EXPECT_GT(problem.k.size(), static_cast<std::size_t>(keys * 2 * 8));
+}
+
+// Every number of pages, and every row in each of them.
+TEST(PageTable, DividesExactly) {
+  for (const std::int64_t size : {1, 2, 3, 5, 7, 16, 48, 64, 100, 255, 256, 65535, 1 << 28}) {
+    const att::PageTable table = page_table_of(nullptr, {1, size, 1});
+    const auto page_of = [&](std::int64_t key) {
+      return static_cast<std::int64_t>(static_cast<std::uint64_t>(key) * table.multiplier >>
+                                       table.shift);
+    };
+    for (std::int64_t page : {0, 1, 2, 1000, 123456}) {
+      const std::int64_t first = page * size;
+      if (first + size > std::int64_t{1} << 31) continue;
+      EXPECT_EQ(page_of(first), page) << size;
+      EXPECT_EQ(page_of(first + size - 1), page) << size;
+    }
+    const std::int64_t last = (std::int64_t{1} << 31) - 1;
+    EXPECT_EQ(page_of(last), last / size) << size;
+    for (std::int64_t multiple = last / size; multiple > last / size - 3 && multiple > 0;
+         --multiple) {
+      EXPECT_EQ(page_of(multiple * size), multiple) << size;
+      EXPECT_EQ(page_of(multiple * size - 1), multiple - 1) << size;
+    }
+  }
 }
 
 TEST(SampleRows, AreDifferentAndHoldBothEnds) {

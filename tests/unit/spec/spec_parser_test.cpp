@@ -119,6 +119,30 @@ TEST(ParseSpec, TakesPackedSequences) {
                                      "mask: kv_idx < cut[b]\n"))));
 }
 
+TEST(ParseSpec, TakesPagedSequences) {
+  constexpr const char* kLines =
+      "layout: paged\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+      "mask: doc[b, q_pos] == doc[b, kv_idx]\n";
+  const AttentionSpec spec = parsed(minimal(kLines));
+  EXPECT_TRUE(is_packed(spec));
+  EXPECT_TRUE(is_paged(spec));
+  EXPECT_EQ(to_string(spec.layout), "paged");
+  EXPECT_EQ(spec.page_size, 16);
+  // What is tuned is no part of the kernel.
+  const AttentionSpec tuned = parsed(
+      minimal(std::string(kLines) + "tune: {page_size: 64, shapes: [{heads: 1, q_len: 1}]}\n"));
+  EXPECT_EQ(tuned.page_size, 64);
+  EXPECT_EQ(spec_hash(tuned), spec_hash(spec));
+  EXPECT_FALSE(is_paged(parsed(minimal("layout: thd\n"))));
+}
+
+TEST(ParseSpec, OnlyPagedSequencesHaveAPageSize) {
+  const auto spec =
+      parse_spec(minimal("tune: {page_size: 64, shapes: [{heads: 1, q_len: 1}]}\n"), "");
+  ASSERT_FALSE(spec.ok());
+  EXPECT_EQ(spec.error().id, "spec-page-size");
+}
+
 TEST(ParseSpec, LeavesOutWhatChangesNothing) {
   const AttentionSpec spec = parsed(minimal("mask: \"true\"\nscore: score\n"));
   EXPECT_FALSE(spec.mask);
