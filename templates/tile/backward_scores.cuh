@@ -3,7 +3,6 @@
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
-#include "templates/ptx/convert.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/dropout_columns.cuh"
@@ -113,8 +112,8 @@ struct ColumnElements {
     return !spec::kHasDropout || (keep[n / 8] >> (n % 8 * 4 + e) & 1u) != 0;
   }
 
-  // Products to P, whose slopes stay in s. dV is made of `kept`, packed in pairs of columns: of
-  // element e / 2 of block n.
+  // Products to P, whose slopes stay in s. dV is made of `kept`: pairs of columns, those
+  // of element e / 2 of block n.
   template <typename Products, typename Keep>
   ATT_MEMBER void probabilities(const Context& c, Products& s, bool full,
                                 const unsigned (&keep)[kWords], const Keep& kept) const {
@@ -140,8 +139,8 @@ struct ColumnElements {
         x = p.slope;
         value[e] = keeps(keep, n, e) ? p.value : 0.0f;
       }
-      kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
-      kept(n, 1, pack_2<spec::kDType>(value[2], value[3]));
+      kept(n, 0, value[0], value[1]);
+      kept(n, 1, value[2], value[3]);
     }
   }
 
@@ -158,7 +157,7 @@ struct ColumnElements {
     }
   }
 
-  // dP to dS, packed the same way; `learned` gets what the score's own tensors learn from.
+  // dP to dS, kept the same way; `learned` gets what the score's own tensors learn from.
   template <typename Products, typename Keep, typename Learned>
   ATT_MEMBER void gradients(const Context& c, Products& slopes, Products& d,
                             const unsigned (&keep)[kWords], const Keep& kept,
@@ -176,8 +175,8 @@ struct ColumnElements {
                                   keeps(keep, n, e), scale);
         learned.add(c, query_at(c, n, e), key + e / 2 * 8, value[e]);
       }
-      kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
-      kept(n, 1, pack_2<spec::kDType>(value[2], value[3]));
+      kept(n, 0, value[0], value[1]);
+      kept(n, 1, value[2], value[3]);
     }
   }
 };
