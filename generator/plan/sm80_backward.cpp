@@ -57,9 +57,6 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.step != least && tile.step != 2 * least) {
     return plan_unsupported(fmt::format("a step of {} or {}", least, 2 * least));
   }
-  if (tile.step < 32 && has_dropout(spec)) {
-    return plan_unsupported("a step of at least the 32 keys that one random draw serves");
-  }
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(elements.check_copies(spec, needs.threads));

@@ -220,7 +220,7 @@ struct RowElements {
     });
   }
 
-  // `key`: of the tile's first column, a multiple of 32 under dropout.
+  // `key`: of the tile's first column, a multiple of kColumns, 16 or a multiple of 32.
   template <int kColumns>
   ATT_MEMBER void gradients(const Context& c, const float (&slopes)[kColumns / 8][4],
                             float (&d)[kColumns / 8][4], int key) const {
@@ -238,7 +238,11 @@ struct RowElements {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int byte = e / 2 * 8 + n % 4 * 2 + e % 2;
-          const bool keeps = (words[byte / 4] >> byte % 4 * 8 & 0xffu) >= drop_below;
+          unsigned word = words[byte / 4];
+          if constexpr (kColumns == 16) {  // either half of the 32 keys that a draw serves
+            if (key / 16 % 2 != 0) word = words[byte / 4 + 1];
+          }
+          const bool keeps = (word >> byte % 4 * 8 & 0xffu) >= drop_below;
           d[n][e] = score_gradient(slopes[n][e], d[n][e], delta[e / 2], keeps, scale);
         }
       }
