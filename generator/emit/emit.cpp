@@ -55,7 +55,9 @@ Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) 
   GeneratedKernel kernel;
   kernel.symbol = launch_recipe(spec, plan).symbol;
   ATT_TRY(const std::string head, head_text(spec, plan, kernel.symbol));
-  ATT_TRY(const std::string body, flatten_template(family->template_path, head));
+  const bool has_own = spec.dtype == DType::kF32 && !family->template_path_fp32.empty();
+  ATT_TRY(const std::string body,
+          flatten_template(has_own ? family->template_path_fp32 : family->template_path, head));
   kernel.body_hash = hash128_hex(body);
   kernel.source = header_comment(spec, plan, kernel) + body;
   return kernel;

@@ -21,6 +21,8 @@ struct FamilyOperations {
   std::string_view symbol_name;  // in a kernel's symbol: "sm90"
   // The path of the kernel's template, "templates/kernels/sm80_forward.cuh".
   std::string_view template_path;
+  // That of specs in fp32, where theirs is another; empty: they have none of their own.
+  std::string_view template_path_fp32 = {};
   // OK, or kUnsupported with the reason why the family cannot run this spec on this target.
   Status (*serves)(const AttentionSpec& spec, Target target);
   // Plans that pass `check`, in a deterministic order. `serves` is OK.

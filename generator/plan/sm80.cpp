@@ -8,11 +8,10 @@
 #include "generator/expr/lowering.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/sm80_elements.hpp"
 
 namespace attune {
 namespace {
-
-constexpr int kElementBytes = 2;  // fp16 and bf16 alike
 
 int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
@@ -22,10 +21,7 @@ int rows_per_warp(const Sm80Plan& tile) { return tile.tile_q / tile.warps; }
 
 Status serves(const AttentionSpec& spec, Target target) {
   if (target == Target::kCpu) return plan_unsupported("the sm80 family needs a GPU");
-  if (spec.dtype != DType::kF16 && spec.dtype != DType::kBf16) {
-    return plan_unsupported(
-        fmt::format("the sm80 family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
-  }
+  ATT_CHECK(check_sm80_dtype(spec));
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
     if (dim < 16 || dim > 256 || dim % 8 != 0) {
       return plan_unsupported(
@@ -41,8 +37,10 @@ int fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
   const int qk = padded(spec.head_dim_qk);
   const int v = padded(spec.head_dim_v);
   const int blocks = std::max(1, rows_per_warp(tile) / 16);
-  const int scores = tile.chunk / 2 * (tile.unroll > 1 ? 2 : 1);
-  return blocks * (v / 2 + (tile.q_in_registers ? qk / 4 : 0) + scores);
+  const Sm80Elements elements = sm80_elements(spec);
+  const int scores = tile.chunk / 2 * elements.score_registers * (tile.unroll > 1 ? 2 : 1);
+  const int q = tile.q_in_registers ? qk / elements.step_columns * 4 : 0;
+  return blocks * (v / 2 + q + scores + elements.other_registers);
 }
 
 // What ptxas can do with 255 registers, NVRTC 13.0: it needs some for addresses, row state, and K
@@ -50,6 +48,9 @@ int fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
 // qreg (208) spills 72 bytes; with 32 rows a warp, scores, dropout and masks that read tensors take
 // more, and d 128 c64 (192) spills 8 to 80 bytes.
 int most_fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
+  if (spec.dtype == DType::kF32) {
+    return sm80_elements(spec).most_registers(tile.q_in_registers, rows_per_warp(tile) / 16);
+  }
   const bool mask_reads = spec.mask && expr::contains_load(spec.mask);
   const bool busy = spec.score || has_dropout(spec) || mask_reads;
   if (rows_per_warp(tile) <= 16 || !busy) return 200;
@@ -60,11 +61,12 @@ constexpr int kOtherRegisters = 76;
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm80Plan& tile = tile_of(plan);
-  const int qk = padded(spec.head_dim_qk);
-  const int v = padded(spec.head_dim_v);
-  const int q_bytes = tile.tile_q * qk * kElementBytes;
-  const int o_bytes = tile.tile_q * v * kElementBytes;
-  const int stage_bytes = tile.tile_kv * (qk + v) * kElementBytes;
+  const Sm80Elements elements = sm80_elements(spec);
+  const int qk_bytes = elements.row_bytes(spec.head_dim_qk);
+  const int v_bytes = elements.row_bytes(spec.head_dim_v);
+  const int q_bytes = tile.tile_q * qk_bytes;
+  const int o_bytes = tile.tile_q * v_bytes;
+  const int stage_bytes = tile.tile_kv * (qk_bytes + v_bytes);
   PlanResources resources;
   resources.threads = 32 * tile.warps;
   // Q on its way to registers lies where the last stage will be, and O takes everything at the end.
@@ -84,14 +86,20 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("each of {} warps takes 16 or 32 of the tile's {} rows",
                                         tile.warps, tile.tile_q));
   }
-  if (tile.tile_kv < 32 || tile.tile_kv > 256 || tile.tile_kv % 32 != 0) {
+  const Sm80Elements elements = sm80_elements(spec);
+  const int least = has_dropout(spec) ? std::max(32, elements.least_keys) : elements.least_keys;
+  if (tile.tile_kv < least || tile.tile_kv > 256 || tile.tile_kv % least != 0) {
     return plan_unsupported(
-        fmt::format("a kv tile of 32 to 256 in steps of 32, not {}", tile.tile_kv));
+        fmt::format("a kv tile of {0} to 256 in steps of {0}, not {1}", least, tile.tile_kv));
   }
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   if ((tile.chunk != 16 && tile.chunk != 32 && tile.chunk != 64) ||
       tile.tile_kv % tile.chunk != 0) {
     return plan_unsupported("a chunk of 16, 32 or 64 keys that divides the kv tile");
+  }
+  if (tile.chunk > elements.longest_chunk) {
+    return plan_unsupported(fmt::format("a chunk of at most {} keys in {}", elements.longest_chunk,
+                                        to_string(spec.dtype)));
   }
   if (tile.chunk == 16 && has_dropout(spec)) {
     return plan_unsupported("a chunk of at least the 32 keys that one random draw serves");
@@ -99,7 +107,11 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.unroll < 1 || tile.unroll > tile.tile_kv / tile.chunk) {
     return plan_unsupported("1 to as many chunks in a loop body as a kv tile has");
   }
+  if (tile.unroll > elements.most_chunks) {
+    return plan_unsupported("operands in parts leave registers for one chunk in a loop body");
+  }
   const PlanResources needs = resources_of(spec, plan);
+  ATT_CHECK(elements.check_copies(spec, needs.threads));
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
   const int fragments = fragment_registers(spec, tile);
   if (const int most = most_fragment_registers(spec, tile); fragments > most) {
@@ -121,15 +133,18 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   };
-  constexpr std::array<std::array<int, 2>, 4> kRowsAndWarps = {
-      {{128, 4}, {128, 8}, {64, 4}, {64, 2}}};
+  constexpr std::array<std::array<int, 2>, 5> kRowsAndWarps = {
+      {{128, 4}, {128, 8}, {64, 4}, {64, 2}, {32, 2}}};
+  const bool is_wide = spec.dtype == DType::kF32;
   for (const auto& [tile_q, warps] : kRowsAndWarps) {
-    for (const int tile_kv : {32, 64, 128}) {
+    if (tile_q < 64 && !is_wide) continue;
+    for (int tile_kv = is_wide ? 16 : 32; tile_kv <= 128; tile_kv *= 2) {
       for (const int stages : {2, 3}) {
         Sm80Plan tile{.tile_q = tile_q, .tile_kv = tile_kv, .stages = stages, .warps = warps};
         for (const bool q_in_registers : {false, true}) {
           tile.q_in_registers = q_in_registers;
-          for (const int chunk : {q_in_registers ? 16 : 32, q_in_registers ? 32 : 64}) {
+          const int least_chunk = q_in_registers || is_wide ? 16 : 32;
+          for (const int chunk : {least_chunk, 2 * least_chunk}) {
             tile.chunk = chunk;
             for (const int unroll : {1, 2}) {
               tile.unroll = unroll;
@@ -143,7 +158,8 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
                .tile_kv = tile_kv,
                .stages = stages,
                .warps = warps,
-               .frozen_max = false});
+               .frozen_max = false,
+               .chunk = std::min(32, tile_kv)});
         }
       }
     }
@@ -168,15 +184,15 @@ double mma_share(Target target) {
 // 60 plans measured on an H200, within 5 % for most: matrix work, plus what of shared-memory
 // traffic, exponentials and loop ends is not hidden under it.
 double kv_tile_clocks(const AttentionSpec& spec, const Sm80Plan& tile, double flops_per_clock) {
+  const Sm80Elements dtype = sm80_elements(spec);
   const double qk = padded(spec.head_dim_qk);
   const double dims = qk + padded(spec.head_dim_v);
   const double elements = double(tile.tile_q) * tile.tile_kv;
-  const double matrix = 2.0 * elements * dims / flops_per_clock;
+  const double matrix = dtype.matrix_clocks * 2.0 * elements * dims / flops_per_clock;
   const double chunks = double(tile.tile_kv) / tile.chunk;
   // Every warp reads all of K and V; Q, where it is not in registers, once a chunk.
-  const double shared_bytes =
-      kElementBytes *
-      (tile.warps * tile.tile_kv * dims + (tile.q_in_registers ? 0 : chunks * tile.tile_q * qk));
+  const double shared_bytes = dtype.bytes * (tile.warps * tile.tile_kv * dims +
+                                             (tile.q_in_registers ? 0 : chunks * tile.tile_q * qk));
   const double exponentials = elements / 16;
   constexpr double kLoopClocks = 60;
   constexpr double kBarrierClocks = 150;
@@ -216,7 +232,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
 
   const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   const double bytes =
-      kElementBytes * dims * double(shape.batch) *
+      sm80_elements(spec).bytes * dims * double(shape.batch) *
       (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
   return {.rounds = items_per_processor,
           .tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share,
@@ -244,9 +260,11 @@ TileShape tile_shape_of(const KernelPlan& plan) {
 
 std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm80Plan& tile = tile_of(plan);
-  const int qk = padded(spec.head_dim_qk);
+  const Sm80Elements elements = sm80_elements(spec);
+  const int qk = elements.row_bytes(spec.head_dim_qk) / elements.bytes;
+  const int v = elements.row_bytes(spec.head_dim_v) / elements.bytes;
   std::vector<SharedMatrix> matrices = {{"K", tile.stages, tile.tile_kv, qk},
-                                        {"V", tile.stages, tile.tile_kv, padded(spec.head_dim_v)}};
+                                        {"V", tile.stages, tile.tile_kv, v}};
   if (!tile.q_in_registers) matrices.push_back({"Q", 1, tile.tile_q, qk});
   return matrices;
 }
@@ -305,10 +323,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kChunk = {};\n"
       "constexpr int kUnroll = {};\n"
       "constexpr int kSharedBytes = {};\n"
-      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
+      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
+      "{}",
       tile.tile_q, tile.tile_kv, tile.stages, tile.warps, tile.q_in_registers, tile.frozen_max,
       tile.chunk, tile.unroll, needs.shared_memory_bytes,
-      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8));
+      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8),
+      sm80_element_constants(spec));
 }
 
 }  // namespace
@@ -320,6 +340,7 @@ const FamilyOperations& sm80_family() {
       .name = "sm80",
       .symbol_name = "sm80",
       .template_path = "templates/kernels/sm80_forward.cuh",
+      .template_path_fp32 = "templates/kernels/sm80_forward_fp32.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,

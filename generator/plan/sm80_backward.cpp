@@ -8,11 +8,10 @@
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/sm80_elements.hpp"
 
 namespace attune {
 namespace {
-
-constexpr int kElementBytes = 2;
 
 int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
@@ -35,24 +34,32 @@ Status serves(const AttentionSpec& spec, Target target) {
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
+  const Sm80Elements elements = sm80_elements(spec);
   const int dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
+  const int row_bytes = elements.row_bytes(spec.head_dim_qk) + elements.row_bytes(spec.head_dim_v);
   constexpr int kStatisticsBytes = 8;  // of a query: its reference and its delta
   PlanResources resources;
   resources.threads = 32 * tile.warps;
   resources.shared_memory_bytes =
-      rows(tile) * dims * kElementBytes +
-      tile.stages * tile.step * (dims * kElementBytes + kStatisticsBytes);
+      rows(tile) * row_bytes + tile.stages * tile.step * (row_bytes + kStatisticsBytes);
   const int sums = std::max(dims / 2 / column_parts(spec), padded(spec.head_dim_qk) / 2);
-  resources.registers_per_thread = std::min(kMaxRegistersPerThread, sums + tile.step * 3 / 2 + 64);
+  resources.registers_per_thread =
+      std::min(kMaxRegistersPerThread,
+               sums + tile.step * 3 / 2 * elements.score_registers + elements.other_registers + 64);
   return resources;
 }
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80BackwardPlan& tile = tile_of(plan);
   if (tile.warps < 2 || tile.warps > 8) return plan_unsupported("2 to 8 warps");
-  if (tile.step != 32 && tile.step != 64) return plan_unsupported("a step of 32 or 64");
+  const Sm80Elements elements = sm80_elements(spec);
+  const int least = elements.least_keys;
+  if (tile.step != least && tile.step != 2 * least) {
+    return plan_unsupported(fmt::format("a step of {} or {}", least, 2 * least));
+  }
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   const PlanResources needs = resources_of(spec, plan);
+  ATT_CHECK(elements.check_copies(spec, needs.threads));
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
   const int dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   if (tile.step == 64 && dims > (spec.score || has_dropout(spec) ? 128 : 192)) {
@@ -64,7 +71,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   for (const int warps : {4, 8, 2}) {
-    for (const int step : {32, 64}) {
+    for (const int step : {16, 32, 64}) {
       for (const int stages : {2, 3}) {
         const KernelPlan plan{
             .pass = Pass::kBackward,
@@ -81,8 +88,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const Sm80BackwardPlan& tile = tile_of(plan);
   // S and dP twice, and where registers are short once more.
   const double products = 7.0 + 2.0 * (column_parts(spec) - 1);
-  const double flops =
-      products * (spec.head_dim_qk + spec.head_dim_v) * double(rows(tile)) * tile.step;
+  const double flops = sm80_elements(spec).matrix_clocks * products *
+                       (spec.head_dim_qk + spec.head_dim_v) * double(rows(tile)) * tile.step;
   // Not fitted: only which plan is tried first hangs on it.
   const double rate = (device.target == Target::kSm90a ? 0.3 : 0.45) *
                       (tile.step == 64 ? 1.05 : 1.0) * (tile.warps == 4 ? 1.0 : 0.95) *
@@ -104,7 +111,8 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   return backward_shape_cost(tile_of(plan).step, rows(tile_of(plan)),
-                             4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
+                             2.0 * sm80_elements(spec).bytes * (spec.head_dim_qk + spec.head_dim_v),
+                             shape, device, work);
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -138,7 +146,9 @@ TileShape tile_shape_of(const KernelPlan& plan) {
 // Of the keys' kernel; the queries' has Q and dO where this one has K and V.
 std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
-  const int qk = padded(spec.head_dim_qk), v = padded(spec.head_dim_v);
+  const Sm80Elements elements = sm80_elements(spec);
+  const int qk = elements.row_bytes(spec.head_dim_qk) / elements.bytes;
+  const int v = elements.row_bytes(spec.head_dim_v) / elements.bytes;
   return {{"K", 1, rows(tile), qk},
           {"V", 1, rows(tile), v},
           {"Q", tile.stages, tile.step, qk},
@@ -185,10 +195,10 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kColumnParts = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
-      "{}",
+      "{}{}",
       tile.warps, tile.step, tile.stages, column_parts(spec), needs.shared_memory_bytes,
-      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8),
-      backward_row_constants({}));
+      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8), backward_row_constants({}),
+      sm80_element_constants(spec));
 }
 
 }  // namespace
@@ -200,6 +210,7 @@ const FamilyOperations& sm80_backward_family() {
       .name = "sm80",
       .symbol_name = "sm80",
       .template_path = "templates/kernels/sm80_backward.cuh",
+      .template_path_fp32 = "templates/kernels/sm80_backward_fp32.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,

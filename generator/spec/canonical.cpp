@@ -64,6 +64,8 @@ std::string canonical_text(const AttentionSpec& spec) {
               ? "dropout float\n"
               : fmt::format("dropout {}/256\n", std::lround(spec.dropout.value * 256));
   // Only where it is asked for: other specs keep the hash that they had.
+  if (spec.precision != Precision::kStrict)
+    text += fmt::format("precision {}\n", to_string(spec.precision));
   if (spec.deterministic) text += "deterministic\n";
   for (const expr::ScalarDecl& scalar : environment.scalars) {
     if (!scalar.is_constant)

@@ -52,6 +52,10 @@ std::string_view to_string(Layout layout) {
   return "paged";
 }
 
+std::string_view to_string(Precision precision) {
+  return precision == Precision::kStrict ? "strict" : "tf32";
+}
+
 std::string_view to_string(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 
 std::optional<Target> target_from_string(std::string_view text) {

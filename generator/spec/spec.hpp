@@ -18,12 +18,16 @@ enum class Target : std::uint8_t { kSm80, kSm86, kSm89, kSm90a, kSm100, kSm120, 
 inline constexpr Target kTargets[] = {Target::kSm80,  Target::kSm86,  Target::kSm89, Target::kSm90a,
                                       Target::kSm100, Target::kSm120, Target::kCpu};
 enum class Layout : std::uint8_t { kBshd, kBhsd, kThd, kPaged };
+// Of fp32's products on matrix units: with fp32's errors, from three products of tf32 parts, or
+// with those of one product of operands rounded to tf32.
+enum class Precision : std::uint8_t { kStrict, kTf32 };
 enum class Pass : std::uint8_t { kForward, kBackward };
 inline constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
 
 std::string_view to_string(DType);   // "bf16"
 std::string_view to_string(Target);  // "sm_90a"
 std::string_view to_string(Layout);
+std::string_view to_string(Precision);  // "strict"
 std::string_view to_string(Pass);
 std::optional<Target> target_from_string(std::string_view);
 std::optional<Pass> pass_from_string(std::string_view);
@@ -47,6 +51,7 @@ struct Parameter {
 struct AttentionSpec {
   std::string name;
   DType dtype = DType::kBf16;
+  Precision precision = Precision::kStrict;  // of fp32
   int head_dim_qk = 128;
   int head_dim_v = 128;
   std::vector<Target> targets;  // empty: the device that is there

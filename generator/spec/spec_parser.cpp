@@ -17,10 +17,10 @@ namespace attune {
 namespace {
 
 constexpr KeyRule kSpecKeys[] = {
-    {"attune", true}, {"name", true}, {"dtype", true},   {"head_dim", true},
-    {"target"},       {"layout"},     {"scalars"},       {"tensors"},
-    {"mask"},         {"score"},      {"sink"},          {"softmax_scale"},
-    {"dropout"},      {"passes"},     {"deterministic"}, {"tune"},
+    {"attune", true}, {"name", true},    {"dtype", true}, {"head_dim", true}, {"target"},
+    {"layout"},       {"scalars"},       {"tensors"},     {"mask"},           {"score"},
+    {"sink"},         {"softmax_scale"}, {"dropout"},     {"passes"},         {"deterministic"},
+    {"tune"},         {"precision"},
 };
 
 class SpecParser {
@@ -33,6 +33,7 @@ class SpecParser {
     ATT_CHECK(reader_.check_keys(root_, "the spec", kSpecKeys));
     ATT_CHECK(read_name());
     ATT_CHECK(read_dtype());
+    ATT_CHECK(read_precision());
     ATT_CHECK(read_head_dim());
     ATT_CHECK(read_targets());
     ATT_CHECK(read_layout());
@@ -80,6 +81,21 @@ class SpecParser {
     constexpr std::string_view kWords[] = {"fp16", "bf16", "fp32", "fp8_e4m3"};
     ATT_TRY(const std::size_t index, reader_.choice("dtype", *value("dtype"), kWords));
     spec_.dtype = static_cast<DType>(index);
+    return ok_status();
+  }
+
+  Status read_precision() {
+    const YamlNode* node = value("precision");
+    if (!node) return ok_status();
+    constexpr std::string_view kWords[] = {"strict", "tf32"};
+    ATT_TRY(const std::size_t index, reader_.choice("precision", *node, kWords));
+    if (spec_.dtype != DType::kF32) {
+      return reader_.error(
+          *node, "spec-precision",
+          fmt::format("`precision` is fp32's, and `dtype` is {}", to_string(spec_.dtype)),
+          "the products of other dtypes have one precision: leave it out");
+    }
+    spec_.precision = static_cast<Precision>(index);
     return ok_status();
   }
 

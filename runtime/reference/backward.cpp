@@ -28,7 +28,7 @@ std::int64_t parts_of_head(const AttentionSpec& spec, const ProblemShape& shape,
 
 BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, const Given& given,
                          const BackwardSample& sample, bool rounds_p) {
-  const Roundings allowed = roundings(spec.dtype, rounds_p);
+  const Roundings allowed = roundings(spec.dtype, spec.precision, rounds_p);
   const Derivatives derivatives = derivatives_of(spec);
   const ProblemShape& s = problem.shape;
   const Selection selection(s, sample);

@@ -176,7 +176,8 @@ class Part {
 
   void add_if_live(RowView& view, std::int64_t k) {
     if (!view.live(k)) return;
-    const Product product = product_of(view.query(), view.key(k), spec_.head_dim_qk);
+    const Product product =
+        product_of(view.query(), view.key(k), spec_.head_dim_qk, roundings_.product);
     Key key{.index = k, .product = view.scale() * product.sum, .score = 0, .score_deviation = 0};
     const expr::Point& point = at(key);
     key.score = spec_.score ? expr::evaluate(spec_.score, point) : key.product;
@@ -241,7 +242,8 @@ class Part {
     const int key_place = keys_of_head_.places[static_cast<std::size_t>(key.index)];
     double dp = 0, dp_variance = 0;
     if (!view.is_dropped(key.index)) {
-      const Product product = product_of(d_o, view.value(key.index), spec_.head_dim_v);
+      const Product product =
+          product_of(d_o, view.value(key.index), spec_.head_dim_v, roundings_.product);
       dp = view.keep_scale() * product.sum;
       dp_variance = square(view.keep_scale()) * product.variance;
       const double weight = key.weight * view.keep_scale();

@@ -26,8 +26,8 @@ LaunchRecipe recipe_for(const char* symbol) {
 }
 
 // The error model as constants of the source.
-std::string tolerance_text(DType dtype) {
-  const ErrorModel model = error_model(dtype, Arithmetic::kMatrixUnit);
+std::string tolerance_text(const AttentionSpec& spec) {
+  const ErrorModel model = error_model(spec.dtype, Arithmetic::kMatrixUnit, spec.precision);
   std::string text;
   const auto constant = [&](const char* name, double value) {
     text += fmt::format("constexpr float {} = {:a}f;\n", name, value);
@@ -36,6 +36,7 @@ std::string tolerance_text(DType dtype) {
   constant("kFp32Unit", kFp32Unit);
   constant("kMeanRounding", kMeanRounding);
   constant("kNegligible", kNegligible);
+  constant("kProductUnit", model.product_unit);
   constant("kPUnit", model.p_unit);
   constant("kPSmallest", model.p_smallest);
   constant("kOUnit", model.o_unit);
@@ -74,7 +75,7 @@ Result<std::unique_ptr<DeviceOracle>> DeviceOracle::make(Device& device, Compile
   // The head wants a plan, whose constants this template does not read.
   ATT_TRY(const KernelPlan plan, default_plan(spec, {}, device.facts()));
   ATT_TRY(std::string head, head_text(spec, plan, "att_reference"));
-  head += tolerance_text(spec.dtype);
+  head += tolerance_text(spec);
   ATT_TRY(const std::string source, flatten_template(kTemplate, head));
   const LaunchRecipe exact = recipe_for("att_reference_exact");
   ATT_TRY(const CompiledKernel code, compiler.compile(source, exact.symbol, plan.target));

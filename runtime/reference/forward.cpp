@@ -58,8 +58,10 @@ class ForwardRow {
       if (!row_.live(k)) continue;
       const Dot dot = dot_of(row_.query(), row_.key(k), spec_.head_dim_qk);
       // Every addition rounds a partial sum, which grows like a walk or like a line.
-      const double deviation = kSumRounding * std::abs(scale) *
-                               std::sqrt(depth * (dot.squares / 2 + dot.sum * dot.sum / 3));
+      const double of_sum =
+          kSumRounding * std::sqrt(depth * (dot.squares / 2 + dot.sum * dot.sum / 3));
+      const double of_products = kMeanRounding * model_.product_unit * std::sqrt(dot.squares);
+      const double deviation = std::abs(scale) * std::hypot(of_sum, of_products);
       const expr::Inexact score = row_.score(scale * dot.sum, k, kDeviations * deviation);
       keys_.push_back({.index = k, .score = score.value, .error = score.error});
       maximum_ = std::fmax(maximum_, score.value);  // ignores NaN, which the sum keeps
@@ -134,7 +136,7 @@ class ForwardRow {
 
 ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
                              const std::vector<Row>& rows, Arithmetic arithmetic) {
-  const ErrorModel model = error_model(spec.dtype, arithmetic);
+  const ErrorModel model = error_model(spec.dtype, arithmetic, spec.precision);
   const auto dim = static_cast<std::size_t>(spec.head_dim_v);
   ForwardOracle oracle{.o = {"o", dim, std::vector<double>(rows.size() * dim), {}},
                        .lse = {"lse", 1, std::vector<double>(rows.size()), {}}};

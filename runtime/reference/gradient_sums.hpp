@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/reference/backward.hpp"
+#include "runtime/reference/tolerance.hpp"
 
 namespace attune {
 
@@ -24,10 +25,11 @@ inline double square(double x) { return x * x; }
 struct Roundings {
   double dtype, smallest;    // of a value in the dtype; absolute, of a subnormal one
   double p;                  // of P and dS; 0 where they stay in fp32
+  double product = 0;        // of a product's operands, where they are rounded to less than fp32
   double truncation;         // of a matrix unit's sum, a term
   double lse, lse_smallest;  // of LSE and the scores' maximum; absolute
 };
-inline Roundings roundings(DType dtype, bool rounds_p) {
+inline Roundings roundings(DType dtype, Precision precision, bool rounds_p) {
   Roundings r = {.dtype = kLargestFp32Rounding,
                  .smallest = 0x1p-126,
                  .p = 0,
@@ -38,25 +40,34 @@ inline Roundings roundings(DType dtype, bool rounds_p) {
   if (dtype == DType::kBf16) r.dtype = 0x1p-8;
   if (dtype == DType::kFp8E4m3) r.dtype = 0x1p-4, r.smallest = 0x1p-10;
   if (!rounds_p) return r;
-  if (dtype != DType::kF32) r.p = r.dtype;
   r.truncation = kLargestFp32Rounding / 16;  // a step is 16 terms
+  if (dtype == DType::kF32) {
+    r.lse_smallest = 0x1p-21;
+    if (precision == Precision::kTf32) {
+      r.p = r.product = kTf32ProductUnit;
+      r.truncation = kLargestFp32Rounding / 8;
+    }
+    return r;
+  }
+  r.p = r.dtype;
   // lg2.approx errs by 2^-22, of a sum that a reference may put 40 binary orders below 1.
   r.lse_smallest = 40 * 0x1p-22;
   return r;
 }
 
 // A dot product, and the variance that fp32 additions give it, which round partial sums that grow
-// like a walk or like a line.
+// like a walk or like a line, and its operands' roundings, `unit` at most.
 struct Product {
   double sum = 0, variance = 0;
 };
-inline Product product_of(const double* a, const double* b, int count) {
+inline Product product_of(const double* a, const double* b, int count, double unit) {
   double sum = 0, squares = 0;
   for (int i = 0; i < count; ++i) {
     sum += a[i] * b[i];
     squares += square(a[i] * b[i]);
   }
-  return {sum, square(kFp32Rounding) * count * (squares / 2 + square(sum) / 3)};
+  return {sum, square(kFp32Rounding) * count * (squares / 2 + square(sum) / 3) +
+                   square(kRmsOfRounding * unit) * squares};
 }
 
 // Elements that are sums, and the variance of what their terms may be off by.

@@ -26,7 +26,7 @@ Arithmetic arithmetic_of(Target target) {
   return target == Target::kCpu ? Arithmetic::kVector : Arithmetic::kMatrixUnit;
 }
 
-ErrorModel error_model(DType dtype, Arithmetic arithmetic) {
+ErrorModel error_model(DType dtype, Arithmetic arithmetic, Precision precision) {
   const Rounding o = rounding_of(dtype);
   // Normalising O is a reciprocal and two products.
   ErrorModel model{.o_unit = o.unit + 4 * kFp32Unit, .o_smallest = o.smallest};
@@ -35,11 +35,20 @@ ErrorModel error_model(DType dtype, Arithmetic arithmetic) {
     model.lse_unit = model.lse_smallest = 4 * kFp32Unit;
     return model;
   }
-  if (dtype != DType::kF32) {
-    model.p_unit = o.unit;
-    // A reference may lie 8 binary orders above a row's first scores.
-    if (dtype == DType::kF16) model.p_smallest = 0x1p8 * o.smallest;
+  if (dtype == DType::kF32) {
+    // References stay near the largest score, and what logarithms are taken of is at least 1.
+    model.exponent_reach = 32;
+    model.lse_unit = 4 * kFp32Unit;
+    model.lse_smallest = 0x1p-21;
+    if (precision == Precision::kTf32) {
+      model.product_unit = model.p_unit = kTf32ProductUnit;
+      model.truncation = kFp32Unit / 8;  // a step is 8 keys
+    }
+    return model;
   }
+  model.p_unit = o.unit;
+  // A reference may lie 8 binary orders above a row's first scores.
+  if (dtype == DType::kF16) model.p_smallest = 0x1p8 * o.smallest;
   model.truncation = kFp32Unit / 16;  // a step is 16 keys
   model.exponent_reach = 64;
   // lg2.approx errs by 2^-22, of a sum that a reference may put 40 binary orders below 1.

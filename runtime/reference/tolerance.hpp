@@ -8,7 +8,8 @@ namespace attune {
 
 enum class Arithmetic : std::uint8_t {
   kMatrixUnit,  // the GPU families: P is rounded to the dtype, sums are a matrix unit's, 2^x and
-                // log2 x the hardware's approximations
+                // log2 x the hardware's approximations. fp32 keeps P, or rounds it and all else
+                // that is multiplied to tf32
   kVector,      // the CPU family: fp32 until O is rounded
 };
 Arithmetic arithmetic_of(Target target);
@@ -20,11 +21,15 @@ inline constexpr double kDeviations = 8;
 // the largest, over all mantissas.
 inline constexpr double kFp32Unit = 0x1p-24, kMeanRounding = 0.425;
 
+// tf32 has 11 bits; of a product both operands are rounded, independently.
+inline constexpr double kTf32Unit = 0x1p-11, kTf32ProductUnit = 1.4142135623730951 * kTf32Unit;
+
 // Probabilities below it are not far from what an fp32 sum of 1 cannot hold.
 inline constexpr double kNegligible = 0x1p-21;
 
 // Relative errors; absolute where it says so.
 struct ErrorModel {
+  double product_unit = 0;    // largest rounding of a product of q and k, of its operands
   double p_unit = 0;          // largest rounding of an element of P
   double p_smallest = 0;      // absolute, of a subnormal element, where the row's largest is 1
   double o_unit = 0;          // largest rounding of an element of O
@@ -34,6 +39,7 @@ struct ErrorModel {
   double lse_unit = 0;        // of the logarithm and what it is added to
   double lse_smallest = 0;    // absolute
 };
-ErrorModel error_model(DType dtype, Arithmetic arithmetic);
+ErrorModel error_model(DType dtype, Arithmetic arithmetic,
+                       Precision precision = Precision::kStrict);
 
 }  // namespace attune

@@ -158,8 +158,13 @@ struct ReferenceRow {
     }
     const float scale = spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
     const auto size = static_cast<float>(product);
-    const float deviation = kSumRounding * math_abs(scale) *
-                            math_sqrt(spec::kHeadDimQk * (squares * 0.5f + size * size / 3.0f));
+    float deviation = kSumRounding * math_abs(scale) *
+                      math_sqrt(spec::kHeadDimQk * (squares * 0.5f + size * size / 3.0f));
+    if constexpr (tolerance::kProductUnit > 0) {
+      const float of_products =
+          tolerance::kMeanRounding * tolerance::kProductUnit * scale * math_sqrt(squares);
+      deviation = math_sqrt(deviation * deviation + of_products * of_products);
+    }
     const float reach = tolerance::kDeviations * deviation;
     product *= scale;
     if constexpr (spec::kHasScore) {

@@ -13,8 +13,10 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
+#include "templates/tile/elements.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/load.cuh"
+#include "templates/tile/operands.cuh"
 #include "templates/tile/products.cuh"
 #include "templates/tile/query_walk.cuh"
 #include "templates/tile/tile_walk.cuh"
@@ -27,13 +29,15 @@ constexpr int kRows = 16 * plan::kWarps;  // keys or queries of a work item
 constexpr int kStep = plan::kStep;        // queries or keys of a stage
 constexpr int kDimQk = padded_dim(spec::kHeadDimQk);
 constexpr int kDimV = padded_dim(spec::kHeadDimV);
+template <int kColumns>
+using Rows = Element::Rows<kColumns>;
 
 // Shared memory: the rows' two tiles (K and V, or Q and dO), then the stages: a tile of each of the
 // other two, and what is known of its queries, where these are the columns.
-constexpr int kOtherRowsOffset = kRows * kDimQk * 2;
-constexpr int kStageOffset = kOtherRowsOffset + kRows * kDimV * 2;
-constexpr int kOtherStepOffset = kStep * kDimQk * 2;
-constexpr int kStatisticsOffset = kOtherStepOffset + kStep * kDimV * 2;
+constexpr int kOtherRowsOffset = kRows * Rows<kDimQk>::kRowBytes;
+constexpr int kStageOffset = kOtherRowsOffset + kRows * Rows<kDimV>::kRowBytes;
+constexpr int kOtherStepOffset = kStep * Rows<kDimQk>::kRowBytes;
+constexpr int kStatisticsOffset = kOtherStepOffset + kStep * Rows<kDimV>::kRowBytes;
 constexpr int kStageBytes = kStatisticsOffset + kStep * 8;
 static_assert(kStageOffset + plan::kStages * kStageBytes <= plan::kSharedBytes);
 static_assert(kStageBytes % 128 == 0);
@@ -45,12 +49,13 @@ struct Source {
   ATT_MEMBER Source(const void* data, const Strides& strides, int b, int h)
       : data(data), offset(b * strides.batch + h * strides.head), stride(strides.seq) {}
   ATT_MEMBER const char* row(int index) const {
-    return static_cast<const char*>(data) + 2 * (offset + index * stride);
+    return static_cast<const char*>(data) + Element::kBytes * (offset + index * stride);
   }
 };
 template <int kCount, int kDim>
 ATT_FN void load_tile(unsigned to, const Source& from, int first, int length) {
-  load_rows<kCount, kDim, kThreads>(to, from.row(first), from.stride * 2, length - first);
+  load_rows<kCount, kDim, kThreads>(to, from.row(first), from.stride * Element::kBytes,
+                                    length - first);
 }
 
 // Products of one warp's 16 rows with a stage, and what becomes of them.
@@ -58,42 +63,17 @@ template <int kDim>
 struct WarpRows {
   unsigned address;  // of this lane, for ldmatrix
   ATT_MEMBER explicit WarpRows(unsigned tile)
-      : address(tile + RowLayout<kDim>::offset(warp_index() * 16 + down_row(lane_index()),
-                                               down_unit(lane_index()))) {}
+      : address(tile + Rows<kDim>::offset(warp_index() * 16 + down_row(lane_index()),
+                                          down_unit(lane_index()))) {}
   // s = rows times the stage's rows at `step`, transposed.
   ATT_MEMBER void multiply(float (&s)[1][kStep / 8][4], unsigned step) const {
     const int lane = lane_index();
     const unsigned from = opaque(address);
-    product_qk<1, kStep, kDim, 2>(
-        s, [&](unsigned(&a)[4], int, int k) { ldmatrix_x4(a, RowLayout<kDim>::step(from, 2 * k)); },
-        step + RowLayout<kDim>::offset(across_row(lane), across_unit(lane)));
+    Operand::multiply<1, kStep, kDim, 2>(
+        s, [&](unsigned(&a)[4], int, int k) { ldmatrix_x4(a, Rows<kDim>::step(from, 2 * k)); },
+        step + Rows<kDim>::offset(across_row(lane), across_unit(lane)));
   }
 };
-
-// A stage's P or dS as A fragments.
-using Operand = unsigned[kStep / 16][4];
-ATT_FN void set_pair(Operand& operand, int n, int half, unsigned packed) {
-  operand[n / 2][n % 2 * 2 + half] = packed;
-}
-
-// sum += operand times columns [kFirst, kFirst + kCount) of the stage's rows at `step`.
-template <int kDim, int kFirst, int kCount>
-ATT_FN void accumulate(float (&sum)[kCount / 8][4], const Operand& operand, unsigned step) {
-  using Layout = RowLayout<kDim>;
-  const int lane = lane_index();
-  const unsigned from = step + Layout::offset(down_row(lane), down_unit(lane));
-#pragma unroll
-  for (int j = 0; j < kStep / 16; ++j) {
-    const unsigned row = from + j * 16 * Layout::kRowBytes;
-#pragma unroll
-    for (int n = 0; n < kCount / 16; ++n) {
-      unsigned b[4];
-      ldmatrix_x4_trans(b, Layout::step(row, kFirst / 8 + 2 * n));
-      mma_m16n8k16<spec::kDType>(sum[2 * n], operand[j], b[0], b[1]);
-      mma_m16n8k16<spec::kDType>(sum[2 * n + 1], operand[j], b[2], b[3]);
-    }
-  }
-}
 
 template <int kCount>
 ATT_FN void clear(float (&sum)[kCount][4]) {
@@ -110,27 +90,27 @@ template <int kColumns, int kFirst, int kCount>
 ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, void* tensor,
                            const Strides& stride, int b, int h, int row, int length,
                            unsigned shared) {
-  using Layout = RowLayout<kCount>;
   const int lane = lane_index();
 #pragma unroll
   for (int n = 0; n < kCount / 8; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      store_shared_4(shared + Layout::offset(lane / 4 + 8 * half, n) + lane % 4 * 4,
-                     pack_2<spec::kDType>(sum[n][2 * half] * scale, sum[n][2 * half + 1] * scale));
+      Element::store_pair<kCount>(shared, lane / 4 + 8 * half, n, lane, sum[n][2 * half] * scale,
+                                  sum[n][2 * half + 1] * scale);
     }
   }
   sync_warp();
-  char* const out = static_cast<char*>(tensor) +
-                    2 * (b * stride.batch + h * stride.head + row * stride.seq + kFirst);
-  constexpr int kUnits = kCount / 8;
+  char* const out =
+      static_cast<char*>(tensor) +
+      Element::kBytes * (b * stride.batch + h * stride.head + row * stride.seq + kFirst);
+  constexpr int kUnits = kCount / Element::kOfUnit;
 #pragma unroll 4
   for (int first = 0; first < 16 * kUnits; first += 32) {
     const int at = (first + lane) / kUnits;
     const int unit = (first + lane) % kUnits;
-    if (at < 16 && row + at < length && kFirst + 8 * unit < kColumns) {
-      copy_shared_to_global_16(out + at * stride.seq * 2 + unit * 16,
-                               shared + Layout::offset(at, unit));
+    if (at < 16 && row + at < length && kFirst + Element::kOfUnit * unit < kColumns) {
+      copy_shared_to_global_16(out + at * stride.seq * Element::kBytes + unit * 16,
+                               shared + Rows<kCount>::offset(at, unit));
     }
   }
   sync_warp();
@@ -169,7 +149,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, int b, int h_kv, int k0,
           (static_cast<long long>(b) * p.heads + tile.h) * padded_rows(p.q_len) + q0;
       load_live_rows<kStep, spec::kHeadDimV, kThreads>(
           to + kOtherStepOffset, Source(p.d_o, p.d_o_stride, b, tile.h).row(q0),
-          p.d_o_stride.seq * 2, p.q_len - q0, p.row_references + row);
+          p.d_o_stride.seq * Element::kBytes, p.q_len - q0, p.row_references + row);
       const int lane = thread_index();
       if (lane < kStep / 2) {
         const float* from = lane < kStep / 4 ? p.row_references : p.row_deltas;
@@ -212,22 +192,23 @@ ATT_FN void make_key_gradients(const BackwardParams& p, int b, int h_kv, int k0,
     const ColumnElements<kStep> elements{key, tile.index * kStep + lane % 4 * 2, references,
                                          references + kStep * 4};
     unsigned keep[ColumnElements<kStep>::kWords];
-    Operand operand;
-    const auto keep_pair = [&](int n, int half, unsigned pair) {
-      set_pair(operand, n, half, pair);
+    Operand::Factor<kStep> factor;
+    const auto keep_pair = [&](int n, int half, float low, float high) {
+      factor.set(n, half, low, high);
     };
     elements.drop(c, keep);
     elements.probabilities(c, s[0], tile.full, keep, keep_pair);
-    accumulate<kDimV, kFirstV, kCountV>(d_v, operand, at + kOtherStepOffset);
+    Operand::add_rows<kDimV, kFirstV, kCountV>(d_v, factor, at + kOtherStepOffset);
     values.multiply(d, at + kOtherStepOffset);
     elements.gradients(c, s[0], d[0], keep, keep_pair, learned);
-    accumulate<kDimQk, kFirstQk, kCountQk>(d_k, operand, at);
+    Operand::add_rows<kDimQk, kFirstQk, kCountQk>(d_k, factor, at);
     stage = stage + 1 == plan::kStages ? 0 : stage + 1;
   }
   learned.flush(context(0));
   cp_async_wait<0>();
   sync_threads();
-  const unsigned own = shared + warp_index() * 16 * (kPartQk > kPartV ? kPartQk : kPartV) * 2;
+  const unsigned own =
+      shared + warp_index() * 16 * Rows<(kPartQk > kPartV ? kPartQk : kPartV)>::kRowBytes;
   const int row = k0 + warp_index() * 16;
   store_gradient<spec::kHeadDimV, kFirstV, kCountV>(d_v, dropout_scale(context(0)), p.d_v,
                                                     p.d_v_stride, b, h_kv, row, p.kv_len, own);
@@ -244,8 +225,8 @@ ATT_FN void make_query_gradient(const BackwardParams& p, int b, int h, int q0, u
   const long long first = (static_cast<long long>(b) * p.heads + h) * padded_rows(p.q_len);
   load_tile<kRows, spec::kHeadDimQk>(shared, Source(p.q, p.q_stride, b, h), q0, p.q_len);
   load_live_rows<kRows, spec::kHeadDimV, kThreads>(
-      shared + kOtherRowsOffset, Source(p.d_o, p.d_o_stride, b, h).row(q0), p.d_o_stride.seq * 2,
-      p.q_len - q0, p.row_references + first + q0);
+      shared + kOtherRowsOffset, Source(p.d_o, p.d_o_stride, b, h).row(q0),
+      p.d_o_stride.seq * Element::kBytes, p.q_len - q0, p.row_references + first + q0);
   const auto stage_at = [&](int stage) { return shared + kStageOffset + stage * kStageBytes; };
   const auto load = [&](int tile, int stage) {
     if (tile >= 0) {
@@ -287,21 +268,22 @@ ATT_FN void make_query_gradient(const BackwardParams& p, int b, int h, int q0, u
     elements.template probabilities<kStep>(c, s[0], tile / 2 * kStep + lane % 4 * 2, tile % 2 != 0);
     outputs.multiply(d, at + kOtherStepOffset);
     elements.template gradients<kStep>(c, s[0], d[0], tile / 2 * kStep);
-    Operand operand;
+    Operand::Factor<kStep> factor;
 #pragma unroll
     for (int n = 0; n < kStep / 8; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        set_pair(operand, n, half, pack_2<spec::kDType>(d[0][n][2 * half], d[0][n][2 * half + 1]));
+        factor.set(n, half, d[0][n][2 * half], d[0][n][2 * half + 1]);
       }
     }
-    accumulate<kDimQk, 0, kDimQk>(d_q, operand, at);
+    Operand::add_rows<kDimQk, 0, kDimQk>(d_q, factor, at);
     stage = stage + 1 == plan::kStages ? 0 : stage + 1;
   }
   cp_async_wait<0>();
   sync_threads();
   store_gradient<spec::kHeadDimQk, 0, kDimQk>(d_q, softmax_scale(p), p.d_q, p.d_q_stride, b, h, row,
-                                              p.q_len, shared + warp_index() * 16 * kDimQk * 2);
+                                              p.q_len,
+                                              shared + warp_index() * 16 * Rows<kDimQk>::kRowBytes);
 }
 
 }  // namespace att

@@ -15,8 +15,9 @@
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/sequence.h"
-#include "templates/tile/dropout_fragment.cuh"
+#include "templates/tile/elements.cuh"
 #include "templates/tile/load.cuh"
+#include "templates/tile/operands.cuh"
 #include "templates/tile/page_rows.cuh"
 #include "templates/tile/products.cuh"
 #include "templates/tile/softmax.cuh"
@@ -30,29 +31,37 @@ constexpr int kWarpRows = plan::kTileQ / plan::kWarps;
 constexpr int kBlocks = kWarpRows / 16;
 constexpr int kDimQk = padded_dim(spec::kHeadDimQk);
 constexpr int kDimV = padded_dim(spec::kHeadDimV);
+using RowsQk = Element::Rows<kDimQk>;
+using RowsV = Element::Rows<kDimV>;
 
 // Shared memory: kStages times (K tile, V tile), and Q. Q that moves to registers lies in the last
 // stage, which is the last to be filled. In the end O takes it all.
-constexpr int kKBytes = plan::kTileKv * kDimQk * 2;
-constexpr int kStageBytes = plan::kTileKv * (kDimQk + kDimV) * 2;
+constexpr int kKBytes = plan::kTileKv * RowsQk::kRowBytes;
+constexpr int kStageBytes = plan::kTileKv * (RowsQk::kRowBytes + RowsV::kRowBytes);
 constexpr int kQOffset = (plan::kQInRegisters ? plan::kStages - 1 : plan::kStages) * kStageBytes;
 static_assert(plan::kStages * kStageBytes <= plan::kSharedBytes);
-static_assert(kQOffset + plan::kTileQ * kDimQk * 2 <= plan::kSharedBytes);
-static_assert(plan::kTileQ * kDimV * 2 <= plan::kSharedBytes);
+static_assert(kQOffset + plan::kTileQ * RowsQk::kRowBytes <= plan::kSharedBytes);
+static_assert(plan::kTileQ * RowsV::kRowBytes <= plan::kSharedBytes);
+
+constexpr int kQSteps = kDimQk / Operand::kDepth;  // of Q K^T
 
 // Keys whose scores are in registers at a time while the maximum runs. With a frozen maximum that
 // is seldom, and 16 keys leave the registers to the other loop; else as many as O and Q leave room
 // for.
-constexpr int kHeldRegisters = kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kDimQk / 4 : 0));
-constexpr int kOnlineChunk = kHeldRegisters <= 64 && plan::kTileKv % 64 == 0                  ? 64
+constexpr int kHeldRegisters = kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kQSteps * 4 : 0));
+constexpr int kWantedChunk = kHeldRegisters <= 64 && plan::kTileKv % 64 == 0                  ? 64
                              : kHeldRegisters < 128 || !plan::kFrozenMax || spec::kHasDropout ? 32
                                                                                               : 16;
+constexpr int kMostKeys =
+    plan::kTileKv < Operand::kLongestChunk ? plan::kTileKv : Operand::kLongestChunk;
+constexpr int kOnlineChunk = kWantedChunk < kMostKeys ? kWantedChunk : kMostKeys;
 // Steps of Q K^T in one loop body. ptxas moves every ldmatrix it sees to the front, and at d 128
 // eight steps' fragments beside O and a mask do not fit: 40 to 100 bytes of spills.
-constexpr int kOnlineUnroll = plan::kQInRegisters ? kDimQk / 16 : 2;
-constexpr int kFrozenUnroll = plan::kQInRegisters ? kDimQk / 16
-                              : spec::kHasScore || spec::kHasDropout || plan::kChunk == 64 ? 2
-                                                                                           : 4;
+constexpr int kOnlineUnroll = plan::kQInRegisters ? kQSteps : 2;
+constexpr int kFrozenUnroll = plan::kQInRegisters ? kQSteps
+                              : spec::kHasScore || spec::kHasDropout || plan::kChunk == 64
+                                  ? 2
+                                  : Operand::kStepsAtOnce;
 
 // What a CTA works on.
 struct WorkItem {
@@ -81,7 +90,7 @@ struct WarpTile {
   int q0;                       // of this warp's first row
   unsigned q_address;           // ldmatrix addresses of this lane
   unsigned k_offset, v_offset;  // the same, relative to a stage
-  unsigned q_registers[plan::kQInRegisters ? kBlocks : 1][plan::kQInRegisters ? kDimQk / 16 : 1][4];
+  unsigned q_registers[plan::kQInRegisters ? kBlocks : 1][plan::kQInRegisters ? kQSteps : 1][4];
   float o[kBlocks][kDimV / 8][4];
   RowState<kBlocks> rows;
 
@@ -89,10 +98,9 @@ struct WarpTile {
     const int lane = lane_index();
     const int row = warp_index() * kWarpRows;
     q0 = first_row + row;
-    q_address =
-        shared + kQOffset + RowLayout<kDimQk>::offset(row + down_row(lane), down_unit(lane));
-    k_offset = shared + RowLayout<kDimQk>::offset(across_row(lane), across_unit(lane));
-    v_offset = shared + kKBytes + RowLayout<kDimV>::offset(down_row(lane), down_unit(lane));
+    q_address = shared + kQOffset + RowsQk::offset(row + down_row(lane), down_unit(lane));
+    k_offset = shared + RowsQk::offset(across_row(lane), across_unit(lane));
+    v_offset = shared + kKBytes + Operand::Summed<kDimV>::offset(down_row(lane), down_unit(lane));
   }
 
   ATT_MEMBER void clear() {
@@ -108,15 +116,14 @@ struct WarpTile {
   }
 
   static ATT_MEMBER void read_q(unsigned (&a)[4], unsigned address, int m, int k) {
-    using Layout = RowLayout<kDimQk>;
-    ldmatrix_x4(a, Layout::step(address, 2 * k) + m * 16 * Layout::kRowBytes);
+    ldmatrix_x4(a, RowsQk::step(address, 2 * k) + m * 16 * RowsQk::kRowBytes);
   }
 
   ATT_MEMBER void keep_q() {
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
-      for (int k = 0; k < kDimQk / 16; ++k) read_q(q_registers[m][k], q_address, m, k);
+      for (int k = 0; k < kQSteps; ++k) read_q(q_registers[m][k], q_address, m, k);
     }
   }
 
@@ -131,8 +138,8 @@ struct WarpTile {
         read_q(a, q, m, k);
       }
     };
-    product_qk<kBlocks, kKeys, kDimQk, kQkUnroll>(
-        s, fragment, k_offset + stage * kStageBytes + key * RowLayout<kDimQk>::kRowBytes);
+    Operand::multiply<kBlocks, kKeys, kDimQk, kQkUnroll>(
+        s, fragment, k_offset + stage * kStageBytes + key * RowsQk::kRowBytes);
   }
 
   // Scores of the keys from `key` of the stage on, k0 being the first one's index. `partial` is the
@@ -149,37 +156,10 @@ struct WarpTile {
 
   // O += dropout(P) V for the keys from `key` of the stage on; k0 is the first one's index.
   template <int kKeys>
-  ATT_MEMBER void accumulate(const float (&s)[kBlocks][kKeys / 8][4], int stage, int key, int k0) {
-    constexpr int kGroup = spec::kHasDropout ? 2 : 1;  // 16 keys each
-#pragma unroll
-    for (int first = 0; first < kKeys / 16; first += kGroup) {
-      unsigned p[kBlocks][kGroup][4];
-#pragma unroll
-      for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-        for (int j = 0; j < kGroup; ++j) {
-          const float(&left)[4] = s[m][2 * (first + j)];
-          const float(&right)[4] = s[m][2 * (first + j) + 1];
-          p[m][j][0] = pack_2<spec::kDType>(left[0], left[1]);
-          p[m][j][1] = pack_2<spec::kDType>(left[2], left[3]);
-          p[m][j][2] = pack_2<spec::kDType>(right[0], right[1]);
-          p[m][j][3] = pack_2<spec::kDType>(right[2], right[3]);
-        }
-      }
-      if constexpr (spec::kHasDropout) drop_elements(p, c, q0, k0 + 16 * first);
-#pragma unroll
-      for (int j = 0; j < kGroup; ++j) {
-        unsigned a[kBlocks][4];
-#pragma unroll
-        for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) a[m][i] = p[m][j][i];
-        }
-        product_pv<kBlocks, kDimV>(o, a,
-                                   v_offset + stage * kStageBytes +
-                                       (key + 16 * (first + j)) * RowLayout<kDimV>::kRowBytes);
-      }
-    }
+  ATT_MEMBER void accumulate(float (&s)[kBlocks][kKeys / 8][4], int stage, int key, int k0) {
+    Operand::add_values<kBlocks, kKeys, kDimV>(o, s, c, q0, k0, [&](int i) {
+      return v_offset + stage * kStageBytes + (key + i) * RowsV::kRowBytes;
+    });
   }
 
   // A kv tile with the running maximum, `offset` above which the references lie.
@@ -222,7 +202,6 @@ struct WarpTile {
 
   // Writes O and LSE. `shared` is free for this warp's rows.
   ATT_MEMBER void store(unsigned shared) {
-    using Layout = RowLayout<kDimV>;
     // Where it goes is worked out anew: kept from the start, it costs the loop eight registers.
     const ForwardParams& params = c.params;
     const WorkItem item(params, opaque(block_index()));
@@ -242,9 +221,8 @@ struct WarpTile {
         if constexpr (spec::kHasDropout) scale *= dropout_keep_scale(c);
 #pragma unroll
         for (int n = 0; n < kDimV / 8; ++n) {
-          store_shared_4(
-              shared + Layout::offset(row0 + row, n) + lane % 4 * 4,
-              pack_2<spec::kDType>(o[m][n][2 * half] * scale, o[m][n][2 * half + 1] * scale));
+          Element::store_pair<kDimV>(shared, row0 + row, n, lane, o[m][n][2 * half] * scale,
+                                     o[m][n][2 * half + 1] * scale);
         }
         if (params.lse != nullptr && lane % 4 == 0 && row < live_rows) {
           lse[row] = rows.log_sum_exp(m, half);
@@ -252,16 +230,17 @@ struct WarpTile {
       }
     }
     sync_warp();
-    char* const out = static_cast<char*>(params.o) +
-                      2 * query_offset(sequence, params.o_stride, item.h, item.q0 + row0);
-    constexpr int kUnits = spec::kHeadDimV / 8;
+    char* const out =
+        static_cast<char*>(params.o) +
+        Element::kBytes * query_offset(sequence, params.o_stride, item.h, item.q0 + row0);
+    constexpr int kUnits = spec::kHeadDimV / Element::kOfUnit;
 #pragma unroll 4
     for (int first = 0; first < kWarpRows * kUnits; first += 32) {
       const int row = (first + lane) / kUnits;
       const int unit = (first + lane) % kUnits;
       if (row < live_rows) {
-        copy_shared_to_global_16(out + row * params.o_stride.seq * 2 + unit * 16,
-                                 shared + Layout::offset(row0 + row, unit));
+        copy_shared_to_global_16(out + row * params.o_stride.seq * Element::kBytes + unit * 16,
+                                 shared + RowsV::offset(row0 + row, unit));
       }
     }
   }
@@ -282,8 +261,8 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   const Context c =
       context_of(params, own, item.b, item.h, item.h / (params.heads / params.kv_heads));
 
-  const char* const q =
-      static_cast<const char*>(params.q) + 2 * query_offset(own, params.q_stride, item.h, q0);
+  const char* const q = static_cast<const char*>(params.q) +
+                        Element::kBytes * query_offset(own, params.q_stride, item.h, q0);
   const auto load_kv = [&](int tile, int stage) {
     if (tile >= 0) {
       // From the start each time: two pointers kept through the loop are four registers too many.
@@ -300,19 +279,21 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
                                                                   params.v_stride, from, k0);
       } else {
         const auto rows = [&](const void* tensor, const Strides& stride) {
-          return static_cast<const char*>(tensor) + 2 * key_offset(sequence, stride, tile_h, k0);
+          return static_cast<const char*>(tensor) +
+                 Element::kBytes * key_offset(sequence, stride, tile_h, k0);
         };
-        load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(to, rows(params.k, params.k_stride),
-                                                             params.k_stride.seq * 2, valid);
+        load_rows<plan::kTileKv, spec::kHeadDimQk, kThreads>(
+            to, rows(params.k, params.k_stride), params.k_stride.seq * Element::kBytes, valid);
         load_rows<plan::kTileKv, spec::kHeadDimV, kThreads>(
-            to + kKBytes, rows(params.v, params.v_stride), params.v_stride.seq * 2, valid);
+            to + kKBytes, rows(params.v, params.v_stride), params.v_stride.seq * Element::kBytes,
+            valid);
       }
     }
     cp_async_commit();
   };
 
-  load_rows<plan::kTileQ, spec::kHeadDimQk, kThreads>(shared + kQOffset, q, params.q_stride.seq * 2,
-                                                      q1 - q0);
+  load_rows<plan::kTileQ, spec::kHeadDimQk, kThreads>(
+      shared + kQOffset, q, params.q_stride.seq * Element::kBytes, q1 - q0);
   WarpTile warp(c, q0, shared);
   bool may_freeze = plan::kFrozenMax;
   bool first_pass = true;

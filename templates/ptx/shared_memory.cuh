@@ -38,6 +38,10 @@ ATT_FN void store_shared_16(unsigned address, const unsigned (&words)[4]) {
                : "memory");
 }
 
+ATT_FN void store_shared_8(unsigned address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
+
 // 8 bytes of shared memory.
 ATT_FN void load_shared_8(unsigned address, float& a, float& b) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address) : "memory");

@@ -6,6 +6,7 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/elements.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -23,7 +24,6 @@ ATT_FN float row_reference(float lse) { return lse == -infinity() ? infinity() :
 struct SplitRow {
   unsigned words[4];
 };
-ATT_FN float bf16_low(unsigned packed) { return __builtin_bit_cast(float, packed << 16); }
 ATT_FN SplitRow split_row(float x) {
   const unsigned high = pack_2<DType::bf16>(x, 0.0f) & 0xffffu;
   const float rest = x - bf16_low(high);
@@ -37,22 +37,23 @@ ATT_FN float joined_row(const unsigned* words) {
 // In place of infinity, whose products with 0 would be NaN.
 constexpr float kDeadReference = 3e38f;
 
-// The two halves of packed elements.
-ATT_FN float low_half(unsigned packed) {
-  if constexpr (spec::kDType == DType::bf16) return bf16_low(packed);
-  float out;
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.f32.f16 %0, low;\n}"
-      : "=f"(out)
-      : "r"(packed));
-  return out;
-}
-ATT_FN float high_half(unsigned packed) { return low_half(packed >> 16); }
-
-// Lanes that share a row of O, 16 bytes each.
+// Lanes that share a row of O, 8 elements each.
 ATT_FN constexpr int lanes_of_row() {
   int lanes = 1;
   while (lanes * 8 < spec::kHeadDimV) lanes *= 2;
   return lanes;
+}
+
+// 16 or 32 bytes.
+template <int kWords>
+ATT_FN void load_words(const char* from, unsigned (&words)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; i += 4) {
+    unsigned unit[4];
+    load_global_16(from + 4 * i, unit);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words[i + j] = unit[j];
+  }
 }
 
 constexpr int kRowThreads = 256;
@@ -62,7 +63,7 @@ constexpr int kRowsAtATime = 64;
 // D = rowsum(dO O) - dLSE (with kSplitDeltas, split) of rows [first_query, first_query +
 // kRowsAtATime) of a head; and zeroes where their dQ will be summed.
 ATT_FN void make_row_statistics(const BackwardParams& p, int head, int first_query) {
-  constexpr int kLanes = lanes_of_row();
+  constexpr int kLanes = lanes_of_row(), kWords = Element::kWordsOfEight;
   constexpr int kRowsAtOnce = kRowThreads / kLanes;
   constexpr int kSteps = kRowsAtATime / kRowsAtOnce > 0 ? kRowsAtATime / kRowsAtOnce : 1;
   const int unit = thread_index() % kLanes;
@@ -71,21 +72,21 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int head, int first_que
   const int h = head - b * p.heads;
   const auto row_of = [&](const void* tensor, const Strides& stride, int q) {
     return static_cast<const char*>(tensor) +
-           2 * (b * stride.batch + h * stride.head + q * stride.seq + 8 * unit);
+           Element::kBytes * (b * stride.batch + h * stride.head + q * stride.seq + 8 * unit);
   };
   const long long lse_row = static_cast<long long>(head) * p.q_len;
-  unsigned o[kSteps][4], d_o[kSteps][4];
+  unsigned o[kSteps][kWords], d_o[kSteps][kWords];
   float lse[kSteps];
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     const int q = first_query + i * kRowsAtOnce + first_row;
     lse[i] = -infinity();
 #pragma unroll
-    for (int j = 0; j < 4; ++j) o[i][j] = d_o[i][j] = 0;
+    for (int j = 0; j < kWords; ++j) o[i][j] = d_o[i][j] = 0;
     if (first_row < kRowsAtATime && q < p.q_len && 8 * unit < spec::kHeadDimV) {
       lse[i] = p.lse[lse_row + q];
-      load_global_16(row_of(p.o, p.o_stride, q), o[i]);
-      load_global_16(row_of(p.d_o, p.d_o_stride, q), d_o[i]);
+      load_words(row_of(p.o, p.o_stride, q), o[i]);
+      load_words(row_of(p.d_o, p.d_o_stride, q), d_o[i]);
     }
   }
   if constexpr (plan::kSumColumns > 0) {
@@ -101,10 +102,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int head, int first_que
     const int q = first_query + i * kRowsAtOnce + first_row;
     float delta = 0.0f;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      delta += low_half(o[i][j]) * low_half(d_o[i][j]);
-      delta += high_half(o[i][j]) * high_half(d_o[i][j]);
-    }
+    for (int j = 0; j < kWords; ++j) delta = Element::add_products(delta, o[i][j], d_o[i][j]);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) {
       delta += shuffle_xor(delta, distance);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
-#include "templates/ptx/convert.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/dropout_columns.cuh"
@@ -117,7 +116,7 @@ struct ColumnElements {
   }
 
   // Products to P, whose slopes stay in s; with kKeepsProducts the products do, of dead elements
-  // minus infinity. dV is made of `kept`, packed in pairs of columns: of element e / 2 of block n.
+  // minus infinity. dV is made of `kept`: pairs of columns, those of element e / 2 of block n.
   template <typename Products, typename Keep>
   ATT_MEMBER void probabilities(const Context& c, Products& s, bool full,
                                 const unsigned (&keep)[kWords], const Keep& kept) const {
@@ -147,8 +146,8 @@ struct ColumnElements {
         }
         value[e] = keeps(keep, n, e) ? p.value : 0.0f;
       }
-      kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
-      kept(n, 1, pack_2<spec::kDType>(value[2], value[3]));
+      kept(n, 0, value[0], value[1]);
+      kept(n, 1, value[2], value[3]);
     }
   }
 
@@ -165,7 +164,7 @@ struct ColumnElements {
     }
   }
 
-  // dP to dS, packed the same way; `learned` gets what the score's own tensors learn from.
+  // dP to dS, kept the same way; `learned` gets what the score's own tensors learn from.
   template <typename Products, typename Keep, typename Learned>
   ATT_MEMBER void gradients(const Context& c, Products& slopes, Products& d,
                             const unsigned (&keep)[kWords], const Keep& kept,
@@ -196,8 +195,8 @@ struct ColumnElements {
           learned.add(c, q, k, 0.0f, value[e]);
         }
       }
-      kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
-      kept(n, 1, pack_2<spec::kDType>(value[2], value[3]));
+      kept(n, 0, value[0], value[1]);
+      kept(n, 1, value[2], value[3]);
     }
   }
 };
@@ -241,7 +240,7 @@ struct RowElements {
     });
   }
 
-  // `key`: of the tile's first column, a multiple of 32 under dropout.
+  // `key`: of the tile's first column, a multiple of kColumns, 16 or a multiple of 32.
   template <int kColumns>
   ATT_MEMBER void gradients(const Context& c, const float (&slopes)[kColumns / 8][4],
                             float (&d)[kColumns / 8][4], int key) const {
@@ -259,7 +258,11 @@ struct RowElements {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int byte = e / 2 * 8 + n % 4 * 2 + e % 2;
-          const bool keeps = (words[byte / 4] >> byte % 4 * 8 & 0xffu) >= drop_below;
+          unsigned word = words[byte / 4];
+          if constexpr (kColumns == 16) {  // either half of the 32 keys that a draw serves
+            if (key / 16 % 2 != 0) word = words[byte / 4 + 1];
+          }
+          const bool keeps = (word >> byte % 4 * 8 & 0xffu) >= drop_below;
           d[n][e] = score_gradient(slopes[n][e], d[n][e], delta[e / 2], keeps, scale);
         }
       }

@@ -4,7 +4,7 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/math.cuh"
-#include "templates/tile/smem_layout.cuh"
+#include "templates/tile/elements.cuh"
 
 namespace att {
 
@@ -15,13 +15,13 @@ ATT_FN constexpr int power_of_two_from(int n) {
   return power;
 }
 
-// Starts the copy of kRows rows of kDim 2-byte elements, row r at `from` + r * stride_bytes, into a
-// RowLayout tile at `to`; rows from `valid_rows` on and the padding columns become zeros. The
-// caller commits the group. `thread` is the caller's number among the kThreads that share the copy.
+// Starts the copy of kRows rows of kDim elements, row r at `from` + r * stride_bytes, into the tile
+// at `to`; rows from `valid_rows` on and the padding columns become zeros. The caller commits the
+// group. `thread` is the caller's number among the kThreads that share the copy.
 template <int kRows, int kDim, int kThreads>
 ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int valid_rows,
                       int thread) {
-  using Layout = RowLayout<padded_dim(kDim)>;
+  using Layout = typename Element::template Rows<padded_dim(kDim)>;
   // Each thread stays in its column and goes down a fixed number of rows a copy, so that a copy
   // costs one addition. Where a row is no power of two of units, some threads have no column.
   constexpr int kUnits = Layout::kUnits;
@@ -32,7 +32,7 @@ ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int
   const char* source = from + row * stride_bytes + unit * 16;
   const long long source_step = kRowStep * stride_bytes;
   const bool has_column = kUnits == kColumns || unit < kUnits;
-  if (valid_rows >= kRows && kUnits * 8 == kDim) {
+  if (valid_rows >= kRows && kUnits * Element::kOfUnit == kDim) {
 #pragma unroll
     for (int i = 0; i < kRows; i += kRowStep) {
       if (has_column && (kRows % kRowStep == 0 || row + i < kRows)) {
@@ -45,7 +45,7 @@ ATT_FN void load_rows(unsigned to, const char* from, long long stride_bytes, int
     for (int i = 0; i < kRows; i += kRowStep) {
       if (has_column && (kRows % kRowStep == 0 || row + i < kRows)) {
         cp_async_16_or_zero(to + Layout::offset(row + i, unit), source,
-                            row + i < valid_rows && unit * 8 < kDim);
+                            row + i < valid_rows && unit * Element::kOfUnit < kDim);
       }
       source += source_step;
     }
@@ -66,12 +66,13 @@ ATT_FN void load_live_rows(unsigned to, const char* from, long long stride_bytes
     load_rows<kRows, kDim, kThreads>(to, from, stride_bytes, valid_rows);
     return;
   }
-  using Layout = RowLayout<padded_dim(kDim)>;
+  using Layout = typename Element::template Rows<padded_dim(kDim)>;
 #pragma unroll 4
   for (int i = thread_index(); i < kRows * Layout::kUnits; i += kThreads) {
     const int row = i / Layout::kUnits;
     const int unit = i % Layout::kUnits;
-    const bool valid = row < valid_rows && unit * 8 < kDim && references[row] != infinity();
+    const bool valid =
+        row < valid_rows && unit * Element::kOfUnit < kDim && references[row] != infinity();
     cp_async_16_or_zero(to + Layout::offset(row, unit), from + row * stride_bytes + unit * 16,
                         valid);
   }

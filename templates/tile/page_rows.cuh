@@ -15,19 +15,20 @@ namespace att {
 // How the threads of a copy share the rows of a tile.
 template <int kRows, int kDim, int kThreads>
 struct RowShares {
-  static constexpr int kUnits = RowLayout<padded_dim(kDim)>::kUnits;
+  using Layout = typename Element::template Rows<padded_dim(kDim)>;
+  static constexpr int kUnits = Layout::kUnits;
   static constexpr int kColumns = power_of_two_from(kUnits);
-  static_assert(kColumns <= 32 && kThreads % 32 == 0);
+  static_assert(kThreads % 32 == 0);
   static constexpr int kRowStep = kThreads / kColumns;  // rows of all threads' one copy
-  static constexpr int kAtOnce = 32 / kColumns;         // of them a warp's
+  static constexpr int kAtOnce = kColumns < 32 ? 32 / kColumns : 1;  // of them a warp's
   static constexpr int kCopies = (kRows + kRowStep - 1) / kRowStep;
-  static constexpr int kCopiesOfLookUp = kColumns < kCopies ? kColumns : kCopies;
+  static constexpr int kCopiesOfLookUp = 32 / kAtOnce < kCopies ? 32 / kAtOnce : kCopies;
   static constexpr bool kIsExact = kRows % (kRowStep * kCopiesOfLookUp) == 0;
 
   // The row that the thread looks up, of those that its warp copies from copy `first` on.
   static ATT_MEMBER int row(int thread, int first) {
     const int lane = thread % 32;
-    return (first + lane / kAtOnce) * kRowStep + thread / 32 * kAtOnce + lane % kAtOnce;
+    return (first + lane / kAtOnce) * kRowStep + thread / 32 * 32 / kColumns + lane % kAtOnce;
   }
 };
 
@@ -35,7 +36,7 @@ struct RowShares {
 constexpr long long kNowhere = -0x7fffffffffffffffll - 1;
 
 ATT_FN long long bytes_before(const PagedKey& key, const Strides& stride, int h_kv) {
-  return key.page < 0 ? kNowhere : 2 * key_offset(key, stride, h_kv);
+  return key.page < 0 ? kNowhere : Element::kBytes * key_offset(key, stride, h_kv);
 }
 
 ATT_FN long long shuffle_from(long long value, int lane) {
@@ -50,7 +51,7 @@ template <int kRows, int kDim, int kThreads>
 ATT_FN void load_looked_up(unsigned to, const void* tensor, long long before, int thread,
                            int first) {
   using Shares = RowShares<kRows, kDim, kThreads>;
-  using Layout = RowLayout<padded_dim(kDim)>;
+  using Layout = typename Shares::Layout;
   const int unit = thread & (Shares::kColumns - 1);
   const int row = thread / Shares::kColumns;
   const bool has_column = Shares::kUnits == Shares::kColumns || unit < Shares::kUnits;
@@ -61,7 +62,7 @@ ATT_FN void load_looked_up(unsigned to, const void* tensor, long long before, in
     const long long at = shuffle_from(before, i * Shares::kAtOnce + row % Shares::kAtOnce);
     if (has_column && (Shares::kIsExact || copied < kRows)) {
       cp_async_16_or_zero(to + Layout::offset(copied, unit), column + (at == kNowhere ? 0 : at),
-                          at != kNowhere && unit * 8 < kDim);
+                          at != kNowhere && unit * Element::kOfUnit < kDim);
     }
   }
 }
@@ -71,8 +72,10 @@ template <int kRows, int kDim, int kThreads>
 ATT_FN void load_within_page(unsigned to, const void* tensor, const Strides& stride,
                              const PagedKey& key, int h_kv, int valid_rows, int thread) {
   const PagedKey known = {key.page < 0 ? 0 : key.page, key.row};
-  const char* const from = static_cast<const char*>(tensor) + 2 * key_offset(known, stride, h_kv);
-  load_rows<kRows, kDim, kThreads>(to, from, stride.seq * 2, key.page < 0 ? 0 : valid_rows, thread);
+  const char* const from =
+      static_cast<const char*>(tensor) + Element::kBytes * key_offset(known, stride, h_kv);
+  load_rows<kRows, kDim, kThreads>(to, from, stride.seq * Element::kBytes,
+                                   key.page < 0 ? 0 : valid_rows, thread);
 }
 
 // Whose keys are copied.

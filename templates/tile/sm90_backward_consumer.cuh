@@ -232,8 +232,8 @@ struct Consumer {
           shared.deltas(at.stage) + thread % 4 * 8};
       unsigned keep[ColumnElements<kTileQ>::kWords];
       elements.drop(c, keep);
-      elements.probabilities(c, s, full, keep, [&](int n, int half, unsigned pair) {
-        p_operand[n / 2][n % 2 * 2 + half] = pair;
+      elements.probabilities(c, s, full, keep, [&](int n, int half, float low, float high) {
+        p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
       });
       wgmma_pin(p_operand);
       issue_dv();
@@ -241,7 +241,9 @@ struct Consumer {
       wgmma_pin(d);
       elements.gradients(
           c, s, d, keep,
-          [&](int n, int half, unsigned pair) { ds_operand[n / 2][n % 2 * 2 + half] = pair; },
+          [&](int n, int half, float low, float high) {
+            ds_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
+          },
           learned);
       wgmma_pin(ds_operand);
       mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);

@@ -12,10 +12,13 @@ namespace att {
 
 // With a frozen reference P, the sum and O may grow after it was chosen. bf16 has room for 2^126
 // both ways: there the reference lies 40 above the first maximum, which leaves a tile room for a
-// rise of 2^155. fp16 ends at 2^16.
+// rise of 2^155. fp16 ends at 2^16. fp32 has the room, but not the bits: an exponent that is far
+// from 0 is rounded coarsely.
 constexpr bool kHasRoom = spec::kDType == DType::bf16;
+constexpr bool kIsExact = spec::kDType == DType::f32;
 constexpr float kFrozenOffset = kHasRoom ? 40.0f : 0.0f;
-constexpr float kFrozenLimit = kHasRoom ? 0x1p115f : 0x1p62f;
+constexpr float kFrozenLimit = kHasRoom ? 0x1p115f : kIsExact ? 0x1p44f : 0x1p62f;
+constexpr float kMostRise = kIsExact ? kFrozenLimit : 0x1p126f;
 
 // A row without a live key has the reference -inf, and all its elements are -inf: 0 keeps the
 // difference from being NaN.
@@ -37,6 +40,16 @@ ATT_FN float finish_row(const Context& c, float& reference, float& sum) {
 
 // Natural logarithm of the sum of exponentials; -inf where no key is live.
 ATT_FN float log_sum_exp(float reference, float sum) {
+  if constexpr (kIsExact) {
+    // The logarithm's error grows with it: the exponent is taken out first.
+    if (sum >= 0x1p-126f && sum < infinity()) {
+      const int n = exponent(sum);
+      const float whole = finite(reference) + static_cast<float>(n);
+      const float rest = __builtin_bit_cast(
+          float, __builtin_bit_cast(unsigned, sum) - (static_cast<unsigned>(n) << 23));
+      return (whole + math_log2(rest)) * kLn2;
+    }
+  }
   return (finite(reference) + math_log2(sum)) * kLn2;
 }
 
@@ -137,7 +150,7 @@ struct RowState {
       for (int half = 0; half < 2; ++half) {
         const float total = quad_sum(sum[m][half]);
         // What is infinite or NaN, or nearly so, stays, and in_range() sees it.
-        const int rise = total >= kLargeSum && total < 0x1p126f ? exponent(total) : 0;
+        const int rise = total >= kLargeSum && total < kMostRise ? exponent(total) : 0;
         const float shrink = power_of_two(-rise);
         reference[m][half] += static_cast<float>(rise);
         sum[m][half] *= shrink;

@@ -79,7 +79,7 @@ std::string identifier(std::string_view text) {
 
 std::vector<Case> cases() {
   std::vector<Case> found;
-  for (const char* dtype : {"fp16", "bf16"}) {
+  for (const char* dtype : {"fp16", "bf16", "fp32", "fp32\nprecision: tf32"}) {
     for (const char* dims : {"16", "40", "64", "80", "96", "128", "192", "256", "{qk: 192, v: 128}",
                              "{qk: 64, v: 128}"}) {
       for (const char* mask : {"true", "causal"}) {
@@ -111,6 +111,11 @@ std::vector<Case> cases() {
   for (const LibrarySpec& entry : spec_library()) {
     auto spec = parse_spec(entry.text, entry.path);
     if (!spec.ok() || spec->dtype == DType::kF32 || spec->dtype == DType::kFp8E4m3) continue;
+    if (!entry.name.starts_with("bench/") && !entry.name.starts_with("models/")) {
+      AttentionSpec in_fp32 = *spec;
+      in_fp32.dtype = DType::kF32;
+      found.push_back({identifier(entry.name) + "_fp32", std::move(in_fp32)});
+    }
     found.push_back({identifier(entry.name), *std::move(spec)});
   }
   return found;

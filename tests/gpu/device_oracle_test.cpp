@@ -39,7 +39,7 @@ TEST_F(DeviceOracleTest, IsTheCpusOracle) {
   for (const std::string& rest :
        {std::string("mask: causal\n"), doc + "mask: causal and document(doc)\ndropout: 0.25\n",
         sinks + "mask: sliding_window(20)\nsink: sinks[h]\n"}) {
-    for (const char* dtype : {"bf16", "fp16"}) {
+    for (const char* dtype : {"bf16", "fp16", "fp32"}) {
       const AttentionSpec spec =
           spec_of(fmt::format("name: t\ndtype: {}\nhead_dim: {{qk: 72, v: 40}}\n{}", dtype, rest));
       SCOPED_TRACE(rest + dtype);

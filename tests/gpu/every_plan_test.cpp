@@ -53,6 +53,17 @@ TEST_P(EveryPlan, IsRight) {
   EXPECT_TRUE(judge(spec, random_problem(spec, shape, 5), plans_of_slice(spec)));
 }
 
+TEST_P(EveryPlan, IsRightInFp32) {
+  for (const char* precision : {"strict", "tf32"}) {
+    const AttentionSpec spec =
+        spec_of(fmt::format("name: test\ndtype: fp32\nprecision: {}\nhead_dim: 64\n"
+                            "mask: causal\nscore: 20 * tanh(score / 20)\n",
+                            precision));
+    const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 500, .kv_len = 600};
+    EXPECT_TRUE(judge(spec, random_problem(spec, shape, 5), plans_of_slice(spec))) << precision;
+  }
+}
+
 // More work items than any GPU has processors, three in four with rows that a fixed reference
 // cannot hold, so that items are done again between others of the same CTA.
 TEST_P(EveryPlan, DoesAgainWhatOverflowed) {

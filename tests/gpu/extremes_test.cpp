@@ -34,7 +34,7 @@ constexpr Variant kVariants[] = {
      "mask: q_idx % 50 >= 7 and doc[kv_idx] == q_idx // 40 % 3\n"},
     {"CappedCausal128", "head_dim: 128\nmask: causal\nscore: 300 * sigmoid(score / 80) - 140\n"},
 };
-constexpr const char* kTypes[] = {"bf16", "fp16"};
+constexpr const char* kTypes[] = {"bf16", "fp16", "fp32"};
 
 class Extremes : public testing::TestWithParam<std::tuple<const char*, Variant>> {
  protected:
@@ -130,7 +130,7 @@ TEST_P(Extremes, BesideRowsThatAreNotFinite) {
 // The row sums are within their limits, and O is not.
 TEST_P(Extremes, OfValues) {
   HostProblem problem = problem_with([](int row) { return everywhere(row % 2 == 0 ? 85 : 0); });
-  const double factor = spec_.dtype == DType::kBf16 ? 0x1p60 : 0x1p10;
+  const double factor = spec_.dtype == DType::kF16 ? 0x1p10 : 0x1p60;
   for (double& value : problem.v) value = round_to(spec_.dtype, value * factor);
   EXPECT_TRUE(judge(spec_, problem, plans_));
 }

@@ -41,7 +41,7 @@ const std::vector<ProblemShape>& lengths() {
 
 std::vector<Case> head_dim_cases() {
   std::vector<Case> cases;
-  for (const char* dtype : {"fp16", "bf16"}) {
+  for (const char* dtype : {"fp16", "bf16", "fp32", "fp32\nprecision: tf32"}) {
     for (const char* dims :
          {"16", "40", "64", "80", "96", "128", "192", "256", "{qk: 192, v: 128}"}) {
       for (const char* mask : {"true", "causal"}) {
@@ -56,12 +56,40 @@ std::vector<Case> head_dim_cases() {
   return cases;
 }
 
-// The library as it stands: GPU dtypes only, lengths that no tile divides.
+// What the library lacks, in both precisions of fp32: dropout, and a few specs beside it.
+std::vector<Case> fp32_cases() {
+  std::vector<Case> cases;
+  for (const char* precision : {"strict", "tf32"}) {
+    for (const char* lines :
+         {"head_dim: 64\nmask: causal\ndropout: 0.25", "head_dim: 128\ndropout: 0.5",
+          "head_dim: 80\nmask: 0 <= q_idx - kv_idx < 100\nscore: 20 * tanh(score / 20)",
+          "head_dim: 40\nmask: (q_idx - kv_idx) % 3 == 0\nsink: 0.5",
+          "head_dim: 128\nmask: causal\nscore: score + 0.02 * (kv_idx - q_idx)\n"
+          "softmax_scale: float"}) {
+      const std::string name = fmt::format("fp32_{}_{}", precision, lines);
+      cases.push_back(
+          {identifier(name),
+           spec_of(fmt::format("name: test\ndtype: fp32\nprecision: {}\n{}\n", precision, lines)),
+           lengths()});
+    }
+  }
+  return cases;
+}
+
+// The library as it stands: GPU dtypes only, lengths that no tile divides; and in fp32.
 std::vector<Case> library_cases() {
   std::vector<Case> cases;
   for (const LibrarySpec& entry : spec_library()) {
     auto spec = parse_spec(entry.text, entry.path);
     if (!spec.ok() || spec->dtype == DType::kF32 || spec->dtype == DType::kFp8E4m3) continue;
+    AttentionSpec in_fp32 = *spec;
+    in_fp32.dtype = DType::kF32;
+    if (!entry.name.starts_with("bench/") && !entry.name.starts_with("models/")) {
+      cases.push_back({identifier(entry.name) + "_fp32",
+                       std::move(in_fp32),
+                       {{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 129, .kv_len = 300},
+                        {.batch = 1, .heads = 2, .kv_heads = 1, .q_len = 1000, .kv_len = 1000}}});
+    }
     cases.push_back({identifier(entry.name),
                      *std::move(spec),
                      {{.batch = 2, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 1000},
@@ -90,6 +118,7 @@ TEST_P(Numerics, KeepsFlashAttentionsRule) {
 
 const auto kName = [](const testing::TestParamInfo<Case>& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(HeadDims, Numerics, testing::ValuesIn(head_dim_cases()), kName);
+INSTANTIATE_TEST_SUITE_P(Fp32, Numerics, testing::ValuesIn(fp32_cases()), kName);
 INSTANTIATE_TEST_SUITE_P(Library, Numerics, testing::ValuesIn(library_cases()), kName);
 
 // Compiles for the tests that will run, all at once.
@@ -101,6 +130,7 @@ class CompileFirst : public testing::Environment {
     std::vector<Request> requests;
     const auto* unit = testing::UnitTest::GetInstance();
     for (const auto& [suite, cases] : {std::pair{"HeadDims/Numerics", head_dim_cases()},
+                                       {"Fp32/Numerics", fp32_cases()},
                                        {"Library/Numerics", library_cases()}}) {
       for (const Case& c : cases) {
         if (!will_run(*unit, suite, c.name)) continue;

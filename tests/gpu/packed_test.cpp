@@ -69,7 +69,7 @@ TEST_P(GpuPacked, OffsetsOfNoCallerStayInside) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, GpuPacked, testing::Values("bf16", "fp16"),
+INSTANTIATE_TEST_SUITE_P(Dtypes, GpuPacked, testing::Values("bf16", "fp16", "fp32"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
