@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs torch's own tests of FlexAttention on a CPU, Attune under the compiled side and torch's eager code as the oracle.
+"""Runs torch's own tests of FlexAttention, Attune under the compiled side and torch's eager code as the oracle.
 
-    python3 bench/flex_attention_suite.py test_flex_attention.py results.json [--control] [pattern ...]
+    python3 bench/flex_attention_suite.py test_flex_attention.py results.json [--device cuda] [--control] [pattern ...]
 
-The file is test/inductor/test_flex_attention.py of torch's source; nothing of it is kept. What is changed in it as it is
-read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow), and backward passes, which it
-leaves out on CPUs. torch.compile takes the backend aot_eager where a test names none. --control leaves Attune out: torch's
+The file is test/inductor/test_flex_attention.py of torch's source; nothing of it is kept. On a CPU it is changed as it
+is read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow), and backward passes, which it
+leaves out there. torch.compile takes the backend aot_eager where a test names none. --control leaves Attune out: torch's
 own operator, in eager code, under the compiled side, too. What fails there says nothing of Attune.
 """
 
@@ -75,9 +75,9 @@ def use_the_cpu():
     pages.assign = assign_rows
 
 
-def load(path):
+def load(path, changes):
     text = path.read_text()
-    for pattern, replacement in CHANGES:
+    for pattern, replacement in changes:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     module = types.ModuleType("torchs_tests")
     module.__file__ = str(path)
@@ -107,6 +107,7 @@ class Result(unittest.TestResult):
 
     def startTest(self, test):
         super().startTest(test)
+        torch.cuda.empty_cache()  # several of these programs may share a GPU
         self.began = time.monotonic()
 
     def _note(self, test, outcome, reason=""):
@@ -130,7 +131,9 @@ class Result(unittest.TestResult):
     def addFailure(self, test, error):
         if "-v" in sys.argv:
             traceback.print_exception(*error)
-        self._note(test, "failed", f"{error[0].__name__}: {error[1]}")
+        place = traceback.extract_tb(error[2])[-1]
+        said = f"{error[0].__name__}: {error[1]}".split("To execute this test")[0].strip()
+        self._note(test, "failed", f"{said} ({pathlib.Path(place.filename).name}:{place.lineno})")
 
     addError = addFailure
 
@@ -141,14 +144,18 @@ def main():
     parser.add_argument("results", type=pathlib.Path)
     parser.add_argument("patterns", nargs="*")
     parser.add_argument("--control", action="store_true")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--shard", default="0/1", metavar="I/N", help="every N-th case, from the I-th on")
     parser.add_argument("-v", action="store_true", help="with tracebacks")
     arguments = parser.parse_args()
-    torch_flex._validate_device = lambda *_: None  # torch refuses gradients on CPUs
+    is_on_cpu = arguments.device == "cpu"
     if not arguments.control:
         put_attune_under_compiled_code()
     use_aot_eager()
-    use_the_cpu()
-    module = load(arguments.file)
+    if is_on_cpu:
+        torch_flex._validate_device = lambda *_: None  # torch refuses gradients on CPUs
+        use_the_cpu()
+    module = load(arguments.file, CHANGES if is_on_cpu else ())
     tests = []
     loader = unittest.TestLoader()
     loader.testNamePatterns = [f"*{each}*" for each in arguments.patterns] or None
@@ -156,7 +163,8 @@ def main():
         if isinstance(each, type) and issubclass(each, unittest.TestCase) and each.__module__ == module.__name__:
             tests += loader.loadTestsFromTestCase(each)
     result = Result(arguments.results)
-    unittest.TestSuite(in_turns(tests)).run(result)
+    index, count = map(int, arguments.shard.split("/"))
+    unittest.TestSuite(in_turns(tests)[index::count]).run(result)
     outcomes = [outcome for outcome, *_ in result.found.values()]
     print({outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
 

@@ -40,4 +40,13 @@ ATT_FN PagedKey paged_key(const PageTable& table, int b, int key) {
   return checked_key(table, listed_key(table, b, key));
 }
 
+// How many rows of K or V the tensor unit brings at once to tiles of `tile` rows: a power of two
+// that divides pages and tiles alike.
+ATT_FN int page_box_rows(int page_size, int tile) {
+  const int of_page = page_size & -page_size, of_tile = tile & -tile;
+  return of_page < of_tile ? of_page : of_tile;
+}
+// It swizzles rows by their place among so many: boxes are no smaller.
+constexpr int kLeastPageBoxRows = 8;
+
 }  // namespace att

@@ -87,9 +87,6 @@ Status serves(const AttentionSpec& spec, Target target) {
           fmt::format("the sm90a family has head dims 16 to 256 in steps of 16, not {}", dim));
     }
   }
-  if (is_paged(spec)) {
-    return plan_unsupported("the sm90a family copies keys by TMA and knows no pages yet");
-  }
   return ok_status();
 }
 
@@ -159,6 +156,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   }
   if (tile.cluster > 1 && tile.schedule == Schedule::kLongestFirst) {
     return plan_unsupported("the CTAs of a cluster cannot draw from the counter separately");
+  }
+  if (tile.cluster > 1 && is_paged(spec)) {
+    return plan_unsupported("the CTAs of a cluster do not share copies of pages");
   }
   const int step = 16 * tile.score_buffers * tile.cluster;
   if (tile.tile_kv < step || tile.tile_kv > 256 || tile.tile_kv % step != 0) {

@@ -12,7 +12,7 @@ BATCH, HEADS, LENGTH = 2, 4, 64
 
 
 def generator():
-    return torch.Generator().manual_seed(11)
+    return torch.Generator(torch.get_default_device()).manual_seed(11)
 
 
 def causal(b, h, q_idx, kv_idx):

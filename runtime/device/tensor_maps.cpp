@@ -5,11 +5,12 @@
 
 #include "generator/spec/shape.hpp"
 #include "runtime/device/workspace.hpp"
+#include "templates/page_table.h"
 
 namespace attune {
 namespace {
 
-// A tensor of a launch as (dim, seq, heads, batch).
+// A tensor of a launch as (dim, seq, heads, batch); of paged keys, (dim, row, heads, page).
 struct View {
   const void* data;
   int dim, seq, heads, batch;
@@ -23,6 +24,9 @@ View view(const AttentionSpec& spec, const att::LaunchParams& p, TensorMapRecipe
     return View{data, dim, p.q_len, p.heads, slices, strides};
   };
   const auto keys = [&](const void* data, int dim, const att::Strides& strides) {
+    if (is_paged(spec)) {
+      return View{data, dim, p.page_table.page_size, p.kv_heads, p.page_table.pages, strides};
+    }
     return View{data, dim, p.kv_len, p.kv_heads, slices, strides};
   };
   const int qk = spec.head_dim_qk, v = spec.head_dim_v;
@@ -57,6 +61,13 @@ bool possible(const View& v, int element_bytes) {
          fits(v.strides.head, v.heads) && fits(v.strides.batch, v.batch);
 }
 
+int box_rows(const AttentionSpec& spec, const TensorMapRecipe& map, const att::LaunchParams& p) {
+  using Tensor = TensorMapRecipe::Tensor;
+  const bool is_in_pages =
+      is_paged(spec) && (map.tensor == Tensor::kKey || map.tensor == Tensor::kValue);
+  return is_in_pages ? att::page_box_rows(p.page_table.page_size, map.box_rows) : map.box_rows;
+}
+
 int data_type(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -80,7 +91,8 @@ int swizzle_code(int bytes) {  // CUtensorMapSwizzle
 bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
                           const att::LaunchParams& params) {
   return std::ranges::all_of(maps, [&](const TensorMapRecipe& map) {
-    return possible(view(spec, params, map.tensor), element_bytes(spec.dtype));
+    return box_rows(spec, map, params) >= std::min(map.box_rows, att::kLeastPageBoxRows) &&
+           possible(view(spec, params, map.tensor), element_bytes(spec.dtype));
   });
 }
 
@@ -99,7 +111,7 @@ Status encode_tensor_map(const CudaApi& api, const AttentionSpec& spec,
   const std::uint64_t strides[3] = {stride(v.strides.seq, v.seq), stride(v.strides.head, v.heads),
                                     stride(v.strides.batch, v.batch)};
   const std::uint32_t box[4] = {static_cast<std::uint32_t>(recipe.box_columns),
-                                static_cast<std::uint32_t>(recipe.box_rows), 1, 1};
+                                static_cast<std::uint32_t>(box_rows(spec, recipe, params)), 1, 1};
   const std::uint32_t element_strides[4] = {1, 1, 1, 1};
   return cuda_status(
       api,

@@ -18,6 +18,9 @@ constexpr int kBlockLanes = kColumns * kLanes;
 using ScoreTile = float[kStep][kBlockLanes];
 // What the score changes by with the product; one row where that is always 1.
 using SlopeTile = float[kScoreGradIsOne ? 1 : kStep][kBlockLanes];
+// The scaled products, where something is learned under a function of them.
+constexpr bool kKeepsProducts = kGradLoads > 0 && !kScoreGradIsOne;
+using ProductTile = float[kKeepsProducts ? kStep : 1][kBlockLanes];
 
 // Which elements a tile has.
 struct Box {
@@ -38,13 +41,15 @@ ATT_INLINE float keep_scale(const ForwardParams& p) {
 // score function do without.
 template <Lanes kOf, bool kMasked>
 static __attribute__((noinline)) void modify_tile(const Context& of, const Box& box, int width,
-                                                  ScoreTile& s, SlopeTile& slopes) {
+                                                  ScoreTile& s, SlopeTile& slopes,
+                                                  ProductTile& products) {
   const Context c = of;
   const float scale = softmax_scale(c.params);
   for (int row = 0; row < box.rows; ++row) {
     const int walked = box.row0 + row;
     float* __restrict scores = s[row];
     float* __restrict slope = slopes[kScoreGradIsOne ? 0 : row];
+    float* __restrict product = products[kKeepsProducts ? row : 0];
     // Nothing that the functions read is written here.
 #pragma clang loop vectorize(assume_safety) interleave_count(1)
     for (int lane = 0; lane < width; ++lane) {
@@ -53,6 +58,7 @@ static __attribute__((noinline)) void modify_tile(const Context& of, const Box& 
       const int q_idx = kOf == Lanes::kKeys ? walked : min_i32(own, c.q_len - 1);
       const int kv_idx = kOf == Lanes::kKeys ? own : walked;
       float value = scores[lane] * scale;
+      if (kKeepsProducts) product[lane] = value;
       if (spec::kHasScore) {
         const ScoreAndGradient both = score_with_grad(c, value, q_idx, kv_idx);
         value = both.score;

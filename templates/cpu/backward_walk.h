@@ -35,6 +35,7 @@ struct alignas(64) Scratch {
   ScoreTile p;  // the products, then P
   ScoreTile d;  // dP, then dS
   SlopeTile slopes;
+  ProductTile products;
   float x[kStep][kQk];
   float y[kStep][kV];
   Block blocks[kBlocks];
@@ -85,7 +86,7 @@ static __attribute__((noinline)) void add_tile(const BackwardParams& p, const Co
   float factor = softmax_scale(c.params) * kLog2E;
   if (tile.masked || spec::kHasScore) {
     const auto modify = tile.masked ? modify_tile<kOf, true> : modify_tile<kOf, false>;
-    modify(c, box, kVectors * kLanes, scratch.p, scratch.slopes);
+    modify(c, box, kVectors * kLanes, scratch.p, scratch.slopes, scratch.products);
     factor = 1.0f;
   }
   probabilities<kOf, kVectors>(tile.references, factor, box.rows, scratch.p);
@@ -93,7 +94,9 @@ static __attribute__((noinline)) void add_tile(const BackwardParams& p, const Co
   multiply<kRowsOfScores, kVectors>(tile.y.data, tile.y.stride, &block.y[0][0], kBlockLanes, kV,
                                     &scratch.d[0][0], kBlockLanes, padded);
   score_gradients<kOf, kVectors>(tile.deltas, keep_scale(c.params), box.rows, scratch.p, scratch.d);
-  if (kOf == Lanes::kKeys) add_learned(p, c, box, scratch.d, tile.learned_sums);
+  if (kOf == Lanes::kKeys) {
+    add_learned(p, c, box, LearnedTile{scratch.products, scratch.d}, tile.learned_sums);
+  }
   if (!kScoreGradIsOne) multiply_by_slopes<kVectors>(scratch.slopes, box.rows, scratch.d);
   if (kOf == Lanes::kKeys) {
     add_transposed<kRowsOfV, kVectors>(tile.y.data, tile.y.stride, &scratch.p[0][0], kBlockLanes,

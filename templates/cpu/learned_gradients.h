@@ -37,22 +37,30 @@ ATT_INLINE void atomic_add(float* to, float value) {
   } while (!__atomic_compare_exchange_n(at, &old, sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
-// Of a tile's element, whose dS is not 0. The score is s plus something, which then does not depend
-// on s.
+// A tile's elements: the gradient of what the score makes of the scaled product, and that product.
+struct LearnedTile {
+  const ProductTile& s;  // where the score is s plus something, nothing depends on s
+  const ScoreTile& d;
+  float product(int row, int lane) const { return kKeepsProducts ? s[row][lane] : 0.0f; }
+};
+
+// Of an element whose gradient is not 0.
 template <int kLoad>
-ATT_INLINE float learned_term(const Context& c, int q, int k, float d_score) {
-  return kGradLoadIsOne[kLoad] ? d_score : d_score * score_grad_load<kLoad>(c, 0.0f, q, k);
+ATT_INLINE float learned_term(const Context& c, int q, int k, float s, float d_score) {
+  return kGradLoadIsOne[kLoad] ? d_score : d_score * score_grad_load<kLoad>(c, s, q, k);
 }
 
 // One number a head: sums of every lane first.
 template <int kLoad>
-ATT_INLINE void add_to_slope(const Context& c, const Box& box, const ScoreTile& d, float* sum) {
+ATT_INLINE void add_to_slope(const Context& c, const Box& box, const LearnedTile& tile,
+                             float* sum) {
   float totals[kBlockLanes] = {};
   for (int row = 0; row < box.rows; ++row) {
 #pragma clang loop vectorize(assume_safety) interleave_count(1)
     for (int lane = 0; lane < box.lanes; ++lane) {
-      const float d_score = d[row][lane];
-      const float term = learned_term<kLoad>(c, box.row0 + row, box.lane0 + lane, d_score);
+      const float d_score = tile.d[row][lane];
+      const float term = learned_term<kLoad>(c, box.row0 + row, box.lane0 + lane,
+                                             tile.product(row, lane), d_score);
       totals[lane] += d_score == 0.0f ? 0.0f : term;
     }
   }
@@ -61,13 +69,13 @@ ATT_INLINE void add_to_slope(const Context& c, const Box& box, const ScoreTile& 
 
 // Elements of one distance share a number: the tile's diagonals first.
 template <int kLoad>
-ATT_INLINE void add_to_distances(const Context& c, const Box& box, const ScoreTile& d,
+ATT_INLINE void add_to_distances(const Context& c, const Box& box, const LearnedTile& tile,
                                  float* sums) {
   float diagonals[kStep + kBlockLanes] = {};
   const int last_row = box.rows - 1;
   for (int row = 0; row < box.rows; ++row) {
     float* const diagonal = diagonals + last_row - row;
-    for (int lane = 0; lane < box.lanes; ++lane) diagonal[lane] += d[row][lane];
+    for (int lane = 0; lane < box.lanes; ++lane) diagonal[lane] += tile.d[row][lane];
   }
   for (int i = 0; i < last_row + box.lanes; ++i) {
     const int row = max_i32(last_row - i, 0);
@@ -78,14 +86,14 @@ ATT_INLINE void add_to_distances(const Context& c, const Box& box, const ScoreTi
 
 // Element by element; `to` is element number `first` of the tensor.
 template <int kLoad, bool kIsShared>
-ATT_INLINE void add_to_elements(const Context& c, const Box& box, const ScoreTile& d, float* to,
-                                long long first) {
+ATT_INLINE void add_to_elements(const Context& c, const Box& box, const LearnedTile& tile,
+                                float* to, long long first) {
   for (int row = 0; row < box.rows; ++row) {
     for (int lane = 0; lane < box.lanes; ++lane) {
-      const float d_score = d[row][lane];
+      const float d_score = tile.d[row][lane];
       if (d_score == 0.0f) continue;
       const int q = box.row0 + row, k = box.lane0 + lane;
-      const float term = learned_term<kLoad>(c, q, k, d_score);
+      const float term = learned_term<kLoad>(c, q, k, tile.product(row, lane), d_score);
       float* const at = to + (grad_load_offset<kLoad>(c, q, k) - first);
       if (kIsShared) {
         atomic_add(at, term);
@@ -98,28 +106,29 @@ ATT_INLINE void add_to_elements(const Context& c, const Box& box, const ScoreTil
 
 template <int kLoad>
 static __attribute__((noinline)) void add_look_up(const Context& c, const Box& box,
-                                                  const ScoreTile& d, float* sums, float* tensor) {
+                                                  const LearnedTile& tile, float* sums,
+                                                  float* tensor) {
   if constexpr (kGradLoadBins[kLoad] == 0) {
-    add_to_elements<kLoad, true>(c, box, d, tensor, 0);
+    add_to_elements<kLoad, true>(c, box, tile, tensor, 0);
   } else if constexpr (kGradLoadBins[kLoad] == 1) {
-    add_to_slope<kLoad>(c, box, d, sums);
+    add_to_slope<kLoad>(c, box, tile, sums);
   } else if constexpr (kGradLoadIsDistance[kLoad] && kGradLoadIsOne[kLoad]) {
-    add_to_distances<kLoad>(c, box, d, sums);
+    add_to_distances<kLoad>(c, box, tile, sums);
   } else {
-    add_to_elements<kLoad, false>(c, box, d, sums, grad_load_base<kLoad>(c));
+    add_to_elements<kLoad, false>(c, box, tile, sums, grad_load_base<kLoad>(c));
   }
 }
 
 // Of a tile whose lanes are keys; `sums` are the item's of this head.
 template <int kLoad = 0>
 ATT_INLINE void add_learned(const BackwardParams& p, const Context& c, const Box& box,
-                            const ScoreTile& d, float* sums) {
+                            const LearnedTile& tile, float* sums) {
   if constexpr (kLoad < kGradLoads) {
     float* const tensor = p.d_tensors[kGradLoadSlot[kLoad]];
     if (tensor != nullptr) {
-      add_look_up<kLoad>(c, box, d, sums + learned_columns(kLoad), tensor);
+      add_look_up<kLoad>(c, box, tile, sums + learned_columns(kLoad), tensor);
     }
-    add_learned<kLoad + 1>(p, c, box, d, sums);
+    add_learned<kLoad + 1>(p, c, box, tile, sums);
   }
 }
 

@@ -32,6 +32,9 @@ ATT_FN float& element(float (&s)[kCount], int n, int e) {
 struct Probability {
   float value, slope;
 };
+// What is learned under a function of the score changes with the score itself: the products are
+// kept until dS is there, and P is worked out once more.
+constexpr bool kKeepsProducts = kGradLoads > 0 && !kScoreGradIsOne;
 // `reference`: the LSE in log2 units; with kSplitReferences the product has it already. `live` is
 // for score functions; a dead element is 0 whatever its score's slope is.
 template <typename Query, typename Key>
@@ -113,8 +116,8 @@ struct ColumnElements {
     return !spec::kHasDropout || (keep[n / 8] >> (n % 8 * 4 + e) & 1u) != 0;
   }
 
-  // Products to P, whose slopes stay in s. dV is made of `kept`, packed in pairs of columns: of
-  // element e / 2 of block n.
+  // Products to P, whose slopes stay in s; with kKeepsProducts the products do, of dead elements
+  // minus infinity. dV is made of `kept`, packed in pairs of columns: of element e / 2 of block n.
   template <typename Products, typename Keep>
   ATT_MEMBER void probabilities(const Context& c, Products& s, bool full,
                                 const unsigned (&keep)[kWords], const Keep& kept) const {
@@ -135,9 +138,13 @@ struct ColumnElements {
       for (int e = 0; e < 4; ++e) {
         const int q = query_at(c, n, e);
         float& x = element(s, n, e);
-        const Probability p =
-            probability(c, x, reference[e % 2], q, key + e / 2 * 8, live.is_live(n, e));
-        x = p.slope;
+        const bool is_live = live.is_live(n, e);
+        const Probability p = probability(c, x, reference[e % 2], q, key + e / 2 * 8, is_live);
+        if constexpr (kKeepsProducts) {
+          x = is_live ? x : -infinity();
+        } else {
+          x = p.slope;
+        }
         value[e] = keeps(keep, n, e) ? p.value : 0.0f;
       }
       kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
@@ -169,12 +176,25 @@ struct ColumnElements {
     for (int n = 0; n < kColumns / 8; ++n) {
       float delta[2] = {};
       if constexpr (!plan::kSplitDeltas) load_shared_8(deltas + 32 * n, delta[0], delta[1]);
+      float reference[2] = {};
+      if constexpr (kKeepsProducts) load_shared_8(references + 32 * n, reference[0], reference[1]);
       float value[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        value[e] = score_gradient(element(slopes, n, e), element(d, n, e), delta[e % 2],
-                                  keeps(keep, n, e), scale);
-        learned.add(c, query_at(c, n, e), key + e / 2 * 8, value[e]);
+        const int q = query_at(c, n, e), k = key + e / 2 * 8;
+        const auto gradient = [&](float slope) {
+          return score_gradient(slope, element(d, n, e), delta[e % 2], keeps(keep, n, e), scale);
+        };
+        const float kept_product = element(slopes, n, e);
+        if constexpr (kKeepsProducts) {
+          const Probability p =
+              probability(c, kept_product, reference[e % 2], q, k, kept_product != -infinity());
+          value[e] = gradient(p.slope);
+          learned.add(c, q, k, kept_product * softmax_scale(c.params), gradient(p.value));
+        } else {
+          value[e] = gradient(kept_product);
+          learned.add(c, q, k, 0.0f, value[e]);
+        }
       }
       kept(n, 0, pack_2<spec::kDType>(value[0], value[1]));
       kept(n, 1, pack_2<spec::kDType>(value[2], value[3]));

@@ -1,4 +1,4 @@
-// Gradients of what the score looks up: sums of dS over the elements that look a number up.
+// Gradients of what the score looks up: sums over the elements that look a number up.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
@@ -44,24 +44,25 @@ struct LearnedGradients {
     }
   }
 
-  ATT_MEMBER void add(const Context& c, int q, int k, float d_score) {
+  // Of an element: the scaled product, and the gradient of what the score makes of it. Where the
+  // score is the product plus something, the latter does not depend on the former.
+  ATT_MEMBER void add(const Context& c, int q, int k, float s, float d_score) {
     if constexpr (kGradLoads > 0) {
-      if (learns) add_from<0>(c, q, k, d_score);
+      if (learns) add_from<0>(c, q, k, s, d_score);
     }
   }
 
  private:
   template <int kLoad>
-  ATT_MEMBER void add_from(const Context& c, int q, int k, float d_score) {
-    // The score is s plus something, which then does not depend on s.
+  ATT_MEMBER void add_from(const Context& c, int q, int k, float s, float d_score) {
     const float value =
-        kGradLoadIsOne[kLoad] ? d_score : d_score * score_grad_load<kLoad>(c, 0.0f, q, k);
+        kGradLoadIsOne[kLoad] ? d_score : d_score * score_grad_load<kLoad>(c, s, q, k);
     if constexpr (kGradLoadBins[kLoad] == 1) {
       totals[kLoad] += d_score == 0.0f ? 0.0f : value;
     } else if (d_score != 0.0f && p.d_tensors[kGradLoadSlot[kLoad]] != nullptr) {
       reduce_add(p.d_tensors[kGradLoadSlot[kLoad]] + grad_load_offset<kLoad>(c, q, k), value);
     }
-    if constexpr (kLoad + 1 < kGradLoads) add_from<kLoad + 1>(c, q, k, d_score);
+    if constexpr (kLoad + 1 < kGradLoads) add_from<kLoad + 1>(c, q, k, s, d_score);
   }
   template <int kLoad>
   ATT_MEMBER void flush_from(const Context& c) {

@@ -6,6 +6,7 @@
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/tile/sm90_page_boxes.cuh"
 #include "templates/tile/sm90_schedule.cuh"
 #include "templates/tile/sm90_walk.cuh"
 
@@ -259,17 +260,32 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
       if (following.flags == kNoTile && leader) mbarrier_arrive(shared.item_wanted());
       if (!has_more) break;
       const int row = sequence.kv_first + info.tile * kTileKv;
+      PageBox box;
+      if constexpr (spec::kIsPaged) {
+        box = page_box(page_table_of(p), item.b, context.kv_len, info.tile * kTileKv);
+      }
       mbarrier_wait(shared.k_empty(position.stage), position.parity ^ 1);
       if (leader) {
         if constexpr (spec::kHasMask) store_tile_info(shared.tile(position.stage), following);
-        load_tile<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage), row,
-                            item.h_kv, sequence.slice, cta_rank);
+        if constexpr (!spec::kIsPaged) {
+          load_tile<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage), row,
+                              item.h_kv, sequence.slice, cta_rank);
+        }
+      }
+      if constexpr (spec::kIsPaged) {
+        load_page_boxes<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage),
+                                  box, item.h_kv);
       }
       if constexpr (spec::kIsPacked) foreign.clear(shared);
       mbarrier_wait(shared.v_empty(position.stage), position.parity ^ 1);
       const int own_rows = context.kv_len - info.tile * kTileKv;
       const bool has_foreign = spec::kIsPacked && own_rows < kTileKv;
-      if (leader) {
+      if constexpr (spec::kIsPaged) {
+        load_page_boxes<kVSlabs>(
+            shared.v(position.stage), v_map,
+            has_foreign ? shared.v_raw(position.stage) : shared.v_full(position.stage), box,
+            item.h_kv);
+      } else if (leader) {
         load_tile<kVSlabs>(
             shared.v(position.stage), v_map,
             has_foreign ? shared.v_raw(position.stage) : shared.v_full(position.stage), row,

@@ -172,7 +172,15 @@ TEST_F(CpuBackward, LearnsWhatTheScoreLooksUp) {
       "score: score + bias[h, q_idx, kv_idx] + of_key[kv_idx]\n",
       "tensors: {gain: {dtype: float32, dims: [], grad: true},\n"
       "          half: {dtype: bf16, dims: [kv_len]}}\n"
-      "score: score + gain * sin(0.1 * kv_idx) + half[kv_idx]\n"};
+      "score: score + gain * sin(0.1 * kv_idx) + half[kv_idx]\n",
+      // Under a function of the score, beside it, and as its factor.
+      "tensors: {bias: {dtype: float32, dims: [heads, q_len, kv_len], grad: true}}\n"
+      "score: 3 * tanh((score + bias[h, q_idx, kv_idx]) / 3)\n",
+      "tensors: {t: {dtype: float32, dims: [heads, 8], grad: true},\n"
+      "          gain: {dtype: float32, dims: [heads], grad: true}}\n"
+      "score: gain[h] * score * score + t[h, (q_idx + kv_idx) % 8]\n",
+      "tensors: {t: {dtype: float32, dims: [16], grad: true}}\n"
+      "score: 2 * tanh(score) + t[min(15, abs(q_idx - kv_idx))]\n"};
   for (const char* yaml : learned) {
     check(spec_of(fmt::format("dtype: fp32\nhead_dim: 32\nmask: causal\n{}", yaml)),
           {2, 4, 2, 150, 333});

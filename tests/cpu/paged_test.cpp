@@ -15,43 +15,37 @@ constexpr ProblemShape kTypical{
 
 class CpuPaged : public testing_support::CpuTest {
  protected:
-  // Calls check(kernel, spec) for every spec, in one dtype after the other, and three plans of
-  // each.
-  template <typename Check>
-  void for_each_kernel(const Check& check) {
-    int number = 0;
-    for (const char* lines : paged::kSpecs) {
-      const char* const dtypes[] = {"fp32", "bf16", "fp16"};
-      const std::string yaml =
-          fmt::format("attune: 1\nname: t\ndtype: {}\n{}", dtypes[number++ % 3], lines);
-      SCOPED_TRACE(yaml);
-      const auto spec = parse_spec(yaml, "");
-      ASSERT_TRUE(spec.ok()) << render(spec.error());
-      const std::vector<KernelPlan> plans = legal_plans(*spec, Family::kCpu, device_->facts());
-      const auto cheapest = default_plan(*spec, kTypical, device_->facts());
-      ASSERT_TRUE(cheapest.ok()) << render(cheapest.error());
-      for (const KernelPlan& plan : {*cheapest, plans.front(), plans[plans.size() / 2]}) {
-        SCOPED_TRACE(to_string(plan));
-        const LoadedKernel* kernel = kernel_of(*spec, plan);
-        ASSERT_NE(kernel, nullptr);
-        check(*kernel, *spec);
-      }
-    }
+  // Three plans.
+  std::vector<KernelPlan> plans_of(const AttentionSpec& spec) {
+    const std::vector<KernelPlan> plans = legal_plans(spec, Family::kCpu, device_->facts());
+    const auto cheapest = default_plan(spec, kTypical, device_->facts());
+    EXPECT_TRUE(cheapest.ok()) << render(cheapest.error());
+    return {*cheapest, plans.front(), plans[plans.size() / 2]};
   }
 };
 
-// One test: compiling the kernels is most of what it takes.
+// One test: compiling the kernels and the oracle are most of what it takes. The specs' dtypes go
+// round.
 TEST_F(CpuPaged, EveryKernelOnEveryKindOfBatch) {
+  int number = 0;
   std::uint64_t seed = 100;
-  for_each_kernel([&](const LoadedKernel& kernel, const AttentionSpec& spec) {
-    paged::check_random(*device_, kernel, spec, Arithmetic::kVector, 4, seed += 1000);
-    paged::check_lengths(*device_, kernel, spec, Arithmetic::kVector);
-    if (spec.head_dim_qk == spec.head_dim_v) {
-      paged::check_values_of_keys(*device_, kernel, spec, Arithmetic::kVector);
+  for (const char* lines : paged::kSpecs) {
+    const char* const dtypes[] = {"fp32", "bf16", "fp16"};
+    const std::string yaml =
+        fmt::format("attune: 1\nname: t\ndtype: {}\n{}", dtypes[number++ % 3], lines);
+    SCOPED_TRACE(yaml);
+    const auto spec = parse_spec(yaml, "");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    const auto cases = paged::paged_cases(*spec, Arithmetic::kVector, 4, seed += 1000);
+    for (const KernelPlan& plan : plans_of(*spec)) {
+      SCOPED_TRACE(to_string(plan));
+      const LoadedKernel* kernel = kernel_of(*spec, plan);
+      ASSERT_NE(kernel, nullptr);
+      paged::check_cases(*device_, *kernel, *spec, cases);
+      if (spec->sink == nullptr) paged::check_empty(*device_, *kernel, *spec);
+      paged::check_garbage(*device_, *kernel, *spec);
     }
-    if (spec.sink == nullptr) paged::check_empty(*device_, kernel, spec);
-    paged::check_garbage(*device_, kernel, spec);
-  });
+  }
 }
 
 // Memory that ends, or begins, where no access is allowed.

@@ -95,6 +95,14 @@ std::vector<Case> cases() {
                                          "grad: true}}}}\n"
                                          "score: score + slope[h] * (kv_idx - q_idx)\n",
                                          dtype))});
+    found.push_back({identifier(fmt::format("{}_factors", dtype)),
+                     spec_of(fmt::format("name: test\ndtype: {}\nhead_dim: 64\nmask: causal\n"
+                                         "tensors: {{gain: {{dtype: float32, dims: [heads], "
+                                         "grad: true}}, bias: {{dtype: float32, "
+                                         "dims: [heads, q_len, kv_len], grad: true}}}}\n"
+                                         "score: 3 * tanh(gain[h] * score / 3) + "
+                                         "sin(score + bias[h, q_idx, kv_idx])\n",
+                                         dtype))});
     found.push_back({identifier(fmt::format("{}_dropout", dtype)),
                      spec_of(fmt::format("name: test\ndtype: {}\nhead_dim: 128\nmask: causal\n"
                                          "dropout: 0.25\n",

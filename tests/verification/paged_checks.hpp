@@ -13,51 +13,81 @@ namespace attune::paged {
 
 inline constexpr int kJudgedRows = 400;  // what is written is looked at everywhere
 
-// Random problems, each in another order of the cache.
-inline void check_random(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
-                         Arithmetic arithmetic, int runs, std::uint64_t seed) {
-  for (int run = 0; run < runs; ++run, ++seed) {
-    std::mt19937_64 random(seed);
-    HostProblem problem = random_paged(spec, random);
-    const CacheOrder order = kCacheOrders[seed % std::size(kCacheOrders)];
-    SCOPED_TRACE(fmt::format("seed {}, {}, pages of {}, order {}", seed, to_string(problem.shape),
-                             problem.pages.size, static_cast<int>(order)));
-    const packed::Cache cache = cache_in(order, spec, problem);
-    const std::vector<Row> rows = sample_rows(problem, kJudgedRows, seed);
-    const auto output = packed::run_packed(device, kernel, spec, problem, rows, &cache);
-    ASSERT_TRUE(output.ok()) << render(output.error());
-    EXPECT_EQ(compare(*output, oracle_forward(spec, problem, rows, arithmetic)).wrong, "");
+// A problem with what is right.
+struct PagedCase {
+  std::string what;
+  HostProblem problem;
+  packed::Cache cache;
+  std::vector<Row> rows;
+  ForwardOracle exact;
+};
+
+inline PagedCase case_of(const AttentionSpec& spec, Arithmetic arithmetic, HostProblem problem,
+                         CacheOrder order, std::vector<Row> rows, const std::string& what) {
+  PagedCase made{
+      .what = fmt::format("{}, {}, pages of {}, order {}", what, to_string(problem.shape),
+                          problem.pages.size, static_cast<int>(order)),
+      .problem = std::move(problem),
+      .cache = {},
+      .rows = std::move(rows),
+      .exact = {}};
+  made.cache = cache_in(order, spec, made.problem);
+  made.exact = oracle_forward(spec, made.problem, made.rows, arithmetic);
+  return made;
+}
+
+// `random` random problems, each in another order of the cache; lengths around pages, tiles and
+// steps, with one query and with some; a V that is a part of K.
+inline std::vector<PagedCase> paged_cases(const AttentionSpec& spec, Arithmetic arithmetic,
+                                          int random, std::uint64_t seed) {
+  std::vector<PagedCase> cases;
+  for (int i = 0; i < random; ++i, ++seed) {
+    std::mt19937_64 numbers(seed);
+    HostProblem problem = random_paged(spec, numbers);
+    std::vector<Row> rows = sample_rows(problem, kJudgedRows, seed);
+    cases.push_back(case_of(spec, arithmetic, std::move(problem),
+                            kCacheOrders[seed % std::size(kCacheOrders)], std::move(rows),
+                            fmt::format("seed {}", seed)));
   }
-}
-
-// A V that is a part of K.
-inline void check_values_of_keys(Device& device, const LoadedKernel& kernel,
-                                 const AttentionSpec& spec, Arithmetic arithmetic) {
-  std::mt19937_64 random(3);
-  HostProblem problem = random_paged(spec, random);
-  make_values_of_keys(spec, problem);
-  const packed::Cache cache = cache_in(CacheOrder::kValuesOfTheKeys, spec, problem);
-  const std::vector<Row> rows = sample_rows(problem, kJudgedRows, 1);
-  const auto output = packed::run_packed(device, kernel, spec, problem, rows, &cache);
-  ASSERT_TRUE(output.ok()) << render(output.error());
-  EXPECT_EQ(compare(*output, oracle_forward(spec, problem, rows, arithmetic)).wrong, "");
-}
-
-// Lengths around pages, tiles and steps, with one query and with some.
-inline void check_lengths(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
-                          Arithmetic arithmetic) {
-  std::uint64_t seed = 1;
   for (const std::int64_t page_size : {1, 3, 16, 48, 64, 256}) {
     const std::vector<std::int32_t> keys = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257};
     const std::vector<std::int32_t> queries = {1, 1, 16, 0, 1, 2, 33, 1, 5, 1, 1, 3};
     const ProblemShape shape{.batch = 12, .heads = 2, .kv_heads = 1, .q_len = 65, .kv_len = 257};
-    const HostProblem problem = paged_problem(spec, shape, queries, keys, page_size, ++seed);
-    const std::vector<Row> rows = all_rows(problem);
-    const auto output = packed::run_packed(device, kernel, spec, problem, rows);
-    ASSERT_TRUE(output.ok()) << page_size << ": " << render(output.error());
-    EXPECT_EQ(compare(*output, oracle_forward(spec, problem, rows, arithmetic)).wrong, "")
-        << page_size;
+    HostProblem problem = paged_problem(spec, shape, queries, keys, page_size, ++seed);
+    std::vector<Row> rows = all_rows(problem);
+    cases.push_back(case_of(spec, arithmetic, std::move(problem), CacheOrder::kTokensFirst,
+                            std::move(rows), "lengths around pages"));
   }
+  if (spec.head_dim_qk == spec.head_dim_v) {
+    std::mt19937_64 numbers(3);
+    HostProblem problem = random_paged(spec, numbers);
+    make_values_of_keys(spec, problem);
+    std::vector<Row> rows = sample_rows(problem, kJudgedRows, 1);
+    cases.push_back(case_of(spec, arithmetic, std::move(problem), CacheOrder::kValuesOfTheKeys,
+                            std::move(rows), "V of K"));
+  }
+  return cases;
+}
+
+// Whether the launch was refused because no tensor unit walks pages of so few rows.
+inline bool refuses_pages(const Error& error, std::int64_t page_size) {
+  return error.id == kStridesUnsupported && page_size % 8 != 0;
+}
+
+inline void check_cases(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
+                        const std::vector<PagedCase>& cases) {
+  std::size_t refused = 0;
+  for (const PagedCase& c : cases) {
+    SCOPED_TRACE(c.what);
+    const auto output = packed::run_packed(device, kernel, spec, c.problem, c.rows, &c.cache);
+    if (!output.ok() && refuses_pages(output.error(), c.problem.pages.size)) {
+      ++refused;
+      continue;
+    }
+    ASSERT_TRUE(output.ok()) << render(output.error());
+    EXPECT_EQ(compare(*output, c.exact).wrong, "");
+  }
+  EXPECT_LT(refused, cases.size());
 }
 
 // Queries without keys have O = 0 and LSE = -inf. No page of the cache is read: all are NaN.
@@ -101,6 +131,7 @@ inline void check_garbage(Device& device, const LoadedKernel& kernel, const Atte
   for (int run = 0; run < 20; ++run) {
     const HostProblem problem = garbage_problem(spec, run, random);
     const Status status = packed::run_garbage(device, kernel, spec, problem);
+    if (!status.ok() && refuses_pages(status.error(), problem.pages.size)) continue;
     EXPECT_TRUE(status.ok()) << run << ": " << render(status.error());
   }
 }

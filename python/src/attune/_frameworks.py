@@ -5,11 +5,12 @@ No framework is imported: an array's own module is there already.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any, Protocol
 
 from attune import _dlpack
-from attune._errors import BadInputError, UnsupportedError
+from attune._errors import BadInputError, UnavailableError, UnsupportedError
 from attune._view import View
 
 
@@ -123,7 +124,7 @@ class _DLPack:
     def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
         if device != "cpu":
             raise UnsupportedError(
-                "an output on a CUDA device can be made for torch and CuPy only", "hand the arrays over as theirs"
+                "an output on a CUDA device can be made for torch, CuPy and JAX only", "hand the arrays over as theirs"
             )
         return self._numpy("an output").empty(sizes, dtype)
 
@@ -143,6 +144,35 @@ class _DLPack:
         return numpy
 
 
+class _JAX(_DLPack):
+    """JAX has no stream to enqueue on: its arrays are ready when it hands them over, and so are ours."""
+
+    def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
+        if device == "cpu":
+            return super().empty(sizes, dtype, device)
+        jax = sys.modules["jax"]
+        place = jax.devices("cuda")[int(device.removeprefix("cuda:"))]
+        # A buffer that nobody else has seen yet may still be written.
+        return jax.numpy.zeros(sizes, dtype, device=place).block_until_ready()
+
+    def contiguous(self, array: Any) -> Any:
+        if _dlpack.device_of(array) == "cpu":
+            return super().contiguous(array)
+        return array.copy()  # row-major, as JAX's arrays are
+
+    def finish(self, array: Any) -> Any:
+        if not hasattr(array, "addressable_shards"):  # NumPy's, on the CPU
+            return super().finish(array)
+        _synchronize()
+        return array
+
+
+def _synchronize() -> None:
+    """Waits for the current CUDA context, which a launch has made current."""
+    if status := ctypes.CDLL("libcuda.so.1").cuCtxSynchronize():
+        raise UnavailableError(f"the CUDA driver's cuCtxSynchronize failed with {status}")
+
+
 _BY_MODULE: dict[str, Framework] = {"numpy": _NumPy(), "torch": _Torch(), "cupy": _CuPy()}
 
 
@@ -152,6 +182,8 @@ def framework_of(name: str, array: Any) -> Framework:
     Raises:
         BadInputError: it is no array.
     """
+    if type(array).__module__.startswith("jax") and hasattr(array, "addressable_shards"):
+        return _JAX(array)
     for base in type(array).__mro__:  # a torch.nn.Parameter is torch's, a numpy.memmap NumPy's
         known = _BY_MODULE.get(base.__module__.partition(".")[0])
         if known is not None:

@@ -157,10 +157,11 @@ TEST_F(CApi, APassThatNoKernelHasIsSaidToBeSo) {
   spec(kFull);
   EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, 7, &kernel_), ATT_BAD_INPUT);
   EXPECT_THAT(att_last_error(), HasSubstr("pass 7"));
-  // No family learns what stands under a function of the score.
+  // Every head adds to it, in no order.
   const std::string learned =
-      "tensors: {bias: {dtype: float32, dims: [heads], grad: true}}\n"
-      "score: tanh(score + bias[h])\n";
+      "deterministic: true\n"
+      "tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"
+      "score: score + bias[q_idx, kv_idx]\n";
   for (const char* passes : {"", "passes: [forward, backward]\n"}) {
     att_spec_destroy(spec_);
     spec(kFull + learned + passes);

@@ -183,9 +183,7 @@ class _Plan:
             if copied:
                 view.strides = contiguous_strides(view.sizes)
         self.strides = [operand_strides(spec.layout_id, view) for view in views]
-        # torch.empty_like of one element that stands for all takes half of torch.empty's time.
-        lse_sizes = (self.shape.batch, self.shape.heads, self.shape.q_len)
-        self.lse_like = torch.empty((), dtype=torch.float32, device=q.device).expand(lse_sizes)
+        self.lse_sizes = (self.shape.batch, self.shape.heads, self.shape.q_len)
         self.tensor_sizes: tuple[tuple[int, ...], ...] = ()
         self.workspace_bytes = 0
         # Whether a launch brings nothing beside operands and scalars.
@@ -302,7 +300,7 @@ class ForwardPlan(_Plan):
             o = torch.empty_like(q)
         else:
             o = torch.empty_strided(self.o_sizes, self.o_strides, dtype=self.dtype, device=self.device)
-        lse = torch.empty_like(self.lse_like, memory_format=torch.contiguous_format) if with_lse else None
+        lse = torch.empty(self.lse_sizes, dtype=torch.float32, device=self.device) if with_lse else None
         if not self.has_work:
             return o.zero_(), None if lse is None else lse.fill_(-torch.inf)
         if self.copies_any:

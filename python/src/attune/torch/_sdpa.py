@@ -1,7 +1,7 @@
 """torch's scaled_dot_product_attention on Attune's kernels, through torch's registry of flash implementations.
 
-torch asks its own rules first whether a call is one for a fused kernel; those on CPUs come here. What no kernel of
-Attune's takes goes on to torch's own.
+torch asks its own rules first whether a call is one for a fused kernel, and for which; all of them come here. What no
+kernel of Attune's takes goes on to torch's own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from attune.torch._plans import Variant, variant_of
 
 NAME = "ATTUNE"
 
-_FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
-_BACKWARD = _FORWARD + "_backward"
+# torch's fused operators by the key of their devices: on GPUs those of FlashAttention-2, of "memory-efficient
+# attention" and of cuDNN. The backward pass of each has the same name with "_backward".
+_OPERATORS = (
+    ("_scaled_dot_product_flash_attention_for_cpu", "CPU"),
+    ("_scaled_dot_product_flash_attention", "CUDA"),
+    ("_scaled_dot_product_efficient_attention", "CUDA"),
+    ("_scaled_dot_product_cudnn_attention", "CUDA"),
+)
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _REFUSALS = (UnsupportedError, BadInputError)
 
 
 def activate_sdpa() -> None:
-    """Makes torch.nn.functional.scaled_dot_product_attention run on Attune on CPUs, until `deactivate_sdpa`.
+    """Makes torch.nn.functional.scaled_dot_product_attention run on Attune, until `deactivate_sdpa`.
 
     That is torch.nn.attention.activate_flash_attention_impl("ATTUNE"), which takes the place of another implementation.
     It holds for eager and compiled code, for gradients, and for graphs that were compiled before. torch's own rules
@@ -48,13 +54,17 @@ def deactivate_sdpa() -> None:
 
 
 class _Active:
-    """Both operators, replaced for as long as this lives."""
+    """All operators, replaced for as long as this lives."""
 
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
-        for name, function in ((_FORWARD, _forward), (_BACKWARD, _backward)):
-            of_torch = torch.library.get_kernel(f"aten::{name}", "CPU")
-            self._library.impl(name, functools.partial(function, of_torch), "CPU", with_keyset=True)
+        for name, key in _OPERATORS:
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+                continue  # torch was built without CUDA
+            for function, of_pass in ((_forward, name), (_backward, f"{name}_backward")):
+                operator = getattr(torch.ops.aten, of_pass).default
+                of_torch = torch.library.get_kernel(operator.name(), key)
+                self._library.impl(of_pass, functools.partial(function, operator, of_torch), key, with_keyset=True)
 
     def remove(self) -> None:
         """For torch's registry."""
@@ -111,19 +121,52 @@ def _prepare(
     return variant, variant.auxiliaries(given, q.device)
 
 
+@functools.cache
+def _arguments(operator: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The names of an operator's arguments, and what they are where a call leaves them out."""
+    arguments = operator._schema.arguments
+    return tuple(each.name for each in arguments), {
+        each.name: each.default_value for each in arguments if each.has_default_value()
+    }
+
+
+def _call(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name."""
+    names, defaults = _arguments(operator)
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _added(call: dict[str, Any]) -> torch.Tensor | None:
+    """What is added to the scores."""
+    return call.get("attn_mask", call.get("attn_bias"))
+
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
+
+
+def _layout(tensor: torch.Tensor | None) -> Layout | None:
+    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
+
+
 @functools.lru_cache(maxsize=1024)
-def _strides(*operands: tuple[Any, ...]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Of what torch's two operators give for operands of these sizes, strides and types: compiled code counts on it."""
-    q, k, v = (torch.empty_strided(*each[:2], dtype=each[2], device="meta") for each in operands)
-    o, lse = getattr(torch.ops.aten, _FORWARD)(q, k, v)
-    gradients = getattr(torch.ops.aten, _BACKWARD)(o, q, k, v, o, lse, 0.0, False)
-    return (o.stride(), lse.stride()), tuple(each.stride() for each in gradients)
+def _results(operator: Any, **given: Any) -> tuple[Any, ...]:
+    """What torch's operator gives: a Layout for each tensor. Compiled code counts on it."""
+
+    def bare(value: Any) -> Any:
+        if isinstance(value, tuple) and isinstance(value[-1], torch.dtype):
+            return torch.empty_strided(*value[:2], dtype=value[2], device="meta")
+        return value
+
+    found = operator(**{name: bare(value) for name, value in given.items()})
+    return tuple(_layout(each) if torch.is_tensor(each) else each for each in found)
 
 
-def _strides_of(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    return _strides(*((x.shape, x.stride(), x.dtype) for x in (q, k, v)))
+def _like_torchs(operator: Any, call: dict[str, Any]) -> tuple[Any, ...]:
+    given = {
+        name: _layout(value) if torch.is_tensor(value) else tuple(value) if isinstance(value, list) else value
+        for name, value in call.items()
+    }
+    return _results(operator, **given)
 
 
 def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
@@ -132,57 +175,65 @@ def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tenso
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def _forward(
-    of_torch: Any,
-    keys: Any,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _lse_of_torch(lse: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """[batch, heads, q_len], in the operator's own sizes: with an axis of 1 behind it, with rows up to a multiple of
+    32, or, where it was not asked for, without any."""
+    sizes, strides, dtype = layout
+    if len(sizes) > lse.dim():
+        lse = lse.unsqueeze(-1)
+    if lse.shape != sizes:
+        found = torch.full(sizes, torch.inf, dtype=dtype, device=lse.device)
+        rows = min(sizes[2], lse.shape[2])
+        found[:, :, :rows] = lse[:, :, :rows]
+        return found
+    return _with_strides(lse, strides)
+
+
+def _lse_of_ours(lse: torch.Tensor, q_len: int) -> torch.Tensor:
+    return (lse.squeeze(-1) if lse.dim() > 3 else lse[:, :, :q_len]).contiguous()
+
+
+def _forward(operator: Any, of_torch: Any, keys: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    call = _call(operator, args, kwargs)
+    q, k, v, added = call["query"], call["key"], call["value"], _added(call)
     try:
-        if dropout_p:
+        if call["dropout_p"]:
             raise UnsupportedError("dropout, which torch draws itself")
-        variant, given = _prepare(q, k, v, is_causal, attn_mask, scale)
+        if added is not None and added.requires_grad:
+            raise UnsupportedError("a mask that learns")
+        variant, given = _prepare(q, k, v, call["is_causal"], added, call["scale"])
         o, lse = variant.forward_plan(q, k, v).run(q, k, v, given, with_lse=True)
     except _REFUSALS:
-        return of_torch.call_boxed(keys, q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+        return of_torch.call_boxed(keys, *args, **kwargs)
     assert lse is not None
-    if attn_mask is not None:  # rows without keys have 0 there, which torch's own backward pass expects
+    if added is not None:  # rows without keys have 0 there, which torch's own backward pass expects
         lse.masked_fill_(lse == -torch.inf, 0)
-    of_o, of_lse = _strides_of(q, k, v)[0]
-    return _with_strides(o, of_o), _with_strides(lse, of_lse)
+    of_o, of_lse, *others = _like_torchs(operator, call)
+    # What else torch gives is of dropout, or of lengths that are all alike.
+    rest = (
+        torch.zeros(each[0], dtype=each[2], device=q.device) if isinstance(each, tuple) else each for each in others
+    )
+    return _with_strides(o, of_o[1]), _lse_of_torch(lse, of_lse), *rest
 
 
-def _backward(
-    of_torch: Any,
-    keys: Any,
-    d_o: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, ...]:
+def _backward(operator: Any, of_torch: Any, keys: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    call = _call(operator, args, kwargs)
+    q, k, v = call["query"], call["key"], call["value"]
+    d_o = call["grad_out"] if "grad_out" in call else call["grad_out_"]
     try:
-        if dropout_p:
+        if call["dropout_p"]:
             raise UnsupportedError("dropout, which torch draws itself")
-        variant, given = _prepare(q, k, v, is_causal, attn_mask, scale)
-        found = variant.backward_plan(q, k, v).run((q, k, v), o, lse.contiguous(), d_o, None, given)
+        if len(call.get("grad_input_mask", ())) == 4 and call["grad_input_mask"][3]:
+            raise UnsupportedError("a mask that learns")
+        variant, given = _prepare(q, k, v, call["is_causal"], _added(call), call["scale"])
+        lse = _lse_of_ours(call["logsumexp"], q.shape[2])
+        found = variant.backward_plan(q, k, v).run((q, k, v), call["out"], lse, d_o, None, given)
     except _REFUSALS:
-        return of_torch.call_boxed(
-            keys, d_o, q, k, v, o, lse, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
-        )
-    return tuple(map(_with_strides, found[:3], _strides_of(q, k, v)[1]))
+        return of_torch.call_boxed(keys, *args, **kwargs)
+    wanted = _like_torchs(operator, call)
+    return *(_with_strides(mine, each[1]) for mine, each in zip(found[:3], wanted, strict=False)), *[None] * len(
+        wanted[3:]
+    )
 
 
 if hasattr(torch_attention, "register_flash_attention_impl"):

@@ -1,0 +1,346 @@
+#!/usr/bin/env python3
+"""attune.torch.flex_attention beside torch's compiled flex_attention, as a user calls them: the masks and scores of the
+custom table, forward, forward and backward, with a mask that is new at every step, and the first call of each.
+
+    ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src python3 bench/flex_side_by_side.py
+    python3 bench/flex_side_by_side.py --only softcap --out /dev/stdout
+
+Every result is checked against torch's before it is timed: outputs and gradients of both lie equally near to each other.
+Needs a CUDA GPU, PyTorch 2.6 or newer with Triton. Plans are the cost model's: no cache is read.
+"""
+
+import argparse
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+_folder = tempfile.TemporaryDirectory(prefix="attune-bench-")
+os.environ["ATTUNE_CACHE"] = os.path.join(_folder.name, "attune.db")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_folder.name, "inductor")
+os.environ["TRITON_CACHE_DIR"] = os.path.join(_folder.name, "triton")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import torch  # noqa: E402
+from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
+
+import attune  # noqa: E402
+import attune.torch as at  # noqa: E402
+import contestants  # noqa: E402
+import problems  # noqa: E402
+import side_by_side  # noqa: E402
+
+ROOT = side_by_side.ROOT
+LONG_TOKENS = 98304
+
+
+class Contestant:
+    """One way to call attention with a problem's mask_mod and score_mod."""
+
+    def __init__(self, problem, inputs, mask_mod, score_mod):
+        self.problem, self.inputs, self.mask_mod, self.score_mod = (
+            problem,
+            inputs,
+            mask_mod,
+            score_mod,
+        )
+        self.block_mask = None
+
+    def sizes(self):
+        """Of a block mask."""
+        batch = self.problem.batch if self.problem.tensors else None
+        return batch, None, self.problem.seq, self.problem.seq
+
+    def forward(self):
+        with torch.no_grad():
+            self.out = self.call(*self.inputs.operands)
+
+    def step(self):
+        """Forward and backward."""
+        for leaf in self.inputs.leaves:
+            leaf.grad = None
+        self.call(*self.inputs.leaves).backward(self.inputs.d_out)
+
+    def masked_step(self):
+        """The same with a mask that was not there before."""
+        self.make_mask()
+        self.step()
+
+
+class Attune(Contestant):
+    def make_mask(self):
+        if self.mask_mod is not None:
+            self.block_mask = at.create_block_mask(self.mask_mod, *self.sizes())
+
+    def call(self, q, k, v):
+        return at.flex_attention(q, k, v, self.score_mod, self.block_mask, strict=True)
+
+
+class Flex(Contestant):
+    def __init__(self, *args):
+        super().__init__(*args)
+        torch.compiler.reset()
+        self.compiled = torch.compile(torch_flex.flex_attention, dynamic=False)
+        self.compiled_mask = torch.compile(torch_flex.create_block_mask, dynamic=False)
+
+    def make_mask(self):
+        if self.mask_mod is not None:
+            self.block_mask = self.compiled_mask(
+                self.mask_mod, *self.sizes(), device="cuda"
+            )
+
+    def call(self, q, k, v):
+        return self.compiled(q, k, v, self.score_mod, self.block_mask)
+
+
+class Inputs:
+    def __init__(self, problem, generator):
+        made = contestants.make_inputs(problem, generator)
+        self.operands, self.tensors = (made.q, made.k, made.v), made.tensors
+        self.leaves = [x.clone().requires_grad_() for x in self.operands]
+        self.d_out = torch.randn(
+            made.q.shape, generator=generator, device="cuda", dtype=made.q.dtype
+        )
+
+
+def seconds_of(call):
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def times_us(calls, rounds, repeats):
+    """The median of each call, in turn with the others."""
+    found = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(repeats):
+                call()
+            end.record()
+            torch.cuda.synchronize()
+            found[name].append(begin.elapsed_time(end) / repeats * 1e3)
+    return {name: sorted(each)[len(each) // 2] for name, each in found.items()}
+
+
+def gradients(contestant):
+    contestant.step()
+    return [x.grad.float() for x in contestant.inputs.leaves]
+
+
+def difference(mine, theirs):
+    """The norm of the difference, of the norm."""
+    return ((mine - theirs).norm() / theirs.norm()).item()
+
+
+def run_problem(problem, seed):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    inputs = Inputs(problem, generator)
+    mask_mod = None
+    if problem.mask is not None:
+
+        def mask_mod(b, h, q, k):
+            return problem.mask(b, h, q, k, inputs.tensors)
+
+    row, made = {"name": problem.name}, {}
+    for kind in (Attune, Flex):
+        name = kind.__name__
+        made[name] = kind(problem, inputs, mask_mod, problem.score)
+
+        def first(contestant=made[name]):
+            contestant.make_mask()
+            contestant.step()
+
+        row[f"first {name}"] = seconds_of(first)
+        made[name].forward()
+    outs = [made[name].out.float() for name in ("Attune", "Flex")]
+    row["difference"] = max(
+        difference(mine, theirs)
+        for mine, theirs in zip(
+            [outs[0], *gradients(made["Attune"])],
+            [outs[1], *gradients(made["Flex"])],
+            strict=True,
+        )
+    )
+    if not row["difference"] < 0.02:
+        raise SystemExit(
+            f"{problem.name}: results differ by {row['difference']:.3f}: nothing is timed"
+        )
+    for what in ("forward", "step", "masked_step"):
+        found = times_us(
+            {name: getattr(each, what) for name, each in made.items()},
+            rounds=7,
+            repeats=5,
+        )
+        row.update({f"{what} {name}": value for name, value in found.items()})
+    return row
+
+
+def call_overhead():
+    """Microseconds of the host for a call on little work, by name."""
+    q, k, v = (
+        torch.randn(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)
+    )
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+
+    def causal(b, h, i, j):
+        return i >= j
+
+    mask = at.create_block_mask(causal, None, None, 64, 64)
+    of_torch = torch_flex.create_block_mask(causal, None, None, 64, 64, device="cuda")
+    compiled = torch.compile(torch_flex.flex_attention, dynamic=False)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def without_gradients(function):
+        def call():
+            with torch.no_grad():
+                function()
+
+        return call
+
+    calls = {
+        "attune.torch.flex_attention": without_gradients(
+            lambda: at.flex_attention(q, k, v, None, mask)
+        ),
+        "the same with autograd": lambda: at.flex_attention(*leaves, None, mask),
+        "torch's compiled flex_attention": without_gradients(
+            lambda: compiled(q, k, v, None, of_torch)
+        ),
+        "scaled_dot_product_attention": without_gradients(
+            lambda: sdpa(q, k, v, is_causal=True)
+        ),
+    }
+    found = {}
+    for name, call in calls.items():
+        for _ in range(20):
+            call()
+        least = float("inf")
+        for _ in range(20):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(50):
+                call()
+            least = min(least, (time.perf_counter() - began) / 50)
+        found[name] = least * 1e6
+    return found
+
+
+def long_documents():
+    """Peak bytes beside operands, results and their gradients, of a step over one long row with a document mask."""
+    heads, dim = 8, 128
+    doc = (torch.arange(LONG_TOKENS, device="cuda") // 8192).to(torch.int32)
+
+    def mask_mod(b, h, i, j):
+        return (doc[i] == doc[j]) & (i >= j)
+
+    q, k, v = (
+        torch.randn(
+            1, heads, LONG_TOKENS, dim, device="cuda", dtype=torch.bfloat16
+        ).requires_grad_()
+        for _ in range(3)
+    )
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = at.flex_attention(q, k, v, mask_mod=mask_mod, strict=True)
+    out.sum().backward()
+    torch.cuda.synchronize()
+    counted = 4 * q.numel() * 2  # out and three gradients
+    return torch.cuda.max_memory_allocated() - before - counted, q.numel() * 2
+
+
+def geometric(values):
+    return problems.geometric_mean([value for value in values if value])
+
+
+def page(rows, overhead, memory):
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [
+        f"{date}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
+        f"{commit.stdout.strip() or os.environ.get('ATTUNE_COMMIT', 'unknown')}, untuned plans. "
+        f"`python3 bench/flex_side_by_side.py {' '.join(sys.argv[1:])}`",
+        "",
+        "Times are Attune's in microseconds; ratios are torch's time over it. 2 x 16 heads x 8192, d 128, bf16.",
+        "",
+        "| | forward us | ratio | forward and backward us | ratio | with a new mask us | ratio | first step s | "
+        "torch's | difference |",
+        "|" + " --- |" * 10,
+    ]
+    ratios = {what: [] for what in ("forward", "step", "masked_step")}
+    for row in rows:
+        cells = [row["name"]]
+        for what, found in ratios.items():
+            found.append(row[f"{what} Flex"] / row[f"{what} Attune"])
+            cells += [f"{row[f'{what} Attune']:.0f}", f"{found[-1]:.2f}"]
+        cells += [
+            f"{row['first Attune']:.2f}",
+            f"{row['first Flex']:.2f}",
+            f"{row['difference']:.4f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    means = [
+        cell for found in ratios.values() for cell in ("", f"{geometric(found):.2f}")
+    ]
+    lines += ["| geometric mean | " + " | ".join(means) + " | | | |", ""]
+    if overhead:
+        lines += [
+            "Host time of a call on 1 x 2 heads x 64, in microseconds:",
+            "",
+            "| call | us |",
+            "| --- | --- |",
+        ]
+        lines += [f"| {name} | {value:.1f} |" for name, value in overhead.items()]
+        lines.append("")
+    if memory:
+        lines.append(
+            f"A step over {LONG_TOKENS} tokens in documents of 8192, 8 heads, d 128: {memory[0] / 2**20:.0f} MiB beside "
+            f"q, k, v, their gradients and the output, {memory[1] / 2**20:.0f} MiB each."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="problems whose name contains this"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=400,
+        metavar="S",
+        help="start no problem after so many seconds",
+    )
+    parser.add_argument("--out", default="/dev/stdout")
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    print(f"{attune.default_runtime('cuda:0').device}", file=sys.stderr)
+    began, rows = time.monotonic(), []
+    overhead = call_overhead() if not options.only else None
+    memory = long_documents() if not options.only else None
+    print(overhead, memory, file=sys.stderr, flush=True)
+    for problem in problems.custom_problems():
+        if options.only in problem.name and time.monotonic() - began < options.budget:
+            rows.append(run_problem(problem, options.seed))
+            print(rows[-1], file=sys.stderr, flush=True)
+    with open(options.out, "w") as file:
+        file.write(page(rows, overhead, memory))
+
+
+if __name__ == "__main__":
+    main()
