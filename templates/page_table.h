@@ -18,17 +18,26 @@ ATT_FN int page_of_key(const PageTable& table, int key) {
                           table.shift);
 }
 
-// Where a key of a sequence lies: row `row` of page `page` of the cache; negative: nowhere.
+// Where a key of a sequence lies: row `row` of page `page` of the cache; no such page: nowhere.
 struct PagedKey {
   int page, row;
 };
 
-// Of key `key` of sequence b, one of those that the sequence has.
-ATT_FN PagedKey paged_key(const PageTable& table, int b, int key) {
+// Of key `key` of sequence b, one of those that the sequence has, as the table says.
+ATT_FN PagedKey listed_key(const PageTable& table, int b, int key) {
   const int own = page_of_key(table, key);
-  const int page = table.entries[static_cast<long long>(b) * table.pages_per_sequence + own];
-  const bool exists = static_cast<unsigned>(page) < static_cast<unsigned>(table.pages);
-  return {exists ? page : -1, key - own * table.page_size};
+  return {table.entries[static_cast<long long>(b) * table.pages_per_sequence + own],
+          key - own * table.page_size};
+}
+
+// Nowhere, if that is no page of the cache. Apart from listed_key(), as it waits for what is read.
+ATT_FN PagedKey checked_key(const PageTable& table, const PagedKey& listed) {
+  const bool exists = static_cast<unsigned>(listed.page) < static_cast<unsigned>(table.pages);
+  return {exists ? listed.page : -1, listed.row};
+}
+
+ATT_FN PagedKey paged_key(const PageTable& table, int b, int key) {
+  return checked_key(table, listed_key(table, b, key));
 }
 
 // How many rows of K or V the tensor unit brings at once to tiles of `tile` rows: a power of two

@@ -257,27 +257,8 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     const Unit unit = unit_at(units, table, step >> unit_shift, sequence.kv_len);
     return Unit{unit.k0 + (step & ((1 << unit_shift) - 1)) * plan::kStepKeys, unit.full};
   };
-  [[maybe_unused]] PageSteps<plan::kStepKeys> pages;
-  // Where the keys of a step lie, before load() copies them: looked up early, it costs no waiting.
-  const auto look_up = [&](int step) {
-    if constexpr (spec::kIsPaged) {
-      if (step < steps) {
-        pages.look_up({page_table_of(params), item.b, item.h_kv, sequence.kv_len},
-                      keys_at(step).k0);
-      }
-    }
-  };
   const auto load = [&](int step, int stage) {
-    if constexpr (spec::kIsPaged) {
-      if (step < steps) {
-        const PagedSequence from = {page_table_of(params), item.b, item.h_kv, sequence.kv_len};
-        const int k0 = keys_at(step).k0;
-        const unsigned to = ring + stage * kStageBytes;
-        pages.load<spec::kHeadDimQk>(to, params.k, params.k_stride, from, k0);
-        pages.load<spec::kHeadDimV>(to + kKBytes, params.v, params.v_stride, from, k0);
-      }
-      look_up(step + plan::kWarps);
-    } else if (step < steps) {
+    if (step < steps) {
       const int k0 = keys_at(step).k0;
       const int valid = sequence.kv_len - k0;
       const unsigned to = ring + stage * kStageBytes;
@@ -291,11 +272,36 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     }
     cp_async_commit();
   };
+  // The same in two steps of paged keys: where they lie is looked up some time before it is needed.
+  using Pages = PageSteps<plan::kStepKeys>;
+  const auto look_up = [&](Pages& pages, int step) {
+    if (step >= steps) return;
+    pages.look_up({page_table_of(params), item.b, item.h_kv, sequence.kv_len}, keys_at(step).k0);
+  };
+  const auto load_pages = [&](const Pages& pages, int step, int stage) {
+    if (step < steps) {
+      const PagedSequence from = {page_table_of(params), item.b, item.h_kv, sequence.kv_len};
+      const int k0 = keys_at(step).k0;
+      const unsigned to = ring + stage * kStageBytes;
+      pages.load<spec::kHeadDimQk>(to, params.k, params.k_stride, from, k0);
+      pages.load<spec::kHeadDimV>(to + kKBytes, params.v, params.v_stride, from, k0);
+    }
+    cp_async_commit();
+  };
 
   int step = warp_index();
-  look_up(step);
+  [[maybe_unused]] Pages next;
+  if constexpr (spec::kIsPaged) {
+    Pages first[plan::kStages - 1];
 #pragma unroll
-  for (int i = 0; i < plan::kStages - 1; ++i) load(step + i * plan::kWarps, i);
+    for (int i = 0; i < plan::kStages - 1; ++i) look_up(first[i], step + i * plan::kWarps);
+    look_up(next, step + (plan::kStages - 1) * plan::kWarps);
+#pragma unroll
+    for (int i = 0; i < plan::kStages - 1; ++i) load_pages(first[i], step + i * plan::kWarps, i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < plan::kStages - 1; ++i) load(step + i * plan::kWarps, i);
+  }
   cp_async_wait<plan::kStages - 1>();
   sync_threads();
   WarpPart part(params, item);
@@ -305,7 +311,13 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   for (; step < steps; step += plan::kWarps) {
     cp_async_wait<plan::kStages - 2>();
     sync_warp();  // this step's keys have come for all lanes, and all have left the stage before
-    load(step + (plan::kStages - 1) * plan::kWarps, stage == 0 ? plan::kStages - 1 : stage - 1);
+    if constexpr (spec::kIsPaged) {
+      load_pages(next, step + (plan::kStages - 1) * plan::kWarps,
+                 stage == 0 ? plan::kStages - 1 : stage - 1);
+      look_up(next, step + plan::kStages * plan::kWarps);
+    } else {
+      load(step + (plan::kStages - 1) * plan::kWarps, stage == 0 ? plan::kStages - 1 : stage - 1);
+    }
     const Unit keys = keys_at(step);
     part.visit(ring + stage * kStageBytes, keys.k0, !keys.full);
     stage = stage + 1 == plan::kStages ? 0 : stage + 1;

@@ -85,7 +85,7 @@ struct PagedSequence {
 
   ATT_MEMBER PagedKey look_up(int key) const {
     if (key >= kv_len) return {-1, 0};
-    return paged_key(table, b, key);
+    return listed_key(table, b, key);
   }
 };
 
@@ -96,14 +96,16 @@ ATT_FN void load_paged_rows(unsigned to, const void* tensor, const Strides& stri
   using Shares = RowShares<kRows, kDim, kThreads>;
   const int thread = thread_index();
   if (from.table.page_size % kRows == 0) {
-    load_within_page<kRows, kDim, kThreads>(to, tensor, stride, from.look_up(k0), from.h_kv,
-                                            from.kv_len - k0, thread);
+    const PagedKey key = checked_key(from.table, from.look_up(k0));
+    load_within_page<kRows, kDim, kThreads>(to, tensor, stride, key, from.h_kv, from.kv_len - k0,
+                                            thread);
     return;
   }
 #pragma unroll
   for (int first = 0; first < Shares::kCopies; first += Shares::kCopiesOfLookUp) {
     const int row = Shares::row(thread, first);
-    const PagedKey key = row < kRows ? from.look_up(k0 + row) : PagedKey{-1, 0};
+    const PagedKey key =
+        checked_key(from.table, row < kRows ? from.look_up(k0 + row) : PagedKey{-1, 0});
     load_looked_up<kRows, kDim, kThreads>(to, tensor, bytes_before(key, stride, from.h_kv), thread,
                                           first);
   }
@@ -114,7 +116,7 @@ ATT_FN void load_paged_rows(unsigned to, const void* tensor, const Strides& stri
 template <int kRows>
 struct PageSteps {
   static_assert(kRows == 16 || kRows == 32);
-  PagedKey ahead;
+  PagedKey ahead;  // as listed: nothing waits for it before it is used
 
   ATT_MEMBER void look_up(const PagedSequence& from, int k0) {
     ahead = from.look_up(k0 + lane_index() % kRows);
@@ -124,12 +126,13 @@ struct PageSteps {
   template <int kDim>
   ATT_MEMBER void load(unsigned to, const void* tensor, const Strides& stride,
                        const PagedSequence& from, int k0) const {
+    const PagedKey own = checked_key(from.table, ahead);
     if (from.table.page_size % kRows == 0) {
-      const PagedKey first = {shuffle_from(ahead.page, 0), shuffle_from(ahead.row, 0)};
+      const PagedKey first = {shuffle_from(own.page, 0), shuffle_from(own.row, 0)};
       load_within_page<kRows, kDim, 32>(to, tensor, stride, first, from.h_kv, from.kv_len - k0,
                                         lane_index());
     } else {
-      load_looked_up<kRows, kDim, 32>(to, tensor, bytes_before(ahead, stride, from.h_kv),
+      load_looked_up<kRows, kDim, 32>(to, tensor, bytes_before(own, stride, from.h_kv),
                                       lane_index(), 0);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "generator/plan/plan.hpp"
@@ -75,19 +76,22 @@ TEST(Launch, APackedBatchHasNoMoreTilesThanItsList) {
   EXPECT_LE(tiles, 1000 / 128 + 5);
 }
 
-// TMA would need a descriptor a page.
-TEST(Launch, PagesAreOfFamiliesThatCopyRowByRow) {
+// The CTAs of a cluster would share boxes of a page.
+TEST(Launch, PagesAreOfEveryFamilyAndNoCluster) {
   AttentionSpec spec;
   spec.layout = Layout::kPaged;
   const auto families = families_for(spec, Target::kSm90a);
   ASSERT_TRUE(families.ok());
-  EXPECT_EQ(*families, (std::vector{Family::kSm80, Family::kDecode}));
+  EXPECT_EQ(*families, (std::vector{Family::kSm90a, Family::kSm80, Family::kDecode}));
   EXPECT_FALSE(families_for(spec, Target::kSm90a, Pass::kBackward).ok());
-  const auto plan = parse_plan("sm90a forward sm_90a w2 k64 s2 b2 qreg c1 persistent g1 frozen");
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const Status legal = check_plan(spec, *plan, device_facts(Target::kSm90a));
-  ASSERT_FALSE(legal.ok());
-  EXPECT_NE(legal.error().message.find("knows no pages"), std::string::npos);
+  const DeviceFacts device = device_facts(Target::kSm90a);
+  const auto clusters = [&](const AttentionSpec& of) {
+    return std::ranges::count_if(
+        legal_plans(of, Family::kSm90a, device),
+        [](const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile).cluster > 1; });
+  };
+  EXPECT_EQ(clusters(spec), 0);
+  EXPECT_GT(clusters(AttentionSpec{}), 0);
 }
 
 TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
