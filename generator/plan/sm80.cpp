@@ -87,8 +87,8 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                                         tile.warps, tile.tile_q));
   }
   const Sm80Elements elements = sm80_elements(spec);
-  const bool is_least = tile.tile_kv == elements.least_keys && !has_dropout(spec);
-  if (!is_least && (tile.tile_kv < 32 || tile.tile_kv > 256 || tile.tile_kv % 32 != 0)) {
+  if (tile.tile_kv != elements.least_keys &&
+      (tile.tile_kv < 32 || tile.tile_kv > 256 || tile.tile_kv % 32 != 0)) {
     return plan_unsupported(
         fmt::format("a kv tile of 32 to 256 in steps of 32, not {}", tile.tile_kv));
   }
@@ -101,7 +101,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("a chunk of at most {} keys in {}", elements.longest_chunk,
                                         to_string(spec.dtype)));
   }
-  if (tile.chunk == 16 && has_dropout(spec)) {
+  if (tile.chunk < elements.least_dropped_keys && has_dropout(spec)) {
     return plan_unsupported("a chunk of at least the 32 keys that one random draw serves");
   }
   if (tile.unroll < 1 || tile.unroll > tile.tile_kv / tile.chunk) {
