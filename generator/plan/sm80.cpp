@@ -87,10 +87,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                                         tile.warps, tile.tile_q));
   }
   const Sm80Elements elements = sm80_elements(spec);
-  const int least = has_dropout(spec) ? std::max(32, elements.least_keys) : elements.least_keys;
-  if (tile.tile_kv < least || tile.tile_kv > 256 || tile.tile_kv % least != 0) {
+  if (tile.tile_kv != elements.least_keys &&
+      (tile.tile_kv < 32 || tile.tile_kv > 256 || tile.tile_kv % 32 != 0)) {
     return plan_unsupported(
-        fmt::format("a kv tile of {0} to 256 in steps of {0}, not {1}", least, tile.tile_kv));
+        fmt::format("a kv tile of 32 to 256 in steps of 32, not {}", tile.tile_kv));
   }
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   if ((tile.chunk != 16 && tile.chunk != 32 && tile.chunk != 64) ||
@@ -101,7 +101,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("a chunk of at most {} keys in {}", elements.longest_chunk,
                                         to_string(spec.dtype)));
   }
-  if (tile.chunk == 16 && has_dropout(spec)) {
+  if (tile.chunk < elements.least_dropped_keys && has_dropout(spec)) {
     return plan_unsupported("a chunk of at least the 32 keys that one random draw serves");
   }
   if (tile.unroll < 1 || tile.unroll > tile.tile_kv / tile.chunk) {

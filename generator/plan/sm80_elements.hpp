@@ -10,6 +10,7 @@ struct Sm80Elements {
   int bytes;                // of an element
   int step_columns;         // of a product's step: its fragments are one register a row and column
   int least_keys;           // of a kv tile; of queries or keys that backward kernels walk at a time
+  int least_dropped_keys;   // of a chunk under dropout, whose random draw serves 32 keys
   int longest_chunk;        // keys whose scores registers have room for
   int most_chunks;          // in one loop body
   int score_registers;      // of 16 x 8 scores and what their products need beside them, in fours

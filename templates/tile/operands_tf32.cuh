@@ -170,7 +170,8 @@ struct Operands<DType::f32> {
 #pragma unroll
     for (int first = 0; first < kKeys; first += kGroup) {
       if constexpr (spec::kHasDropout) {
-        if (first % 32 == 0) drop_probabilities(s, first / 8, c, q0, k0 + first);
+        constexpr int kDrawn = kKeys < 32 ? kKeys : 32;
+        if (first % kDrawn == 0) drop_probabilities<kDrawn>(s, first / 8, c, q0, k0 + first);
       }
       Tf32Rows p[kBlocks][kGroup / 8];
 #pragma unroll

@@ -73,5 +73,50 @@ INSTANTIATE_TEST_SUITE_P(Library, Compile, testing::ValuesIn(cases()), [](const 
   return name;
 });
 
+struct Fp32Case {
+  const char* lines;  // of the spec
+  Target target;
+  Pass pass;
+};
+void PrintTo(const Fp32Case& c, std::ostream* out) {
+  *out << c.lines << " for " << to_string(c.target) << ", " << to_string(c.pass);
+}
+
+class CompileFp32 : public testing::TestWithParam<Fp32Case> {};
+
+TEST_P(CompileFp32, KeepsToItsRegisters) {
+  const auto compiler = open_nvrtc_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  const auto& [lines, target, pass] = GetParam();
+  if (!(*compiler)->supports(target)) GTEST_SKIP() << (*compiler)->identity();
+  const auto spec =
+      parse_spec(std::string("attune: 1\nname: t\ndtype: fp32\nmask: causal\n") + lines, "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const ProblemShape shape{.batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
+  const auto plan = default_plan(*spec, shape, device_facts(target), pass);
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto source = emit(*spec, *plan);
+  ASSERT_TRUE(source.ok()) << render(source.error());
+  const auto kernel = (*compiler)->compile(source->source, source->symbol, target);
+  ASSERT_TRUE(kernel.ok()) << to_string(*plan) << "\n" << render(kernel.error());
+  const std::string what = to_string(*plan) + "\n" + kernel->log;
+  constexpr int kSpillCeiling = 16;
+  EXPECT_LE(kernel->spill_store_bytes, kSpillCeiling) << what;
+  EXPECT_LE(kernel->spill_load_bytes, kSpillCeiling) << what;
+}
+
+std::vector<Fp32Case> fp32_cases() {
+  std::vector<Fp32Case> all;
+  for (const char* lines :
+       {"head_dim: 64\n", "head_dim: 128\n", "head_dim: 128\nprecision: tf32\n",
+        "head_dim: 128\ndropout: 0.1\n", "head_dim: {qk: 192, v: 128}\n", "head_dim: 256\n"}) {
+    for (const Target target : {Target::kSm80, Target::kSm90a}) {
+      for (const Pass pass : kPasses) all.push_back({lines, target, pass});
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(All, CompileFp32, testing::ValuesIn(fp32_cases()));
+
 }  // namespace
 }  // namespace attune

@@ -93,6 +93,30 @@ TEST_P(LlvmPtx, EverySpecOfTheLibrary) {
   for (const Job& job : jobs) check(job);
 }
 
+// fp32's, forward and backward, in both precisions.
+TEST_P(LlvmPtx, Tf32Products) {
+  const DeviceFacts facts = device_facts(GetParam().first);
+  for (const char* precision : {"strict", "tf32"}) {
+    const auto spec = parse_spec(
+        std::string("attune: 1\nname: t\ndtype: fp32\nhead_dim: 64\nmask: causal\nprecision: ") +
+            precision + "\n",
+        "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    for (const Pass pass : kPasses) {
+      const auto plan = default_plan(*spec, kShape, facts, pass);
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      const auto generated = emit(*spec, *plan);
+      ASSERT_TRUE(generated.ok()) << render(generated.error());
+      const auto kernel = compiler_->compile(generated->source, generated->symbol, plan->target);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error()).substr(0, 2000);
+      const std::string ptx(kernel->image.begin(), kernel->image.end());
+      EXPECT_THAT(ptx, HasSubstr("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"));
+      EXPECT_THAT(ptx, Not(HasSubstr("call.uni")));
+      EXPECT_THAT(ptx, Not(HasSubstr("__local_depot")));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, LlvmPtx,
                          testing::Values(std::pair(Target::kSm80, LlvmOrder::kGiven),
                                          std::pair(Target::kSm80, LlvmOrder::kListed),

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <random>
 
@@ -40,10 +42,19 @@ TEST(Judge, ARowWithoutLiveKeyIsExactlyZero) {
   EXPECT_EQ(judge(dead, std::vector{0.0, 1e-30}).worst, kInfinity);
 }
 
-// What a kernel computes on a matrix unit: fp32 sums, P rounded to the dtype, O rounded.
+// To 11 bits.
+float tf32(double x) {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x));
+  return std::bit_cast<float>((bits + 0x1000u) & 0xffffe000u);
+}
+
+// What a kernel computes on a matrix unit: fp32 sums, P rounded to the dtype, O rounded; of tf32
+// whatever is multiplied.
 // `reference` is what its exponentials subtract from the scores, beyond the largest.
 HostOutput simulated(const AttentionSpec& spec, const HostProblem& problem, double reference,
                      bool rounds_p) {
+  const bool rounds_all = spec.precision == Precision::kTf32;
+  const auto operand = [&](double x) { return rounds_all ? tf32(x) : static_cast<float>(x); };
   const ProblemShape& s = problem.shape;
   HostOutput out;
   const auto n = static_cast<std::size_t>(s.kv_len);
@@ -58,8 +69,7 @@ HostOutput simulated(const AttentionSpec& spec, const HostProblem& problem, doub
     for (std::size_t k = 0; k < keys; ++k) {
       float sum = 0;
       for (std::size_t d = 0; d < dim; ++d) {
-        sum = std::fma(static_cast<float>(problem.q[q + d]),
-                       static_cast<float>(problem.k[kv + k * dim + d]), sum);
+        sum = std::fma(operand(problem.q[q + d]), operand(problem.k[kv + k * dim + d]), sum);
       }
       p[k] = sum * static_cast<float>(spec.softmax_scale.value);
       maximum = std::max(maximum, p[k]);
@@ -68,12 +78,12 @@ HostOutput simulated(const AttentionSpec& spec, const HostProblem& problem, doub
     for (float& x : p) {
       x = std::exp(x - maximum - static_cast<float>(reference));
       total += x;
-      if (rounds_p) x = static_cast<float>(round_to(spec.dtype, x));
+      if (rounds_p) x = rounds_all ? tf32(x) : static_cast<float>(round_to(spec.dtype, x));
     }
     for (std::size_t d = 0; d < dim; ++d) {
       float sum = 0;
       for (std::size_t k = 0; k < keys; ++k) {
-        sum = std::fma(p[k], static_cast<float>(problem.v[kv + k * dim + d]), sum);
+        sum = std::fma(p[k], operand(problem.v[kv + k * dim + d]), sum);
       }
       out.o.push_back(round_to(spec.dtype, sum / total));
     }
@@ -86,6 +96,7 @@ struct Case {
   DType dtype;
   std::int64_t q_len, kv_len;
   bool causal;
+  Precision precision = Precision::kStrict;
 };
 
 class SimulatedKernel : public testing::TestWithParam<Case> {
@@ -96,15 +107,20 @@ class SimulatedKernel : public testing::TestWithParam<Case> {
                              (c.causal ? "mask: causal\n" : "");
     spec_ = *parse_spec(yaml, "t.yaml");
     spec_.dtype = c.dtype;
+    spec_.precision = c.precision;
     problem_ = random_problem(
         spec_, {.heads = 4, .kv_heads = 2, .q_len = c.q_len, .kv_len = c.kv_len}, 11);
+  }
+  // Else fp32 as the CPU family has it.
+  bool on_matrix_unit() const {
+    return spec_.dtype != DType::kF32 || spec_.precision == Precision::kTf32;
   }
   AttentionSpec spec_;
   HostProblem problem_;
 };
 
 TEST_P(SimulatedKernel, IsRightAndNearEnoughToTheLimitThatItTells) {
-  const bool matrix = spec_.dtype != DType::kF32;
+  const bool matrix = on_matrix_unit();
   const ForwardOracle oracle =
       oracle_forward(spec_, problem_, matrix ? Arithmetic::kMatrixUnit : Arithmetic::kVector);
   for (const double reference : {0.0, 0.3, 5.545}) {  // 8 binary orders
@@ -119,7 +135,7 @@ TEST_P(SimulatedKernel, IsRightAndNearEnoughToTheLimitThatItTells) {
 
 // What was let pass once: the tolerance of row 0, which is V[0], for all rows.
 TEST_P(SimulatedKernel, ATileLeftOutIsSeenAtAnyLength) {
-  const bool matrix = spec_.dtype != DType::kF32;
+  const bool matrix = on_matrix_unit();
   const Arithmetic arithmetic = matrix ? Arithmetic::kMatrixUnit : Arithmetic::kVector;
   const ForwardOracle oracle = oracle_forward(spec_, problem_, arithmetic);
   HostProblem spoilt = problem_;
@@ -135,7 +151,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{DType::kBf16, 70, 70, true}, Case{DType::kBf16, 16, 4096, false},
                     Case{DType::kF16, 70, 70, true}, Case{DType::kF16, 16, 4096, false},
                     Case{DType::kF32, 70, 70, true}, Case{DType::kF32, 1, 513, false},
-                    Case{DType::kF32, 4, 16384, false}));
+                    Case{DType::kF32, 4, 16384, false},
+                    Case{DType::kF32, 70, 70, true, Precision::kTf32},
+                    Case{DType::kF32, 16, 1024, false, Precision::kTf32}));
 
 }  // namespace
 }  // namespace attune

@@ -64,6 +64,18 @@ TEST(Canonical, DeterminismIsPartOfItOnlyWhereItIsAskedFor) {
             "0/256\ndeterministic\nmask kv_idx <= q_idx + (kv_len - q_len)\n");
 }
 
+TEST(Canonical, PrecisionIsPartOfItOnlyWhereItIsNotTheDefault) {
+  const auto text_with = [](const std::string& line) {
+    const auto spec = parse_spec("attune: 1\nname: m\ndtype: fp32\nhead_dim: 64\n" + line, "f");
+    return spec.ok() ? canonical_text(*spec) : render(spec.error());
+  };
+  constexpr const char* kPlain =
+      "attune 1\ndtype fp32\nhead_dim 64 64\nlayout bshd\nsoftmax_scale 0.125\ndropout 0/256\n";
+  EXPECT_EQ(text_with(""), kPlain);
+  EXPECT_EQ(text_with("precision: strict\n"), kPlain);
+  EXPECT_EQ(text_with("precision: tf32\n"), std::string(kPlain) + "precision tf32\n");
+}
+
 TEST(Canonical, SpellingsOfOneKernelAgree) {
   const std::string_view pairs[][2] = {
       {"mask: causal\n", "mask:   'causal'  # aligned to the end\n"},
