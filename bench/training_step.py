@@ -80,9 +80,11 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm = nn.RMSNorm(WIDTH)
+        for matrix in (each for each in self.parameters() if each.dim() == 2):
+            nn.init.normal_(matrix, std=0.02)
 
     def forward(self, tokens, attend):
-        x = self.embedding(tokens) * 0.1
+        x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, attend)
         return self.norm(x) @ self.embedding.weight.T
@@ -103,7 +105,7 @@ class Trainer:
             attend,
             Decoder().to(device="cuda", dtype=torch.bfloat16),
         )
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
 
     def step(self, tokens):
         logits = self.model(tokens, self.attend)

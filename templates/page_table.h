@@ -46,7 +46,8 @@ ATT_FN int page_box_rows(int page_size, int tile) {
   const int of_page = page_size & -page_size, of_tile = tile & -tile;
   return of_page < of_tile ? of_page : of_tile;
 }
-// It swizzles rows by their place among so many: boxes are no smaller.
-constexpr int kLeastPageBoxRows = 8;
+// Boxes of fewer rows take the tensor unit longer than sm80's copies take (H200: 64 queries on 8192
+// keys, boxes of 8 rows 893 us, of 16 543 and of 64 342; sm80 647).
+constexpr int kLeastPageBoxRows = 16;
 
 }  // namespace att

@@ -112,6 +112,27 @@ def test_mod(name):
         check(attend, lambda q, k, v: wanted_attention(q, k, v, score_mod, mask_mod), given)
 
 
+@pytest.mark.parametrize(
+    "name", ["no mods", "document", "alibi", "softcap", "relative bias", "window and dead rows", "natten", "t5"]
+)
+def test_float32(name):
+    """With float32's own errors, unless tf32 is asked for."""
+    score_mod, mask_mod = MODS[name]()
+
+    def attend(q, k, v):
+        return flex_attention(q, k, v, score_mod, mask_mod=mask_mod, strict=True)
+
+    check(attend, lambda q, k, v: wanted_attention(q, k, v, score_mod, mask_mod), leaves(torch.float32), 2e-5)
+
+
+def test_float32_of_grouped_heads_and_other_lengths():
+    def attend(q, k, v):
+        return flex_attention(q, k, v, mask_mod=mods.causal, enable_gqa=True, strict=True)
+
+    given = leaves(torch.float32, kv_heads=2, q_len=70, kv_len=133, dim=128)
+    check(attend, lambda q, k, v: wanted_attention(q, k, v, mask_mod=mods.causal), given, 2e-5)
+
+
 @pytest.mark.parametrize("name", LEARNED)
 def test_what_is_captured_learns(name):
     sizes, make = LEARNED[name]

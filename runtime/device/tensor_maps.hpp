@@ -16,7 +16,7 @@ struct alignas(64) TensorMap {
 
 // False when, of a tensor that `maps` describe, a stride is negative, zero where it steps, not a
 // multiple of 16 bytes or 2^40 bytes and more, or the base is not 16-byte aligned, or the page size
-// is no multiple of eight: the tensor unit cannot walk such a tensor.
+// is no multiple of 16: the tensor unit cannot walk such a tensor.
 bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
                           const att::LaunchParams& params);
 

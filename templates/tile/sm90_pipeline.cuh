@@ -253,6 +253,14 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
     }
     if (leader) mbarrier_arrive(shared.item_empty(slot));
     bool has_more = info.flags != kNoTile;
+    // A tile ahead of the copies.
+    const auto box_of = [&](const TileInfo& tile) {
+      return look_up_box(page_table_of(p), item.b, context.kv_len, tile.tile * kTileKv);
+    };
+    PagedKey next_box = {};
+    if constexpr (spec::kIsPaged) {
+      if (has_more) next_box = box_of(info);
+    }
     do {
       const TileInfo following = has_more ? walk.next(context, cta_rank) : info;
       // Two or three tiles before the consumers will: an item that is found sooner may wait behind
@@ -260,9 +268,9 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
       if (following.flags == kNoTile && leader) mbarrier_arrive(shared.item_wanted());
       if (!has_more) break;
       const int row = sequence.kv_first + info.tile * kTileKv;
-      PageBox box;
+      const PagedKey box = next_box;
       if constexpr (spec::kIsPaged) {
-        box = page_box(page_table_of(p), item.b, context.kv_len, info.tile * kTileKv);
+        if (following.flags != kNoTile) next_box = box_of(following);
       }
       mbarrier_wait(shared.k_empty(position.stage), position.parity ^ 1);
       if (leader) {
@@ -274,7 +282,7 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
       }
       if constexpr (spec::kIsPaged) {
         load_page_boxes<kQkSlabs>(shared.k(position.stage), k_map, shared.k_full(position.stage),
-                                  box, item.h_kv);
+                                  page_table_of(p), box, item.h_kv);
       }
       if constexpr (spec::kIsPacked) foreign.clear(shared);
       mbarrier_wait(shared.v_empty(position.stage), position.parity ^ 1);
@@ -283,8 +291,8 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
       if constexpr (spec::kIsPaged) {
         load_page_boxes<kVSlabs>(
             shared.v(position.stage), v_map,
-            has_foreign ? shared.v_raw(position.stage) : shared.v_full(position.stage), box,
-            item.h_kv);
+            has_foreign ? shared.v_raw(position.stage) : shared.v_full(position.stage),
+            page_table_of(p), box, item.h_kv);
       } else if (leader) {
         load_tile<kVSlabs>(
             shared.v(position.stage), v_map,

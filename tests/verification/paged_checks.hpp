@@ -71,7 +71,7 @@ inline std::vector<PagedCase> paged_cases(const AttentionSpec& spec, Arithmetic 
 
 // Whether the launch was refused because no tensor unit walks pages of so few rows.
 inline bool refuses_pages(const Error& error, std::int64_t page_size) {
-  return error.id == kStridesUnsupported && page_size % 8 != 0;
+  return error.id == kStridesUnsupported && page_size % 16 != 0;
 }
 
 inline void check_cases(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
