@@ -57,7 +57,7 @@ Result<Timing> measure(const LoadedSpec& loaded, const ProblemShape& problem, Pa
   ATT_TRY(const ProblemValues values, draw_values(spec, problem, kTimedSeed));
   const Work work = work_of(pass, spec, problem, values);
   return Timing{chosen, code.compiler, spread_of(samples), work,
-                roofline_us(work, device->facts())};
+                roofline_us(work, facts_of_dtype(spec, device->facts()))};
 }
 
 // What a table of results and its JSON are made of.

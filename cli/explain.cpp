@@ -38,7 +38,7 @@ struct Explanation {
   std::vector<MemoryRegion> memory;
   MaskPicture picture;
   Work work;
-  double roofline = 0, predicted = 0;
+  double roofline = 0, predicted = 0, peak_tflops = 0;
 };
 
 Result<Explanation> explain(const AttentionSpec& spec, Pass pass, const ExplainOptions& options,
@@ -68,7 +68,9 @@ Result<Explanation> explain(const AttentionSpec& spec, Pass pass, const ExplainO
                                          .scalars = drawn.scalars,
                                          .tensors = drawn.tensors}));
   e.work = work_of(pass, spec, e.shape, values);
-  e.roofline = roofline_us(e.work, e.device);
+  const DeviceFacts of_dtype = facts_of_dtype(spec, e.device);
+  e.roofline = roofline_us(e.work, of_dtype);
+  e.peak_tflops = of_dtype.matrix_tflops;
   e.predicted = cost_us(spec, e.chosen.plan, e.shape, e.device);
   return e;
 }
@@ -128,14 +130,14 @@ std::string text(const AttentionSpec& spec, const Explanation& e) {
                            : std::string("one block a work item"));
   }
   out += memory_text(e);
-  const bool matrix = e.work.flops / (e.device.matrix_tflops * 1e6) >= e.roofline;
+  const bool matrix = e.work.flops / (e.peak_tflops * 1e6) >= e.roofline;
   out += fmt::format("\n{}  {}\n", paint("roofline", Colour::kBold), e.device.name);
   out += fmt::format(
       "  work       {:.3g} GFLOP over the live {:.2f} %, {:.3g} MB, {:.0f} FLOP a byte\n",
       e.work.flops / 1e9, e.work.live_share * 100, e.work.bytes / 1e6, e.work.flops / e.work.bytes);
-  out += fmt::format("  peak       {} TFLOP/s, {} GB/s: bound by {}\n",
-                     short_number(e.device.matrix_tflops), short_number(e.device.memory_gb_per_s),
-                     matrix ? "the matrix units" : "memory");
+  out +=
+      fmt::format("  peak       {} TFLOP/s, {} GB/s: bound by {}\n", short_number(e.peak_tflops),
+                  short_number(e.device.memory_gb_per_s), matrix ? "the matrix units" : "memory");
   out += fmt::format("  at best    {:.1f} us; the cost model expects {:.1f} us\n", e.roofline,
                      e.predicted);
   return out;

@@ -31,7 +31,7 @@ void describe_known(const AttentionSpec& spec, const DeviceFacts& facts, ReportP
   const Work work = work_of(problem.pass, spec, problem.shape, *values);
   problem.flops = work.flops;
   problem.bytes = work.bytes;
-  problem.roofline_us = roofline_us(work, facts);
+  problem.roofline_us = roofline_us(work, facts_of_dtype(spec, facts));
   for (ReportCandidate& candidate : problem.candidates) {
     candidate.predicted_us = cost_us(spec, candidate.plan, problem.shape, facts);
   }

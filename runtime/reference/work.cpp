@@ -131,4 +131,11 @@ double roofline_us(const Work& work, const DeviceFacts& device) {
                   work.bytes / (device.memory_gb_per_s * 1e3));
 }
 
+DeviceFacts facts_of_dtype(const AttentionSpec& spec, const DeviceFacts& device) {
+  DeviceFacts own = device;
+  if (spec.dtype == DType::kF32 && device.target != Target::kCpu)
+    own.matrix_tflops /= spec.precision == Precision::kStrict ? 6 : 2;
+  return own;
+}
+
 }  // namespace attune

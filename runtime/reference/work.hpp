@@ -38,4 +38,8 @@ Work work_of(Pass pass, const AttentionSpec& spec, const ProblemShape& shape,
 // The time below which no kernel can be: matrix peak or memory, whichever binds.
 double roofline_us(const Work& work, const DeviceFacts& device);
 
+// The device as products of the spec's dtype find it: of fp32 on a GPU its rate is that of tf32's,
+// half of two-byte elements', shared among the three products that make one.
+DeviceFacts facts_of_dtype(const AttentionSpec& spec, const DeviceFacts& device);
+
 }  // namespace attune

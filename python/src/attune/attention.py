@@ -54,7 +54,7 @@ def attention(
 
     Args:
         q: [batch, q_len, heads, head_dim], or [batch, heads, q_len, head_dim] in layout "bhsd"; float16, bfloat16
-            or, on the CPU, float32. An array of NumPy, torch or CuPy, or of any framework that speaks DLPack, on
+            or float32. An array of NumPy, torch or CuPy, or of any framework that speaks DLPack, on
             the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy. torch makes gradients
             of q, k, v and `tensors` where they require them and the device has a backward pass, has the call as
             an operator in compiled code, and under torch.autocast computes in autocast's dtype.

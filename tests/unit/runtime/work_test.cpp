@@ -56,6 +56,17 @@ TEST(Work, TheRooflineIsWhicheverBinds) {
   device.memory_gb_per_s = 1;
   EXPECT_DOUBLE_EQ(roofline_us({.live_share = 1, .flops = 2e6, .bytes = 1e3}, device), 2);
   EXPECT_DOUBLE_EQ(roofline_us({.live_share = 1, .flops = 2e6, .bytes = 5e3}, device), 5);
+  AttentionSpec spec;
+  const auto at_best = [&] {
+    return roofline_us({.live_share = 1, .flops = 2e6, .bytes = 1e3}, facts_of_dtype(spec, device));
+  };
+  EXPECT_DOUBLE_EQ(at_best(), 2);
+  spec.dtype = DType::kF32;
+  EXPECT_DOUBLE_EQ(at_best(), 12);
+  spec.precision = Precision::kTf32;
+  EXPECT_DOUBLE_EQ(at_best(), 4);
+  device.target = Target::kCpu;
+  EXPECT_DOUBLE_EQ(at_best(), 2);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ def flex_attention(
     leaves open are the launch's.
 
     Args:
-        query: [batch, heads, q_len, head_dim]; float16, bfloat16, or float32 on the CPU. Under torch.autocast it, key
+        query: [batch, heads, q_len, head_dim]; float16, bfloat16 or float32. Under torch.autocast it, key
             and value may be of any float types, and out is of autocast's.
         key: [batch or 1, kv_heads, kv_len, head_dim].
         value: [batch or 1, kv_heads, kv_len, any head_dim].
