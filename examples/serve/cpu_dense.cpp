@@ -1,0 +1,115 @@
+// The model's operations on one core: loops, as the model is small.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <numbers>
+
+#include "dense.hpp"
+
+namespace serve {
+namespace {
+
+class HostMemory : public Memory {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* data = ::operator new(std::max<std::size_t>(bytes, 1), kAlignment);
+    std::memset(data, 0, bytes);
+    return data;
+  }
+  void release(void* data) override { ::operator delete(data, kAlignment); }
+  void write(void* to, const void* host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, host, bytes);
+  }
+  void read(void* host, const void* from, std::size_t bytes) override { write(host, from, bytes); }
+  void zero(void* data, std::size_t bytes) override { std::memset(data, 0, bytes); }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+};
+
+class CpuDense : public Dense {
+ public:
+  Memory& memory() override { return memory_; }
+
+  void embed(std::size_t rows, std::size_t columns, const std::int32_t* tokens, const float* table,
+             float* y) override {
+    for (std::size_t i = 0; i < rows; ++i) {
+      std::copy_n(table + static_cast<std::size_t>(tokens[i]) * columns, columns, y + i * columns);
+    }
+  }
+
+  void rms_norm(std::size_t rows, std::size_t columns, const float* x, float* y) override {
+    for (std::size_t i = 0; i < rows; ++i, x += columns, y += columns) {
+      float squares = 0;
+      for (std::size_t j = 0; j < columns; ++j) squares += x[j] * x[j];
+      const float inverse = 1 / std::sqrt(squares / static_cast<float>(columns));
+      for (std::size_t j = 0; j < columns; ++j) y[j] = x[j] * inverse;
+    }
+  }
+
+  void multiply(std::size_t rows, std::size_t in, std::size_t out, const float* x, const float* w,
+                float* y, bool adds) override {
+    for (std::size_t i = 0; i < rows; ++i, x += in, y += out) {
+      if (!adds) std::fill_n(y, out, 0.0F);
+      for (std::size_t k = 0; k < in; ++k) {
+        for (std::size_t j = 0; j < out; ++j) y[j] += x[k] * w[k * out + j];
+      }
+    }
+  }
+
+  void gelu(std::size_t count, float* x) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      x[i] *= (1 + std::erf(x[i] / std::numbers::sqrt2_v<float>)) / 2;
+    }
+  }
+
+  void rotate(std::size_t rows, std::size_t heads, std::size_t dim, std::size_t stride,
+              const std::int32_t* positions, float* x) override {
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t i = 0; i < dim / 2; ++i) {
+        const double power = -2 * static_cast<double>(i) / static_cast<double>(dim);
+        const double angle = positions[row] * std::pow(10000.0, power);
+        const auto sine = static_cast<float>(std::sin(angle));
+        const auto cosine = static_cast<float>(std::cos(angle));
+        for (std::size_t head = 0; head < heads; ++head) {
+          float& a = x[row * stride + head * dim + i];
+          float& b = x[row * stride + head * dim + i + dim / 2];
+          const float turned = a * cosine - b * sine;
+          b = a * sine + b * cosine;
+          a = turned;
+        }
+      }
+    }
+  }
+
+  void scatter(std::size_t rows, std::size_t columns, std::size_t stride, const float* x,
+               const std::int64_t* offsets, float* y) override {
+    for (std::size_t i = 0; i < rows; ++i) std::copy_n(x + i * stride, columns, y + offsets[i]);
+  }
+
+  void move(std::size_t count, std::size_t from, std::size_t to, float* x) override {
+    std::copy_n(x + from, count, x + to);
+  }
+
+  std::vector<Choice> choose(std::size_t rows, std::size_t columns, const float* logits) override {
+    std::vector<Choice> chosen;
+    for (std::size_t i = 0; i < rows; ++i, logits += columns) {
+      const float* best = std::max_element(logits, logits + columns);
+      chosen.push_back({static_cast<std::int32_t>(best - logits), *best});
+    }
+    return chosen;
+  }
+
+ private:
+  HostMemory memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dense> make_dense(const std::string& device) {
+  if (device == "cpu") return std::make_unique<CpuDense>();
+  throw Error(Exit::kBadInput, "--device is cpu, there is no model for " + device + " yet");
+}
+
+}  // namespace serve
