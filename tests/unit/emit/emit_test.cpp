@@ -91,7 +91,7 @@ TEST(Emit, DropoutIsCountedInBytes) {
 
 TEST(Emit, RefusesWhatTheFamilyCannotDo) {
   AttentionSpec spec = library_spec("full");
-  spec.dtype = DType::kF32;
+  spec.dtype = DType::kFp8E4m3;
   const auto kernel = emit(spec, sm80_plan());
   ASSERT_FALSE(kernel.ok());
   EXPECT_EQ(kernel.error().kind, ErrorKind::kUnsupported);
