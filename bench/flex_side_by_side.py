@@ -269,7 +269,7 @@ def page(rows, overhead, memory):
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
         f"{date}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
-        f"{commit.stdout.strip() or os.environ.get('ATTUNE_COMMIT', 'unknown')}, untuned plans. "
+        f"{os.environ.get('ATTUNE_COMMIT') or commit.stdout.strip() or 'unknown'}, untuned plans. "
         f"`python3 bench/flex_side_by_side.py {' '.join(sys.argv[1:])}`",
         "",
         "Times are Attune's in microseconds; ratios are torch's time over it. 2 x 16 heads x 8192, d 128, bf16.",
