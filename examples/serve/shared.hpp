@@ -1,16 +1,16 @@
-// What this example has in common with examples/train.
+// What this example has in common with others.
 #pragma once
 
-#include "../train/error.hpp"
-#include "../train/memory.hpp"
-#include "../train/random.hpp"
+#include "../common/error.hpp"
+#include "../common/memory.hpp"
+#include "../common/random.hpp"
 
 namespace serve {
 
-using train::Array;
-using train::Error;
-using train::Exit;
-using train::Memory;
-using train::Random;
+using examples::Array;
+using examples::Error;
+using examples::Exit;
+using examples::Memory;
+using examples::Random;
 
 }  // namespace serve

@@ -37,7 +37,7 @@ struct AttentionGradients {
 };
 
 // Causal attention within documents with a learned bias by distance and dropout. One thread at a
-// time. Failures are Error (error.hpp).
+// time. Failures are Error (../common/error.hpp).
 template <typename T>
 class Attention {
  public:

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "error.hpp"
+#include "shared.hpp"
 
 namespace train {
 namespace {

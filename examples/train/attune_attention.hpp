@@ -5,7 +5,7 @@
 #include <string>
 
 #include "attention.hpp"
-#include "memory.hpp"
+#include "shared.hpp"
 
 namespace train {
 

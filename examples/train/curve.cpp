@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-#include "error.hpp"
+#include "shared.hpp"
 
 namespace train {
 namespace {

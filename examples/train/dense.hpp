@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "memory.hpp"
+#include "shared.hpp"
 
 namespace train {
 

@@ -17,9 +17,9 @@
 #include "comparison.hpp"
 #include "cpu_dense.hpp"
 #include "curve.hpp"
-#include "error.hpp"
 #include "gradient_check.hpp"
 #include "options.hpp"
+#include "shared.hpp"
 
 namespace train {
 namespace {

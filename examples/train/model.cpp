@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "random.hpp"
+#include "shared.hpp"
 
 namespace train {
 namespace {

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "attention.hpp"
-#include "memory.hpp"
-#include "random.hpp"
+#include "shared.hpp"
 
 namespace train {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "error.hpp"
+#include "shared.hpp"
 
 namespace train {
 namespace {

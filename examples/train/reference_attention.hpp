@@ -7,7 +7,7 @@
 
 #include "attention.hpp"
 #include "dropout.hpp"
-#include "memory.hpp"
+#include "shared.hpp"
 #include "workers.hpp"
 
 namespace train {

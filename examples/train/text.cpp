@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "error.hpp"
+#include "shared.hpp"
 
 namespace train {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "random.hpp"
+#include "shared.hpp"
 
 namespace train {
 

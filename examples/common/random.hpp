@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <numbers>
 
-namespace train {
+namespace examples {
 
 // SplitMix64: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
 class Random {
@@ -31,4 +31,4 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace train
+}  // namespace examples

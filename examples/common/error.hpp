@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace train {
+namespace examples {
 
 enum class Exit { kDone = 0, kFailed = 1, kBadInput = 2, kNothingToRunOn = 3 };
 
@@ -17,4 +17,4 @@ class Error : public std::runtime_error {
   Exit exit_;
 };
 
-}  // namespace train
+}  // namespace examples

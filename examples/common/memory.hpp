@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace train {
+namespace examples {
 
 // One thread at a time. Everything throws std::exception's children when there is no memory left.
 class Memory {
@@ -56,4 +56,4 @@ class Array {
   T* data_;
 };
 
-}  // namespace train
+}  // namespace examples
