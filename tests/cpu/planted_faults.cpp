@@ -8,9 +8,8 @@ namespace {
 constexpr const char* kAccumulate =
     "  accumulate_tile<kVectors>(block, v, keys, scratch.p, rescale);\n";
 constexpr const char* kLoadK =
-    "tile_rows<kQk>(p.k, p.k_stride, sequence, item.h_kv, k0, keys, padded, scratch.k)";
-constexpr const char* kLoadV =
-    "tile_rows<kV>(p.v, p.v_stride, sequence, item.h_kv, k0, keys, keys, scratch.v)";
+    "tile_rows<kQk>(p, p.k, p.k_stride, item, k0, keys, padded, scratch.k)";
+constexpr const char* kLoadV = "tile_rows<kV>(p, p.v, p.v_stride, item, k0, keys, keys, scratch.v)";
 constexpr const char* kMask = "(!spec::kHasMask || mask(c, q_idx, kv_idx))";
 constexpr const char* kStoreO =
     "from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i])";
@@ -41,11 +40,11 @@ std::vector<Fault> cpu_faults(const Site& site) {
                                   "rescale);\n",
                                   in_tile)}}},
       {"V of a tile stale",
-       {{kLoadV, fmt::format("tile_rows<kV>(p.v, p.v_stride, sequence, item.h_kv, {}, keys, keys, "
+       {{kLoadV, fmt::format("tile_rows<kV>(p, p.v, p.v_stride, item, {}, keys, keys, "
                              "scratch.v)",
                              stale)}}},
       {"K of a tile stale",
-       {{kLoadK, fmt::format("tile_rows<kQk>(p.k, p.k_stride, sequence, item.h_kv, {}, keys, "
+       {{kLoadK, fmt::format("tile_rows<kQk>(p, p.k, p.k_stride, item, {}, keys, "
                              "padded, scratch.k)",
                              stale)}}},
       {"all before a tile scaled by 0.98",
@@ -56,13 +55,13 @@ std::vector<Fault> cpu_faults(const Site& site) {
                          "8 == 1) for (int i = 0; "
                          "i < kVectors; ++i) rescale[i] = broadcast(1.0f);")},
       {"the last key ignored",
-       {{"const KvBounds bounds = bounds_of(p, item);\n  const Sequence",
-         "KvBounds bounds = bounds_of(p, item);\n  bounds.end -= 1;\n  const Sequence"}}},
+       {{"const KvBounds bounds = bounds_of(p, item);\n  // Tiles start",
+         "KvBounds bounds = bounds_of(p, item);\n  bounds.end -= 1;\n  // Tiles start"}}},
       {"another KV head for one tile of queries",
-       {{kLoadV,
-         fmt::format("tile_rows<kV>(p.v, p.v_stride, sequence, item.h_kv ^ ({} ? 1 : 0), k0, "
-                     "keys, keys, scratch.v)",
-                     in_item)}}},
+       {{kLoadV, fmt::format("tile_rows<kV>(p, p.v, p.v_stride, [&] {{ Item other = item; "
+                             "if ({}) other.h_kv ^= 1; return other; }}(), k0, "
+                             "keys, keys, scratch.v)",
+                             in_item)}}},
       {"two columns exchanged in 16 rows",
        {{kStoreO, fmt::format("from_float(sum == 0.0f ? 0.0f : block.o[{} ? i ^ 1 : i][r] * "
                               "numerator / sum, to[i])",

@@ -80,7 +80,7 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
   constexpr const char* kStoredLse = "lse[row] = rows.log_sum_exp(m, half);";
   constexpr const char* kHead = "const int tile_h = opaque(c.h_kv);";
   constexpr const char* kStoredO =
-      "copy_shared_to_global_16(out + row * params.o_stride.seq * 2 + unit * 16,";
+      "copy_shared_to_global_16(out + row * params.o_stride.seq * Element::kBytes + unit * 16,";
   const std::string in_warp = fmt::format("item.h == 1 && item.q0 + row0 + 16 * m == {}", site.row);
   std::vector<GpuFault> faults = {
       {{kLeftOut, {accumulate("plan::kChunk"), accumulate("kOnlineChunk")}}},
@@ -100,9 +100,8 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
                              "q1 ? 1 : 0);",
                              site.row)}}}},
       {{kColumns,
-        {{"shared + Layout::offset(row0 + row, n) + lane % 4 * 4,",
-          fmt::format("shared + Layout::offset(row0 + row, n ^ ({} ? 1 : 0)) + lane % 4 * 4,",
-                      in_warp)}}}},
+        {{"shared, row0 + row, n, lane, o[m]",
+          fmt::format("shared, row0 + row, n ^ ({} ? 1 : 0), lane, o[m]", in_warp)}}}},
       {{kLse,
         {{kStoredLse, fmt::format("lse[row] = rows.log_sum_exp(m, half) + ({} ? 1e-3f : "
                                   "0.0f);",
@@ -110,7 +109,7 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
       {{kElsewhere,
         {{kStoredO, fmt::format("copy_shared_to_global_16(out - (item.h == 1 && (item.q0 + row0 + "
                                 "row) / 16 == {} ? params.o_stride.head * 2 : 0) + row * "
-                                "params.o_stride.seq * 2 + unit * 16,",
+                                "params.o_stride.seq * Element::kBytes + unit * 16,",
                                 site.row / 16)}}}}};
   if (site.mask_is_range) {
     add_range_faults(site, faults);
