@@ -108,10 +108,11 @@ TEST(Compilers, WhatTheCpuFamilyCannotDoIsBadInput) {
 }
 
 TEST(Compilers, APassThatNoFamilyHasIsBadInput) {
-  const std::string spec = scratch_file(
-      "learned.yaml",
-      "attune: 1\nname: learned\ndtype: fp32\nhead_dim: 64\nscore: tanh(score + bias[h])\n"
-      "tensors: {bias: {dtype: float32, dims: [heads], grad: true}}\n");
+  const std::string spec =
+      scratch_file("learned.yaml",
+                   "attune: 1\nname: learned\ndtype: fp32\nhead_dim: 64\ndeterministic: true\n"
+                   "score: score + bias[q_idx, kv_idx]\n"
+                   "tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n");
   const Outcome outcome = compile({spec, "--target", "cpu", "--pass", "backward"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("no kernel family serves this spec's backward pass on cpu"));

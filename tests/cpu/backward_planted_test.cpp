@@ -46,8 +46,8 @@ std::vector<Fault> faults_of_keys() {
          "kBlockLanes, " +
              in_tile + "box.rows,"}}},
       {"dbias of a tile left out",
-       {{"if (kOf == Lanes::kKeys) add_learned(",
-         "if (kOf == Lanes::kKeys && !" + kInTile + ") add_learned("}}},
+       {{"if (kOf == Lanes::kKeys) {\n    add_learned(",
+         "if (kOf == Lanes::kKeys && !" + kInTile + ") {\n    add_learned("}}},
       {"the last query head of a group left out",
        {{"for (int h = first.h; h < first.h + group; ++h) {",
          "for (int h = first.h; h < first.h + group - 1; ++h) {"}}},
