@@ -46,7 +46,7 @@ void show(const Json& status) {
   }
 }
 
-ExitCode run(const Options& options) {
+ExitCode show_status(const Options& options) {
   auto workshop = Workshop::open(options.device, options.cache);
   if (!workshop.ok()) return fail(workshop.error());
   const Dispatcher dispatcher(*std::move(workshop), false);
@@ -69,7 +69,7 @@ Command add_status(CommandLine& parent) {
   add_cache_file(line, *options);
   add_json(line, *options);
   line.footer("Example:\n  attune status --device cpu --json");
-  return {line, [options] { return run(*options); }};
+  return {line, [options] { return show_status(*options); }};
 }
 
 }  // namespace attune::cli

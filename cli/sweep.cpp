@@ -100,7 +100,7 @@ std::string describe(const SweepProgress& progress, std::size_t devices) {
   return text;
 }
 
-Result<ExitCode> run(const SweepCommandOptions& options) {
+Result<ExitCode> run_shard(const SweepCommandOptions& options) {
   catch_interrupt();
   ATT_TRY(const Manifest manifest, read_manifest(options.directory));
   ATT_TRY(const Shard shard, shard_of(options));
@@ -235,7 +235,7 @@ Command add_sweep(CommandLine& parent) {
   add_shape(planning, *plan_options);
   add_passes(planning, *plan_options);
   auto [running, run_options] =
-      add("run", "Tune what this shard has left", run, "attune sweep run bringup --gpus all");
+      add("run", "Tune what this shard has left", run_shard, "attune sweep run bringup --gpus all");
   running.option("--shard", run_options->shard,
                  "i/N, counting from 1; default: what Slurm or Kubernetes says, else everything");
   running.option("--gpus", run_options->gpus, "how many of this machine's GPUs, or all");

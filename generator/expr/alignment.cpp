@@ -7,12 +7,12 @@
 namespace attune::expr {
 namespace {
 
-struct Positions {
+struct PositionsUsed {
   bool q_idx = false, kv_idx = false, q_len = false;
 };
 
 // Of the expression itself; what its look-ups' indices use is theirs.
-void collect(const Expr& e, Positions& found) {
+void collect(const Expr& e, PositionsUsed& found) {
   if (e->op == Op::kLoad) return;
   if (e->op == Op::kVariable) {
     found.q_idx |= e->variable == Variable::kQIdx;
@@ -34,7 +34,7 @@ class Finder {
     if (e->op == Op::kLoad) {
       const auto& dims = environment_.tensors[static_cast<std::size_t>(e->slot)].dims;
       for (std::size_t i = 0; i < e->args.size(); ++i) {
-        Positions index;
+        PositionsUsed index;
         collect(e->args[i], index);
         if (dims[i].dim == Dim::kKvLen && index.q_idx && !index.kv_idx)
           note(index.q_len, e->args[i]->span);
@@ -43,7 +43,7 @@ class Finder {
       return;
     }
     if (whole && !inside) {
-      Positions used;
+      PositionsUsed used;
       collect(e, used);
       if (used.q_idx && used.kv_idx) note(used.q_len, e->span);
     }

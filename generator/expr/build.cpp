@@ -148,6 +148,10 @@ double constant_value(const Expr& e) {
   return e->op == Op::kFloat ? e->float_value : static_cast<double>(e->int_value);
 }
 
+bool is_normal_float(double value) { return std::isnormal(static_cast<float>(value)); }
+
+bool is_one(const Expr& e) { return is_constant(e) && constant_value(e) == 1; }
+
 bool is_int(const Expr& e, std::int64_t value) {
   return e->op == Op::kInt && e->int_value == value;
 }

@@ -23,6 +23,8 @@ Expr make_select(Expr condition, Expr then, Expr otherwise, SourceSpan span = {}
 
 bool is_constant(const Expr& expression);                 // kInt, kFloat or kBool
 double constant_value(const Expr& expression);            // of those
+bool is_normal_float(double value);                       // as float32: not 0, subnormal, infinite
+bool is_one(const Expr& expression);                      // the constant 1
 bool is_int(const Expr& expression, std::int64_t value);  // the literal `value`
 bool is_comparison(Op op);
 

@@ -41,14 +41,11 @@ Slope slope_of(Expr value) {
   return slope;
 }
 
-// A float that a compiler neither rounds to 0 nor to infinity.
-bool is_sound(double value) { return std::isnormal(static_cast<float>(value)); }
-
 Slope scaled(Slope x, double factor) {
   if (factor == 0) return {};
   for (Slope& arm : x.arms) arm = scaled(std::move(arm), factor);
   if (x.condition || x.is_flat()) return x;
-  if (is_sound(x.coefficient * factor)) {
+  if (is_normal_float(x.coefficient * factor)) {
     x.coefficient *= factor;
   } else {
     x.factors.push_back(make_float(factor));
@@ -64,7 +61,7 @@ Slope times(Slope x, const Expr& factor) {
 }
 
 Slope over(Slope x, const Expr& divisor) {
-  if (is_constant(divisor) && is_sound(1 / constant_value(divisor)))
+  if (is_constant(divisor) && is_normal_float(1 / constant_value(divisor)))
     return scaled(std::move(x), 1 / constant_value(divisor));
   for (Slope& arm : x.arms) arm = over(std::move(arm), divisor);
   if (!x.condition && !x.is_flat()) x.divisors.push_back(divisor);
@@ -124,7 +121,7 @@ Slope sum(Slope a, Slope b) {
       all_equal(a.divisors, b.divisors)) {
     const double coefficient = a.coefficient + b.coefficient;
     if (coefficient == 0) return {};
-    if (is_sound(coefficient)) {
+    if (is_normal_float(coefficient)) {
       a.coefficient = coefficient;
       return a;
     }
@@ -143,8 +140,6 @@ Expr sign_of(const Expr& e) {
   return make_select(make_binary(Op::kGreater, e, zero), make_float(1),
                      make_select(make_binary(Op::kLess, e, zero), make_float(-1), make_float(0)));
 }
-
-bool is_one(const Expr& e) { return is_constant(e) && constant_value(e) == 1; }
 
 // The power of 1 / (1 + power), however its slope may overflow where that of the whole is 0; null
 // if `e` is something else.

@@ -13,8 +13,6 @@
 namespace attune::expr {
 namespace {
 
-bool is_one(const Expr& e) { return is_constant(e) && constant_value(e) == 1; }
-
 std::string body_of_pair(const Expr& value, const Expr& gradient, const Environment& environment) {
   std::string text;
   ValueEmitter emitter(environment, text);

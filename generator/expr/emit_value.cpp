@@ -29,14 +29,6 @@ struct HashByValue {
   }
 };
 
-bool depends_on_position(const Expr& e) {
-  if (e->op == Op::kVariable)
-    return e->variable == Variable::kQIdx || e->variable == Variable::kKvIdx;
-  for (const Expr& arg : e->args)
-    if (depends_on_position(arg)) return true;
-  return false;
-}
-
 // Text that costs nothing to repeat.
 bool is_leaf(const Expr& e) {
   return is_constant(e) || e->op == Op::kVariable || e->op == Op::kScalar;

@@ -11,9 +11,9 @@ namespace {
 // skips nor fills a group it cost an eighth more.
 constexpr std::size_t kGroup = 8;
 
-enum Scope : std::uint8_t { kUnused, kLaunch, kRow, kColumn };
+enum Reach : std::uint8_t { kUnused, kLaunch, kRow, kColumn };
 
-Scope own_scope(const Step& step) {
+Reach own_reach(const Step& step) {
   switch (step.op) {
     case StepOp::kQFirst:
     case StepOp::kQLast:
@@ -36,13 +36,13 @@ LiveTileCounter::LiveTileCounter(const Expr& mask) : program_(classify_program(m
     if (!needed[i]) continue;
     for (const StepId arg : steps[i].args) needed[static_cast<std::size_t>(arg)] = true;
   }
-  std::vector<Scope> scopes(steps.size(), kUnused);
+  std::vector<Reach> reaches(steps.size(), kUnused);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (!needed[i]) continue;
-    scopes[i] = own_scope(steps[i]);
+    reaches[i] = own_reach(steps[i]);
     for (const StepId arg : steps[i].args)
-      scopes[i] = std::max(scopes[i], scopes[static_cast<std::size_t>(arg)]);
-    auto& list = scopes[i] == kLaunch ? of_launch_ : scopes[i] == kRow ? of_row_ : of_column_;
+      reaches[i] = std::max(reaches[i], reaches[static_cast<std::size_t>(arg)]);
+    auto& list = reaches[i] == kLaunch ? of_launch_ : reaches[i] == kRow ? of_row_ : of_column_;
     list.push_back(static_cast<StepId>(i));
   }
 }

@@ -11,10 +11,6 @@
 namespace attune::expr {
 namespace {
 
-bool depends_on_position(const Expr& e) {
-  return depends_on(e, Variable::kQIdx) || depends_on(e, Variable::kKvIdx);
-}
-
 bool never_wraps(const Expr& e) {
   if (e->type != Type::kInt32) return false;
   const IntInterval range = static_range(e);

@@ -45,6 +45,10 @@ bool depends_on(const Expr& e, Variable variable) {
   return std::ranges::any_of(e->args, [&](const Expr& a) { return depends_on(a, variable); });
 }
 
+bool depends_on_position(const Expr& e) {
+  return depends_on(e, Variable::kQIdx) || depends_on(e, Variable::kKvIdx);
+}
+
 bool contains_load(const Expr& e) {
   return e->op == Op::kLoad || std::ranges::any_of(e->args, contains_load);
 }

@@ -98,6 +98,7 @@ class Lowering {
 };
 
 bool depends_on(const Expr& e, Variable variable);
+bool depends_on_position(const Expr& e);  // on q_idx or kv_idx
 bool contains_load(const Expr& e);
 
 }  // namespace attune::expr

@@ -18,9 +18,6 @@ struct Linear {
 
 Linear peel(const Expr& e, double scale);
 
-// A float that a compiler neither rounds to 0 nor to infinity.
-bool is_sound(double value) { return std::isnormal(static_cast<float>(value)); }
-
 Linear scaled(Linear x, double factor) {
   return {std::move(x.core), x.multiplier * factor, x.offset * factor};
 }
@@ -33,7 +30,7 @@ Expr written(const Linear& x) {
 }
 
 bool can_be_written(const Linear& x) {
-  return is_sound(x.multiplier) && (x.offset == 0 || is_sound(x.offset));
+  return is_normal_float(x.multiplier) && (x.offset == 0 || is_normal_float(x.offset));
 }
 
 // The same operator over arguments that were rewritten.

@@ -3,6 +3,7 @@
 // to the symbol versions named in cuda_api.cpp. Needs a driver of CUDA 12.0 or newer.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -115,6 +116,10 @@ struct CudaApi {
                                       const std::uint32_t* element_strides, int interleave,
                                       int swizzle, int l2_promotion, int fill);
 };
+
+inline CUdeviceptr device_address(const void* pointer) {
+  return std::bit_cast<CUdeviceptr>(pointer);
+}
 
 // The driver, opened and initialised once a process. kUnavailable when there is none or no GPU
 // answers.

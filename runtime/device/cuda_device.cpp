@@ -13,8 +13,6 @@
 namespace attune {
 namespace {
 
-CUdeviceptr address(const void* pointer) { return std::bit_cast<CUdeviceptr>(pointer); }
-
 // The target whose code this compute capability runs: code of X.y runs on X.z, z >= y.
 std::optional<Target> target_of(int major, int minor) {
   switch (major) {
@@ -162,25 +160,25 @@ Result<void*> CudaDevice::allocate(std::size_t bytes) {
 void CudaDevice::free(void* pointer) {
   if (pointer == nullptr) return;
   const ScopedContext current(api_, context_);
-  if (current.status().ok()) api_.mem_free(address(pointer));
+  if (current.status().ok()) api_.mem_free(device_address(pointer));
 }
 
 Status CudaDevice::copy_to_device(void* to, const void* from, std::size_t bytes) {
   const ScopedContext current(api_, context_);
   ATT_CHECK(Status(current.status()));
-  return cuda_status(api_, api_.memcpy_to_device(address(to), from, bytes), "cuMemcpyHtoD");
+  return cuda_status(api_, api_.memcpy_to_device(device_address(to), from, bytes), "cuMemcpyHtoD");
 }
 
 Status CudaDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   const ScopedContext current(api_, context_);
   ATT_CHECK(Status(current.status()));
-  return cuda_status(api_, api_.memcpy_to_host(to, address(from), bytes), "cuMemcpyDtoH");
+  return cuda_status(api_, api_.memcpy_to_host(to, device_address(from), bytes), "cuMemcpyDtoH");
 }
 
 Status CudaDevice::fill(void* to, std::uint8_t byte, std::size_t bytes) {
   const ScopedContext current(api_, context_);
   ATT_CHECK(Status(current.status()));
-  return cuda_status(api_, api_.memset_bytes(address(to), byte, bytes), "cuMemsetD8");
+  return cuda_status(api_, api_.memset_bytes(device_address(to), byte, bytes), "cuMemsetD8");
 }
 
 Status CudaDevice::synchronize() {

@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t kMaxTensorMaps = 12;
 constexpr int kPortableClusterSize = 8;
 
-CUdeviceptr address(const void* pointer) { return std::bit_cast<CUdeviceptr>(pointer); }
-
 }  // namespace
 
 Result<std::unique_ptr<LoadedKernel>> CudaKernel::load(const CudaApi& api, CUdevice device,
@@ -106,7 +104,7 @@ Status CudaKernel::launch_all(const att::LaunchParams& params, void* workspace,
       const PlacedRegion region = placed_region(spec_, recipe_, content, shape, workspace);
       if (region.bytes == 0) continue;
       ATT_CHECK(cuda_status(
-          api_, api_.memset_words_async(address(region.data), 0, region.bytes / 4, stream),
+          api_, api_.memset_words_async(device_address(region.data), 0, region.bytes / 4, stream),
           "cuMemsetD32Async"));
     }
     ATT_CHECK(launch_one(launch, functions_[i], params, shape, stream));

@@ -29,7 +29,7 @@ struct NvmlApi {
   int (*throttle_reasons)(NvmlDevice, unsigned long long*);
 };
 
-std::optional<NvmlApi> open_api() {
+std::optional<NvmlApi> open_nvml() {
   const auto library =
       DynamicLibrary::open({"libnvidia-ml.so.1"}, "nvml-missing", "NVML", "install the driver");
   if (!library.ok()) return std::nullopt;
@@ -48,7 +48,7 @@ std::optional<NvmlApi> open_api() {
 }
 
 const std::optional<NvmlApi>& api() {
-  static const std::optional<NvmlApi> opened = open_api();
+  static const std::optional<NvmlApi> opened = open_nvml();
   return opened;
 }
 

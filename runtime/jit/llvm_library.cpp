@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kModule = "libattune_llvm.so";
-constexpr const char* kInstallHint =
+constexpr const char* kInstallModuleHint =
     "build Attune with LLVM 19 or newer installed (llvm-19-dev, libclang-19-dev), or name the "
     "module "
     "in ATTUNE_LLVM_MODULE (path of libattune_llvm.so)";
@@ -61,13 +61,13 @@ std::vector<std::string> module_names() {
 Result<const AttLlvmApi*> open_llvm_module() {
   ATT_TRY(const DynamicLibrary library,
           DynamicLibrary::open(module_names(), "llvm-missing",
-                               "the LLVM module (libattune_llvm.so)", kInstallHint));
+                               "the LLVM module (libattune_llvm.so)", kInstallModuleHint));
   std::remove_pointer_t<AttLlvmEntryPoint>* entry_point = nullptr;
   if (!library.bind(entry_point, ATT_LLVM_ENTRY_POINT)) {
     return Error{.kind = ErrorKind::kUnavailable,
                  .id = "llvm-module-version",
                  .message = fmt::format("{} is no LLVM module of Attune", library.name()),
-                 .hint = kInstallHint};
+                 .hint = kInstallModuleHint};
   }
   const AttLlvmApi* api = entry_point();
   if (api->abi_version != ATT_LLVM_ABI_VERSION) {

@@ -14,7 +14,7 @@
 namespace attune {
 namespace {
 
-constexpr const char* kInstallHint =
+constexpr const char* kInstallNvrtcHint =
     "install NVRTC 12 or newer, or name it in ATTUNE_NVRTC (path of libnvrtc.so)";
 
 std::vector<std::string> library_names() {
@@ -50,7 +50,7 @@ Result<NvrtcApi> bind_api(const DynamicLibrary& library) {
   return Error{.kind = ErrorKind::kUnavailable,
                .id = "nvrtc-too-old",
                .message = fmt::format("{} lacks functions of NVRTC 11.2", library.name()),
-               .hint = kInstallHint};
+               .hint = kInstallNvrtcHint};
 }
 
 // Owns an nvrtcProgram.
@@ -192,7 +192,7 @@ class NvrtcCompiler final : public Compiler {
 
 Result<std::unique_ptr<Compiler>> open_nvrtc_compiler() {
   ATT_TRY(const DynamicLibrary library,
-          DynamicLibrary::open(library_names(), "nvrtc-missing", "NVRTC", kInstallHint));
+          DynamicLibrary::open(library_names(), "nvrtc-missing", "NVRTC", kInstallNvrtcHint));
   ATT_TRY(const NvrtcApi api, bind_api(library));
   int major = 0;
   int minor = 0;
@@ -202,7 +202,7 @@ Result<std::unique_ptr<Compiler>> open_nvrtc_compiler() {
     return Error{.kind = ErrorKind::kUnavailable,
                  .id = "nvrtc-broken",
                  .message = fmt::format("{} does not tell its version", library.name()),
-                 .hint = kInstallHint};
+                 .hint = kInstallNvrtcHint};
   }
   std::vector<int> archs(static_cast<std::size_t>(std::max(count, 0)));
   api.get_supported_archs(archs.data());

@@ -17,7 +17,7 @@ typedef struct CUctx_st* CUcontext;
 namespace attune {
 namespace {
 
-constexpr const char* kInstallHint = "install the NVIDIA driver, 525 or newer (CUDA 12.0)";
+constexpr const char* kInstallDriverHint = "install the NVIDIA driver, 525 or newer (CUDA 12.0)";
 constexpr std::size_t kLogBytes = 64 * 1024;
 
 // CUjit_option, CUjitInputType and CUjit_target of NVIDIA's cuda.h.
@@ -189,7 +189,7 @@ class DriverAssembler final : public PtxAssembler {
 Result<std::unique_ptr<PtxAssembler>> PtxAssembler::open() {
   ATT_TRY(const DynamicLibrary library,
           DynamicLibrary::open({"libcuda.so.1", "libcuda.so"}, "cuda-missing", "the CUDA driver",
-                               kInstallHint));
+                               kInstallDriverHint));
   DriverApi api{};
   int version = 0;
   int device = 0;
@@ -199,7 +199,7 @@ Result<std::unique_ptr<PtxAssembler>> PtxAssembler::open() {
     return Error{.kind = ErrorKind::kUnavailable,
                  .id = "cuda-missing",
                  .message = "the CUDA driver offers no GPU to assemble PTX for",
-                 .hint = kInstallHint};
+                 .hint = kInstallDriverHint};
   }
   return std::unique_ptr<PtxAssembler>(std::make_unique<DriverAssembler>(api, context, version));
 }

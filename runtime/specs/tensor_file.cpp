@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little, "files are read as the
 constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
 constexpr std::size_t kMostHeader = std::size_t{1} << 16;
 
-Error bad_file(const std::string& path, std::string_view what, std::string hint = {}) {
+Error bad_tensor_file(const std::string& path, std::string_view what, std::string hint = {}) {
   return {.kind = ErrorKind::kBadInput,
           .id = "tensor-file",
           .message = fmt::format("`{}` {}", path, what),
@@ -105,19 +105,19 @@ Result<Header> read_header(const std::string& path, std::ifstream& file) {
   char start[8] = {};
   file.read(start, sizeof start);
   if (!file || std::memcmp(start, "\x93NUMPY", 6) != 0)
-    return bad_file(path, "is no .npy file", "numpy.save() writes one");
+    return bad_tensor_file(path, "is no .npy file", "numpy.save() writes one");
   std::uint32_t length = 0;
   file.read(reinterpret_cast<char*>(&length), start[6] == 1 ? 2 : 4);
-  if (!file || length > kMostHeader) return bad_file(path, "has a damaged header");
+  if (!file || length > kMostHeader) return bad_tensor_file(path, "has a damaged header");
   std::string dict(length, '\0');
   file.read(dict.data(), static_cast<std::streamsize>(length));
   const auto header = file ? parse_header(dict) : std::nullopt;
   if (!header) {
-    return bad_file(
+    return bad_tensor_file(
         path, fmt::format("has a header that is damaged, or more than {} elements", kMostElements));
   }
   if (header->fortran_order)
-    return bad_file(path, "is in Fortran's order", "save numpy.ascontiguousarray() of it");
+    return bad_tensor_file(path, "is in Fortran's order", "save numpy.ascontiguousarray() of it");
   return *header;
 }
 
@@ -125,16 +125,16 @@ Result<Header> read_header(const std::string& path, std::ifstream& file) {
 
 Result<expr::TensorValues> read_npy(const std::string& path, expr::TensorType type) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return bad_file(path, "cannot be opened");
+  if (!file) return bad_tensor_file(path, "cannot be opened");
   ATT_TRY(const Header header, read_header(path, file));
   const char wanted = kind_of(type);
   const auto* const format = std::ranges::find(kFormats, header.descr, &Format::descr);
   const bool bool_as_bytes = wanted == 'b' && header.descr == "|u1";
   if (format == std::end(kFormats) || (format->kind != wanted && !bool_as_bytes)) {
-    return bad_file(path, fmt::format("holds `{}`, and the tensor is of {}", header.descr,
-                                      wanted == 'i'   ? "integers"
-                                      : wanted == 'b' ? "bools"
-                                                      : "floats"));
+    return bad_tensor_file(path, fmt::format("holds `{}`, and the tensor is of {}", header.descr,
+                                             wanted == 'i'   ? "integers"
+                                             : wanted == 'b' ? "bools"
+                                                             : "floats"));
   }
   expr::TensorValues tensor{.sizes = header.sizes, .values = {}};
   std::size_t count = 1;
@@ -144,17 +144,17 @@ Result<expr::TensorValues> read_npy(const std::string& path, expr::TensorType ty
   while (tensor.values.size() < count) {
     const std::size_t here = std::min(bytes.size() / format->width, count - tensor.values.size());
     if (!file.read(bytes.data(), static_cast<std::streamsize>(here * format->width)))
-      return bad_file(path, "ends before its last element");
+      return bad_tensor_file(path, "ends before its last element");
     for (std::size_t i = 0; i < here; ++i) {
       const double value = format->value(&bytes[i * format->width]);
       const bool fits = wanted != 'i' || (value >= std::numeric_limits<std::int32_t>::min() &&
                                           value <= std::numeric_limits<std::int32_t>::max());
-      if (!fits) return bad_file(path, fmt::format("holds {}, which int32 cannot", value));
+      if (!fits) return bad_tensor_file(path, fmt::format("holds {}, which int32 cannot", value));
       tensor.values.push_back(wanted == 'b' ? (value != 0 ? 1 : 0) : value);
     }
   }
   if (file.peek() != std::ifstream::traits_type::eof())
-    return bad_file(path, "goes on behind its last element");
+    return bad_tensor_file(path, "goes on behind its last element");
   return tensor;
 }
 
