@@ -149,11 +149,26 @@ SnapshotAnswer Snapshot::find(const SpecId& spec, Pass pass,
   return {&rows_[best], best_distance};
 }
 
-SnapshotCell::SnapshotCell() : current_(new Snapshot) {}
+namespace {
 
-SnapshotCell::~SnapshotCell() { delete current_.load(); }
+// What every cell begins with. Never freed, so its readers need not be counted: on an EPYC of 2021
+// that takes 20 of the 80 ns of a kernel's look-up where nothing was measured.
+const Snapshot& nothing() {
+  static const Snapshot snapshot;
+  return snapshot;
+}
+
+}  // namespace
+
+SnapshotCell::SnapshotCell() : current_(&nothing()) {}
+
+SnapshotCell::~SnapshotCell() {
+  if (const Snapshot* last = current_.load(); last != &nothing()) delete last;
+}
 
 SnapshotCell::View SnapshotCell::view() const noexcept {
+  if (const Snapshot* now = current_.load(std::memory_order_acquire); now == &nothing())
+    return {nullptr, now};
   static std::atomic<std::size_t> threads{0};
   thread_local const std::size_t slot = threads.fetch_add(1, std::memory_order_relaxed) % kSlots;
   // Sequentially consistent with replace(): either it sees this reader, or this reader sees its
@@ -164,7 +179,8 @@ SnapshotCell::View SnapshotCell::view() const noexcept {
 
 void SnapshotCell::replace(std::unique_ptr<const Snapshot> snapshot) {
   const std::lock_guard lock(mutex_);
-  retired_.push_back({std::unique_ptr<const Snapshot>(current_.exchange(snapshot.release())), 0});
+  const Snapshot* const before = current_.exchange(snapshot.release());
+  if (before != &nothing()) retired_.push_back({std::unique_ptr<const Snapshot>(before), 0});
   // A slot that is idle at any time after the exchange has no reader of what was replaced: later
   // ones load the new pointer. Slots still busy are looked at again by the next replace().
   std::uint64_t idle = 0;

@@ -51,7 +51,11 @@ class KernelEntry {
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
-  void count_hit() noexcept { hits_.fetch_add(1, std::memory_order_relaxed); }
+  // Threads that count at once may lose a hit: a locked addition would cost each look-up more than
+  // the number is worth.
+  void count_hit() noexcept {
+    hits_.store(hits_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 
   std::uint64_t hits() const { return hits_.load(std::memory_order_relaxed); }
   std::uint64_t fallback_launches() const {
