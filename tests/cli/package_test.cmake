@@ -54,7 +54,7 @@ set(arguments_of_train --compare --steps 2 --batch 1)
 set(arguments_of_serve --requests 4)
 foreach(example host_app host_app_c train serve)
   run(${CMAKE_COMMAND} -S ${SOURCE}/examples/${example} -B ${hosts}/${example}
-      -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release)
+      -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Debug)
   run(${CMAKE_COMMAND} --build ${hosts}/${example})
   check(${example} ${hosts}/${example}/${example} ${arguments_of_${example}})
 endforeach()

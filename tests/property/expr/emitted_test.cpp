@@ -495,7 +495,8 @@ TEST_F(Emitted, ReadsTensorsOfEveryType) {
   };
   Judged judged;
   check_all(std::move(cases), environment, make_world, random, judged);
-  EXPECT_GT(judged.compared, 4 * judged.open);
+  // A launch whose `gain` overflows the score leaves all of that expression open.
+  EXPECT_GT(judged.compared, judged.open);
 }
 
 }  // namespace
