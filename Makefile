@@ -64,8 +64,8 @@ format:  ## format every source
 check-format:  ## fail if a source is not formatted
 	@scripts/format.sh --check
 
-tidy: build  ## clang-tidy's short list
-	@scripts/tidy.sh $(BUILD)
+tidy: setup  ## clang-tidy's short list
+	@scripts/tidy.sh
 
 clean:  ## remove build/
 	@rm -rf build
