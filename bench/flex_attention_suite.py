@@ -6,7 +6,9 @@
 The file is test/inductor/test_flex_attention.py of torch's source; nothing of it is kept. On a CPU it is changed as it
 is read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow), and backward passes, which it
 leaves out there. torch.compile takes the backend aot_eager where a test names none. --control leaves Attune out: torch's
-own operator, in eager code, under the compiled side, too. What fails there says nothing of Attune.
+own operator, in eager code, under the compiled side, too. What fails there says nothing of Attune. Results of an earlier
+run stay, and --rest runs what they have not. Of each case they hold the outcome, the reason, seconds, how often Attune's
+operator was called, and how often a call fell back to torch. bench/flex_attention_table.py makes a table of them.
 """
 
 import argparse
@@ -36,9 +38,22 @@ CHANGES = (
 )
 
 
+calls = {"attune": 0, "torch": 0}  # of the case that runs
+
+
 def put_attune_under_compiled_code():
     compiled = importlib.import_module("attune.torch._compiled")
     options = torch_flex._apply_kernel_options
+
+    def counted(name, function):
+        def count(*args, **kwargs):
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return count
+
+    compiled.call_operator = counted("attune", compiled.call_operator)
+    compiled.warn_of_fallback = counted("torch", compiled.warn_of_fallback)
 
     def apply_kernel_options(*args, **kwargs):
         found = options(*args, **kwargs)
@@ -57,22 +72,26 @@ def use_aot_eager():
     torch.compile = with_backend
 
 
-def use_the_cpu():
-    """What the tests leave to a default device, and what newer torch wants of pages: positions for each sequence."""
-    create = torch_flex.create_block_mask
-
-    def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device="cpu", *rest, **options):
-        return create(mask_mod, B, H, Q_LEN, KV_LEN, device, *rest, **options)
-
-    torch_flex.create_block_mask = create_block_mask
+def use_newer_pages():
+    """Newer torch wants positions for each sequence, and raises an IndexError where they are those of all."""
     pages = _paged_attention.PagedAttention
-    pages.__init__.__defaults__ = ("cpu",)
     assign = pages.assign
 
     def assign_rows(self, batch_idx, input_pos, *rest):
         return assign(self, batch_idx, input_pos.expand(len(batch_idx), -1), *rest)
 
     pages.assign = assign_rows
+
+
+def use_the_cpu():
+    """What the tests leave to a default device."""
+    create = torch_flex.create_block_mask
+
+    def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device="cpu", *rest, **options):
+        return create(mask_mod, B, H, Q_LEN, KV_LEN, device, *rest, **options)
+
+    torch_flex.create_block_mask = create_block_mask
+    _paged_attention.PagedAttention.__init__.__defaults__ = ("cpu",)
 
 
 def load(path, changes):
@@ -98,23 +117,29 @@ def in_turns(tests):
     return [test for *_, test in sorted(turns, key=lambda each: each[:2])]
 
 
+def name_of(test):
+    return test.id().removeprefix("torchs_tests.")
+
+
 class Result(unittest.TestResult):
     """Each test's outcome, with the last line of what went wrong."""
 
-    def __init__(self, path):
+    def __init__(self, path, is_verbose):
         super().__init__()
-        self.path, self.found = path, {}
+        self.is_verbose = is_verbose
+        self.path, self.found = path, json.loads(path.read_text()) if path.exists() else {}
 
     def startTest(self, test):
         super().startTest(test)
         torch.cuda.empty_cache()  # several of these programs may share a GPU
+        calls.update(attune=0, torch=0)
         self.began = time.monotonic()
 
     def _note(self, test, outcome, reason=""):
         taken = round(time.monotonic() - self.began, 1)
-        self.found[test.id().removeprefix("torchs_tests.")] = [outcome, str(reason)[:400], taken]
+        self.found[name_of(test)] = [outcome, str(reason)[:400], taken, calls["attune"], calls["torch"]]
         self.path.write_text(json.dumps(self.found, indent=1))
-        print(f"{outcome:8} {taken:6} {test.id()} {str(reason)[:150]!r}", flush=True)
+        print(f"{outcome:8} {taken:6} {name_of(test)} {str(reason)[:150]!r}", flush=True)
 
     def addSuccess(self, test):
         self._note(test, "passed")
@@ -129,7 +154,7 @@ class Result(unittest.TestResult):
         self._note(test, "failed", "passes, and should not")
 
     def addFailure(self, test, error):
-        if "-v" in sys.argv:
+        if self.is_verbose:
             traceback.print_exception(*error)
         place = traceback.extract_tb(error[2])[-1]
         said = f"{error[0].__name__}: {error[1]}".split("To execute this test")[0].strip()
@@ -146,12 +171,14 @@ def main():
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every N-th case, from the I-th on")
+    parser.add_argument("--rest", action="store_true", help="only cases that the results have not")
     parser.add_argument("-v", action="store_true", help="with tracebacks")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     is_on_cpu = arguments.device == "cpu"
     if not arguments.control:
         put_attune_under_compiled_code()
     use_aot_eager()
+    use_newer_pages()
     if is_on_cpu:
         torch_flex._validate_device = lambda *_: None  # torch refuses gradients on CPUs
         use_the_cpu()
@@ -162,9 +189,12 @@ def main():
     for each in vars(module).values():
         if isinstance(each, type) and issubclass(each, unittest.TestCase) and each.__module__ == module.__name__:
             tests += loader.loadTestsFromTestCase(each)
-    result = Result(arguments.results)
+    result = Result(arguments.results, arguments.v)
     index, count = map(int, arguments.shard.split("/"))
-    unittest.TestSuite(in_turns(tests)[index::count]).run(result)
+    chosen = in_turns(tests)[index::count]
+    if arguments.rest:
+        chosen = [test for test in chosen if name_of(test) not in result.found]
+    unittest.TestSuite(chosen).run(result)
     outcomes = [outcome for outcome, *_ in result.found.values()]
     print({outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
 
