@@ -14,6 +14,7 @@ import attune  # noqa: E402
 from attune.torch import BlockMask, Untranslatable, and_masks, create_block_mask, flex_attention  # noqa: E402
 from attune.torch import _recall  # noqa: E402
 from attune.torch._plans import variant_of  # noqa: E402
+from attune.torch.block_mask import mask_mod_of_blocks  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -286,6 +287,13 @@ def test_block_masks_from_elsewhere(name):
     found = flex_attention(q, k, v, mods.alibi(), mask, return_lse=True, strict=True)
     # Where torch is not compiled it looks at mask_mod alone; what blocks say is said by a dense mask here.
     assert_close(found, expected(q, k, v, mods.alibi(), mask_mod=dense(mask)))
+
+
+def test_pages_that_a_sequence_has_not_are_dead():
+    """Their number in a list of torch's PagedAttention is -1."""
+    counts, indices = torch.tensor([[[2]]]), torch.tensor([[[[1, -1, 0]]]])
+    mask_mod = mask_mod_of_blocks(lambda *_: True, (16, 16), counts, indices, None, None)
+    assert [bool(mask_mod(0, 0, 0, kv_idx)) for kv_idx in (0, 16, 47)] == [False, True, False]
 
 
 def dense(mask):

@@ -106,8 +106,8 @@ def _dense(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """[..., rows, columns] of bool: which blocks a list of `counts` leading `indices` a row names."""
     columns = indices.shape[-1]
     listed = torch.arange(columns, device=indices.device) < counts[..., None]
-    # What a row does not list is written to a column beyond the last.
-    places = torch.where(listed, indices.long(), columns)
+    # What a row does not list is written to a column beyond the last; so are pages that a sequence has not (-1).
+    places = torch.where(listed & (indices >= 0), indices.long(), columns)
     dense = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
     return dense.scatter_(-1, places, True)[..., :columns].contiguous()
 
