@@ -105,3 +105,15 @@ def test_a_spec_of_the_library_by_name(rng):
     o = attune.attention(*(x.astype(ml_dtypes.bfloat16) for x in (q, k, v)), spec="causal")
     assert o.dtype == ml_dtypes.bfloat16
     np.testing.assert_allclose(o.astype(np.float32), attune.attention(q, k, v, mask="causal"), atol=3e-2)
+
+
+def test_precision():
+    strict = attune.Spec("causal", dtype="fp32", head_dim=64)
+    tf32 = attune.Spec("causal", dtype="fp32", head_dim=64, precision="tf32")
+    assert attune.Spec("causal", dtype="fp32", head_dim=64, precision="strict").hash == strict.hash != tf32.hash
+    assert "precision: tf32\n" in tf32.yaml
+    with pytest.raises(attune.BadInputError) as error:
+        attune.Spec(dtype="bf16", head_dim=64, precision="tf32")
+    assert error.value.id == "spec-precision"
+    with pytest.raises(attune.BadInputError):
+        attune.Spec(dtype="fp32", head_dim=64, precision="high")

@@ -61,6 +61,7 @@ def write_spec(
     dropout: float | type[float],
     scale: float | type[float] | None,
     passes: Sequence[str],
+    precision: str | None = None,
 ) -> str:
     """The spec as text. Expressions come last: their lines are what errors point at."""
     qk, v = head_dim if isinstance(head_dim, tuple) else (head_dim, head_dim)
@@ -72,6 +73,8 @@ def write_spec(
         f"layout: {_name('layout', layout)}",
         f"passes: [{', '.join(_name('pass', each) for each in passes)}]",
     ]
+    if precision is not None:
+        lines.append(f"precision: {_name('precision', precision)}")
     if scalars:
         lines.append("scalars:")
         lines += [f"  {_name('scalar', key)}: {_scalar(key, value)}" for key, value in scalars.items()]

@@ -37,6 +37,7 @@ def attention(
     dropout: float | None = None,
     scale: float | None = None,
     layout: str | None = None,
+    precision: str | None = None,
     cu_q: Any = None,
     cu_kv: Any = None,
     used_q: Any = None,
@@ -71,6 +72,9 @@ def attention(
         layout: "bshd" (the default), "bhsd", or "thd": sequences packed one behind the other, q [tokens, heads,
             head_dim], k and v likewise; or "paged": q as with "thd", k and v a cache [pages, page_size, kv_heads,
             head_dim] of which each sequence has the pages that page_table names. With words; a spec has its own.
+        precision: of float32's products on GPUs: "strict" or "tf32", as attune.Spec has it. Left out, that of torch's
+            tensors is what torch has for its own products (torch.set_float32_matmul_precision), that of other arrays
+            "strict". With words; a spec has its own.
         cu_q, cu_kv: with thd: int32 [sequences + 1] on q's device, ascending from 0: sequence i has the tokens from
             cu[i] up to cu[i + 1]. cu_kv left out is cu_q.
         used_q, used_kv: with thd: int32 [sequences]; of a sequence's tokens only the first so many are there. With
@@ -102,8 +106,8 @@ def attention(
 
             return _nested.attention(
                 q, k, v, offsets, spec=spec, mask=mask, score=score, sink=sink, tensors=tensors, dims=dims,
-                scalars=scalars, dropout=dropout, scale=scale, layout=layout, seed=seed, offset=offset,
-                return_lse=return_lse, runtime=runtime,
+                scalars=scalars, dropout=dropout, scale=scale, layout=layout, precision=precision, seed=seed,
+                offset=offset, return_lse=return_lse, runtime=runtime,
             )  # fmt: skip
         if layout in ("thd", "paged") or offsets.is_given:
             from attune.torch import _nested
@@ -112,7 +116,9 @@ def attention(
     if torch is not None and runtime is None and not offsets.is_given and _are_tensors(torch, q, k, v, tensors):
         from attune.torch import _plain
 
-        words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
+        words = {
+            "mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision
+        }  # fmt: skip
         given = None if spec is None else _spec(spec, words, torch.compiler.is_dynamo_compiling())
         return _plain.attention(
             q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
@@ -120,7 +126,7 @@ def attention(
     framework = framework_of("q", q)
     views = [framework_of(name, array).view(array) for name, array in (("q", q), ("k", k), ("v", v))]
     auxiliary = {name: _contiguous_view(name, array) for name, array in (tensors or {}).items()}
-    words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout}
+    words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision}
     if page_table is not None or layout == "paged":
         sequences, batch = _paged.sequences_of(offsets, views[1], views[0].device)
         shape = _paged.shape_of(batch, sequences, *views)
@@ -138,6 +144,10 @@ def attention(
                 f"offsets of sequences are given, and layout `{layout}`",
                 f'they are of layout "{sequences.layout.name.lower()}"',
             )
+        if torch is not None and isinstance(q, torch.Tensor):
+            from attune.torch import _precision
+
+            words["precision"] = _precision.of_call(precision, q.device.type, q.dtype)
         of_words = shape or _launch.shape_of(layout_id, *views)
         found = _spec_of_words(words, layout_id, views, of_words, auxiliary, scalars or {}, dropout, scale)
         launch = Launch(auxiliary, {}, seed=seed or 0, offset=offset)
@@ -208,6 +218,7 @@ def _spec_of_words(
         dropout=dropout or 0.0,
         scale=scale,
         passes=("forward",),
+        precision=words["precision"],
     )
     return spec_of_text(text)
 

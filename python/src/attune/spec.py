@@ -72,6 +72,8 @@ class Spec:
         scale: what the product of q and k is multiplied by, above 0; None: 1 / sqrt(head_dim of q); the type
             `float` leaves it to the launch.
         passes: "forward", "backward" or both: what is tuned.
+        precision: of fp32's products on GPUs: "strict", which None is too, or "tf32", faster and with errors of 2^-11
+            an operand. An error with other dtypes; CPUs compute in fp32 whatever it says.
         name: of the spec; kernels of equal specs are shared whatever they are called.
 
     Raises:
@@ -92,6 +94,7 @@ class Spec:
         dropout: float | type[float] = 0.0,
         scale: float | type[float] | None = None,
         passes: Sequence[str] = ("forward",),
+        precision: str | None = None,
         name: str = "attention",
     ) -> None:
         text = write_spec(
@@ -107,6 +110,7 @@ class Spec:
             dropout=dropout,
             scale=scale,
             passes=passes,
+            precision=precision,
         )
         self._take(_parse(text), text)
 

@@ -33,7 +33,7 @@ _ANY_LENGTH = 1024  # of a problem whose lengths are symbols: whether there is a
 
 # In the operator's options. The mark bears the version: graphs that torch keeps on disk are looked up by the options.
 _MARK, _OWN, _STRICT, _DROPOUT, _SEED = "ATTUNE", "ATTUNE_OWN", "ATTUNE_STRICT", "ATTUNE_DROPOUT", "ATTUNE_SEED"
-_SINK = "ATTUNE_SINK"
+_SINK, _PRECISION = "ATTUNE_SINK", "ATTUNE_PRECISION"
 _VERSION = version()
 
 _warned: set[str] = set()
@@ -64,6 +64,7 @@ def trace_call(
     dropout: float,
     seed: torch.Tensor | None,
     sink: torch.Tensor | None,
+    precision: str | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE, as Dynamo is to see it."""
     options: dict[str, Any] = torch_flex._apply_kernel_options(
@@ -74,6 +75,8 @@ def trace_call(
         options[_SEED] = seed
     if sink is not None:
         options[_SINK] = sink
+    if precision is not None:
+        options[_PRECISION] = precision
     # One block, which the mask_mod is asked about: should the call fall back, it means what it says.
     blocks = torch_flex._create_empty_block_mask(query, key).as_tuple()[:-1]
     out, lse, _ = _hops.flex_attention(
@@ -140,10 +143,11 @@ def _attend(
     dropout: float,
     seed: torch.Tensor | None,
     sink: torch.Tensor | None,
+    precision: str | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink)
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
     _check_kernels(text, query, key)
     return call_operator(query, key, value, text, captured, seed)
 
@@ -179,6 +183,7 @@ def _call(
             kernel_options.get(_DROPOUT, 0.0),
             kernel_options.get(_SEED),
             kernel_options.get(_SINK),
+            kernel_options.get(_PRECISION),
         )
         return out, lse if is_natural else lse / _LN2, query.new_empty((0,), dtype=torch.float32)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:

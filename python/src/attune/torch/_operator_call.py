@@ -9,6 +9,7 @@ import torch
 from attune._errors import UnsupportedError
 from attune._structs import DTYPE_BY_ARRAY_NAME
 from attune._yaml import write_spec
+from attune.torch import _precision
 from attune.torch._captured import CapturedTensors, is_int
 from attune.torch._plans import variant_of
 from attune.torch._sizes import sizes_of
@@ -39,6 +40,7 @@ def spec_text(
     scale: float | None,
     dropout: float = 0.0,
     sink: torch.Tensor | None = None,
+    precision: str | None = None,
 ) -> tuple[str, CapturedTensors]:
     """The spec of functions with torch's signatures, and what they captured.
 
@@ -68,6 +70,7 @@ def spec_text(
         dropout=dropout,
         scale=None if scale is None else float(scale),
         passes=("forward",),
+        precision=_precision.of_call(precision, query.device.type, query.dtype),
     )
     return text, captured
 

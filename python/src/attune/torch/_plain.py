@@ -13,7 +13,7 @@ from attune._launch import shape_of
 from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
 from attune._yaml import write_spec
 from attune.spec import Spec
-from attune.torch import _autocast, _dropout, _operators  # noqa: F401
+from attune.torch import _autocast, _dropout, _operators, _precision  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
 from attune.torch._plans import ForwardPlan, Variant, _view, variant_of
@@ -40,7 +40,7 @@ def attention(
     offset: int,
     return_lse: bool,
 ) -> Any:
-    """As attune.attention has it, `words` being mask, score, sink, dims and layout."""
+    """As attune.attention has it, `words` being mask, score, sink, dims, layout and precision."""
     q, k, v = _autocast.cast(q, k, v)
     if torch.compiler.is_dynamo_compiling() or not is_plain(q, k, v):
         if spec is None:
@@ -75,7 +75,8 @@ def attention(
     if tensors:
         call += tuple((name, x.dtype, x.shape, records and x.requires_grad) for name, x in tensors.items())
     if spec is None:
-        call += (dropout, scale, tuple((name, type(x), x) for name, x in scalars.items()))
+        precision = _precision.of_call(words["precision"], q.device.type, q.dtype)
+        call += (dropout, scale, precision, tuple((name, type(x), x) for name, x in scalars.items()))
     known = _calls.get(call)
     if known is None:
         if spec is None:
@@ -138,7 +139,8 @@ def _text(
         declared.append((name, f"{_AUXILIARY[tensor.dtype]}[{own}]{grad}"))
     of_words = (words["mask"], words["score"], words["sink"])
     head_dim = (_width(q.shape[-1]), _width(v.shape[-1]))
-    return _write(_DTYPES[q.dtype], head_dim, layout, of_words, scalars, tuple(declared), dropout, scale)
+    precision = (words["precision"], q.device.type, q.dtype)
+    return _write(precision, head_dim, layout, of_words, scalars, tuple(declared), dropout, scale)
 
 
 def _width(size: Any) -> int:
@@ -151,7 +153,7 @@ def _width(size: Any) -> int:
 
 @torch.compiler.assume_constant_result
 def _write(
-    dtype: str,
+    precision: tuple[str | None, str, torch.dtype],
     head_dim: tuple[int, int],
     layout: str,
     words: tuple[str | None, ...],
@@ -163,7 +165,7 @@ def _write(
     mask, score, sink = words
     return write_spec(
         name="attention",
-        dtype=dtype,
+        dtype=_DTYPES[precision[-1]],
         head_dim=head_dim,
         layout=layout,
         mask=mask,
@@ -174,6 +176,7 @@ def _write(
         dropout=dropout or 0.0,
         scale=scale,
         passes=("forward",),
+        precision=_precision.of_call(*precision),
     )
 
 

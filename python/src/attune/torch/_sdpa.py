@@ -14,6 +14,7 @@ from torch.nn import attention as torch_attention
 
 from attune._errors import BadInputError, UnsupportedError
 from attune._yaml import write_spec
+from attune.torch import _precision
 from attune.torch._plans import Variant, variant_of
 
 NAME = "ATTUNE"
@@ -73,7 +74,12 @@ class _Active:
 
 @functools.lru_cache(maxsize=256)
 def _variant(
-    dtype: str, head_dim: tuple[int, int], is_causal: bool, mask_dims: tuple[str, ...] | None, scale: float | None
+    dtype: str,
+    head_dim: tuple[int, int],
+    is_causal: bool,
+    mask_dims: tuple[str, ...] | None,
+    scale: float | None,
+    precision: str | None,
 ) -> Variant:
     """mask_dims: of the tensor that is added to scores, by a spec's names; None: there is none."""
     mask, score, tensors = ["causal_top_left"] if is_causal else [], None, {}
@@ -97,6 +103,7 @@ def _variant(
             dropout=0.0,
             scale=scale,
             passes=("forward",),
+            precision=precision,
         )
     )
 
@@ -117,7 +124,8 @@ def _prepare(
         names = ("batch", "heads", "q_len", "kv_len")[-mask.dim() :]
         dims = tuple("1" if mask.shape[dim] == 1 else name for dim, name in enumerate(names))
         given = [mask]
-    variant = _variant(_DTYPES[q.dtype], (q.shape[-1], v.shape[-1]), is_causal, dims, scale)
+    precision = _precision.of_call(None, q.device.type, q.dtype)
+    variant = _variant(_DTYPES[q.dtype], (q.shape[-1], v.shape[-1]), is_causal, dims, scale, precision)
     return variant, variant.auxiliaries(given, q.device)
 
 

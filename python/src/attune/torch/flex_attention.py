@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
-from attune.torch import _autocast, _dropout
+from attune.torch import _autocast, _dropout, _precision
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
@@ -36,9 +36,10 @@ def flex_attention(
     mask_mod: MaskMod | None = None,
     dropout: float = 0,
     sink: torch.Tensor | None = None,
+    precision: str | None = None,
     strict: bool = False,
 ) -> Any:
-    """torch's flex_attention; `mask_mod`, `dropout`, `sink` and `strict` are Attune's.
+    """torch's flex_attention; `mask_mod`, `dropout`, `sink`, `precision` and `strict` are Attune's.
 
     The functions are traced into expressions of Attune's language. What they see is looked at in every call, so it may
     change between calls. Captured tensors become tensors of the launch; captured numbers its scalars, or constants of
@@ -61,6 +62,9 @@ def flex_attention(
         dropout: probability, in steps of 1/256, by which elements of the softmax are left out and others made larger.
             Seed and offset are drawn from torch's default generator of the device.
         sink: [heads], a logit a head that joins the softmax's denominator and no more, and lse with it.
+        precision: of float32's products on GPUs: "strict" or "tf32", as attune.Spec has it. None: what torch has for
+            its own (torch.set_float32_matmul_precision) at the time of the call, or when it is traced. An error with
+            other dtypes.
         strict: whether what cannot be translated raises; else it falls back to torch's own, with one warning a reason.
 
     Returns:
@@ -78,7 +82,7 @@ def flex_attention(
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
         seen, call, known = _recall(
-            query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink
+            query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink, precision
         )
         if known is not None:
             if query.shape[0] != key.shape[0]:
@@ -108,7 +112,8 @@ def flex_attention(
             )
         seed = _dropout.draw_tensor() if dropout else None
         out, lse = trace_call(
-            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink
+            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink,
+            precision,
         )
         if return_aux is not None:
             return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
@@ -119,9 +124,9 @@ def flex_attention(
         if seen is not None:
             of_blocks = None if block_mask is None else block_mask.mask_mod
             functions = (score_mod, of_blocks, mask_mod)
-            out, lse = _run_seen(query, key, value, functions, scale, dropout, sink, wants_lse, seen, call)
+            out, lse = _run_seen(query, key, value, functions, scale, dropout, sink, precision, wants_lse, seen, call)
         else:
-            out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, sink, wants_lse)
+            out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, sink, precision, wants_lse)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
         if strict or dropout or sink is not None or isinstance(reason, NoGradientError):
             raise
@@ -151,6 +156,7 @@ def _recall(
     enable_gqa: bool,
     dropout: float,
     sink: torch.Tensor | None,
+    precision: str | None,
 ) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
     """What is known of the functions, the call's key among those that they had, and the call where it is known."""
     of_blocks = None
@@ -169,6 +175,7 @@ def _recall(
         *(key.shape, key.stride(), key.dtype, key.device),
         *(value.shape, value.stride(), value.dtype, value.device),
         *(scale, enable_gqa, dropout, torch.is_grad_enabled()),
+        _precision.of_call(precision, query.device.type, query.dtype),
         None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
     )
     return seen, call, seen.find(call)
@@ -182,6 +189,7 @@ def _run_seen(
     scale: float | None,
     dropout: float,
     sink: torch.Tensor | None,
+    precision: str | None,
     wants_lse: bool,
     seen: Seen,
     call: tuple[Any, ...],
@@ -192,14 +200,15 @@ def _run_seen(
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     opened, numbers = seen.open(*functions)
     try:
-        text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink)
+        text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink, precision)
         variant = variant_of(text)
     except (Untranslatable, BadInputError):
         if opened is functions:
             raise
         # With constants it may do: scalars are few, and what takes a number may not take one without a value.
         numbers.decide_all()
-        text, captured = spec_text(query, key, value, functions[0], _both(*functions[1:]), scale, dropout, sink)
+        closed = functions[0], _both(*functions[1:])
+        text, captured = spec_text(query, key, value, *closed, scale, dropout, sink, precision)
         variant = variant_of(text)
     plan, launch = _launch(variant, captured, query, key, value, dropout)
     found = attend(variant, plan, launch, query, key, value, wants_lse)
@@ -216,12 +225,13 @@ def _run(
     scale: float | None,
     dropout: float,
     sink: torch.Tensor | None,
+    precision: str | None,
     wants_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """O and LSE of any call. Raises where there is no translation, or no kernel for it."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink)
+    text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
     if not is_plain(query, key, value):
         return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
     variant = variant_of(text)
