@@ -1,13 +1,16 @@
 """Pictures and tile classes, by the `attune` command: skipped where it is not there."""
 
+import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 np = pytest.importorskip("numpy")
 
 import attune  # noqa: E402
-from attune import _explain  # noqa: E402
+from attune import _command, _explain  # noqa: E402
 
 
 @pytest.fixture
@@ -63,9 +66,9 @@ def test_without_the_command(monkeypatch, tmp_path):
 
 
 def test_where_it_is_looked_for(monkeypatch, tmp_path):
-    for folder in ("lib", "bin"):
+    for folder in ("lib", "bin", "package"):
         (tmp_path / folder).mkdir()
-    for place in (tmp_path / "attune", tmp_path / "bin" / "attune"):
+    for place in (tmp_path / "attune", tmp_path / "bin" / "attune", tmp_path / "package" / "attune"):
         place.write_text("#!/bin/sh\n")
         place.chmod(place.stat().st_mode | stat.S_IXUSR)
     monkeypatch.delenv("ATTUNE_COMMAND", raising=False)
@@ -74,5 +77,16 @@ def test_where_it_is_looked_for(monkeypatch, tmp_path):
     assert _explain.command() == str((tmp_path / "attune").resolve())
     monkeypatch.delenv("ATTUNE_LIBRARY")
     assert _explain.command() == str(tmp_path / "bin" / "attune")
+    monkeypatch.setattr(_command, "__file__", str(tmp_path / "package" / "_command.py"))
+    assert _explain.command() == str(tmp_path / "package" / "attune")
     monkeypatch.setenv("ATTUNE_COMMAND", "/elsewhere/attune")
     assert _explain.command() == "/elsewhere/attune"
+
+
+def test_the_entry_point_becomes_the_command(tmp_path):
+    program = tmp_path / "command"
+    program.write_text('#!/bin/sh\necho "$@"\nexit 2\n')
+    program.chmod(0o755)
+    line = [sys.executable, "-c", "from attune._command import main; main()", "check", "a b.yaml"]
+    done = subprocess.run(line, env=os.environ | {"ATTUNE_COMMAND": str(program)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "check a b.yaml\n")

@@ -1,7 +1,7 @@
 """What the `attune explain` command says of a spec: its mask's picture, tile classes, plan and cost.
 
-The C interface does not give them, so the command must be there: named in ATTUNE_COMMAND, beside the library that
-ATTUNE_LIBRARY names, or in PATH.
+The C interface does not give them, so the command must be there: in the package, as wheels have it, named in
+ATTUNE_COMMAND, beside the library that ATTUNE_LIBRARY names, or in PATH.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from attune._command import command
 from attune._errors import BadInputError, UnavailableError
 
 _BAD_INPUT = 2  # the command's exit code
@@ -53,30 +53,6 @@ class Explanation:
             f"<attune explanation: {self.report['plan']}; tiles of {tiles['q']} x {tiles['kv']}: "
             f"{tiles['skip']} skipped, {tiles['partial']} partial, {tiles['full']} full>"
         )
-
-
-def command() -> str:
-    """The path of the command.
-
-    Raises:
-        UnavailableError: there is none.
-    """
-    if named := os.environ.get("ATTUNE_COMMAND"):
-        return named
-    beside: list[pathlib.Path] = []
-    if library := os.environ.get("ATTUNE_LIBRARY"):
-        folder = pathlib.Path(library).resolve().parent
-        beside = [folder / "attune", folder.parent / "attune"]
-    for each in beside:
-        if each.is_file() and os.access(each, os.X_OK):
-            return str(each)
-    found = shutil.which("attune")
-    if found is None:
-        raise UnavailableError(
-            "the command `attune`, which draws and explains, is not there",
-            "name it in ATTUNE_COMMAND, or put it into PATH",
-        )
-    return found
 
 
 def explain(
