@@ -4,8 +4,8 @@
     python3 bench/flex_attention_suite.py test_flex_attention.py results.json [--device cuda] [--control] [pattern ...]
 
 The file is test/inductor/test_flex_attention.py of torch's source; nothing of it is kept. On a CPU it is changed as it
-is read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow), and backward passes, which it
-leaves out there. torch.compile takes the backend aot_eager where a test names none. --control leaves Attune out: torch's
+is read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow; tests that count graphs need
+more, by --length), and backward passes, which it leaves out there. torch.compile takes the backend aot_eager where a test names none. --control leaves Attune out: torch's
 own operator, in eager code, under the compiled side, too. What fails there says nothing of Attune. Results of an earlier
 run stay, and --rest runs what they have not. Of each case they hold the outcome, the reason, seconds, how often Attune's
 operator was called, and how often a call fell back to torch. bench/flex_attention_table.py makes a table of them.
@@ -26,12 +26,10 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.experimental import _paged_attention
 
-LENGTH = 256
 CHANGES = (
     (r'"cuda(:0)?"', '"cpu"'),
     (r"\.cuda\(\)", ".cpu()"),
     (r"\.is_cuda\b", ".is_cpu"),
-    (r"^S = 2048$", f"S = {LENGTH}"),
     (r"test_inference_only = True", "test_inference_only = False"),
     # Of learned biases, too, there is a backward pass on CPUs.
     (r"^(supports_learnable_bias = )unittest\.skipUnless", r"\1(lambda *_: lambda test: test)"),
@@ -171,6 +169,7 @@ def main():
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every N-th case, from the I-th on")
+    parser.add_argument("--length", type=int, default=256, help="S on a CPU")
     parser.add_argument("--rest", action="store_true", help="only cases that the results have not")
     parser.add_argument("-v", action="store_true", help="with tracebacks")
     arguments = parser.parse_intermixed_args()
@@ -182,7 +181,8 @@ def main():
     if is_on_cpu:
         torch_flex._validate_device = lambda *_: None  # torch refuses gradients on CPUs
         use_the_cpu()
-    module = load(arguments.file, CHANGES if is_on_cpu else ())
+    changes = (*CHANGES, (r"^S = 2048$", f"S = {arguments.length}")) if is_on_cpu else ()
+    module = load(arguments.file, changes)
     tests = []
     loader = unittest.TestLoader()
     loader.testNamePatterns = [f"*{each}*" for each in arguments.patterns] or None
