@@ -6,6 +6,7 @@
 
 #include "cli/output.hpp"
 #include "cli/plan_choice.hpp"
+#include "generator/spec/shape.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/support/memory.hpp"
 #include "tuner/measure/backward_problem.hpp"
@@ -17,14 +18,15 @@ namespace {
 // The oracle takes every pair of a query and a key in fp64 on the host's cores: some seconds.
 constexpr double kMostOracleFlops = 4e11;
 
-Status affordable(const AttentionSpec& spec, const ProblemShape& shape) {
+Status affordable(const AttentionSpec& spec, const ProblemShape& given) {
+  const ProblemShape shape = typical_shape(spec, given);
   const double flops = 10.0 * (spec.head_dim_qk + spec.head_dim_v) * double(shape.batch) *
                        double(shape.heads) * double(shape.q_len) * double(shape.kv_len);
   if (flops <= kMostOracleFlops) return ok_status();
   return Error{.kind = ErrorKind::kBadInput,
                .id = "oracle-too-slow",
                .message = fmt::format("the fp64 oracle would take {:.1e} operations for {}", flops,
-                                      to_string(shape)),
+                                      to_string(given)),
                .hint = "a smaller --shape: gradients are compared in full"};
 }
 
@@ -65,7 +67,8 @@ Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded
   ATT_TRY(const Gradients gradients, on_device->run(*backward.kernel));
   const bool rounds_p = device->facts().target != Target::kCpu;
   const std::string wrong = wrong_gradient(
-      gradients, oracle_backward(spec, problem, on_device->output_gradients(), rounds_p));
+      gradients, oracle_backward(spec, problem, on_device->output_gradients(), rounds_p),
+      whole_sample(problem), spec, problem);
   const std::string plan = to_string(backward.chosen.plan);
   const std::size_t workspace = backward.kernel->workspace_bytes(shape);
   RunOutcome outcome{.json = {{"spec", loaded.source},

@@ -68,7 +68,7 @@ struct BackwardParams : ForwardParams {
   float* d_sink;                  // [batch, heads]
 };
 
-// Some queries of one sequence of a packed batch.
+// Some queries of one sequence of a packed batch, or some of its keys.
 struct SequenceItem {
   int sequence;  // negative: none
   int tile;
@@ -119,6 +119,9 @@ struct PageTable {
 // What the host fills and hands to every kernel: one that declares a base of it gets its bytes.
 struct LaunchParams : PackedParams {
   PageTable page_table;  // read only when the spec is of paged keys
+  // Of the workspace, read only by backward kernels of packed sequences: as sequences.items, but
+  // tiles of keys.
+  SequenceItem* key_items;
 };
 
 }  // namespace att

@@ -97,6 +97,9 @@ ATT_FN long long key_offset(const PagedKey& key, const Strides& stride, int h_kv
   return key.page * stride.batch + h_kv * stride.head + key.row * stride.seq;
 }
 
+// Slices along the batch stride.
+ATT_FN int slice_count(const ForwardParams& p) { return spec::kIsPacked ? 1 : p.batch; }
+
 // Elements before the LSE of a head's first row, and before whatever else a row has one of; those
 // of the other rows follow.
 ATT_FN long long statistic_offset(const ForwardParams& p, const Sequence& s, int h) {

@@ -124,12 +124,19 @@ ATT_FN constexpr Int piece_item_count(Int all_queries, Int sequences, Int heads,
   return all_queries / (tile / 2) * group + group + sequences + kMostPieces / kv_heads;
 }
 
-// ---- Query tiles of packed sequences, as templates/kernels/sequence_items.cuh lists them.
+// ---- Tiles of packed sequences, of queries or of keys, as templates/tile/item_list.cuh lists
+// them.
 
-// How long the list is: whatever the lengths, there are no more tiles of so many queries.
+// How long the list is: whatever the lengths, there are no more tiles of so many rows.
 template <typename Int>
-ATT_FN constexpr Int sequence_item_count(Int all_queries, Int sequences, Int tile) {
-  return all_queries / tile + sequences;
+ATT_FN constexpr Int sequence_item_count(Int all_rows, Int sequences, Int tile) {
+  return all_rows / tile + sequences;
+}
+// A number below that of sequence `sequence`'s first tile, before whose rows `first` others lie;
+// its others follow, and no other sequence has one of them.
+template <typename Int>
+ATT_FN constexpr Int first_sequence_tile(Int first, Int sequence, Int tile) {
+  return first / tile + sequence;
 }
 constexpr int kItemThreads = 1024;  // of the one CTA that makes it
 

@@ -95,11 +95,13 @@ constexpr std::string_view kContext =
     "  int b, h, h_kv, q_len, kv_len, q_first, kv_first;\n"
     "};\n";
 
-// The list of items of packed sequences, and the kernel that makes it.
+// The lists of items of packed sequences, and the kernel that makes them.
 std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
   if (launch_recipe(spec, plan).main().item == WorkItem::kListedPiece)
     return "\n#include \"templates/kernels/piece_items.cuh\"\n";
+  const ItemTiles tiles = item_tiles(spec, plan);
+  if (tiles.queries == 0) return "";
   return fmt::format(
       "\n"
       "namespace att {{\n"
@@ -109,8 +111,9 @@ std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
       "\n"
       "}}  // namespace att\n"
       "\n"
-      "#include \"templates/kernels/sequence_items.cuh\"\n",
-      item_queries(spec, plan), tile_shape(plan).kv);
+      "#include \"templates/kernels/{}.cuh\"\n",
+      tiles.queries, tiles.keys > 0 ? tiles.keys : tile_shape(plan).kv,
+      tiles.keys > 0 ? "backward_items" : "sequence_items");
 }
 
 }  // namespace

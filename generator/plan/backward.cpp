@@ -30,10 +30,15 @@ bool adds_by_atomics(const AttentionSpec& spec, LearnedSums sums) {
 }  // namespace
 
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
-  if (is_packed(spec)) {
+  if (is_paged(spec)) {
     return plan_unsupported(
         fmt::format("layout `{}` has no backward kernels yet", to_string(spec.layout)),
         "the forward pass is there: passes: [forward]");
+  }
+  if (is_packed(spec) && sums == LearnedSums::kByAtomics) {
+    return plan_unsupported(
+        fmt::format("layout `{}` has no backward kernels of GPUs yet", to_string(spec.layout)),
+        "the CPU has them: target cpu");
   }
   if (spec.deterministic && adds_by_atomics(spec, sums)) {
     return plan_unsupported(

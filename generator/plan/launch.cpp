@@ -54,6 +54,13 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return value > kTooLarge - unit ? kTooLarge : att::tile_count(value, unit) * unit;
 }
 
+// Units that the rows of a slice take, of `length` rows in all. Packed sequences begin one each.
+std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, std::int64_t length,
+                        std::int64_t unit) {
+  if (!is_packed(spec)) return round_up(length, unit) / unit;
+  return unit == 1 ? length : att::sequence_item_count(length, shape.batch, unit);
+}
+
 }  // namespace
 
 const Launch& LaunchRecipe::main() const {
@@ -93,6 +100,10 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
       return att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch,
                                                     tile * launch.cluster) *
              shape.heads;
+    case WorkItem::kSequenceKeyTile:
+      return att::sequence_item_count<std::int64_t>(shape.kv_len, shape.batch,
+                                                    tile * launch.cluster) *
+             launch.parts * shape.kv_heads;
     case WorkItem::kListedPiece:
       return listed_pieces(shape, tile) * shape.kv_heads;
     case WorkItem::kKeyTile:
@@ -103,7 +114,7 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
     case WorkItem::kPass:
       return 1;
     case WorkItem::kRows:
-      return att::tile_count(shape.batch * shape.heads * shape.q_len, tile);
+      return att::tile_count(slice_count(spec, shape) * shape.heads * shape.q_len, tile);
     case WorkItem::kRangePairs:
       break;
   }
@@ -136,8 +147,11 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
   using Content = WorkspaceRegion::Content;
   const std::int64_t kv_heads = region.per_query_head ? shape.heads : shape.kv_heads;
   const auto columns = [&](int usual) { return region.columns > 0 ? region.columns : usual; };
-  const std::int64_t q_rows = round_up(shape.q_len, region.length_unit);
-  const std::int64_t kv_rows = round_up(shape.kv_len, region.length_unit);
+  const std::int64_t slices = slice_count(spec, shape);
+  const std::int64_t unit = region.length_unit;
+  const std::int64_t q_rows = product({unit_count(spec, shape, shape.q_len, unit), unit});
+  const std::int64_t kv_units = unit_count(spec, shape, shape.kv_len, unit);
+  const std::int64_t kv_rows = product({kv_units, unit});
   std::int64_t bytes = 0;
   switch (region.content) {
     case Content::kSchedulerCounter:
@@ -150,23 +164,28 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
     }
     case Content::kRowReferences:
     case Content::kRowDeltas:
-      bytes = product({shape.batch, shape.heads, q_rows, columns(1), 4});
+      bytes = product({slices, shape.heads, q_rows, columns(1), 4});
       break;
     case Content::kQuerySums:
-      bytes = product({shape.batch, shape.heads, q_rows, columns(spec.head_dim_qk), 4});
+      bytes = product({slices, shape.heads, q_rows, columns(spec.head_dim_qk), 4});
       break;
     case Content::kKeySums:
-      bytes = product({shape.batch, kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
+      bytes = product({slices, kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
       break;
     case Content::kValueSums:
-      bytes = product({shape.batch, kv_heads, kv_rows, columns(spec.head_dim_v), 4});
+      bytes = product({slices, kv_heads, kv_rows, columns(spec.head_dim_v), 4});
       break;
     case Content::kLearnedSums:
-      bytes = product({shape.batch, shape.heads, kv_rows / region.length_unit, columns(1), 4});
+      bytes = product({slices, shape.heads, kv_units, columns(1), 4});
       break;
     case Content::kSequenceItems:
       bytes = product(
           {att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, region.length_unit),
+           sizeof(att::SequenceItem)});
+      break;
+    case Content::kKeyItems:
+      bytes = product(
+          {att::sequence_item_count<std::int64_t>(shape.kv_len, shape.batch, region.length_unit),
            sizeof(att::SequenceItem)});
       break;
     case Content::kPieceResults:
@@ -197,7 +216,8 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
     return std::ranges::any_of(promised, [&](const WorkspaceRegion& has) {
       // Smaller tiles are more of them.
       const bool counts_tiles = need.content == WorkspaceRegion::Content::kLearnedSums ||
-                                need.content == WorkspaceRegion::Content::kSequenceItems;
+                                need.content == WorkspaceRegion::Content::kSequenceItems ||
+                                need.content == WorkspaceRegion::Content::kKeyItems;
       const bool has_length = counts_tiles ? has.length_unit <= need.length_unit
                                            : has.length_unit % need.length_unit == 0;
       return has.content == need.content && has.slot == need.slot && has_length &&

@@ -34,16 +34,18 @@ enum class WorkItem : std::uint8_t {
   kQueryTile,        // `tile` queries of a (batch, head)
   kPackedQueryTile,  // the same, or heads of one K/V head whose queries fit together
   kSequenceTile,     // a head of an item of the list of packed sequences, of `tile` queries
+  kSequenceKeyTile,  // a K/V head of an item of their list of key tiles, of `tile` keys
   kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
-  kRows,             // `tile` of the rows [batch, heads, q_len]
+  kRows,             // `tile` of the rows [batch, heads, q_len], packed [heads, q_len]
   kRangePairs,       // `tile` pairs of the block ranges of the recipe's tensors
   kPass              // all there is
 };
 
 // A part of the workspace, a multiple of 16 bytes; what it holds is also what field of
-// att::LaunchParams it becomes. Nothing in it survives a pass.
+// att::LaunchParams it becomes. Nothing in it survives a pass. Packed sequences have no dim batch
+// of rows: their rows follow one another, those of each from a multiple of length_unit on.
 struct WorkspaceRegion {
   enum class Content : std::uint8_t {
     kSchedulerCounter,  // an int32
@@ -55,6 +57,7 @@ struct WorkspaceRegion {
     kValueSums,         // fp32 [batch, kv_heads, kv_len, v]
     kLearnedSums,       // fp32 [batch, heads, tiles of length_unit keys, `columns`]
     kSequenceItems,     // pairs of int32: the items of packed sequences, of length_unit queries
+    kKeyItems,          // the same of length_unit keys
     kPieceResults,      // fp32 [items of length_unit rows, pieces, length_unit, `columns`]
     kPieceArrivals,     // int32 [items of length_unit rows]
     kPieceItems         // att::PieceItem: the list of pieces of packed sequences

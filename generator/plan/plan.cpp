@@ -44,14 +44,17 @@ std::vector<std::string_view> split_words(std::string_view text) {
   }
 }
 
-// Queries of an item of packed sequences, at least: it bounds the list, whose room is promised
-// before the plan is known.
-constexpr int kLeastItemQueries = 16;
+// Rows of an item of packed sequences, at least: it bounds the lists, whose room is promised before
+// the plan is known.
+constexpr int kLeastItemRows = 16;
 
 Status check_items(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (!is_packed(spec) || tile_shape(plan).q >= kLeastItemQueries) return ok_status();
+  if (!is_packed(spec)) return ok_status();
+  const TileShape tile = tile_shape(plan);
+  // The backward pass' items are of keys.
+  if ((plan.pass == Pass::kForward ? tile.q : tile.kv) >= kLeastItemRows) return ok_status();
   return plan_unsupported(
-      fmt::format("a q tile of at least {} rows with packed sequences", kLeastItemQueries));
+      fmt::format("a tile of at least {} rows with packed sequences", kLeastItemRows));
 }
 
 }  // namespace
@@ -264,17 +267,33 @@ void add_pre_pass(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecip
                           .tile = on_cpu ? att::kRangePairsOfCpuItem : att::kRangePairsOfCta});
 }
 
-// The list of items of packed sequences comes right before the launch that takes them. A family
+bool takes_items(const Launch& launch) {
+  return launch.item == WorkItem::kSequenceTile || launch.item == WorkItem::kSequenceKeyTile ||
+         launch.item == WorkItem::kListedPiece;
+}
+
+// The lists of items of packed sequences come right before the launches that take them. A family
 // that lists pieces has a region for them of its own.
 void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
+  using Content = WorkspaceRegion::Content;
   if (!is_packed(spec)) return;
-  const bool on_cpu = plan.target == Target::kCpu;
-  const auto main = std::ranges::find(recipe.launches, "", &Launch::symbol);
-  if (main->item != WorkItem::kListedPiece) {
-    main->item = WorkItem::kSequenceTile;
-    recipe.workspace.push_back({.content = WorkspaceRegion::Content::kSequenceItems,
-                                .length_unit = main->tile * main->cluster});
+  for (Launch& launch : recipe.launches) {
+    if (launch.symbol == "_rows") {
+      // Tiles of all tokens, whatever sequence they are of: it needs no list.
+      if (launch.item == WorkItem::kQueryTile) launch.item = WorkItem::kSequenceTile;
+    } else if (launch.item == WorkItem::kQueryTile || launch.item == WorkItem::kPackedQueryTile) {
+      launch.item = WorkItem::kSequenceTile;
+      recipe.workspace.push_back(
+          {.content = Content::kSequenceItems, .length_unit = launch.tile * launch.cluster});
+    } else if (launch.item == WorkItem::kKeyTile) {
+      launch.item = WorkItem::kSequenceKeyTile;
+      recipe.workspace.push_back(
+          {.content = Content::kKeyItems, .length_unit = launch.tile * launch.cluster});
+    }
   }
+  const auto main = std::ranges::find(recipe.launches, "", &Launch::symbol);
+  if (!takes_items(*main)) return;
+  const bool on_cpu = plan.target == Target::kCpu;
   recipe.launches.insert(
       main,
       {.symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass});
@@ -282,10 +301,14 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
 
 }  // namespace
 
-int item_queries(const AttentionSpec& spec, const KernelPlan& plan) {
-  const LaunchRecipe recipe = family_operations(plan)->launch_recipe(spec, plan);
-  const Launch& main = recipe.main();
-  return main.tile * main.cluster;
+ItemTiles item_tiles(const AttentionSpec& spec, const KernelPlan& plan) {
+  using Content = WorkspaceRegion::Content;
+  ItemTiles tiles;
+  for (const WorkspaceRegion& region : launch_recipe(spec, plan).workspace) {
+    if (region.content == Content::kSequenceItems) tiles.queries = region.length_unit;
+    if (region.content == Content::kKeyItems) tiles.keys = region.length_unit;
+  }
+  return tiles;
 }
 
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -309,7 +332,11 @@ std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pa
   std::vector<WorkspaceRegion> widest = range_regions(spec);
   if (is_packed(spec)) {
     widest.push_back(
-        {.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = kLeastItemQueries});
+        {.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = kLeastItemRows});
+    if (pass == Pass::kBackward) {
+      widest.push_back(
+          {.content = WorkspaceRegion::Content::kKeyItems, .length_unit = kLeastItemRows});
+    }
   }
   for (const FamilyAccessor accessor : kFamilies) {
     const FamilyOperations& family = accessor();

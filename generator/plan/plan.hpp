@@ -181,8 +181,12 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass = Pass::kForward);
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
-// Queries that a work item of the main launch has, over all of its CTAs.
-int item_queries(const AttentionSpec& spec, const KernelPlan& plan);
+// Queries and keys of the tiles by which a plan lists the work of packed sequences; 0: it has no
+// such list.
+struct ItemTiles {
+  int queries = 0, keys = 0;
+};
+ItemTiles item_tiles(const AttentionSpec& spec, const KernelPlan& plan);
 // Regions that cover those of every plan of the pass, of whatever family serves the target.
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target);
 TileShape tile_shape(const KernelPlan& plan);

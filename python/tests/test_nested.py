@@ -90,19 +90,6 @@ def test_dropout_is_of_the_generator():
     assert not torch.equal(first, second)
 
 
-def test_gradients_are_refused():
-    q, k, v = operands()
-    packed = [x.values().requires_grad_() for x in (q, k, v)]
-    cu_q, cu_kv = (x.offsets().to(torch.int32) for x in (q, k))
-    with pytest.raises(attune.UnsupportedError, match="no backward pass yet"):
-        attune.attention(*packed, layout="thd", cu_q=cu_q, cu_kv=cu_kv)
-    learned = q.detach().requires_grad_()
-    with pytest.raises(attune.UnsupportedError, match="no backward pass yet"):
-        attune.attention(learned, k, v)
-    with torch.no_grad():
-        assert attune.attention(learned, k, v).is_nested
-
-
 def test_what_does_not_fit_is_refused():
     q, k, v = operands()
     with pytest.raises(attune.BadInputError, match="has offsets of its own"):

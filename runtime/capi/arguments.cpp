@@ -138,9 +138,15 @@ Status fill_tensors(const AttentionSpec& spec, const TensorInputs& given,
   return ok_status();
 }
 
-// Where packed sequences and their pages lie. What stands there is the device's, and kernels clamp
-// it.
-Status fill_sequences(const AttentionSpec& spec, const att_forward_args& args,
+// Where packed sequences and their pages lie, as a launch's arguments bring it.
+struct SequenceInputs {
+  const std::int32_t *cu_q, *cu_kv, *used_q, *used_kv;
+  const std::int32_t* page_table = nullptr;
+  PageSizes pages = {};
+};
+
+// What stands there is the device's, and kernels clamp it.
+Status fill_sequences(const AttentionSpec& spec, const SequenceInputs& args,
                       att::LaunchParams* params) {
   struct Given {
     const char* name;
@@ -168,8 +174,7 @@ Status fill_sequences(const AttentionSpec& spec, const att_forward_args& args,
     }
   }
   if (paged) {
-    params->page_table =
-        page_table_of(args.page_table, {args.pages_per_sequence, args.page_size, args.pages});
+    params->page_table = page_table_of(args.page_table, args.pages);
   }
   params->sequences = {.cu_q = args.cu_q,
                        .cu_kv = args.cu_kv,
@@ -306,26 +311,35 @@ Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& ar
   ATT_CHECK(check_optional("lse", args.lse));
   params->o = args.o;
   params->lse = args.lse;
-  ATT_CHECK(fill_sequences(spec, args, params));
+  ATT_CHECK(fill_sequences(spec,
+                           {args.cu_q,
+                            args.cu_kv,
+                            args.used_q,
+                            args.used_kv,
+                            args.page_table,
+                            {args.pages_per_sequence, args.page_size, args.pages}},
+                           params));
   return fill_tensors(spec, {args.tensors, args.tensor_views, args.tensor_view_count}, params);
 }
 
 Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& args,
                             const ProblemShape& shape, att::LaunchParams* params) {
-  ATT_CHECK(fill_common(spec, args, shape, {shape.batch, shape.kv_len}, params));
+  const std::int64_t slices = slice_count(spec, shape);
+  ATT_CHECK(fill_common(spec, args, shape, {slices, shape.kv_len}, params));
   const auto& [batch, heads, kv_heads, q_len, kv_len] = shape;
   const int qk = spec.head_dim_qk;
   const int v = spec.head_dim_v;
   const auto fill = [&](const Operand& operand, att::Strides* strides) {
     return fill_operand(spec, operand, strides);
   };
-  ATT_CHECK(fill({"o", args.o, args.o_strides, batch, q_len, heads, v}, &params->o_stride));
-  ATT_CHECK(fill({"d_o", args.d_o, args.d_o_strides, batch, q_len, heads, v}, &params->d_o_stride));
-  ATT_CHECK(fill({"d_q", args.d_q, args.d_q_strides, batch, q_len, heads, qk, true},
+  ATT_CHECK(fill({"o", args.o, args.o_strides, slices, q_len, heads, v}, &params->o_stride));
+  ATT_CHECK(
+      fill({"d_o", args.d_o, args.d_o_strides, slices, q_len, heads, v}, &params->d_o_stride));
+  ATT_CHECK(fill({"d_q", args.d_q, args.d_q_strides, slices, q_len, heads, qk, true},
                  &params->d_q_stride));
-  ATT_CHECK(fill({"d_k", args.d_k, args.d_k_strides, batch, kv_len, kv_heads, qk, true},
+  ATT_CHECK(fill({"d_k", args.d_k, args.d_k_strides, slices, kv_len, kv_heads, qk, true},
                  &params->d_k_stride));
-  ATT_CHECK(fill({"d_v", args.d_v, args.d_v_strides, batch, kv_len, kv_heads, v, true},
+  ATT_CHECK(fill({"d_v", args.d_v, args.d_v_strides, slices, kv_len, kv_heads, v, true},
                  &params->d_v_stride));
   ATT_CHECK(check_pointer("lse", args.lse, alignof(float)));
   ATT_CHECK(check_optional("d_lse", args.d_lse));
@@ -337,6 +351,7 @@ Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& 
   params->d_q = args.d_q;
   params->d_k = args.d_k;
   params->d_v = args.d_v;
+  ATT_CHECK(fill_sequences(spec, {args.cu_q, args.cu_kv, args.used_q, args.used_kv}, params));
   ATT_CHECK(fill_tensors(spec, {nullptr, args.tensor_views, args.tensor_view_count}, params));
   return fill_learned(spec, args, params);
 }

@@ -126,8 +126,8 @@ att_status att_forward(const att_kernel* kernel, const att_forward_args* args, v
 }
 
 att_status att_backward(const att_kernel* kernel, const att_backward_args* args, void* stream) {
-  return launch(kernel, args, sizeof(att_backward_args), Pass::kBackward, fill_backward_params,
-                stream);
+  return launch(kernel, args, offsetof(att_backward_args, cu_q), Pass::kBackward,
+                fill_backward_params, stream);
 }
 
 }  // extern "C"

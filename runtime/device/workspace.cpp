@@ -34,6 +34,9 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kSequenceItems:
       params->sequences.items = static_cast<att::SequenceItem*>(data);
       return;
+    case Content::kKeyItems:
+      params->key_items = static_cast<att::SequenceItem*>(data);
+      return;
     case Content::kPieceResults:
       params->pieces.rows = static_cast<float*>(data);
       return;

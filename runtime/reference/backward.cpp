@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
 
+#include "generator/spec/shape.hpp"
 #include "runtime/reference/backward_part.hpp"
 #include "runtime/support/parallel.hpp"
 
@@ -31,7 +33,7 @@ BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, 
   const Roundings allowed = roundings(spec.dtype, spec.precision, rounds_p);
   const Derivatives derivatives = derivatives_of(spec);
   const ProblemShape& s = problem.shape;
-  const Selection selection(s, sample);
+  const Selection selection(problem, sample);
   const auto qk = static_cast<std::size_t>(spec.head_dim_qk);
   const auto v = static_cast<std::size_t>(spec.head_dim_v);
   Sums dq(sample.queries.size() * qk), dk(sample.keys.size() * qk), dv(sample.keys.size() * v);
@@ -41,12 +43,14 @@ BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, 
     parts.emplace_back(spec, problem, given, derivatives, allowed, selection, i / splits, dq);
   parallel_for(static_cast<std::int64_t>(parts.size()), [&](std::int64_t i) {
     const std::int64_t head = i / splits, split = i % splits;
-    const std::int64_t in_group = s.heads / s.kv_heads, rows = in_group * s.q_len;
+    const int b = static_cast<int>(head / s.kv_heads);
+    const std::int64_t q_len = span_of(problem, b).q_len;
+    const std::int64_t in_group = s.heads / s.kv_heads, rows = in_group * q_len;
     for (std::int64_t row = rows * split / splits; row < rows * (split + 1) / splits; ++row) {
       parts[static_cast<std::size_t>(i)].add_row(
-          {.b = static_cast<int>(head / s.kv_heads),
-           .h = static_cast<int>(head % s.kv_heads * in_group + row / s.q_len),
-           .q_idx = static_cast<int>(row % s.q_len)});
+          {.b = b,
+           .h = static_cast<int>(head % s.kv_heads * in_group + row / q_len),
+           .q_idx = static_cast<int>(row % q_len)});
     }
   });
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -65,7 +69,7 @@ BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, 
     return finished("the gradient of " + of, 1, std::move(sums), 0, kLargestFp32Rounding,
                     std::numeric_limits<float>::min());
   };
-  const bool is_whole = sample.queries.size() == selection.queries.size();
+  const bool is_whole = sample.queries.size() == all_rows(problem).size();
   if (is_whole && spec.sink != nullptr) {
     Sums sums(parts.front().sink.values.size());
     for (const Part& part : parts) sums.add(part.sink);
@@ -85,7 +89,7 @@ OutputGradients random_output_gradients(const AttentionSpec& spec, const Problem
                                         std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
-  const auto rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.q_len);
+  const auto rows = static_cast<std::size_t>(slice_count(spec, shape) * shape.heads * shape.q_len);
   OutputGradients gradients;
   gradients.d_o.resize(rows * static_cast<std::size_t>(spec.head_dim_v));
   gradients.d_lse.resize(rows);
@@ -94,18 +98,51 @@ OutputGradients random_output_gradients(const AttentionSpec& spec, const Problem
   return gradients;
 }
 
-BackwardSample whole_sample(const ProblemShape& shape) {
-  BackwardSample sample{.queries = all_rows(shape), .keys = {}};
+BackwardSample whole_sample(const HostProblem& problem) {
+  const ProblemShape& shape = problem.shape;
+  BackwardSample sample{.queries = all_rows(problem), .keys = {}};
   for (int b = 0; b < shape.batch; ++b) {
+    const std::int64_t kv_len = span_of(problem, b).kv_len;
     for (int h = 0; h < shape.kv_heads; ++h) {
-      for (int k = 0; k < shape.kv_len; ++k) sample.keys.push_back({b, h, k});
+      for (int k = 0; k < kv_len; ++k) sample.keys.push_back({b, h, k});
     }
   }
   return sample;
 }
 
-BackwardSample stratified_sample(const ProblemShape& shape, std::int64_t pairs, int block,
+namespace {
+
+// Some of `rows` in their order: at random, as many as keep the sum of `pairs_of` below `pairs`.
+template <typename RowType, typename PairsOf>
+std::vector<RowType> at_random(const std::vector<RowType>& rows, std::int64_t pairs,
+                               std::uint64_t seed, const PairsOf& pairs_of) {
+  std::mt19937_64 random(seed);
+  std::vector<std::size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::shuffle(order, random);
+  std::size_t count = 0;
+  while (count < order.size() && pairs > 0) pairs -= pairs_of(rows[order[count++]].b);
+  order.resize(count);
+  std::ranges::sort(order);
+  std::vector<RowType> chosen;
+  for (const std::size_t i : order) chosen.push_back(rows[i]);
+  return chosen;
+}
+
+}  // namespace
+
+BackwardSample stratified_sample(const HostProblem& problem, std::int64_t pairs, int block,
                                  std::uint64_t seed) {
+  const ProblemShape& shape = problem.shape;
+  if (!problem.sequences.empty()) {
+    BackwardSample all = whole_sample(problem);
+    all.queries =
+        at_random(all.queries, pairs, seed, [&](int b) { return span_of(problem, b).kv_len; });
+    const std::int64_t group = shape.heads / shape.kv_heads;
+    all.keys = at_random(all.keys, pairs, seed + 1,
+                         [&](int b) { return group * span_of(problem, b).q_len; });
+    return all;
+  }
   BackwardSample sample{.queries = stratified_rows(shape, pairs, seed, block), .keys = {}};
   // A key's pairs are with the queries of all heads that share it.
   ProblemShape turned = shape;
@@ -119,7 +156,7 @@ BackwardSample stratified_sample(const ProblemShape& shape, std::int64_t pairs, 
 
 BackwardOracle oracle_backward(const AttentionSpec& spec, const HostProblem& problem,
                                const OutputGradients& gradients, bool rounds_p) {
-  return oracle_of(spec, problem, {gradients, nullptr}, whole_sample(problem.shape), rounds_p);
+  return oracle_of(spec, problem, {gradients, nullptr}, whole_sample(problem), rounds_p);
 }
 
 BackwardOracle oracle_backward(const AttentionSpec& spec, const HostProblem& problem,

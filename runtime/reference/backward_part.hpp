@@ -30,18 +30,23 @@ inline Derivatives derivatives_of(const AttentionSpec& spec) {
 
 inline constexpr int kUnwanted = -1;
 
+inline std::size_t rows_of_outputs(const HostProblem& problem) {
+  const std::int64_t slices = problem.sequences.empty() ? problem.shape.batch : 1;
+  return static_cast<std::size_t>(slices * problem.shape.heads * problem.shape.q_len);
+}
+
 // Where the gradients that are asked for go.
 struct Selection {
-  Selection(const ProblemShape& shape, const BackwardSample& sample)
-      : queries(static_cast<std::size_t>(shape.batch * shape.heads * shape.q_len), kUnwanted),
-        keys(static_cast<std::size_t>(shape.batch * shape.kv_heads)) {
+  Selection(const HostProblem& problem, const BackwardSample& sample)
+      : queries(rows_of_outputs(problem), kUnwanted),
+        keys(static_cast<std::size_t>(problem.shape.batch * problem.shape.kv_heads)) {
+    const ProblemShape& shape = problem.shape;
     int place = 0;
-    for (const Row& row : sample.queries) {
-      queries[static_cast<std::size_t>((row.b * shape.heads + row.h) * shape.q_len + row.q_idx)] =
-          place++;
+    for (const Row& row : sample.queries) queries[row_of_outputs(problem, row)] = place++;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const int b = static_cast<int>(i) / static_cast<int>(shape.kv_heads);
+      keys[i].places.assign(static_cast<std::size_t>(span_of(problem, b).kv_len), kUnwanted);
     }
-    for (KeysOfHead& head : keys)
-      head.places.assign(static_cast<std::size_t>(shape.kv_len), kUnwanted);
     for (std::size_t i = 0; i < sample.keys.size(); ++i) {
       const KeyRow& row = sample.keys[i];
       KeysOfHead& head = keys[static_cast<std::size_t>(row.b * shape.kv_heads + row.h_kv)];
@@ -56,7 +61,7 @@ struct Selection {
     std::vector<int> wanted;  // in the sample's order
     std::vector<int> places;  // by key: in `wanted`
   };
-  std::vector<int> queries;      // by [b, h, q_idx]: place in the sample
+  std::vector<int> queries;      // by the row of the outputs: place in the sample
   std::vector<KeysOfHead> keys;  // by [b, h_kv]
 };
 
@@ -94,16 +99,8 @@ class Part {
 
   void add_row(const Row& row) {
     RowView view(spec_, problem_, row);
-    const ProblemShape& s = problem_.shape;
-    point_ = {.b = row.b,
-              .h = row.h,
-              .h_kv = static_cast<std::int32_t>(row.h / (s.heads / s.kv_heads)),
-              .q_idx = row.q_idx,
-              .q_len = static_cast<std::int32_t>(s.q_len),
-              .kv_len = static_cast<std::int32_t>(s.kv_len),
-              .scalars = problem_.scalars,
-              .tensors = problem_.tensors};
-    query_row_ = static_cast<std::size_t>((row.b * s.heads + row.h) * s.q_len + row.q_idx);
+    point_ = view.point();
+    query_row_ = row_of_outputs(problem_, row);
     query_place_ = queries_[query_row_];
     find_keys(view);
     // Of a row that is not asked for only the keys that are were looked at.
@@ -170,7 +167,7 @@ class Part {
     if (query_place_ == kUnwanted) {
       for (const int k : keys_of_head_.wanted) add_if_live(view, k);
     } else {
-      for (std::int64_t k = 0; k < problem_.shape.kv_len; ++k) add_if_live(view, k);
+      for (std::int64_t k = 0; k < view.kv_len(); ++k) add_if_live(view, k);
     }
   }
 
@@ -284,7 +281,11 @@ class Part {
   void add_sink(double d, double d_variance) {
     if (spec_.sink == nullptr) return;
     const double probability = std::exp(sink_ - lse_);
-    const double variance = square(probability) * (d_variance + square(kFunctionRounding * d));
+    // Relative, of the probability: both exponents are rounded, as those of the keys are.
+    const double deviation =
+        std::hypot(lse_deviation_, kFp32Rounding * (4 + 3 * std::abs(sink_) + std::abs(lse_)));
+    const double variance =
+        square(probability) * (d_variance + square(kFunctionRounding * d) + square(deviation * d));
     const auto head = static_cast<std::size_t>(point_.b * problem_.shape.heads + point_.h);
     sink.add(head, -probability * d, variance);
     add_look_ups(derivatives_.in_sink, point_, -probability * d, variance);

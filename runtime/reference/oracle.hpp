@@ -81,6 +81,13 @@ std::vector<Row> all_rows(const ProblemShape& shape);
 // The same of a problem, whose sequences may be packed: those that it has.
 std::vector<Row> all_rows(const HostProblem& problem);
 std::vector<Row> sample_rows(const HostProblem& problem, int count, std::uint64_t seed);
+// Of sequence b of the batch: where its rows lie among those of its slice, and how long it is.
+struct HostSpan {
+  std::int64_t slice, q_first, q_len, kv_first, kv_len;
+};
+HostSpan span_of(const HostProblem& problem, int b);
+// The place of a row of o and lse, as a problem's outputs lie: [b, h, q_len], packed [h, q_len].
+std::size_t row_of_outputs(const HostProblem& problem, const Row& row);
 // At most `count` different rows: both ends of the sequence, and the rest at random.
 std::vector<Row> sample_rows(const ProblemShape& shape, int count, std::uint64_t seed);
 // Rows of every `block` queries (from a multiple of it on) of every head, in the order of

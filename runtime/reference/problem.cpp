@@ -131,6 +131,19 @@ std::vector<Row> all_rows(const HostProblem& problem) {
   return rows;
 }
 
+HostSpan span_of(const HostProblem& problem, int b) {
+  const HostSequences& packed = problem.sequences;
+  if (packed.empty()) return {b, 0, problem.shape.q_len, 0, problem.shape.kv_len};
+  return {0, packed.q_first(b), packed.q_len(b), packed.kv_first(b), packed.kv_len(b)};
+}
+
+std::size_t row_of_outputs(const HostProblem& problem, const Row& row) {
+  const ProblemShape& s = problem.shape;
+  const HostSpan span = span_of(problem, row.b);
+  return static_cast<std::size_t>((span.slice * s.heads + row.h) * s.q_len + span.q_first +
+                                  row.q_idx);
+}
+
 std::vector<Row> sample_rows(const HostProblem& problem, int count, std::uint64_t seed) {
   if (problem.sequences.empty()) return sample_rows(problem.shape, count, seed);
   Random random(seed);

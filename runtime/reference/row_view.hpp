@@ -24,19 +24,15 @@ class RowView {
     point_.h = row.h;
     point_.h_kv = kv_head_;
     point_.q_idx = row.q_idx;
-    slice_ = row.b;
-    kv_len_ = s.kv_len;
-    point_.q_len = static_cast<std::int32_t>(s.q_len);
-    if (const HostSequences& packed = problem.sequences; !packed.empty()) {
-      slice_ = 0;
-      q_first_ = packed.q_first(row.b);
-      kv_first_ = packed.kv_first(row.b);
-      kv_len_ = packed.kv_len(row.b);
-      point_.q_first = static_cast<std::int32_t>(q_first_);
-      point_.kv_first = static_cast<std::int32_t>(kv_first_);
-      point_.q_len = static_cast<std::int32_t>(packed.q_len(row.b));
-    }
-    point_.kv_len = static_cast<std::int32_t>(kv_len_);
+    const HostSpan span = span_of(problem, row.b);
+    slice_ = span.slice;
+    q_first_ = span.q_first;
+    kv_first_ = span.kv_first;
+    kv_len_ = span.kv_len;
+    point_.q_first = static_cast<std::int32_t>(span.q_first);
+    point_.kv_first = static_cast<std::int32_t>(span.kv_first);
+    point_.q_len = static_cast<std::int32_t>(span.q_len);
+    point_.kv_len = static_cast<std::int32_t>(span.kv_len);
     point_.scalars = problem.scalars;
     point_.tensors = problem.tensors;
     score_varies_by_key_ =
@@ -55,6 +51,8 @@ class RowView {
     return &problem_.v[key_offset(kv_idx, spec_.head_dim_v)];
   }
   std::int64_t kv_len() const { return kv_len_; }
+  // At key 0.
+  const expr::Point& point() const { return point_; }
   double scale() const {
     return spec_.softmax_scale.at_launch ? problem_.softmax_scale : spec_.softmax_scale.value;
   }

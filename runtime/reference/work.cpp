@@ -106,9 +106,9 @@ Work backward_work(const AttentionSpec& spec, const ProblemShape& shape,
                    const ProblemValues& values, double max_pairs) {
   Work work = forward_work(spec, shape, values, max_pairs);
   work.flops *= 2.5;
-  const auto batch = static_cast<double>(shape.batch);
-  const double query_rows = batch * static_cast<double>(shape.heads * shape.q_len);
-  const double key_rows = batch * static_cast<double>(shape.kv_heads * shape.kv_len);
+  const auto slices = static_cast<double>(slice_count(spec, shape));
+  const double query_rows = slices * static_cast<double>(shape.heads * shape.q_len);
+  const double key_rows = slices * static_cast<double>(shape.kv_heads * shape.kv_len);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   // dO and dQ, dK and dV, beside what the forward pass reads and writes.
   work.bytes += (query_rows + key_rows) * dims * element_bytes(spec.dtype);

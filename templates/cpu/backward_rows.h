@@ -18,9 +18,10 @@ ATT_INLINE float row_product(const Storage* a, const Storage* b) {
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
-// Of row number `row` of [batch, heads, q_len]: the reference of its exponentials, the LSE in log2
-// units, and D = rowsum(dO O) - dLSE. A row without live keys, whose O, dO and dLSE may be
-// anything, has an infinite reference, which makes its probabilities 0, and D = 0.
+// Of row number `row` of [batch, heads, q_len], of packed sequences [heads, q_len]: the reference
+// of its exponentials, the LSE in log2 units, and D = rowsum(dO O) - dLSE. A row without live keys,
+// whose O, dO and dLSE may be anything, has an infinite reference, which makes its probabilities 0,
+// and D = 0. What is made of packed rows that are no sequence's nobody reads.
 ATT_INLINE void make_row_statistics(const BackwardParams& p, long long row) {
   const float lse = p.lse[row];
   if (lse == -kInfinity) {
@@ -30,7 +31,8 @@ ATT_INLINE void make_row_statistics(const BackwardParams& p, long long row) {
   }
   const int head = static_cast<int>(row / p.q_len);
   const int q = static_cast<int>(row - static_cast<long long>(head) * p.q_len);
-  const Sequence sequence = sequence_of(p, head / p.heads);
+  const Sequence sequence =
+      spec::kIsPacked ? Sequence{p.q_len, p.kv_len, 0, 0, 0} : sequence_of(p, head / p.heads);
   const int h = head % p.heads;
   const float product =
       row_product(static_cast<const Storage*>(p.o) + query_offset(sequence, p.o_stride, h, q),

@@ -54,13 +54,11 @@ ATT_INLINE Span tile_at(int index, int length) {
 // Where row `row` of a head lies.
 ATT_INLINE const Storage* query_row(const void* base, const Strides& stride, const Context& c,
                                     int row) {
-  return static_cast<const Storage*>(base) +
-         query_offset(sequence_of(c.params, c.b), stride, c.h, row);
+  return static_cast<const Storage*>(base) + query_offset(sequence_of(c), stride, c.h, row);
 }
 ATT_INLINE const Storage* key_row(const void* base, const Strides& stride, const Context& c,
                                   int row) {
-  return static_cast<const Storage*>(base) +
-         key_offset(sequence_of(c.params, c.b), stride, c.h_kv, row);
+  return static_cast<const Storage*>(base) + key_offset(sequence_of(c), stride, c.h_kv, row);
 }
 
 // ---- A tile.
@@ -126,7 +124,9 @@ ATT_INLINE void add_narrow_tile(const BackwardParams& p, const Context& c, const
 // Rows of the other sequence that some of the item's own may meet.
 template <Lanes kOf>
 ATT_INLINE Span walked_rows(const Context& c, Span own) {
-  if (!spec::kHasMask) return {0, kOf == Lanes::kKeys ? c.q_len : c.kv_len};
+  // Of a packed sequence without queries or keys no look-up is proven.
+  const bool is_empty = spec::kIsPacked && (c.q_len == 0 || c.kv_len == 0);
+  if (!spec::kHasMask || is_empty) return {0, kOf == Lanes::kKeys ? c.q_len : c.kv_len};
   if (kOf == Lanes::kKeys) {
     const QBounds bounds = q_bounds(c, own.begin, own.end);
     return {bounds.begin, bounds.end};
@@ -162,7 +162,7 @@ ATT_INLINE void load_walked(const BackwardParams& p, const Context& c, int row0,
                             Scratch& scratch, Tile& tile) {
   const int padded = tile_count(rows, kRowsOfScores) * kRowsOfScores;
   if (kOf == Lanes::kKeys) {
-    const long long first = statistic_offset(p, c.b, c.h) + row0;
+    const long long first = statistic_offset(p, sequence_of(c), c.h) + row0;
     tile.references = p.row_references + first;
     tile.deltas = p.row_deltas + first;
     tile.query_sums = p.d_q_sums + first * kSumColumns;

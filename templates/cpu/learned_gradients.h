@@ -7,6 +7,8 @@
 #pragma once
 
 #include "templates/cpu/backward_scores.h"
+#include "templates/sequence.h"
+#include "templates/work_items.h"
 
 namespace att {
 
@@ -17,10 +19,19 @@ constexpr int learned_columns(int loads) {
 }
 constexpr int kLearnedColumns = learned_columns(kGradLoads);
 
-// An item's sums of head (b, h): kLearnedColumns of them. `parts` items have a part in each head.
-ATT_INLINE float* learned_sums(const BackwardParams& p, int b, int h, int parts, int part) {
-  const long long head = static_cast<long long>(b) * p.heads + h;
-  return p.learned_sums + (head * parts + part) * kLearnedColumns;
+// Keys of a tile that has sums of its own.
+constexpr int kLearningTile = plan::kWholeHeads ? __INT_MAX__ : plan::kTile;
+
+// The sums that tile `tile` of the keys of a sequence has of head h: kLearnedColumns of them.
+ATT_INLINE float* learned_sums(const BackwardParams& p, const Sequence& sequence, int b, int h,
+                               int tile) {
+  const int keys = p.kv_len;
+  const int tiles = spec::kIsPacked     ? sequence_item_count(keys, p.batch, kLearningTile)
+                    : plan::kWholeHeads ? 1
+                                        : tile_count(keys, kLearningTile);
+  const int before = spec::kIsPacked ? first_sequence_tile(sequence.kv_first, b, kLearningTile) : 0;
+  const long long head = static_cast<long long>(sequence.slice) * p.heads + h;
+  return p.learned_sums + (head * tiles + before + tile) * kLearnedColumns;
 }
 
 ATT_INLINE void clear_learned_sums(float* sums) {
@@ -173,7 +184,7 @@ ATT_INLINE void add_to_sink_look_ups(const BackwardParams& p, const Context& c, 
 
 // Every query adds -exp(sink - LSE) D to the gradient of its head's sink. Sums of every eighth.
 ATT_INLINE float sink_gradient(const BackwardParams& p, const Context& c) {
-  const long long first = statistic_offset(p, c.b, c.h);
+  const long long first = statistic_offset(p, sequence_of(c), c.h);
   const float logit = sink(c) * kLog2E;
   float sums[8] = {};
   for (int q0 = 0; q0 < c.q_len; q0 += 8) {
@@ -188,13 +199,15 @@ ATT_INLINE float sink_gradient(const BackwardParams& p, const Context& c) {
   return sum;
 }
 
-static void finish_learned_gradients(const BackwardParams& p, int parts) {
+static void finish_learned_gradients(const BackwardParams& p) {
   const int group = p.heads / p.kv_heads;
   for (int b = 0; b < p.batch; ++b) {
+    const Sequence sequence = sequence_of(p, b);
+    const int tiles = plan::kWholeHeads ? 1 : tile_count(sequence.kv_len, kLearningTile);
     for (int h = 0; h < p.heads; ++h) {
-      const Context c = context_of(p, b, h, h / group);
-      for (int part = 0; part < parts && kLearnedColumns > 0; ++part) {
-        add_up_learned(p, c, learned_sums(p, b, h, parts, part));
+      const Context c = context_of(p, sequence, b, h, h / group);
+      for (int tile = 0; tile < tiles && kLearnedColumns > 0; ++tile) {
+        add_up_learned(p, c, learned_sums(p, sequence, b, h, tile));
       }
       if (!spec::kHasSink || (kSinkGradLoads == 0 && p.d_sink == nullptr)) continue;
       const float gradient = sink_gradient(p, c);

@@ -19,20 +19,51 @@ namespace att {
 
 struct Item {
   int b, h;  // h of the K/V heads for keys, of all for queries
+  Sequence sequence;
   Span own;
 };
-ATT_INLINE Item item_at(int index, int heads, int length) {
+// Of tile `tile` of `length` rows.
+ATT_INLINE Item item_of(const Sequence& sequence, int b, int h, int tile, int length) {
+  return {b, h, sequence, tile_at(tile, length)};
+}
+// Of a list; no rows of its own: there is nothing to do.
+ATT_INLINE Item listed_item(const ForwardParams& p, const SequenceItem* list, int index, int heads,
+                            bool of_keys) {
+  const SequenceItem listed = list[index / heads];
+  if (listed.sequence < 0) return {};
+  const Sequence sequence = sequence_of(p, listed.sequence);
+  const int length = of_keys ? sequence.kv_len : sequence.q_len;
+  // Another thread may have changed the lengths since they were listed.
+  if (listed.tile >= tile_count(length, kTile)) return {};
+  return item_of(sequence, listed.sequence, index % heads, listed.tile, length);
+}
+ATT_INLINE Item dense_item(const ForwardParams& p, int index, int heads, int length) {
   const int tiles = tile_count(length, kTile);
-  const int head = index / tiles;
-  return {head / heads, head % heads, tile_at(index % tiles, length)};
+  const int b = index / tiles / heads;
+  return item_of(sequence_of(p, b), b, index / tiles % heads, index % tiles, length);
+}
+ATT_INLINE Item key_item(const ForwardParams& p, int index) {
+  if (!spec::kIsPacked) return dense_item(p, index, p.kv_heads, p.kv_len);
+  return listed_item(p, static_cast<const LaunchParams&>(p).key_items, index, p.kv_heads, true);
+}
+ATT_INLINE Item query_item(const ForwardParams& p, int index) {
+  if (!spec::kIsPacked) return dense_item(p, index, p.heads, p.q_len);
+  return listed_item(p, static_cast<const LaunchParams&>(p).sequences.items, index, p.heads, false);
 }
 
-// dK and dV of some keys of a K/V head, over all query heads that share them. The sums of what is
-// learned are those of part `part` of `parts`.
-ATT_INLINE void make_key_gradients(const BackwardParams& p, const Item& item, int parts, int part,
-                                   Scratch& scratch) {
+ATT_INLINE Context context_of(const ForwardParams& p, const Item& item, int h, int h_kv) {
+  return context_of(p, item.sequence, item.b, h, h_kv);
+}
+
+// The sums of what is learned that an item's keys have, of a query head.
+ATT_INLINE float* learned_sums(const BackwardParams& p, const Item& item, int h) {
+  return learned_sums(p, item.sequence, item.b, h, item.own.begin / kLearningTile);
+}
+
+// dK and dV of some keys of a K/V head, over all query heads that share them.
+ATT_INLINE void make_key_gradients(const BackwardParams& p, const Item& item, Scratch& scratch) {
   const int group = p.heads / p.kv_heads;
-  const Context first = context_of(p, item.b, item.h * group, item.h);
+  const Context first = context_of(p, item, item.h * group, item.h);
   for (int i = 0; i * kBlockLanes < item.own.size(); ++i) {
     Block& block = scratch.blocks[i];
     const int k0 = item.own.begin + i * kBlockLanes;
@@ -45,8 +76,8 @@ ATT_INLINE void make_key_gradients(const BackwardParams& p, const Item& item, in
     clear(block.d_y);
   }
   for (int h = first.h; h < first.h + group; ++h) {
-    walk_head<Lanes::kKeys>(p, context_of(p, item.b, h, item.h), item.own,
-                            learned_sums(p, item.b, h, parts, part), scratch);
+    walk_head<Lanes::kKeys>(p, context_of(p, item, h, item.h), item.own, learned_sums(p, item, h),
+                            scratch);
   }
   for (int i = 0; i * kBlockLanes < item.own.size(); ++i) {
     const Block& block = scratch.blocks[i];
@@ -59,52 +90,57 @@ ATT_INLINE void make_key_gradients(const BackwardParams& p, const Item& item, in
   }
 }
 
-// Parts that each head's sums of what is learned have.
-ATT_INLINE int learned_parts(const BackwardParams& p) {
-  return plan::kWholeHeads ? 1 : tile_count(p.kv_len, kTile);
-}
-ATT_INLINE void clear_learned_sums_of_group(const BackwardParams& p, const Item& item, int part) {
+ATT_INLINE void clear_learned_sums_of_group(const BackwardParams& p, const Item& item) {
   const int group = p.heads / p.kv_heads;
   for (int h = item.h * group; h < (item.h + 1) * group; ++h) {
-    clear_learned_sums(learned_sums(p, item.b, h, learned_parts(p), part));
+    clear_learned_sums(learned_sums(p, item, h));
   }
 }
 
 // An item of the launch of key tiles.
 static void make_key_tile(const BackwardParams& p, int index, Scratch& scratch) {
-  const Item item = item_at(index, p.kv_heads, p.kv_len);
-  const int part = index % tile_count(p.kv_len, kTile);
-  clear_learned_sums_of_group(p, item, part);
-  make_key_gradients(p, item, learned_parts(p), part, scratch);
+  const Item item = key_item(p, index);
+  if (spec::kIsPacked && item.own.size() == 0) return;
+  clear_learned_sums_of_group(p, item);
+  make_key_gradients(p, item, scratch);
 }
 
 // All gradients of a K/V head, and dQ of its query heads.
 static void make_whole_head(const BackwardParams& p, int index, Scratch& scratch) {
   const int group = p.heads / p.kv_heads;
-  Item item = {index / p.kv_heads, index % p.kv_heads, {0, 0}};
-  clear_learned_sums_of_group(p, item, 0);
-  const long long first = statistic_offset(p, item.b, item.h * group);
-  const long long rows = static_cast<long long>(group) * p.q_len;
-  float* const sums = p.d_q_sums + first * kSumColumns;
-  for (long long i = 0; i < rows * kSumColumns; ++i) sums[i] = 0.0f;
-  for (int tile = 0; tile < tile_count(p.kv_len, kTile); ++tile) {
-    item.own = tile_at(tile, p.kv_len);
-    make_key_gradients(p, item, 1, 0, scratch);
+  const int b = index / p.kv_heads;
+  Item item = {b, index % p.kv_heads, sequence_of(p, b), {0, 0}};
+  clear_learned_sums_of_group(p, item);
+  const Sequence& sequence = item.sequence;
+  const int first_head = item.h * group, end_head = first_head + group;
+  const auto sums_of = [&](int h) {
+    return p.d_q_sums + statistic_offset(p, sequence, h) * kSumColumns;
+  };
+  for (int h = first_head; h < end_head; ++h) {
+    float* const sums = sums_of(h);
+    const long long count = static_cast<long long>(sequence.q_len) * kSumColumns;
+    for (long long i = 0; i < count; ++i) sums[i] = 0.0f;
+  }
+  for (int tile = 0; tile < tile_count(sequence.kv_len, kTile); ++tile) {
+    item.own = tile_at(tile, sequence.kv_len);
+    make_key_gradients(p, item, scratch);
   }
   const float scale = softmax_scale(p);
-  for (long long i = 0; i < rows; ++i) {
-    const int h = item.h * group + static_cast<int>(i / p.q_len);
-    const Context c = context_of(p, item.b, h, item.h);
-    Storage* const to =
-        const_cast<Storage*>(query_row(p.d_q, p.d_q_stride, c, static_cast<int>(i % p.q_len)));
-    for (int j = 0; j < kQk; ++j) from_float(sums[i * kSumColumns + j] * scale, to[j]);
+  for (int h = first_head; h < end_head; ++h) {
+    const Context c = context_of(p, item, h, item.h);
+    const float* sums = sums_of(h);
+    for (int q = 0; q < sequence.q_len; ++q, sums += kSumColumns) {
+      Storage* const to = const_cast<Storage*>(query_row(p.d_q, p.d_q_stride, c, q));
+      for (int j = 0; j < kQk; ++j) from_float(sums[j] * scale, to[j]);
+    }
   }
 }
 
 // dQ of a tile of queries.
 static void make_query_gradient(const BackwardParams& p, int index, Scratch& scratch) {
-  const Item item = item_at(index, p.heads, p.q_len);
-  const Context c = context_of(p, item.b, item.h, item.h / (p.heads / p.kv_heads));
+  const Item item = query_item(p, index);
+  if (spec::kIsPacked && item.own.size() == 0) return;
+  const Context c = context_of(p, item, item.h, item.h / (p.heads / p.kv_heads));
   for (int i = 0; i * kBlockLanes < item.own.size(); ++i) {
     Block& block = scratch.blocks[i];
     const int q0 = item.own.begin + i * kBlockLanes;
@@ -112,7 +148,7 @@ static void make_query_gradient(const BackwardParams& p, int index, Scratch& scr
     load_lanes(query_row(p.q, p.q_stride, c, q0), p.q_stride.seq, count, block.x);
     load_lanes(query_row(p.d_o, p.d_o_stride, c, q0), p.d_o_stride.seq, count, block.y);
     clear(block.d_x);
-    const long long first = statistic_offset(p, c.b, c.h) + q0;
+    const long long first = statistic_offset(p, item.sequence, c.h) + q0;
     for (int lane = 0; lane < kBlockLanes; ++lane) {
       const bool is_live = lane < count && p.row_references[first + lane] != kInfinity;
       block.references[lane] = is_live ? p.row_references[first + lane] : kInfinity;
@@ -128,21 +164,30 @@ static void make_query_gradient(const BackwardParams& p, int index, Scratch& scr
   }
 }
 
-// Rows that an item of each launch walks.
+constexpr bool kWeighsItems = spec::kHasMask && !spec::kIsPacked;
+
+// Rows that an item of each launch walks. Of packed sequences a list is in order.
 static int key_item_weight(const ForwardParams* p, int index) {
-  const Item item = item_at(index, p->kv_heads, p->kv_len);
+  const Item item = key_item(*p, index);
   const int group = p->heads / p->kv_heads;
   long long rows = 0;
   for (int h = item.h * group; h < (item.h + 1) * group; ++h) {
-    const Span walked = walked_rows<Lanes::kKeys>(context_of(*p, item.b, h, item.h), item.own);
+    const Span walked = walked_rows<Lanes::kKeys>(context_of(*p, item, h, item.h), item.own);
     rows += max_i32(walked.size(), 0);
   }
   return static_cast<int>(rows < __INT_MAX__ ? rows : __INT_MAX__);
 }
 static int query_item_weight(const ForwardParams* p, int index) {
-  const Item item = item_at(index, p->heads, p->q_len);
-  const Context c = context_of(*p, item.b, item.h, item.h / (p->heads / p->kv_heads));
+  const Item item = query_item(*p, index);
+  const Context c = context_of(*p, item, item.h, item.h / (p->heads / p->kv_heads));
   return max_i32(walked_rows<Lanes::kQueries>(c, item.own).size(), 0);
+}
+// Of packed sequences: pairs of 64 queries and 64 keys of a head, before the mask.
+static int head_item_weight(const ForwardParams* p, int index) {
+  const Sequence sequence = sequence_of(*p, index / p->kv_heads);
+  const long long pairs =
+      static_cast<long long>(tile_count(sequence.q_len, 64)) * tile_count(sequence.kv_len, 64);
+  return static_cast<int>(pairs < __INT_MAX__ ? pairs : __INT_MAX__);
 }
 
 }  // namespace att
@@ -153,7 +198,8 @@ extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _rows_work)(const att::BackwardParams*
 }
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _rows)(const att::BackwardParams* params, int item,
                                                  void*) {
-  const long long rows = static_cast<long long>(params->batch) * params->heads * params->q_len;
+  const long long rows =
+      static_cast<long long>(att::slice_count(*params)) * params->heads * params->q_len;
   const long long first = static_cast<long long>(item) * att::plan::kRowsOfItem;
   for (int i = 0; i < att::plan::kRowsOfItem && first + i < rows; ++i) {
     att::make_row_statistics(*params, first + i);
@@ -163,8 +209,10 @@ extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _rows)(const att::BackwardParams* para
 }
 
 #if ATT_WHOLE_HEADS
-extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::BackwardParams*, att::CpuWork* work) {
-  *work = {nullptr, 1, sizeof(att::Scratch)};
+extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::BackwardParams* params,
+                                                 att::CpuWork* work) {
+  const auto weight = att::spec::kIsPacked ? &att::head_item_weight : nullptr;
+  *work = {weight, params->batch * params->kv_heads, sizeof(att::Scratch)};
 }
 extern "C" void ATT_KERNEL_NAME(const att::BackwardParams* params, int item, void* scratch) {
   att::make_whole_head(*params, item, *static_cast<att::Scratch*>(scratch));
@@ -172,7 +220,7 @@ extern "C" void ATT_KERNEL_NAME(const att::BackwardParams* params, int item, voi
 #else
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::BackwardParams* params,
                                                  att::CpuWork* work) {
-  work->weight = att::spec::kHasMask ? &att::key_item_weight : nullptr;
+  work->weight = att::kWeighsItems ? &att::key_item_weight : nullptr;
   work->items_per_head = att::tile_count(params->kv_len, att::kTile);
   work->scratch_bytes = sizeof(att::Scratch);
 }
@@ -182,7 +230,7 @@ extern "C" void ATT_KERNEL_NAME(const att::BackwardParams* params, int item, voi
 
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _queries_work)(const att::BackwardParams* params,
                                                          att::CpuWork* work) {
-  work->weight = att::spec::kHasMask ? &att::query_item_weight : nullptr;
+  work->weight = att::kWeighsItems ? &att::query_item_weight : nullptr;
   work->items_per_head = att::tile_count(params->q_len, att::kTile);
   work->scratch_bytes = sizeof(att::Scratch);
 }
@@ -198,7 +246,7 @@ extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _learned_work)(const att::BackwardPara
   *work = {nullptr, 1, 0};
 }
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _learned)(const att::BackwardParams* params, int, void*) {
-  att::finish_learned_gradients(*params, att::learned_parts(*params));
+  att::finish_learned_gradients(*params);
 }
 #endif
 

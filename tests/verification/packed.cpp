@@ -231,15 +231,16 @@ HostProblem packed_problem(const AttentionSpec& spec, const ProblemShape& shape,
   return problem;
 }
 
-HostProblem random_packed(const AttentionSpec& spec, std::mt19937_64& random) {
+HostProblem random_packed(const AttentionSpec& spec, std::mt19937_64& random, int most,
+                          int longest_of_all) {
   const auto below = [&](std::int32_t bound) {
     return std::uniform_int_distribution<std::int32_t>(0, bound - 1)(random);
   };
-  const std::int32_t batch = 1 + below(20);
+  const std::int32_t batch = 1 + below(most);
   constexpr int kHeads[][2] = {{1, 1}, {2, 2}, {4, 2}, {6, 2}, {4, 1}};
   const auto& [heads, kv_heads] = kHeads[below(5)];
   const std::int32_t kind = below(3);  // as many keys, more of them, or few queries
-  const std::int32_t longest = below(2) == 0 ? 701 : 60;
+  const std::int32_t longest = below(2) == 0 ? longest_of_all : 60;
   std::vector<std::int32_t> q_lengths, kv_lengths;
   HostSequences sequences;
   const bool shortens = below(2) == 0;

@@ -33,9 +33,11 @@ inline constexpr const char* kSpecs[] = {
     "layout: thd\nhead_dim: {qk: 192, v: 128}\nmask: causal\nsoftmax_scale: float\n",
 };
 
-// Up to 20 sequences of 0 to 700 tokens, keys as queries, or more of them, or few queries; now and
-// then tokens behind the last sequence, and lengths that are less than what the offsets leave.
-HostProblem random_packed(const AttentionSpec& spec, std::mt19937_64& random);
+// Up to `most` sequences of fewer than `longest` tokens, keys as queries, or up to 200 more of
+// them, or few queries; now and then tokens behind the last sequence, and lengths that are less
+// than what the offsets leave.
+HostProblem random_packed(const AttentionSpec& spec, std::mt19937_64& random, int most = 20,
+                          int longest = 701);
 // The same of sequences that are known.
 HostProblem packed_problem(const AttentionSpec& spec, const ProblemShape& shape,
                            HostSequences sequences, std::uint64_t seed);

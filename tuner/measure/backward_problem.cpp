@@ -1,6 +1,9 @@
 #include "tuner/measure/backward_problem.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "generator/plan/backward.hpp"
@@ -14,6 +17,29 @@ namespace {
 
 // Added to a seed, so that dO does not have the very numbers of Q.
 constexpr std::uint64_t kOfGradients = 1;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// The place of a row of dK and dV: [b, h_kv, kv_len], packed [h_kv, kv_len].
+std::size_t row_of_keys(const HostProblem& problem, const KeyRow& row) {
+  const ProblemShape& s = problem.shape;
+  const HostSpan span = span_of(problem, row.b);
+  return static_cast<std::size_t>((span.slice * s.kv_heads + row.h_kv) * s.kv_len + span.kv_first +
+                                  row.kv_idx);
+}
+
+// What is wrong with the rows of a gradient that nobody has; `owned`: the others.
+std::string written_beside(const std::string& name, const std::vector<double>& values,
+                           std::size_t width, const std::vector<std::size_t>& owned) {
+  std::vector<bool> is_owned(values.size() / width, false);
+  for (const std::size_t row : owned) is_owned[row] = true;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!is_owned[i / width] && !std::isnan(values[i])) {
+      return fmt::format("{} was written at row {}, which is no sequence's", name, i / width);
+    }
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -30,9 +56,41 @@ std::string wrong_gradient(const Gradients& gradients, const BackwardOracle& ora
   return wrong;
 }
 
+std::string wrong_gradient(const Gradients& all, const BackwardOracle& oracle,
+                           const BackwardSample& sample, const AttentionSpec& spec,
+                           const HostProblem& problem) {
+  const auto qk = static_cast<std::size_t>(spec.head_dim_qk);
+  const auto v = static_cast<std::size_t>(spec.head_dim_v);
+  if (!problem.sequences.empty()) {
+    const BackwardSample every = whole_sample(problem);
+    std::vector<std::size_t> queries, keys;
+    for (const Row& row : every.queries) queries.push_back(row_of_outputs(problem, row));
+    for (const KeyRow& row : every.keys) keys.push_back(row_of_keys(problem, row));
+    for (const std::string& wrong :
+         {written_beside("dq", all.dq, qk, queries), written_beside("dk", all.dk, qk, keys),
+          written_beside("dv", all.dv, v, keys)}) {
+      if (!wrong.empty()) return wrong;
+    }
+  }
+  Gradients rows;
+  const auto take = [](const std::vector<double>& from, std::size_t row, std::size_t width,
+                       std::vector<double>& to) {
+    const auto first = from.begin() + static_cast<std::ptrdiff_t>(row * width);
+    to.insert(to.end(), first, first + static_cast<std::ptrdiff_t>(width));
+  };
+  for (const Row& row : sample.queries) take(all.dq, row_of_outputs(problem, row), qk, rows.dq);
+  for (const KeyRow& row : sample.keys) {
+    take(all.dk, row_of_keys(problem, row), qk, rows.dk);
+    take(all.dv, row_of_keys(problem, row), v, rows.dv);
+  }
+  rows.tensors = all.tensors;
+  rows.sink = all.sink;
+  return wrong_gradient(rows, oracle);
+}
+
 Result<BackwardProblem::Matrix> BackwardProblem::make_matrix(std::int64_t heads, std::int64_t seq,
                                                              int dim) {
-  const Arrangement arrangement = {shape_.batch, heads, seq, dim,
+  const Arrangement arrangement = {slice_count(spec_, shape_), heads, seq, dim,
                                    contiguous_strides(spec_.layout, seq, heads, dim)};
   const std::int64_t bytes = arrangement.elements() * element_bytes(spec_.dtype);
   ATT_TRY(OutputBuffer buffer, OutputBuffer::make(device_, static_cast<std::size_t>(bytes)));
@@ -64,6 +122,7 @@ Result<std::vector<double>> BackwardProblem::download_floats(const OutputBuffer&
 Status BackwardProblem::run_forward(std::unique_ptr<DeviceProblem> problem,
                                     const LoadedKernel& forward) {
   forward_ = std::move(problem);
+  ATT_CHECK(forward_->poison());
   ATT_CHECK(forward_->launch(forward, nullptr));
   ATT_CHECK(device_.synchronize());
   params_ = forward_->params();
@@ -101,14 +160,20 @@ Status BackwardProblem::make_gradients() {
 }
 
 Status BackwardProblem::draw_output_gradients(std::uint64_t seed) {
-  const auto rows = static_cast<std::size_t>(shape_.batch * shape_.heads * shape_.q_len);
+  const std::vector<Row> own = all_rows(places_);
+  const std::size_t rows =
+      static_cast<std::size_t>(slice_count(spec_, shape_) * shape_.heads * shape_.q_len);
   std::vector<float> lse(rows);
   ATT_CHECK(device_.copy_to_host(lse.data(), params_.lse, rows * sizeof(float)));
   OutputGradients& given = output_gradients_;
   given = random_output_gradients(spec_, shape_, seed + kOfGradients);
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<bool> is_live(rows, false);
+  for (const Row& row : own) {
+    const std::size_t at = row_of_outputs(places_, row);
+    is_live[at] = lse[at] != -std::numeric_limits<float>::infinity();
+  }
   for (std::size_t i = 0; i < rows; ++i) {
-    if (lse[i] != -std::numeric_limits<float>::infinity()) continue;
+    if (is_live[i]) continue;
     given.d_lse[i] = kNan;
     std::fill_n(given.d_o.begin() + static_cast<std::ptrdiff_t>(i) * spec_.head_dim_v,
                 spec_.head_dim_v, kNan);
@@ -127,6 +192,8 @@ Result<std::unique_ptr<BackwardProblem>> BackwardProblem::make(Device& device,
                                                                const LoadedKernel& forward,
                                                                std::uint64_t seed) {
   std::unique_ptr<BackwardProblem> made(new BackwardProblem(device, spec, problem.shape));
+  made->places_.shape = problem.shape;
+  made->places_.sequences = problem.sequences;
   ATT_TRY(auto on_device, DeviceProblem::upload(device, spec, problem));
   ATT_CHECK(made->run_forward(std::move(on_device), forward));
   ATT_CHECK(made->make_gradients());
@@ -149,7 +216,18 @@ Result<std::unique_ptr<BackwardProblem>> BackwardProblem::for_timing(Device& dev
 }
 
 Result<HostOutput> BackwardProblem::forward_output() {
-  return forward_->download(all_rows(shape_));
+  const std::vector<Row> own = all_rows(places_);
+  ATT_TRY(const HostOutput rows, forward_->download(own));
+  const auto v = static_cast<std::size_t>(spec_.head_dim_v);
+  HostOutput all;
+  all.lse.assign(output_gradients_.d_lse.size(), kNan);
+  all.o.assign(all.lse.size() * v, kNan);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const std::size_t at = row_of_outputs(places_, own[i]);
+    all.lse[at] = rows.lse[i];
+    std::copy_n(&rows.o[i * v], v, &all.o[at * v]);
+  }
+  return all;
 }
 
 Status BackwardProblem::poison() {

@@ -13,21 +13,28 @@
 
 namespace attune {
 
-// Row-major: [b, h or h_kv, sequence, dim]; tensors by slot, empty where they have no `grad`.
+// Row-major: [b, h or h_kv, sequence, dim], of packed sequences without the b, over all tokens;
+// tensors by slot, empty where they have no `grad`.
 struct Gradients {
   std::vector<double> dq, dk, dv;
   std::vector<std::vector<double>> tensors;
   std::vector<double> sink;  // [b, h]; empty without one, and where no kernel makes it
 };
 
-// What judge() says of the first gradient that is wrong; empty: none is.
+// What judge() says of the first gradient that is wrong; empty: none is. Both have the same rows.
 std::string wrong_gradient(const Gradients& gradients, const BackwardOracle& oracle);
+// The same of the sample's rows of all of a problem's, as BackwardProblem::run() gives them. Of
+// packed sequences, that a row was written which is no sequence's is wrong as well.
+std::string wrong_gradient(const Gradients& all, const BackwardOracle& oracle,
+                           const BackwardSample& sample, const AttentionSpec& spec,
+                           const HostProblem& problem);
 
 // Contiguous in the spec's layout. Device and spec must outlive it. Not thread-safe.
 class BackwardProblem final : public TimedProblem {
  public:
   // O and LSE of `problem` are what `forward` makes of it. dO and dLSE are drawn by `seed`; in rows
-  // without live keys they are NaN, which must not matter.
+  // without live keys they are NaN, which must not matter, and in those that are no sequence's, as
+  // O and LSE are there.
   static Result<std::unique_ptr<BackwardProblem>> make(Device& device, const AttentionSpec& spec,
                                                        const HostProblem& problem,
                                                        const LoadedKernel& forward,
@@ -41,7 +48,9 @@ class BackwardProblem final : public TimedProblem {
                                                              std::uint64_t seed);
   // Of make().
   const OutputGradients& output_gradients() const { return output_gradients_; }
-  // All rows of the O and LSE that a backward kernel is given.
+  // Of a launch, but for the workspace.
+  const att::LaunchParams& params() const { return params_; }
+  // All rows of the O and LSE that a backward kernel is given, as they lie. Of make().
   Result<HostOutput> forward_output();
 
   Status prepare(const LoadedKernel& kernel) override { return workspace_.prepare(kernel); }
@@ -79,6 +88,7 @@ class BackwardProblem final : public TimedProblem {
   Device& device_;
   const AttentionSpec& spec_;
   const ProblemShape shape_;
+  HostProblem places_;  // shape and sequences alone; of make()
   std::unique_ptr<DeviceProblem> forward_;
   OutputGradients output_gradients_;
   att::LaunchParams params_{};

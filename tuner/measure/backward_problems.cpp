@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "generator/spec/shape.hpp"
 #include "runtime/engine/engine.hpp"
 
 namespace attune {
@@ -15,42 +16,27 @@ constexpr std::int64_t kWholePairs = std::int64_t{1} << 20;
 constexpr std::int64_t kSampledPairs = std::int64_t{1} << 22;
 constexpr std::int64_t kManyHeads = 8;
 
-std::int64_t pairs_of(const ProblemShape& s) { return s.batch * s.heads * s.q_len * s.kv_len; }
+// Of packed sequences as many of one length.
+std::int64_t pairs_of(const AttentionSpec& spec, const ProblemShape& shape) {
+  const ProblemShape s = typical_shape(spec, shape);
+  return s.batch * s.heads * s.q_len * s.kv_len;
+}
 
-ProblemShape affordable(ProblemShape shape) {
-  if (pairs_of(shape) > kWholePairs) shape.batch = 1;
-  if (pairs_of(shape) > kWholePairs) {
+ProblemShape affordable(const AttentionSpec& spec, ProblemShape shape) {
+  if (pairs_of(spec, shape) > kWholePairs && !is_packed(spec)) shape.batch = 1;
+  if (pairs_of(spec, shape) > kWholePairs) {
     shape.heads = std::min(shape.heads / shape.kv_heads, kManyHeads);
     shape.kv_heads = 1;
   }
   return shape;
 }
 
-BackwardSample sample_of(const ProblemShape& shape, std::uint64_t seed) {
-  if (pairs_of(shape) <= kWholePairs) return whole_sample(shape);
-  const int block = pairs_of(shape) / 16 <= kSampledPairs ? 16 : 64;
-  return stratified_sample(shape, kSampledPairs, block, seed);
-}
-
-// The sample's rows of the gradients of a whole problem.
-Gradients rows_of(const Gradients& all, const BackwardSample& sample, const AttentionSpec& spec,
-                  const ProblemShape& s) {
-  Gradients rows;
-  const auto take = [](const std::vector<double>& from, std::int64_t row, int width,
-                       std::vector<double>& to) {
-    const auto first = from.begin() + row * width;
-    to.insert(to.end(), first, first + width);
-  };
-  for (const Row& row : sample.queries) {
-    take(all.dq, (row.b * s.heads + row.h) * s.q_len + row.q_idx, spec.head_dim_qk, rows.dq);
-  }
-  for (const KeyRow& row : sample.keys) {
-    const std::int64_t at = (row.b * s.kv_heads + row.h_kv) * s.kv_len + row.kv_idx;
-    take(all.dk, at, spec.head_dim_qk, rows.dk);
-    take(all.dv, at, spec.head_dim_v, rows.dv);
-  }
-  rows.tensors = all.tensors;
-  return rows;
+BackwardSample sample_of(const AttentionSpec& spec, const HostProblem& problem,
+                         std::uint64_t seed) {
+  const std::int64_t pairs = pairs_of(spec, problem.shape);
+  if (pairs <= kWholePairs) return whole_sample(problem);
+  const int block = pairs / 16 <= kSampledPairs ? 16 : 64;
+  return stratified_sample(problem, kSampledPairs, block, seed);
 }
 
 class BackwardCheck final : public Check {
@@ -60,6 +46,9 @@ class BackwardCheck final : public Check {
                                              std::uint64_t seed) {
     std::unique_ptr<BackwardCheck> made(new BackwardCheck(source, forward, shape, seed));
     const HostProblem problem = random_problem(source.spec, shape, seed);
+    made->sample_ = sample_of(source.spec, problem, seed);
+    made->places_.shape = shape;
+    made->places_.sequences = problem.sequences;
     ATT_TRY(made->problem_,
             BackwardProblem::make(source.device, source.spec, problem, forward, seed));
     ATT_TRY(const HostOutput given, made->problem_->forward_output());
@@ -73,8 +62,8 @@ class BackwardCheck final : public Check {
   TimedProblem& problem() override { return *problem_; }
   Result<Verdict> judge() override {
     ATT_TRY(const Gradients all, problem_->download());
-    Verdict verdict{.wrong = wrong_gradient(rows_of(all, sample_, source_.spec, shape_), oracle_)};
-    if (!verdict.wrong.empty() && pairs_of(shape_) > kWholePairs)
+    Verdict verdict{.wrong = wrong_gradient(all, oracle_, sample_, source_.spec, places_)};
+    if (!verdict.wrong.empty() && pairs_of(source_.spec, shape_) > kWholePairs)
       verdict.wrong = "of the rows that were looked at, " + verdict.wrong;
     return verdict;
   }
@@ -82,11 +71,7 @@ class BackwardCheck final : public Check {
  private:
   BackwardCheck(const ProblemSource& source, const LoadedKernel& forward, const ProblemShape& shape,
                 std::uint64_t seed)
-      : source_(source),
-        forward_(forward),
-        shape_(shape),
-        seed_(seed),
-        sample_(sample_of(shape, seed)) {}
+      : source_(source), forward_(forward), shape_(shape), seed_(seed) {}
 
   Result<std::unique_ptr<Check>> make_another() override {
     return make(source_, forward_, shape_, seed_ + kAnotherSeed);
@@ -96,7 +81,8 @@ class BackwardCheck final : public Check {
   const LoadedKernel& forward_;
   const ProblemShape shape_;
   const std::uint64_t seed_;
-  const BackwardSample sample_;
+  BackwardSample sample_;
+  HostProblem places_;  // shape and sequences alone
   std::unique_ptr<BackwardProblem> problem_;
   BackwardOracle oracle_;
 };
@@ -130,7 +116,8 @@ Result<std::vector<Check*>> BackwardProblems::checks() {
     std::vector<std::unique_ptr<Check>> checks;
     std::uint64_t seed = source_.seed;
     for (const ProblemShape& shape : verification_shapes(source_.shape)) {
-      ATT_TRY(auto check, BackwardCheck::make(source_, *forward, affordable(shape), seed++));
+      ATT_TRY(auto check,
+              BackwardCheck::make(source_, *forward, affordable(source_.spec, shape), seed++));
       checks.push_back(std::move(check));
     }
     checks_ = std::move(checks);

@@ -189,6 +189,12 @@ def fill_common(
         args.tensor_view_count = len(spec.tensors)
 
 
+def _fill_sequences(args: ForwardArgs | _structs.BackwardArgs, sequences: Sequences) -> None:
+    for name in ("cu_q", "cu_kv", "used_q", "used_kv"):
+        view = getattr(sequences, name)
+        setattr(args, name, view.pointer if view else None)
+
+
 def give_workspace(args: Any, kernel: Kernel, allocate: Allocator) -> Any:
     """The kernel's scratch memory; what is returned keeps it until the launch is enqueued."""
     if not kernel.workspace_bytes:
@@ -219,13 +225,66 @@ def forward(
         setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
     fill_common(args, spec, shape, launch, q.device)
     if sequences is not None:
-        for name in ("cu_q", "cu_kv", "used_q", "used_kv", "page_table"):
-            view = getattr(sequences, name)
-            setattr(args, name, view.pointer if view else None)
+        _fill_sequences(args, sequences)
         if sequences.page_table is not None:
+            args.page_table = sequences.page_table.pointer
             args.pages_per_sequence = sequences.page_table.sizes[1]
             args.page_size, args.pages = sequences.page_size, sequences.pages
     kernel = (runtime or default_runtime(q.device)).kernel(spec, shape, Pass.FORWARD)
     keep = give_workspace(args, kernel, allocate)
     kernel.forward(args, stream)
+    del keep
+
+
+@dataclasses.dataclass(slots=True)
+class Gradients:
+    """What arrives at a forward launch's outputs, and where the gradients of its inputs go.
+
+    Attributes:
+        d_o, d_lse: as o and lse; no d_lse: nobody used it.
+        d_q, d_k, d_v: as q, k and v.
+        learned: float32, of tensors declared `grad`, by name.
+    """
+
+    d_o: View
+    d_lse: View | None
+    d_q: View
+    d_k: View
+    d_v: View
+    learned: Mapping[str, View]
+
+
+def backward(
+    spec: Spec,
+    shape: Shape,
+    operands: tuple[View, View, View],
+    o: View,
+    lse: View,
+    gradients: Gradients,
+    launch: Launch,
+    allocate: Allocator,
+    stream: int | None,
+    kernel: Kernel,
+    sequences: Sequences,
+) -> None:
+    """Enqueues the gradients of packed sequences. All else is as the forward launch had it. Rows of d_q, d_k and d_v
+    that are no sequence's are left as they are."""
+    q, k, v = operands
+    args = _structs.BackwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer)
+    views = {"q": q, "k": k, "v": v, "o": o}
+    for name in ("d_o", "d_q", "d_k", "d_v"):
+        views[name] = getattr(gradients, name)
+        setattr(args, name, views[name].pointer)
+    for name, view in views.items():
+        setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
+    args.d_lse = gradients.d_lse.pointer if gradients.d_lse else None
+    fill_common(args, spec, shape, launch, q.device)
+    _fill_sequences(args, sequences)
+    if gradients.learned:
+        pointers = (ctypes.c_void_p * len(spec.tensors))()
+        for name, view in gradients.learned.items():
+            pointers[spec.tensor_slots[name]] = view.pointer
+        args.d_tensors, args.d_tensor_count = pointers, len(spec.tensors)
+    keep = give_workspace(args, kernel, allocate)
+    kernel.backward(args, stream)
     del keep

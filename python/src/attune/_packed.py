@@ -8,7 +8,7 @@ from typing import Any
 from attune import _launch
 from attune._errors import BadInputError
 from attune._frameworks import Framework, framework_of
-from attune._launch import Launch, Sequences, refuse
+from attune._launch import Allocator, Launch, Sequences, refuse
 from attune._structs import Layout, Shape
 from attune._view import ALIGNMENT_BYTES, View
 from attune.runtime import Runtime
@@ -102,20 +102,14 @@ def run(
 ) -> tuple[Any, Any]:
     """O [tokens, heads, head_dim of v] and LSE [heads, tokens] as the framework's arrays."""
     q, _, v = views
-    _launch.check_operands(spec, q, v)
-    if spec.layout_id != sequences.layout:
-        given = "offsets of sequences are" if sequences.layout == Layout.THD else "a table of pages is"
-        raise BadInputError(
-            f"the spec `{spec.name}` is of layout {spec.layout}, and {given} given",
-            f"layout: {sequences.layout.name.lower()}",
-        )
+    check_sequences(spec, views, sequences)
     o = framework.empty((shape.q_len, shape.heads, v.sizes[-1]), q.dtype, q.device)
     lse = framework.empty((shape.heads, shape.q_len), "float32", q.device) if return_lse else None
     # A launch leaves rows alone that are no sequence's.
     o[...] = 0
     if lse is not None:
         lse[...] = -float("inf")
-    if shape.batch and shape.q_len and shape.kv_len:
+    if has_work(shape):
         operands = []
         for name, view, array in zip("qkv", views, arrays, strict=True):
             if not view.is_operand(spec.dtype_id):
@@ -126,13 +120,36 @@ def run(
                 view = of_array.view(of_array.contiguous(array))
             operands.append(view)
         written = framework_of("o", o).view(o), None if lse is None else framework_of("lse", lse).view(lse)
-
-        def allocate(count: int) -> tuple[int, Any]:
-            scratch = framework.empty((count + ALIGNMENT_BYTES,), "uint8", q.device)
-            pointer = framework_of("workspace", scratch).view(scratch).pointer
-            return -(-pointer // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, scratch
-
-        stream = framework.stream(q.device)
         first, second, third = operands
-        _launch.forward(spec, shape, (first, second, third), *written, launch, allocate, stream, runtime, sequences)
+        _launch.forward(
+            spec, shape, (first, second, third), *written, launch, allocator(framework, q.device),
+            framework.stream(q.device), runtime, sequences,
+        )  # fmt: skip
     return framework.finish(o), None if lse is None else framework.finish(lse)
+
+
+def has_work(shape: Shape) -> bool:
+    return bool(shape.batch and shape.q_len and shape.kv_len)
+
+
+def allocator(framework: Framework, device: str) -> Allocator:
+    """Of a launch's scratch memory."""
+
+    def allocate(count: int) -> tuple[int, Any]:
+        scratch = framework.empty((count + ALIGNMENT_BYTES,), "uint8", device)
+        pointer = framework_of("workspace", scratch).view(scratch).pointer
+        return -(-pointer // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, scratch
+
+    return allocate
+
+
+def check_sequences(spec: Spec, views: list[View], sequences: Sequences) -> None:
+    """Raises BadInputError unless operands and sequences are such as the spec has."""
+    q, _, v = views
+    _launch.check_operands(spec, q, v)
+    if spec.layout_id != sequences.layout:
+        given = "offsets of sequences are" if sequences.layout == Layout.THD else "a table of pages is"
+        raise BadInputError(
+            f"the spec `{spec.name}` is of layout {spec.layout}, and {given} given",
+            f"layout: {sequences.layout.name.lower()}",
+        )

@@ -209,4 +209,8 @@ class BackwardArgs(Sized):
         ("d_tensor_count", c_int),
         ("d_tensors", POINTER(c_void_p)),
         ("d_sink", c_void_p),
+        ("cu_q", c_void_p),
+        ("cu_kv", c_void_p),
+        ("used_q", c_void_p),
+        ("used_kv", c_void_p),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attune import _launch, _packed, _paged
@@ -100,19 +100,14 @@ def attention(
     """
     torch = sys.modules.get("torch")
     offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
-    if torch is not None and isinstance(q, torch.Tensor):
-        if q.is_nested:
-            from attune.torch import _nested
+    if torch is not None and isinstance(q, torch.Tensor) and q.is_nested:
+        from attune.torch import _nested
 
-            return _nested.attention(
-                q, k, v, offsets, spec=spec, mask=mask, score=score, sink=sink, tensors=tensors, dims=dims,
-                scalars=scalars, dropout=dropout, scale=scale, layout=layout, precision=precision, seed=seed,
-                offset=offset, return_lse=return_lse, runtime=runtime,
-            )  # fmt: skip
-        if layout in ("thd", "paged") or offsets.is_given:
-            from attune.torch import _nested
-
-            _nested.refuse_gradients(q, k, v, tensors or {})
+        return _nested.attention(
+            q, k, v, offsets, spec=spec, mask=mask, score=score, sink=sink, tensors=tensors, dims=dims,
+            scalars=scalars, dropout=dropout, scale=scale, layout=layout, precision=precision, seed=seed,
+            offset=offset, return_lse=return_lse, runtime=runtime,
+        )  # fmt: skip
     if torch is not None and runtime is None and not offsets.is_given and _are_tensors(torch, q, k, v, tensors):
         from attune.torch import _plain
 
@@ -123,9 +118,22 @@ def attention(
         return _plain.attention(
             q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
         )
+    of_gradients: Any = None  # what makes them, where a call of packed sequences wants any
+    learned: list[str] = []
+    operands: Mapping[str, Any] = {"q": q, "k": k, "v": v}
+    arrays: Mapping[str, Any] = tensors or {}
+    if torch is not None and isinstance(q, torch.Tensor) and (offsets.is_given or layout in ("thd", "paged")):
+        from attune.torch import _packed as of_torch
+
+        if page_table is not None or layout == "paged":
+            of_torch.refuse_gradients(operands, arrays)
+        learned = of_torch.needing_gradients(arrays)
+        if learned or of_torch.needing_gradients(operands):
+            of_gradients = of_torch
+            operands, arrays = of_torch.detached(operands), of_torch.detached(arrays)
     framework = framework_of("q", q)
-    views = [framework_of(name, array).view(array) for name, array in (("q", q), ("k", k), ("v", v))]
-    auxiliary = {name: _contiguous_view(name, array) for name, array in (tensors or {}).items()}
+    views = [framework_of(name, array).view(array) for name, array in operands.items()]
+    auxiliary = {name: _contiguous_view(name, array) for name, array in arrays.items()}
     words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision}
     if page_table is not None or layout == "paged":
         sequences, batch = _paged.sequences_of(offsets, views[1], views[0].device)
@@ -149,7 +157,7 @@ def attention(
 
             words["precision"] = _precision.of_call(precision, q.device.type, q.dtype)
         of_words = shape or _launch.shape_of(layout_id, *views)
-        found = _spec_of_words(words, layout_id, views, of_words, auxiliary, scalars or {}, dropout, scale)
+        found = _spec_of_words(words, layout_id, views, of_words, auxiliary, learned, scalars or {}, dropout, scale)
         launch = Launch(auxiliary, {}, seed=seed or 0, offset=offset)
     else:
         named = _spec(spec, words)
@@ -162,9 +170,13 @@ def attention(
             from attune.torch import _dropout
 
             launch.seed, launch.offset = _dropout.draw(q.device)
-        o, lse = _packed.run(
-            framework, found, shape, sequences, views, (q, k, v), launch, return_lse, runtime
-        )
+        if of_gradients is not None:
+            call = of_gradients.Call(found, shape, sequences, tensors or {}, launch, runtime)
+            o, lse = of_gradients.attend(call, q, k, v, return_lse)
+        else:
+            o, lse = _packed.run(
+                framework, found, shape, sequences, views, (q, k, v), launch, return_lse, runtime
+            )
     return (o, lse) if return_lse else o
 
 
@@ -200,6 +212,7 @@ def _spec_of_words(
     views: list[View],
     shape: Shape,
     tensors: Mapping[str, View],
+    learned: Sequence[str],
     scalars: Mapping[str, ScalarValue],
     dropout: float | None,
     scale: float | None,
@@ -214,7 +227,7 @@ def _spec_of_words(
         score=words["score"],
         sink=words["sink"],
         scalars=scalars,
-        tensors=_declarations(tensors, words["dims"] or {}, shape),
+        tensors=_declarations(tensors, learned, words["dims"] or {}, shape),
         dropout=dropout or 0.0,
         scale=scale,
         passes=("forward",),
@@ -231,7 +244,9 @@ def _operand_dtype(name: str) -> str:
     return dtype.name.lower()
 
 
-def _declarations(tensors: Mapping[str, View], dims: Mapping[str, str], shape: Shape) -> dict[str, str]:
+def _declarations(
+    tensors: Mapping[str, View], learned: Sequence[str], dims: Mapping[str, str], shape: Shape
+) -> dict[str, str]:
     for name in dims:
         if name not in tensors:
             raise BadInputError(f"`dims` names `{name}`, which is none of the tensors")
@@ -240,7 +255,8 @@ def _declarations(tensors: Mapping[str, View], dims: Mapping[str, str], shape: S
         if view.dtype not in ("int32", "float32", "bool"):
             hint = f"int32, float32 and bool are: {name}.astype('int32'), in torch {name}.to(torch.int32)"
             raise BadInputError(f"`{name}` is {view.dtype}, which no auxiliary tensor can be", hint)
-        declared[name] = f"{view.dtype}[{dims.get(name) or guess_dims(view.sizes, shape)}]"
+        grad = " grad" if name in learned else ""
+        declared[name] = f"{view.dtype}[{dims.get(name) or guess_dims(view.sizes, shape)}]{grad}"
     return declared
 
 

@@ -256,12 +256,14 @@ ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args*
                                void* stream);
 
 /* What the forward launch was given and wrote, the gradient of what it wrote, and where the
- * gradients of what it was given go: each is written whole, nothing is added to what is there. */
+ * gradients of what it was given go: each is written whole, nothing is added to what is there. With
+ * ATT_THD rows of d_q that are no query's, and rows of d_k and d_v that are no key's, are left as
+ * they are. */
 typedef struct att_backward_args {
   size_t struct_size; /* sizeof(att_backward_args) */
   att_shape shape;
   const void *q, *k, *v, *o; /* 16-byte aligned, as are the gradients and all strides in bytes */
-  const float* lse;          /* [batch, heads, q_len], contiguous */
+  const float* lse;          /* [batch, heads, q_len], with ATT_THD [heads, q_len], contiguous */
   const void* d_o;           /* shaped as o */
   const float* d_lse;        /* shaped as lse; null: lse was not used */
   void *d_q, *d_k, *d_v;     /* shaped as q, k and v, in the spec's dtype */
@@ -280,6 +282,9 @@ typedef struct att_backward_args {
                                      computed, and is all that a tensor without `grad` may have */
   float* d_sink;                  /* [batch, heads], of the sink's logit; null: not computed.
                                      ATT_UNSUPPORTED with `deterministic: true` */
+  /* Since 0.2. As the forward launch had them: with ATT_THD, of the device; else null. */
+  const int32_t *cu_q, *cu_kv;     /* [batch + 1] */
+  const int32_t *used_q, *used_kv; /* [batch]; null: all of them */
 } att_backward_args;
 /* Enqueues as att_forward does; `kernel` is of att_kernel_get_for_pass(ATT_PASS_BACKWARD). */
 ATT_API att_status att_backward(const att_kernel* kernel, const att_backward_args* args,

@@ -113,18 +113,66 @@ TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
         EXPECT_EQ(recipe.main().item,
                   family == Family::kDecode ? WorkItem::kListedPiece : WorkItem::kSequenceTile);
         EXPECT_TRUE(covers(promised, recipe.workspace)) << to_string(plan);
-        EXPECT_EQ(recipe.workspace.back().length_unit, item_queries(packed_spec(), plan));
+        EXPECT_EQ(recipe.workspace.back().length_unit, recipe.main().tile * recipe.main().cluster);
       }
     }
   }
 }
 
-TEST(Launch, PackedSequencesHaveNoBackwardPass) {
-  for (const Target target : {Target::kSm80, Target::kSm90a, Target::kCpu}) {
+TEST(Launch, ABackwardPassOfPackedSequencesListsItsKeysAndItsQueries) {
+  AttentionSpec spec = packed_spec();
+  const DeviceFacts device = device_facts(Target::kCpu);
+  const std::vector<WorkspaceRegion> promised =
+      widest_workspace(spec, Pass::kBackward, Target::kCpu);
+  const std::vector<KernelPlan> plans = legal_plans(spec, Family::kCpu, device, Pass::kBackward);
+  EXPECT_GT(plans.size(), 10u);
+  for (const KernelPlan& plan : plans) {
+    SCOPED_TRACE(to_string(plan));
+    const LaunchRecipe recipe = launch_recipe(spec, plan);
+    EXPECT_TRUE(covers(promised, recipe.workspace));
+    const int tile = std::get<CpuBackwardPlan>(plan.tile).tile;
+    const ItemTiles tiles = item_tiles(spec, plan);
+    if (std::get<CpuBackwardPlan>(plan.tile).whole_heads) {
+      // Its items are K/V heads of sequences, which need no list.
+      EXPECT_EQ(recipe.main().item, WorkItem::kKvHead);
+      EXPECT_EQ(tiles.queries + tiles.keys, 0);
+      continue;
+    }
+    ASSERT_EQ(recipe.launches.size(), 4u);
+    EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_items");
+    EXPECT_EQ(recipe.launches[2].item, WorkItem::kSequenceKeyTile);
+    EXPECT_EQ(recipe.launches[3].item, WorkItem::kSequenceTile);
+    EXPECT_EQ(tiles.queries, tile);
+    EXPECT_EQ(tiles.keys, tile);
+  }
+}
+
+TEST(Launch, ABackwardPassOfPackedSequencesIsTheCpusAlone) {
+  for (const Target target : {Target::kSm80, Target::kSm90a}) {
     const auto families = families_for(packed_spec(), target, Pass::kBackward);
     ASSERT_FALSE(families.ok());
     EXPECT_EQ(families.error().kind, ErrorKind::kUnsupported);
+    EXPECT_NE(families.error().message.find("layout `thd` has no backward kernels of GPUs yet"),
+              std::string::npos);
   }
+}
+
+// A slice has the rows of all sequences; where they begin at a multiple, each has room for that.
+TEST(Launch, RowsOfPackedSequencesFollowOneAnother) {
+  const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 300};
+  const auto bytes = [&](const WorkspaceRegion& region) {
+    return region_bytes(packed_spec(), region, shape);
+  };
+  EXPECT_EQ(bytes({.content = Content::kRowDeltas}), 8 * 1000 * 4);
+  EXPECT_EQ(bytes({.content = Content::kRowDeltas, .length_unit = 128}),
+            8 * (1000 / 128 + 5) * 128 * 4);
+  EXPECT_EQ(bytes({.content = Content::kLearnedSums, .length_unit = 64, .columns = 4}),
+            8 * (300 / 64 + 5) * 4 * 4);
+  EXPECT_EQ(bytes({.content = Content::kKeyItems, .length_unit = 64}), 8 * (300 / 64 + 5) + 8);
+  const Launch keys{.parts = 2, .item = WorkItem::kSequenceKeyTile, .tile = 64};
+  EXPECT_EQ(item_count(packed_spec(), {}, keys, shape), 2 * 2 * (300 / 64 + 5));
+  const Launch rows{.item = WorkItem::kRows, .tile = 64};
+  EXPECT_EQ(item_count(packed_spec(), {}, rows, shape), 8 * 1000 / 64);
 }
 
 TEST(Launch, GridsAreWholeClustersAndNoMoreThanTheDeviceHolds) {

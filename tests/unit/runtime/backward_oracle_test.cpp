@@ -180,6 +180,80 @@ TEST(BackwardOracle, TheSinksGradientIsThatOfItsTensor) {
 }
 
 // The rows of a sample, from the exact O and LSE, are those of the whole.
+TEST(BackwardOracle, APackedSequenceIsTheProblemOfItsOwn) {
+  const std::string lines =
+      "head_dim: {qk: 8, v: 16}\nmask: causal\ndropout: 0.25\nsink: 0.5\n"
+      "tensors: {slope: {dtype: float32, dims: [heads], grad: true},\n"
+      "          bias: {dtype: float32, dims: [kv_len], grad: true}}\n"
+      "score: score + slope[h] * kv_idx + bias[kv_idx]\n";
+  const AttentionSpec spec = parsed("layout: thd\n" + lines), dense_spec = parsed(lines);
+  // The second has no queries, the third two of three; a token lies behind the last.
+  const ProblemShape shape{.batch = 3, .heads = 2, .kv_heads = 1, .q_len = 10, .kv_len = 16};
+  HostProblem packed = random_problem(spec, shape, 3);
+  packed.sequences = {.cu_q = {0, 6, 6, 9}, .cu_kv = {0, 7, 9, 15}, .used_q = {6, 0, 2}};
+  const OutputGradients given = random_output_gradients(spec, shape, 4);
+  ASSERT_EQ(given.d_lse.size(), 2u * 10);
+  const BackwardOracle all = oracle_backward(spec, packed, given);
+  EXPECT_EQ(all.dq.values.size(), (2 * 6 + 2 * 2) * 8u);
+  EXPECT_EQ(all.dk.values.size(), 15u * 8);
+  const auto rows = [](const std::vector<double>& from, std::int64_t heads, std::int64_t tokens,
+                       std::int64_t first, std::int64_t count, std::int64_t width) {
+    std::vector<double> part;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const auto begin = from.begin() + (h * tokens + first) * width;
+      part.insert(part.end(), begin, begin + count * width);
+    }
+    return part;
+  };
+  std::size_t q_at = 0, k_at = 0;
+  for (int b = 0; b < 3; ++b) {
+    const auto [slice, q_first, q_len, kv_first, kv_len] = span_of(packed, b);
+    if (q_len == 0) {
+      for (std::int64_t i = 0; i < kv_len * 8; ++i)
+        EXPECT_EQ(all.dk.values[k_at * 8 + static_cast<std::size_t>(i)], 0);
+      k_at += static_cast<std::size_t>(kv_len);
+      continue;
+    }
+    // Dropout goes by the number of the sequence: the dense problem has as many before it.
+    HostProblem dense = packed;
+    dense.sequences = {};
+    dense.shape = {.batch = b + 1, .heads = 2, .kv_heads = 1, .q_len = q_len, .kv_len = kv_len};
+    OutputGradients own;
+    const auto repeat = [&](const std::vector<double>& one) {
+      std::vector<double> several;
+      for (int i = 0; i <= b; ++i) several.insert(several.end(), one.begin(), one.end());
+      return several;
+    };
+    dense.q = repeat(rows(packed.q, 2, 10, q_first, q_len, 8));
+    dense.k = repeat(rows(packed.k, 1, 16, kv_first, kv_len, 8));
+    dense.v = repeat(rows(packed.v, 1, 16, kv_first, kv_len, 16));
+    own.d_o = repeat(rows(given.d_o, 2, 10, q_first, q_len, 16));
+    own.d_lse = repeat(rows(given.d_lse, 2, 10, q_first, q_len, 1));
+    dense.tensors[0] = {{kv_len}, rows(packed.tensors[0].values, 1, 16, kv_first, kv_len, 1)};
+    const BackwardOracle one = oracle_backward(dense_spec, dense, own);
+    const auto expect_same = [&](const Expected& mine, std::size_t at, const Expected& other,
+                                 std::size_t count, std::size_t width) {
+      for (std::size_t i = 0; i < count * width; ++i) {
+        EXPECT_NEAR(mine.values[at * width + i],
+                    other.values[other.values.size() - count * width + i], 1e-12)
+            << mine.name << " " << b << " " << i;
+      }
+    };
+    expect_same(all.dq, q_at, one.dq, static_cast<std::size_t>(2 * q_len), 8);
+    expect_same(all.dk, k_at, one.dk, static_cast<std::size_t>(kv_len), 8);
+    expect_same(all.dv, k_at, one.dv, static_cast<std::size_t>(kv_len), 16);
+    for (std::size_t h = 0; h < 2; ++h) {
+      EXPECT_NEAR(all.sink.values[static_cast<std::size_t>(b) * 2 + h],
+                  one.sink.values[static_cast<std::size_t>(b) * 2 + h], 1e-12);
+    }
+    q_at += static_cast<std::size_t>(2 * q_len);
+    k_at += static_cast<std::size_t>(kv_len);
+  }
+  EXPECT_EQ(all.sink.values[2], 0);
+  EXPECT_EQ(all.tensors[0].values[15], 0);  // of no sequence
+  EXPECT_NE(all.tensors[0].values[14], 0);
+}
+
 TEST(BackwardSample, HasRowsOfTheWhole) {
   const AttentionSpec spec = parsed(
       "head_dim: {qk: 8, v: 16}\nmask: causal and kv_idx != 3\ndropout: 0.25\n"
@@ -208,8 +282,8 @@ TEST(BackwardSample, HasRowsOfTheWhole) {
                                     row.kv_idx);
   };
   for (const BackwardSample& sample :
-       {stratified_sample(shape, 0, 16, 1), stratified_sample(shape, 0, 64, 2),
-        BackwardSample{.queries = {{1, 3, 69}}, .keys = {}}, whole_sample(shape)}) {
+       {stratified_sample(problem, 0, 16, 1), stratified_sample(problem, 0, 64, 2),
+        BackwardSample{.queries = {{1, 3, 69}}, .keys = {}}, whole_sample(problem)}) {
     const BackwardOracle some = oracle_backward(spec, problem, forward, gradients, sample);
     expect_rows(some.dq, whole.dq, sample.queries, 8, query_index);
     expect_rows(some.dk, whole.dk, sample.keys, 8, key_index);
@@ -224,7 +298,7 @@ TEST(BackwardSample, HasRowsOfTheWhole) {
 
 TEST(BackwardSample, HasBothEndsAndARowOfEveryBlock) {
   const ProblemShape shape{.heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 330};
-  const BackwardSample sample = stratified_sample(shape, 0, 64, 9);
+  const BackwardSample sample = stratified_sample({.shape = shape}, 0, 64, 9);
   EXPECT_EQ(sample.queries.size(), 4u * 2);
   EXPECT_EQ(sample.keys.size(), 2u * 6);
   EXPECT_EQ(sample.keys.front().kv_idx, 0);
@@ -309,7 +383,7 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
   const Plain plain = plain_backward(*spec, problem, gradients);
   const BackwardOracle by_definition = oracle_backward(*spec, problem, gradients),
                        of_given = oracle_backward(*spec, problem, plain.forward, gradients,
-                                                  whole_sample(problem.shape));
+                                                  whole_sample(problem));
   for (const BackwardOracle* oracle : {&by_definition, &of_given}) {
     EXPECT_THAT(judge(oracle->dq, plain.dq).worst, AllOf(Gt(0.1), Lt(1)));
     EXPECT_THAT(judge(oracle->dk, plain.dk).worst, AllOf(Gt(0.1), Lt(1)));

@@ -230,15 +230,46 @@ TEST_F(CApi, PagedSequencesHaveNoBackwardPass) {
   EXPECT_THAT(att_last_error(), HasSubstr("layout `paged` has no backward kernels yet"));
 }
 
-TEST_F(CApi, PackedSequencesHaveNoBackwardPass) {
+TEST_F(CApi, ABackwardLaunchOfPackedSequencesNeedsTheirOffsets) {
   spec(kPacked);
   att_spec_info info = {};
   info.struct_size = sizeof info;
   ASSERT_EQ(att_spec_describe(spec_, &info), ATT_OK);
   EXPECT_EQ(info.layout, ATT_THD);
-  EXPECT_EQ(att_kernel_get_for_pass(runtime_, spec_, &kShape, ATT_PASS_BACKWARD, &kernel_),
-            ATT_UNSUPPORTED);
-  EXPECT_THAT(att_last_error(), HasSubstr("layout `thd` has no backward kernels yet"));
+  const att_shape shape = {2, 2, 1, 5, 6};
+  const att_status got =
+      att_kernel_get_for_pass(runtime_, spec_, &shape, ATT_PASS_BACKWARD, &kernel_);
+  if (got == ATT_UNAVAILABLE) GTEST_SKIP() << att_last_error();
+  ASSERT_EQ(got, ATT_OK) << att_last_error();
+  alignas(16) float memory[8][2 * 6 * 8] = {};
+  std::vector<float> workspace(att_kernel_workspace_bytes(kernel_, &shape) / sizeof(float) + 4);
+  const auto address = (reinterpret_cast<std::uintptr_t>(workspace.data()) + 15) / 16 * 16;
+  const int32_t cu_q[] = {0, 3, 5}, cu_kv[] = {0, 1, 6};
+  att_backward_args good = {};
+  good.struct_size = sizeof good;
+  good.shape = shape;
+  good.q = memory[0];
+  good.k = memory[1];
+  good.v = memory[2];
+  good.o = memory[3];
+  good.lse = memory[4];
+  good.d_o = memory[3];
+  good.d_q = memory[5];
+  good.d_k = memory[6];
+  good.d_v = memory[7];
+  good.workspace = reinterpret_cast<void*>(address);
+  good.cu_q = cu_q;
+  good.cu_kv = cu_kv;
+  ASSERT_EQ(att_backward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  att_backward_args without = good;
+  without.cu_kv = nullptr;
+  EXPECT_EQ(att_backward(kernel_, &without, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`cu_kv` is null"));
+  // A program built against a header without these fields.
+  att_backward_args old = good;
+  old.struct_size = offsetof(att_backward_args, cu_q);
+  EXPECT_EQ(att_backward(kernel_, &old, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`cu_q` is null"));
 }
 
 TEST_F(CApi, StridesAreChecked) {

@@ -34,6 +34,18 @@ TEST(Work, OfTheBackwardPassIsFiveProductsToTwo) {
   EXPECT_EQ(work_of(Pass::kForward, spec_of(slopes), kShape, {}).bytes, forward.bytes);
 }
 
+TEST(Work, OfPackedSequencesTheBackwardPassMovesEachTokenOnce) {
+  AttentionSpec spec = spec_of("");
+  spec.layout = Layout::kThd;
+  const ProblemShape shape{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 30, .kv_len = 50};
+  const ProblemValues values{.sequences = {.cu_q = {0, 10, 30}, .cu_kv = {0, 20, 50}}};
+  const Work forward = forward_work(spec, shape, values),
+             backward = backward_work(spec, shape, values);
+  const double dims = spec.head_dim_qk + spec.head_dim_v;
+  EXPECT_DOUBLE_EQ(backward.bytes - forward.bytes,
+                   (4 * 30 + 2 * 50) * dims * element_bytes(spec.dtype));
+}
+
 TEST(Work, CountsLivePairsExactlyWhereItCan) {
   const Work work = forward_work(spec_of("mask: kv_idx <= q_idx\n"), kShape, {});
   EXPECT_DOUBLE_EQ(work.live_share, (96.0 * 97 / 2) / (96 * 128));

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from attune._errors import BadInputError, UnsupportedError
+from attune._errors import BadInputError
 from attune._packed import Offsets
 
 _RAGGED = {"bshd": 1, "bhsd": 2}  # the dim of lengths
-
-
-def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: Mapping[str, Any]) -> None:
-    """Raises UnsupportedError where torch would want a backward pass of packed sequences, which there is not yet."""
-    arrays = {"q": q, "k": k, "v": v, **tensors}
-    wanted = [name for name, x in arrays.items() if isinstance(x, torch.Tensor) and x.requires_grad]
-    if wanted and torch.is_grad_enabled():
-        raise UnsupportedError(
-            f"`{wanted[0]}` requires a gradient, and packed sequences have no backward pass yet",
-            "call under torch.no_grad(), or detach it",
-        )
 
 
 def _tokens(name: str, x: torch.Tensor, ragged: int) -> torch.Tensor:
@@ -55,7 +43,6 @@ def attention(
         raise BadInputError("`q` is a nested tensor, which has offsets of its own, and others are given")
     if layout not in (None, *_RAGGED):
         raise BadInputError(f"a nested tensor in layout `{layout}`", 'it is "bshd" or "bhsd"')
-    refuse_gradients(q, k, v, rest["tensors"] or {})
     ragged = _RAGGED[layout or "bshd"]
     packed = [_tokens(name, x, ragged) for name, x in (("q", q), ("k", k), ("v", v))]
     if k.offsets() is not v.offsets() and not torch.equal(k.offsets(), v.offsets()):

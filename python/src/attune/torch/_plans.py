@@ -15,7 +15,7 @@ from attune._errors import BadInputError, UnsupportedError
 from attune._library import check, library
 from attune._structs import DTYPE_BY_ARRAY_NAME, Pass, Shape, Strides
 from attune._view import ALIGNMENT_BYTES, View, axes, operand_strides
-from attune.runtime import Kernel, default_runtime
+from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec, spec_of_name, spec_of_text
 from attune.torch._auxiliary import as_auxiliary
 
@@ -339,10 +339,10 @@ class NoGradientError(UnsupportedError):
     """A gradient is wanted, and the device's family has no backward pass for the spec."""
 
 
-def backward_kernel(spec: Spec, shape: Shape, device: str) -> Kernel:
+def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | None = None) -> Kernel:
     """Raises NoGradientError where the device's family has no backward pass for the spec."""
     try:
-        return default_runtime(device).kernel(spec, shape, Pass.BACKWARD)
+        return (runtime or default_runtime(device)).kernel(spec, shape, Pass.BACKWARD)
     except UnsupportedError as reason:
         raise NoGradientError(
             f"a gradient is wanted, and attune cannot make it on {device}: {reason.message}",

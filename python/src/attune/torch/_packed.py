@@ -1,0 +1,166 @@
+"""Packed sequences of torch's tensors, layout thd, with their gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from attune import _launch, _packed
+from attune._errors import BadInputError, UnsupportedError
+from attune._frameworks import framework_of
+from attune._launch import Launch, Sequences
+from attune._structs import Shape
+from attune._view import View
+from attune.runtime import Kernel, Runtime, default_runtime
+from attune.spec import Spec
+from attune.torch._plans import backward_kernel
+
+
+def needing_gradients(arrays: Mapping[str, Any]) -> list[str]:
+    """Names of those whose gradient torch would want."""
+    if not torch.is_grad_enabled():
+        return []
+    return [name for name, x in arrays.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+
+
+def detached(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in arrays.items()}
+
+
+def refuse_gradients(*given: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError where torch would want a backward pass of keys in pages, which there is not."""
+    if wanted := [name for arrays in given for name in needing_gradients(arrays)]:
+        raise UnsupportedError(
+            f"`{wanted[0]}` requires a gradient, and keys in pages have no backward pass",
+            "call under torch.no_grad(), or detach it",
+        )
+
+
+def _view(x: torch.Tensor) -> View:
+    return framework_of("a tensor", x).view(x.detach())
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """What a call brings beside q, k and v. `tensors` are the spec's, by name."""
+
+    spec: Spec
+    shape: Shape
+    sequences: Sequences
+    tensors: Mapping[str, torch.Tensor]
+    launch: Launch
+    runtime: Runtime | None
+
+    @property
+    def learned(self) -> list[str]:
+        return [tensor.name for tensor in self.spec.tensors if tensor.grad]
+
+
+def attend(
+    call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, return_lse: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """O and LSE, recorded for a backward pass.
+
+    Raises:
+        BadInputError: a tensor requires a gradient that the spec does not make.
+        UnsupportedError: the device has no backward pass for it.
+    """
+    learned = call.learned
+    for name in needing_gradients(call.tensors):
+        if name not in learned:
+            raise BadInputError(
+                f"`{name}` requires a gradient, and the spec `{call.spec.name}` makes none",
+                "declare it with `grad`, or detach it",
+            )
+    found = _Attention.apply((call, return_lse), q, k, v, *(call.tensors[name] for name in learned))
+    return found if return_lse else (found, None)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        given: tuple[Call, bool],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *learned: torch.Tensor,
+    ) -> Any:
+        call, return_lse = given
+        if _packed.has_work(call.shape):  # where there is no backward pass it is said now
+            _kernel(call, q)
+        arrays = q.detach(), k.detach(), v.detach()
+        views = [_view(x) for x in arrays]
+        o, lse = _packed.run(
+            framework_of("q", q), call.spec, call.shape, call.sequences, views, arrays, call.launch, True, call.runtime
+        )
+        ctx.call = call
+        ctx.sizes = [(x.shape, x.dtype) for x in learned]
+        ctx.set_materialize_grads(False)
+        # Saved, those that are looked up too: torch notices where one was changed in between.
+        ctx.save_for_backward(q, k, v, o, lse, *call.tensors.values())
+        return (o, lse) if return_lse else o
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[Any, ...]:
+        q, k, v, o, lse, *_ = ctx.saved_tensors
+        call: Call = ctx.call
+        # A launch leaves rows alone that are no sequence's: nothing depends on them.
+        of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+        of_learned = [torch.zeros(shape, dtype=torch.float32, device=q.device) for shape, _ in ctx.sizes]
+        if _packed.has_work(call.shape) and (d_o is not None or d_lse is not None):
+            _launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
+        learned = [x.to(dtype) for x, (_, dtype) in zip(of_learned, ctx.sizes, strict=True)]
+        return None, *of_operands, *learned
+
+
+def _kernel(call: Call, q: torch.Tensor) -> Kernel:
+    device = framework_of("q", q).view(q.detach()).device
+    return backward_kernel(call.spec, call.shape, device, call.runtime or default_runtime(device))
+
+
+def _launch_backward(
+    call: Call,
+    operands: tuple[torch.Tensor, ...],
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    d_o: torch.Tensor | None,
+    d_lse: torch.Tensor | None,
+    of_operands: list[torch.Tensor],
+    of_learned: list[torch.Tensor],
+) -> None:
+    framework = framework_of("q", o)
+    if d_o is None:
+        d_o = torch.zeros_like(o)
+    # A copy stays alive until the launch is enqueued.
+    given = [x.detach() for x in (*operands, d_o)]
+    given = [x if _view(x).is_operand(call.spec.dtype_id) else framework.contiguous(x) for x in given]
+    q, k, v, of_output = (_view(x) for x in given)
+    if d_lse is not None:
+        d_lse = d_lse.to(torch.float32).contiguous()
+    d_q, d_k, d_v = (_view(x) for x in of_operands)
+    gradients = _launch.Gradients(
+        of_output,
+        None if d_lse is None else _view(d_lse),
+        d_q,
+        d_k,
+        d_v,
+        {name: _view(x) for name, x in zip(call.learned, of_learned, strict=True)},
+    )
+    _launch.backward(
+        call.spec,
+        call.shape,
+        (q, k, v),
+        _view(o),
+        _view(lse),
+        gradients,
+        call.launch,
+        _packed.allocator(framework, q.device),
+        framework.stream(q.device),
+        _kernel(call, o),
+        call.sequences,
+    )
