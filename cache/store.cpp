@@ -301,7 +301,7 @@ Result<std::optional<Winner>> SqliteStore::winner(const MeasurementKey& key) con
     const auto rejected = cache::read_rejections(db, key.spec_hash, &health.damaged_rows);
     auto all = cache::winners(rows, rejected, key.device);
     std::erase_if(all, [&](const ProblemWinner& one) { return one.pass != key.pass; });
-    const ProblemWinner* best = cache::nearest(all, key.shape);
+    const ProblemWinner* best = cache::nearest(all, key.shape, key.data);
     if (best == nullptr) return std::nullopt;
     return on_data(best->winner, key.data);
   };

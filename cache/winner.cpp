@@ -245,11 +245,31 @@ double bucket_distance(const ProblemShape& a, const ProblemShape& b) {
          square_log_ratio(d(a.heads) / d(a.kv_heads), d(b.heads) / d(b.kv_heads)) / 4;
 }
 
-const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const ProblemShape& shape) {
+double launch_distance(const ProblemShape& measured, std::span<const DataPlans> by_data,
+                       const ProblemShape& shape, const MaskData& data) {
+  // Kinds of which no shares are known, and a shape that is not the launch's: its plans were not
+  // raced there, so that of two problems that differ as little the very shape answers.
+  constexpr double kUnknownData = 1, kOtherShape = 0.25;
+  const double by_shape = bucket_distance(measured, shape);
+  if (data.live < 0) return by_shape;
+  double least = INFINITY;
+  for (const DataPlans& kind : by_data) {
+    const bool is_same = !data.label.empty() && kind.data.label == data.label;
+    const double apart = is_same              ? 0
+                         : kind.data.live < 0 ? kUnknownData
+                                              : data_distance(kind.data, data);
+    least = std::min(least, apart * apart);
+  }
+  return by_shape + least + (measured == shape ? 0 : kOtherShape);
+}
+
+const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const ProblemShape& shape,
+                             const MaskData& data) {
   const ProblemWinner* best = nullptr;
   double best_distance = 0;
   for (const ProblemWinner& candidate : candidates) {
-    const double distance = bucket_distance(candidate.winner.measured_shape, shape);
+    const Winner& winner = candidate.winner;
+    const double distance = launch_distance(winner.measured_shape, winner.by_data, shape, data);
     if (best == nullptr || distance < best_distance ||
         (distance == best_distance &&
          candidate.winner.measured_shape < best->winner.measured_shape)) {

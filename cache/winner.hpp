@@ -50,8 +50,16 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
 // Doubling q_len or kv_len counts 1, doubling batch x heads 1/2, doubling heads per key head 1/4.
 double bucket_distance(const ProblemShape& a, const ProblemShape& b);
 
-// The nearest of `candidates` (one pass of one spec); ties go to the smaller shape. Null only for
-// none.
-const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const ProblemShape& shape);
+// How unlike what was measured is to a launch: the bucket_distance, and what the kind of data that
+// is the nearest differs by. Halving the share of live tiles counts 1 as well, as a square of a
+// binary logarithm; full ones count less. Nothing is known of the launch's data (`data.live` < 0):
+// the bucket_distance alone.
+double launch_distance(const ProblemShape& measured, std::span<const DataPlans> by_data,
+                       const ProblemShape& shape, const MaskData& data);
+
+// The nearest of `candidates` (one pass of one spec) by launch_distance(); ties go to the smaller
+// shape. Null only for none.
+const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const ProblemShape& shape,
+                             const MaskData& data = {});
 
 }  // namespace attune::cache

@@ -20,6 +20,8 @@ struct TuneOptions {
   bool force = false;            // measure again what is already measured
   bool exhaustive = false;       // ask for every legal plan; what the search is judged against
   std::vector<KernelPlan> contenders = {};  // to ask for before others
+  // What the tensors are like that decide a mask; else mask_data() of the spec.
+  std::optional<MaskData> data = {};
 };
 
 enum class TuneState { kWaiting, kCompiling, kVerifying, kMeasuring, kDone };

@@ -47,8 +47,8 @@ LiveTileCounter::LiveTileCounter(const Expr& mask) : program_(classify_program(m
   }
 }
 
-std::vector<int> LiveTileCounter::operator()(TileBox box, std::span<const Positions> rows,
-                                             std::span<const Positions> columns) const {
+std::vector<TileCounts> LiveTileCounter::operator()(TileBox box, std::span<const Positions> rows,
+                                                    std::span<const Positions> columns) const {
   const IntervalProgram& program = program_->program;
   std::vector<StepValue> values(program.steps().size());
   const auto run_steps = [&](const std::vector<StepId>& steps) {
@@ -64,27 +64,29 @@ std::vector<int> LiveTileCounter::operator()(TileBox box, std::span<const Positi
     run_steps(of_column_);
   };
   run_steps(of_launch_);
-  std::vector<int> counts;
+  std::vector<TileCounts> counts;
   counts.reserve(rows.size());
   for (const Positions& row : rows) {
     box.q0 = row.begin;
     box.q1 = row.end;
     run_steps(of_row_);
-    std::size_t live = 0;
+    TileCounts count;
     for (std::size_t begin = 0; begin < columns.size(); begin += kGroup) {
       const auto group = columns.subspan(begin, std::min(kGroup, columns.size() - begin));
       look_at(group.front(), group.back());
       if (!holds(1)) continue;
       if (holds(0)) {
-        live += group.size();
+        count.live += static_cast<int>(group.size());
+        count.full += static_cast<int>(group.size());
         continue;
       }
       for (const Positions& column : group) {
         look_at(column, column);
-        live += holds(1) ? 1 : 0;
+        count.live += holds(1) ? 1 : 0;
+        count.full += holds(1) && holds(0) ? 1 : 0;
       }
     }
-    counts.push_back(static_cast<int>(live));
+    counts.push_back(count);
   }
   return counts;
 }

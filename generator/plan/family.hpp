@@ -33,8 +33,8 @@ struct FamilyOperations {
                         const DeviceFacts& device);
   Tiling (*tiling)(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                    const DeviceFacts& device);
-  // `work` is that of the tiling. Grows with its `share`; at least what it is with `longest` and
-  // `shortest` 0 and `busiest` 1.
+  // `work` is that of the tiling. Grows with its `share`; at least what it is with `longest`,
+  // `shortest` and `partial` 0 and `busiest` 1.
   ShapeCost (*shape_cost)(const AttentionSpec& spec, const KernelPlan& plan,
                           const ProblemShape& shape, const DeviceFacts& device,
                           const LiveWork& work);

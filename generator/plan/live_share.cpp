@@ -88,7 +88,7 @@ std::shared_ptr<const MaskTensors> LiveShare::tensors(const ProblemShape& shape)
 
 LiveRows LiveShare::rows(const ProblemShape& shape, int tile_q, int tile_kv,
                          const MaskTensors* tensors) const {
-  if (!counter_) return {1};
+  if (!counter_) return {.live = {1}};
   const std::vector<expr::Positions> columns = sampled_tiles(shape.kv_len, tile_kv, kColumns);
   expr::TileBox box;
   box.q_len = static_cast<std::int32_t>(shape.q_len);
@@ -97,22 +97,26 @@ LiveRows LiveShare::rows(const ProblemShape& shape, int tile_q, int tile_kv,
   if (tensors != nullptr) box.tensor_range = tensors->range();
   const std::vector<expr::Positions> queries = sampled_tiles(shape.q_len, tile_q, kRows);
   const std::int32_t batches = tensors == nullptr ? 1 : tensors->batch();
-  LiveRows rows(queries.size());
+  LiveRows rows{.live = std::vector<double>(queries.size()), .full = 0};
   for (box.b = 0; box.b < batches; ++box.b) {
-    const std::vector<int> live = (*counter_)(box, queries, columns);
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      rows[i] += live[i] / static_cast<double>(columns.size()) / batches;
+    const std::vector<expr::TileCounts> counts = (*counter_)(box, queries, columns);
+    const double tiles_of_row = static_cast<double>(columns.size()) * batches;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      rows.live[i] += counts[i].live / tiles_of_row;
+      rows.full += counts[i].full / tiles_of_row / static_cast<double>(counts.size());
+    }
   }
   return rows;
 }
 
 LiveWork LiveShare::work(const LiveRows& rows, const MaskTensors* tensors) const {
-  const auto count = double(rows.size());
-  const double mean = std::accumulate(rows.begin(), rows.end(), 0.0) / count;
+  const auto count = double(rows.live.size());
+  const double mean = std::accumulate(rows.live.begin(), rows.live.end(), 0.0) / count;
   // Something lives, if not in the sample.
   LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns)),
                 .reads_tensors = reads_tensors_ && tensors == nullptr};
-  const auto [shortest, longest] = std::ranges::minmax(rows);
+  if (!work.reads_tensors) work.partial = std::clamp(1 - rows.full / work.share, 0.0, 1.0);
+  const auto [shortest, longest] = std::ranges::minmax(rows.live);
   work.shortest = cost_of_row(shortest, work) / work.share;
   work.longest = cost_of_row(longest, work) / work.share;
   return work;
@@ -132,7 +136,7 @@ double LiveShare::busiest(const LiveRows& rows, const LiveWork& work, const Prob
   }
   const auto groups = att::head_groups<std::int64_t>(
       heads, {std::min(order.group, heads), std::min(order.last_group, heads)});
-  const auto count = std::int64_t(rows.size());
+  const auto count = std::int64_t(rows.live.size());
   std::vector<double> busy(static_cast<std::size_t>(order.ctas));
   double total = 0;
   std::size_t cta = 0;
@@ -140,7 +144,8 @@ double LiveShare::busiest(const LiveRows& rows, const LiveWork& work, const Prob
        ++group) {
     const std::int64_t size = groups.size_of(group);
     for (std::int64_t tile = tiles - 1; tile >= 0; --tile) {
-      const double live = cost_of_row(rows[static_cast<std::size_t>(tile * count / tiles)], work);
+      const double live =
+          cost_of_row(rows.live[static_cast<std::size_t>(tile * count / tiles)], work);
       for (std::int64_t i = 0; i < size; ++i) {
         busy[cta] += live;
         if (++cta == busy.size()) cta = 0;
@@ -166,7 +171,7 @@ const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, 
     memory->drawn_shape = shape;
   }
   const MaskTensors* tensors = memory->drawn.get();
-  if (rows.empty()) rows = memory->share.rows(shape, tile_q, tile_kv, tensors);
+  if (rows.live.empty()) rows = memory->share.rows(shape, tile_q, tile_kv, tensors);
   LiveWork work = memory->share.work(rows, tensors);
   work.busiest = LiveShare::busiest(rows, work, shape, tile_q, order);
   Answer& answer = memory->known[memory->oldest];

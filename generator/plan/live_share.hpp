@@ -25,15 +25,21 @@ struct ItemOrder {
 // scalars decide. Look-ups count as unknown, unless the spec says what their tensors are like.
 struct LiveWork {
   double share = 1;  // of the tiles that are not skipped; in (0, 1]
+  // Of these, the share that has a dead element too, as far as one knows: the mask is evaluated for
+  // all of its elements.
+  double partial = 0;
   // Live tiles of the longest and the shortest item, and of the busiest CTA; each over the mean.
   double longest = 1, shortest = 1, busiest = 1;
   // range_slots() of which nothing is said: tiles that are not known to be dead may be.
   bool reads_tensors = false;
 };
 
-// The sample of one tile shape at one shape: by query tile, the first one first, the share of its
-// tiles that are not skipped.
-using LiveRows = std::vector<double>;
+// The sample of one tile shape at one shape.
+struct LiveRows {
+  // By query tile, the first one first, the share of its tiles that are not skipped.
+  std::vector<double> live;
+  double full = 1;  // share of all tiles that have no dead element
+};
 
 // The mask of one spec, analysed once. Immutable, thread-safe.
 class LiveShare {

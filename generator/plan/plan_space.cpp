@@ -121,7 +121,7 @@ const PlanSpace::Candidate& PlanSpace::cheapest(const Group& group, const ShapeC
 std::vector<PlanSpace::Bound> PlanSpace::bounds(const ProblemShape& shape, const Wanted& wanted,
                                                 Samples& samples) const {
   LiveWork least = samples.work(samples.rows(smallest_q_, smallest_kv_));
-  least.longest = least.shortest = 0;
+  least.longest = least.shortest = least.partial = 0;
   const double live_area = kLeastShare * least.share * tiled_area(shape, smallest_q_, smallest_kv_);
   std::vector<Bound> found;
   found.reserve(groups_.size());

@@ -11,38 +11,13 @@
 #include "runtime/capi/handles.hpp"
 #include "runtime/capi/sizes.hpp"
 #include "runtime/reference/element_bits.hpp"
+#include "runtime/support/problem_layout.hpp"
 
 namespace attune {
 namespace {
 
 // More elements are not read to choose a plan: tiles are then told by what is drawn.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 24;
-
-std::vector<double> widened(expr::TensorType type, const void* data, std::size_t count) {
-  const auto from = [&]<typename Element>(const Element* elements) {
-    return std::vector<double>(elements, elements + count);
-  };
-  const auto of_dtype = [&](DType dtype) {
-    const std::size_t bytes = count * static_cast<std::size_t>(element_bytes(dtype));
-    return decode(dtype, {static_cast<const std::byte*>(data), bytes});
-  };
-  switch (type) {
-    case expr::TensorType::kInt32:
-      return from(static_cast<const std::int32_t*>(data));
-    case expr::TensorType::kBool: {
-      std::vector<double> values = from(static_cast<const std::uint8_t*>(data));
-      for (double& value : values) value = value != 0 ? 1 : 0;
-      return values;
-    }
-    case expr::TensorType::kFloat32:
-      return of_dtype(DType::kF32);
-    case expr::TensorType::kFloat16:
-      return of_dtype(DType::kF16);
-    case expr::TensorType::kBFloat16:
-      return of_dtype(DType::kBf16);
-  }
-  return {};
-}
 
 // Fails where the view is not what the spec declares at `shape`.
 Result<Sample> given_sample(const expr::TensorDecl& declared, const ProblemShape& shape,
@@ -56,7 +31,8 @@ Result<Sample> given_sample(const expr::TensorDecl& declared, const ProblemShape
   ATT_CHECK(check_view(declared, values.sizes.data(), view));
   if (view.data == nullptr) return bad_argument(fmt::format("`{}` is null", declared.name));
   if (count > kMostElements) return Sample{};
-  values.values = widened(declared.type, view.data, static_cast<std::size_t>(count));
+  const auto bytes = static_cast<std::size_t>(count * tensor_element_bytes(declared.type));
+  values.values = decode(declared.type, {static_cast<const std::byte*>(view.data), bytes});
   return Sample{.kind = SampleKind::kGiven,
                 .given = std::make_shared<const expr::TensorValues>(std::move(values))};
 }
@@ -65,6 +41,21 @@ Result<Sample> given_sample(const expr::TensorDecl& declared, const ProblemShape
 }  // namespace attune
 
 using namespace attune;
+
+extern "C" att_status att_runtime_tell_shares(att_runtime* runtime, att_kernel* kernel,
+                                              double live_share, double full_share) {
+  return guarded([&]() -> Status {
+    if (runtime == nullptr) return null_argument("runtime");
+    if (kernel == nullptr) return null_argument("kernel");
+    if (!(full_share >= 0 && full_share <= live_share && live_share <= 1)) {
+      return bad_argument(
+          fmt::format("shares of {} live and {} full tiles", live_share, full_share),
+          "0 <= full_share <= live_share <= 1");
+    }
+    return runtime->dispatcher.tell_data(*from_handle(kernel),
+                                         {.live = live_share, .full = full_share});
+  });
+}
 
 extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel* kernel,
                                                const att_shape* shape, const att_tensor* tensors,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/capi/log.hpp"
+#include "runtime/capi/tasks.hpp"
 #include "runtime/engine/dispatcher.hpp"
 #include "runtime/include/attune/attune.h"
 
@@ -15,6 +16,7 @@ struct att_spec {
   attune::SpecId id;
   std::string hash;
   std::vector<std::string> tensor_dims;  // "batch, kv_len", by slot
+  std::string yaml;                      // as it was given
 };
 
 struct att_runtime {
@@ -27,6 +29,7 @@ struct att_runtime {
   const std::string device;                       // its identity
   const std::unique_ptr<attune::RuntimeLog> log;  // outlives the dispatcher, which may warn
   attune::Dispatcher dispatcher;
+  attune::RuntimeTasks tasks;  // last: they use the dispatcher
 };
 
 namespace attune {

@@ -48,8 +48,8 @@ SpecTexts& spec_texts() {
   return texts;
 }
 
-Status make_spec(Result<AttentionSpec> parsed, att_spec** out) {
-  ATT_TRY(AttentionSpec spec, std::move(parsed));
+Status make_spec(std::string yaml, const std::string& file, att_spec** out) {
+  ATT_TRY(AttentionSpec spec, parse_spec(yaml, file));
   std::string canonical = canonical_text(spec);
   std::string hash = text_hash(canonical);
   ATT_TRY(SpecTexts::Text text, spec_texts().hold(hash, std::move(canonical)));
@@ -58,7 +58,7 @@ Status make_spec(Result<AttentionSpec> parsed, att_spec** out) {
   for (const expr::TensorDecl& tensor : spec.environment.tensors) dims.push_back(dims_text(tensor));
   const auto held = std::make_shared<const HeldSpec>(HeldSpec{std::move(spec), std::move(text)});
   *out = new att_spec{std::shared_ptr<const AttentionSpec>(held, &held->spec), id, std::move(hash),
-                      std::move(dims)};
+                      std::move(dims), std::move(yaml)};
   return ok_status();
 }
 
@@ -106,7 +106,7 @@ att_status att_spec_from_yaml(const char* yaml, att_spec** out) {
     if (out == nullptr) return null_argument("out");
     *out = nullptr;
     if (yaml == nullptr) return null_argument("yaml");
-    return make_spec(parse_spec(yaml, ""), out);
+    return make_spec(yaml, "", out);
   });
 }
 
@@ -115,7 +115,8 @@ att_status att_spec_from_file(const char* path_or_name, att_spec** out) {
     if (out == nullptr) return null_argument("out");
     *out = nullptr;
     if (path_or_name == nullptr) return null_argument("path_or_name");
-    return make_spec(load_spec(path_or_name), out);
+    ATT_TRY(SpecText read, read_spec(path_or_name));
+    return make_spec(std::move(read.text), read.origin, out);
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cache/winner.hpp"
+
 namespace attune {
 namespace {
 
@@ -14,6 +16,22 @@ std::vector<std::string> paths_of(const Overlay& cache) {
 std::string flight_key(const AttentionSpec& spec, const KernelPlan& plan,
                        const std::string& family) {
   return canonical_text(spec) + to_string(plan) + ' ' + family;
+}
+
+// Of the rows of a spec and pass, of which there is one, by shape and data. Slower than
+// Snapshot::find(), which knows shapes alone: for choices, not for launches.
+const SnapshotRow* nearest_row(const Snapshot& snapshot, const SpecId& id, Pass pass,
+                               const ProblemShape& shape, const MaskData& data) {
+  const SnapshotRow* best = nullptr;
+  double least = 0;
+  for (const SnapshotRow& row : snapshot.rows()) {
+    if (row.spec != id || row.pass != pass) continue;
+    const double distance = cache::launch_distance(row.shape, row.by_data, shape, data);
+    if (best != nullptr && distance >= least) continue;  // rows are by layer, then shape
+    best = &row;
+    least = distance;
+  }
+  return best;
 }
 
 }  // namespace
@@ -43,13 +61,15 @@ bool Workshop::refresh_snapshot() { return cache_->refresh(device_->identity());
 MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id, Pass pass,
                                    const ProblemShape& shape, const MaskData& data) const {
   const SnapshotCell::View snapshot = cache_->snapshot();
-  const SnapshotAnswer answer = snapshot->find(id, pass, shape);
-  if (answer.row == nullptr) return {};
-  Winner winner = answer.row->winner();
-  if (winner.by_data.size() > 1)
-    winner = on_data(std::move(winner), data.live < 0 ? said_data(spec, shape) : data);
+  const SnapshotRow* row = snapshot->find(id, pass, shape).row;
+  if (row == nullptr) return {};
+  MaskData told = data;
+  if (told.live < 0 && row->by_data.size() > 1) told = said_data(spec, shape);
+  if (told.live >= 0) row = nearest_row(*snapshot, id, pass, shape, told);
+  Winner winner = row->winner();
+  if (winner.by_data.size() > 1) winner = on_data(std::move(winner), told);
   return measured_choices(spec, pass, shape, device_->facts(), winner,
-                          cache_files_[static_cast<std::size_t>(answer.row->layer)]);
+                          cache_files_[static_cast<std::size_t>(row->layer)]);
 }
 
 bool Workshop::is_measured(const SpecId& id, Pass pass, const ProblemShape& shape) const noexcept {

@@ -61,9 +61,10 @@ class Workshop {
   // Reads cache files that changed since they were last read; a `stat` each when none did. True
   // when one did.
   bool refresh_snapshot();
-  // What was measured, from the snapshot in memory; runs no SQL. Where that was on several kinds of
-  // data, what holds for `data`, else for what the spec says of its tensors, else what loses least
-  // on the worst.
+  // What was measured, from the snapshot in memory; runs no SQL: of the nearest shape, and of the
+  // nearest in shape and data (cache::launch_distance) where `data` tells shares. Where that was on
+  // several kinds of data, what holds for `data`, else for what the spec says of its tensors, else
+  // what loses least on the worst.
   MeasuredChoices measured(const AttentionSpec& spec, const SpecId& id, Pass pass,
                            const ProblemShape& shape, const MaskData& data = {}) const;
   // Whether this very shape was. No lock, no allocation.

@@ -94,4 +94,31 @@ std::vector<double> decode(DType dtype, std::span<const std::byte> bytes) {
   return values;
 }
 
+std::vector<double> decode(expr::TensorType type, std::span<const std::byte> bytes) {
+  const auto each = [&]<typename Element>(Element) {
+    std::vector<double> values(bytes.size() / sizeof(Element));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Element element;
+      std::memcpy(&element, &bytes[i * sizeof element], sizeof element);
+      values[i] = static_cast<double>(element);
+    }
+    return values;
+  };
+  switch (type) {
+    case expr::TensorType::kInt32:
+      return each(std::int32_t{});
+    case expr::TensorType::kFloat32:
+      return decode(DType::kF32, bytes);
+    case expr::TensorType::kFloat16:
+      return decode(DType::kF16, bytes);
+    case expr::TensorType::kBFloat16:
+      return decode(DType::kBf16, bytes);
+    case expr::TensorType::kBool:
+      break;
+  }
+  std::vector<double> values = each(std::uint8_t{});
+  for (double& value : values) value = value != 0 ? 1 : 0;
+  return values;
+}
+
 }  // namespace attune

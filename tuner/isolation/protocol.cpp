@@ -33,6 +33,7 @@ std::string encode(const WorkerRequest& request) {
     json.set("seed", p.seed);
     json.set("tensors", p.tensors);
     json.set("samples", p.samples);
+    json.set("launch", p.launch);
   } else {
     json.set("plan", request.plan);
     json.set("compiler", request.compiler);
@@ -82,7 +83,8 @@ Result<WorkerRequest> decode_request(const std::string& line) {
                      json.read("shape", shape) && json.read("pass", pass) &&
                      json.read("device", p.device) && json.read("compilers", p.compilers) &&
                      json.read("cache", p.cache) && json.read("seed", p.seed) &&
-                     json.read("tensors", p.tensors) && json.read("samples", p.samples);
+                     json.read("tensors", p.tensors) && json.read("samples", p.samples) &&
+                     json.read("launch", p.launch);
   const auto known_pass = pass_from_string(pass);
   if (!whole || !known_pass) return protocol_error(line);
   p.pass = *known_pass;

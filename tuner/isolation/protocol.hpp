@@ -20,6 +20,7 @@ struct WorkerProblem {
   std::uint64_t seed = 0;
   std::vector<std::string> tensors = {};  // files, as give_tensors() takes them
   std::vector<std::string> samples = {};  // as describe() takes them
+  std::string launch = {};                // of a host's data, as GivenLaunch::open() takes it
 };
 
 struct WorkerRequest {

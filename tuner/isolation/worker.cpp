@@ -72,9 +72,14 @@ class LocalSession final : public WorkerSession {
   Status open(const WorkerProblem& problem) {
     executor_.reset();
     store_.reset();
+    launch_.reset();
     ATT_TRY(spec_, parse_spec(problem.spec_yaml, problem.spec_file));
     ATT_CHECK(describe(problem.samples, spec_));
     ATT_CHECK(give_tensors(problem.tensors, spec_));
+    if (!problem.launch.empty() && !problem.device.empty()) {
+      ATT_TRY(launch_, GivenLaunch::open(spec_, problem.launch));
+      give_tensors(*launch_, spec_);
+    }
     compiler_names_ = problem.compilers;
     if (!problem.device.empty() && problem.device != device_name_) {
       device_.reset();
@@ -88,8 +93,9 @@ class LocalSession final : public WorkerSession {
         ATT_TRY(Compiler * compiler, this->compiler(i));
         compilers.push_back(compiler);
       }
-      executor_ = std::make_unique<LocalExecutor>(spec_, problem.shape, *device_, compilers,
-                                                  store_.get(), problem.seed, problem.pass);
+      executor_ =
+          std::make_unique<LocalExecutor>(spec_, problem.shape, *device_, compilers, store_.get(),
+                                          problem.seed, problem.pass, launch_.get());
     }
     return ok_status();
   }
@@ -119,6 +125,7 @@ class LocalSession final : public WorkerSession {
   std::unique_ptr<Device> device_;
   std::map<std::string, std::unique_ptr<Compiler>> compilers_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<GivenLaunch> launch_;
   std::unique_ptr<LocalExecutor> executor_;
 };
 

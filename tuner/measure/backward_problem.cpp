@@ -215,6 +215,24 @@ Result<std::unique_ptr<BackwardProblem>> BackwardProblem::for_timing(Device& dev
   return made;
 }
 
+Result<std::unique_ptr<BackwardProblem>> BackwardProblem::of_launch(Device& device,
+                                                                    const AttentionSpec& spec,
+                                                                    const GivenLaunch& launch,
+                                                                    const LoadedKernel& forward) {
+  std::unique_ptr<BackwardProblem> made(new BackwardProblem(device, spec, launch.facts().shape));
+  ATT_TRY(auto on_device, DeviceProblem::of_launch(device, spec, launch));
+  ATT_CHECK(made->run_forward(std::move(on_device), forward));
+  ATT_CHECK(made->make_gradients());
+  const auto d_o = launch.bytes(LaunchPart::kDO);
+  ATT_CHECK(device.copy_to_device(made->d_o_.buffer.data(), d_o.data(), d_o.size()));
+  if (const auto d_lse = launch.bytes(LaunchPart::kDLse); !d_lse.empty()) {
+    ATT_TRY(made->d_lse_, DeviceBuffer::make(device, d_lse.size()));
+    ATT_CHECK(device.copy_to_device(made->d_lse_.data(), d_lse.data(), d_lse.size()));
+    made->params_.d_lse = static_cast<const float*>(made->d_lse_.data());
+  }
+  return made;
+}
+
 Result<HostOutput> BackwardProblem::forward_output() {
   const std::vector<Row> own = all_rows(places_);
   ATT_TRY(const HostOutput rows, forward_->download(own));

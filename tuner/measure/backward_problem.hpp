@@ -46,6 +46,11 @@ class BackwardProblem final : public TimedProblem {
                                                              const ProblemShape& shape,
                                                              const LoadedKernel& forward,
                                                              std::uint64_t seed);
+  // The same of a host's launch, with its dO and dLSE; its O and LSE are what `forward` makes.
+  static Result<std::unique_ptr<BackwardProblem>> of_launch(Device& device,
+                                                            const AttentionSpec& spec,
+                                                            const GivenLaunch& launch,
+                                                            const LoadedKernel& forward);
   // Of make().
   const OutputGradients& output_gradients() const { return output_gradients_; }
   // Of a launch, but for the workspace.

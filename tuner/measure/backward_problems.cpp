@@ -42,12 +42,11 @@ BackwardSample sample_of(const AttentionSpec& spec, const HostProblem& problem,
 class BackwardCheck final : public Check {
  public:
   static Result<std::unique_ptr<Check>> make(const ProblemSource& source,
-                                             const LoadedKernel& forward, const ProblemShape& shape,
-                                             std::uint64_t seed) {
-    std::unique_ptr<BackwardCheck> made(new BackwardCheck(source, forward, shape, seed));
-    const HostProblem problem = random_problem(source.spec, shape, seed);
+                                             const LoadedKernel& forward,
+                                             const HostProblem& problem, std::uint64_t seed) {
+    std::unique_ptr<BackwardCheck> made(new BackwardCheck(source, forward, problem.shape, seed));
     made->sample_ = sample_of(source.spec, problem, seed);
-    made->places_.shape = shape;
+    made->places_.shape = problem.shape;
     made->places_.sequences = problem.sequences;
     ATT_TRY(made->problem_,
             BackwardProblem::make(source.device, source.spec, problem, forward, seed));
@@ -74,7 +73,8 @@ class BackwardCheck final : public Check {
       : source_(source), forward_(forward), shape_(shape), seed_(seed) {}
 
   Result<std::unique_ptr<Check>> make_another() override {
-    return make(source_, forward_, shape_, seed_ + kAnotherSeed);
+    const std::uint64_t seed = seed_ + kAnotherSeed;
+    return make(source_, forward_, random_problem(source_.spec, shape_, seed), seed);
   }
 
   const ProblemSource& source_;
@@ -104,8 +104,13 @@ Result<TimedProblem*> BackwardProblems::timed() {
   if (!timed_) {
     ATT_CHECK(check_memory(Pass::kBackward, source_));
     ATT_TRY(const LoadedKernel* forward, this->forward());
-    ATT_TRY(timed_, BackwardProblem::for_timing(source_.device, source_.spec, source_.shape,
-                                                *forward, kTimedSeed));
+    if (source_.launch != nullptr) {
+      ATT_TRY(timed_,
+              BackwardProblem::of_launch(source_.device, source_.spec, *source_.launch, *forward));
+    } else {
+      ATT_TRY(timed_, BackwardProblem::for_timing(source_.device, source_.spec, source_.shape,
+                                                  *forward, kTimedSeed));
+    }
   }
   return timed_.get();
 }
@@ -115,10 +120,15 @@ Result<std::vector<Check*>> BackwardProblems::checks() {
     ATT_TRY(const LoadedKernel* forward, this->forward());
     std::vector<std::unique_ptr<Check>> checks;
     std::uint64_t seed = source_.seed;
-    for (const ProblemShape& shape : verification_shapes(source_.shape)) {
-      ATT_TRY(auto check,
-              BackwardCheck::make(source_, *forward, affordable(source_.spec, shape), seed++));
+    const auto add = [&](const HostProblem& problem) -> Status {
+      ATT_TRY(auto check, BackwardCheck::make(source_, *forward, problem, seed++));
       checks.push_back(std::move(check));
+      return ok_status();
+    };
+    if (source_.launch != nullptr && pairs_of(source_.spec, source_.shape) <= kWholePairs)
+      ATT_CHECK(add(host_problem(source_.spec, *source_.launch)));
+    for (const ProblemShape& shape : verification_shapes(source_.shape)) {
+      ATT_CHECK(add(random_problem(source_.spec, affordable(source_.spec, shape), seed)));
     }
     checks_ = std::move(checks);
   }

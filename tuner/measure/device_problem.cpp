@@ -73,7 +73,7 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
   ATT_CHECK(made->add_input(&made->params_.k, encode(spec.dtype, k.to_device(problem.k))));
   ATT_CHECK(made->add_input(&made->params_.v, encode(spec.dtype, v.to_device(problem.v))));
   ATT_CHECK(made->add_tensors(problem));
-  ATT_CHECK(made->add_sequences(problem));
+  ATT_CHECK(made->add_sequences(problem.sequences, problem.pages));
   ATT_CHECK(made->make_outputs());
   return made;
 }
@@ -103,7 +103,29 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
   ATT_CHECK(made->add_pattern(&made->params_.k, bytes(keys * spec.head_dim_qk), pattern));
   ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v), pattern));
   ATT_CHECK(made->add_tensors(drawn));
-  ATT_CHECK(made->add_sequences(drawn));
+  ATT_CHECK(made->add_sequences(drawn.sequences, drawn.pages));
+  ATT_CHECK(made->make_outputs());
+  return made;
+}
+
+Result<std::unique_ptr<DeviceProblem>> DeviceProblem::of_launch(Device& device,
+                                                                const AttentionSpec& spec,
+                                                                const GivenLaunch& launch) {
+  const LaunchFacts& facts = launch.facts();
+  std::unique_ptr<DeviceProblem> made(new DeviceProblem(device, spec, facts.shape));
+  att::LaunchParams& p = made->params_;
+  p = params_of(spec, facts.shape);
+  if (is_paged(spec)) set_page_strides(spec, facts.shape, facts.pages.size, &p);
+  p.softmax_scale = facts.softmax_scale;
+  set_dropout(facts.drop_below, facts.dropout_seed, facts.dropout_offset, &p);
+  std::ranges::copy(facts.scalars, p.scalars);
+  ATT_CHECK(made->add_input(&p.q, launch.bytes(LaunchPart::kQ)));
+  ATT_CHECK(made->add_input(&p.k, launch.bytes(LaunchPart::kK)));
+  ATT_CHECK(made->add_input(&p.v, launch.bytes(LaunchPart::kV)));
+  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
+    ATT_CHECK(made->add_input(&p.tensors[slot].data, launch.bytes(LaunchPart::kTensor, slot)));
+  }
+  ATT_CHECK(made->add_sequences(host_sequences(launch), host_pages(launch)));
   ATT_CHECK(made->make_outputs());
   return made;
 }
@@ -151,8 +173,8 @@ Status DeviceProblem::add_tensors(const HostProblem& problem) {
   return ok_status();
 }
 
-Status DeviceProblem::add_sequences(const HostProblem& problem) {
-  sequences_ = problem.sequences;
+Status DeviceProblem::add_sequences(const HostSequences& sequences, const HostPages& pages) {
+  sequences_ = sequences;
   const auto add = [&](const int** pointer, const std::vector<std::int32_t>& values) -> Status {
     if (values.empty()) return ok_status();
     const void* data = nullptr;
@@ -166,7 +188,6 @@ Status DeviceProblem::add_sequences(const HostProblem& problem) {
   ATT_CHECK(add(&list.used_q, sequences_.used_q));
   ATT_CHECK(add(&list.used_kv, sequences_.used_kv));
   if (!is_paged(spec_)) return ok_status();
-  const HostPages& pages = problem.pages;
   const int* table = nullptr;
   ATT_CHECK(add(&table, pages.table));
   params_.page_table = page_table_of(table, {pages.per_sequence, pages.size, pages.count});

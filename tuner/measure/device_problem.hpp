@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/reference/oracle.hpp"
+#include "tuner/measure/given_launch.hpp"
 #include "tuner/measure/kernel_workspace.hpp"
 #include "tuner/measure/output_buffer.hpp"
 #include "tuner/measure/pass_problems.hpp"
@@ -28,6 +29,9 @@ class DeviceProblem final : public TimedProblem {
                                                            const AttentionSpec& spec,
                                                            const ProblemShape& shape,
                                                            std::uint64_t seed);
+  // The very numbers of a host's launch, contiguous.
+  static Result<std::unique_ptr<DeviceProblem>> of_launch(Device& device, const AttentionSpec& spec,
+                                                          const GivenLaunch& launch);
 
   const att::LaunchParams& params() const { return params_; }
   Status prepare(const LoadedKernel& kernel) override { return workspace_.prepare(kernel); }
@@ -51,7 +55,7 @@ class DeviceProblem final : public TimedProblem {
   Status add_input(const void** pointer, std::span<const std::byte> bytes);
   Status add_pattern(const void** pointer, std::size_t bytes, std::span<const std::byte> pattern);
   Status add_tensors(const HostProblem& problem);
-  Status add_sequences(const HostProblem& problem);
+  Status add_sequences(const HostSequences& sequences, const HostPages& pages);
   void set_params(const HostProblem& problem);
 
   Device& device_;

@@ -4,6 +4,9 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/support/memory.hpp"
+#include "tuner/measure/memory_need.hpp"
+
 namespace attune {
 namespace {
 
@@ -56,8 +59,12 @@ std::vector<Row> checked_rows(const HostProblem& problem, std::uint64_t seed) {
 Status ForwardProblems::make_timed() {
   if (timed_) return ok_status();
   ATT_CHECK(check_memory(Pass::kForward, source_));
-  ATT_TRY(timed_,
-          DeviceProblem::for_timing(source_.device, source_.spec, source_.shape, kTimedSeed));
+  if (source_.launch != nullptr) {
+    ATT_TRY(timed_, DeviceProblem::of_launch(source_.device, source_.spec, *source_.launch));
+  } else {
+    ATT_TRY(timed_,
+            DeviceProblem::for_timing(source_.device, source_.spec, source_.shape, kTimedSeed));
+  }
   return ok_status();
 }
 
@@ -81,9 +88,14 @@ Result<std::vector<Check*>> ForwardProblems::checks() {
       }
     }
     std::uint64_t seed = source_.seed;
-    for (const ProblemShape& shape : shapes) {
-      ATT_TRY(auto check, check_on_host(shape, seed++));
+    if (checks.empty() && can_afford_launch()) {
+      ATT_TRY(auto check, check_on_host(host_problem(source_.spec, *source_.launch), seed++));
       checks.push_back(std::move(check));
+    }
+    for (const ProblemShape& shape : shapes) {
+      ATT_TRY(auto check, check_on_host(random_problem(source_.spec, shape, seed), seed));
+      checks.push_back(std::move(check));
+      ++seed;
     }
     checks_ = std::move(checks);
   }
@@ -110,9 +122,18 @@ Result<std::unique_ptr<Check>> ForwardProblems::check_on_device(std::unique_ptr<
       source_.shape, problem, std::move(own), std::move(judge), std::move(make_another)));
 }
 
-Result<std::unique_ptr<Check>> ForwardProblems::check_on_host(const ProblemShape& shape,
+bool ForwardProblems::can_afford_launch() const {
+  if (source_.launch == nullptr) return false;
+  const DeviceFacts& facts = source_.device.facts();
+  const auto rows = static_cast<double>(kPairsOnHost);
+  return check_fits(need_of_run(source_.spec, source_.shape, rows), source_.shape, facts,
+                    available_memory_bytes())
+      .ok();
+}
+
+Result<std::unique_ptr<Check>> ForwardProblems::check_on_host(const HostProblem& problem,
                                                               std::uint64_t seed) {
-  const HostProblem problem = random_problem(source_.spec, shape, seed);
+  const ProblemShape shape = problem.shape;
   const auto rows = checked_rows(problem, seed);
   ATT_TRY(auto own, DeviceProblem::upload(source_.device, source_.spec, problem));
   DeviceProblem* const on_device = own.get();
@@ -123,7 +144,9 @@ Result<std::unique_ptr<Check>> ForwardProblems::check_on_host(const ProblemShape
     ATT_TRY(const HostOutput out, on_device->download(rows));
     return compare(out, oracle);
   };
-  auto make_another = [this, shape, seed] { return check_on_host(shape, seed + kAnotherSeed); };
+  auto make_another = [this, shape, seed = seed + kAnotherSeed] {
+    return check_on_host(random_problem(source_.spec, shape, seed), seed);
+  };
   return std::unique_ptr<Check>(std::make_unique<ForwardCheck>(
       shape, on_device, std::move(own), std::move(judge), std::move(make_another)));
 }

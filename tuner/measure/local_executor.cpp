@@ -16,12 +16,13 @@ Error device_lost() {
 
 LocalExecutor::LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
                              std::span<Compiler* const> compilers, Store* store, std::uint64_t seed,
-                             Pass pass)
+                             Pass pass, const GivenLaunch* launch)
     : spec_(spec),
       device_(device),
       compilers_(compilers.begin(), compilers.end()),
       store_(store),
-      problems_(make_problems(pass, {spec, shape, device, *compilers.front(), store, seed})) {}
+      problems_(
+          make_problems(pass, {spec, shape, device, *compilers.front(), store, seed, launch})) {}
 
 LocalExecutor::~LocalExecutor() = default;
 

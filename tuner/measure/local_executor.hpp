@@ -29,10 +29,10 @@ class LocalExecutor final : public Executor {
  public:
   // Everything but the span must outlive it. Candidate::compiler indexes `compilers`. `store`, for
   // compiled code, may be null. `seed` draws inputs of verification; another one each time finds
-  // more.
+  // more. `launch`: a host's, of `shape`, to measure on; null: drawn numbers.
   LocalExecutor(const AttentionSpec& spec, const ProblemShape& shape, Device& device,
                 std::span<Compiler* const> compilers, Store* store, std::uint64_t seed,
-                Pass pass = Pass::kForward);
+                Pass pass = Pass::kForward, const GivenLaunch* launch = nullptr);
   ~LocalExecutor() override;
 
   // Draws the inputs and asks the oracle; "memory-short" where they do not fit.

@@ -66,6 +66,8 @@ inline std::vector<Check*> borrowed(const std::vector<std::unique_ptr<Check>>& c
   return pointers;
 }
 
+class GivenLaunch;
+
 // What problems are made of. All that it refers to must outlive them.
 struct ProblemSource {
   const AttentionSpec& spec;
@@ -74,6 +76,9 @@ struct ProblemSource {
   Compiler& compiler;  // of kernels beside the candidates: an oracle's, the other pass'
   Store* store;        // for compiled code; may be null
   std::uint64_t seed;
+  // A host's, of `shape`: what is timed has its numbers, and candidates are verified on them too,
+  // as far as an oracle can afford it. Null: all numbers are drawn.
+  const GivenLaunch* launch = nullptr;
 };
 
 // "memory-short" where the problems of the pass do not fit.

@@ -39,6 +39,7 @@ typedef enum att_status {
 typedef struct att_runtime att_runtime; /* a device, its compilers and its caches */
 typedef struct att_spec att_spec;       /* a validated spec */
 typedef struct att_kernel att_kernel;   /* loaded code for one spec, pass and shape bucket */
+typedef struct att_tuning att_tuning;   /* a search for the fastest kernel, under way or over */
 
 /* "major.minor.patch" of the library; ATT_VERSION_* are the header's. */
 ATT_API const char* att_version(void);
@@ -213,6 +214,11 @@ typedef struct att_tensor {
 ATT_API att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel* kernel,
                                             const att_shape* shape, const att_tensor* tensors,
                                             int tensor_count);
+/* The same of a host that knows the shares: of the tiles of 128 queries by 128 keys, those that
+ * have a live element and those that have no dead one, 0 <= full_share <= live_share <= 1; what
+ * att_tune_result says of its launch. Costs a comparison where they are those told before. */
+ATT_API att_status att_runtime_tell_shares(att_runtime* runtime, att_kernel* kernel,
+                                           double live_share, double full_share);
 
 typedef struct att_forward_args {
   size_t struct_size; /* sizeof(att_forward_args) */
@@ -289,6 +295,99 @@ typedef struct att_backward_args {
 /* Enqueues as att_forward does; `kernel` is of att_kernel_get_for_pass(ATT_PASS_BACKWARD). */
 ATT_API att_status att_backward(const att_kernel* kernel, const att_backward_args* args,
                                 void* stream);
+
+/* ---- Tuning */
+
+/* What a search does now. Candidates are plans. */
+typedef struct att_tune_progress {
+  size_t struct_size;    /* of the library's */
+  int done, total;       /* candidates; the total grows while the search finds more to try */
+  double seconds;        /* since att_tune */
+  double best_us;        /* 0: none is measured yet */
+  const char* best_plan; /* valid during the call; "" likewise */
+} att_tune_progress;
+/* Called at every step, several times a second where it waits for another tuner; 0: go on. It comes
+ * on the thread that tunes, one call at a time, and must neither throw nor call Attune with the
+ * runtime or the tuning. */
+typedef int (*att_tune_function)(void* context, const att_tune_progress* progress);
+
+typedef struct att_tune_options {
+  size_t struct_size;         /* sizeof(att_tune_options) */
+  double budget_ms;           /* 0: until the search ends by itself, minutes on a GPU */
+  int background;             /* 1: returns once the data are copied; a thread tunes */
+  int max_candidates;         /* 0: as many as the search asks for */
+  int compile_threads;        /* 0: all cores that the process may use, in the background one */
+  const char* command;        /* path of the `attune` command; null: where docs/runtime.md says */
+  att_tune_function progress; /* or null */
+  void* progress_context;
+} att_tune_options;
+
+typedef enum att_tune_state {
+  ATT_TUNE_RUNNING = 0,
+  ATT_TUNE_DONE = 1,    /* the search ended by itself */
+  ATT_TUNE_STOPPED = 2, /* by the budget, the callback, att_tuning_cancel or the runtime's end; what
+                           was measured is remembered, and the next search goes on from there */
+  ATT_TUNE_FAILED = 3
+} att_tune_state;
+
+typedef struct att_tune_result {
+  size_t struct_size;     /* sizeof(att_tune_result), set by the caller */
+  int state;              /* att_tune_state */
+  int measured, rejected; /* candidates of this search; rejected: they do not compile or
+                             load, compute something else, hang or crash */
+  int from_cache;         /* measured by an earlier one on the same data */
+  double seconds;
+  double best_us, before_us;     /* median times of the plan and of the one that a launch had
+                                    before; 0: not measured */
+  double live_share, full_share; /* as of att_runtime_tell_shares, of the launch; negative: no
+                                    tensor decides which tiles live */
+  const char *plan, *compiler;   /* valid as long as the tuning; "" while there is none */
+} att_tune_result;
+
+/* Searches the fastest plan for a launch with the host's own data, and remembers it in the
+ * runtime's cache file, with the shares of live and of full tiles that it was measured at. From
+ * then on att_kernel_get of the shape gives it (with the runtime's `background`, once
+ * att_runtime_wait returns), and so does every later runtime that is told such shares or was tuned
+ * on no other data. Kernels at hand take it over where they stand for the shape.
+ *
+ * `args` are those of att_forward, checked as there. All that a launch reads is copied before
+ * att_tune starts to search, through main memory: on a GPU after all work of the context is done,
+ * so not while a stream of it is captured. After the copy nothing of the arguments is used: with
+ * `background` the host may overwrite and free all of it when att_tune returns. What a launch
+ * writes (o, lse, workspace, gradients) is never touched; every candidate writes to memory of its
+ * own.
+ *
+ * Candidates are compiled and launched in processes of their own (`attune worker`), never in the
+ * host's: one that hangs or crashes costs itself. Each is verified before its first timing, on
+ * drawn numbers and, as far as an oracle can afford it, on these (docs/tuning.md). On a GPU the
+ * worker takes device memory for its copies beside the host's, and other work of the GPU slows what
+ * is measured: it is the same for all candidates, but noise.
+ *
+ * The budget counts from the call. It is looked at between steps (a compile, a verification, a
+ * round of launches), of which the longest, opening the device and asking the oracle, takes
+ * seconds. It is no error when it ends before anything was measured.
+ *
+ * `out`, which may be null, gets the tuning; with an error null. Without `background` it is over.
+ * ATT_BAD_INPUT: what a launch would not take, an empty shape, packed offsets that descend, or a
+ * runtime without a cache file; ATT_UNAVAILABLE: there is no compiler or no `attune` command, or
+ * that is of another build. */
+ATT_API att_status att_tune(att_runtime* runtime, const att_spec* spec,
+                            const att_forward_args* args, const att_tune_options* options,
+                            att_tuning** out);
+/* The same of att_backward. o and lse are not read: they are made anew by the forward kernel that
+ * is known as the best. All gradients that the spec has are asked for. */
+ATT_API att_status att_tune_backward(att_runtime* runtime, const att_spec* spec,
+                                     const att_backward_args* args, const att_tune_options* options,
+                                     att_tuning** out);
+/* Returns when it is over, with its error where it failed. */
+ATT_API att_status att_tuning_wait(att_tuning* tuning);
+/* Asks it to stop and returns at once. */
+ATT_API void att_tuning_cancel(att_tuning* tuning);
+/* Of what is known so far. */
+ATT_API att_status att_tuning_result(const att_tuning* tuning, att_tune_result* out);
+/* Cancels, and waits. May come after att_runtime_destroy, which ends every tuning of the runtime.
+ */
+ATT_API void att_tuning_destroy(att_tuning* tuning);
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,7 @@
 //   ATTUNE_SYSTEM_CACHE  read-only cache files asked after it, separated by colons
 //   ATTUNE_NVRTC         path of libnvrtc.so, instead of the loader's path, CUDA_HOME and CUDA_PATH
 //   ATTUNE_LLVM_MODULE   path of libattune_llvm.so, instead of beside the library
+//   ATTUNE_COMMAND       path of the `attune` command, whose processes tune; read by tune()
 #pragma once
 
 #include <attune/attune.h>
@@ -93,6 +94,8 @@ using TensorInfo = Sized<att_tensor_info>;
 // Pointers and sizes of one launch.
 using ForwardArgs = Sized<att_forward_args>;
 using BackwardArgs = Sized<att_backward_args>;
+using TuneResult = Sized<att_tune_result>;
+using TuneProgress = att_tune_progress;
 
 // A validated spec.
 class Spec {
@@ -193,6 +196,44 @@ class Kernel {
   std::unique_ptr<att_kernel, Destroy> handle_;
 };
 
+struct TuneOptions {
+  double budget_ms = 0;     // 0: until the search ends by itself
+  bool background = false;  // tune() returns once the data are copied
+  int max_candidates = 0;   // 0: as many as the search asks for
+  int compile_threads = 0;  // 0: all cores that the process may use, in the background one
+  std::string command;      // path of the `attune` command; empty: where docs/runtime.md says
+  // What the search does, at every step, on the thread that tunes; false: stop. Must not throw nor
+  // use the Runtime or the Tuning. Empty: nobody is told.
+  std::function<bool(const TuneProgress&)> progress;
+};
+
+// A search for the fastest kernel on a host's data, under way or over. One that is dropped is
+// cancelled, and waited for. Thread-safe.
+class Tuning {
+ public:
+  // Returns when it is over, with its error where it failed.
+  Status wait() { return Status(att_tuning_wait(handle_.get())); }
+  // Asks it to stop and returns at once.
+  void cancel() { att_tuning_cancel(handle_.get()); }
+  // Of what is known so far; its texts are valid as long as the Tuning.
+  TuneResult result() const {
+    TuneResult result;
+    (void)att_tuning_result(handle_.get(), &result);
+    return result;
+  }
+
+ private:
+  friend class Runtime;
+  using Progress = std::function<bool(const TuneProgress&)>;
+  struct Destroy {
+    std::unique_ptr<Progress> progress;  // outlives the handle, which calls it
+    void operator()(att_tuning* handle) const { att_tuning_destroy(handle); }
+  };
+  using Handle = std::unique_ptr<att_tuning, Destroy>;
+  explicit Tuning(Handle handle) : handle_(std::move(handle)) {}
+  Handle handle_;
+};
+
 struct RuntimeOptions {
   std::string
       device;  // "cuda:0", "cpu"; empty: the current context's device, else cuda:0, else cpu
@@ -252,6 +293,20 @@ class Runtime {
     return Status(att_runtime_tell_tensors(handle_.get(), kernel.handle_.get(), &shape,
                                            tensors.data(), static_cast<int>(tensors.size())));
   }
+  // The same of the shares of live and of full tiles, as att_runtime_tell_shares() says.
+  Status tell_shares(Kernel& kernel, double live_share, double full_share) {
+    return Status(
+        att_runtime_tell_shares(handle_.get(), kernel.handle_.get(), live_share, full_share));
+  }
+  // Searches the fastest plan for a launch with the host's own data, as att_tune() says: `args` are
+  // copied before tune() returns, what a launch writes is never touched. Without `background` the
+  // search is over then.
+  Result<Tuning> tune(const Spec& spec, const ForwardArgs& args, const TuneOptions& options = {}) {
+    return tune_by(att_tune, spec, args, options);
+  }
+  Result<Tuning> tune(const Spec& spec, const BackwardArgs& args, const TuneOptions& options = {}) {
+    return tune_by(att_tune_backward, spec, args, options);
+  }
   // Returns when nothing is compiled in the background any more.
   void wait() { att_runtime_wait(handle_.get()); }
   // JSON: device, compiler, cache files, counters, kernels; empty when it failed.
@@ -275,6 +330,28 @@ class Runtime {
     void operator()(att_runtime* handle) const { att_runtime_destroy(handle); }
   };
   using Handle = std::unique_ptr<att_runtime, Destroy>;
+  template <typename Function, typename Args>
+  Result<Tuning> tune_by(Function* function, const Spec& spec, const Args& args,
+                         const TuneOptions& options) {
+    Sized<att_tune_options> raw;
+    raw.budget_ms = options.budget_ms;
+    raw.background = options.background ? 1 : 0;
+    raw.max_candidates = options.max_candidates;
+    raw.compile_threads = options.compile_threads;
+    raw.command = options.command.empty() ? nullptr : options.command.c_str();
+    auto progress = std::make_unique<Tuning::Progress>(options.progress);
+    if (*progress) {
+      raw.progress = [](void* to, const att_tune_progress* now) {
+        return (*static_cast<Tuning::Progress*>(to))(*now) ? 0 : 1;
+      };
+      raw.progress_context = progress.get();
+    }
+    att_tuning* handle = nullptr;
+    if (const Status status(function(handle_.get(), spec.get(), &args, &raw, &handle)); !status) {
+      return status.error();
+    }
+    return Result<Tuning>(Tuning(Tuning::Handle(handle, Tuning::Destroy{std::move(progress)})));
+  }
   Runtime() = default;
   Handle handle_;
 };

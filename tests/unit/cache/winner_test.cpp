@@ -159,9 +159,16 @@ TEST(Bucket, TiesGoToTheSmallerShape) {
                          {.plan = std::to_string(kv_len), .measured_shape = {1, 1, 1, 1, kv_len}}};
     return winner;
   };
-  const std::vector<ProblemWinner> two{at(64), at(16)};
+  std::vector<ProblemWinner> two{at(64), at(16)};
   EXPECT_EQ(nearest(two, {1, 1, 1, 1, 32})->winner.plan, "16");
   EXPECT_EQ(nearest({}, {}), nullptr);
+  // A quarter of the keys and of the live tiles each count 4; the very shape goes before another.
+  two[0].winner.by_data = {{.data = {.live = 0.8, .full = 0.4}}};
+  two[1].winner.by_data = {{.data = {.live = 0.2, .full = 0.4}}};
+  EXPECT_EQ(nearest(two, {1, 1, 1, 1, 16}, {.live = 0.8, .full = 0.4})->winner.plan, "16");
+  EXPECT_EQ(nearest(two, {1, 1, 1, 1, 16}, {.live = 0.2, .full = 0.4})->winner.plan, "16");
+  EXPECT_EQ(nearest(two, {1, 1, 1, 1, 16}, {.live = 1, .full = 0.4})->winner.plan, "64");
+  EXPECT_EQ(nearest(two, {1, 1, 1, 1, 64}, {.live = 0.1, .full = 0.4})->winner.plan, "16");
 }
 
 // Two kinds of data, on which the plans stand differently.

@@ -146,6 +146,28 @@ TEST_F(DispatcherTest, DataThatAHostTellsOfChoosesAmongKindsThatWereMeasured) {
   EXPECT_EQ(launched(*held).symbol, symbol(other_plan(1))) << "what was told stays";
 }
 
+TEST_F(DispatcherTest, APlanComesFromTheNearestInSharesAsWellAsInShape) {
+  constexpr ProblemShape kTwice{.batch = kShape.batch,
+                                .heads = kShape.heads,
+                                .kv_heads = kShape.kv_heads,
+                                .q_len = 2 * kShape.q_len,
+                                .kv_len = 2 * kShape.kv_len};
+  record_winner(other_plan(0), kShape, 10, "fake", "",
+                {.label = "t0=few", .live = 0.9, .full = 0.8});
+  record_winner(other_plan(1), kTwice, 20, "fake", "",
+                {.label = "t0=many", .live = 0.1, .full = 0});
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle held = get(dispatcher);
+  EXPECT_EQ(held->version().choice.plan, other_plan(0)) << "the shape decides, as nothing is told";
+  ASSERT_TRUE(dispatcher.tell_data(*held, {.live = 0.12, .full = 0}).ok());
+  EXPECT_EQ(held->version().choice.plan, other_plan(1));
+  EXPECT_EQ(held->version().choice.source, PlanSource::kNearestBucket);
+  EXPECT_EQ(held->version().choice.measured_shape, kTwice);
+  ASSERT_TRUE(dispatcher.tell_data(*held, {.live = 0.5, .full = 0.4}).ok());
+  EXPECT_EQ(held->version().choice.plan, other_plan(0));
+  EXPECT_EQ(held->version().choice.source, PlanSource::kMeasured);
+}
+
 TEST_F(DispatcherTest, AMissSeesWhatWasTunedSince) {
   Dispatcher dispatcher(workshop(opener(compiler_)), false);
   const ProblemShape longer{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 4096, .kv_len = 4096};

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -20,6 +21,7 @@ namespace attune::tuner_testing {
 struct Planted {
   double time_us = 100;
   bool writes_behind = false, wrong = false, faults = false, does_not_load = false;
+  float wrong_where_q_begins = NAN;  // with this number, of fp32
 };
 using Behaviour = std::function<Planted(const KernelPlan&)>;
 
@@ -117,7 +119,8 @@ inline Status FakeKernel::launch(const att::LaunchParams& p, void* workspace, St
     device_.tensor.assign(values, values + p.kv_len);
   HostAttention attention(p, dtype_, dim_);
   if (pass_ == Pass::kForward) {
-    attention.forward(planted_.wrong ? 0.1 : 0);
+    const float first = *static_cast<const float*>(p.q);
+    attention.forward(planted_.wrong || first == planted_.wrong_where_q_begins ? 0.1 : 0);
     if (planted_.writes_behind) p.lse[p.batch * p.heads * p.q_len] = 0;
   } else {
     attention.backward(planted_.wrong);
