@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "generator/plan/cpu_registers.hpp"
@@ -11,6 +12,9 @@
 
 namespace attune {
 namespace {
+
+constexpr std::array kPieces = {2, 4, 8, 16, 32, 64};
+constexpr std::array kLanesOfVectors = {8, 16};
 
 const CpuPlan& tile_of(const KernelPlan& plan) { return std::get<CpuPlan>(plan.tile); }
 
@@ -55,27 +59,40 @@ Status check(const AttentionSpec&, const KernelPlan& plan, const DeviceFacts& de
     return plan_unsupported(fmt::format("a q tile of at most 1024 rows in steps of {}, not {}",
                                         block_of(tile).width(), tile.tile_q));
   }
+  if (tile.pieces < 1 || tile.pieces > kPieces.back()) {
+    return plan_unsupported(fmt::format("1 to {} pieces", kPieces.back()));
+  }
+  // Where there are more rows there are items enough.
+  if (tile.pieces > 1 && tile.tile_q != block_of(tile).lanes()) {
+    return plan_unsupported("pieces of the keys for a q tile of one vector only");
+  }
   return ok_status();
 }
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
+  const auto add = [&](const CpuPlan& tile) {
+    const KernelPlan plan{.pass = Pass::kForward, .target = Target::kCpu, .tile = tile};
+    if (check(spec, plan, device).ok()) plans.push_back(plan);
+  };
   for (const RegisterBlock& block : register_blocks(device)) {
     // Multiples of 12 stand in for powers of two where 6 and 12 rows need them.
     const int kv_unit = block.unroll % 3 == 0 ? 96 : 128;
     for (const int blocks : {1, 2, 4}) {
       for (const int tile_kv : {kv_unit, 2 * kv_unit, 4 * kv_unit}) {
+        CpuPlan tile{.tile_q = block.width() * blocks,
+                     .tile_kv = tile_kv,
+                     .unroll = block.unroll,
+                     .columns = block.columns,
+                     .vector_bytes = block.vector_bytes};
         for (const int thread_share : {1, 2}) {
-          if (thread_share > device.processor_count) continue;
-          const KernelPlan plan{.pass = Pass::kForward,
-                                .target = Target::kCpu,
-                                .tile = CpuPlan{.tile_q = block.width() * blocks,
-                                                .tile_kv = tile_kv,
-                                                .unroll = block.unroll,
-                                                .columns = block.columns,
-                                                .vector_bytes = block.vector_bytes,
-                                                .thread_share = thread_share}};
-          if (check(spec, plan, device).ok()) plans.push_back(plan);
+          tile.thread_share = thread_share;
+          if (thread_share <= device.processor_count) add(tile);
+        }
+        tile.thread_share = 1;
+        for (const int pieces : kPieces) {
+          tile.pieces = pieces;
+          if (tile.tile_q == block.lanes() && pieces <= 4 * device.processor_count) add(tile);
         }
       }
     }
@@ -89,7 +106,7 @@ PlanCost plan_cost(const AttentionSpec&, const KernelPlan& plan, const DeviceFac
   return {.tile = 1,
           .launch_us = 5,
           .group = {tile.tile_q, tile.tile_kv, tile.unroll, tile.columns, tile.vector_bytes,
-                    tile.thread_share}};
+                    tile.thread_share, tile.pieces}};
 }
 
 // Of other masks a sample of tiles says less than what follows: items end where their keys do, in
@@ -125,7 +142,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   const auto grid =
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q);
-  const double items = double(shape.batch * shape.kv_heads * grid.per_kv_head());
+  const std::int64_t items = shape.batch * shape.kv_heads * grid.per_kv_head();
+  const double pieces = double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double rows = std::min(double(tile.tile_q), double(grid.heads_per_item * shape.q_len));
   const RegisterBlock block = block_of(tile);
   const double vectors = std::ceil(rows / block.lanes());
@@ -144,27 +162,59 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double mask_clocks = partial_keys * blocks * kMaskClocks;
   const double item_clocks = product_clocks(block, flops, device) + copy_clocks(spec, keys, dims) +
                              start_clocks + mask_clocks;
+  const double longest_share = tiles > 0 ? std::ceil(tiles / pieces) / tiles : 1;  // of a piece
+  // What a piece writes is read once by another thread.
+  constexpr double kPieceClocks = 2000;
+  const double piece_clocks = pieces > 1 ? kPieceClocks + 2 * block.lanes() * dims : 0;
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;
   const double bytes = double(element_bytes(spec.dtype)) * shape.batch * dims *
                        (double(shape.heads) * shape.q_len + double(shape.kv_heads) * shape.kv_len);
-  return {.rounds = std::ceil(items / device.processor_count),
-          .tiles = item_clocks,
+  return {.rounds = std::ceil(double(items) * pieces / device.processor_count),
+          .tiles = item_clocks * longest_share + piece_clocks,
           .slowdown = fewer,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
 }
 
-LaunchRecipe recipe(const AttentionSpec&, const KernelPlan& plan) {
+// Results of pieces that wait to be merged, and how many have come (templates/cpu/key_pieces.h).
+std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q, int pieces) {
+  using Content = WorkspaceRegion::Content;
+  return {{.content = Content::kPieceResults,
+           .slot = tile_q,
+           .length_unit = tile_q,
+           .columns = spec.head_dim_v + 2,
+           .pieces = pieces},
+          {.content = Content::kPieceArrivals,
+           .slot = tile_q,
+           .length_unit = tile_q,
+           .pieces = pieces}};
+}
+
+LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  const CpuPlan& tile = tile_of(plan);
   LaunchRecipe recipe;
-  recipe.thread_share = tile_of(plan).thread_share;
-  recipe.launches.push_back(
-      {.symbol = "", .item = WorkItem::kPackedQueryTile, .tile = tile_of(plan).tile_q});
+  recipe.thread_share = tile.thread_share;
+  recipe.launches.push_back({.symbol = "",
+                             .pieces = tile.pieces,
+                             .item = WorkItem::kPackedQueryTile,
+                             .tile = tile.tile_q});
+  if (tile.pieces > 1) {
+    recipe.workspace = piece_regions(spec, tile.tile_q, tile.pieces);
+    recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+  }
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) { return {}; }
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+  std::vector<WorkspaceRegion> widest;
+  for (const int lanes : kLanesOfVectors) {
+    for (const WorkspaceRegion& region : piece_regions(spec, lanes, kPieces.back()))
+      widest.push_back(region);
+  }
+  return widest;
+}
 
 TileShape tile_shape_of(const KernelPlan& plan) {
   return {tile_of(plan).tile_q, tile_of(plan).tile_kv};
@@ -172,20 +222,23 @@ TileShape tile_shape_of(const KernelPlan& plan) {
 
 std::vector<int> choices(const KernelPlan& plan) {
   const CpuPlan& t = tile_of(plan);
-  return {t.tile_q, t.tile_kv, t.unroll, t.columns, t.vector_bytes, t.thread_share};
+  return {t.tile_q, t.tile_kv, t.unroll, t.columns, t.vector_bytes, t.thread_share, t.pieces};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const CpuPlan& tile = tile_of(plan);
-  return fmt::format("q{} k{} u{} c{} v{} t{}", tile.tile_q, tile.tile_kv, tile.unroll,
-                     tile.columns, tile.vector_bytes, tile.thread_share);
+  const std::string text =
+      fmt::format("q{} k{} u{} c{} v{} t{}", tile.tile_q, tile.tile_kv, tile.unroll, tile.columns,
+                  tile.vector_bytes, tile.thread_share);
+  return tile.pieces == 1 ? text : fmt::format("{} p{}", text, tile.pieces);
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   CpuPlan tile;
   int seen = 0;
   for (const std::string_view word : words) {
-    if (parse_word(word, "t", tile.thread_share)) continue;  // caches have older plans without it
+    // Caches have plans of before these words.
+    if (parse_word(word, "t", tile.thread_share) || parse_word(word, "p", tile.pieces)) continue;
     if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.tile_kv) &&
         !parse_word(word, "u", tile.unroll) && !parse_word(word, "c", tile.columns) &&
         !parse_word(word, "v", tile.vector_bytes)) {
@@ -211,8 +264,9 @@ std::string head_constants(const AttentionSpec&, const KernelPlan& plan) {
       "constexpr int kTileKv = {};\n"
       "constexpr int kUnroll = {};\n"
       "constexpr int kColumns = {};\n"
+      "constexpr int kPieces = {};\n"
       "#define ATT_VECTOR_BYTES {}\n",
-      tile.tile_q, tile.tile_kv, tile.unroll, tile.columns, tile.vector_bytes);
+      tile.tile_q, tile.tile_kv, tile.unroll, tile.columns, tile.pieces, tile.vector_bytes);
 }
 
 }  // namespace

@@ -96,10 +96,12 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
       const std::int64_t items = packed_items(shape, tile);
       return items * att::piece_count<std::int64_t>(items, launch.pieces);
     }
-    case WorkItem::kSequenceTile:
-      return att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch,
-                                                    tile * launch.cluster) *
-             shape.heads;
+    case WorkItem::kSequenceTile: {
+      const std::int64_t items =
+          att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, tile * launch.cluster) *
+          shape.heads;
+      return items * att::piece_count<std::int64_t>(items, launch.pieces);
+    }
     case WorkItem::kSequenceKeyTile:
       return att::sequence_item_count<std::int64_t>(shape.kv_len, shape.batch,
                                                     tile * launch.cluster) *

@@ -45,16 +45,16 @@ std::vector<std::string_view> split_words(std::string_view text) {
 }
 
 // Rows of an item of packed sequences, at least: it bounds the lists, whose room is promised before
-// the plan is known.
-constexpr int kLeastItemRows = 16;
+// the plan is known. On the CPU a vector's lanes.
+int least_item_rows(Target target) { return target == Target::kCpu ? 8 : 16; }
 
 Status check_items(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return ok_status();
   const TileShape tile = tile_shape(plan);
   // The backward pass' items are of keys.
-  if ((plan.pass == Pass::kForward ? tile.q : tile.kv) >= kLeastItemRows) return ok_status();
-  return plan_unsupported(
-      fmt::format("a tile of at least {} rows with packed sequences", kLeastItemRows));
+  const int least = least_item_rows(plan.target);
+  if ((plan.pass == Pass::kForward ? tile.q : tile.kv) >= least) return ok_status();
+  return plan_unsupported(fmt::format("a tile of at least {} rows with packed sequences", least));
 }
 
 }  // namespace
@@ -331,11 +331,10 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target) {
   std::vector<WorkspaceRegion> widest = range_regions(spec);
   if (is_packed(spec)) {
-    widest.push_back(
-        {.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = kLeastItemRows});
+    const int least = least_item_rows(target);
+    widest.push_back({.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = least});
     if (pass == Pass::kBackward) {
-      widest.push_back(
-          {.content = WorkspaceRegion::Content::kKeyItems, .length_unit = kLeastItemRows});
+      widest.push_back({.content = WorkspaceRegion::Content::kKeyItems, .length_unit = least});
     }
   }
   for (const FamilyAccessor accessor : kFamilies) {

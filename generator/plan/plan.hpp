@@ -73,6 +73,7 @@ struct CpuPlan {
   int columns = 3;        // vectors of queries beside each
   int vector_bytes = 64;  // 32: AVX2, 64: AVX-512
   int thread_share = 1;   // one in so many of the threads that may be used
+  int pieces = 1;  // of an item's keys, merged in the end; fewer where a launch has many items
   auto operator<=>(const CpuPlan&) const = default;
 };
 

@@ -81,7 +81,7 @@ class PlanSpace::Samples {
 
 PlanSpace::PlanSpace(const AttentionSpec& spec, const DeviceFacts& device)
     : spec_(spec), device_(device), live_share_(spec) {
-  std::map<std::tuple<Family, Pass, std::array<int, 6>>, std::size_t> known;
+  std::map<std::tuple<Family, Pass, decltype(PlanCost::group)>, std::size_t> known;
   std::size_t place = 0;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const auto families = families_for(spec, device.target, pass);

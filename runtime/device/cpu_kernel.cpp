@@ -113,7 +113,7 @@ Status CpuKernel::launch(const att::LaunchParams& params, void* workspace, Strea
   for (std::size_t i = 0; i < recipe_.launches.size(); ++i) {
     for (const WorkspaceRegion::Content content : recipe_.launches[i].zeroed) {
       const PlacedRegion region = placed_region(spec_, recipe_, content, shape, workspace);
-      std::memset(region.data, 0, region.bytes);
+      if (region.bytes != 0) std::memset(region.data, 0, region.bytes);
     }
     ATT_CHECK(launch_one(recipe_.launches[i], functions_[i], completed));
   }

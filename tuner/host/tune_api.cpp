@@ -119,8 +119,8 @@ att_status att_tune(att_runtime* runtime, const att_spec* spec, const att_forwar
 att_status att_tune_backward(att_runtime* runtime, const att_spec* spec,
                              const att_backward_args* args, const att_tune_options* options,
                              att_tuning** out) {
-  return tune(runtime, spec, args, sizeof(att_backward_args), Pass::kBackward, fill_backward_params,
-              options, out);
+  return tune(runtime, spec, args, offsetof(att_backward_args, cu_q), Pass::kBackward,
+              fill_backward_params, options, out);
 }
 
 att_status att_tuning_wait(att_tuning* tuning) {
