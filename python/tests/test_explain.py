@@ -10,13 +10,13 @@ import pytest
 np = pytest.importorskip("numpy")
 
 import attune  # noqa: E402
-from attune import _command, _explain  # noqa: E402
+from attune import _command  # noqa: E402
 
 
 @pytest.fixture
 def spec():
     try:
-        _explain.command()
+        _command.command()
     except attune.UnavailableError as missing:
         pytest.skip(str(missing))
     tensors = {"doc": "int32[batch, kv_len]"}
@@ -74,13 +74,13 @@ def test_where_it_is_looked_for(monkeypatch, tmp_path):
     monkeypatch.delenv("ATTUNE_COMMAND", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("ATTUNE_LIBRARY", str(tmp_path / "lib" / "libattune.so"))
-    assert _explain.command() == str((tmp_path / "attune").resolve())
+    assert _command.command() == str((tmp_path / "attune").resolve())
     monkeypatch.delenv("ATTUNE_LIBRARY")
-    assert _explain.command() == str(tmp_path / "bin" / "attune")
+    assert _command.command() == str(tmp_path / "bin" / "attune")
     monkeypatch.setattr(_command, "__file__", str(tmp_path / "package" / "_command.py"))
-    assert _explain.command() == str(tmp_path / "package" / "attune")
+    assert _command.command() == str(tmp_path / "package" / "attune")
     monkeypatch.setenv("ATTUNE_COMMAND", "/elsewhere/attune")
-    assert _explain.command() == "/elsewhere/attune"
+    assert _command.command() == "/elsewhere/attune"
 
 
 def test_the_entry_point_becomes_the_command(tmp_path):

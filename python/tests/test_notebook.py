@@ -34,7 +34,7 @@ def test_it_runs():
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
     import attune
-    from attune import _explain
+    from attune import _command
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
@@ -42,7 +42,7 @@ def test_it_runs():
         output_of(cell) for cell in notebook.cells if cell.cell_type == "code"
     )
     try:
-        _explain.command()
+        _command.command()
         assert "<svg" in picture and "<svg" in tiles and "partial:" in tiles
     except attune.UnavailableError as missing:
         assert "attune.Spec" in picture and missing.message in tiles

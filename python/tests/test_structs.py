@@ -21,6 +21,9 @@ STRUCTS = {
     "att_tensor": _structs.Tensor,
     "att_forward_args": _structs.ForwardArgs,
     "att_backward_args": _structs.BackwardArgs,
+    "att_tune_progress": _structs.TuneProgress,
+    "att_tune_options": _structs.TuneOptions,
+    "att_tune_result": _structs.TuneResult,
 }
 
 

@@ -14,6 +14,7 @@ from attune._library import version
 from attune.attention import attention
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import ScalarInfo, Spec, TensorInfo
+from attune.tuning import Tuning, tune
 
 __all__ = [
     "AttuneError",
@@ -24,9 +25,11 @@ __all__ = [
     "ScalarInfo",
     "Spec",
     "TensorInfo",
+    "Tuning",
     "UnavailableError",
     "UnsupportedError",
     "attention",
     "default_runtime",
+    "tune",
     "version",
 ]

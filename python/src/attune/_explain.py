@@ -7,18 +7,13 @@ ATTUNE_COMMAND, beside the library that ATTUNE_LIBRARY names, or in PATH.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from attune._command import command
-from attune._errors import BadInputError, UnavailableError
-
-_BAD_INPUT = 2  # the command's exit code
+from attune._command import report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,25 +64,11 @@ def explain(
         BadInputError: what the command finds wrong.
         UnavailableError: it is not there, or cannot do it here.
     """
-    is_text = "\n" in reference
     with tempfile.TemporaryDirectory(prefix="attune-explain-") as folder:
         picture = os.path.join(folder, "mask.svg")
-        line = [command(), "explain", "-" if is_text else reference, "--json", "--cache", "none", "--svg", picture]
-        line += ["--shape", ",".join(f"{name}={size}" for name, size in shape.items())]
-        line += ["--batch", str(batch_entry), "--head", str(head)]
+        options = ["--cache", "none", "--svg", picture, "--batch", str(batch_entry), "--head", str(head)]
+        options += ["--shape", ",".join(f"{name}={size}" for name, size in shape.items())]
         if target is not None:
-            line += ["--target", target]
-        for name, array in tensors.items():
-            line += ["--tensor", f"{name}={_saved(array, os.path.join(folder, name + '.npy'))}"]
-        done = subprocess.run(line, input=reference if is_text else "", capture_output=True, text=True, check=False)
-        if done.returncode:
-            error = BadInputError if done.returncode == _BAD_INPUT else UnavailableError
-            raise error(done.stderr.strip() or f"`attune explain` ended with {done.returncode}")
-        return Explanation(pathlib.Path(picture).read_text(), json.loads(done.stdout))
-
-
-def _saved(array: Any, path: str) -> str:
-    import numpy
-
-    numpy.save(path, numpy.ascontiguousarray(array))
-    return path
+            options += ["--target", target]
+        found = report("explain", reference, options, tensors)
+        return Explanation(pathlib.Path(picture).read_text(), found)

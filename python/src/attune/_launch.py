@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from attune import _structs
 from attune._errors import BadInputError
-from attune._structs import DTYPE_BY_ARRAY_NAME, ForwardArgs, Layout, Pass, Shape
+from attune._frameworks import framework_of
+from attune._structs import DTYPE_BY_ARRAY_NAME, BackwardArgs, ForwardArgs, Layout, Pass, Shape
 from attune._view import View, axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec
@@ -114,6 +115,27 @@ def check_operands(spec: Spec, q: View, v: View) -> None:
         refuse("q", f"and `v` have head_dim {head_dims}, and the spec `{spec.name}` {spec.head_dim}")
 
 
+def operand_views(
+    spec: Spec, views: Sequence[View], arrays: Sequence[Any], in_pages: bool = False
+) -> tuple[View, View, View]:
+    """Of q, k and v such as kernels walk, copied where their strides are none. A cache `in_pages` is not copied.
+
+    Raises:
+        BadInputError: it would have to be.
+    """
+    found = []
+    for name, view, array in zip("qkv", views, arrays, strict=True):
+        if not view.is_operand(spec.dtype_id):
+            if in_pages and name != "q":
+                hint = "a last dim without gaps, all else in steps of 16 bytes; a cache is not copied"
+                refuse(name, f"has strides {view.strides}, which no kernel walks", hint)
+            framework = framework_of(name, array)
+            view = framework.view(framework.contiguous(array))
+        found.append(view)
+    q, k, v = found
+    return q, k, v
+
+
 def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], device: str) -> Any:
     """By slot. The structs keep what they point at."""
     unknown = sorted(set(tensors) - set(spec.tensor_slots))
@@ -174,9 +196,7 @@ def at_launch(spec: Spec, what: str, declared: float | None, given: float | None
     return 0.0 if given is None else float(given)
 
 
-def fill_common(
-    args: ForwardArgs | _structs.BackwardArgs, spec: Spec, shape: Shape, launch: Launch, device: str
-) -> None:
+def fill_common(args: ForwardArgs | BackwardArgs, spec: Spec, shape: Shape, launch: Launch, device: str) -> None:
     """The fields that a forward and a backward launch share."""
     args.shape = shape
     args.softmax_scale = at_launch(spec, "scale", spec.scale, launch.scale)
@@ -189,7 +209,7 @@ def fill_common(
         args.tensor_view_count = len(spec.tensors)
 
 
-def _fill_sequences(args: ForwardArgs | _structs.BackwardArgs, sequences: Sequences) -> None:
+def _fill_sequences(args: ForwardArgs | BackwardArgs, sequences: Sequences) -> None:
     for name in ("cu_q", "cu_kv", "used_q", "used_kv"):
         view = getattr(sequences, name)
         setattr(args, name, view.pointer if view else None)
@@ -202,6 +222,30 @@ def give_workspace(args: Any, kernel: Kernel, allocate: Allocator) -> Any:
     args.workspace, keep = allocate(kernel.workspace_bytes)
     args.workspace_bytes = kernel.workspace_bytes
     return keep
+
+
+def forward_args(
+    spec: Spec,
+    shape: Shape,
+    operands: tuple[View, View, View],
+    o: View,
+    lse: View | None,
+    launch: Launch,
+    sequences: Sequences | None = None,
+) -> ForwardArgs:
+    """All but the workspace."""
+    q, k, v = operands
+    args = ForwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer if lse else None)
+    for name, view in (("q", q), ("k", k), ("v", v), ("o", o)):
+        setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
+    fill_common(args, spec, shape, launch, q.device)
+    if sequences is not None:
+        _fill_sequences(args, sequences)
+        if sequences.page_table is not None:
+            args.page_table = sequences.page_table.pointer
+            args.pages_per_sequence = sequences.page_table.sizes[1]
+            args.page_size, args.pages = sequences.page_size, sequences.pages
+    return args
 
 
 def forward(
@@ -219,18 +263,9 @@ def forward(
     """Enqueues O, and LSE where it is asked for. Operands are such as `shape_of` and `check_operands` passed and
     `View.is_operand` takes, not empty; auxiliary tensors contiguous. On a CUDA device, what the stream has not run yet
     must stay alive."""
-    q, k, v = operands
-    args = ForwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer if lse else None)
-    for name, view in (("q", q), ("k", k), ("v", v), ("o", o)):
-        setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
-    fill_common(args, spec, shape, launch, q.device)
-    if sequences is not None:
-        _fill_sequences(args, sequences)
-        if sequences.page_table is not None:
-            args.page_table = sequences.page_table.pointer
-            args.pages_per_sequence = sequences.page_table.sizes[1]
-            args.page_size, args.pages = sequences.page_size, sequences.pages
-    kernel = (runtime or default_runtime(q.device)).kernel(spec, shape, Pass.FORWARD)
+    args = forward_args(spec, shape, operands, o, lse, launch, sequences)
+    device = operands[0].device
+    kernel = (runtime or default_runtime(device)).kernel(spec, shape, Pass.FORWARD)
     keep = give_workspace(args, kernel, allocate)
     kernel.forward(args, stream)
     del keep
@@ -254,6 +289,37 @@ class Gradients:
     learned: Mapping[str, View]
 
 
+def backward_args(
+    spec: Spec,
+    shape: Shape,
+    operands: tuple[View, View, View],
+    o: View,
+    lse: View,
+    gradients: Gradients,
+    launch: Launch,
+    sequences: Sequences | None = None,
+) -> BackwardArgs:
+    """All but the workspace."""
+    q, k, v = operands
+    args = BackwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer)
+    views = {"q": q, "k": k, "v": v, "o": o}
+    for name in ("d_o", "d_q", "d_k", "d_v"):
+        views[name] = getattr(gradients, name)
+        setattr(args, name, views[name].pointer)
+    for name, view in views.items():
+        setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
+    args.d_lse = gradients.d_lse.pointer if gradients.d_lse else None
+    fill_common(args, spec, shape, launch, q.device)
+    if sequences is not None:
+        _fill_sequences(args, sequences)
+    if gradients.learned:
+        pointers = (ctypes.c_void_p * len(spec.tensors))()
+        for name, view in gradients.learned.items():
+            pointers[spec.tensor_slots[name]] = view.pointer
+        args.d_tensors, args.d_tensor_count = pointers, len(spec.tensors)
+    return args
+
+
 def backward(
     spec: Spec,
     shape: Shape,
@@ -269,22 +335,7 @@ def backward(
 ) -> None:
     """Enqueues the gradients of packed sequences. All else is as the forward launch had it. Rows of d_q, d_k and d_v
     that are no sequence's are left as they are."""
-    q, k, v = operands
-    args = _structs.BackwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer)
-    views = {"q": q, "k": k, "v": v, "o": o}
-    for name in ("d_o", "d_q", "d_k", "d_v"):
-        views[name] = getattr(gradients, name)
-        setattr(args, name, views[name].pointer)
-    for name, view in views.items():
-        setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
-    args.d_lse = gradients.d_lse.pointer if gradients.d_lse else None
-    fill_common(args, spec, shape, launch, q.device)
-    _fill_sequences(args, sequences)
-    if gradients.learned:
-        pointers = (ctypes.c_void_p * len(spec.tensors))()
-        for name, view in gradients.learned.items():
-            pointers[spec.tensor_slots[name]] = view.pointer
-        args.d_tensors, args.d_tensor_count = pointers, len(spec.tensors)
+    args = backward_args(spec, shape, operands, o, lse, gradients, launch, sequences)
     keep = give_workspace(args, kernel, allocate)
     kernel.backward(args, stream)
     del keep

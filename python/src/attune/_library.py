@@ -16,6 +16,7 @@ _MAJOR, _MINOR = 0, 2
 
 _SPEC_OUT = POINTER(c_void_p)
 _SHAPE = POINTER(_structs.Shape)
+_TUNE_OPTIONS = POINTER(_structs.TuneOptions)
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "att_version": (c_char_p, []),
     "att_last_error": (c_char_p, []),
@@ -39,6 +40,15 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "att_kernel_workspace_bytes": (c_size_t, [c_void_p, _SHAPE]),
     "att_forward": (c_int, [c_void_p, POINTER(_structs.ForwardArgs), c_void_p]),
     "att_backward": (c_int, [c_void_p, POINTER(_structs.BackwardArgs), c_void_p]),
+    "att_tune": (c_int, [c_void_p, c_void_p, POINTER(_structs.ForwardArgs), _TUNE_OPTIONS, POINTER(c_void_p)]),
+    "att_tune_backward": (
+        c_int,
+        [c_void_p, c_void_p, POINTER(_structs.BackwardArgs), _TUNE_OPTIONS, POINTER(c_void_p)],
+    ),
+    "att_tuning_wait": (c_int, [c_void_p]),
+    "att_tuning_cancel": (None, [c_void_p]),
+    "att_tuning_result": (c_int, [c_void_p, POINTER(_structs.TuneResult)]),
+    "att_tuning_destroy": (None, [c_void_p]),
 }
 
 

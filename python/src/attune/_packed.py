@@ -110,19 +110,10 @@ def run(
     if lse is not None:
         lse[...] = -float("inf")
     if has_work(shape):
-        operands = []
-        for name, view, array in zip("qkv", views, arrays, strict=True):
-            if not view.is_operand(spec.dtype_id):
-                if sequences.page_table is not None and name != "q":
-                    hint = "a last dim without gaps, all else in steps of 16 bytes; a cache is not copied"
-                    refuse(name, f"has strides {view.strides}, which no kernel walks", hint)
-                of_array = framework_of(name, array)
-                view = of_array.view(of_array.contiguous(array))
-            operands.append(view)
+        operands = _launch.operand_views(spec, views, arrays, sequences.page_table is not None)
         written = framework_of("o", o).view(o), None if lse is None else framework_of("lse", lse).view(lse)
-        first, second, third = operands
         _launch.forward(
-            spec, shape, (first, second, third), *written, launch, allocator(framework, q.device),
+            spec, shape, operands, *written, launch, allocator(framework, q.device),
             framework.stream(q.device), runtime, sequences,
         )  # fmt: skip
     return framework.finish(o), None if lse is None else framework.finish(lse)

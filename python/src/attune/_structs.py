@@ -214,3 +214,47 @@ class BackwardArgs(Sized):
         ("used_q", c_void_p),
         ("used_kv", c_void_p),
     ]
+
+
+class TuneProgress(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("done", c_int),
+        ("total", c_int),
+        ("seconds", c_double),
+        ("best_us", c_double),
+        ("best_plan", c_char_p),
+    ]
+
+
+TuneFunction = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(TuneProgress))
+
+
+class TuneOptions(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("budget_ms", c_double),
+        ("background", c_int),
+        ("max_candidates", c_int),
+        ("compile_threads", c_int),
+        ("command", c_char_p),
+        ("progress", TuneFunction),
+        ("progress_context", c_void_p),
+    ]
+
+
+class TuneResult(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("state", c_int),
+        ("measured", c_int),
+        ("rejected", c_int),
+        ("from_cache", c_int),
+        ("seconds", c_double),
+        ("best_us", c_double),
+        ("before_us", c_double),
+        ("live_share", c_double),
+        ("full_share", c_double),
+        ("plan", c_char_p),
+        ("compiler", c_char_p),
+    ]

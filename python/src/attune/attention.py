@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from attune import _launch, _packed, _paged
-from attune._dims import guess_dims
-from attune._errors import BadInputError
-from attune._frameworks import Framework, framework_of
-from attune._launch import Launch
+from attune import _launch, _packed
+from attune._call import Call, describe, named_spec
+from attune._frameworks import framework_of
 from attune._packed import Offsets
-from attune._structs import DTYPE_BY_ARRAY_NAME, DType, Layout, Shape
-from attune._view import ALIGNMENT_BYTES, View
-from attune._yaml import ScalarValue, write_spec
 from attune.runtime import Runtime
-from attune.spec import Spec, spec_of_name, spec_of_text
-
-_OPERAND_DTYPES = (DType.FP16, DType.BF16, DType.FP32)
+from attune.spec import Spec
 
 
 def attention(
@@ -114,7 +107,7 @@ def attention(
         words = {
             "mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision
         }  # fmt: skip
-        given = None if spec is None else _spec(spec, words, torch.compiler.is_dynamo_compiling())
+        given = None if spec is None else named_spec(spec, words, torch.compiler.is_dynamo_compiling())
         return _plain.attention(
             q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
         )
@@ -131,52 +124,23 @@ def attention(
         if learned or of_torch.needing_gradients(operands):
             of_gradients = of_torch
             operands, arrays = of_torch.detached(operands), of_torch.detached(arrays)
-    framework = framework_of("q", q)
-    views = [framework_of(name, array).view(array) for name, array in operands.items()]
-    auxiliary = {name: _contiguous_view(name, array) for name, array in arrays.items()}
     words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision}
-    if page_table is not None or layout == "paged":
-        sequences, batch = _paged.sequences_of(offsets, views[1], views[0].device)
-        shape = _paged.shape_of(batch, sequences, *views)
-        words["layout"] = layout or (None if spec is not None else "paged")
-    elif offsets.is_given or layout == "thd":
-        sequences, batch = _packed.sequences_of(offsets, views[0].device)
-        shape = _packed.shape_of(batch, *views)
-        words["layout"] = layout or (None if spec is not None else "thd")
+    call = describe(operands, arrays, offsets, spec, words, learned, scalars or {}, dropout, scale, seed, offset)
+    if call.sequences is None:
+        o, lse = _run(call, return_lse, runtime)
     else:
-        sequences, shape = None, None
-    if spec is None:
-        layout_id = _layout(words["layout"] or "bshd")
-        if sequences is not None and layout_id != sequences.layout:
-            raise BadInputError(
-                f"offsets of sequences are given, and layout `{layout}`",
-                f'they are of layout "{sequences.layout.name.lower()}"',
-            )
-        if torch is not None and isinstance(q, torch.Tensor):
-            from attune.torch import _precision
-
-            words["precision"] = _precision.of_call(precision, q.device.type, q.dtype)
-        of_words = shape or _launch.shape_of(layout_id, *views)
-        found = _spec_of_words(words, layout_id, views, of_words, auxiliary, learned, scalars or {}, dropout, scale)
-        launch = Launch(auxiliary, {}, seed=seed or 0, offset=offset)
-    else:
-        named = _spec(spec, words)
-        found = named if isinstance(named, Spec) else spec_of_name(named)
-        launch = Launch(auxiliary, scalars or {}, scale, dropout, seed or 0, offset)
-    if sequences is None or shape is None:
-        o, lse = _run(framework, found, views, (q, k, v), launch, return_lse, runtime)
-    else:
-        if seed is None and found.dropout != 0 and torch is not None and isinstance(q, torch.Tensor):
+        if seed is None and call.spec.dropout != 0 and torch is not None and isinstance(q, torch.Tensor):
             from attune.torch import _dropout
 
-            launch.seed, launch.offset = _dropout.draw(q.device)
+            call.launch.seed, call.launch.offset = _dropout.draw(q.device)
         if of_gradients is not None:
-            call = of_gradients.Call(found, shape, sequences, tensors or {}, launch, runtime)
-            o, lse = of_gradients.attend(call, q, k, v, return_lse)
+            recorded = of_gradients.Call(call.spec, call.shape, call.sequences, tensors or {}, call.launch, runtime)
+            o, lse = of_gradients.attend(recorded, q, k, v, return_lse)
         else:
             o, lse = _packed.run(
-                framework, found, shape, sequences, views, (q, k, v), launch, return_lse, runtime
-            )
+                call.framework, call.spec, call.shape, call.sequences, call.views, call.arrays, call.launch,
+                return_lse, runtime,
+            )  # fmt: skip
     return (o, lse) if return_lse else o
 
 
@@ -188,96 +152,10 @@ def _are_tensors(torch: Any, q: Any, k: Any, v: Any, tensors: Mapping[str, Any] 
     return not tensors or all([isinstance(each, of_torch) for each in tensors.values()])
 
 
-def _spec(spec: Spec | str | os.PathLike[str], words: Mapping[str, Any], is_traced: bool = False) -> Spec | str:
-    """A Spec, or a name of the library of specs, which never changes; a file may change between two calls, though not
-    in a graph."""
-    for name, value in words.items():
-        if value is not None:
-            raise BadInputError(f"both `spec` and `{name}` are given", "a spec says it all; change the spec")
-    if isinstance(spec, Spec):
-        return spec
-    name = os.fspath(spec)
-    return name if is_traced or not os.path.exists(name) else Spec.from_file(name)
-
-
-def _layout(name: str) -> Layout:
-    if name.upper() not in Layout.__members__:
-        raise BadInputError(f"there is no layout `{name}`", 'layouts are "bshd", "bhsd", "thd" and "paged"')
-    return Layout[name.upper()]
-
-
-def _spec_of_words(
-    words: Mapping[str, Any],
-    layout: Layout,
-    views: list[View],
-    shape: Shape,
-    tensors: Mapping[str, View],
-    learned: Sequence[str],
-    scalars: Mapping[str, ScalarValue],
-    dropout: float | None,
-    scale: float | None,
-) -> Spec:
-    q, _, v = views
-    text = write_spec(
-        name="attention",
-        dtype=_operand_dtype(q.dtype),
-        head_dim=(q.sizes[-1], v.sizes[-1]),
-        layout=layout.name.lower(),
-        mask=words["mask"],
-        score=words["score"],
-        sink=words["sink"],
-        scalars=scalars,
-        tensors=_declarations(tensors, learned, words["dims"] or {}, shape),
-        dropout=dropout or 0.0,
-        scale=scale,
-        passes=("forward",),
-        precision=words["precision"],
-    )
-    return spec_of_text(text)
-
-
-def _operand_dtype(name: str) -> str:
-    """ "fp32" for "float32"."""
-    dtype = DTYPE_BY_ARRAY_NAME.get(name)
-    if dtype not in _OPERAND_DTYPES:
-        raise BadInputError(f"`q` is {name}", "attention is computed in float16, bfloat16 or float32")
-    return dtype.name.lower()
-
-
-def _declarations(
-    tensors: Mapping[str, View], learned: Sequence[str], dims: Mapping[str, str], shape: Shape
-) -> dict[str, str]:
-    for name in dims:
-        if name not in tensors:
-            raise BadInputError(f"`dims` names `{name}`, which is none of the tensors")
-    declared = {}
-    for name, view in tensors.items():
-        if view.dtype not in ("int32", "float32", "bool"):
-            hint = f"int32, float32 and bool are: {name}.astype('int32'), in torch {name}.to(torch.int32)"
-            raise BadInputError(f"`{name}` is {view.dtype}, which no auxiliary tensor can be", hint)
-        grad = " grad" if name in learned else ""
-        declared[name] = f"{view.dtype}[{dims.get(name) or guess_dims(view.sizes, shape)}]{grad}"
-    return declared
-
-
-def _contiguous_view(name: str, array: Any) -> View:
-    framework = framework_of(name, array)
-    view = framework.view(array)
-    return view if view.is_contiguous else framework.view(framework.contiguous(array))
-
-
-def _run(
-    framework: Framework,
-    spec: Spec,
-    views: list[View],
-    arrays: tuple[Any, Any, Any],
-    launch: Launch,
-    return_lse: bool,
-    runtime: Runtime | None,
-) -> tuple[Any, Any]:
+def _run(call: Call, return_lse: bool, runtime: Runtime | None) -> tuple[Any, Any]:
     """O and LSE as the framework's arrays."""
-    q, k, v = views
-    shape = _launch.shape_of(spec.layout_id, q, k, v)
+    framework, spec, shape = call.framework, call.spec, call.shape
+    q, _, v = call.views
     _launch.check_operands(spec, q, v)
     o_sizes = _launch.output_sizes(spec.layout_id, shape, v.sizes[-1])
     o = framework.empty(o_sizes, q.dtype, q.device)
@@ -287,27 +165,10 @@ def _run(
         if lse is not None:
             lse[...] = -float("inf")
     elif shape.batch and shape.q_len:
-        q, k, v = (
-            view if view.is_operand(spec.dtype_id) else _copied(name, array)
-            for name, view, array in zip("qkv", views, arrays, strict=True)
-        )
-        written = _view_of_new(framework, o), _view_of_new(framework, lse) if return_lse else None
+        operands = _launch.operand_views(spec, call.views, call.arrays)
+        # Of an array that NumPy made for a framework that cannot write one, NumPy's view.
+        written = framework_of("o", o).view(o), framework_of("lse", lse).view(lse) if return_lse else None
         stream = framework.stream(q.device)
-
-        def allocate(count: int) -> tuple[int, Any]:
-            scratch = framework.empty((count + ALIGNMENT_BYTES,), "uint8", q.device)
-            pointer = _view_of_new(framework, scratch).pointer
-            return -(-pointer // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, scratch
-
-        _launch.forward(spec, shape, (q, k, v), *written, launch, allocate, stream, runtime)
+        allocate = _packed.allocator(framework, q.device)
+        _launch.forward(spec, shape, operands, *written, call.launch, allocate, stream, runtime)
     return framework.finish(o), framework.finish(lse) if return_lse else None
-
-
-def _copied(name: str, array: Any) -> View:
-    framework = framework_of(name, array)
-    return framework.view(framework.contiguous(array))
-
-
-def _view_of_new(framework: Framework, array: Any) -> View:
-    """Of an array that the framework's `empty` made: where that is NumPy's, of NumPy."""
-    return framework_of("o", array).view(array)

@@ -84,6 +84,11 @@ class Runtime:
         self._lock = threading.Lock()
 
     @property
+    def handle(self) -> int:
+        """The att_runtime's address."""
+        return self._handle.value or 0
+
+    @property
     def device(self) -> str:
         """ "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159"."""
         return library().att_runtime_device(self._handle).decode()

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attune import _structs
+from attune._command import report
 from attune._errors import AttuneError, BadInputError
 from attune._explain import Explanation, explain
 from attune._library import check, library
@@ -258,6 +259,48 @@ class Spec:
         sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads or heads, "q_len": q_len}
         sizes["kv_len"] = kv_len or q_len
         return explain(self.reference, sizes, tensors or {}, target, batch_entry, head)
+
+    def tune(
+        self,
+        shapes: Sequence[Mapping[str, int]],
+        *,
+        passes: str | None = None,
+        tensors: Mapping[str, Any] | None = None,
+        device: str | None = None,
+        cache_file: str | os.PathLike[str] | None = None,
+        max_candidates: int | None = None,
+        shows: bool = True,
+    ) -> list[dict[str, Any]]:
+        """Searches the fastest plan for each shape, by the command `attune tune`; attune.tune does it on a call's data.
+
+        What is found lies in the cache file. A Runtime of this process takes it up at `refresh`.
+
+        Args:
+            shapes: such as {"batch": 1, "heads": 32, "kv_heads": 8, "q_len": 4096}; what is left out is as
+                `attune tune --shape` has it.
+            passes: "forward", "backward" or "both"; None: the spec's.
+            tensors: arrays in the CPU's memory, instead of drawn ones.
+            device: "cpu", "cuda:0"; None: the first GPU, or the CPU.
+            cache_file: None: the user's.
+            shows: progress, on stderr.
+
+        Returns:
+            For each shape and pass what `attune tune --json` says: "plan", "median_us", "measured" and more.
+
+        Raises:
+            BadInputError: what is wrong.
+            UnavailableError: there is no command, device or compiler.
+        """
+        options = [] if passes is None else ["--pass", passes]
+        options += [] if device is None else ["--device", device]
+        options += [] if cache_file is None else ["--cache", os.fspath(cache_file)]
+        options += [] if max_candidates is None else ["--max-candidates", str(max_candidates)]
+        found = []
+        for shape in shapes:
+            sizes = ",".join(f"{name}={size}" for name, size in shape.items())
+            said = report("tune", self.reference, [*options, "--shape", sizes], tensors or {}, shows)
+            found += said["results"]
+        return found
 
     def _repr_svg_(self) -> str | None:
         """The mask at 1024 tokens, its tensors drawn; None, and so the text, where it cannot be."""
