@@ -36,6 +36,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/duel.hpp"
 #include "generator/support/hash.hpp"
 #include "runtime/support/parallel.hpp"
 #include "runtime/support/processors.hpp"
@@ -43,7 +44,6 @@
 #include "tuner/isolation/worker.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/search/search.hpp"
-#include "tuner/statistics.hpp"
 
 namespace attune::regret {
 namespace {
@@ -218,22 +218,7 @@ class Bench {
     ATT_TRY(const auto store, open_store(directory_ + "/" + cache));
     Compiler* const compilers[] = {&compiler_};
     LocalExecutor executor(spec_, shape, device_, compilers, store.get(), 2);
-    std::map<KernelPlan, std::vector<double>> samples;
-    for (const auto& [name, plan] : named) {
-      if (samples.contains(plan)) continue;
-      ATT_TRY(const CompiledFacts facts, executor.compile(plan));
-      ATT_CHECK(executor.verify(plan));
-      samples[plan];
-    }
-    for (int round = 0; round < kRounds; ++round) {
-      for (auto& [plan, times] : samples) {
-        ATT_TRY(const double us, executor.time_us(plan));
-        times.push_back(us);
-      }
-    }
-    Json medians;
-    for (const auto& [name, plan] : named) medians[name] = spread_of(samples.at(plan)).median;
-    return medians;
+    return attune::duel(executor, {named.begin(), named.end()}, kRounds);
   }
 
  private:
