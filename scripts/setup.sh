@@ -16,7 +16,7 @@ packages=(
 )
 case "${1:-}" in
   --dev) packages+=(clang-format-19 clang-tidy-19 libclang-rt-19-dev chromium python3
-                   python3-numpy python3-pytest) ;;
+                   python3-numpy python3-pytest python3-venv) ;;
   "") ;;
   *) echo "usage: scripts/setup.sh [--dev]" >&2; exit 2 ;;
 esac
