@@ -165,7 +165,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double longest_share = tiles > 0 ? std::ceil(tiles / pieces) / tiles : 1;  // of a piece
   // What a piece writes is read once by another thread.
   constexpr double kPieceClocks = 2000;
-  const double piece_clocks = pieces > 1 ? kPieceClocks + 2 * block.lanes() * dims : 0;
+  const double piece_clocks = tile.pieces > 1 ? kPieceClocks + 2 * block.lanes() * dims : 0;
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;

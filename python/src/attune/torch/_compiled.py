@@ -67,10 +67,10 @@ def trace_call(
     precision: str | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE, as Dynamo is to see it."""
-    options: dict[str, Any] = torch_flex._apply_kernel_options(
+    of_torch = torch_flex._apply_kernel_options(
         query, key, value, wants_lse, kernel_options, torch_flex.AuxRequest(lse=wants_lse)
     )
-    options = {**options, _MARK: _VERSION, _OWN: True, _STRICT: strict, _DROPOUT: dropout}
+    options: dict[str, Any] = {**of_torch, _MARK: _VERSION, _OWN: True, _STRICT: strict, _DROPOUT: dropout}
     if seed is not None:
         options[_SEED] = seed
     if sink is not None:

@@ -145,7 +145,7 @@ def _backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) ->
     learned = variant_of(ctx.spec).learned
     gradients: list[torch.Tensor | None] = [None] * ctx.count
     ints, floats, *_rest = ctx.launch
-    of_numbers = None if ints else [], None if floats else []  # torch takes an empty list for one of tensors
+    of_numbers: tuple[Any, Any] = None if ints else [], None if floats else []  # torch takes an empty list for one of tensors
     if d_o is None and d_lse is None:
         return None, None, None, gradients, None, *of_numbers, None, None, None
     found = torch.ops.attune.attention_backward(
