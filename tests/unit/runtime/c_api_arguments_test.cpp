@@ -375,9 +375,7 @@ TEST_F(CApiTensors, TheirRangesNeedTheWholeWorkspace) {
   expect_result(args);
   const std::size_t needed = args.workspace_bytes--;
   EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
-  EXPECT_THAT(att_last_error(),
-              HasSubstr(fmt::format("workspace_bytes is {}, and this launch needs {}", needed - 1,
-                                    needed)));
+  EXPECT_THAT(att_last_error(), HasSubstr("this launch needs " + std::to_string(needed)));
 }
 
 TEST_F(CApiTensors, AreCheckedAgainstTheDeclaration) {
