@@ -55,8 +55,8 @@ std::vector<Fault> cpu_faults(const Site& site) {
                          "8 == 1) for (int i = 0; "
                          "i < kVectors; ++i) rescale[i] = broadcast(1.0f);")},
       {"the last key ignored",
-       {{"const KvBounds bounds = bounds_of(p, item);\n  // Tiles start",
-         "KvBounds bounds = bounds_of(p, item);\n  bounds.end -= 1;\n  // Tiles start"}}},
+       {{"const KvBounds all = bounds_of(p, item);",
+         "KvBounds all = bounds_of(p, item);\n  all.end -= 1;"}}},
       {"another KV head for one tile of queries",
        {{kLoadV, fmt::format("tile_rows<kV>(p, p.v, p.v_stride, [&] {{ Item other = item; "
                              "if ({}) other.h_kv ^= 1; return other; }}(), k0, "
