@@ -127,9 +127,22 @@ inline bool is_half(TensorType type) {
 
 enum class Dim : std::uint8_t { kBatch, kHeads, kKvHeads, kQLen, kKvLen, kNumber };
 
+// How many elements a tensor has along a dim: a number, or (size * factor + offset) // divisor of
+// one of the problem's sizes, but never less than one. `factor` and `divisor` have no common
+// divisor, so that equal sizes are equal.
 struct DimSize {
   Dim dim = Dim::kNumber;
   int number = 0;  // when kNumber
+  int factor = 1, offset = 0, divisor = 1;
+
+  // Whether it is a number, or one of the problem's sizes as it is.
+  bool is_plain() const { return factor == 1 && offset == 0 && divisor == 1; }
+  // Elements of a problem whose size by the name of `dim` is `size`, at most kMaxSequenceLength.
+  std::int64_t elements(std::int64_t size) const {
+    if (dim == Dim::kNumber) return number;
+    const std::int64_t dividend = size * factor + offset;
+    return dividend < divisor ? 1 : dividend / divisor;
+  }
   bool operator==(const DimSize&) const = default;
 };
 

@@ -35,7 +35,7 @@ bool is_leaf(const Expr& e) {
 }
 
 // Of a tensor, whatever sequence the context is of.
-std::string_view size_of(Dim dim) {
+std::string_view size_named(Dim dim) {
   switch (dim) {
     case Dim::kBatch:
       return "c.params.batch";
@@ -48,6 +48,12 @@ std::string_view size_of(Dim dim) {
     default:  // kKvLen
       return "c.params.kv_len";
   }
+}
+// Of the dim that is number `at` of a tensor's. What is computed of a size, the host has computed.
+std::string size_of(const DimSize& dim, int slot, std::size_t at) {
+  if (dim.dim == Dim::kNumber) return fmt::format("{}", dim.number);
+  if (dim.is_plain()) return std::string(size_named(dim.dim));
+  return fmt::format("c.params.tensors[{}].size[{}]", slot, at);
 }
 
 }  // namespace
@@ -358,9 +364,8 @@ class ValueEmitter::Impl {
     if (e->args.empty()) return {"", "0"};
     std::string row, index;
     for (std::size_t i = 0; i < e->args.size(); ++i) {
-      const DimSize dim = tensor.dims[i];
-      const std::string size =
-          dim.dim == Dim::kNumber ? fmt::format("{}", dim.number) : std::string(size_of(dim.dim));
+      const DimSize& dim = tensor.dims[i];
+      const std::string size = size_of(dim, e->slot, i);
       if (i == 1) row = fmt::format("static_cast<long long>({}) * {}", unbracketed(index), size);
       if (i > 1) row = fmt::format("({} + {}) * {}", row, index, size);
       if (const auto position = own_position(e->args[i]); position && i + 1 == e->args.size()) {

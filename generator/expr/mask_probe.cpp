@@ -50,14 +50,14 @@ double made_up(Type type, Fill fill, std::int32_t kv_len, Random& random) {
 std::int64_t size_of(const DimSize& dim, std::int32_t q_len, std::int32_t kv_len) {
   switch (dim.dim) {
     case Dim::kBatch:
-      return kBatch;
+      return dim.elements(kBatch);
     case Dim::kHeads:
     case Dim::kKvHeads:
-      return kHeads;
+      return dim.elements(kHeads);
     case Dim::kQLen:
-      return q_len;
+      return dim.elements(q_len);
     case Dim::kKvLen:
-      return kv_len;
+      return dim.elements(kv_len);
     case Dim::kNumber:
       break;
   }

@@ -1,6 +1,7 @@
 #include "generator/expr/static_range.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "generator/expr/arithmetic.hpp"
 #include "generator/expr/build.hpp"
@@ -140,27 +141,69 @@ IntInterval exact_range(const Expr& e) {
   }
 }
 
+// Whether there are at least as many elements as the size that `dim` names, which is 1 or more.
+bool covers_size(const DimSize& dim) {
+  const int growth = dim.factor - dim.divisor;
+  return growth >= 0 && growth + dim.offset >= 0;
+}
+
+// A dim such that what is below it, divided by `divisor` and rounded down, is below `dim`.
+DimSize before_division(DimSize dim, std::int64_t divisor) {
+  if (divisor < dim.divisor) return dim;
+  dim.offset -= dim.divisor - 1;
+  dim.divisor = 1;
+  return dim;
+}
+// The same of what `addend`, not negative, is added to; nothing where there may be none.
+std::optional<DimSize> before_addition(DimSize dim, std::int64_t addend) {
+  // Sizes are 1 or more; one that has no room for the sum would count as one.
+  if (dim.divisor != 1 || dim.factor + dim.offset - addend < 1) return std::nullopt;
+  dim.offset -= static_cast<int>(addend);
+  return dim;
+}
+
+bool below_dim(const Expr& e, const DimSize& dim);
+
+// Of a sum that does not wrap and has a constant.
+bool sum_is_below(const Expr& e, const DimSize& dim) {
+  for (const std::size_t i : {0u, 1u}) {
+    const Expr &addend = e->args[i], &other = e->args[1 - i];
+    if (addend->op != Op::kInt || addend->int_value < 0 || may_wrap(e)) continue;
+    const auto before = before_addition(dim, addend->int_value);
+    if (before && below_dim(other, *before)) return true;
+  }
+  return false;
+}
+
+bool names(Variable variable, Dim dim) {
+  switch (dim) {
+    case Dim::kBatch:
+      return variable == Variable::kBatch;
+    case Dim::kHeads:
+      return variable == Variable::kHead || variable == Variable::kKvHead;
+    case Dim::kKvHeads:
+      return variable == Variable::kKvHead;
+    case Dim::kQLen:
+      return variable == Variable::kQIdx;
+    case Dim::kKvLen:
+      return variable == Variable::kKvIdx;
+    case Dim::kNumber:
+      break;
+  }
+  return false;
+}
+bool is_length(Variable variable, Dim dim) {
+  return (dim == Dim::kQLen && variable == Variable::kQLen) ||
+         (dim == Dim::kKvLen && variable == Variable::kKvLen);
+}
+
 // index < size of dim, given that index >= 0.
-bool below_dim(const Expr& e, DimSize dim) {
+bool below_dim(const Expr& e, const DimSize& dim) {
   if (dim.dim == Dim::kNumber) return static_range(e).hi < dim.number;
   if (is_int(e, 0)) return true;
   switch (e->op) {
     case Op::kVariable:
-      switch (dim.dim) {
-        case Dim::kBatch:
-          return e->variable == Variable::kBatch;
-        case Dim::kHeads:
-          return e->variable == Variable::kHead || e->variable == Variable::kKvHead;
-        case Dim::kKvHeads:
-          return e->variable == Variable::kKvHead;
-        case Dim::kQLen:
-          return e->variable == Variable::kQIdx;
-        case Dim::kKvLen:
-          return e->variable == Variable::kKvIdx;
-        case Dim::kNumber:
-          return false;
-      }
-      return false;
+      return names(e->variable, dim.dim) && covers_size(dim);
     case Op::kMin:
       return below_dim(e->args[0], dim) || below_dim(e->args[1], dim);
     case Op::kMax:
@@ -170,19 +213,25 @@ bool below_dim(const Expr& e, DimSize dim) {
     case Op::kBitAnd:
       return (static_range(e->args[0]).lo >= 0 && below_dim(e->args[0], dim)) ||
              (static_range(e->args[1]).lo >= 0 && below_dim(e->args[1], dim));
-    case Op::kShiftRight:
-      return static_range(e->args[0]).lo >= 0 && below_dim(e->args[0], dim);
-    case Op::kFloorDivide:
-      return static_range(e->args[0]).lo >= 0 && static_range(e->args[1]).lo >= 1 &&
-             below_dim(e->args[0], dim);
+    case Op::kShiftRight: {
+      const IntInterval by = static_range(e->args[1]);
+      const std::int64_t least = std::int64_t{1} << std::clamp<std::int64_t>(by.lo, 0, 31);
+      return static_range(e->args[0]).lo >= 0 && below_dim(e->args[0], before_division(dim, least));
+    }
+    case Op::kFloorDivide: {
+      const IntInterval by = static_range(e->args[1]);
+      return static_range(e->args[0]).lo >= 0 && by.lo >= 1 &&
+             below_dim(e->args[0], before_division(dim, by.lo));
+    }
     case Op::kModulo: {
       const Expr& divisor = e->args[1];
-      const bool is_size = divisor->op == Op::kVariable &&
-                           ((dim.dim == Dim::kQLen && divisor->variable == Variable::kQLen) ||
-                            (dim.dim == Dim::kKvLen && divisor->variable == Variable::kKvLen));
+      const bool is_size =
+          divisor->op == Op::kVariable && is_length(divisor->variable, dim.dim) && covers_size(dim);
       return is_size || (static_range(e->args[0]).lo >= 0 && static_range(divisor).lo >= 0 &&
                          below_dim(e->args[0], dim));
     }
+    case Op::kAdd:
+      return sum_is_below(e, dim);
     case Op::kSubtract:
       return static_range(e->args[0]).lo >= 0 && static_range(e->args[1]).lo >= 0 &&
              below_dim(e->args[0], dim);
@@ -192,11 +241,10 @@ bool below_dim(const Expr& e, DimSize dim) {
 }
 
 // index >= size of dim, for certain.
-bool beyond_dim(const Expr& e, DimSize dim) {
+bool beyond_dim(const Expr& e, const DimSize& dim) {
   if (dim.dim == Dim::kNumber) return static_range(e).lo >= dim.number;
-  if (e->op == Op::kVariable)
-    return (dim.dim == Dim::kQLen && e->variable == Variable::kQLen) ||
-           (dim.dim == Dim::kKvLen && e->variable == Variable::kKvLen);
+  // Of packed sequences, what is computed from a size is so from that of all of them.
+  if (e->op == Op::kVariable) return is_length(e->variable, dim.dim) && dim.is_plain();
   if (e->op != Op::kAdd || static_range(e).lo < 0) return false;
   return (beyond_dim(e->args[0], dim) && static_range(e->args[1]).lo >= 0) ||
          (beyond_dim(e->args[1], dim) && static_range(e->args[0]).lo >= 0);
@@ -214,7 +262,7 @@ bool may_wrap(const Expr& expression) {
   return !fits_int32(range.lo) || !fits_int32(range.hi);
 }
 
-IndexProof prove_index(const Expr& index, DimSize dim) {
+IndexProof prove_index(const Expr& index, const DimSize& dim) {
   const IntInterval range = static_range(index);
   if (range.hi < 0 || beyond_dim(index, dim)) return IndexProof::kOutside;
   return range.lo >= 0 && below_dim(index, dim) ? IndexProof::kInside : IndexProof::kUnknown;

@@ -17,10 +17,12 @@ enum class IndexProof { kInside, kUnknown, kOutside };
 
 // Whether a look-up's index lies in [0, size of `dim`) for every legal input: b < batch, h < heads,
 // h_kv < kv_heads, q_idx < q_len, kv_idx < kv_len.
-IndexProof prove_index(const Expr& index, DimSize dim);
+IndexProof prove_index(const Expr& index, const DimSize& dim);
 
 // Whether a dim is of the tokens of all sequences, and an index that of one in the own sequence.
+// Sizes that are computed from a length are no tokens, and indices into them are what they are.
 inline bool is_token_dim(const Environment& environment, const DimSize& dim) {
+  if (!dim.is_plain()) return false;
   if (dim.dim == Dim::kKvLen) return environment.is_packed && !environment.is_paged;
   return environment.is_packed && dim.dim == Dim::kQLen;
 }

@@ -79,10 +79,10 @@ void count_tiles(const AttentionSpec& spec, const ProblemShape& shape, MaskData&
 
 // Two more kinds of a tensor beside the one that is drawn when nothing is said.
 std::vector<std::string> other_kinds(const expr::TensorDecl& tensor, const ProblemShape& shape) {
-  const expr::Dim last = tensor.dims.empty() ? expr::Dim::kNumber : tensor.dims.back().dim;
-  const std::int64_t length = last == expr::Dim::kQLen    ? shape.q_len
-                              : last == expr::Dim::kKvLen ? shape.kv_len
-                                                          : 0;
+  const expr::DimSize last = tensor.dims.empty() ? expr::DimSize{} : tensor.dims.back();
+  const bool is_length =
+      last.is_plain() && (last.dim == expr::Dim::kQLen || last.dim == expr::Dim::kKvLen);
+  const std::int64_t length = is_length ? dim_size(last, shape) : 0;
   switch (tensor.type) {
     case expr::TensorType::kInt32:
       if (length == 0) return {"lengths(0.02, 0.2)", "lengths(0.8, 1)"};

@@ -76,8 +76,8 @@ void draw_ancestors(Row matrix, std::size_t columns, double branch, Random& rand
 // int32 along a sequence, of which nothing is known: documents.
 bool is_along_sequence(const expr::TensorDecl& tensor) {
   if (tensor.dims.empty()) return false;
-  const expr::Dim last = tensor.dims.back().dim;
-  return last == expr::Dim::kQLen || last == expr::Dim::kKvLen;
+  const expr::DimSize& last = tensor.dims.back();
+  return last.is_plain() && (last.dim == expr::Dim::kQLen || last.dim == expr::Dim::kKvLen);
 }
 
 void draw_unsaid(const expr::TensorDecl& tensor, const ProblemShape& shape, Row row,

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "generator/expr/parser.hpp"
+#include "generator/spec/dim.hpp"
 #include "generator/spec/limits.hpp"
 #include "generator/spec/number.hpp"
 #include "generator/support/suggest.hpp"
@@ -58,19 +59,6 @@ Result<expr::ScalarDecl> read_scalar(const SpecReader& reader, const YamlEntry& 
     ATT_TRY(scalar.value, reader.real(scalar.name, value));
   }
   return scalar;
-}
-
-Result<expr::DimSize> read_dim(const SpecReader& reader, const YamlNode& node) {
-  constexpr std::string_view kWords[] = {"batch", "heads", "kv_heads", "q_len", "kv_len"};
-  constexpr expr::Dim kDims[] = {expr::Dim::kBatch, expr::Dim::kHeads, expr::Dim::kKvHeads,
-                                 expr::Dim::kQLen, expr::Dim::kKvLen};
-  if (node.kind == YamlNode::Kind::kScalar && node.plain &&
-      parse_number(node.text).status != ParsedNumber::Status::kNone) {
-    ATT_TRY(const std::int64_t number, reader.integer("dims", node, 1, kMaxTensorDim));
-    return expr::DimSize{.dim = expr::Dim::kNumber, .number = static_cast<int>(number)};
-  }
-  ATT_TRY(const std::size_t index, reader.choice("dims", node, kWords));
-  return expr::DimSize{.dim = kDims[index]};
 }
 
 Result<expr::TensorDecl> read_tensor(const SpecReader& reader, const YamlEntry& entry) {

@@ -18,6 +18,10 @@ constexpr int kMaxHeadDim = 256;
 constexpr int kHeadDimStep = 8;
 
 constexpr std::int64_t kMaxTensorDim = std::int64_t{1} << 24;
+// Of a dim that is computed from a size, (size * factor + offset) // divisor.
+constexpr std::int64_t kMaxDimFactor = 4;
+constexpr std::int64_t kMaxDimOffset = std::int64_t{1} << 20;  // either sign
+constexpr std::int64_t kMaxDimDivisor = std::int64_t{1} << 20;
 constexpr std::size_t kMaxTuneShapes = 64;
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 12;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <span>
 
 #include "generator/spec/limits.hpp"
@@ -12,6 +13,9 @@
 
 namespace attune {
 namespace {
+
+// By expr::Dim.
+constexpr std::string_view kDimNames[] = {"batch", "heads", "kv_heads", "q_len", "kv_len"};
 
 constexpr ShapeField kFields[] = {
     {"batch", &ProblemShape::batch, kMaxBatch, false},
@@ -55,18 +59,20 @@ std::int64_t key_rows(const AttentionSpec& spec, const ProblemShape& shape) {
   return (is_paged(spec) ? shape.batch : slice_count(spec, shape)) * shape.kv_len;
 }
 
+std::span<const std::string_view> dim_names() { return kDimNames; }
+
 std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {
   switch (dim.dim) {
     case expr::Dim::kBatch:
-      return shape.batch;
+      return dim.elements(shape.batch);
     case expr::Dim::kHeads:
-      return shape.heads;
+      return dim.elements(shape.heads);
     case expr::Dim::kKvHeads:
-      return shape.kv_heads;
+      return dim.elements(shape.kv_heads);
     case expr::Dim::kQLen:
-      return shape.q_len;
+      return dim.elements(shape.q_len);
     case expr::Dim::kKvLen:
-      return shape.kv_len;
+      return dim.elements(shape.kv_len);
     case expr::Dim::kNumber:
       break;
   }
@@ -74,21 +80,14 @@ std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape) {
 }
 
 std::string dim_text(const expr::DimSize& size) {
-  switch (size.dim) {
-    case expr::Dim::kBatch:
-      return "batch";
-    case expr::Dim::kHeads:
-      return "heads";
-    case expr::Dim::kKvHeads:
-      return "kv_heads";
-    case expr::Dim::kQLen:
-      return "q_len";
-    case expr::Dim::kKvLen:
-      return "kv_len";
-    case expr::Dim::kNumber:
-      return fmt::format("{}", size.number);
-  }
-  return "";
+  if (size.dim == expr::Dim::kNumber) return fmt::format("{}", size.number);
+  std::string text(dim_names()[static_cast<std::size_t>(size.dim)]);
+  if (size.factor != 1) text = fmt::format("{} * {}", size.factor, text);
+  if (size.offset != 0)
+    text += fmt::format(" {} {}", size.offset < 0 ? '-' : '+', std::abs(size.offset));
+  if (size.divisor == 1) return text;
+  if (size.offset != 0) text = fmt::format("({})", text);
+  return fmt::format("{} // {}", text, size.divisor);
 }
 
 std::optional<ShapeProblem> read_size(const ShapeField& field, std::string_view text,

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+import reference
+
 import attune
+from attune._dims import guess_dims
 
 YAML = """
 attune: 1
@@ -54,6 +57,52 @@ def test_keywords_mean_what_yaml_means():
         passes=("forward", "backward"),
     )
     assert spec.hash == attune.Spec.from_yaml(YAML).hash
+
+
+def test_dims_that_are_computed(rng):
+    spec = attune.Spec(
+        "live[q_idx // 16, kv_idx // 32] or kv_idx < first[b + 1]",
+        "score + far[h, q_idx - kv_idx + kv_len - 1]",
+        dtype="fp32",
+        head_dim=32,
+        tensors={
+            "live": "bool[(q_len + 15) // 16, -(-kv_len//32)]",
+            "first": "int32[batch+1]",
+            "far": "float32[heads, 2 * kv_len - 1]",
+        },
+    )
+    dims = {tensor.name: tensor.dims for tensor in spec.tensors}
+    assert dims == {
+        "live": "(q_len + 15) // 16, (kv_len + 31) // 32", "first": "batch + 1", "far": "heads, 2 * kv_len - 1",
+    }  # fmt: skip
+    for q_len, kv_len in ((40, 70), (33, 33)):
+        sizes = {"batch": 2, "heads": 2, "q_len": q_len, "kv_len": kv_len}
+        q, k, v = (rng.standard_normal((2, length, 2, 32), dtype=np.float32) for length in (q_len, kv_len, kv_len))
+        live = rng.random(spec.tensor_sizes("live", **sizes)) < 0.5
+        first = np.array([0, 3, 9], np.int32)
+        far = rng.standard_normal(spec.tensor_sizes("far", **sizes)).astype(np.float32)
+        wanted, _ = reference.attention(
+            *(x.transpose(0, 2, 1, 3) for x in (q, k, v)),
+            mask=lambda b, h, i, j, live=live: live[i // 16, j // 32] | (j < first[b + 1]),
+            score=lambda s, b, h, i, j, far=far: s + far[h, i - j + far.shape[1] // 2],
+        )
+        tensors = {"live": live, "first": first, "far": far}
+        found = attune.attention(q, k, v, spec=spec, tensors=tensors)
+        np.testing.assert_allclose(found.transpose(0, 2, 1, 3), wanted, atol=1e-5)
+    tensors["far"] = far[:, :-1]
+    with pytest.raises(attune.BadInputError, match=r"2 \* kv_len - 1"):
+        attune.attention(q, k, v, spec=spec, tensors=tensors)
+
+
+def test_dims_are_told_by_sizes():
+    shape = attune._structs.Shape(3, 4, 2, 100, 90)
+    assert guess_dims((3, 90), shape) == "batch, kv_len"
+    assert guess_dims((4, 179), shape) == "heads, 2 * kv_len - 1"
+    assert guess_dims((101,), shape) == "q_len + 1"
+    assert guess_dims((199, 91), shape, learned=True) == "199, 91"
+    assert guess_dims((5, 32), shape) == "5, 32"
+    short = attune._structs.Shape(1, 1, 1, 16, 16)
+    assert guess_dims((31, 17), short) == "31, 17"  # more likely numbers
 
 
 def test_library_of_specs_and_files(tmp_path):

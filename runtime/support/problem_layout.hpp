@@ -18,9 +18,13 @@ inline std::vector<std::int64_t> tensor_sizes(const expr::TensorDecl& tensor,
   return sizes;
 }
 
+// At most 2^56, which no memory has: bytes of as many fit int64.
 inline std::int64_t element_count(const std::vector<std::int64_t>& sizes) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 56;
   std::int64_t count = 1;
-  for (const std::int64_t size : sizes) count *= size;
+  for (const std::int64_t size : sizes) {
+    if (__builtin_mul_overflow(count, size, &count) || count > kMost) return kMost;
+  }
   return count;
 }
 

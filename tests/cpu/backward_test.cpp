@@ -170,6 +170,9 @@ TEST_F(CpuBackward, LearnsWhatTheScoreLooksUp) {
       "tensors: {bias: {dtype: float32, dims: [heads, q_len, kv_len], grad: true},\n"
       "          of_key: {dtype: float32, dims: [kv_len], grad: true}}\n"
       "score: score + bias[h, q_idx, kv_idx] + of_key[kv_idx]\n",
+      "tensors: {t: {dtype: float32, dims: [heads, 2 * kv_len - 1], grad: true},\n"
+      "          of_block: {dtype: float32, dims: [kv_len // 16], grad: true}}\n"
+      "score: score + t[h, q_idx - kv_idx + kv_len - 1] + of_block[kv_idx // 16]\n",
       "tensors: {gain: {dtype: float32, dims: [], grad: true},\n"
       "          half: {dtype: bf16, dims: [kv_len]}}\n"
       "score: score + gain * sin(0.1 * kv_idx) + half[kv_idx]\n",

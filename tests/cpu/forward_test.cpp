@@ -116,7 +116,13 @@ TEST_F(CpuForward, EverythingThatExpressionsSay) {
       "  gain: {dtype: fp16, dims: []}, first: {dtype: int32, dims: []},\n"
       "  jump: {dtype: int32, dims: [kv_len]}}\n"
       "mask: kv_idx <= first + 9 or half[h, kv_idx] > brain[q_pos]\n"
-      "score: score * (1 + gain) + half[h, jump[kv_idx]] + brain[kv_idx]\n"};
+      "score: score * (1 + gain) + half[h, jump[kv_idx]] + brain[kv_idx]\n",
+      // Sizes that are computed, and indices beyond them.
+      "tensors: {live: {dtype: bool, dims: [(q_len + 15) // 16, (kv_len + 31) // 32]},\n"
+      "  far: {dtype: float32, dims: [2 * kv_len - 1]}, half: {dtype: int32, dims: [kv_len // "
+      "2]}}\n"
+      "mask: live[q_idx // 16, kv_idx // 32] or half[kv_idx] > q_idx + 40\n"
+      "score: score + far[q_idx - kv_idx + kv_len - 1] - 0.5 * far[3 * kv_idx]\n"};
   for (const char* yaml : specs) {
     check(spec_of(fmt::format("dtype: fp32\nhead_dim: 64\n{}", yaml)),
           {.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 213});

@@ -160,7 +160,7 @@ def _declarations(
             hint = f"int32, float32 and bool are: {name}.astype('int32'), in torch {name}.to(torch.int32)"
             raise BadInputError(f"`{name}` is {view.dtype}, which no auxiliary tensor can be", hint)
         grad = " grad" if name in learned else ""
-        declared[name] = f"{view.dtype}[{dims.get(name) or guess_dims(view.sizes, shape)}]{grad}"
+        declared[name] = f"{view.dtype}[{dims.get(name) or guess_dims(view.sizes, shape, bool(grad))}]{grad}"
     return declared
 
 

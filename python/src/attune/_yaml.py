@@ -11,7 +11,7 @@ from attune._errors import BadInputError
 ScalarValue = bool | int | float | type[int] | type[float]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TENSOR = re.compile(r"\s*(?P<dtype>\w+)\s*\[(?P<dims>[\w\s,]*)\]\s*(?P<grad>grad)?\s*")
+_TENSOR = re.compile(r"\s*(?P<dtype>\w+)\s*\[(?P<dims>[\w\s,()+*/-]*)\]\s*(?P<grad>grad)?\s*")
 
 
 def _name(what: str, name: str) -> str:

@@ -42,7 +42,7 @@ class TensorInfo:
 
     Attributes:
         dtype: "int32", "float32" or "bool".
-        dims: as the spec has them: "batch, kv_len".
+        dims: in their canonical form: "batch, kv_len", "heads, (q_len + 127) // 128".
         grad: whether a backward launch gives its gradient.
     """
 
@@ -68,7 +68,8 @@ class Spec:
             [batch, heads, length, head_dim].
         scalars: by name: a number is folded into the kernel, the type `int` or `float` leaves it to the launch.
         tensors: by name: dtype and dims, such as "int32[batch, kv_len]"; dims are `batch`, `heads`, `kv_heads`,
-            `q_len`, `kv_len` and numbers. A following "grad" asks the backward pass for its gradient.
+            `q_len`, `kv_len`, what is computed from one of them, such as "(q_len + 127) // 128", and numbers. A
+            following "grad" asks the backward pass for its gradient.
         dropout: probability, in steps of 1/256; the type `float` leaves it to the launch.
         scale: what the product of q and k is multiplied by, above 0; None: 1 / sqrt(head_dim of q); the type
             `float` leaves it to the launch.

@@ -140,7 +140,7 @@ typedef struct att_tensor_info {
   int dtype;        /* ATT_INT32, ATT_FP32, ATT_BOOL */
   int ndim;         /* 1 to 4 */
   int grad;         /* 1: a backward launch gives its gradient */
-  const char* dims; /* as the spec has them: "batch, kv_len" */
+  const char* dims; /* canonical: "batch, kv_len", "heads, (q_len + 127) // 128" */
 } att_tensor_info;
 /* By slot, 0 to scalar_count - 1 and tensor_count - 1. */
 ATT_API att_status att_spec_describe_scalar(const att_spec* spec, int slot, att_scalar_info* out);

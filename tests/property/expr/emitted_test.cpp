@@ -425,7 +425,7 @@ TEST_F(Emitted, AgreesWithTheEvaluatorAndWithItself) {
   EXPECT_GT(judged.compared, 4 * judged.open);
 }
 
-// Tensors of 16-bit floats, of one element, and look-ups by what a look-up gave.
+// Tensors of 16-bit floats, of one element, of computed sizes, and look-ups by what a look-up gave.
 TEST_F(Emitted, ReadsTensorsOfEveryType) {
   const DimSize heads = {.dim = Dim::kHeads}, kv_len = {.dim = Dim::kKvLen};
   const Environment environment = {
@@ -435,7 +435,11 @@ TEST_F(Emitted, ReadsTensorsOfEveryType) {
                   {.name = "gain", .type = TensorType::kFloat16, .dims = {}},
                   {.name = "first", .type = TensorType::kInt32, .dims = {}},
                   {.name = "next", .type = TensorType::kInt32, .dims = {kv_len}},
-                  {.name = "on_all", .type = TensorType::kBool, .dims = {}}}};
+                  {.name = "on_all", .type = TensorType::kBool, .dims = {}},
+                  {.name = "blocks",
+                   .type = TensorType::kInt32,
+                   .dims = {{.dim = Dim::kQLen, .offset = 6, .divisor = 7},
+                            {.dim = Dim::kKvLen, .divisor = 5}}}}};
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -443,7 +447,8 @@ TEST_F(Emitted, ReadsTensorsOfEveryType) {
   for (const char* text :
        {"half[h, kv_idx] > brain[q_idx]", "half[h, q_idx] * gain < 3 and kv_idx >= first",
         "brain[kv_idx] <= gain or on_all", "kv_idx < next[next[q_idx]] + first",
-        "half[h, next[kv_idx]] > -2", "on_all == (first < kv_idx)"}) {
+        "half[h, next[kv_idx]] > -2", "on_all == (first < kv_idx)",
+        "blocks[q_idx // 7, kv_idx // 5] < kv_idx", "blocks[kv_idx // 7, kv_idx] < q_idx"}) {
     Case c = {.text = text};
     auto mask = parse(text, environment, Role::kMask, {});
     ASSERT_TRUE(mask.ok()) << render(mask.error());
@@ -451,9 +456,9 @@ TEST_F(Emitted, ReadsTensorsOfEveryType) {
     c.exact = !has_floats(*mask);
     cases.push_back(std::move(c));
   }
-  for (const char* text :
-       {"score * gain + half[h, kv_idx]", "score + brain[kv_idx] * first",
-        "half[h, next[kv_idx]] + brain[next[next[q_idx]]] - score", "score if on_all else gain"}) {
+  for (const char* text : {"score * gain + half[h, kv_idx]", "score + brain[kv_idx] * first",
+                           "half[h, next[kv_idx]] + brain[next[next[q_idx]]] - score",
+                           "score if on_all else gain", "score + blocks[q_idx, kv_idx // 5 - 1]"}) {
     Case c = {.text = text};
     auto score = parse(text, environment, Role::kScore, {});
     ASSERT_TRUE(score.ok()) << render(score.error());
@@ -490,7 +495,8 @@ TEST_F(Emitted, ReadsTensorsOfEveryType) {
                      tensor({}, half),
                      tensor({}, index),
                      tensor({world.kv_len}, index),
-                     tensor({}, [&] { return static_cast<double>(below(2)); })};
+                     tensor({}, [&] { return static_cast<double>(below(2)); }),
+                     tensor({(world.q_len + 6) / 7, std::max(world.kv_len / 5, 1)}, index)};
     return world;
   };
   Judged judged;

@@ -12,7 +12,9 @@ constexpr const char* kRich =
     "  slope: {dtype: float32, dims: [heads], grad: true}\n"
     "  doc: {dtype: int32, dims: [batch, kv_len]}\n"
     "  live: {dtype: bool, dims: [kv_heads, 16]}\n"
+    "  near: {dtype: bool, dims: [(q_len+31) // 32, kv_len * 2 - 1]}\n"
     "mask: q_idx - kv_idx < window and doc[b, kv_idx] == 0 and live[h_kv, 3]\n"
+    "  and near[q_idx // 32, kv_idx]\n"
     "score: cap * tanh((score + slope[h]) / cap)\nsink: 0.5\n"
     "softmax_scale: 0.25\ndropout: float\npasses: [forward, backward]\n"
     "deterministic: true\n";
@@ -69,7 +71,7 @@ TEST(Introspection, OfTheSpec) {
 TEST(Introspection, OfTensors) {
   const auto spec = Spec::from_yaml(kRich);
   ASSERT_TRUE(spec) << spec.error().message;
-  ASSERT_EQ(spec->info().tensor_count, 3);
+  ASSERT_EQ(spec->info().tensor_count, 4);
   const struct {
     const char* name;
     int dtype, grad;
@@ -77,7 +79,8 @@ TEST(Introspection, OfTensors) {
     std::vector<std::int64_t> sizes;
   } expected[] = {{"slope", ATT_FP32, 1, "heads", {6}},
                   {"doc", ATT_INT32, 0, "batch, kv_len", {2, 50}},
-                  {"live", ATT_BOOL, 0, "kv_heads, 16", {3, 16}}};
+                  {"live", ATT_BOOL, 0, "kv_heads, 16", {3, 16}},
+                  {"near", ATT_BOOL, 0, "(q_len + 31) // 32, 2 * kv_len - 1", {2, 99}}};
   const Shape shape = {2, 6, 3, 40, 50};
   for (const auto& [name, dtype, grad, dims, sizes] : expected) {
     const int slot = spec->tensor_slot(name);
@@ -95,9 +98,9 @@ TEST(Introspection, OfTensors) {
   std::int64_t one = 0;
   EXPECT_EQ(att_spec_tensor_sizes(spec->get(), spec->tensor_slot("doc"), &shape, &one, 1),
             ATT_BAD_INPUT);
-  EXPECT_FALSE(spec->tensor(3));
+  EXPECT_FALSE(spec->tensor(4));
   EXPECT_FALSE(spec->tensor(-1));
-  EXPECT_THAT(spec->tensor(3).error().message, HasSubstr("slot 3 is none of the spec's 3 tensors"));
+  EXPECT_THAT(spec->tensor(4).error().message, HasSubstr("slot 4 is none of the spec's 4 tensors"));
 }
 
 TEST(Introspection, OfScalars) {

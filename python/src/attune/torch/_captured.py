@@ -12,11 +12,10 @@ from attune.torch._auxiliary import type_of
 from attune.torch._expression import Expression, Type, Untranslatable, binary, conditional, literal, name
 from attune.torch._numbers import Number, Recipe, is_number
 from attune.torch._sizes import Sizes, is_symbolic
+from attune.torch._table_dims import DIM_OF_INDEX, computed_dim
 
 _MAX_DIMS = 4
 _DTYPE_NAMES: dict[Type, str] = {"bool": "bool", "int": "int32", "float": "float32"}
-# The dim of a spec that an index by this name runs over.
-_DIM_OF_INDEX = {"b": "batch", "h": "heads", "q_idx": "q_len", "kv_idx": "kv_len"}
 
 
 def is_int(value: Any) -> bool:
@@ -30,7 +29,7 @@ class _Captured:
     type: Type
     name: str
     sizes: tuple[Any, ...]
-    indices: list[set[str]]  # of each dim, what it was looked up by
+    indices: list[dict[str, Expression]]  # of each dim, what it was looked up by, by its text
 
 
 class CapturedTensors:
@@ -53,7 +52,7 @@ class CapturedTensors:
         written = []
         for dim, index in enumerate(indices):
             index = self._from_the_start(index, tensor.shape[dim])
-            captured.indices[dim].add(index.text)
+            captured.indices[dim][index.text] = index
             written.append(index.text)
         return name(f"{captured.name}[{', '.join(written)}]", captured.type)
 
@@ -109,7 +108,7 @@ class CapturedTensors:
         if known is None:
             sizes = tuple(tensor.shape) or (1,)
             known = _Captured(
-                tensor, type_of(tensor.dtype), f"t{len(self._by_memory)}", sizes, [set() for _ in sizes]
+                tensor, type_of(tensor.dtype), f"t{len(self._by_memory)}", sizes, [{} for _ in sizes]
             )
             self._by_memory[memory] = known
         return known
@@ -141,13 +140,16 @@ class CapturedTensors:
 
     def _dims(self, captured: _Captured) -> str:
         """A dim that positions run over is called by them, so that another length is no other spec."""
-        return ", ".join(map(self._dim, captured.sizes, captured.indices))
+        learned = torch.is_grad_enabled() and captured.tensor.requires_grad
+        dims = zip(captured.sizes, captured.indices, strict=True)
+        return ", ".join(self._dim(size, indices, learned) for size, indices in dims)
 
-    def _dim(self, size: Any, indices: set[str]) -> str:
+    def _dim(self, size: Any, indices: dict[str, Expression], learned: bool) -> str:
         for index in ("kv_idx", "q_idx", "h", "b"):
-            if index in indices and getattr(self._shape, _DIM_OF_INDEX[index]) == size:
-                return _DIM_OF_INDEX[index]
-        return str(int(size))  # a symbol becomes a number of the graph
+            if index in indices and getattr(self._shape, DIM_OF_INDEX[index]) == size:
+                return DIM_OF_INDEX[index]
+        computed = computed_dim(size, indices.values(), self._shape, learned)
+        return str(int(size) if computed is None else computed)  # a symbol becomes a number of the graph
 
     def _from_the_start(self, index: Expression, size: Any) -> Expression:
         if index.type != "int":

@@ -134,8 +134,9 @@ def _text(
         if tensor.dtype not in _AUXILIARY:
             hint = f"int32, float32 and bool are: {name}.to(torch.int32)"
             raise BadInputError(f"`{name}` is {_name(tensor.dtype)}, which no auxiliary tensor can be", hint)
-        own = dims.get(name) or guess_dims(tuple(tensor.shape), sizes)
-        grad = " grad" if torch.is_grad_enabled() and tensor.requires_grad else ""
+        learned = torch.is_grad_enabled() and tensor.requires_grad
+        own = dims.get(name) or guess_dims(tuple(tensor.shape), sizes, learned)
+        grad = " grad" if learned else ""
         declared.append((name, f"{_AUXILIARY[tensor.dtype]}[{own}]{grad}"))
     of_words = (words["mask"], words["score"], words["sink"])
     head_dim = (_width(q.shape[-1]), _width(v.shape[-1]))
