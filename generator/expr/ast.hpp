@@ -127,9 +127,9 @@ inline bool is_half(TensorType type) {
 
 enum class Dim : std::uint8_t { kBatch, kHeads, kKvHeads, kQLen, kKvLen, kNumber };
 
-// How many elements a tensor has along a dim: a number, or (size * factor + offset) // divisor of
-// one of the problem's sizes, but never less than one. `factor` and `divisor` have no common
-// divisor, so that equal sizes are equal.
+// How many elements a tensor has along a dim: a number, one of the problem's sizes, or
+// (size * factor + offset) // divisor of one, which is never less than one. `factor` and `divisor`
+// have no common divisor, so that equal sizes are equal.
 struct DimSize {
   Dim dim = Dim::kNumber;
   int number = 0;  // when kNumber
@@ -140,6 +140,7 @@ struct DimSize {
   // Elements of a problem whose size by the name of `dim` is `size`, at most kMaxSequenceLength.
   std::int64_t elements(std::int64_t size) const {
     if (dim == Dim::kNumber) return number;
+    if (is_plain()) return size;
     const std::int64_t dividend = size * factor + offset;
     return dividend < divisor ? 1 : dividend / divisor;
   }

@@ -28,7 +28,7 @@ std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape);
 // Rows of k and v that all sequences together have room for, of a K/V head.
 std::int64_t key_rows(const AttentionSpec& spec, const ProblemShape& shape);
 
-// The size that a tensor's declared dim has in `shape`: at least 1, and an int holds it.
+// The size that a tensor's declared dim has in `shape`; an int holds it.
 std::int64_t dim_size(const expr::DimSize& dim, const ProblemShape& shape);
 // Canonical: "kv_len", "16", "2 * kv_len - 1", "(q_len + 127) // 128".
 std::string dim_text(const expr::DimSize& dim);
