@@ -63,7 +63,8 @@ void CpuPool::run(int items, Work work, void* context, int threads) {
   threads_.store(threads, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
-  ticket_.store(std::uint64_t{generation} << 32, std::memory_order_release);
+  ticket_.store(std::uint64_t{generation} << 32 | static_cast<std::uint32_t>(items),
+                std::memory_order_release);
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
 
@@ -83,19 +84,16 @@ void CpuPool::run(int items, Work work, void* context, int threads) {
 
 void CpuPool::take_items(std::uint32_t generation) {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (true) {
-    if (static_cast<std::uint32_t>(ticket >> 32) != generation) return;
-    const Work work = work_.load(std::memory_order_relaxed);
-    void* context = context_.load(std::memory_order_relaxed);
-    const int items = items_.load(std::memory_order_relaxed);
-    const int item = static_cast<int>(ticket & 0xffffffffu);
-    if (item >= items) return;
-    // Success means that the run is still this one, for it cannot end before this item is done.
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+  while (static_cast<std::uint32_t>(ticket >> 32) == generation) {
+    const int left = static_cast<int>(ticket & 0xffffffffu);
+    if (left == 0) return;
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
       continue;
     }
-    work(context, item);
+    // Read only now: the run cannot end, and the next one begin, before this item is done.
+    const int items = items_.load(std::memory_order_relaxed);
+    work_.load(std::memory_order_relaxed)(context_.load(std::memory_order_relaxed), items - left);
     if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == items) done_.notify_all();
     ticket = ticket_.load(std::memory_order_acquire);
   }

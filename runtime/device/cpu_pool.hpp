@@ -37,9 +37,9 @@ class CpuPool {
   // Takes items of the run `generation` until none is left.
   void take_items(std::uint32_t generation);
 
-  // The run under way. A worker that comes late finds another generation in the ticket and takes
-  // nothing, so the other members are only used while they belong to the ticket.
-  std::atomic<std::uint64_t> ticket_{0};  // generation << 32 | next item
+  // The run under way. A worker that comes late finds another generation in the ticket, or no item
+  // left, and takes nothing; who has taken an item may read the other members until it is done.
+  std::atomic<std::uint64_t> ticket_{0};  // generation << 32 | items that nobody has taken
   std::atomic<Work> work_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int> items_{0};
