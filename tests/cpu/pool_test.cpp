@@ -42,7 +42,7 @@ TEST(CpuPool, DoesEveryItemOnceHoweverManyThreads) {
 // there already. The thread sanitizer sees it read what is gone.
 TEST(CpuPool, TakesNothingOfTheNextRunForTheLastOnes) {
   CpuPool pool(5);
-  for (int run = 0; run < 5000; ++run) {
+  for (int run = 0; run < 50000; ++run) {
     for (const int items : {2, 9}) {
       Counts counts(items);
       pool.run(items, &Counts::count, &counts);
