@@ -171,11 +171,14 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;
   const double bytes = double(element_bytes(spec.dtype)) * shape.batch * dims *
                        (double(shape.heads) * shape.q_len + double(shape.kv_heads) * shape.kv_len);
+  // No measured rate, which is another one in every process: plans would be in another order in
+  // each, and what was tuned not be found again.
+  constexpr double kBytesPerClock = 8;
   return {.rounds = std::ceil(double(items) * pieces / device.processor_count),
           .tiles = item_clocks * longest_share + piece_clocks,
           .slowdown = fewer,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
+          .transfer_us = bytes / (kBytesPerClock * device.clock_ghz * 1e3)};
 }
 
 // Results of pieces that wait to be merged, and how many have come (templates/cpu/key_pieces.h).
