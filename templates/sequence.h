@@ -30,6 +30,17 @@ struct ParamsOf<true, true> {
 using KernelParams = ParamsOf<spec::kIsPacked, spec::kIsPaged>::Type;
 using ListKernelParams = ParamsOf<true, spec::kIsPaged>::Type;  // of one that makes or takes a list
 
+// What a backward kernel declares.
+template <bool kIsPacked>
+struct BackwardParamsOf {
+  using Type = BackwardParams;
+};
+template <>
+struct BackwardParamsOf<true> {
+  using Type = LaunchParams;
+};
+using BackwardKernelParams = BackwardParamsOf<spec::kIsPacked>::Type;
+
 // Rows of one sequence among those of all.
 struct PackedSpan {
   int first, length;

@@ -35,11 +35,6 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
         fmt::format("layout `{}` has no backward kernels yet", to_string(spec.layout)),
         "the forward pass is there: passes: [forward]");
   }
-  if (is_packed(spec) && sums == LearnedSums::kByAtomics) {
-    return plan_unsupported(
-        fmt::format("layout `{}` has no backward kernels of GPUs yet", to_string(spec.layout)),
-        "the CPU has them: target cpu");
-  }
   if (spec.deterministic && adds_by_atomics(spec, sums)) {
     return plan_unsupported(
         "gradients of tensors are added up in the order in which blocks come to it, which "

@@ -46,6 +46,11 @@ int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm90a_family().serves(spec, target));
+  if (is_packed(spec)) {
+    return plan_unsupported(
+        fmt::format("the sm90a family has no backward kernels of layout `{}`; the sm80 family has",
+                    to_string(spec.layout)));
+  }
   if (spec.deterministic) {
     return plan_unsupported(
         "dQ is added up in the order in which blocks come to it, which `deterministic: true` rules "

@@ -11,6 +11,7 @@
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
+#include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/elements.cuh"
@@ -46,12 +47,21 @@ static_assert(kStageBytes % 128 == 0);
 struct Source {
   const void* data;
   long long offset, stride;  // elements
-  ATT_MEMBER Source(const void* data, const Strides& strides, int b, int h)
-      : data(data), offset(b * strides.batch + h * strides.head), stride(strides.seq) {}
+  // `first`: rows of the slice that lie before.
+  ATT_MEMBER Source(const void* data, const Strides& strides, int slice, int first, int h)
+      : data(data), offset(slice * strides.batch + h * strides.head), stride(strides.seq) {
+    if constexpr (spec::kIsPacked) offset += first * stride;
+  }
   ATT_MEMBER const char* row(int index) const {
     return static_cast<const char*>(data) + Element::kBytes * (offset + index * stride);
   }
 };
+ATT_FN Source query_source(const void* data, const Strides& strides, const Sequence& s, int h) {
+  return {data, strides, s.slice, s.q_first, h};
+}
+ATT_FN Source key_source(const void* data, const Strides& strides, const Sequence& s, int h_kv) {
+  return {data, strides, s.slice, s.kv_first, h_kv};
+}
 template <int kCount, int kDim>
 ATT_FN void load_tile(unsigned to, const Source& from, int first, int length) {
   load_rows<kCount, kDim, kThreads>(to, from.row(first), from.stride * Element::kBytes,
@@ -84,12 +94,18 @@ ATT_FN void clear(float (&sum)[kCount][4]) {
   }
 }
 
-// Writes a warp's 16 rows of a gradient, columns [kFirst, kFirst + kCount) of kColumns. `shared` is
-// the warp's.
+// Where a gradient's rows of a head lie, of one sequence: row 0 is row `first` of the slice.
+struct Destination {
+  void* data;
+  const Strides& stride;
+  int slice, first, h;
+};
+
+// Writes a warp's 16 rows of a gradient, from `row` of `length` on, columns [kFirst, kFirst +
+// kCount) of kColumns. `shared` is the warp's.
 template <int kColumns, int kFirst, int kCount>
-ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, void* tensor,
-                           const Strides& stride, int b, int h, int row, int length,
-                           unsigned shared) {
+ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, const Destination& to,
+                           int row, int length, unsigned shared) {
   const int lane = lane_index();
 #pragma unroll
   for (int n = 0; n < kCount / 8; ++n) {
@@ -100,9 +116,10 @@ ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, void*
     }
   }
   sync_warp();
-  char* const out =
-      static_cast<char*>(tensor) +
-      Element::kBytes * (b * stride.batch + h * stride.head + row * stride.seq + kFirst);
+  const Strides& stride = to.stride;
+  char* const out = static_cast<char*>(to.data) +
+                    Element::kBytes * (to.slice * stride.batch + to.h * stride.head +
+                                       (to.first + row) * stride.seq + kFirst);
   constexpr int kUnits = kCount / Element::kOfUnit;
 #pragma unroll 4
   for (int first = 0; first < 16 * kUnits; first += 32) {
@@ -126,30 +143,32 @@ constexpr int kPartQk = part_columns(kDimQk);
 constexpr int kPartV = part_columns(kDimV);
 
 template <int kPart>
-ATT_FN void make_key_gradients(const BackwardParams& p, int b, int h_kv, int k0, unsigned shared) {
+ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int b, int h_kv,
+                               int k0, unsigned shared) {
   // The last part may be shorter.
   constexpr int kFirstQk = kPart * kPartQk, kFirstV = kPart * kPartV;
   constexpr int kCountQk = kDimQk - kFirstQk < kPartQk ? kDimQk - kFirstQk : kPartQk;
   constexpr int kCountV = kDimV - kFirstV < kPartV ? kDimV - kFirstV : kPartV;
   const int group = p.heads / p.kv_heads;
-  const int k1 = min_i32(k0 + kRows, p.kv_len);
-  load_tile<kRows, spec::kHeadDimQk>(shared, Source(p.k, p.k_stride, b, h_kv), k0, p.kv_len);
-  load_tile<kRows, spec::kHeadDimV>(shared + kOtherRowsOffset, Source(p.v, p.v_stride, b, h_kv), k0,
-                                    p.kv_len);
+  const int k1 = min_i32(k0 + kRows, keys_of(p, own));
+  load_tile<kRows, spec::kHeadDimQk>(shared, key_source(p.k, p.k_stride, own, h_kv), k0,
+                                     keys_of(p, own));
+  load_tile<kRows, spec::kHeadDimV>(shared + kOtherRowsOffset,
+                                    key_source(p.v, p.v_stride, own, h_kv), k0, keys_of(p, own));
 
-  const auto context = [&](int h) { return Context{p, b, h, h_kv, p.q_len, p.kv_len}; };
+  const auto context = [&](int h) { return item_context(p, own, b, h, h_kv); };
   const auto stage_at = [&](int stage) { return shared + kStageOffset + stage * kStageBytes; };
   GroupWalk<kStep> walk(context(h_kv * group), k0, k1, group, kRows);
   const auto load = [&](const GroupTile& tile, int stage) {
     if (tile.index >= 0) {
       const int q0 = tile.index * kStep;
       const unsigned to = stage_at(stage);
-      load_tile<kStep, spec::kHeadDimQk>(to, Source(p.q, p.q_stride, b, tile.h), q0, p.q_len);
-      const long long row =
-          (static_cast<long long>(b) * p.heads + tile.h) * padded_rows(p.q_len) + q0;
+      load_tile<kStep, spec::kHeadDimQk>(to, query_source(p.q, p.q_stride, own, tile.h), q0,
+                                         queries_of(p, own));
+      const long long row = first_padded_row(p, own, b, tile.h) + q0;
       load_live_rows<kStep, spec::kHeadDimV, kThreads>(
-          to + kOtherStepOffset, Source(p.d_o, p.d_o_stride, b, tile.h).row(q0),
-          p.d_o_stride.seq * Element::kBytes, p.q_len - q0, p.row_references + row);
+          to + kOtherStepOffset, query_source(p.d_o, p.d_o_stride, own, tile.h).row(q0),
+          p.d_o_stride.seq * Element::kBytes, queries_of(p, own) - q0, p.row_references + row);
       const int lane = thread_index();
       if (lane < kStep / 2) {
         const float* from = lane < kStep / 4 ? p.row_references : p.row_deltas;
@@ -207,34 +226,39 @@ ATT_FN void make_key_gradients(const BackwardParams& p, int b, int h_kv, int k0,
   learned.flush(context(0));
   cp_async_wait<0>();
   sync_threads();
-  const unsigned own =
+  const unsigned of_warp =
       shared + warp_index() * 16 * Rows<(kPartQk > kPartV ? kPartQk : kPartV)>::kRowBytes;
   const int row = k0 + warp_index() * 16;
-  store_gradient<spec::kHeadDimV, kFirstV, kCountV>(d_v, dropout_scale(context(0)), p.d_v,
-                                                    p.d_v_stride, b, h_kv, row, p.kv_len, own);
-  store_gradient<spec::kHeadDimQk, kFirstQk, kCountQk>(d_k, softmax_scale(p), p.d_k, p.d_k_stride,
-                                                       b, h_kv, row, p.kv_len, own);
+  store_gradient<spec::kHeadDimV, kFirstV, kCountV>(
+      d_v, dropout_scale(context(0)), {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv}, row,
+      keys_of(p, own), of_warp);
+  store_gradient<spec::kHeadDimQk, kFirstQk, kCountQk>(
+      d_k, softmax_scale(p), {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv}, row,
+      keys_of(p, own), of_warp);
 }
 
 // ---- dQ.
 
-ATT_FN void make_query_gradient(const BackwardParams& p, int b, int h, int q0, unsigned shared) {
+ATT_FN void make_query_gradient(const BackwardParams& p, const Sequence& own, int b, int h, int q0,
+                                unsigned shared) {
   const int h_kv = h / (p.heads / p.kv_heads);
-  const int q1 = min_i32(q0 + kRows, p.q_len);
-  const Context c{p, b, h, h_kv, p.q_len, p.kv_len};
-  const long long first = (static_cast<long long>(b) * p.heads + h) * padded_rows(p.q_len);
-  load_tile<kRows, spec::kHeadDimQk>(shared, Source(p.q, p.q_stride, b, h), q0, p.q_len);
+  const int q1 = min_i32(q0 + kRows, queries_of(p, own));
+  const Context c = item_context(p, own, b, h, h_kv);
+  const long long first = first_padded_row(p, own, b, h);
+  load_tile<kRows, spec::kHeadDimQk>(shared, query_source(p.q, p.q_stride, own, h), q0,
+                                     queries_of(p, own));
   load_live_rows<kRows, spec::kHeadDimV, kThreads>(
-      shared + kOtherRowsOffset, Source(p.d_o, p.d_o_stride, b, h).row(q0),
-      p.d_o_stride.seq * Element::kBytes, p.q_len - q0, p.row_references + first + q0);
+      shared + kOtherRowsOffset, query_source(p.d_o, p.d_o_stride, own, h).row(q0),
+      p.d_o_stride.seq * Element::kBytes, queries_of(p, own) - q0, p.row_references + first + q0);
   const auto stage_at = [&](int stage) { return shared + kStageOffset + stage * kStageBytes; };
   const auto load = [&](int tile, int stage) {
     if (tile >= 0) {
       const int k0 = tile / 2 * kStep;
-      load_tile<kStep, spec::kHeadDimQk>(stage_at(stage), Source(p.k, p.k_stride, b, h_kv), k0,
-                                         p.kv_len);
+      load_tile<kStep, spec::kHeadDimQk>(stage_at(stage), key_source(p.k, p.k_stride, own, h_kv),
+                                         k0, keys_of(p, own));
       load_tile<kStep, spec::kHeadDimV>(stage_at(stage) + kOtherStepOffset,
-                                        Source(p.v, p.v_stride, b, h_kv), k0, p.kv_len);
+                                        key_source(p.v, p.v_stride, own, h_kv), k0,
+                                        keys_of(p, own));
     }
     cp_async_commit();
   };
@@ -281,15 +305,29 @@ ATT_FN void make_query_gradient(const BackwardParams& p, int b, int h, int q0, u
   }
   cp_async_wait<0>();
   sync_threads();
-  store_gradient<spec::kHeadDimQk, 0, kDimQk>(d_q, softmax_scale(p), p.d_q, p.d_q_stride, b, h, row,
-                                              p.q_len,
-                                              shared + warp_index() * 16 * Rows<kDimQk>::kRowBytes);
+  store_gradient<spec::kHeadDimQk, 0, kDimQk>(
+      d_q, softmax_scale(p), {p.d_q, p.d_q_stride, own.slice, own.q_first, h}, row,
+      queries_of(p, own), shared + warp_index() * 16 * Rows<kDimQk>::kRowBytes);
+}
+
+// ---- Work items.
+
+// Of a list of packed sequences' tiles, each for `heads` heads.
+struct ListedTile {
+  Sequence own;  // empty: there is nothing to do
+  int b, h, first;
+};
+ATT_FN ListedTile listed_tile(const BackwardParams& p, const SequenceItem* list, int index,
+                              int heads) {
+  const SequenceItem listed = list[index / heads];
+  if (listed.sequence < 0) return {};
+  return {sequence_of(p, listed.sequence), listed.sequence, index % heads, listed.tile * kRows};
 }
 
 }  // namespace att
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
-    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
+    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
 }
@@ -297,33 +335,57 @@ ATT_KERNEL __launch_bounds__(att::kRowThreads)
 // A work item: a tile of the keys of a K/V head, or a part of the columns of its gradients. Heads
 // follow one another, so that CTAs which run together share Q and dO in L2; within a head the first
 // keys, which most queries of a causal mask see, come first.
+//
+// Of packed sequences an item is taken only if it lies in its sequence: the lengths may have
+// changed since it was listed.
 ATT_KERNEL __launch_bounds__(att::kThreads, att::plan::kMinCtas)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardParams p) {
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   using namespace att;
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const int index = block_index();
   const int tiles = tile_count(p.kv_len, kRows);
   const int part = index % plan::kColumnParts;
-  const int head = index / plan::kColumnParts / tiles;
-  const int k0 = (index / plan::kColumnParts - head * tiles) * kRows;
-  const int b = head / p.kv_heads;
-  const int h_kv = head - b * p.kv_heads;
-  const unsigned shared = shared_address(shared_memory);
-  if (part == 0) {
-    make_key_gradients<0>(p, b, h_kv, k0, shared);
-  } else if constexpr (plan::kColumnParts > 1) {
-    make_key_gradients<1>(p, b, h_kv, k0, shared);
+  if constexpr (spec::kIsPacked) {
+    const SequenceItem* const list = static_cast<const LaunchParams&>(p).key_items;
+    const auto [own, b, h_kv, k0] = listed_tile(p, list, index / plan::kColumnParts, p.kv_heads);
+    if (k0 >= own.kv_len) return;
+    const unsigned shared = shared_address(shared_memory);
+    if (part == 0) {
+      make_key_gradients<0>(p, own, b, h_kv, k0, shared);
+    } else if constexpr (plan::kColumnParts > 1) {
+      make_key_gradients<1>(p, own, b, h_kv, k0, shared);
+    }
+  } else {
+    const int head = index / plan::kColumnParts / tiles;
+    const int k0 = (index / plan::kColumnParts - head * tiles) * kRows;
+    const int b = head / p.kv_heads;
+    const int h_kv = head - b * p.kv_heads;
+    const unsigned shared = shared_address(shared_memory);
+    if (part == 0) {
+      make_key_gradients<0>(p, sequence_of(p, b), b, h_kv, k0, shared);
+    } else if constexpr (plan::kColumnParts > 1) {
+      make_key_gradients<1>(p, sequence_of(p, b), b, h_kv, k0, shared);
+    }
   }
 }
 
 ATT_KERNEL __launch_bounds__(att::kThreads, att::plan::kMinCtas)
-    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardParams p) {
+    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   using namespace att;
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  const auto [head, tile] = tile_by_head(block_index(), tile_count(p.q_len, kRows));
-  const int b = head / p.heads;
-  const int h = head - b * p.heads;
-  const int q0 = tile * kRows;
-  if (warp_index() == 0) add_sink_gradient(p, b, h, q0, min_i32(q0 + kRows, p.q_len));
-  make_query_gradient(p, b, h, q0, shared_address(shared_memory));
+  const auto make = [&](const Sequence& own, int b, int h, int q0) {
+    if (warp_index() == 0) {
+      add_sink_gradient(p, own, b, h, q0, min_i32(q0 + kRows, queries_of(p, own)));
+    }
+    make_query_gradient(p, own, b, h, q0, shared_address(shared_memory));
+  };
+  if constexpr (spec::kIsPacked) {
+    const SequenceItem* const list = static_cast<const PackedParams&>(p).sequences.items;
+    const auto [own, b, h, q0] = listed_tile(p, list, block_index(), p.heads);
+    if (q0 < own.q_len) make(own, b, h, q0);
+  } else {
+    const auto [head, tile] = tile_by_head(block_index(), tile_count(p.q_len, kRows));
+    const int b = head / p.heads;
+    make(sequence_of(p, b), b, head - b * p.heads, tile * kRows);
+  }
 }

@@ -18,6 +18,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
@@ -195,7 +196,8 @@ ATT_FN void convert_query_gradient(const BackwardParams& p) {
   const int b = head / p.heads;
   const int h = head - b * p.heads;
   if (share == 0 && thread < 32) {
-    add_sink_gradient(p, b, h, tile * kTileQ, min_i32((tile + 1) * kTileQ, p.q_len));
+    add_sink_gradient(p, sequence_of(p, b), b, h, tile * kTileQ,
+                      min_i32((tile + 1) * kTileQ, p.q_len));
   }
   const float* from = p.d_q_sums + sums_offset(tile_index(p, head, tile), share) + thread * 4;
   const int row = tile * kTileQ + (kDqByRows ? share * 64 : 0) + thread / 32 * 16 + thread % 32 / 4;

@@ -6,14 +6,44 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/sequence.h"
 #include "templates/tile/elements.cuh"
 #include "templates/work_items.h"
 
 namespace att {
 
-// Rows are padded to whole tiles; those past q_len act as rows without live keys.
+// Lengths of an item's sequence. Where all have the same they come from the parameters, which take
+// no register.
+ATT_FN int queries_of(const BackwardParams& p, const Sequence& own) {
+  if constexpr (spec::kIsPacked) return own.q_len;
+  return p.q_len;
+}
+ATT_FN int keys_of(const BackwardParams& p, const Sequence& own) {
+  if constexpr (spec::kIsPacked) return own.kv_len;
+  return p.kv_len;
+}
+ATT_FN Context item_context(const BackwardParams& p, const Sequence& own, int b, int h, int h_kv) {
+  return {p, b, h, h_kv, queries_of(p, own), keys_of(p, own), own.q_first, own.kv_first};
+}
+
+// Rows are padded to whole tiles; those past q_len act as rows without live keys. So are those of
+// each packed sequence.
 constexpr int kRowPadding = 128;
 ATT_FN constexpr int padded_rows(int q_len) { return tile_count(q_len, kRowPadding) * kRowPadding; }
+
+// Where what is known of the rows of sequence b begins, of head number `head` of all slices'.
+ATT_FN long long first_row_of_head(const BackwardParams& p, const Sequence& sequence, int b,
+                                   long long head) {
+  if constexpr (spec::kIsPacked) {
+    const int tiles = sequence_item_count(p.q_len, p.batch, kRowPadding);
+    return (head * tiles + first_sequence_tile(sequence.q_first, b, kRowPadding)) * kRowPadding;
+  }
+  return head * padded_rows(p.q_len);
+}
+// The same of head h of the sequence.
+ATT_FN long long first_padded_row(const BackwardParams& p, const Sequence& sequence, int b, int h) {
+  return first_row_of_head(p, sequence, b, static_cast<long long>(sequence.slice) * p.heads + h);
+}
 
 // The reference of a row without live keys: exp2(x - infinity) makes its probabilities 0.
 ATT_FN float row_reference(float lse) { return lse == -infinity() ? infinity() : lse * kLog2E; }
@@ -62,19 +92,21 @@ constexpr int kRowsAtATime = 64;
 // The references (LSE in log2 units; with kSplitReferences LSE over the softmax scale, split) and
 // D = rowsum(dO O) - dLSE (with kSplitDeltas, split) of rows [first_query, first_query +
 // kRowsAtATime) of a head; and zeroes where their dQ will be summed.
-ATT_FN void make_row_statistics(const BackwardParams& p, int head, int first_query) {
+ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int head,
+                                int first_query) {
   constexpr int kLanes = lanes_of_row(), kWords = Element::kWordsOfEight;
   constexpr int kRowsAtOnce = kRowThreads / kLanes;
   constexpr int kSteps = kRowsAtATime / kRowsAtOnce > 0 ? kRowsAtATime / kRowsAtOnce : 1;
   const int unit = thread_index() % kLanes;
   const int first_row = thread_index() / kLanes;  // narrow rows leave some threads without one
-  const int b = head / p.heads;
-  const int h = head - b * p.heads;
+  const int b = spec::kIsPacked ? of_sequence : head / p.heads;
+  const int h = spec::kIsPacked ? head : head - b * p.heads;
+  const Sequence sequence = sequence_of(p, b);
   const auto row_of = [&](const void* tensor, const Strides& stride, int q) {
     return static_cast<const char*>(tensor) +
-           Element::kBytes * (b * stride.batch + h * stride.head + q * stride.seq + 8 * unit);
+           Element::kBytes * (query_offset(sequence, stride, h, q) + 8 * unit);
   };
-  const long long lse_row = static_cast<long long>(head) * p.q_len;
+  const long long lse_row = static_cast<long long>(head) * p.q_len + sequence.q_first;
   unsigned o[kSteps][kWords], d_o[kSteps][kWords];
   float lse[kSteps];
 #pragma unroll
@@ -83,14 +115,14 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int head, int first_que
     lse[i] = -infinity();
 #pragma unroll
     for (int j = 0; j < kWords; ++j) o[i][j] = d_o[i][j] = 0;
-    if (first_row < kRowsAtATime && q < p.q_len && 8 * unit < spec::kHeadDimV) {
+    if (first_row < kRowsAtATime && q < queries_of(p, sequence) && 8 * unit < spec::kHeadDimV) {
       lse[i] = p.lse[lse_row + q];
       load_words(row_of(p.o, p.o_stride, q), o[i]);
       load_words(row_of(p.d_o, p.d_o_stride, q), d_o[i]);
     }
   }
   if constexpr (plan::kSumColumns > 0) {
-    const long long first = static_cast<long long>(head) * padded_rows(p.q_len) + first_query;
+    const long long first = first_row_of_head(p, sequence, b, head) + first_query;
     char* const sums = reinterpret_cast<char*>(p.d_q_sums + first * plan::kSumColumns);
     const unsigned zeros[4] = {};
     for (int i = thread_index(); i < kRowsAtATime * plan::kSumColumns / 4; i += kRowThreads) {
@@ -112,7 +144,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int head, int first_que
     const bool has_keys = lse[i] != -infinity();
     if (p.d_lse != nullptr && has_keys) delta -= p.d_lse[lse_row + q];
     delta = has_keys ? delta : 0.0f;
-    const long long row = static_cast<long long>(head) * padded_rows(p.q_len) + q;
+    const long long row = first_row_of_head(p, sequence, b, head) + q;
     if constexpr (plan::kSplitReferences) {
       const float reference = has_keys ? lse[i] / spec::kSoftmaxScale : kDeadReference;
       store_global_16(p.row_references + 4 * row, split_row(reference).words);
@@ -132,13 +164,42 @@ ATT_FN float row_delta(const BackwardParams& p, long long row) {
   return joined_row(reinterpret_cast<const unsigned*>(p.row_deltas) + 4 * row);
 }
 
+// The last of the packed sequences whose rows, each padded to whole tiles, begin at tile `tile` or
+// before.
+ATT_FN int sequence_of_tile(const BackwardParams& p, int tile) {
+  const SequenceList& list = static_cast<const PackedParams&>(p).sequences;
+  int first = 0, last = p.batch - 1;
+#pragma unroll 1
+  while (first < last) {
+    const int middle = (first + last + 1) / 2;
+    const int before = packed_span(list.cu_q, nullptr, middle, p.q_len).first;
+    if (first_sequence_tile(before, middle, kRowPadding) <= tile) {
+      first = middle;
+    } else {
+      last = middle - 1;
+    }
+  }
+  return first;
+}
+
 // A CTA's: kRowPadding rows of a head.
 ATT_FN void make_row_statistics(const BackwardParams& p) {
-  const int tiles = tile_count(p.q_len, kRowPadding);
+  const int tiles = spec::kIsPacked ? sequence_item_count(p.q_len, p.batch, kRowPadding)
+                                    : tile_count(p.q_len, kRowPadding);
   const int head = block_index() / tiles;
-  const int first_query = (block_index() - head * tiles) * kRowPadding;
+  int b = 0, tile = block_index() - head * tiles;
+  if constexpr (spec::kIsPacked) {
+    b = sequence_of_tile(p, tile);
+    const Sequence sequence = sequence_of(p, b);
+    tile -= first_sequence_tile(sequence.q_first, b, kRowPadding);
+    // Behind the sequence, or where offsets are no caller's.
+    if (tile < 0 || tile >= tile_count(sequence.q_len, kRowPadding)) return;
+  }
+  const int first_query = tile * kRowPadding;
 #pragma unroll 1
-  for (int i = 0; i < kRowPadding; i += kRowsAtATime) make_row_statistics(p, head, first_query + i);
+  for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
+    make_row_statistics(p, b, head, first_query + i);
+  }
 }
 
 }  // namespace att

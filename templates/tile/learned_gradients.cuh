@@ -4,6 +4,8 @@
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/sequence.h"
+#include "templates/tile/backward_rows.cuh"
 
 namespace att {
 
@@ -40,7 +42,7 @@ struct LearnedGradients {
   ATT_MEMBER void flush(const Context& c) {
     if constexpr (kGradLoads > 0) {
       if (h < 0 || !learns) return;
-      flush_from<0>(Context{c.params, c.b, h, c.h_kv, c.q_len, c.kv_len});
+      flush_from<0>(context_of(c.params, sequence_of(c), c.b, h, c.h_kv));
     }
   }
 
@@ -110,16 +112,18 @@ ATT_FN void add_to_sink_look_ups(const BackwardParams& p, const Context& c, floa
 
 // What queries [q0, q1) of a head add to the gradient of its sink: -exp(sink - LSE) D each. One
 // warp.
-ATT_FN void add_sink_gradient(const BackwardParams& p, int b, int h, int q0, int q1) {
+ATT_FN void add_sink_gradient(const BackwardParams& p, const Sequence& sequence, int b, int h,
+                              int q0, int q1) {
   if constexpr (spec::kHasSink) {
-    const Context c{p, b, h, h / (p.heads / p.kv_heads), p.q_len, p.kv_len};
+    const Context c = item_context(p, sequence, b, h, h / (p.heads / p.kv_heads));
     const long long head = static_cast<long long>(b) * p.heads + h;
     float sum = 0.0f;
     for (int q = q0 + thread_index() % 32; q < q1; q += 32) {
-      const float lse = p.lse[head * p.q_len + q];
+      const float lse = p.lse[statistic_offset(p, sequence, h) + q];
       // Of a row without live keys only the sink is left, and O is 0 whatever it is.
       const float weight = math_exp2((sink(c) - lse) * kLog2E);
-      sum -= lse == -infinity() ? 0.0f : weight * row_delta(p, head * padded_rows(p.q_len) + q);
+      sum -= lse == -infinity() ? 0.0f
+                                : weight * row_delta(p, first_padded_row(p, sequence, b, h) + q);
     }
     sum = warp_sum(sum);
     if (thread_index() % 32 != 0) return;

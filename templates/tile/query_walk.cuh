@@ -18,7 +18,10 @@ struct QueryWalk {
 
   ATT_MEMBER QueryWalk(const Context& c, int k0, int k1) {
     QBounds bounds{0, c.q_len};
-    if constexpr (spec::kHasMask) bounds = q_bounds(c, k0, k1);
+    if constexpr (spec::kHasMask) {
+      // Of a packed sequence without queries no look-up is proven.
+      if (!spec::kIsPacked || c.q_len > 0) bounds = q_bounds(c, k0, k1);
+    }
     first = bounds.begin / kTileQ;
     last = bounds.begin < bounds.end ? (bounds.end + kTileQ - 1) / kTileQ : first;
     next_tile = first;

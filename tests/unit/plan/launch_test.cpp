@@ -6,6 +6,7 @@
 #include <climits>
 
 #include "generator/plan/plan.hpp"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -147,13 +148,41 @@ TEST(Launch, ABackwardPassOfPackedSequencesListsItsKeysAndItsQueries) {
   }
 }
 
-TEST(Launch, ABackwardPassOfPackedSequencesIsTheCpusAlone) {
+// On GPUs by the sm80 family alone; two parts of the columns are two items of a key tile.
+TEST(Launch, ABackwardPassOfPackedSequencesListsItsTilesOnGpusToo) {
+  AttentionSpec wide = packed_spec();
+  wide.head_dim_qk = 192;
+  wide.head_dim_v = 128;
+  const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 300};
   for (const Target target : {Target::kSm80, Target::kSm90a}) {
-    const auto families = families_for(packed_spec(), target, Pass::kBackward);
-    ASSERT_FALSE(families.ok());
-    EXPECT_EQ(families.error().kind, ErrorKind::kUnsupported);
-    EXPECT_NE(families.error().message.find("layout `thd` has no backward kernels of GPUs yet"),
-              std::string::npos);
+    for (const AttentionSpec& spec : {packed_spec(), wide}) {
+      const auto families = families_for(spec, target, Pass::kBackward);
+      ASSERT_TRUE(families.ok()) << render(families.error());
+      EXPECT_EQ(*families, std::vector<Family>{Family::kSm80});
+      const std::vector<WorkspaceRegion> promised = widest_workspace(spec, Pass::kBackward, target);
+      const std::vector<KernelPlan> plans =
+          legal_plans(spec, Family::kSm80, device_facts(target), Pass::kBackward);
+      EXPECT_GT(plans.size(), 3u);
+      for (const KernelPlan& plan : plans) {
+        SCOPED_TRACE(to_string(plan));
+        const LaunchRecipe recipe = launch_recipe(spec, plan);
+        EXPECT_TRUE(covers(promised, recipe.workspace));
+        const int tile = 16 * std::get<Sm80BackwardPlan>(plan.tile).warps;
+        ASSERT_EQ(recipe.launches.size(), 4u);
+        const auto items = [&](std::size_t i) {
+          return item_count(spec, recipe, recipe.launches[i], shape);
+        };
+        EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_rows");
+        EXPECT_EQ(items(0), (1000 / 128 + 5) * 8);
+        EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_items");
+        EXPECT_EQ(recipe.launches[1].threads, att::kItemThreads);
+        EXPECT_EQ(items(2), (300 / tile + 5) * 2 * (spec.head_dim_qk == 192 ? 2 : 1));
+        EXPECT_EQ(items(3), (1000 / tile + 5) * 8);
+        const ItemTiles tiles = item_tiles(spec, plan);
+        EXPECT_EQ(tiles.queries, tile);
+        EXPECT_EQ(tiles.keys, tile);
+      }
+    }
   }
 }
 
