@@ -92,7 +92,7 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
     }
     int next_head = item.h_kv * group;
     const int end_head = next_head + group;
-    QueryWalk walk;
+    QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
     walk.live = 0;
     TileInfo info, following;
     // The next live tile, of this head or the ones after it.

@@ -1,14 +1,14 @@
 // What lies where in the shared memory of the sm90a family's backward kernel, and its tile sizes.
 #pragma once
 
+#include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/sm90_cta.cuh"
 
 namespace att {
 namespace sm90 {
 
 constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
-constexpr int kKeys = 64;                     // of a warpgroup
-constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item
+constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item, kKeys of a warpgroup
 constexpr int kTileQ = plan::kTileQ;          // queries of a stage of Q and dO
 static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kTileQ % 64 == 0);
 
