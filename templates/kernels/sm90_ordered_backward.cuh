@@ -18,6 +18,7 @@
 #include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_ordered_keys.cuh"
 #include "templates/tile/sm90_ordered_layout.cuh"
 #include "templates/tile/sm90_ordered_queries.cuh"
@@ -26,15 +27,6 @@
 
 namespace att {
 namespace sm90 {
-
-template <int kSlabs>
-ATT_FN void load_slabs(unsigned to, int bytes_of_slab, const TensorMap* map, unsigned barrier,
-                       int row, int head, int batch, CacheHint hint) {
-#pragma unroll
-  for (int slab = 0; slab < kSlabs; ++slab) {
-    tma_load(to + slab * bytes_of_slab, map, barrier, slab * kSlabColumns, row, head, batch, hint);
-  }
-}
 
 // ---- The keys' kernel. Tiles of a head follow one another, so that CTAs which run together share
 // Q and dO in L2.
@@ -238,13 +230,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   using namespace att::sm90;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const KeysMemory shared{shared_address(shared_memory)};
-  if (thread_index() < 32) {
-    const int word = thread_index() % 4;
-    store_shared_4(shared.halves() + thread_index() * 4, word == 0   ? 0xbf00bf00u
-                                                         : word == 1 ? 0xbf00u
-                                                                     : 0u);
-    fence_shared_for_async();
-  }
+  if (thread_index() < 32) store_halves(shared.halves());
   if (thread_index() == 0) init_barriers(shared);
   sync_threads();
   const KeyTile item = key_tile(p);

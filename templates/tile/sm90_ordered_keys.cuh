@@ -54,11 +54,6 @@ struct KeysConsumer {
   ATT_MEMBER unsigned do_descriptor(int stage) const {
     return wgmma_descriptor(shared.d_o(0), slab_bytes(kTileQ)) + stage * (v_bytes(kTileQ) / 16);
   }
-  // One step more of a product: each column less its query's split number at `rows`.
-  ATT_MEMBER void subtract_rows(Products& product, unsigned rows) const {
-    plan::multiply_split(product, wgmma_descriptor(shared.halves(), 0), wgmma_descriptor(rows, 0));
-  }
-
   // ---- Slopes, from a thread of the first warpgroup to the same one of the second.
 
   ATT_MEMBER unsigned own_slopes() const { return shared.slopes() + thread * 16; }
@@ -86,36 +81,10 @@ struct KeysConsumer {
     warp_arrive(shared.slopes_empty());
   }
 
-  // ---- dO of a row without live keys may be anything: zeroes it. Each warpgroup does so for
-  // itself, so that none waits for the other. The references are those of the tile's Q.
-
-  ATT_MEMBER void clean_dead_rows(int stage, int q_stage) const {
-    const int lane = thread % 32;
-    bool cleaned = false;
-#pragma unroll 1
-    for (int first = 0; first < kTileQ; first += 32) {
-      unsigned dead = ballot(is_dead(first + lane, q_stage));
-      while (dead != 0) {
-        const int row = first + highest_bit(dead);
-        dead ^= 1u << highest_bit(dead);
-        cleaned = true;
-        for (int unit = thread; unit < kVSlabs * 8; unit += kWarpgroupThreads) {
-          store_shared_16(
-              swizzled(shared.d_o(stage) + unit / 8 * slab_bytes(kTileQ), row, unit % 8), {});
-        }
-      }
-    }
-    if (!cleaned) return;
-    fence_shared_for_async();
-    named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
-  }
-  ATT_MEMBER bool is_dead(int row, int stage) const {
-    const unsigned word =
-        load_shared_4(shared.references(stage) + row * (kReferenceBytes / kTileQ));
-    if constexpr (plan::kSplitReferences) {
-      return (word & 0xffffu) == (split_row(kDeadReference).words[0] & 0xffffu);
-    }
-    return word == __builtin_bit_cast(unsigned, infinity());
+  // dO of rows without live keys; the references come with Q.
+  ATT_MEMBER void clean(int stage) const {
+    clean_dead_rows<kTileQ>(shared.references(stage), shared.d_o(stage),
+                            warpgroup_barrier(warpgroup));
   }
 
   // ---- The first warpgroup's: dV, unscaled.
@@ -132,13 +101,14 @@ struct KeysConsumer {
     if (spec::kHasMask && load_tile_info(shared.q_tile(0)).tile < 0) return;
     bool more = true;
     while (more) {
-      at = at.uniform();
-      before = before.uniform();
+      at = uniform(at);
+      before = uniform(before);
       mbarrier_wait(shared.q_full(at.stage), at.parity);
       wgmma_fence();
       plan::multiply_s<2, slab_bytes(kTileQ) / 16, 2, slab_bytes(kKeys) / 16>(
           s, k, q_descriptor(at.stage));
-      if constexpr (plan::kSplitReferences) subtract_rows(s, shared.references(at.stage));
+      if constexpr (plan::kSplitReferences)
+        subtract_rows(s, shared.halves(), shared.references(at.stage));
       wgmma_commit();
       const TileInfo now = load_tile_info(shared.q_tile(at.stage));
       wgmma_wait<1>();  // for dV of the tile before
@@ -155,7 +125,7 @@ struct KeysConsumer {
       wgmma_pin(operand);
       store_slopes(s, tiles & 1);
       mbarrier_wait(shared.do_full(at.stage), at.parity);
-      if (spec::kHasMask && now.flags == 0) clean_dead_rows(at.stage, at.stage);
+      if (spec::kHasMask && now.flags == 0) clean(at.stage);
       warp_arrive(shared.q_empty(at.stage));
       wgmma_fence();
       plan::multiply_dv<kRowBytes, 4 * kRowBytes>(d_v, operand, do_descriptor(at.stage));
@@ -189,18 +159,18 @@ struct KeysConsumer {
     LearnedGradients learned(p);
     bool more = true;
     while (more) {
-      at = at.uniform();
-      before = before.uniform();
+      at = uniform(at);
+      before = uniform(before);
       mbarrier_wait(shared.do_full(at.stage), at.parity);
       const TileInfo now = load_tile_info(shared.do_tile(at.stage));
       if (spec::kHasMask && now.flags == 0) {
         mbarrier_wait(shared.q_full(at.stage), at.parity);
-        clean_dead_rows(at.stage, at.stage);
+        clean(at.stage);
       }
       wgmma_fence();
       plan::multiply_dp<2, slab_bytes(kTileQ) / 16, 2, slab_bytes(kKeys) / 16>(
           d, v, do_descriptor(at.stage));
-      if constexpr (plan::kSplitDeltas) subtract_rows(d, shared.deltas(at.stage));
+      if constexpr (plan::kSplitDeltas) subtract_rows(d, shared.halves(), shared.deltas(at.stage));
       wgmma_commit();
       wgmma_wait<1>();  // for dK of the tile before
       if (tiles > 0) warp_arrive(shared.q_empty(before.stage));
@@ -242,29 +212,9 @@ struct KeysConsumer {
   ATT_MEMBER void store(const float (&gradient)[kColumns / 2], float scale, unsigned matrix,
                         const TensorMap* map) const {
     const int row = thread / 32 * 16;
-#pragma unroll
-    for (int step = 0; step < kColumns / 16; ++step) {
-      unsigned packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        packed[i] = pack_2<spec::kDType>(gradient[8 * step + 2 * i] * scale,
-                                         gradient[8 * step + 2 * i + 1] * scale);
-      }
-      stmatrix_x4(swizzled(matrix + step / 4 * slab_bytes(kKeys), row + thread % 16,
-                           step % 4 * 2 + thread % 32 / 16),
-                  packed);
-    }
-    fence_shared_for_async();
-    sync_warp();
-    if (thread % 32 == 0) {
-#pragma unroll
-      for (int slab = 0; slab < slabs(kColumns); ++slab) {
-        tma_store(map, matrix + slab * slab_bytes(kKeys) + row * kRowBytes, slab * kSlabColumns,
-                  k0 + row, h_kv, b);
-      }
-      tma_store_commit();
-      tma_store_wait();
-    }
+    store_key_rows<kColumns>(gradient, scale, {matrix, slab_bytes(kKeys), map, k0, h_kv, b}, row,
+                             thread);
+    if (thread % 32 == 0) tma_store_wait();
   }
 };
 

@@ -2,6 +2,7 @@
 // tile sizes.
 #pragma once
 
+#include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/sm90_cta.cuh"
 
@@ -19,9 +20,8 @@ ATT_FN constexpr int slab_bytes(int rows) { return rows * kRowBytes; }
 ATT_FN constexpr int qk_bytes(int rows) { return kQkSlabs * slab_bytes(rows); }
 ATT_FN constexpr int v_bytes(int rows) { return kVSlabs * slab_bytes(rows); }
 
-// What is known of a stage's queries; split numbers take 16 bytes.
-constexpr int kReferenceBytes = kTileQ * (plan::kSplitReferences ? 16 : 4);
-constexpr int kDeltaBytes = kTileQ * (plan::kSplitDeltas ? 16 : 4);
+constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
+constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 constexpr int kTileInfoBytes = 16;
 
 // The keys' kernel.
@@ -48,7 +48,7 @@ struct KeysMemory {
     return base + kReferences + stage * kReferenceBytes;
   }
   ATT_MEMBER unsigned deltas(int stage) const { return base + kDeltas + stage * kDeltaBytes; }
-  // Eight equal rows: -1/2 three times, and zeros (split_row()).
+  // store_halves()'.
   ATT_MEMBER unsigned halves() const { return base + kHalves; }
   // What is said of a stage's tile, once with Q and once with dO, which come and go by themselves.
   ATT_MEMBER unsigned q_tile(int stage) const { return base + kTiles + stage * kTileInfoBytes; }
@@ -94,24 +94,10 @@ struct QueriesMemory {
 };
 static_assert(QueriesMemory::kBytes <= plan::kQueriesBytes, "the host asks for less than is taken");
 
-// A position in a ring of kCount stages, and the parity of its phase.
+// Known to be the same in all lanes.
 template <int kCount>
-struct Ring {
-  int stage = 0;
-  unsigned parity = 0;
-  ATT_MEMBER void advance() {
-    const bool wraps = stage == kCount - 1;
-    stage = wraps ? 0 : stage + 1;
-    parity ^= wraps ? 1u : 0u;
-  }
-  ATT_MEMBER Ring uniform() const {
-    return {shuffle_from(stage, 0), static_cast<unsigned>(shuffle_from(parity, 0))};
-  }
-};
-
-// The 16-byte unit `unit` (8 columns) of row `row` in a slab.
-ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
-  return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);
+ATT_FN Ring<kCount> uniform(const Ring<kCount>& at) {
+  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
 }
 
 constexpr int kAllConsumers = 1;  // a named barrier

@@ -66,9 +66,9 @@ struct QueriesConsumer {
     // Entered without a test, for ptxas, which else serialises the products (C7515).
     bool more = true;
     while (more) {
-      at = at.uniform();
-      before = before.uniform();
-      at_v = at_v.uniform();
+      at = uniform(at);
+      before = uniform(before);
+      at_v = uniform(at_v);
       const unsigned k = wgmma_descriptor(shared.k(0), slab_bytes(kStepKeys)) +
                          at.stage * (qk_bytes(kStepKeys) / 16);
       const unsigned v = wgmma_descriptor(shared.v(0), slab_bytes(kStepKeys)) +
