@@ -110,7 +110,7 @@ TEST(Plan, OrderedPlansFitAndRoundTrip) {
   for (const int head_dim : {16, 64, 128, 192, 256}) {
     const AttentionSpec spec = plain_spec(head_dim);
     const auto plans = legal_plans(spec, Family::kSm90aOrdered, hopper, Pass::kBackward);
-    EXPECT_GE(plans.size(), head_dim > 128 ? 1u : 4u) << head_dim;
+    EXPECT_GE(plans.size(), head_dim > 128 ? 1u : 3u) << head_dim;
     for (const KernelPlan& plan : plans) {
       const auto parsed = parse_plan(to_string(plan));
       ASSERT_TRUE(parsed.ok()) << render(parsed.error());
