@@ -42,6 +42,12 @@ def rows():
             for seq in (512, 1024, 2048, 4096, 8192, 16384):
                 key = f"dense/d{head_dim}/{'causal' if causal else 'full'}/{seq}"
                 yield key, TOKENS // seq, heads, heads, seq, head_dim, causal, None
+    for kind, head_dim, heads in (("dense", 192, 16), ("dense", 256, 8), ("deterministic", 128, 16),
+                                  ("deterministic", 64, 32)):
+        for causal in (False, True):
+            for seq in (1024, 4096, 16384):
+                key = f"{kind}/d{head_dim}/{'causal' if causal else 'full'}/{seq}"
+                yield key, TOKENS // seq, heads, heads, seq, head_dim, causal, None
     for causal in (False, True):
         yield f"gqa/{'causal' if causal else 'full'}/4096", TOKENS // 4096, 32, 8, 4096, 128, causal, None
     for problem in problems.custom_problems():
@@ -49,8 +55,13 @@ def rows():
                False, problem)
 
 
-def yaml(head_dim, causal):
-    return (f"attune: 1\nname: bench\ndtype: bf16\nhead_dim: {head_dim}\n" + ("mask: causal\n" if causal else ""))
+def is_deterministic(row):
+    return row[0].startswith("deterministic/")
+
+
+def yaml(row):
+    return (f"attune: 1\nname: bench\ndtype: bf16\nhead_dim: {row[5]}\n" + ("mask: causal\n" if row[6] else "") +
+            ("deterministic: true\n" if is_deterministic(row) else ""))
 
 
 class Attune:
@@ -58,7 +69,7 @@ class Attune:
         key, batch, heads, kv_heads, seq, head_dim, causal, problem = row
         shape = attune_c.Shape(batch, heads, kv_heads, seq, seq)
         if problem is None:
-            make = lambda of_pass: runtime.kernel_from_yaml(yaml(head_dim, causal), shape, of_pass)
+            make = lambda of_pass: runtime.kernel_from_yaml(yaml(row), shape, of_pass)
         else:
             make = lambda of_pass: runtime.kernel(f"{ROOT}/{problem.spec}", shape, of_pass)
         forward, backward = make(attune_c.PASS_FORWARD), make(attune_c.PASS_BACKWARD)
@@ -92,7 +103,8 @@ class FlashAttention3:
         o, lse, *_ = fa._flash_attn_forward(q, k, v, causal=causal, softmax_scale=scale)
         grads = [torch.empty_like(t) for t in (q, k, v)]
         self.launch = lambda: fa._flash_attn_backward(g, q, k, v, o, lse, dq=grads[0], dk=grads[1], dv=grads[2],
-                                                      softmax_scale=scale, is_causal=causal)
+                                                      softmax_scale=scale, is_causal=causal,
+                                                      deterministic=is_deterministic(row))
         self.gradients = lambda: [t.transpose(1, 2) for t in grads]
 
 
@@ -116,7 +128,7 @@ def contestants_of(row, inputs, runtime, torch):
     problem, causal = row[7], row[6]
     yield "Attune", lambda: Attune(runtime, row, inputs, torch)
     if problem is None:
-        if importlib.util.find_spec("flash_attn_interface") and row[5] in (64, 128):
+        if importlib.util.find_spec("flash_attn_interface"):
             yield "FA3", lambda: FlashAttention3(row, inputs, torch)
 
         def sdpa(q, k, v):
@@ -124,7 +136,8 @@ def contestants_of(row, inputs, runtime, torch):
                 return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal,
                                                                         enable_gqa=row[2] != row[3])
 
-        yield "cuDNN", lambda: Autograd(sdpa, inputs, torch)
+        if not is_deterministic(row):
+            yield "cuDNN", lambda: Autograd(sdpa, inputs, torch)
         return
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     torch._dynamo.reset()

@@ -52,6 +52,12 @@ Launch backward_rows_launch() {
   return {.symbol = "_rows", .threads = kThreads, .item = WorkItem::kQueryTile, .tile = kPadding};
 }
 
+BackwardRows split_rows(const AttentionSpec& spec) {
+  return {.splits_references =
+              !spec.score && !spec.softmax_scale.at_launch && spec.softmax_scale.value > 0,
+          .splits_deltas = !has_dropout(spec)};
+}
+
 std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
   using Content = WorkspaceRegion::Content;
   std::vector<WorkspaceRegion> regions = {{.content = Content::kRowReferences,

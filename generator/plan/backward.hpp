@@ -31,6 +31,9 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums);
 bool makes_sink_gradient(const AttentionSpec& spec);
 
 Launch backward_rows_launch();
+// Of kernels whose tensor cores subtract LSE and D themselves: where these are subtracted from the
+// products as they are. Without sums.
+BackwardRows split_rows(const AttentionSpec& spec);
 std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows);
 std::string backward_row_constants(const BackwardRows& rows);
 

@@ -75,6 +75,7 @@ const FamilyOperations& cpu_family();
 const FamilyOperations& decode_family();
 const FamilyOperations& sm80_backward_family();
 const FamilyOperations& sm90a_backward_family();
+const FamilyOperations& sm90a_ordered_family();
 const FamilyOperations& cpu_backward_family();
 
 // kUnsupported, id "plan-unsupported".

@@ -13,7 +13,7 @@
 
 namespace attune {
 
-enum class Family : std::uint8_t { kSm80, kSm90a, kCpu, kDecode };
+enum class Family : std::uint8_t { kSm80, kSm90a, kCpu, kDecode, kSm90aOrdered };
 std::string_view to_string(Family);
 
 // mma.sync + cp.async, FlashAttention-2's split-Q scheme.
@@ -110,11 +110,20 @@ struct Sm90aBackwardPlan {
   auto operator<=>(const Sm90aBackwardPlan&) const = default;
 };
 
+// TMA + wgmma, dK and dV by key tiles and dQ by query tiles: deterministic. docs/training.md.
+struct Sm90aOrderedPlan {
+  static constexpr Family kFamily = Family::kSm90aOrdered;
+  int tile_q = 64;     // queries of a stage of the keys' kernel
+  int step_keys = 64;  // keys of a stage of the queries' kernel
+  int stages = 2;      // of these in shared memory
+  auto operator<=>(const Sm90aOrderedPlan&) const = default;
+};
+
 struct KernelPlan {
   Pass pass = Pass::kForward;
   Target target = Target::kSm80;
   std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan, CpuBackwardPlan,
-               DecodePlan>
+               DecodePlan, Sm90aOrderedPlan>
       tile;
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const {

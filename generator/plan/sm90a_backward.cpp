@@ -26,12 +26,10 @@ const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
 int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
 int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
-// The products subtract LSE and D themselves where these are subtracted from them as they are.
 BackwardRows rows_of(const AttentionSpec& spec) {
-  return {.splits_references =
-              !spec.score && !spec.softmax_scale.at_launch && spec.softmax_scale.value > 0,
-          .splits_deltas = !has_dropout(spec),
-          .sum_columns = slabs(spec.head_dim_qk) * kSlabColumns};
+  BackwardRows rows = split_rows(spec);
+  rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  return rows;
 }
 
 bool is_narrow(const AttentionSpec& spec) {
@@ -263,9 +261,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
                       .a_in_registers = false,
                       .transposes_b = true});
   const BackwardRows rows = rows_of(spec);
-  if (rows.splits_references || rows.splits_deltas) {
-    products += wgmma_split_function("multiply_split", tile.tile_q);
-  }
+  // Named in every kernel, called where a number is subtracted so.
+  products += wgmma_split_function("multiply_split", tile.tile_q);
   return fmt::format(
       "constexpr int kWarpgroups = {};\n"
       "constexpr int kTileQ = {};\n"

@@ -23,6 +23,7 @@
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/transpose.cuh"
 #include "templates/work_items.h"
@@ -60,15 +61,6 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   mbarrier_init_fence();
 }
 
-template <int kSlabs>
-ATT_FN void load_slabs(unsigned to, int slab_bytes, const TensorMap* map, unsigned barrier, int row,
-                       int head, int batch, CacheHint hint) {
-#pragma unroll
-  for (int slab = 0; slab < kSlabs; ++slab) {
-    tma_load(to + slab * slab_bytes, map, barrier, slab * kSlabColumns, row, head, batch, hint);
-  }
-}
-
 // ---- The loader warp.
 
 ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
@@ -92,7 +84,7 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
     }
     int next_head = item.h_kv * group;
     const int end_head = next_head + group;
-    QueryWalk walk;
+    QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
     walk.live = 0;
     TileInfo info, following;
     // The next live tile, of this head or the ones after it.
@@ -252,13 +244,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   using namespace att::sm90;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const SharedMemory shared{shared_address(shared_memory)};
-  if (thread_index() < 32) {
-    const int word = thread_index() % 4;
-    store_shared_4(shared.halves() + thread_index() * 4, word == 0   ? 0xbf00bf00u
-                                                         : word == 1 ? 0xbf00u
-                                                                     : 0u);
-    fence_shared_for_async();
-  }
+  if (thread_index() < 32) store_halves(shared.halves());
   if (thread_index() == 0) {
     init_barriers(shared);
     tma_prefetch_map(&q_map);

@@ -159,6 +159,14 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
   }
 }
 
+// What make_row_statistics() left of a row: its reference in log2 units, infinity without live
+// keys; and its D.
+ATT_FN float stored_reference(const BackwardParams& p, long long row) {
+  if constexpr (!plan::kSplitReferences) return p.row_references[row];
+  const auto* words = reinterpret_cast<const unsigned*>(p.row_references) + 4 * row;
+  const bool is_dead = (words[0] & 0xffffu) == (split_row(kDeadReference).words[0] & 0xffffu);
+  return is_dead ? infinity() : joined_row(words) * (spec::kSoftmaxScale * kLog2E);
+}
 ATT_FN float row_delta(const BackwardParams& p, long long row) {
   if constexpr (!plan::kSplitDeltas) return p.row_deltas[row];
   return joined_row(reinterpret_cast<const unsigned*>(p.row_deltas) + 4 * row);

@@ -214,6 +214,9 @@ struct RowElements {
       delta[half] = deltas[query + 8 * half];
     }
   }
+  // Of rows `query` and `query` + 8.
+  ATT_MEMBER RowElements(int query, const float (&references)[2], const float (&deltas)[2])
+      : query(query), reference{references[0], references[1]}, delta{deltas[0], deltas[1]} {}
 
   template <int kColumns, typename F>
   ATT_MEMBER void for_each(const Context& c, int key, const F& f) const {
@@ -226,24 +229,23 @@ struct RowElements {
     }
   }
 
-  template <int kColumns>
-  ATT_MEMBER void probabilities(const Context& c, float (&s)[kColumns / 8][4], int key,
-                                bool full) const {
+  template <int kColumns, typename Products>
+  ATT_MEMBER void probabilities(const Context& c, Products& s, int key, bool full) const {
     LiveBits<kColumns> live(full);
     if (!full) {
       for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
-        live.set(s[n][e], n, e, is_live_element(c, q, k));
+        live.set(element(s, n, e), n, e, is_live_element(c, q, k));
       });
     }
     for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
-      s[n][e] = probability(c, s[n][e], reference[e / 2], q, k, live.is_live(n, e)).slope;
+      float& x = element(s, n, e);
+      x = probability(c, x, reference[e / 2], q, k, live.is_live(n, e)).slope;
     });
   }
 
   // `key`: of the tile's first column, a multiple of kColumns, 16 or a multiple of 32.
-  template <int kColumns>
-  ATT_MEMBER void gradients(const Context& c, const float (&slopes)[kColumns / 8][4],
-                            float (&d)[kColumns / 8][4], int key) const {
+  template <int kColumns, typename Products>
+  ATT_MEMBER void gradients(const Context& c, Products& slopes, Products& d, int key) const {
     const float scale = dropout_scale(c);
     unsigned drop_below = 0;
     if constexpr (spec::kHasDropout) drop_below = dropout_drop_below(c);
@@ -263,7 +265,8 @@ struct RowElements {
             if (key / 16 % 2 != 0) word = words[byte / 4 + 1];
           }
           const bool keeps = (word >> byte % 4 * 8 & 0xffu) >= drop_below;
-          d[n][e] = score_gradient(slopes[n][e], d[n][e], delta[e / 2], keeps, scale);
+          float& d_s = element(d, n, e);
+          d_s = score_gradient(element(slopes, n, e), d_s, delta[e / 2], keeps, scale);
         }
       }
     }

@@ -20,6 +20,7 @@
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 
 namespace att {
@@ -69,18 +70,13 @@ struct Consumer {
     if (thread % 32 == 0) mbarrier_arrive(barrier);
   }
 
-  // One step more of a product: each column less its query's split number at `rows`. Rows are as
-  // they lie, 16 bytes each, and the second half of the step reads the first one's again.
-  ATT_MEMBER void subtract_rows(Products& product, unsigned rows) const {
-    plan::multiply_split(product, wgmma_descriptor(shared.halves(), 0), wgmma_descriptor(rows, 0));
-  }
-
   ATT_MEMBER void issue_s() {
     const unsigned k = wgmma_descriptor(shared.k() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
     const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
     wgmma_fence();
     plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(s, k, q);
-    if constexpr (plan::kSplitReferences) subtract_rows(s, shared.references(at.stage));
+    if constexpr (plan::kSplitReferences)
+      subtract_rows(s, shared.halves(), shared.references(at.stage));
     wgmma_commit();
   }
   ATT_MEMBER void issue_dp() {
@@ -88,7 +84,7 @@ struct Consumer {
     const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16);
     wgmma_fence();
     plan::multiply_dp<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(d, v, o);
-    if constexpr (plan::kSplitDeltas) subtract_rows(d, shared.deltas(at.stage));
+    if constexpr (plan::kSplitDeltas) subtract_rows(d, shared.halves(), shared.deltas(at.stage));
     wgmma_commit();
   }
   ATT_MEMBER void issue_dv() {
@@ -146,37 +142,6 @@ struct Consumer {
 
   ATT_MEMBER float* sums_of(int index) const { return p.d_q_sums + sums_offset(index, warpgroup); }
 
-  // dO of a row without live keys may be anything: zeroes it. Each warpgroup does so for itself, so
-  // that none waits for the others.
-  ATT_MEMBER void clean_dead_rows() const {
-    const int lane = thread % 32;
-    bool cleaned = false;
-#pragma unroll 1
-    for (int first = 0; first < kTileQ; first += 32) {
-      unsigned dead = ballot(is_dead(first + lane));
-      while (dead != 0) {
-        const int row = first + highest_bit(dead);
-        dead ^= 1u << highest_bit(dead);
-        cleaned = true;
-        if (thread < kVSlabs * 8) {
-          store_shared_16(
-              swizzled(shared.d_o(at.stage) + thread / 8 * kQSlabBytes, row, thread % 8), {});
-        }
-      }
-    }
-    if (!cleaned) return;
-    fence_shared_for_async();
-    named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
-  }
-  ATT_MEMBER bool is_dead(int row) const {
-    const unsigned at_row = shared.references(at.stage) + row * (kReferenceBytes / kTileQ);
-    const unsigned word = load_shared_4(at_row);
-    if constexpr (plan::kSplitReferences) {
-      return (word & 0xffffu) == (split_row(kDeadReference).words[0] & 0xffffu);
-    }
-    return word == __builtin_bit_cast(unsigned, infinity());
-  }
-
   // dV and dQ of the tile before the current one are there.
   ATT_MEMBER void end_dq(unsigned n, float* to) {
     warp_arrive(shared.ds_empty(n & 1));
@@ -219,7 +184,10 @@ struct Consumer {
       wgmma_pin(d_q);
       if (tiles > 1) end_dq(written, sums_of(sums));
       mbarrier_wait(shared.do_full(at.stage), at.parity);
-      if (kMayHaveDeadRows && now.flags == 0) clean_dead_rows();
+      if (kMayHaveDeadRows && now.flags == 0) {
+        clean_dead_rows<kTileQ>(shared.references(at.stage), shared.d_o(at.stage),
+                                warpgroup_barrier(warpgroup));
+      }
       issue_dp();
       wgmma_wait<1>();  // for dK of the tile before, and S
       if (tiles > 0) warp_arrive(shared.q_empty(before.stage));
@@ -288,28 +256,8 @@ struct Consumer {
   ATT_MEMBER void store(const float (&gradient)[kColumns / 2], float scale, unsigned matrix,
                         const TensorMap* map) const {
     const int row = warpgroup * kKeys + thread / 32 * 16;
-#pragma unroll
-    for (int step = 0; step < kColumns / 16; ++step) {
-      unsigned packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        packed[i] = pack_2<spec::kDType>(gradient[8 * step + 2 * i] * scale,
-                                         gradient[8 * step + 2 * i + 1] * scale);
-      }
-      stmatrix_x4(swizzled(matrix + step / 4 * kKvSlabBytes, row + thread % 16,
-                           step % 4 * 2 + thread % 32 / 16),
-                  packed);
-    }
-    fence_shared_for_async();
-    sync_warp();
-    if (thread % 32 == 0) {
-#pragma unroll
-      for (int slab = 0; slab < slabs(kColumns); ++slab) {
-        tma_store(map, matrix + slab * kKvSlabBytes + row * kRowBytes, slab * kSlabColumns,
-                  k0 + row, h_kv, b);
-      }
-      tma_store_commit();
-    }
+    store_key_rows<kColumns>(gradient, scale, {matrix, kKvSlabBytes, map, k0, h_kv, b}, row,
+                             thread);
   }
 };
 

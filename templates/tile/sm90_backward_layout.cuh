@@ -1,14 +1,15 @@
 // What lies where in the shared memory of the sm90a family's backward kernel, and its tile sizes.
 #pragma once
 
+#include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/sm90_cta.cuh"
 
 namespace att {
 namespace sm90 {
 
 constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
-constexpr int kKeys = 64;                     // of a warpgroup
-constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item
+constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item, kKeys of a warpgroup
 constexpr int kTileQ = plan::kTileQ;          // queries of a stage of Q and dO
 static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kTileQ % 64 == 0);
 
@@ -19,9 +20,8 @@ constexpr int kVBytes = kVSlabs * kKvSlabBytes;
 constexpr int kQBytes = kQkSlabs * kQSlabBytes;
 constexpr int kDoBytes = kVSlabs * kQSlabBytes;
 constexpr int kDsBytes = kWarpgroups * kQSlabBytes;  // [queries, keys], a slab a warpgroup's keys
-// What is known of a stage's queries; split numbers take 16 bytes.
-constexpr int kReferenceBytes = kTileQ * (plan::kSplitReferences ? 16 : 4);
-constexpr int kDeltaBytes = kTileQ * (plan::kSplitDeltas ? 16 : 4);
+constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
+constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 
 // dQ of a tile: each warpgroup makes 64 rows of all columns, or all 64 rows of its share of the
 // columns, which lies in one slab or is made of whole ones.
@@ -55,7 +55,7 @@ struct SharedMemory {
     return base + kReferenceOffset + stage * kReferenceBytes;
   }
   ATT_MEMBER unsigned deltas(int stage) const { return base + kDeltaOffset + stage * kDeltaBytes; }
-  // Eight equal rows: -1/2 three times, and zeros (split_row()).
+  // store_halves()'.
   ATT_MEMBER unsigned halves() const { return base + kHalvesOffset; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
   ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
@@ -70,11 +70,6 @@ struct SharedMemory {
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
-
-// The 16-byte unit `unit` (8 columns) of row `row` in a slab.
-ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
-  return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);
-}
 
 constexpr int kAllConsumers = 1;  // a named barrier
 ATT_FN int warpgroup_barrier(int warpgroup) { return 2 + warpgroup; }

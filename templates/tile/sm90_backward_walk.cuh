@@ -5,7 +5,7 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
-#include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_cta.cuh"
 
 namespace att {
 namespace sm90 {
@@ -14,7 +14,7 @@ namespace sm90 {
 struct TileInfo {
   int tile;   // first query / kTileQ
   int h;      // query head
-  int flags;  // bit w: all of it is live for warpgroup w
+  int flags;  // bit i: all of it is live for the i-th 64 keys
   int more;   // of the work item's tiles that follow; 0: this is the last one
 };
 
@@ -35,16 +35,21 @@ ATT_FN TileInfo load_tile_info(unsigned address) {
           shuffle_from(word[3], 0)};
 }
 
-// Upwards through the query tiles of one head that are live for keys [k0, k0 + kTileKv). With a
-// mask each lane classifies a tile for one warpgroup's keys. The whole warp calls next().
+constexpr int kKeys = 64;  // of a block, which tiles are classified for
+
+// Upwards through the tiles of kTileQ queries of one head that are live for kKeyBlocks blocks of
+// keys from k0 on; kRotated: without a mask, key tiles that run together begin with different ones.
+// With a mask each lane classifies a tile for one block. The whole warp calls next().
+template <int kTileQ, int kKeyBlocks, bool kRotated>
 struct QueryWalk {
+  static constexpr int kTileKv = kKeyBlocks * kKeys;
   int k0;
   int first, last;      // tiles within the mask's bounds: [first, last)
   int base;             // tile of lane 0; without a mask the next one, less `shift`
   int shift = 0;        // tiles are taken from there on, and then from the start
   unsigned live, full;  // of the lanes; live only of tiles to come
 
-  static constexpr int kParts = kWarpgroups <= 1 ? 1 : kWarpgroups <= 2 ? 2 : 4;
+  static constexpr int kParts = kKeyBlocks <= 1 ? 1 : kKeyBlocks <= 2 ? 2 : 4;
   static constexpr int kStep = spec::kHasMask ? 32 / kParts : 1;
 
   ATT_MEMBER void begin(const Context& c, int at_k0) {
@@ -56,7 +61,7 @@ struct QueryWalk {
     last = bounds.begin < bounds.end ? (bounds.end + kTileQ - 1) / kTileQ : first;
     base = first - kStep;
     // CTAs that run together then do not add to the same tiles of dQ.
-    if constexpr (plan::kRotated) {
+    if constexpr (kRotated) {
       shift = static_cast<int>(static_cast<long long>(last) * k0 / c.kv_len);
     }
   }
@@ -68,8 +73,8 @@ struct QueryWalk {
       info.tile = base + shift < last ? base + shift : base + shift - last;
       info.flags = 0;
 #pragma unroll
-      for (int w = 0; w < kWarpgroups; ++w) {
-        if (k0 + (w + 1) * kKeys <= c.kv_len) info.flags |= 1 << w;
+      for (int i = 0; i < kKeyBlocks; ++i) {
+        if (k0 + (i + 1) * kKeys <= c.kv_len) info.flags |= 1 << i;
       }
       return base < last;
     }
@@ -97,7 +102,7 @@ struct QueryWalk {
     const int key = k0 + part * kKeys;
     const int k1 = min_i32(key + kKeys, c.kv_len);
     TileClass found = TileClass::kSkip;
-    if (tile < last && part < kWarpgroups && key < k1) {
+    if (tile < last && part < kKeyBlocks && key < k1) {
       found = classify_tile(c, q0, min_i32(q0 + kTileQ, c.q_len), key, k1);
     }
     live = ballot(found != TileClass::kSkip);

@@ -28,16 +28,23 @@ ATT_FN constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / 
 constexpr int kQkSlabs = slabs(spec::kHeadDimQk);
 constexpr int kVSlabs = slabs(spec::kHeadDimV);
 
+// The 16-byte unit `unit` (8 columns) of row `row` in a slab.
+ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
+  return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);
+}
+
 // A position in a ring, and the parity of its phase.
-struct RingPosition {
+template <int kCount>
+struct Ring {
   int stage = 0;
   unsigned parity = 0;
   ATT_MEMBER void advance() {
-    const bool wraps = stage == kStages - 1;
+    const bool wraps = stage == kCount - 1;
     stage = wraps ? 0 : stage + 1;
     parity ^= wraps ? 1u : 0u;
   }
 };
+using RingPosition = Ring<kStages>;
 
 }  // namespace sm90
 }  // namespace att

@@ -99,11 +99,6 @@ struct SharedMemory {
 ATT_FN int warpgroup_barrier(int warpgroup) { return 1 + warpgroup; }
 ATT_FN int turn_barrier(int warpgroup) { return 1 + kWarpgroups + warpgroup; }
 
-// The 16-byte unit `unit` (8 columns) of row `row` in a slab.
-ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {
-  return slab + row * kRowBytes + ((unit ^ (row & 7)) << 4);
-}
-
 // Where a lane's row of stmatrix_x4 goes for its warp's 16 rows of a warpgroup's matrix, columns
 // 16 * step to 16 * step + 15: an A operand's fragment.
 ATT_FN unsigned fragment_address(unsigned matrix, int step) {

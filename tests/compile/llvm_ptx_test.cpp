@@ -93,6 +93,37 @@ TEST_P(LlvmPtx, EverySpecOfTheLibrary) {
   for (const Job& job : jobs) check(job);
 }
 
+// Of every family that has one, plain and with all that an element may go through at once. The two
+// orders take turns here, too.
+TEST_P(LlvmPtx, BackwardKernels) {
+  const auto [target, order] = GetParam();
+  int number = order == LlvmOrder::kListed ? 1 : 0;
+  const DeviceFacts facts = device_facts(target);
+  for (const char* lines : {"head_dim: 128\nmask: causal\n",
+                            "head_dim: 128\nmask: sliding_window(100)\ndropout: 0.1\n"
+                            "score: 30 * tanh(score / 30)\n",
+                            "head_dim: {qk: 192, v: 128}\nmask: causal\nsink: 0.5\n"}) {
+    const auto spec =
+        parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\n") + lines, "t").value();
+    const auto families = families_for(spec, target, Pass::kBackward);
+    ASSERT_TRUE(families.ok()) << render(families.error());
+    for (const Family family : *families) {
+      if (++number % 2 == 0) continue;
+      const std::vector<KernelPlan> plans = legal_plans(spec, family, facts, Pass::kBackward);
+      ASSERT_FALSE(plans.empty());
+      SCOPED_TRACE(std::string(lines) + to_string(plans.front()));
+      const auto generated = emit(spec, plans.front());
+      ASSERT_TRUE(generated.ok()) << render(generated.error());
+      const auto kernel = compiler_->compile(generated->source, generated->symbol, target);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error()).substr(0, 2000);
+      const std::string ptx(kernel->image.begin(), kernel->image.end());
+      EXPECT_THAT(ptx, HasSubstr(family == Family::kSm80 ? "mma.sync.aligned.m16n8k16"
+                                                         : "wgmma.mma_async.sync.aligned"));
+      EXPECT_THAT(ptx, HasSubstr(".visible .entry " + generated->symbol + "_queries("));
+    }
+  }
+}
+
 // fp32's, forward and backward, in both precisions.
 TEST_P(LlvmPtx, Tf32Products) {
   const DeviceFacts facts = device_facts(GetParam().first);

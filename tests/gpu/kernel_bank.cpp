@@ -94,6 +94,19 @@ std::vector<std::vector<KernelPlan>> cheapest(const AttentionSpec& spec, const P
 
 }  // namespace
 
+bool will_run(std::string_view suite, const std::string& parameter) {
+  const testing::UnitTest& unit = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < unit.total_test_suite_count(); ++s) {
+    const testing::TestSuite& candidate = *unit.GetTestSuite(s);
+    if (candidate.name() != suite) continue;
+    for (int t = 0; t < candidate.total_test_count(); ++t) {
+      const testing::TestInfo& test = *candidate.GetTestInfo(t);
+      if (test.should_run() && std::string(test.name()).ends_with("/" + parameter)) return true;
+    }
+  }
+  return false;
+}
+
 std::vector<KernelPlan> cheapest_of_families(const AttentionSpec& spec, const ProblemShape& shape,
                                              const DeviceFacts& facts) {
   std::vector<KernelPlan> chosen;

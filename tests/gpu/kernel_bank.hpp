@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/device/device.hpp"
@@ -43,6 +44,10 @@ class KernelBank {
   std::unique_ptr<Compiler> compiler_;
   std::map<std::string, Result<std::shared_ptr<LoadedKernel>>> kernels_;
 };
+
+// Whether this process runs the test of the parameter named so, of the suite ("Specs/Backward"):
+// kernels of others need not be compiled.
+bool will_run(std::string_view suite, const std::string& parameter);
 
 // The cost model's choice of every family that serves the spec on the device.
 std::vector<KernelPlan> cheapest_of_families(const AttentionSpec& spec, const ProblemShape& shape,

@@ -128,12 +128,11 @@ class CompileFirst : public testing::Environment {
     KernelBank& bank = KernelBank::instance();
     if (!bank.missing().empty()) return;
     std::vector<Request> requests;
-    const auto* unit = testing::UnitTest::GetInstance();
     for (const auto& [suite, cases] : {std::pair{"HeadDims/Numerics", head_dim_cases()},
                                        {"Fp32/Numerics", fp32_cases()},
                                        {"Library/Numerics", library_cases()}}) {
       for (const Case& c : cases) {
-        if (!will_run(*unit, suite, c.name)) continue;
+        if (!will_run(suite, c.name)) continue;
         for (const KernelPlan& plan :
              cheapest_of_families(c.spec, c.shapes.back(), bank.device().facts())) {
           requests.push_back({c.spec, plan});
@@ -141,20 +140,6 @@ class CompileFirst : public testing::Environment {
       }
     }
     bank.prepare(requests);
-  }
-
- private:
-  static bool will_run(const testing::UnitTest& unit, std::string_view suite,
-                       const std::string& name) {
-    for (int s = 0; s < unit.total_test_suite_count(); ++s) {
-      const testing::TestSuite& candidate = *unit.GetTestSuite(s);
-      if (candidate.name() != suite) continue;
-      for (int t = 0; t < candidate.total_test_count(); ++t) {
-        const testing::TestInfo& test = *candidate.GetTestInfo(t);
-        if (test.should_run() && std::string(test.name()).ends_with("/" + name)) return true;
-      }
-    }
-    return false;
   }
 };
 const auto* const kCompileFirst = testing::AddGlobalTestEnvironment(new CompileFirst);

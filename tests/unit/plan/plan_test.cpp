@@ -82,7 +82,50 @@ TEST(Plan, DeterministicBackwardPlansAddUpInNoOrderOfArrival) {
   EXPECT_NE(refused.error().message.find("deterministic: true"), std::string::npos);
   const auto chosen = default_plan(spec, {.q_len = 512, .kv_len = 512}, hopper, Pass::kBackward);
   ASSERT_TRUE(chosen.ok()) << render(chosen.error());
-  EXPECT_EQ(chosen->family(), Family::kSm80);
+  EXPECT_EQ(chosen->family(), Family::kSm90aOrdered);
+}
+
+// Where the sm90a family's five products fit they are faster than the ordered kernels' seven.
+TEST(Plan, OrderedKernelsServeWhatFiveProductsCannot) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  const auto chosen = [&](AttentionSpec spec) {
+    return default_plan(spec, {.heads = 8, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}, hopper,
+                        Pass::kBackward)
+        .value()
+        .family();
+  };
+  for (const int head_dim : {64, 128}) EXPECT_EQ(chosen(plain_spec(head_dim)), Family::kSm90a);
+  for (const int head_dim : {144, 256})
+    EXPECT_EQ(chosen(plain_spec(head_dim)), Family::kSm90aOrdered);
+  AttentionSpec spec = plain_spec(128);
+  spec.deterministic = true;
+  EXPECT_EQ(chosen(spec), Family::kSm90aOrdered);
+  spec.dtype = DType::kF32;
+  EXPECT_EQ(chosen(spec), Family::kSm80);
+}
+
+// Both of its kernels are asked for what their layouts take; the compiler checks that it is enough.
+TEST(Plan, OrderedPlansFitAndRoundTrip) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  for (const int head_dim : {16, 64, 128, 192, 256}) {
+    const AttentionSpec spec = plain_spec(head_dim);
+    const auto plans = legal_plans(spec, Family::kSm90aOrdered, hopper, Pass::kBackward);
+    EXPECT_GE(plans.size(), head_dim > 128 ? 1u : 3u) << head_dim;
+    for (const KernelPlan& plan : plans) {
+      const auto parsed = parse_plan(to_string(plan));
+      ASSERT_TRUE(parsed.ok()) << render(parsed.error());
+      EXPECT_EQ(*parsed, plan);
+      for (const Launch& launch : launch_recipe(spec, plan).launches) {
+        EXPECT_LE(launch.shared_memory_bytes, hopper.shared_memory_per_block_bytes);
+      }
+    }
+  }
+  const AttentionSpec wide = plain_spec(256);
+  for (const char* text : {"q128 k64 s2", "q64 k128 s2", "q64 k64 s3", "q32 k64 s2"}) {
+    const auto plan = parse_plan(std::string("sm90a_ordered backward sm_90a ") + text);
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    EXPECT_FALSE(check_plan(wide, *plan, hopper).ok()) << text;
+  }
 }
 
 TEST(Plan, DeterministicPlansLearnWhatTheyAddUpInOrder) {

@@ -1,0 +1,277 @@
+// The sm90a family's ordered backward kernels: row statistics, then dK and dV by key tiles, then dQ
+// by query tiles. S and dP are computed twice, seven products in all, and nothing is added up in
+// memory: every sum has one order, and gradients are the same to the bit at each launch.
+//
+// A CTA of the keys' kernel takes 64 keys of a K/V head and walks the live query tiles of all query
+// heads that share them; one of the queries' kernel takes 128 queries of a head and walks the live
+// key tiles. A loader warp brings what is walked by TMA, and two warpgroups consume it.
+#pragma once
+
+#include "templates/kernels/backward_head.cuh"
+#include "templates/ptx/fence.cuh"
+#include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/named_barrier.cuh"
+#include "templates/ptx/setmaxnreg.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/ptx/tma.cuh"
+#include "templates/sequence.h"
+#include "templates/tile/backward_rows.cuh"
+#include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_ordered_keys.cuh"
+#include "templates/tile/sm90_ordered_layout.cuh"
+#include "templates/tile/sm90_ordered_queries.cuh"
+#include "templates/tile/tile_walk.cuh"
+#include "templates/work_items.h"
+
+namespace att {
+namespace sm90 {
+
+// ---- The keys' kernel. Tiles of a head follow one another, so that CTAs which run together share
+// Q and dO in L2.
+
+struct KeyTile {
+  int b, h_kv, k0;
+};
+ATT_FN KeyTile key_tile(const BackwardParams& p) {
+  const int tiles = tile_count(p.kv_len, kKeys);
+  const int head = block_index() / tiles;
+  const int b = head / p.kv_heads;
+  return {b, head - b * p.kv_heads, (block_index() - head * tiles) * kKeys};
+}
+
+ATT_FN void init_barriers(const KeysMemory& shared) {
+  for (int stage = 0; stage < kStages; ++stage) {
+    mbarrier_init(shared.q_full(stage), 1);
+    mbarrier_init(shared.do_full(stage), 1);
+    mbarrier_init(shared.q_empty(stage), 4 * kWarpgroups);
+    mbarrier_init(shared.do_empty(stage), 4 * kWarpgroups);
+  }
+  mbarrier_init(shared.kv_full(), 1);
+  mbarrier_init(shared.slopes_full(), 4);
+  mbarrier_init(shared.slopes_empty(), 4);
+  mbarrier_init_fence();
+}
+
+// The live query tiles of all heads that share the keys, one after the other.
+struct GroupWalk {
+  const BackwardParams& p;
+  const KeyTile item;
+  int h;
+  const int end;
+  QueryWalk<kTileQ, 1, false> walk;
+
+  ATT_MEMBER GroupWalk(const BackwardParams& p, const KeyTile& item)
+      : p(p), item(item), h(item.h_kv * (p.heads / p.kv_heads)), end(h + p.heads / p.kv_heads) {
+    walk.begin(context(), item.k0);
+  }
+  // False when there is none left. The whole warp calls it.
+  ATT_MEMBER bool next(TileInfo& tile) {
+    while (!walk.next(context(), tile)) {
+      if (++h >= end) return false;
+      walk.begin(context(), item.k0);
+    }
+    tile.h = h;
+    return true;
+  }
+
+ private:
+  ATT_MEMBER Context context() const { return {p, item.b, h, item.h_kv, p.q_len, p.kv_len}; }
+};
+
+ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const TensorMap* q_map,
+                            const TensorMap* k_map, const TensorMap* v_map, const TensorMap* do_map,
+                            const KeysMemory& shared) {
+  const bool leader = thread_index() % 32 == 0;
+  if (leader) {
+    mbarrier_arrive_expect(shared.kv_full(), qk_bytes(kKeys) + v_bytes(kKeys));
+    load_slabs<kQkSlabs>(shared.k(), slab_bytes(kKeys), k_map, shared.kv_full(), item.k0, item.h_kv,
+                         item.b, CacheHint::kEvictFirst);
+    load_slabs<kVSlabs>(shared.v(), slab_bytes(kKeys), v_map, shared.kv_full(), item.k0, item.h_kv,
+                        item.b, CacheHint::kEvictFirst);
+  }
+  GroupWalk walk(p, item);
+  TileInfo now, following;
+  // An item without tiles is told by one that has no rows.
+  bool has_tile = walk.next(now);
+  if (!has_tile) now = {-1, item.h_kv * (p.heads / p.kv_heads), 0, 0};
+  Ring<kStages> at;
+  do {
+    const bool more = has_tile && walk.next(following);
+    now.more = more ? 1 : 0;
+    const int row = now.tile < 0 ? p.q_len : now.tile * kTileQ;
+    const long long first =
+        (static_cast<long long>(item.b) * p.heads + now.h) * padded_rows(p.q_len) +
+        (now.tile < 0 ? 0 : row);
+    mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
+    if (leader) {
+      store_tile_info(shared.q_tile(at.stage), now);
+      mbarrier_arrive_expect(shared.q_full(at.stage), qk_bytes(kTileQ) + kReferenceBytes);
+      load_slabs<kQkSlabs>(shared.q(at.stage), slab_bytes(kTileQ), q_map, shared.q_full(at.stage),
+                           row, now.h, item.b, CacheHint::kEvictLast);
+      bulk_load(shared.references(at.stage),
+                p.row_references + first * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
+                shared.q_full(at.stage));
+    }
+    mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
+    if (leader) {
+      store_tile_info(shared.do_tile(at.stage), now);
+      mbarrier_arrive_expect(shared.do_full(at.stage), v_bytes(kTileQ) + kDeltaBytes);
+      load_slabs<kVSlabs>(shared.d_o(at.stage), slab_bytes(kTileQ), do_map,
+                          shared.do_full(at.stage), row, now.h, item.b, CacheHint::kEvictLast);
+      bulk_load(shared.deltas(at.stage), p.row_deltas + first * (kDeltaBytes / kTileQ / 4),
+                kDeltaBytes, shared.do_full(at.stage));
+    }
+    at.advance();
+    has_tile = more;
+    now = following;
+  } while (has_tile);
+}
+
+ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
+                               const TensorMap* dk_map, const TensorMap* dv_map,
+                               const KeysMemory& shared, int warpgroup) {
+  const KeysConsumer consumer{p,      shared,    warpgroup, thread_index() % kWarpgroupThreads,
+                              item.b, item.h_kv, item.k0};
+  mbarrier_wait(shared.kv_full(), 0);
+  if (warpgroup == 0) {
+    ValueGradient d_v;
+    consumer.make_value_gradient(d_v);
+    // The other one reads V to its last tile, and this one K.
+    named_barrier_sync(kAllConsumers, kWarpgroups * kWarpgroupThreads);
+    consumer.store<spec::kHeadDimV>(d_v, dropout_scale(Context{p, 0, 0, 0, 0, 0}), shared.v(),
+                                    dv_map);
+  } else {
+    KeyGradient d_k;
+    consumer.make_key_gradient(d_k);
+    named_barrier_sync(kAllConsumers, kWarpgroups * kWarpgroupThreads);
+    consumer.store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
+  }
+}
+
+// ---- The queries' kernel.
+
+ATT_FN void init_barriers(const QueriesMemory& shared) {
+  for (int stage = 0; stage < QueriesMemory::kKStages; ++stage) {
+    mbarrier_init(shared.k_full(stage), 1);
+    mbarrier_init(shared.k_empty(stage), 4 * kWarpgroups);
+  }
+  for (int stage = 0; stage < QueriesMemory::kVStages; ++stage) {
+    mbarrier_init(shared.v_full(stage), 1);
+    mbarrier_init(shared.v_empty(stage), 4 * kWarpgroups);
+  }
+  mbarrier_init(shared.rows_full(), 1);
+  mbarrier_init_fence();
+}
+
+ATT_FN void load_queries_tiles(const BackwardParams& p, int b, int h, int q0,
+                               const TensorMap* q_map, const TensorMap* k_map,
+                               const TensorMap* v_map, const TensorMap* do_map,
+                               const QueriesMemory& shared) {
+  const bool leader = thread_index() % 32 == 0;
+  const int h_kv = h / (p.heads / p.kv_heads);
+  if (leader) {
+    mbarrier_arrive_expect(shared.rows_full(), qk_bytes(kRows) + v_bytes(kRows));
+    load_slabs<kQkSlabs>(shared.q(), slab_bytes(kRows), q_map, shared.rows_full(), q0, h, b,
+                         CacheHint::kEvictFirst);
+    load_slabs<kVSlabs>(shared.d_o(), slab_bytes(kRows), do_map, shared.rows_full(), q0, h, b,
+                        CacheHint::kEvictFirst);
+  }
+  const Context c{p, b, h, h_kv, p.q_len, p.kv_len};
+  const int q1 = min_i32(q0 + kRows, p.q_len);
+  using Walk = TileWalk<kStepKeys>;
+  Walk walk(c, q0, q1);
+  Ring<QueriesMemory::kKStages> at;
+  Ring<QueriesMemory::kVStages> at_v;
+  int tile = 0;
+  while (tile != Walk::kEnd) {
+    tile = walk.next(c, q0, q1);
+    const int k0 = tile / 2 * kStepKeys;
+    mbarrier_wait(shared.k_empty(at.stage), at.parity ^ 1);
+    if (leader) {
+      store_shared_4(shared.tile(at.stage), tile);
+      if (tile == Walk::kEnd) {
+        mbarrier_arrive(shared.k_full(at.stage));
+        return;
+      }
+      mbarrier_arrive_expect(shared.k_full(at.stage), qk_bytes(kStepKeys));
+      load_slabs<kQkSlabs>(shared.k(at.stage), slab_bytes(kStepKeys), k_map,
+                           shared.k_full(at.stage), k0, h_kv, b, CacheHint::kEvictLast);
+    }
+    if (tile == Walk::kEnd) return;
+    mbarrier_wait(shared.v_empty(at_v.stage), at_v.parity ^ 1);
+    if (leader) {
+      mbarrier_arrive_expect(shared.v_full(at_v.stage), v_bytes(kStepKeys));
+      load_slabs<kVSlabs>(shared.v(at_v.stage), slab_bytes(kStepKeys), v_map,
+                          shared.v_full(at_v.stage), k0, h_kv, b, CacheHint::kEvictLast);
+    }
+    at.advance();
+    at_v.advance();
+  }
+}
+
+}  // namespace sm90
+}  // namespace att
+
+ATT_KERNEL __launch_bounds__(att::kRowThreads)
+    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
+  att::clear_learned_gradients(p);
+  att::make_row_statistics(p);
+}
+
+ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardParams p, ATT_GRID_CONSTANT att::TensorMap q_map,
+                    ATT_GRID_CONSTANT att::TensorMap k_map, ATT_GRID_CONSTANT att::TensorMap v_map,
+                    ATT_GRID_CONSTANT att::TensorMap do_map,
+                    ATT_GRID_CONSTANT att::TensorMap dk_map,
+                    ATT_GRID_CONSTANT att::TensorMap dv_map) {
+  using namespace att;
+  using namespace att::sm90;
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const KeysMemory shared{shared_address(shared_memory)};
+  if (thread_index() < 32) store_halves(shared.halves());
+  if (thread_index() == 0) init_barriers(shared);
+  sync_threads();
+  const KeyTile item = key_tile(p);
+  const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
+  if (warpgroup < 0) {
+    registers_release_to<kProducerRegisters>();
+    if (shuffle_from(thread_index() / 32, 0) == 0) {
+      load_keys_tiles(p, item, &q_map, &k_map, &v_map, &do_map, shared);
+    }
+  } else {
+    registers_acquire_to<kConsumerRegisters>();
+    make_key_gradients(p, item, &dk_map, &dv_map, shared, warpgroup);
+  }
+}
+
+ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
+    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardParams p,
+                                        ATT_GRID_CONSTANT att::TensorMap q_map,
+                                        ATT_GRID_CONSTANT att::TensorMap k_map,
+                                        ATT_GRID_CONSTANT att::TensorMap v_map,
+                                        ATT_GRID_CONSTANT att::TensorMap do_map) {
+  using namespace att;
+  using namespace att::sm90;
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const QueriesMemory shared{shared_address(shared_memory)};
+  if (thread_index() == 0) init_barriers(shared);
+  sync_threads();
+  const auto [head, tile] = tile_by_head(block_index(), tile_count(p.q_len, kRows));
+  const int b = head / p.heads;
+  const int h = head - b * p.heads;
+  const int q0 = tile * kRows;
+  const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
+  if (warpgroup < 0) {
+    registers_release_to<kProducerRegisters>();
+    const int warp = shuffle_from(thread_index() / 32, 0);
+    if (warp == 0) load_queries_tiles(p, b, h, q0, &q_map, &k_map, &v_map, &do_map, shared);
+    if (warp == 1) {
+      add_sink_gradient(p, sequence_of(p, b), b, h, q0, min_i32(q0 + kRows, p.q_len));
+    }
+  } else {
+    registers_acquire_to<kConsumerRegisters>();
+    QueriesConsumer{p, shared, warpgroup, thread_index() % kWarpgroupThreads, b, h, q0}.run();
+  }
+}

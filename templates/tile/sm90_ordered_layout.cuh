@@ -1,0 +1,107 @@
+// What lies where in the shared memory of the sm90a family's ordered backward kernels, and their
+// tile sizes.
+#pragma once
+
+#include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/tile/sm90_cta.cuh"
+
+namespace att {
+namespace sm90 {
+
+static_assert(kWarpgroups == 2 && spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0);
+
+constexpr int kTileQ = plan::kTileQ;        // queries of a stage of the keys' kernel
+constexpr int kRows = 64 * kWarpgroups;     // queries of a CTA of the queries' kernel
+constexpr int kStepKeys = plan::kStepKeys;  // keys of a stage there
+
+// A 16-bit matrix of `rows` rows, in slabs.
+ATT_FN constexpr int slab_bytes(int rows) { return rows * kRowBytes; }
+ATT_FN constexpr int qk_bytes(int rows) { return kQkSlabs * slab_bytes(rows); }
+ATT_FN constexpr int v_bytes(int rows) { return kVSlabs * slab_bytes(rows); }
+
+constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
+constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
+constexpr int kTileInfoBytes = 16;
+
+// The keys' kernel.
+struct KeysMemory {
+  static constexpr int kV = qk_bytes(kKeys);
+  static constexpr int kQ = kV + v_bytes(kKeys);
+  static constexpr int kDo = kQ + kStages * qk_bytes(kTileQ);
+  // Slopes, fp32: [kTileQ / 8, threads, 4].
+  static constexpr int kSlopes = kDo + kStages * v_bytes(kTileQ);
+  static constexpr int kReferences = kSlopes + kKeys * kTileQ * 4;
+  static constexpr int kDeltas = kReferences + kStages * kReferenceBytes;
+  static constexpr int kHalves = kDeltas + kStages * kDeltaBytes;
+  static constexpr int kTiles = kHalves + 128;
+  static constexpr int kBarriers = kTiles + 2 * kStages * kTileInfoBytes;
+  static constexpr int kBytes = kBarriers + 8 * (4 * kStages + 3);
+
+  unsigned base;
+  ATT_MEMBER unsigned k() const { return base; }
+  ATT_MEMBER unsigned v() const { return base + kV; }
+  ATT_MEMBER unsigned q(int stage) const { return base + kQ + stage * qk_bytes(kTileQ); }
+  ATT_MEMBER unsigned d_o(int stage) const { return base + kDo + stage * v_bytes(kTileQ); }
+  ATT_MEMBER unsigned slopes() const { return base + kSlopes; }
+  ATT_MEMBER unsigned references(int stage) const {
+    return base + kReferences + stage * kReferenceBytes;
+  }
+  ATT_MEMBER unsigned deltas(int stage) const { return base + kDeltas + stage * kDeltaBytes; }
+  // store_halves()'.
+  ATT_MEMBER unsigned halves() const { return base + kHalves; }
+  // What is said of a stage's tile, once with Q and once with dO, which come and go by themselves.
+  ATT_MEMBER unsigned q_tile(int stage) const { return base + kTiles + stage * kTileInfoBytes; }
+  ATT_MEMBER unsigned do_tile(int stage) const { return q_tile(kStages + stage); }
+  ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
+  ATT_MEMBER unsigned q_empty(int stage) const { return barrier(kStages + stage); }
+  ATT_MEMBER unsigned do_full(int stage) const { return barrier(2 * kStages + stage); }
+  ATT_MEMBER unsigned do_empty(int stage) const { return barrier(3 * kStages + stage); }
+  ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages); }
+  ATT_MEMBER unsigned slopes_full() const { return barrier(4 * kStages + 1); }
+  ATT_MEMBER unsigned slopes_empty() const { return barrier(4 * kStages + 2); }
+
+ private:
+  ATT_MEMBER unsigned barrier(int index) const { return base + kBarriers + 8 * index; }
+};
+static_assert(KeysMemory::kBytes <= plan::kKeysBytes, "the host asks for less than is taken");
+
+// The queries' kernel. A tile of V is needed for a shorter time than one of K.
+struct QueriesMemory {
+  static constexpr int kKStages = plan::kStepStages, kVStages = plan::kStepValueStages;
+  static constexpr int kDo = qk_bytes(kRows);
+  static constexpr int kK = kDo + v_bytes(kRows);
+  static constexpr int kV = kK + kKStages * qk_bytes(kStepKeys);
+  static constexpr int kTiles = kV + kVStages * v_bytes(kStepKeys);
+  static constexpr int kBarriers = kTiles + 8 * kKStages;
+  static constexpr int kBytes = kBarriers + 8 * (2 * kKStages + 2 * kVStages + 1);
+
+  unsigned base;
+  ATT_MEMBER unsigned q() const { return base; }
+  ATT_MEMBER unsigned d_o() const { return base + kDo; }
+  ATT_MEMBER unsigned k(int stage) const { return base + kK + stage * qk_bytes(kStepKeys); }
+  ATT_MEMBER unsigned v(int stage) const { return base + kV + stage * v_bytes(kStepKeys); }
+  // TileWalk's number of the tile.
+  ATT_MEMBER unsigned tile(int stage) const { return base + kTiles + 8 * stage; }
+  ATT_MEMBER unsigned k_full(int stage) const { return barrier(stage); }
+  ATT_MEMBER unsigned k_empty(int stage) const { return barrier(kKStages + stage); }
+  ATT_MEMBER unsigned v_full(int stage) const { return barrier(2 * kKStages + stage); }
+  ATT_MEMBER unsigned v_empty(int stage) const { return barrier(2 * kKStages + kVStages + stage); }
+  ATT_MEMBER unsigned rows_full() const { return barrier(2 * kKStages + 2 * kVStages); }
+
+ private:
+  ATT_MEMBER unsigned barrier(int index) const { return base + kBarriers + 8 * index; }
+};
+static_assert(QueriesMemory::kBytes <= plan::kQueriesBytes, "the host asks for less than is taken");
+
+// Known to be the same in all lanes.
+template <int kCount>
+ATT_FN Ring<kCount> uniform(const Ring<kCount>& at) {
+  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
+}
+
+constexpr int kAllConsumers = 1;  // a named barrier
+ATT_FN int warpgroup_barrier(int warpgroup) { return 2 + warpgroup; }
+
+}  // namespace sm90
+}  // namespace att
