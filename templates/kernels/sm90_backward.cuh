@@ -11,7 +11,6 @@
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/convert.cuh"
-#include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/setmaxnreg.cuh"

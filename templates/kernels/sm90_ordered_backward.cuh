@@ -8,7 +8,6 @@
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
-#include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/setmaxnreg.cuh"

@@ -8,12 +8,9 @@
 #pragma once
 
 #include "templates/ptx/convert.cuh"
-#include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
-#include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
-#include "templates/ptx/stmatrix.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_rows.cuh"
