@@ -34,7 +34,7 @@ Result<ProblemShape> shape_of(const std::string& text) {
   for (const auto part : std::views::split(std::string_view(text), ',')) {
     const std::string_view pair(part.begin(), part.end());
     const auto equals = std::min(pair.find('='), pair.size());
-    for (const ShapeField& field : shape_fields()) {
+    for (const ShapeField& field : kShapeFields) {
       if (field.name != pair.substr(0, equals)) continue;
       const std::string_view size = pair.substr(std::min(equals + 1, pair.size()));
       if (const auto problem = read_size(field, size, shape)) {

@@ -60,6 +60,8 @@ class Snapshot {
   // The row of the very shape; null: there is none.
   const SnapshotRow* find_exact(const SpecId& spec, Pass pass,
                                 const ProblemShape& shape) const noexcept;
+  // Of every shape that was measured. No lock, no allocation.
+  std::span<const SnapshotRow> rows_of(const SpecId& spec, Pass pass) const noexcept;
   std::span<const SnapshotRow> rows() const { return rows_; }
 
  private:

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <span>
 
-#include "generator/spec/limits.hpp"
 #include "generator/spec/number.hpp"
 #include "generator/spec/yaml_tree.hpp"
 #include "generator/support/suggest.hpp"
@@ -16,14 +15,6 @@ namespace {
 
 // By expr::Dim.
 constexpr std::string_view kDimNames[] = {"batch", "heads", "kv_heads", "q_len", "kv_len"};
-
-constexpr ShapeField kFields[] = {
-    {"batch", &ProblemShape::batch, kMaxBatch, false},
-    {"heads", &ProblemShape::heads, kMaxHeads, true},
-    {"kv_heads", &ProblemShape::kv_heads, kMaxHeads, false},
-    {"q_len", &ProblemShape::q_len, expr::kMaxSequenceLength, true},
-    {"kv_len", &ProblemShape::kv_len, expr::kMaxSequenceLength, false},
-};
 
 // The longest text that a shape can have, generously; the rest is not worth reading.
 constexpr std::size_t kMaxShapeText = 256;
@@ -41,18 +32,12 @@ Error at(std::string_view text, std::size_t begin, std::size_t length, ShapeProb
 
 }  // namespace
 
-std::span<const ShapeField> shape_fields() { return kFields; }
-
 ProblemShape typical_shape(const AttentionSpec& spec, const ProblemShape& shape) {
   if (!is_packed(spec)) return shape;
   ProblemShape typical = shape;
   typical.q_len = (shape.q_len + shape.batch - 1) / shape.batch;
   if (!is_paged(spec)) typical.kv_len = (shape.kv_len + shape.batch - 1) / shape.batch;
   return typical;
-}
-
-std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape) {
-  return is_packed(spec) ? 1 : shape.batch;
 }
 
 std::int64_t key_rows(const AttentionSpec& spec, const ProblemShape& shape) {
@@ -108,7 +93,7 @@ std::optional<ShapeProblem> read_size(const ShapeField& field, std::string_view 
 }
 
 std::optional<ShapeProblem> complete_shape(ProblemShape& shape) {
-  for (const ShapeField& field : kFields) {
+  for (const ShapeField& field : kShapeFields) {
     if (field.required && shape.*field.member == 0) {
       return ShapeProblem{"spec-missing-key", fmt::format("the shape lacks `{}`", field.name)};
     }
@@ -148,10 +133,10 @@ Result<ProblemShape> parse_shape(std::string_view text) {
                  "for example batch=2,heads=32,kv_heads=8,q_len=8192,kv_len=8192"});
     }
     const std::string_view key = part.substr(0, equal);
-    const auto field = std::ranges::find(kFields, key, &ShapeField::name);
-    if (field == std::end(kFields)) {
+    const auto field = std::ranges::find(kShapeFields, key, &ShapeField::name);
+    if (field == std::end(kShapeFields)) {
       std::vector<std::string_view> names;
-      for (const ShapeField& known : kFields) names.push_back(known.name);
+      for (const ShapeField& known : kShapeFields) names.push_back(known.name);
       std::string hint = did_you_mean(key, names);
       if (hint.empty()) hint = "sizes are " + join_names(names);
       return at(text, begin, key.size(),

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "generator/spec/limits.hpp"
 #include "generator/spec/spec.hpp"
 
 namespace attune {
@@ -17,14 +18,22 @@ struct ShapeField {
   std::int64_t largest;
   bool required;  // batch is 1, kv_heads is heads, kv_len is q_len when left out
 };
-std::span<const ShapeField> shape_fields();
+inline constexpr ShapeField kShapeFields[] = {
+    {"batch", &ProblemShape::batch, kMaxBatch, false},
+    {"heads", &ProblemShape::heads, kMaxHeads, true},
+    {"kv_heads", &ProblemShape::kv_heads, kMaxHeads, false},
+    {"q_len", &ProblemShape::q_len, expr::kMaxSequenceLength, true},
+    {"kv_len", &ProblemShape::kv_len, expr::kMaxSequenceLength, false},
+};
 
 // What stands for a shape where lengths are asked for that only the device knows: of packed
 // sequences, as many of one length.
 ProblemShape typical_shape(const AttentionSpec& spec, const ProblemShape& shape);
 // Slices of q and o along the batch stride, and of k and v unless these are paged: packed sequences
 // share one.
-std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape);
+inline std::int64_t slice_count(const AttentionSpec& spec, const ProblemShape& shape) {
+  return is_packed(spec) ? 1 : shape.batch;
+}
 // Rows of k and v that all sequences together have room for, of a K/V head.
 std::int64_t key_rows(const AttentionSpec& spec, const ProblemShape& shape);
 

@@ -319,10 +319,10 @@ class SpecParser {
     if (node.kind != YamlNode::Kind::kMapping)
       return reader_.wrong_type("shapes", node, "a list of mappings {heads, q_len, ...}");
     std::vector<KeyRule> rules;
-    for (const ShapeField& field : shape_fields()) rules.push_back({field.name, field.required});
+    for (const ShapeField& field : kShapeFields) rules.push_back({field.name, field.required});
     ATT_CHECK(reader_.check_keys(node, "the shape", rules));
     ProblemShape shape{0, 0, 0, 0, 0};
-    for (const ShapeField& field : shape_fields()) {
+    for (const ShapeField& field : kShapeFields) {
       const YamlEntry* entry = node.find(field.name);
       if (!entry) continue;
       ATT_TRY(shape.*field.member, reader_.integer(field.name, entry->value, 1, field.largest));

@@ -72,7 +72,8 @@ extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel*
       return bad_argument(fmt::format("tensor_count is {}, and the spec has {} tensors",
                                       tensor_count, declared.size()));
     }
-    ATT_TRY(const LaunchSizes sizes, checked_sizes(spec, *shape));
+    LaunchSizes sizes;
+    ATT_CHECK(check_sizes(spec, *shape, &sizes));
     spec.samples.assign(declared.size(), {});
     for (std::size_t slot = 0; slot < declared.size(); ++slot) {
       ATT_TRY(spec.samples[slot], given_sample(declared[slot], sizes.shape, tensors[slot]));

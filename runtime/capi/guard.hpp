@@ -13,25 +13,15 @@ namespace attune {
 // This thread's message; empty at a thread's start.
 std::string& last_error_message();
 
-inline Error null_argument(const char* name) {
+[[gnu::cold]] inline Error null_argument(const char* name) {
   return {.kind = ErrorKind::kBadInput,
           .id = "bad-argument",
           .message = std::string("`") + name + "` is null"};
 }
 
-inline att_status to_code(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kFailed:
-      return ATT_FAILED;
-    case ErrorKind::kBadInput:
-      return ATT_BAD_INPUT;
-    case ErrorKind::kUnsupported:
-      return ATT_UNSUPPORTED;
-    case ErrorKind::kUnavailable:
-      return ATT_UNAVAILABLE;
-  }
-  return ATT_FAILED;
-}
+// The error's code; its message is this thread's last from now on. Cold, so that what calls it
+// keeps to its own path.
+[[gnu::cold]] att_status report(const Error& error);
 
 // Runs `body`, which returns a Status. What the libraries below throw is memory running out.
 template <typename Body>
@@ -39,8 +29,7 @@ att_status guarded(const Body& body) noexcept {
   try {
     const Status status = body();
     if (status.ok()) return ATT_OK;
-    last_error_message() = render(status.error());
-    return to_code(status.error().kind);
+    return report(status.error());
   } catch (const std::exception& exception) {
     try {
       last_error_message() = exception.what();

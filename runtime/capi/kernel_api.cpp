@@ -15,12 +15,6 @@
 namespace attune {
 namespace {
 
-Result<Pass> checked_pass(int pass) {
-  if (pass == ATT_PASS_FORWARD) return Pass::kForward;
-  if (pass == ATT_PASS_BACKWARD) return Pass::kBackward;
-  return bad_argument(fmt::format("pass {} is no att_pass", pass));
-}
-
 Status get_kernel(att_runtime* runtime, const att_spec* spec, const att_shape* shape, int pass,
                   att_kernel** out) {
   if (out == nullptr) return null_argument("out");
@@ -28,9 +22,12 @@ Status get_kernel(att_runtime* runtime, const att_spec* spec, const att_shape* s
   if (runtime == nullptr) return null_argument("runtime");
   if (spec == nullptr) return null_argument("spec");
   if (shape == nullptr) return null_argument("shape");
-  ATT_TRY(const Pass checked, checked_pass(pass));
-  ATT_TRY(const LaunchSizes sizes, checked_sizes(*spec->spec, *shape));
-  ATT_TRY(KernelEntry * entry, runtime->dispatcher.get(spec->spec, spec->id, sizes.shape, checked));
+  if (pass != ATT_PASS_FORWARD && pass != ATT_PASS_BACKWARD)
+    return bad_argument(fmt::format("pass {} is no att_pass", pass));
+  const Pass asked = pass == ATT_PASS_FORWARD ? Pass::kForward : Pass::kBackward;
+  LaunchSizes sizes;
+  ATT_CHECK(check_sizes(*spec->spec, *shape, &sizes));
+  ATT_TRY(KernelEntry * entry, runtime->dispatcher.get(spec->spec, spec->id, sizes.shape, asked));
   *out = to_handle(entry);
   return ok_status();
 }
@@ -69,7 +66,8 @@ att_status launch(const att_kernel* kernel, const Args* args, std::size_t first_
     }
     Args known;
     ATT_CHECK(read_struct("args", args, first_bytes, &known));
-    ATT_TRY(const LaunchSizes sizes, checked_sizes(entry.spec(), known.shape));
+    LaunchSizes sizes;
+    ATT_CHECK(check_sizes(entry.spec(), known.shape, &sizes));
     if (sizes.is_empty) return finish_empty(known);
     att::LaunchParams params;
     ATT_CHECK(fill(entry.spec(), known, sizes.shape, &params));
@@ -113,7 +111,8 @@ size_t att_kernel_workspace_bytes(const att_kernel* kernel, const att_shape* sha
     if (kernel == nullptr) return null_argument("kernel");
     if (shape == nullptr) return null_argument("shape");
     const KernelEntry& entry = *from_handle(kernel);
-    ATT_TRY(const LaunchSizes sizes, checked_sizes(entry.spec(), *shape));
+    LaunchSizes sizes;
+    ATT_CHECK(check_sizes(entry.spec(), *shape, &sizes));
     bytes = sizes.is_empty ? 0 : entry.workspace_bytes(sizes.shape);
     return ok_status();
   });

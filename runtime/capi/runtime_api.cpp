@@ -16,6 +16,21 @@ std::string& last_error_message() {
   return message;
 }
 
+att_status report(const Error& error) {
+  last_error_message() = render(error);
+  switch (error.kind) {
+    case ErrorKind::kFailed:
+      return ATT_FAILED;
+    case ErrorKind::kBadInput:
+      return ATT_BAD_INPUT;
+    case ErrorKind::kUnsupported:
+      return ATT_UNSUPPORTED;
+    case ErrorKind::kUnavailable:
+      return ATT_UNAVAILABLE;
+  }
+  return ATT_FAILED;
+}
+
 namespace {
 
 #define ATT_TEXT_(x) #x

@@ -17,13 +17,15 @@ struct LaunchSizes {
 
 ProblemShape problem_shape(const att_shape& shape);  // as it stands
 
-// kBadInput unless every size is within the bounds of shape_fields() (which the masks' interval
-// analysis relies on), and heads is a multiple of kv_heads.
-Result<LaunchSizes> checked_shape(const att_shape& shape);
+// kBadInput unless every size is within the bounds of kShapeFields (which the masks' interval
+// analysis relies on), and heads is a multiple of kv_heads. Fills `sizes` in its place: every copy
+// of what was just stored would cost a look-up of a kernel nanoseconds. What `sizes` holds after an
+// error is unspecified. Allocates only when it fails.
+Status check_shape(const att_shape& shape, LaunchSizes* sizes);
 
-// Also that o fits an address space; LSE is then smaller. Allocates only when it fails.
-Result<LaunchSizes> checked_sizes(const AttentionSpec& spec, const att_shape& shape);
+// Also that o fits an address space; LSE is then smaller.
+Status check_sizes(const AttentionSpec& spec, const att_shape& shape, LaunchSizes* sizes);
 
-Error bad_argument(std::string message, std::string hint = {});
+[[gnu::cold]] Error bad_argument(std::string message, std::string hint = {});
 
 }  // namespace attune

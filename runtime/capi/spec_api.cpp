@@ -201,7 +201,8 @@ att_status att_spec_tensor_sizes(const att_spec* spec, int slot, const att_shape
     if (sizes == nullptr) return null_argument("sizes");
     ATT_TRY(const expr::TensorDecl* tensor,
             at_slot("tensors", spec->spec->environment.tensors, slot));
-    ATT_CHECK(checked_shape(*shape));
+    LaunchSizes checked;
+    ATT_CHECK(check_shape(*shape, &checked));
     if (capacity < static_cast<int>(tensor->dims.size())) {
       return bad_argument(
           fmt::format("capacity is {}, and the tensor has {} dims", capacity, tensor->dims.size()));

@@ -16,10 +16,6 @@ std::optional<KernelPlan> fallback_plan(const AttentionSpec& spec, const KernelP
   return best.ok() ? std::optional(*best) : std::nullopt;
 }
 
-bool is_measured(const Workshop& workshop, const KernelKey& key) noexcept {
-  return workshop.is_measured(key.spec, key.pass, key.shape);
-}
-
 // Of the cost model's plans. A compiler may fail at one that takes all registers; at so many, it is
 // no accident.
 constexpr std::size_t kPlansToTry = 4;
@@ -38,36 +34,51 @@ Dispatcher::~Dispatcher() {
   kernels_.for_each([](KernelEntry& entry) { entry.release(); });
 }
 
-// The shape that stands for a bucket is looked up as the bucket, so that one entry serves it.
-KernelEntry* Dispatcher::find(const SpecId& id, const ProblemShape& shape,
-                              Pass pass) const noexcept {
-  const KernelKey fine{id, bucket_of(shape, Grain::kFine), pass, Grain::kFine};
-  KernelEntry* known = kernels_.find(fine);
-  const KernelKey exact{id, shape, pass, Grain::kExact};
-  if (fine.shape != shape && is_measured(*workshop_, exact)) {
-    KernelEntry* own = kernels_.find(exact);
+// `known`: the entry of the bucket `fine`, which also serves the shape that stands for it; may be
+// null.
+KernelEntry* Dispatcher::find_own(const KernelKey& fine, KernelEntry* known,
+                                  const ProblemShape& shape) const noexcept {
+  // Taken before the look: a snapshot that comes in between is looked at again.
+  const std::uint64_t version = workshop_->snapshot_version();
+  if (known != nullptr && known->serves(version) == KernelEntry::Serves::kUnknown) {
+    known->set_serves_all(version,
+                          !workshop_->is_measured_within(fine.spec, fine.pass, fine.shape));
+  }
+  if (fine.shape != shape && workshop_->is_measured(fine.spec, fine.pass, shape)) {
+    KernelEntry* own = kernels_.find({fine.spec, shape, fine.pass, Grain::kExact});
     if (own != nullptr || !kernels_.is_full()) return own;
   }
   if (known != nullptr || !kernels_.is_full()) return known;
-  return kernels_.find({id, bucket_of(shape, Grain::kCoarse), pass, Grain::kCoarse});
+  return kernels_.find({fine.spec, bucket_of(shape, Grain::kCoarse), fine.pass, Grain::kCoarse});
 }
 
 KernelKey Dispatcher::new_key(const SpecId& id, const ProblemShape& shape,
                               Pass pass) const noexcept {
   if (kernels_.is_full()) return {id, bucket_of(shape, Grain::kCoarse), pass, Grain::kCoarse};
-  const KernelKey exact{id, shape, pass, Grain::kExact};
   const ProblemShape bucket = bucket_of(shape, Grain::kFine);
-  if (bucket != shape && is_measured(*workshop_, exact)) return exact;
+  if (bucket != shape && workshop_->is_measured(id, pass, shape))
+    return {id, shape, pass, Grain::kExact};
   return {id, bucket, pass, Grain::kFine};
 }
 
 Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>& spec,
                                      const SpecId& id, const ProblemShape& shape, Pass pass) {
-  if (KernelEntry* known = find(id, shape, pass)) {
-    known->count_hit();
-    known->retain();
-    return known;
+  const KernelKey fine{id, bucket_of(shape, Grain::kFine), pass, Grain::kFine};
+  KernelEntry* known = kernels_.find(fine);
+  // Most look-ups end here, and the snapshot, whose readers are counted, is not asked.
+  if (known == nullptr ||
+      known->serves(workshop_->snapshot_version()) != KernelEntry::Serves::kAll) {
+    known = find_own(fine, known, shape);
   }
+  if (known == nullptr) return make(spec, id, shape, pass);
+  known->count_hit();
+  known->retain();
+  return known;
+}
+
+// At a first use.
+Result<KernelEntry*> Dispatcher::make(const std::shared_ptr<const AttentionSpec>& spec,
+                                      const SpecId& id, const ProblemShape& shape, Pass pass) {
   ++counters_.misses;
   FirstVersion first;
   KernelKey key = new_key(id, shape, pass);

@@ -63,7 +63,10 @@ class Dispatcher {
   }
 
  private:
-  KernelEntry* find(const SpecId& id, const ProblemShape& shape, Pass pass) const noexcept;
+  KernelEntry* find_own(const KernelKey& fine, KernelEntry* known,
+                        const ProblemShape& shape) const noexcept;
+  Result<KernelEntry*> make(const std::shared_ptr<const AttentionSpec>& spec, const SpecId& id,
+                            const ProblemShape& shape, Pass pass);
   KernelKey new_key(const SpecId& id, const ProblemShape& shape, Pass pass) const noexcept;
   std::unique_ptr<const KernelVersion> in_use(const KernelKey& key) const;
   struct FirstVersion {

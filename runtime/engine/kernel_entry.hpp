@@ -57,6 +57,18 @@ class KernelEntry {
     hits_.store(hits_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
+  // Of an entry that stands for a bucket of shapes: whether, by the snapshot of that version
+  // (Workshop::snapshot_version), it answers all of them, or some have been measured and have
+  // kernels of their own. Found by who asks first; the look-ups after it need no snapshot.
+  enum class Serves : std::uint8_t { kUnknown, kAll, kSome };
+  Serves serves(std::uint64_t snapshot) const noexcept {
+    const std::uint64_t known = serves_.load(std::memory_order_relaxed);
+    return known / 2 != snapshot ? Serves::kUnknown : known % 2 == 0 ? Serves::kAll : Serves::kSome;
+  }
+  void set_serves_all(std::uint64_t snapshot, bool all) noexcept {
+    serves_.store(2 * snapshot + (all ? 0 : 1), std::memory_order_relaxed);
+  }
+
   std::uint64_t hits() const { return hits_.load(std::memory_order_relaxed); }
   std::uint64_t fallback_launches() const {
     return fallback_launches_.load(std::memory_order_relaxed);
@@ -78,6 +90,7 @@ class KernelEntry {
   // What workspace_bytes() is made from: room for every plan of the spec that may come.
   const std::vector<WorkspaceRegion> promised_;
   std::atomic<const KernelVersion*> current_;
+  std::atomic<std::uint64_t> serves_{0};  // twice a version, plus one: some
   std::atomic<long> references_{1};
   std::atomic<std::uint64_t> hits_{0};
   mutable std::atomic<std::uint64_t> fallback_launches_{0};

@@ -13,14 +13,16 @@ constexpr std::int64_t kQueryTile = 64;
 // So many such tiles are few: the last, partly filled wave of a GPU's processors is a tenth of all
 // or more, and plans differ in how they fill it.
 constexpr std::int64_t kFewTiles = 4096;
-// An octave's parts. An eighth of keys is a multiple of what plans' tiles differ by from 128 on.
-constexpr std::int64_t kKeyParts = 8, kQueryParts = 16, kBatchParts = 8;
+// How often an octave is halved. An eighth of keys is a multiple of what plans' tiles differ by
+// from 128 on.
+constexpr int kKeyHalvings = 3, kQueryHalvings = 4, kBatchHalvings = 3;
 
-// A step of the octave (2^n, 2^(n+1)] that `size` lies in.
-std::int64_t step_of(std::int64_t size, std::int64_t parts) {
+// A step of the octave (2^n, 2^(n+1)] that `size` lies in. By a shift: a division of 64 bits takes
+// some processors 40 cycles, and every look-up would do two.
+std::int64_t step_of(std::int64_t size, int halvings) {
   const std::uint64_t octave =
       std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(size - 1, 1)));
-  return std::max<std::int64_t>(static_cast<std::int64_t>(octave) / parts, 1);
+  return std::max<std::int64_t>(static_cast<std::int64_t>(octave >> halvings), 1);
 }
 
 // `step`: a power of two, as all are here.
@@ -33,19 +35,19 @@ ProblemShape bucket_of(const ProblemShape& shape, Grain grain) noexcept {
   const bool fine = grain == Grain::kFine;
   const std::int64_t tiles =
       shape.batch * shape.heads * ((shape.q_len + kQueryTile - 1) / kQueryTile);
-  const auto step = [&](std::int64_t size, std::int64_t parts) {
-    return step_of(size, fine ? parts : 1);
+  const auto step = [&](std::int64_t size, int halvings) {
+    return step_of(size, fine ? halvings : 0);
   };
-  ProblemShape bucket = shape;
-  if (!fine || tiles > kFewTiles)
-    bucket.batch = round_up(shape.batch, step(shape.batch, kBatchParts));
-  const std::int64_t rows = step(shape.q_len, kQueryParts);
-  bucket.q_len = round_up(shape.q_len, fine ? std::min(rows, kQueryTile) : rows);
-  const std::int64_t keys = round_up(shape.kv_len, step(shape.kv_len, kKeyParts));
-  bucket.kv_len = shape.kv_len == shape.q_len  ? bucket.q_len
-                  : shape.kv_len > shape.q_len ? std::max(keys, bucket.q_len)
-                                               : std::min(keys, bucket.q_len);
-  return bucket;
+  const std::int64_t batch = !fine || tiles > kFewTiles
+                                 ? round_up(shape.batch, step(shape.batch, kBatchHalvings))
+                                 : shape.batch;
+  const std::int64_t rows = step(shape.q_len, kQueryHalvings);
+  const std::int64_t q_len = round_up(shape.q_len, fine ? std::min(rows, kQueryTile) : rows);
+  const std::int64_t keys = round_up(shape.kv_len, step(shape.kv_len, kKeyHalvings));
+  const std::int64_t kv_len = shape.kv_len == shape.q_len  ? q_len
+                              : shape.kv_len > shape.q_len ? std::max(keys, q_len)
+                                                           : std::min(keys, q_len);
+  return {batch, shape.heads, shape.kv_heads, q_len, kv_len};
 }
 
 }  // namespace attune

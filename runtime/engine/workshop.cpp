@@ -56,7 +56,13 @@ Workshop::Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cach
   refresh_snapshot();
 }
 
-bool Workshop::refresh_snapshot() { return cache_->refresh(device_->identity()); }
+// Under a lock, so that whoever comes second and finds nothing new returns after the version is.
+bool Workshop::refresh_snapshot() {
+  const std::lock_guard lock(refresh_mutex_);
+  if (!cache_->refresh(device_->identity())) return false;
+  snapshot_version_.fetch_add(1, std::memory_order_release);
+  return true;
+}
 
 MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id, Pass pass,
                                    const ProblemShape& shape, const MaskData& data) const {
@@ -74,6 +80,14 @@ MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id, 
 
 bool Workshop::is_measured(const SpecId& id, Pass pass, const ProblemShape& shape) const noexcept {
   return cache_->snapshot()->find_exact(id, pass, shape) != nullptr;
+}
+
+bool Workshop::is_measured_within(const SpecId& id, Pass pass,
+                                  const ProblemShape& bucket) const noexcept {
+  const SnapshotCell::View snapshot = cache_->snapshot();
+  return std::ranges::any_of(snapshot->rows_of(id, pass), [&](const SnapshotRow& row) {
+    return row.shape != bucket && bucket_of(row.shape, Grain::kFine) == bucket;
+  });
 }
 
 Result<PlanChoice> Workshop::choose(const AttentionSpec& spec, const SpecId& id, Pass pass,

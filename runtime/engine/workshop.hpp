@@ -14,6 +14,7 @@
 
 #include "cache/overlay.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/engine/shape_bucket.hpp"
 #include "runtime/engine/single_flight.hpp"
 #include "runtime/jit/deadline_compiler.hpp"
 
@@ -61,6 +62,10 @@ class Workshop {
   // Reads cache files that changed since they were last read; a `stat` each when none did. True
   // when one did.
   bool refresh_snapshot();
+  // Of what was read last: another one after every refresh_snapshot() that returned true, never 0.
+  std::uint64_t snapshot_version() const noexcept {
+    return snapshot_version_.load(std::memory_order_acquire);
+  }
   // What was measured, from the snapshot in memory; runs no SQL: of the nearest shape, and of the
   // nearest in shape and data (cache::launch_distance) where `data` tells shares. Where that was on
   // several kinds of data, what holds for `data`, else for what the spec says of its tensors, else
@@ -69,6 +74,9 @@ class Workshop {
                            const ProblemShape& shape, const MaskData& data = {}) const;
   // Whether this very shape was. No lock, no allocation.
   bool is_measured(const SpecId& id, Pass pass, const ProblemShape& shape) const noexcept;
+  // Whether any shape was for which `bucket` stands (bucket_of, kFine), other than itself. No lock,
+  // no allocation; looks at every shape of the spec that was measured.
+  bool is_measured_within(const SpecId& id, Pass pass, const ProblemShape& bucket) const noexcept;
   // The best of these, else the cost model's.
   Result<PlanChoice> choose(const AttentionSpec& spec, const SpecId& id, Pass pass,
                             const ProblemShape& shape) const;
@@ -104,6 +112,8 @@ class Workshop {
   const CompilerOpener opener_;
   const double compile_seconds_;
   WorkshopCounters counters_;
+  std::mutex refresh_mutex_;
+  std::atomic<std::uint64_t> snapshot_version_{1};
   mutable std::mutex mutex_;                                    // guards the next two
   std::map<std::string, std::unique_ptr<Compiler>> compilers_;  // by family asked for
   std::vector<std::pair<std::string, KernelPlan>>

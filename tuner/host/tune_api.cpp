@@ -62,7 +62,8 @@ att_status tune(att_runtime* runtime, const att_spec* spec, const Args* args,
     ATT_CHECK(read_struct("args", args, first_bytes, &known));
     ATT_TRY(const att_tune_options options, checked_options(given));
     const AttentionSpec& described = *spec->spec;
-    ATT_TRY(const LaunchSizes sizes, checked_sizes(described, known.shape));
+    LaunchSizes sizes;
+    ATT_CHECK(check_sizes(described, known.shape, &sizes));
     if (sizes.is_empty) return bad_argument("the batch is empty: there is nothing to measure");
     att::LaunchParams params;
     ATT_CHECK(fill(described, known, sizes.shape, &params));

@@ -95,6 +95,9 @@ TEST(Snapshot, OnePassSaysNothingOfTheOther) {
     EXPECT_EQ(snapshot.find(id, Pass::kForward, asked).row->plan, "forward");
     EXPECT_EQ(snapshot.find(id, Pass::kBackward, asked).row->plan, "backward");
   }
+  ASSERT_EQ(snapshot.rows_of(id, Pass::kForward).size(), 1u);
+  EXPECT_EQ(snapshot.rows_of(id, Pass::kForward)[0].shape, other);
+  EXPECT_TRUE(snapshot.rows_of(SpecId::from_hash("b"), Pass::kForward).empty());
   const std::vector<std::vector<ProblemWinner>> one_pass{{backward}};
   EXPECT_EQ(Snapshot(one_pass).find(id, Pass::kForward, shape).row, nullptr);
 }

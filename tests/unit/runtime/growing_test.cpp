@@ -88,6 +88,30 @@ TEST_F(GrowingTest, ATunedShapeIsAnsweredExactly) {
   EXPECT_EQ(dispatcher.counters().misses, misses);
 }
 
+TEST_F(GrowingTest, ABucketKnowsWhetherItAnswersAllOfItsShapes) {
+  using Serves = KernelEntry::Serves;
+  const ProblemShape tuned = decode(5000), neighbour = decode(5001);
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const KernelEntry* bucket = get(dispatcher, neighbour);
+  const auto served = [&](const ProblemShape& asked) {
+    EXPECT_NE(get(dispatcher, asked), nullptr);
+    return bucket->serves(dispatcher.workshop().snapshot_version());
+  };
+  EXPECT_EQ(served(neighbour), Serves::kAll);
+  // The shape that stands for the bucket has its kernel.
+  record_winner(other_plan(), bucket->key.shape);
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(bucket->serves(dispatcher.workshop().snapshot_version()), Serves::kUnknown);
+  EXPECT_EQ(served(neighbour), Serves::kAll);
+  // Nor does a neighbour of another bucket matter.
+  record_winner(other_plan(), decode(9000));
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(served(neighbour), Serves::kAll);
+  record_winner(other_plan(), tuned);
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(served(neighbour), Serves::kSome);
+}
+
 TEST_F(GrowingTest, InTheBackgroundTheKernelInUseGoesOn) {
   Dispatcher dispatcher(hopper(), true);
   const KernelEntry* first = get(dispatcher, decode(1000));
