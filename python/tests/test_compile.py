@@ -176,6 +176,37 @@ def test_lengths_that_are_marked_are_no_other_graph():
     assert counter.frame_count == 1
 
 
+def test_tables_whose_sizes_follow_from_the_length_are_no_other_graph():
+    """A learned table by distance from outside, one that the graph makes, and one of half the keys, behind whose end
+    there are more."""
+
+    def attend(q, k, v, far):
+        length = q.shape[2]
+        near = torch.arange(2 * length - 1) * 0.01
+        half = torch.arange(length // 2) * 0.02
+
+        def score_mod(score, b, h, i, j):
+            return score + far[h, i - j + length - 1] - near[i + j] + half[torch.clamp(j // 2, max=length // 2 - 1)]
+
+        return flex_attention(q, k, v, score_mod, mask_mod=mods.window(20), strict=True)
+
+    run, counter = compiled(attend, dynamic=True)
+    for length in (70, 128, 97):
+        q, k, v = operands(length)
+        far = torch.randn(HEADS, 2 * length - 1, requires_grad=True)
+        run(q, k, v, far).square().sum().backward()
+        given = doubles([q, k, v, far])
+        near, half = torch.arange(2 * length - 1) * 0.01, torch.arange(length // 2) * 0.02
+
+        def score_mod(score, b, h, i, j, far=given[3], near=near, half=half, length=length):
+            return score + far[h, i - j + length - 1] - near[i + j] + half[torch.clamp(j // 2, max=length // 2 - 1)]
+
+        plain_attention(*given[:3], score_mod, mods.window(20))[0].square().sum().backward()
+        for mine, wanted in zip((q, k, v, far), given, strict=True):
+            torch.testing.assert_close(mine.grad.double(), wanted.grad, atol=2e-4, rtol=2e-4)
+    assert counter.frame_count == 1
+
+
 def test_what_dynamo_makes_of_a_float():
     """A constant of the graph: it makes one with a number that is open, finds that the operator takes it, and makes
     another. A tensor without dims stays open."""
