@@ -62,6 +62,7 @@ Status check_tables(const att_append_args& args) {
   };
   for (const auto& [name, pointer, known, needed] :
        {Given{"cu_q", args.cu_q, true, true},
+        {"positions", args.positions, true, false},
         {"used_q", args.used_q, true, false},
         {"cu_kv", args.cu_kv, packed, packed},
         {"used_kv", args.used_kv, true, paged},
@@ -241,6 +242,7 @@ Status fill_append_params(const AppendChoice& choice, const att_append_args& arg
   params->used_q = args.used_q;
   params->cu_kv = args.cu_kv;
   params->used_kv = args.used_kv;
+  params->positions = args.positions;
   if (args.layout == ATT_PAGED) {
     params->page_table =
         page_table_of(args.page_table, {args.pages_per_sequence, args.page_size, args.pages});

@@ -30,6 +30,7 @@ struct AppendParams {
   const int* used_q;   // [batch]; null: all tokens are there
   const int* cu_kv;    // [batch + 1]; null unless sequences are packed in the cache
   const int* used_kv;  // [batch], how many keys there are with the new ones; null: all there can be
+  const int* positions;  // [tokens], by which they turn; null: by where their keys lie
   PageTable page_table;  // no entries: no pages
   // Cosine and sine of each position and pair, rows table_stride apart; null: by `turns`.
   const float* cosines;

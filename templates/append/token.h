@@ -11,7 +11,7 @@ namespace att {
 
 struct NewToken {
   bool exists;   // it is some sequence's
-  int position;  // in that; negative where there are more new tokens than keys
+  int position;  // by which it turns; negative where there are more new tokens than keys
   PagedKey row;  // its row in the cache; page negative: it has none
 };
 
@@ -46,12 +46,12 @@ ATT_FN NewToken new_token(const AppendParams& p, int token) {
     room = end_key < first_key ? 0 : end_key - first_key;
   }
   const int keys = p.used_kv != nullptr ? clamp_i32(p.used_kv[b], room) : room;
-  const int position = keys - count + (token - begin);
-  if (position < 0) return {true, position, {-1, 0}};
-  if (p.page_table.entries != nullptr)
-    return {true, position, paged_key(p.page_table, b, position)};
-  if (p.cu_kv != nullptr) return {true, position, {0, first_key + position}};
-  return {true, position, {b, position}};
+  const int key = keys - count + (token - begin);
+  const int position = p.positions != nullptr ? p.positions[token] : key;
+  if (key < 0) return {true, position, {-1, 0}};
+  if (p.page_table.entries != nullptr) return {true, position, paged_key(p.page_table, b, key)};
+  if (p.cu_kv != nullptr) return {true, position, {0, first_key + key}};
+  return {true, position, {b, key}};
 }
 
 ATT_FN long long cache_offset(const Strides& stride, const PagedKey& row, int head) {

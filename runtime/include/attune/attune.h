@@ -329,9 +329,9 @@ ATT_API void att_append_kernel_destroy(att_append_kernel* kernel);
  * the new tokens' own there, and k_cache and v_cache are that launch's k and v.
  *
  * A sequence's new tokens are its last: used_kv counts them too, as attention wants it, and token i
- * of n has the position used_kv[b] - n + i. Rows go where att_forward reads them: none to a page
- * number outside [0, pages), to a position below 0 or to one that has no room; whatever stands in
- * device memory, nothing outside of the cache is written. */
+ * of n is its key used_kv[b] - n + i. Rows go where att_forward reads them: none to a page number
+ * outside [0, pages), and none to a key below 0; whatever stands in device memory, nothing outside
+ * of the cache is written. */
 typedef struct att_append_args {
   size_t struct_size;      /* sizeof(att_append_args) */
   int layout;              /* att_layout of the cache */
@@ -346,10 +346,12 @@ typedef struct att_append_args {
   att_strides q_out_strides; /* likewise; those of q, or all zero, where q_out is q */
   att_strides k_cache_strides, v_cache_strides; /* all zero: contiguous in `layout` */
   /* Of the device. */
-  const int32_t* cu_q;    /* [batch + 1], ascending from 0 */
-  const int32_t* used_q;  /* [batch]; null: all tokens are there */
-  const int32_t* cu_kv;   /* [batch + 1], with ATT_THD; else null */
-  const int32_t* used_kv; /* [batch]; null, not with ATT_PAGED: all keys that there is room for */
+  const int32_t* cu_q;      /* [batch + 1], ascending from 0 */
+  const int32_t* used_q;    /* [batch]; null: all tokens are there */
+  const int32_t* cu_kv;     /* [batch + 1], with ATT_THD; else null */
+  const int32_t* used_kv;   /* [batch]; null, not with ATT_PAGED: all keys that there is room for */
+  const int32_t* positions; /* [q_len]: by which tokens turn, as those of a tree of drafts do, of
+                               which several have one; null: by where their keys go */
   const int32_t* page_table;  /* this and the next three with ATT_PAGED; else null and 0 */
   int64_t pages_per_sequence; /* kv_len is at most this many times page_size */
   int64_t page_size, pages;

@@ -1,4 +1,4 @@
-#include "tests/verification/append.hpp"
+#include "tests/verification/append_checks.hpp"
 
 #include <fmt/format.h>
 
@@ -36,10 +36,11 @@ double smallest_of(DType dtype) { return dtype == DType::kF16 ? 0x1p-25 : 0x1p-1
 class Buffer {
  public:
   Buffer(Device& device, std::size_t bytes) : device_(device), image_(bytes + 2 * kGuardBytes) {
-    std::uint32_t state = 12345;
-    for (std::byte& byte : image_) {
-      state = state * 1664525u + 1013904223u;
-      byte = static_cast<std::byte>(state >> 24);
+    std::minstd_rand random(12345);
+    for (std::size_t i = 0; i + sizeof(std::uint32_t) <= image_.size();
+         i += sizeof(std::uint32_t)) {
+      const auto word = static_cast<std::uint32_t>(random());
+      std::memcpy(&image_[i], &word, sizeof word);
     }
     auto allocated = device_.allocate(image_.size());
     if (allocated.ok()) data_ = static_cast<std::byte*>(*allocated);
@@ -67,9 +68,11 @@ class Buffer {
     std::vector<std::byte> out(image_.size());
     if (!device_.copy_to_host(out.data(), data_, out.size()).ok()) return "no copy to the host";
     for (const auto& [to, bytes] : copies_) std::ranges::copy(bytes, at(to));
+    const std::vector<double> decoded =
+        values_.empty() ? std::vector<double>() : decode(dtype, out);
     for (const Value& expected : values_) {
       const std::span<std::byte> bits(&out[kGuardBytes + expected.to], width);
-      const double value = decode(dtype, bits)[0];
+      const double value = decoded[(kGuardBytes + expected.to) / width];
       const double limit = unit_of(dtype) * std::abs(expected.value) + smallest_of(dtype) +
                            3 * 0x1p-24 * expected.size;
       if (!(std::abs(value - expected.value) <= limit)) {
@@ -78,8 +81,8 @@ class Buffer {
       }
       std::ranges::copy(bits, at(expected.to));
     }
+    if (std::memcmp(out.data(), image_.data(), out.size()) == 0) return "";
     const auto wrong = std::ranges::mismatch(out, image_);
-    if (wrong.in1 == out.end()) return "";
     const auto byte = wrong.in1 - out.begin() - static_cast<std::ptrdiff_t>(kGuardBytes);
     return fmt::format("{}: element {} of {} was written, or copied wrongly", name,
                        byte / static_cast<std::ptrdiff_t>(width),
@@ -119,8 +122,8 @@ class Launch {
       : device_(device), problem_(problem), random_(seed) {
     make_tokens();
     make_cache();
-    for (const auto* list :
-         {&problem.cu_q, &problem.used_q, &problem.cu_kv, &problem.used_kv, &problem.table}) {
+    for (const auto* list : {&problem.cu_q, &problem.used_q, &problem.cu_kv, &problem.used_kv,
+                             &problem.table, &problem.positions}) {
       auto& buffer = lists_.emplace_back();
       if (list->empty()) continue;
       buffer = add(list->size() * sizeof(std::int32_t));
@@ -129,7 +132,7 @@ class Launch {
     make_angles();
   }
 
-  std::string run(att_runtime* runtime) {
+  std::string run(att_runtime* runtime, const LaunchFunction& launch) {
     for (const auto& buffer : buffers_) {
       if (!buffer->upload()) return "no memory";
     }
@@ -138,7 +141,7 @@ class Launch {
       return att_last_error();
     }
     const att_append_args args = arguments();
-    const att_status status = att_append(kernel, &args, nullptr);
+    const att_status status = launch ? launch(kernel, &args) : att_append(kernel, &args, nullptr);
     const std::string error = status == ATT_OK ? "" : att_last_error();
     const bool done = device_.synchronize().ok();
     att_append_kernel_destroy(kernel);
@@ -264,6 +267,7 @@ class Launch {
     args.cu_kv = list(2);
     args.used_kv = list(3);
     args.page_table = list(4);
+    args.positions = list(5);
     args.pages_per_sequence = problem_.pages_per_sequence;
     args.page_size = problem_.page_size;
     args.pages = problem_.pages;
@@ -295,7 +299,7 @@ class Launch {
 
   // A head's row, turned, from byte `from` of one view to byte `to` of another.
   void expect_turned(const View& in, std::size_t from, const View& out, std::size_t to,
-                     std::int64_t position) {
+                     const std::vector<std::pair<double, double>>& turns) {
     const auto dim = static_cast<std::size_t>(problem_.options.head_dim_qk);
     const int rotary = rotary_of(problem_.options);
     const std::span<const std::byte> row(in.buffer->at(from), dim * in.width);
@@ -304,7 +308,7 @@ class Launch {
       const bool half = problem_.options.rope == ATT_ROPE_HALF;
       const auto a = static_cast<std::size_t>(half ? pair : 2 * pair);
       const std::size_t b = half ? a + static_cast<std::size_t>(rotary / 2) : a + 1;
-      const auto [cosine, sine] = turn_of(position, pair);
+      const auto [cosine, sine] = turns[static_cast<std::size_t>(pair)];
       const double size = 1.25 * (std::abs(x[a]) + std::abs(x[b]));
       out.buffer->expect_value(to + a * out.width, x[a] * cosine - x[b] * sine, size);
       out.buffer->expect_value(to + b * out.width, x[b] * cosine + x[a] * sine, size);
@@ -335,22 +339,28 @@ class Launch {
     }
   }
 
-  void expect_token(std::int64_t b, std::int64_t token, std::int64_t position, std::int64_t first) {
+  void expect_token(std::int64_t b, std::int64_t token, std::int64_t key, std::int64_t first) {
     const auto& [batch, heads, kv_heads, tokens, kv_len] = problem_.shape;
-    for (std::int64_t h = 0; h < heads && !problem_.without_q; ++h) {
-      expect_turned(q_, q_.byte(0, token, h), q_out_, q_out_.byte(0, token, h), position);
+    const std::int64_t position =
+        problem_.positions.empty() ? key : problem_.positions[static_cast<std::size_t>(token)];
+    std::vector<std::pair<double, double>> turns;
+    for (int pair = 0; pair < rotary_of(problem_.options) / 2; ++pair) {
+      turns.push_back(turn_of(position, pair));
     }
-    if (position < 0) return;
-    std::int64_t slice = b, row = position;
-    if (problem_.layout == ATT_THD) slice = 0, row = first + position;
+    for (std::int64_t h = 0; h < heads && !problem_.without_q; ++h) {
+      expect_turned(q_, q_.byte(0, token, h), q_out_, q_out_.byte(0, token, h), turns);
+    }
+    if (key < 0) return;
+    std::int64_t slice = b, row = key;
+    if (problem_.layout == ATT_THD) slice = 0, row = first + key;
     if (problem_.layout == ATT_PAGED) {
       slice = problem_.table[static_cast<std::size_t>(b * problem_.pages_per_sequence +
-                                                      position / problem_.page_size)];
-      row = position % problem_.page_size;
+                                                      key / problem_.page_size)];
+      row = key % problem_.page_size;
       if (slice < 0 || slice >= problem_.pages) return;
     }
     for (std::int64_t h = 0; h < kv_heads; ++h) {
-      expect_turned(k_, k_.byte(0, token, h), k_cache_, k_cache_.byte(slice, row, h), position);
+      expect_turned(k_, k_.byte(0, token, h), k_cache_, k_cache_.byte(slice, row, h), turns);
       if (problem_.without_v) continue;
       const auto bytes = static_cast<std::size_t>(problem_.options.head_dim_v) * v_.width;
       v_cache_.buffer->expect_bytes(v_cache_.byte(slice, row, h),
@@ -363,7 +373,8 @@ class Launch {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<const char*> names_;
-  std::vector<Buffer*> lists_;  // cu_q, used_q, cu_kv, used_kv, table; null where not given
+  std::vector<Buffer*>
+      lists_;  // cu_q, used_q, cu_kv, used_kv, table, positions; null where not given
   View q_, k_, v_, q_out_, k_cache_, v_cache_;
   Buffer* angle_buffer_ = nullptr;
   std::vector<float> angles_;
@@ -390,6 +401,55 @@ att_append_options options_of(int dtype, int rope, int head_dim_qk, int rotary_d
   options.rope = rope;
   options.rotary_dim = rotary_dim;
   return options;
+}
+
+std::vector<att_append_options> various_options() {
+  std::vector<att_append_options> all = {options_of(ATT_BF16, ATT_ROPE_HALF),
+                                         options_of(ATT_FP16, ATT_ROPE_INTERLEAVED, 64, 32),
+                                         options_of(ATT_FP32, ATT_ROPE_HALF, 80, 24),
+                                         options_of(ATT_BF16, ATT_ROPE_INTERLEAVED, 96, 18),
+                                         options_of(ATT_FP16, ATT_ROPE_HALF, 64, 2),
+                                         options_of(ATT_FP32, ATT_ROPE_INTERLEAVED, 8),
+                                         options_of(ATT_BF16, ATT_ROPE_HALF, 256),
+                                         options_of(ATT_BF16, ATT_ROPE_NONE, 192)};
+  all[1].rope_base = 500000;
+  all[2].rope_factor = 8;
+  all[3].rope_base = 1e6;
+  all[3].rope_factor = 0.37;
+  all[6].head_dim_v = 64;
+  all[7].head_dim_v = 128;
+  return all;
+}
+
+std::vector<Problem> hostile_problems(const att_append_options& options, std::mt19937_64& random) {
+  constexpr std::int32_t kLeast = INT32_MIN, kMost = INT32_MAX;
+  std::vector<Problem> all;
+  const auto add = [&](int layout) -> Problem& {
+    Problem problem = paged_problem(options, {3, 2, 5, 1}, {20, 2, 9, 30}, 4, random);
+    problem.layout = layout;
+    if (layout != ATT_PAGED) {
+      problem.page_size = problem.pages = problem.pages_per_sequence = 0;
+      problem.table.clear();
+    }
+    if (layout == ATT_THD) problem.cu_kv = {0, 20, 22, 31, 61}, problem.shape.kv_len = 61;
+    return all.emplace_back(std::move(problem));
+  };
+  for (const std::int32_t page : {-1, -2, kLeast, kMost}) {
+    std::ranges::fill(add(ATT_PAGED).table, page);
+  }
+  Problem& one_behind = add(ATT_PAGED);
+  std::ranges::fill(one_behind.table, static_cast<std::int32_t>(one_behind.pages));
+  for (const int layout : {ATT_PAGED, ATT_THD, ATT_BHSD}) {
+    add(layout).used_kv = {kLeast, -1, 0, kMost};  // fewer keys than new tokens, more than room
+    add(layout).used_q = {kLeast, -1, 4, kMost};
+    add(layout).cu_q = {9, 5, 0, kLeast, kMost};
+    add(layout).cu_q = {kMost, kMost, kMost, kMost, kMost};
+    add(layout).cu_q = {-7, -3, 4, 200, 300};
+  }
+  add(ATT_THD).cu_kv = {9, 5, 0, kLeast, kMost};
+  add(ATT_THD).cu_kv = {-5, 10, 12, 59, kMost};
+  for (Problem& problem : all) problem.table_positions = options.rope == ATT_ROPE_NONE ? 0 : 3;
+  return all;
 }
 
 Problem paged_problem(const att_append_options& options, const std::vector<std::int32_t>& tokens,
@@ -421,12 +481,23 @@ Problem paged_problem(const att_append_options& options, const std::vector<std::
   return problem;
 }
 
+Problem far_problem(const att_append_options& options, std::mt19937_64& random) {
+  Problem problem = paged_problem(options, {2, 3}, {16, 3}, 16, random);
+  const std::int32_t page = problem.table[0];
+  problem.pages_per_sequence = 1 << 16;
+  problem.shape.kv_len = 1 << 20;
+  problem.used_kv = {1 << 20, 1000003};
+  problem.table.assign(2 << 16, -1);
+  problem.table[(1 << 16) - 1] = page;
+  return problem;
+}
+
 Problem random_problem(const att_append_options& options, int layout, std::mt19937_64& random) {
   const bool decode = draw(random, 0, 2) == 0;
   std::vector<std::int32_t> tokens, keys;
-  for (int b = draw(random, 1, 9); b > 0; --b) {
-    tokens.push_back(decode ? 1 : draw(random, 0, 3) == 0 ? 0 : draw(random, 1, 40));
-    keys.push_back(draw(random, 0, 3) == 0 ? tokens.back() : tokens.back() + draw(random, 0, 300));
+  for (int b = draw(random, 1, 6); b > 0; --b) {
+    tokens.push_back(decode ? 1 : draw(random, 0, 3) == 0 ? 0 : draw(random, 1, 12));
+    keys.push_back(draw(random, 0, 3) == 0 ? tokens.back() : tokens.back() + draw(random, 0, 70));
   }
   constexpr std::int64_t kPageSizes[] = {1, 3, 16, 64};
   Problem problem = paged_problem(options, tokens, keys, kPageSizes[draw(random, 0, 3)], random);
@@ -441,7 +512,12 @@ Problem random_problem(const att_append_options& options, int layout, std::mt199
     for (const std::int32_t count : tokens) problem.used_q.push_back(draw(random, 0, count + 1));
   }
   if (options.rope != ATT_ROPE_NONE && draw(random, 0, 2) == 0) {
-    problem.table_positions = draw(random, 1, 300);
+    problem.table_positions = draw(random, 1, 80);
+  }
+  if (draw(random, 0, 3) == 0) {
+    for (std::int64_t i = 0; i < problem.shape.q_len; ++i) {
+      problem.positions.push_back(draw(random, -5, 200));
+    }
   }
   if (layout == ATT_PAGED) return problem;
   problem.page_size = problem.pages = problem.pages_per_sequence = 0;
@@ -455,9 +531,9 @@ Problem random_problem(const att_append_options& options, int layout, std::mt199
   return problem;
 }
 
-std::string judge(Device& device, att_runtime* runtime, const Problem& problem,
-                  std::uint64_t seed) {
-  return Launch(device, problem, seed).run(runtime);
+std::string judge(Device& device, att_runtime* runtime, const Problem& problem, std::uint64_t seed,
+                  const LaunchFunction& launch) {
+  return Launch(device, problem, seed).run(runtime, launch);
 }
 
 }  // namespace attune::append_test

@@ -5,6 +5,7 @@
 #include <attune/attune.h>
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -27,14 +28,17 @@ struct Problem {
   Order order = Order::kTokensFirst;
   att_shape shape = {};
   std::int64_t page_size = 0, pages = 0, pages_per_sequence = 0;
-  std::vector<std::int32_t> cu_q, used_q, cu_kv, used_kv, table;  // empty: null
-  std::int64_t table_positions = 0;                               // of cosines and sines; 0: none
-  bool fused = false;     // q, k and v are columns of one tensor
-  bool in_place = false;  // q_out is q
+  std::vector<std::int32_t> cu_q, used_q, cu_kv, used_kv, table, positions;  // empty: null
+  std::int64_t table_positions = 0;  // of cosines and sines; 0: none
+  bool fused = false;                // q, k and v are columns of one tensor
+  bool in_place = false;             // q_out is q
   bool without_q = false, without_v = false;
 };
 
-// ATT_BF16, half-split, all of 128 columns.
+// Kernels that differ in what is particular to some: dtypes, chunks that are whole, short and of
+// one element, columns that are not turned, v of another dim, no rotation; bases and factors.
+std::vector<att_append_options> various_options();
+// `head_dim_qk` of q, k and v.
 att_append_options options_of(int dtype, int rope, int head_dim_qk = 128, int rotary_dim = 0);
 
 // Sequences with `tokens` new ones and `keys` with these, in shuffled pages, some of which no table
@@ -45,8 +49,17 @@ Problem paged_problem(const att_append_options& options, const std::vector<std::
 // Lengths, page size, order and the rest drawn.
 Problem random_problem(const att_append_options& options, int layout, std::mt19937_64& random);
 
-// Launches it; empty when every element is what the oracle says, else what is wrong. `runtime` is
-// of `device`.
-std::string judge(Device& device, att_runtime* runtime, const Problem& problem, std::uint64_t seed);
+// The last tokens of 2^20, the pages before them left out; and tokens that have no page.
+Problem far_problem(const att_append_options& options, std::mt19937_64& random);
+// Whatever stands in offsets, lengths and tables: rows outside of the cache, at the ends of int32,
+// offsets that descend.
+std::vector<Problem> hostile_problems(const att_append_options& options, std::mt19937_64& random);
+
+using LaunchFunction = std::function<att_status(const att_append_kernel*, const att_append_args*)>;
+
+// Launches it, on the default stream unless `launch` is given; empty when every element is what the
+// oracle says, else what is wrong. `runtime` is of `device`.
+std::string judge(Device& device, att_runtime* runtime, const Problem& problem, std::uint64_t seed,
+                  const LaunchFunction& launch = {});
 
 }  // namespace attune::append_test
