@@ -19,7 +19,7 @@ struct Capacity {
 
 struct Batch {
   // Of each row.
-  std::vector<std::int32_t> tokens, positions, slots;
+  std::vector<std::int32_t> tokens, positions;
   std::vector<std::uint8_t> sees;  // [rows, kSeenColumns]
   // Of each sequence; those that are not there have no rows and no keys.
   std::vector<std::int32_t> cu_q;        // [sequences + 1]

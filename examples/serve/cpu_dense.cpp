@@ -64,30 +64,6 @@ class CpuDense : public Dense {
     }
   }
 
-  void rotate(std::size_t rows, std::size_t heads, std::size_t dim, std::size_t stride,
-              const std::int32_t* positions, float* x) override {
-    for (std::size_t row = 0; row < rows; ++row) {
-      for (std::size_t i = 0; i < dim / 2; ++i) {
-        const double power = -2 * static_cast<double>(i) / static_cast<double>(dim);
-        const double angle = positions[row] * std::pow(10000.0, power);
-        const auto sine = static_cast<float>(std::sin(angle));
-        const auto cosine = static_cast<float>(std::cos(angle));
-        for (std::size_t head = 0; head < heads; ++head) {
-          float& a = x[row * stride + head * dim + i];
-          float& b = x[row * stride + head * dim + i + dim / 2];
-          const float turned = a * cosine - b * sine;
-          b = a * sine + b * cosine;
-          a = turned;
-        }
-      }
-    }
-  }
-
-  void scatter(std::size_t rows, std::size_t columns, std::size_t stride, const float* x,
-               const std::int64_t* offsets, float* y) override {
-    for (std::size_t i = 0; i < rows; ++i) std::copy_n(x + i * stride, columns, y + offsets[i]);
-  }
-
   void move(std::size_t count, std::size_t from, std::size_t to, float* x) override {
     std::copy_n(x + from, count, x + to);
   }

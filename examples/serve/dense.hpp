@@ -1,4 +1,5 @@
-// The seam between the model and what it runs on: every operation of the model but attention.
+// The seam between the model and what it runs on: every operation of the model but
+// attention and what Attune does in front of it.
 // Another device is another implementation of this interface, and of its Memory.
 #pragma once
 
@@ -35,14 +36,6 @@ class Dense {
                         const float* w, float* y, bool adds = false) = 0;
   // x = x * (1 + erf(x / sqrt(2))) / 2
   virtual void gelu(std::size_t count, float* x) = 0;
-  // Turns each of a row's `heads` heads of `dim` by the row's position (RoPE, Su et al. 2021):
-  // element i with element i + dim / 2, by position * 10000^(-2 i / dim). Rows begin `stride`
-  // apart.
-  virtual void rotate(std::size_t rows, std::size_t heads, std::size_t dim, std::size_t stride,
-                      const std::int32_t* positions, float* x) = 0;
-  // Row i of `columns` goes from x + i * stride to y + offsets[i].
-  virtual void scatter(std::size_t rows, std::size_t columns, std::size_t stride, const float* x,
-                       const std::int64_t* offsets, float* y) = 0;
   // x + from becomes x + to, `count` elements.
   virtual void move(std::size_t count, std::size_t from, std::size_t to, float* x) = 0;
   // The largest logit of each row; the first, where some are the same.

@@ -25,8 +25,6 @@ Model::Model(Dense& dense, PagedAttention& attention, const Weights& weights,
       cache_(upload(dense.memory(),
                     std::vector<float>(cache.size(), std::numeric_limits<float>::quiet_NaN()))),
       tokens_(dense.memory(), capacity.rows),
-      positions_(dense.memory(), capacity.rows),
-      offsets_(dense.memory(), capacity.rows),
       x_(dense.memory(), capacity.rows * shape_.width),
       normed_(dense.memory(), capacity.rows * shape_.width),
       qkv_(dense.memory(), capacity.rows * shape_.qkv_columns()),
@@ -43,15 +41,7 @@ Model::Model(Dense& dense, PagedAttention& attention, const Weights& weights,
 std::vector<Choice> Model::run(const Batch& batch) {
   const std::size_t rows = batch.rows(), width = shape_.width;
   const std::size_t qkv_columns = shape_.qkv_columns();
-  const std::size_t k_column = shape_.q_columns(), v_column = k_column + shape_.kv_columns();
-  std::vector<std::int64_t> offsets;
-  for (const std::int32_t slot : batch.slots) {
-    offsets.push_back(static_cast<std::int64_t>(cache_shape_.row(static_cast<std::size_t>(slot))));
-  }
-  Memory& memory = dense_.memory();
-  memory.write(tokens_.data(), batch.tokens.data(), rows * sizeof(std::int32_t));
-  memory.write(positions_.data(), batch.positions.data(), rows * sizeof(std::int32_t));
-  memory.write(offsets_.data(), offsets.data(), rows * sizeof(std::int64_t));
+  dense_.memory().write(tokens_.data(), batch.tokens.data(), rows * sizeof(std::int32_t));
   attention_.begin(batch);
 
   dense_.embed(rows, width, tokens_.data(), embedding_.data(), x_.data());
@@ -59,13 +49,7 @@ std::vector<Choice> Model::run(const Batch& batch) {
     const Layer& layer = layers_[i];
     dense_.rms_norm(rows, width, x_.data(), normed_.data());
     dense_.multiply(rows, width, qkv_columns, normed_.data(), layer.qkv.data(), qkv_.data());
-    // Queries' heads, and those of the keys behind them.
-    dense_.rotate(rows, shape_.heads + shape_.kv_heads, shape_.head_dim, qkv_columns,
-                  positions_.data(), qkv_.data());
-    dense_.scatter(rows, shape_.kv_columns(), qkv_columns, qkv_.data() + k_column, offsets_.data(),
-                   cache_.data() + cache_shape_.keys(i));
-    dense_.scatter(rows, shape_.kv_columns(), qkv_columns, qkv_.data() + v_column, offsets_.data(),
-                   cache_.data() + cache_shape_.values(i));
+    attention_.append(i, qkv_.data(), cache_.data());
     attention_.forward(i, qkv_.data(), cache_.data(), o_.data());
     dense_.multiply(rows, shape_.q_columns(), width, o_.data(), layer.out.data(), x_.data(), true);
 

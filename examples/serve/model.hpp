@@ -23,8 +23,8 @@ class Model {
   Model(Dense& dense, PagedAttention& attention, const Weights& weights, const CacheShape& cache,
         const Capacity& capacity);
 
-  // The token that each row of the batch is followed by. Writes the rows' keys and values into
-  // their slots first, in each layer; one launch of attention a layer. Throws Error.
+  // The token that each row of the batch is followed by. In each layer one launch writes the rows'
+  // keys and values into the cache, and one is of attention. Throws Error.
   std::vector<Choice> run(const Batch& batch);
   // One after the other, in all layers.
   void move(const std::vector<Move>& moves);
@@ -40,8 +40,7 @@ class Model {
   Array<float> embedding_, head_;
   std::vector<Layer> layers_;
   Array<float> cache_;
-  Array<std::int32_t> tokens_, positions_;
-  Array<std::int64_t> offsets_;
+  Array<std::int32_t> tokens_;
   Array<float> x_, normed_, qkv_, o_, up_, logits_;
 };
 

@@ -31,6 +31,14 @@ std::size_t workspace_bytes(const attune::Kernel& kernel, const attune::Shape& s
   return bytes;
 }
 
+attune::AppendOptions append_options(const ModelShape& model) {
+  attune::AppendOptions options;
+  options.dtype = options.cache_dtype = ATT_FP32;
+  options.head_dim_qk = options.head_dim_v = static_cast<int>(model.head_dim);
+  options.rope = ATT_ROPE_HALF;
+  return options;
+}
+
 }  // namespace
 
 PagedAttention::PagedAttention(Memory& memory, const std::string& device,
@@ -45,10 +53,12 @@ PagedAttention::PagedAttention(Memory& memory, const std::string& device,
       runtime_(runtime_on(device)),
       spec_(take(attune::Spec::from_file(spec_file))),
       kernel_((check_spec(), take(runtime_.kernel(spec_, launch_)))),
+      append_(take(runtime_.append_kernel(append_options(model)))),
       sees_sizes_(take(spec_.tensor_sizes(0, launch_))),
       cu_q_(memory, capacity.sequences + 1),
       used_kv_(memory, capacity.sequences),
       page_table_(memory, capacity.sequences * capacity.pages_per_sequence),
+      positions_(memory, capacity.rows),
       sees_(memory, capacity.rows * kSeenColumns),
       workspace_(memory, workspace_bytes(kernel_, launch_)) {}
 
@@ -82,7 +92,32 @@ void PagedAttention::begin(const Batch& batch) {
   cu_q_.write(batch.cu_q);
   used_kv_.write(batch.used_kv);
   page_table_.write(batch.page_table);
+  memory_.write(positions_.data(), batch.positions.data(),
+                batch.positions.size() * sizeof(std::int32_t));
   memory_.write(sees_.data(), batch.sees.data(), batch.sees.size());
+}
+
+void PagedAttention::append(std::size_t layer, float* qkv, float* cache) {
+  attune::AppendArgs args;
+  args.layout = ATT_PAGED;
+  args.shape = launch_;
+  args.q = args.q_out = qkv;
+  args.k = qkv + model_.q_columns();
+  args.v = qkv + model_.q_columns() + model_.kv_columns();
+  args.q_strides = args.k_strides =
+      args.v_strides = {0, of(model_.qkv_columns()), of(model_.head_dim)};
+  args.k_cache = cache + cache_.keys(layer);
+  args.v_cache = cache + cache_.values(layer);
+  args.k_cache_strides =
+      args.v_cache_strides = {of(cache_.page()), of(cache_.columns), of(model_.head_dim)};
+  args.cu_q = cu_q_.data();
+  args.used_kv = used_kv_.data();
+  args.positions = positions_.data();
+  args.page_table = page_table_.data();
+  args.pages_per_sequence = of(capacity_.pages_per_sequence);
+  args.page_size = of(cache_.page_size);
+  args.pages = of(cache_.pages);
+  if (const attune::Status status = append_.append(args); !status) fail(status.error());
 }
 
 void PagedAttention::forward(std::size_t layer, const float* qkv, const float* cache, float* o) {

@@ -1,4 +1,5 @@
-// Attention of a step by Attune's kernel: one launch for all sequences.
+// Attention of a step by Attune's kernels: a launch that brings keys and values into the cache, and
+// one of attention, for all sequences.
 #pragma once
 
 #include <attune/attune.hpp>
@@ -21,6 +22,9 @@ class PagedAttention {
 
   // The tables of the step, for all layers.
   void begin(const Batch& batch);
+  // Turns queries and keys in qkv [capacity.rows, qkv_columns] by their rows' positions (RoPE), and
+  // puts keys and values where a layer in `cache` has them. Throws Error.
+  void append(std::size_t layer, float* qkv, float* cache);
   // o [capacity.rows, q_columns] of the queries in qkv [capacity.rows, qkv_columns], on keys and
   // values of a layer in `cache`. Rows that no sequence has are left as they are. Throws Error.
   void forward(std::size_t layer, const float* qkv, const float* cache, float* o);
@@ -39,8 +43,9 @@ class PagedAttention {
   attune::Runtime runtime_;
   attune::Spec spec_;
   attune::Kernel kernel_;
+  attune::AppendKernel append_;
   std::vector<std::int64_t> sees_sizes_;
-  Array<std::int32_t> cu_q_, used_kv_, page_table_;
+  Array<std::int32_t> cu_q_, used_kv_, page_table_, positions_;
   Array<std::uint8_t> sees_;
   Array<std::byte> workspace_;
 };

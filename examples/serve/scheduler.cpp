@@ -114,7 +114,6 @@ void Scheduler::bring(Request& request, std::size_t rows, Draft draft, Step& ste
     const std::size_t index = request.cached + row;
     batch.tokens.push_back(request.tokens[index]);
     batch.positions.push_back(static_cast<std::int32_t>(index));
-    batch.slots.push_back(slot(request, index));
     std::fill_n(sees(row), row + 1, std::uint8_t{1});
   }
   // A node sees what its parent sees, and itself. Siblings stand at one position, in slots of their
@@ -124,7 +123,6 @@ void Scheduler::bring(Request& request, std::size_t rows, Draft draft, Step& ste
     const std::size_t parent = static_cast<std::size_t>(drafted.parent + 1), row = node + 1;
     batch.tokens.push_back(drafted.token);
     batch.positions.push_back(static_cast<std::int32_t>(request.cached + drafted.depth));
-    batch.slots.push_back(slot(request, request.cached + row));
     std::copy_n(sees(parent), kSeenColumns, sees(row));
     sees(row)[row] = 1;
   }

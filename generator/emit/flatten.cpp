@@ -13,6 +13,8 @@ namespace {
 constexpr std::string_view kHeadPath = "templates/kernels/head.cuh";
 // The example of what the head of a backward kernel has beside that: the real head has all of it.
 constexpr std::string_view kBackwardHeadPath = "templates/kernels/backward_head.cuh";
+// The example of what stands in its place where a kernel appends to a cache.
+constexpr std::string_view kAppendHeadPath = "templates/kernels/append_head.cuh";
 constexpr std::string_view kInclude = "#include";
 
 std::optional<std::string_view> find_template(std::string_view path) {
@@ -36,7 +38,7 @@ class Flattener {
   explicit Flattener(std::string_view head) : head_(head) {}
 
   Status add_file(std::string_view path) {
-    if (path == kBackwardHeadPath) path = kHeadPath;
+    if (path == kBackwardHeadPath || path == kAppendHeadPath) path = kHeadPath;
     if (!seen_.insert(path).second) return ok_status();
     const std::optional<std::string_view> text = find_template(path);
     if (!text) return template_error(fmt::format("template {} does not exist", path));

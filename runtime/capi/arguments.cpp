@@ -16,7 +16,6 @@ namespace attune {
 namespace {
 
 constexpr int kWorkspaceAlignmentBytes = 16;
-constexpr std::int64_t kMaxPages = std::int64_t{1} << 28;  // and rows of one
 
 template <typename Args>
 Status fill_dropout(const AttentionSpec& spec, const Args& args, att::LaunchParams* params) {

@@ -51,11 +51,11 @@ Status check_pointer(const char* name, const void* pointer, int bytes) {
   return ok_status();
 }
 
-Status fill_operand(const AttentionSpec& spec, const Operand& operand, att::Strides* strides) {
+Status fill_operand(DType dtype, Layout layout, const Operand& operand, att::Strides* strides) {
   ATT_CHECK(check_pointer(operand.name, operand.data, kAlignmentBytes));
   const auto& [batch, seq, head] = operand.strides;
   if (batch == 0 && seq == 0 && head == 0) {
-    *strides = contiguous_strides(spec.layout, operand.seq, operand.heads, operand.dim);
+    *strides = contiguous_strides(layout, operand.seq, operand.heads, operand.dim);
   } else {
     // A dim of size 1 is never stepped, so its stride does not matter.
     *strides = {operand.batch == 1 ? 0 : batch, operand.seq == 1 ? 0 : seq,
@@ -64,7 +64,7 @@ Status fill_operand(const AttentionSpec& spec, const Operand& operand, att::Stri
       return bad_strides(operand, *strides, "the seq stride is given without the others");
     }
   }
-  const int bytes = element_bytes(spec.dtype);
+  const int bytes = element_bytes(dtype);
   std::array<StridedDim, 3> dims = {{{operand.batch, strides->batch},
                                      {operand.seq, strides->seq},
                                      {operand.heads, strides->head}}};

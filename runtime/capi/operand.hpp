@@ -14,7 +14,7 @@ namespace attune {
 struct Operand {
   const char* name;
   const void* data;
-  const att_strides& strides;  // all zero: contiguous in the spec's layout
+  const att_strides& strides;  // all zero: contiguous in the layout
   std::int64_t batch, seq, heads;
   int dim;
   bool is_written = false;  // each element needs an address of its own
@@ -25,6 +25,10 @@ Status check_pointer(const char* name, const void* pointer, int bytes);
 
 // Checks alignment, extent, and that strides mean what they can; then they are in `strides`.
 // Allocates only when it fails.
-Status fill_operand(const AttentionSpec& spec, const Operand& operand, att::Strides* strides);
+Status fill_operand(DType dtype, Layout layout, const Operand& operand, att::Strides* strides);
+inline Status fill_operand(const AttentionSpec& spec, const Operand& operand,
+                           att::Strides* strides) {
+  return fill_operand(spec.dtype, spec.layout, operand, strides);
+}
 
 }  // namespace attune

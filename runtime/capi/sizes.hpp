@@ -9,6 +9,7 @@ namespace attune {
 
 // No tensor is larger than an address space.
 constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 47;
+constexpr std::int64_t kMaxPages = std::int64_t{1} << 28;  // and rows of one
 
 struct LaunchSizes {
   ProblemShape shape;     // a zero of an empty batch counts as one

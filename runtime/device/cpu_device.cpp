@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/device/cpu_facts.hpp"
+#include "runtime/device/cpu_function.hpp"
 #include "runtime/device/cpu_kernel.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/jit/llvm_library.hpp"
@@ -33,6 +34,11 @@ class CpuDevice final : public Device {
                                                     std::span<const std::uint8_t> image) override {
     ATT_TRY(const AttLlvmApi* module, open_llvm_module());
     return CpuKernel::load(*module, CpuPool::shared(), spec, recipe, image);
+  }
+  Result<std::unique_ptr<LoadedFunction>> load_function(
+      const FunctionRecipe& recipe, std::span<const std::uint8_t> image) override {
+    ATT_TRY(const AttLlvmApi* module, open_llvm_module());
+    return CpuFunction::load(*module, CpuPool::shared(), recipe, image);
   }
 
   Result<void*> allocate(std::size_t bytes) override {

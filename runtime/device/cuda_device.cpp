@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "runtime/device/cuda_context.hpp"
+#include "runtime/device/cuda_function.hpp"
 #include "runtime/device/cuda_kernel.hpp"
 #include "runtime/device/nvml.hpp"
 
@@ -147,6 +148,11 @@ Result<std::unique_ptr<LoadedKernel>> CudaDevice::load_recipe(const AttentionSpe
                                                               const LaunchRecipe& recipe,
                                                               std::span<const std::uint8_t> image) {
   return CudaKernel::load(api_, device_, context_, facts_.processor_count, spec, recipe, image);
+}
+
+Result<std::unique_ptr<LoadedFunction>> CudaDevice::load_function(
+    const FunctionRecipe& recipe, std::span<const std::uint8_t> image) {
+  return CudaFunction::load(api_, context_, recipe, image);
 }
 
 Result<void*> CudaDevice::allocate(std::size_t bytes) {

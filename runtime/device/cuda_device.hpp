@@ -26,6 +26,8 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<LoadedKernel>> load_recipe(const AttentionSpec& spec,
                                                     const LaunchRecipe& recipe,
                                                     std::span<const std::uint8_t> image) override;
+  Result<std::unique_ptr<LoadedFunction>> load_function(
+      const FunctionRecipe& recipe, std::span<const std::uint8_t> image) override;
   Result<void*> allocate(std::size_t bytes) override;
   void free(void* pointer) override;
   Status copy_to_device(void* to, const void* from, std::size_t bytes) override;

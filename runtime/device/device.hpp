@@ -34,6 +34,21 @@ class LoadedKernel {
   virtual std::size_t workspace_bytes(const ProblemShape& shape) const = 0;
 };
 
+// A kernel that no recipe describes: it takes a struct of its own, no workspace, and the caller
+// counts its items.
+struct FunctionRecipe {
+  std::string symbol;
+  int threads = 1;  // of a CTA, which an item is; without meaning on the CPU, where it is a call
+};
+// Ready to launch on one device (one context). Immutable; launches are thread-safe.
+class LoadedFunction {
+ public:
+  virtual ~LoadedFunction() = default;
+  // Enqueues items [0, items), 1 at least: no allocation, no synchronisation. `params` is read
+  // before it returns, as many bytes as the kernel declares.
+  virtual Status launch(const void* params, int items, StreamHandle stream) const = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -54,6 +69,8 @@ class Device {
   virtual Result<std::unique_ptr<LoadedKernel>> load_recipe(const AttentionSpec& spec,
                                                             const LaunchRecipe& recipe,
                                                             std::span<const std::uint8_t> image);
+  virtual Result<std::unique_ptr<LoadedFunction>> load_function(
+      const FunctionRecipe& recipe, std::span<const std::uint8_t> image);
 
   // Memory and time, for the tuner, the command and the tests; a host application brings its own.
   virtual Result<void*> allocate(std::size_t bytes) = 0;

@@ -6,12 +6,25 @@
 
 namespace attune {
 
+namespace {
+
+Error not_run(const Device& device, const std::string& symbol) {
+  return Error{.kind = ErrorKind::kUnsupported,
+               .id = "no-gpu-code",
+               .message = fmt::format("{} does not run {}", device.identity(), symbol)};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<LoadedKernel>> Device::load_recipe(const AttentionSpec&,
                                                           const LaunchRecipe& recipe,
                                                           std::span<const std::uint8_t>) {
-  return Error{.kind = ErrorKind::kUnsupported,
-               .id = "no-gpu-code",
-               .message = fmt::format("{} does not run {}", identity(), recipe.symbol)};
+  return not_run(*this, recipe.symbol);
+}
+
+Result<std::unique_ptr<LoadedFunction>> Device::load_function(const FunctionRecipe& recipe,
+                                                              std::span<const std::uint8_t>) {
+  return not_run(*this, recipe.symbol);
 }
 
 Result<std::unique_ptr<Device>> open_device(std::string_view name) {

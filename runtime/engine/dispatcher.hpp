@@ -54,6 +54,8 @@ class Dispatcher {
   void wait_idle();
 
   Workshop& workshop() const { return *workshop_; }
+  // For what outlives the dispatcher.
+  const std::shared_ptr<Workshop>& shared_workshop() const { return workshop_; }
   bool background() const { return worker_.joinable(); }
   std::size_t pending() const;  // jobs of the background thread, the current one included
   const DispatcherCounters& counters() const { return counters_; }

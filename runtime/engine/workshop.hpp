@@ -24,6 +24,10 @@ namespace attune {
 using CompilerOpener =
     std::function<Result<std::unique_ptr<Compiler>>(Target, const std::string& family)>;
 
+struct AppendKernel;
+struct BuiltCode;
+struct SourceToBuild;
+
 // Code on the device.
 struct LoadedCode {
   std::shared_ptr<LoadedKernel> kernel;  // null: there is none
@@ -89,6 +93,10 @@ class Workshop {
   // The same, but nothing instead of a compile.
   Result<LoadedCode> load_ready(const AttentionSpec& spec, const KernelPlan& plan,
                                 const std::string& family = "");
+  // Code that appends to a cache, on this device whatever target `kernel` names; built at the first
+  // call, from the cache or by the target's own compiler as load() does. Fails as emit_append()
+  // does, too.
+  Result<std::shared_ptr<LoadedFunction>> load_append(AppendKernel kernel);
   // Plans of the spec's pass that have code, here or in the cache; load_ready() may still find it
   // damaged.
   std::vector<KernelPlan> ready_plans(const AttentionSpec& spec, Pass pass) const;
@@ -103,6 +111,7 @@ class Workshop {
   // Without the cache.
   Result<BuiltKernel> compile_afresh(const AttentionSpec& spec, const KernelPlan& plan,
                                      const std::string& family);
+  Result<BuiltCode> build_source(const SourceToBuild& source);
   Result<std::shared_ptr<LoadedCode>> load_code(const AttentionSpec& spec,
                                                 const BuiltKernel& built);
 
@@ -119,6 +128,7 @@ class Workshop {
   std::vector<std::pair<std::string, KernelPlan>>
       loaded_;  // by canonical_text, in order of loading
   SingleFlight<LoadedCode> kernels_;
+  SingleFlight<LoadedFunction> functions_;  // by to_string(AppendKernel)
 };
 
 }  // namespace attune

@@ -40,6 +40,7 @@ typedef struct att_runtime att_runtime; /* a device, its compilers and its cache
 typedef struct att_spec att_spec;       /* a validated spec */
 typedef struct att_kernel att_kernel;   /* loaded code for one spec, pass and shape bucket */
 typedef struct att_tuning att_tuning;   /* a search for the fastest kernel, under way or over */
+typedef struct att_append_kernel att_append_kernel; /* code that writes new keys into a cache */
 
 /* "major.minor.patch" of the library; ATT_VERSION_* are the header's. */
 ATT_API const char* att_version(void);
@@ -295,6 +296,75 @@ typedef struct att_backward_args {
 /* Enqueues as att_forward does; `kernel` is of att_kernel_get_for_pass(ATT_PASS_BACKWARD). */
 ATT_API att_status att_backward(const att_kernel* kernel, const att_backward_args* args,
                                 void* stream);
+
+/* ---- New keys and values into a cache. Since 0.2 */
+
+/* Which elements of a head turn together by the token's position (rotary position embedding). */
+typedef enum att_rope {
+  ATT_ROPE_NONE = 0,       /* none: k and v are copied */
+  ATT_ROPE_HALF = 1,       /* i and i + rotary_dim / 2: GPT-NeoX, Llama */
+  ATT_ROPE_INTERLEAVED = 2 /* 2 i and 2 i + 1: GPT-J */
+} att_rope;
+
+typedef struct att_append_options {
+  size_t struct_size;          /* sizeof(att_append_options) */
+  int dtype;                   /* att_dtype of q, k and v: ATT_FP16, ATT_BF16 or ATT_FP32 */
+  int cache_dtype;             /* of the cache: the same */
+  int head_dim_qk, head_dim_v; /* as of a spec */
+  int rope;                    /* att_rope */
+  int rotary_dim;              /* the first so many elements of a head turn, an even number; 0: all
+                                  of head_dim_qk. The others are copied */
+  double rope_base;   /* at position p pair i turns by p * rope_base^(-2 i / rotary_dim) over
+                         rope_factor, in radians; 0: 10000 */
+  double rope_factor; /* linear scaling of positions; 0: 1 */
+} att_append_options;
+/* Compiles at the first use of a dtype, head dims and kind of rotation. Nothing of it is tuned, and
+ * base and factor may be any number above 0 without another compile. */
+ATT_API att_status att_append_kernel_get(att_runtime* runtime, const att_append_options* options,
+                                         att_append_kernel** out);
+ATT_API void att_append_kernel_destroy(att_append_kernel* kernel);
+
+/* New tokens of some sequences, packed as with ATT_THD, whatever the cache's layout. What has the
+ * name of a member of att_forward_args is what that launch is given behind this one; k and v are
+ * the new tokens' own there, and k_cache and v_cache are that launch's k and v.
+ *
+ * A sequence's new tokens are its last: used_kv counts them too, as attention wants it, and token i
+ * of n is its key used_kv[b] - n + i. Rows go where att_forward reads them: none to a page number
+ * outside [0, pages), and none to a key below 0; whatever stands in device memory, nothing outside
+ * of the cache is written. */
+typedef struct att_append_args {
+  size_t struct_size;      /* sizeof(att_append_args) */
+  int layout;              /* att_layout of the cache */
+  att_shape shape;         /* as of att_forward_args: q_len is how many tokens q, k and v have room
+                              for; kv_len with ATT_THD rows of the cache, else the most keys that a
+                              sequence may have */
+  const void *q, *k, *v;   /* [q_len, heads or kv_heads, dim] by strides; 16-byte aligned, as are
+                              all below and all strides in bytes. q and v may be null: left out */
+  void* q_out;             /* q turned; may be q. Null when q is */
+  void *k_cache, *v_cache; /* v_cache is null when v is */
+  att_strides q_strides, k_strides, v_strides; /* `batch` is never stepped; all zero: contiguous */
+  att_strides q_out_strides; /* likewise; those of q, or all zero, where q_out is q */
+  att_strides k_cache_strides, v_cache_strides; /* all zero: contiguous in `layout` */
+  /* Of the device. */
+  const int32_t* cu_q;      /* [batch + 1], ascending from 0 */
+  const int32_t* used_q;    /* [batch]; null: all tokens are there */
+  const int32_t* cu_kv;     /* [batch + 1], with ATT_THD; else null */
+  const int32_t* used_kv;   /* [batch]; null, not with ATT_PAGED: all keys that there is room for */
+  const int32_t* positions; /* [q_len]: by which tokens turn, as those of a tree of drafts do, of
+                               which several have one; null: by where their keys go */
+  const int32_t* page_table;  /* this and the next three with ATT_PAGED; else null and 0 */
+  int64_t pages_per_sequence; /* kv_len is at most this many times page_size */
+  int64_t page_size, pages;
+  /* In place of base and factor: cosine and sine by which pair i turns at position p, at
+   * [p * table_stride + i], of the device, for scalings of every kind. Both or none. */
+  const float *cosines, *sines;
+  int64_t table_positions; /* how many there are; a position beyond takes the nearest there is */
+  int64_t table_stride;    /* in elements; 0: rotary_dim / 2 */
+} att_append_args;
+/* Enqueues as att_forward does. q_out, where it is not q, and the cache must not overlap what is
+ * read. Rows of q_out and of the cache that are no new token's are left as they are. */
+ATT_API att_status att_append(const att_append_kernel* kernel, const att_append_args* args,
+                              void* stream);
 
 /* ---- Tuning */
 

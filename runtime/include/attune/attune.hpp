@@ -94,6 +94,8 @@ using TensorInfo = Sized<att_tensor_info>;
 // Pointers and sizes of one launch.
 using ForwardArgs = Sized<att_forward_args>;
 using BackwardArgs = Sized<att_backward_args>;
+using AppendOptions = Sized<att_append_options>;
+using AppendArgs = Sized<att_append_args>;
 using TuneResult = Sized<att_tune_result>;
 using TuneProgress = att_tune_progress;
 
@@ -196,6 +198,23 @@ class Kernel {
   std::unique_ptr<att_kernel, Destroy> handle_;
 };
 
+// Code that turns new queries and keys and writes new keys and values into a cache, as att_append()
+// says. May outlive its Runtime.
+class AppendKernel {
+ public:
+  Status append(const AppendArgs& args, void* stream = nullptr) const {
+    return Status(att_append(handle_.get(), &args, stream));
+  }
+
+ private:
+  friend class Runtime;
+  struct Destroy {
+    void operator()(att_append_kernel* handle) const { att_append_kernel_destroy(handle); }
+  };
+  explicit AppendKernel(att_append_kernel* handle) : handle_(handle) {}
+  std::unique_ptr<att_append_kernel, Destroy> handle_;
+};
+
 struct TuneOptions {
   double budget_ms = 0;     // 0: until the search ends by itself
   bool background = false;  // tune() returns once the data are copied
@@ -284,6 +303,14 @@ class Runtime {
       return status.error();
     }
     return Result<Kernel>(Kernel(handle));
+  }
+  // Compiles at the first use of a dtype, head dims and kind of rotation.
+  Result<AppendKernel> append_kernel(const AppendOptions& options) {
+    att_append_kernel* handle = nullptr;
+    if (const Status status(att_append_kernel_get(handle_.get(), &options, &handle)); !status) {
+      return status.error();
+    }
+    return Result<AppendKernel>(AppendKernel(handle));
   }
   // Takes up what was tuned since, as att_runtime_refresh() says. Kernels stay valid.
   Status refresh() { return Status(att_runtime_refresh(handle_.get())); }
