@@ -3,19 +3,6 @@
 #include <fmt/format.h>
 
 namespace attune {
-namespace {
-
-struct Run {
-  void (*run_item)(const void* params, int item);
-  const void* params;
-};
-
-void run_one(void* context, int item) {
-  const Run& run = *static_cast<const Run*>(context);
-  run.run_item(run.params, item);
-}
-
-}  // namespace
 
 Result<std::unique_ptr<LoadedFunction>> CpuFunction::load(const AttLlvmApi& module, CpuPool& pool,
                                                           const FunctionRecipe& recipe,
@@ -41,8 +28,15 @@ CpuFunction::~CpuFunction() {
 }
 
 Status CpuFunction::launch(const void* params, int items, StreamHandle) const {
-  Run run{.run_item = run_item_, .params = params};
-  pool_.run(items, &run_one, &run);
+  struct {
+    decltype(run_item_) run_item;
+    const void* params;
+  } run{run_item_, params};
+  const auto run_one = [](void* context, int item) {
+    const auto& of = *static_cast<const decltype(run)*>(context);
+    of.run_item(of.params, item);
+  };
+  pool_.run(items, run_one, &run);
   return ok_status();
 }
 
