@@ -7,14 +7,37 @@
 #include "generator/expr/arithmetic.hpp"
 
 namespace attune::expr {
+namespace {
+
+// Whether what a condition compares is so near to each other that an inexact computation of it may
+// decide otherwise.
+bool may_flip(const Expr& condition, const Point& at, const Precision& precision) {
+  const auto& args = condition->args;
+  if (args.size() == 2 && args[0]->type == Type::kFloat32) {
+    const double by = noise(args[0], at, precision) + noise(args[1], at, precision);
+    return by > 0 && std::abs(evaluate(args[0], at) - evaluate(args[1], at)) <= by;
+  }
+  return std::ranges::any_of(args, [&](const Expr& arg) {
+    return arg->type == Type::kBool && may_flip(arg, at, precision);
+  });
+}
+
+double noise_of_select(const Expr& e, const Point& at, const Precision& precision) {
+  const bool first = evaluate(e->args[0], at) != 0;
+  const double chosen = noise(e->args[first ? 1 : 2], at, precision);
+  if (!may_flip(e->args[0], at, precision)) return chosen;
+  return std::max(chosen, noise(e->args[first ? 2 : 1], at, precision)) +
+         std::abs(evaluate(e->args[1], at) - evaluate(e->args[2], at));
+}
+
+}  // namespace
 
 double noise(const Expr& e, const Point& at, const Precision& precision) {
   const double value = evaluate(e, at);
   if (e->op == Op::kFloat) return precision.literal * std::abs(value);
   if (e->type != Type::kFloat32 || e->args.empty() || e->op == Op::kLoad || e->op == Op::kToFloat)
     return 0;
-  if (e->op == Op::kSelect)
-    return noise(e->args[evaluate(e->args[0], at) != 0 ? 1 : 2], at, precision);
+  if (e->op == Op::kSelect) return noise_of_select(e, at, precision);
   const bool is_wave = e->op == Op::kSin || e->op == Op::kCos;
   // Their error is absolute.
   const double size = is_wave || e->op == Op::kSoftplus ? 1 : 0;
