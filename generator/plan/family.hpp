@@ -3,6 +3,7 @@
 // and one row in that table.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -87,6 +88,14 @@ Error plan_text_error(std::string message);
 
 // "k64" with prefix 'k' -> 64; false unless the rest is a whole non-negative number.
 bool parse_word(std::string_view word, std::string_view prefix, int& value);
+// Words that are each a prefix and its number, as many as there are. `plan` is for errors: "an
+// ordered plan".
+struct PlanNumber {
+  std::string_view prefix;
+  int* value;
+};
+Status parse_numbers(std::span<const std::string_view> words,
+                     std::initializer_list<PlanNumber> numbers, std::string_view plan);
 
 constexpr int kMaxRegistersPerThread = 255;
 constexpr int kMaxThreadsPerProcessor =

@@ -109,6 +109,27 @@ bool parse_word(std::string_view word, std::string_view prefix, int& value) {
   return error == std::errc() && end == word.data() + word.size() && value >= 0;
 }
 
+Status parse_numbers(std::span<const std::string_view> words,
+                     std::initializer_list<PlanNumber> numbers, std::string_view plan) {
+  for (const std::string_view word : words) {
+    if (std::ranges::none_of(numbers, [&](const PlanNumber& number) {
+          return parse_word(word, number.prefix, *number.value);
+        })) {
+      return plan_text_error(fmt::format("`{}` is no word of {}", word, plan));
+    }
+  }
+  if (words.size() == numbers.size()) return ok_status();
+  std::string prefixes;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    prefixes += fmt::format("{}{}",
+                            i == 0                    ? ""
+                            : i + 1 == numbers.size() ? " and "
+                                                      : ", ",
+                            numbers.begin()[i].prefix);
+  }
+  return plan_text_error(fmt::format("{} needs {} once each", plan, prefixes));
+}
+
 int resident_ctas(const PlanResources& resources, const DeviceFacts& device) {
   // The driver keeps 1 KiB of shared memory for each resident CTA and hands registers to warps in
   // units of 256.

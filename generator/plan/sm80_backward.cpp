@@ -167,15 +167,8 @@ std::string tile_text(const KernelPlan& plan) {
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   Sm80BackwardPlan tile;
-  int seen = 0;
-  for (const std::string_view word : words) {
-    if (!parse_word(word, "w", tile.warps) && !parse_word(word, "t", tile.step) &&
-        !parse_word(word, "s", tile.stages)) {
-      return plan_text_error(fmt::format("`{}` is no word of an sm80 backward plan", word));
-    }
-    ++seen;
-  }
-  if (seen != 3) return plan_text_error("an sm80 backward plan needs w, t and s once each");
+  ATT_CHECK(parse_numbers(words, {{"w", &tile.warps}, {"t", &tile.step}, {"s", &tile.stages}},
+                          "an sm80 backward plan"));
   plan.tile = tile;
   return ok_status();
 }

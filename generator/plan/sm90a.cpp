@@ -10,6 +10,7 @@
 #include "generator/expr/lowering.hpp"
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
 
 namespace attune {
@@ -21,8 +22,6 @@ using sm90a::Schedule;
 using sm90a::stages_in_q;
 using sm90a::tile_of;
 
-constexpr int kSlabColumns = 64;  // columns under one 128-byte swizzle
-constexpr int kRowBytes = 128;
 constexpr int kItemSlots = 4;
 constexpr int kStoreRows = 16;  // of O, by a warp
 constexpr int kItemSlotBytes = 64;
@@ -34,14 +33,12 @@ constexpr int kGroupColumns = 2048;
 
 constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
 
-int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
-
 // With room for so many slabs of each warpgroup's O beside its Q.
 int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_slabs) {
   const int p_slabs = tile.p_in_shared ? slabs(tile.tile_kv / tile.score_buffers) : 0;
-  const int row_bytes = (slabs(spec.head_dim_qk) + output_slabs + p_slabs) * kRowBytes;
+  const int row_bytes = (slabs(spec.head_dim_qk) + output_slabs + p_slabs) * kSlabRowBytes;
   const int stage_bytes =
-      (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kRowBytes;
+      (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v)) * tile.tile_kv * kSlabRowBytes;
   const int matrices = tile.warpgroups * kRows * row_bytes + tile.stages * stage_bytes;
   const int stage_barriers = is_packed(spec) ? 5 : 4;
   const int barriers =
@@ -270,8 +267,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                                      {Tensor::kKey, tile.tile_kv / tile.cluster},
                                      {Tensor::kValue, tile.tile_kv / tile.cluster},
                                      {Tensor::kOutput, kStoreRows}}) {
-    main.tensor_maps.push_back(
-        {.tensor = tensor, .box_columns = kSlabColumns, .box_rows = rows, .swizzle_bytes = 128});
+    main.tensor_maps.push_back(slab_map(tensor, rows));
   }
   LaunchRecipe recipe;
   if (tile.schedule == Schedule::kLongestFirst) {
@@ -375,7 +371,7 @@ std::string symbol_part(const KernelPlan& plan) {
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
   const RegisterSplit registers = register_split(tile);
-  const std::string_view element = spec.dtype == DType::kBf16 ? "bf16" : "f16";
+  const std::string_view element = wgmma_element(spec.dtype);
   const int piece_keys = tile.tile_kv / tile.score_buffers;
   const WgmmaChain qk{.name = "multiply_qk",
                       .element = element,

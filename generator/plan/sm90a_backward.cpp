@@ -8,14 +8,13 @@
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
 
 namespace attune {
 namespace {
 
 constexpr int kKeys = 64;  // of a warpgroup
-constexpr int kSlabColumns = 64;
-constexpr int kRowBytes = 128;
 constexpr int kStoreRows = 16;
 constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
 
@@ -23,7 +22,6 @@ const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
   return std::get<Sm90aBackwardPlan>(plan.tile);
 }
 
-int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
 int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
 BackwardRows rows_of(const AttentionSpec& spec) {
@@ -43,12 +41,7 @@ int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
-  ATT_CHECK(sm90a_family().serves(spec, target));
-  if (is_packed(spec)) {
-    return plan_unsupported(
-        fmt::format("the sm90a family has no backward kernels of layout `{}`; the sm80 family has",
-                    to_string(spec.layout)));
-  }
+  ATT_CHECK(sm90a_backward_serves(spec, target));
   if (spec.deterministic) {
     return plan_unsupported(
         "dQ is added up in the order in which blocks come to it, which `deterministic: true` rules "
@@ -66,8 +59,8 @@ Status serves(const AttentionSpec& spec, Target target) {
 int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   const BackwardRows rows = rows_of(spec);
   const int dims = slabs(spec.head_dim_qk) + slabs(spec.head_dim_v);
-  const int matrices = dims * (tile_kv(tile) + tile.stages * tile.tile_q) * kRowBytes +
-                       2 * tile.warpgroups * tile.tile_q * kRowBytes;
+  const int matrices = dims * (tile_kv(tile) + tile.stages * tile.tile_q) * kSlabRowBytes +
+                       2 * tile.warpgroups * tile.tile_q * kSlabRowBytes;
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 6);
@@ -148,12 +141,6 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aBackwardPlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  const auto map = [](Tensor tensor, int rows) {
-    return TensorMapRecipe{.tensor = tensor,
-                           .box_columns = kSlabColumns,
-                           .box_rows = rows,
-                           .swizzle_bytes = kRowBytes};
-  };
   LaunchRecipe recipe;
   recipe.launches = {
       backward_rows_launch(),
@@ -162,11 +149,11 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .shared_memory_bytes = needs.shared_memory_bytes,
        .item = WorkItem::kKeyTile,
        .tile = tile_kv(tile),
-       .tensor_maps = {map(Tensor::kQuery, tile.tile_q), map(Tensor::kKey, tile_kv(tile)),
-                       map(Tensor::kValue, tile_kv(tile)),
-                       map(Tensor::kOutputGradient, tile.tile_q),
-                       map(Tensor::kKeyGradient, kStoreRows),
-                       map(Tensor::kValueGradient, kStoreRows)}},
+       .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, tile_kv(tile)),
+                       slab_map(Tensor::kValue, tile_kv(tile)),
+                       slab_map(Tensor::kOutputGradient, tile.tile_q),
+                       slab_map(Tensor::kKeyGradient, kStoreRows),
+                       slab_map(Tensor::kValueGradient, kStoreRows)}},
       {.symbol = "_queries",
        .threads = 128 * tile.warpgroups,
        .item = WorkItem::kQueryTile,
@@ -229,37 +216,17 @@ std::string symbol_part(const KernelPlan& plan) {
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  const std::string_view element = spec.dtype == DType::kBf16 ? "bf16" : "f16";
-  // The first two are of both operands in shared memory, B's columns along the inner dimension; the
-  // sums' A is in registers.
-  const auto scores = [&](std::string_view name, int head_dim) {
-    return wgmma_function({.name = name,
-                           .element = element,
-                           .columns = tile.tile_q,
-                           .steps = head_dim / 16,
-                           .accumulates = false,
-                           .a_in_registers = false,
-                           .transposes_b = false});
-  };
-  const auto sums = [&](std::string_view name, int head_dim) {
-    return wgmma_function({.name = name,
-                           .element = element,
-                           .columns = head_dim,
-                           .steps = tile.tile_q / 16,
-                           .accumulates = true,
-                           .a_in_registers = true,
-                           .transposes_b = true});
-  };
-  std::string products =
-      scores("multiply_s", spec.head_dim_qk) + scores("multiply_dp", spec.head_dim_v) +
-      sums("multiply_dv", spec.head_dim_v) + sums("multiply_dk", spec.head_dim_qk) +
-      wgmma_function({.name = "multiply_dq",
-                      .element = element,
-                      .columns = dq_columns(spec, tile),
-                      .steps = tile_kv(tile) / 16,
-                      .accumulates = false,
-                      .a_in_registers = false,
-                      .transposes_b = true});
+  std::string products = wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk) +
+                         wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
+                         wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
+                         wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
+                         wgmma_function({.name = "multiply_dq",
+                                         .element = wgmma_element(spec.dtype),
+                                         .columns = dq_columns(spec, tile),
+                                         .steps = tile_kv(tile) / 16,
+                                         .accumulates = false,
+                                         .a_in_registers = false,
+                                         .transposes_b = true});
   const BackwardRows rows = rows_of(spec);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q);

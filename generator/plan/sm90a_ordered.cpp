@@ -7,6 +7,7 @@
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
 
 namespace attune {
@@ -15,8 +16,6 @@ namespace {
 constexpr int kWarpgroups = 2;
 constexpr int kKeys = 64;  // of a CTA of the keys' kernel
 constexpr int kRows = 64 * kWarpgroups;
-constexpr int kSlabColumns = 64;
-constexpr int kRowBytes = 128;
 constexpr int kStoreRows = 16;
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
@@ -24,33 +23,21 @@ const Sm90aOrderedPlan& tile_of(const KernelPlan& plan) {
   return std::get<Sm90aOrderedPlan>(plan.tile);
 }
 
-int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
 int qk_bytes(const AttentionSpec& spec, int rows) {
-  return slabs(spec.head_dim_qk) * rows * kRowBytes;
+  return slabs(spec.head_dim_qk) * rows * kSlabRowBytes;
 }
 int v_bytes(const AttentionSpec& spec, int rows) {
-  return slabs(spec.head_dim_v) * rows * kRowBytes;
-}
-
-BackwardRows rows_of(const AttentionSpec& spec) {
-  BackwardRows rows = split_rows(spec);
-  rows.sum_columns = 0;
-  return rows;
+  return slabs(spec.head_dim_v) * rows * kSlabRowBytes;
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
-  ATT_CHECK(sm90a_family().serves(spec, target));
-  if (is_packed(spec)) {
-    return plan_unsupported(
-        fmt::format("the sm90a family has no backward kernels of layout `{}`; the sm80 family has",
-                    to_string(spec.layout)));
-  }
+  ATT_CHECK(sm90a_backward_serves(spec, target));
   return backward_serves(spec, LearnedSums::kByAtomics);
 }
 
 // As in templates/tile/sm90_ordered_layout.cuh: KeysMemory.
 int keys_bytes(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
-  const BackwardRows rows = rows_of(spec);
+  const BackwardRows rows = split_rows(spec);
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128, kTileInfoBytes = 16;
   return qk_bytes(spec, kKeys) + v_bytes(spec, kKeys) +
@@ -153,12 +140,6 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  const auto map = [](Tensor tensor, int rows) {
-    return TensorMapRecipe{.tensor = tensor,
-                           .box_columns = kSlabColumns,
-                           .box_rows = rows,
-                           .swizzle_bytes = kRowBytes};
-  };
   const int threads = 128 * (kWarpgroups + 1);
   LaunchRecipe recipe;
   recipe.launches = {
@@ -168,24 +149,26 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .shared_memory_bytes = keys_bytes(spec, tile),
        .item = WorkItem::kKeyTile,
        .tile = kKeys,
-       .tensor_maps = {map(Tensor::kQuery, tile.tile_q), map(Tensor::kKey, kKeys),
-                       map(Tensor::kValue, kKeys), map(Tensor::kOutputGradient, tile.tile_q),
-                       map(Tensor::kKeyGradient, kStoreRows),
-                       map(Tensor::kValueGradient, kStoreRows)}},
+       .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, kKeys),
+                       slab_map(Tensor::kValue, kKeys),
+                       slab_map(Tensor::kOutputGradient, tile.tile_q),
+                       slab_map(Tensor::kKeyGradient, kStoreRows),
+                       slab_map(Tensor::kValueGradient, kStoreRows)}},
       {.symbol = "_queries",
        .threads = threads,
        .shared_memory_bytes =
            queries_bytes(spec, tile, value_stages(spec, tile, device_facts(plan.target))),
        .item = WorkItem::kQueryTile,
        .tile = kRows,
-       .tensor_maps = {map(Tensor::kQuery, kRows), map(Tensor::kKey, tile.step_keys),
-                       map(Tensor::kValue, tile.step_keys), map(Tensor::kOutputGradient, kRows)}}};
-  recipe.workspace = backward_row_regions(rows_of(spec));
+       .tensor_maps = {slab_map(Tensor::kQuery, kRows), slab_map(Tensor::kKey, tile.step_keys),
+                       slab_map(Tensor::kValue, tile.step_keys),
+                       slab_map(Tensor::kOutputGradient, kRows)}}};
+  recipe.workspace = backward_row_regions(split_rows(spec));
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return backward_row_regions(rows_of(spec));
+  return backward_row_regions(split_rows(spec));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, kKeys}; }
@@ -212,15 +195,8 @@ std::string tile_text(const KernelPlan& plan) {
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   Sm90aOrderedPlan tile;
-  int seen = 0;
-  for (const std::string_view word : words) {
-    if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.step_keys) &&
-        !parse_word(word, "s", tile.stages)) {
-      return plan_text_error(fmt::format("`{}` is no word of an ordered plan", word));
-    }
-    ++seen;
-  }
-  if (seen != 3) return plan_text_error("an ordered plan needs q, k and s once each");
+  ATT_CHECK(parse_numbers(words, {{"q", &tile.tile_q}, {"k", &tile.step_keys}, {"s", &tile.stages}},
+                          "an ordered plan"));
   plan.tile = tile;
   return ok_status();
 }
@@ -232,34 +208,14 @@ std::string symbol_part(const KernelPlan& plan) {
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  const std::string_view element = spec.dtype == DType::kBf16 ? "bf16" : "f16";
-  // Both operands in shared memory, B's columns along the inner dimension.
-  const auto product = [&](std::string_view name, int columns, int head_dim) {
-    return wgmma_function({.name = name,
-                           .element = element,
-                           .columns = columns,
-                           .steps = head_dim / 16,
-                           .accumulates = false,
-                           .a_in_registers = false,
-                           .transposes_b = false});
-  };
-  const auto gradient = [&](std::string_view name, int head_dim, int rows) {
-    return wgmma_function({.name = name,
-                           .element = element,
-                           .columns = head_dim,
-                           .steps = rows / 16,
-                           .accumulates = true,
-                           .a_in_registers = true,
-                           .transposes_b = true});
-  };
-  std::string products = product("multiply_s", tile.tile_q, spec.head_dim_qk) +
-                         product("multiply_dp", tile.tile_q, spec.head_dim_v) +
-                         gradient("multiply_dv", spec.head_dim_v, tile.tile_q) +
-                         gradient("multiply_dk", spec.head_dim_qk, tile.tile_q) +
-                         product("multiply_row_s", tile.step_keys, spec.head_dim_qk) +
-                         product("multiply_row_dp", tile.step_keys, spec.head_dim_v) +
-                         gradient("multiply_dq", spec.head_dim_qk, tile.step_keys);
-  const BackwardRows rows = rows_of(spec);
+  std::string products = wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk) +
+                         wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
+                         wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
+                         wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
+                         wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk) +
+                         wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v) +
+                         wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
+  const BackwardRows rows = split_rows(spec);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q);
   const int v_stages = value_stages(spec, tile, device_facts(plan.target));

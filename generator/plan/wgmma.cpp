@@ -27,6 +27,8 @@ std::string descriptor(std::string_view name, int step, int low, int step_stride
 
 }  // namespace
 
+std::string_view wgmma_element(DType dtype) { return dtype == DType::kBf16 ? "bf16" : "f16"; }
+
 std::string wgmma_function(const WgmmaChain& chain) {
   const int registers = chain.columns / 2;
   const int a = registers;  // the number of A's first operand; then B's and the strides'

@@ -4,7 +4,12 @@
 #include <string>
 #include <string_view>
 
+#include "generator/spec/spec.hpp"
+
 namespace attune {
+
+// Of a 16-bit dtype: "bf16" or "f16".
+std::string_view wgmma_element(DType dtype);
 
 // D[64, columns] = or += A B, `steps` times 16 deep, as a function of a kernel's head.
 struct WgmmaChain {

@@ -33,10 +33,6 @@ ATT_FN long long sums_offset(int tile, int warpgroup) {
   return (static_cast<long long>(tile) * kWarpgroups + warpgroup) * (kDqColumns * 64);
 }
 
-ATT_FN RingPosition uniform(const RingPosition& at) {
-  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
-}
-
 // A tile that is full for some keys has no row without live ones, unless a score is infinite.
 constexpr bool kMayHaveDeadRows = spec::kHasMask;
 

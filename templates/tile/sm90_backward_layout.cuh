@@ -71,8 +71,5 @@ struct SharedMemory {
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
 
-constexpr int kAllConsumers = 1;  // a named barrier
-ATT_FN int warpgroup_barrier(int warpgroup) { return 2 + warpgroup; }
-
 }  // namespace sm90
 }  // namespace att

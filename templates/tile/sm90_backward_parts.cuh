@@ -16,6 +16,9 @@
 namespace att {
 namespace sm90 {
 
+constexpr int kAllConsumers = 1;  // a named barrier
+ATT_FN int warpgroup_barrier(int warpgroup) { return 2 + warpgroup; }
+
 // What is known of a query, in shared memory; split numbers take 16 bytes.
 constexpr int kRowReferenceBytes = plan::kSplitReferences ? 16 : 4;
 constexpr int kRowDeltaBytes = plan::kSplitDeltas ? 16 : 4;

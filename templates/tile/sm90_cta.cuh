@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
+#include "templates/ptx/shuffles.cuh"
 
 namespace att {
 namespace sm90 {
@@ -45,6 +46,12 @@ struct Ring {
   }
 };
 using RingPosition = Ring<kStages>;
+
+// The value, which is the same in all lanes, so that ptxas sees that it is.
+template <int kCount>
+ATT_FN Ring<kCount> uniform(const Ring<kCount>& at) {
+  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
+}
 
 }  // namespace sm90
 }  // namespace att

@@ -94,14 +94,5 @@ struct QueriesMemory {
 };
 static_assert(QueriesMemory::kBytes <= plan::kQueriesBytes, "the host asks for less than is taken");
 
-// Known to be the same in all lanes.
-template <int kCount>
-ATT_FN Ring<kCount> uniform(const Ring<kCount>& at) {
-  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
-}
-
-constexpr int kAllConsumers = 1;  // a named barrier
-ATT_FN int warpgroup_barrier(int warpgroup) { return 2 + warpgroup; }
-
 }  // namespace sm90
 }  // namespace att

@@ -75,10 +75,7 @@ struct Tile {
   int flags;  // with a mask, TileInfo's
 };
 
-// The value, which is the same in all lanes, so that ptxas sees that it is.
-ATT_FN RingPosition uniform(const RingPosition& at) {
-  return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
-}
+// As uniform() of a position in a ring.
 ATT_FN Sequence uniform(const Sequence& s) {
   return {shuffle_from(s.q_len, 0), shuffle_from(s.kv_len, 0), s.slice, shuffle_from(s.q_first, 0),
           shuffle_from(s.kv_first, 0)};

@@ -1,0 +1,47 @@
+#include "generator/plan/sm90a_parts.hpp"
+
+#include <fmt/format.h>
+
+#include "generator/plan/family.hpp"
+#include "generator/plan/wgmma.hpp"
+
+namespace attune {
+
+TensorMapRecipe slab_map(TensorMapRecipe::Tensor tensor, int rows) {
+  return {.tensor = tensor,
+          .box_columns = kSlabColumns,
+          .box_rows = rows,
+          .swizzle_bytes = kSlabRowBytes};
+}
+
+Status sm90a_backward_serves(const AttentionSpec& spec, Target target) {
+  ATT_CHECK(sm90a_family().serves(spec, target));
+  if (!is_packed(spec)) return ok_status();
+  return plan_unsupported(
+      fmt::format("the sm90a family has no backward kernels of layout `{}`; the sm80 family has",
+                  to_string(spec.layout)));
+}
+
+std::string wgmma_product(const AttentionSpec& spec, std::string_view name, int columns,
+                          int head_dim) {
+  return wgmma_function({.name = name,
+                         .element = wgmma_element(spec.dtype),
+                         .columns = columns,
+                         .steps = head_dim / 16,
+                         .accumulates = false,
+                         .a_in_registers = false,
+                         .transposes_b = false});
+}
+
+std::string wgmma_gradient(const AttentionSpec& spec, std::string_view name, int head_dim,
+                           int rows) {
+  return wgmma_function({.name = name,
+                         .element = wgmma_element(spec.dtype),
+                         .columns = head_dim,
+                         .steps = rows / 16,
+                         .accumulates = true,
+                         .a_in_registers = true,
+                         .transposes_b = true});
+}
+
+}  // namespace attune
