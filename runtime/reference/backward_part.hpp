@@ -136,10 +136,11 @@ class Part {
  private:
   struct Key {
     std::int64_t index;
-    double product, score, score_deviation;
-    double slope = 1;      // of the score in the product
-    double weight = 0;     // its probability, undropped
-    double deviation = 0;  // of that, relative
+    double product, product_error;
+    double score = 0, score_deviation = 0;
+    double slope = 1, slope_deviation = 0;  // of the score in the product
+    double weight = 0;                      // its probability, undropped
+    double deviation = 0;                   // of that, relative
   };
 
   std::size_t dim_qk() const { return static_cast<std::size_t>(spec_.head_dim_qk); }
@@ -149,6 +150,11 @@ class Part {
     point_.kv_idx = static_cast<std::int32_t>(key.index);
     point_.score = key.product;
     return point_;
+  }
+
+  // A bound that is infinite, where a comparison may go either way, times nothing is nothing.
+  static double deviation_of(const expr::Inexact& x) {
+    return std::min(x.error, 1e100) / kAllowedDeviations;
   }
 
   // Variance of the rounding of P or dS to the dtype.
@@ -175,13 +181,22 @@ class Part {
     if (!view.live(k)) return;
     const Product product =
         product_of(view.query(), view.key(k), spec_.head_dim_qk, roundings_.product);
-    Key key{.index = k, .product = view.scale() * product.sum, .score = 0, .score_deviation = 0};
-    const expr::Point& point = at(key);
-    key.score = spec_.score ? expr::evaluate(spec_.score, point) : key.product;
+    Key key{.index = k,
+            .product = view.scale() * product.sum,
+            .product_error =
+                kAllowedDeviations * std::abs(view.scale()) * std::sqrt(product.variance)};
+    const expr::Inexact score = view.score(key.product, k, key.product_error);
+    key.score = score.value;
     if (key.score == -std::numeric_limits<double>::infinity()) return;
-    if (derivatives_.score) key.slope = expr::evaluate(derivatives_.score, point);
-    key.score_deviation = std::hypot(key.slope * view.scale() * std::sqrt(product.variance),
-                                     kFunctionRounding * key.score);
+    key.score_deviation = std::hypot(deviation_of(score), kFunctionRounding * key.score);
+    if (derivatives_.score) {
+      const expr::Inexact slope =
+          expr::evaluate_inexact(derivatives_.score, at(key), key.product_error);
+      key.slope = slope.value;
+      // The functions of a slope are near 1 where it is near 0.
+      key.slope_deviation =
+          std::hypot(deviation_of(slope), kFunctionRounding * (1 + std::abs(key.slope)));
+    }
     maximum_ = std::fmax(maximum_, key.score);
     keys_.push_back(key);
   }
@@ -204,8 +219,14 @@ class Part {
     lse_deviation_ =
         (roundings_.lse * (std::abs(lse_) + std::abs(maximum_)) + roundings_.lse_smallest) /
         kAllowedDeviations;
+    for (Key& key : keys_) key.weight = std::exp(key.score - lse_);
+    if (given_.forward == nullptr) {
+      // A forward kernel's LSE errs by what its scores do, whose functions may all err to one side.
+      double of_scores = 0;
+      for (const Key& key : keys_) of_scores += key.weight * key.score_deviation;
+      lse_deviation_ = std::hypot(lse_deviation_, of_scores);
+    }
     for (Key& key : keys_) {
-      key.weight = std::exp(key.score - lse_);
       key.deviation = std::hypot(key.score_deviation, lse_deviation_,
                                  kFp32Rounding * (4 + 3 * std::abs(key.score) + std::abs(lse_)));
     }
@@ -256,12 +277,10 @@ class Part {
         square(ds * key.deviation) +
         square(key.weight) * (dp_variance + square(kFp32Rounding) * (dp * dp + d * d));
     const double slope = key.slope;
-    // The functions of a slope are near 1 where it is near 0.
-    const double slope_error = derivatives_.score ? kFunctionRounding * (1 + std::abs(slope)) : 0;
     const double scaled = ds * slope * view.scale();
     const double variance =
         square(view.scale()) *
-        (rounding_variance(ds * slope) + ds_variance * square(slope) + square(ds * slope_error));
+        (rounding_variance(ds * slope) + ds_variance * square(slope) + square(ds * key.slope_deviation));
     const double of_d = key.weight * slope * view.scale();
     const double *query = view.query(), *keys = view.key(key.index);
     for (std::size_t i = 0; i < dim_qk() && key_place != kUnwanted; ++i) {
@@ -270,7 +289,8 @@ class Part {
     }
     if (query_place_ == kUnwanted) return;
     // An element may be looked up by a whole row, whose probabilities' sum is at most 1.
-    add_look_ups(derivatives_.in_score, at(key), ds, ds_variance + key.weight * d_variance);
+    add_look_ups(derivatives_.in_score, at(key), key.product_error, ds,
+                 ds_variance + key.weight * d_variance);
     for (std::size_t i = 0; i < dim_qk(); ++i) {
       dq_.add(static_cast<std::size_t>(query_place_) * dim_qk() + i, scaled * keys[i],
               variance * square(keys[i]));
@@ -288,16 +308,18 @@ class Part {
         square(probability) * (d_variance + square(kFunctionRounding * d) + square(deviation * d));
     const auto head = static_cast<std::size_t>(point_.b * problem_.shape.heads + point_.h);
     sink.add(head, -probability * d, variance);
-    add_look_ups(derivatives_.in_sink, point_, -probability * d, variance);
+    add_look_ups(derivatives_.in_sink, point_, 0, -probability * d, variance);
   }
 
   void add_look_ups(const std::vector<expr::LookUpDerivative>& look_ups, const expr::Point& at,
-                    double gradient, double variance) {
+                    double product_error, double gradient, double variance) {
     for (const expr::LookUpDerivative& look_up : look_ups) {
-      const double partial = expr::evaluate(look_up.partial, at);
+      const expr::Inexact partial = expr::evaluate_inexact(look_up.partial, at, product_error);
       tensors[static_cast<std::size_t>(look_up.look_up->slot)].add(
-          static_cast<std::size_t>(expr::look_up_offset(look_up.look_up, at)), gradient * partial,
-          square(partial) * (variance + square(kFunctionRounding * gradient)));
+          static_cast<std::size_t>(expr::look_up_offset(look_up.look_up, at)),
+          gradient * partial.value,
+          square(partial.value) * (variance + square(kFunctionRounding * gradient)) +
+              square(gradient * deviation_of(partial)));
     }
   }
 
