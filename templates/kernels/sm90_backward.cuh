@@ -11,170 +11,20 @@
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/convert.cuh"
-#include "templates/ptx/mbarrier.cuh"
-#include "templates/ptx/named_barrier.cuh"
-#include "templates/ptx/setmaxnreg.cuh"
 #include "templates/ptx/shared_memory.cuh"
-#include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
+#include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
+#include "templates/tile/sm90_backward_keys.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
-#include "templates/tile/sm90_backward_parts.cuh"
-#include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/transpose.cuh"
 #include "templates/work_items.h"
 
 namespace att {
 namespace sm90 {
-
-// ---- Work items: a tile of keys of a key head; the tiles of a head follow one another, so that
-// CTAs which run together share Q and dO in L2.
-
-struct WorkItem {
-  int b, h_kv, k0;
-};
-ATT_FN int kv_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
-ATT_FN WorkItem work_item(const BackwardParams& p, int index) {
-  const int tiles = kv_tiles(p);
-  const int head = index / tiles;
-  const int b = head / p.kv_heads;
-  return {b, head - b * p.kv_heads, (index - head * tiles) * kTileKv};
-}
-
-ATT_FN void init_barriers(const SharedMemory& shared) {
-  for (int stage = 0; stage < kStages; ++stage) {
-    mbarrier_init(shared.q_full(stage), 1);
-    mbarrier_init(shared.do_full(stage), 1);
-    mbarrier_init(shared.q_empty(stage), 4 * kWarpgroups);
-    mbarrier_init(shared.do_empty(stage), 4 * kWarpgroups);
-  }
-  for (int buffer = 0; buffer < 2; ++buffer) {
-    mbarrier_init(shared.ds_full(buffer), 4 * kWarpgroups);
-    mbarrier_init(shared.ds_empty(buffer), 4 * kWarpgroups);
-  }
-  mbarrier_init(shared.kv_full(), 1);
-  mbarrier_init(shared.kv_empty(), 4 * kWarpgroups);
-  mbarrier_init_fence();
-}
-
-// ---- The loader warp.
-
-ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
-                 const TensorMap* v_map, const TensorMap* do_map, const SharedMemory& shared) {
-  const bool leader = thread_index() % 32 == 0;
-  const int group = p.heads / p.kv_heads;
-  const int rows = padded_rows(p.q_len);
-  const int items = kv_tiles(p) * p.kv_heads * p.batch;
-  RingPosition at;
-  unsigned kv_parity = 1;
-  for (int index = block_index(); index < items; index += block_count()) {
-    const WorkItem item = work_item(p, index);
-    mbarrier_wait(shared.kv_empty(), kv_parity);
-    kv_parity ^= 1;
-    if (leader) {
-      mbarrier_arrive_expect(shared.kv_full(), kKBytes + kVBytes);
-      load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, item.h_kv,
-                           item.b, CacheHint::kEvictFirst);
-      load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.kv_full(), item.k0, item.h_kv,
-                          item.b, CacheHint::kEvictFirst);
-    }
-    int next_head = item.h_kv * group;
-    const int end_head = next_head + group;
-    QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
-    walk.live = 0;
-    TileInfo info, following;
-    // The next live tile, of this head or the ones after it.
-    bool begun = false;
-    const auto find = [&](TileInfo& out) {
-      while (true) {
-        if (begun) {
-          const Context c{p, item.b, next_head, item.h_kv, p.q_len, p.kv_len};
-          if (walk.next(c, out)) {
-            out.h = next_head;
-            return true;
-          }
-          ++next_head;
-        }
-        if (next_head >= end_head) return false;
-        const Context c{p, item.b, next_head, item.h_kv, p.q_len, p.kv_len};
-        walk.begin(c, item.k0);
-        begun = true;
-      }
-    };
-    bool has_tile = find(info);
-    // An item without tiles is told by one that has no rows: all of its references are infinite.
-    if (!has_tile) info = {-1, item.h_kv * group, 0, 0};
-    do {
-      const bool more = has_tile && find(following);
-      info.more = more ? 1 : 0;
-      const int row = info.tile < 0 ? p.q_len : info.tile * kTileQ;
-      mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
-      if (leader) {
-        store_tile_info(shared.tile(at.stage), info);
-        const long long first =
-            (static_cast<long long>(item.b) * p.heads + info.h) * rows + (info.tile < 0 ? 0 : row);
-        mbarrier_arrive_expect(shared.q_full(at.stage), kQBytes + kReferenceBytes);
-        load_slabs<kQkSlabs>(shared.q(at.stage), kQSlabBytes, q_map, shared.q_full(at.stage), row,
-                             info.h, item.b, CacheHint::kEvictLast);
-        bulk_load(shared.references(at.stage),
-                  p.row_references + first * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
-                  shared.q_full(at.stage));
-      }
-      mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
-      if (leader) {
-        const long long first =
-            (static_cast<long long>(item.b) * p.heads + info.h) * rows + (info.tile < 0 ? 0 : row);
-        mbarrier_arrive_expect(shared.do_full(at.stage), kDoBytes + kDeltaBytes);
-        load_slabs<kVSlabs>(shared.d_o(at.stage), kQSlabBytes, do_map, shared.do_full(at.stage),
-                            row, info.h, item.b, CacheHint::kEvictLast);
-        bulk_load(shared.deltas(at.stage), p.row_deltas + first * (kDeltaBytes / 4 / kTileQ),
-                  kDeltaBytes, shared.do_full(at.stage));
-      }
-      at.advance();
-      has_tile = more;
-      info = following;
-    } while (has_tile);
-  }
-}
-
-// ---- The consumers.
-
-ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const TensorMap* dv_map,
-                    const SharedMemory& shared, int warpgroup) {
-  Products s, d;
-  Operand p_operand, ds_operand;
-  KeyGradient d_k;
-  ValueGradient d_v;
-  QueryGradient d_q;
-  Consumer consumer{p,   shared, warpgroup, thread_index() % kWarpgroupThreads,
-                    s,   d,      p_operand, ds_operand,
-                    d_k, d_v,    d_q};
-  const int items = kv_tiles(p) * p.kv_heads * p.batch;
-  unsigned kv_parity = 0;
-  for (int index = block_index(); index < items; index += block_count()) {
-    const WorkItem item = work_item(p, index);
-    consumer.b = item.b;
-    consumer.h_kv = item.h_kv;
-    consumer.k0 = item.k0;
-    mbarrier_wait(shared.kv_full(), kv_parity);
-    kv_parity ^= 1;
-    consumer.run();
-    // All have read K; of V each warpgroup has read its own rows only.
-    named_barrier_sync(kAllConsumers, kConsumerThreads);
-    const float keep_scale = dropout_scale(Context{p, 0, 0, 0, 0, 0});
-    consumer.store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map);
-    consumer.store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
-    if (thread_index() % 32 == 0) {
-      tma_store_wait_read();
-      mbarrier_arrive(shared.kv_empty());
-    }
-    sync_warp();
-  }
-  if (thread_index() % 32 == 0) tma_store_wait();
-}
 
 // ---- dQ from its sums: a warpgroup brings its share of a tile to rows.
 
@@ -239,27 +89,10 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
                     ATT_GRID_CONSTANT att::TensorMap do_map,
                     ATT_GRID_CONSTANT att::TensorMap dk_map,
                     ATT_GRID_CONSTANT att::TensorMap dv_map) {
-  using namespace att;
   using namespace att::sm90;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  const SharedMemory shared{shared_address(shared_memory)};
-  if (thread_index() < 32) store_halves(shared.halves());
-  if (thread_index() == 0) {
-    init_barriers(shared);
-    tma_prefetch_map(&q_map);
-    tma_prefetch_map(&k_map);
-    tma_prefetch_map(&v_map);
-    tma_prefetch_map(&do_map);
-  }
-  sync_threads();
-  const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
-  if (warpgroup < 0) {
-    registers_release_to<kProducerRegisters>();
-    if (shuffle_from(thread_index() / 32, 0) == 0) load(p, &q_map, &k_map, &v_map, &do_map, shared);
-  } else {
-    registers_acquire_to<kConsumerRegisters>();
-    consume(p, &dk_map, &dv_map, shared, warpgroup);
-  }
+  const SharedMemory shared{att::shared_address(shared_memory)};
+  make_key_gradients<true>(p, &q_map, &k_map, &v_map, &do_map, &dk_map, &dv_map, shared);
 }
 
 ATT_KERNEL __launch_bounds__(att::sm90::kConsumerThreads)

@@ -1,5 +1,5 @@
 // A consumer warpgroup of the sm90a backward's main kernel: 64 keys of the CTA's tile, whose dK and
-// dV stay in its registers, and its share of dQ.
+// dV stay in its registers, and its share of dQ where no other kernel makes it.
 //
 // Products with both operands in shared memory take all of its bandwidth, and an ordinary load
 // waits for them. So nothing is loaded for an element: what is subtracted from S and dP of a query,
@@ -40,8 +40,12 @@ using Products = float[kTileQ / 2];        // S^T, dP^T: 64 keys x kTileQ querie
 using Operand = unsigned[kTileQ / 16][4];  // P^T, dS^T of them
 using KeyGradient = float[spec::kHeadDimQk / 2];
 using ValueGradient = float[spec::kHeadDimV / 2];
-using QueryGradient = float[kDqColumns / 2];
+// Of a kernel that leaves dQ to another one there is none.
+template <bool kMakesQueries>
+using QueryGradient = float[kMakesQueries ? kDqColumns / 2 : 1];
 
+// kMakesQueries: dS is for dQ, too, which is added up in global memory.
+template <bool kMakesQueries>
 struct Consumer {
   const BackwardParams& p;
   const SharedMemory& shared;
@@ -53,7 +57,7 @@ struct Consumer {
   Operand& ds_operand;
   KeyGradient& d_k;
   ValueGradient& d_v;
-  QueryGradient& d_q;
+  QueryGradient<kMakesQueries>& d_q;
 
   RingPosition at = {};  // of the stage of the current tile
   unsigned written = 0;  // tiles whose dS is written, of all items
@@ -174,8 +178,10 @@ struct Consumer {
       const TileInfo now = load_tile_info(shared.tile(at.stage));
       wgmma_wait<2>();  // for dV of the tile before, and dQ of the one before that
       if (tiles > 0) warp_arrive(shared.do_empty(before.stage));
-      wgmma_pin(d_q);
-      if (tiles > 1) end_dq(written, sums_of(sums));
+      if constexpr (kMakesQueries) {
+        wgmma_pin(d_q);
+        if (tiles > 1) end_dq(written, sums_of(sums));
+      }
       mbarrier_wait(shared.do_full(at.stage), at.parity);
       if (kMayHaveDeadRows && now.flags == 0) {
         clean_dead_rows<kTileQ>(shared.references(at.stage), shared.d_o(at.stage),
@@ -207,13 +213,15 @@ struct Consumer {
           },
           learned);
       wgmma_pin(ds_operand);
-      mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);
-      store_ds(written);
-      // Before the first tile of an item there is none: what dQ is made of then is not used.
-      if (tiles > 0) mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
+      if constexpr (kMakesQueries) {
+        mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);
+        store_ds(written);
+        // Before the first tile of an item there is none: what dQ is made of then is not used.
+        if (tiles > 0) mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
+      }
       // For dV, where P's registers are wanted (C7512). Else not: 2 to 5 % at d 64.
       if constexpr (spec::kHeadDimQk + spec::kHeadDimV > 128) wgmma_wait<0>();
-      issue_dq(written - 1);
+      if constexpr (kMakesQueries) issue_dq(written - 1);
       issue_dk();
       sums = next_sums;
       next_sums = tile_index(p, b * p.heads + now.h, now.tile);
@@ -231,14 +239,18 @@ struct Consumer {
     }
     wgmma_wait<1>();
     warp_arrive(shared.do_empty(before.stage));
-    wgmma_pin(d_q);
-    if (tiles > 1) end_dq(written, sums_of(sums));
-    mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
-    issue_dq(written - 1);
+    if constexpr (kMakesQueries) {
+      wgmma_pin(d_q);
+      if (tiles > 1) end_dq(written, sums_of(sums));
+      mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
+      issue_dq(written - 1);
+    }
     wgmma_wait<0>();
     warp_arrive(shared.q_empty(before.stage));
-    wgmma_pin(d_q);
-    end_dq(written - 1, sums_of(next_sums));
+    if constexpr (kMakesQueries) {
+      wgmma_pin(d_q);
+      end_dq(written - 1, sums_of(next_sums));
+    }
     learned.flush(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
     wgmma_pin(d_k);
     wgmma_pin(d_v);

@@ -19,7 +19,9 @@ constexpr int kKBytes = kQkSlabs * kKvSlabBytes;
 constexpr int kVBytes = kVSlabs * kKvSlabBytes;
 constexpr int kQBytes = kQkSlabs * kQSlabBytes;
 constexpr int kDoBytes = kVSlabs * kQSlabBytes;
-constexpr int kDsBytes = kWarpgroups * kQSlabBytes;  // [queries, keys], a slab a warpgroup's keys
+// dS as [queries, keys], a slab a warpgroup's keys, for dQ: where another kernel makes it, nowhere.
+constexpr int kDsBuffers = plan::kSumColumns > 0 ? 2 : 0;
+constexpr int kDsBytes = kWarpgroups * kQSlabBytes;
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
 constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 
@@ -27,20 +29,21 @@ constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 // columns, which lies in one slab or is made of whole ones.
 constexpr bool kDqByRows = kTileQ == 64 * kWarpgroups;
 constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kDqByRows ? 1 : kWarpgroups);
-static_assert(kDqByRows || (kTileQ == 64 && kDqColumns % 32 == 0 &&
-                            (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
+static_assert(kDsBuffers == 0 || kDqByRows ||
+              (kTileQ == 64 && kDqColumns % 32 == 0 &&
+               (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
 
 constexpr int kKOffset = 0;
 constexpr int kVOffset = kKOffset + kKBytes;
 constexpr int kQOffset = kVOffset + kVBytes;
 constexpr int kDoOffset = kQOffset + kStages * kQBytes;
 constexpr int kDsOffset = kDoOffset + kStages * kDoBytes;
-constexpr int kReferenceOffset = kDsOffset + 2 * kDsBytes;
+constexpr int kReferenceOffset = kDsOffset + kDsBuffers * kDsBytes;
 constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
 constexpr int kBarrierOffset = kTileOffset + 16 * kStages;
-constexpr int kBarriers = 4 * kStages + 6;
+constexpr int kBarriers = 4 * kStages + 2 * kDsBuffers + 2;
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
@@ -63,9 +66,11 @@ struct SharedMemory {
   ATT_MEMBER unsigned q_empty(int stage) const { return barrier(2 * kStages + stage); }
   ATT_MEMBER unsigned do_empty(int stage) const { return barrier(3 * kStages + stage); }
   ATT_MEMBER unsigned ds_full(int buffer) const { return barrier(4 * kStages + buffer); }
-  ATT_MEMBER unsigned ds_empty(int buffer) const { return barrier(4 * kStages + 2 + buffer); }
-  ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 4); }
-  ATT_MEMBER unsigned kv_empty() const { return barrier(4 * kStages + 5); }
+  ATT_MEMBER unsigned ds_empty(int buffer) const {
+    return barrier(4 * kStages + kDsBuffers + buffer);
+  }
+  ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 2 * kDsBuffers); }
+  ATT_MEMBER unsigned kv_empty() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
 
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }

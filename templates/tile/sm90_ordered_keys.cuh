@@ -16,7 +16,7 @@
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
-#include "templates/tile/sm90_ordered_layout.cuh"
+#include "templates/tile/sm90_ordered_keys_layout.cuh"
 
 namespace att {
 namespace sm90 {

@@ -9,7 +9,7 @@
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
-#include "templates/tile/sm90_ordered_layout.cuh"
+#include "templates/tile/sm90_ordered_queries_layout.cuh"
 #include "templates/tile/transpose.cuh"
 
 namespace att {

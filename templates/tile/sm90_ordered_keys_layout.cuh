@@ -1,30 +1,21 @@
-// What lies where in the shared memory of the sm90a family's ordered backward kernels, and their
-// tile sizes.
+// What lies where in the shared memory of the sm90a family's ordered keys' kernel, and its tile
+// sizes.
 #pragma once
 
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
-#include "templates/tile/sm90_cta.cuh"
+#include "templates/tile/sm90_ordered_queries_layout.cuh"
 
 namespace att {
 namespace sm90 {
 
 static_assert(kWarpgroups == 2 && spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0);
 
-constexpr int kTileQ = plan::kTileQ;        // queries of a stage of the keys' kernel
-constexpr int kRows = 64 * kWarpgroups;     // queries of a CTA of the queries' kernel
-constexpr int kStepKeys = plan::kStepKeys;  // keys of a stage there
-
-// A 16-bit matrix of `rows` rows, in slabs.
-ATT_FN constexpr int slab_bytes(int rows) { return rows * kRowBytes; }
-ATT_FN constexpr int qk_bytes(int rows) { return kQkSlabs * slab_bytes(rows); }
-ATT_FN constexpr int v_bytes(int rows) { return kVSlabs * slab_bytes(rows); }
-
+constexpr int kTileQ = plan::kTileQ;  // queries of a stage
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
 constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 constexpr int kTileInfoBytes = 16;
 
-// The keys' kernel.
 struct KeysMemory {
   static constexpr int kV = qk_bytes(kKeys);
   static constexpr int kQ = kV + v_bytes(kKeys);
@@ -65,34 +56,6 @@ struct KeysMemory {
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarriers + 8 * index; }
 };
 static_assert(KeysMemory::kBytes <= plan::kKeysBytes, "the host asks for less than is taken");
-
-// The queries' kernel. A tile of V is needed for a shorter time than one of K.
-struct QueriesMemory {
-  static constexpr int kKStages = plan::kStepStages, kVStages = plan::kStepValueStages;
-  static constexpr int kDo = qk_bytes(kRows);
-  static constexpr int kK = kDo + v_bytes(kRows);
-  static constexpr int kV = kK + kKStages * qk_bytes(kStepKeys);
-  static constexpr int kTiles = kV + kVStages * v_bytes(kStepKeys);
-  static constexpr int kBarriers = kTiles + 8 * kKStages;
-  static constexpr int kBytes = kBarriers + 8 * (2 * kKStages + 2 * kVStages + 1);
-
-  unsigned base;
-  ATT_MEMBER unsigned q() const { return base; }
-  ATT_MEMBER unsigned d_o() const { return base + kDo; }
-  ATT_MEMBER unsigned k(int stage) const { return base + kK + stage * qk_bytes(kStepKeys); }
-  ATT_MEMBER unsigned v(int stage) const { return base + kV + stage * v_bytes(kStepKeys); }
-  // TileWalk's number of the tile.
-  ATT_MEMBER unsigned tile(int stage) const { return base + kTiles + 8 * stage; }
-  ATT_MEMBER unsigned k_full(int stage) const { return barrier(stage); }
-  ATT_MEMBER unsigned k_empty(int stage) const { return barrier(kKStages + stage); }
-  ATT_MEMBER unsigned v_full(int stage) const { return barrier(2 * kKStages + stage); }
-  ATT_MEMBER unsigned v_empty(int stage) const { return barrier(2 * kKStages + kVStages + stage); }
-  ATT_MEMBER unsigned rows_full() const { return barrier(2 * kKStages + 2 * kVStages); }
-
- private:
-  ATT_MEMBER unsigned barrier(int index) const { return base + kBarriers + 8 * index; }
-};
-static_assert(QueriesMemory::kBytes <= plan::kQueriesBytes, "the host asks for less than is taken");
 
 }  // namespace sm90
 }  // namespace att
