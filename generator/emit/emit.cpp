@@ -44,6 +44,13 @@ std::string header_comment(const AttentionSpec& spec, const KernelPlan& plan,
       comment_lines(canonical_text(spec), "  "), kernel.body_hash);
 }
 
+std::string_view template_path(const FamilyOperations& family, const AttentionSpec& spec,
+                               const KernelPlan& plan) {
+  if (family.template_path_of != nullptr) return family.template_path_of(plan);
+  const bool has_own = spec.dtype == DType::kF32 && !family.template_path_fp32.empty();
+  return has_own ? family.template_path_fp32 : family.template_path;
+}
+
 }  // namespace
 
 Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -55,9 +62,7 @@ Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) 
   GeneratedKernel kernel;
   kernel.symbol = launch_recipe(spec, plan).symbol;
   ATT_TRY(const std::string head, head_text(spec, plan, kernel.symbol));
-  const bool has_own = spec.dtype == DType::kF32 && !family->template_path_fp32.empty();
-  ATT_TRY(const std::string body,
-          flatten_template(has_own ? family->template_path_fp32 : family->template_path, head));
+  ATT_TRY(const std::string body, flatten_template(template_path(*family, spec, plan), head));
   kernel.body_hash = hash128_hex(body);
   kernel.source = header_comment(spec, plan, kernel) + body;
   return kernel;

@@ -24,6 +24,8 @@ struct FamilyOperations {
   std::string_view template_path;
   // That of specs in fp32, where theirs is another; empty: they have none of their own.
   std::string_view template_path_fp32 = {};
+  // That of a plan, where not all have the same; null: they have.
+  std::string_view (*template_path_of)(const KernelPlan& plan) = nullptr;
   // OK, or kUnsupported with the reason why the family cannot run this spec on this target.
   Status (*serves)(const AttentionSpec& spec, Target target);
   // Plans that pass `check`, in a deterministic order. `serves` is OK.

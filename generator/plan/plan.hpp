@@ -116,6 +116,10 @@ struct Sm90aOrderedPlan {
   int tile_q = 64;     // queries of a stage of the keys' kernel
   int step_keys = 64;  // keys of a stage of the queries' kernel
   int stages = 2;      // of these in shared memory
+  // Of the keys' kernel: each warpgroup has 64 keys of its own and keeps their dK and dV. Else both
+  // have the same 64 keys, and each keeps one gradient.
+  bool both_gradients = false;
+  int query_warpgroups = 2;  // of the queries' kernel: consumers, 64 queries each
   auto operator<=>(const Sm90aOrderedPlan&) const = default;
 };
 

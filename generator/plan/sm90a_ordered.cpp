@@ -1,5 +1,5 @@
 // The sm90a family's ordered plans of the backward pass. What they mean in the kernels:
-// templates/kernels/sm90_ordered_backward.cuh.
+// templates/kernels/sm90_ordered_backward.cuh and sm90_ordered_both_backward.cuh.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,15 +13,31 @@
 namespace attune {
 namespace {
 
-constexpr int kWarpgroups = 2;
-constexpr int kKeys = 64;  // of a CTA of the keys' kernel
-constexpr int kRows = 64 * kWarpgroups;
+constexpr int kWarpgroups = 2;  // consumers of the keys' kernel
+constexpr int kKeys = 64;       // of a warpgroup
 constexpr int kStoreRows = 16;
-constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+constexpr int kMostForBoth = 128;  // columns: dK and dV of more leave no registers for S and dP
+
+// Of a thread, with so many consumer warpgroups: all that a processor has.
+struct Registers {
+  int producer, consumer;
+};
+constexpr Registers registers_of(int warpgroups) {
+  return warpgroups == 2 ? Registers{24, 240} : Registers{32, 160};
+}
 
 const Sm90aOrderedPlan& tile_of(const KernelPlan& plan) {
   return std::get<Sm90aOrderedPlan>(plan.tile);
 }
+
+// Of a CTA of the keys' kernel.
+int tile_kv(const Sm90aOrderedPlan& tile) {
+  return tile.both_gradients ? kKeys * kWarpgroups : kKeys;
+}
+// Of one of the queries' kernel.
+int tile_rows(const Sm90aOrderedPlan& tile) { return 64 * tile.query_warpgroups; }
+
+int widest(const AttentionSpec& spec) { return std::max(spec.head_dim_qk, spec.head_dim_v); }
 
 int qk_bytes(const AttentionSpec& spec, int rows) {
   return slabs(spec.head_dim_qk) * rows * kSlabRowBytes;
@@ -35,20 +51,26 @@ Status serves(const AttentionSpec& spec, Target target) {
   return backward_serves(spec, LearnedSums::kByAtomics);
 }
 
-// As in templates/tile/sm90_ordered_layout.cuh: KeysMemory.
+// As in templates/tile/sm90_ordered_keys_layout.cuh: KeysMemory; with both gradients as in
+// sm90_backward_layout.cuh, without dS.
 int keys_bytes(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
   const BackwardRows rows = split_rows(spec);
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128, kTileInfoBytes = 16;
-  return qk_bytes(spec, kKeys) + v_bytes(spec, kKeys) +
-         tile.stages * (qk_bytes(spec, tile.tile_q) + v_bytes(spec, tile.tile_q) +
-                        tile.tile_q * row_bytes + 2 * kTileInfoBytes) +
-         kKeys * tile.tile_q * 4 + kHalvesBytes + 8 * (4 * tile.stages + 3);
+  const int matrices = qk_bytes(spec, tile_kv(tile)) + v_bytes(spec, tile_kv(tile)) +
+                       tile.stages * (qk_bytes(spec, tile.tile_q) + v_bytes(spec, tile.tile_q));
+  const int known = tile.stages * tile.tile_q * row_bytes + kHalvesBytes;
+  if (tile.both_gradients) {
+    return matrices + known + tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 2);
+  }
+  const int slopes = kKeys * tile.tile_q * 4;
+  return matrices + known + slopes + 2 * tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 3);
 }
 
 // QueriesMemory.
 int queries_bytes(const AttentionSpec& spec, const Sm90aOrderedPlan& tile, int value_stages) {
-  return qk_bytes(spec, kRows) + v_bytes(spec, kRows) +
+  const int rows = tile_rows(tile);
+  return qk_bytes(spec, rows) + v_bytes(spec, rows) +
          tile.stages * (qk_bytes(spec, tile.step_keys) + 8) +
          value_stages * v_bytes(spec, tile.step_keys) +
          8 * (2 * tile.stages + 2 * value_stages + 1);
@@ -64,14 +86,15 @@ int value_stages(const AttentionSpec& spec, const Sm90aOrderedPlan& tile,
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
   PlanResources resources;
-  resources.threads = 128 * (kWarpgroups + 1);
+  resources.threads = 128 * (std::max(kWarpgroups, tile.query_warpgroups) + 1);
   resources.shared_memory_bytes =
       std::max(keys_bytes(spec, tile),
                queries_bytes(spec, tile, value_stages(spec, tile, device_facts(plan.target))));
-  // A gradient, a product or two, and an operand; the rest is addresses.
-  const int gradient = std::max(spec.head_dim_qk, spec.head_dim_v) / 2;
+  // A gradient or two, a product or two, and an operand; the rest is addresses.
+  const int gradients =
+      (tile.both_gradients ? spec.head_dim_qk + spec.head_dim_v : widest(spec)) / 2;
   resources.registers_per_thread =
-      gradient + tile.tile_q + tile.tile_q / 4 + 28 + (spec.score ? 8 : 0);
+      gradients + tile.tile_q + tile.tile_q / 4 + 28 + (spec.score ? 8 : 0);
   return resources;
 }
 
@@ -80,25 +103,41 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.tile_q != 64 && tile.tile_q != 128) return plan_unsupported("query tiles of 64 or 128");
   if (tile.step_keys != 64 && tile.step_keys != 128) return plan_unsupported("64 or 128 keys");
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
+  if (tile.query_warpgroups != 2 && tile.query_warpgroups != 3) {
+    return plan_unsupported("2 or 3 warpgroups of queries");
+  }
   const PlanResources needs = resources_of(spec, plan);
   // dQ, S, dP and dS of 128 keys; dV or dK, S or dP with slopes, and an operand of 128 queries.
-  const int widest = std::max(spec.head_dim_qk, spec.head_dim_v);
-  if ((tile.step_keys > 64 && spec.head_dim_qk > 64) || (tile.tile_q > 64 && widest > 128)) {
+  if ((tile.step_keys > 64 && spec.head_dim_qk > 64) || (tile.tile_q > 64 && widest(spec) > 128)) {
     return plan_unsupported("tiles of 128 leave no registers for so many columns");
+  }
+  if (tile.both_gradients && (widest(spec) > kMostForBoth || tile.tile_q > 64)) {
+    return plan_unsupported("dK and dV of a warpgroup leave no registers for so many columns");
+  }
+  if (tile.query_warpgroups > 2 && (spec.head_dim_qk > 96 || tile.step_keys > 64)) {
+    return plan_unsupported("three warpgroups leave no registers for so many columns");
   }
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
-  for (const int tile_q : {64, 128}) {
-    for (const int step_keys : {64, 128}) {
-      for (const int stages : {2, 3}) {
-        const KernelPlan plan{
-            .pass = Pass::kBackward,
-            .target = device.target,
-            .tile = Sm90aOrderedPlan{.tile_q = tile_q, .step_keys = step_keys, .stages = stages}};
-        if (check(spec, plan, device).ok()) plans.push_back(plan);
+  const auto add = [&](const Sm90aOrderedPlan& tile) {
+    const KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
+    if (check(spec, plan, device).ok()) plans.push_back(plan);
+  };
+  for (const int step_keys : {64, 128}) {
+    for (const int stages : {2, 3}) {
+      for (const int warpgroups : {2, 3}) {
+        add({.step_keys = step_keys,
+             .stages = stages,
+             .both_gradients = true,
+             .query_warpgroups = warpgroups});
+      }
+      for (const int tile_q : {64, 128}) {
+        // Beside both gradients a warpgroup, two of these will do.
+        if (widest(spec) <= kMostForBoth && (step_keys > 64 || stages > 2)) continue;
+        add({.tile_q = tile_q, .step_keys = step_keys, .stages = stages});
       }
     }
   }
@@ -107,14 +146,20 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  const double flops = 7.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * kKeys;
+  const double flops =
+      7.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
   // Measured on an H200, 4096 queries and keys without a mask: d 256 reaches 0.73 of the dense
   // rate, d 128 0.60, d 64 0.48. There larger tiles and a third stage gain 2 % each, at d 128 5 %.
-  const int widest = std::max(spec.head_dim_qk, spec.head_dim_v);
-  const double gain = widest > 64 ? 1.05 : 1.02;
-  const double rate = (widest > 128  ? 0.72
-                       : widest > 64 ? 0.60
-                                     : 0.48) *
+  // Both gradients a warpgroup: a guess, from what the four products of sm90_backward.cuh reach
+  // without dQ's; less where dropout's bits do not fit into registers beside 128 columns of each.
+  // Nothing is known of three warpgroups, whose last tile short sequences do not fill.
+  const bool both = tile.both_gradients;
+  const bool spills = both && widest(spec) > 96 && has_dropout(spec);
+  const double gain = widest(spec) > 64 ? 1.05 : 1.02;
+  const double rate = (widest(spec) > 128  ? 0.72
+                       : widest(spec) > 64 ? (both ? 0.68 : 0.60)
+                                           : (both ? 0.55 : 0.48)) *
+                      (spills ? 0.8 : 1.0) * (tile.query_warpgroups > 2 ? 0.99 : 1.0) *
                       (tile.tile_q > 64 ? gain : 1.0) * (tile.step_keys > 64 ? gain : 1.0) *
                       (tile.stages > 2 ? (tile.tile_q > 64 ? 1.0 : gain) : 1.0);
   const double flops_per_clock =
@@ -123,46 +168,46 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   return {.item = kItemClocks,
           .tile = flops / flops_per_clock,
           .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, kKeys}};
+          .group = {tile.tile_q, tile_kv(tile)}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
               const DeviceFacts&) {
-  return {.tile_q = tile_of(plan).tile_q, .tile_kv = kKeys, .order = {}};
+  return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_kv(tile_of(plan)), .order = {}};
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
-  return backward_shape_cost(tile_of(plan).tile_q, kKeys,
+  return backward_shape_cost(tile_of(plan).tile_q, tile_kv(tile_of(plan)),
                              4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  const int threads = 128 * (kWarpgroups + 1);
+  const int keys = tile_kv(tile), rows = tile_rows(tile);
   LaunchRecipe recipe;
   recipe.launches = {
       backward_rows_launch(),
       {.symbol = "",
-       .threads = threads,
+       .threads = 128 * (kWarpgroups + 1),
        .shared_memory_bytes = keys_bytes(spec, tile),
        .item = WorkItem::kKeyTile,
-       .tile = kKeys,
-       .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, kKeys),
-                       slab_map(Tensor::kValue, kKeys),
+       .tile = keys,
+       .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, keys),
+                       slab_map(Tensor::kValue, keys),
                        slab_map(Tensor::kOutputGradient, tile.tile_q),
                        slab_map(Tensor::kKeyGradient, kStoreRows),
                        slab_map(Tensor::kValueGradient, kStoreRows)}},
       {.symbol = "_queries",
-       .threads = threads,
+       .threads = 128 * (tile.query_warpgroups + 1),
        .shared_memory_bytes =
            queries_bytes(spec, tile, value_stages(spec, tile, device_facts(plan.target))),
        .item = WorkItem::kQueryTile,
-       .tile = kRows,
-       .tensor_maps = {slab_map(Tensor::kQuery, kRows), slab_map(Tensor::kKey, tile.step_keys),
+       .tile = rows,
+       .tensor_maps = {slab_map(Tensor::kQuery, rows), slab_map(Tensor::kKey, tile.step_keys),
                        slab_map(Tensor::kValue, tile.step_keys),
-                       slab_map(Tensor::kOutputGradient, kRows)}}};
+                       slab_map(Tensor::kOutputGradient, rows)}}};
   recipe.workspace = backward_row_regions(split_rows(spec));
   return recipe;
 }
@@ -171,31 +216,50 @@ std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
   return backward_row_regions(split_rows(spec));
 }
 
-TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, kKeys}; }
+TileShape tile_shape_of(const KernelPlan& plan) {
+  return {tile_of(plan).tile_q, tile_kv(tile_of(plan))};
+}
 
 // Of the keys' kernel.
 std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
   const int qk = slabs(spec.head_dim_qk) * kSlabColumns, v = slabs(spec.head_dim_v) * kSlabColumns;
-  return {{"K", 1, kKeys, qk},
-          {"V", 1, kKeys, v},
+  return {{"K", 1, tile_kv(tile), qk},
+          {"V", 1, tile_kv(tile), v},
           {"Q", tile.stages, tile.tile_q, qk},
           {"dO", tile.stages, tile.tile_q, v}};
 }
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aOrderedPlan& t = tile_of(plan);
-  return {t.tile_q, t.step_keys, t.stages};
+  return {t.tile_q, t.step_keys, t.stages, t.both_gradients, t.query_warpgroups};
+}
+
+constexpr int kUsualWarpgroups = 2;  // of queries, which a text leaves out
+
+std::string warpgroups_text(std::string_view before, const Sm90aOrderedPlan& tile) {
+  if (tile.query_warpgroups == kUsualWarpgroups) return {};
+  return fmt::format("{}w{}", before, tile.query_warpgroups);
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  return fmt::format("q{} k{} s{}", tile.tile_q, tile.step_keys, tile.stages);
+  return fmt::format("q{} k{} s{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
+                     tile.both_gradients ? " both" : "", warpgroups_text(" ", tile));
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   Sm90aOrderedPlan tile;
-  ATT_CHECK(parse_numbers(words, {{"q", &tile.tile_q}, {"k", &tile.step_keys}, {"s", &tile.stages}},
+  std::vector<std::string_view> numbers;
+  for (const std::string_view word : words) {
+    if (word == "both") {
+      tile.both_gradients = true;
+    } else if (!parse_word(word, "w", tile.query_warpgroups)) {
+      numbers.push_back(word);
+    }
+  }
+  ATT_CHECK(parse_numbers(numbers,
+                          {{"q", &tile.tile_q}, {"k", &tile.step_keys}, {"s", &tile.stages}},
                           "an ordered plan"));
   plan.tile = tile;
   return ok_status();
@@ -203,7 +267,13 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  return fmt::format("q{}k{}s{}", tile.tile_q, tile.step_keys, tile.stages);
+  return fmt::format("q{}k{}s{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
+                     tile.both_gradients ? "both" : "", warpgroups_text("", tile));
+}
+
+std::string_view template_path_of(const KernelPlan& plan) {
+  return tile_of(plan).both_gradients ? "templates/kernels/sm90_ordered_both_backward.cuh"
+                                      : "templates/kernels/sm90_ordered_backward.cuh";
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -219,19 +289,22 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q);
   const int v_stages = value_stages(spec, tile, device_facts(plan.target));
+  const Registers of_keys = registers_of(kWarpgroups);
+  const Registers of_queries = registers_of(tile.query_warpgroups);
   return fmt::format(
       "constexpr int kWarpgroups = {};\n"
       "constexpr int kTileQ = {};\n"
       "constexpr int kStages = {};\n"
-      "constexpr int kStepKeys = {};\n"
-      "constexpr int kStepStages = {};\n"
-      "constexpr int kQueryWarpgroups = 2;\n"
-      "constexpr int kQueryProducerRegisters = 24;\n"
-      "constexpr int kQueryConsumerRegisters = 240;\n"
-      "constexpr int kStepValueStages = {};\n"
+      "constexpr bool kRotated = false;\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
-      "constexpr int kKeysBytes = {};\n"
+      "constexpr int kSharedBytes = {};\n"
+      "constexpr int kQueryWarpgroups = {};\n"
+      "constexpr int kStepKeys = {};\n"
+      "constexpr int kStepStages = {};\n"
+      "constexpr int kStepValueStages = {};\n"
+      "constexpr int kQueryProducerRegisters = {};\n"
+      "constexpr int kQueryConsumerRegisters = {};\n"
       "constexpr int kQueriesBytes = {};\n"
       "{}"
       "\n"
@@ -239,9 +312,10 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "V^T;\n"
       "// dQ += dS K.\n"
       "{}",
-      kWarpgroups, tile.tile_q, tile.stages, tile.step_keys, tile.stages, v_stages,
-      kProducerRegisters, kConsumerRegisters, keys_bytes(spec, tile),
-      queries_bytes(spec, tile, v_stages), backward_row_constants(rows), products);
+      kWarpgroups, tile.tile_q, tile.stages, of_keys.producer, of_keys.consumer,
+      keys_bytes(spec, tile), tile.query_warpgroups, tile.step_keys, tile.stages, v_stages,
+      of_queries.producer, of_queries.consumer, queries_bytes(spec, tile, v_stages),
+      backward_row_constants(rows), products);
 }
 
 }  // namespace
@@ -253,6 +327,7 @@ const FamilyOperations& sm90a_ordered_family() {
       .name = "sm90a_ordered",
       .symbol_name = "sm90o",
       .template_path = "templates/kernels/sm90_ordered_backward.cuh",
+      .template_path_of = template_path_of,
       .serves = serves,
       .legal_plans = legal,
       .check = check,

@@ -55,7 +55,7 @@ struct KeysMemory {
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarriers + 8 * index; }
 };
-static_assert(KeysMemory::kBytes <= plan::kKeysBytes, "the host asks for less than is taken");
+static_assert(KeysMemory::kBytes <= plan::kSharedBytes, "the host asks for less than is taken");
 
 }  // namespace sm90
 }  // namespace att

@@ -36,8 +36,10 @@ struct QueriesConsumer {
     float references[2], deltas[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      references[half] = stored_reference(p, first + row() + 8 * half);
-      deltas[half] = row_delta(p, first + row() + 8 * half);
+      // Of rows past the padding nothing is stored.
+      const bool is_past = kRowPadding % kRows != 0 && row() + 8 * half >= padded_rows(p.q_len);
+      references[half] = is_past ? infinity() : stored_reference(p, first + row() + 8 * half);
+      deltas[half] = is_past ? 0.0f : row_delta(p, first + row() + 8 * half);
     }
     return {row(), references, deltas};
   }

@@ -10,7 +10,10 @@ namespace sm90 {
 constexpr int kQueryWarpgroups = plan::kQueryWarpgroups;  // consumers, 64 queries each
 constexpr int kQueryThreads = (kQueryWarpgroups + 1) * kWarpgroupThreads;
 constexpr int kRows = 64 * kQueryWarpgroups;  // queries of a CTA
-constexpr int kStepKeys = plan::kStepKeys;    // keys of a stage
+static_assert(plan::kQueryProducerRegisters + kQueryWarpgroups * plan::kQueryConsumerRegisters <=
+                  (kQueryWarpgroups + 1) * (65536 / kQueryThreads / 8 * 8),
+              "the consumers would wait for registers that the CTA does not have");
+constexpr int kStepKeys = plan::kStepKeys;  // keys of a stage
 
 // A 16-bit matrix of `rows` rows, in slabs.
 ATT_FN constexpr int slab_bytes(int rows) { return rows * kRowBytes; }

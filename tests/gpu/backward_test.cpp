@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <regex>
 #include <span>
 
@@ -41,12 +42,12 @@ std::vector<KernelPlan> plans_of(const AttentionSpec& spec, const DeviceFacts& f
   return plans;
 }
 
+// The first plan makes O and LSE; the others are judged.
 testing::AssertionResult judge_backward(const AttentionSpec& spec, const ProblemShape& s,
-                                        std::uint64_t seed) {
+                                        std::uint64_t seed, const std::vector<KernelPlan>& plans) {
   KernelBank& bank = KernelBank::instance();
   CanaryDevice device(bank.device());
   const HostProblem problem = random_problem(spec, s, seed);
-  const std::vector<KernelPlan> plans = plans_of(spec, device.facts());
   const auto forward = bank.get(spec, plans.front());
   if (!forward.ok()) return testing::AssertionFailure() << render(forward.error());
   const auto on_device = BackwardProblem::make(device, spec, problem, **forward, seed);
@@ -159,7 +160,34 @@ TEST_P(Backward, IsTheDerivative) {
                                     {2, 2, 2, 127, 128},
                                     {1, 4, 1, 300, 129},
                                     {1, 2, 1, 200, 333}}) {
-    EXPECT_TRUE(judge_backward(c.spec, shape, ++seed));
+    EXPECT_TRUE(judge_backward(c.spec, shape, ++seed, plans_of(c.spec, bank.device().facts())));
+  }
+}
+
+// Every ordered plan, where the cost model's choice is one of them.
+TEST(OrderedBackward, EveryPlanIsTheDerivative) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const DeviceFacts& facts = bank.device().facts();
+  for (const char* lines : {"head_dim: 64\nmask: causal\ndropout: 0.25\n"
+                            "score: 5 * tanh(score / 5)\n",
+                            "head_dim: 128\nmask: kv_idx <= q_idx and q_idx % 7 != 3\n"}) {
+    const AttentionSpec spec = spec_of(std::string("name: test\ndtype: bf16\n") + lines);
+    const auto families = families_for(spec, facts.target, Pass::kBackward);
+    if (!families.ok() || std::ranges::find(*families, Family::kSm90aOrdered) == families->end()) {
+      GTEST_SKIP() << "no ordered kernels";
+    }
+    const Family forward = families_for(spec, facts.target, Pass::kForward)->front();
+    std::vector<KernelPlan> plans = {cheapest(spec, forward, Pass::kForward, facts)};
+    std::ranges::copy(legal_plans(spec, Family::kSm90aOrdered, facts, Pass::kBackward),
+                      std::back_inserter(plans));
+    std::vector<Request> requests;
+    for (const KernelPlan& plan : plans) requests.push_back({spec, plan});
+    bank.prepare(requests);
+    std::uint64_t seed = 77;
+    for (const ProblemShape& shape : {ProblemShape{1, 4, 2, 300, 129}, {1, 2, 1, 200, 461}}) {
+      EXPECT_TRUE(judge_backward(spec, shape, ++seed, plans));
+    }
   }
 }
 

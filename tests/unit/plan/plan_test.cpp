@@ -110,7 +110,7 @@ TEST(Plan, OrderedPlansFitAndRoundTrip) {
   for (const int head_dim : {16, 64, 128, 192, 256}) {
     const AttentionSpec spec = plain_spec(head_dim);
     const auto plans = legal_plans(spec, Family::kSm90aOrdered, hopper, Pass::kBackward);
-    EXPECT_GE(plans.size(), head_dim > 128 ? 1u : 3u) << head_dim;
+    EXPECT_GE(plans.size(), head_dim > 128 ? 1u : 4u) << head_dim;
     for (const KernelPlan& plan : plans) {
       const auto parsed = parse_plan(to_string(plan));
       ASSERT_TRUE(parsed.ok()) << render(parsed.error());
@@ -120,12 +120,45 @@ TEST(Plan, OrderedPlansFitAndRoundTrip) {
       }
     }
   }
-  const AttentionSpec wide = plain_spec(256);
-  for (const char* text : {"q128 k64 s2", "q64 k128 s2", "q64 k64 s3", "q32 k64 s2"}) {
+  const auto is_legal = [&](int head_dim, const char* text) {
     const auto plan = parse_plan(std::string("sm90a_ordered backward sm_90a ") + text);
-    ASSERT_TRUE(plan.ok()) << render(plan.error());
-    EXPECT_FALSE(check_plan(wide, *plan, hopper).ok()) << text;
+    EXPECT_TRUE(plan.ok()) << text;
+    return plan.ok() && check_plan(plain_spec(head_dim), *plan, hopper).ok();
+  };
+  EXPECT_TRUE(is_legal(256, "q64 k64 s2"));
+  for (const char* text : {"q128 k64 s2", "q64 k128 s2", "q64 k64 s3", "q32 k64 s2",
+                           "q64 k64 s2 both", "q64 k64 s2 w3"}) {
+    EXPECT_FALSE(is_legal(256, text)) << text;
   }
+  EXPECT_TRUE(is_legal(128, "q64 k64 s2 both"));
+  EXPECT_TRUE(is_legal(64, "q128 k64 s2 w3"));
+  EXPECT_FALSE(is_legal(128, "q64 k64 s2 both w3"));
+  for (const char* text : {"q128 k64 s2 both", "q64 k64 s2 both w4", "q64 k64 s2 both w1"}) {
+    EXPECT_FALSE(is_legal(64, text)) << text;
+  }
+  EXPECT_FALSE(is_legal(64, "q64 k128 s2 both w3"));
+}
+
+// Both of a warpgroup's gradients where it has registers for them, and a CTA of twice the keys.
+TEST(Plan, OrderedPlansKeepBothGradientsOfNarrowHeads) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  for (const int head_dim : {64, 96, 128, 144}) {
+    AttentionSpec spec = plain_spec(head_dim);
+    spec.deterministic = true;
+    const KernelPlan plan =
+        default_plan(spec, {.heads = 8, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}, hopper,
+                     Pass::kBackward)
+            .value();
+    ASSERT_EQ(plan.family(), Family::kSm90aOrdered);
+    const bool both = head_dim <= 128;
+    EXPECT_EQ(std::get<Sm90aOrderedPlan>(plan.tile).both_gradients, both) << head_dim;
+    EXPECT_EQ(launch_recipe(spec, plan).launches[1].tile, both ? 128 : 64) << head_dim;
+  }
+  const KernelPlan plan = parse_plan("sm90a_ordered backward sm_90a q64 k64 s2 both w3").value();
+  const auto launches = launch_recipe(plain_spec(64), plan).launches;
+  EXPECT_EQ(launches[1].threads, 384);
+  EXPECT_EQ(launches[2].threads, 512);
+  EXPECT_EQ(launches[2].tile, 192);
 }
 
 TEST(Plan, DeterministicPlansLearnWhatTheyAddUpInOrder) {
