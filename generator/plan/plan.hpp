@@ -119,7 +119,9 @@ struct Sm90aOrderedPlan {
   // Of the keys' kernel: each warpgroup has 64 keys of its own and keeps their dK and dV. Else both
   // have the same 64 keys, and each keeps one gradient.
   bool both_gradients = false;
-  int query_warpgroups = 2;  // of the queries' kernel: consumers, 64 queries each
+  // Of the queries' kernel.
+  int query_warpgroups = 2;        // consumers, 64 queries each
+  bool rows_in_registers = false;  // Q and dO, else products read them from shared memory
   auto operator<=>(const Sm90aOrderedPlan&) const = default;
 };
 

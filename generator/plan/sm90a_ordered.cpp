@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
@@ -117,6 +118,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.query_warpgroups > 2 && (spec.head_dim_qk > 96 || tile.step_keys > 64)) {
     return plan_unsupported("three warpgroups leave no registers for so many columns");
   }
+  if (tile.rows_in_registers &&
+      (tile.step_keys > 64 || widest(spec) > (tile.query_warpgroups > 2 ? 64 : 128))) {
+    return plan_unsupported("there are no registers for rows of so many columns");
+  }
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
 
@@ -124,15 +129,21 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   std::vector<KernelPlan> plans;
   const auto add = [&](const Sm90aOrderedPlan& tile) {
     const KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
-    if (check(spec, plan, device).ok()) plans.push_back(plan);
+    const bool is_legal = check(spec, plan, device).ok();
+    if (is_legal) plans.push_back(plan);
+    return is_legal;
   };
   for (const int step_keys : {64, 128}) {
     for (const int stages : {2, 3}) {
       for (const int warpgroups : {2, 3}) {
-        add({.step_keys = step_keys,
-             .stages = stages,
-             .both_gradients = true,
-             .query_warpgroups = warpgroups});
+        Sm90aOrderedPlan tile{.step_keys = step_keys,
+                              .stages = stages,
+                              .both_gradients = true,
+                              .query_warpgroups = warpgroups,
+                              .rows_in_registers = true};
+        if (add(tile)) continue;
+        tile.rows_in_registers = false;
+        add(tile);
       }
       for (const int tile_q : {64, 128}) {
         // Beside both gradients a warpgroup, two of these will do.
@@ -152,15 +163,18 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // rate, d 128 0.60, d 64 0.48. There larger tiles and a third stage gain 2 % each, at d 128 5 %.
   // Both gradients a warpgroup: a guess, from what the four products of sm90_backward.cuh reach
   // without dQ's; less where dropout's bits do not fit into registers beside 128 columns of each.
-  // Nothing is known of three warpgroups, whose last tile short sequences do not fill.
+  // So is what three warpgroups of queries gain, where two of narrow heads wait for themselves, and
+  // what rows in registers do.
   const bool both = tile.both_gradients;
   const bool spills = both && widest(spec) > 96 && has_dropout(spec);
   const double gain = widest(spec) > 64 ? 1.05 : 1.02;
   const double rate = (widest(spec) > 128  ? 0.72
                        : widest(spec) > 64 ? (both ? 0.68 : 0.60)
                                            : (both ? 0.55 : 0.48)) *
-                      (spills ? 0.8 : 1.0) * (tile.query_warpgroups > 2 ? 0.99 : 1.0) *
-                      (tile.tile_q > 64 ? gain : 1.0) * (tile.step_keys > 64 ? gain : 1.0) *
+                      (spills ? 0.8 : 1.0) *
+                      (tile.query_warpgroups > 2 && widest(spec) <= 64 ? 1.03 : 1.0) *
+                      (tile.rows_in_registers ? 1.02 : 1.0) * (tile.tile_q > 64 ? gain : 1.0) *
+                      (tile.step_keys > 64 ? gain : 1.0) *
                       (tile.stages > 2 ? (tile.tile_q > 64 ? 1.0 : gain) : 1.0);
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
@@ -168,7 +182,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   return {.item = kItemClocks,
           .tile = flops / flops_per_clock,
           .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, tile_kv(tile)}};
+          .group = {tile.tile_q, tile_kv(tile), tile_rows(tile)}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -176,10 +190,17 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
   return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_kv(tile_of(plan)), .order = {}};
 }
 
+// Three products of seven have the rows of the queries' kernel, whole tiles of them.
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
-  return backward_shape_cost(tile_of(plan).tile_q, tile_kv(tile_of(plan)),
-                             4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
+  const Sm90aOrderedPlan& tile = tile_of(plan);
+  const auto whole_tiles = [&](int rows) {
+    return std::ceil(double(shape.q_len) / rows) * double(rows);
+  };
+  ShapeCost cost = backward_shape_cost(
+      tile.tile_q, tile_kv(tile), 4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
+  cost.slowdown = (4 + 3 * whole_tiles(tile_rows(tile)) / whole_tiles(tile.tile_q)) / 7;
+  return cost;
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -232,7 +253,8 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aOrderedPlan& t = tile_of(plan);
-  return {t.tile_q, t.step_keys, t.stages, t.both_gradients, t.query_warpgroups};
+  return {t.tile_q,         t.step_keys,        t.stages,
+          t.both_gradients, t.query_warpgroups, t.rows_in_registers};
 }
 
 constexpr int kUsualWarpgroups = 2;  // of queries, which a text leaves out
@@ -244,8 +266,9 @@ std::string warpgroups_text(std::string_view before, const Sm90aOrderedPlan& til
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  return fmt::format("q{} k{} s{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
-                     tile.both_gradients ? " both" : "", warpgroups_text(" ", tile));
+  return fmt::format("q{} k{} s{}{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
+                     tile.both_gradients ? " both" : "", warpgroups_text(" ", tile),
+                     tile.rows_in_registers ? " qreg" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -254,6 +277,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   for (const std::string_view word : words) {
     if (word == "both") {
       tile.both_gradients = true;
+    } else if (word == "qreg") {
+      tile.rows_in_registers = true;
     } else if (!parse_word(word, "w", tile.query_warpgroups)) {
       numbers.push_back(word);
     }
@@ -267,8 +292,9 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  return fmt::format("q{}k{}s{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
-                     tile.both_gradients ? "both" : "", warpgroups_text("", tile));
+  return fmt::format("q{}k{}s{}{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
+                     tile.both_gradients ? "both" : "", warpgroups_text("", tile),
+                     tile.rows_in_registers ? "qreg" : "");
 }
 
 std::string_view template_path_of(const KernelPlan& plan) {
@@ -282,8 +308,10 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
                          wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
                          wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
                          wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
-                         wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk) +
-                         wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v) +
+                         wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk,
+                                       tile.rows_in_registers) +
+                         wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
+                                       tile.rows_in_registers) +
                          wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
   const BackwardRows rows = split_rows(spec);
   // Named in every kernel, called where a number is subtracted so.
@@ -300,6 +328,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kQueryWarpgroups = {};\n"
+      "constexpr bool kRowsInRegisters = {};\n"
       "constexpr int kStepKeys = {};\n"
       "constexpr int kStepStages = {};\n"
       "constexpr int kStepValueStages = {};\n"
@@ -313,9 +342,9 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// dQ += dS K.\n"
       "{}",
       kWarpgroups, tile.tile_q, tile.stages, of_keys.producer, of_keys.consumer,
-      keys_bytes(spec, tile), tile.query_warpgroups, tile.step_keys, tile.stages, v_stages,
-      of_queries.producer, of_queries.consumer, queries_bytes(spec, tile, v_stages),
-      backward_row_constants(rows), products);
+      keys_bytes(spec, tile), tile.query_warpgroups, tile.rows_in_registers, tile.step_keys,
+      tile.stages, v_stages, of_queries.producer, of_queries.consumer,
+      queries_bytes(spec, tile, v_stages), backward_row_constants(rows), products);
 }
 
 }  // namespace

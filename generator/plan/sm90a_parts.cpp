@@ -23,13 +23,13 @@ Status sm90a_backward_serves(const AttentionSpec& spec, Target target) {
 }
 
 std::string wgmma_product(const AttentionSpec& spec, std::string_view name, int columns,
-                          int head_dim) {
+                          int head_dim, bool rows_in_registers) {
   return wgmma_function({.name = name,
                          .element = wgmma_element(spec.dtype),
                          .columns = columns,
                          .steps = head_dim / 16,
                          .accumulates = false,
-                         .a_in_registers = false,
+                         .a_in_registers = rows_in_registers,
                          .transposes_b = false});
 }
 

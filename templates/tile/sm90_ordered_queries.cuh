@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/ptx/convert.cuh"
+#include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
@@ -19,6 +20,8 @@ struct QueriesConsumer {
   using Products = float[kStepKeys / 2];        // S, dP: 64 queries x kStepKeys keys
   using Operand = unsigned[kStepKeys / 16][4];  // dS of them
   using Gradient = float[spec::kHeadDimQk / 2];
+  template <int kColumns>
+  using Rows = unsigned[plan::kRowsInRegisters ? kColumns / 16 : 1][4];
 
   const BackwardParams& p;
   const QueriesMemory& shared;
@@ -52,13 +55,34 @@ struct QueriesConsumer {
     for (int i = 0; i < spec::kHeadDimQk / 2; ++i) d_q[i] = 0.0f;
     const Context c{p, b, h, h / (p.heads / p.kv_heads), p.q_len, p.kv_len};
     const RowElements own = elements();
+    // On the left of S and dP: descriptors, or fragments.
+    Rows<spec::kHeadDimQk> q_rows;
+    Rows<spec::kHeadDimV> o_rows;
     const unsigned q = wgmma_descriptor(shared.q() + warpgroup * slab_bytes(64), slab_bytes(kRows));
     const unsigned o =
         wgmma_descriptor(shared.d_o() + warpgroup * slab_bytes(64), slab_bytes(kRows));
+    const auto q_operand = [&]() -> decltype(auto) {
+      if constexpr (plan::kRowsInRegisters) {
+        return (q_rows);
+      } else {
+        return q;
+      }
+    };
+    const auto o_operand = [&]() -> decltype(auto) {
+      if constexpr (plan::kRowsInRegisters) {
+        return (o_rows);
+      } else {
+        return o;
+      }
+    };
     Ring<QueriesMemory::kKStages> at, before;
     Ring<QueriesMemory::kVStages> at_v;
     int tiles = 0;
     mbarrier_wait(shared.rows_full(), 0);
+    if constexpr (plan::kRowsInRegisters) {
+      load_rows(shared.q(), q_rows);
+      load_rows(shared.d_o(), o_rows);
+    }
     mbarrier_wait(shared.k_full(0), 0);
     int tile = load_tile(0);
     if (spec::kHasMask && tile < 0) {
@@ -76,11 +100,13 @@ struct QueriesConsumer {
       const unsigned v = wgmma_descriptor(shared.v(0), slab_bytes(kStepKeys)) +
                          at_v.stage * (v_bytes(kStepKeys) / 16);
       wgmma_fence();
-      plan::multiply_row_s<2, slab_bytes(kStepKeys) / 16, 2, slab_bytes(kRows) / 16>(s, q, k);
+      plan::multiply_row_s<2, slab_bytes(kStepKeys) / 16, 2, slab_bytes(kRows) / 16>(s, q_operand(),
+                                                                                     k);
       wgmma_commit();
       mbarrier_wait(shared.v_full(at_v.stage), at_v.parity);
       wgmma_fence();
-      plan::multiply_row_dp<2, slab_bytes(kStepKeys) / 16, 2, slab_bytes(kRows) / 16>(d, o, v);
+      plan::multiply_row_dp<2, slab_bytes(kStepKeys) / 16, 2, slab_bytes(kRows) / 16>(
+          d, o_operand(), v);
       wgmma_commit();
       wgmma_wait<2>();  // for dQ of the tile before
       if (tiles > 0) warp_arrive(shared.k_empty(before.stage));
@@ -122,6 +148,17 @@ struct QueriesConsumer {
  private:
   ATT_MEMBER int load_tile(int stage) const {
     return shuffle_from(static_cast<int>(load_shared_4(shared.tile(stage))), 0);
+  }
+
+  // The warpgroup's rows of a matrix in slabs.
+  template <int kSteps>
+  ATT_MEMBER void load_rows(unsigned matrix, unsigned (&rows)[kSteps][4]) const {
+    const int from = warpgroup * 64 + thread / 32 * 16 + thread % 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      ldmatrix_x4(rows[step], swizzled(matrix + step / 4 * slab_bytes(kRows), from,
+                                       step % 4 * 2 + thread % 32 / 16));
+    }
   }
 
   // Rows without live keys get zeros: what their dO made of dS may be anything.

@@ -25,7 +25,7 @@ constexpr Case kCases[] = {
     {"gpt2_sm80", "models/gpt2", "sm80 forward sm_80 q128 k64 s3 w4 c32 u1 qreg"},
     {"causal_sm90a", "causal", "sm90a forward sm_90a w2 k128 s3 b2 qreg c1 longest g16 frozen tma"},
     {"softcap_sm90a", "softcap", "sm90a forward sm_90a w2 k80 s2 b2 c1 longest g16 frozen tma"},
-    {"causal_sm90a_ordered", "causal", "sm90a_ordered backward sm_90a q64 k64 s2 both"},
+    {"causal_sm90a_ordered", "causal", "sm90a_ordered backward sm_90a q64 k64 s2 both qreg"},
     {"document_causal_cpu", "document_causal", "cpu forward cpu q48 k96 u12 c1 v32 t1"},
     {"sink_logits_cpu", "sink_logits", "cpu forward cpu q256 k128 u8 c1 v32 t1"},
     {"t5_bias_cpu_backward", "t5_bias", "cpu backward cpu t192 s64 u8 c3 v64 heads"},

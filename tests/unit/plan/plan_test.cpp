@@ -136,6 +136,10 @@ TEST(Plan, OrderedPlansFitAndRoundTrip) {
   for (const char* text : {"q128 k64 s2 both", "q64 k64 s2 both w4", "q64 k64 s2 both w1"}) {
     EXPECT_FALSE(is_legal(64, text)) << text;
   }
+  EXPECT_TRUE(is_legal(128, "q64 k64 s2 both qreg"));
+  EXPECT_TRUE(is_legal(64, "q64 k64 s2 both w3 qreg"));
+  EXPECT_FALSE(is_legal(96, "q64 k64 s2 both w3 qreg"));
+  EXPECT_FALSE(is_legal(64, "q64 k128 s2 both qreg"));
   EXPECT_FALSE(is_legal(64, "q64 k128 s2 both w3"));
 }
 
