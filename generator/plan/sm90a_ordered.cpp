@@ -304,15 +304,18 @@ std::string_view template_path_of(const KernelPlan& plan) {
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  std::string products = wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk) +
-                         wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
-                         wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
-                         wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
-                         wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk,
-                                       tile.rows_in_registers) +
-                         wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
-                                       tile.rows_in_registers) +
-                         wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
+  // Beside both gradients of narrow heads there is room.
+  const bool keys_in_registers = tile.both_gradients && widest(spec) <= 64;
+  std::string products =
+      wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk, keys_in_registers) +
+      wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v, keys_in_registers) +
+      wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
+      wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
+      wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk,
+                    tile.rows_in_registers) +
+      wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
+                    tile.rows_in_registers) +
+      wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
   const BackwardRows rows = split_rows(spec);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q);
@@ -324,6 +327,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kTileQ = {};\n"
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = false;\n"
+      "constexpr bool kKeysInRegisters = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -341,7 +345,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "V^T;\n"
       "// dQ += dS K.\n"
       "{}",
-      kWarpgroups, tile.tile_q, tile.stages, of_keys.producer, of_keys.consumer,
+      kWarpgroups, tile.tile_q, tile.stages, keys_in_registers, of_keys.producer, of_keys.consumer,
       keys_bytes(spec, tile), tile.query_warpgroups, tile.rows_in_registers, tile.step_keys,
       tile.stages, v_stages, of_queries.producer, of_queries.consumer,
       queries_bytes(spec, tile, v_stages), backward_row_constants(rows), products);
