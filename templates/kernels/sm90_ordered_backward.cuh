@@ -3,8 +3,9 @@
 // memory: every sum has one order, and gradients are the same to the bit at each launch.
 //
 // A CTA of the keys' kernel takes 64 keys of a K/V head and walks the live query tiles of all query
-// heads that share them; one of the queries' kernel takes 128 queries of a head and walks the live
-// key tiles. A loader warp brings what is walked by TMA, and two warpgroups consume it.
+// heads that share them; one of the queries' kernel takes 64 queries of a head for each consumer
+// warpgroup and walks the live key tiles. A loader warp brings what is walked by TMA, and the
+// warpgroups consume it.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
