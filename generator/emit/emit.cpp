@@ -51,13 +51,15 @@ Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) 
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
   }
-  ATT_CHECK(family->serves(spec, plan.target));
+  ATT_CHECK(serves(*family, spec, plan.target));
   GeneratedKernel kernel;
   kernel.symbol = launch_recipe(spec, plan).symbol;
   ATT_TRY(const std::string head, head_text(spec, plan, kernel.symbol));
   const bool has_own = spec.dtype == DType::kF32 && !family->template_path_fp32.empty();
-  ATT_TRY(const std::string body,
-          flatten_template(has_own ? family->template_path_fp32 : family->template_path, head));
+  const std::string_view path = spec.batch_invariant ? family->template_path_invariant
+                                : has_own            ? family->template_path_fp32
+                                                     : family->template_path;
+  ATT_TRY(const std::string body, flatten_template(path, head));
   kernel.body_hash = hash128_hex(body);
   kernel.source = header_comment(spec, plan, kernel) + body;
   return kernel;
