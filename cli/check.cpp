@@ -35,6 +35,7 @@ Json describe(const LoadedSpec& loaded) {
           {"head_dim", {{"qk", spec.head_dim_qk}, {"v", spec.head_dim_v}}},
           {"passes", std::move(passes)},
           {"deterministic", spec.deterministic},
+          {"batch_invariant", spec.batch_invariant},
           {"hash", spec_hash(spec)},
           {"warnings", std::move(warnings)},
           {"canonical", canonical_text(spec)}};

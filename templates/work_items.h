@@ -124,6 +124,56 @@ ATT_FN constexpr Int piece_item_count(Int all_queries, Int sequences, Int heads,
   return all_queries / (tile / 2) * group + group + sequences + kMostPieces / kv_heads;
 }
 
+// ---- Fixed pieces of a sequence's keys: where one ends depends on nothing but its number, so that
+// what a row comes to does not depend on what else a launch has. The first kPiecesBeforeDoubling
+// have kFixedPieceKeys; each half as many more double the keys before them.
+
+constexpr int kFixedPieceKeys = 2048;
+constexpr int kPiecesBeforeDoubling = 32;
+
+ATT_FN constexpr long long fixed_piece_begin(int piece) {
+  constexpr int kHalf = kPiecesBeforeDoubling / 2;
+  if (piece < kPiecesBeforeDoubling) return static_cast<long long>(piece) * kFixedPieceKeys;
+  const int octave = piece / kHalf - 2;
+  return (static_cast<long long>(kHalf + piece % kHalf) * (2 * kFixedPieceKeys)) << octave;
+}
+
+// Of so many keys; that of key i is one less than of i + 1 keys.
+template <typename Int>
+ATT_FN constexpr int fixed_piece_count(Int keys) {
+  constexpr int kHalf = kPiecesBeforeDoubling / 2;
+  const long long last = static_cast<long long>(keys) - 1;
+  if (last < 0) return 0;
+  const long long units = last / kFixedPieceKeys;
+  if (units < kPiecesBeforeDoubling) return static_cast<int>(units) + 1;
+  int octave = 0;
+  while (units >> octave >= 2 * kPiecesBeforeDoubling) ++octave;
+  return kPiecesBeforeDoubling + kHalf * octave +
+         static_cast<int>((units >> (octave + 1)) - kHalf) + 1;
+}
+
+// Results of fixed pieces that wait to be merged, at most; and items from which on there are enough
+// of them without any.
+constexpr int kMostFixedResults = 4096;
+constexpr int kItemsThatFill = 256;
+
+// Into how many pieces all items are dealt out: those that their keys have, or a single one, which
+// then takes these one after the other and merges them as they come. The result is the same.
+template <typename Int>
+ATT_FN constexpr Int dealt_pieces(Int items, Int keys) {
+  const Int pieces = fixed_piece_count(keys);
+  const bool deals = items < kItemsThatFill && pieces > 1 && items * pieces <= kMostFixedResults;
+  return deals ? pieces : 1;
+}
+
+// As piece_item_count.
+template <typename Int>
+ATT_FN constexpr Int fixed_piece_item_count(Int all_queries, Int sequences, Int heads, Int kv_heads,
+                                            Int tile) {
+  const Int group = heads / kv_heads;
+  return all_queries / (tile / 2) * group + group + sequences + kMostFixedResults / kv_heads;
+}
+
 // ---- Tiles of packed sequences, of queries or of keys, as templates/tile/item_list.cuh lists
 // them.
 

@@ -47,6 +47,7 @@ std::string header_comment(const AttentionSpec& spec, const KernelPlan& plan,
 std::string_view template_path(const FamilyOperations& family, const AttentionSpec& spec,
                                const KernelPlan& plan) {
   if (family.template_path_of != nullptr) return family.template_path_of(plan);
+  if (spec.batch_invariant) return family.template_path_invariant;
   const bool has_own = spec.dtype == DType::kF32 && !family.template_path_fp32.empty();
   return has_own ? family.template_path_fp32 : family.template_path;
 }
@@ -58,7 +59,7 @@ Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) 
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
   }
-  ATT_CHECK(family->serves(spec, plan.target));
+  ATT_CHECK(serves(*family, spec, plan.target));
   GeneratedKernel kernel;
   kernel.symbol = launch_recipe(spec, plan).symbol;
   ATT_TRY(const std::string head, head_text(spec, plan, kernel.symbol));

@@ -98,8 +98,10 @@ constexpr std::string_view kContext =
 // The lists of items of packed sequences, and the kernel that makes them.
 std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
-  if (launch_recipe(spec, plan).main().item == WorkItem::kListedPiece)
-    return "\n#include \"templates/kernels/piece_items.cuh\"\n";
+  if (launch_recipe(spec, plan).main().item == WorkItem::kListedPiece) {
+    return fmt::format("\n#include \"templates/kernels/{}.cuh\"\n",
+                       spec.batch_invariant ? "fixed_piece_items" : "piece_items");
+  }
   const ItemTiles tiles = item_tiles(spec, plan);
   if (tiles.queries == 0) return "";
   return fmt::format(

@@ -16,6 +16,17 @@ namespace {
 constexpr std::array kPieces = {2, 4, 8, 16, 32, 64};
 constexpr std::array kLanesOfVectors = {8, 16};
 
+// The only plan of batch-invariant specs: keys of a tile decide in which order a row's are added
+// up, and a compiler is free to round other register blocks' products in other places.
+constexpr CpuPlan kInvariantAvx512 = {
+    .tile_q = 48, .tile_kv = 128, .unroll = 8, .columns = 3, .vector_bytes = 64};
+constexpr CpuPlan kInvariantAvx2 = {
+    .tile_q = 16, .tile_kv = 192, .unroll = 6, .columns = 2, .vector_bytes = 32};
+
+CpuPlan invariant_plan(const DeviceFacts& device) {
+  return device.registers_per_processor >= 32 ? kInvariantAvx512 : kInvariantAvx2;
+}
+
 const CpuPlan& tile_of(const KernelPlan& plan) { return std::get<CpuPlan>(plan.tile); }
 
 RegisterBlock block_of(const CpuPlan& tile) {
@@ -43,8 +54,11 @@ PlanResources resources_of(const AttentionSpec&, const KernelPlan& plan) {
   return resources;
 }
 
-Status check(const AttentionSpec&, const KernelPlan& plan, const DeviceFacts& device) {
+Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const CpuPlan& tile = tile_of(plan);
+  if (spec.batch_invariant && tile != invariant_plan(device)) {
+    return plan_unsupported("a batch-invariant spec has a single plan on a device");
+  }
   ATT_CHECK(check_registers(block_of(tile), device));
   if (tile.thread_share < 1 || tile.thread_share > 64) {
     return plan_unsupported("one in 1 to 64 of the threads");
@@ -143,7 +157,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const auto grid =
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q);
   const std::int64_t items = shape.batch * shape.kv_heads * grid.per_kv_head();
-  const double pieces = double(att::piece_count<std::int64_t>(items, tile.pieces));
+  const double pieces =
+      double(spec.batch_invariant ? att::dealt_pieces<std::int64_t>(items, shape.kv_len)
+                                  : att::piece_count<std::int64_t>(items, tile.pieces));
   const double rows = std::min(double(tile.tile_q), double(grid.heads_per_item * shape.q_len));
   const RegisterBlock block = block_of(tile);
   const double vectors = std::ceil(rows / block.lanes());
@@ -165,7 +181,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double longest_share = tiles > 0 ? std::ceil(tiles / pieces) / tiles : 1;  // of a piece
   // What a piece writes is read once by another thread.
   constexpr double kPieceClocks = 2000;
-  const double piece_clocks = tile.pieces > 1 ? kPieceClocks + 2 * block.lanes() * dims : 0;
+  const double piece_clocks = pieces > 1 ? kPieceClocks + 2 * block.lanes() * dims : 0;
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;
@@ -197,14 +213,13 @@ std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const CpuPlan& tile = tile_of(plan);
+  const int pieces = spec.batch_invariant ? kFixedPieces : tile.pieces;
   LaunchRecipe recipe;
   recipe.thread_share = tile.thread_share;
-  recipe.launches.push_back({.symbol = "",
-                             .pieces = tile.pieces,
-                             .item = WorkItem::kPackedQueryTile,
-                             .tile = tile.tile_q});
-  if (tile.pieces > 1) {
-    recipe.workspace = piece_regions(spec, tile.tile_q, tile.pieces);
+  recipe.launches.push_back(
+      {.symbol = "", .pieces = pieces, .item = WorkItem::kPackedQueryTile, .tile = tile.tile_q});
+  if (pieces != 1) {
+    recipe.workspace = piece_regions(spec, tile.tile_q, pieces);
     recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
   }
   return recipe;
@@ -212,6 +227,13 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
   std::vector<WorkspaceRegion> widest;
+  if (spec.batch_invariant) {
+    for (const CpuPlan& tile : {kInvariantAvx512, kInvariantAvx2}) {
+      for (const WorkspaceRegion& region : piece_regions(spec, tile.tile_q, kFixedPieces))
+        widest.push_back(region);
+    }
+    return widest;
+  }
   for (const int lanes : kLanesOfVectors) {
     for (const WorkspaceRegion& region : piece_regions(spec, lanes, kPieces.back()))
       widest.push_back(region);
@@ -281,6 +303,7 @@ const FamilyOperations& cpu_family() {
       .name = "cpu",
       .symbol_name = "cpu",
       .template_path = "templates/kernels/cpu_forward.h",
+      .template_path_invariant = "templates/kernels/cpu_invariant_forward.h",
       .serves = &serves,
       .legal_plans = &legal,
       .check = &check,

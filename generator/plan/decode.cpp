@@ -45,6 +45,11 @@ Status serves(const AttentionSpec& spec, Target target) {
   return ok_status();
 }
 
+// Of batch-invariant specs these follow from the spec alone: they decide in which order a row's
+// keys are added up. Rows of an item and stages do not.
+constexpr int kInvariantStepKeys = 16;
+constexpr int kInvariantWarps = 4;
+
 // Registers of the fragments a thread holds through the loop: O, Q, a step's scores.
 int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
   const int blocks = tile.tile_q / 16;
@@ -63,6 +68,8 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.warps * std::max(tile.stages * step_bytes(spec, tile), part_bytes) +
       tile.tile_q * padded(spec.head_dim_qk) * kElementBytes +
       tile.tile_q * (std::max(tile.pieces, tile.warps) + 2) * 4;
+  // What the pieces up to now have come to (templates/tile/fixed_pieces.cuh).
+  if (spec.batch_invariant) resources.shared_memory_bytes += tile.tile_q * spec.head_dim_v / 4 * 24;
   resources.registers_per_thread =
       std::min(kMaxRegistersPerThread, fragment_registers(spec, tile) + kOtherRegisters);
   return resources;
@@ -78,8 +85,14 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.pieces < 1 || tile.pieces > kMostPieces) {
     return plan_unsupported(fmt::format("1 to {} pieces", kMostPieces));
   }
+  if (spec.batch_invariant &&
+      (tile.step_keys != kInvariantStepKeys || tile.warps != kInvariantWarps || tile.pieces != 1)) {
+    return plan_unsupported(fmt::format("a batch-invariant spec has k{}, w{} and p1",
+                                        kInvariantStepKeys, kInvariantWarps));
+  }
   const PlanResources needs = resources_of(spec, plan);
-  ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes - kTableBytes, device));
+  const int table_bytes = spec.batch_invariant ? 0 : kTableBytes;
+  ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes - table_bytes, device));
   if (const int fragments = fragment_registers(spec, tile); fragments > kMostFragmentRegisters) {
     return plan_unsupported(fmt::format("{} registers a thread for fragments alone, {} leave room",
                                         fragments, kMostFragmentRegisters));
@@ -96,7 +109,8 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   for (const int tile_q : {16, 32}) {
     for (const int step_keys : {16, 32}) {
       for (const int warps : {4, 8}) {
-        for (const int stages : {3, 4, 6}) {
+        for (const int stages : {3, 4, 6, 2}) {
+          if (stages == 2 && !spec.batch_invariant) continue;
           for (const int pieces : kPieces) {
             const KernelPlan plan{.pass = Pass::kForward,
                                   .target = device.target,
@@ -116,7 +130,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   PlanResources needs = resources_of(spec, plan);
-  if (spec.mask) needs.shared_memory_bytes += kTableBytes;
+  if (spec.mask && !spec.batch_invariant) needs.shared_memory_bytes += kTableBytes;
   return std::max(1, resident_ctas(needs, device));
 }
 
@@ -156,7 +170,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
           .per_kv_head() *
       shape.kv_heads * shape.batch;
-  const double pieces = double(att::piece_count<std::int64_t>(items, tile.pieces));
+  const double pieces =
+      double(spec.batch_invariant ? att::dealt_pieces<std::int64_t>(items, shape.kv_len)
+                                  : att::piece_count<std::int64_t>(items, tile.pieces));
   const double ctas = double(items) * pieces;
   const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   const double bytes = kElementBytes * dims * double(shape.batch) * double(shape.kv_heads) *
@@ -190,16 +206,17 @@ std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
+  const int pieces = spec.batch_invariant ? kFixedPieces : tile.pieces;
   LaunchRecipe recipe;
   recipe.launches.push_back(
       {.symbol = "",
        .threads = needs.threads,
        .shared_memory_bytes = needs.shared_memory_bytes,
-       .pieces = tile.pieces,
+       .pieces = pieces,
        .item = is_packed(spec) ? WorkItem::kListedPiece : WorkItem::kPackedQueryTile,
        .tile = tile.tile_q});
-  if (tile.pieces > 1 || is_packed(spec)) {
-    recipe.workspace = piece_regions(spec, tile.tile_q, tile.pieces);
+  if (pieces != 1 || is_packed(spec)) {
+    recipe.workspace = piece_regions(spec, tile.tile_q, pieces);
     recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
   }
   return recipe;
@@ -208,7 +225,8 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
   std::vector<WorkspaceRegion> widest;
   for (const int tile_q : {16, 32}) {
-    for (const WorkspaceRegion& region : piece_regions(spec, tile_q, kMostPieces)) {
+    const int pieces = spec.batch_invariant ? kFixedPieces : kMostPieces;
+    for (const WorkspaceRegion& region : piece_regions(spec, tile_q, pieces)) {
       widest.push_back(region);
     }
   }
@@ -281,6 +299,7 @@ const FamilyOperations& decode_family() {
       .name = "decode",
       .symbol_name = "decode",
       .template_path = "templates/kernels/decode_forward.cuh",
+      .template_path_invariant = "templates/kernels/invariant_forward.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,

@@ -26,6 +26,8 @@ struct FamilyOperations {
   std::string_view template_path_fp32 = {};
   // That of a plan, where not all have the same; null: they have.
   std::string_view (*template_path_of)(const KernelPlan& plan) = nullptr;
+  // That of specs that are batch-invariant; empty: the family does not serve them.
+  std::string_view template_path_invariant = {};
   // OK, or kUnsupported with the reason why the family cannot run this spec on this target.
   Status (*serves)(const AttentionSpec& spec, Target target);
   // Plans that pass `check`, in a deterministic order. `serves` is OK.
@@ -70,6 +72,9 @@ const FamilyOperations* family_operations(Family family, Pass pass);
 inline const FamilyOperations* family_operations(const KernelPlan& plan) {
   return family_operations(plan.family(), plan.pass);
 }
+
+// What the family's `serves` says, of specs that it has a template for.
+Status serves(const FamilyOperations& family, const AttentionSpec& spec, Target target);
 
 // One function a row of the table, each in its family's file.
 const FamilyOperations& sm80_family();

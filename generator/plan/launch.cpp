@@ -34,8 +34,18 @@ std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile) {
          shape.kv_heads * shape.batch;
 }
 
-std::int64_t listed_pieces(const ProblemShape& shape, std::int64_t tile) {
-  return att::piece_item_count(shape.q_len, shape.batch, shape.heads, shape.kv_heads, tile);
+std::int64_t listed_pieces(const AttentionSpec& spec, const ProblemShape& shape,
+                           std::int64_t tile) {
+  return spec.batch_invariant
+             ? att::fixed_piece_item_count(shape.q_len, shape.batch, shape.heads, shape.kv_heads,
+                                           tile)
+             : att::piece_item_count(shape.q_len, shape.batch, shape.heads, shape.kv_heads, tile);
+}
+
+// Of each of the items, of which a plan wants `pieces`.
+std::int64_t piece_count(const ProblemShape& shape, std::int64_t items, int pieces) {
+  return pieces == kFixedPieces ? att::dealt_pieces(items, shape.kv_len)
+                                : att::piece_count<std::int64_t>(items, pieces);
 }
 
 // What the workspace of pieces has room for: results, each of a tile of rows; and counters.
@@ -44,9 +54,11 @@ struct PieceRoom {
 };
 PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
                      const ProblemShape& shape) {
+  if (is_packed(spec) && region.pieces == kFixedPieces)
+    return {att::kMostFixedResults, att::kMostFixedResults};
   if (is_packed(spec)) return {att::kMostPieces, att::kMostPieces};
   const std::int64_t items = packed_items(shape, region.length_unit);
-  const std::int64_t pieces = att::piece_count<std::int64_t>(items, region.pieces);
+  const std::int64_t pieces = piece_count(shape, items, region.pieces);
   return pieces == 1 ? PieceRoom{0, 0} : PieceRoom{items * pieces, items};
 }
 
@@ -94,20 +106,20 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
       return att::tile_count(shape.q_len, tile * launch.cluster) * shape.heads * shape.batch;
     case WorkItem::kPackedQueryTile: {
       const std::int64_t items = packed_items(shape, tile);
-      return items * att::piece_count<std::int64_t>(items, launch.pieces);
+      return items * piece_count(shape, items, launch.pieces);
     }
     case WorkItem::kSequenceTile: {
       const std::int64_t items =
           att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, tile * launch.cluster) *
           shape.heads;
-      return items * att::piece_count<std::int64_t>(items, launch.pieces);
+      return items * piece_count(shape, items, launch.pieces);
     }
     case WorkItem::kSequenceKeyTile:
       return att::sequence_item_count<std::int64_t>(shape.kv_len, shape.batch,
                                                     tile * launch.cluster) *
              launch.parts * shape.kv_heads;
     case WorkItem::kListedPiece:
-      return listed_pieces(shape, tile) * shape.kv_heads;
+      return listed_pieces(spec, shape, tile) * shape.kv_heads;
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
              shape.batch;
@@ -198,7 +210,7 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       bytes = product({piece_room(spec, region, shape).counters, 4});
       break;
     case Content::kPieceItems:
-      bytes = product({listed_pieces(shape, region.length_unit), sizeof(att::PieceItem)});
+      bytes = product({listed_pieces(spec, shape, region.length_unit), sizeof(att::PieceItem)});
       break;
   }
   return round_up(bytes, kAlignmentBytes);

@@ -70,6 +70,10 @@ struct WorkspaceRegion {
   bool operator==(const WorkspaceRegion&) const = default;
 };
 
+// Launch::pieces of a batch-invariant spec: where an item's keys are cut follows from their number
+// alone, att::fixed_piece_count.
+inline constexpr int kFixedPieces = 0;
+
 // One kernel on the stream.
 struct Launch {
   std::string symbol;  // of the image that all launches of a recipe share
@@ -77,7 +81,7 @@ struct Launch {
   int shared_memory_bytes = 0;  // dynamic
   int cluster = 1;              // CTAs that take an item together, `tile` of them each
   int parts = 1;                // of the columns of a key tile's gradients, a CTA each
-  int pieces = 1;               // of an item's keys, at most so many CTAs: att::piece_count
+  int pieces = 1;  // of an item's keys, at most so many CTAs: att::piece_count; or kFixedPieces
   WorkItem item = WorkItem::kQueryTile;
   int tile = 1;
   // Grid, in the x dimension only: the CTAs of every item, or, persistent, SM count times

@@ -102,6 +102,14 @@ const FamilyOperations* family_operations(Family family, Pass pass) {
   return nullptr;
 }
 
+Status serves(const FamilyOperations& family, const AttentionSpec& spec, Target target) {
+  if (spec.batch_invariant && family.template_path_invariant.empty()) {
+    return plan_unsupported(fmt::format("the {} family has no batch-invariant {} pass", family.name,
+                                        to_string(family.pass)));
+  }
+  return family.serves(spec, target);
+}
+
 bool parse_word(std::string_view word, std::string_view prefix, int& value) {
   if (!word.starts_with(prefix)) return false;
   word.remove_prefix(prefix.size());
@@ -192,7 +200,7 @@ Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target targe
   for (const FamilyAccessor accessor : kFamilies) {
     const FamilyOperations& family = accessor();
     if (family.pass != pass) continue;
-    if (auto status = family.serves(spec, target); status.ok()) {
+    if (auto status = serves(family, spec, target); status.ok()) {
       serving.push_back(family.family);
     } else {
       reasons +=
@@ -210,7 +218,7 @@ Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target targe
 std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
                                     const DeviceFacts& device, Pass pass) {
   const FamilyOperations* operations = family_operations(family, pass);
-  if (operations == nullptr || !operations->serves(spec, device.target).ok()) return {};
+  if (operations == nullptr || !serves(*operations, spec, device.target).ok()) return {};
   std::vector<KernelPlan> plans = operations->legal_plans(spec, device);
   std::erase_if(plans, [&](const KernelPlan& plan) { return !check_items(spec, plan).ok(); });
   return plans;
@@ -219,7 +227,7 @@ std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return family_missing(plan.family(), plan.pass);
-  ATT_CHECK(family->serves(spec, plan.target));
+  ATT_CHECK(serves(*family, spec, plan.target));
   ATT_CHECK(check_items(spec, plan));
   return family->check(spec, plan, device);
 }
@@ -362,7 +370,7 @@ std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pa
   }
   for (const FamilyAccessor accessor : kFamilies) {
     const FamilyOperations& family = accessor();
-    if (family.pass != pass || !family.serves(spec, target).ok()) continue;
+    if (family.pass != pass || !serves(family, spec, target).ok()) continue;
     for (const WorkspaceRegion& region : family.widest_workspace(spec)) {
       if (!covers(widest, {&region, 1})) widest.push_back(region);
     }

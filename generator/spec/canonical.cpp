@@ -67,6 +67,7 @@ std::string canonical_text(const AttentionSpec& spec) {
   if (spec.precision != Precision::kStrict)
     text += fmt::format("precision {}\n", to_string(spec.precision));
   if (spec.deterministic) text += "deterministic\n";
+  if (spec.batch_invariant) text += "batch_invariant\n";
   for (const expr::ScalarDecl& scalar : environment.scalars) {
     if (!scalar.is_constant)
       text += fmt::format("scalar {} {}\n", scalar.name, type_name(scalar.type));

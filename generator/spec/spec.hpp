@@ -66,6 +66,8 @@ struct AttentionSpec {
   Parameter softmax_scale;     // "auto" is resolved to 1/sqrt(head_dim_qk)
   Parameter dropout;           // probability of dropping, [0, 1)
   bool deterministic = false;  // gradients are the same to the bit at every launch
+  // A row of O and LSE is the same to the bit whatever other sequences are in the batch.
+  bool batch_invariant = false;
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
   int page_size = 16;  // of problems that are made up; what a launch brings is its own

@@ -17,10 +17,10 @@ namespace attune {
 namespace {
 
 constexpr KeyRule kSpecKeys[] = {
-    {"attune", true}, {"name", true},    {"dtype", true}, {"head_dim", true}, {"target"},
-    {"layout"},       {"scalars"},       {"tensors"},     {"mask"},           {"score"},
-    {"sink"},         {"softmax_scale"}, {"dropout"},     {"passes"},         {"deterministic"},
-    {"tune"},         {"precision"},
+    {"attune", true}, {"name", true},    {"dtype", true},     {"head_dim", true}, {"target"},
+    {"layout"},       {"scalars"},       {"tensors"},         {"mask"},           {"score"},
+    {"sink"},         {"softmax_scale"}, {"dropout"},         {"passes"},         {"deterministic"},
+    {"tune"},         {"precision"},     {"batch_invariant"},
 };
 
 class SpecParser {
@@ -47,6 +47,7 @@ class SpecParser {
     ATT_CHECK(read_dropout());
     ATT_CHECK(read_passes());
     ATT_CHECK(read_deterministic());
+    ATT_CHECK(read_batch_invariant());
     ATT_CHECK(check_gradients());
     ATT_CHECK(read_tune());
     return std::move(spec_);
@@ -297,6 +298,18 @@ class SpecParser {
     const YamlNode* node = value("deterministic");
     if (!node) return ok_status();
     ATT_TRY(spec_.deterministic, reader_.boolean("deterministic", *node));
+    return ok_status();
+  }
+
+  Status read_batch_invariant() {
+    const YamlNode* node = value("batch_invariant");
+    if (!node) return ok_status();
+    ATT_TRY(spec_.batch_invariant, reader_.boolean("batch_invariant", *node));
+    if (spec_.batch_invariant &&
+        std::ranges::find(spec_.passes, Pass::kBackward) != spec_.passes.end()) {
+      return reader_.error(*node, "spec-batch-invariant",
+                           "`batch_invariant` is of the forward pass, and `passes` has `backward`");
+    }
     return ok_status();
   }
 

@@ -78,8 +78,11 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, Pass pass, const Pro
       choices.unusable.push_back(failed_plan(one.plan, plan.error()));
       return;
     }
+    // Compilers may round in other places: of a batch-invariant spec the target's own makes them
+    // all.
+    const std::string compiler = spec.batch_invariant ? "" : one.compiler;
     Carried carried{.us = one.median_us,
-                    .choice = PlanChoice{*plan, source, one.compiler, file, winner.measured_shape}};
+                    .choice = PlanChoice{*plan, source, compiler, file, winner.measured_shape}};
     if (source == PlanSource::kNearestBucket) {
       carried.of_model = one.median_us / cost_us(spec, *plan, winner.measured_shape, facts);
       carried.us = carried.of_model * cost_us(spec, *plan, shape, facts);

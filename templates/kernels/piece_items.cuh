@@ -8,7 +8,7 @@
 #pragma once
 
 #include "templates/items.h"
-#include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/dealt_sequence.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/tile/prefix_sums.cuh"
 #include "templates/work_items.h"
@@ -21,34 +21,9 @@ struct PieceTables {
   unsigned long long all_units;
 };
 
-// How a sequence is dealt out. `units`: of its keys, as the mask's bounds leave them to head 0.
-struct Dealt {
-  int tiles, parts, units;
-};
-
-ATT_FN Dealt dealt(const PackedParams& p, int b) {
-  const Sequence sequence = sequence_of(p, b);
-  if (sequence.q_len == 0) return {0, 0, 0};
-  KvBounds bounds = {0, sequence.kv_len};
-  if (spec::kHasMask && sequence.kv_len > 0) {
-    bounds = kv_bounds(context_of(p, sequence, b, 0, 0), 0, sequence.q_len);
-  }
-  const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
-  const int keys = bounds.begin < bounds.end ? bounds.end - bounds.begin : 0;
-  return {grid.q_tiles, grid.head_parts, tile_count(keys, kUnitKeys)};
-}
-
 ATT_FN int pieces_of(const Dealt& of, long long target) {
   const long long wanted = (of.units + target - 1) / target;
   return static_cast<int>(wanted < 1 ? 1 : wanted < plan::kPieces ? wanted : plan::kPieces);
-}
-
-ATT_FN void add_units(unsigned long long* sum, unsigned long long units) {
-  asm volatile("red.shared.add.u64 [%0], %1;" ::"r"(shared_address(sum)), "l"(units) : "memory");
-}
-
-ATT_FN int at_most(long long value, int most) {
-  return static_cast<int>(value < most ? value : most);
 }
 
 ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {

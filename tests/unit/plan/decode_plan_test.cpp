@@ -95,6 +95,45 @@ TEST(DecodePlan, WhatIsPromisedCoversEveryPlan) {
   }
 }
 
+// What decides in which order a row's keys are added up is the same in all of them.
+TEST(DecodePlan, OfBatchInvariantSpecsPlansGiveTheSameBits) {
+  AttentionSpec spec = plain_spec();
+  spec.batch_invariant = true;
+  const auto families = families_for(spec, Target::kSm90a);
+  ASSERT_TRUE(families.ok());
+  EXPECT_EQ(*families, std::vector{Family::kDecode});
+  const std::vector<KernelPlan> plans = legal_plans(spec, Family::kDecode, kHopper);
+  EXPECT_GT(plans.size(), 1u);
+  for (const KernelPlan& plan : plans) {
+    const auto& tile = std::get<DecodePlan>(plan.tile);
+    EXPECT_EQ(std::tuple(tile.step_keys, tile.warps, tile.pieces), std::tuple(16, 4, 1));
+  }
+  EXPECT_FALSE(check_plan(spec, plan_of(16, 4), kHopper).ok());
+  EXPECT_FALSE(families_for(spec, Target::kSm90a, Pass::kBackward).ok());
+  EXPECT_FALSE(families_for(spec, Target::kCpu, Pass::kBackward).ok());
+}
+
+// The workspace of every plan follows from the shape and is bounded.
+TEST(DecodePlan, OfBatchInvariantSpecsWhatIsPromisedCoversEveryPlan) {
+  for (const Layout layout : {Layout::kBshd, Layout::kThd, Layout::kPaged}) {
+    AttentionSpec spec = plain_spec();
+    spec.batch_invariant = true;
+    spec.layout = layout;
+    const auto promised = widest_workspace(spec, Pass::kForward, Target::kSm90a);
+    for (const KernelPlan& plan : legal_plans(spec, Family::kDecode, kHopper)) {
+      const LaunchRecipe recipe = launch_recipe(spec, plan);
+      EXPECT_TRUE(covers(promised, recipe.workspace)) << to_string(plan);
+      for (const std::int64_t keys : {1, 5000, 1 << 20}) {
+        const ProblemShape shape{
+            .batch = 3, .heads = 30, .kv_heads = 3, .q_len = 40, .kv_len = keys};
+        EXPECT_GE(workspace_bytes(spec, promised, shape), bytes_of(spec, recipe, shape));
+        EXPECT_LE(bytes_of(spec, recipe, shape),
+                  std::int64_t{att::kMostFixedResults} * 32 * (spec.head_dim_v + 2) * 4 + 400'000);
+      }
+    }
+  }
+}
+
 TEST(DecodePlan, LongSequencesNeedNoRoomForPieces) {
   const AttentionSpec spec = plain_spec();
   const auto promised = widest_workspace(spec, Pass::kForward, Target::kSm90a);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -69,6 +70,32 @@ TEST(WorkItems, HeadsArePackedWhereOneDoesNotFillATile) {
   const auto prefill = packed_tiles(32, 4, 1000, 96);
   EXPECT_EQ(prefill.heads_per_item, 1);
   EXPECT_EQ(prefill.per_kv_head(), 8 * 11);
+}
+
+// Whatever the number of keys, each piece ends where the next begins, and no launch has many.
+TEST(WorkItems, FixedPiecesFollowOneAnother) {
+  EXPECT_EQ(fixed_piece_begin(0), 0);
+  for (int piece = 0; piece < 200; ++piece) {
+    const long long begin = fixed_piece_begin(piece), end = fixed_piece_begin(piece + 1);
+    ASSERT_LT(begin, end);
+    EXPECT_EQ(begin % kFixedPieceKeys, 0);
+    EXPECT_EQ(fixed_piece_count(begin), piece);
+    EXPECT_EQ(fixed_piece_count(begin + 1), piece + 1);
+    EXPECT_EQ(fixed_piece_count(end), piece + 1);
+    // What a long sequence has is dealt out evenly.
+    EXPECT_LE(end - begin, std::max<long long>(kFixedPieceKeys, begin / 16 + kFixedPieceKeys));
+  }
+  EXPECT_EQ(fixed_piece_count(0), 0);
+  EXPECT_EQ(fixed_piece_count(131072), 48);
+  EXPECT_EQ(fixed_piece_count(1 << 20), 96);
+}
+
+TEST(WorkItems, FixedPiecesHaveACtaEachWhereItemsAreFewAndResultsHaveRoom) {
+  EXPECT_EQ(dealt_pieces(8, 131072), 48);
+  EXPECT_EQ(dealt_pieces(8, 2048), 1);
+  EXPECT_EQ(dealt_pieces(kItemsThatFill, 131072), 1);
+  EXPECT_EQ(dealt_pieces(kMostFixedResults / 48, 131072), 48);
+  EXPECT_EQ(dealt_pieces(kMostFixedResults / 48 + 1, 131072), 1);
 }
 
 }  // namespace

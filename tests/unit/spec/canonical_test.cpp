@@ -64,6 +64,21 @@ TEST(Canonical, DeterminismIsPartOfItOnlyWhereItIsAskedFor) {
             "0/256\ndeterministic\nmask kv_idx <= q_idx + (kv_len - q_len)\n");
 }
 
+TEST(Canonical, BatchInvarianceIsPartOfItOnlyWhereItIsAskedFor) {
+  EXPECT_EQ(hash_with("batch_invariant: false\n"), hash_with(""));
+  EXPECT_NE(hash_with("batch_invariant: true\n"), hash_with(""));
+  EXPECT_NE(hash_with("batch_invariant: true\n"), hash_with("deterministic: true\n"));
+}
+
+TEST(Canonical, BatchInvarianceIsOfTheForwardPass) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: m\ndtype: bf16\nhead_dim: 64\npasses: [forward, backward]\n"
+      "batch_invariant: true\n",
+      "f");
+  ASSERT_FALSE(spec.ok());
+  EXPECT_EQ(spec.error().id, "spec-batch-invariant");
+}
+
 TEST(Canonical, PrecisionIsPartOfItOnlyWhereItIsNotTheDefault) {
   const auto text_with = [](const std::string& line) {
     const auto spec = parse_spec("attune: 1\nname: m\ndtype: fp32\nhead_dim: 64\n" + line, "f");

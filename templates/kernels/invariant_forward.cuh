@@ -1,0 +1,198 @@
+// Attention forward where a row's bits must not depend on what else is in the launch: the decode
+// family's kernel of batch-invariant specs, mma.sync.
+//
+// As templates/kernels/decode_forward.cuh, but keys are cut into pieces that are fixed
+// (templates/work_items.h), a step of 16 keys belongs to a warp by its number, and pieces are
+// merged one after the other in their order. Whether each has a CTA of its own, or one CTA goes
+// through all of them, the additions are the same.
+#pragma once
+
+#include "templates/kernels/head.cuh"
+#include "templates/ptx/arrive.cuh"
+#include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/decode_warp.cuh"
+#include "templates/tile/fixed_pieces.cuh"
+#include "templates/tile/load.cuh"
+#include "templates/tile/page_rows.cuh"
+#include "templates/tile/pieces.cuh"
+
+namespace att {
+
+static_assert(plan::kStepKeys * plan::kWarps == kUnitKeys, "each warp has a step of every unit");
+
+constexpr int kQOffset = plan::kWarps * (kRingBytes > kPartBytes ? kRingBytes : kPartBytes);
+constexpr int kFours = spec::kHeadDimV / 4;
+using ItemWeights = Weights<plan::kWarps, kRows>;
+constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
+constexpr int kFoldedOffset = kWeightsOffset + static_cast<int>(sizeof(ItemWeights));
+static_assert(kFoldedOffset + kRows * kFours * static_cast<int>(sizeof(Folded)) <=
+              plan::kSharedBytes);
+
+ATT_FN void write_output(const ForwardParams& p, const Item& item, int row, int column,
+                         const Folded& of) {
+  float reference = of.reference, sum = of.sum;
+  const int h = item.h0 + row / item.queries();
+  const int q = item.q0 + row % item.queries();
+  const float factor = finish_row(context_of(p, item, h), reference, sum);
+  unsigned* const to = reinterpret_cast<unsigned*>(
+      static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
+  to[0] = pack_2<spec::kDType>(of.o[0] * factor, of.o[1] * factor);
+  to[1] = pack_2<spec::kDType>(of.o[2] * factor, of.o[3] * factor);
+  if (p.lse != nullptr && column == 0) {
+    p.lse[statistic_offset(p, item.sequence, h) + q] = log_sum_exp(reference, sum);
+  }
+}
+
+ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params) {
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  __shared__ bool is_last;
+  const unsigned shared = shared_address(shared_memory);
+
+  const PieceOfItem own = fixed_piece_at(params, block_index());
+  const Item& item = own.item;
+  if (item.rows() <= 0) return;
+  const Sequence& sequence = item.sequence;
+  const bool has_all = own.pieces == 1;
+
+  load_q(params, item, shared + kQOffset);
+  cp_async_commit();
+  Item judged = item;  // one head speaks for all where the mask does not tell them apart
+  if (!plan::kMaskReadsHead) judged.h1 = judged.h0 + 1;
+  const KvBounds bounds = bounds_of(params, judged);
+
+  float* const outputs = reinterpret_cast<float*>(shared_memory);
+  ItemWeights& weights = *reinterpret_cast<ItemWeights*>(shared_memory + kWeightsOffset);
+  Folded* const folded = reinterpret_cast<Folded*>(shared_memory + kFoldedOffset);
+  const Parts<kRows, kPartStride> warps = {outputs, outputs + plan::kWarps * kRows * kPartStride,
+                                           plan::kWarps};
+  if (has_all) {
+    for_each_four_columns(
+        item, [&](int row, int column) { folded[row * kFours + column / 4] = Folded{}; });
+  }
+
+  const unsigned ring = shared + warp_index() * kRingBytes;
+  const int step_offset = warp_index() * plan::kStepKeys;
+  const auto first_key = [&](int unit) { return unit / kUnitKeys * kUnitKeys + step_offset; };
+  using Pages = PageSteps<plan::kStepKeys>;
+  const auto look_up = [&](Pages& pages, int unit) {
+    if constexpr (spec::kIsPaged) {
+      if (unit < 0) return;
+      pages.look_up({page_table_of(params), item.b, item.h_kv, sequence.kv_len}, first_key(unit));
+    }
+  };
+  const auto load = [&](const Pages& pages, int unit, int stage) {
+    if (unit >= 0) {
+      const int k0 = first_key(unit);
+      const unsigned to = ring + stage * kStageBytes;
+      if constexpr (spec::kIsPaged) {
+        const PagedSequence from = {page_table_of(params), item.b, item.h_kv, sequence.kv_len};
+        pages.load<spec::kHeadDimQk>(to, params.k, params.k_stride, from, k0);
+        pages.load<spec::kHeadDimV>(to + kKBytes, params.v, params.v_stride, from, k0);
+      } else {
+        const int valid = sequence.kv_len - k0;
+        const auto rows = [&](const void* tensor, const Strides& stride) {
+          return static_cast<const char*>(tensor) + 2 * key_offset(sequence, stride, item.h_kv, k0);
+        };
+        load_rows<plan::kStepKeys, spec::kHeadDimQk, 32>(
+            to, rows(params.k, params.k_stride), params.k_stride.seq * 2, valid, lane_index());
+        load_rows<plan::kStepKeys, spec::kHeadDimV, 32>(
+            to + kKBytes, rows(params.v, params.v_stride), params.v_stride.seq * 2, valid,
+            lane_index());
+      }
+    }
+    cp_async_commit();
+  };
+
+  const PieceRange range = has_all ? pieces_of(bounds) : PieceRange{own.piece, own.piece};
+#pragma unroll 1
+  for (int piece = range.first; piece <= range.last; ++piece) {
+    UnitWalk walk(params, judged, bounds, piece);
+    constexpr int kAhead = plan::kStages - 1;
+    int units[kAhead];  // whose copies are on their way, the oldest first
+    Pages pages[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      units[i] = walk.advance();
+      look_up(pages[i], units[i]);
+    }
+    int next = walk.advance();
+    Pages next_pages;
+    look_up(next_pages, next);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) load(pages[i], units[i], i);
+    cp_async_wait<kAhead>();
+    sync_threads();
+    WarpPart part(params, item);
+    part.keep_q(shared + kQOffset);
+    int stage = 0;
+#pragma unroll 1
+    while (units[0] >= 0) {
+      cp_async_wait<kAhead - 1>();
+      sync_warp();  // this step's keys have come for all lanes, and all have left the stage before
+      load(next_pages, next, stage == 0 ? kAhead : stage - 1);
+      const int now = units[0];
+#pragma unroll
+      for (int i = 0; i + 1 < kAhead; ++i) units[i] = units[i + 1];
+      units[kAhead - 1] = next;
+      next = walk.advance();
+      look_up(next_pages, next);
+      part.visit(ring + stage * kStageBytes, first_key(now), now % 2 == 0);
+      stage = stage == kAhead ? 0 : stage + 1;
+    }
+    cp_async_wait<0>();
+    sync_threads();  // the rings are free
+    part.store(warps);
+    sync_threads();
+    weigh<plan::kWarps>(warps, item.rows(), weights);
+    if (!has_all) break;
+    for_each_four_columns(item, [&](int row, int column) {
+      folded[row * kFours + column / 4].fold(weights.reference[row], weights.sum[row],
+                                             merge(warps, weights, row, column));
+    });
+    sync_threads();  // the next piece's keys take the place of the results
+  }
+
+  cp_async_wait<0>();  // of queries that met no key
+
+  Parts<kRows, spec::kHeadDimV> found = {};
+  if (!has_all) {
+    float* const results = params.pieces.rows;
+    constexpr int kStride = spec::kHeadDimV;
+    const long long first_row = static_cast<long long>(own.result - own.piece) * kRows;
+    const long long all_rows = static_cast<long long>(own.all_results) * kRows;
+    found = {results + first_row * kStride, results + all_rows * kStride + 2 * first_row,
+             own.pieces};
+    for_each_four_columns(item, [&](int row, int column) {
+      *reinterpret_cast<FourFloats*>(found.output(own.piece, row) + column) =
+          merge(warps, weights, row, column);
+      if (column == 0) {
+        found.statistic(own.piece, row)[0] = weights.reference[row];
+        found.statistic(own.piece, row)[1] = weights.sum[row];
+      }
+    });
+    sync_threads();
+    if (thread_index() == 0) {
+      is_last = arrive(params.pieces.arrivals + own.arrivals) == own.pieces - 1;
+    }
+    sync_threads();
+    if (!is_last) return;
+  }
+  for_each_four_columns(item, [&](int row, int column) {
+    Folded all;
+    if (has_all) {
+      all = folded[row * kFours + column / 4];
+    } else {
+#pragma unroll 4
+      for (int piece = 0; piece < own.pieces; ++piece) {
+        const float* const statistic = found.statistic(piece, row);
+        all.fold(statistic[0], statistic[1],
+                 *reinterpret_cast<const FourFloats*>(found.output(piece, row) + column));
+      }
+    }
+    write_output(params, item, row, column, all);
+  });
+}
+
+}  // namespace att

@@ -1,0 +1,35 @@
+// What the kernels that deal out packed sequences' keys to CTAs know of each sequence.
+#pragma once
+
+#include "templates/items.h"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/pieces.cuh"
+
+namespace att {
+
+// How a sequence is dealt out. `units`: of its keys, as the mask's bounds leave them to head 0.
+struct Dealt {
+  int tiles, parts, units;
+};
+
+ATT_FN Dealt dealt(const PackedParams& p, int b) {
+  const Sequence sequence = sequence_of(p, b);
+  if (sequence.q_len == 0) return {0, 0, 0};
+  KvBounds bounds = {0, sequence.kv_len};
+  if (spec::kHasMask && sequence.kv_len > 0) {
+    bounds = kv_bounds(context_of(p, sequence, b, 0, 0), 0, sequence.q_len);
+  }
+  const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
+  const int keys = bounds.begin < bounds.end ? bounds.end - bounds.begin : 0;
+  return {grid.q_tiles, grid.head_parts, tile_count(keys, kUnitKeys)};
+}
+
+ATT_FN void add_units(unsigned long long* sum, unsigned long long units) {
+  asm volatile("red.shared.add.u64 [%0], %1;" ::"r"(shared_address(sum)), "l"(units) : "memory");
+}
+
+ATT_FN int at_most(long long value, int most) {
+  return static_cast<int>(value < most ? value : most);
+}
+
+}  // namespace att

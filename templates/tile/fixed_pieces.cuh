@@ -1,0 +1,113 @@
+// Fixed pieces of an item's keys, as CTAs of batch-invariant specs take them: where they end, and
+// in which order keys and results are added up, follows from a key's number alone. A row's bits are
+// then the same whatever rows, sequences and CTAs there are beside it: what is dead to it adds
+// zeros, and a reference that does not rise multiplies by one.
+#pragma once
+
+#include "templates/items.h"
+#include "templates/ptx/math.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/tile/pieces.cuh"
+
+namespace att {
+
+// Another thread may have changed lengths since they were listed: then there are no rows.
+ATT_FN PieceOfItem listed_fixed_piece(const PackedParams& p, int index) {
+  PieceOfItem own = listed_piece(p, index);
+  if (own.item.rows() <= 0) return own;
+  const int h_kv = index % p.kv_heads;
+  own.arrivals += h_kv * (kMostFixedResults / p.kv_heads - kMostPieces / p.kv_heads);
+  own.result = own.arrivals + own.piece;
+  own.all_results = kMostFixedResults;
+  return own;
+}
+
+ATT_FN PieceOfItem fixed_piece_at(const PackedParams& p, int index) {
+  if constexpr (spec::kIsPacked) return listed_fixed_piece(p, index);
+  const int items = item_count(p);
+  const int pieces = dealt_pieces(items, p.kv_len);
+  const int item = index / pieces;
+  return {item_at(p, item), index % pieces, pieces, index, items * pieces, item};
+}
+
+// The pieces [first, last] that keys from bounds.begin to bounds.end lie in; none where there are
+// no such keys.
+struct PieceRange {
+  int first, last;
+};
+ATT_FN PieceRange pieces_of(const KvBounds& bounds) {
+  if (bounds.begin >= bounds.end) return {0, -1};
+  return {fixed_piece_count(bounds.begin + 1) - 1, fixed_piece_count(bounds.end) - 1};
+}
+
+// Goes through the live units of a piece, in order. A warp finds 32 at a time for itself.
+struct UnitWalk {
+  const ForwardParams& p;
+  const Item& judged;
+  int next, end;  // keys not looked at yet
+  int base = 0;
+  unsigned live = 0, full = 0;  // of the units from `base` on
+
+  ATT_MEMBER UnitWalk(const ForwardParams& params, const Item& of, const KvBounds& bounds,
+                      int piece)
+      : p(params), judged(of) {
+    const long long begin = fixed_piece_begin(piece), behind = fixed_piece_begin(piece + 1);
+    const int first = bounds.begin / kFixedPieceKeys * kFixedPieceKeys;
+    next = begin > first ? static_cast<int>(begin) : first;
+    end = behind < bounds.end ? static_cast<int>(behind) : bounds.end;
+  }
+
+  // First key of the next one, plus one where all of it is live; negative: there is none.
+  ATT_MEMBER int advance() {
+    while (live == 0) {
+      if (next >= end) return -1;
+      base = next;
+      next += 32 * kUnitKeys;
+      const int kv_len = judged.sequence.kv_len;
+      const int k0 = base + lane_index() * kUnitKeys;
+      const int k1 = kv_len - k0 < kUnitKeys ? kv_len : k0 + kUnitKeys;
+      TileClass found = TileClass::kSkip;
+      if (k0 < end) found = class_of(p, judged, k0, k1);
+      live = ballot(found != TileClass::kSkip);
+      full = ballot(found == TileClass::kFull && k1 - k0 == kUnitKeys);
+    }
+    const int bit = highest_bit(live & (0u - live));
+    live &= live - 1;
+    return base + kUnitKeys * bit + static_cast<int>(full >> bit & 1);
+  }
+};
+
+// ---- Merging: one piece after the other, in their order. Roundings are spelled out, so that they
+// are the same wherever this is done.
+
+ATT_FN float rounded_product(float x, float y) {
+  float out;
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(y));
+  return out;
+}
+ATT_FN float rounded_multiply_add(float x, float y, float z) {
+  float out;
+  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(x), "f"(y), "f"(z));
+  return out;
+}
+
+// What the pieces up to now give for four columns of a row.
+struct Folded {
+  float reference = -infinity(), sum = 0.0f;
+  float o[4] = {};
+
+  // The next piece's.
+  ATT_MEMBER void fold(float its_reference, float its_sum, const FourFloats& its_o) {
+    if (its_reference == -infinity()) return;
+    const float raised = math_max(reference, its_reference);
+    const float before = math_exp2(reference - raised), after = math_exp2(its_reference - raised);
+    reference = raised;
+    sum = rounded_multiply_add(its_sum, after, rounded_product(sum, before));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      o[i] = rounded_multiply_add(its_o.x[i], after, rounded_product(o[i], before));
+    }
+  }
+};
+
+}  // namespace att

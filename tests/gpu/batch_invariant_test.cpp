@@ -1,0 +1,135 @@
+// Batch-invariant specs: right, and a row's bits are the same whatever is beside it, by every plan.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/gpu/judge.hpp"
+#include "tests/verification/batches.hpp"
+#include "tests/verification/packed_checks.hpp"
+#include "tests/verification/paged_checks.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+// Items of 16 and of 32 rows, the fewest stages and the most.
+std::vector<KernelPlan> some_plans(const AttentionSpec& spec) {
+  const DeviceFacts& facts = KernelBank::instance().device().facts();
+  std::vector<KernelPlan> plans = legal_plans(spec, Family::kDecode, facts);
+  std::erase_if(plans, [](const KernelPlan& plan) {
+    const int stages = std::get<DecodePlan>(plan.tile).stages;
+    return stages != 2 && stages != 3;
+  });
+  return plans;
+}
+
+class GpuBatchInvariant : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!bank().missing().empty()) GTEST_SKIP() << bank().missing();
+  }
+  static KernelBank& bank() { return KernelBank::instance(); }
+
+  // Of some plans; none after a failure.
+  static std::vector<std::shared_ptr<LoadedKernel>> kernels_of(const AttentionSpec& spec) {
+    std::vector<Request> requests;
+    for (const KernelPlan& plan : some_plans(spec)) requests.push_back({spec, plan});
+    bank().prepare(requests);
+    std::vector<std::shared_ptr<LoadedKernel>> kernels;
+    for (const Request& request : requests) {
+      auto kernel = bank().get(spec, request.plan);
+      EXPECT_TRUE(kernel.ok()) << to_string(request.plan) << render(kernel.error());
+      if (!kernel.ok()) return {};
+      kernels.push_back(*kernel);
+    }
+    EXPECT_GE(kernels.size(), 2u);
+    return kernels;
+  }
+
+  static void check(const char* dtype, const char* layout, const char* lines, bool has_parts) {
+    SCOPED_TRACE(fmt::format("{} {}\n{}", dtype, layout, lines));
+    const AttentionSpec spec = batches::spec_of(dtype, layout, lines);
+    const auto kernels = kernels_of(spec);
+    std::uint64_t seed = 1;
+    for (const auto& kernel : kernels) {
+      EXPECT_EQ(batches::differs_in_batches(bank().device(), *kernel, spec, 50, ++seed,
+                                            kernels.front().get()),
+                "");
+      if (!has_parts) continue;
+      EXPECT_EQ(batches::differs_in_parts(bank().device(), *kernel, spec, 5), "");
+    }
+  }
+};
+
+// 4 plans of 50 batches each.
+TEST_F(GpuBatchInvariant, OfPackedSequences) {
+  for (const char* dtype : {"bf16", "fp16"}) {
+    for (const char* lines : batches::kSpecs) check(dtype, "thd", lines, true);
+    check(dtype, "thd", batches::kTree, false);
+  }
+}
+
+TEST_F(GpuBatchInvariant, OfSequencesInPages) {
+  for (const char* dtype : {"bf16", "fp16"}) {
+    for (const char* lines : batches::kSpecs) check(dtype, "paged", lines, true);
+    check(dtype, "paged", batches::kTree, false);
+  }
+}
+
+TEST_F(GpuBatchInvariant, OfBatchesOfOneLength) {
+  for (const char* lines : batches::kSpecs) check("fp16", "bhsd", lines, true);
+}
+
+TEST_F(GpuBatchInvariant, PackedIsWhatTheOracleSays) {
+  for (const char* lines : packed::kSpecs) {
+    if (std::string_view(lines).find("dropout") != std::string_view::npos) continue;
+    SCOPED_TRACE(lines);
+    const AttentionSpec spec =
+        spec_of(fmt::format("name: t\ndtype: bf16\nbatch_invariant: true\n{}", lines));
+    for (const auto& kernel : kernels_of(spec)) {
+      packed::check_random(bank().device(), *kernel, spec, Arithmetic::kMatrixUnit, 4, 7);
+      packed::check_lengths(bank().device(), *kernel, spec, Arithmetic::kMatrixUnit);
+      if (spec.sink == nullptr) packed::check_empty(bank().device(), *kernel, spec);
+      packed::check_garbage(bank().device(), *kernel, spec);
+    }
+  }
+}
+
+TEST_F(GpuBatchInvariant, PagedIsWhatTheOracleSays) {
+  for (const char* lines : paged::kSpecs) {
+    if (std::string_view(lines).find("dropout") != std::string_view::npos) continue;
+    SCOPED_TRACE(lines);
+    const AttentionSpec spec =
+        spec_of(fmt::format("name: t\ndtype: fp16\nbatch_invariant: true\n{}", lines));
+    const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 4, 8);
+    for (const auto& kernel : kernels_of(spec)) {
+      paged::check_cases(bank().device(), *kernel, spec, cases);
+      if (spec.sink == nullptr) paged::check_empty(bank().device(), *kernel, spec);
+      paged::check_garbage(bank().device(), *kernel, spec);
+    }
+  }
+}
+
+// Pieces of every size, each a CTA's own and all of an item one CTA's.
+TEST_F(GpuBatchInvariant, DenseIsWhatTheOracleSays) {
+  const std::pair<const char*, ProblemShape> cases[] = {
+      {"head_dim: 32\nmask: causal and (kv_idx // 1000) % 3 == 1",
+       {.batch = 1, .heads = 2, .kv_heads = 1, .q_len = 2, .kv_len = 300000}},
+      {"head_dim: 128\nmask: causal",
+       {.batch = 1, .heads = 8, .kv_heads = 2, .q_len = 70, .kv_len = 9000}},
+      {"head_dim: 64", {.batch = 260, .heads = 3, .kv_heads = 1, .q_len = 1, .kv_len = 5000}},
+      {"head_dim: {qk: 192, v: 128}\nmask: causal and q_pos - kv_idx < 100 * (h + 1)",
+       {.batch = 2, .heads = 8, .kv_heads = 2, .q_len = 9, .kv_len = 3000}},
+      {"head_dim: 64\nmask: causal",
+       {.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 9, .kv_len = 4}},
+  };
+  for (const auto& [lines, shape] : cases) {
+    SCOPED_TRACE(lines);
+    const AttentionSpec spec =
+        spec_of(fmt::format("name: t\ndtype: bf16\nbatch_invariant: true\n{}\n", lines));
+    ASSERT_FALSE(kernels_of(spec).empty());
+    EXPECT_TRUE(judge(spec, random_problem(spec, shape, 7), some_plans(spec)));
+  }
+}
+
+}  // namespace
+}  // namespace attune::gpu_test
