@@ -11,7 +11,8 @@ std::vector<MemoryRegion> shared_memory_map(const AttentionSpec& spec, const Ker
   int rest = resources(spec, plan).shared_memory_bytes;
   for (const SharedMatrix& m : shared_matrices(spec, plan)) {
     const std::string stages = m.stages > 1 ? fmt::format("{} stages of ", m.stages) : "";
-    const int bytes = m.stages * m.rows * m.columns * element_bytes(spec.dtype);
+    const DType dtype = m.name == "Q" ? spec.dtype : kv_dtype(spec);
+    const int bytes = m.stages * m.rows * m.columns * element_bytes(dtype);
     regions.push_back(
         {std::string(m.name), fmt::format("{}{} x {}", stages, m.rows, m.columns), bytes});
     rest -= bytes;

@@ -8,7 +8,7 @@
 namespace att {
 
 ATT_FN const PageTable& page_table_of(const ForwardParams& p) {
-  return static_cast<const LaunchParams&>(p).page_table;
+  return static_cast<const PagedParams&>(p).page_table;
 }
 
 // Which of its sequence's pages a key lies in.

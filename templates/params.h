@@ -116,12 +116,24 @@ struct PageTable {
   int shift;
 };
 
-// What the host fills and hands to every kernel: one that declares a base of it gets its bytes.
-struct LaunchParams : PackedParams {
+struct PagedParams : PackedParams {
   PageTable page_table;  // read only when the spec is of paged keys
   // Of the workspace, read only by backward kernels of packed sequences: as sequences.items, but
   // tiles of keys.
   SequenceItem* key_items;
+};
+
+// What elements of K or V are multiplied by where they are stored in fewer bits than Q: a number
+// for each K/V head of each slice, which is what their batch stride steps over: a page, or a
+// sequence that is not packed.
+struct CacheScales {
+  const float* values;    // of the device; null: all are 1
+  long long slice, head;  // strides, in elements; 0: the same for all
+};
+
+// What the host fills and hands to every kernel: one that declares a base of it gets its bytes.
+struct LaunchParams : PagedParams {
+  CacheScales k_scales, v_scales;  // read only when the spec's K and V have a dtype of their own
 };
 
 }  // namespace att

@@ -14,21 +14,27 @@ struct Sequence {
   int kv_first;       // the same of k and v
 };
 
-// What a forward kernel declares: lists of sequences, then pages, lie behind what all others read.
-template <bool kIsPacked, bool kIsPaged>
+// What a forward kernel declares: lists of sequences, then pages, then scales lie behind what all
+// others read.
+template <bool kIsPacked, bool kIsPaged, bool kHasScales = false>
 struct ParamsOf {
+  using Type = LaunchParams;
+};
+template <>
+struct ParamsOf<false, false, false> {
   using Type = ForwardParams;
 };
 template <>
-struct ParamsOf<true, false> {
+struct ParamsOf<true, false, false> {
   using Type = PackedParams;
 };
 template <>
-struct ParamsOf<true, true> {
-  using Type = LaunchParams;
+struct ParamsOf<true, true, false> {
+  using Type = PagedParams;
 };
 using KernelParams = ParamsOf<spec::kIsPacked, spec::kIsPaged>::Type;
-using ListKernelParams = ParamsOf<true, spec::kIsPaged>::Type;  // of one that makes or takes a list
+// Of one that makes or takes a list.
+using ListKernelParams = ParamsOf<true, spec::kIsPaged, spec::kKvDType != spec::kDType>::Type;
 
 // What a backward kernel declares.
 template <bool kIsPacked>
@@ -37,7 +43,7 @@ struct BackwardParamsOf {
 };
 template <>
 struct BackwardParamsOf<true> {
-  using Type = LaunchParams;
+  using Type = PagedParams;
 };
 using BackwardKernelParams = BackwardParamsOf<spec::kIsPacked>::Type;
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "generator/emit/flatten.hpp"
 #include "generator/spec/limits.hpp"
 #include "generator/support/hash.hpp"
@@ -28,7 +30,17 @@ std::string rotation_text(const AppendKernel& kernel) {
 }
 
 std::string_view storage_name(DType dtype) {
-  return dtype == DType::kF16 ? "f16" : dtype == DType::kBf16 ? "bf16" : "f32";
+  switch (dtype) {
+    case DType::kF16:
+      return "f16";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF32:
+      return "f32";
+    case DType::kFp8E4m3:
+      break;
+  }
+  return "f8_e4m3";
 }
 
 // With the names of templates/kernels/append_head.cuh.
@@ -87,25 +99,27 @@ std::string_view to_string(Rotation rotation) {
 }
 
 Status check(const AppendKernel& kernel) {
-  for (const DType dtype : {kernel.dtype, kernel.cache_dtype}) {
-    if (dtype != DType::kFp8E4m3) continue;
+  const bool narrows = kernel.cache_dtype == DType::kFp8E4m3;
+  if (kernel.dtype == DType::kFp8E4m3) {
     return Error{.kind = ErrorKind::kUnsupported,
                  .id = "append-dtype",
-                 .message = "kernels that append to a cache have no fp8",
-                 .hint = "fp16, bf16 or fp32"};
+                 .message = "new keys of fp8 are not taken: the cache may be of it",
+                 .hint = "`dtype` is fp16, bf16 or fp32"};
   }
-  if (kernel.cache_dtype != kernel.dtype) {
+  if (kernel.cache_dtype != kernel.dtype && !narrows) {
     return Error{.kind = ErrorKind::kUnsupported,
                  .id = "append-dtype",
                  .message = fmt::format("new keys are {}, and the cache is {}",
                                         to_string(kernel.dtype), to_string(kernel.cache_dtype)),
-                 .hint = "they must be of one dtype"};
+                 .hint = "they must be of one dtype, or the cache of fp8_e4m3"};
   }
+  const int step = narrows ? kFp8HeadDimStep : kHeadDimStep;
   for (const auto& [name, dim] :
        {std::pair{"head_dim_qk", kernel.head_dim_qk}, {"head_dim_v", kernel.head_dim_v}}) {
-    if (dim >= kMinHeadDim && dim <= kMaxHeadDim && dim % kHeadDimStep == 0) continue;
-    return bad_dims(fmt::format("`{}` is {}", name, dim),
-                    fmt::format("{} to {} in steps of {}", kMinHeadDim, kMaxHeadDim, kHeadDimStep));
+    if (dim >= kMinHeadDim && dim <= kMaxHeadDim && dim % step == 0) continue;
+    return bad_dims(
+        fmt::format("`{}` is {}", name, dim),
+        fmt::format("{} to {} in steps of {}", std::max(kMinHeadDim, step), kMaxHeadDim, step));
   }
   const int rotary = kernel.rotary_dim;
   if (kernel.rotation == Rotation::kNone) {
@@ -126,8 +140,12 @@ std::string to_string(const AppendKernel& kernel) {
 }
 
 AppendRecipe append_recipe(const AppendKernel& kernel) {
-  return {.symbol = fmt::format("att_{}append_{}_{}_{}", is_cpu(kernel) ? "cpu_" : "",
-                                to_string(kernel.dtype), dims_text(kernel), rotation_text(kernel)),
+  const std::string dtypes =
+      kernel.cache_dtype == kernel.dtype
+          ? std::string(to_string(kernel.dtype))
+          : fmt::format("{}_to_{}", to_string(kernel.dtype), to_string(kernel.cache_dtype));
+  return {.symbol = fmt::format("att_{}append_{}_{}_{}", is_cpu(kernel) ? "cpu_" : "", dtypes,
+                                dims_text(kernel), rotation_text(kernel)),
           .threads = is_cpu(kernel) ? 1 : kThreads,
           .tokens_per_item = is_cpu(kernel) ? kCpuTokensPerItem : 1};
 }

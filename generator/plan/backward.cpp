@@ -30,6 +30,9 @@ bool adds_by_atomics(const AttentionSpec& spec, LearnedSums sums) {
 }  // namespace
 
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
+  if (has_scaled_cache(spec)) {
+    return plan_unsupported("`kv_dtype` is of a cache that is read: there is no backward pass");
+  }
   if (is_paged(spec)) {
     return plan_unsupported(
         fmt::format("layout `{}` has no backward kernels yet", to_string(spec.layout)),

@@ -185,8 +185,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   // Where two threads share a core, half of them may do as much; elsewhere they take twice as long.
   // The model knows neither, and leaves it to the tuner.
   const double fewer = tile.thread_share == 1 ? 1.0 : 1.1;
-  const double bytes = double(element_bytes(spec.dtype)) * shape.batch * dims *
-                       (double(shape.heads) * shape.q_len + double(shape.kv_heads) * shape.kv_len);
+  const double query_bytes = double(element_bytes(spec.dtype)) * shape.heads * shape.q_len;
+  const double key_bytes = double(element_bytes(kv_dtype(spec))) * shape.kv_heads * shape.kv_len;
+  const double bytes = shape.batch * dims * (query_bytes + key_bytes);
   // No measured rate, which is another one in every process: plans would be in another order in
   // each, and what was tuned not be found again.
   constexpr double kBytesPerClock = 8;
@@ -304,6 +305,7 @@ const FamilyOperations& cpu_family() {
       .symbol_name = "cpu",
       .template_path = "templates/kernels/cpu_forward.h",
       .template_path_invariant = "templates/kernels/cpu_invariant_forward.h",
+      .template_path_fp8_cache = "templates/kernels/cpu_forward_fp8.h",
       .serves = &serves,
       .legal_plans = &legal,
       .check = &check,

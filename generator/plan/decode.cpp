@@ -15,18 +15,26 @@
 namespace attune {
 namespace {
 
-constexpr int kElementBytes = 2;  // fp16 and bf16 alike
+constexpr int kElementBytes = 2;  // of Q, fp16 and bf16 alike
 constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
 constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 constexpr int kMostPieces = kPieces.back();
 constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
 
-int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
+// Rows in shared memory are multiples of 32 bytes of what the cache holds.
+int padded(const AttentionSpec& spec, int head_dim) {
+  const int step = 32 / element_bytes(kv_dtype(spec));
+  return (head_dim + step - 1) / step * step;
+}
+int padded_qk(const AttentionSpec& spec) { return padded(spec, spec.head_dim_qk); }
+int padded_v(const AttentionSpec& spec) { return padded(spec, spec.head_dim_v); }
 
 const DecodePlan& tile_of(const KernelPlan& plan) { return std::get<DecodePlan>(plan.tile); }
 
 int step_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
-  return tile.step_keys * (padded(spec.head_dim_qk) + padded(spec.head_dim_v)) * kElementBytes;
+  const int scales = has_scaled_cache(spec) ? 2 * int{sizeof(float)} : 0;
+  return tile.step_keys *
+         ((padded_qk(spec) + padded_v(spec)) * element_bytes(kv_dtype(spec)) + scales);
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
@@ -53,7 +61,7 @@ constexpr int kInvariantWarps = 4;
 // Registers of the fragments a thread holds through the loop: O, Q, a step's scores.
 int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
   const int blocks = tile.tile_q / 16;
-  return blocks * (padded(spec.head_dim_v) / 2 + padded(spec.head_dim_qk) / 4 + tile.step_keys / 2);
+  return blocks * (padded_v(spec) / 2 + padded_qk(spec) / 4 + tile.step_keys / 2);
 }
 // With more of them ptxas spills, NVRTC 13.0.
 constexpr int kMostFragmentRegisters = 200;
@@ -61,12 +69,12 @@ constexpr int kOtherRegisters = 60;
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
-  const int part_bytes = tile.tile_q * (padded(spec.head_dim_v) + 4 + 2) * 4;
+  const int part_bytes = tile.tile_q * (padded_v(spec) + 4 + 2) * 4;
   PlanResources resources;
   resources.threads = 32 * tile.warps;
   resources.shared_memory_bytes =
       tile.warps * std::max(tile.stages * step_bytes(spec, tile), part_bytes) +
-      tile.tile_q * padded(spec.head_dim_qk) * kElementBytes +
+      tile.tile_q * padded_qk(spec) * kElementBytes +
       tile.tile_q * (std::max(tile.pieces, tile.warps) + 2) * 4;
   // What the pieces up to now have come to (templates/tile/fixed_pieces.cuh).
   if (spec.batch_invariant) resources.shared_memory_bytes += tile.tile_q * spec.head_dim_v / 4 * 24;
@@ -144,9 +152,13 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double in_flight = double(ctas) * tile.warps * (tile.stages - 1) * step_bytes(spec, tile);
   const double unit_bytes = double(kUnitKeys) / tile.step_keys * step_bytes(spec, tile);
   const double transfer = unit_bytes / std::min(kPortBytesPerClock, in_flight / kLatencyClocks);
-  const double products = tile.tile_q / 16 * tile.step_keys / 16.0 *
-                          (padded(spec.head_dim_qk) + padded(spec.head_dim_v));
-  const double step_clocks = 350 + 1.5 * products;
+  const double products =
+      tile.tile_q / 16 * tile.step_keys / 16.0 * (padded_qk(spec) + padded_v(spec));
+  // Two elements of fp8 become operands by four instructions, of 32 lanes.
+  const double conversions =
+      has_scaled_cache(spec) ? tile.step_keys * (padded_qk(spec) + padded_v(spec)) / 2 / 32.0 * 4
+                             : 0;
+  const double step_clocks = 350 + 1.5 * products + conversions;
   const double compute = step_clocks * kUnitKeys / tile.step_keys / std::min(16, ctas * tile.warps);
   constexpr double kItemClocks = 3000;  // Q and the first keys come in, warps merge
   constexpr double kLaunchUs = 3;
@@ -174,9 +186,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       double(spec.batch_invariant ? att::dealt_pieces<std::int64_t>(items, shape.kv_len)
                                   : att::piece_count<std::int64_t>(items, tile.pieces));
   const double ctas = double(items) * pieces;
-  const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
-  const double bytes = kElementBytes * dims * double(shape.batch) * double(shape.kv_heads) *
-                       double(shape.kv_len) * work.share;
+  const double dims = padded_qk(spec) + padded_v(spec);
+  const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
+                       double(shape.kv_heads) * double(shape.kv_len) * work.share;
   constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
   return {.rounds = std::ceil(ctas / device.processor_count),
           .tiles = std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
@@ -237,10 +249,10 @@ TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, 
 
 std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
-  const int qk = padded(spec.head_dim_qk);
+  const int qk = padded_qk(spec);
   const int stages = tile.stages * tile.warps;
   return {{"K", stages, tile.step_keys, qk},
-          {"V", stages, tile.step_keys, padded(spec.head_dim_v)},
+          {"V", stages, tile.step_keys, padded_v(spec)},
           {"Q", 1, tile.tile_q, qk}};
 }
 
@@ -300,6 +312,7 @@ const FamilyOperations& decode_family() {
       .symbol_name = "decode",
       .template_path = "templates/kernels/decode_forward.cuh",
       .template_path_invariant = "templates/kernels/invariant_forward.cuh",
+      .template_path_fp8_cache = "templates/kernels/decode_forward_fp8.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,

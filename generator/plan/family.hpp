@@ -28,6 +28,8 @@ struct FamilyOperations {
   std::string_view (*template_path_of)(const KernelPlan& plan) = nullptr;
   // That of specs that are batch-invariant; empty: the family does not serve them.
   std::string_view template_path_invariant = {};
+  // That of specs whose K and V are of fp8; empty: the family does not serve them.
+  std::string_view template_path_fp8_cache = {};
   // OK, or kUnsupported with the reason why the family cannot run this spec on this target.
   Status (*serves)(const AttentionSpec& spec, Target target);
   // Plans that pass `check`, in a deterministic order. `serves` is OK.
@@ -88,6 +90,8 @@ const FamilyOperations& cpu_backward_family();
 
 // kUnsupported, id "plan-unsupported".
 Error plan_unsupported(std::string message, std::string hint = {});
+// kUnsupported where K and V are stored in fewer bits than Q, which most families do not read.
+Status check_plain_cache(const AttentionSpec& spec, std::string_view family);
 // OK, or kUnsupported: a plan that needs more shared memory than `limit` bytes of the device's.
 Status check_shared_memory(const PlanResources& needs, int limit, const DeviceFacts& device);
 // kBadInput, id "plan-bad-text".

@@ -82,6 +82,12 @@ Error plan_unsupported(std::string message, std::string hint) {
                .hint = std::move(hint)};
 }
 
+Status check_plain_cache(const AttentionSpec& spec, std::string_view family) {
+  if (!has_scaled_cache(spec)) return ok_status();
+  return plan_unsupported(fmt::format("the {} family reads K and V in the dtype of Q, not in {}",
+                                      family, to_string(*spec.kv_dtype)));
+}
+
 Status check_shared_memory(const PlanResources& needs, int limit, const DeviceFacts& device) {
   if (needs.shared_memory_bytes <= limit) return ok_status();
   return plan_unsupported(fmt::format("{} bytes of shared memory, {} has {}",

@@ -40,6 +40,7 @@ Status Sm80Elements::check_copies(const AttentionSpec& spec, int threads) const 
 }
 
 Status check_sm80_dtype(const AttentionSpec& spec) {
+  ATT_CHECK(check_plain_cache(spec, "sm80"));
   if (spec.dtype != DType::kFp8E4m3) return ok_status();
   return plan_unsupported("the sm80 family computes in fp16, bf16 and fp32, not fp8_e4m3");
 }

@@ -74,6 +74,7 @@ RegisterSplit register_split(const Sm90aPlan& tile) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   if (target != Target::kSm90a) return plan_unsupported("the sm90a family needs an sm_90a GPU");
+  ATT_CHECK(check_plain_cache(spec, "sm90a"));
   if (spec.dtype != DType::kF16 && spec.dtype != DType::kBf16) {
     return plan_unsupported(
         fmt::format("the sm90a family computes in fp16 and bf16, not {}", to_string(spec.dtype)));

@@ -16,6 +16,7 @@ constexpr std::size_t kMaxNameLength = 64;
 constexpr int kMinHeadDim = 8;
 constexpr int kMaxHeadDim = 256;
 constexpr int kHeadDimStep = 8;
+inline constexpr int kFp8HeadDimStep = 16;  // rows of K and V are multiples of 16 bytes
 
 constexpr std::int64_t kMaxTensorDim = std::int64_t{1} << 24;
 // Of a dim that is computed from a size, (size * factor + offset) // divisor.

@@ -52,6 +52,7 @@ struct AttentionSpec {
   std::string name;
   DType dtype = DType::kBf16;
   Precision precision = Precision::kStrict;  // of fp32
+  std::optional<DType> kv_dtype;             // of K and V as they are stored; none: as Q
   int head_dim_qk = 128;
   int head_dim_v = 128;
   std::vector<Target> targets;  // empty: the device that is there
@@ -83,6 +84,12 @@ inline bool is_paged(const AttentionSpec& spec) { return spec.layout == Layout::
 inline bool is_packed(const AttentionSpec& spec) {
   return spec.layout == Layout::kThd || is_paged(spec);
 }
+
+// What elements of K and V are stored as.
+inline DType kv_dtype(const AttentionSpec& spec) { return spec.kv_dtype.value_or(spec.dtype); }
+
+// Whether K and V are stored in fewer bits than Q, with factors that a launch brings.
+inline bool has_scaled_cache(const AttentionSpec& spec) { return spec.kv_dtype.has_value(); }
 
 // What is said of the tensor in `slot`.
 inline Sample sample_of(const AttentionSpec& spec, std::size_t slot) {

@@ -20,7 +20,7 @@ constexpr KeyRule kSpecKeys[] = {
     {"attune", true}, {"name", true},    {"dtype", true},     {"head_dim", true}, {"target"},
     {"layout"},       {"scalars"},       {"tensors"},         {"mask"},           {"score"},
     {"sink"},         {"softmax_scale"}, {"dropout"},         {"passes"},         {"deterministic"},
-    {"tune"},         {"precision"},     {"batch_invariant"},
+    {"tune"},         {"precision"},     {"batch_invariant"}, {"kv_dtype"},
 };
 
 class SpecParser {
@@ -35,6 +35,7 @@ class SpecParser {
     ATT_CHECK(read_dtype());
     ATT_CHECK(read_precision());
     ATT_CHECK(read_head_dim());
+    ATT_CHECK(read_kv_dtype());
     ATT_CHECK(read_targets());
     ATT_CHECK(read_layout());
     ATT_TRY(spec_.environment, read_environment(reader_, value("scalars"), value("tensors")));
@@ -46,6 +47,7 @@ class SpecParser {
     ATT_CHECK(read_softmax_scale());
     ATT_CHECK(read_dropout());
     ATT_CHECK(read_passes());
+    ATT_CHECK(check_cache());
     ATT_CHECK(read_deterministic());
     ATT_CHECK(read_batch_invariant());
     ATT_CHECK(check_gradients());
@@ -123,6 +125,40 @@ class SpecParser {
       return reader_.wrong_type("head_dim", node, "a number or {qk, v}");
     ATT_TRY(spec_.head_dim_qk, read_one_head_dim("head_dim", node));
     spec_.head_dim_v = spec_.head_dim_qk;
+    return ok_status();
+  }
+
+  // Behind the head dims, which rows of bytes allow fewer of.
+  Status read_kv_dtype() {
+    const YamlNode* node = value("kv_dtype");
+    if (!node) return ok_status();
+    constexpr std::string_view kWords[] = {"fp8_e4m3"};
+    ATT_CHECK(reader_.choice("kv_dtype", *node, kWords));
+    if (spec_.dtype != DType::kF16 && spec_.dtype != DType::kBf16) {
+      return reader_.error(*node, "spec-kv-dtype",
+                           fmt::format("keys in fp8 go with queries of 16 bits, and `dtype` is {}",
+                                       to_string(spec_.dtype)),
+                           "`dtype` is fp16 or bf16 then");
+    }
+    for (const int dim : {spec_.head_dim_qk, spec_.head_dim_v}) {
+      if (dim % kFp8HeadDimStep == 0) continue;
+      return reader_.error(
+          *node, "spec-head-dim",
+          fmt::format("a head of {} elements of fp8 is no multiple of 16 bytes", dim),
+          "with `kv_dtype` head dims are multiples of 16");
+    }
+    spec_.kv_dtype = DType::kFp8E4m3;
+    return ok_status();
+  }
+
+  // A cache is read by the forward pass alone.
+  Status check_cache() {
+    if (!has_scaled_cache(spec_)) return ok_status();
+    if (std::ranges::find(spec_.passes, Pass::kBackward) != spec_.passes.end()) {
+      return reader_.error(*value("passes"), "spec-kv-dtype",
+                           "`kv_dtype` is of a cache that is read, and the backward pass has none",
+                           "leave `backward` or `kv_dtype` out");
+    }
     return ok_status();
   }
 
@@ -309,6 +345,11 @@ class SpecParser {
         std::ranges::find(spec_.passes, Pass::kBackward) != spec_.passes.end()) {
       return reader_.error(*node, "spec-batch-invariant",
                            "`batch_invariant` is of the forward pass, and `passes` has `backward`");
+    }
+    if (spec_.batch_invariant && has_scaled_cache(spec_)) {
+      return not_yet(reader_.error(*node, "spec-not-yet",
+                                   "`batch_invariant` with `kv_dtype` is not supported yet",
+                                   "leave one of them out"));
     }
     return ok_status();
   }

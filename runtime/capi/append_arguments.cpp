@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "runtime/capi/cache_scales.hpp"
 #include "runtime/capi/operand.hpp"
 #include "runtime/capi/sizes.hpp"
 #include "runtime/support/problem_layout.hpp"
@@ -178,6 +179,8 @@ Status fill_cache(const AppendKernel& kernel, const att_append_args& args,
                          {"k_cache", args.k_cache, args.k_cache_strides, slices, rows, kv_heads,
                           kernel.head_dim_qk, true},
                          &params->k_cache_stride));
+  ATT_CHECK(
+      fill_cache_scales(kernel.cache_dtype == DType::kFp8E4m3, {slices, kv_heads}, args, params));
   params->k = args.k;
   params->k_cache = args.k_cache;
   if (args.v == nullptr) {

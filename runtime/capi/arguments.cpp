@@ -8,6 +8,7 @@
 
 #include "generator/plan/backward.hpp"
 #include "generator/spec/shape.hpp"
+#include "runtime/capi/cache_scales.hpp"
 #include "runtime/capi/operand.hpp"
 #include "runtime/capi/sizes.hpp"
 #include "runtime/support/problem_layout.hpp"
@@ -226,10 +227,11 @@ Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemSha
   ATT_CHECK(fill_operand(
       spec, {"q", args.q, args.q_strides, slice_count(spec, shape), shape.q_len, shape.heads, qk},
       &params->q_stride));
-  ATT_CHECK(fill_operand(spec,
+  const DType cache = kv_dtype(spec);
+  ATT_CHECK(fill_operand(cache, spec.layout,
                          {"k", args.k, args.k_strides, keys.count, keys.rows, shape.kv_heads, qk},
                          &params->k_stride));
-  ATT_CHECK(fill_operand(spec,
+  ATT_CHECK(fill_operand(cache, spec.layout,
                          {"v", args.v, args.v_strides, keys.count, keys.rows, shape.kv_heads, v},
                          &params->v_stride));
   if (args.workspace != nullptr) {
@@ -308,6 +310,7 @@ Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& ar
                           shape.heads, spec.head_dim_v, true},
                          &params->o_stride));
   ATT_CHECK(check_optional("lse", args.lse));
+  ATT_CHECK(fill_cache_scales(has_scaled_cache(spec), {keys.count, shape.kv_heads}, args, params));
   params->o = args.o;
   params->lse = args.lse;
   ATT_CHECK(fill_sequences(spec,

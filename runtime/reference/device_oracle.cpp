@@ -27,7 +27,7 @@ LaunchRecipe recipe_for(const char* symbol) {
 
 // The error model as constants of the source.
 std::string tolerance_text(const AttentionSpec& spec) {
-  const ErrorModel model = error_model(spec.dtype, Arithmetic::kMatrixUnit, spec.precision);
+  const ErrorModel model = error_model(spec, Arithmetic::kMatrixUnit);
   std::string text;
   const auto constant = [&](const char* name, double value) {
     text += fmt::format("constexpr float {} = {:a}f;\n", name, value);
@@ -66,6 +66,11 @@ Result<std::unique_ptr<DeviceOracle>> DeviceOracle::make(Device& device, Compile
     return Error{.kind = ErrorKind::kUnsupported,
                  .id = "oracle-unsupported",
                  .message = "the GPU's oracle knows no packed sequences"};
+  }
+  if (has_scaled_cache(spec)) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .id = "oracle-unsupported",
+                 .message = "the GPU's oracle reads K and V in the dtype of Q"};
   }
   if (device.facts().target == Target::kCpu) {
     return Error{.kind = ErrorKind::kUnsupported,

@@ -136,7 +136,7 @@ class ForwardRow {
 
 ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
                              const std::vector<Row>& rows, Arithmetic arithmetic) {
-  const ErrorModel model = error_model(spec.dtype, arithmetic, spec.precision);
+  const ErrorModel model = error_model(spec, arithmetic);
   const auto dim = static_cast<std::size_t>(spec.head_dim_v);
   ForwardOracle oracle{.o = {"o", dim, std::vector<double>(rows.size() * dim), {}},
                        .lse = {"lse", 1, std::vector<double>(rows.size()), {}}};

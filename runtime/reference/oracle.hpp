@@ -44,9 +44,21 @@ struct HostPages {
   }
 };
 
+// What stored elements of K or V are multiplied by; nothing where they are not.
+struct HostScales {
+  std::vector<double> values;                      // each an fp32; empty: all are 1
+  std::int64_t slice_stride = 0, head_stride = 0;  // a slice is a page, or a sequence not packed
+
+  double of(std::int64_t slice, std::int64_t head) const {
+    if (values.empty()) return 1;
+    return values[static_cast<std::size_t>(slice * slice_stride + head * head_stride)];
+  }
+};
+
 // Host copies of one problem, widened to double, row-major: q [b, h, q_len, qk], k [b, h_kv,
 // kv_len, qk], v [b, h_kv, kv_len, v]; of a packed one without the b, over all tokens; with pages k
-// [page, h_kv, row, qk] and v likewise. Values are exactly representable in the spec's dtype.
+// [page, h_kv, row, qk] and v likewise. Values are exactly representable in the spec's dtype; those
+// of K and V with a dtype of their own are a value of that times its scale, exactly.
 struct HostProblem {
   ProblemShape shape;
   std::vector<double> q, k, v;
@@ -57,6 +69,7 @@ struct HostProblem {
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
   HostSequences sequences = {};
   HostPages pages = {};
+  HostScales k_scales = {}, v_scales = {};  // of a spec with a kv_dtype; k and v are what they make
 };
 
 // One row of the output.

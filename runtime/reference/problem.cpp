@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "generator/spec/draw_tensor.hpp"
+#include "runtime/reference/cache_scales.hpp"
 #include "runtime/reference/oracle.hpp"
 #include "runtime/reference/pages.hpp"
 #include "runtime/support/problem_layout.hpp"
@@ -76,6 +77,7 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
   problem.q = normal_values(queries * spec.head_dim_qk, spec.dtype, random);
   problem.k = normal_values(keys * spec.head_dim_qk, spec.dtype, random);
   problem.v = normal_values(keys * spec.head_dim_v, spec.dtype, random);
+  if (has_scaled_cache(spec)) quantise_cache(spec, problem, ScaleKind::kPerPage, random);
   for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
     if (scalar.is_constant) {
       problem.scalars.push_back(scalar.value);

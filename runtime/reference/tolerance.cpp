@@ -1,5 +1,7 @@
 #include "runtime/reference/tolerance.hpp"
 
+#include <algorithm>
+
 namespace attune {
 namespace {
 
@@ -20,13 +22,7 @@ Rounding rounding_of(DType dtype) {
   return {0x1p-4, 0x1p-10};
 }
 
-}  // namespace
-
-Arithmetic arithmetic_of(Target target) {
-  return target == Target::kCpu ? Arithmetic::kVector : Arithmetic::kMatrixUnit;
-}
-
-ErrorModel error_model(DType dtype, Arithmetic arithmetic, Precision precision) {
+ErrorModel model_of_dtype(DType dtype, Arithmetic arithmetic, Precision precision) {
   const Rounding o = rounding_of(dtype);
   // Normalising O is a reciprocal and two products.
   ErrorModel model{.o_unit = o.unit + 4 * kFp32Unit, .o_smallest = o.smallest};
@@ -54,6 +50,26 @@ ErrorModel error_model(DType dtype, Arithmetic arithmetic, Precision precision) 
   // lg2.approx errs by 2^-22, of a sum that a reference may put 40 binary orders below 1.
   model.lse_unit = 0x1p-22;
   model.lse_smallest = 40 * 0x1p-22;
+  return model;
+}
+
+}  // namespace
+
+Arithmetic arithmetic_of(Target target) {
+  return target == Target::kCpu ? Arithmetic::kVector : Arithmetic::kMatrixUnit;
+}
+
+ErrorModel error_model(const AttentionSpec& spec, Arithmetic arithmetic) {
+  ErrorModel model = model_of_dtype(spec.dtype, arithmetic, spec.precision);
+  if (!has_scaled_cache(spec)) return model;
+  // An element times its scale is one more rounding, of K or of a score, of V or of P.
+  model.product_unit = std::max(model.product_unit, kFp32Unit);
+  model.p_unit = kFp32Unit;
+  if (arithmetic == Arithmetic::kMatrixUnit) {
+    // P times the scale of V may be any number, so it is a bf16, whatever Q is.
+    model.p_unit += rounding_of(DType::kBf16).unit;
+    model.p_smallest = 0;
+  }
   return model;
 }
 

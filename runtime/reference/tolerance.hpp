@@ -39,7 +39,6 @@ struct ErrorModel {
   double lse_unit = 0;        // of the logarithm and what it is added to
   double lse_smallest = 0;    // absolute
 };
-ErrorModel error_model(DType dtype, Arithmetic arithmetic,
-                       Precision precision = Precision::kStrict);
+ErrorModel error_model(const AttentionSpec& spec, Arithmetic arithmetic);
 
 }  // namespace attune

@@ -39,6 +39,7 @@ struct AppendParams {
   int table_positions;
   // By which part of a turn, in 2^-64, each pair goes on from a position to the next.
   unsigned long long turns[kMaxRotaryPairs];
+  CacheScales k_scales, v_scales;  // read only when the cache is of fp8
 };
 
 }  // namespace att

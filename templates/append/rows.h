@@ -4,6 +4,7 @@
 #pragma once
 
 #include "templates/append/angle.h"
+#include "templates/append/fp8.h"
 #include "templates/append/params.h"
 #include "templates/append/token.h"
 #include "templates/kernels/append_head.cuh"
@@ -36,21 +37,21 @@ ATT_FN void write_chunk(T* to, const Chunk<T, kCount>& chunk) {
 }
 
 // Elements of one type keep their bits.
-ATT_FN void convert(Storage from, Storage& to) { to = from; }
+ATT_FN void convert(Storage from, float, Storage& to) { to = from; }
 template <typename To>
-ATT_FN void convert(Storage from, To& to) {
-  from_float(to_float(from), to);
+ATT_FN void convert(Storage from, float inverse, To& to) {
+  scaled_from_float(to_float(from), inverse, to);
 }
 
-// Columns [kFirst, kDim) of a head.
+// Columns [kFirst, kDim) of a head, times `inverse` where To has scales.
 template <int kFirst, int kDim, typename To>
-ATT_FN void copy_columns(const Storage* from, To* to, int chunk) {
+ATT_FN void copy_columns(const Storage* from, To* to, int chunk, float inverse) {
   constexpr int kCount = at_once(kFirst);
   const int column = kFirst + chunk * kCount;
   const auto in = read_chunk<Storage, kCount>(from + column);
   Chunk<To, kCount> out;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) convert(in.at[i], out.at[i]);
+  for (int i = 0; i < kCount; ++i) convert(in.at[i], inverse, out.at[i]);
   write_chunk(to + column, out);
 }
 template <int kFirst, int kDim>
@@ -64,11 +65,12 @@ constexpr int kTurnedChunks =
     append::kRotation == Rotation::none ? 0 : append::kRotaryDim / 2 / kPairsAtOnce;
 
 template <typename To>
-ATT_FN void turn_chunk(const Storage* from, To* to, int chunk, const Turn (&turns)[kPairsAtOnce]) {
+ATT_FN void turn_chunk(const Storage* from, To* to, int chunk, const Turn (&turns)[kPairsAtOnce],
+                       float inverse) {
   constexpr int kCount = kTurnedAtOnce;
   const auto turned = [&](float a, float b, int pair, To& to_a, To& to_b) {
-    from_float(a * turns[pair].cosine - b * turns[pair].sine, to_a);
-    from_float(b * turns[pair].cosine + a * turns[pair].sine, to_b);
+    scaled_from_float(a * turns[pair].cosine - b * turns[pair].sine, inverse, to_a);
+    scaled_from_float(b * turns[pair].cosine + a * turns[pair].sine, inverse, to_b);
   };
   const int column = chunk * kCount;
   const auto first = read_chunk<Storage, kCount>(from + column);
@@ -132,6 +134,9 @@ ATT_FN void append_token(const AppendParams& p, int token, int worker) {
   const auto k_cache_row = [&](int head) {
     return static_cast<CacheStorage*>(p.k_cache) + cache_offset(p.k_cache_stride, place.row, head);
   };
+  const auto inverse = [&](const CacheScales& scales, int head) {
+    return inverse_scale<CacheStorage>(scales, place.row.page, head);
+  };
   const auto nothing = [](int) { return 0; };
 
   // Heads of k follow those of q.
@@ -147,25 +152,26 @@ ATT_FN void append_token(const AppendParams& p, int token, int worker) {
       },
       [&](int head, int chunk, const Turns& turns) {
         if (head < q_heads) {
-          turn_chunk(q_row(head), q_out_row(head), chunk, turns.of);
+          turn_chunk(q_row(head), q_out_row(head), chunk, turns.of, 1.0f);
         } else {
-          turn_chunk(k_row(head - q_heads), k_cache_row(head - q_heads), chunk, turns.of);
+          turn_chunk(k_row(head - q_heads), k_cache_row(head - q_heads), chunk, turns.of,
+                     inverse(p.k_scales, head - q_heads));
         }
       });
   if (p.q != p.q_out) {
     for_chunks<kCopyChunks<kTurned, kQk>>(worker, q_heads, nothing, [&](int head, int chunk, int) {
-      copy_columns<kTurned, kQk>(q_row(head), q_out_row(head), chunk);
+      copy_columns<kTurned, kQk>(q_row(head), q_out_row(head), chunk, 1.0f);
     });
   }
   for_chunks<kCopyChunks<kTurned, kQk>>(worker, k_heads, nothing, [&](int head, int chunk, int) {
-    copy_columns<kTurned, kQk>(k_row(head), k_cache_row(head), chunk);
+    copy_columns<kTurned, kQk>(k_row(head), k_cache_row(head), chunk, inverse(p.k_scales, head));
   });
   if (p.v == nullptr) return;
   for_chunks<kCopyChunks<0, kV>>(worker, k_heads, nothing, [&](int head, int chunk, int) {
     copy_columns<0, kV>(
         static_cast<const Storage*>(p.v) + row_offset(p.v_stride, token, head),
         static_cast<CacheStorage*>(p.v_cache) + cache_offset(p.v_cache_stride, place.row, head),
-        chunk);
+        chunk, inverse(p.v_scales, head));
   });
 }
 

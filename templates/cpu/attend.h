@@ -2,8 +2,8 @@
 // V^T P^T. They differ in how an item's keys are dealt out and merged.
 #pragma once
 
+#include "templates/cpu/cache_rows.h"
 #include "templates/cpu/dropout.h"
-#include "templates/cpu/page_rows.h"
 #include "templates/cpu/product.h"
 #include "templates/cpu/rows.h"
 #include "templates/cpu/vector.h"
@@ -66,20 +66,6 @@ struct alignas(64) Scratch {
   float v[kTileKv][kV];
   Block blocks[kBlocks];
 };
-
-// A tile of K or V as fp32 rows. Rows from `count` to `padded` are zero.
-template <int kDim>
-ATT_INLINE Rows tile_rows(const ForwardParams& p, const void* base, const Strides& stride,
-                          const Item& item, int first, int count, int padded,
-                          float (&copy)[kTileKv][kDim]) {
-  if constexpr (spec::kIsPaged) {
-    const PagedRows from = {page_table_of(p), base, stride, item.b, item.h_kv};
-    return paged_rows(from, first, count, padded, copy);
-  }
-  const Storage* from =
-      static_cast<const Storage*>(base) + key_offset(item.sequence, stride, item.h_kv, first);
-  return fp32_rows(from, stride.seq, count, padded, copy);
-}
 
 ATT_INLINE void load_queries(const ForwardParams& p, const Item& item, int row0, Block& block) {
   const float scale = scale_of(p).query;

@@ -12,7 +12,7 @@ struct KeyItems {
   static ATT_MEMBER int all_rows(const PackedParams& p) { return p.kv_len; }
   static ATT_MEMBER int rows(const Sequence& sequence) { return sequence.kv_len; }
   static ATT_MEMBER SequenceItem* list(const PackedParams& p) {
-    return static_cast<const LaunchParams&>(p).key_items;
+    return static_cast<const PagedParams&>(p).key_items;
   }
   static constexpr int kWalkedTile = kItemQueries;
   static ATT_MEMBER int walked_rows(const Sequence& sequence) { return sequence.q_len; }
@@ -25,19 +25,19 @@ struct KeyItems {
 
 #if ATT_DEVICE_CODE
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
-    ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::LaunchParams params) {
+    ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::PagedParams params) {
   __shared__ att::ItemTables tables;
   att::list_items<att::KeyItems>(params, tables);
   att::sync_threads();
   att::list_items<att::QueryItems>(params, tables);
 }
 #else
-extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _items_work)(const att::LaunchParams*,
+extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _items_work)(const att::PagedParams*,
                                                        att::CpuWork* work) {
   *work = {nullptr, 1, 0};
 }
 
-extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _items)(const att::LaunchParams* params, int, void*) {
+extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _items)(const att::PagedParams* params, int, void*) {
   att::list_items<att::KeyItems>(*params);
   att::list_items<att::QueryItems>(*params);
 }

@@ -44,11 +44,11 @@ ATT_INLINE Item dense_item(const ForwardParams& p, int index, int heads, int len
 }
 ATT_INLINE Item key_item(const ForwardParams& p, int index) {
   if (!spec::kIsPacked) return dense_item(p, index, p.kv_heads, p.kv_len);
-  return listed_item(p, static_cast<const LaunchParams&>(p).key_items, index, p.kv_heads, true);
+  return listed_item(p, static_cast<const PagedParams&>(p).key_items, index, p.kv_heads, true);
 }
 ATT_INLINE Item query_item(const ForwardParams& p, int index) {
   if (!spec::kIsPacked) return dense_item(p, index, p.heads, p.q_len);
-  return listed_item(p, static_cast<const LaunchParams&>(p).sequences.items, index, p.heads, false);
+  return listed_item(p, static_cast<const PagedParams&>(p).sequences.items, index, p.heads, false);
 }
 
 ATT_INLINE Context context_of(const ForwardParams& p, const Item& item, int h, int h_kv) {

@@ -32,8 +32,8 @@ static void run_item(const ForwardParams& p, const Piece& piece, const Item& ite
     if (tile_class == TileClass::kSkip) continue;
     const bool masked = tile_class == TileClass::kPartial;
     const int padded = (keys + kKeyRows - 1) / kKeyRows * kKeyRows;
-    const Rows k = tile_rows<kQk>(p, p.k, p.k_stride, item, k0, keys, padded, scratch.k);
-    const Rows v = tile_rows<kV>(p, p.v, p.v_stride, item, k0, keys, keys, scratch.v);
+    const Rows k = Cache::k_rows(p, item, k0, keys, padded, scratch.k);
+    const Rows v = Cache::v_rows(p, item, k0, keys, keys, scratch.v);
     for (int i = 0; i < blocks; ++i) {
       const int left = rows - i * kBlockRows;
       const int vectors = left >= kBlockRows ? kColumns : (left + kLanes - 1) / kLanes;

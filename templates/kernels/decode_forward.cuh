@@ -76,12 +76,19 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       const int valid = sequence.kv_len - k0;
       const unsigned to = ring + stage * kStageBytes;
       const auto rows = [&](const void* tensor, const Strides& stride) {
-        return static_cast<const char*>(tensor) + 2 * key_offset(sequence, stride, item.h_kv, k0);
+        return static_cast<const char*>(tensor) +
+               2 * key_offset(sequence, Cache::copied(stride), item.h_kv, k0);
       };
-      load_rows<plan::kStepKeys, spec::kHeadDimQk, 32>(
-          to, rows(params.k, params.k_stride), params.k_stride.seq * 2, valid, lane_index());
-      load_rows<plan::kStepKeys, spec::kHeadDimV, 32>(to + kKBytes, rows(params.v, params.v_stride),
-                                                      params.v_stride.seq * 2, valid, lane_index());
+      load_rows<plan::kStepKeys, Cache::copied(spec::kHeadDimQk), 32>(
+          to, rows(params.k, params.k_stride), Cache::copied(params.k_stride).seq * 2, valid,
+          lane_index());
+      load_rows<plan::kStepKeys, Cache::copied(spec::kHeadDimV), 32>(
+          to + kKBytes, rows(params.v, params.v_stride), Cache::copied(params.v_stride).seq * 2,
+          valid, lane_index());
+      if constexpr (Cache::kScaleBytes > 0) {
+        Cache::load_scales(params, to + kScalesOffset, item.h_kv,
+                           lane_index() % plan::kStepKeys < valid ? sequence.slice : -1);
+      }
     }
     cp_async_commit();
   };
@@ -96,8 +103,14 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       const PagedSequence from = {page_table_of(params), item.b, item.h_kv, sequence.kv_len};
       const int k0 = keys_at(step).k0;
       const unsigned to = ring + stage * kStageBytes;
-      pages.load<spec::kHeadDimQk>(to, params.k, params.k_stride, from, k0);
-      pages.load<spec::kHeadDimV>(to + kKBytes, params.v, params.v_stride, from, k0);
+      pages.load<Cache::copied(spec::kHeadDimQk)>(to, params.k, Cache::copied(params.k_stride),
+                                                  from, k0);
+      pages.load<Cache::copied(spec::kHeadDimV)>(to + kKBytes, params.v,
+                                                 Cache::copied(params.v_stride), from, k0);
+      if constexpr (Cache::kScaleBytes > 0) {
+        Cache::load_scales(params, to + kScalesOffset, item.h_kv,
+                           checked_key(from.table, pages.ahead).page);
+      }
     }
     cp_async_commit();
   };
@@ -118,7 +131,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   cp_async_wait<plan::kStages - 1>();
   sync_threads();
   WarpPart part(params, item);
-  part.keep_q(shared + kQOffset);
+  part.queries.keep(shared + kQOffset);
   int stage = 0;
 #pragma unroll 1
   for (; step < steps; step += plan::kWarps) {

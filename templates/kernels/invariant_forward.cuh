@@ -125,7 +125,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     cp_async_wait<kAhead>();
     sync_threads();
     WarpPart part(params, item);
-    part.keep_q(shared + kQOffset);
+    part.queries.keep(shared + kQOffset);
     int stage = 0;
 #pragma unroll 1
     while (units[0] >= 0) {

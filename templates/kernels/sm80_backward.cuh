@@ -346,7 +346,7 @@ ATT_KERNEL __launch_bounds__(att::kThreads, att::plan::kMinCtas)
   const int tiles = tile_count(p.kv_len, kRows);
   const int part = index % plan::kColumnParts;
   if constexpr (spec::kIsPacked) {
-    const SequenceItem* const list = static_cast<const LaunchParams&>(p).key_items;
+    const SequenceItem* const list = static_cast<const PagedParams&>(p).key_items;
     const auto [own, b, h_kv, k0] = listed_tile(p, list, index / plan::kColumnParts, p.kv_heads);
     if (k0 >= own.kv_len) return;
     const unsigned shared = shared_address(shared_memory);

@@ -1,4 +1,5 @@
-// cp.async: 16-byte copies from global to shared memory that bypass registers. sm_80 and later.
+// cp.async: copies of 16 bytes, or 4, from global to shared memory that bypass registers. sm_80 and
+// later.
 #pragma once
 
 #include "templates/ptx/platform.cuh"
@@ -13,6 +14,12 @@ ATT_FN void cp_async_16(unsigned to, const void* from) {
 ATT_FN void cp_async_16_or_zero(unsigned to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(valid ? 16 : 0));
+}
+
+// The same of 4 bytes.
+ATT_FN void cp_async_4_or_zero(unsigned to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 4 : 0));
 }
 
 ATT_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

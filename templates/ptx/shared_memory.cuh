@@ -47,6 +47,10 @@ ATT_FN void load_shared_8(unsigned address, float& a, float& b) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(address) : "memory");
 }
 
+ATT_FN void load_shared_8(unsigned address, unsigned& a, unsigned& b) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
+}
+
 // 16 bytes of global memory that the kernel does not write, 16-byte aligned.
 ATT_FN void load_global_16(const void* from, unsigned (&words)[4]) {
   asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"

@@ -5,9 +5,9 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/decode_cache.cuh"
 #include "templates/tile/load.cuh"
 #include "templates/tile/pieces.cuh"
-#include "templates/tile/products.cuh"
 #include "templates/tile/softmax.cuh"
 
 namespace att {
@@ -15,13 +15,14 @@ namespace att {
 constexpr int kThreads = 32 * plan::kWarps;
 constexpr int kRows = plan::kTileQ;
 constexpr int kBlocks = kRows / 16;
-constexpr int kDimQk = padded_dim(spec::kHeadDimQk);
-constexpr int kDimV = padded_dim(spec::kHeadDimV);
+constexpr int kDimQk = Cache::padded(spec::kHeadDimQk);
+constexpr int kDimV = Cache::padded(spec::kHeadDimV);
 
-// Shared memory: of each warp kStages times (K, V); Q; what merging needs. In the end the warps'
-// results take the place of the stages.
-constexpr int kKBytes = plan::kStepKeys * kDimQk * 2;
-constexpr int kStageBytes = plan::kStepKeys * (kDimQk + kDimV) * 2;
+// Shared memory: of each warp kStages times (K, V, their scales where they have any); Q; what
+// merging needs. In the end the warps' results take the place of the stages.
+constexpr int kKBytes = plan::kStepKeys * kDimQk * Cache::kBytes;
+constexpr int kScalesOffset = plan::kStepKeys * (kDimQk + kDimV) * Cache::kBytes;
+constexpr int kStageBytes = kScalesOffset + Cache::kScaleBytes;
 constexpr int kRingBytes = plan::kStages * kStageBytes;
 constexpr int kPartStride = kDimV + 4;  // floats; rows fall into different banks
 constexpr int kPartBytes = kRows * (kPartStride + 2) * 4;
@@ -65,7 +66,7 @@ struct WarpPart {
   const ForwardParams& p;
   const Item& item;
   LaneRows lane_rows;
-  unsigned q_registers[kBlocks][kDimQk / 16][4];
+  Cache::Queries<kBlocks, kDimQk> queries;
   float o[kBlocks][kDimV / 8][4];
   RowState<kBlocks> rows;
 
@@ -78,19 +79,6 @@ struct WarpPart {
       for (int n = 0; n < kDimV / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
-      }
-    }
-  }
-
-  ATT_MEMBER void keep_q(unsigned shared) {
-    using Layout = RowLayout<kDimQk>;
-    const int lane = lane_index();
-    const unsigned address = shared + Layout::offset(down_row(lane), down_unit(lane));
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-      for (int k = 0; k < kDimQk / 16; ++k) {
-        ldmatrix_x4(q_registers[m][k], Layout::step(address, 2 * k) + m * 16 * Layout::kRowBytes);
       }
     }
   }
@@ -113,12 +101,8 @@ struct WarpPart {
     constexpr int kTiles = plan::kStepKeys / 8;
     const int lane = lane_index();
     float s[kBlocks][kTiles][4];
-    const auto fragment = [&](unsigned(&a)[4], int m, int k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = q_registers[m][k][i];
-    };
-    product_qk<kBlocks, plan::kStepKeys, kDimQk, kDimQk / 16>(
-        s, fragment, stage + RowLayout<kDimQk>::offset(across_row(lane), across_unit(lane)));
+    Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset,
+                                                      lane);
     const int first_key = k0 + lane % 4 * 2;
     if constexpr (!kFoldScale) {
       const float scale = spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
@@ -148,7 +132,9 @@ struct WarpPart {
     }
     rows.raise(s, o, 0.0f);
     rows.exponentiate(s);
-    const unsigned v = stage + kKBytes + RowLayout<kDimV>::offset(down_row(lane), down_unit(lane));
+    Cache::scale_weights<kBlocks, plan::kStepKeys>(s, stage + kScalesOffset, lane);
+    using Layout = Cache::Rows<kDimV>;
+    const unsigned v = stage + kKBytes + Layout::offset(down_row(lane), down_unit(lane));
 #pragma unroll
     for (int j = 0; j < plan::kStepKeys / 16; ++j) {
       unsigned a[kBlocks][4];
@@ -156,12 +142,12 @@ struct WarpPart {
       for (int m = 0; m < kBlocks; ++m) {
         const float(&left)[4] = s[m][2 * j];
         const float(&right)[4] = s[m][2 * j + 1];
-        a[m][0] = pack_2<spec::kDType>(left[0], left[1]);
-        a[m][1] = pack_2<spec::kDType>(left[2], left[3]);
-        a[m][2] = pack_2<spec::kDType>(right[0], right[1]);
-        a[m][3] = pack_2<spec::kDType>(right[2], right[3]);
+        a[m][0] = pack_2<Cache::kWeights>(left[0], left[1]);
+        a[m][1] = pack_2<Cache::kWeights>(left[2], left[3]);
+        a[m][2] = pack_2<Cache::kWeights>(right[0], right[1]);
+        a[m][3] = pack_2<Cache::kWeights>(right[2], right[3]);
       }
-      product_pv<kBlocks, kDimV>(o, a, v + 16 * j * RowLayout<kDimV>::kRowBytes);
+      Cache::add_values<kBlocks, kDimV>(o, a, v + 16 * j * Layout::kRowBytes);
     }
   }
 
@@ -174,11 +160,11 @@ struct WarpPart {
         const int row = 16 * m + lane / 4 + 8 * half;
         const float sum = quad_sum(rows.sum[m][half]);
         if (row >= item.rows()) continue;
-        float* const to = parts.output(warp_index(), row) + lane % 4 * 2;
+        float* const to = parts.output(warp_index(), row) + Cache::first_column(lane);
 #pragma unroll
         for (int n = 0; n < kDimV / 8; ++n) {
-          to[8 * n] = o[m][n][2 * half];
-          to[8 * n + 1] = o[m][n][2 * half + 1];
+          to[Cache::column(n, 0)] = o[m][n][2 * half];
+          to[Cache::column(n, 1)] = o[m][n][2 * half + 1];
         }
         if (lane % 4 == 0) {
           parts.statistic(warp_index(), row)[0] = rows.reference[m][half];

@@ -1,15 +1,18 @@
 // Kernels that append to a cache, by both of a GPU's compilers, for GPUs that need not be here.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "generator/emit/append.hpp"
 #include "runtime/jit/compiler.hpp"
 
 namespace attune {
 namespace {
 
-AppendKernel kernel(DType dtype, Rotation rotation, int head_dim, int rotary_dim, Target target) {
+AppendKernel kernel(DType dtype, Rotation rotation, int head_dim, int rotary_dim, Target target,
+                    std::optional<DType> cache = {}) {
   return {.dtype = dtype,
-          .cache_dtype = dtype,
+          .cache_dtype = cache.value_or(dtype),
           .head_dim_qk = head_dim,
           .head_dim_v = head_dim,
           .rotation = rotation,
@@ -23,7 +26,9 @@ const AppendKernel kKernels[] = {
     kernel(DType::kF16, Rotation::kInterleaved, 64, 32, Target::kSm120),
     kernel(DType::kF32, Rotation::kHalf, 80, 24, Target::kSm80),
     kernel(DType::kBf16, Rotation::kHalf, 64, 2, Target::kSm80),
-    kernel(DType::kF16, Rotation::kNone, 192, 0, Target::kSm80)};
+    kernel(DType::kF16, Rotation::kNone, 192, 0, Target::kSm80),
+    kernel(DType::kBf16, Rotation::kHalf, 128, 128, Target::kSm90a, DType::kFp8E4m3),
+    kernel(DType::kF16, Rotation::kInterleaved, 64, 32, Target::kSm80, DType::kFp8E4m3)};
 
 void check_all(Compiler& compiler) {
   for (const AppendKernel& kernel : kKernels) {

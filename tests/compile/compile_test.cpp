@@ -73,6 +73,37 @@ INSTANTIATE_TEST_SUITE_P(Library, Compile, testing::ValuesIn(cases()), [](const 
   return name;
 });
 
+struct CacheCase {
+  const char* lines;  // of the spec
+  Target target;
+  const char* tile;
+};
+
+// K and V of fp8: elements are widened by an instruction, or by shifts.
+TEST(CompileFp8Cache, KeepsToItsRegisters) {
+  const auto compiler = open_nvrtc_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  for (const auto& [lines, target, tile] :
+       {CacheCase{"dtype: bf16\nlayout: paged\nhead_dim: 128\n", Target::kSm90a,
+                  "q16 k16 s3 w4 p1"},
+        {"dtype: fp16\nlayout: thd\nhead_dim: 192\n", Target::kSm90a, "q16 k32 s2 w4 p4"},
+        {"dtype: bf16\nhead_dim: 128\n", Target::kSm80, "q16 k16 s3 w4 p1"}}) {
+    if (!(*compiler)->supports(target)) continue;
+    const auto spec =
+        parse_spec(std::string("attune: 1\nname: t\nkv_dtype: fp8_e4m3\n") + lines, "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    const auto plan = parse_plan("decode forward " + std::string(to_string(target)) + " " + tile);
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    ASSERT_TRUE(check_plan(*spec, *plan, device_facts(target)).ok());
+    const auto source = emit(*spec, *plan);
+    ASSERT_TRUE(source.ok()) << render(source.error());
+    const auto kernel = (*compiler)->compile(source->source, source->symbol, target);
+    ASSERT_TRUE(kernel.ok()) << to_string(*plan) << "\n" << render(kernel.error());
+    EXPECT_EQ(kernel->spill_store_bytes, 0) << lines << kernel->log;
+    EXPECT_LE(kernel->registers, 255) << lines << kernel->log;
+  }
+}
+
 struct Fp32Case {
   const char* lines;  // of the spec
   Target target;

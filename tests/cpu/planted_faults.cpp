@@ -7,9 +7,8 @@ namespace {
 
 constexpr const char* kAccumulate =
     "  accumulate_tile<kVectors>(block, v, keys, scratch.p, rescale);\n";
-constexpr const char* kLoadK =
-    "tile_rows<kQk>(p, p.k, p.k_stride, item, k0, keys, padded, scratch.k)";
-constexpr const char* kLoadV = "tile_rows<kV>(p, p.v, p.v_stride, item, k0, keys, keys, scratch.v)";
+constexpr const char* kLoadK = "Cache::k_rows(p, item, k0, keys, padded, scratch.k)";
+constexpr const char* kLoadV = "Cache::v_rows(p, item, k0, keys, keys, scratch.v)";
 constexpr const char* kMask = "(!spec::kHasMask || mask(c, q_idx, kv_idx))";
 constexpr const char* kStoreO =
     "from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i])";
@@ -40,11 +39,11 @@ std::vector<Fault> cpu_faults(const Site& site) {
                                   "rescale);\n",
                                   in_tile)}}},
       {"V of a tile stale",
-       {{kLoadV, fmt::format("tile_rows<kV>(p, p.v, p.v_stride, item, {}, keys, keys, "
+       {{kLoadV, fmt::format("Cache::v_rows(p, item, {}, keys, keys, "
                              "scratch.v)",
                              stale)}}},
       {"K of a tile stale",
-       {{kLoadK, fmt::format("tile_rows<kQk>(p, p.k, p.k_stride, item, {}, keys, "
+       {{kLoadK, fmt::format("Cache::k_rows(p, item, {}, keys, "
                              "padded, scratch.k)",
                              stale)}}},
       {"all before a tile scaled by 0.98",
@@ -58,7 +57,7 @@ std::vector<Fault> cpu_faults(const Site& site) {
        {{"const KvBounds all = bounds_of(p, item);",
          "KvBounds all = bounds_of(p, item);\n  all.end -= 1;"}}},
       {"another KV head for one tile of queries",
-       {{kLoadV, fmt::format("tile_rows<kV>(p, p.v, p.v_stride, [&] {{ Item other = item; "
+       {{kLoadV, fmt::format("Cache::v_rows(p, [&] {{ Item other = item; "
                              "if ({}) other.h_kv ^= 1; return other; }}(), k0, "
                              "keys, keys, scratch.v)",
                              in_item)}}},

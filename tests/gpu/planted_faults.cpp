@@ -226,9 +226,9 @@ std::vector<GpuFault> decode_faults(const Site& site) {
   };
   const std::string in_rows = in_16("lane_rows.h[m][half]", "lane_rows.q[m][half]");
   constexpr const char* kRaise = "rows.raise(s, o, 0.0f);\n";
-  constexpr const char* kProduct = "product_pv<kBlocks, kDimV>(o, a, v +";
-  constexpr const char* kHead = "key_offset(sequence, stride, item.h_kv, k0)";
-  constexpr const char* kStored = "to[8 * n] = o[m][n][2 * half];";
+  constexpr const char* kProduct = "Cache::add_values<kBlocks, kDimV>(o, a, v +";
+  constexpr const char* kHead = "key_offset(sequence, Cache::copied(stride), item.h_kv, k0)";
+  constexpr const char* kStored = "to[Cache::column(n, 0)] = o[m][n][2 * half];";
   constexpr const char* kStoredLse = "= log_sum_exp(reference, sum);";
   constexpr const char* kStoredO = "query_offset(item.sequence, p.o_stride, h, q)";
   constexpr const char* kWeight = "weights.of[row][part] = weight;";
@@ -246,11 +246,13 @@ std::vector<GpuFault> decode_faults(const Site& site) {
                               "item.sequence.kv_len - 1) s[m][n][e] = -infinity();\n    {}",
                               kRaise)}}}},
       {{kKvHead,
-        {{kHead, fmt::format("key_offset(sequence, stride, item.h_kv ^ (item.h0 <= 1 && 1 < "
-                             "item.h1 && item.q0 <= {0} && {0} < item.q1 ? 1 : 0), k0)",
-                             site.row)}}}},
+        {{kHead, fmt::format(
+                     "key_offset(sequence, Cache::copied(stride), item.h_kv ^ (item.h0 <= 1 && 1 < "
+                     "item.h1 && item.q0 <= {0} && {0} < item.q1 ? 1 : 0), k0)",
+                     site.row)}}}},
       {{kColumns,
-        {{kStored, fmt::format("to[8 * n] = o[m][n ^ ({} ? 1 : 0)][2 * half];", in_rows)}}}},
+        {{kStored,
+          fmt::format("to[Cache::column(n, 0)] = o[m][n ^ ({} ? 1 : 0)][2 * half];", in_rows)}}}},
       {{kLse,
         {{kStoredLse,
           fmt::format("= log_sum_exp(reference, sum) + ({} ? 1e-3f : 0.0f);", in_16("h", "q"))}}}},

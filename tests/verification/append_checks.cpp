@@ -18,6 +18,10 @@ namespace {
 constexpr std::size_t kGuardBytes = 4096;  // before and behind every buffer
 
 DType dtype_of(const Problem& problem) { return static_cast<DType>(problem.options.dtype); }
+DType cache_dtype_of(const Problem& problem) {
+  return static_cast<DType>(problem.options.cache_dtype);
+}
+bool has_scales(const Problem& problem) { return cache_dtype_of(problem) == DType::kFp8E4m3; }
 std::size_t width_of(const Problem& problem) {
   return static_cast<std::size_t>(element_bytes(dtype_of(problem)));
 }
@@ -28,9 +32,13 @@ int rotary_of(const att_append_options& options) {
 
 // Half an ulp of 1, and of the smallest numbers.
 double unit_of(DType dtype) {
+  if (dtype == DType::kFp8E4m3) return 0x1p-4;
   return dtype == DType::kBf16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
 }
-double smallest_of(DType dtype) { return dtype == DType::kF16 ? 0x1p-25 : 0x1p-130; }
+double smallest_of(DType dtype) {
+  if (dtype == DType::kFp8E4m3) return 0x1p-10;
+  return dtype == DType::kF16 ? 0x1p-25 : 0x1p-130;
+}
 
 // Memory of the device with guards, its contents before a launch, and what they should be after.
 class Buffer {
@@ -107,6 +115,12 @@ struct View {
   std::int64_t first = 0;
   att_strides strides = {};
   std::size_t width = 0;
+  std::vector<float> scales;  // of a cache that has any: [slice, head]
+  std::int64_t heads = 0;
+
+  double scale(std::int64_t slice, std::int64_t head) const {
+    return scales.empty() ? 1 : scales[static_cast<std::size_t>(slice * heads + head)];
+  }
 
   std::size_t byte(std::int64_t slice, std::int64_t row, std::int64_t head) const {
     return static_cast<std::size_t>(first + slice * strides.batch + row * strides.seq +
@@ -122,6 +136,7 @@ class Launch {
       : device_(device), problem_(problem), random_(seed) {
     make_tokens();
     make_cache();
+    make_scales();
     for (const auto* list : {&problem.cu_q, &problem.used_q, &problem.cu_kv, &problem.used_kv,
                              &problem.table, &problem.positions}) {
       auto& buffer = lists_.emplace_back();
@@ -149,7 +164,7 @@ class Launch {
     if (!done) return "the device does not end";
     expect();
     for (std::size_t i = 0; i < buffers_.size(); ++i) {
-      if (std::string wrong = buffers_[i]->judge(names_[i], dtype_of(problem_)); !wrong.empty()) {
+      if (std::string wrong = buffers_[i]->judge(names_[i], dtypes_[i]); !wrong.empty()) {
         return wrong;
       }
     }
@@ -158,7 +173,11 @@ class Launch {
 
  private:
   Buffer* add(std::size_t bytes, const char* name = "what is only read") {
+    return add(bytes, name, dtype_of(problem_));
+  }
+  Buffer* add(std::size_t bytes, const char* name, DType dtype) {
     names_.push_back(name);
+    dtypes_.push_back(dtype);
     return buffers_.emplace_back(std::make_unique<Buffer>(device_, bytes)).get();
   }
   void draw(Buffer& buffer, std::int64_t elements) {
@@ -175,15 +194,15 @@ class Launch {
     const auto plain = [&](std::int64_t count, std::int64_t dim, const char* name, bool drawn) {
       Buffer* buffer = add(static_cast<std::size_t>(tokens * count * dim) * width, name);
       if (drawn) draw(*buffer, tokens * count * dim);
-      return View{buffer, 0, {0, count * dim, dim}, width};
+      return View{buffer, 0, {0, count * dim, dim}, width, {}, 0};
     };
     if (problem_.fused) {
       const std::int64_t columns = heads * qk + kv_heads * (qk + v);
       Buffer* buffer = add(static_cast<std::size_t>(tokens * columns) * width, "qkv");
       draw(*buffer, tokens * columns);
-      q_ = {buffer, 0, {0, columns, qk}, width};
-      k_ = {buffer, heads * qk, {0, columns, qk}, width};
-      v_ = {buffer, heads * qk + kv_heads * qk, {0, columns, v}, width};
+      q_ = {buffer, 0, {0, columns, qk}, width, {}, 0};
+      k_ = {buffer, heads * qk, {0, columns, qk}, width, {}, 0};
+      v_ = {buffer, heads * qk + kv_heads * qk, {0, columns, v}, width, {}, 0};
     } else {
       q_ = plain(heads, qk, "q", true);
       k_ = plain(kv_heads, qk, "k", true);
@@ -201,22 +220,43 @@ class Launch {
     const std::int64_t rows = paged ? problem_.page_size : problem_.shape.kv_len;
     const std::int64_t qk = problem_.options.head_dim_qk, v = problem_.options.head_dim_v;
     const std::int64_t k_slice = rows * kv_heads * qk, v_slice = rows * kv_heads * v;
-    const std::size_t width = width_of(problem_);
+    const DType dtype = cache_dtype_of(problem_);
+    const auto width = static_cast<std::size_t>(element_bytes(dtype));
     if (problem_.order == Order::kFarApart) {
       const std::int64_t layers = 3, slice = layers * (k_slice + v_slice);
-      Buffer* buffer = add(static_cast<std::size_t>(slices * slice) * width, "cache");
-      k_cache_ = {buffer, k_slice + v_slice, {slice, kv_heads * qk, qk}, width};
-      v_cache_ = {buffer, 2 * k_slice + v_slice, {slice, kv_heads * v, v}, width};
+      Buffer* buffer = add(static_cast<std::size_t>(slices * slice) * width, "cache", dtype);
+      k_cache_ = {buffer, k_slice + v_slice, {slice, kv_heads * qk, qk}, width, {}, 0};
+      v_cache_ = {buffer, 2 * k_slice + v_slice, {slice, kv_heads * v, v}, width, {}, 0};
       return;
     }
     const bool heads_first = problem_.order == Order::kHeadsFirst;
     const auto one = [&](std::int64_t slice, std::int64_t dim, const char* name) {
       const att_strides tokens = {slice, kv_heads * dim, dim}, heads = {slice, dim, rows * dim};
-      return View{add(static_cast<std::size_t>(slices * slice) * width, name), 0,
-                  heads_first ? heads : tokens, width};
+      return View{add(static_cast<std::size_t>(slices * slice) * width, name, dtype),
+                  0,
+                  heads_first ? heads : tokens,
+                  width,
+                  {},
+                  0};
     };
     k_cache_ = one(k_slice, qk, "k_cache");
     v_cache_ = one(v_slice, v, "v_cache");
+  }
+
+  void make_scales() {
+    if (!has_scales(problem_)) return;
+    std::uniform_real_distribution<float> scale(0.001f, 0.02f);  // some elements are too large
+    const std::int64_t slices = problem_.layout == ATT_PAGED ? problem_.pages
+                                : problem_.layout == ATT_THD ? 1
+                                                             : problem_.shape.batch;
+    for (const auto& [view, buffer] : {std::pair{&k_cache_, &k_scales_}, {&v_cache_, &v_scales_}}) {
+      view->heads = problem_.shape.kv_heads;
+      for (std::int64_t i = 0; i < slices * view->heads; ++i) {
+        view->scales.push_back(scale(random_));
+      }
+      *buffer = add(view->scales.size() * sizeof(float));
+      std::memcpy((*buffer)->at(0), view->scales.data(), view->scales.size() * sizeof(float));
+    }
   }
 
   void make_angles() {
@@ -262,6 +302,12 @@ class Launch {
       args.v_cache = v_cache_.data();
       args.v_cache_strides = v_cache_.strides;
     }
+    if (has_scales(problem_)) {
+      args.k_scales = reinterpret_cast<const float*>(k_scales_->data());
+      args.v_scales = reinterpret_cast<const float*>(v_scales_->data());
+      args.k_scale_page_stride = args.v_scale_page_stride = problem_.shape.kv_heads;
+      args.k_scale_head_stride = args.v_scale_head_stride = 1;
+    }
     args.cu_q = list(0);
     args.used_q = list(1);
     args.cu_kv = list(2);
@@ -297,9 +343,30 @@ class Launch {
     return {std::cos(angle), std::sin(angle)};
   }
 
-  // A head's row, turned, from byte `from` of one view to byte `to` of another.
+  // Columns of a row from `first` on, as they are, or over their scale.
+  void expect_columns(const View& in, std::size_t from, const View& out, std::size_t to,
+                      double scale, std::size_t first, std::size_t dim) {
+    const std::span<const std::byte> row(in.buffer->at(from), dim * in.width);
+    if (out.scales.empty()) {
+      out.buffer->expect_bytes(to + first * out.width, row.subspan(first * in.width));
+      return;
+    }
+    const std::vector<double> x = decode(dtype_of(problem_), row);
+    for (std::size_t i = first; i < dim; ++i) expect_scaled(out, to + i, x[i], 0, scale);
+  }
+
+  static void expect_scaled(const View& out, std::size_t to, double value, double size,
+                            double scale) {
+    constexpr double kLargest = 448;
+    value /= scale;
+    out.buffer->expect_value(to,
+                             out.scales.empty() ? value : std::clamp(value, -kLargest, kLargest),
+                             size / scale + (out.scales.empty() ? 0 : std::abs(value)));
+  }
+
+  // A head's row, turned, from byte `from` of one view to byte `to` of another, over `scale`.
   void expect_turned(const View& in, std::size_t from, const View& out, std::size_t to,
-                     const std::vector<std::pair<double, double>>& turns) {
+                     double scale, const std::vector<std::pair<double, double>>& turns) {
     const auto dim = static_cast<std::size_t>(problem_.options.head_dim_qk);
     const int rotary = rotary_of(problem_.options);
     const std::span<const std::byte> row(in.buffer->at(from), dim * in.width);
@@ -310,11 +377,10 @@ class Launch {
       const std::size_t b = half ? a + static_cast<std::size_t>(rotary / 2) : a + 1;
       const auto [cosine, sine] = turns[static_cast<std::size_t>(pair)];
       const double size = 1.25 * (std::abs(x[a]) + std::abs(x[b]));
-      out.buffer->expect_value(to + a * out.width, x[a] * cosine - x[b] * sine, size);
-      out.buffer->expect_value(to + b * out.width, x[b] * cosine + x[a] * sine, size);
+      expect_scaled(out, to + a * out.width, x[a] * cosine - x[b] * sine, size, scale);
+      expect_scaled(out, to + b * out.width, x[b] * cosine + x[a] * sine, size, scale);
     }
-    const std::size_t turned = static_cast<std::size_t>(rotary) * in.width;
-    out.buffer->expect_bytes(to + turned, row.subspan(turned));
+    expect_columns(in, from, out, to, scale, static_cast<std::size_t>(rotary), dim);
   }
 
   void expect() {
@@ -348,7 +414,7 @@ class Launch {
       turns.push_back(turn_of(position, pair));
     }
     for (std::int64_t h = 0; h < heads && !problem_.without_q; ++h) {
-      expect_turned(q_, q_.byte(0, token, h), q_out_, q_out_.byte(0, token, h), turns);
+      expect_turned(q_, q_.byte(0, token, h), q_out_, q_out_.byte(0, token, h), 1, turns);
     }
     if (key < 0) return;
     std::int64_t slice = b, row = key;
@@ -360,11 +426,12 @@ class Launch {
       if (slice < 0 || slice >= problem_.pages) return;
     }
     for (std::int64_t h = 0; h < kv_heads; ++h) {
-      expect_turned(k_, k_.byte(0, token, h), k_cache_, k_cache_.byte(slice, row, h), turns);
+      expect_turned(k_, k_.byte(0, token, h), k_cache_, k_cache_.byte(slice, row, h),
+                    k_cache_.scale(slice, h), turns);
       if (problem_.without_v) continue;
-      const auto bytes = static_cast<std::size_t>(problem_.options.head_dim_v) * v_.width;
-      v_cache_.buffer->expect_bytes(v_cache_.byte(slice, row, h),
-                                    {v_.buffer->at(v_.byte(0, token, h)), bytes});
+      expect_columns(v_, v_.byte(0, token, h), v_cache_, v_cache_.byte(slice, row, h),
+                     v_cache_.scale(slice, h), 0,
+                     static_cast<std::size_t>(problem_.options.head_dim_v));
     }
   }
 
@@ -373,10 +440,11 @@ class Launch {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<const char*> names_;
+  std::vector<DType> dtypes_;
   std::vector<Buffer*>
       lists_;  // cu_q, used_q, cu_kv, used_kv, table, positions; null where not given
   View q_, k_, v_, q_out_, k_cache_, v_cache_;
-  Buffer* angle_buffer_ = nullptr;
+  Buffer *angle_buffer_ = nullptr, *k_scales_ = nullptr, *v_scales_ = nullptr;
   std::vector<float> angles_;
   std::size_t stride_ = 0;
 };
@@ -418,6 +486,11 @@ std::vector<att_append_options> various_options() {
   all[3].rope_factor = 0.37;
   all[6].head_dim_v = 64;
   all[7].head_dim_v = 128;
+  // Into caches of fp8.
+  all.push_back(options_of(ATT_BF16, ATT_ROPE_HALF));
+  all.push_back(options_of(ATT_FP16, ATT_ROPE_INTERLEAVED, 80, 24));
+  all.push_back(options_of(ATT_FP32, ATT_ROPE_NONE, 64));
+  for (std::size_t i = all.size() - 3; i < all.size(); ++i) all[i].cache_dtype = ATT_FP8_E4M3;
   return all;
 }
 

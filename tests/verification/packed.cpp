@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "generator/spec/shape.hpp"
+#include "runtime/reference/cache_scales.hpp"
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/support/problem_layout.hpp"
 
@@ -66,15 +67,21 @@ class Launched {
     const HostPages& pages = problem.pages;
     const std::int64_t slices = pages.empty() ? 1 : pages.count;
     const std::int64_t keys = pages.empty() ? s.kv_len : pages.size;
-    params_.q = upload(tokens_first(problem.q, 1, s.heads, s.q_len, spec.head_dim_qk));
+    params_.q = upload(tokens_first(spec.dtype, problem.q, 1, s.heads, s.q_len, spec.head_dim_qk));
     if (!pages.empty()) {
       set_page_strides(spec, s, pages.size, &params_);
       params_.page_table =
           page_table_of(upload(pages.table), {pages.per_sequence, pages.size, pages.count});
     }
     if (cache == nullptr) {
-      params_.k = upload(tokens_first(problem.k, slices, s.kv_heads, keys, spec.head_dim_qk));
-      params_.v = upload(tokens_first(problem.v, slices, s.kv_heads, keys, spec.head_dim_v));
+      const auto cached = [&](const std::vector<double>& values, const HostScales& scales,
+                              std::int64_t dim) {
+        return upload(tokens_first(kv_dtype(spec),
+                                   stored_elements(values, scales, slices, s.kv_heads), slices,
+                                   s.kv_heads, keys, dim));
+      };
+      params_.k = cached(problem.k, problem.k_scales, spec.head_dim_qk);
+      params_.v = cached(problem.v, problem.v_scales, spec.head_dim_v);
     } else {
       const std::byte* const k = upload(cache->k);
       params_.k = k + cache->k_at;
@@ -82,6 +89,8 @@ class Launched {
       params_.k_stride = cache->k_stride;
       params_.v_stride = cache->v_stride;
     }
+    params_.k_scales = upload(problem.k_scales);
+    params_.v_scales = upload(problem.v_scales);
     o_ = &add(size(s.q_len * s.heads * spec.head_dim_v) * size(element_bytes(spec.dtype)));
     lse_ = &add(size(s.q_len * s.heads) * sizeof(float));
     params_.o = o_->data();
@@ -165,10 +174,15 @@ class Launched {
   const int* upload(const std::vector<std::int32_t>& values) {
     return reinterpret_cast<const int*>(upload(std::as_bytes(std::span(values))));
   }
+  att::CacheScales upload(const HostScales& scales) {
+    if (scales.values.empty()) return {};
+    return {reinterpret_cast<const float*>(upload(scale_bytes(scales))), scales.slice_stride,
+            scales.head_stride};
+  }
   // Slices of [heads, tokens, dim] as [tokens, heads, dim].
-  std::vector<std::byte> tokens_first(const std::vector<double>& values, std::int64_t slices,
-                                      std::int64_t heads, std::int64_t tokens,
-                                      std::int64_t dim) const {
+  static std::vector<std::byte> tokens_first(DType dtype, const std::vector<double>& values,
+                                             std::int64_t slices, std::int64_t heads,
+                                             std::int64_t tokens, std::int64_t dim) {
     std::vector<double> turned(values.size());
     for (std::int64_t slice = 0; slice < slices; ++slice) {
       const std::int64_t first = slice * heads * tokens;
@@ -179,7 +193,7 @@ class Launched {
         }
       }
     }
-    return encode(spec_.dtype, turned);
+    return encode(dtype, turned);
   }
   void add_tensor(std::size_t slot) {
     std::vector<std::byte> bytes;

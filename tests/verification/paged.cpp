@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/reference/cache_scales.hpp"
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/reference/pages.hpp"
 #include "runtime/support/problem_layout.hpp"
@@ -29,6 +30,10 @@ void fill_pages(const AttentionSpec& spec, HostProblem& problem, std::uint64_t s
   const std::int64_t rows = problem.pages.count * problem.pages.size * problem.shape.kv_heads;
   draw(spec, rows * spec.head_dim_qk, random, problem.k);
   draw(spec, rows * spec.head_dim_v, random, problem.v);
+  // Scales of every kind, one after the other.
+  if (has_scaled_cache(spec)) {
+    quantise_cache(spec, problem, static_cast<ScaleKind>(random() % 4), random);
+  }
   spoil_unused(spec, problem);
 }
 
@@ -115,7 +120,8 @@ packed::Cache cache_in(CacheOrder order, const AttentionSpec& spec, const HostPr
   const std::int64_t heads = problem.shape.kv_heads, rows = problem.pages.size;
   const std::int64_t count = problem.pages.count;
   const std::int64_t qk = spec.head_dim_qk, v = spec.head_dim_v;
-  const std::int64_t bytes = element_bytes(spec.dtype);
+  const DType dtype = kv_dtype(spec);
+  const std::int64_t bytes = element_bytes(dtype);
   const auto strides = [&](std::int64_t dim) {
     if (order == CacheOrder::kHeadsFirst) {
       return att::Strides{rows * heads * dim, dim, rows * dim};
@@ -141,18 +147,22 @@ packed::Cache cache_in(CacheOrder order, const AttentionSpec& spec, const HostPr
   std::vector<double> k_memory(
       size(one && v_at > 0 ? v_at + extent(cache.v_stride, v) : extent(cache.k_stride, qk)),
       kNothing);
-  place(problem.k, problem, qk, 0, cache.k_stride, k_memory);
+  const auto stored = [&](const std::vector<double>& values, const HostScales& scales) {
+    return stored_elements(values, scales, count, heads);
+  };
+  const std::vector<double> v_values = stored(problem.v, problem.v_scales);
+  place(stored(problem.k, problem.k_scales), problem, qk, 0, cache.k_stride, k_memory);
   if (order == CacheOrder::kValuesOfTheKeys) {
     cache.v_stride = cache.k_stride;
   } else if (one) {
-    place(problem.v, problem, v, v_at, cache.v_stride, k_memory);
+    place(v_values, problem, v, v_at, cache.v_stride, k_memory);
     cache.v_at = size(v_at * bytes);
   } else {
     std::vector<double> v_memory(size(extent(cache.v_stride, v)), kNothing);
-    place(problem.v, problem, v, 0, cache.v_stride, v_memory);
-    cache.v = encode(spec.dtype, v_memory);
+    place(v_values, problem, v, 0, cache.v_stride, v_memory);
+    cache.v = encode(dtype, v_memory);
   }
-  cache.k = encode(spec.dtype, k_memory);
+  cache.k = encode(dtype, k_memory);
   return cache;
 }
 
@@ -161,6 +171,7 @@ void make_values_of_keys(const AttentionSpec& spec, HostProblem& problem) {
   for (std::int64_t row = 0; row * qk < static_cast<std::int64_t>(problem.k.size()); ++row) {
     std::copy_n(problem.k.begin() + row * qk, v, problem.v.begin() + row * v);
   }
+  problem.v_scales = problem.k_scales;
 }
 
 }  // namespace attune::paged

@@ -130,6 +130,12 @@ void tidy_pages(GivenLaunch& launch) {
 Result<std::unique_ptr<GivenLaunch>> copy_launch(Device& device, const AttentionSpec& spec,
                                                  const ProblemShape& shape, Pass pass,
                                                  const att::LaunchParams& params) {
+  if (has_scaled_cache(spec)) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .id = "tune-unsupported",
+                 .message = "a launch whose cache has scales cannot be copied yet",
+                 .hint = "`attune tune` tunes such a spec on data of its own"};
+  }
   const bool backward = pass == Pass::kBackward;
   const att::SequenceList& sequences = params.sequences;
   LaunchFacts facts{.shape = shape,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/reference/cache_scales.hpp"
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/support/problem_layout.hpp"
 #include "tuner/measure/arrangement.hpp"
@@ -70,8 +71,14 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
   const Arrangement k = {key_slices, s.kv_heads, keys, spec.head_dim_qk, p.k_stride};
   const Arrangement v = {key_slices, s.kv_heads, keys, spec.head_dim_v, p.v_stride};
   ATT_CHECK(made->add_input(&made->params_.q, encode(spec.dtype, q.to_device(problem.q))));
-  ATT_CHECK(made->add_input(&made->params_.k, encode(spec.dtype, k.to_device(problem.k))));
-  ATT_CHECK(made->add_input(&made->params_.v, encode(spec.dtype, v.to_device(problem.v))));
+  const auto add_cache = [&](const void** pointer, const Arrangement& order,
+                             const std::vector<double>& values, const HostScales& scales) {
+    const auto elements = stored_elements(values, scales, key_slices, s.kv_heads);
+    return made->add_input(pointer, encode(kv_dtype(spec), order.to_device(elements)));
+  };
+  ATT_CHECK(add_cache(&made->params_.k, k, problem.k, problem.k_scales));
+  ATT_CHECK(add_cache(&made->params_.v, v, problem.v, problem.v_scales));
+  ATT_CHECK(made->add_scales(problem));
   ATT_CHECK(made->add_tensors(problem));
   ATT_CHECK(made->add_sequences(problem.sequences, problem.pages));
   ATT_CHECK(made->make_outputs());
@@ -93,15 +100,19 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
   if (spec.softmax_scale.at_launch) {
     made->params_.softmax_scale = static_cast<float>(1 / std::sqrt(spec.head_dim_qk));
   }
-  const auto bytes = [&](std::int64_t values) {
-    return size(values) * size(element_bytes(spec.dtype));
+  const auto bytes = [&](std::int64_t values, DType dtype) {
+    return size(values) * size(element_bytes(dtype));
   };
+  const std::vector<std::byte> cached =
+      has_scaled_cache(spec) ? timing_pattern(kv_dtype(spec), seed) : pattern;
   const std::int64_t rows =
       is_paged(spec) ? drawn.pages.count * drawn.pages.size : key_rows(spec, shape);
   const std::int64_t keys = rows * shape.kv_heads;
-  ATT_CHECK(made->add_pattern(&made->params_.q, bytes(q_values(spec, shape)), pattern));
-  ATT_CHECK(made->add_pattern(&made->params_.k, bytes(keys * spec.head_dim_qk), pattern));
-  ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v), pattern));
+  const DType cache = kv_dtype(spec);
+  ATT_CHECK(made->add_pattern(&made->params_.q, bytes(q_values(spec, shape), spec.dtype), pattern));
+  ATT_CHECK(made->add_pattern(&made->params_.k, bytes(keys * spec.head_dim_qk, cache), cached));
+  ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v, cache), cached));
+  ATT_CHECK(made->add_scales(drawn));
   ATT_CHECK(made->add_tensors(drawn));
   ATT_CHECK(made->add_sequences(drawn.sequences, drawn.pages));
   ATT_CHECK(made->make_outputs());
@@ -171,6 +182,18 @@ Status DeviceProblem::add_tensors(const HostProblem& problem) {
     ATT_CHECK(add_input(&tensor.data, tensor_bytes(spec_.environment.tensors[i], values.values)));
   }
   return ok_status();
+}
+
+Status DeviceProblem::add_scales(const HostProblem& problem) {
+  const auto add = [&](att::CacheScales* to, const HostScales& scales) -> Status {
+    if (scales.values.empty()) return ok_status();
+    const void* data = nullptr;
+    ATT_CHECK(add_input(&data, scale_bytes(scales)));
+    *to = {static_cast<const float*>(data), scales.slice_stride, scales.head_stride};
+    return ok_status();
+  };
+  ATT_CHECK(add(&params_.k_scales, problem.k_scales));
+  return add(&params_.v_scales, problem.v_scales);
 }
 
 Status DeviceProblem::add_sequences(const HostSequences& sequences, const HostPages& pages) {

@@ -45,7 +45,8 @@ double host_problem(const Sizes& s) { return 8 * (s.inputs() + s.tensors); }
 // What an upload has beside the HostProblem: q, k and v in the order of their strides, one of them
 // in the spec's dtype.
 double staging(const AttentionSpec& spec, const Sizes& s) {
-  return 8 * s.inputs() + element_bytes(spec.dtype) * s.widest();
+  const double elements = has_scaled_cache(spec) ? 8 * s.widest() : 0;  // those of the cache
+  return 8 * s.inputs() + element_bytes(spec.dtype) * s.widest() + elements;
 }
 
 // An element of a gradient is brought back (8 bytes), and takes the oracle 32.
@@ -54,7 +55,8 @@ double gradients(const Sizes& s) {
 }
 
 double on_device(const AttentionSpec& spec, const Sizes& s) {
-  return element_bytes(spec.dtype) * (s.inputs() + s.o) + sizeof(float) * s.rows + s.tensor_bytes;
+  return element_bytes(spec.dtype) * (s.q + s.o) + element_bytes(kv_dtype(spec)) * (s.k + s.v) +
+         sizeof(float) * s.rows + s.tensor_bytes;
 }
 
 std::string text(double bytes) {

@@ -109,7 +109,7 @@ typedef enum att_pass { ATT_PASS_FORWARD = 0, ATT_PASS_BACKWARD = 1 } att_pass;
 /* Strings that a description holds are valid as long as the spec. */
 typedef struct att_spec_info {
   size_t struct_size; /* sizeof(att_spec_info), set by the caller */
-  int dtype;          /* att_dtype, of q, k, v and o */
+  int dtype;          /* att_dtype, of q and o, and of k and v unless kv_dtype is another */
   int layout;         /* att_layout, of contiguous q, k, v and o */
   int head_dim_qk, head_dim_v;
   int scalar_count, tensor_count;                 /* slots */
@@ -122,6 +122,7 @@ typedef struct att_spec_info {
   int passes;           /* 1 << att_pass of each that the spec lists */
   int has_mask, has_score, has_sink;
   int deterministic; /* 1: gradients are the same to the bit at every launch */
+  int64_t kv_dtype;  /* att_dtype, of k and v: `dtype`, unless the spec gives them their own */
 } att_spec_info;
 ATT_API att_status att_spec_describe(const att_spec* spec, att_spec_info* out);
 /* Position of a launch-time scalar or tensor in the arguments; negative: no such name. */
@@ -256,6 +257,12 @@ typedef struct att_forward_args {
   int64_t pages_per_sequence; /* kv_len is at most this many times page_size */
   int64_t page_size;          /* rows of a page, from 1 */
   int64_t pages;              /* of the cache that k and v point to */
+  /* With a spec that has a kv_dtype; else null and 0. What elements of k and v are multiplied by,
+   * of the device: those of K/V head h in page i by k_scales[i * k_scale_page_stride + h *
+   * k_scale_head_stride]. Without pages i is the sequence, with ATT_THD 0. Null: by 1. */
+  const float *k_scales, *v_scales;
+  int64_t k_scale_page_stride, k_scale_head_stride; /* in elements; 0: the same for all */
+  int64_t v_scale_page_stride, v_scale_head_stride;
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable. */
@@ -309,7 +316,7 @@ typedef enum att_rope {
 typedef struct att_append_options {
   size_t struct_size;          /* sizeof(att_append_options) */
   int dtype;                   /* att_dtype of q, k and v: ATT_FP16, ATT_BF16 or ATT_FP32 */
-  int cache_dtype;             /* of the cache: the same */
+  int cache_dtype;             /* of the cache: the same, or ATT_FP8_E4M3 */
   int head_dim_qk, head_dim_v; /* as of a spec */
   int rope;                    /* att_rope */
   int rotary_dim;              /* the first so many elements of a head turn, an even number; 0: all
@@ -360,6 +367,11 @@ typedef struct att_append_args {
   const float *cosines, *sines;
   int64_t table_positions; /* how many there are; a position beyond takes the nearest there is */
   int64_t table_stride;    /* in elements; 0: rotary_dim / 2 */
+  /* With a cache_dtype of fp8; else null and 0: those of att_forward_args, of a page's heads. What
+   * is written is divided by them, rounded to nearest even, and at most 448 either way. */
+  const float *k_scales, *v_scales;
+  int64_t k_scale_page_stride, k_scale_head_stride; /* in elements; 0: the same for all */
+  int64_t v_scale_page_stride, v_scale_head_stride;
 } att_append_args;
 /* Enqueues as att_forward does. q_out, where it is not q, and the cache must not overlap what is
  * read. Rows of q_out and of the cache that are no new token's are left as they are. */

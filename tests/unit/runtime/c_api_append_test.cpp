@@ -64,7 +64,9 @@ TEST_F(CApiAppend, OptionsAreChecked) {
   refused(ATT_BAD_INPUT, "`options.struct_size is that of no version",
           [](auto& o) { o.struct_size = 8; });
   refused(ATT_BAD_INPUT, "`dtype` is 16", [](auto& o) { o.dtype = ATT_INT32; });
-  refused(ATT_UNSUPPORTED, "no fp8", [](auto& o) { o.cache_dtype = ATT_FP8_E4M3; });
+  refused(ATT_UNSUPPORTED, "new keys of fp8", [](auto& o) { o.dtype = ATT_FP8_E4M3; });
+  refused(ATT_BAD_INPUT, "`head_dim_qk` is 24",
+          [](auto& o) { o.cache_dtype = ATT_FP8_E4M3, o.head_dim_qk = 24; });
   refused(ATT_UNSUPPORTED, "new keys are fp32, and the cache is bf16",
           [](auto& o) { o.cache_dtype = ATT_BF16; });
   refused(ATT_BAD_INPUT, "`head_dim_qk` is 12", [](auto& o) { o.head_dim_qk = 12; });

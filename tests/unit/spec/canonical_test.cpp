@@ -91,6 +91,17 @@ TEST(Canonical, PrecisionIsPartOfItOnlyWhereItIsNotTheDefault) {
   EXPECT_EQ(text_with("precision: tf32\n"), std::string(kPlain) + "precision tf32\n");
 }
 
+TEST(Canonical, KvDtypeIsPartOfItOnlyWhereThereIsOne) {
+  const auto text_with = [](const std::string& line) {
+    const auto spec = parse_spec("attune: 1\nname: m\ndtype: bf16\nhead_dim: 64\n" + line, "f");
+    return spec.ok() ? canonical_text(*spec) : render(spec.error());
+  };
+  constexpr const char* kPlain =
+      "attune 1\ndtype bf16\nhead_dim 64 64\nlayout bshd\nsoftmax_scale 0.125\ndropout 0/256\n";
+  EXPECT_EQ(text_with(""), kPlain);
+  EXPECT_EQ(text_with("kv_dtype: fp8_e4m3\n"), std::string(kPlain) + "kv_dtype fp8_e4m3\n");
+}
+
 TEST(Canonical, SpellingsOfOneKernelAgree) {
   const std::string_view pairs[][2] = {
       {"mask: causal\n", "mask:   'causal'  # aligned to the end\n"},
