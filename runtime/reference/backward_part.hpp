@@ -181,10 +181,10 @@ class Part {
     if (!view.live(k)) return;
     const Product product =
         product_of(view.query(), view.key(k), spec_.head_dim_qk, roundings_.product);
-    Key key{.index = k,
-            .product = view.scale() * product.sum,
-            .product_error =
-                kAllowedDeviations * std::abs(view.scale()) * std::sqrt(product.variance)};
+    Key key{
+        .index = k,
+        .product = view.scale() * product.sum,
+        .product_error = kAllowedDeviations * std::abs(view.scale()) * std::sqrt(product.variance)};
     const expr::Inexact score = view.score(key.product, k, key.product_error);
     key.score = score.value;
     if (key.score == -std::numeric_limits<double>::infinity()) return;
@@ -279,8 +279,8 @@ class Part {
     const double slope = key.slope;
     const double scaled = ds * slope * view.scale();
     const double variance =
-        square(view.scale()) *
-        (rounding_variance(ds * slope) + ds_variance * square(slope) + square(ds * key.slope_deviation));
+        square(view.scale()) * (rounding_variance(ds * slope) + ds_variance * square(slope) +
+                                square(ds * key.slope_deviation));
     const double of_d = key.weight * slope * view.scale();
     const double *query = view.query(), *keys = view.key(key.index);
     for (std::size_t i = 0; i < dim_qk() && key_place != kUnwanted; ++i) {
