@@ -1,10 +1,10 @@
 // K and V of fp8 (e4m3) in the decode family: bytes on the way and in shared memory, 16 bits as
 // operands. A step's scales, one a key, are copied beside its keys.
 //
-// S = Q K^T is a product of fp16, which holds every element of e4m3. Q of bf16 becomes fp16 too, a
-// row over a power of two that puts its largest element at 2^14: what is lost is 2^-39 of that. The
-// scale of K goes to the scores. O = P V is a product of bf16, because the scale of V goes to P,
-// which may then be of any size.
+// S = Q K^T is a product of fp16, of which the widened elements take no multiplication: their power
+// of two goes to the scores, with the scale of K. Q of bf16 becomes fp16 too, a row over a power of
+// two that puts its largest element at 2^14: what is lost is 2^-39 of that. O = P V is a product of
+// bf16, because the scale of V goes to P, which may then be of any size.
 //
 // ldmatrix brings 16 bytes of a row as pairs, so which column of a product is which of the head is
 // not as elsewhere. Of Q K^T a lane has four columns that follow one another, in Q and K alike. Of
@@ -13,6 +13,7 @@
 
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/fp8.cuh"
+#include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/decode_cache.cuh"
 #include "templates/tile/quad.cuh"
@@ -48,7 +49,7 @@ struct DecodeCache<DType::f8_e4m3> {
   template <int kBlocks, int kDim>
   struct Queries {
     unsigned words[kBlocks][kDim / 16][4];
-    float units[kBlocks][2];  // what a row is to be multiplied by
+    float units[kBlocks][2];  // what a row of scores is to be multiplied by
 
     ATT_MEMBER void keep(unsigned shared) {
       using Layout = RowLayout<kDim>;
@@ -60,8 +61,11 @@ struct DecodeCache<DType::f8_e4m3> {
           const int row = 16 * m + lane / 4 + 8 * half;
 #pragma unroll
           for (int k = 0; k < kDim / 16; ++k) {
-            load_shared_8(shared + Layout::offset(row, 2 * k + lane % 4 / 2) + lane % 2 * 8,
-                          words[m][k][half], words[m][k][half + 2]);
+            unsigned low, high;
+            load_shared_8(shared + Layout::offset(row, 2 * k + lane % 4 / 2) + lane % 2 * 8, low,
+                          high);
+            words[m][k][half] = byte_permute(low, high, 0x5410);
+            words[m][k][half + 2] = byte_permute(low, high, 0x7632);
           }
           if constexpr (spec::kDType == DType::bf16) narrow(m, half);
         }
@@ -69,7 +73,7 @@ struct DecodeCache<DType::f8_e4m3> {
     }
 
     ATT_MEMBER float unit(int m, int half) const {
-      return spec::kDType == DType::bf16 ? units[m][half] : 1.0f;
+      return spec::kDType == DType::bf16 ? units[m][half] : kFp8OfF16;
     }
 
    private:
@@ -91,7 +95,7 @@ struct DecodeCache<DType::f8_e4m3> {
       const unsigned bits = __builtin_bit_cast(unsigned, of_row) >> 23;
       const unsigned power = bits < 27 ? 27 : bits > 250 ? 250 : bits;
       const float factor = __builtin_bit_cast(float, (268 - power) << 23);
-      units[m][half] = __builtin_bit_cast(float, (power - 14) << 23);
+      units[m][half] = __builtin_bit_cast(float, (power - 14) << 23) * kFp8OfF16;
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k) {
 #pragma unroll
@@ -126,12 +130,13 @@ struct DecodeCache<DType::f8_e4m3> {
         ldmatrix_x4(bytes, Layout::step(address, 2 * step) + n * 16 * Layout::kRowBytes);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          unsigned low, high;
-          widen_fp8(bytes[i], low, high);
+          const int side = i % 2, unit = i / 2;  // products that follow one another add to two sums
+          unsigned even, odd;
+          widen_fp8_to_f16(bytes[2 * side + unit], even, odd);
 #pragma unroll
           for (int m = 0; m < kBlocks; ++m) {
-            mma_m16n8k16<DType::f16>(s[m][2 * n + i / 2], queries.words[m][2 * step + i % 2], low,
-                                     high);
+            mma_m16n8k16<DType::f16>(s[m][2 * n + side], queries.words[m][2 * step + unit], even,
+                                     odd);
           }
         }
       }
@@ -202,13 +207,9 @@ struct DecodeCache<DType::f8_e4m3> {
 
   // Two columns of one key, then of the next, as bf16: each column's pair of keys.
   static ATT_MEMBER void split_columns(unsigned bytes, unsigned& even, unsigned& odd) {
-    unsigned first, second;
-    widen_fp8(bytes, first, second);
-    float even_first, odd_first, even_second, odd_second;
-    unpack_f16(first, even_first, odd_first);
-    unpack_f16(second, even_second, odd_second);
-    even = pack_2<DType::bf16>(even_first, even_second);
-    odd = pack_2<DType::bf16>(odd_first, odd_second);
+    widen_fp8_to_bf16(bytes, even, odd);
+    even = times_2_120(even);
+    odd = times_2_120(odd);
   }
 };
 
