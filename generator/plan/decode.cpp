@@ -201,7 +201,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
   const double rounds = std::ceil(ctas / device.processor_count);
   // Steps over fp8 are short for memory and long for a warp: where a processor has fewer CTAs than
-  // it has room for, its warps are what is waited for (1 x 131072 on an H200, 12 pieces: 1390
+  // it has room for, its warps are what is waited for (1 x 131072 on an H200, 12 pieces: about 1390
   // clocks a step).
   double wait = 1;
   if (has_scaled_cache(spec)) {
