@@ -142,16 +142,6 @@ int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return std::max(1, resident_ctas(needs, device));
 }
 
-// Of a processor for a unit of keys, with so many CTAs at work.
-double compute_clocks(const AttentionSpec& spec, const DecodePlan& tile, int ctas) {
-  const double products =
-      tile.tile_q / 16 * tile.step_keys / 16.0 * (padded_qk(spec) + padded_v(spec));
-  // Two elements of fp8 become operands by four instructions, of 32 lanes.
-  const double pairs = tile.step_keys * (padded_qk(spec) + padded_v(spec)) / 2 / 32.0;
-  const double step_clocks = 350 + 1.5 * products + (has_scaled_cache(spec) ? 4 * pairs : 0);
-  return step_clocks * kUnitKeys / tile.step_keys / std::min(16, ctas * tile.warps);
-}
-
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const DecodePlan& tile = tile_of(plan);
   const int ctas = resident(spec, plan, device);
@@ -162,21 +152,24 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double in_flight = double(ctas) * tile.warps * (tile.stages - 1) * step_bytes(spec, tile);
   const double unit_bytes = double(kUnitKeys) / tile.step_keys * step_bytes(spec, tile);
   const double transfer = unit_bytes / std::min(kPortBytesPerClock, in_flight / kLatencyClocks);
-  const double compute = compute_clocks(spec, tile, ctas);
+  const double products =
+      tile.tile_q / 16 * tile.step_keys / 16.0 * (padded_qk(spec) + padded_v(spec));
+  const bool widens = has_scaled_cache(spec);
+  // Of 32 lanes for a pair of elements of fp8. Its instructions keep the four schedulers busy, so
+  // that more warps do not hide it (H200, d 128: 16 keys 1093 clocks of a scheduler, 32 keys 1886).
+  constexpr double kPairClocks = 6;
+  const double pairs = tile.step_keys * (padded_qk(spec) + padded_v(spec)) / 2 / 32.0;
+  const double step_clocks = 350 + 1.5 * products + (widens ? kPairClocks * pairs : 0);
+  const double at_once = std::min(widens ? 4 : 16, ctas * tile.warps);
+  const double compute = step_clocks * kUnitKeys / tile.step_keys / at_once;
   constexpr double kItemClocks = 3000;  // Q and the first keys come in, warps merge
   constexpr double kLaunchUs = 3;
   constexpr double kMergeUs = 3;  // counters are zeroed, the last CTA reads what the others found
   constexpr double kPieceUs = 0.05;
-  PlanCost cost{
-      .item = kItemClocks / ctas,
-      .tile = std::max(transfer, compute),
-      .launch_us = tile.pieces > 1 ? kLaunchUs + kMergeUs + kPieceUs * tile.pieces : kLaunchUs,
-      .group = {tile.tile_q, tile.pieces, ctas}};
-  // What shape_cost() reads of them besides.
-  if (has_scaled_cache(spec)) {
-    cost.group = {tile.tile_q, tile.pieces, ctas, tile.step_keys, tile.warps, tile.stages};
-  }
-  return cost;
+  return {.item = kItemClocks / ctas,
+          .tile = std::max(transfer, compute),
+          .launch_us = tile.pieces > 1 ? kLaunchUs + kMergeUs + kPieceUs * tile.pieces : kLaunchUs,
+          .group = {tile.tile_q, tile.pieces, ctas}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -199,17 +192,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
   constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
-  const double rounds = std::ceil(ctas / device.processor_count);
-  // Steps over fp8 are short for memory and long for a warp: where a processor has fewer CTAs than
-  // it has room for, its warps are what is waited for (1 x 131072 on an H200, 12 pieces: about 1390
-  // clocks a step).
-  double wait = 1;
-  if (has_scaled_cache(spec)) {
-    const int busy = static_cast<int>(std::min(double(resident(spec, plan, device)), rounds));
-    wait = std::max(1.0, compute_clocks(spec, tile, busy) / plan_cost(spec, plan, device).tile);
-  }
-  return {.rounds = rounds,
-          .tiles = wait * std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
+  return {.rounds = std::ceil(ctas / device.processor_count),
+          .tiles = std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
           .slowdown = 1,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
