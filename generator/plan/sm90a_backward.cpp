@@ -235,7 +235,6 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kTileQ = {};\n"
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = {};\n"
-      "constexpr bool kKeysInRegisters = false;\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"

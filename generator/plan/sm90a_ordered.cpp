@@ -17,6 +17,7 @@ namespace {
 constexpr int kWarpgroups = 2;  // consumers of the keys' kernel
 constexpr int kKeys = 64;       // of a warpgroup
 constexpr int kStoreRows = 16;
+constexpr int kNarrow = 64;        // columns
 constexpr int kMostForBoth = 128;  // columns: dK and dV of more leave no registers for S and dP
 
 // Of a thread, with so many consumer warpgroups: all that a processor has.
@@ -99,6 +100,11 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   return resources;
 }
 
+bool learns_of_score(const AttentionSpec& spec) {
+  return spec.score != nullptr &&
+         std::ranges::any_of(spec.environment.tensors, &expr::TensorDecl::grad);
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
   if (tile.tile_q != 64 && tile.tile_q != 128) return plan_unsupported("query tiles of 64 or 128");
@@ -115,12 +121,16 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.both_gradients && (widest(spec) > kMostForBoth || tile.tile_q > 64)) {
     return plan_unsupported("dK and dV of a warpgroup leave no registers for so many columns");
   }
+  if (tile.both_gradients && widest(spec) <= kNarrow && learns_of_score(spec)) {
+    return plan_unsupported("ptxas serialises both gradients of narrow heads beside learned ones");
+  }
   if (tile.query_warpgroups > 2 && (spec.head_dim_qk > 96 || tile.step_keys > 64)) {
     return plan_unsupported("three warpgroups leave no registers for so many columns");
   }
-  if (tile.rows_in_registers &&
-      (tile.step_keys > 64 || widest(spec) > (tile.query_warpgroups > 2 ? 64 : 128))) {
-    return plan_unsupported("there are no registers for rows of so many columns");
+  // Of narrow heads no GPU has run them.
+  if (tile.rows_in_registers && (tile.step_keys > 64 || tile.query_warpgroups > 2 ||
+                                 widest(spec) > kMostForBoth || widest(spec) <= kNarrow)) {
+    return plan_unsupported("rows in registers: head dims 65 to 128, two warpgroups, 64 keys");
   }
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
@@ -304,18 +314,15 @@ std::string_view template_path_of(const KernelPlan& plan) {
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  // Beside both gradients of narrow heads there is room.
-  const bool keys_in_registers = tile.both_gradients && widest(spec) <= 64;
-  std::string products =
-      wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk, keys_in_registers) +
-      wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v, keys_in_registers) +
-      wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
-      wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
-      wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk,
-                    tile.rows_in_registers) +
-      wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
-                    tile.rows_in_registers) +
-      wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
+  std::string products = wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk) +
+                         wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
+                         wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
+                         wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
+                         wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk,
+                                       tile.rows_in_registers) +
+                         wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
+                                       tile.rows_in_registers) +
+                         wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
   const BackwardRows rows = split_rows(spec);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q);
@@ -327,7 +334,6 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kTileQ = {};\n"
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = false;\n"
-      "constexpr bool kKeysInRegisters = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -345,7 +351,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "V^T;\n"
       "// dQ += dS K.\n"
       "{}",
-      kWarpgroups, tile.tile_q, tile.stages, keys_in_registers, of_keys.producer, of_keys.consumer,
+      kWarpgroups, tile.tile_q, tile.stages, of_keys.producer, of_keys.consumer,
       keys_bytes(spec, tile), tile.query_warpgroups, tile.rows_in_registers, tile.step_keys,
       tile.stages, v_stages, of_queries.producer, of_queries.consumer,
       queries_bytes(spec, tile, v_stages), backward_row_constants(rows), products);

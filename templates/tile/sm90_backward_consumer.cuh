@@ -44,10 +44,6 @@ using ValueGradient = float[spec::kHeadDimV / 2];
 template <bool kMakesQueries>
 using QueryGradient = float[kMakesQueries ? kDqColumns / 2 : 1];
 
-// What stands on the left of S and dP, where it lies in registers.
-template <int kColumns>
-using KeyFragments = unsigned[plan::kKeysInRegisters ? kColumns / 16 : 1][4];
-
 // kMakesQueries: dS is for dQ, too, which is added up in global memory.
 template <bool kMakesQueries>
 struct Consumer {
@@ -62,8 +58,6 @@ struct Consumer {
   KeyGradient& d_k;
   ValueGradient& d_v;
   QueryGradient<kMakesQueries>& d_q;
-  KeyFragments<spec::kHeadDimQk>& k_rows;
-  KeyFragments<spec::kHeadDimV>& v_rows;
 
   RingPosition at = {};  // of the stage of the current tile
   unsigned written = 0;  // tiles whose dS is written, of all items
@@ -73,32 +67,8 @@ struct Consumer {
     if (thread % 32 == 0) mbarrier_arrive(barrier);
   }
 
-  // The warpgroup's keys and values, for products: fragments, or a descriptor.
-  ATT_MEMBER decltype(auto) k_operand() const {
-    if constexpr (plan::kKeysInRegisters) {
-      return (k_rows);
-    } else {
-      return wgmma_descriptor(shared.k() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
-    }
-  }
-  ATT_MEMBER decltype(auto) v_operand() const {
-    if constexpr (plan::kKeysInRegisters) {
-      return (v_rows);
-    } else {
-      return wgmma_descriptor(shared.v() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
-    }
-  }
-  // Once an item, when K and V are there.
-  ATT_MEMBER void load_keys() {
-    if constexpr (plan::kKeysInRegisters) {
-      const int first = warpgroup * kKeys + thread / 32 * 16;
-      load_fragments(shared.k(), kKvSlabBytes, first, k_rows);
-      load_fragments(shared.v(), kKvSlabBytes, first, v_rows);
-    }
-  }
-
   ATT_MEMBER void issue_s() {
-    decltype(auto) k = k_operand();
+    const unsigned k = wgmma_descriptor(shared.k() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
     const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
     wgmma_fence();
     plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(s, k, q);
@@ -107,7 +77,7 @@ struct Consumer {
     wgmma_commit();
   }
   ATT_MEMBER void issue_dp() {
-    decltype(auto) v = v_operand();
+    const unsigned v = wgmma_descriptor(shared.v() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
     const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16);
     wgmma_fence();
     plan::multiply_dp<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(d, v, o);
@@ -249,10 +219,8 @@ struct Consumer {
         // Before the first tile of an item there is none: what dQ is made of then is not used.
         if (tiles > 0) mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
       }
-      // For dV, where P's registers are wanted (C7512), or where what is learned brings branches
-      // and nothing of dQ's stands between (C7513). Else not: 2 to 5 % at d 64.
-      constexpr bool kWaits = spec::kHeadDimQk + spec::kHeadDimV > 128;
-      if constexpr (kWaits || (!kMakesQueries && kGradLoads > 0)) wgmma_wait<0>();
+      // For dV, where P's registers are wanted (C7512). Else not: 2 to 5 % at d 64.
+      if constexpr (spec::kHeadDimQk + spec::kHeadDimV > 128) wgmma_wait<0>();
       if constexpr (kMakesQueries) issue_dq(written - 1);
       issue_dk();
       sums = next_sums;

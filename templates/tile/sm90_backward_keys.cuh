@@ -139,12 +139,9 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   KeyGradient d_k;
   ValueGradient d_v;
   QueryGradient<kMakesQueries> d_q;
-  KeyFragments<spec::kHeadDimQk> k_rows;
-  KeyFragments<spec::kHeadDimV> v_rows;
-  Consumer<kMakesQueries> consumer{p,     shared, warpgroup, thread_index() % kWarpgroupThreads,
-                                   s,     d,      p_operand, ds_operand,
-                                   d_k,   d_v,    d_q,       k_rows,
-                                   v_rows};
+  Consumer<kMakesQueries> consumer{p,   shared, warpgroup, thread_index() % kWarpgroupThreads,
+                                   s,   d,      p_operand, ds_operand,
+                                   d_k, d_v,    d_q};
   const int items = kv_tiles(p) * p.kv_heads * p.batch;
   unsigned kv_parity = 0;
   for (int index = block_index(); index < items; index += block_count()) {
@@ -154,7 +151,6 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
     consumer.k0 = item.k0;
     mbarrier_wait(shared.kv_full(), kv_parity);
     kv_parity ^= 1;
-    consumer.load_keys();
     consumer.run();
     // All have read K; of V each warpgroup has read its own rows only.
     named_barrier_sync(kAllConsumers, kConsumerThreads);

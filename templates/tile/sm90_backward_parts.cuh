@@ -4,7 +4,6 @@
 
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/fence.cuh"
-#include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
@@ -30,18 +29,6 @@ ATT_FN void load_slabs(unsigned to, int slab_bytes, const TensorMap* map, unsign
 #pragma unroll
   for (int slab = 0; slab < kSlabs; ++slab) {
     tma_load(to + slab * slab_bytes, map, barrier, slab * kSlabColumns, row, head, batch, hint);
-  }
-}
-
-// A warp's 16 rows of a matrix in slabs, from `row` on, as what stands on the left of products.
-template <int kSteps>
-ATT_FN void load_fragments(unsigned matrix, int slab_bytes, int row,
-                           unsigned (&fragments)[kSteps][4]) {
-  const int lane = thread_index() % 32;
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    ldmatrix_x4(fragments[step], swizzled(matrix + step / 4 * slab_bytes, row + lane % 16,
-                                          step % 4 * 2 + lane / 16));
   }
 }
 

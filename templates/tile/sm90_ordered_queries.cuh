@@ -3,13 +3,13 @@
 #pragma once
 
 #include "templates/ptx/convert.cuh"
+#include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
-#include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_ordered_queries_layout.cuh"
 #include "templates/tile/transpose.cuh"
 
@@ -80,9 +80,8 @@ struct QueriesConsumer {
     int tiles = 0;
     mbarrier_wait(shared.rows_full(), 0);
     if constexpr (plan::kRowsInRegisters) {
-      const int first = warpgroup * 64 + thread / 32 * 16;
-      load_fragments(shared.q(), slab_bytes(kRows), first, q_rows);
-      load_fragments(shared.d_o(), slab_bytes(kRows), first, o_rows);
+      load_rows(shared.q(), q_rows);
+      load_rows(shared.d_o(), o_rows);
     }
     mbarrier_wait(shared.k_full(0), 0);
     int tile = load_tile(0);
@@ -149,6 +148,17 @@ struct QueriesConsumer {
  private:
   ATT_MEMBER int load_tile(int stage) const {
     return shuffle_from(static_cast<int>(load_shared_4(shared.tile(stage))), 0);
+  }
+
+  // The warpgroup's rows of a matrix in slabs.
+  template <int kSteps>
+  ATT_MEMBER void load_rows(unsigned matrix, unsigned (&rows)[kSteps][4]) const {
+    const int from = warpgroup * 64 + thread / 32 * 16 + thread % 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      ldmatrix_x4(rows[step], swizzled(matrix + step / 4 * slab_bytes(kRows), from,
+                                       step % 4 * 2 + thread % 32 / 16));
+    }
   }
 
   // Rows without live keys get zeros: what their dO made of dS may be anything.

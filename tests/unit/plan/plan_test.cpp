@@ -137,9 +137,12 @@ TEST(Plan, OrderedPlansFitAndRoundTrip) {
     EXPECT_FALSE(is_legal(64, text)) << text;
   }
   EXPECT_TRUE(is_legal(128, "q64 k64 s2 both qreg"));
-  EXPECT_TRUE(is_legal(64, "q64 k64 s2 both w3 qreg"));
+  EXPECT_TRUE(is_legal(64, "q64 k64 s2 both w3"));
+  for (const char* text :
+       {"q64 k64 s2 both w3 qreg", "q64 k64 s2 both qreg", "q64 k128 s2 both qreg"}) {
+    EXPECT_FALSE(is_legal(64, text)) << text;
+  }
   EXPECT_FALSE(is_legal(96, "q64 k64 s2 both w3 qreg"));
-  EXPECT_FALSE(is_legal(64, "q64 k128 s2 both qreg"));
   EXPECT_FALSE(is_legal(64, "q64 k128 s2 both w3"));
 }
 
