@@ -9,7 +9,7 @@ LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-.PHONY: help setup configure build product demo docs test sanitize asan tsan fuzz format check-format tidy clean
+.PHONY: help setup configure build product demo docs test torch sanitize asan tsan fuzz format check-format tidy clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -35,6 +35,9 @@ docs: product  ## write the pages that are made from headers and specs: the API 
 
 test: build  ## every test that can run here
 	@scripts/test.sh $(BUILD)
+
+torch: product  ## the Python package's tests that need PyTorch, which comes from PyPI
+	@scripts/torch_tests.sh $(BUILD)
 
 sanitize: setup  ## build the libraries and their tests under AddressSanitizer and UBSan
 	@cmake --preset sanitize $(LAUNCHER) > /dev/null

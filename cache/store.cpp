@@ -369,7 +369,7 @@ std::string default_store_path() {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
-  if (std::string path = variable("ATTUNE_CACHE"); !path.empty()) return path;
+  if (std::string path = variable("ATTUNE_CACHE"); !path.empty()) return path == "none" ? "" : path;
   // The working directory is anybody's: nothing is looked for there.
   if (const std::string base = variable("XDG_CACHE_HOME"); base.starts_with('/'))
     return base + "/attune/attune.db";

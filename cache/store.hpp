@@ -180,7 +180,7 @@ struct StoreOptions {
 Result<std::unique_ptr<Store>> open_store(const std::string& path,
                                           const StoreOptions& options = {});
 // $ATTUNE_CACHE, else $XDG_CACHE_HOME/attune/attune.db, else ~/.cache/attune/attune.db; empty, for
-// no cache, where the latter two are not set to absolute paths.
+// no cache, where the first is `none` or the latter two are not set to absolute paths.
 std::string default_store_path();
 
 }  // namespace attune

@@ -25,12 +25,12 @@ bool same_kernels(const AttentionSpec& a, const AttentionSpec& b) {
     return std::tie(x.type, x.is_constant, x.value) == std::tie(y.type, y.is_constant, y.value);
   };
   const auto same_tensor = [](const expr::TensorDecl& x, const expr::TensorDecl& y) {
-    return std::tie(x.type, x.dims) == std::tie(y.type, y.dims);
+    return std::tie(x.type, x.dims, x.grad) == std::tie(y.type, y.dims, y.grad);
   };
   const auto sizes = [](const AttentionSpec& s) {
-    return std::tie(s.dtype, s.head_dim_qk, s.head_dim_v, s.layout, s.mask, s.score, s.sink,
-                    s.softmax_scale, s.dropout, s.deterministic, s.batch_invariant, s.kv_dtype,
-                    s.passes);
+    return std::tie(s.dtype, s.precision, s.head_dim_qk, s.head_dim_v, s.layout, s.mask, s.score,
+                    s.sink, s.softmax_scale, s.dropout, s.deterministic, s.batch_invariant,
+                    s.kv_dtype, s.passes);
   };
   return sizes(a) == sizes(b) &&
          std::ranges::equal(a.environment.scalars, b.environment.scalars, same_scalar) &&

@@ -166,3 +166,8 @@ def test_precision():
     assert error.value.id == "spec-precision"
     with pytest.raises(attune.BadInputError):
         attune.Spec(dtype="fp32", head_dim=64, precision="high")
+
+
+def test_a_cache_of_fp8_is_refused():
+    with pytest.raises(attune.UnsupportedError, match="no Python yet"):
+        attune.Spec.from_yaml("attune: 1\nname: t\ndtype: bf16\nkv_dtype: fp8_e4m3\nhead_dim: 64\n")

@@ -95,6 +95,7 @@ class SpecInfo(Sized):
         ("has_score", c_int),
         ("has_sink", c_int),
         ("deterministic", c_int),
+        ("kv_dtype", c_int64),
     ]
 
 
@@ -172,6 +173,12 @@ class ForwardArgs(Sized):
         ("pages_per_sequence", c_int64),
         ("page_size", c_int64),
         ("pages", c_int64),
+        ("k_scales", c_void_p),
+        ("v_scales", c_void_p),
+        ("k_scale_page_stride", c_int64),
+        ("k_scale_head_stride", c_int64),
+        ("v_scale_page_stride", c_int64),
+        ("v_scale_head_stride", c_int64),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from attune import _structs
 from attune._command import report
-from attune._errors import AttuneError, BadInputError
+from attune._errors import AttuneError, BadInputError, UnsupportedError
 from attune._explain import Explanation, explain
 from attune._library import check, library
 from attune._structs import DType, Layout, Pass, Shape
@@ -143,6 +143,8 @@ class Spec:
         self.yaml = text
         info = _structs.SpecInfo()
         check(c.att_spec_describe(handle, ctypes.byref(info)))
+        if info.kv_dtype == DType.FP8_E4M3:
+            raise UnsupportedError("a cache of fp8 (`kv_dtype`) has no Python yet", "C and C++ have it: docs/fp8_cache.md")
         self._info = info
         self.dtype_id = DType(info.dtype)
         self.layout_id = Layout(info.layout)

@@ -332,6 +332,8 @@ TEST(Store, WhatIsUsedStaysWhatIsNotGoes) {
 TEST(Store, DefaultPathFollowsTheEnvironment) {
   setenv("ATTUNE_CACHE", "/x/y.db", 1);
   EXPECT_EQ(default_store_path(), "/x/y.db");
+  setenv("ATTUNE_CACHE", "none", 1);
+  EXPECT_EQ(default_store_path(), "");
   unsetenv("ATTUNE_CACHE");
   setenv("XDG_CACHE_HOME", "/xdg", 1);
   EXPECT_EQ(default_store_path(), "/xdg/attune/attune.db");

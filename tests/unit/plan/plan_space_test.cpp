@@ -75,7 +75,22 @@ TEST(PlanSpace, IsKeptForASpecAndADevice) {
   AttentionSpec wider = one;
   wider.head_dim_v = 128;
   EXPECT_NE(plan_space(wider, hopper), space);
+  AttentionSpec rounded = one;
+  rounded.precision = Precision::kTf32;
+  EXPECT_NE(plan_space(rounded, hopper), space);
   EXPECT_EQ(plan_space(one, hopper), space);
+}
+
+TEST(PlanSpace, KnowsWhatIsLearned) {
+  const auto parse = [](const char* grad) {
+    return *parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\n"
+                                   "tensors: {slope: {dtype: float32, dims: [heads]") +
+                           grad + "}}\nscore: score + slope[h] * kv_idx\n",
+                       "");
+  };
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  const AttentionSpec fixed = parse(""), learned = parse(", grad: true");
+  EXPECT_NE(plan_space(fixed, hopper), plan_space(learned, hopper));
 }
 
 // A search that is repeated in another process asks for the same candidates.

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Those tests of the Python package that need PyTorch and say most in little time, on the CPU family:
+# translation of mods, gradients, torch.compile without graph breaks, checkpointing with dropout.
+#   scripts/torch_tests.sh BUILD    with BUILD/lib/libattune.so; keeps its environment in BUILD/torch
+# PyTorch comes from PyPI, in the version of python/pyproject.toml's dev extra. Where it cannot be had
+# the tests are skipped, and a line says so.
+set -euo pipefail
+
+build=$(realpath "$1")
+root=$(realpath "$(dirname "$0")/..")
+environment=$build/torch
+
+if ! "$environment/bin/python" -c "import torch, numpy, pytest" 2> /dev/null; then
+  mapfile -t pins < <(grep -oE '"(torch|numpy|pytest)==[^"]+"' "$root/python/pyproject.toml" | tr -d '"')
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  if ! { python3 -m venv "$environment" && "$environment/bin/pip" install -q "${pins[@]}"; } > "$log" 2>&1; then
+    tail -3 "$log" >&2
+    echo "Skipped: ${pins[*]} could not be installed"
+    exit 0
+  fi
+fi
+
+cd "$root/python/tests"
+export ATTUNE_LIBRARY=$build/lib/libattune.so PYTHONPATH=$root/python/src PYTHONDONTWRITEBYTECODE=1
+"$environment/bin/python" . test_operators.py test_flex_attention.py test_compile.py test_gradients.py \
+  test_recall.py
