@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "generator/expr/build.hpp"
@@ -117,7 +118,22 @@ std::string partial(ValueEmitter& emitter, const LookUpDerivative& d) {
   return emitter.value(d.partial);
 }
 
+// An element that only one of these look-ups has, and only of one pair.
+std::string exclusive_flags(const std::vector<LookUpDerivative>& look_ups,
+                            const std::vector<LookUpDerivative>& sink_look_ups,
+                            const Environment& environment) {
+  return list(look_ups, [&](const LookUpDerivative& d) {
+    const auto is_of_tensor = [&](const LookUpDerivative& other) {
+      return other.look_up->slot == d.look_up->slot;
+    };
+    const auto count = std::ranges::count_if(look_ups, is_of_tensor) +
+                       std::ranges::count_if(sink_look_ups, is_of_tensor);
+    return count == 1 && look_up_pattern(d.look_up, environment).is_exclusive;
+  });
+}
+
 std::string score_look_ups(const std::vector<LookUpDerivative>& look_ups,
+                           const std::vector<LookUpDerivative>& sink_look_ups,
                            const Environment& environment) {
   const auto flags = [&](auto member) {
     return list(look_ups, [&](const LookUpDerivative& d) {
@@ -128,7 +144,8 @@ std::string score_look_ups(const std::vector<LookUpDerivative>& look_ups,
       "\n"
       "// Different look-ups of tensors that learn. Of each, by constants: the tensor; whether\n"
       "// score_grad_load() is always 1; how its element varies; how many elements of\n"
-      "// consecutive offsets one (b, h) has for it, 0 when that depends on a length.\n"
+      "// consecutive offsets one (b, h) has for it, 0 when that depends on a length; whether no\n"
+      "// two pairs share an element.\n"
       "constexpr int kGradLoads = {};\n"
       "constexpr int kGradLoadSlot[] = {{{}}};\n"
       "constexpr bool kGradLoadIsOne[] = {{{}}};\n"
@@ -136,6 +153,7 @@ std::string score_look_ups(const std::vector<LookUpDerivative>& look_ups,
       "constexpr bool kGradLoadVariesByKey[] = {{{}}};\n"
       "constexpr bool kGradLoadIsDistance[] = {{{}}};\n"
       "constexpr int kGradLoadBins[] = {{{}}};\n"
+      "constexpr bool kGradLoadIsExclusive[] = {{{}}};\n"
       "// Offset of look-up kLoad's element in its tensor.\n"
       "template <int kLoad, typename Query, typename Key>\n"
       "ATT_FN long long grad_load_offset([[maybe_unused]] const Context& c,\n"
@@ -158,6 +176,7 @@ std::string score_look_ups(const std::vector<LookUpDerivative>& look_ups,
       list(look_ups, [](const auto& d) { return is_one(d.partial); }),
       flags(&LookUpPattern::varies_by_query), flags(&LookUpPattern::varies_by_key),
       flags(&LookUpPattern::is_distance), flags(&LookUpPattern::bins),
+      exclusive_flags(look_ups, sink_look_ups, environment),
       choice(look_ups, environment,
              [](ValueEmitter& emitter, const auto& d) { return offset(emitter, d.look_up); }),
       choice(look_ups, environment,
@@ -192,9 +211,10 @@ std::string sink_look_ups(const std::vector<LookUpDerivative>& look_ups,
 
 std::string emit_gradients(const HeadExpressions& e, const Environment& environment) {
   const Expr score = e.score ? e.score : make_variable(Variable::kScore);
+  const std::vector<LookUpDerivative> of_score = look_up_derivatives(score, environment);
+  const std::vector<LookUpDerivative> of_sink = look_up_derivatives(e.sink, environment);
   return score_functions(score, e.softmax_scale, environment) +
-         score_look_ups(look_up_derivatives(score, environment), environment) +
-         sink_look_ups(look_up_derivatives(e.sink, environment), environment);
+         score_look_ups(of_score, of_sink, environment) + sink_look_ups(of_sink, environment);
 }
 
 }  // namespace attune::expr

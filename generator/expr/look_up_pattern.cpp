@@ -53,6 +53,16 @@ std::optional<std::int64_t> step(const Expr& e) {
   return compares ? 0 : steps[0];
 }
 
+// Whether some index is `variable` alone, never clamped.
+bool has_index(const Expr& look_up, Variable variable) {
+  for (std::size_t i = 0; i < look_up->args.size(); ++i) {
+    const Expr& index = look_up->args[i];
+    const bool is_clamped = (look_up->clamped >> i & 1u) != 0;
+    if (index->op == Op::kVariable && index->variable == variable && !is_clamped) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 LookUpPattern look_up_pattern(const Expr& look_up, const Environment& environment) {
@@ -68,6 +78,10 @@ LookUpPattern look_up_pattern(const Expr& look_up, const Environment& environmen
   for (auto dim = tensor.dims.begin() + pattern.first_position_dim; dim != tensor.dims.end(); ++dim)
     bins = dim->dim == Dim::kNumber ? std::min<std::int64_t>(bins * dim->number, 1 << 30) : 0;
   pattern.bins = bins <= LookUpPattern::kMostBins ? static_cast<int>(bins) : 0;
+  constexpr Variable kOfPair[] = {Variable::kBatch, Variable::kHead, Variable::kQIdx,
+                                  Variable::kKvIdx};
+  pattern.is_exclusive =
+      std::ranges::all_of(kOfPair, [&](Variable v) { return has_index(look_up, v); });
   return pattern;
 }
 

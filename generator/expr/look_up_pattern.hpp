@@ -15,11 +15,13 @@ struct LookUpPattern {
   // Elements that one (b, h) can reach, a block of consecutive ones, when all of those dims are
   // numbers: 1 if there are none; 0 when it is not known or more than kMostBins.
   int bins = 0;
+  // Different (b, h, q_idx, kv_idx) have different elements.
+  bool is_exclusive = false;
 
   static constexpr int kMostBins = 1 << 20;
 };
 
-// Sound: what is said to be a distance is one. Thread-safe.
+// Sound: what is said to be a distance is one, and what to be exclusive. Thread-safe.
 LookUpPattern look_up_pattern(const Expr& look_up, const Environment& environment);
 
 }  // namespace attune::expr

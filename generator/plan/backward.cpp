@@ -8,6 +8,7 @@
 #include "generator/expr/derivative.hpp"
 #include "generator/expr/look_up_pattern.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/learned_plan.hpp"
 
 namespace attune {
 namespace {
@@ -17,14 +18,12 @@ constexpr int kThreads = 256;
 constexpr int kPadding = 128;
 constexpr int kSplitColumns = 4;
 
-bool adds_by_atomics(const AttentionSpec& spec, LearnedSums sums) {
+// On CPUs, where whatever a head has a known number of is added up in order.
+bool adds_by_atomics(const AttentionSpec& spec) {
   const auto in_score = expr::look_up_derivatives(spec.score, spec.environment);
-  if (sums == LearnedSums::kKnownInOrder) {
-    return std::ranges::any_of(in_score, [&](const expr::LookUpDerivative& d) {
-      return expr::look_up_pattern(d.look_up, spec.environment).bins == 0;
-    });
-  }
-  return !in_score.empty() || !expr::look_up_derivatives(spec.sink, spec.environment).empty();
+  return std::ranges::any_of(in_score, [&](const expr::LookUpDerivative& d) {
+    return expr::look_up_pattern(d.look_up, spec.environment).bins == 0;
+  });
 }
 
 }  // namespace
@@ -38,7 +37,8 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
         fmt::format("layout `{}` has no backward kernels yet", to_string(spec.layout)),
         "the forward pass is there: passes: [forward]");
   }
-  if (spec.deterministic && adds_by_atomics(spec, sums)) {
+  if (sums == LearnedSums::kByWarps) return learns_in_order(spec);
+  if (spec.deterministic && adds_by_atomics(spec)) {
     return plan_unsupported(
         "gradients of tensors are added up in the order in which blocks come to it, which "
         "`deterministic: true` rules out",
@@ -47,9 +47,7 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
   return ok_status();
 }
 
-bool makes_sink_gradient(const AttentionSpec& spec) {
-  return spec.sink != nullptr && !spec.deterministic;
-}
+bool makes_sink_gradient(const AttentionSpec& spec) { return spec.sink != nullptr; }
 
 Launch backward_rows_launch() {
   return {.symbol = "_rows", .threads = kThreads, .item = WorkItem::kQueryTile, .tile = kPadding};

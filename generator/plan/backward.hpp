@@ -19,15 +19,14 @@ struct BackwardRows {
 
 // How a family adds up gradients of tensors.
 enum class LearnedSums {
-  kByAtomics,     // in the order of arrival
-  kKnownInOrder,  // so, but for tensors of which a head has a known number of elements
+  kByWarps,  // as learned_plan.hpp says
+  kByItems,  // in order, but for tensors of which a head has no known number of elements
 };
 
 // kUnsupported where a family's backward kernels cannot do the spec.
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums);
 
-// Whether the backward kernels make the gradient of the sink: on GPUs it is added up in the order
-// of arrival, which a deterministic spec rules out.
+// Whether the backward kernels make the gradient of the sink.
 bool makes_sink_gradient(const AttentionSpec& spec);
 
 Launch backward_rows_launch();

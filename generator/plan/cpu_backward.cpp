@@ -43,7 +43,7 @@ bool learns(const AttentionSpec& spec) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(cpu_family().serves(spec, target));
-  return backward_serves(spec, LearnedSums::kKnownInOrder);
+  return backward_serves(spec, LearnedSums::kByItems);
 }
 
 PlanResources resources_of(const AttentionSpec&, const KernelPlan& plan) {

@@ -7,6 +7,7 @@
 
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/learned_plan.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm80_elements.hpp"
 
@@ -29,7 +30,7 @@ int column_parts(const AttentionSpec& spec) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm80_family().serves(spec, target));
-  return backward_serves(spec, LearnedSums::kByAtomics);
+  return backward_serves(spec, LearnedSums::kByWarps);
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -132,11 +133,12 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                       .item = WorkItem::kQueryTile,
                       .tile = tile}};
   recipe.workspace = backward_row_regions({});
+  add_learned(spec, recipe);
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) {
-  return backward_row_regions({});
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+  return with_learned(spec, backward_row_regions({}));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -190,8 +192,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
       "{}{}",
       tile.warps, tile.step, tile.stages, column_parts(spec), needs.shared_memory_bytes,
-      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8), backward_row_constants({}),
-      sm80_element_constants(spec));
+      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8),
+      backward_row_constants({}) + learned_constants(spec), sm80_element_constants(spec));
 }
 
 }  // namespace

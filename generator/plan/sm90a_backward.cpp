@@ -7,6 +7,7 @@
 
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/learned_plan.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
@@ -53,7 +54,7 @@ Status serves(const AttentionSpec& spec, Target target) {
           "the sm90a family's backward kernels have head dims up to {}, not {}", kMaxColumns, dim));
     }
   }
-  return backward_serves(spec, LearnedSums::kByAtomics);
+  return backward_serves(spec, LearnedSums::kByWarps);
 }
 
 int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
@@ -159,11 +160,12 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .item = WorkItem::kQueryTile,
        .tile = tile.tile_q}};
   recipe.workspace = backward_row_regions(rows_of(spec));
+  add_learned(spec, recipe);
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return backward_row_regions(rows_of(spec));
+  return with_learned(spec, backward_row_regions(rows_of(spec)));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -243,7 +245,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
       "{}",
       tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, kProducerRegisters,
-      kConsumerRegisters, shared_bytes(spec, tile), backward_row_constants(rows), products);
+      kConsumerRegisters, shared_bytes(spec, tile),
+      backward_row_constants(rows) + learned_constants(spec), products);
 }
 
 }  // namespace

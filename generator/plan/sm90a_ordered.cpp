@@ -7,6 +7,7 @@
 
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/learned_plan.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
@@ -50,7 +51,7 @@ int v_bytes(const AttentionSpec& spec, int rows) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm90a_backward_serves(spec, target));
-  return backward_serves(spec, LearnedSums::kByAtomics);
+  return backward_serves(spec, LearnedSums::kByWarps);
 }
 
 // As in templates/tile/sm90_ordered_keys_layout.cuh: KeysMemory; with both gradients as in
@@ -240,11 +241,12 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                        slab_map(Tensor::kValue, tile.step_keys),
                        slab_map(Tensor::kOutputGradient, rows)}}};
   recipe.workspace = backward_row_regions(split_rows(spec));
+  add_learned(spec, recipe);
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return backward_row_regions(split_rows(spec));
+  return with_learned(spec, backward_row_regions(split_rows(spec)));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -354,7 +356,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       kWarpgroups, tile.tile_q, tile.stages, of_keys.producer, of_keys.consumer,
       keys_bytes(spec, tile), tile.query_warpgroups, tile.rows_in_registers, tile.step_keys,
       tile.stages, v_stages, of_queries.producer, of_queries.consumer,
-      queries_bytes(spec, tile, v_stages), backward_row_constants(rows), products);
+      queries_bytes(spec, tile, v_stages), backward_row_constants(rows) + learned_constants(spec),
+      products);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ ATT_FN ScoreAndGradient score_core_with_grad(const Context& c, float s, Query q_
 // softmax scale. Of each look-up, by constants: the tensor; whether score_grad_load() is always 1;
 // how its element varies, IsDistance: with q_idx - kv_idx only; and how many elements of
 // consecutive offsets one (b, h) has for it: 1 when it does not vary, 0 when that depends on a
-// length.
+// length; IsExclusive: no two pairs of whatever heads share an element.
 constexpr int kGradLoads = 1;
 constexpr int kGradLoadSlot[] = {1};
 constexpr bool kGradLoadIsOne[] = {true};
@@ -49,6 +49,7 @@ constexpr bool kGradLoadVariesByQuery[] = {true};
 constexpr bool kGradLoadVariesByKey[] = {true};
 constexpr bool kGradLoadIsDistance[] = {true};
 constexpr int kGradLoadBins[] = {32};
+constexpr bool kGradLoadIsExclusive[] = {false};
 
 // Offset of look-up kLoad's element in its tensor. Any q_idx, kv_idx >= 0: it stays inside.
 template <int kLoad, typename Query, typename Key>

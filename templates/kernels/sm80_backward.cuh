@@ -9,6 +9,7 @@
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
+#include "templates/kernels/learned_totals.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/sequence.h"
@@ -186,7 +187,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int
   clear(d_k);
   clear(d_v);
   // Of two parts of the columns one learns.
-  LearnedGradients learned(p, kPart == 0);
+  LearnedGradients learned(p, key - lane / 4, kPart == 0);
   GroupTile pending[plan::kStages - 1];
 #pragma unroll
   for (int i = 0; i < plan::kStages - 1; ++i) {
@@ -223,7 +224,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int
     Operand::add_rows<kDimQk, kFirstQk, kCountQk>(d_k, factor, at);
     stage = stage + 1 == plan::kStages ? 0 : stage + 1;
   }
-  learned.flush(context(0));
+  learned.end(context(0));
   cp_async_wait<0>();
   sync_threads();
   const unsigned of_warp =

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
+#include "templates/kernels/learned_totals.cuh"
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/tma.cuh"

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
+#include "templates/kernels/learned_totals.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/setmaxnreg.cuh"

@@ -5,10 +5,10 @@
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
+#include "templates/kernels/learned_totals.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/backward_rows.cuh"
-#include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_keys.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_ordered_queries_cta.cuh"

@@ -169,7 +169,7 @@ struct ColumnElements {
   ATT_MEMBER void gradients(const Context& c, Products& slopes, Products& d,
                             const unsigned (&keep)[kWords], const Keep& kept,
                             Learned& learned) const {
-    learned.begin_tile(c);
+    if constexpr (Learned::kLearns) learned.template begin_tile<kColumns>(c, first_query());
     const float scale = dropout_scale(c);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
@@ -178,6 +178,8 @@ struct ColumnElements {
       float reference[2] = {};
       if constexpr (kKeepsProducts) load_shared_8(references + 32 * n, reference[0], reference[1]);
       float value[4];
+      [[maybe_unused]] int query_of[4];
+      [[maybe_unused]] float scaled[4], of_score[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int q = query_at(c, n, e), k = key + e / 2 * 8;
@@ -189,16 +191,27 @@ struct ColumnElements {
           const Probability p =
               probability(c, kept_product, reference[e % 2], q, k, kept_product != -infinity());
           value[e] = gradient(p.slope);
-          learned.add(c, q, k, kept_product * softmax_scale(c.params), gradient(p.value));
+          scaled[e] = kept_product * softmax_scale(c.params);
+          of_score[e] = gradient(p.value);
         } else {
           value[e] = gradient(kept_product);
-          learned.add(c, q, k, 0.0f, value[e]);
+          scaled[e] = 0.0f;
+          of_score[e] = value[e];
         }
+        query_of[e] = q;
+      }
+      if constexpr (Learned::kLearns) {
+        learned.template add<kColumns>(c, first_query(), n, query_of, scaled, of_score);
       }
       kept(n, 0, value[0], value[1]);
       kept(n, 1, value[2], value[3]);
     }
+    if constexpr (Learned::kLearns) learned.template end_tile<kColumns>(c, first_query());
   }
+
+ private:
+  // Of the tile.
+  ATT_MEMBER int first_query() const { return query - lane_index() % 4 * 2; }
 };
 
 // The same where the rows are queries: [n][e] is query `query` + 8 (e / 2), key `key` + 8n + e % 2.

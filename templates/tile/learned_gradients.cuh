@@ -1,135 +1,292 @@
 // Gradients of what the score looks up: sums over the elements that look a number up.
+//
+// Of a tile, a warp has 16 keys and all queries. What most of a tile's elements share is summed
+// before anything is added to a number:
+//  - one number a head (a slope) in a register;
+//  - where the number depends on the distance alone (T5's buckets, relative biases): if all
+//    distances of the tile have one, in a register; else diagonals first, by shuffles;
+//  - other known numbers element by element, equal ones of the warp first;
+//  - what depends on a length (a dense bias) goes straight to the tensor.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/sequence.h"
-#include "templates/tile/backward_rows.cuh"
+#include "templates/tile/learned_sums.cuh"
 
 namespace att {
 
-ATT_FN void reduce_add(float* to, float value) {
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
-}
+// Sums over the diagonals of a warp's 16 x kColumns tile, in the order of its accumulators: of
+// block n of 8 columns (queries), lane 4 r + c has keys r and r + 8 beside queries 8 n + 2 c and
+// the one after. Distances, key less query, are relative to those of the tile's first key and
+// query.
+//
+// Within a thread an element and that of 8 keys and 8 queries before are of one diagonal. A lane's
+// other query has the diagonal of the row after; so it moves to that row's lane, or, from row 0, to
+// row 7 of the next block. Then columns are folded onto the first one, which 2 rows and 1 column
+// are a step of. What moves from one block to the next waits in a register.
+struct Diagonals {
+  float carried[2] = {};  // of both queries: keys 0 to 7 of the block before
+  float waiting[3] = {};
+  float gathered = 0.0f;  // of four blocks, in the order of distances
 
-ATT_FN float warp_sum(float value) {
+  static ATT_MEMBER constexpr int blocks(int columns) { return columns / 8 + 2; }
+
+  // Block n's elements: (key, query) and (key, query + 1), then the same of key + 8. True when
+  // `gathered` has four blocks' sums: lane i's distance is distance(n / 4).
+  ATT_MEMBER bool add(int n, const float (&value)[4], bool is_last) {
+    const int lane = lane_index(), row = lane / 4;
+    const float even = value[2] + carried[0];
+    const float odd = value[3] + carried[1];
+    carried[0] = value[0];
+    carried[1] = value[1];
+    float sum = even + moved(0, odd, lane + 4, row < 7);
+    sum += moved(1, sum, (lane + 8) % 32 + 1, row < 6);
+    sum += moved(2, sum, (lane + 16) % 32 + 2, row < 4);
+    // The first column's rows have distances 8 - 8 n + row.
+    const float of_block = shuffle_float(sum, 4 * (7 - lane % 8));
+    gathered = lane / 8 == n % 4 ? of_block : n % 4 == 0 ? 0.0f : gathered;
+    return n % 4 == 3 || is_last;
+  }
+  static ATT_MEMBER int distance(int round) { return 15 - lane_index() - 32 * round; }
+
+ private:
+  // Another lane's value, of this block or, beyond the last row, of the one before.
+  ATT_MEMBER float moved(int step, float value, int lane, bool is_of_block) {
+    const float now = shuffle_float(value, lane % 32);
+    const float before = waiting[step];
+    waiting[step] = now;
+    return is_of_block ? now : before;
+  }
+};
+
+// A warp's part of one look-up.
+template <int kLoad>
+struct LearnedLoad {
+  static constexpr int kBins = kGradLoadBins[kLoad];
+  static constexpr bool kIsSlope = kBins == 1;
+  static constexpr bool kByDistance = kBins > 1 && kGradLoadIsDistance[kLoad];
+  static constexpr bool kByElement = kBins > 1 && !kByDistance && has_sums(kLoad);
+
+  WarpSums<kLoad> sums;
+  // What is not yet in the sums: numbers `bins`, by distance one for the warp; else of either of a
+  // lane's keys.
+  float open[2] = {};
+  int bins[2] = {};
+  Diagonals diagonals;
+  bool is_mixed = false;  // the tile's distances have different numbers
+
+  static ATT_MEMBER bool is_wanted(const BackwardParams& p) {
+    return p.d_tensors[kGradLoadSlot[kLoad]] != nullptr;
+  }
+
+  template <int kColumns>
+  ATT_MEMBER void begin_tile(const BackwardParams& p, const Context& c, int key, int query) {
+    if constexpr (kByDistance) {
+      if (!is_wanted(p)) return;
+      const int first = shuffle_from(bin_at<kColumns>(c, key, query, 0), 0);
+      bool is_same = true;
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
-  return value;
-}
-
-// A thread's part. What one (b, h) has one number of is summed in a register, and added to memory
-// once a head and warp; anything else element by element.
-struct LearnedGradients {
-  const BackwardParams& p;
-  float totals[kGradLoads > 0 ? kGradLoads : 1] = {};
-  int h = -1;  // whose totals these are
-
-  const bool learns;
-
-  ATT_MEMBER explicit LearnedGradients(const BackwardParams& p, bool learns = true)
-      : p(p), learns(learns) {}
-
-  // Before the elements of a tile. The whole warp calls it.
-  ATT_MEMBER void begin_tile(const Context& c) {
-    if constexpr (kGradLoads > 0) {
-      if (h >= 0 && h != c.h) flush(c);
-      h = c.h;
-    }
-  }
-  // After the last tile, if there was one; c.h does not matter.
-  ATT_MEMBER void flush(const Context& c) {
-    if constexpr (kGradLoads > 0) {
-      if (h < 0 || !learns) return;
-      flush_from<0>(context_of(c.params, sequence_of(c), c.b, h, c.h_kv));
+      for (int round = 0; round < rounds(kColumns); ++round) {
+        is_same &= bin_at<kColumns>(c, key, query, round) == first;
+      }
+      is_mixed = !all_lanes(is_same);
+      if (is_mixed) diagonals = {};
+      if (!is_mixed && first != bins[0]) {
+        close(p, c, key);
+        bins[0] = first;
+      }
     }
   }
 
-  // Of an element: the scaled product, and the gradient of what the score makes of it. Where the
-  // score is the product plus something, the latter does not depend on the former.
-  ATT_MEMBER void add(const Context& c, int q, int k, float s, float d_score) {
-    if constexpr (kGradLoads > 0) {
-      if (learns) add_from<0>(c, q, k, s, d_score);
+  // Block n: value[e] of key first_key + lane / 4 + 8 (e / 2), query q[e].
+  template <int kColumns>
+  ATT_MEMBER void add(const BackwardParams& p, const Context& c, int key, int query, int n,
+                      const int (&q)[4], const float (&value)[4]) {
+    if constexpr (kIsSlope) {
+      open[0] += value[0] + value[1] + value[2] + value[3];
+    } else if constexpr (kByDistance) {
+      if (is_mixed) {
+        add_diagonals<kColumns>(p, c, key, query, n, value);
+      } else {
+        open[0] += value[0] + value[1] + value[2] + value[3];
+      }
+    } else if (is_wanted(p)) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int k = key + lane_index() / 4 + e / 2 * 8;
+        const long long offset = grad_load_offset<kLoad>(c, q[e], k);
+        if constexpr (kByElement) {
+          const int bin = static_cast<int>(offset - grad_load_base<kLoad>(c));
+          if (!all_lanes(value[e] == 0.0f || bin == bins[e / 2])) {
+            sums.add_each(WarpSums<kLoad>::destination(p, c, key), bins[e / 2], open[e / 2]);
+            open[e / 2] = 0.0f;
+            bins[e / 2] = bin;
+          }
+          open[e / 2] += value[e];
+        } else if (value[e] != 0.0f) {
+          float* const to = p.d_tensors[kGradLoadSlot[kLoad]] + offset;
+          if constexpr (kGradLoadIsExclusive[kLoad]) {
+            *to = value[e];
+          } else {
+            reduce_add(to, value[e]);
+          }
+        }
+      }
+    }
+  }
+
+  // What the last elements' diagonals go on with.
+  template <int kColumns>
+  ATT_MEMBER void end_tile(const BackwardParams& p, const Context& c, int key, int query) {
+    if constexpr (kByDistance) {
+      if (!is_mixed) return;
+#pragma unroll
+      for (int n = kColumns / 8; n < Diagonals::blocks(kColumns); ++n) {
+        add_diagonals<kColumns>(p, c, key, query, n, {});
+      }
+    }
+  }
+
+  // After a head's last tile.
+  ATT_MEMBER void end_head(const BackwardParams& p, const Context& c, int key) {
+    if constexpr (kIsSlope || kByDistance || kByElement) {
+      if (!is_wanted(p)) return;
+      close(p, c, key);
+      sums.store(p, c, key);
     }
   }
 
  private:
-  template <int kLoad>
-  ATT_MEMBER void add_from(const Context& c, int q, int k, float s, float d_score) {
-    const float value =
-        kGradLoadIsOne[kLoad] ? d_score : d_score * score_grad_load<kLoad>(c, s, q, k);
-    if constexpr (kGradLoadBins[kLoad] == 1) {
-      totals[kLoad] += d_score == 0.0f ? 0.0f : value;
-    } else if (d_score != 0.0f && p.d_tensors[kGradLoadSlot[kLoad]] != nullptr) {
-      reduce_add(p.d_tensors[kGradLoadSlot[kLoad]] + grad_load_offset<kLoad>(c, q, k), value);
-    }
-    if constexpr (kLoad + 1 < kGradLoads) add_from<kLoad + 1>(c, q, k, s, d_score);
+  static ATT_MEMBER constexpr int rounds(int columns) {
+    return (Diagonals::blocks(columns) + 3) / 4;
   }
-  template <int kLoad>
-  ATT_MEMBER void flush_from(const Context& c) {
-    if constexpr (kGradLoadBins[kLoad] == 1) {
-      const float sum = warp_sum(totals[kLoad]);
-      float* const to = p.d_tensors[kGradLoadSlot[kLoad]];
-      if (to != nullptr && thread_index() % 32 == 0) {
-        reduce_add(to + grad_load_base<kLoad>(c), sum);
+  // The number of the lane's diagonal of a round; beyond the last one that of the last.
+  template <int kColumns>
+  static ATT_MEMBER int bin_at(const Context& c, int key, int query, int round) {
+    const int distance = Diagonals::distance(round);
+    const int k = key + max_i32(distance, 0);
+    const int q = query + min_i32(max_i32(-distance, 0), kColumns - 1);
+    return static_cast<int>(grad_load_offset<kLoad>(c, q, k) - grad_load_base<kLoad>(c));
+  }
+  template <int kColumns>
+  ATT_MEMBER void add_diagonals(const BackwardParams& p, const Context& c, int key, int query,
+                                int n, const float (&value)[4]) {
+    if (!diagonals.add(n, value, n + 1 == Diagonals::blocks(kColumns))) return;
+    sums.add_each(WarpSums<kLoad>::destination(p, c, key), bin_at<kColumns>(c, key, query, n / 4),
+                  diagonals.gathered);
+  }
+  // Brings what is open to the sums.
+  ATT_MEMBER void close(const BackwardParams& p, const Context& c, int key) {
+    float* const to = WarpSums<kLoad>::destination(p, c, key);
+    if constexpr (kByElement) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums.add_each(to, bins[half], open[half]);
+        open[half] = 0.0f;
       }
-      totals[kLoad] = 0.0f;
+    } else {
+      sums.add(to, bins[0], warp_sum(open[0]));
+      open[0] = 0.0f;
+      if constexpr (!WarpSums<kLoad>::kInRegisters) sync_warp();
     }
-    if constexpr (kLoad + 1 < kGradLoads) flush_from<kLoad + 1>(c);
   }
 };
 
-// ---- Zeroes and sinks, by the kernels before and after.
+// All look-ups from kLoad on.
+template <int kLoad, bool kIsEnd>
+struct LearnedLoads {
+  LearnedLoad<kLoad> load;
+  LearnedLoads<kLoad + 1, kLoad + 1 >= kGradLoads> others;
 
-// Of the gradients that are asked for; the grid shares the work.
-ATT_FN void clear_learned_gradients(const BackwardParams& p) {
-  if constexpr (kGradLoads + kSinkGradLoads > 0) {
-    const long long first = static_cast<long long>(block_index()) * kRowThreads + thread_index();
-    const long long step = static_cast<long long>(block_count()) * kRowThreads;
-    for (int slot = 0; slot < kMaxTensors; ++slot) {
-      if (p.d_tensors[slot] == nullptr) continue;
-      long long count = 1;
-      for (int i = 0; i < kMaxTensorDims; ++i) count *= p.tensors[slot].size[i];
-      for (long long i = first; i < count; i += step) p.d_tensors[slot][i] = 0.0f;
-    }
+  template <int kColumns>
+  ATT_MEMBER void begin_tile(const BackwardParams& p, const Context& c, int key, int query) {
+    load.template begin_tile<kColumns>(p, c, key, query);
+    others.template begin_tile<kColumns>(p, c, key, query);
   }
-  if constexpr (spec::kHasSink) {
-    if (p.d_sink != nullptr && block_index() == 0) {
-      for (int i = thread_index(); i < p.batch * p.heads; i += kRowThreads) p.d_sink[i] = 0.0f;
+  template <int kColumns>
+  ATT_MEMBER void add(const BackwardParams& p, const Context& c, int key, int query, int n,
+                      const int (&q)[4], const float (&s)[4], const float (&d_score)[4]) {
+    float value[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if constexpr (kGradLoadIsOne[kLoad]) {
+        value[e] = d_score[e];
+      } else {
+        const int k = key + lane_index() / 4 + e / 2 * 8;
+        value[e] =
+            d_score[e] == 0.0f ? 0.0f : d_score[e] * score_grad_load<kLoad>(c, s[e], q[e], k);
+      }
     }
+    load.template add<kColumns>(p, c, key, query, n, q, value);
+    others.template add<kColumns>(p, c, key, query, n, q, s, d_score);
   }
-}
-
+  template <int kColumns>
+  ATT_MEMBER void end_tile(const BackwardParams& p, const Context& c, int key, int query) {
+    load.template end_tile<kColumns>(p, c, key, query);
+    others.template end_tile<kColumns>(p, c, key, query);
+  }
+  ATT_MEMBER void end_head(const BackwardParams& p, const Context& c, int key) {
+    load.end_head(p, c, key);
+    others.end_head(p, c, key);
+  }
+};
 template <int kLoad>
-ATT_FN void add_to_sink_look_ups(const BackwardParams& p, const Context& c, float gradient) {
-  float* const to = p.d_tensors[kSinkGradLoadSlot[kLoad]];
-  if (to != nullptr) {
-    reduce_add(to + sink_grad_load_offset<kLoad>(c), gradient * sink_grad_load<kLoad>(c));
-  }
-  if constexpr (kLoad + 1 < kSinkGradLoads) add_to_sink_look_ups<kLoad + 1>(p, c, gradient);
-}
+struct LearnedLoads<kLoad, true> {
+  template <int kColumns>
+  ATT_MEMBER void begin_tile(const BackwardParams&, const Context&, int, int) {}
+  template <int kColumns>
+  ATT_MEMBER void add(const BackwardParams&, const Context&, int, int, int, const int (&)[4],
+                      const float (&)[4], const float (&)[4]) {}
+  template <int kColumns>
+  ATT_MEMBER void end_tile(const BackwardParams&, const Context&, int, int) {}
+  ATT_MEMBER void end_head(const BackwardParams&, const Context&, int) {}
+};
 
-// What queries [q0, q1) of a head add to the gradient of its sink: -exp(sink - LSE) D each. One
-// warp.
-ATT_FN void add_sink_gradient(const BackwardParams& p, const Sequence& sequence, int b, int h,
-                              int q0, int q1) {
-  if constexpr (spec::kHasSink) {
-    const Context c = item_context(p, sequence, b, h, h / (p.heads / p.kv_heads));
-    const long long head = static_cast<long long>(b) * p.heads + h;
-    float sum = 0.0f;
-    for (int q = q0 + thread_index() % 32; q < q1; q += 32) {
-      const float lse = p.lse[statistic_offset(p, sequence, h) + q];
-      // Of a row without live keys only the sink is left, and O is 0 whatever it is.
-      const float weight = math_exp2((sink(c) - lse) * kLog2E);
-      sum -= lse == -infinity() ? 0.0f
-                                : weight * row_delta(p, first_padded_row(p, sequence, b, h) + q);
+// A warp's part, of the 16 keys from `key` on. The whole warp calls everything.
+struct LearnedGradients {
+  static constexpr bool kLearns = kGradLoads > 0;
+  const BackwardParams& p;
+  const int key;
+  const bool learns;
+  int h = -1;  // whose sums these are
+  LearnedLoads<0, kGradLoads == 0> loads;
+
+  ATT_MEMBER LearnedGradients(const BackwardParams& p, int key, bool learns = true)
+      : p(p), key(key), learns(learns) {}
+
+  // Before the elements of a tile of kColumns queries from `query` on.
+  template <int kColumns>
+  ATT_MEMBER void begin_tile(const Context& c, int query) {
+    if constexpr (kLearns) {
+      if (!learns) return;
+      if (h >= 0 && h != c.h) end(c);
+      h = c.h;
+      loads.template begin_tile<kColumns>(p, c, key, query);
     }
-    sum = warp_sum(sum);
-    if (thread_index() % 32 != 0) return;
-    if (p.d_sink != nullptr) reduce_add(p.d_sink + head, sum);
-    if constexpr (kSinkGradLoads > 0) add_to_sink_look_ups<0>(p, c, sum);
   }
-}
+  // The elements of block n: of key `key` + lane / 4 + 8 (e / 2) and query q[e] the scaled product,
+  // and the gradient of what the score makes of it. Where the score is the product plus something,
+  // the latter does not depend on the former.
+  template <int kColumns>
+  ATT_MEMBER void add(const Context& c, int query, int n, const int (&q)[4], const float (&s)[4],
+                      const float (&d_score)[4]) {
+    if (learns) loads.template add<kColumns>(p, c, key, query, n, q, s, d_score);
+  }
+  template <int kColumns>
+  ATT_MEMBER void end_tile(const Context& c, int query) {
+    if constexpr (kLearns) {
+      if (learns) loads.template end_tile<kColumns>(p, c, key, query);
+    }
+  }
+  // After the last tile, if there was one; c.h does not matter.
+  ATT_MEMBER void end(const Context& c) {
+    if constexpr (kLearns) {
+      if (h < 0 || !learns) return;
+      loads.end_head(p, context_of(c.params, sequence_of(c), c.b, h, c.h_kv), key);
+    }
+  }
+};
 
 }  // namespace att

@@ -165,7 +165,7 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < spec::kHeadDimV / 2; ++i) d_v[i] = 0.0f;
     if (!has_tiles()) return;
-    LearnedGradients learned(p);
+    LearnedGradients learned(p, k0 + warpgroup * kKeys + thread / 32 * 16);
     int tiles = 0;  // of this item so far
     int sums = 0, next_sums = 0;
     RingPosition before = at;
@@ -251,7 +251,7 @@ struct Consumer {
       wgmma_pin(d_q);
       end_dq(written - 1, sums_of(next_sums));
     }
-    learned.flush(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
+    learned.end(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
     wgmma_pin(d_k);
     wgmma_pin(d_v);
   }

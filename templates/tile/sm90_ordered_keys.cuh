@@ -153,7 +153,7 @@ struct KeysConsumer {
     unsigned tiles = 0;
     mbarrier_wait(shared.do_full(0), 0);
     if (spec::kHasMask && load_tile_info(shared.do_tile(0)).tile < 0) return;
-    LearnedGradients learned(p);
+    LearnedGradients learned(p, k0 + thread / 32 * 16);
     bool more = true;
     while (more) {
       at = uniform(at);
@@ -201,7 +201,7 @@ struct KeysConsumer {
     }
     wgmma_wait<0>();
     wgmma_pin(d_k);
-    learned.flush(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
+    learned.end(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
   }
 
   // A gradient's 64 rows to where K's or V's were, and from there to global memory.

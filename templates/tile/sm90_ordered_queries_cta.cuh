@@ -8,7 +8,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/sequence.h"
-#include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/learned_totals.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_ordered_queries.cuh"
 #include "templates/tile/sm90_ordered_queries_layout.cuh"
