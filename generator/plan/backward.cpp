@@ -47,8 +47,6 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
   return ok_status();
 }
 
-bool makes_sink_gradient(const AttentionSpec& spec) { return spec.sink != nullptr; }
-
 Launch backward_rows_launch() {
   return {.symbol = "_rows", .threads = kThreads, .item = WorkItem::kQueryTile, .tile = kPadding};
 }

@@ -26,9 +26,6 @@ enum class LearnedSums {
 // kUnsupported where a family's backward kernels cannot do the spec.
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums);
 
-// Whether the backward kernels make the gradient of the sink.
-bool makes_sink_gradient(const AttentionSpec& spec);
-
 Launch backward_rows_launch();
 // Of kernels whose tensor cores subtract LSE and D themselves: where these are subtracted from the
 // products as they are. Without sums.

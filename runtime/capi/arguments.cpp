@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "generator/plan/backward.hpp"
 #include "generator/spec/shape.hpp"
 #include "runtime/capi/cache_scales.hpp"
 #include "runtime/capi/operand.hpp"
@@ -269,14 +268,6 @@ Status fill_learned(const AttentionSpec& spec, const att_backward_args& args,
     return bad_argument("`d_sink` is given, and the spec has no sink");
   }
   ATT_CHECK(check_optional("d_sink", args.d_sink));
-  if (args.d_sink != nullptr && !makes_sink_gradient(spec)) {
-    return Error{.kind = ErrorKind::kUnsupported,
-                 .id = "gradient-unsupported",
-                 .message =
-                     "the gradient of the sink is added up in the order in which blocks come "
-                     "to it, which `deterministic: true` rules out",
-                 .hint = "leave `d_sink` null, or the spec without `deterministic: true`"};
-  }
   params->d_sink = args.d_sink;
   return ok_status();
 }

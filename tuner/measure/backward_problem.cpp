@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "generator/plan/backward.hpp"
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/reference/judge.hpp"
 #include "runtime/support/problem_layout.hpp"
@@ -151,7 +150,7 @@ Status BackwardProblem::make_gradients() {
     ATT_TRY(buffer, OutputBuffer::make(device_, count * sizeof(float)));
     params_.d_tensors[slot] = static_cast<float*>(buffer.data());
   }
-  if (makes_sink_gradient(spec_)) {
+  if (spec_.sink != nullptr) {
     const auto count = static_cast<std::size_t>(s.batch * s.heads);
     ATT_TRY(d_sink_, OutputBuffer::make(device_, count * sizeof(float)));
     params_.d_sink = static_cast<float*>(d_sink_.data());

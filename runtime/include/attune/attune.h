@@ -294,8 +294,7 @@ typedef struct att_backward_args {
   int d_tensor_count;             /* likewise; 0 when `d_tensors` is null */
   float* const* d_tensors;        /* by slot, contiguous in the declared dims; a null entry is not
                                      computed, and is all that a tensor without `grad` may have */
-  float* d_sink;                  /* [batch, heads], of the sink's logit; null: not computed.
-                                     ATT_UNSUPPORTED with `deterministic: true` */
+  float* d_sink;                  /* [batch, heads], of the sink's logit; null: not computed */
   /* Since 0.2. As the forward launch had them: with ATT_THD, of the device; else null. */
   const int32_t *cu_q, *cu_kv;     /* [batch + 1] */
   const int32_t *used_q, *used_kv; /* [batch]; null: all of them */
