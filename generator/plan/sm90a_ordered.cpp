@@ -101,11 +101,6 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   return resources;
 }
 
-bool learns_of_score(const AttentionSpec& spec) {
-  return spec.score != nullptr &&
-         std::ranges::any_of(spec.environment.tensors, &expr::TensorDecl::grad);
-}
-
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
   if (tile.tile_q != 64 && tile.tile_q != 128) return plan_unsupported("query tiles of 64 or 128");
@@ -121,9 +116,6 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   }
   if (tile.both_gradients && (widest(spec) > kMostForBoth || tile.tile_q > 64)) {
     return plan_unsupported("dK and dV of a warpgroup leave no registers for so many columns");
-  }
-  if (tile.both_gradients && widest(spec) <= kNarrow && learns_of_score(spec)) {
-    return plan_unsupported("ptxas serialises both gradients of narrow heads beside learned ones");
   }
   if (tile.query_warpgroups > 2 && (spec.head_dim_qk > 96 || tile.step_keys > 64)) {
     return plan_unsupported("three warpgroups leave no registers for so many columns");

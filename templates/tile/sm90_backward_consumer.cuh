@@ -219,8 +219,10 @@ struct Consumer {
         // Before the first tile of an item there is none: what dQ is made of then is not used.
         if (tiles > 0) mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
       }
-      // For dV, where P's registers are wanted (C7512). Else not: 2 to 5 % at d 64.
-      if constexpr (spec::kHeadDimQk + spec::kHeadDimV > 128) wgmma_wait<0>();
+      // For dV, where P's registers are wanted (C7512), or where ptxas would serialise it beside
+      // what is learned (C7513). Else not: 2 to 5 % at d 64.
+      constexpr bool kLearnsAlone = !kMakesQueries && kGradLoads > 0;
+      if constexpr (spec::kHeadDimQk + spec::kHeadDimV > 128 || kLearnsAlone) wgmma_wait<0>();
       if constexpr (kMakesQueries) issue_dq(written - 1);
       issue_dk();
       sums = next_sums;

@@ -94,5 +94,33 @@ TEST(LookUpPattern, OfBiasesInUse) {
   }
 }
 
+TEST(LookUpPattern, AnElementOfOnePairIsLookedUpByEveryVariable) {
+  const auto dims = [](std::vector<Dim> of) {
+    std::vector<DimSize> sizes;
+    for (const Dim dim : of) sizes.push_back({.dim = dim});
+    return sizes;
+  };
+  const Environment environment = {
+      .scalars = {},
+      .tensors = {
+          {.name = "own", .dims = dims({Dim::kBatch, Dim::kHeads, Dim::kQLen, Dim::kKvLen})},
+          {.name = "of_heads", .dims = dims({Dim::kHeads, Dim::kQLen, Dim::kKvLen})},
+          {.name = "of_kv_heads",
+           .dims = dims({Dim::kBatch, Dim::kKvHeads, Dim::kQLen, Dim::kKvLen})}}};
+  const std::pair<std::string_view, bool> rows[] = {
+      {"own[b, h, q_idx, kv_idx]", true},
+      {"own[b, h, q_idx, kv_idx // 2]", false},
+      {"own[b, h, kv_idx, q_idx]", false},  // each is clamped into the other's dim
+      {"own[b, 0, q_idx, kv_idx]", false},
+      {"of_heads[h, q_idx, kv_idx]", false},
+      {"of_kv_heads[b, h_kv, q_idx, kv_idx]", false},
+  };
+  for (const auto& [text, is_exclusive] : rows) {
+    const auto look_up = parse(text, environment, Role::kScore, {});
+    ASSERT_TRUE(look_up.ok()) << render(look_up.error());
+    EXPECT_EQ(look_up_pattern(*look_up, environment).is_exclusive, is_exclusive) << text;
+  }
+}
+
 }  // namespace
 }  // namespace attune::expr

@@ -1,5 +1,6 @@
 #include "generator/plan/plan.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -172,27 +173,86 @@ TEST(Plan, DeterministicPlansLearnWhatTheyAddUpInOrder) {
   const auto parsed = [](const std::string& more) {
     return parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\n" + more, "t").value();
   };
-  constexpr const char* kScore =
-      "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\nscore: score + slope[h]\n";
-  constexpr const char* kSink =
-      "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\nsink: sinks[h]\n";
-  for (const std::string learned : {kScore, kSink}) {
-    EXPECT_TRUE(families_for(parsed(learned), Target::kSm80, Pass::kBackward).ok());
-    const auto none =
-        families_for(parsed(learned + "deterministic: true\n"), Target::kSm80, Pass::kBackward);
-    ASSERT_FALSE(none.ok());
+  const auto in_order = [&](const std::string& learned, Target target) {
+    EXPECT_TRUE(families_for(parsed(learned), target, Pass::kBackward).ok()) << learned;
+    return families_for(parsed(learned + "deterministic: true\n"), target, Pass::kBackward);
+  };
+  for (const char* learned :
+       {"tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\nscore: score + slope[h]\n",
+        "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\nsink: sinks[h]\n",
+        "tensors: {t: {dtype: float32, dims: [heads, 4095], grad: true}}\n"
+        "score: score + t[h, max(0, min(4094, kv_idx - q_idx + 2047))]\n"}) {
+    for (const Target target : {Target::kSm80, Target::kSm90a, Target::kCpu}) {
+      EXPECT_TRUE(in_order(learned, target).ok()) << learned << to_string(target);
+    }
+  }
+  const auto own = in_order(
+      "tensors: {bias: {dtype: float32, dims: [batch, heads, q_len, kv_len], grad: true}}\n"
+      "score: score + bias[b, h, q_idx, kv_idx]\n",
+      Target::kSm90a);
+  EXPECT_TRUE(own.ok()) << "nobody else adds to an element";
+  for (const char* shared :
+       {"tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"
+        "score: score + bias[q_idx, kv_idx]\n",
+        "tensors: {bias: {dtype: float32, dims: [batch, heads, q_len, kv_len], grad: true}}\n"
+        "score: score + bias[b, h, q_idx, kv_idx] * bias[b, h, q_idx, 0]\n",
+        "tensors: {t: {dtype: float32, dims: [heads, 4097], grad: true}}\n"
+        "score: score + t[h, max(0, min(4096, kv_idx - q_idx + 2047))]\n"}) {
+    const auto none = in_order(shared, Target::kSm80);
+    ASSERT_FALSE(none.ok()) << shared;
     EXPECT_EQ(none.error().kind, ErrorKind::kUnsupported);
     EXPECT_NE(none.error().message.find("`deterministic: true` rules out"), std::string::npos)
         << none.error().message;
-    const auto on_cpu =
-        families_for(parsed(learned + "deterministic: true\n"), Target::kCpu, Pass::kBackward);
-    EXPECT_TRUE(on_cpu.ok()) << "a head's numbers are added up in order";
   }
-  const auto dense =
-      families_for(parsed("tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"
-                          "score: score + bias[q_idx, kv_idx]\ndeterministic: true\n"),
-                   Target::kCpu, Pass::kBackward);
-  EXPECT_FALSE(dense.ok()) << "every head adds to it";
+  EXPECT_FALSE(in_order("tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"
+                        "score: score + bias[q_idx, kv_idx]\n",
+                        Target::kCpu)
+                   .ok())
+      << "every head adds to it";
+}
+
+// On GPUs 16 keys of a head have sums of their own, and a last launch adds them up; what a warp's
+// registers do not hold is added to as it comes, unless the spec says otherwise.
+TEST(Plan, SumsOfWhatIsLearnedLieInTheWorkspace) {
+  constexpr ProblemShape kShape{
+      .batch = 3, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 1000};
+  const auto bytes = [&](int bins, bool in_order, Target target) {
+    const std::string yaml = fmt::format(
+        "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\ndeterministic: {}\n"
+        "tensors: {{t: {{dtype: float32, dims: [heads, {}], grad: true}}}}\n"
+        "score: score + t[h, max(0, min({}, kv_idx - q_idx))]\n",
+        in_order, bins, bins - 1);
+    const AttentionSpec spec = parse_spec(yaml, "t").value();
+    std::int64_t of_sums = -1;
+    const std::vector<Family> families = families_for(spec, target, Pass::kBackward).value();
+    for (const Family family : families) {
+      for (const KernelPlan& plan :
+           legal_plans(spec, family, device_facts(target), Pass::kBackward)) {
+        const LaunchRecipe recipe = launch_recipe(spec, plan);
+        const bool has_last = recipe.launches.back().symbol.ends_with("_learned");
+        std::int64_t found = 0;
+        for (const WorkspaceRegion& region : recipe.workspace) {
+          if (region.content == WorkspaceRegion::Content::kLearnedSums)
+            found = region_bytes(spec, region, kShape);
+        }
+        EXPECT_EQ(has_last, found > 0) << to_string(plan);
+        EXPECT_TRUE(of_sums < 0 || of_sums == found) << to_string(plan);
+        EXPECT_TRUE(covers(widest_workspace(spec, Pass::kBackward, target), recipe.workspace))
+            << to_string(plan);
+        of_sums = found;
+      }
+    }
+    return of_sums;
+  };
+  for (const Target target : {Target::kSm80, Target::kSm90a}) {
+    for (const int bins : {2, 32, 64}) {
+      for (const bool in_order : {false, true}) {
+        EXPECT_EQ(bytes(bins, in_order, target), 4 * 3 * 8 * 63 * bins) << bins;
+      }
+    }
+    EXPECT_EQ(bytes(65, false, target), 0);
+    EXPECT_EQ(bytes(65, true, target), 4 * 3 * 8 * 63 * 65);
+  }
 }
 
 // Barriers, statistics and padding take little beside them.
