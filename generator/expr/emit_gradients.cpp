@@ -128,7 +128,7 @@ std::string exclusive_flags(const std::vector<LookUpDerivative>& look_ups,
     };
     const auto count = std::ranges::count_if(look_ups, is_of_tensor) +
                        std::ranges::count_if(sink_look_ups, is_of_tensor);
-    return count == 1 && look_up_pattern(d.look_up, environment).is_exclusive;
+    return count == 1 && look_up_pattern(d.look_up, environment).is_exclusive();
   });
 }
 

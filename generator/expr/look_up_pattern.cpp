@@ -78,10 +78,9 @@ LookUpPattern look_up_pattern(const Expr& look_up, const Environment& environmen
   for (auto dim = tensor.dims.begin() + pattern.first_position_dim; dim != tensor.dims.end(); ++dim)
     bins = dim->dim == Dim::kNumber ? std::min<std::int64_t>(bins * dim->number, 1 << 30) : 0;
   pattern.bins = bins <= LookUpPattern::kMostBins ? static_cast<int>(bins) : 0;
-  constexpr Variable kOfPair[] = {Variable::kBatch, Variable::kHead, Variable::kQIdx,
-                                  Variable::kKvIdx};
-  pattern.is_exclusive =
-      std::ranges::all_of(kOfPair, [&](Variable v) { return has_index(look_up, v); });
+  pattern.own_by_pair = has_index(look_up, Variable::kQIdx) && has_index(look_up, Variable::kKvIdx);
+  pattern.own_by_batch = has_index(look_up, Variable::kBatch);
+  pattern.own_by_head = has_index(look_up, Variable::kHead);
   return pattern;
 }
 

@@ -15,13 +15,15 @@ struct LookUpPattern {
   // Elements that one (b, h) can reach, a block of consecutive ones, when all of those dims are
   // numbers: 1 if there are none; 0 when it is not known or more than kMostBins.
   int bins = 0;
-  // Different (b, h, q_idx, kv_idx) have different elements.
-  bool is_exclusive = false;
+  // Different pairs of (q_idx, kv_idx) have different elements, whatever the heads; and so have
+  // different b, different h.
+  bool own_by_pair = false, own_by_batch = false, own_by_head = false;
+  bool is_exclusive() const { return own_by_pair && own_by_batch && own_by_head; }
 
   static constexpr int kMostBins = 1 << 20;
 };
 
-// Sound: what is said to be a distance is one, and what to be exclusive. Thread-safe.
+// Sound: what is said to be a distance is one, and what to have its own element. Thread-safe.
 LookUpPattern look_up_pattern(const Expr& look_up, const Environment& environment);
 
 }  // namespace attune::expr

@@ -37,7 +37,9 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
         fmt::format("layout `{}` has no backward kernels yet", to_string(spec.layout)),
         "the forward pass is there: passes: [forward]");
   }
-  if (sums == LearnedSums::kByWarps) return learns_in_order(spec);
+  if (sums != LearnedSums::kByItems) {
+    return learns_in_order(spec, sums == LearnedSums::kByWarpsInLoops);
+  }
   if (spec.deterministic && adds_by_atomics(spec)) {
     return plan_unsupported(
         "gradients of tensors are added up in the order in which blocks come to it, which "

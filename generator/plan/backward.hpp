@@ -19,8 +19,9 @@ struct BackwardRows {
 
 // How a family adds up gradients of tensors.
 enum class LearnedSums {
-  kByWarps,  // as learned_plan.hpp says
-  kByItems,  // in order, but for tensors of which a head has no known number of elements
+  kByWarps,         // as learned_plan.hpp says
+  kByWarpsInLoops,  // so, in items that may take all batches or heads
+  kByItems,         // in order, but for tensors of which a head has no known number of elements
 };
 
 // kUnsupported where a family's backward kernels cannot do the spec.

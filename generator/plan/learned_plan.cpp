@@ -54,7 +54,19 @@ Error unordered(const AttentionSpec& spec, int slot, std::string_view why) {
 
 }  // namespace
 
-Status learns_in_order(const AttentionSpec& spec) {
+LoopedItems looped_items(const AttentionSpec& spec) {
+  LoopedItems items;
+  if (!spec.deterministic) return items;
+  for (const expr::LookUpDerivative& d : of_score(spec)) {
+    const expr::LookUpPattern pattern = expr::look_up_pattern(d.look_up, spec.environment);
+    if (pattern.bins > 0) continue;
+    items.batches |= !pattern.own_by_batch;
+    items.heads |= !pattern.own_by_head;
+  }
+  return items;
+}
+
+Status learns_in_order(const AttentionSpec& spec, bool has_looped_items) {
   if (!spec.deterministic) return ok_status();
   const LookUps look_ups = of_score(spec), in_sink = of_sink(spec);
   for (const expr::LookUpDerivative& d : look_ups) {
@@ -72,11 +84,14 @@ Status learns_in_order(const AttentionSpec& spec) {
     };
     const bool is_alone = std::ranges::count_if(look_ups, is_of_tensor) == 1 &&
                           std::ranges::none_of(in_sink, is_of_tensor);
-    if (!is_alone || !pattern.is_exclusive) {
+    if (!is_alone || !pattern.own_by_pair) {
       return unordered(spec, slot,
-                       "how many elements a head has depends on a length, and several pairs may "
-                       "share one; each has its own in [batch, heads, q_len, kv_len], looked up "
-                       "once by [b, h, q_idx, kv_idx]");
+                       "how many elements a head has depends on a length, and several pairs of "
+                       "query and key may share one; each has its own where the tensor is looked "
+                       "up once, by [q_idx, kv_idx] among others");
+    }
+    if (!pattern.is_exclusive() && !has_looped_items) {
+      return unordered(spec, slot, "several batches or heads share an element");
     }
   }
   return ok_status();

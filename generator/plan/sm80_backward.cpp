@@ -30,7 +30,7 @@ int column_parts(const AttentionSpec& spec) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm80_family().serves(spec, target));
-  return backward_serves(spec, LearnedSums::kByWarps);
+  return backward_serves(spec, LearnedSums::kByWarpsInLoops);
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -183,6 +183,7 @@ std::string symbol_part(const KernelPlan& plan) {
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
+  const LoopedItems looped = looped_items(spec);
   return fmt::format(
       "constexpr int kWarps = {};\n"
       "constexpr int kStep = {};\n"
@@ -190,10 +191,13 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kColumnParts = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
+      "constexpr bool kLoopsBatches = {};  // an item takes its keys of all batches, heads\n"
+      "constexpr bool kLoopsHeads = {};\n"
       "{}{}",
       tile.warps, tile.step, tile.stages, column_parts(spec), needs.shared_memory_bytes,
-      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8),
-      backward_row_constants({}) + learned_constants(spec), sm80_element_constants(spec));
+      std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8), looped.batches,
+      looped.heads, backward_row_constants({}) + learned_constants(spec),
+      sm80_element_constants(spec));
 }
 
 }  // namespace

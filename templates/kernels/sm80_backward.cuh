@@ -238,6 +238,27 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int
       keys_of(p, own), of_warp);
 }
 
+// The same of all batches, or of all heads, one after the other, by the item that is the first of
+// them: a thread has the same pairs of each, and adds to what they share in this order.
+ATT_FN void make_looped_gradients(const BackwardParams& p, int part, int b, int h_kv, int k0,
+                                  unsigned shared) {
+  if ((plan::kLoopsBatches && b > 0) || (plan::kLoopsHeads && h_kv > 0)) return;
+  const int end_b = plan::kLoopsBatches ? p.batch : b + 1;
+  const int end_h = plan::kLoopsHeads ? p.kv_heads : h_kv + 1;
+#pragma unroll 1
+  for (int each_b = b; each_b < end_b; ++each_b) {
+#pragma unroll 1
+    for (int h = h_kv; h < end_h; ++h) {
+      if (part == 0) {
+        make_key_gradients<0>(p, sequence_of(p, each_b), each_b, h, k0, shared);
+      } else if constexpr (plan::kColumnParts > 1) {
+        make_key_gradients<1>(p, sequence_of(p, each_b), each_b, h, k0, shared);
+      }
+      sync_threads();  // gradients have left the memory that the next one's tiles come to
+    }
+  }
+}
+
 // ---- dQ.
 
 ATT_FN void make_query_gradient(const BackwardParams& p, const Sequence& own, int b, int h, int q0,
@@ -362,7 +383,9 @@ ATT_KERNEL __launch_bounds__(att::kThreads, att::plan::kMinCtas)
     const int b = head / p.kv_heads;
     const int h_kv = head - b * p.kv_heads;
     const unsigned shared = shared_address(shared_memory);
-    if (part == 0) {
+    if constexpr (plan::kLoopsBatches || plan::kLoopsHeads) {
+      make_looped_gradients(p, part, b, h_kv, k0, shared);
+    } else if (part == 0) {
       make_key_gradients<0>(p, sequence_of(p, b), b, h_kv, k0, shared);
     } else if constexpr (plan::kColumnParts > 1) {
       make_key_gradients<1>(p, sequence_of(p, b), b, h_kv, k0, shared);

@@ -129,6 +129,8 @@ struct LearnedLoad {
           float* const to = p.d_tensors[kGradLoadSlot[kLoad]] + offset;
           if constexpr (kGradLoadIsExclusive[kLoad]) {
             *to = value[e];
+          } else if constexpr (plan::kOrderedSums) {
+            *to += value[e];  // this thread has the pair of every batch and head
           } else {
             reduce_add(to, value[e]);
           }

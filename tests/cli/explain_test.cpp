@@ -121,7 +121,7 @@ TEST(Explain, APassThatNoPlanDoesDeterministicallyIsAnError) {
       .input =
           "attune: 1\nname: x\ndtype: bf16\nhead_dim: 64\ndeterministic: true\n"
           "tensors: {bias: {dtype: float32, dims: [heads, q_len, kv_len], grad: true}}\n"
-          "score: score + bias[h, q_idx, kv_idx]\n"};
+          "score: score + bias[h, q_idx // 2, kv_idx]\n"};
   const std::vector<std::string> command = {"explain", "-",       "--target",
                                             "sm_90a",  "--shape", "heads=8,q_len=512"};
   EXPECT_EQ(attune(command, learned).code, 0) << "the forward pass ignores it";

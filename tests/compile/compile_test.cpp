@@ -2,9 +2,12 @@
 // model's, for each spec and target; specs/bench repeats the others' forms and is left out.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "generator/emit/emit.hpp"
 #include "generator/spec/library.hpp"
 #include "runtime/jit/compiler.hpp"
+#include "tests/compile/learning_specs.hpp"
 
 namespace attune {
 namespace {
@@ -103,6 +106,38 @@ TEST(CompileFp8Cache, KeepsToItsRegisters) {
     EXPECT_LE(kernel->registers, 255) << lines << kernel->log;
   }
 }
+
+// The sm90a family's accumulators leave few registers beside what is learned; the clock judges
+// spills. Here the sum of the kernels of an image: three or four.
+class CompileLearned : public testing::TestWithParam<const char*> {};
+
+TEST_P(CompileLearned, BuildsInEveryFamily) {
+  const auto compiler = open_nvrtc_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  constexpr ProblemShape kShape{
+      .batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
+  const std::string lines = GetParam();
+  const auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\n" + lines, "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  for (const Target target : {Target::kSm80, Target::kSm90a}) {
+    if (!(*compiler)->supports(target)) continue;
+    const auto plans = plans_by_cost(*spec, kShape, device_facts(target), Pass::kBackward);
+    ASSERT_TRUE(plans.ok()) << render(plans.error());
+    std::set<Family> families;
+    for (const KernelPlan& plan : *plans) {
+      if (!families.insert(plan.family()).second) continue;
+      const auto source = emit(*spec, plan);
+      ASSERT_TRUE(source.ok()) << render(source.error());
+      const auto kernel = (*compiler)->compile(source->source, source->symbol, target);
+      ASSERT_TRUE(kernel.ok()) << lines << to_string(plan) << "\n" << render(kernel.error());
+      const int ceiling = plan.family() == Family::kSm80 ? 64 : 512;
+      EXPECT_LE(kernel->spill_store_bytes, ceiling) << lines << to_string(plan);
+      EXPECT_EQ(kernel->log.find("(C75"), std::string::npos) << lines << to_string(plan);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CompileLearned, testing::ValuesIn(compile_test::kLearningSpecs));
 
 struct Fp32Case {
   const char* lines;  // of the spec

@@ -9,6 +9,7 @@
 #include "generator/spec/library.hpp"
 #include "runtime/jit/compiler.hpp"
 #include "runtime/support/parallel.hpp"
+#include "tests/compile/learning_specs.hpp"
 
 namespace attune {
 namespace {
@@ -120,6 +121,36 @@ TEST_P(LlvmPtx, BackwardKernels) {
       EXPECT_THAT(ptx, HasSubstr(family == Family::kSm80 ? "mma.sync.aligned.m16n8k16"
                                                          : "wgmma.mma_async.sync.aligned"));
       EXPECT_THAT(ptx, HasSubstr(".visible .entry " + generated->symbol + "_queries("));
+    }
+  }
+}
+
+// What is learned, in turns likewise: there are lanes of a warp to be asked, and no array to be
+// indexed.
+TEST_P(LlvmPtx, LearningKernels) {
+  const auto [target, order] = GetParam();
+  int number = order == LlvmOrder::kListed ? 1 : 0;
+  for (const char* lines : compile_test::kLearningSpecs) {
+    if (++number % 2 == 0) continue;
+    const auto spec =
+        parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\n") + lines, "t").value();
+    const auto families = families_for(spec, target, Pass::kBackward);
+    ASSERT_TRUE(families.ok()) << render(families.error());
+    for (const Family family : *families) {
+      const std::vector<KernelPlan> plans =
+          legal_plans(spec, family, device_facts(target), Pass::kBackward);
+      ASSERT_FALSE(plans.empty());
+      SCOPED_TRACE(std::string(lines) + to_string(plans.front()));
+      const auto generated = emit(spec, plans.front());
+      ASSERT_TRUE(generated.ok()) << render(generated.error());
+      const auto kernel = compiler_->compile(generated->source, generated->symbol, target);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error()).substr(0, 2000);
+      const std::string ptx(kernel->image.begin(), kernel->image.end());
+      EXPECT_THAT(ptx, Not(HasSubstr("call.uni")));
+      EXPECT_THAT(ptx, Not(HasSubstr("__local_depot")));
+      const bool has_last = generated->source.find("#define ATT_LEARNS 1") != std::string::npos;
+      const std::string last = ".visible .entry " + generated->symbol + "_learned(";
+      EXPECT_EQ(ptx.find(last) != std::string::npos, has_last);
     }
   }
 }

@@ -74,7 +74,12 @@ std::vector<Lines> learning() {
       {"Dense64", "head_dim: 64\nmask: causal\n" + table("[batch, heads, q_len, kv_len]") +
                       "score: score + bias[b, h, q_idx, kv_idx]\n"},
       {"SharedDense64",
-       "head_dim: 64\n" + table("[q_len, kv_len]") + "score: score + bias[q_idx, kv_idx]\n", false},
+       "head_dim: 64\n" + table("[q_len, kv_len]") + "score: score + bias[q_idx, kv_idx]\n"},
+      {"BatchesShareDense256", "head_dim: 256\nmask: causal\n" + table("[heads, q_len, kv_len]") +
+                                   "score: score + bias[h, q_idx, kv_idx]\n"},
+      {"Pooled64",
+       "head_dim: 64\n" + table("[q_len, kv_len]") + "score: score + bias[q_idx // 2, kv_idx]\n",
+       false},
   };
 }
 

@@ -118,7 +118,7 @@ TEST(LookUpPattern, AnElementOfOnePairIsLookedUpByEveryVariable) {
   for (const auto& [text, is_exclusive] : rows) {
     const auto look_up = parse(text, environment, Role::kScore, {});
     ASSERT_TRUE(look_up.ok()) << render(look_up.error());
-    EXPECT_EQ(look_up_pattern(*look_up, environment).is_exclusive, is_exclusive) << text;
+    EXPECT_EQ(look_up_pattern(*look_up, environment).is_exclusive(), is_exclusive) << text;
   }
 }
 

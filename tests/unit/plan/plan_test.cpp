@@ -192,8 +192,21 @@ TEST(Plan, DeterministicPlansLearnWhatTheyAddUpInOrder) {
       Target::kSm90a);
   EXPECT_TRUE(own.ok()) << "nobody else adds to an element";
   for (const char* shared :
+       {"[q_len, kv_len]|[q_idx, kv_idx]", "[heads, q_len, kv_len]|[h, q_idx, kv_idx]",
+        "[batch, q_len, kv_len]|[b, q_idx, kv_idx]"}) {
+    const std::string_view both(shared);
+    const auto bar = both.find('|');
+    const auto families =
+        in_order(fmt::format("tensors: {{bias: {{dtype: float32, dims: {}, grad: true}}}}\n"
+                             "score: score + bias{}\n",
+                             both.substr(0, bar), both.substr(bar + 1)),
+                 Target::kSm90a);
+    ASSERT_TRUE(families.ok()) << shared;
+    EXPECT_EQ(*families, std::vector{Family::kSm80}) << "its items take all that share an element";
+  }
+  for (const char* shared :
        {"tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"
-        "score: score + bias[q_idx, kv_idx]\n",
+        "score: score + bias[q_idx // 2, kv_idx]\n",
         "tensors: {bias: {dtype: float32, dims: [batch, heads, q_len, kv_len], grad: true}}\n"
         "score: score + bias[b, h, q_idx, kv_idx] * bias[b, h, q_idx, 0]\n",
         "tensors: {t: {dtype: float32, dims: [heads, 4097], grad: true}}\n"
