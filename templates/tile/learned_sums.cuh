@@ -30,6 +30,13 @@ ATT_FN unsigned lanes_with_equal(int bin) {
   return lanes;
 }
 
+// The greatest of all lanes'.
+ATT_FN int warp_max(int value) {
+  int most;
+  asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(value));
+  return most;
+}
+
 ATT_FN float shuffle_float(float value, int lane) {
   return __builtin_bit_cast(float, shuffle_from(__builtin_bit_cast(int, value), lane));
 }
@@ -83,23 +90,14 @@ struct WarpSums {
       add_to_memory(to + bin, sum);
     }
   }
-  // Adds each lane's value to its own number. Equal ones of the warp are summed first, so nothing
-  // serialises and nobody adds to a number at the same time.
+  // Adds each lane's value to its own number, in an order that is always the same: nobody waits for
+  // another's addition, and nobody adds to a number at the same time.
   ATT_MEMBER void add_each(float* to, int bin, float value) {
-    unsigned pending = ballot(value != 0.0f);
-    if constexpr (!kInRegisters) {
-      const bool is_alone = lanes_with_equal(bin) == 1u << lane_index();
-      if (is_alone && value != 0.0f) add_to_memory(to + bin, value);
-      pending &= ~ballot(is_alone);
+    if constexpr (kInRegisters) {
+      fetch_each(bin, value);
+    } else {
+      store_each(to, bin, value);
     }
-#pragma unroll 1
-    while (pending != 0) {
-      const int of = shuffle_from(bin, highest_bit(pending));
-      const bool is_of = bin == of;
-      add(to, of, warp_sum(is_of ? value : 0.0f));
-      pending &= ~ballot(is_of);
-    }
-    if constexpr (!kInRegisters) sync_warp();  // others add to these numbers next
   }
 
   // Where add() adds, of a head's `first` keys; registers need no place.
@@ -128,6 +126,42 @@ struct WarpSums {
   }
 
  private:
+  // A lane asks the lanes that have something for its own numbers, one after the other.
+  ATT_MEMBER void fetch_each(int bin, float value) {
+    unsigned lanes = ballot(value != 0.0f);
+#pragma unroll
+    for (int bit = 0; bit < 5; ++bit) {
+      const unsigned ones = ballot((bin >> bit & 1) != 0);
+      lanes &= (lane_index() >> bit & 1) != 0 ? ones : ~ones;
+    }
+    [[maybe_unused]] const unsigned upper = kWords > 1 ? ballot(bin >= 32) : 0;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      unsigned from = kWords == 1 ? lanes : i == 0 ? lanes & ~upper : lanes & upper;
+      const int most = warp_max(bit_count(from));
+#pragma unroll 1
+      for (int n = 0; n < most; ++n) {
+        const bool has_one = from != 0;
+        const float found = shuffle_float(value, has_one ? highest_bit(from & (0u - from)) : 0);
+        totals[i] += has_one ? found : 0.0f;
+        from &= from - 1;
+      }
+    }
+  }
+  // To memory; equal numbers of the warp are summed first.
+  ATT_MEMBER void store_each(float* to, int bin, float value) {
+    const bool is_alone = lanes_with_equal(bin) == 1u << lane_index();
+    if (is_alone && value != 0.0f) add_to_memory(to + bin, value);
+    unsigned pending = ballot(value != 0.0f && !is_alone);
+#pragma unroll 1
+    while (pending != 0) {
+      const int of = shuffle_from(bin, highest_bit(pending));
+      const bool is_of = bin == of;
+      add(to, of, warp_sum(is_of ? value : 0.0f));
+      pending &= ~ballot(is_of);
+    }
+    sync_warp();  // others add to these numbers next
+  }
   static ATT_MEMBER void add_to_memory(float* to, float value) {
     if constexpr (kInWorkspace) {
       *to += value;
