@@ -27,6 +27,7 @@ namespace att {
 // row 7 of the next block. Then columns are folded onto the first one, which 2 rows and 1 column
 // are a step of. What moves from one block to the next waits in a register.
 struct Diagonals {
+  static constexpr int kRows = 16;
   float carried[2] = {};  // of both queries: keys 0 to 7 of the block before
   float waiting[3] = {};
   float gathered = 0.0f;  // of four blocks, in the order of distances
@@ -75,7 +76,8 @@ struct LearnedLoad {
   float open[2] = {};
   int bins[2] = {};
   Diagonals diagonals;
-  bool is_mixed = false;  // the tile's distances have different numbers
+  int distance = 0;      // of the tile's first key and query
+  bool is_mixed = true;  // its distances have different numbers; or there was none
 
   static ATT_MEMBER bool is_wanted(const BackwardParams& p) {
     return p.d_tensors[kGradLoadSlot[kLoad]] != nullptr;
@@ -84,12 +86,21 @@ struct LearnedLoad {
   template <int kColumns>
   ATT_MEMBER void begin_tile(const BackwardParams& p, const Context& c, int key, int query) {
     if constexpr (kByDistance) {
+      const int last = distance;
+      distance = key - query;
+      const bool goes_on = !is_mixed && last == distance + kColumns;
+      is_mixed = false;
       if (!is_wanted(p)) return;
-      const int first = shuffle_from(bin_at<kColumns>(c, key, query, 0), 0);
+      // Behind a tile whose distances all have a number, the greater ones are known.
+      const int known = goes_on ? Diagonals::kRows - 1 : 0;
+      const int count = goes_on ? rounds(kColumns) : rounds(kColumns + Diagonals::kRows - 1);
+      int first = bins[0];
       bool is_same = true;
-#pragma unroll
-      for (int round = 0; round < rounds(kColumns); ++round) {
-        is_same &= bin_at<kColumns>(c, key, query, round) == first;
+#pragma unroll 1
+      for (int round = 0; round < count; ++round) {
+        const int bin = bin_at<kColumns>(c, key, query, round, known);
+        if (round == 0 && !goes_on) first = shuffle_from(bin, 0);
+        is_same &= bin == first;
       }
       is_mixed = !all_lanes(is_same);
       if (is_mixed) diagonals = {};
@@ -157,17 +168,17 @@ struct LearnedLoad {
       if (!is_wanted(p)) return;
       close(p, c, key);
       sums.store(p, c, key);
+      is_mixed = true;
     }
   }
 
  private:
-  static ATT_MEMBER constexpr int rounds(int columns) {
-    return (Diagonals::blocks(columns) + 3) / 4;
-  }
-  // The number of the lane's diagonal of a round; beyond the last one that of the last.
+  static ATT_MEMBER constexpr int rounds(int distances) { return (distances + 31) / 32; }
+  // The number of the lane's diagonal of a round, of those behind the first `known`; beyond the
+  // last one that of the last.
   template <int kColumns>
-  static ATT_MEMBER int bin_at(const Context& c, int key, int query, int round) {
-    const int distance = Diagonals::distance(round);
+  static ATT_MEMBER int bin_at(const Context& c, int key, int query, int round, int known) {
+    const int distance = Diagonals::distance(round) - known;
     const int k = key + max_i32(distance, 0);
     const int q = query + min_i32(max_i32(-distance, 0), kColumns - 1);
     return static_cast<int>(grad_load_offset<kLoad>(c, q, k) - grad_load_base<kLoad>(c));
@@ -176,8 +187,8 @@ struct LearnedLoad {
   ATT_MEMBER void add_diagonals(const BackwardParams& p, const Context& c, int key, int query,
                                 int n, const float (&value)[4]) {
     if (!diagonals.add(n, value, n + 1 == Diagonals::blocks(kColumns))) return;
-    sums.add_each(WarpSums<kLoad>::destination(p, c, key), bin_at<kColumns>(c, key, query, n / 4),
-                  diagonals.gathered);
+    sums.add_each(WarpSums<kLoad>::destination(p, c, key),
+                  bin_at<kColumns>(c, key, query, n / 4, 0), diagonals.gathered);
   }
   // Brings what is open to the sums.
   ATT_MEMBER void close(const BackwardParams& p, const Context& c, int key) {
