@@ -139,12 +139,20 @@ struct WarpSums {
     for (int i = 0; i < kWords; ++i) {
       unsigned from = kWords == 1 ? lanes : i == 0 ? lanes & ~upper : lanes & upper;
       const int most = warp_max(bit_count(from));
+      // Fetched before the first is added. Element by element few lanes have the same number.
+      constexpr int kAtOnce = kGradLoadIsDistance[kLoad] ? 4 : 1;
 #pragma unroll 1
-      for (int n = 0; n < most; ++n) {
-        const bool has_one = from != 0;
-        const float found = shuffle_float(value, has_one ? highest_bit(from & (0u - from)) : 0);
-        totals[i] += has_one ? found : 0.0f;
-        from &= from - 1;
+      for (int n = 0; n < most; n += kAtOnce) {
+        float found[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const bool has_one = from != 0;
+          found[j] = shuffle_float(value, has_one ? highest_bit(from & (0u - from)) : 0);
+          found[j] = has_one ? found[j] : 0.0f;
+          from &= from - 1;
+        }
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) totals[i] += found[j];
       }
     }
   }
