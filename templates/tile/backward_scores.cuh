@@ -169,7 +169,25 @@ struct ColumnElements {
   ATT_MEMBER void gradients(const Context& c, Products& slopes, Products& d,
                             const unsigned (&keep)[kWords], const Keep& kept,
                             Learned& learned) const {
-    if constexpr (Learned::kLearns) learned.template begin_tile<kColumns>(c, first_query());
+    if constexpr (!Learned::kLearns) {
+      make_gradients<false>(c, slopes, d, keep, kept, learned);
+    } else {
+      learned.template begin_tile<kColumns>(c, first_query());
+      // A branch between the elements would keep them from being worked out together.
+      if (learned.is_mixed()) {
+        make_gradients<true>(c, slopes, d, keep, kept, learned);
+        learned.template end_tile<kColumns>(c, first_query());
+      } else {
+        make_gradients<false>(c, slopes, d, keep, kept, learned);
+      }
+    }
+  }
+
+ private:
+  template <bool kMixed, typename Products, typename Keep, typename Learned>
+  ATT_MEMBER void make_gradients(const Context& c, Products& slopes, Products& d,
+                                 const unsigned (&keep)[kWords], const Keep& kept,
+                                 [[maybe_unused]] Learned& learned) const {
     const float scale = dropout_scale(c);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
@@ -201,15 +219,13 @@ struct ColumnElements {
         query_of[e] = q;
       }
       if constexpr (Learned::kLearns) {
-        learned.template add<kColumns>(c, first_query(), n, query_of, scaled, of_score);
+        learned.template add<kColumns, kMixed>(c, first_query(), n, query_of, scaled, of_score);
       }
       kept(n, 0, value[0], value[1]);
       kept(n, 1, value[2], value[3]);
     }
-    if constexpr (Learned::kLearns) learned.template end_tile<kColumns>(c, first_query());
   }
 
- private:
   // Of the tile.
   ATT_MEMBER int first_query() const { return query - lane_index() % 4 * 2; }
 };

@@ -27,7 +27,6 @@ namespace att {
 // row 7 of the next block. Then columns are folded onto the first one, which 2 rows and 1 column
 // are a step of. What moves from one block to the next waits in a register.
 struct Diagonals {
-  static constexpr int kRows = 16;
   float carried[2] = {};  // of both queries: keys 0 to 7 of the block before
   float waiting[3] = {};
   float gathered = 0.0f;  // of four blocks, in the order of distances
@@ -76,8 +75,7 @@ struct LearnedLoad {
   float open[2] = {};
   int bins[2] = {};
   Diagonals diagonals;
-  int distance = 0;      // of the tile's first key and query
-  bool is_mixed = true;  // its distances have different numbers; or there was none
+  bool has_many = false;  // the tile's distances have different numbers
 
   static ATT_MEMBER bool is_wanted(const BackwardParams& p) {
     return p.d_tensors[kGradLoadSlot[kLoad]] != nullptr;
@@ -86,39 +84,32 @@ struct LearnedLoad {
   template <int kColumns>
   ATT_MEMBER void begin_tile(const BackwardParams& p, const Context& c, int key, int query) {
     if constexpr (kByDistance) {
-      const int last = distance;
-      distance = key - query;
-      const bool goes_on = !is_mixed && last == distance + kColumns;
-      is_mixed = false;
       if (!is_wanted(p)) return;
-      // Behind a tile whose distances all have a number, the greater ones are known.
-      const int known = goes_on ? Diagonals::kRows - 1 : 0;
-      const int count = goes_on ? rounds(kColumns) : rounds(kColumns + Diagonals::kRows - 1);
-      int first = bins[0];
+      const int first = shuffle_from(bin_at<kColumns>(c, key, query, 0), 0);
       bool is_same = true;
-#pragma unroll 1
-      for (int round = 0; round < count; ++round) {
-        const int bin = bin_at<kColumns>(c, key, query, round, known);
-        if (round == 0 && !goes_on) first = shuffle_from(bin, 0);
-        is_same &= bin == first;
+#pragma unroll
+      for (int round = 0; round < rounds(kColumns); ++round) {
+        is_same &= bin_at<kColumns>(c, key, query, round) == first;
       }
-      is_mixed = !all_lanes(is_same);
-      if (is_mixed) diagonals = {};
-      if (!is_mixed && first != bins[0]) {
+      has_many = !all_lanes(is_same);
+      if (has_many) diagonals = {};
+      if (!has_many && first != bins[0]) {
         close(p, c, key);
         bins[0] = first;
       }
     }
   }
+  ATT_MEMBER bool is_mixed() const { return kByDistance && has_many; }
 
-  // Block n: value[e] of key first_key + lane / 4 + 8 (e / 2), query q[e].
-  template <int kColumns>
+  // Block n: value[e] of key first_key + lane / 4 + 8 (e / 2), query q[e]. kMixed: some look-up's
+  // tile is.
+  template <int kColumns, bool kMixed>
   ATT_MEMBER void add(const BackwardParams& p, const Context& c, int key, int query, int n,
                       const int (&q)[4], const float (&value)[4]) {
     if constexpr (kIsSlope) {
       open[0] += value[0] + value[1] + value[2] + value[3];
     } else if constexpr (kByDistance) {
-      if (is_mixed) {
+      if (kMixed && has_many) {
         add_diagonals<kColumns>(p, c, key, query, n, value);
       } else {
         open[0] += value[0] + value[1] + value[2] + value[3];
@@ -154,7 +145,7 @@ struct LearnedLoad {
   template <int kColumns>
   ATT_MEMBER void end_tile(const BackwardParams& p, const Context& c, int key, int query) {
     if constexpr (kByDistance) {
-      if (!is_mixed) return;
+      if (!has_many) return;
 #pragma unroll
       for (int n = kColumns / 8; n < Diagonals::blocks(kColumns); ++n) {
         add_diagonals<kColumns>(p, c, key, query, n, {});
@@ -168,17 +159,17 @@ struct LearnedLoad {
       if (!is_wanted(p)) return;
       close(p, c, key);
       sums.store(p, c, key);
-      is_mixed = true;
     }
   }
 
  private:
-  static ATT_MEMBER constexpr int rounds(int distances) { return (distances + 31) / 32; }
-  // The number of the lane's diagonal of a round, of those behind the first `known`; beyond the
-  // last one that of the last.
+  static ATT_MEMBER constexpr int rounds(int columns) {
+    return (Diagonals::blocks(columns) + 3) / 4;
+  }
+  // The number of the lane's diagonal of a round; beyond the last one that of the last.
   template <int kColumns>
-  static ATT_MEMBER int bin_at(const Context& c, int key, int query, int round, int known) {
-    const int distance = Diagonals::distance(round) - known;
+  static ATT_MEMBER int bin_at(const Context& c, int key, int query, int round) {
+    const int distance = Diagonals::distance(round);
     const int k = key + max_i32(distance, 0);
     const int q = query + min_i32(max_i32(-distance, 0), kColumns - 1);
     return static_cast<int>(grad_load_offset<kLoad>(c, q, k) - grad_load_base<kLoad>(c));
@@ -187,8 +178,8 @@ struct LearnedLoad {
   ATT_MEMBER void add_diagonals(const BackwardParams& p, const Context& c, int key, int query,
                                 int n, const float (&value)[4]) {
     if (!diagonals.add(n, value, n + 1 == Diagonals::blocks(kColumns))) return;
-    sums.add_each(WarpSums<kLoad>::destination(p, c, key),
-                  bin_at<kColumns>(c, key, query, n / 4, 0), diagonals.gathered);
+    sums.add_each(WarpSums<kLoad>::destination(p, c, key), bin_at<kColumns>(c, key, query, n / 4),
+                  diagonals.gathered);
   }
   // Brings what is open to the sums.
   ATT_MEMBER void close(const BackwardParams& p, const Context& c, int key) {
@@ -218,7 +209,8 @@ struct LearnedLoads {
     load.template begin_tile<kColumns>(p, c, key, query);
     others.template begin_tile<kColumns>(p, c, key, query);
   }
-  template <int kColumns>
+  ATT_MEMBER bool is_mixed() const { return load.is_mixed() || others.is_mixed(); }
+  template <int kColumns, bool kMixed>
   ATT_MEMBER void add(const BackwardParams& p, const Context& c, int key, int query, int n,
                       const int (&q)[4], const float (&s)[4], const float (&d_score)[4]) {
     float value[4];
@@ -232,8 +224,8 @@ struct LearnedLoads {
             d_score[e] == 0.0f ? 0.0f : d_score[e] * score_grad_load<kLoad>(c, s[e], q[e], k);
       }
     }
-    load.template add<kColumns>(p, c, key, query, n, q, value);
-    others.template add<kColumns>(p, c, key, query, n, q, s, d_score);
+    load.template add<kColumns, kMixed>(p, c, key, query, n, q, value);
+    others.template add<kColumns, kMixed>(p, c, key, query, n, q, s, d_score);
   }
   template <int kColumns>
   ATT_MEMBER void end_tile(const BackwardParams& p, const Context& c, int key, int query) {
@@ -249,7 +241,8 @@ template <int kLoad>
 struct LearnedLoads<kLoad, true> {
   template <int kColumns>
   ATT_MEMBER void begin_tile(const BackwardParams&, const Context&, int, int) {}
-  template <int kColumns>
+  ATT_MEMBER bool is_mixed() const { return false; }
+  template <int kColumns, bool kMixed>
   ATT_MEMBER void add(const BackwardParams&, const Context&, int, int, int, const int (&)[4],
                       const float (&)[4], const float (&)[4]) {}
   template <int kColumns>
@@ -279,13 +272,15 @@ struct LearnedGradients {
       loads.template begin_tile<kColumns>(p, c, key, query);
     }
   }
+  // Whether elements of the tile that share a number lie on diagonals.
+  ATT_MEMBER bool is_mixed() const { return learns && loads.is_mixed(); }
   // The elements of block n: of key `key` + lane / 4 + 8 (e / 2) and query q[e] the scaled product,
   // and the gradient of what the score makes of it. Where the score is the product plus something,
   // the latter does not depend on the former.
-  template <int kColumns>
+  template <int kColumns, bool kMixed>
   ATT_MEMBER void add(const Context& c, int query, int n, const int (&q)[4], const float (&s)[4],
                       const float (&d_score)[4]) {
-    if (learns) loads.template add<kColumns>(p, c, key, query, n, q, s, d_score);
+    if (learns) loads.template add<kColumns, kMixed>(p, c, key, query, n, q, s, d_score);
   }
   template <int kColumns>
   ATT_MEMBER void end_tile(const Context& c, int query) {

@@ -30,13 +30,6 @@ ATT_FN unsigned lanes_with_equal(int bin) {
   return lanes;
 }
 
-// The greatest of all lanes'.
-ATT_FN int warp_max(int value) {
-  int most;
-  asm volatile("redux.sync.max.s32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(value));
-  return most;
-}
-
 ATT_FN float shuffle_float(float value, int lane) {
   return __builtin_bit_cast(float, shuffle_from(__builtin_bit_cast(int, value), lane));
 }
@@ -126,34 +119,36 @@ struct WarpSums {
   }
 
  private:
-  // A lane asks the lanes that have something for its own numbers, one after the other.
+  // Lanes that have the same number are a list, each of which knows the next one. In five steps the
+  // first one of each gets the list's sum, and the lane whose number it is fetches it.
   ATT_MEMBER void fetch_each(int bin, float value) {
-    unsigned lanes = ballot(value != 0.0f);
+    constexpr unsigned kAll = 0xffffffffu;
+    const int lane = lane_index();
+    unsigned equal = kAll,
+             own = kAll;  // lanes that have this lane's number; that have number `lane`
 #pragma unroll
     for (int bit = 0; bit < 5; ++bit) {
       const unsigned ones = ballot((bin >> bit & 1) != 0);
-      lanes &= (lane_index() >> bit & 1) != 0 ? ones : ~ones;
+      equal &= (bin >> bit & 1) != 0 ? ones : ~ones;
+      own &= (lane >> bit & 1) != 0 ? ones : ~ones;
     }
-    [[maybe_unused]] const unsigned upper = kWords > 1 ? ballot(bin >= 32) : 0;
+    const unsigned upper = kWords > 1 ? ballot(bin >= 32) : 0u;
+    if constexpr (kWords > 1) equal &= bin >= 32 ? upper : ~upper;
+    const unsigned behind = equal & ~(kAll >> (31 - lane));
+    constexpr int kNone = 32;  // behind the last lane
+    int next = behind != 0 ? highest_bit(behind & (0u - behind)) : kNone;
+#pragma unroll
+    for (int step = 0; step < 5; ++step) {
+      const float of_next = shuffle_float(value, next % 32);
+      const int after = shuffle_from(next, next % 32);
+      value += next != kNone ? of_next : 0.0f;
+      next = next != kNone ? after : kNone;
+    }
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      unsigned from = kWords == 1 ? lanes : i == 0 ? lanes & ~upper : lanes & upper;
-      const int most = warp_max(bit_count(from));
-      // Fetched before the first is added. Element by element few lanes have the same number.
-      constexpr int kAtOnce = kGradLoadIsDistance[kLoad] ? 4 : 1;
-#pragma unroll 1
-      for (int n = 0; n < most; n += kAtOnce) {
-        float found[kAtOnce];
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const bool has_one = from != 0;
-          found[j] = shuffle_float(value, has_one ? highest_bit(from & (0u - from)) : 0);
-          found[j] = has_one ? found[j] : 0.0f;
-          from &= from - 1;
-        }
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) totals[i] += found[j];
-      }
+      const unsigned from = i == 0 ? own & ~upper : own & upper;
+      const float found = shuffle_float(value, from != 0 ? highest_bit(from & (0u - from)) : 0);
+      totals[i] += from != 0 ? found : 0.0f;
     }
   }
   // To memory; equal numbers of the warp are summed first.

@@ -108,6 +108,25 @@ ATT_FN Context context_of_head(const BackwardParams& p, int index) {
   return context_of(p, b, h, h / (p.heads / p.kv_heads));
 }
 
+// visit(c, index) for all of them.
+template <typename Visit>
+ATT_FN void for_each_head(const BackwardParams& p, const Visit& visit) {
+  const int group = p.heads / p.kv_heads;
+  int index = 0;
+#pragma unroll 1
+  for (int b = 0; b < p.batch; ++b) {
+    const Sequence sequence = sequence_of(p, b);
+    int h = 0;
+#pragma unroll 1
+    for (int h_kv = 0; h_kv < p.kv_heads; ++h_kv) {
+#pragma unroll 1
+      for (const int end = h + group; h < end; ++h, ++index) {
+        visit(context_of(p, sequence, b, h, h_kv), index);
+      }
+    }
+  }
+}
+
 // Look-ups of one tensor may share elements whatever their offsets are.
 ATT_FN constexpr int look_ups_of(int slot) {
   int count = 0;
@@ -126,11 +145,11 @@ template <int kSlot, typename Offset>
 ATT_FN Sharers sharers_of(const BackwardParams& p, int index, const Offset& offset) {
   const long long own = offset(context_of_head(p, index));
   Sharers found{0, 0};
-  for (int other = 0; other < p.batch * p.heads; ++other) {
-    if (offset(context_of_head(p, other)) != own) continue;
+  for_each_head(p, [&](const Context& c, int other) {
+    if (offset(c) != own) return;
     found.rank += other < index ? 1 : 0;
     ++found.count;
-  }
+  });
   if constexpr (look_ups_of(kSlot) > 1) found.count = 1;
   return found;
 }
@@ -157,9 +176,8 @@ ATT_FN void add_up(const BackwardParams& p, int index, unsigned shared) {
   for (int first = sharers.rank * kWide; first < kBins; first += sharers.count * kWide) {
     const int column = first + thread_index() % kWide;
     float sum = 0.0f;
-    for (int other = 0; other < p.batch * p.heads && column < kBins; ++other) {
-      const Context c = context_of_head(p, other);
-      if (offset(c) != base) continue;
+    for_each_head(p, [&](const Context& c, int) {
+      if (offset(c) != base || column >= kBins) return;
       const float* const from =
           learned_sums(p, sequence_of(c), c.b, c.h, 0) + learned_columns(kLoad) + column;
       const int units = tile_count(c.kv_len, kLearnedKeys);
@@ -167,7 +185,7 @@ ATT_FN void add_up(const BackwardParams& p, int index, unsigned shared) {
       for (int unit = slice; unit < units; unit += kSlices) {
         sum += from[static_cast<long long>(unit) * kLearnedColumns];
       }
-    }
+    });
     sum = sum_of_slices<kWide>(sum, shared);
     if (slice == 0 && column < kBins) tensor[base + column] += sum;
     sync_threads();
@@ -189,12 +207,11 @@ ATT_FN void add_up_sinks(const BackwardParams& p, int index, unsigned shared) {
   const Sharers sharers = sharers_of<kSinkGradLoadSlot[kLoad]>(p, index, offset);
   if (sharers.rank > 0) return;
   const long long own = offset(context_of_head(p, index));
-  for (int other = 0; other < p.batch * p.heads; ++other) {
-    const Context c = context_of_head(p, other);
-    if (offset(c) != own) continue;
+  for_each_head(p, [&](const Context& c, int other) {
+    if (offset(c) != own) return;
     const float gradient = whole_sink_gradient(p, other, shared);
     if (thread_index() == 0) tensor[own] += gradient * sink_grad_load<kLoad>(c);
-  }
+  });
   sync_threads();
 }
 

@@ -244,7 +244,7 @@ const std::vector<Fault>& faults() {
       {"the last diagonals forgotten",
        {{"n < Diagonals::blocks(kColumns); ++n", "n + 1 < Diagonals::blocks(kColumns); ++n"}}},
       {"a near tile taken for a far one",
-       {{"is_mixed = !all_lanes(is_same);", "is_mixed = !all_lanes(is_same) && query % 64 != 0;"}}},
+       {{"has_many = !all_lanes(is_same);", "has_many = !all_lanes(is_same) && query % 64 != 0;"}}},
       {"a far number added twice",
        {{"sums.add(to, bins[0], warp_sum(open[0]));\n      open[0] = 0.0f;",
          "sums.add(to, bins[0], warp_sum(open[0]));"}}},
