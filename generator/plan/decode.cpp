@@ -19,7 +19,8 @@ constexpr int kElementBytes = 2;  // of Q, fp16 and bf16 alike
 constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
 constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 constexpr int kMostPieces = kPieces.back();
-constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
+constexpr int kTableBytes = 9 * 1024;         // static shared memory: the units of a mask
+constexpr std::array kClusters = {4, 8, 16};  // pieces that may be a cluster
 
 // Rows in shared memory are multiples of 32 bytes of what the cache holds.
 int padded(const AttentionSpec& spec, int head_dim) {
@@ -93,6 +94,15 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.pieces < 1 || tile.pieces > kMostPieces) {
     return plan_unsupported(fmt::format("1 to {} pieces", kMostPieces));
   }
+  if (tile.in_cluster) {
+    if (device.target != Target::kSm90a) return plan_unsupported("clusters need sm_90a");
+    if (is_packed(spec) || spec.batch_invariant) {
+      return plan_unsupported("pieces that the device deals out are no clusters");
+    }
+    if (std::ranges::find(kClusters, tile.pieces) == kClusters.end()) {
+      return plan_unsupported(fmt::format("clusters of {} pieces", fmt::join(kClusters, ", ")));
+    }
+  }
   if (spec.batch_invariant &&
       (tile.step_keys != kInvariantStepKeys || tile.warps != kInvariantWarps || tile.pieces != 1)) {
     return plan_unsupported(fmt::format("a batch-invariant spec has k{}, w{} and p1",
@@ -120,14 +130,17 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
         for (const int stages : {3, 4, 6, 2}) {
           if (stages == 2 && !spec.batch_invariant) continue;
           for (const int pieces : kPieces) {
-            const KernelPlan plan{.pass = Pass::kForward,
-                                  .target = device.target,
-                                  .tile = DecodePlan{.tile_q = tile_q,
-                                                     .step_keys = step_keys,
-                                                     .stages = stages,
-                                                     .warps = warps,
-                                                     .pieces = pieces}};
-            if (check(spec, plan, device).ok()) plans.push_back(plan);
+            for (const bool in_cluster : {false, true}) {
+              const KernelPlan plan{.pass = Pass::kForward,
+                                    .target = device.target,
+                                    .tile = DecodePlan{.tile_q = tile_q,
+                                                       .step_keys = step_keys,
+                                                       .stages = stages,
+                                                       .warps = warps,
+                                                       .pieces = pieces,
+                                                       .in_cluster = in_cluster}};
+              if (check(spec, plan, device).ok()) plans.push_back(plan);
+            }
           }
         }
       }
@@ -166,10 +179,14 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kLaunchUs = 3;
   constexpr double kMergeUs = 3;  // counters are zeroed, the last CTA reads what the others found
   constexpr double kPieceUs = 0.05;
+  constexpr double kClusterMergeUs = 1;  // its CTAs read one another's shared memory
+  const double merge_us = tile.in_cluster    ? kClusterMergeUs
+                          : tile.pieces == 1 ? 0
+                                             : kMergeUs + kPieceUs * tile.pieces;
   return {.item = kItemClocks / ctas,
           .tile = std::max(transfer, compute),
-          .launch_us = tile.pieces > 1 ? kLaunchUs + kMergeUs + kPieceUs * tile.pieces : kLaunchUs,
-          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0}};
+          .launch_us = kLaunchUs + merge_us,
+          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -186,6 +203,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       shape.kv_heads * shape.batch;
   const double pieces =
       double(spec.batch_invariant ? att::dealt_pieces<std::int64_t>(items, shape.kv_len)
+             : tile.in_cluster    ? tile.pieces
                                   : att::piece_count<std::int64_t>(items, tile.pieces));
   const double ctas = double(items) * pieces;
   const double dims = padded_qk(spec) + padded_v(spec);
@@ -223,18 +241,24 @@ std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  const int pieces = spec.batch_invariant ? kFixedPieces : tile.pieces;
+  const int pieces = spec.batch_invariant ? kFixedPieces : tile.in_cluster ? 1 : tile.pieces;
   LaunchRecipe recipe;
   recipe.launches.push_back(
       {.symbol = "",
        .threads = needs.threads,
        .shared_memory_bytes = needs.shared_memory_bytes,
+       .cluster = tile.in_cluster ? tile.pieces : 1,
        .pieces = pieces,
        .item = is_packed(spec) ? WorkItem::kListedPiece : WorkItem::kPackedQueryTile,
        .tile = tile.tile_q});
   if (pieces != 1 || is_packed(spec)) {
     recipe.workspace = piece_regions(spec, tile.tile_q, pieces);
-    recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+    // The launch that deals out pieces zeroes their counters.
+    if (is_packed(spec)) {
+      recipe.launches.back().overlaps_previous = plan.target >= Target::kSm90a;
+    } else {
+      recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+    }
   }
   return recipe;
 }
@@ -263,31 +287,37 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const DecodePlan& t = tile_of(plan);
-  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces};
+  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces, t.in_cluster};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const DecodePlan& t = tile_of(plan);
-  return fmt::format("q{} k{} s{} w{} p{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces);
+  return fmt::format("q{} k{} s{} w{} p{}{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces,
+                     t.in_cluster ? " cluster" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   DecodePlan tile;
   for (const std::string_view word : words) {
-    if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.step_keys) &&
-        !parse_word(word, "s", tile.stages) && !parse_word(word, "w", tile.warps) &&
-        !parse_word(word, "p", tile.pieces)) {
+    if (word == "cluster") {
+      tile.in_cluster = true;
+    } else if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.step_keys) &&
+               !parse_word(word, "s", tile.stages) && !parse_word(word, "w", tile.warps) &&
+               !parse_word(word, "p", tile.pieces)) {
       return plan_text_error(fmt::format("`{}` is no word of a decode plan", word));
     }
   }
-  if (words.size() != 5) return plan_text_error("a decode plan needs q, k, s, w and p once each");
+  if (words.size() != (tile.in_cluster ? 6 : 5)) {
+    return plan_text_error("a decode plan needs q, k, s, w and p once each");
+  }
   plan.tile = tile;
   return ok_status();
 }
 
 std::string symbol_part(const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
-  return fmt::format("q{}k{}s{}p{}", tile.tile_q, tile.step_keys, tile.stages, tile.pieces);
+  return fmt::format("q{}k{}s{}p{}{}", tile.tile_q, tile.step_keys, tile.stages, tile.pieces,
+                     tile.in_cluster ? "c" : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -299,11 +329,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr int kWarps = {};\n"
       "constexpr int kPieces = {};\n"
+      "constexpr bool kInCluster = {};\n"
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
-      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
-      resources_of(spec, plan).shared_memory_bytes,
+      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.in_cluster,
+      reads_head, resources_of(spec, plan).shared_memory_bytes,
       std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
 }
 

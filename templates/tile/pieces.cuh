@@ -43,7 +43,7 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
 ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
   if constexpr (spec::kIsPacked) return listed_piece(p, index);
   const int items = item_count(p);
-  const int pieces = piece_count(items, plan::kPieces);
+  const int pieces = plan::kInCluster ? plan::kPieces : piece_count(items, plan::kPieces);
   const int item = index / pieces;
   return {item_at(p, item), index % pieces, pieces, index, items * pieces, item};
 }
