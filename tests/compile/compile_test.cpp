@@ -88,7 +88,7 @@ TEST(CompileDecode, KeepsToItsRegisters) {
         {"kv_dtype: fp8_e4m3\ndtype: fp16\nlayout: thd\nhead_dim: 192\n", Target::kSm90a,
          "q16 k32 s2 w4 p4"},
         {"kv_dtype: fp8_e4m3\ndtype: bf16\nhead_dim: 128\n", Target::kSm80, "q16 k16 s3 w4 p1"},
-        {"dtype: bf16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w4 p16 cluster"},
+        {"dtype: bf16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w8 p8 cluster"},
         {"dtype: fp16\nhead_dim: 64\nmask: causal\n", Target::kSm90a,
          "q32 k16 s3 w4 p4 cluster"}}) {
     if (!(*compiler)->supports(target)) continue;

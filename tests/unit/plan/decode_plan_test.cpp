@@ -98,20 +98,20 @@ TEST(DecodePlan, WhatIsPromisedCoversEveryPlan) {
 
 TEST(DecodePlan, ClustersOfPiecesNeedNoWorkspace) {
   const AttentionSpec spec = plain_spec();
-  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p16 cluster");
+  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p8 cluster");
   ASSERT_TRUE(plan.ok()) << render(plan.error());
-  EXPECT_EQ(to_string(*plan), "decode forward sm_90a q16 k16 s3 w4 p16 cluster");
+  EXPECT_EQ(to_string(*plan), "decode forward sm_90a q16 k16 s3 w4 p8 cluster");
   ASSERT_TRUE(check_plan(spec, *plan, kHopper).ok());
   const LaunchRecipe recipe = launch_recipe(spec, *plan);
   EXPECT_TRUE(recipe.workspace.empty());
   EXPECT_TRUE(recipe.main().zeroed.empty());
   const ProblemShape shape{.batch = 200, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 1000};
   const std::int64_t items = item_count(spec, recipe, recipe.main(), shape);
-  EXPECT_EQ(*grid_size(recipe.main(), items, kHopper.processor_count), 200u * 8 * 16);
+  EXPECT_EQ(*grid_size(recipe.main(), items, kHopper.processor_count), 200u * 8 * 8);
 }
 
 TEST(DecodePlan, ClustersAreRefusedWhereTheDeviceDealsOut) {
-  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p16 cluster");
+  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p8 cluster");
   AttentionSpec packed = plain_spec();
   packed.layout = Layout::kThd;
   EXPECT_FALSE(check_plan(packed, *plan, kHopper).ok());
@@ -120,7 +120,7 @@ TEST(DecodePlan, ClustersAreRefusedWhereTheDeviceDealsOut) {
   EXPECT_FALSE(check_plan(invariant, *plan, kHopper).ok());
   const auto odd = parse_plan("decode forward sm_90a q16 k16 s3 w4 p12 cluster");
   EXPECT_FALSE(check_plan(plain_spec(), *odd, kHopper).ok());
-  const auto older = parse_plan("decode forward sm_80 q16 k16 s3 w4 p16 cluster");
+  const auto older = parse_plan("decode forward sm_80 q16 k16 s3 w4 p8 cluster");
   EXPECT_FALSE(check_plan(plain_spec(), *older, device_facts(Target::kSm80)).ok());
 }
 
