@@ -19,10 +19,10 @@ constexpr int kElementBytes = 2;  // of Q, fp16 and bf16 alike
 constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
 constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 constexpr int kMostPieces = kPieces.back();
-constexpr int kTableBytes = 9 * 1024;         // static shared memory: the units of a mask
-// Pieces that may be a cluster. Of 16 not all clusters of an H200 run at once: 19.9 us for 8192 keys
-// where 8 take 18.2.
-constexpr std::array kClusters = {2, 4, 8};
+constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
+// Pieces that may be a cluster. An H200 has eight groups of processors that a cluster lies in, not
+// all of them of 16: with 16 pieces 8192 keys take 19.9 us, with 8 they take 18.2.
+constexpr std::array kClusters = {2, 4, 8, 12};
 
 // Rows in shared memory are multiples of 32 bytes of what the cache holds.
 int padded(const AttentionSpec& spec, int head_dim) {
@@ -98,8 +98,8 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   }
   if (tile.in_cluster) {
     if (device.target != Target::kSm90a) return plan_unsupported("clusters need sm_90a");
-    if (is_packed(spec) || spec.batch_invariant) {
-      return plan_unsupported("pieces that the device deals out are no clusters");
+    if (spec.batch_invariant) {
+      return plan_unsupported("the pieces of a batch-invariant spec are no clusters");
     }
     if (std::ranges::find(kClusters, tile.pieces) == kClusters.end()) {
       return plan_unsupported(fmt::format("clusters of {} pieces", fmt::join(kClusters, ", ")));
@@ -184,18 +184,28 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kMergeUs = 6;
   constexpr double kPieceUs = 0.05;
   constexpr double kClusterMergeUs = 1;  // its CTAs read one another's shared memory
+  constexpr double kDealUs = 4;          // a launch in front deals out the keys of packed sequences
+  const double deal_us = is_packed(spec) && !tile.in_cluster ? kDealUs : 0;
   const double merge_us = tile.in_cluster    ? kClusterMergeUs
                           : tile.pieces == 1 ? 0
                                              : kMergeUs + kPieceUs * tile.pieces;
   return {.item = kItemClocks / ctas,
           .tile = std::max(transfer, compute),
-          .launch_us = kLaunchUs + merge_us,
+          .launch_us = kLaunchUs + deal_us + merge_us,
           .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
               const DeviceFacts&) {
   return {.tile_q = tile_of(plan).tile_q, .tile_kv = kUnitKeys, .order = {}};
+}
+
+// A cluster lies in one of the groups that processors come in: of an H200 eight, 14 to 18 each.
+double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
+                        const DeviceFacts& device) {
+  const int size = tile_of(plan).pieces, ctas = resident(spec, plan, device);
+  if (size == 2) return device.processor_count / 2 * ctas;
+  return device.processor_count / 16 * (14 * ctas / size);
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
@@ -214,9 +224,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
   constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
-  const double rounds = std::ceil(ctas / device.processor_count);
-  // Clusters that share processors are spread unevenly: 89 us where pieces on their own take 77.
-  const double uneven = tile.in_cluster && rounds > 1 ? 1.2 : 1;
+  const bool waits_for_room =
+      tile.in_cluster && double(items) > clusters_at_once(spec, plan, device);
+  const double rounds = std::ceil(ctas / device.processor_count) + (waits_for_room ? 1 : 0);
+  // What the last clusters read, few processors read: 89 us where pieces on their own take 77.
+  const double uneven = waits_for_room ? 1.2 : 1;
   // A scheduler with a single warp waits for it: 1390 clocks where more need 1093 each.
   const bool waits = has_scaled_cache(spec) && rounds * tile.warps < 8;
   return {.rounds = rounds,
@@ -249,15 +261,16 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const PlanResources needs = resources_of(spec, plan);
   const int pieces = spec.batch_invariant ? kFixedPieces : tile.in_cluster ? 1 : tile.pieces;
   LaunchRecipe recipe;
-  recipe.launches.push_back(
-      {.symbol = "",
-       .threads = needs.threads,
-       .shared_memory_bytes = needs.shared_memory_bytes,
-       .cluster = tile.in_cluster ? tile.pieces : 1,
-       .pieces = pieces,
-       .item = is_packed(spec) ? WorkItem::kListedPiece : WorkItem::kPackedQueryTile,
-       .tile = tile.tile_q});
-  if (pieces != 1 || is_packed(spec)) {
+  recipe.launches.push_back({.symbol = "",
+                             .threads = needs.threads,
+                             .shared_memory_bytes = needs.shared_memory_bytes,
+                             .cluster = tile.in_cluster ? tile.pieces : 1,
+                             .pieces = pieces,
+                             .item = !is_packed(spec)  ? WorkItem::kPackedQueryTile
+                                     : tile.in_cluster ? WorkItem::kFoundTile
+                                                       : WorkItem::kListedPiece,
+                             .tile = tile.tile_q});
+  if (!tile.in_cluster && (pieces != 1 || is_packed(spec))) {
     recipe.workspace = piece_regions(spec, tile.tile_q, pieces);
     // The launch that deals out pieces zeroes their counters.
     if (is_packed(spec)) {

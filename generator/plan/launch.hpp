@@ -36,6 +36,7 @@ enum class WorkItem : std::uint8_t {
   kSequenceTile,     // a head of an item of the list of packed sequences, of `tile` queries
   kSequenceKeyTile,  // a K/V head of an item of their list of key tiles, of `tile` keys
   kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
+  kFoundTile,        // a K/V head of a tile of packed sequences that its CTAs find for themselves
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
   kRows,             // `tile` of the rows [batch, heads, q_len], packed [heads, q_len]

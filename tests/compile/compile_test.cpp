@@ -89,8 +89,9 @@ TEST(CompileDecode, KeepsToItsRegisters) {
          "q16 k32 s2 w4 p4"},
         {"kv_dtype: fp8_e4m3\ndtype: bf16\nhead_dim: 128\n", Target::kSm80, "q16 k16 s3 w4 p1"},
         {"dtype: bf16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w8 p8 cluster"},
-        {"dtype: fp16\nhead_dim: 64\nmask: causal\n", Target::kSm90a,
-         "q32 k16 s3 w4 p4 cluster"}}) {
+        {"dtype: fp16\nhead_dim: 64\nmask: causal\n", Target::kSm90a, "q32 k16 s3 w4 p4 cluster"},
+        {"dtype: bf16\nhead_dim: 128\nlayout: paged\n", Target::kSm90a,
+         "q16 k16 s4 w4 p12 cluster"}}) {
     if (!(*compiler)->supports(target)) continue;
     const auto spec = parse_spec(std::string("attune: 1\nname: t\n") + lines, "t");
     ASSERT_TRUE(spec.ok()) << render(spec.error());

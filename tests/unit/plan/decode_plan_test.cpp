@@ -110,15 +110,40 @@ TEST(DecodePlan, ClustersOfPiecesNeedNoWorkspace) {
   EXPECT_EQ(*grid_size(recipe.main(), items, kHopper.processor_count), 200u * 8 * 8);
 }
 
-TEST(DecodePlan, ClustersAreRefusedWhereTheDeviceDealsOut) {
+// No sequence has more tiles than what a launch of clusters has room for.
+TEST(DecodePlan, ClustersOfPackedSequencesFindTheirTiles) {
+  AttentionSpec spec = plain_spec();
+  spec.layout = Layout::kPaged;
+  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w8 p8 cluster");
+  ASSERT_TRUE(check_plan(spec, *plan, kHopper).ok());
+  const LaunchRecipe recipe = launch_recipe(spec, *plan);
+  EXPECT_EQ(recipe.launches.size(), 1u) << "nobody deals out anything";
+  EXPECT_TRUE(recipe.workspace.empty());
+  for (const std::int64_t heads : {1, 2, 3, 4, 5, 7, 16, 40, 100}) {
+    for (const std::int64_t queries : {1, 2, 3, 5, 6, 9, 16, 17, 33, 100}) {
+      for (const std::int64_t sequences : {1, 3, 50}) {
+        const ProblemShape shape{.batch = 2 * sequences,  // half of them have no queries
+                                 .heads = heads,
+                                 .kv_heads = 1,
+                                 .q_len = sequences * queries,
+                                 .kv_len = 1000};
+        const std::int64_t tiles =
+            att::packed_tiles<std::int64_t>(heads, 1, queries, 16).per_kv_head() * sequences;
+        EXPECT_LE(tiles, item_count(spec, recipe, recipe.main(), shape))
+            << heads << ", " << queries;
+      }
+    }
+  }
+  const ProblemShape one{.batch = 1, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 1000};
+  EXPECT_EQ(item_count(spec, recipe, recipe.main(), one), 8);
+}
+
+TEST(DecodePlan, ClustersAreRefusedWhereTheyCannotBe) {
   const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p8 cluster");
-  AttentionSpec packed = plain_spec();
-  packed.layout = Layout::kThd;
-  EXPECT_FALSE(check_plan(packed, *plan, kHopper).ok());
   AttentionSpec invariant = plain_spec();
   invariant.batch_invariant = true;
   EXPECT_FALSE(check_plan(invariant, *plan, kHopper).ok());
-  const auto odd = parse_plan("decode forward sm_90a q16 k16 s3 w4 p12 cluster");
+  const auto odd = parse_plan("decode forward sm_90a q16 k16 s3 w4 p16 cluster");
   EXPECT_FALSE(check_plan(plain_spec(), *odd, kHopper).ok());
   const auto older = parse_plan("decode forward sm_80 q16 k16 s3 w4 p8 cluster");
   EXPECT_FALSE(check_plan(plain_spec(), *older, device_facts(Target::kSm80)).ok());
