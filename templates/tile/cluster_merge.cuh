@@ -28,8 +28,7 @@ template <int kPieces, int kThreads, int kHeadDim, int kRows, int kStride, int k
           typename Write>
 ATT_FN void merge_in_cluster(int rows, const Parts<kRows, kStride>& own,
                              const Weights<kMostParts, kRows>& weights, const Write& write) {
-  static_assert(kPieces >= 2 && kPieces <= 16);
-  constexpr int kLanes = kPieces <= 2 ? 2 : kPieces <= 4 ? 4 : kPieces <= 8 ? 8 : 16;
+  static_assert(kPieces >= 2 && kPieces <= 16 && (kPieces & (kPieces - 1)) == 0);
   constexpr int kFours = kHeadDim / 4;
   const auto maximum = [](float a, float b) { return math_max(a, b); };
   const auto plus = [](float a, float b) { return a + b; };
@@ -37,25 +36,23 @@ ATT_FN void merge_in_cluster(int rows, const Parts<kRows, kStride>& own,
   const int rank = static_cast<int>(cluster_cta_rank());
   const int all = rows * kFours;
   const int end = all * (rank + 1) / kPieces;
-  const int piece = thread_index() % kLanes;
-  const unsigned from = piece < kPieces ? piece : 0;
+  const unsigned from = static_cast<unsigned>(thread_index() % kPieces);
 #pragma unroll 1
-  for (int first = all * rank / kPieces; first < end; first += kThreads / kLanes) {
-    const int i = first + thread_index() / kLanes;
+  for (int first = all * rank / kPieces; first < end; first += kThreads / kPieces) {
+    const int i = first + thread_index() / kPieces;
     const int row = (i < end ? i : end - 1) / kFours;
     const int column = (i < end ? i : end - 1) % kFours * 4;
     float o[4], reference[1], sum[1];
     cluster_load(o, shared_address(own.output(0, row) + column), from);
     cluster_load(reference, shared_address(&weights.reference[row]), from);
     cluster_load(sum, shared_address(&weights.sum[row]), from);
-    if (piece >= kPieces) reference[0] = -infinity();
-    const float highest = join_lanes<kLanes>(reference[0], maximum);
+    const float highest = join_lanes<kPieces>(reference[0], maximum);
     const float weight = math_exp2(reference[0] - finite(highest));
-    const float whole = join_lanes<kLanes>(weight * sum[0], plus);
+    const float whole = join_lanes<kPieces>(weight * sum[0], plus);
     FourFloats merged;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) merged.x[e] = join_lanes<kLanes>(weight * o[e], plus);
-    if (piece == 0 && i < end) write(row, column, merged, highest, whole);
+    for (int e = 0; e < 4; ++e) merged.x[e] = join_lanes<kPieces>(weight * o[e], plus);
+    if (from == 0 && i < end) write(row, column, merged, highest, whole);
   }
   cluster_sync();
 }

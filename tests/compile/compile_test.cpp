@@ -91,7 +91,7 @@ TEST(CompileDecode, KeepsToItsRegisters) {
         {"dtype: bf16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w8 p8 cluster"},
         {"dtype: fp16\nhead_dim: 64\nmask: causal\n", Target::kSm90a, "q32 k16 s3 w4 p4 cluster"},
         {"dtype: bf16\nhead_dim: 128\nlayout: paged\n", Target::kSm90a,
-         "q16 k16 s4 w4 p12 cluster"}}) {
+         "q16 k16 s4 w4 p8 cluster"}}) {
     if (!(*compiler)->supports(target)) continue;
     const auto spec = parse_spec(std::string("attune: 1\nname: t\n") + lines, "t");
     ASSERT_TRUE(spec.ok()) << render(spec.error());
