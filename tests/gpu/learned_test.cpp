@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/reference/backward.hpp"
 #include "runtime/support/parallel.hpp"
@@ -111,6 +112,21 @@ KernelPlan forward_plan(const AttentionSpec& spec, const DeviceFacts& facts) {
   return plans_of_families(spec, kTypical, facts).front();
 }
 
+// The forward plan, and of each family that serves the spec the cheapest backward plan.
+std::vector<Request> requests_of(const AttentionSpec& spec, const DeviceFacts& facts) {
+  std::vector<Request> requests = {{spec, forward_plan(spec, facts)}};
+  const auto plans = plans_by_cost(spec, kTypical, facts, Pass::kBackward);
+  EXPECT_TRUE(plans.ok()) << render(plans.error());
+  if (!plans.ok()) return requests;
+  std::vector<Family> families;
+  for (const KernelPlan& plan : *plans) {
+    if (std::ranges::find(families, plan.family()) != families.end()) continue;
+    families.push_back(plan.family());
+    requests.push_back({spec, plan});
+  }
+  return requests;
+}
+
 struct Backward {
   KernelPlan plan;
   std::shared_ptr<LoadedKernel> kernel;
@@ -148,15 +164,7 @@ class Learned : public testing::TestWithParam<Case> {
     std::vector<Request> requests;
     for (const Case& c : cases()) {
       if (!will_run("Specs/Learned", c.name)) continue;
-      requests.push_back({c.spec, forward_plan(c.spec, facts)});
-      const auto plans = plans_by_cost(c.spec, kTypical, facts, Pass::kBackward);
-      if (!plans.ok()) continue;
-      std::vector<Family> families;
-      for (const KernelPlan& plan : *plans) {
-        if (std::ranges::find(families, plan.family()) != families.end()) continue;
-        families.push_back(plan.family());
-        requests.push_back({c.spec, plan});
-      }
+      std::ranges::copy(requests_of(c.spec, facts), std::back_inserter(requests));
     }
     bank.prepare(requests);
   }
@@ -206,30 +214,35 @@ const auto kName = [](const testing::TestParamInfo<Case>& info) { return info.pa
 INSTANTIATE_TEST_SUITE_P(Specs, Learned, testing::ValuesIn(cases()), kName);
 
 // A whole GPU full of CTAs, whose order of arrival differs from launch to launch.
-TEST(LearnedInOrder, ManyLaunchesGiveTheSameBits) {
+class LearnedInOrder : public testing::TestWithParam<const char*> {};
+
+TEST_P(LearnedInOrder, ManyLaunchesGiveTheSameBits) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   constexpr ProblemShape kBusy{.batch = 4, .heads = 16, .kv_heads = 8, .q_len = 700, .kv_len = 700};
-  for (const Lines& lines : learning()) {
-    const std::string name = lines.name;
-    if (name != "BucketsCausal128" && name != "Distances128" && name != "Sinks64") continue;
-    const AttentionSpec spec = spec_of("name: t\ndtype: bf16\ndeterministic: true\n" + lines.text);
-    const auto forward = bank.get(spec, forward_plan(spec, bank.device().facts()));
-    ASSERT_TRUE(forward.ok()) << render(forward.error());
-    const auto problem = BackwardProblem::for_timing(bank.device(), spec, kBusy, **forward, 5);
-    ASSERT_TRUE(problem.ok()) << render(problem.error());
-    for (const auto& [plan, kernel] : backward_kernels(spec)) {
-      SCOPED_TRACE(name + " " + to_string(plan));
-      const auto first = (*problem)->run(*kernel);
-      ASSERT_TRUE(first.ok()) << render(first.error());
-      for (int i = 0; i < 30; ++i) {
-        const auto again = (*problem)->run(*kernel);
-        ASSERT_TRUE(again.ok()) << render(again.error());
-        ASSERT_TRUE(is_same(*again, *first)) << "at launch " << i;
-      }
+  const std::vector<Lines> all = learning();
+  const auto lines = std::ranges::find(all, std::string_view(GetParam()), &Lines::name);
+  ASSERT_NE(lines, all.end());
+  const AttentionSpec spec = spec_of("name: t\ndtype: bf16\ndeterministic: true\n" + lines->text);
+  bank.prepare(requests_of(spec, bank.device().facts()));
+  const auto forward = bank.get(spec, forward_plan(spec, bank.device().facts()));
+  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  const auto problem = BackwardProblem::for_timing(bank.device(), spec, kBusy, **forward, 5);
+  ASSERT_TRUE(problem.ok()) << render(problem.error());
+  for (const auto& [plan, kernel] : backward_kernels(spec)) {
+    SCOPED_TRACE(to_string(plan));
+    const auto first = (*problem)->run(*kernel);
+    ASSERT_TRUE(first.ok()) << render(first.error());
+    for (int i = 0; i < 20; ++i) {
+      const auto again = (*problem)->run(*kernel);
+      ASSERT_TRUE(again.ok()) << render(again.error());
+      ASSERT_TRUE(is_same(*again, *first)) << "at launch " << i;
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Specs, LearnedInOrder,
+                         testing::Values("BucketsCausal128", "Distances128", "Sinks64"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // Two query heads a K/V head, whose far distances share a number.
 const std::vector<Fault>& faults() {
@@ -264,6 +277,7 @@ TEST(LearnedPlanted, FaultsAreFound) {
       spec_of("name: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n" + table("[heads, 32]") +
               "score: score + bias[h, max(0, min(31, q_idx - kv_idx))]\n");
   constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 400, .kv_len = 400};
+  bank.prepare(requests_of(spec, bank.device().facts()));
   const auto forward = bank.get(spec, forward_plan(spec, bank.device().facts()));
   ASSERT_TRUE(forward.ok()) << render(forward.error());
   const HostProblem problem = random_problem(spec, kShape, 6);
