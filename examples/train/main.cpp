@@ -15,8 +15,8 @@
 
 #include "attune_attention.hpp"
 #include "comparison.hpp"
-#include "cpu_dense.hpp"
 #include "curve.hpp"
+#include "dense.hpp"
 #include "gradient_check.hpp"
 #include "options.hpp"
 #include "shared.hpp"
@@ -42,29 +42,30 @@ class Setup {
       : options_(options),
         shape_{.vocabulary = corpus.vocabulary(),
                .attention = {.batch = options.batch, .length = options.length}},
-        dense_(workers_) {
+        dense_(make_dense(options.device, workers_)) {
     if (options.uses_reference) {
-      reference_ = std::make_unique<ReferenceAttention<float>>(dense_.memory(), workers_,
+      reference_ = std::make_unique<ReferenceAttention<float>>(dense_->memory(), workers_,
                                                                shape_.attention, options.seed);
     } else {
-      attune_ = std::make_unique<AttuneAttention>(dense_.memory(), "cpu", options.spec_file,
+      attune_ = std::make_unique<AttuneAttention>(*dense_, options.device, options.spec_file,
                                                   shape_.attention, options.seed);
     }
     Attention<float>& attention = attune_ ? static_cast<Attention<float>&>(*attune_) : *reference_;
     if (options.task == Options::Task::kCompare) {
-      auto comparison = std::make_unique<Comparison>(dense_, workers_, attention, shape_,
-                                                     options.seed, options.steps);
+      auto comparison = std::make_unique<Comparison>(*dense_, workers_, attention, attune_->unit(),
+                                                     shape_, options.seed, options.steps);
       comparison_ = comparison.get();
       learner_ = std::move(comparison);
     } else {
-      learner_ = std::make_unique<Training>(dense_, attention, shape_, options.seed, options.steps);
+      learner_ =
+          std::make_unique<Training>(*dense_, attention, shape_, options.seed, options.steps);
     }
   }
 
   Learner& learner() { return *learner_; }
   const Comparison* comparison() const { return comparison_; }
   std::string device() const {
-    return attune_ ? attune_->device() : "the host's cores, attention by its definition";
+    return attune_ ? attune_->device() : dense_->device() + ", attention by its definition";
   }
   std::string plans() const { return attune_ ? attune_->plans() : std::string(); }
   // What the picture says below its title.
@@ -82,7 +83,7 @@ class Setup {
   Options options_;
   ModelShape shape_;
   Workers workers_;
-  CpuDense<float> dense_;
+  std::unique_ptr<Dense<float>> dense_;
   std::unique_ptr<AttuneAttention> attune_;
   std::unique_ptr<ReferenceAttention<float>> reference_;
   std::unique_ptr<Learner> learner_;
@@ -134,7 +135,8 @@ Exit run(const Options& options) {
   check_writable(options.svg_file);
   const Corpus corpus = Corpus::from_file(options.text_file);
   if (options.task == Options::Task::kCheckGradients) {
-    return check_gradients(corpus, options.spec_file, options.seed) ? Exit::kDone : Exit::kFailed;
+    return check_gradients(corpus, options.device, options.spec_file, options.seed) ? Exit::kDone
+                                                                                    : Exit::kFailed;
   }
   double start = seconds_now();
   Setup setup(options, corpus);

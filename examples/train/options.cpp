@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <string_view>
@@ -22,6 +23,17 @@ std::uint64_t number(std::string_view name, std::string_view text, std::uint64_t
            std::to_string(high) + ", not " + std::string(text));
   }
   return value;
+}
+
+std::string device_named(std::string_view name) {
+  constexpr std::string_view kCuda = "cuda:";
+  const std::string_view ordinal = name.substr(std::min(kCuda.size(), name.size()));
+  const bool is_cuda = name.starts_with(kCuda) && !ordinal.empty() && ordinal.size() <= 4 &&
+                       ordinal.find_first_not_of("0123456789") == ordinal.npos;
+  if (name != "cpu" && !is_cuda) {
+    refuse("--device is cpu or cuda:0, cuda:1 and so on, not " + std::string(name));
+  }
+  return std::string(name);
 }
 
 }  // namespace
@@ -71,6 +83,8 @@ Options parse_options(int count, const char* const* arguments) {
       }
       options.uses_reference = which == "reference";
       chose_attention = true;
+    } else if (name == "--device") {
+      options.device = device_named(value());
     } else if (name == "--steps") {
       options.steps = static_cast<int>(number(name, value(), 1, 1000000));
     } else if (name == "--seed") {
@@ -102,6 +116,7 @@ std::string help() {
 
 usage: train [options]
 
+  --device cpu|cuda:N           what it runs on (cpu)
   --attention attune|reference  Attune's kernels, or attention by its definition (attune)
   --compare                     trains with both and compares: exit code 1 when the curves part
   --check-gradients             the model's gradients against finite differences, then ends

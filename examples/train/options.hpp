@@ -10,6 +10,7 @@ struct Options {
   enum class Task { kTrain, kCompare, kCheckGradients, kHelp };
   Task task = Task::kTrain;
   bool uses_reference = false;  // --attention reference
+  std::string device = "cpu";   // or "cuda:N"
   int steps = 400;
   std::uint64_t seed = 1;
   std::size_t batch = 4, length = 256;
