@@ -77,8 +77,12 @@ class Dense {
                      T* first_moment, T* second_moment) = 0;
 };
 
+// Whose matrix products a GPU takes.
+enum class Products { kFastest, kCublas, kOwn };
+
 // For a device as attune::RuntimeOptions has it. `workers` are the CPU's and must outlive it.
 // Throws Error where there is no such device.
-std::unique_ptr<Dense<float>> make_dense(const std::string& device, Workers& workers);
+std::unique_ptr<Dense<float>> make_dense(const std::string& device, Workers& workers,
+                                         Products products);
 
 }  // namespace train

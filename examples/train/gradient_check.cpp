@@ -60,11 +60,11 @@ double loss_at(Model<double>& model, const Batch& batch, const std::vector<doubl
 
 }  // namespace
 
-bool check_gradients(const Corpus& corpus, const std::string& device, const std::string& spec_file,
-                     std::uint64_t seed) {
+bool check_gradients(const Corpus& corpus, const std::string& device, Products products,
+                     const std::string& spec_file, std::uint64_t seed) {
   Workers workers;
   CpuDense<double> exact_dense(workers);
-  const std::unique_ptr<Dense<float>> dense = make_dense(device, workers);
+  const std::unique_ptr<Dense<float>> dense = make_dense(device, workers, products);
   const ModelShape shape{.vocabulary = corpus.vocabulary(),
                          .attention = {.batch = kBatch, .length = kLength}};
   AttuneAttention attention(*dense, device, spec_file, shape.attention, seed);

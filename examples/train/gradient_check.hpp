@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dense.hpp"
 #include "text.hpp"
 
 namespace train {
@@ -14,7 +15,7 @@ namespace train {
 //   attune      the model in fp32 on `device` with Attune's kernels of `spec_file`, against that
 //               fp64 model.
 // True when both hold for every parameter. Throws Error where there is nothing to run it on.
-bool check_gradients(const Corpus& corpus, const std::string& device, const std::string& spec_file,
-                     std::uint64_t seed);
+bool check_gradients(const Corpus& corpus, const std::string& device, Products products,
+                     const std::string& spec_file, std::uint64_t seed);
 
 }  // namespace train

@@ -45,7 +45,7 @@ Options parse_options(int count, const char* const* arguments) {
   bool chose_attention = false;
   const auto choose = [&](Options::Task task) {
     if (options.task != Options::Task::kTrain && options.task != task) {
-      refuse("--compare and --check-gradients exclude each other");
+      refuse("--compare and the checks exclude each other");
     }
     options.task = task;
   };
@@ -76,6 +76,12 @@ Options parse_options(int count, const char* const* arguments) {
     } else if (name == "--check-gradients") {
       flag();
       choose(Options::Task::kCheckGradients);
+    } else if (name == "--check-operations") {
+      flag();
+      choose(Options::Task::kCheckOperations);
+    } else if (name == "--check-kernels") {
+      flag();
+      choose(Options::Task::kCheckKernels);
     } else if (name == "--attention") {
       const std::string_view which = value();
       if (which != "attune" && which != "reference") {
@@ -85,6 +91,12 @@ Options parse_options(int count, const char* const* arguments) {
       chose_attention = true;
     } else if (name == "--device") {
       options.device = device_named(value());
+    } else if (name == "--products") {
+      const std::string_view which = value();
+      if (which != "cublas" && which != "own") {
+        refuse("--products is cublas or own, not " + std::string(which));
+      }
+      options.products = which == "own" ? Products::kOwn : Products::kCublas;
     } else if (name == "--steps") {
       options.steps = static_cast<int>(number(name, value(), 1, 1000000));
     } else if (name == "--seed") {
@@ -108,6 +120,9 @@ Options parse_options(int count, const char* const* arguments) {
   if (chose_attention && options.task != Options::Task::kTrain) {
     refuse("--attention is for training alone: --compare and --check-gradients run both");
   }
+  if (options.products == Products::kCublas && options.device == "cpu") {
+    refuse("--products cublas is for a GPU");
+  }
   return options;
 }
 
@@ -117,9 +132,12 @@ std::string help() {
 usage: train [options]
 
   --device cpu|cuda:N           what it runs on (cpu)
+  --products cublas|own         a GPU's matrix products (cublas, where it is)
   --attention attune|reference  Attune's kernels, or attention by its definition (attune)
   --compare                     trains with both and compares: exit code 1 when the curves part
   --check-gradients             the model's gradients against finite differences, then ends
+  --check-operations            all of the model but attention against fp64, then ends
+  --check-kernels               compiles the kernels of GPUs, which needs none, then ends
   --steps N                     steps of training (400)
   --seed N                      of parameters, of the documents' order and of dropout (1)
   --batch N, --length N         rows of a batch and characters of a row (4, 256)

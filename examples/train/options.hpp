@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <string>
 
+#include "dense.hpp"
+
 namespace train {
 
 struct Options {
-  enum class Task { kTrain, kCompare, kCheckGradients, kHelp };
+  enum class Task { kTrain, kCompare, kCheckGradients, kCheckOperations, kCheckKernels, kHelp };
   Task task = Task::kTrain;
   bool uses_reference = false;  // --attention reference
   std::string device = "cpu";   // or "cuda:N"
+  Products products = Products::kFastest;
   int steps = 400;
   std::uint64_t seed = 1;
   std::size_t batch = 4, length = 256;

@@ -125,6 +125,8 @@ TEST_F(Train, SaysWhatIsWrongWithItsInput) {
       {{"--compare=1"}, "--compare takes no value"},
       {{"--attention", "flash"}, "--attention is attune or reference, not flash"},
       {{"--compare", "--check-gradients"}, "exclude each other"},
+      {{"--products", "mkl"}, "--products is cublas or own, not mkl"},
+      {{"--products", "cublas"}, "--products cublas is for a GPU"},
       {{"--compare", "--attention", "attune"}, "run both"},
       {{"--text", "/no/such.txt"}, "/no/such.txt: cannot be read"},
       {{"--text", "/dev/null"}, "/dev/null: no paragraph in it"},
