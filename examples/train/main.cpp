@@ -169,7 +169,10 @@ Exit run(const Options& options) {
 
   std::signal(SIGINT, interrupt);
   Packer packer(corpus, options.batch, options.length, options.seed);
-  Curve curve{.points = {}, .is_compared = setup.comparison() != nullptr};
+  Curve curve{.points = {},
+              .is_compared = setup.comparison() != nullptr,
+              .device = options.device,
+              .others = options.beside};
   start = seconds_now();
   double second_step = start;
   const int every = std::max(1, options.steps / 20);

@@ -113,6 +113,11 @@ Options parse_options(int count, const char* const* arguments) {
       options.csv_file = value();
     } else if (name == "--svg") {
       options.svg_file = value();
+    } else if (name == "--beside") {
+      const std::string both(value());
+      const std::size_t at = both.find('=');
+      if (at == both.npos) refuse("--beside takes NAME=FILE, not " + both);
+      options.beside.push_back(read_csv(both.substr(0, at), both.substr(at + 1)));
     } else {
       refuse(std::string(arguments[i]) + " is no option");
     }
@@ -145,6 +150,7 @@ usage: train [options]
          R"(/attention.yaml)
   --text FILE                   paragraphs to learn ()" TRAIN_DIRECTORY R"(/text.txt)
   --csv FILE, --svg FILE        where the curve goes, as a table and as a picture
+  --beside NAME=FILE            another run's table, for the picture; may be repeated
   --help                        this
 
 Ctrl-C ends training after the step in hand; what there is by then is written.

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "curve.hpp"
 #include "dense.hpp"
 
 namespace train {
@@ -19,6 +21,7 @@ struct Options {
   std::size_t batch = 4, length = 256;
   std::string spec_file, text_file;  // as given; else those beside the example's sources
   std::string csv_file, svg_file;    // empty: none is written
+  std::vector<OtherCurve> beside;    // that the picture has as well
 };
 
 // Throws Error with what is wrong and where help is.

@@ -101,6 +101,9 @@ TEST_F(Train, LearnsAndWritesItsCurve) {
   EXPECT_EQ(read_file(again), table) << "the same to the bit";
   EXPECT_EQ(train({"--steps", "60", "--seed", "2", "--csv", again}).code, 0);
   EXPECT_NE(read_file(again), table);
+
+  EXPECT_EQ(train({"--steps", "2", "--beside", "longer=" + csv, "--svg", svg}).code, 0);
+  EXPECT_THAT(read_file(svg), HasSubstr(">longer</text>"));
 }
 
 TEST_F(Train, InterruptedItWritesWhatThereIs) {
@@ -131,6 +134,8 @@ TEST_F(Train, SaysWhatIsWrongWithItsInput) {
       {{"--text", "/no/such.txt"}, "/no/such.txt: cannot be read"},
       {{"--text", "/dev/null"}, "/dev/null: no paragraph in it"},
       {{"--csv", "/no/such/curve.csv"}, "/no/such/curve.csv: cannot be written"},
+      {{"--beside", "curve.csv"}, "--beside takes NAME=FILE, not curve.csv"},
+      {{"--beside", "x=/dev/null"}, "/dev/null: no table that --csv has written"},
       {{"--spec", "causal"}, "causal: the model's head_dim is 16"},
       {{"--device", "gpu"}, "--device is cpu or cuda:0, cuda:1 and so on, not gpu"},
       {{"--device", "cuda:x"}, "not cuda:x"},
