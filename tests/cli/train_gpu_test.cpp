@@ -121,6 +121,7 @@ TEST_F(TrainOnAGpu, CurveLiesOnThatOfTheDefinition) {
   is_right(joined(small, bf16_));
 }
 
+// On an H200 they differ by 4.6e-8, and with attention in bf16 by 2.0e-4.
 TEST_F(TrainOnAGpu, CurveIsTheCpus) {
   const Arguments steps = {"--steps", "20"};
   const std::vector<double> cpu = curve(steps);
