@@ -10,12 +10,12 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
-#include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/decode_warp.cuh"
 #include "templates/tile/load.cuh"
 #include "templates/tile/page_rows.cuh"
+#include "templates/tile/piece_results.cuh"
 #include "templates/tile/pieces.cuh"
 
 namespace att {
@@ -25,26 +25,6 @@ constexpr int kMostParts = plan::kPieces > plan::kWarps ? plan::kPieces : plan::
 using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
 static_assert(kWeightsOffset + static_cast<int>(sizeof(ItemWeights)) <= plan::kSharedBytes);
-
-// The item's O and LSE from its parts.
-template <int kStride>
-ATT_FN void write_output(const ForwardParams& p, const Item& item,
-                         const Parts<kRows, kStride>& parts, const ItemWeights& weights) {
-  for_each_four_columns(item, [&](int row, int column) {
-    const FourFloats o = merge(parts, weights, row, column);
-    float reference = weights.reference[row], sum = weights.sum[row];
-    const int h = item.h0 + row / item.queries();
-    const int q = item.q0 + row % item.queries();
-    const float factor = finish_row(context_of(p, item, h), reference, sum);
-    unsigned* const to = reinterpret_cast<unsigned*>(
-        static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
-    to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
-    to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
-    if (p.lse != nullptr && column == 0) {
-      p.lse[statistic_offset(p, item.sequence, h) + q] = log_sum_exp(reference, sum);
-    }
-  });
-}
 
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params) {
@@ -58,7 +38,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   if (item.rows() <= 0) return;
   const Sequence& sequence = item.sequence;
 
-  load_q(params, item, shared + kQOffset);
+  load_q<kDimQk>(params, item, shared + kQOffset);
   cp_async_commit();
   const Units units = units_of<plan::kWarps>(params, item, own.piece, own.pieces, table);
 
@@ -157,34 +137,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
                                            plan::kWarps};
   part.store(warps);
   sync_threads();
-  weigh<plan::kWarps>(warps, item.rows(), weights);
-  if (own.pieces == 1) {
-    write_output(params, item, warps, weights);
-    return;
-  }
-
-  float* const results = params.pieces.rows;
-  constexpr int kStride = spec::kHeadDimV;
-  const long long first_row = static_cast<long long>(own.result - own.piece) * kRows;
-  const long long all_rows = static_cast<long long>(own.all_results) * kRows;
-  const Parts<kRows, kStride> found = {results + first_row * kStride,
-                                       results + all_rows * kStride + 2 * first_row, own.pieces};
-  for_each_four_columns(item, [&](int row, int column) {
-    *reinterpret_cast<FourFloats*>(found.output(own.piece, row) + column) =
-        merge(warps, weights, row, column);
-    if (column == 0) {
-      found.statistic(own.piece, row)[0] = weights.reference[row];
-      found.statistic(own.piece, row)[1] = weights.sum[row];
-    }
-  });
-  sync_threads();
-  if (thread_index() == 0) {
-    is_last = arrive(params.pieces.arrivals + own.arrivals) == own.pieces - 1;
-  }
-  sync_threads();
-  if (!is_last) return;
-  weigh<plan::kWarps>(found, item.rows(), weights);
-  write_output(params, item, found, weights);
+  deliver(params, own, warps, weights, is_last);
 }
 
 }  // namespace att
