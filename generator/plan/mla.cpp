@@ -16,6 +16,8 @@ namespace attune {
 namespace {
 
 constexpr int kElementBytes = 2;
+constexpr int kSmallTableBytes = 2304;  // static shared memory: the units of a mask, and a flag
+constexpr int kFlagBytes = 16;
 constexpr int kColumnStep = 64;  // eight threads bring 128 bytes of a row at a time
 
 const MlaPlan& tile_of(const KernelPlan& plan) { return std::get<MlaPlan>(plan.tile); }
@@ -51,6 +53,8 @@ int fragment_registers(const AttentionSpec& spec, const MlaPlan& tile) {
   const int keys_of_warp = tile.step_keys / key_warps(tile);
   return blocks(tile) * spec.head_dim_v / tile.warps / 2 + spec.head_dim_qk / 4 + keys_of_warp;
 }
+// With more of them ptxas spills within the loop, NVRTC 13.0.
+constexpr int kMostFragmentRegisters = 224;
 constexpr int kOtherRegisters = 40;
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -71,7 +75,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.step_keys != 32 && tile.step_keys != 64)
     return plan_unsupported("tiles of 32 or 64 keys");
   if (tile.warps != 4 && tile.warps != 8) return plan_unsupported("4 or 8 warps");
-  if (tile.stages < 3 || tile.stages > 8) return plan_unsupported("3 to 8 stages");
+  if (tile.stages < 2 || tile.stages > 8) return plan_unsupported("2 to 8 stages");
   if (tile.pieces < 1 || tile.pieces > kMostPieces) {
     return plan_unsupported(fmt::format("1 to {} pieces", kMostPieces));
   }
@@ -82,11 +86,15 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format(
         "{} columns of O are no multiple of 16 for each of {} warps", spec.head_dim_v, tile.warps));
   }
+  if (const int fragments = fragment_registers(spec, tile); fragments > kMostFragmentRegisters) {
+    return plan_unsupported(fmt::format("{} registers a thread for fragments alone, {} leave room",
+                                        fragments, kMostFragmentRegisters));
+  }
   const int ring_bytes = tile.stages * stage_bytes(spec, tile);
   const int results_bytes = tile.tile_q * (spec.head_dim_v + tile.pieces + 8) * 4;
   if (results_bytes > ring_bytes) return plan_unsupported("results do not fit where keys were");
   const PlanResources needs = resources_of(spec, plan);
-  const int table_bytes = spec.mask ? kTableBytes : 0;
+  const int table_bytes = spec.mask ? kSmallTableBytes : kFlagBytes;
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes - table_bytes, device));
   if (needs.registers_per_thread * needs.threads > device.registers_per_processor) {
     return plan_unsupported(
@@ -100,7 +108,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   for (const int tile_q : {16, 32}) {
     for (const int step_keys : {32, 64}) {
       for (const int warps : {4, 8}) {
-        for (const int stages : {3, 4, 5, 6}) {
+        for (const int stages : {3, 4, 5, 6, 2}) {
           for (const int pieces : kPieces) {
             const KernelPlan plan{.pass = Pass::kForward,
                                   .target = device.target,
@@ -120,7 +128,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   PlanResources needs = resources_of(spec, plan);
-  if (spec.mask) needs.shared_memory_bytes += kTableBytes;
+  if (spec.mask) needs.shared_memory_bytes += kSmallTableBytes;
   return std::max(1, resident_ctas(needs, device));
 }
 
@@ -132,7 +140,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // a processor's port lets through.
   constexpr double kLatencyClocks = 1000;
   constexpr double kPortBytesPerClock = 30;
-  const double in_flight = double(ctas) * (tile.stages - 1) * stage_bytes(spec, tile);
+  // A tile must have come before the products of the one before it are done.
+  const double in_flight = double(ctas) * (tile.stages - 1.5) * stage_bytes(spec, tile);
   const double unit_bytes = double(kUnitKeys) * spec.head_dim_qk * kElementBytes;
   const double transfer = unit_bytes / std::min(kPortBytesPerClock, in_flight / kLatencyClocks);
   // Shared memory is written once, and read by each 16 rows for Q K^T and once for P V.

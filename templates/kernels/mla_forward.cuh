@@ -23,7 +23,7 @@ namespace att {
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  __shared__ UnitTable table;
+  __shared__ UnitTableOf<512> table;
   __shared__ bool is_last;
   const unsigned shared = shared_address(shared_memory);
 
@@ -43,7 +43,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     return Unit{unit.k0 + (step & ((1 << unit_shift) - 1)) * kKeys, unit.full};
   };
 
-  using Tiles = KeyTiles<kKeys, kDimQk, kThreads>;
+  using Tiles = KeyTiles<kKeys, kDimQk, kThreads, WholeRows<kDimQk>>;
   const auto look_up = [&](Tiles& tiles, int step) {
     if constexpr (spec::kIsPaged) {
       if (step >= steps) return;

@@ -10,19 +10,35 @@
 
 namespace att {
 
-// Of kKeys rows of kDim elements of 2 bytes, kDim a multiple of 64.
-template <int kKeys, int kDim, int kThreads>
+// How rows lie in shared memory: where the 16-byte unit `unit` below 8 of a row is, and how far from
+// one unit to the eighth behind it. As ldmatrix reads them, whole rows one after the other:
+template <int kDim>
+struct WholeRows {
+  static constexpr int kStepBytes = 128;
+  static ATT_MEMBER int offset(int row, int unit) { return RowLayout<kDim>::offset(row, unit); }
+};
+// As wgmma does: slabs of 64 columns, rows of which are 128 bytes under the 128-byte swizzle.
+template <int kRows>
+struct SlabRows {
+  static constexpr int kStepBytes = kRows * 128;
+  static ATT_MEMBER int offset(int row, int unit) { return row * 128 + ((unit ^ (row & 7)) << 4); }
+};
+
+// Of kKeys rows of kDim elements of 2 bytes, kDim a multiple of 64, by the threads whose number is
+// that of one of them modulo kThreads.
+template <int kKeys, int kDim, int kThreads, typename Layout>
 struct KeyTiles {
-  using Layout = RowLayout<kDim>;
   static constexpr int kLanes = 8;  // of a row
   static constexpr int kAtOnce = kThreads / kLanes;
   static constexpr int kPasses = kKeys / kAtOnce;
-  static_assert(Layout::kUnits % kLanes == 0 && kPasses * kAtOnce == kKeys);
+  static_assert(kDim % 64 == 0 && kPasses * kAtOnce == kKeys);
 
   // Where the thread's rows of the next tile lie, looked up some time before they are copied.
   PagedKey ahead[spec::kIsPaged ? kPasses : 1];
 
-  static ATT_MEMBER int row(int pass) { return thread_index() / kLanes + pass * kAtOnce; }
+  static ATT_MEMBER int row(int pass) {
+    return thread_index() % kThreads / kLanes + pass * kAtOnce;
+  }
 
   ATT_MEMBER void look_up(const PagedSequence& from, int k0) {
 #pragma unroll
@@ -49,14 +65,14 @@ struct KeyTiles {
     }
   }
 
- private:
+  // Starts the copy of one row, or of zeros.
   static ATT_MEMBER void copy_row(unsigned to, int row, const char* from, bool exists) {
     const int lane = thread_index() % kLanes;
     const unsigned first = to + Layout::offset(row, lane);
     const char* const source = from + lane * 16;
 #pragma unroll
-    for (int i = 0; i < Layout::kUnits / kLanes; ++i) {
-      cp_async_16_or_zero(first + i * kLanes * 16, source + i * kLanes * 16, exists);
+    for (int i = 0; i < kDim / 64; ++i) {
+      cp_async_16_or_zero(first + i * Layout::kStepBytes, source + i * 128, exists);
     }
   }
 };
