@@ -206,7 +206,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return widest_piece_regions(spec, spec.batch_invariant ? kFixedPieces : kMostPieces);
+  return widest_piece_regions(spec, spec.batch_invariant ? kFixedPieces : kMostPieces, {16, 32});
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, kUnitKeys}; }

@@ -10,6 +10,7 @@
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/pieces.hpp"
+#include "generator/plan/wgmma.hpp"
 #include "templates/work_items.h"
 
 namespace attune {
@@ -40,6 +41,13 @@ Status serves(const AttentionSpec& spec, Target target) {
   return ok_status();
 }
 
+// Rows that wgmma multiplies at once. Items of so many have a kernel of their own, in which one
+// warpgroup makes P and each of two has one half of O (templates/kernels/sm90_mla_forward.cuh).
+constexpr int kWgmmaRows = 64;
+constexpr MlaPlan kWgmmaPlan = {
+    .tile_q = kWgmmaRows, .step_keys = 64, .stages = 2, .warps = 8, .pieces = 1};
+bool has_wgmma(const MlaPlan& tile) { return tile.tile_q == kWgmmaRows; }
+
 int blocks(const MlaPlan& tile) { return tile.tile_q / 16; }
 // Warps that share out a tile's keys; each has 16 of the rows.
 int key_warps(const MlaPlan& tile) { return tile.warps / blocks(tile); }
@@ -61,6 +69,14 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const MlaPlan& tile = tile_of(plan);
   PlanResources resources;
   resources.threads = 32 * tile.warps;
+  if (has_wgmma(tile)) {
+    // Q, the stages, P, by how much rows of O shrink, a flag, the units of a mask.
+    resources.shared_memory_bytes = 3 * stage_bytes(spec, tile) + 64 * 64 * kElementBytes +
+                                    kWgmmaRows * 4 + kFlagBytes +
+                                    (spec.mask ? kSmallTableBytes - 128 : 0);
+    resources.registers_per_thread = kMaxRegistersPerThread;
+    return resources;
+  }
   resources.shared_memory_bytes = tile.stages * stage_bytes(spec, tile) +
                                   tile.tile_q * tile.step_keys * kElementBytes +
                                   tile.tile_q * key_warps(tile) * 4;
@@ -69,9 +85,29 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   return resources;
 }
 
+Status check_wgmma(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  MlaPlan tile = tile_of(plan);
+  if (plan.target != Target::kSm90a) return plan_unsupported("64 rows of an item on sm_90a only");
+  if (tile.pieces < 1 || tile.pieces > kMostPieces) {
+    return plan_unsupported(fmt::format("1 to {} pieces", kMostPieces));
+  }
+  tile.pieces = kWgmmaPlan.pieces;
+  if (tile != kWgmmaPlan) return plan_unsupported("k64, s2 and w8 with 64 rows of an item");
+  if (spec.head_dim_v % 128 != 0) {
+    return plan_unsupported(
+        fmt::format("{} columns of O are no two halves in steps of 64", spec.head_dim_v));
+  }
+  if (kWgmmaRows * (spec.head_dim_v + kMostPieces + 8) * 4 > 3 * stage_bytes(spec, tile))
+    return plan_unsupported("results do not fit where Q and keys were");
+  return check_shared_memory(resources_of(spec, plan), device.shared_memory_per_block_bytes,
+                             device);
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const MlaPlan& tile = tile_of(plan);
-  if (tile.tile_q != 16 && tile.tile_q != 32) return plan_unsupported("16 or 32 rows of an item");
+  if (has_wgmma(tile)) return check_wgmma(spec, plan, device);
+  if (tile.tile_q != 16 && tile.tile_q != 32)
+    return plan_unsupported("16, 32 or 64 rows of an item");
   if (tile.step_keys != 32 && tile.step_keys != 64)
     return plan_unsupported("tiles of 32 or 64 keys");
   if (tile.warps != 4 && tile.warps != 8) return plan_unsupported("4 or 8 warps");
@@ -123,12 +159,18 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       }
     }
   }
+  for (const int pieces : kPieces) {
+    MlaPlan tile = kWgmmaPlan;
+    tile.pieces = pieces;
+    const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
+    if (check(spec, plan, device).ok()) plans.push_back(plan);
+  }
   return plans;
 }
 
 int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   PlanResources needs = resources_of(spec, plan);
-  if (spec.mask) needs.shared_memory_bytes += kSmallTableBytes;
+  if (spec.mask && !has_wgmma(tile_of(plan))) needs.shared_memory_bytes += kSmallTableBytes;
   return std::max(1, resident_ctas(needs, device));
 }
 
@@ -141,7 +183,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kLatencyClocks = 1000;
   constexpr double kPortBytesPerClock = 30;
   // A tile must have come before the products of the one before it are done.
-  const double in_flight = double(ctas) * (tile.stages - 1.5) * stage_bytes(spec, tile);
+  const double ahead = has_wgmma(tile) ? 1 : tile.stages - 1.5;
+  const double in_flight = double(ctas) * ahead * stage_bytes(spec, tile);
   const double unit_bytes = double(kUnitKeys) * spec.head_dim_qk * kElementBytes;
   const double transfer = unit_bytes / std::min(kPortBytesPerClock, in_flight / kLatencyClocks);
   // Shared memory is written once, and read by each 16 rows for Q K^T and once for P V.
@@ -157,12 +200,18 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kStepClocks = 900;
   const double waits = (kStepClocks + 8.0 * spec.head_dim_qk / 16) * kUnitKeys / tile.step_keys;
   const double compute = std::max({shared, products, waits / ctas});
+  // Products of the two warpgroups run one after the other, the softmax between them.
+  constexpr double kWgmmaFlopsPerClock = 4096;
+  constexpr double kSoftmaxClocks = 800;
+  const double wgmma_clocks =
+      2.0 * kWgmmaRows * kUnitKeys * (spec.head_dim_qk + spec.head_dim_v) / kWgmmaFlopsPerClock +
+      kSoftmaxClocks;
   constexpr double kItemClocks = 4000;  // Q and the first keys come in, O goes out
   constexpr double kLaunchUs = 3;
   constexpr double kMergeUs = 3;
   constexpr double kPieceUs = 0.05;
   return {.item = kItemClocks / ctas,
-          .tile = std::max(transfer, compute),
+          .tile = std::max(transfer, has_wgmma(tile) ? wgmma_clocks : compute),
           .launch_us = tile.pieces > 1 ? kLaunchUs + kMergeUs + kPieceUs * tile.pieces : kLaunchUs,
           .group = {tile.tile_q, tile.pieces, ctas}};
 }
@@ -199,13 +248,18 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return widest_piece_regions(spec, kMostPieces);
+  return widest_piece_regions(spec, kMostPieces, {16, 32, kWgmmaRows});
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, kUnitKeys}; }
 
 std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const MlaPlan& tile = tile_of(plan);
+  if (has_wgmma(tile)) {
+    return {{"Q", 1, tile.tile_q, spec.head_dim_qk},
+            {"K", tile.stages, tile.step_keys, spec.head_dim_qk},
+            {"P", 1, tile.tile_q, tile.step_keys}};
+  }
   return {{"K", tile.stages, tile.step_keys, spec.head_dim_qk},
           {"P", 1, tile.tile_q, tile.step_keys}};
 }
@@ -239,6 +293,34 @@ std::string symbol_part(const KernelPlan& plan) {
                      tile.pieces);
 }
 
+std::string_view template_path_of(const KernelPlan& plan) {
+  return has_wgmma(tile_of(plan)) ? "templates/kernels/sm90_mla_forward.cuh"
+                                  : "templates/kernels/mla_forward.cuh";
+}
+
+// S = Q K^T of a tile, and O += P V of half the columns, P in registers or in shared memory.
+std::string products(const AttentionSpec& spec, const MlaPlan& tile) {
+  const std::string_view element = wgmma_element(spec.dtype);
+  WgmmaChain pv{.name = "multiply_pv",
+                .element = element,
+                .columns = spec.head_dim_v / 2,
+                .steps = tile.step_keys / 16,
+                .accumulates = true,
+                .a_in_registers = true,
+                .transposes_b = true};
+  std::string text = wgmma_function(pv);
+  pv.name = "multiply_pv_shared";
+  pv.a_in_registers = false;
+  return wgmma_function({.name = "multiply_qk",
+                         .element = element,
+                         .columns = tile.step_keys,
+                         .steps = spec.head_dim_qk / 16,
+                         .accumulates = false,
+                         .a_in_registers = false,
+                         .transposes_b = false}) +
+         text + wgmma_function(pv);
+}
+
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const MlaPlan& tile = tile_of(plan);
   const bool reads_head = spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead);
@@ -250,10 +332,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kPieces = {};\n"
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr int kSharedBytes = {};\n"
-      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
+      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
+      "{}",
       tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
       resources_of(spec, plan).shared_memory_bytes,
-      std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
+      std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8),
+      has_wgmma(tile) ? products(spec, tile) : "");
 }
 
 }  // namespace
@@ -265,6 +349,7 @@ const FamilyOperations& mla_family() {
       .name = "mla",
       .symbol_name = "mla",
       .template_path = "templates/kernels/mla_forward.cuh",
+      .template_path_of = template_path_of,
       .serves = serves,
       .legal_plans = legal,
       .check = check,

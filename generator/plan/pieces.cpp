@@ -40,9 +40,10 @@ LaunchRecipe piece_recipe(const AttentionSpec& spec, const PlanResources& needs,
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces) {
+std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
+                                                  std::initializer_list<int> rows) {
   std::vector<WorkspaceRegion> widest;
-  for (const int tile_q : {16, 32}) {
+  for (const int tile_q : rows) {
     for (const WorkspaceRegion& region : regions_of_pieces(spec, tile_q, pieces)) {
       widest.push_back(region);
     }

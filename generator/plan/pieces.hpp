@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <vector>
 
 #include "generator/plan/plan.hpp"
@@ -17,7 +18,8 @@ inline constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units
 // kFixedPieces), and what of the workspace they need.
 LaunchRecipe piece_recipe(const AttentionSpec& spec, const PlanResources& needs, int tile_q,
                           int pieces);
-// Regions that cover those of items of 16 and of 32 rows.
-std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces);
+// Regions that cover those of items of each of these numbers of rows.
+std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
+                                                  std::initializer_list<int> rows);
 
 }  // namespace attune

@@ -31,10 +31,9 @@ ATT_FN void load_rows_of_q(const ForwardParams& p, const Item& item, unsigned sh
     const bool valid = row < item.rows();
     const int h = valid ? item.h0 + row / item.queries() : item.h0;
     const int q = valid ? item.q0 + row % item.queries() : item.q0;
-    Tiles::copy_row(shared, row,
-                    static_cast<const char*>(p.q) +
-                        2 * query_offset(item.sequence, p.q_stride, h, q),
-                    valid);
+    Tiles::copy_row(
+        shared, row,
+        static_cast<const char*>(p.q) + 2 * query_offset(item.sequence, p.q_stride, h, q), valid);
   }
 }
 

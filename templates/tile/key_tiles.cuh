@@ -10,8 +10,8 @@
 
 namespace att {
 
-// How rows lie in shared memory: where the 16-byte unit `unit` below 8 of a row is, and how far from
-// one unit to the eighth behind it. As ldmatrix reads them, whole rows one after the other:
+// How rows lie in shared memory: where the 16-byte unit `unit` below 8 of a row is, and how far
+// from one unit to the eighth behind it. As ldmatrix reads them, whole rows one after the other:
 template <int kDim>
 struct WholeRows {
   static constexpr int kStepBytes = 128;

@@ -134,8 +134,7 @@ struct RowsOfP {
     for (int step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[step][i] =
-            pack_2<spec::kDType>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+        weights[step][i] = pack_2<spec::kDType>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
       }
     }
   }

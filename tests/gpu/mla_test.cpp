@@ -13,7 +13,8 @@ namespace {
 
 // Plans that differ in how warps share out rows, keys and columns, and in what is merged.
 constexpr const char* kPlans[] = {"q16 k32 s3 w4 p1", "q16 k32 s4 w4 p12", "q16 k64 s3 w8 p1",
-                                  "q16 k64 s3 w8 p3", "q32 k32 s4 w8 p1",  "q32 k64 s3 w8 p2"};
+                                  "q16 k64 s3 w8 p3", "q32 k32 s4 w8 p1",  "q32 k64 s3 w8 p2",
+                                  "q64 k64 s2 w8 p1", "q64 k64 s2 w8 p5"};
 
 AttentionSpec shared_spec(const char* dtype, std::string_view lines) {
   return spec_of(fmt::format("name: t\ndtype: {}\nv_in_k: true\n{}\n", dtype, lines));
@@ -115,30 +116,32 @@ TEST(MlaPlanted, FaultsAreSeen) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   const AttentionSpec spec = shared_spec("bf16", mla::kFaultySpec);
-  const auto plan = parse_plan(
-      fmt::format("mla forward {} {}", to_string(bank.device().facts().target), mla::kFaultyPlan));
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
   const HostProblem problem = random_problem(spec, mla::kFaultyShape, 5);
   const std::vector<Row> rows = all_rows(problem.shape);
   const ForwardOracle exact = oracle_forward(spec, problem, rows);
   auto on_device = DeviceProblem::upload(bank.device(), spec, problem);
   ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-  std::vector<planted::Fault> faults = mla::faults();
-  faults.push_back({"none", {}});
-  for (const planted::Fault& fault : faults) {
-    SCOPED_TRACE(fault.name);
-    planted::EditingCompiler faulty(bank.compiler(), fault);
-    const auto built = build(spec, *plan, faulty, nullptr);
-    ASSERT_TRUE(built.ok()) << render(built.error());
-    const auto kernel = bank.device().load(spec, *plan, built->code.image);
-    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-    ASSERT_TRUE((*on_device)->poison().ok());
-    ASSERT_TRUE((*on_device)->prepare(**kernel).ok());
-    ASSERT_TRUE((*on_device)->launch(**kernel, nullptr).ok());
-    ASSERT_TRUE(bank.device().synchronize().ok());
-    const auto output = (*on_device)->download(rows);
-    ASSERT_TRUE(output.ok()) << render(output.error());
-    EXPECT_EQ(compare(*output, exact).wrong.empty(), fault.edits.empty());
+  for (auto& [text, faults] : mla::faulty_plans()) {
+    const DeviceFacts& facts = bank.device().facts();
+    const auto plan = parse_plan(fmt::format("mla forward {} {}", to_string(facts.target), text));
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    if (!check_plan(spec, *plan, facts).ok()) continue;
+    faults.push_back({"none", {}});
+    for (const planted::Fault& fault : faults) {
+      SCOPED_TRACE(fault.name);
+      planted::EditingCompiler faulty(bank.compiler(), fault);
+      const auto built = build(spec, *plan, faulty, nullptr);
+      ASSERT_TRUE(built.ok()) << render(built.error());
+      const auto kernel = bank.device().load(spec, *plan, built->code.image);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      ASSERT_TRUE((*on_device)->poison().ok());
+      ASSERT_TRUE((*on_device)->prepare(**kernel).ok());
+      ASSERT_TRUE((*on_device)->launch(**kernel, nullptr).ok());
+      ASSERT_TRUE(bank.device().synchronize().ok());
+      const auto output = (*on_device)->download(rows);
+      ASSERT_TRUE(output.ok()) << render(output.error());
+      EXPECT_EQ(compare(*output, exact).wrong.empty(), fault.edits.empty());
+    }
   }
 }
 

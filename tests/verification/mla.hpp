@@ -86,8 +86,33 @@ inline std::vector<planted::Fault> faults() {
        {{"x = is_live(c, mask, 8 * n + e) ? x : -infinity();",
          "x = is_live(c, mask, 8 * n + e - 1) ? x : -infinity();"}}}};
 }
+// The same of plans of 64 rows.
+inline std::vector<planted::Fault> wgmma_faults() {
+  return {
+      {"the first half of O not rescaled", {{"half.shrink(rows.less);", ""}}},
+      {"the second half of O not rescaled", {{"half.shrink(less);", ""}}},
+      {"the sum not rescaled", {{"sum[half] *= less[half];", ""}}},
+      {"P's columns exchanged for the second half",
+       {{"offset(row, 2 * step + lane / 16)", "offset(row, 2 * step + 1 - lane / 16)"}}},
+      {"the first half's values for both",
+       {{"values_of(tile_of(step), 1)", "values_of(tile_of(step), 0)"}}},
+      {"a tile of the keys stale",
+       {{"const int k0 = keys_at(step).k0;",
+         "const int k0 = keys_at(step).k0 - (keys_at(step).k0 == 1024 ? kKeys : 0);"}}},
+      {"a piece lost",
+       {{"weights.of[row][part] = weight;", "weights.of[row][part] = part == 1 ? 0.0f : weight;"}}},
+      {"a key too many",
+       {{"x = is_live(c, mask, 8 * n + e) ? x : -infinity();",
+         "x = is_live(c, mask, 8 * n + e - 1) ? x : -infinity();"}}}};
+}
 inline constexpr const char* kFaultySpec = "head_dim: {qk: 576, v: 512}\nmask: causal";
-inline constexpr const char* kFaultyPlan = "q16 k32 s4 w4 p3";
+struct FaultyPlan {
+  const char* text;
+  std::vector<planted::Fault> faults;
+};
+inline std::vector<FaultyPlan> faulty_plans() {
+  return {{"q16 k32 s4 w4 p3", faults()}, {"q64 k64 s2 w8 p3", wgmma_faults()}};
+}
 inline constexpr ProblemShape kFaultyShape = {
     .batch = 1, .heads = 16, .kv_heads = 1, .q_len = 2, .kv_len = 2100};
 
