@@ -218,20 +218,22 @@ struct KeySlices {
 };
 
 // Where V is a part of K a launch says of K where it lies. What it says of V may be left out, or is
-// the same: then the host means what the spec says.
-Status check_shared_v(const AttentionSpec& spec, const void* v, const void* k,
-                      const att_strides& v_strides, const att_strides& k_strides) {
-  if (v != nullptr && v != k) {
+// the same: then the host means what the spec says. `k_stride`: as far as it is stepped.
+Status check_shared_v(const AttentionSpec& spec, const Operand& v, const void* k,
+                      const att::Strides& k_stride) {
+  if (v.data != nullptr && v.data != k) {
     return bad_argument(
         fmt::format("`v` is not `k`, and the spec has v_in_k: V is the first {} columns of K",
                     spec.head_dim_v),
         "leave `v` null, or hand over `k` again");
   }
-  const auto [batch, seq, head] = v_strides;
-  const bool left_out = batch == 0 && seq == 0 && head == 0;
-  if (left_out || (batch == k_strides.batch && seq == k_strides.seq && head == k_strides.head))
-    return ok_status();
-  return bad_argument("`v_strides` are not `k_strides`, and the spec has v_in_k",
+  const auto [batch, seq, head] = v.strides;
+  const bool is_left_out = batch == 0 && seq == 0 && head == 0;
+  const bool is_same = (v.batch == 1 || batch == k_stride.batch) &&
+                       (v.seq == 1 || seq == k_stride.seq) &&
+                       (v.heads == 1 || head == k_stride.head);
+  if (is_left_out || is_same) return ok_status();
+  return bad_argument("`v_strides` are not those of `k`, and the spec has v_in_k",
                       "leave them zero: V lies where K does");
 }
 
@@ -249,13 +251,9 @@ Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemSha
   ATT_CHECK(fill_operand(cache, spec.layout,
                          {"k", args.k, args.k_strides, keys.count, keys.rows, shape.kv_heads, qk},
                          &params->k_stride));
-  if (spec.v_in_k) {
-    ATT_CHECK(check_shared_v(spec, args.v, args.k, args.v_strides, args.k_strides));
-  } else {
-    ATT_CHECK(fill_operand(cache, spec.layout,
-                           {"v", args.v, args.v_strides, keys.count, keys.rows, shape.kv_heads, v},
-                           &params->v_stride));
-  }
+  const Operand own_v = {"v", args.v, args.v_strides, keys.count, keys.rows, shape.kv_heads, v};
+  ATT_CHECK(spec.v_in_k ? check_shared_v(spec, own_v, args.k, params->k_stride)
+                        : fill_operand(cache, spec.layout, own_v, &params->v_stride));
   if (args.workspace != nullptr) {
     ATT_CHECK(check_pointer("workspace", args.workspace, kWorkspaceAlignmentBytes));
   }

@@ -34,6 +34,16 @@ TEST(MlaPlan, ServesVInKAlone) {
   EXPECT_TRUE(legal_plans(spec, Family::kMla, kHopper).empty());
 }
 
+TEST(MlaPlan, ThereIsNoBackwardPass) {
+  AttentionSpec spec = plain_spec();
+  spec.v_in_k = true;
+  for (const Target target : kTargets) {
+    const auto families = families_for(spec, target, Pass::kBackward);
+    ASSERT_FALSE(families.ok()) << to_string(target);
+    EXPECT_NE(families.error().message.find("v_in_k"), std::string::npos) << to_string(target);
+  }
+}
+
 // Wide heads fit processors of little shared memory, too; and on none another family has them.
 TEST(MlaPlan, EveryGpuHasOne) {
   for (const Target target : kTargets) {
