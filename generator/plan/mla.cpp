@@ -244,7 +244,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const MlaPlan& tile = tile_of(plan);
-  return piece_recipe(spec, resources_of(spec, plan), tile.tile_q, tile.pieces);
+  return piece_recipe(spec, plan.target, resources_of(spec, plan), tile.tile_q, tile.pieces);
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
@@ -330,6 +330,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr int kWarps = {};\n"
       "constexpr int kPieces = {};\n"
+      "constexpr bool kInCluster = false;\n"
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"

@@ -23,8 +23,8 @@ std::vector<WorkspaceRegion> regions_of_pieces(const AttentionSpec& spec, int ti
 
 }  // namespace
 
-LaunchRecipe piece_recipe(const AttentionSpec& spec, const PlanResources& needs, int tile_q,
-                          int pieces) {
+LaunchRecipe piece_recipe(const AttentionSpec& spec, Target target, const PlanResources& needs,
+                          int tile_q, int pieces) {
   LaunchRecipe recipe;
   recipe.launches.push_back(
       {.symbol = "",
@@ -35,7 +35,12 @@ LaunchRecipe piece_recipe(const AttentionSpec& spec, const PlanResources& needs,
        .tile = tile_q});
   if (pieces != 1 || is_packed(spec)) {
     recipe.workspace = regions_of_pieces(spec, tile_q, pieces);
-    recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+    // The launch that deals out pieces zeroes their counters.
+    if (is_packed(spec)) {
+      recipe.launches.back().overlaps_previous = target >= Target::kSm90a;
+    } else {
+      recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+    }
   }
   return recipe;
 }

@@ -16,8 +16,8 @@ inline constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units
 
 // The launch of a plan whose items have `tile_q` rows and at most `pieces` pieces (or
 // kFixedPieces), and what of the workspace they need.
-LaunchRecipe piece_recipe(const AttentionSpec& spec, const PlanResources& needs, int tile_q,
-                          int pieces);
+LaunchRecipe piece_recipe(const AttentionSpec& spec, Target target, const PlanResources& needs,
+                          int tile_q, int pieces);
 // Regions that cover those of items of each of these numbers of rows.
 std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
                                                   std::initializer_list<int> rows);

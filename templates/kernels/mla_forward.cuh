@@ -11,6 +11,7 @@
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/item_rows.cuh"
 #include "templates/tile/key_tiles.cuh"
@@ -27,6 +28,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   __shared__ bool is_last;
   const unsigned shared = shared_address(shared_memory);
 
+  if constexpr (spec::kIsPacked) wait_for_launches_before();
   const PieceOfItem own = piece_at(params, block_index());
   const Item& item = own.item;
   if (item.rows() <= 0) return;

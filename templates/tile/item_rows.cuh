@@ -4,9 +4,12 @@
 
 #include "templates/items.h"
 #include "templates/kernels/head.cuh"
+#include "templates/ptx/convert.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/math.cuh"
+#include "templates/tile/pieces.cuh"
 #include "templates/tile/smem_layout.cuh"
+#include "templates/tile/softmax.cuh"
 
 namespace att {
 
@@ -57,6 +60,21 @@ ATT_FN void for_each_four_columns(const Item& item, const F& f) {
 #pragma unroll 1
   for (int i = thread_index(); i < item.rows() * kFours; i += kThreads) {
     f(i / kFours, i % kFours * 4);
+  }
+}
+
+// Four columns of a row of O, which `sum` has not divided yet, and with the first ones its LSE.
+ATT_FN void write_columns(const ForwardParams& p, const Item& item, int row, int column,
+                          const FourFloats& o, float reference, float sum) {
+  const int h = item.h0 + row / item.queries();
+  const int q = item.q0 + row % item.queries();
+  const float factor = finish_row(context_of(p, item, h), reference, sum);
+  unsigned* const to = reinterpret_cast<unsigned*>(
+      static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
+  to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
+  to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
+  if (p.lse != nullptr && column == 0) {
+    p.lse[statistic_offset(p, item.sequence, h) + q] = log_sum_exp(reference, sum);
   }
 }
 

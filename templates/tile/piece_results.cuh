@@ -4,10 +4,9 @@
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/arrive.cuh"
-#include "templates/ptx/convert.cuh"
+#include "templates/tile/cluster_merge.cuh"
 #include "templates/tile/item_rows.cuh"
 #include "templates/tile/pieces.cuh"
-#include "templates/tile/softmax.cuh"
 
 namespace att {
 
@@ -18,17 +17,7 @@ ATT_FN void write_output(const ForwardParams& p, const Item& item,
                          const Weights<kMostParts, kRows>& weights) {
   for_each_four_columns(item, [&](int row, int column) {
     const FourFloats o = merge(parts, weights, row, column);
-    float reference = weights.reference[row], sum = weights.sum[row];
-    const int h = item.h0 + row / item.queries();
-    const int q = item.q0 + row % item.queries();
-    const float factor = finish_row(context_of(p, item, h), reference, sum);
-    unsigned* const to = reinterpret_cast<unsigned*>(
-        static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
-    to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
-    to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
-    if (p.lse != nullptr && column == 0) {
-      p.lse[statistic_offset(p, item.sequence, h) + q] = log_sum_exp(reference, sum);
-    }
+    write_columns(p, item, row, column, o, weights.reference[row], weights.sum[row]);
   });
 }
 
@@ -41,6 +30,19 @@ ATT_FN void deliver(const ListKernelParams& params, const PieceOfItem& own,
   weigh<plan::kWarps>(parts, own.item.rows(), weights);
   if (own.pieces == 1) {
     write_output(params, own.item, parts, weights);
+    return;
+  }
+
+  if constexpr (plan::kInCluster) {
+    for_each_four_columns(own.item, [&](int row, int column) {
+      *reinterpret_cast<FourFloats*>(parts.output(0, row) + column) =
+          merge(parts, weights, row, column);
+    });
+    const auto write = [&](int row, int column, const FourFloats& o, float reference, float sum) {
+      write_columns(params, own.item, row, column, o, reference, sum);
+    };
+    merge_in_cluster<plan::kPieces, kThreads, spec::kHeadDimV>(own.item.rows(), parts, weights,
+                                                               write);
     return;
   }
 
