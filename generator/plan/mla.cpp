@@ -142,8 +142,8 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   for (const int tile_q : {16, 32}) {
-    for (const int step_keys : {32, 64}) {
-      for (const int warps : {4, 8}) {
+    for (const int step_keys : {64, 32}) {
+      for (const int warps : {8, 4}) {
         for (const int stages : {3, 4, 5, 6, 2}) {
           for (const int pieces : kPieces) {
             const KernelPlan plan{.pass = Pass::kForward,
@@ -174,45 +174,48 @@ int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return std::max(1, resident_ctas(needs, device));
 }
 
-// Times are those of tiles of kUnitKeys keys.
+// What a warp does with a tile one product after the other, between two barriers. An H200 took 2924
+// clocks for 16 rows and 64 keys on 8 warps, 4220 for 32 rows, and for 32 keys 2445 (16 rows on 4
+// warps) and 2730 (32 rows on 8).
+double step_clocks(const AttentionSpec& spec, const MlaPlan& tile) {
+  const double of_scores = spec.head_dim_qk / 16.0 * tile.step_keys / key_warps(tile) / 8;
+  const double of_values =
+      blocks(tile) * tile.step_keys / 16.0 * spec.head_dim_v / tile.warps / 8.0;
+  return 1400 + 19 * (of_scores + of_values);
+}
+
+// Times are those of tiles of kUnitKeys keys, of a CTA among as many as a processor holds.
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const MlaPlan& tile = tile_of(plan);
   const int ctas = resident(spec, plan, device);
   // As the decode family's: what is on its way in the time that memory takes to answer, up to what
-  // a processor's port lets through.
+  // a processor's port lets through. A tile must have come before the products of the one before it
+  // are done.
   constexpr double kLatencyClocks = 1000;
   constexpr double kPortBytesPerClock = 30;
-  // A tile must have come before the products of the one before it are done.
-  const double ahead = has_wgmma(tile) ? 1 : tile.stages - 1.5;
-  const double in_flight = double(ctas) * ahead * stage_bytes(spec, tile);
   const double unit_bytes = double(kUnitKeys) * spec.head_dim_qk * kElementBytes;
-  const double transfer = unit_bytes / std::min(kPortBytesPerClock, in_flight / kLatencyClocks);
-  // Shared memory is written once, and read by each 16 rows for Q K^T and once for P V.
-  constexpr double kSharedBytesPerClock = 128;
-  const double shared = kUnitKeys * kElementBytes *
-                        ((1.0 + blocks(tile)) * spec.head_dim_qk + spec.head_dim_v) /
-                        kSharedBytesPerClock;
-  // mma.sync reaches five eighths of the matrix rate of Hopper.
-  constexpr double kFlopsPerClock = 2500;
-  const double products =
-      2.0 * tile.tile_q * kUnitKeys * (spec.head_dim_qk + spec.head_dim_v) / kFlopsPerClock;
-  // A tile's products wait for one another, and for two barriers.
-  constexpr double kStepClocks = 900;
-  const double waits = (kStepClocks + 8.0 * spec.head_dim_qk / 16) * kUnitKeys / tile.step_keys;
-  const double compute = std::max({shared, products, waits / ctas});
-  // Products of the two warpgroups run one after the other, the softmax between them.
+  const double ahead = has_wgmma(tile) ? 1 : tile.stages - 1.5;
+  const double transfer = unit_bytes / std::min(kPortBytesPerClock / ctas,
+                                                ahead * stage_bytes(spec, tile) / kLatencyClocks);
+  // Two warpgroups' products, and what is between them.
   constexpr double kWgmmaFlopsPerClock = 4096;
-  constexpr double kSoftmaxClocks = 800;
-  const double wgmma_clocks =
-      2.0 * kWgmmaRows * kUnitKeys * (spec.head_dim_qk + spec.head_dim_v) / kWgmmaFlopsPerClock +
-      kSoftmaxClocks;
+  constexpr double kWgmmaWaitClocks = 2000;
+  const double compute = has_wgmma(tile)
+                             ? 2.0 * kWgmmaRows * kUnitKeys * (spec.head_dim_qk + spec.head_dim_v) /
+                                       kWgmmaFlopsPerClock +
+                                   kWgmmaWaitClocks
+                             : step_clocks(spec, tile) * kUnitKeys / tile.step_keys;
   constexpr double kItemClocks = 4000;  // Q and the first keys come in, O goes out
   constexpr double kLaunchUs = 3;
-  constexpr double kMergeUs = 3;
-  constexpr double kPieceUs = 0.05;
-  return {.item = kItemClocks / ctas,
-          .tile = std::max(transfer, has_wgmma(tile) ? wgmma_clocks : compute),
-          .launch_us = tile.pieces > 1 ? kLaunchUs + kMergeUs + kPieceUs * tile.pieces : kLaunchUs,
+  constexpr double kDealUs = 4;   // a launch in front deals out the keys of packed sequences
+  constexpr double kMergeUs = 6;  // counters are zeroed
+  // The CTA that comes last reads what the others found.
+  const double piece_us =
+      tile.tile_q * spec.head_dim_v * 4.0 / kPortBytesPerClock / (device.clock_ghz * 1e3);
+  return {.item = kItemClocks,
+          .tile = std::max(transfer, compute),
+          .launch_us = kLaunchUs + (is_packed(spec) ? kDealUs : 0) +
+                       (tile.pieces > 1 ? kMergeUs + piece_us * tile.pieces : 0),
           .group = {tile.tile_q, tile.pieces, ctas}};
 }
 
@@ -231,11 +234,12 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double pieces = double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double bytes = double(kElementBytes) * spec.head_dim_qk * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
-  constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
+  constexpr double kMemoryShare = 0.85;  // of the datasheet's rate: 4.0 TB/s of 4.8
   // Keys that other items of the head have brought come out of L2, at most at so much the rate.
   constexpr double kL2Rate = 1.3;
   const double memory_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);
-  return {.rounds = std::ceil(double(items) * pieces / device.processor_count),
+  return {.rounds = std::ceil(double(items) * pieces /
+                              (device.processor_count * resident(spec, plan, device))),
           .tiles = std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
           .slowdown = 1,
           .units_per_us = device.clock_ghz * 1e3,
