@@ -118,7 +118,7 @@ TEST(CompileMla, KeepsToItsRegisters) {
   // Masks and pages take registers that O and Q have: what spills is outside of the products.
   constexpr int kSpillBytes = 96;
   for (const auto& [lines, target, tile] :
-       {CacheCase{"layout: bhsd\n", Target::kSm90a, "q16 k64 s3 w8 p1"},
+       {DecodeCase{"layout: bhsd\n", Target::kSm90a, "q16 k64 s3 w8 p1"},
         {"layout: paged\n", Target::kSm90a, "q16 k32 s5 w4 p4"},
         {"layout: paged\nmask: causal\n", Target::kSm90a, "q32 k64 s3 w8 p4"},
         {"layout: paged\nmask: causal\n", Target::kSm90a, "q64 k64 s2 w8 p4"},

@@ -74,7 +74,8 @@ TEST(MlaPlan, SmallBatchesAreDealtToManyProcessors) {
   const auto plan = default_plan(shared_spec(), shape, kHopper);
   ASSERT_TRUE(plan.ok());
   const LaunchRecipe recipe = launch_recipe(shared_spec(), *plan);
-  EXPECT_GE(item_count(shared_spec(), recipe, recipe.main(), shape), kHopper.processor_count / 2);
+  // Not to all: the last one reads 32 KiB of each.
+  EXPECT_GE(item_count(shared_spec(), recipe, recipe.main(), shape), kHopper.processor_count / 4);
 }
 
 TEST(MlaPlan, WhatIsPromisedCoversEveryPlan) {
