@@ -93,7 +93,7 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
   const auto prefetch = [&](const Tiles& tiles, int step) {
     const int lane = thread_index() % Tiles::kLanes;
     if (step >= steps || lane >= Tiles::kPasses) return;
-    const int k0 = keys_at(step).k0;
+    const int first_key = keys_at(step).k0;
     long long at = 0;  // bytes before the row
     bool exists = false;
     if constexpr (spec::kIsPaged) {
@@ -105,8 +105,8 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
         exists = at != kNowhere;
       }
     } else {
-      exists = k0 + Tiles::row(lane) < sequence.kv_len;
-      at = 2 * key_offset(sequence, params.k_stride, item.h_kv, k0 + Tiles::row(lane));
+      exists = first_key + Tiles::row(lane) < sequence.kv_len;
+      at = 2 * key_offset(sequence, params.k_stride, item.h_kv, first_key + Tiles::row(lane));
     }
     if (exists) prefetch_to_l2(static_cast<const char*>(params.k) + at, kDimQk * 2);
   };
