@@ -32,6 +32,10 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
   if (has_scaled_cache(spec)) {
     return plan_unsupported("`kv_dtype` is of a cache that is read: there is no backward pass");
   }
+  if (spec.v_in_k) {
+    return plan_unsupported("`v_in_k` has no backward kernels yet",
+                            "the forward pass is there: passes: [forward]");
+  }
   if (is_paged(spec)) {
     return plan_unsupported(
         fmt::format("layout `{}` has no backward kernels yet", to_string(spec.layout)),

@@ -39,9 +39,9 @@ Status serves(const AttentionSpec& spec, Target target) {
     return plan_unsupported("the cpu family stores fp32, bf16 or fp16, not fp8_e4m3");
   }
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
-    if (dim < 8 || dim > 512 || dim % 8 != 0) {
+    if (dim < 8 || dim > 576 || dim % 8 != 0) {
       return plan_unsupported(
-          fmt::format("the cpu family has head dims 8 to 512 in steps of 8, not {}", dim));
+          fmt::format("the cpu family has head dims 8 to 576 in steps of 8, not {}", dim));
     }
   }
   return ok_status();

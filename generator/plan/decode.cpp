@@ -10,16 +10,13 @@
 #include "generator/expr/lowering.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/pieces.hpp"
 #include "templates/work_items.h"
 
 namespace attune {
 namespace {
 
 constexpr int kElementBytes = 2;  // of Q, fp16 and bf16 alike
-constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
-constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
-constexpr int kMostPieces = kPieces.back();
-constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
 // Pieces that may be a cluster. Of larger ones an H200 does not run eight at once, one of each K/V
 // head: 8192 keys take 18.2 us in 8 pieces, 26 in 12 or 16.
 constexpr std::array kClusters = {2, 4, 8};
@@ -241,59 +238,26 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .transfer_us = uneven * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
 }
 
-// Results of pieces that wait to be merged, how many have come, and, of packed sequences, the list.
-std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q, int pieces) {
-  using Content = WorkspaceRegion::Content;
-  std::vector<WorkspaceRegion> regions = {{.content = Content::kPieceResults,
-                                           .slot = tile_q,
-                                           .length_unit = tile_q,
-                                           .columns = spec.head_dim_v + 2,
-                                           .pieces = pieces},
-                                          {.content = Content::kPieceArrivals,
-                                           .slot = tile_q,
-                                           .length_unit = tile_q,
-                                           .pieces = pieces}};
-  if (is_packed(spec)) {
-    regions.push_back({.content = Content::kPieceItems, .slot = tile_q, .length_unit = tile_q});
-  }
-  return regions;
-}
-
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  const int pieces = spec.batch_invariant ? kFixedPieces : tile.in_cluster ? 1 : tile.pieces;
-  LaunchRecipe recipe;
-  recipe.launches.push_back({.symbol = "",
-                             .threads = needs.threads,
-                             .shared_memory_bytes = needs.shared_memory_bytes,
-                             .cluster = tile.in_cluster ? tile.pieces : 1,
-                             .pieces = pieces,
-                             .item = !is_packed(spec)  ? WorkItem::kPackedQueryTile
-                                     : tile.in_cluster ? WorkItem::kFoundTile
-                                                       : WorkItem::kListedPiece,
-                             .tile = tile.tile_q});
-  if (!tile.in_cluster && (pieces != 1 || is_packed(spec))) {
-    recipe.workspace = piece_regions(spec, tile.tile_q, pieces);
-    // The launch that deals out pieces zeroes their counters.
-    if (is_packed(spec)) {
-      recipe.launches.back().overlaps_previous = plan.target >= Target::kSm90a;
-    } else {
-      recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
-    }
+  if (!tile.in_cluster) {
+    const int pieces = spec.batch_invariant ? kFixedPieces : tile.pieces;
+    return piece_recipe(spec, plan.target, needs, tile.tile_q, pieces);
   }
+  LaunchRecipe recipe;
+  recipe.launches.push_back(
+      {.symbol = "",
+       .threads = needs.threads,
+       .shared_memory_bytes = needs.shared_memory_bytes,
+       .cluster = tile.pieces,
+       .item = is_packed(spec) ? WorkItem::kFoundTile : WorkItem::kPackedQueryTile,
+       .tile = tile.tile_q});
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  std::vector<WorkspaceRegion> widest;
-  for (const int tile_q : {16, 32}) {
-    const int pieces = spec.batch_invariant ? kFixedPieces : kMostPieces;
-    for (const WorkspaceRegion& region : piece_regions(spec, tile_q, pieces)) {
-      widest.push_back(region);
-    }
-  }
-  return widest;
+  return widest_piece_regions(spec, spec.batch_invariant ? kFixedPieces : kMostPieces, {16, 32});
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, kUnitKeys}; }

@@ -83,6 +83,7 @@ const FamilyOperations& sm80_family();
 const FamilyOperations& sm90a_family();
 const FamilyOperations& cpu_family();
 const FamilyOperations& decode_family();
+const FamilyOperations& mla_family();
 const FamilyOperations& sm80_backward_family();
 const FamilyOperations& sm90a_backward_family();
 const FamilyOperations& sm90a_ordered_family();

@@ -13,7 +13,7 @@
 
 namespace attune {
 
-enum class Family : std::uint8_t { kSm80, kSm90a, kCpu, kDecode, kSm90aOrdered };
+enum class Family : std::uint8_t { kSm80, kSm90a, kCpu, kDecode, kSm90aOrdered, kMla };
 std::string_view to_string(Family);
 
 // mma.sync + cp.async, FlashAttention-2's split-Q scheme.
@@ -40,6 +40,18 @@ struct DecodePlan {
   int pieces = 1;           // of an item's keys, a CTA each; fewer where a launch has many items
   bool in_cluster = false;  // the pieces of an item are a cluster, and merge in shared memory
   auto operator<=>(const DecodePlan&) const = default;
+};
+
+// mma.sync + cp.async for few queries whose V is a part of K: a CTA's warps share out a tile's
+// keys, then the columns of O. docs/mla.md.
+struct MlaPlan {
+  static constexpr Family kFamily = Family::kMla;
+  int tile_q = 16;     // rows of an item: queries of the heads that share a K/V head
+  int step_keys = 32;  // of a tile
+  int stages = 4;      // of these in shared memory
+  int warps = 4;
+  int pieces = 1;  // of an item's keys, a CTA each; fewer where a launch has many items
+  auto operator<=>(const MlaPlan&) const = default;
 };
 
 // TMA + wgmma, warp-specialised: one producer warp, consumer warpgroups. docs/hopper.md.
@@ -130,7 +142,7 @@ struct KernelPlan {
   Pass pass = Pass::kForward;
   Target target = Target::kSm80;
   std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan, CpuBackwardPlan,
-               DecodePlan, Sm90aOrderedPlan>
+               DecodePlan, Sm90aOrderedPlan, MlaPlan>
       tile;
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const {

@@ -67,6 +67,7 @@ std::string canonical_text(const AttentionSpec& spec) {
   if (spec.precision != Precision::kStrict)
     text += fmt::format("precision {}\n", to_string(spec.precision));
   if (spec.kv_dtype) text += fmt::format("kv_dtype {}\n", to_string(*spec.kv_dtype));
+  if (spec.v_in_k) text += "v_in_k\n";
   if (spec.deterministic) text += "deterministic\n";
   if (spec.batch_invariant) text += "batch_invariant\n";
   for (const expr::ScalarDecl& scalar : environment.scalars) {

@@ -15,6 +15,8 @@ constexpr std::size_t kMaxNameLength = 64;
 
 constexpr int kMinHeadDim = 8;
 constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxSharedHeadDimQk = 576;  // with v_in_k
+inline constexpr int kMaxSharedHeadDimV = 512;
 constexpr int kHeadDimStep = 8;
 inline constexpr int kFp8HeadDimStep = 16;  // rows of K and V are multiples of 16 bytes
 

@@ -55,6 +55,7 @@ struct AttentionSpec {
   std::optional<DType> kv_dtype;             // of K and V as they are stored; none: as Q
   int head_dim_qk = 128;
   int head_dim_v = 128;
+  bool v_in_k = false;          // V is the first head_dim_v columns of K: one cache holds both
   std::vector<Target> targets;  // empty: the device that is there
   Layout layout = Layout::kBshd;
   // Slots do not depend on the order in the file: launch-time scalars first, then constants, each

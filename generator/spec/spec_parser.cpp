@@ -20,7 +20,7 @@ constexpr KeyRule kSpecKeys[] = {
     {"attune", true}, {"name", true},    {"dtype", true},     {"head_dim", true}, {"target"},
     {"layout"},       {"scalars"},       {"tensors"},         {"mask"},           {"score"},
     {"sink"},         {"softmax_scale"}, {"dropout"},         {"passes"},         {"deterministic"},
-    {"tune"},         {"precision"},     {"batch_invariant"}, {"kv_dtype"},
+    {"tune"},         {"precision"},     {"batch_invariant"}, {"kv_dtype"},       {"v_in_k"},
 };
 
 class SpecParser {
@@ -34,7 +34,9 @@ class SpecParser {
     ATT_CHECK(read_name());
     ATT_CHECK(read_dtype());
     ATT_CHECK(read_precision());
+    ATT_CHECK(read_v_in_k());
     ATT_CHECK(read_head_dim());
+    ATT_CHECK(check_v_in_k());
     ATT_CHECK(read_kv_dtype());
     ATT_CHECK(read_targets());
     ATT_CHECK(read_layout());
@@ -102,8 +104,28 @@ class SpecParser {
     return ok_status();
   }
 
+  // Before the head dims, which may be wider with it.
+  Status read_v_in_k() {
+    const YamlNode* node = value("v_in_k");
+    if (!node) return ok_status();
+    ATT_TRY(spec_.v_in_k, reader_.boolean("v_in_k", *node));
+    return ok_status();
+  }
+
+  Status check_v_in_k() {
+    if (!spec_.v_in_k || spec_.head_dim_v <= spec_.head_dim_qk) return ok_status();
+    return reader_.error(*value("v_in_k"), "spec-v-in-k",
+                         fmt::format("V of {} columns cannot be the first columns of K, which has "
+                                     "{}",
+                                     spec_.head_dim_v, spec_.head_dim_qk),
+                         "with `v_in_k` head_dim's v is at most qk");
+  }
+
   Result<int> read_one_head_dim(std::string_view key, const YamlNode& node) {
-    ATT_TRY(const std::int64_t size, reader_.integer(key, node, kMinHeadDim, kMaxHeadDim));
+    const int widest = !spec_.v_in_k ? kMaxHeadDim
+                       : key == "v"  ? kMaxSharedHeadDimV
+                                     : kMaxSharedHeadDimQk;
+    ATT_TRY(const std::int64_t size, reader_.integer(key, node, kMinHeadDim, widest));
     if (size % kHeadDimStep != 0) {
       return reader_.error(
           node, "spec-head-dim",
@@ -148,13 +170,24 @@ class SpecParser {
           "with `kv_dtype` head dims are multiples of 16");
     }
     spec_.kv_dtype = DType::kFp8E4m3;
+    if (spec_.v_in_k) {
+      return not_yet(reader_.error(*node, "spec-not-yet",
+                                   "`kv_dtype` with `v_in_k` is not supported yet",
+                                   "leave one of them out"));
+    }
     return ok_status();
   }
 
   // A cache is read by the forward pass alone.
   Status check_cache() {
-    if (!has_scaled_cache(spec_)) return ok_status();
-    if (std::ranges::find(spec_.passes, Pass::kBackward) != spec_.passes.end()) {
+    const bool has_backward =
+        std::ranges::find(spec_.passes, Pass::kBackward) != spec_.passes.end();
+    if (spec_.v_in_k && has_backward) {
+      return not_yet(reader_.error(*value("passes"), "spec-not-yet",
+                                   "the backward pass with `v_in_k` is not supported yet",
+                                   "leave `backward` or `v_in_k` out"));
+    }
+    if (has_scaled_cache(spec_) && has_backward) {
       return reader_.error(*value("passes"), "spec-kv-dtype",
                            "`kv_dtype` is of a cache that is read, and the backward pass has none",
                            "leave `backward` or `kv_dtype` out");

@@ -216,6 +216,26 @@ struct KeySlices {
   std::int64_t count, rows;
 };
 
+// Where V is a part of K a launch says of K where it lies. What it says of V may be left out, or is
+// the same: then the host means what the spec says. `k_stride`: as far as it is stepped.
+Status check_shared_v(const AttentionSpec& spec, const Operand& v, const void* k,
+                      const att::Strides& k_stride) {
+  if (v.data != nullptr && v.data != k) {
+    return bad_argument(
+        fmt::format("`v` is not `k`, and the spec has v_in_k: V is the first {} columns of K",
+                    spec.head_dim_v),
+        "leave `v` null, or hand over `k` again");
+  }
+  const auto [batch, seq, head] = v.strides;
+  const bool is_left_out = batch == 0 && seq == 0 && head == 0;
+  const bool is_same = (v.batch == 1 || batch == k_stride.batch) &&
+                       (v.seq == 1 || seq == k_stride.seq) &&
+                       (v.heads == 1 || head == k_stride.head);
+  if (is_left_out || is_same) return ok_status();
+  return bad_argument("`v_strides` are not those of `k`, and the spec has v_in_k",
+                      "leave them zero: V lies where K does");
+}
+
 // What a launch of either pass has, o and lse left out.
 template <typename Args>
 Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemShape& shape,
@@ -230,15 +250,16 @@ Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemSha
   ATT_CHECK(fill_operand(cache, spec.layout,
                          {"k", args.k, args.k_strides, keys.count, keys.rows, shape.kv_heads, qk},
                          &params->k_stride));
-  ATT_CHECK(fill_operand(cache, spec.layout,
-                         {"v", args.v, args.v_strides, keys.count, keys.rows, shape.kv_heads, v},
-                         &params->v_stride));
+  const Operand own_v = {"v", args.v, args.v_strides, keys.count, keys.rows, shape.kv_heads, v};
+  ATT_CHECK(spec.v_in_k ? check_shared_v(spec, own_v, args.k, params->k_stride)
+                        : fill_operand(cache, spec.layout, own_v, &params->v_stride));
   if (args.workspace != nullptr) {
     ATT_CHECK(check_pointer("workspace", args.workspace, kWorkspaceAlignmentBytes));
   }
   params->q = args.q;
   params->k = args.k;
   params->v = args.v;
+  take_v_from_k(spec, params);
   params->softmax_scale = spec.softmax_scale.at_launch
                               ? args.softmax_scale
                               : static_cast<float>(spec.softmax_scale.value);

@@ -146,6 +146,7 @@ att_status att_spec_describe(const att_spec* spec, att_spec_info* out) {
     info.has_sink = s.sink != nullptr ? 1 : 0;
     info.deterministic = s.deterministic ? 1 : 0;
     info.kv_dtype = static_cast<std::int64_t>(kv_dtype(s));
+    info.v_in_k = s.v_in_k ? 1 : 0;
     return write_struct("out", info, offsetof(att_spec_info, name), out);
   });
 }

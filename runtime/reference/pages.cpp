@@ -53,7 +53,7 @@ void spoil_unused(const AttentionSpec& spec, HostProblem& problem) {
     }
   }
   spoil(problem.k, problem.shape.kv_heads, pages.size, spec.head_dim_qk, is_used);
-  spoil(problem.v, problem.shape.kv_heads, pages.size, spec.head_dim_v, is_used);
+  if (!spec.v_in_k) spoil(problem.v, problem.shape.kv_heads, pages.size, spec.head_dim_v, is_used);
 }
 
 }  // namespace attune

@@ -76,7 +76,7 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
   const std::int64_t keys = rows * shape.kv_heads;
   problem.q = normal_values(queries * spec.head_dim_qk, spec.dtype, random);
   problem.k = normal_values(keys * spec.head_dim_qk, spec.dtype, random);
-  problem.v = normal_values(keys * spec.head_dim_v, spec.dtype, random);
+  if (!spec.v_in_k) problem.v = normal_values(keys * spec.head_dim_v, spec.dtype, random);
   if (has_scaled_cache(spec)) quantise_cache(spec, problem, ScaleKind::kPerPage, random);
   for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
     if (scalar.is_constant) {

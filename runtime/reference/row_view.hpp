@@ -48,6 +48,7 @@ class RowView {
     return &problem_.k[key_offset(kv_idx, spec_.head_dim_qk)];
   }
   const double* value(std::int64_t kv_idx) const {
+    if (spec_.v_in_k) return key(kv_idx);
     return &problem_.v[key_offset(kv_idx, spec_.head_dim_v)];
   }
   std::int64_t kv_len() const { return kv_len_; }

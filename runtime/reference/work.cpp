@@ -61,9 +61,9 @@ Work work_without_tensors(const AttentionSpec& spec, const ProblemShape& shape,
   work.live_share = live_share(spec, shape, values, max_pairs, first_b);
   work.flops = 2 * batch * heads * q_len * kv_len * work.live_share * dims;
   // q and o, k and v, lse.
-  work.bytes = batch * dims *
-                   (heads * q_len * element_bytes(spec.dtype) +
-                    kv_heads * kv_len * element_bytes(kv_dtype(spec))) +
+  const double key_dims = spec.v_in_k ? spec.head_dim_qk : dims;
+  work.bytes = batch * (dims * heads * q_len * element_bytes(spec.dtype) +
+                        key_dims * kv_heads * kv_len * element_bytes(kv_dtype(spec))) +
                batch * heads * q_len * 4;
   return work;
 }

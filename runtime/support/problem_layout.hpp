@@ -39,6 +39,13 @@ inline att::Strides contiguous_strides(Layout layout, std::int64_t seq, std::int
   return {seq * heads * dim, dim, seq * dim};
 }
 
+// Of a spec whose V is the first columns of K: what a launch says of K is then said of V.
+inline void take_v_from_k(const AttentionSpec& spec, att::LaunchParams* params) {
+  if (!spec.v_in_k) return;
+  params->v = params->k;
+  params->v_stride = params->k_stride;
+}
+
 // What of a launch's params follows from spec and shape alone: lengths, contiguous strides of q, k,
 // v, o and of their gradients, sizes of auxiliary tensors. The rest is null or zero.
 inline att::LaunchParams params_of(const AttentionSpec& spec, const ProblemShape& shape) {
@@ -55,6 +62,7 @@ inline att::LaunchParams params_of(const AttentionSpec& spec, const ProblemShape
   p.k_stride = p.d_k_stride = strides(shape.kv_len, shape.kv_heads, spec.head_dim_qk);
   p.v_stride = p.d_v_stride = strides(shape.kv_len, shape.kv_heads, spec.head_dim_v);
   p.o_stride = p.d_o_stride = strides(shape.q_len, shape.heads, spec.head_dim_v);
+  take_v_from_k(spec, &p);
   for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
     const auto& dims = spec.environment.tensors[slot].dims;
     for (std::size_t i = 0; i < att::kMaxTensorDims; ++i) {
@@ -88,6 +96,7 @@ inline void set_page_strides(const AttentionSpec& spec, const ProblemShape& shap
                              std::int64_t page_size, att::LaunchParams* params) {
   params->k_stride = contiguous_strides(spec.layout, page_size, shape.kv_heads, spec.head_dim_qk);
   params->v_stride = contiguous_strides(spec.layout, page_size, shape.kv_heads, spec.head_dim_v);
+  take_v_from_k(spec, params);
 }
 
 // `drop_below` of 256: elements whose random byte is below are dropped.

@@ -10,14 +10,13 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
-#include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
-#include "templates/tile/cluster_merge.cuh"
 #include "templates/tile/decode_warp.cuh"
 #include "templates/tile/load.cuh"
 #include "templates/tile/page_rows.cuh"
+#include "templates/tile/piece_results.cuh"
 #include "templates/tile/pieces.cuh"
 
 namespace att {
@@ -27,16 +26,6 @@ constexpr int kMostParts = plan::kPieces > plan::kWarps ? plan::kPieces : plan::
 using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
 static_assert(kWeightsOffset + static_cast<int>(sizeof(ItemWeights)) <= plan::kSharedBytes);
-
-// The item's O and LSE from its parts.
-template <int kStride>
-ATT_FN void write_output(const ForwardParams& p, const Item& item,
-                         const Parts<kRows, kStride>& parts, const ItemWeights& weights) {
-  for_each_four_columns(item, [&](int row, int column) {
-    const FourFloats o = merge(parts, weights, row, column);
-    write_columns(p, item, row, column, o, weights.reference[row], weights.sum[row]);
-  });
-}
 
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params) {
@@ -51,7 +40,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   if (item.rows() <= 0) return;
   const Sequence& sequence = item.sequence;
 
-  load_q(params, item, shared + kQOffset);
+  load_q<kDimQk>(params, item, shared + kQOffset);
   cp_async_commit();
   const Units units = units_of<plan::kWarps>(params, item, own.piece, own.pieces, table);
 
@@ -150,46 +139,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
                                            plan::kWarps};
   part.store(warps);
   sync_threads();
-  weigh<plan::kWarps>(warps, item.rows(), weights);
-  if (own.pieces == 1) {
-    write_output(params, item, warps, weights);
-    return;
-  }
-
-  if constexpr (plan::kInCluster) {
-    for_each_four_columns(item, [&](int row, int column) {
-      *reinterpret_cast<FourFloats*>(warps.output(0, row) + column) =
-          merge(warps, weights, row, column);
-    });
-    const auto write = [&](int row, int column, const FourFloats& o, float reference, float sum) {
-      write_columns(params, item, row, column, o, reference, sum);
-    };
-    merge_in_cluster<plan::kPieces, kThreads, spec::kHeadDimV>(item.rows(), warps, weights, write);
-    return;
-  }
-
-  float* const results = params.pieces.rows;
-  constexpr int kStride = spec::kHeadDimV;
-  const long long first_row = static_cast<long long>(own.result - own.piece) * kRows;
-  const long long all_rows = static_cast<long long>(own.all_results) * kRows;
-  const Parts<kRows, kStride> found = {results + first_row * kStride,
-                                       results + all_rows * kStride + 2 * first_row, own.pieces};
-  for_each_four_columns(item, [&](int row, int column) {
-    *reinterpret_cast<FourFloats*>(found.output(own.piece, row) + column) =
-        merge(warps, weights, row, column);
-    if (column == 0) {
-      found.statistic(own.piece, row)[0] = weights.reference[row];
-      found.statistic(own.piece, row)[1] = weights.sum[row];
-    }
-  });
-  sync_threads();
-  if (thread_index() == 0) {
-    is_last = arrive(params.pieces.arrivals + own.arrivals) == own.pieces - 1;
-  }
-  sync_threads();
-  if (!is_last) return;
-  weigh<plan::kWarps>(found, item.rows(), weights);
-  write_output(params, item, found, weights);
+  deliver(params, own, warps, weights, is_last);
 }
 
 }  // namespace att

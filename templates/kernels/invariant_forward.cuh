@@ -49,7 +49,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   const Sequence& sequence = item.sequence;
   const bool has_all = own.pieces == 1;
 
-  load_q(params, item, shared + kQOffset);
+  load_q<kDimQk>(params, item, shared + kQOffset);
   cp_async_commit();
   Item judged = item;  // one head speaks for all where the mask does not tell them apart
   if (!plan::kMaskReadsHead) judged.h1 = judged.h0 + 1;

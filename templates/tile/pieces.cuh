@@ -103,12 +103,15 @@ ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
 // context is dealt to all of them.
 
 constexpr int kUnitKeys = 64;  // at least
-constexpr int kMostUnits = 2048;
 
-struct UnitTable {
+// Of an item's units; where its keys make more of kUnitKeys, units are larger. kMostUnits: a power
+// of two from 512 on.
+template <int kMostUnits>
+struct UnitTableOf {
   unsigned live[kMostUnits / 32], full[kMostUnits / 32];
   int listed[kMostUnits];  // those of the piece: 2 * unit + (1 when full)
 };
+using UnitTable = UnitTableOf<2048>;
 
 // Of a piece.
 struct Units {
@@ -122,7 +125,8 @@ struct Unit {
   bool full;  // it lies within kv_len, and all its elements are live
 };
 
-ATT_FN Unit unit_at(const Units& units, const UnitTable& table, int i, int kv_len) {
+template <int kMostUnits>
+ATT_FN Unit unit_at(const Units& units, const UnitTableOf<kMostUnits>& table, int i, int kv_len) {
   if constexpr (spec::kHasMask) {
     const int listed = table.listed[i];
     return {units.first_key + listed / 2 * units.keys, listed % 2 != 0};
@@ -132,9 +136,9 @@ ATT_FN Unit unit_at(const Units& units, const UnitTable& table, int i, int kv_le
 }
 
 // The whole CTA calls it. All threads may read the table afterwards.
-template <int kWarps>
+template <int kWarps, int kMostUnits>
 ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int pieces,
-                      UnitTable& table) {
+                      UnitTableOf<kMostUnits>& table) {
   const int kv_len = item.sequence.kv_len;
   const auto share = [&](int all, int which) {
     return static_cast<int>(static_cast<long long>(all) * which / pieces);
@@ -171,10 +175,13 @@ ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int p
   }
   sync_threads();
   // Every warp finds how many there are, the first one lists those of the piece.
-  constexpr int kWordsOfLane = kMostUnits / 32 / 32;
+  constexpr int kWords = kMostUnits / 32;
+  constexpr int kWordsOfLane = kWords < 32 ? 1 : kWords / 32;
   int own = 0;
+  if (kWords >= 32 || lane < kWords) {
 #pragma unroll
-  for (int i = 0; i < kWordsOfLane; ++i) own += bit_count(table.live[kWordsOfLane * lane + i]);
+    for (int i = 0; i < kWordsOfLane; ++i) own += bit_count(table.live[kWordsOfLane * lane + i]);
+  }
   const int up_to = sum_up_to_lane(own);
   const int live_units = shuffle_from(up_to, 31);
   const int begin = share(live_units, piece), end = share(live_units, piece + 1);
@@ -183,6 +190,7 @@ ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int p
 #pragma unroll 1
     for (int i = 0; i < kWordsOfLane; ++i) {
       const int word = kWordsOfLane * lane + i;
+      if (kWords < 32 && word >= kWords) break;
       for (unsigned live = table.live[word]; live != 0; live &= live - 1) {
         const int bit = highest_bit(live & (0u - live));
         if (rank >= begin && rank < end) {

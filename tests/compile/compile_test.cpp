@@ -34,8 +34,11 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 // The sm80 family's plans are pruned so that none spills. The sm90a family's registers are split
 // between its warps by hand, and some complex scores and masks pay a few spills for a larger tile;
-// the tuner's clock judges them.
-int spill_ceiling_bytes(Family family) { return family == Family::kSm90a ? 256 : 0; }
+// the tuner's clock judges them. The mla family's mma.sync kernel fills the registers with Q and O;
+// what spills is used outside of the products.
+int spill_ceiling_bytes(Family family) {
+  return family == Family::kSm90a ? 256 : family == Family::kMla ? 96 : 0;
+}
 
 class Compile : public testing::TestWithParam<Case> {};
 
@@ -141,6 +144,40 @@ TEST_P(CompileLearned, BuildsInEveryFamily) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CompileLearned, testing::ValuesIn(compile_test::kLearningSpecs));
+
+// V in the columns of K: every way of sharing rows, keys and columns among warps, for processors
+// with much and with little shared memory.
+TEST(CompileMla, KeepsToItsRegisters) {
+  const auto compiler = open_nvrtc_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  // Masks and pages take registers that O and Q have: what spills is outside of the products.
+  constexpr int kSpillBytes = 96;
+  for (const auto& [lines, target, tile] :
+       {DecodeCase{"layout: bhsd\n", Target::kSm90a, "q16 k64 s3 w8 p1"},
+        {"layout: paged\n", Target::kSm90a, "q16 k32 s5 w4 p4"},
+        {"layout: paged\nmask: causal\n", Target::kSm90a, "q32 k64 s3 w8 p4"},
+        {"layout: paged\nmask: causal\n", Target::kSm90a, "q64 k64 s2 w8 p4"},
+        {"layout: thd\nmask: causal\n", Target::kSm80, "q16 k32 s3 w4 p2"},
+        {"layout: bshd\nmask: causal\n", Target::kSm120, "q16 k32 s2 w4 p2"}}) {
+    if (!(*compiler)->supports(target)) continue;
+    const auto spec = parse_spec(
+        std::string(
+            "attune: 1\nname: t\ndtype: bf16\nhead_dim: {qk: 576, v: 512}\nv_in_k: true\n") +
+            lines,
+        "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    const auto plan = parse_plan("mla forward " + std::string(to_string(target)) + " " + tile);
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    const Status legal = check_plan(*spec, *plan, device_facts(target));
+    ASSERT_TRUE(legal.ok()) << render(legal.error());
+    const auto source = emit(*spec, *plan);
+    ASSERT_TRUE(source.ok()) << render(source.error());
+    const auto kernel = (*compiler)->compile(source->source, source->symbol, target);
+    ASSERT_TRUE(kernel.ok()) << to_string(*plan) << "\n" << render(kernel.error());
+    EXPECT_LE(kernel->spill_store_bytes, kSpillBytes) << lines << tile << kernel->log;
+    EXPECT_LE(kernel->registers, 255) << lines << kernel->log;
+  }
+}
 
 struct Fp32Case {
   const char* lines;  // of the spec

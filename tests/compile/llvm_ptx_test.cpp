@@ -57,8 +57,11 @@ class LlvmPtx : public testing::TestWithParam<std::pair<Target, LlvmOrder>> {
     EXPECT_THAT(ptx, HasSubstr(".target " + std::string(to_string(job.plan.target)) + "\n"));
     EXPECT_THAT(ptx, HasSubstr(".visible .entry " + job.generated.symbol + "("));
     EXPECT_THAT(ptx, HasSubstr("ex2.approx.ftz.f32"));
-    EXPECT_THAT(ptx, HasSubstr(job.plan.family() == Family::kSm90a ? "wgmma.mma_async.sync.aligned"
-                                                                   : "mma.sync.aligned.m16n8k16"));
+    const auto* const mla = std::get_if<MlaPlan>(&job.plan.tile);
+    const bool has_wgmma =
+        job.plan.family() == Family::kSm90a || (mla != nullptr && mla->tile_q == 64);
+    EXPECT_THAT(
+        ptx, HasSubstr(has_wgmma ? "wgmma.mma_async.sync.aligned" : "mma.sync.aligned.m16n8k16"));
     // A call or a local array means that a tile body stayed out of line or out of registers.
     EXPECT_THAT(ptx, Not(HasSubstr("call.uni")));
     EXPECT_THAT(ptx, Not(HasSubstr("__local_depot")));
@@ -151,6 +154,27 @@ TEST_P(LlvmPtx, LearningKernels) {
       const bool has_last = generated->source.find("#define ATT_LEARNS 1") != std::string::npos;
       const std::string last = ".visible .entry " + generated->symbol + "_learned(";
       EXPECT_EQ(ptx.find(last) != std::string::npos, has_last);
+    }
+  }
+}
+
+// V in the columns of K: 16, 32 and 64 rows.
+TEST_P(LlvmPtx, MlaKernels) {
+  const Target target = GetParam().first;
+  for (const char* lines : {"layout: paged\nmask: causal\n", "layout: bhsd\n"}) {
+    const auto spec = parse_spec(
+        std::string(
+            "attune: 1\nname: t\ndtype: fp16\nhead_dim: {qk: 576, v: 512}\nv_in_k: true\n") +
+            lines,
+        "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    for (const char* tile : {"q16 k32 s3 w4 p2", "q32 k64 s3 w8 p1", "q64 k64 s2 w8 p4"}) {
+      const auto plan = parse_plan("mla forward " + std::string(to_string(target)) + " " + tile);
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      if (!check_plan(*spec, *plan, device_facts(target)).ok()) continue;
+      Job job{.path = lines, .plan = *plan, .generated = *emit(*spec, *plan)};
+      job.kernel = compiler_->compile(job.generated.source, job.generated.symbol, target);
+      check(job);
     }
   }
 }

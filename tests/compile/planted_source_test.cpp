@@ -5,6 +5,7 @@
 #include "generator/emit/emit.hpp"
 #include "runtime/support/parallel.hpp"
 #include "tests/gpu/planted_faults.hpp"
+#include "tests/verification/mla.hpp"
 
 namespace attune {
 namespace {
@@ -48,6 +49,23 @@ TEST(PlantedSource, Compiles) {
   });
   for (const Job& job : jobs) {
     EXPECT_EQ(job.wrong, "") << to_string(job.plan) << " with " << job.fault;
+  }
+}
+
+TEST(PlantedSource, OfTheMlaFamilyHasItsPlaces) {
+  const auto spec = parse_spec(
+      std::string("attune: 1\nname: t\ndtype: bf16\nv_in_k: true\n") + mla::kFaultySpec, "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  for (const auto& [text, faults] : mla::faulty_plans()) {
+    const auto plan = parse_plan(std::string("mla forward sm_90a ") + text);
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    EXPECT_TRUE(check_plan(*spec, *plan, device_facts(Target::kSm90a)).ok());
+    const auto kernel = emit(*spec, *plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    for (const planted::Fault& fault : faults) {
+      const auto edited = planted::with_fault(kernel->source, fault);
+      EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+    }
   }
 }
 

@@ -179,7 +179,7 @@ Result<HostOutput> run_kernel(Device& device, const LoadedKernel& kernel, const 
   att::LaunchParams params = params_of(spec, shape);
   params.q = filled(pack(spec.dtype, q, problem.q)).data();
   params.k = filled(pack(spec.dtype, k, problem.k)).data();
-  params.v = filled(pack(spec.dtype, v, problem.v)).data();
+  if (!spec.v_in_k) params.v = filled(pack(spec.dtype, v, problem.v)).data();
   const Buffer& o_buffer = buffer(o.elements * size);
   params.o = o_buffer.data();
   const Buffer& lse_buffer = buffer(rows * 4);
@@ -187,6 +187,7 @@ Result<HostOutput> run_kernel(Device& device, const LoadedKernel& kernel, const 
   params.q_stride = q.strides;
   params.k_stride = k.strides;
   params.v_stride = v.strides;
+  take_v_from_k(spec, &params);
   params.o_stride = o.strides;
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   set_dropout(dropout_drop_below(problem.dropout), problem.dropout_seed, problem.dropout_offset,

@@ -13,8 +13,11 @@ constexpr std::string_view kFile = "fuzz.yaml";
 
 std::string check_spec(const AttentionSpec& spec) {
   if (spec.name.empty() || spec.passes.empty()) return "a spec without name or passes";
-  for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
-    if (dim < 8 || dim > 256 || dim % 8 != 0) return "a head dim out of range";
+  if (spec.v_in_k && spec.head_dim_v > spec.head_dim_qk) return "a V wider than the K it is in";
+  const int widest_qk = spec.v_in_k ? 576 : 256, widest_v = spec.v_in_k ? 512 : 256;
+  for (const auto& [dim, widest] :
+       {std::pair{spec.head_dim_qk, widest_qk}, {spec.head_dim_v, widest_v}}) {
+    if (dim < 8 || dim > widest || dim % 8 != 0) return "a head dim out of range";
   }
   if (!spec.softmax_scale.at_launch &&
       !(spec.softmax_scale.value > 0 && std::isfinite(spec.softmax_scale.value)))

@@ -81,7 +81,7 @@ class Launched {
                                    s.kv_heads, keys, dim));
       };
       params_.k = cached(problem.k, problem.k_scales, spec.head_dim_qk);
-      params_.v = cached(problem.v, problem.v_scales, spec.head_dim_v);
+      if (!spec.v_in_k) params_.v = cached(problem.v, problem.v_scales, spec.head_dim_v);
     } else {
       const std::byte* const k = upload(cache->k);
       params_.k = k + cache->k_at;
@@ -89,6 +89,7 @@ class Launched {
       params_.k_stride = cache->k_stride;
       params_.v_stride = cache->v_stride;
     }
+    take_v_from_k(spec, &params_);
     params_.k_scales = upload(problem.k_scales);
     params_.v_scales = upload(problem.v_scales);
     o_ = &add(size(s.q_len * s.heads * spec.head_dim_v) * size(element_bytes(spec.dtype)));
@@ -295,7 +296,7 @@ void spoil_foreign(const AttentionSpec& spec, HostProblem& problem, int foreign)
   }
   spoil(problem.q, s.heads, s.q_len, spec.head_dim_qk, queries);
   spoil(problem.k, s.kv_heads, s.kv_len, spec.head_dim_qk, keys);
-  spoil(problem.v, s.kv_heads, s.kv_len, spec.head_dim_v, keys);
+  if (!spec.v_in_k) spoil(problem.v, s.kv_heads, s.kv_len, spec.head_dim_v, keys);
 }
 
 Result<HostOutput> run_packed(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,

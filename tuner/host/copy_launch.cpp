@@ -163,8 +163,10 @@ Result<std::unique_ptr<GivenLaunch>> copy_launch(Device& device, const Attention
   ATT_CHECK(copier.copy(LaunchPart::kQ, {params.q, params.q_stride, slices, q_len, heads, qk}));
   ATT_CHECK(
       copier.copy(LaunchPart::kK, {params.k, params.k_stride, key_slices, rows, kv_heads, qk}));
-  ATT_CHECK(
-      copier.copy(LaunchPart::kV, {params.v, params.v_stride, key_slices, rows, kv_heads, v}));
+  if (!spec.v_in_k) {
+    ATT_CHECK(
+        copier.copy(LaunchPart::kV, {params.v, params.v_stride, key_slices, rows, kv_heads, v}));
+  }
   if (backward) {
     ATT_CHECK(
         copier.copy(LaunchPart::kDO, {params.d_o, params.d_o_stride, slices, q_len, heads, v}));

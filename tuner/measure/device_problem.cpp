@@ -77,7 +77,8 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
     return made->add_input(pointer, encode(kv_dtype(spec), order.to_device(elements)));
   };
   ATT_CHECK(add_cache(&made->params_.k, k, problem.k, problem.k_scales));
-  ATT_CHECK(add_cache(&made->params_.v, v, problem.v, problem.v_scales));
+  if (!spec.v_in_k) ATT_CHECK(add_cache(&made->params_.v, v, problem.v, problem.v_scales));
+  take_v_from_k(spec, &made->params_);
   ATT_CHECK(made->add_scales(problem));
   ATT_CHECK(made->add_tensors(problem));
   ATT_CHECK(made->add_sequences(problem.sequences, problem.pages));
@@ -111,7 +112,10 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
   const DType cache = kv_dtype(spec);
   ATT_CHECK(made->add_pattern(&made->params_.q, bytes(q_values(spec, shape), spec.dtype), pattern));
   ATT_CHECK(made->add_pattern(&made->params_.k, bytes(keys * spec.head_dim_qk, cache), cached));
-  ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v, cache), cached));
+  if (!spec.v_in_k) {
+    ATT_CHECK(made->add_pattern(&made->params_.v, bytes(keys * spec.head_dim_v, cache), cached));
+  }
+  take_v_from_k(spec, &made->params_);
   ATT_CHECK(made->add_scales(drawn));
   ATT_CHECK(made->add_tensors(drawn));
   ATT_CHECK(made->add_sequences(drawn.sequences, drawn.pages));
@@ -132,7 +136,8 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::of_launch(Device& device,
   std::ranges::copy(facts.scalars, p.scalars);
   ATT_CHECK(made->add_input(&p.q, launch.bytes(LaunchPart::kQ)));
   ATT_CHECK(made->add_input(&p.k, launch.bytes(LaunchPart::kK)));
-  ATT_CHECK(made->add_input(&p.v, launch.bytes(LaunchPart::kV)));
+  if (!spec.v_in_k) ATT_CHECK(made->add_input(&p.v, launch.bytes(LaunchPart::kV)));
+  take_v_from_k(spec, &p);
   for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
     ATT_CHECK(made->add_input(&p.tensors[slot].data, launch.bytes(LaunchPart::kTensor, slot)));
   }

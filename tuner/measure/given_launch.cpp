@@ -63,7 +63,7 @@ std::vector<GivenLaunch::Place> GivenLaunch::places(const AttentionSpec& spec,
   };
   size_of(LaunchPart::kQ) = rows * spec.head_dim_qk * width;
   size_of(LaunchPart::kK) = keys * spec.head_dim_qk * width;
-  size_of(LaunchPart::kV) = keys * spec.head_dim_v * width;
+  size_of(LaunchPart::kV) = spec.v_in_k ? 0 : keys * spec.head_dim_v * width;
   size_of(LaunchPart::kDO) = facts.has_d_o ? rows * spec.head_dim_v * width : 0;
   size_of(LaunchPart::kDLse) = facts.has_d_lse ? rows * kWord : 0;
   size_of(LaunchPart::kCuQ) = packed ? offsets : 0;
@@ -188,7 +188,8 @@ HostProblem host_problem(const AttentionSpec& spec, const GivenLaunch& launch) {
   HostProblem problem{.shape = s};
   problem.q = matrix(LaunchPart::kQ, slices, s.heads, s.q_len, spec.head_dim_qk);
   problem.k = matrix(LaunchPart::kK, key_slices, s.kv_heads, key_rows, spec.head_dim_qk);
-  problem.v = matrix(LaunchPart::kV, key_slices, s.kv_heads, key_rows, spec.head_dim_v);
+  if (!spec.v_in_k)
+    problem.v = matrix(LaunchPart::kV, key_slices, s.kv_heads, key_rows, spec.head_dim_v);
   for (std::size_t slot = 0; slot < spec.environment.scalars.size(); ++slot) {
     const expr::ScalarDecl& scalar = spec.environment.scalars[slot];
     const att::ScalarValue given = facts.scalars[slot];

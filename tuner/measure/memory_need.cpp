@@ -27,7 +27,7 @@ Sizes sizes_of(const AttentionSpec& spec, const ProblemShape& shape) {
   const double keys = double(shape.kv_heads) * (double(key_rows(spec, shape)) + pages);
   Sizes sizes{.q = rows * spec.head_dim_qk,
               .k = keys * spec.head_dim_qk,
-              .v = keys * spec.head_dim_v,
+              .v = spec.v_in_k ? 0 : keys * spec.head_dim_v,
               .o = rows * spec.head_dim_v,
               .rows = rows};
   for (const expr::TensorDecl& tensor : spec.environment.tensors) {

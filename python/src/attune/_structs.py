@@ -96,6 +96,7 @@ class SpecInfo(Sized):
         ("has_sink", c_int),
         ("deterministic", c_int),
         ("kv_dtype", c_int64),
+        ("v_in_k", c_int64),
     ]
 
 

@@ -123,6 +123,7 @@ typedef struct att_spec_info {
   int has_mask, has_score, has_sink;
   int deterministic; /* 1: gradients are the same to the bit at every launch */
   int64_t kv_dtype;  /* att_dtype, of k and v: `dtype`, unless the spec gives them their own */
+  int64_t v_in_k;    /* 1: V is the first head_dim_v columns of K, and launches take k alone */
 } att_spec_info;
 ATT_API att_status att_spec_describe(const att_spec* spec, att_spec_info* out);
 /* Position of a launch-time scalar or tensor in the arguments; negative: no such name. */
@@ -225,7 +226,8 @@ ATT_API att_status att_runtime_tell_shares(att_runtime* runtime, att_kernel* ker
 typedef struct att_forward_args {
   size_t struct_size; /* sizeof(att_forward_args) */
   att_shape shape;
-  const void *q, *k, *v; /* 16-byte aligned, as are o and all strides in bytes */
+  const void *q, *k, *v; /* 16-byte aligned, as are o and all strides in bytes. With a spec that has
+                            v_in_k v is null and v_strides are zero, or both are those of k. */
   void* o;
   float* lse;      /* [batch, heads, q_len], with ATT_THD and ATT_PAGED [heads, q_len], contiguous,
                       base e; or null */

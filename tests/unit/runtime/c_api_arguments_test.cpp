@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -205,6 +206,44 @@ TEST_F(CApi, PagedSequencesNeedLengthsAndPages) {
   strided.k_strides = strided.v_strides = {16, 8, 16};
   strided.v = strided.k;
   EXPECT_EQ(att_forward(kernel_, &strided, nullptr), ATT_OK) << att_last_error();
+}
+
+TEST_F(CApi, WhereVIsAPartOfKLaunchesTakeKAlone) {
+  spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: {qk: 16, v: 8}\nv_in_k: true\n");
+  att_spec_info info = {};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(att_spec_describe(spec_, &info), ATT_OK);
+  EXPECT_EQ(info.v_in_k, 1);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  for (std::size_t i = 0; i < k_.size(); ++i) {
+    for (int j = 0; j < 16; ++j) k_[i].values[j] = static_cast<float>(i + 1) + 0.25f * j;
+  }
+  att_forward_args good = arguments();
+  good.v = nullptr;
+  ASSERT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  const std::vector<Line> alone = o_;
+  EXPECT_NE(alone[0].values[0], 0) << "queries are zero: the mean of all keys";
+  o_.assign(o_.size(), Line{});
+  good.v = good.k;
+  good.o = o_.data();
+  good.k_strides = good.v_strides = {80, 16, 16};
+  ASSERT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  EXPECT_EQ(std::memcmp(alone.data(), o_.data(), o_.size() * sizeof(Line)), 0);
+  const auto refused = [&](const char* message, const auto& spoil) {
+    att_forward_args args = good;
+    spoil(args);
+    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+  };
+  refused("`v` is not `k`", [&](auto& args) { args.v = v_.data(); });
+  // The stride of a single head is never stepped; those of contiguous keys may be said.
+  good.v_strides = {80, 16, 8};
+  EXPECT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  good.k_strides = {};
+  EXPECT_EQ(att_forward(kernel_, &good, nullptr), ATT_OK) << att_last_error();
+  refused("`v_strides` are not those of `k`", [](auto& args) { args.v_strides = {40, 8, 8}; });
+  refused("`k` is null", [](auto& args) { args.k = nullptr, args.v = nullptr; });
 }
 
 TEST_F(CApi, OnlyPagedSequencesHavePages) {

@@ -100,6 +100,8 @@ TEST(Canonical, KvDtypeIsPartOfItOnlyWhereThereIsOne) {
       "attune 1\ndtype bf16\nhead_dim 64 64\nlayout bshd\nsoftmax_scale 0.125\ndropout 0/256\n";
   EXPECT_EQ(text_with(""), kPlain);
   EXPECT_EQ(text_with("kv_dtype: fp8_e4m3\n"), std::string(kPlain) + "kv_dtype fp8_e4m3\n");
+  EXPECT_EQ(text_with("v_in_k: false\n"), kPlain);
+  EXPECT_EQ(text_with("v_in_k: true\n"), std::string(kPlain) + "v_in_k\n");
 }
 
 TEST(Canonical, SpellingsOfOneKernelAgree) {

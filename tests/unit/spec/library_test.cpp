@@ -63,6 +63,7 @@ TEST(Library, ModelsHaveTheirPublishedShapes) {
       {"models/bert_large", 64, 64, 16, 16, 0.125, 0.1},
       {"models/mpt_7b", 128, 128, 32, 32, 0.08838834764831845, 0},
       {"models/deepseek_v3_prefill", 192, 128, 128, 128, 0.1352337788608801, 0},
+      {"models/deepseek_v3_decode", 576, 512, 128, 1, 0.1352337788608801, 0},
       {"models/vit_h", 80, 80, 16, 16, 0.11180339887498948, 0},
   };
   for (const auto& test : cases) {

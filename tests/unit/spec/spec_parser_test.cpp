@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -206,6 +207,26 @@ TEST(ParseSpec, SurvivesNestingWithoutBrackets) {
     std::string text;
     while (text.size() < 60000) text += unit;
     EXPECT_FALSE(parse_spec(text, "deep.yaml").ok()) << unit;
+  }
+}
+
+TEST(SpecParser, VMayBeTheFirstColumnsOfK) {
+  const auto parsed = [](std::string_view lines) {
+    return parse_spec(fmt::format("attune: 1\nname: t\ndtype: bf16\n{}", lines), "t");
+  };
+  const auto spec = parsed("v_in_k: true\nhead_dim: {qk: 576, v: 512}\n");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  EXPECT_TRUE(spec->v_in_k);
+  EXPECT_EQ(spec->head_dim_qk, 576);
+  EXPECT_EQ(spec->head_dim_v, 512);
+  EXPECT_TRUE(parsed("v_in_k: true\nhead_dim: 64\n").ok());
+  EXPECT_FALSE(parsed("head_dim: 64\n")->v_in_k);
+  for (const std::string_view lines : {"v_in_k: true\nhead_dim: 64\npasses: [forward, backward]\n",
+                                       "v_in_k: true\nhead_dim: 64\nkv_dtype: fp8_e4m3\n"}) {
+    const auto refused = parsed(lines);
+    ASSERT_FALSE(refused.ok()) << lines;
+    EXPECT_EQ(refused.error().id, "spec-not-yet") << lines;
+    EXPECT_EQ(refused.error().kind, ErrorKind::kUnsupported) << lines;
   }
 }
 

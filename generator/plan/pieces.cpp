@@ -1,0 +1,59 @@
+#include "generator/plan/pieces.hpp"
+
+namespace attune {
+namespace {
+
+// Results of pieces that wait to be merged, how many have come, and, of packed sequences, the list.
+std::vector<WorkspaceRegion> regions_of_pieces(const AttentionSpec& spec, int tile_q, int pieces) {
+  using Content = WorkspaceRegion::Content;
+  std::vector<WorkspaceRegion> regions = {{.content = Content::kPieceResults,
+                                           .slot = tile_q,
+                                           .length_unit = tile_q,
+                                           .columns = spec.head_dim_v + 2,
+                                           .pieces = pieces},
+                                          {.content = Content::kPieceArrivals,
+                                           .slot = tile_q,
+                                           .length_unit = tile_q,
+                                           .pieces = pieces}};
+  if (is_packed(spec)) {
+    regions.push_back({.content = Content::kPieceItems, .slot = tile_q, .length_unit = tile_q});
+  }
+  return regions;
+}
+
+}  // namespace
+
+LaunchRecipe piece_recipe(const AttentionSpec& spec, Target target, const PlanResources& needs,
+                          int tile_q, int pieces) {
+  LaunchRecipe recipe;
+  recipe.launches.push_back(
+      {.symbol = "",
+       .threads = needs.threads,
+       .shared_memory_bytes = needs.shared_memory_bytes,
+       .pieces = pieces,
+       .item = is_packed(spec) ? WorkItem::kListedPiece : WorkItem::kPackedQueryTile,
+       .tile = tile_q});
+  if (pieces != 1 || is_packed(spec)) {
+    recipe.workspace = regions_of_pieces(spec, tile_q, pieces);
+    // The launch that deals out pieces zeroes their counters.
+    if (is_packed(spec)) {
+      recipe.launches.back().overlaps_previous = target >= Target::kSm90a;
+    } else {
+      recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+    }
+  }
+  return recipe;
+}
+
+std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
+                                                  std::initializer_list<int> rows) {
+  std::vector<WorkspaceRegion> widest;
+  for (const int tile_q : rows) {
+    for (const WorkspaceRegion& region : regions_of_pieces(spec, tile_q, pieces)) {
+      widest.push_back(region);
+    }
+  }
+  return widest;
+}
+
+}  // namespace attune

@@ -1,0 +1,163 @@
+// Keys whose first columns are the values: the mla family, and whatever else serves them.
+#include "tests/verification/mla.hpp"
+
+#include <fmt/format.h>
+
+#include <span>
+
+#include "runtime/support/parallel.hpp"
+#include "tests/gpu/judge.hpp"
+#include "tests/verification/packed_checks.hpp"
+#include "tests/verification/paged_checks.hpp"
+#include "tuner/measure/device_problem.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+// Plans that differ in how warps share out rows, keys and columns, and in what is merged.
+constexpr const char* kPlans[] = {"q16 k32 s3 w4 p1", "q16 k32 s4 w4 p12", "q16 k64 s3 w8 p1",
+                                  "q16 k64 s3 w8 p3", "q32 k32 s4 w8 p1",  "q32 k64 s3 w8 p2",
+                                  "q64 k64 s2 w8 p1", "q64 k64 s2 w8 p5"};
+
+// Of sequences, whose problems take longer to make than to run.
+constexpr const char* kSequencePlans[] = {"q16 k32 s4 w4 p12", "q16 k64 s3 w8 p1",
+                                          "q32 k64 s3 w8 p2", "q64 k64 s2 w8 p5"};
+
+AttentionSpec shared_spec(const char* dtype, std::string_view lines) {
+  return spec_of(fmt::format("name: t\ndtype: {}\nv_in_k: true\n{}\n", dtype, lines));
+}
+
+std::vector<KernelPlan> plans_of(const AttentionSpec& spec,
+                                 std::span<const char* const> texts = kPlans) {
+  const DeviceFacts& facts = KernelBank::instance().device().facts();
+  std::vector<KernelPlan> plans;
+  for (const char* text : texts) {
+    const auto plan = parse_plan(fmt::format("mla forward {} {}", to_string(facts.target), text));
+    EXPECT_TRUE(plan.ok()) << render(plan.error());
+    if (plan.ok() && check_plan(spec, *plan, facts).ok()) plans.push_back(*plan);
+  }
+  return plans;
+}
+
+std::vector<Request> requests_of(const AttentionSpec& spec) {
+  std::vector<Request> requests;
+  for (const KernelPlan& plan : plans_of(spec, kSequencePlans)) requests.push_back({spec, plan});
+  return requests;
+}
+
+class Mla : public testing::TestWithParam<mla::Case> {};
+
+TEST_P(Mla, IsRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const mla::Case& c = GetParam();
+  for (const char* dtype : {"bf16", "fp16"}) {
+    const AttentionSpec spec = shared_spec(dtype, c.spec);
+    std::vector<KernelPlan> plans = plans_of(spec);
+    ASSERT_GE(plans.size(), 1u);
+    // The other families read K and V each for itself.
+    for (const KernelPlan& plan : plans_of_families(spec, c.shape, bank.device().facts())) {
+      plans.push_back(plan);
+    }
+    std::vector<Request> requests;
+    for (const KernelPlan& plan : plans) requests.push_back({spec, plan});
+    bank.prepare(requests);
+    EXPECT_TRUE(judge(spec, random_problem(spec, c.shape, 7), plans)) << dtype;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, Mla, testing::ValuesIn(mla::kCases),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// Every length around tiles and units, up to 5000 keys.
+TEST(MlaLengths, AreRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = shared_spec("bf16", mla::kSequenceSpecs[1]);
+  bank.prepare(requests_of(spec));
+  for (const int keys : {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 2047, 4096, 5000}) {
+    const ProblemShape shape{.batch = 1, .heads = 16, .kv_heads = 1, .q_len = 1, .kv_len = keys};
+    EXPECT_TRUE(judge(spec, random_problem(spec, shape, 9), plans_of(spec, kSequencePlans)))
+        << keys;
+  }
+}
+
+TEST(MlaPacked, EveryKernelOnEveryKindOfBatch) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  for (const char* lines : mla::kSequenceSpecs) {
+    const AttentionSpec spec = shared_spec("bf16", fmt::format("layout: thd\n{}", lines));
+    bank.prepare(requests_of(spec));
+    for (const auto& [of, plan] : requests_of(spec)) {
+      SCOPED_TRACE(fmt::format("{}{}", lines, to_string(plan)));
+      const auto kernel = bank.get(spec, plan);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      packed::check_random(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit, 2, 50);
+      packed::check_lengths(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit);
+      packed::check_empty(bank.device(), **kernel, spec);
+      packed::check_garbage(bank.device(), **kernel, spec);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(MlaPaged, EveryKernelOnEveryKindOfBatch) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  for (const char* lines : mla::kSequenceSpecs) {
+    const AttentionSpec spec = shared_spec("bf16", fmt::format("layout: paged\n{}", lines));
+    bank.prepare(requests_of(spec));
+    const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 2, 300);
+    for (const auto& [of, plan] : requests_of(spec)) {
+      SCOPED_TRACE(fmt::format("{}{}", lines, to_string(plan)));
+      const auto kernel = bank.get(spec, plan);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      paged::check_cases(bank.device(), **kernel, spec, cases);
+      paged::check_empty(bank.device(), **kernel, spec);
+      paged::check_garbage(bank.device(), **kernel, spec);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// The judge sees wrong kernels.
+TEST(MlaPlanted, FaultsAreSeen) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = shared_spec("bf16", mla::kFaultySpec);
+  const HostProblem problem = random_problem(spec, mla::kFaultyShape, 5);
+  const std::vector<Row> rows = all_rows(problem.shape);
+  const ForwardOracle exact = oracle_forward(spec, problem, rows);
+  auto on_device = DeviceProblem::upload(bank.device(), spec, problem);
+  ASSERT_TRUE(on_device.ok()) << render(on_device.error());
+  for (auto& [text, faults] : mla::faulty_plans()) {
+    const DeviceFacts& facts = bank.device().facts();
+    const auto plan = parse_plan(fmt::format("mla forward {} {}", to_string(facts.target), text));
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    if (!check_plan(spec, *plan, facts).ok()) continue;
+    faults.push_back({"none", {}});
+    std::vector<Result<BuiltKernel>> built(faults.size(), Error{});
+    parallel_for(static_cast<std::int64_t>(faults.size()), [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      planted::EditingCompiler faulty(bank.compiler(), faults[at]);
+      built[at] = build(spec, *plan, faulty, nullptr);
+    });
+    for (std::size_t i = 0; i < faults.size(); ++i) {
+      const planted::Fault& fault = faults[i];
+      SCOPED_TRACE(fault.name);
+      ASSERT_TRUE(built[i].ok()) << render(built[i].error());
+      const auto kernel = bank.device().load(spec, *plan, built[i]->code.image);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      ASSERT_TRUE((*on_device)->poison().ok());
+      ASSERT_TRUE((*on_device)->prepare(**kernel).ok());
+      ASSERT_TRUE((*on_device)->launch(**kernel, nullptr).ok());
+      ASSERT_TRUE(bank.device().synchronize().ok());
+      const auto output = (*on_device)->download(rows);
+      ASSERT_TRUE(output.ok()) << render(output.error());
+      EXPECT_EQ(compare(*output, exact).wrong.empty(), fault.edits.empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attune::gpu_test

@@ -1,0 +1,119 @@
+// Specs and problems of a cache whose rows are K, and whose first columns are V.
+#pragma once
+
+#include <vector>
+
+#include "generator/spec/spec.hpp"
+#include "tests/verification/editing_compiler.hpp"
+
+namespace attune::mla {
+
+struct Case {
+  const char* name;
+  const char* spec;  // after name, dtype and v_in_k
+  ProblemShape shape;
+};
+
+// Dense problems: heads, lengths around tiles, masks, scores, sinks, strides of two layouts.
+inline const Case kCases[] = {
+    {"Heads16",
+     "head_dim: {qk: 576, v: 512}",
+     {.batch = 2, .heads = 16, .kv_heads = 1, .q_len = 1, .kv_len = 1025}},
+    {"Heads64",
+     "head_dim: {qk: 576, v: 512}\nmask: causal",
+     {.batch = 1, .heads = 64, .kv_heads = 1, .q_len = 2, .kv_len = 700}},
+    {"Heads128",
+     "head_dim: {qk: 576, v: 512}\nlayout: bhsd",
+     {.batch = 1, .heads = 128, .kv_heads = 1, .q_len = 1, .kv_len = 5000}},
+    {"OneKey",
+     "head_dim: {qk: 576, v: 512}",
+     {.batch = 2, .heads = 16, .kv_heads = 1, .q_len = 1, .kv_len = 1}},
+    {"OddHeads",
+     "head_dim: {qk: 576, v: 512}\nmask: causal",
+     {.batch = 1, .heads = 21, .kv_heads = 1, .q_len = 3, .kv_len = 333}},
+    {"RowsWithoutKeys",
+     "head_dim: {qk: 576, v: 512}\nmask: causal",
+     {.batch = 1, .heads = 8, .kv_heads = 1, .q_len = 9, .kv_len = 4}},
+    {"WindowAndSinks",
+     "head_dim: {qk: 576, v: 512}\nmask: causal and (q_pos - kv_idx < 300 or kv_idx < 4)",
+     {.batch = 1, .heads = 16, .kv_heads = 1, .q_len = 2, .kv_len = 4500}},
+    {"SinkLogits",
+     "head_dim: {qk: 576, v: 512}\ntensors: {sinks: {dtype: float32, dims: [heads]}}\n"
+     "sink: sinks[h]",
+     {.batch = 2, .heads = 16, .kv_heads = 1, .q_len = 1, .kv_len = 600}},
+    {"ScoreByHead",
+     "head_dim: {qk: 576, v: 512}\ntensors: {slope: {dtype: float32, dims: [heads]}}\n"
+     "score: score + slope[h] * (kv_idx - q_pos)\nmask: causal",
+     {.batch = 2, .heads = 16, .kv_heads = 1, .q_len = 2, .kv_len = 500}},
+    {"SoftcapAndScale",
+     "head_dim: {qk: 576, v: 512}\nsoftmax_scale: float\nscore: 20 * tanh(score / 20)",
+     {.batch = 1, .heads = 32, .kv_heads = 2, .q_len = 1, .kv_len = 257}},
+    {"MaskByHead",
+     "head_dim: {qk: 576, v: 512}\nmask: causal and q_pos - kv_idx < 100 * (h + 1)",
+     {.batch = 2, .heads = 8, .kv_heads = 1, .q_len = 2, .kv_len = 1000}},
+    {"OtherWidths",
+     "head_dim: {qk: 320, v: 256}\nmask: causal",
+     {.batch = 1, .heads = 20, .kv_heads = 2, .q_len = 3, .kv_len = 400}},
+    {"AllOfK", "head_dim: 128", {.batch = 2, .heads = 8, .kv_heads = 2, .q_len = 1, .kv_len = 300}},
+};
+
+// Of packed and paged sequences, after name, dtype and v_in_k.
+inline constexpr const char* kSequenceSpecs[] = {
+    "head_dim: {qk: 576, v: 512}\n",
+    "head_dim: {qk: 576, v: 512}\nmask: causal\n",
+    "head_dim: {qk: 576, v: 512}\nmask: causal and (q_pos - kv_idx < 200 or kv_idx < 4)\n",
+};
+
+// Wrong kernels of the mla family, of plans with several pieces.
+inline std::vector<planted::Fault> faults() {
+  return {
+      {"P V of a tile left out",
+       {{"warp.add_values(tile, weights);",
+         "if (keys.k0 != 1024) warp.add_values(tile, weights);"}}},
+      {"O not rescaled", {{"o[m][n][e] *= shrink[m][e / 2];", ";"}}},
+      {"the sum not rescaled", {{"sum[half] *= less;", ";"}}},
+      {"a warp's keys not in the sum",
+       {{"all += sums[row * kKeyWarps + i];", "if (i != 1) all += sums[row * kKeyWarps + i];"}}},
+      {"a tile of the keys stale",
+       {{"const int k0 = keys_at(step).k0;",
+         "const int k0 = keys_at(step).k0 - (keys_at(step).k0 == 1024 ? kKeys : 0);"}}},
+      {"a warp's columns of V shifted",
+       {{"const int first_unit = warp_index() * kColumnTiles;",
+         "const int first_unit = warp_index() == 3 ? 0 : warp_index() * kColumnTiles;"}}},
+      {"a piece lost",
+       {{"weights.of[row][part] = weight;", "weights.of[row][part] = part == 1 ? 0.0f : weight;"}}},
+      {"a key too many",
+       {{"x = is_live(c, mask, 8 * n + e) ? x : -infinity();",
+         "x = is_live(c, mask, 8 * n + e - 1) ? x : -infinity();"}}}};
+}
+// The same of plans of 64 rows.
+inline std::vector<planted::Fault> wgmma_faults() {
+  return {
+      {"the first half of O not rescaled", {{"half.shrink(rows.less);", ""}}},
+      {"the second half of O not rescaled", {{"half.shrink(less);", ""}}},
+      {"the sum not rescaled", {{"sum[half] *= less[half];", ""}}},
+      {"P's columns exchanged for the second half",
+       {{"offset(row, 2 * step + lane / 16)", "offset(row, 2 * step + 1 - lane / 16)"}}},
+      {"the first half's values for both",
+       {{"values_of(tile_of(step), 1)", "values_of(tile_of(step), 0)"}}},
+      {"a tile of the keys stale",
+       {{"const int k0 = keys_at(step).k0;",
+         "const int k0 = keys_at(step).k0 - (keys_at(step).k0 == 1024 ? kKeys : 0);"}}},
+      {"a piece lost",
+       {{"weights.of[row][part] = weight;", "weights.of[row][part] = part == 1 ? 0.0f : weight;"}}},
+      {"a key too many",
+       {{"x = is_live(c, mask, 8 * n + e) ? x : -infinity();",
+         "x = is_live(c, mask, 8 * n + e - 1) ? x : -infinity();"}}}};
+}
+inline constexpr const char* kFaultySpec = "head_dim: {qk: 576, v: 512}\nmask: causal";
+struct FaultyPlan {
+  const char* text;
+  std::vector<planted::Fault> faults;
+};
+inline std::vector<FaultyPlan> faulty_plans() {
+  return {{"q16 k32 s4 w4 p3", faults()}, {"q64 k64 s2 w8 p3", wgmma_faults()}};
+}
+inline constexpr ProblemShape kFaultyShape = {
+    .batch = 1, .heads = 16, .kv_heads = 1, .q_len = 2, .kv_len = 2100};
+
+}  // namespace attune::mla
