@@ -20,6 +20,10 @@ constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
 constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 constexpr int kMostPieces = kPieces.back();
 constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
+constexpr int kSharedTableBytes = 6 * 1024;  // the same and rows, of specs with shared prefixes
+// Pieces that such specs have plans for: how long prefixes are no shape says, so the list of pieces
+// decides, and what is asked for here is only the most.
+constexpr std::array kSharedPieceLimits = {32, 64};
 
 // Rows in shared memory are multiples of 32 bytes of what the cache holds.
 int padded(const AttentionSpec& spec, int head_dim) {
@@ -75,7 +79,7 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   resources.shared_memory_bytes =
       tile.warps * std::max(tile.stages * step_bytes(spec, tile), part_bytes) +
       tile.tile_q * padded_qk(spec) * kElementBytes +
-      tile.tile_q * (std::max(tile.pieces, tile.warps) + 2) * 4;
+      tile.tile_q * (std::max(spec.shared_prefixes ? 1 : tile.pieces, tile.warps) + 2) * 4;
   // What the pieces up to now have come to (templates/tile/fixed_pieces.cuh).
   if (spec.batch_invariant) resources.shared_memory_bytes += tile.tile_q * spec.head_dim_v / 4 * 24;
   resources.registers_per_thread =
@@ -99,7 +103,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                                         kInvariantStepKeys, kInvariantWarps));
   }
   const PlanResources needs = resources_of(spec, plan);
-  const int table_bytes = spec.batch_invariant ? 0 : kTableBytes;
+  const int table_bytes = spec.batch_invariant   ? 0
+                          : spec.shared_prefixes ? kSharedTableBytes
+                                                 : kTableBytes;
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes - table_bytes, device));
   if (const int fragments = fragment_registers(spec, tile); fragments > kMostFragmentRegisters) {
     return plan_unsupported(fmt::format("{} registers a thread for fragments alone, {} leave room",
@@ -114,12 +120,18 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
-  for (const int tile_q : {16, 32}) {
+  // The more rows, the more sequences share a prefix.
+  for (const int tile_q : spec.shared_prefixes ? std::array{32, 16} : std::array{16, 32}) {
+    if (spec.shared_prefixes && !plans.empty()) break;
     for (const int step_keys : {16, 32}) {
       for (const int warps : {4, 8}) {
         for (const int stages : {3, 4, 6, 2}) {
           if (stages == 2 && !spec.batch_invariant) continue;
           for (const int pieces : kPieces) {
+            if (spec.shared_prefixes &&
+                std::ranges::find(kSharedPieceLimits, pieces) == kSharedPieceLimits.end()) {
+              continue;
+            }
             const KernelPlan plan{.pass = Pass::kForward,
                                   .target = device.target,
                                   .tile = DecodePlan{.tile_q = tile_q,
@@ -138,7 +150,11 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   PlanResources needs = resources_of(spec, plan);
-  if (spec.mask && !spec.batch_invariant) needs.shared_memory_bytes += kTableBytes;
+  if (spec.shared_prefixes) {
+    needs.shared_memory_bytes += kSharedTableBytes;
+  } else if (spec.mask && !spec.batch_invariant) {
+    needs.shared_memory_bytes += kTableBytes;
+  }
   return std::max(1, resident_ctas(needs, device));
 }
 
@@ -220,10 +236,14 @@ std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q
   return regions;
 }
 
+int launch_pieces(const AttentionSpec& spec, int of_plan) {
+  return spec.batch_invariant ? kFixedPieces : spec.shared_prefixes ? kSharedPieces : of_plan;
+}
+
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  const int pieces = spec.batch_invariant ? kFixedPieces : tile.pieces;
+  const int pieces = launch_pieces(spec, tile.pieces);
   LaunchRecipe recipe;
   recipe.launches.push_back(
       {.symbol = "",
@@ -242,7 +262,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
   std::vector<WorkspaceRegion> widest;
   for (const int tile_q : {16, 32}) {
-    const int pieces = spec.batch_invariant ? kFixedPieces : kMostPieces;
+    const int pieces = launch_pieces(spec, kMostPieces);
     for (const WorkspaceRegion& region : piece_regions(spec, tile_q, pieces)) {
       widest.push_back(region);
     }
@@ -318,6 +338,7 @@ const FamilyOperations& decode_family() {
       .template_path = "templates/kernels/decode_forward.cuh",
       .template_path_invariant = "templates/kernels/invariant_forward.cuh",
       .template_path_fp8_cache = "templates/kernels/decode_forward_fp8.cuh",
+      .template_path_shared_prefixes = "templates/kernels/shared_prefix_forward.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,

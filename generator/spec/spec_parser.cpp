@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "generator/expr/gradient_check.hpp"
 #include "generator/expr/lowering.hpp"
@@ -21,6 +22,7 @@ constexpr KeyRule kSpecKeys[] = {
     {"layout"},       {"scalars"},       {"tensors"},         {"mask"},           {"score"},
     {"sink"},         {"softmax_scale"}, {"dropout"},         {"passes"},         {"deterministic"},
     {"tune"},         {"precision"},     {"batch_invariant"}, {"kv_dtype"},
+    {"shared_prefixes"},
 };
 
 class SpecParser {
@@ -50,6 +52,7 @@ class SpecParser {
     ATT_CHECK(check_cache());
     ATT_CHECK(read_deterministic());
     ATT_CHECK(read_batch_invariant());
+    ATT_CHECK(read_shared_prefixes());
     ATT_CHECK(check_gradients());
     ATT_CHECK(read_tune());
     return std::move(spec_);
@@ -350,6 +353,30 @@ class SpecParser {
       return not_yet(reader_.error(*node, "spec-not-yet",
                                    "`batch_invariant` with `kv_dtype` is not supported yet",
                                    "leave one of them out"));
+    }
+    return ok_status();
+  }
+
+  Status read_shared_prefixes() {
+    const YamlNode* node = value("shared_prefixes");
+    if (!node) return ok_status();
+    ATT_TRY(spec_.shared_prefixes, reader_.boolean("shared_prefixes", *node));
+    if (!spec_.shared_prefixes) return ok_status();
+    if (!is_paged(spec_)) {
+      return reader_.error(*node, "spec-shared-prefixes",
+                           fmt::format("`shared_prefixes` is of pages that sequences share, and "
+                                       "`layout` is `{}`",
+                                       to_string(spec_.layout)),
+                           "use `layout: paged`");
+    }
+    for (const auto& [is_there, key] : {std::pair{spec_.batch_invariant, "batch_invariant"},
+                                        std::pair{has_scaled_cache(spec_), "kv_dtype"}}) {
+      if (is_there) {
+        return not_yet(reader_.error(
+            *node, "spec-not-yet",
+            fmt::format("`shared_prefixes` with `{}` is not supported yet", key),
+            "leave one of them out"));
+      }
     }
     return ok_status();
   }

@@ -61,17 +61,32 @@ ATT_FN void load_q(const ForwardParams& p, const Item& item, unsigned shared) {
   }
 }
 
-// What a warp found.
-struct WarpPart {
+// The rows of an item whose rows are of one sequence, as a warp's part asks for them.
+struct ItemRows {
   const ForwardParams& p;
   const Item& item;
   LaneRows lane_rows;
+
+  ATT_MEMBER ItemRows(const ForwardParams& params, const Item& of)
+      : p(params), item(of), lane_rows(of) {}
+  ATT_MEMBER int count() const { return item.rows(); }
+  // Of row `half` of the lane in block m.
+  ATT_MEMBER Context context(int m, int half) const {
+    return context_of(p, item, lane_rows.h[m][half]);
+  }
+  ATT_MEMBER int query(int m, int half) const { return lane_rows.q[m][half]; }
+};
+
+// What a warp found for `Rows`.
+template <typename Rows>
+struct WarpPartOf {
+  Rows lane_rows;
   Cache::Queries<kBlocks, kDimQk> queries;
   float o[kBlocks][kDimV / 8][4];
   RowState<kBlocks> rows;
 
-  ATT_MEMBER WarpPart(const ForwardParams& params, const Item& of)
-      : p(params), item(of), lane_rows(of) {
+  template <typename... Args>
+  ATT_MEMBER explicit WarpPartOf(const Args&... of) : lane_rows(of...) {
     rows.clear();
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
@@ -90,8 +105,8 @@ struct WarpPart {
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Context c = context_of(p, item, lane_rows.h[m][half]);
-        f(c, lane_rows.q[m][half], m, half);
+        const Context c = lane_rows.context(m, half);
+        f(c, lane_rows.query(m, half), m, half);
       }
     }
   }
@@ -105,7 +120,7 @@ struct WarpPart {
                                                       lane);
     const int first_key = k0 + lane % 4 * 2;
     if constexpr (!kFoldScale) {
-      const float scale = spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
+      const float scale = spec::kScaleAtLaunch ? lane_rows.p.softmax_scale : spec::kSoftmaxScale;
       for_each_row([&](const Context& c, int q, int m, int half) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
@@ -159,7 +174,7 @@ struct WarpPart {
       for (int half = 0; half < 2; ++half) {
         const int row = 16 * m + lane / 4 + 8 * half;
         const float sum = quad_sum(rows.sum[m][half]);
-        if (row >= item.rows()) continue;
+        if (row >= lane_rows.count()) continue;
         float* const to = parts.output(warp_index(), row) + Cache::first_column(lane);
 #pragma unroll
         for (int n = 0; n < kDimV / 8; ++n) {
@@ -174,6 +189,8 @@ struct WarpPart {
     }
   }
 };
+
+using WarpPart = WarpPartOf<ItemRows>;
 
 // Calls f(row, column) of every fourth column of the item's rows, each from one thread.
 template <typename F>
