@@ -85,10 +85,11 @@ void add_pages(CommandLine& line, Options& options) {
   line.option("--page-size", options.page_size,
               "rows of a page, with layout paged; default: the spec's `tune: page_size`, else 16",
               {.range = {{1, kMaxPageSize}}});
-  line.option("--shared-prefix", options.shared_prefix,
-              "keys that all sequences begin with alike, with layout paged: whole pages of them are "
-              "the same pages; default: 0",
-              {.range = {{0, INT_MAX}}});
+  line.option(
+      "--shared-prefix", options.shared_prefix,
+      "keys that all sequences begin with alike, with layout paged: whole pages of them are "
+      "the same pages; default: 0",
+      {.range = {{0, INT_MAX}}});
 }
 
 void add_launches(CommandLine& line, Options& options) {

@@ -19,7 +19,7 @@ constexpr int kElementBytes = 2;  // of Q, fp16 and bf16 alike
 constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
 constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 constexpr int kMostPieces = kPieces.back();
-constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
+constexpr int kTableBytes = 9 * 1024;        // static shared memory: the units of a mask
 constexpr int kSharedTableBytes = 6 * 1024;  // the same and rows, of specs with shared prefixes
 // Pieces that such specs have plans for: how long prefixes are no shape says, so the list of pieces
 // decides, and what is asked for here is only the most.
@@ -62,13 +62,26 @@ Status serves(const AttentionSpec& spec, Target target) {
 constexpr int kInvariantStepKeys = 16;
 constexpr int kInvariantWarps = 4;
 
-// Registers of the fragments a thread holds through the loop: O, Q, a step's scores.
-int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
-  const int blocks = tile.tile_q / 16;
-  return blocks * (padded_v(spec) / 2 + padded_qk(spec) / 4 + tile.step_keys / 2);
-}
-// With more of them ptxas spills, NVRTC 13.0.
+// With more registers of fragments ptxas spills, NVRTC 13.0.
 constexpr int kMostFragmentRegisters = 200;
+
+// Of the fragments a thread holds through the loop: O and a step's scores, and Q.
+int registers_without_queries(const AttentionSpec& spec, const DecodePlan& tile) {
+  return tile.tile_q / 16 * (padded_v(spec) / 2 + tile.step_keys / 2);
+}
+int registers_of_queries(const AttentionSpec& spec, const DecodePlan& tile) {
+  return tile.tile_q / 16 * padded_qk(spec) / 4;
+}
+// Where sequences share a prefix an item of twice the rows is worth reading Q at every step.
+bool queries_in_registers(const AttentionSpec& spec, const DecodePlan& tile) {
+  return !spec.shared_prefixes ||
+         registers_without_queries(spec, tile) + registers_of_queries(spec, tile) <=
+             kMostFragmentRegisters;
+}
+int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
+  return registers_without_queries(spec, tile) +
+         (queries_in_registers(spec, tile) ? registers_of_queries(spec, tile) : 0);
+}
 constexpr int kOtherRegisters = 60;
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -313,18 +326,23 @@ std::string symbol_part(const KernelPlan& plan) {
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const bool reads_head = spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead);
-  return fmt::format(
-      "constexpr int kTileQ = {};\n"
-      "constexpr int kStepKeys = {};\n"
-      "constexpr int kStages = {};\n"
-      "constexpr int kWarps = {};\n"
-      "constexpr int kPieces = {};\n"
-      "constexpr bool kMaskReadsHead = {};\n"
-      "constexpr int kSharedBytes = {};\n"
-      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
-      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
-      resources_of(spec, plan).shared_memory_bytes,
-      std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
+  const std::string of_shared = spec.shared_prefixes
+                                    ? fmt::format("constexpr bool kQueriesInRegisters = {};\n",
+                                                  queries_in_registers(spec, tile))
+                                    : "";
+  return of_shared +
+         fmt::format(
+             "constexpr int kTileQ = {};\n"
+             "constexpr int kStepKeys = {};\n"
+             "constexpr int kStages = {};\n"
+             "constexpr int kWarps = {};\n"
+             "constexpr int kPieces = {};\n"
+             "constexpr bool kMaskReadsHead = {};\n"
+             "constexpr int kSharedBytes = {};\n"
+             "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
+             tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
+             resources_of(spec, plan).shared_memory_bytes,
+             std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
 }
 
 }  // namespace

@@ -61,8 +61,7 @@ PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
   if (is_packed(spec) && region.pieces == kFixedPieces)
     return {att::kMostFixedResults, att::kMostFixedResults};
   if (is_packed(spec) && region.pieces == kSharedPieces) {
-    const std::int64_t room =
-        att::shared_result_room(shape.batch, shape.kv_heads) * shape.kv_heads;
+    const std::int64_t room = att::shared_result_room(shape.batch, shape.kv_heads) * shape.kv_heads;
     return {room, room};
   }
   if (is_packed(spec)) return {att::kMostPieces, att::kMostPieces};
@@ -219,12 +218,12 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       bytes = product({piece_room(spec, region, shape).counters, 4});
       break;
     case Content::kPieceItems:
-      bytes = spec.shared_prefixes
-                  ? sum(product({listed_pieces(spec, shape, region.length_unit),
-                                 sizeof(att::SharedPieceItem)}),
-                        product({shape.batch, sizeof(att::SharedSequence)}))
-                  : product({listed_pieces(spec, shape, region.length_unit),
-                             sizeof(att::PieceItem)});
+      bytes =
+          spec.shared_prefixes
+              ? sum(product({listed_pieces(spec, shape, region.length_unit),
+                             sizeof(att::SharedPieceItem)}),
+                    product({shape.batch, sizeof(att::SharedSequence)}))
+              : product({listed_pieces(spec, shape, region.length_unit), sizeof(att::PieceItem)});
       break;
   }
   return round_up(bytes, kAlignmentBytes);

@@ -18,11 +18,11 @@ namespace attune {
 namespace {
 
 constexpr KeyRule kSpecKeys[] = {
-    {"attune", true}, {"name", true},    {"dtype", true},     {"head_dim", true}, {"target"},
-    {"layout"},       {"scalars"},       {"tensors"},         {"mask"},           {"score"},
-    {"sink"},         {"softmax_scale"}, {"dropout"},         {"passes"},         {"deterministic"},
-    {"tune"},         {"precision"},     {"batch_invariant"}, {"kv_dtype"},
-    {"shared_prefixes"},
+    {"attune", true}, {"name", true},      {"dtype", true},   {"head_dim", true},
+    {"target"},       {"layout"},          {"scalars"},       {"tensors"},
+    {"mask"},         {"score"},           {"sink"},          {"softmax_scale"},
+    {"dropout"},      {"passes"},          {"deterministic"}, {"tune"},
+    {"precision"},    {"batch_invariant"}, {"kv_dtype"},      {"shared_prefixes"},
 };
 
 class SpecParser {
@@ -372,10 +372,10 @@ class SpecParser {
     for (const auto& [is_there, key] : {std::pair{spec_.batch_invariant, "batch_invariant"},
                                         std::pair{has_scaled_cache(spec_), "kv_dtype"}}) {
       if (is_there) {
-        return not_yet(reader_.error(
-            *node, "spec-not-yet",
-            fmt::format("`shared_prefixes` with `{}` is not supported yet", key),
-            "leave one of them out"));
+        return not_yet(
+            reader_.error(*node, "spec-not-yet",
+                          fmt::format("`shared_prefixes` with `{}` is not supported yet", key),
+                          "leave one of them out"));
       }
     }
     return ok_status();

@@ -110,8 +110,7 @@ ATT_FN void find_prefixes(const PackedParams& p, SharedTables& tables) {
   for (int first = 0; first < p.batch; first += kItemThreads) {
     const int count = min_i32(p.batch - first, kItemThreads);
     if (thread < count) {
-      tables.rows[thread] =
-          shared_rows(group, sequence_of(p, first + thread).q_len, plan::kTileQ);
+      tables.rows[thread] = shared_rows(group, sequence_of(p, first + thread).q_len, plan::kTileQ);
       records[first + thread] = SharedSequence{};
     }
     sync_threads();
@@ -204,8 +203,8 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
       }
       const SharedSequence found = records[first + at];
       const Sequence sequence = sequence_of(p, first + at);
-      const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, max_i32(sequence.q_len, 1),
-                                                 plan::kTileQ);
+      const PackedTiles<int> grid =
+          packed_tiles(p.heads, p.kv_heads, max_i32(sequence.q_len, 1), plan::kTileQ);
       items[done + i] = shared_entry(records, first + at, found, grid.head_parts,
                                      i - (at > 0 ? tables.ends[at - 1] : 0));
     }

@@ -63,6 +63,7 @@ ATT_FN void load_q(const ForwardParams& p, const Item& item, unsigned shared) {
 
 // The rows of an item whose rows are of one sequence, as a warp's part asks for them.
 struct ItemRows {
+  using Queries = Cache::Queries<kBlocks, kDimQk>;
   const ForwardParams& p;
   const Item& item;
   LaneRows lane_rows;
@@ -77,11 +78,18 @@ struct ItemRows {
   ATT_MEMBER int query(int m, int half) const { return lane_rows.q[m][half]; }
 };
 
+// s = Q K^T of a step.
+ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
+                             const Cache::Queries<kBlocks, kDimQk>& queries, unsigned stage,
+                             int lane) {
+  Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset, lane);
+}
+
 // What a warp found for `Rows`.
 template <typename Rows>
 struct WarpPartOf {
   Rows lane_rows;
-  Cache::Queries<kBlocks, kDimQk> queries;
+  typename Rows::Queries queries;
   float o[kBlocks][kDimV / 8][4];
   RowState<kBlocks> rows;
 
@@ -116,8 +124,7 @@ struct WarpPartOf {
     constexpr int kTiles = plan::kStepKeys / 8;
     const int lane = lane_index();
     float s[kBlocks][kTiles][4];
-    Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset,
-                                                      lane);
+    multiply_queries(s, queries, stage, lane);
     const int first_key = k0 + lane % 4 * 2;
     if constexpr (!kFoldScale) {
       const float scale = spec::kScaleAtLaunch ? lane_rows.p.softmax_scale : spec::kSoftmaxScale;

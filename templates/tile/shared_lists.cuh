@@ -12,8 +12,7 @@ ATT_FN SharedPieceItem* shared_items(const PackedParams& p) {
 }
 ATT_FN SharedSequence* shared_sequences(const PackedParams& p) {
   return reinterpret_cast<SharedSequence*>(
-      shared_items(p) +
-      shared_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ));
+      shared_items(p) + shared_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ));
 }
 
 }  // namespace att

@@ -8,6 +8,7 @@
 #include "runtime/support/problem_layout.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tests/verification/paged_checks.hpp"
+#include "tests/verification/shared_prefix.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -222,17 +223,22 @@ void check_replays(const AttentionSpec& spec, const KernelPlan& plan, std::int64
   const auto kernel = bank.get(spec, plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
   const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 40, .kv_len = 3000};
-  const std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> lengths[] = {
-      {{1, 1, 1, 1, 1}, {100, 3000, 17, 1, 64}},
-      {{1, 1, 1, 1, 1}, {101, 2, 18, 0, 65}},
-      {{8, 0, 30, 1, 1}, {3000, 3000, 3000, 3000, 2999}},
-      {{0, 0, 0, 0, 40}, {0, 0, 0, 0, 1500}},
-      {{3, 2, 1, 3, 2}, {1, 100, 1000, 10, 700}}};
+  struct Lengths {
+    std::vector<std::int32_t> queries, keys;
+    std::int64_t common;  // keys that all begin with alike
+  };
+  const Lengths lengths[] = {{{1, 1, 1, 1, 1}, {100, 3000, 17, 1, 64}, 0},
+                             {{1, 1, 1, 1, 1}, {2001, 3000, 2018, 2500, 2065}, 2000},
+                             {{1, 1, 1, 1, 1}, {101, 2, 18, 0, 65}, 0},
+                             {{8, 0, 30, 1, 1}, {3000, 3000, 3000, 3000, 2999}, 1500},
+                             {{0, 0, 0, 0, 40}, {0, 0, 0, 0, 1500}, 0},
+                             {{3, 2, 1, 3, 2}, {1, 100, 1000, 10, 700}, 0}};
   std::vector<HostProblem> problems;
   const std::int64_t pages = 5 * (3000 / page_size + 1) + 3;
   std::uint64_t seed = 1;
-  for (const auto& [queries, keys] : lengths) {
-    problems.push_back(paged::paged_problem(spec, shape, queries, keys, page_size, ++seed));
+  for (const auto& [queries, keys, common] : lengths) {
+    problems.push_back(
+        shared_prefix::shared_problem(spec, shape, queries, keys, page_size, common, ++seed));
     paged::add_idle_pages(spec, problems.back(), pages);
   }
   Replayed replayed(bank.device(), spec, problems.front());
@@ -267,7 +273,8 @@ void check_replays(const AttentionSpec& spec, const KernelPlan& plan, std::int64
 TEST(PagedGraph, ReplaysWithOtherLengthsAndTables) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  for (const char* lines : {"head_dim: 128\nmask: causal\n", "head_dim: 64\n"}) {
+  for (const char* lines : {"head_dim: 128\nmask: causal\n", "head_dim: 64\n",
+                            "head_dim: 128\nmask: causal\nshared_prefixes: true\n"}) {
     const AttentionSpec spec = paged_spec(lines);
     std::vector<Request> requests;
     for (const KernelPlan& plan : plans_of_families(spec, kTypical, bank.device().facts())) {

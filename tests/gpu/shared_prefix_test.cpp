@@ -1,0 +1,201 @@
+// Paged sequences that begin with the same pages, which specs with `shared_prefixes` read once.
+#include "tests/verification/shared_prefix.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/gpu/kernel_bank.hpp"
+#include "tests/verification/editing_compiler.hpp"
+#include "tests/verification/paged_checks.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+// Items of 16 and of 32 rows, Q in registers and in shared memory, steps of both sizes, few pieces
+// and many.
+constexpr const char* kPlans[] = {"q16 k16 s3 w4 p32", "q32 k16 s3 w4 p64", "q16 k32 s2 w4 p3",
+                                  "q32 k32 s4 w8 p1"};
+
+std::vector<Request> requests_of(const AttentionSpec& spec) {
+  const DeviceFacts& facts = KernelBank::instance().device().facts();
+  std::vector<Request> requests;
+  for (const char* text : kPlans) {
+    const auto plan =
+        parse_plan(fmt::format("decode forward {} {}", to_string(facts.target), text));
+    EXPECT_TRUE(plan.ok()) << render(plan.error());
+    if (plan.ok() && check_plan(spec, *plan, facts).ok()) requests.push_back({spec, *plan});
+  }
+  EXPECT_GE(requests.size(), 2u);
+  return requests;
+}
+
+class GpuSharedPrefix : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!bank().missing().empty()) GTEST_SKIP() << bank().missing();
+  }
+  static KernelBank& bank() { return KernelBank::instance(); }
+};
+
+// One test: compiling the kernels and the oracle are most of what it takes. 117 random batches.
+TEST_P(GpuSharedPrefix, RandomBatchesAreWhatTheOracleSays) {
+  std::vector<std::pair<AttentionSpec, std::vector<Request>>> all;
+  std::vector<Request> requests;
+  for (const char* lines : shared_prefix::kSpecs) {
+    const AttentionSpec spec = spec_of(shared_prefix::yaml_of(GetParam(), lines));
+    all.emplace_back(spec, requests_of(spec));
+    requests.insert(requests.end(), all.back().second.begin(), all.back().second.end());
+  }
+  bank().prepare(requests);
+  std::uint64_t seed = 100;
+  for (const auto& [spec, of_spec] : all) {
+    std::vector<paged::PagedCase> cases;
+    for (int i = 0; i < 13; ++i, ++seed) {
+      std::mt19937_64 numbers(seed);
+      HostProblem problem = shared_prefix::random_shared(spec, numbers);
+      std::vector<Row> rows = sample_rows(problem, paged::kJudgedRows, seed);
+      cases.push_back(paged::case_of(spec, Arithmetic::kMatrixUnit, std::move(problem),
+                                     paged::kCacheOrders[seed % std::size(paged::kCacheOrders)],
+                                     std::move(rows), fmt::format("seed {}", seed)));
+    }
+    for (const Request& request : of_spec) {
+      SCOPED_TRACE(fmt::format("{}\n{}", canonical_text(spec), to_string(request.plan)));
+      const auto kernel = bank().get(spec, request.plan);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      paged::check_cases(bank().device(), **kernel, spec, cases);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Sequences that share nothing, lengths around pages, no keys, tables of no caller.
+TEST_P(GpuSharedPrefix, OtherBatchesAreServedToo) {
+  for (const char* lines : {shared_prefix::kSpecs[0], shared_prefix::kSpecs[4]}) {
+    const AttentionSpec spec = spec_of(shared_prefix::yaml_of(GetParam(), lines));
+    const std::vector<Request> requests = requests_of(spec);
+    bank().prepare(requests);
+    const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 4, 9);
+    for (const Request& request : requests) {
+      SCOPED_TRACE(fmt::format("{}\n{}", canonical_text(spec), to_string(request.plan)));
+      const auto kernel = bank().get(spec, request.plan);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      paged::check_cases(bank().device(), **kernel, spec, cases);
+      paged::check_empty(bank().device(), **kernel, spec);
+      paged::check_garbage(bank().device(), **kernel, spec);
+      std::mt19937_64 random(7);
+      for (int run = 0; run < 20; ++run) {
+        const HostProblem problem = shared_prefix::garbage_shared(spec, run, random);
+        const Status status = packed::run_garbage(bank().device(), **kernel, spec, problem);
+        EXPECT_TRUE(status.ok()) << run << ": " << render(status.error());
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, GpuSharedPrefix, testing::Values("bf16", "fp16"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// Teams of several prefix items, with units of 64 and of 128 keys; the same to the bit at every
+// launch.
+TEST(SharedPrefix, LongPrefixesOfManySequences) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = spec_of(shared_prefix::yaml_of("bf16", shared_prefix::kSpecs[1]));
+  const std::vector<Request> requests = requests_of(spec);
+  bank.prepare(requests);
+  std::uint64_t seed = 1;
+  for (const auto& [batch, common, page_size] :
+       {std::tuple{33, 3000, 16}, std::tuple{5, 70001, 64}, std::tuple{19, 5000, 1}}) {
+    const std::vector<std::int32_t> queries(static_cast<std::size_t>(batch), 1);
+    std::vector<std::int32_t> keys;
+    for (int b = 0; b < batch; ++b) keys.push_back(common + 17 * b);
+    const ProblemShape shape{
+        .batch = batch, .heads = 8, .kv_heads = 2, .q_len = batch, .kv_len = keys.back()};
+    const HostProblem problem =
+        shared_prefix::shared_problem(spec, shape, queries, keys, page_size, common, ++seed);
+    const std::vector<Row> rows = sample_rows(problem, 100, seed);
+    const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+    for (const Request& request : requests) {
+      SCOPED_TRACE(fmt::format("{} x {}, {}", batch, common, to_string(request.plan)));
+      const auto kernel = bank.get(spec, request.plan);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      const auto first = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+      ASSERT_TRUE(first.ok()) << render(first.error());
+      EXPECT_EQ(compare(*first, exact).wrong, "");
+      for (int again = 0; again < 5; ++again) {
+        const auto next = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+        ASSERT_TRUE(next.ok()) << render(next.error());
+        EXPECT_EQ(first->o, next->o) << "not the same to the bit";
+        EXPECT_EQ(first->lse, next->lse) << "not the same to the bit";
+      }
+    }
+  }
+}
+
+TEST(SharedPrefix, PlantedFaultsAreFound) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = spec_of(shared_prefix::yaml_of(
+      "bf16",
+      "head_dim: 64\nmask: causal\nscore: score - slope[h] * (q_pos - kv_idx)\n"
+      "tensors: {slope: {dtype: float32, dims: [heads]}}\n"));
+  const KernelPlan plan = requests_of(spec).front().plan;
+  const ProblemShape shape{.batch = 6, .heads = 4, .kv_heads = 2, .q_len = 8, .kv_len = 1500};
+  HostProblem problem = shared_prefix::shared_problem(
+      spec, shape, {1, 1, 2, 1, 1, 2}, {1500, 1400, 1300, 1200, 1290, 1100}, 16, 1024, 3);
+  // Slopes that leave a prefix its weight.
+  for (double& slope : problem.tensors.front().values) slope = 1e-3;
+  const std::vector<Row> rows = all_rows(problem);
+  const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+  const planted::Fault faults[] = {
+      {"none", {}},
+      {"rows of a prefix item have the first sequence's lengths",
+       {{"return table.rows[index[m][half]].context(p, h_kv);",
+         "Context c = table.rows[index[m][half]].context(p, h_kv);\n"
+         "    c.kv_len = table.rows[0].kv_len;\n    c.q_len = table.rows[0].q_len;\n"
+         "    return c;"}}},
+      {"a prefix is counted twice",
+       {{"work.begin = work.is_prefix ? 0 : keys;", "work.begin = 0;"}}},
+      {"a prefix is a unit too short",
+       {{"work.end = work.is_prefix ? keys : first.sequence.kv_len;",
+         "work.end = work.is_prefix ? keys - 64 : first.sequence.kv_len;"}}},
+      {"rows of the prefix are another sequence's",
+       {{"i < member.prefix_pieces ? member.prefix_row + of_member : of_member;", "of_member;"}}},
+      {"the last piece of the prefix is left out",
+       {{"const int count = member.results();", "const int count = member.results() - 1;"}}},
+      {"queries of a prefix item are the first sequence's",
+       {{"const SharedRow& of = table.rows[valid ? row : 0];",
+         "const SharedRow& of = table.rows[0];"}}},
+      {"pages are not compared",
+       {{"const int* const right = left + table.pages_per_sequence;",
+         "const int* const right = left + (b == 1 ? 0 : table.pages_per_sequence);"}}}};
+  for (const planted::Fault& fault : faults) {
+    SCOPED_TRACE(fault.name);
+    HostProblem given = problem;
+    const bool is_last = &fault == std::end(faults) - 1;
+    if (is_last) {
+      // Sequence 2 begins with what sequence 0 ends with.
+      const std::int64_t each = given.pages.per_sequence;
+      std::copy_n(given.pages.table.begin() + 65, 28, given.pages.table.begin() + 2 * each);
+    }
+    const ForwardOracle right =
+        is_last ? oracle_forward(spec, given, rows, Arithmetic::kMatrixUnit) : exact;
+    planted::EditingCompiler editing(bank.compiler(), fault);
+    const auto built = build(spec, plan, editing, nullptr);
+    ASSERT_TRUE(built.ok()) << render(built.error());
+    const auto kernel = bank.device().load(spec, plan, built->code.image);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto output = packed::run_packed(bank.device(), **kernel, spec, given, rows);
+    ASSERT_TRUE(output.ok()) << render(output.error());
+    const std::string wrong = compare(*output, right).wrong;
+    if (fault.edits.empty()) {
+      EXPECT_EQ(wrong, "");
+    } else {
+      EXPECT_NE(wrong, "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attune::gpu_test
