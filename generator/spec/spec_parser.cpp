@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <utility>
 
@@ -415,15 +416,17 @@ class SpecParser {
     return shape;
   }
 
-  Status read_page_size(const YamlEntry* entry) {
+  // A number of pages, of `tune`.
+  Status read_of_pages(const YamlEntry* entry, std::string_view key, int least, int most,
+                       int& number) {
     if (entry == nullptr) return ok_status();
     if (!is_paged(spec_)) {
       return reader_.error(entry->value, "spec-page-size",
                            fmt::format("layout `{}` has no pages", to_string(spec_.layout)),
-                           "a page size goes with `layout: paged`");
+                           fmt::format("`{}` goes with `layout: paged`", key));
     }
-    ATT_TRY(const std::int64_t size, reader_.integer("page_size", entry->value, 1, kMaxPageSize));
-    spec_.page_size = static_cast<int>(size);
+    ATT_TRY(const std::int64_t given, reader_.integer(key, entry->value, least, most));
+    number = static_cast<int>(given);
     return ok_status();
   }
 
@@ -432,9 +435,12 @@ class SpecParser {
     if (!node) return ok_status();
     if (node->kind != YamlNode::Kind::kMapping)
       return reader_.wrong_type("tune", *node, "a mapping {shapes}");
-    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}};
+    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}, {"shared_prefix"}};
     ATT_CHECK(reader_.check_keys(*node, "`tune`", kRules));
-    ATT_CHECK(read_page_size(node->find("page_size")));
+    ATT_CHECK(
+        read_of_pages(node->find("page_size"), "page_size", 1, kMaxPageSize, spec_.page_size));
+    ATT_CHECK(read_of_pages(node->find("shared_prefix"), "shared_prefix", 0, INT_MAX,
+                            spec_.shared_prefix));
     const YamlNode& shapes = node->find("shapes")->value;
     if (shapes.kind != YamlNode::Kind::kSequence)
       return reader_.wrong_type("shapes", shapes, "a list of mappings {heads, q_len, ...}");
