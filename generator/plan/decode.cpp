@@ -95,6 +95,11 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.tile_q * (std::max(spec.shared_prefixes ? 1 : tile.pieces, tile.warps) + 2) * 4;
   // What the pieces up to now have come to (templates/tile/fixed_pieces.cuh).
   if (spec.batch_invariant) resources.shared_memory_bytes += tile.tile_q * spec.head_dim_v / 4 * 24;
+  // Weights of a prefix' results and of a sequence's own (templates/tile/shared_rows.cuh).
+  if (spec.shared_prefixes) {
+    resources.shared_memory_bytes =
+        std::max(resources.shared_memory_bytes, tile.tile_q * (2 * tile.pieces + 2) * 4);
+  }
   resources.registers_per_thread =
       std::min(kMaxRegistersPerThread, fragment_registers(spec, tile) + kOtherRegisters);
   return resources;
@@ -326,10 +331,15 @@ std::string symbol_part(const KernelPlan& plan) {
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const bool reads_head = spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead);
-  const std::string of_shared = spec.shared_prefixes
-                                    ? fmt::format("constexpr bool kQueriesInRegisters = {};\n",
-                                                  queries_in_registers(spec, tile))
-                                    : "";
+  const DeviceFacts device = device_facts(plan.target);
+  const int ctas = resident(spec, plan, device);
+  const std::string of_shared =
+      spec.shared_prefixes
+          ? fmt::format(
+                "constexpr bool kQueriesInRegisters = {};\n"
+                "constexpr int kCtasAtOnce = {};  // that the device has room for\n",
+                queries_in_registers(spec, tile), ctas * device.processor_count)
+          : "";
   return of_shared +
          fmt::format(
              "constexpr int kTileQ = {};\n"
@@ -341,8 +351,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
              "constexpr int kSharedBytes = {};\n"
              "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
              tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
-             resources_of(spec, plan).shared_memory_bytes,
-             std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
+             resources_of(spec, plan).shared_memory_bytes, std::clamp(ctas, 1, 8));
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ ATT_FN int keys_in_common(const PackedParams& p, int b) {
   const int pages = page_of_key(table, most - 1) + 1;
   const int* const left = table.entries + static_cast<long long>(b) * table.pages_per_sequence;
   const int* const right = left + table.pages_per_sequence;
-  constexpr int kAtOnce = 8;  // of a lane
+  constexpr int kAtOnce = 16;  // of a lane
   int keys = most;
 #pragma unroll 1
   for (int first = 0; first < pages; first += 32 * kAtOnce) {
@@ -94,6 +94,17 @@ ATT_FN SharedDealt shared_dealt(const PackedParams& p, int b, const SharedSequen
     dealt.prefix_units = units_within(first, 0, of.keys);
   }
   return dealt;
+}
+
+// Of a piece, where a K/V head has so many units in all. A prefix in pieces as long as a CTA's
+// share of all leaves room for own keys beside them, if they are a little longer than that; pieces
+// are also no more than half of what results have room for.
+ATT_FN long long most_units(long long all_units, int kv_heads) {
+  const long long at_once = max_i32(plan::kCtasAtOnce / kv_heads, 1);
+  const long long full = max_i32(kMostPieces / kv_heads / 2, 1);
+  const long long share = (9 * all_units + 8 * at_once - 1) / (8 * at_once);
+  const long long least = (all_units + full - 1) / full;
+  return (share > least ? share : least) + kLeastPieceUnits - 1;
 }
 
 ATT_FN int shared_pieces(int units, long long target) {
@@ -152,9 +163,7 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
     add_units(&tables.all_units, units);
   }
   sync_threads();
-  const long long full = max_i32(kMostPieces / p.kv_heads / 2, 1);
-  const long long target =
-      (static_cast<long long>(tables.all_units) + full - 1) / full + kLeastPieceUnits - 1;
+  const long long target = most_units(static_cast<long long>(tables.all_units), p.kv_heads);
   int done = 0, results = 0;
 #pragma unroll 1
   for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {

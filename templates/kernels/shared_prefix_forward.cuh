@@ -21,6 +21,7 @@ namespace att {
 constexpr int kQOffset = plan::kWarps * (kRingBytes > kPartBytes ? kRingBytes : kPartBytes);
 using ItemWeights = Weights<plan::kWarps, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
+static_assert(static_cast<int>(sizeof(ResultWeights)) <= plan::kSharedBytes);
 static_assert(kWeightsOffset + static_cast<int>(sizeof(ItemWeights)) <= plan::kSharedBytes);
 
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
@@ -122,10 +123,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
         arrive(shared_arrivals(params, member, work.h_kv)) == member.results() - 1;
   }
   sync_threads();
-#pragma unroll 1
-  for (int i = 0; i < work.members; ++i) {
-    if (members.is_last[i]) merge_member(params, members, members.members[i], work.h_kv);
-  }
+  merge_results(params, members, work, *reinterpret_cast<ResultWeights*>(shared_memory));
 }
 
 }  // namespace att

@@ -16,6 +16,7 @@ static_assert(kRows <= 32);
 // A row of an item, with coordinates of its own sequence.
 struct SharedRow {
   int b, h, q, q_len, kv_len, q_first;
+  int member;
 
   ATT_MEMBER Context context(const ForwardParams& p, int h_kv) const {
     return {p, b, h, h_kv, q_len, kv_len, q_first, 0};
@@ -108,7 +109,8 @@ ATT_FN SharedWork shared_work(const PackedParams& p, int index, SharedTable& tab
                                          own.q0 + r % queries,
                                          own.sequence.q_len,
                                          own.sequence.kv_len,
-                                         own.sequence.q_first};
+                                         own.sequence.q_first,
+                                         lane};
       }
     }
     if (lane == 31) table.row_count = min_i32(up_to, kRows);
@@ -279,6 +281,22 @@ ATT_FN SharedUnits shared_units(const ForwardParams& p, const SharedTable& membe
     return {first_key, keys, work.end, begin, share(all, work.piece + 1) - begin};
   }
   const int lane = lane_index();
+  // What is live to all rows, as most of a prefix is, need not be looked at unit by unit.
+  if (work.is_prefix && span > 0) {
+    bool full = true;
+    if (lane < work.members && members.members[lane].rows > 0) {
+      const Item judged = judged_item(members.members[lane], work.h_kv);
+      full = class_of(p, judged, first_key, work.end) == TileClass::kFull;
+    }
+    if (all_lanes(full)) {
+      const int begin = share(all, work.piece), count = share(all, work.piece + 1) - begin;
+      for (int i = thread_index(); i < count; i += 32 * kWarps) {
+        table.listed[i] = static_cast<unsigned short>(2 * (begin + i) + 1);
+      }
+      sync_threads();
+      return {first_key, keys, work.end, begin, count};
+    }
+  }
   for (int word = warp_index(); word < kMostSharedUnits / 32; word += kWarps) {
     const int unit = 32 * word + lane;
     TileClass found = TileClass::kSkip;
@@ -366,39 +384,69 @@ ATT_FN void for_each_four_of_rows(int first, int count, const F& f) {
   }
 }
 
-// A member's rows of O and LSE from all results of them, those of the prefix first: the order
-// depends on nothing but how many there are.
-ATT_FN void merge_member(const PackedParams& p, const SharedTable& table,
-                         const SharedMember& member, int h_kv) {
-  const SharedResults results(p, h_kv);
-  const int count = member.results();
-  for_each_four_of_rows(member.first_row, member.rows, [&](int row, int column) {
-    const int of_member = row - member.first_row;
-    const auto result_of = [&](int i) {
-      return i < member.prefix_pieces ? member.prefix_result + i
-                                      : member.own_result + i - member.prefix_pieces;
-    };
-    const auto row_of = [&](int i) {
-      return i < member.prefix_pieces ? member.prefix_row + of_member : of_member;
+constexpr int kMostResults = 2 * plan::kPieces;  // of a row: of a prefix, and of own keys
+using ResultWeights = Weights<kMostResults, kRows>;
+
+// O and LSE of the rows whose members are marked, from all results of them, those of the prefix
+// first: the order depends on nothing but how many there are. The whole CTA calls it.
+ATT_FN void merge_results(const PackedParams& p, const SharedTable& table, const SharedWork& work,
+                          ResultWeights& weights) {
+  const SharedResults results(p, work.h_kv);
+  const auto result_of = [&](const SharedMember& member, int i) {
+    return i < member.prefix_pieces ? member.prefix_result + i
+                                    : member.own_result + i - member.prefix_pieces;
+  };
+  const auto row_of = [&](const SharedMember& member, int row, int i) {
+    return row - member.first_row + (i < member.prefix_pieces ? member.prefix_row : 0);
+  };
+  const int lane = lane_index();
+#pragma unroll 1
+  for (int row = warp_index(); row < work.rows; row += plan::kWarps) {
+    const int at = table.rows[row].member;
+    if (!table.is_last[at]) continue;
+    const SharedMember& member = table.members[at];
+    const int count = member.results();
+    const auto statistic = [&](int i) {
+      return results.statistic(result_of(member, i), row_of(member, row, i));
     };
     float reference = -infinity();
-#pragma unroll 8
-    for (int i = 0; i < count; ++i) {
-      reference = math_max(reference, results.statistic(result_of(i), row_of(i))[0]);
+#pragma unroll 1
+    for (int i = lane; i < count; i += 32) reference = math_max(reference, statistic(i)[0]);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      reference = math_max(reference, shuffle_xor(reference, distance));
     }
-    FourFloats merged = {};
     float sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 1
+    for (int i = lane; i < count; i += 32) {
+      const float weight = math_exp2(statistic(i)[0] - finite(reference));
+      weights.of[row][i] = weight;
+      sum += weight * statistic(i)[1];
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
+    if (lane == 0) {
+      weights.reference[row] = reference;
+      weights.sum[row] = sum;
+    }
+  }
+  sync_threads();
+  for_each_four_of_rows(0, work.rows, [&](int row, int column) {
+    const int at = table.rows[row].member;
+    if (!table.is_last[at]) return;
+    const SharedMember& member = table.members[at];
+    const int count = member.results();
+    FourFloats merged = {};
+#pragma unroll 16
     for (int i = 0; i < count; ++i) {
-      const float* const statistic = results.statistic(result_of(i), row_of(i));
-      const auto o =
-          *reinterpret_cast<const FourFloats*>(results.output(result_of(i), row_of(i)) + column);
-      const float weight = math_exp2(statistic[0] - finite(reference));
-      sum += weight * statistic[1];
+      const auto o = *reinterpret_cast<const FourFloats*>(
+          results.output(result_of(member, i), row_of(member, row, i)) + column);
+      const float weight = weights.of[row][i];
 #pragma unroll
       for (int j = 0; j < 4; ++j) merged.x[j] += weight * o.x[j];
     }
-    write_shared_output(p, table.rows[row], h_kv, column, merged, reference, sum);
+    write_shared_output(p, table.rows[row], work.h_kv, column, merged, weights.reference[row],
+                        weights.sum[row]);
   });
 }
 
