@@ -4,8 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
+#include "generator/emit/emit.hpp"
+#include "templates/shared_prefix.h"
 #include "tests/gpu/kernel_bank.hpp"
+#include "tests/gpu/replayed.hpp"
 #include "tests/verification/editing_compiler.hpp"
 #include "tests/verification/paged_checks.hpp"
 
@@ -132,6 +136,164 @@ TEST(SharedPrefix, LongPrefixesOfManySequences) {
       }
     }
   }
+}
+
+// What the kernel in front lists, sequence by sequence, for specs without a mask.
+class HostTwin {
+ public:
+  HostTwin(const HostProblem& problem, const DecodePlan& plan, int ctas_at_once)
+      : problem_(problem), plan_(plan) {
+    const ProblemShape& shape = problem.shape;
+    const int batch = static_cast<int>(shape.batch);
+    records_.resize(static_cast<std::size_t>(batch));
+    common_.resize(records_.size());
+    for (int b = 0; b + 1 < batch; ++b) common_[at(b)] = common(b);
+    for (int b = 0; b < batch; ++b) {
+      if (common_[at(b)] == 0 || (b > 0 && common_[at(b - 1)] > 0)) continue;
+      att::share_prefixes(
+          b, batch, plan.tile_q, [&](int i) { return common_[at(i)]; },
+          [&](int i) { return rows(i); },
+          [&](int i) -> att::SharedSequence& { return records_[at(i)]; });
+    }
+    deal(ctas_at_once);
+  }
+  std::vector<att::SharedPieceItem> list;
+
+ private:
+  static std::size_t at(int b) { return static_cast<std::size_t>(b); }
+  int q_len(int b) const { return static_cast<int>(problem_.sequences.q_len(b)); }
+  int kv_len(int b) const { return static_cast<int>(problem_.sequences.kv_len(b)); }
+  int group() const { return static_cast<int>(problem_.shape.heads / problem_.shape.kv_heads); }
+  int rows(int b) const { return att::shared_rows(group(), q_len(b), plan_.tile_q); }
+  static int units(int keys) { return att::tile_count(keys, att::kSharedUnitKeys); }
+
+  int common(int b) const {
+    if (rows(b) == 0 || rows(b + 1) == 0) return 0;
+    int keys = 0;
+    const int most = std::min(kv_len(b), kv_len(b + 1));
+    while (keys < most && problem_.pages.page_of(b, keys) == problem_.pages.page_of(b + 1, keys)) {
+      ++keys;
+    }
+    return keys < att::kLeastSharedKeys ? 0 : keys;
+  }
+
+  void deal(int ctas_at_once) {
+    const ProblemShape& shape = problem_.shape;
+    const int batch = static_cast<int>(shape.batch), kv_heads = static_cast<int>(shape.kv_heads);
+    const auto grid = [&](int b) {
+      return att::packed_tiles(group(), 1, std::max(q_len(b), 1), plan_.tile_q);
+    };
+    const auto items = [&](int b) { return q_len(b) == 0 ? 0 : grid(b).per_kv_head(); };
+    long long all = 0;
+    for (int b = 0; b < batch; ++b) {
+      const att::SharedSequence& of = records_[at(b)];
+      if (q_len(b) == 0) continue;
+      all += static_cast<long long>(items(b)) * units(kv_len(b) - of.keys);
+      if (of.keys > 0 && of.first == b) all += units(of.keys);
+    }
+    const long long at_once = std::max(ctas_at_once / kv_heads, 1);
+    const long long full = std::max(att::kMostPieces / kv_heads / 2, 1);
+    const long long target =
+        std::max((9 * all + 8 * at_once - 1) / (8 * at_once), (all + full - 1) / full) +
+        att::kLeastPieceUnits - 1;
+    const auto pieces = [&](int of) {
+      return static_cast<int>(std::clamp<long long>((of + target - 1) / target, 1, plan_.pieces));
+    };
+    // Whatever has no room for its results, and all behind it, is not cut and shares nothing.
+    const int room = att::shared_result_room(batch, kv_heads);
+    std::vector<int> results(records_.size());
+    int sum = 0;
+    for (int b = 0; b < batch; ++b) {
+      const att::SharedSequence& of = records_[at(b)];
+      const int own = q_len(b) == 0 ? 1 : pieces(units(kv_len(b) - of.keys));
+      if (of.keys > 0 && of.team == b) sum += of.team_size * pieces(units(of.keys));
+      if (of.keys > 0 || own > 1) sum += items(b) * own;
+      results[at(b)] = sum;
+    }
+    std::vector<att::SharedSequence> records = records_;
+    for (int b = 0; b < batch; ++b) {
+      att::SharedSequence& of = records[at(b)];
+      const int own = q_len(b) == 0 ? 1 : pieces(units(kv_len(b) - of.keys));
+      const bool shares = of.keys > 0 && results[at(records_[at(of.team)].team_end - 1)] <= room;
+      of.own_pieces = (of.keys > 0 ? shares : results[at(b)] <= room) ? own : 1;
+      of.prefix_pieces = shares ? pieces(units(of.keys)) : 0;
+      if (!shares) of.keys = 0;
+    }
+    for (int b = 0; b < batch; ++b) {
+      const att::SharedSequence& of = records[at(b)];
+      if (of.keys > 0 && of.team == b) {
+        for (int piece = 0; piece < of.prefix_pieces; ++piece) {
+          for (int first = b; first < of.team_end; first += records[at(first)].members) {
+            list.push_back({first, records[at(first)].members, 0, 0, piece});
+          }
+        }
+      }
+      for (int item = 0; item < items(b); ++item) {
+        for (int piece = 0; piece < of.own_pieces; ++piece) {
+          list.push_back({b, 0, item / grid(b).head_parts, item % grid(b).head_parts, piece});
+        }
+      }
+    }
+  }
+
+  const HostProblem& problem_;
+  const DecodePlan& plan_;
+  std::vector<att::SharedSequence> records_;
+  std::vector<int> common_;
+};
+
+std::string text_of(const att::SharedPieceItem& item) {
+  if (item.sequence < 0) return "none";
+  return fmt::format("{} +{} tile {} part {} piece {}", item.sequence, item.members, item.tile,
+                     item.part, item.piece);
+}
+
+TEST(SharedPrefix, TheListIsWhatTheHostMakesOfTheProblem) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = spec_of(shared_prefix::yaml_of("bf16", "head_dim: 64\n"));
+  int sharing = 0;
+  for (const Request& request : requests_of(spec)) {
+    const auto kernel = bank.get(spec, request.plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto generated = emit(spec, request.plan);
+    ASSERT_TRUE(generated.ok());
+    constexpr std::string_view kConstant = "constexpr int kCtasAtOnce = ";
+    const int ctas_at_once =
+        std::stoi(generated->source.substr(generated->source.find(kConstant) + kConstant.size()));
+    const auto& tile = std::get<DecodePlan>(request.plan.tile);
+    for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+      SCOPED_TRACE(fmt::format("{}, seed {}", to_string(request.plan), seed));
+      std::mt19937_64 random(seed);
+      HostProblem problem = shared_prefix::random_shared(spec, random);
+      problem.sequences.used_q.clear();
+      const ProblemShape& shape = problem.shape;
+      Replayed launched(bank.device(), spec, problem);
+      launched.put(problem);
+      void* const workspace = launched.allocate((*kernel)->workspace_bytes(shape));
+      const Status status = (*kernel)->launch(launched.params(), workspace, nullptr);
+      ASSERT_TRUE(status.ok()) << render(status.error());
+      std::int64_t offset = 0;
+      for (const WorkspaceRegion& region : launch_recipe(spec, request.plan).workspace) {
+        if (region.content == WorkspaceRegion::Content::kPieceItems) break;
+        offset += region_bytes(spec, region, shape);
+      }
+      std::vector<att::SharedPieceItem> found(static_cast<std::size_t>(att::shared_item_count(
+          shape.q_len, shape.batch, shape.heads, shape.kv_heads, std::int64_t{tile.tile_q})));
+      ASSERT_TRUE(bank.device().synchronize().ok());
+      ASSERT_TRUE(bank.device()
+                      .copy_to_host(found.data(), static_cast<const char*>(workspace) + offset,
+                                    found.size() * sizeof(att::SharedPieceItem))
+                      .ok());
+      const HostTwin twin(problem, tile, ctas_at_once);
+      ASSERT_LE(twin.list.size(), found.size());
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        ASSERT_EQ(text_of(found[i]), i < twin.list.size() ? text_of(twin.list[i]) : "none") << i;
+        sharing += i < twin.list.size() && twin.list[i].members > 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(sharing, 100);
 }
 
 TEST(SharedPrefix, PlantedFaultsAreFound) {
