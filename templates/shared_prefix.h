@@ -43,6 +43,7 @@ struct SharedPieceItem {
 
 // Of every sequence.
 struct SharedSequence {
+  int common;          // keys that it begins with alike with the next one; 0: none that count
   int keys;            // of the prefix; 0: it shares none
   int first, members;  // of the prefix item: its sequences are [first, first + members)
   int row;             // of the prefix item, where the sequence's rows begin

@@ -62,7 +62,7 @@ PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
     return {att::kMostFixedResults, att::kMostFixedResults};
   if (is_packed(spec) && region.pieces == kSharedPieces) {
     const std::int64_t room = att::shared_result_room(shape.batch, shape.kv_heads) * shape.kv_heads;
-    return {room, room};
+    return {room, room + 1};  // a counter of the launch in front
   }
   if (is_packed(spec)) return {att::kMostPieces, att::kMostPieces};
   const std::int64_t items = packed_items(shape, region.length_unit);
@@ -133,6 +133,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
              shape.batch;
     case WorkItem::kKvHead:
       return shape.kv_heads * shape.batch;
+    case WorkItem::kSequence:
+      return shape.batch;
     case WorkItem::kPass:
       return 1;
     case WorkItem::kRows:

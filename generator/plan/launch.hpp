@@ -38,6 +38,7 @@ enum class WorkItem : std::uint8_t {
   kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
+  kSequence,         // a sequence of the batch
   kRows,             // `tile` of the rows [batch, heads, q_len], packed [heads, q_len]
   kRangePairs,       // `tile` pairs of the block ranges of the recipe's tensors
   kPass              // all there is

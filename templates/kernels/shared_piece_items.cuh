@@ -5,8 +5,10 @@
 #pragma once
 
 #include "templates/items.h"
+#include "templates/ptx/arrive.cuh"
 #include "templates/shared_prefix.h"
 #include "templates/tile/dealt_sequence.cuh"
+#include "templates/tile/load.cuh"
 #include "templates/tile/prefix_sums.cuh"
 #include "templates/tile/shared_lists.cuh"
 
@@ -23,6 +25,7 @@ struct SharedTables {
 // Keys that two sequences may begin with alike, by their lengths and by what their masks leave.
 struct SharedSpan {
   int begin, end;
+  int rows;  // of a prefix item
 };
 ATT_FN SharedSpan shareable(const PackedParams& p, int b) {
   const Sequence sequence = sequence_of(p, b);
@@ -30,42 +33,52 @@ ATT_FN SharedSpan shareable(const PackedParams& p, int b) {
   if (spec::kHasMask && sequence.kv_len > 0 && sequence.q_len > 0) {
     bounds = kv_bounds(context_of(p, sequence, b, 0, 0), 0, sequence.q_len);
   }
-  return {bounds.begin, sequence.kv_len};
+  return {bounds.begin, sequence.kv_len,
+          shared_rows(p.heads / p.kv_heads, sequence.q_len, plan::kTileQ)};
 }
 
-// A warp calls it: keys that sequences b and b + 1 begin with alike. Every page is compared, since
-// nothing says that tables which agree on one page agree on those before it.
-ATT_FN int keys_in_common(const PackedParams& p, int b) {
+// The whole CTA calls it: keys that sequences b and b + 1 begin with alike. Every page is compared,
+// since nothing says that tables which agree on one page agree on those before it. First a page a
+// thread: most tables that differ do so there.
+ATT_FN int keys_in_common(const PackedParams& p, int b, SharedTables& tables) {
   const SharedSpan one = shareable(p, b), other = shareable(p, b + 1);
   const int most = min_i32(one.end, other.end);
   const int begin = min_i32(one.begin, other.begin);
-  if (most - begin < kLeastSharedKeys) return 0;
+  const bool counts = one.rows > 0 && other.rows > 0 && most - begin >= kLeastSharedKeys;
+  // Another thread may change lengths meanwhile: all are to take the same way.
+  if (!sync_threads_or(counts && thread_index() == 0)) return 0;
   const PageTable& table = page_table_of(p);
-  const int pages = page_of_key(table, most - 1) + 1;
+  const int pages = counts ? page_of_key(table, most - 1) + 1 : 0;
   const int* const left = table.entries + static_cast<long long>(b) * table.pages_per_sequence;
   const int* const right = left + table.pages_per_sequence;
-  constexpr int kAtOnce = 16;  // of a lane
-  int keys = most;
-#pragma unroll 1
-  for (int first = 0; first < pages; first += 32 * kAtOnce) {
-    bool differs[kAtOnce];
+  constexpr int kAtOnce = 8;  // of a thread
+  int first = 0;
+  bool differs[kAtOnce];
+  for (;;) {
+    const int count = first == 0 ? 1 : kAtOnce;
+    bool any = false;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int page = first + 32 * i + lane_index();
-      differs[i] = page < pages && left[page] != right[page];
+      const int page = first + kItemThreads * i + thread_index();
+      differs[i] = i < count && page < pages && left[page] != right[page];
+      any |= differs[i];
     }
-    int found = -1;
-#pragma unroll
-    for (int i = kAtOnce - 1; i >= 0; --i) {
-      const unsigned lanes = ballot(differs[i]);
-      if (lanes != 0) found = first + 32 * i + highest_bit(lanes & (0u - lanes));
-    }
-    if (found >= 0) {
-      keys = found * table.page_size;
-      break;
-    }
+    if (sync_threads_or(any)) break;
+    first += kItemThreads * count;
+    if (sync_threads_or(thread_index() == 0 && first >= pages)) return counts ? most : 0;
   }
-  return keys - begin < kLeastSharedKeys ? 0 : keys;
+  int found = pages;
+#pragma unroll
+  for (int i = kAtOnce - 1; i >= 0; --i) {
+    const unsigned lanes = ballot(differs[i]);
+    if (lanes == 0) continue;
+    found = first + kItemThreads * i + 32 * warp_index() + highest_bit(lanes & (0u - lanes));
+  }
+  if (lane_index() == 0) tables.ends[warp_index()] = found;
+  sync_threads();
+  for (int i = 0; i < kItemThreads / 32; ++i) found = min_i32(found, tables.ends[i]);
+  const int keys = found < pages ? found * table.page_size : most;
+  return counts && keys - begin >= kLeastSharedKeys ? keys : 0;
 }
 
 // How a sequence is dealt out.
@@ -112,27 +125,22 @@ ATT_FN int shared_pieces(int units, long long target) {
   return static_cast<int>(wanted < 1 ? 1 : wanted < plan::kPieces ? wanted : plan::kPieces);
 }
 
-// Who shares what, of all sequences: into the workspace.
+// Who shares what, of all sequences, once it is known what neighbours have in common.
 ATT_FN void find_prefixes(const PackedParams& p, SharedTables& tables) {
   SharedSequence* const records = shared_sequences(p);
-  const int group = p.heads / p.kv_heads;
   const int thread = thread_index();
 #pragma unroll 1
   for (int first = 0; first < p.batch; first += kItemThreads) {
     const int count = min_i32(p.batch - first, kItemThreads);
     if (thread < count) {
-      tables.rows[thread] = shared_rows(group, sequence_of(p, first + thread).q_len, plan::kTileQ);
-      records[first + thread] = SharedSequence{};
+      const int rows = shareable(p, first + thread).rows;
+      const bool ends = thread + 1 == count || rows == 0;  // no prefix goes on into the next chunk
+      tables.rows[thread] = rows;
+      tables.common[thread] = ends ? 0 : records[first + thread].common;
     }
     sync_threads();
-#pragma unroll 1
-    for (int i = warp_index(); i < count; i += kItemThreads / 32) {
-      int keys = 0;
-      if (i + 1 < count && tables.rows[i] > 0 && tables.rows[i + 1] > 0) {
-        keys = keys_in_common(p, first + i);
-      }
-      if (lane_index() == 0) tables.common[i] = keys;
-    }
+    // What another thread has made of lengths meanwhile must not make an item overflow.
+    if (thread + 1 < count && tables.rows[thread + 1] == 0) tables.common[thread] = 0;
     sync_threads();
     if (thread < count && tables.common[thread] > 0 &&
         (thread == 0 || tables.common[thread - 1] == 0)) {
@@ -167,6 +175,7 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
   int done = 0, results = 0;
 #pragma unroll 1
   for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {
+    const int width = power_of_two_from(min_i32(p.batch - first, kItemThreads));
     const int b = first + thread;
     SharedSequence of = b < p.batch ? records[b] : SharedSequence{};
     const SharedDealt dealt = b < p.batch ? shared_dealt(p, b, of) : SharedDealt{0, 0, 0, 0};
@@ -181,7 +190,7 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
             ? at_most(static_cast<long long>(own_items) * own_wanted + team_pieces, left)
             : 0;
     sync_threads();
-    add_up(tables.results, kItemThreads, left);
+    add_up(tables.results, width, left);
     const auto fits = [&](int i) { return results + tables.results[i] <= room; };
     const bool shares = of.keys > 0 && fits(records[of.team].team_end - 1 - first);
     const int own_pieces = (of.keys > 0 ? shares : fits(thread)) ? own_wanted : 1;
@@ -201,13 +210,13 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
       records[b] = of;
     }
     sync_threads();
-    add_up(tables.ends, kItemThreads, capacity - done);
-    const int count = tables.ends[kItemThreads - 1];
+    add_up(tables.ends, width, capacity - done);
+    const int count = tables.ends[width - 1];
 #pragma unroll 1
     for (int i = thread; i < count; i += kItemThreads) {
       int at = 0;  // the sequence: how many end before the item
 #pragma unroll 1
-      for (int step = kItemThreads / 2; step > 0; step /= 2) {
+      for (int step = width / 2; step > 0; step /= 2) {
         if (tables.ends[at + step - 1] <= i) at += step;
       }
       const SharedSequence found = records[first + at];
@@ -218,7 +227,7 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
                                      i - (at > 0 ? tables.ends[at - 1] : 0));
     }
     done += count;
-    results += tables.results[kItemThreads - 1];
+    results += tables.results[width - 1];
     sync_threads();
   }
 #pragma unroll 1
@@ -230,5 +239,15 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::ListKernelParams params) {
   __shared__ att::SharedTables tables;
-  att::list_shared_pieces(params, tables);
+  __shared__ bool is_last;
+  const int b = att::block_index();
+  const int common = b + 1 < params.batch ? att::keys_in_common(params, b, tables) : 0;
+  if (att::thread_index() == 0) {
+    att::SharedSequence own = {};
+    own.common = common;
+    att::shared_sequences(params)[b] = own;
+    is_last = att::arrive(att::shared_listers(params)) == params.batch - 1;
+  }
+  att::sync_threads();
+  if (is_last) att::list_shared_pieces(params, tables);
 }

@@ -15,4 +15,9 @@ ATT_FN SharedSequence* shared_sequences(const PackedParams& p) {
       shared_items(p) + shared_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ));
 }
 
+// The counter of the CTAs that make the list, behind those of the results.
+ATT_FN int* shared_listers(const PackedParams& p) {
+  return p.pieces.arrivals + shared_result_room(p.batch, p.kv_heads) * p.kv_heads;
+}
+
 }  // namespace att
