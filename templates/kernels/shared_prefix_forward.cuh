@@ -14,7 +14,9 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/decode_warp.cuh"
 #include "templates/tile/page_rows.cuh"
+#include "templates/tile/shared_results.cuh"
 #include "templates/tile/shared_rows.cuh"
+#include "templates/tile/shared_units.cuh"
 
 namespace att {
 

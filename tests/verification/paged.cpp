@@ -24,9 +24,8 @@ void draw(const AttentionSpec& spec, std::int64_t count, std::mt19937_64& random
   for (double& value : values) value = round_to(spec.dtype, normal(random));
 }
 
-}  // namespace
-
-void refill_pages(const AttentionSpec& spec, HostProblem& problem, std::uint64_t seed) {
+// K and V for the pages that the problem has.
+void fill_pages(const AttentionSpec& spec, HostProblem& problem, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const std::int64_t rows = problem.pages.count * problem.pages.size * problem.shape.kv_heads;
   draw(spec, rows * spec.head_dim_qk, random, problem.k);
@@ -37,8 +36,6 @@ void refill_pages(const AttentionSpec& spec, HostProblem& problem, std::uint64_t
   }
   spoil_unused(spec, problem);
 }
-
-namespace {
 
 // Values [page, head, row, dim] where their strides say, from `at` on.
 void place(const std::vector<double>& values, const HostProblem& problem, std::int64_t dim,
@@ -69,7 +66,7 @@ HostProblem paged_problem(const AttentionSpec& spec, const ProblemShape& shape,
   }
   problem.sequences.used_kv = keys;
   problem.pages = draw_pages(keys, shape.kv_len, page_size, random);
-  refill_pages(spec, problem, random());
+  fill_pages(spec, problem, random());
   return problem;
 }
 
@@ -108,7 +105,7 @@ HostProblem random_paged(const AttentionSpec& spec, std::mt19937_64& random) {
     std::copy_n(pages.table.begin() + (b - 1) * pages.per_sequence, common,
                 pages.table.begin() + b * pages.per_sequence);
   }
-  refill_pages(spec, problem, random());
+  fill_pages(spec, problem, random());
   return problem;
 }
 

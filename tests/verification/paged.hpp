@@ -38,9 +38,6 @@ HostProblem paged_problem(const AttentionSpec& spec, const ProblemShape& shape,
                           const std::vector<std::int32_t>& keys, std::int64_t page_size,
                           std::uint64_t seed);
 
-// K and V anew for the pages that the problem's table has; NaN where no key lies.
-void refill_pages(const AttentionSpec& spec, HostProblem& problem, std::uint64_t seed);
-
 // Up to 12 sequences of 0 to some hundred keys, now and then 2000, with one query each, or few, or
 // as many as keys, in pages of 1, 3, 16, 64 or 256 rows; some have their first pages in common,
 // some have fewer queries than the offsets leave.

@@ -15,6 +15,58 @@ std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 constexpr std::int64_t kPageSizes[] = {1, 3, 16, 64, 256};
 
+// Numbers of a normal distribution that are drawn once: problems have millions.
+const std::vector<double>& numbers() {
+  static const std::vector<double> drawn = [] {
+    std::mt19937_64 random(1);
+    std::normal_distribution<double> normal;
+    std::vector<double> values(1 << 17);
+    for (double& value : values) value = normal(random);
+    return values;
+  }();
+  return drawn;
+}
+
+// `count` rows, each of them numbers that follow one another from anywhere.
+std::vector<double> rows_of(std::int64_t count, std::int64_t dim, DType dtype,
+                            std::mt19937_64& random) {
+  const std::vector<double>& from = numbers();
+  std::vector<double> values;
+  values.reserve(size(count * dim));
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::size_t first = random() % (from.size() - size(dim));
+    for (std::size_t i = first; i < first + size(dim); ++i) {
+      values.push_back(round_to(dtype, from[i]));
+    }
+  }
+  return values;
+}
+
+// A problem of these sequences, none of which shares a page yet, without K and V.
+HostProblem plain_problem(const AttentionSpec& spec, const ProblemShape& shape,
+                          const std::vector<std::int32_t>& queries,
+                          const std::vector<std::int32_t>& keys, std::int64_t page_size,
+                          std::mt19937_64& random) {
+  AttentionSpec brief = spec;  // K and V of one sequence only, which are drawn for nothing
+  brief.shared_prefix = static_cast<int>(shape.kv_len);
+  HostProblem problem = random_problem(brief, shape, random());
+  problem.sequences = {};
+  problem.sequences.cu_q = {0};
+  for (const std::int32_t count : queries) {
+    problem.sequences.cu_q.push_back(problem.sequences.cu_q.back() + count);
+  }
+  problem.sequences.used_kv = keys;
+  problem.pages = draw_pages(keys, shape.kv_len, page_size, random);
+  return problem;
+}
+
+void fill_pages(const AttentionSpec& spec, HostProblem& problem, std::mt19937_64& random) {
+  const std::int64_t rows = problem.pages.count * problem.pages.size * problem.shape.kv_heads;
+  problem.k = rows_of(rows, spec.head_dim_qk, spec.dtype, random);
+  problem.v = rows_of(rows, spec.head_dim_v, spec.dtype, random);
+  spoil_unused(spec, problem);
+}
+
 // What b and b - 1 begin with, as far as both fill their pages and `most` keys go.
 void copy_pages(HostProblem& problem, std::int64_t b, std::int64_t most) {
   HostPages& pages = problem.pages;
@@ -35,9 +87,10 @@ HostProblem shared_problem(const AttentionSpec& spec, const ProblemShape& shape,
                            const std::vector<std::int32_t>& queries,
                            const std::vector<std::int32_t>& keys, std::int64_t page_size,
                            std::int64_t common, std::uint64_t seed) {
-  HostProblem problem = paged::paged_problem(spec, shape, queries, keys, page_size, seed);
+  std::mt19937_64 random(seed);
+  HostProblem problem = plain_problem(spec, shape, queries, keys, page_size, random);
   for (std::int64_t b = 1; b < shape.batch; ++b) copy_pages(problem, b, common);
-  paged::refill_pages(spec, problem, seed + 1);
+  fill_pages(spec, problem, random);
   return problem;
 }
 
@@ -63,8 +116,7 @@ HostProblem random_shared(const AttentionSpec& spec, std::mt19937_64& random) {
                            .kv_heads = kv_heads,
                            .q_len = std::max(1, all + below(2) * below(30)),
                            .kv_len = longest};
-  HostProblem problem =
-      paged::paged_problem(spec, shape, queries, keys, kPageSizes[below(5)], random());
+  HostProblem problem = plain_problem(spec, shape, queries, keys, kPageSizes[below(5)], random);
   if (below(4) == 0) problem.sequences.used_q = used;
   std::int32_t most = below(longest);  // of a run, which now and then grows or shrinks
   for (std::int32_t b = 1; b < batch; ++b) {
@@ -73,7 +125,7 @@ HostProblem random_shared(const AttentionSpec& spec, std::mt19937_64& random) {
     if (event == 1) most = below(longest);
     copy_pages(problem, b, most);
   }
-  paged::refill_pages(spec, problem, random());
+  fill_pages(spec, problem, random);
   return problem;
 }
 
