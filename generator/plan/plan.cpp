@@ -336,7 +336,7 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
   if (main->pieces == kSharedPieces) {
     // Each sequence is compared with the next one by a CTA, which counts itself.
     items.item = WorkItem::kSequence;
-    std::swap(items.zeroed, main->zeroed);
+    items.zeroed = {WorkspaceRegion::Content::kPieceArrivals};
   }
   recipe.launches.insert(main, std::move(items));
 }

@@ -6,6 +6,7 @@
 
 #include "templates/items.h"
 #include "templates/ptx/arrive.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/shared_prefix.h"
 #include "templates/tile/dealt_sequence.cuh"
 #include "templates/tile/load.cuh"
@@ -240,6 +241,7 @@ ATT_KERNEL __launch_bounds__(att::kItemThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::ListKernelParams params) {
   __shared__ att::SharedTables tables;
   __shared__ bool is_last;
+  att::let_next_launch_start();  // it waits of its own accord
   const int b = att::block_index();
   const int common = b + 1 < params.batch ? att::keys_in_common(params, b, tables) : 0;
   if (att::thread_index() == 0) {

@@ -11,6 +11,7 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/decode_warp.cuh"
 #include "templates/tile/page_rows.cuh"
@@ -33,6 +34,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   __shared__ SharedTable members;
   const unsigned shared = shared_address(shared_memory);
 
+  wait_for_launches_before();
   const SharedWork work = shared_work(params, block_index(), members);
   if (work.rows <= 0) return;
 
