@@ -90,8 +90,17 @@ TEST(CompileDecode, KeepsToItsRegisters) {
         {"kv_dtype: fp8_e4m3\ndtype: bf16\nhead_dim: 128\n", Target::kSm80, "q16 k16 s3 w4 p1"},
         {"dtype: bf16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w8 p8 cluster"},
         {"dtype: fp16\nhead_dim: 64\nmask: causal\n", Target::kSm90a, "q32 k16 s3 w4 p4 cluster"},
-        {"dtype: bf16\nhead_dim: 128\nlayout: paged\n", Target::kSm90a,
-         "q16 k16 s4 w4 p8 cluster"}}) {
+        {"dtype: bf16\nhead_dim: 128\nlayout: paged\n", Target::kSm90a, "q16 k16 s4 w4 p8 cluster"},
+        // Rows of several sequences: Q in registers, and in shared memory.
+        {"dtype: fp16\nhead_dim: 128\nlayout: paged\nshared_prefixes: true\n", Target::kSm90a,
+         "q16 k16 s3 w4 p32"},
+        {"dtype: bf16\nhead_dim: 128\nlayout: paged\nshared_prefixes: true\nmask: causal\n",
+         Target::kSm90a, "q32 k16 s3 w4 p32"},
+        {"dtype: bf16\nhead_dim: {qk: 192, v: 128}\nlayout: paged\nshared_prefixes: true\n",
+         Target::kSm90a, "q32 k16 s3 w4 p32"},
+        {"dtype: bf16\nhead_dim: 64\nlayout: paged\nshared_prefixes: true\n"
+         "score: 20 * tanh(score / 20)\n",
+         Target::kSm80, "q32 k32 s3 w4 p64"}}) {
     if (!(*compiler)->supports(target)) continue;
     const auto spec = parse_spec(std::string("attune: 1\nname: t\n") + lines, "t");
     ASSERT_TRUE(spec.ok()) << render(spec.error());
@@ -104,33 +113,6 @@ TEST(CompileDecode, KeepsToItsRegisters) {
     ASSERT_TRUE(kernel.ok()) << to_string(*plan) << "\n" << render(kernel.error());
     EXPECT_EQ(kernel->spill_store_bytes, 0) << lines << kernel->log;
     EXPECT_LE(kernel->registers, 255) << lines << kernel->log;
-  }
-}
-
-// Rows of several sequences: Q in registers, and in shared memory.
-TEST(CompileSharedPrefixes, KeepsToItsRegisters) {
-  const auto compiler = open_nvrtc_compiler();
-  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
-  for (const auto& [lines, target, tile] :
-       {CacheCase{"dtype: bf16\nhead_dim: 128\nmask: causal\n", Target::kSm90a,
-                  "q32 k16 s3 w4 p32"},
-        {"dtype: fp16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w4 p32"},
-        {"dtype: bf16\nhead_dim: {qk: 192, v: 128}\nmask: causal\n", Target::kSm90a,
-         "q32 k16 s3 w4 p32"},
-        {"dtype: bf16\nhead_dim: 64\nmask: causal\nscore: 20 * tanh(score / 20)\n", Target::kSm80,
-         "q32 k32 s3 w4 p64"}}) {
-    if (!(*compiler)->supports(target)) continue;
-    const auto spec = parse_spec(
-        std::string("attune: 1\nname: t\nlayout: paged\nshared_prefixes: true\n") + lines, "t");
-    ASSERT_TRUE(spec.ok()) << render(spec.error());
-    const auto plan = parse_plan("decode forward " + std::string(to_string(target)) + " " + tile);
-    ASSERT_TRUE(plan.ok()) << render(plan.error());
-    ASSERT_TRUE(check_plan(*spec, *plan, device_facts(target)).ok());
-    const auto source = emit(*spec, *plan);
-    ASSERT_TRUE(source.ok()) << render(source.error());
-    const auto kernel = (*compiler)->compile(source->source, source->symbol, target);
-    ASSERT_TRUE(kernel.ok()) << to_string(*plan) << "\n" << render(kernel.error());
-    EXPECT_EQ(kernel->spill_store_bytes, 0) << lines << kernel->log;
   }
 }
 
