@@ -99,7 +99,7 @@ Result<ExitCode> bench_spec(LoadedSpec loaded, const BenchOptions& options, Work
   ATT_TRY(const std::vector<Pass> wanted, passes(options, loaded.spec));
   ATT_TRY(const std::vector<ProblemShape> shapes, tune_shapes(options, loaded.spec));
   ATT_CHECK(give_tensors(options, shapes, loaded.spec));
-  ATT_CHECK(give_page_size(options, loaded.spec));
+  ATT_CHECK(give_pages(options, loaded.spec));
   ExitCode code = 0;
   for (const ProblemShape& problem : shapes) {
     for (const Pass pass : wanted) {

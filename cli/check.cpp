@@ -36,6 +36,7 @@ Json describe(const LoadedSpec& loaded) {
           {"passes", std::move(passes)},
           {"deterministic", spec.deterministic},
           {"batch_invariant", spec.batch_invariant},
+          {"shared_prefixes", spec.shared_prefixes},
           {"hash", spec_hash(spec)},
           {"warnings", std::move(warnings)},
           {"canonical", canonical_text(spec)}};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <iterator>
 
 #include "cli/output.hpp"
@@ -80,10 +81,15 @@ void add_tensors(CommandLine& line, Options& options) {
               {.commas = true});
 }
 
-void add_page_size(CommandLine& line, Options& options) {
+void add_pages(CommandLine& line, Options& options) {
   line.option("--page-size", options.page_size,
               "rows of a page, with layout paged; default: the spec's `tune: page_size`, else 16",
               {.range = {{1, kMaxPageSize}}});
+  line.option(
+      "--shared-prefix", options.shared_prefix,
+      "keys that all sequences begin with alike, with layout paged: whole pages of them are "
+      "the same pages; default: 0",
+      {.range = {{0, INT_MAX}}});
 }
 
 void add_launches(CommandLine& line, Options& options) {
@@ -94,7 +100,7 @@ void add_launches(CommandLine& line, Options& options) {
   add_compiler(line, options);
   add_cache_file(line, options);
   add_tensors(line, options);
-  add_page_size(line, options);
+  add_pages(line, options);
   add_json(line, options);
 }
 
@@ -185,16 +191,18 @@ Status give_tensors(const Options& options, std::span<const ProblemShape> shapes
   return ok_status();
 }
 
-Status give_page_size(const Options& options, AttentionSpec& spec) {
-  if (options.page_size == 0) return ok_status();
+Status give_pages(const Options& options, AttentionSpec& spec) {
+  if (options.page_size == 0 && options.shared_prefix == 0) return ok_status();
   if (!is_paged(spec)) {
     return Error{.kind = ErrorKind::kBadInput,
                  .id = "option-page-size",
-                 .message = fmt::format("--page-size is given, and {} has layout `{}`", spec.name,
-                                        to_string(spec.layout)),
+                 .message = fmt::format("{} is given, and {} has layout `{}`",
+                                        options.page_size != 0 ? "--page-size" : "--shared-prefix",
+                                        spec.name, to_string(spec.layout)),
                  .hint = "pages go with `layout: paged`"};
   }
-  spec.page_size = options.page_size;
+  if (options.page_size != 0) spec.page_size = options.page_size;
+  spec.shared_prefix = options.shared_prefix;
   return ok_status();
 }
 

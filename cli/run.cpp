@@ -114,7 +114,7 @@ Result<ExitCode> run(const RunOptions& options) {
   ATT_TRY(const std::vector<Pass> wanted, first_or_named_passes(options, loaded.spec));
   ATT_TRY(const ProblemShape problem, shape(options, loaded.spec));
   ATT_CHECK(give_tensors(options, std::span(&problem, 1), loaded.spec));
-  ATT_CHECK(give_page_size(options, loaded.spec));
+  ATT_CHECK(give_pages(options, loaded.spec));
   ATT_TRY(const Device* device, bench.device());
   ATT_CHECK(check_target(loaded.spec, *device));
   const std::uint64_t seed = options.seed.value_or(std::random_device()());

@@ -48,6 +48,8 @@ std::string_view template_path(const FamilyOperations& family, const AttentionSp
                                const KernelPlan& plan) {
   if (family.template_path_of != nullptr) return family.template_path_of(plan);
   if (spec.batch_invariant) return family.template_path_invariant;
+  if (spec.shared_prefixes && !family.template_path_shared_prefixes.empty())
+    return family.template_path_shared_prefixes;
   if (has_scaled_cache(spec)) return family.template_path_fp8_cache;
   const bool has_own = spec.dtype == DType::kF32 && !family.template_path_fp32.empty();
   return has_own ? family.template_path_fp32 : family.template_path;

@@ -102,7 +102,9 @@ std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
   if (launch_recipe(spec, plan).main().item == WorkItem::kListedPiece) {
     return fmt::format("\n#include \"templates/kernels/{}.cuh\"\n",
-                       spec.batch_invariant ? "fixed_piece_items" : "piece_items");
+                       spec.batch_invariant   ? "fixed_piece_items"
+                       : spec.shared_prefixes ? "shared_piece_items"
+                                              : "piece_items");
   }
   const ItemTiles tiles = item_tiles(spec, plan);
   if (tiles.queries == 0) return "";

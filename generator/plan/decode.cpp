@@ -17,6 +17,11 @@ namespace attune {
 namespace {
 
 constexpr int kElementBytes = 2;  // of Q, fp16 and bf16 alike
+constexpr int kSharedTableBytes =
+    6 * 1024;  // as kTableBytes, and rows, of specs with shared prefixes
+// Pieces that such specs have plans for: how long prefixes are no shape says, so the list of pieces
+// decides, and what is asked for here is only the most.
+constexpr std::array kSharedPieceLimits = {32, 64};
 // Pieces that may be a cluster. Of larger ones an H200 does not run eight at once, one of each K/V
 // head: 8192 keys take 18.2 us in 8 pieces, 26 in 12 or 16.
 constexpr std::array kClusters = {2, 4, 8};
@@ -58,13 +63,26 @@ Status serves(const AttentionSpec& spec, Target target) {
 constexpr int kInvariantStepKeys = 16;
 constexpr int kInvariantWarps = 4;
 
-// Registers of the fragments a thread holds through the loop: O, Q, a step's scores.
-int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
-  const int blocks = tile.tile_q / 16;
-  return blocks * (padded_v(spec) / 2 + padded_qk(spec) / 4 + tile.step_keys / 2);
-}
-// With more of them ptxas spills, NVRTC 13.0.
+// With more registers of fragments ptxas spills, NVRTC 13.0.
 constexpr int kMostFragmentRegisters = 200;
+
+// Of the fragments a thread holds through the loop: O and a step's scores, and Q.
+int registers_without_queries(const AttentionSpec& spec, const DecodePlan& tile) {
+  return tile.tile_q / 16 * (padded_v(spec) / 2 + tile.step_keys / 2);
+}
+int registers_of_queries(const AttentionSpec& spec, const DecodePlan& tile) {
+  return tile.tile_q / 16 * padded_qk(spec) / 4;
+}
+// Where sequences share a prefix a plan may have twice the rows, and read Q at every step.
+bool queries_in_registers(const AttentionSpec& spec, const DecodePlan& tile) {
+  return !spec.shared_prefixes ||
+         registers_without_queries(spec, tile) + registers_of_queries(spec, tile) <=
+             kMostFragmentRegisters;
+}
+int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
+  return registers_without_queries(spec, tile) +
+         (queries_in_registers(spec, tile) ? registers_of_queries(spec, tile) : 0);
+}
 constexpr int kOtherRegisters = 60;
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -75,9 +93,14 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   resources.shared_memory_bytes =
       tile.warps * std::max(tile.stages * step_bytes(spec, tile), part_bytes) +
       tile.tile_q * padded_qk(spec) * kElementBytes +
-      tile.tile_q * (std::max(tile.pieces, tile.warps) + 2) * 4;
+      tile.tile_q * (std::max(spec.shared_prefixes ? 1 : tile.pieces, tile.warps) + 2) * 4;
   // What the pieces up to now have come to (templates/tile/fixed_pieces.cuh).
   if (spec.batch_invariant) resources.shared_memory_bytes += tile.tile_q * spec.head_dim_v / 4 * 24;
+  // Weights of a prefix' results and of a sequence's own (templates/tile/shared_rows.cuh).
+  if (spec.shared_prefixes) {
+    resources.shared_memory_bytes =
+        std::max(resources.shared_memory_bytes, tile.tile_q * (2 * tile.pieces + 2) * 4);
+  }
   resources.registers_per_thread =
       std::min(kMaxRegistersPerThread, fragment_registers(spec, tile) + kOtherRegisters);
   return resources;
@@ -98,6 +121,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     if (spec.batch_invariant) {
       return plan_unsupported("the pieces of a batch-invariant spec are no clusters");
     }
+    if (spec.shared_prefixes) {
+      return plan_unsupported("the pieces of a spec with shared prefixes are no clusters");
+    }
     if (std::ranges::find(kClusters, tile.pieces) == kClusters.end()) {
       return plan_unsupported(fmt::format("clusters of {} pieces", fmt::join(kClusters, ", ")));
     }
@@ -108,7 +134,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                                         kInvariantStepKeys, kInvariantWarps));
   }
   const PlanResources needs = resources_of(spec, plan);
-  const int table_bytes = spec.batch_invariant ? 0 : kTableBytes;
+  const int table_bytes = spec.batch_invariant   ? 0
+                          : spec.shared_prefixes ? kSharedTableBytes
+                                                 : kTableBytes;
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes - table_bytes, device));
   if (const int fragments = fragment_registers(spec, tile); fragments > kMostFragmentRegisters) {
     return plan_unsupported(fmt::format("{} registers a thread for fragments alone, {} leave room",
@@ -121,14 +149,26 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return ok_status();
 }
 
+// Rows of an item of a spec with shared prefixes. The more there are, the more sequences share; but
+// 32 rows for which Q is read at every step were slower (H200, d 128, 16 sequences of 32k common
+// keys: 117 us with 16 rows, 125 with 32).
+int shared_rows(const AttentionSpec& spec) {
+  return queries_in_registers(spec, DecodePlan{.tile_q = 32}) ? 32 : 16;
+}
+
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   for (const int tile_q : {16, 32}) {
+    if (spec.shared_prefixes && tile_q != shared_rows(spec)) continue;
     for (const int step_keys : {16, 32}) {
       for (const int warps : {4, 8}) {
         for (const int stages : {3, 4, 6, 2}) {
           if (stages == 2 && !spec.batch_invariant) continue;
           for (const int pieces : kPieces) {
+            if (spec.shared_prefixes &&
+                std::ranges::find(kSharedPieceLimits, pieces) == kSharedPieceLimits.end()) {
+              continue;
+            }
             for (const bool in_cluster : {false, true}) {
               const KernelPlan plan{.pass = Pass::kForward,
                                     .target = device.target,
@@ -150,7 +190,11 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   PlanResources needs = resources_of(spec, plan);
-  if (spec.mask && !spec.batch_invariant) needs.shared_memory_bytes += kTableBytes;
+  if (spec.shared_prefixes) {
+    needs.shared_memory_bytes += kSharedTableBytes;
+  } else if (spec.mask && !spec.batch_invariant) {
+    needs.shared_memory_bytes += kTableBytes;
+  }
   return std::max(1, resident_ctas(needs, device));
 }
 
@@ -238,12 +282,15 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .transfer_us = uneven * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
 }
 
+int launch_pieces(const AttentionSpec& spec, int of_plan) {
+  return spec.batch_invariant ? kFixedPieces : spec.shared_prefixes ? kSharedPieces : of_plan;
+}
+
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
   if (!tile.in_cluster) {
-    const int pieces = spec.batch_invariant ? kFixedPieces : tile.pieces;
-    return piece_recipe(spec, plan.target, needs, tile.tile_q, pieces);
+    return piece_recipe(spec, plan.target, needs, tile.tile_q, launch_pieces(spec, tile.pieces));
   }
   LaunchRecipe recipe;
   recipe.launches.push_back(
@@ -257,7 +304,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return widest_piece_regions(spec, spec.batch_invariant ? kFixedPieces : kMostPieces, {16, 32});
+  return widest_piece_regions(spec, launch_pieces(spec, kMostPieces), {16, 32});
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).tile_q, kUnitKeys}; }
@@ -309,19 +356,28 @@ std::string symbol_part(const KernelPlan& plan) {
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const bool reads_head = spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead);
-  return fmt::format(
-      "constexpr int kTileQ = {};\n"
-      "constexpr int kStepKeys = {};\n"
-      "constexpr int kStages = {};\n"
-      "constexpr int kWarps = {};\n"
-      "constexpr int kPieces = {};\n"
-      "constexpr bool kInCluster = {};\n"
-      "constexpr bool kMaskReadsHead = {};\n"
-      "constexpr int kSharedBytes = {};\n"
-      "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
-      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.in_cluster,
-      reads_head, resources_of(spec, plan).shared_memory_bytes,
-      std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
+  const DeviceFacts device = device_facts(plan.target);
+  const int ctas = resident(spec, plan, device);
+  const std::string of_shared =
+      spec.shared_prefixes
+          ? fmt::format(
+                "constexpr bool kQueriesInRegisters = {};\n"
+                "constexpr int kCtasAtOnce = {};  // that the device has room for\n",
+                queries_in_registers(spec, tile), ctas * device.processor_count)
+          : "";
+  return of_shared +
+         fmt::format(
+             "constexpr int kTileQ = {};\n"
+             "constexpr int kStepKeys = {};\n"
+             "constexpr int kStages = {};\n"
+             "constexpr int kWarps = {};\n"
+             "constexpr int kPieces = {};\n"
+             "constexpr bool kInCluster = {};\n"
+             "constexpr bool kMaskReadsHead = {};\n"
+             "constexpr int kSharedBytes = {};\n"
+             "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
+             tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.in_cluster,
+             reads_head, resources_of(spec, plan).shared_memory_bytes, std::clamp(ctas, 1, 8));
 }
 
 }  // namespace
@@ -335,6 +391,7 @@ const FamilyOperations& decode_family() {
       .template_path = "templates/kernels/decode_forward.cuh",
       .template_path_invariant = "templates/kernels/invariant_forward.cuh",
       .template_path_fp8_cache = "templates/kernels/decode_forward_fp8.cuh",
+      .template_path_shared_prefixes = "templates/kernels/shared_prefix_forward.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,

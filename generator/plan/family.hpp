@@ -30,6 +30,9 @@ struct FamilyOperations {
   std::string_view template_path_invariant = {};
   // That of specs whose K and V are of fp8; empty: the family does not serve them.
   std::string_view template_path_fp8_cache = {};
+  // That of specs whose sequences may share their first pages; empty: as of others, and every
+  // sequence reads them for itself.
+  std::string_view template_path_shared_prefixes = {};
   // OK, or kUnsupported with the reason why the family cannot run this spec on this target.
   Status (*serves)(const AttentionSpec& spec, Target target);
   // Plans that pass `check`, in a deterministic order. `serves` is OK.

@@ -8,6 +8,7 @@
 
 #include "generator/spec/shape.hpp"
 #include "templates/params.h"
+#include "templates/shared_prefix.h"
 #include "templates/work_items.h"
 
 namespace attune {
@@ -36,6 +37,9 @@ std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile) {
 
 std::int64_t listed_pieces(const AttentionSpec& spec, const ProblemShape& shape,
                            std::int64_t tile) {
+  if (spec.shared_prefixes) {
+    return att::shared_item_count(shape.q_len, shape.batch, shape.heads, shape.kv_heads, tile);
+  }
   return spec.batch_invariant
              ? att::fixed_piece_item_count(shape.q_len, shape.batch, shape.heads, shape.kv_heads,
                                            tile)
@@ -56,6 +60,10 @@ PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
                      const ProblemShape& shape) {
   if (is_packed(spec) && region.pieces == kFixedPieces)
     return {att::kMostFixedResults, att::kMostFixedResults};
+  if (is_packed(spec) && region.pieces == kSharedPieces) {
+    const std::int64_t room = att::shared_result_room(shape.batch, shape.kv_heads) * shape.kv_heads;
+    return {room, room + 1};  // a counter of the launch in front
+  }
   if (is_packed(spec)) return {att::kMostPieces, att::kMostPieces};
   const std::int64_t items = packed_items(shape, region.length_unit);
   const std::int64_t pieces = piece_count(shape, items, region.pieces);
@@ -129,6 +137,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
              shape.batch;
     case WorkItem::kKvHead:
       return shape.kv_heads * shape.batch;
+    case WorkItem::kSequence:
+      return shape.batch;
     case WorkItem::kPass:
       return 1;
     case WorkItem::kRows:
@@ -214,7 +224,12 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       bytes = product({piece_room(spec, region, shape).counters, 4});
       break;
     case Content::kPieceItems:
-      bytes = product({listed_pieces(spec, shape, region.length_unit), sizeof(att::PieceItem)});
+      bytes =
+          spec.shared_prefixes
+              ? sum(product({listed_pieces(spec, shape, region.length_unit),
+                             sizeof(att::SharedPieceItem)}),
+                    product({shape.batch, sizeof(att::SharedSequence)}))
+              : product({listed_pieces(spec, shape, region.length_unit), sizeof(att::PieceItem)});
       break;
   }
   return round_up(bytes, kAlignmentBytes);

@@ -39,6 +39,7 @@ enum class WorkItem : std::uint8_t {
   kFoundTile,        // a K/V head of a tile of packed sequences that its CTAs find for themselves
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
+  kSequence,         // a sequence of the batch
   kRows,             // `tile` of the rows [batch, heads, q_len], packed [heads, q_len]
   kRangePairs,       // `tile` pairs of the block ranges of the recipe's tensors
   kPass              // all there is
@@ -75,6 +76,9 @@ struct WorkspaceRegion {
 // alone, att::fixed_piece_count.
 inline constexpr int kFixedPieces = 0;
 
+// The same of a spec with shared prefixes: as many as the list of pieces says.
+inline constexpr int kSharedPieces = -1;
+
 // One kernel on the stream.
 struct Launch {
   std::string symbol;  // of the image that all launches of a recipe share
@@ -82,7 +86,7 @@ struct Launch {
   int shared_memory_bytes = 0;  // dynamic
   int cluster = 1;              // CTAs that take an item together, `tile` of them each
   int parts = 1;                // of the columns of a key tile's gradients, a CTA each
-  int pieces = 1;  // of an item's keys, at most so many CTAs: att::piece_count; or kFixedPieces
+  int pieces = 1;  // of an item's keys, at most so many CTAs: att::piece_count; or one of the above
   WorkItem item = WorkItem::kQueryTile;
   int tile = 1;
   // Grid, in the x dimension only: the CTAs of every item, or, persistent, SM count times

@@ -334,9 +334,14 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
   const auto main = std::ranges::find(recipe.launches, "", &Launch::symbol);
   if (!takes_items(*main)) return;
   const bool on_cpu = plan.target == Target::kCpu;
-  recipe.launches.insert(
-      main,
-      {.symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass});
+  Launch items = {
+      .symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass};
+  if (main->pieces == kSharedPieces) {
+    // Each sequence is compared with the next one by a CTA, which counts itself.
+    items.item = WorkItem::kSequence;
+    items.zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+  }
+  recipe.launches.insert(main, std::move(items));
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ std::string canonical_text(const AttentionSpec& spec) {
   if (spec.v_in_k) text += "v_in_k\n";
   if (spec.deterministic) text += "deterministic\n";
   if (spec.batch_invariant) text += "batch_invariant\n";
+  if (spec.shared_prefixes) text += "shared_prefixes\n";
   for (const expr::ScalarDecl& scalar : environment.scalars) {
     if (!scalar.is_constant)
       text += fmt::format("scalar {} {}\n", scalar.name, type_name(scalar.type));

@@ -70,9 +70,14 @@ struct AttentionSpec {
   bool deterministic = false;  // gradients are the same to the bit at every launch
   // A row of O and LSE is the same to the bit whatever other sequences are in the batch.
   bool batch_invariant = false;
+  // Pages that neighbouring sequences begin with alike are read once for all of them, where the
+  // family can.
+  bool shared_prefixes = false;
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
-  int page_size = 16;  // of problems that are made up; what a launch brings is its own
+  // Of problems that are made up; what a launch brings is its own.
+  int page_size = 16;
+  int shared_prefix = 0;  // keys that all sequences begin with alike
 };
 
 // Whether the keys lie in pages of a cache that a table names: kv_len of a shape is then the most

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
+#include <utility>
 
 #include "generator/expr/gradient_check.hpp"
 #include "generator/expr/lowering.hpp"
@@ -17,10 +19,13 @@ namespace attune {
 namespace {
 
 constexpr KeyRule kSpecKeys[] = {
-    {"attune", true}, {"name", true},    {"dtype", true},     {"head_dim", true}, {"target"},
-    {"layout"},       {"scalars"},       {"tensors"},         {"mask"},           {"score"},
-    {"sink"},         {"softmax_scale"}, {"dropout"},         {"passes"},         {"deterministic"},
-    {"tune"},         {"precision"},     {"batch_invariant"}, {"kv_dtype"},       {"v_in_k"},
+    {"attune", true},   {"name", true}, {"dtype", true},
+    {"head_dim", true}, {"target"},     {"layout"},
+    {"scalars"},        {"tensors"},    {"mask"},
+    {"score"},          {"sink"},       {"softmax_scale"},
+    {"dropout"},        {"passes"},     {"deterministic"},
+    {"tune"},           {"precision"},  {"batch_invariant"},
+    {"kv_dtype"},       {"v_in_k"},     {"shared_prefixes"},
 };
 
 class SpecParser {
@@ -52,6 +57,7 @@ class SpecParser {
     ATT_CHECK(check_cache());
     ATT_CHECK(read_deterministic());
     ATT_CHECK(read_batch_invariant());
+    ATT_CHECK(read_shared_prefixes());
     ATT_CHECK(check_gradients());
     ATT_CHECK(read_tune());
     return std::move(spec_);
@@ -387,6 +393,30 @@ class SpecParser {
     return ok_status();
   }
 
+  Status read_shared_prefixes() {
+    const YamlNode* node = value("shared_prefixes");
+    if (!node) return ok_status();
+    ATT_TRY(spec_.shared_prefixes, reader_.boolean("shared_prefixes", *node));
+    if (!spec_.shared_prefixes) return ok_status();
+    if (!is_paged(spec_)) {
+      return reader_.error(*node, "spec-shared-prefixes",
+                           fmt::format("`shared_prefixes` is of pages that sequences share, and "
+                                       "`layout` is `{}`",
+                                       to_string(spec_.layout)),
+                           "use `layout: paged`");
+    }
+    for (const auto& [is_there, key] : {std::pair{spec_.batch_invariant, "batch_invariant"},
+                                        std::pair{has_scaled_cache(spec_), "kv_dtype"}}) {
+      if (is_there) {
+        return not_yet(
+            reader_.error(*node, "spec-not-yet",
+                          fmt::format("`shared_prefixes` with `{}` is not supported yet", key),
+                          "leave one of them out"));
+      }
+    }
+    return ok_status();
+  }
+
   Status check_gradients() {
     const bool has_backward =
         std::ranges::find(spec_.passes, Pass::kBackward) != spec_.passes.end();
@@ -421,15 +451,17 @@ class SpecParser {
     return shape;
   }
 
-  Status read_page_size(const YamlEntry* entry) {
+  // A number of pages, of `tune`.
+  Status read_of_pages(const YamlEntry* entry, std::string_view key, int least, int most,
+                       int& number) {
     if (entry == nullptr) return ok_status();
     if (!is_paged(spec_)) {
       return reader_.error(entry->value, "spec-page-size",
                            fmt::format("layout `{}` has no pages", to_string(spec_.layout)),
-                           "a page size goes with `layout: paged`");
+                           fmt::format("`{}` goes with `layout: paged`", key));
     }
-    ATT_TRY(const std::int64_t size, reader_.integer("page_size", entry->value, 1, kMaxPageSize));
-    spec_.page_size = static_cast<int>(size);
+    ATT_TRY(const std::int64_t given, reader_.integer(key, entry->value, least, most));
+    number = static_cast<int>(given);
     return ok_status();
   }
 
@@ -438,9 +470,12 @@ class SpecParser {
     if (!node) return ok_status();
     if (node->kind != YamlNode::Kind::kMapping)
       return reader_.wrong_type("tune", *node, "a mapping {shapes}");
-    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}};
+    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}, {"shared_prefix"}};
     ATT_CHECK(reader_.check_keys(*node, "`tune`", kRules));
-    ATT_CHECK(read_page_size(node->find("page_size")));
+    ATT_CHECK(
+        read_of_pages(node->find("page_size"), "page_size", 1, kMaxPageSize, spec_.page_size));
+    ATT_CHECK(read_of_pages(node->find("shared_prefix"), "shared_prefix", 0, INT_MAX,
+                            spec_.shared_prefix));
     const YamlNode& shapes = node->find("shapes")->value;
     if (shapes.kind != YamlNode::Kind::kSequence)
       return reader_.wrong_type("shapes", shapes, "a list of mappings {heads, q_len, ...}");

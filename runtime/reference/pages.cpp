@@ -26,18 +26,23 @@ void spoil(std::vector<double>& values, std::int64_t heads, std::int64_t size, s
 }  // namespace
 
 HostPages draw_pages(std::span<const std::int32_t> lengths, std::int64_t room, std::int64_t size,
-                     std::mt19937_64& random) {
+                     std::mt19937_64& random, std::int64_t common) {
   const auto pages_of = [&](std::int64_t keys) { return (keys + size - 1) / size; };
+  // Of sequence b, how many of the first one's it has.
+  const auto shared = [&](std::size_t b) -> std::int64_t {
+    return b == 0 ? 0 : std::min<std::int64_t>({lengths[0], lengths[b], common}) / size;
+  };
   HostPages pages{.table = {}, .per_sequence = pages_of(room), .size = size, .count = kIdlePages};
-  for (const std::int32_t length : lengths) pages.count += pages_of(length);
+  for (std::size_t b = 0; b < lengths.size(); ++b) pages.count += pages_of(lengths[b]) - shared(b);
   std::vector<std::int32_t> order(static_cast<std::size_t>(pages.count));
   std::iota(order.begin(), order.end(), 0);
   std::ranges::shuffle(order, random);
   auto next = order.begin();
-  for (const std::int32_t length : lengths) {
-    const std::int64_t own = pages_of(length);
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    const std::int64_t own = pages_of(lengths[b]) - shared(b);
+    pages.table.insert(pages.table.end(), order.begin(), order.begin() + shared(b));
     pages.table.insert(pages.table.end(), next, next + own);
-    pages.table.insert(pages.table.end(), static_cast<std::size_t>(pages.per_sequence - own), -1);
+    pages.table.resize((b + 1) * static_cast<std::size_t>(pages.per_sequence), -1);
     next += own;
   }
   return pages;

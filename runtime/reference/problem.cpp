@@ -43,7 +43,8 @@ std::vector<std::int32_t> random_offsets(std::int64_t count, std::int64_t total,
 }
 
 // Few queries are as many of each sequence, as they are when all of them are written on; more come
-// in any lengths. The first sequence has all the keys that there is room for, others at least half.
+// in any lengths. The first sequence has all the keys that there is room for, others at least half
+// and what all begin with.
 void draw_paged(const AttentionSpec& spec, HostProblem& problem, Random& random) {
   constexpr std::int64_t kFewQueries = 16;
   const ProblemShape& shape = problem.shape;
@@ -55,11 +56,12 @@ void draw_paged(const AttentionSpec& spec, HostProblem& problem, Random& random)
     sequences.cu_q = random_offsets(shape.batch, shape.q_len, random);
   }
   const auto room = static_cast<std::int32_t>(shape.kv_len);
-  std::uniform_int_distribution<std::int32_t> length(room / 2, room);
+  const std::int32_t common = std::min(room, spec.shared_prefix);
+  std::uniform_int_distribution<std::int32_t> length(std::max(room / 2, common), room);
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     sequences.used_kv.push_back(b == 0 ? room : length(random));
   }
-  problem.pages = draw_pages(sequences.used_kv, shape.kv_len, spec.page_size, random);
+  problem.pages = draw_pages(sequences.used_kv, shape.kv_len, spec.page_size, random, common);
 }
 
 }  // namespace

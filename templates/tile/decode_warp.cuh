@@ -24,17 +24,40 @@ constexpr int kRingBytes = plan::kStages * kStageBytes;
 constexpr int kPartStride = kDimV + 4;  // floats; rows fall into different banks
 constexpr int kPartBytes = kRows * (kPartStride + 2) * 4;
 
-// What a warp found.
-struct WarpPart {
+// The rows of an item whose rows are of one sequence, as a warp's part asks for them.
+struct ItemRows {
+  using Queries = Cache::Queries<kBlocks, kDimQk>;
   const ForwardParams& p;
   const Item& item;
   LaneRows lane_rows;
-  Cache::Queries<kBlocks, kDimQk> queries;
+
+  ATT_MEMBER ItemRows(const ForwardParams& params, const Item& of)
+      : p(params), item(of), lane_rows(of) {}
+  ATT_MEMBER int count() const { return item.rows(); }
+  // Of row `half` of the lane in block m.
+  ATT_MEMBER Context context(int m, int half) const {
+    return context_of(p, item, lane_rows.h[m][half]);
+  }
+  ATT_MEMBER int query(int m, int half) const { return lane_rows.q[m][half]; }
+};
+
+// s = Q K^T of a step.
+ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
+                             const Cache::Queries<kBlocks, kDimQk>& queries, unsigned stage,
+                             int lane) {
+  Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset, lane);
+}
+
+// What a warp found for `Rows`.
+template <typename Rows>
+struct WarpPartOf {
+  Rows lane_rows;
+  typename Rows::Queries queries;
   float o[kBlocks][kDimV / 8][4];
   RowState<kBlocks> rows;
 
-  ATT_MEMBER WarpPart(const ForwardParams& params, const Item& of)
-      : p(params), item(of), lane_rows(of) {
+  template <typename... Args>
+  ATT_MEMBER explicit WarpPartOf(const Args&... of) : lane_rows(of...) {
     rows.clear();
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
@@ -53,8 +76,8 @@ struct WarpPart {
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Context c = context_of(p, item, lane_rows.h[m][half]);
-        f(c, lane_rows.q[m][half], m, half);
+        const Context c = lane_rows.context(m, half);
+        f(c, lane_rows.query(m, half), m, half);
       }
     }
   }
@@ -64,11 +87,10 @@ struct WarpPart {
     constexpr int kTiles = plan::kStepKeys / 8;
     const int lane = lane_index();
     float s[kBlocks][kTiles][4];
-    Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset,
-                                                      lane);
+    multiply_queries(s, queries, stage, lane);
     const int first_key = k0 + lane % 4 * 2;
     if constexpr (!kFoldScale) {
-      const float scale = spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
+      const float scale = spec::kScaleAtLaunch ? lane_rows.p.softmax_scale : spec::kSoftmaxScale;
       for_each_row([&](const Context& c, int q, int m, int half) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
@@ -122,7 +144,7 @@ struct WarpPart {
       for (int half = 0; half < 2; ++half) {
         const int row = 16 * m + lane / 4 + 8 * half;
         const float sum = quad_sum(rows.sum[m][half]);
-        if (row >= item.rows()) continue;
+        if (row >= lane_rows.count()) continue;
         float* const to = parts.output(warp_index(), row) + Cache::first_column(lane);
 #pragma unroll
         for (int n = 0; n < kDimV / 8; ++n) {
@@ -137,5 +159,7 @@ struct WarpPart {
     }
   }
 };
+
+using WarpPart = WarpPartOf<ItemRows>;
 
 }  // namespace att

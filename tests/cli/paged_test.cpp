@@ -31,6 +31,26 @@ TEST(Paged, RunVerifiesPagesOfAnySize) {
   }
 }
 
+TEST(Paged, SequencesMayBeginAlike) {
+  for (const char* prefix : {"1", "64", "70", "1000"}) {
+    const Outcome outcome =
+        attune({"run", paged_spec(), "--shape", "batch=5,heads=4,kv_heads=2,q_len=10,kv_len=100",
+                "--page-size", "8", "--shared-prefix", prefix, "--rows", "0", "--device", "cpu",
+                "--cache", "none", "--json"});
+    if (outcome.code == 3) GTEST_SKIP() << "no compiler for the CPU is here";
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(Json::parse(outcome.out)["ok"].get<bool>());
+  }
+}
+
+TEST(Paged, OtherLayoutsShareNoPages) {
+  const Outcome outcome = attune({"run", "causal", "--shape", "heads=1,q_len=16", "--shared-prefix",
+                                  "16", "--device", "cpu", "--cache", "none"});
+  if (outcome.code == 3) GTEST_SKIP() << "no compiler for the CPU is here";
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--shared-prefix is given, and causal has layout `bshd`"));
+}
+
 TEST(Paged, OtherLayoutsHaveNoPageSize) {
   const Outcome outcome = attune({"run", "causal", "--shape", "heads=1,q_len=16", "--page-size",
                                   "16", "--device", "cpu", "--cache", "none"});

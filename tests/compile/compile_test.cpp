@@ -96,8 +96,17 @@ TEST(CompileDecode, KeepsToItsRegisters) {
         {"kv_dtype: fp8_e4m3\ndtype: bf16\nhead_dim: 128\n", Target::kSm80, "q16 k16 s3 w4 p1"},
         {"dtype: bf16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w8 p8 cluster"},
         {"dtype: fp16\nhead_dim: 64\nmask: causal\n", Target::kSm90a, "q32 k16 s3 w4 p4 cluster"},
-        {"dtype: bf16\nhead_dim: 128\nlayout: paged\n", Target::kSm90a,
-         "q16 k16 s4 w4 p8 cluster"}}) {
+        {"dtype: bf16\nhead_dim: 128\nlayout: paged\n", Target::kSm90a, "q16 k16 s4 w4 p8 cluster"},
+        // Rows of several sequences: Q in registers, and in shared memory.
+        {"dtype: fp16\nhead_dim: 128\nlayout: paged\nshared_prefixes: true\n", Target::kSm90a,
+         "q16 k16 s3 w4 p32"},
+        {"dtype: bf16\nhead_dim: 128\nlayout: paged\nshared_prefixes: true\nmask: causal\n",
+         Target::kSm90a, "q32 k16 s3 w4 p32"},
+        {"dtype: bf16\nhead_dim: {qk: 192, v: 128}\nlayout: paged\nshared_prefixes: true\n",
+         Target::kSm90a, "q32 k16 s3 w4 p32"},
+        {"dtype: bf16\nhead_dim: 64\nlayout: paged\nshared_prefixes: true\n"
+         "score: 20 * tanh(score / 20)\n",
+         Target::kSm80, "q32 k32 s3 w4 p64"}}) {
     if (!(*compiler)->supports(target)) continue;
     const auto spec = parse_spec(std::string("attune: 1\nname: t\n") + lines, "t");
     ASSERT_TRUE(spec.ok()) << render(spec.error());

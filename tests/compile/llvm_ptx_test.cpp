@@ -178,6 +178,30 @@ TEST_P(LlvmPtx, MlaKernels) {
     }
   }
 }
+}
+
+// Rows of several sequences: Q in registers, and in shared memory.
+TEST_P(LlvmPtx, SharedPrefixes) {
+  for (const char* tile : {"q16 k16 s3 w4 p32", "q32 k16 s3 w4 p32"}) {
+    const auto spec = parse_spec(
+        "attune: 1\nname: t\ndtype: bf16\nlayout: paged\nhead_dim: 128\nmask: causal\n"
+        "score: 20 * tanh(score / 20)\nshared_prefixes: true\n",
+        "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    const auto plan =
+        parse_plan("decode forward " + std::string(to_string(GetParam().first)) + " " + tile);
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    Job job{.path = tile, .plan = *plan, .generated = {}};
+    auto generated = emit(*spec, *plan);
+    ASSERT_TRUE(generated.ok()) << render(generated.error());
+    job.generated = std::move(generated).value();
+    job.kernel = compiler_->compile(job.generated.source, job.generated.symbol, plan->target);
+    check(job);
+    ASSERT_TRUE(job.kernel.ok());
+    EXPECT_THAT(std::string(job.kernel->image.begin(), job.kernel->image.end()),
+                HasSubstr(".visible .entry " + job.generated.symbol + "_items("));
+  }
+}
 
 // fp32's, forward and backward, in both precisions.
 TEST_P(LlvmPtx, Tf32Products) {

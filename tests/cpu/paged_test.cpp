@@ -6,6 +6,7 @@
 #include "runtime/support/problem_layout.hpp"
 #include "tests/cpu/cpu_test.hpp"
 #include "tests/verification/paged_checks.hpp"
+#include "tests/verification/shared_prefix.hpp"
 
 namespace attune {
 namespace {
@@ -46,6 +47,25 @@ TEST_F(CpuPaged, EveryKernelOnEveryKindOfBatch) {
       paged::check_garbage(*device_, *kernel, *spec);
     }
   }
+}
+
+// Reading a prefix once is the GPU's; the spec is served, and right.
+TEST_F(CpuPaged, SequencesThatShareAPrefix) {
+  const auto spec = parse_spec(
+      fmt::format("attune: 1\n{}", shared_prefix::yaml_of("fp32", shared_prefix::kSpecs[5])), "");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const LoadedKernel* kernel = kernel_of(*spec, plans_of(*spec).front());
+  ASSERT_NE(kernel, nullptr);
+  std::vector<paged::PagedCase> cases;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    std::mt19937_64 numbers(seed);
+    HostProblem problem = shared_prefix::random_shared(*spec, numbers);
+    std::vector<Row> rows = sample_rows(problem, paged::kJudgedRows, seed);
+    cases.push_back(paged::case_of(*spec, Arithmetic::kVector, std::move(problem),
+                                   paged::CacheOrder::kTokensFirst, std::move(rows),
+                                   fmt::format("seed {}", seed)));
+  }
+  paged::check_cases(*device_, *kernel, *spec, cases);
 }
 
 // Memory that ends, or begins, where no access is allowed.

@@ -1,13 +1,11 @@
 // Paged sequences, every family that serves them.
 #include <dlfcn.h>
 
-#include <cstring>
-
 #include "runtime/device/cuda_api.hpp"
-#include "runtime/reference/element_bits.hpp"
-#include "runtime/support/problem_layout.hpp"
 #include "tests/gpu/kernel_bank.hpp"
+#include "tests/gpu/replayed.hpp"
 #include "tests/verification/paged_checks.hpp"
+#include "tests/verification/shared_prefix.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -129,110 +127,28 @@ Function* driver(const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// A problem whose numbers are replaced in place by those of others of its shape and cache.
-class Replayed {
- public:
-  Replayed(Device& device, const AttentionSpec& spec, const HostProblem& problem)
-      : device_(device), spec_(spec), params_(params_of(spec, problem.shape)) {
-    const ProblemShape& s = problem.shape;
-    const std::size_t o_values = static_cast<std::size_t>(s.q_len * s.heads * spec.head_dim_v);
-    o_bytes_ = o_values * 2;
-    lse_bytes_ = static_cast<std::size_t>(s.q_len * s.heads) * sizeof(float);
-    const packed::Cache cache = cache_of(problem);
-    params_.q = allocate(problem.q.size() * 2);
-    params_.k = allocate(cache.k.size());
-    params_.v = allocate(cache.v.size());
-    params_.o = allocate(o_bytes_);
-    params_.lse = static_cast<float*>(allocate(lse_bytes_));
-    params_.softmax_scale = static_cast<float>(spec.softmax_scale.value);
-    // Host order: heads first.
-    params_.q_stride = {0, spec.head_dim_qk, s.q_len * spec.head_dim_qk};
-    params_.o_stride = {0, spec.head_dim_v, s.q_len * spec.head_dim_v};
-    params_.k_stride = cache.k_stride;
-    params_.v_stride = cache.v_stride;
-    params_.sequences.cu_q = ints(problem.sequences.cu_q.size());
-    params_.sequences.used_kv = ints(problem.sequences.used_kv.size());
-    const HostPages& pages = problem.pages;
-    params_.page_table =
-        page_table_of(ints(pages.table.size()), {pages.per_sequence, pages.size, pages.count});
-  }
-  ~Replayed() {
-    for (void* buffer : buffers_) device_.free(buffer);
-  }
-  Replayed(const Replayed&) = delete;
-  Replayed& operator=(const Replayed&) = delete;
-
-  const att::LaunchParams& params() const { return params_; }
-  void* allocate(std::size_t bytes) {
-    buffers_.push_back(*device_.allocate(bytes));
-    EXPECT_TRUE(device_.fill(buffers_.back(), 0xFF, bytes).ok());
-    return buffers_.back();
-  }
-  void put(const HostProblem& problem) {
-    const packed::Cache cache = cache_of(problem);
-    copy(params_.q, encode(spec_.dtype, problem.q));
-    copy(params_.k, cache.k);
-    copy(params_.v, cache.v);
-    copy(params_.sequences.cu_q, std::as_bytes(std::span(problem.sequences.cu_q)));
-    copy(params_.sequences.used_kv, std::as_bytes(std::span(problem.sequences.used_kv)));
-    copy(params_.page_table.entries, std::as_bytes(std::span(problem.pages.table)));
-    EXPECT_TRUE(device_.fill(params_.o, 0xFF, o_bytes_).ok());
-    EXPECT_TRUE(device_.fill(params_.lse, 0xFF, lse_bytes_).ok());
-    EXPECT_TRUE(device_.synchronize().ok());
-  }
-  HostOutput rows(const HostProblem& problem, const std::vector<Row>& rows) {
-    std::vector<std::byte> o(o_bytes_), lse(lse_bytes_);
-    EXPECT_TRUE(device_.synchronize().ok());
-    EXPECT_TRUE(device_.copy_to_host(o.data(), params_.o, o_bytes_).ok());
-    EXPECT_TRUE(device_.copy_to_host(lse.data(), params_.lse, lse_bytes_).ok());
-    const std::size_t row_bytes = static_cast<std::size_t>(spec_.head_dim_v) * 2;
-    HostOutput output;
-    for (const Row& row : rows) {
-      const auto at = static_cast<std::size_t>(row.h * problem.shape.q_len +
-                                               problem.sequences.q_first(row.b) + row.q_idx);
-      const auto values =
-          decode(spec_.dtype, std::span<const std::byte>(o).subspan(at * row_bytes, row_bytes));
-      output.o.insert(output.o.end(), values.begin(), values.end());
-      float one = 0;
-      std::memcpy(&one, &lse[at * sizeof one], sizeof one);
-      output.lse.push_back(one);
-    }
-    return output;
-  }
-
- private:
-  packed::Cache cache_of(const HostProblem& problem) const {
-    return paged::cache_in(paged::CacheOrder::kTokensFirst, spec_, problem);
-  }
-  int* ints(std::size_t count) { return static_cast<int*>(allocate(count * sizeof(int))); }
-  void copy(const void* to, std::span<const std::byte> bytes) {
-    EXPECT_TRUE(device_.copy_to_device(const_cast<void*>(to), bytes.data(), bytes.size()).ok());
-  }
-
-  Device& device_;
-  const AttentionSpec& spec_;
-  att::LaunchParams params_;
-  std::size_t o_bytes_ = 0, lse_bytes_ = 0;
-  std::vector<void*> buffers_;
-};
-
 // A launch that was captured once serves other lengths, other tables and other keys.
 void check_replays(const AttentionSpec& spec, const KernelPlan& plan, std::int64_t page_size) {
   KernelBank& bank = KernelBank::instance();
   const auto kernel = bank.get(spec, plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
   const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 40, .kv_len = 3000};
-  const std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> lengths[] = {
-      {{1, 1, 1, 1, 1}, {100, 3000, 17, 1, 64}},
-      {{1, 1, 1, 1, 1}, {101, 2, 18, 0, 65}},
-      {{8, 0, 30, 1, 1}, {3000, 3000, 3000, 3000, 2999}},
-      {{0, 0, 0, 0, 40}, {0, 0, 0, 0, 1500}},
-      {{3, 2, 1, 3, 2}, {1, 100, 1000, 10, 700}}};
+  struct Lengths {
+    std::vector<std::int32_t> queries, keys;
+    std::int64_t common;  // keys that all begin with alike
+  };
+  const Lengths lengths[] = {{{1, 1, 1, 1, 1}, {100, 3000, 17, 1, 64}, 0},
+                             {{1, 1, 1, 1, 1}, {2001, 3000, 2018, 2500, 2065}, 2000},
+                             {{1, 1, 1, 1, 1}, {101, 2, 18, 0, 65}, 0},
+                             {{8, 0, 30, 1, 1}, {3000, 3000, 3000, 3000, 2999}, 1500},
+                             {{0, 0, 0, 0, 40}, {0, 0, 0, 0, 1500}, 0},
+                             {{3, 2, 1, 3, 2}, {1, 100, 1000, 10, 700}, 0}};
   std::vector<HostProblem> problems;
   const std::int64_t pages = 5 * (3000 / page_size + 1) + 3;
   std::uint64_t seed = 1;
-  for (const auto& [queries, keys] : lengths) {
-    problems.push_back(paged::paged_problem(spec, shape, queries, keys, page_size, ++seed));
+  for (const auto& [queries, keys, common] : lengths) {
+    problems.push_back(
+        shared_prefix::shared_problem(spec, shape, queries, keys, page_size, common, ++seed));
     paged::add_idle_pages(spec, problems.back(), pages);
   }
   Replayed replayed(bank.device(), spec, problems.front());
@@ -267,7 +183,8 @@ void check_replays(const AttentionSpec& spec, const KernelPlan& plan, std::int64
 TEST(PagedGraph, ReplaysWithOtherLengthsAndTables) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  for (const char* lines : {"head_dim: 128\nmask: causal\n", "head_dim: 64\n"}) {
+  for (const char* lines : {"head_dim: 128\nmask: causal\n", "head_dim: 64\n",
+                            "head_dim: 128\nmask: causal\nshared_prefixes: true\n"}) {
     const AttentionSpec spec = paged_spec(lines);
     std::vector<Request> requests;
     for (const KernelPlan& plan : plans_of_families(spec, kTypical, bank.device().facts())) {

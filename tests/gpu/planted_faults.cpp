@@ -224,7 +224,7 @@ std::vector<GpuFault> decode_faults(const Site& site) {
   const auto in_16 = [&](const char* h, const char* q) {
     return fmt::format("{} == 1 && {} / 16 == {}", h, q, site.row / 16);
   };
-  const std::string in_rows = in_16("lane_rows.h[m][half]", "lane_rows.q[m][half]");
+  const std::string in_rows = in_16("lane_rows.context(m, half).h", "lane_rows.query(m, half)");
   constexpr const char* kRaise = "rows.raise(s, o, 0.0f);\n";
   constexpr const char* kProduct = "Cache::add_values<kBlocks, kDimV>(o, a, v +";
   constexpr const char* kHead = "key_offset(sequence, Cache::copied(stride), item.h_kv, k0)";
@@ -239,12 +239,13 @@ std::vector<GpuFault> decode_faults(const Site& site) {
       {{kPart, {{kWeight, "weights.of[row][part] = part == 0 ? 0.0f : weight;"}}}},
       {{kRescale, {{"o[m][n][2 * half] *= shrink[m][half];\n", "\n"}}}},
       {{kLastKey,
-        {{kRaise, fmt::format("for (int m = 0; m < kBlocks; ++m)\n"
-                              "      for (int n = 0; n < kTiles; ++n)\n"
-                              "        for (int e = 0; e < 4; ++e)\n"
-                              "          if (first_key + 8 * n + e % 2 == "
-                              "item.sequence.kv_len - 1) s[m][n][e] = -infinity();\n    {}",
-                              kRaise)}}}},
+        {{kRaise,
+          fmt::format("for (int m = 0; m < kBlocks; ++m)\n"
+                      "      for (int n = 0; n < kTiles; ++n)\n"
+                      "        for (int e = 0; e < 4; ++e)\n"
+                      "          if (first_key + 8 * n + e % 2 == "
+                      "lane_rows.item.sequence.kv_len - 1) s[m][n][e] = -infinity();\n    {}",
+                      kRaise)}}}},
       {{kKvHead,
         {{kHead, fmt::format(
                      "key_offset(sequence, Cache::copied(stride), item.h_kv ^ (item.h0 <= 1 && 1 < "

@@ -24,7 +24,9 @@ Sizes sizes_of(const AttentionSpec& spec, const ProblemShape& shape) {
   const double rows = slices * double(shape.heads) * double(shape.q_len);
   // Pages may be empty but for one key.
   const double pages = is_paged(spec) ? double(shape.batch + 3) * spec.page_size : 0;
-  const double keys = double(shape.kv_heads) * (double(key_rows(spec, shape)) + pages);
+  const double shared = double(std::min<std::int64_t>(spec.shared_prefix, shape.kv_len)) *
+                        double(std::max<std::int64_t>(shape.batch - 1, 0));
+  const double keys = double(shape.kv_heads) * (double(key_rows(spec, shape)) + pages - shared);
   Sizes sizes{.q = rows * spec.head_dim_qk,
               .k = keys * spec.head_dim_qk,
               .v = spec.v_in_k ? 0 : keys * spec.head_dim_v,

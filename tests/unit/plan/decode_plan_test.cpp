@@ -167,6 +167,39 @@ TEST(DecodePlan, OfBatchInvariantSpecsPlansGiveTheSameBits) {
   EXPECT_FALSE(families_for(spec, Target::kCpu, Pass::kBackward).ok());
 }
 
+// As many rows as registers have room for, and a list that decides how many pieces there are.
+TEST(DecodePlan, OfSharedPrefixesItemsHaveTheRowsWhoseQueriesFit) {
+  AttentionSpec spec = plain_spec();
+  spec.layout = Layout::kPaged;
+  spec.shared_prefixes = true;
+  for (const auto& [dim, rows] : {std::pair{64, 32}, {128, 16}, {256, 16}}) {
+    spec.head_dim_qk = spec.head_dim_v = dim;
+    const std::vector<KernelPlan> plans = legal_plans(spec, Family::kDecode, kHopper);
+    ASSERT_FALSE(plans.empty()) << dim;
+    for (const KernelPlan& plan : plans) {
+      EXPECT_EQ(std::get<DecodePlan>(plan.tile).tile_q, rows) << to_string(plan);
+      EXPECT_EQ(launch_recipe(spec, plan).main().pieces, kSharedPieces);
+    }
+  }
+}
+
+TEST(DecodePlan, OfSharedPrefixesWhatIsPromisedCoversEveryPlanAndIsBounded) {
+  AttentionSpec spec = plain_spec();
+  spec.layout = Layout::kPaged;
+  spec.shared_prefixes = true;
+  const auto promised = widest_workspace(spec, Pass::kForward, Target::kSm90a);
+  for (const KernelPlan& plan : legal_plans(spec, Family::kDecode, kHopper)) {
+    const LaunchRecipe recipe = launch_recipe(spec, plan);
+    EXPECT_TRUE(covers(promised, recipe.workspace)) << to_string(plan);
+    for (const std::int64_t batch : {1, 40, 5000}) {
+      const ProblemShape shape{
+          .batch = batch, .heads = 32, .kv_heads = 8, .q_len = batch, .kv_len = 1 << 20};
+      EXPECT_GE(workspace_bytes(spec, promised, shape), bytes_of(spec, recipe, shape));
+      EXPECT_LE(bytes_of(spec, recipe, shape), std::int64_t{100} << 20);
+    }
+  }
+}
+
 // The workspace of every plan follows from the shape and is bounded.
 TEST(DecodePlan, OfBatchInvariantSpecsWhatIsPromisedCoversEveryPlan) {
   for (const Layout layout : {Layout::kBshd, Layout::kThd, Layout::kPaged}) {

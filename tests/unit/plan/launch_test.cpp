@@ -58,6 +58,7 @@ TEST(Launch, ItemsFollowFromTheShape) {
   EXPECT_EQ(item_count(spec, recipe, packed, kShape), 2 * 4 * 2 * 3);
   EXPECT_EQ(item_count(spec, recipe, {.item = WorkItem::kKvHead}, kShape), 2 * 3);
   EXPECT_EQ(item_count(spec, recipe, {.item = WorkItem::kPass}, kShape), 1);
+  EXPECT_EQ(item_count(spec, recipe, {.item = WorkItem::kSequence}, kShape), kShape.batch);
 }
 
 AttentionSpec packed_spec() {

@@ -79,6 +79,13 @@ TEST(Canonical, BatchInvarianceIsOfTheForwardPass) {
   EXPECT_EQ(spec.error().id, "spec-batch-invariant");
 }
 
+TEST(Canonical, SharedPrefixesArePartOfItOnlyWhereTheyAreAskedFor) {
+  const std::string paged = "layout: paged\n";
+  EXPECT_EQ(hash_with(paged + "shared_prefixes: false\n"), hash_with(paged));
+  EXPECT_NE(hash_with(paged + "shared_prefixes: true\n"), hash_with(paged));
+  EXPECT_EQ(hash_with("shared_prefixes: false\n"), hash_with(""));
+}
+
 TEST(Canonical, PrecisionIsPartOfItOnlyWhereItIsNotTheDefault) {
   const auto text_with = [](const std::string& line) {
     const auto spec = parse_spec("attune: 1\nname: m\ndtype: fp32\nhead_dim: 64\n" + line, "f");

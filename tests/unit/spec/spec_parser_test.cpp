@@ -133,6 +133,11 @@ TEST(ParseSpec, TakesPagedSequences) {
   const AttentionSpec tuned = parsed(
       minimal(std::string(kLines) + "tune: {page_size: 64, shapes: [{heads: 1, q_len: 1}]}\n"));
   EXPECT_EQ(tuned.page_size, 64);
+  EXPECT_EQ(tuned.shared_prefix, 0);
+  EXPECT_EQ(parsed(minimal(std::string(kLines) +
+                           "tune: {shared_prefix: 640, shapes: [{heads: 1, q_len: 1}]}\n"))
+                .shared_prefix,
+            640);
   EXPECT_EQ(spec_hash(tuned), spec_hash(spec));
   EXPECT_FALSE(is_paged(parsed(minimal("layout: thd\n"))));
 }
