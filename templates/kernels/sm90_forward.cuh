@@ -52,12 +52,16 @@ struct Consumer {
   TileStream::Found found;  // what `tile` is
   Tile tile;
 
-  // With kHasSecondWay: whether this warpgroup's items begin with that, as an item failed before
-  // and the next ones mostly would. With a constant reference: they take the one of their first
-  // tile. With kTracks: they raise it as they go.
-  bool careful = false;
-  bool probed = false;  // with kConstantReference: whether a tile was looked at to know
-  bool probes = false;  // whether this item's first one is
+  // With kHasSecondWay: how this warpgroup's items are done. What one of them taught holds for the
+  // next ones.
+  enum Way {
+    kUnknown,       // the first way; no tile was looked at yet
+    kFirstWay,      // the reference of fp16 is the first tile's, with bf16 a constant
+    kOwnReference,  // with a constant reference: that of the first tile
+    kSecondWay,     // the same, raised as the item goes where kTracks
+  };
+  int way = kUnknown;
+  bool probes = false;  // whether this item's first tile is looked at
 
   static constexpr int kHigh = kPieces - 1;
 
@@ -161,10 +165,11 @@ struct Consumer {
     }
     wgmma_wait<kRunning>();
     if (kTracking && !all_lanes(rises == 0)) {
+      wgmma_pin(o);
+      const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
+                               shrinkage(static_cast<int>(rises >> 16))};
 #pragma unroll
-      for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
-        o[i] = shrink(o[i], static_cast<int>(rises >> 16 * (i / 2 % 2) & 0xFFFFu));
-      }
+      for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= factor[i / 2 % 2];
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();
@@ -184,20 +189,42 @@ struct Consumer {
     const int q_len = sequence().q_len;
     const bool unset = (row < q_len && rows.maximum[0] == -infinity()) ||
                        (row + 8 < q_len && rows.maximum[1] == -infinity());
-    return shuffle_from(named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, unset),
-                        0) == 0;
+    return !any_thread(unset);
   }
 
-  // Whether some of the scores lie where the constant reference does not serve them, before mask
-  // and score: two of a thread's speak for all. What it overlooks is found at the item's end.
-  ATT_MEMBER bool lies_far() {
-    constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
+  // Whether `condition` holds for a thread of the warpgroup.
+  ATT_MEMBER bool any_thread(bool condition) const {
+    return shuffle_from(
+               named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, condition), 0) !=
+           0;
+  }
+
+  // Looks at a tile's scores, before mask and score, for what the first way does not serve. What it
+  // overlooks is found at the item's end.
+  ATT_MEMBER void probe() {
+    const Scores& scores = s[kHigh];
     wgmma_pin(s[kHigh]);
     const float to_log2 = softmax_scale(p) * kLog2E;
-    const float low = s[kHigh][0] * to_log2, high = s[kHigh][2] * to_log2;
-    const bool far = low < kLowest || low > kHighest || high < kLowest || high > kHighest;
-    return shuffle_from(named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, far),
-                        0) != 0;
+    bool far = false, rises = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kConstantReference) {
+        constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
+        const float one = scores[2 * half] * to_log2;  // two of a thread's speak for all
+        const float top = __builtin_bit_cast(float, highest_bits(scores, half)) * to_log2;
+        far = far || one < kLowest || top > kHighest;
+        // Not those of a row all of which are high, but that are above the others.
+        rises = rises || (top > kHighest && top - one > 60.0f);
+      } else {
+        // So far apart are those of normal numbers of which one in 10^5 rises by 2^15 afterwards.
+        constexpr float kFarApart = 26.0f;
+        rises = rises || (highest_score(scores, half) - lowest_score(scores, half)) * to_log2 >
+                             kFarApart;
+      }
+    }
+    if (kConstantReference && !any_thread(far)) return;
+    fixed = false;
+    way = any_thread(rises) ? kSecondWay : kConstantReference ? kOwnReference : kFirstWay;
   }
 
   // ---- A work item.
@@ -223,12 +250,14 @@ struct Consumer {
       if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
       row = item.q0 + slice * kRows + thread / 32 * 16 + thread % 32 / 4;
       may_freeze = may_fail(item.redo);
-      if constexpr (kHasSecondWay) careful = careful || (item.redo >> slice & 1) != 0;
-      if constexpr (kConstantReference) {
-        fixed = may_freeze && !careful;
+      if constexpr (kHasSecondWay) {
+        const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
+        const bool failed = (failures >> slice & 1) != 0;
+        way = failed ? kSecondWay : way;
+        fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.
-        probes = fixed && !probed && item.q0 + slice * kRows < sequence().q_len;
-        probed = probed || probes;
+        probes = may_freeze && way == kUnknown && item.q0 + slice * kRows < sequence().q_len;
+        way = probes ? kFirstWay : way;
       }
       first = true;
       mbarrier_wait(shared.q_full(warpgroup), n & 1);
@@ -258,11 +287,18 @@ struct Consumer {
     if (thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
   }
 
+  // Whether the steady loop raises references.
+  ATT_MEMBER bool raises() const { return kTracks && way == kSecondWay; }
+
   // Whether the steady loop takes the tile without knowing a maximum.
-  ATT_MEMBER bool starts_steady() const { return kConstantReference && fixed && is_steady(tile); }
+  ATT_MEMBER bool starts_steady() const {
+    return kConstantReference && fixed && !raises() && is_steady(tile);
+  }
 
   // Whether a maximum that was found may be kept.
-  ATT_MEMBER bool takes_reference() const { return may_freeze && (!kConstantReference || careful); }
+  ATT_MEMBER bool takes_reference() const {
+    return may_freeze && (!kConstantReference || way >= kOwnReference);
+  }
 
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
@@ -298,11 +334,8 @@ struct Consumer {
     if constexpr (!kQAhead) issue_qk_tile();
     wgmma_wait<0>();
     if constexpr (kReleasesKFirst) stream.release_k(tile);
-    if constexpr (kConstantReference) {
-      if (probes && lies_far()) {
-        careful = true;
-        fixed = false;
-      }
+    if constexpr (kHasSecondWay) {
+      if (probes) probe();
       probes = false;
     }
     const bool at_once = starts_steady();
@@ -350,7 +383,7 @@ struct Consumer {
     if constexpr (kPieces == 1 && !kReleasesKFirst) stream.release_k(tile);
     // A loop of its own: in the other one, what raises references costs 3 to 6 %.
     if constexpr (kTracks) {
-      if (careful) return steady_loop<true>(next);
+      if (raises()) return steady_loop<true>(next);
     }
     return steady_loop<false>(next);
   }
@@ -467,7 +500,7 @@ struct Consumer {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
-    const unsigned bad = total_rows(o, rows, kTracks && careful);
+    const unsigned bad = total_rows(o, rows, raises());
     if (may_fail(item.redo) && !all_lanes(bad == 0) &&
         !all_lanes(!has_overflowed(context(), bad, row))) {
       const int lane = thread_index() % 32;
@@ -477,8 +510,9 @@ struct Consumer {
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
-    return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, item.redo != 0,
-            item.redo == 0 || (item.redo >> slice & 1) != 0};
+    const int redo = redo_of(item.redo);
+    return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, redo != 0,
+            redo == 0 || (redo >> slice & 1) != 0};
   }
 
   // Stores O and LSE; the next item may have begun.

@@ -12,6 +12,7 @@
 #include "templates/tile/quad.cuh"
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
+#include "templates/tile/sm90_ways.cuh"
 
 namespace att {
 namespace sm90 {
@@ -26,14 +27,6 @@ using Output = float[spec::kHeadDimV / 2];
 constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
-// With bf16 nothing need be known of the scores: the reference is a constant, and a row sum from
-// 2^-90 to 2^115 proves that no exponential that counts was lost. 40 lets scores lie from 34 below
-// 0 to 107 above it, in natural units: large ones are common (hot keys), small ones are not. Items
-// whose sums leave that range are done again with the frozen maximum of their first tile, and those
-// that leave its range with a running one. Not with masks of which it is hard to say whether a row
-// has no key, whose sum is 0, or one, whose exponential must be exact (normalise()).
-constexpr bool kConstantReference =
-    plan::kFrozenMax && kBf16 && !kScoreVariesByKey && (!spec::kHasMask || kRowIsRange);
 constexpr float kFirstReference = kConstantReference ? 40.0f : 0.0f;
 
 // Scores that depend on the key itself may climb from tile to tile for as long as the sequence is:
@@ -43,14 +36,9 @@ constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
 constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
-// fp16 has room for a rise of 2^23 after the first tile and no more. Items that leave it are done
-// again with references that are raised where a tile asks for it: beyond 2^12, to 8 above the
-// tile's maximum.
-constexpr bool kTracks = plan::kFrozenMax && !kBf16 && !kScoreVariesByKey;
-constexpr float kTrackedRise = 12.0f;
-
-// Whether there is a second way before the running maximum.
-constexpr bool kHasSecondWay = kConstantReference || kTracks;
+// By so much a tile's scores may be above a reference that is raised, log2: it then lies 40 (fp16:
+// 8) above them.
+constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
@@ -212,31 +200,78 @@ constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIs
 // registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
 constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || spec::kHeadDimV > 128 : kSharesFirst;
 
-// x / 2^rise, where 2^-rise may be smaller than any float.
-ATT_FN float shrink(float x, int rise) {
-  return x * power_of_two(-(rise / 2)) * power_of_two(rise / 2 - rise);
+// 2^-rise, or 0 where that is smaller than any float: what it is multiplied with is below 2^60, and
+// what comes beside it 2^-40 (fp16: 2^-8) and more.
+ATT_FN float shrinkage(int rise) {
+  return __builtin_bit_cast(float, static_cast<unsigned>(max_i32(127 - rise, 0)) << 23);
+}
+
+// The largest of a thread's scores in one of its rows, but not below 0, as the bits of a float:
+// where some are positive, those are ordered as integers are, of which one instruction compares
+// three.
+ATT_FN int highest_bits(const Scores& s, int half) {
+  int highest[2] = {0, 0};  // two short chains rather than a long one
+#pragma unroll
+  for (int i = 0; i < kPieceKeys / 2; i += 4) {
+    int& top = highest[i / 4 % 2];
+    top = max_i32(max_i32(top, __builtin_bit_cast(int, s[i + 2 * half])),
+                  __builtin_bit_cast(int, s[i + 2 * half + 1]));
+  }
+  return max_i32(highest[0], highest[1]);
+}
+
+ATT_FN float highest_score(const Scores& s, int half) {
+  float highest = -infinity();
+#pragma unroll
+  for (int i = 0; i < kPieceKeys / 2; ++i) {
+    if (i / 2 % 2 == half) highest = math_max(highest, s[i]);
+  }
+  return highest;
+}
+
+ATT_FN float lowest_score(const Scores& s, int half) {
+  float lowest = infinity();
+#pragma unroll
+  for (int i = 0; i < kPieceKeys / 2; ++i) {
+    if (i / 2 % 2 == half) lowest = math_min(lowest, s[i]);
+  }
+  return lowest;
 }
 
 // With kTracks: raises the references that the scores, times `factor`, are too far above. By how
 // many powers of two, the upper row's in the low half of the word: nothing is rounded, and one
 // register waits for the product that is still to be added to O.
 ATT_FN unsigned raise_references(const Scores& s, RowState& rows, float factor) {
+  float highest[2];
+  bool is_near = true;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    highest[half] = __builtin_bit_cast(float, highest_bits(s, half));
+    // Not above, but of rows whose scores are all negative, of which that is not known.
+    is_near = is_near && highest[half] * factor + (kScoreOffset * kLog2E - kTrackedRise) <=
+                             rows.reference[half];
+  }
+  if (all_lanes(is_near)) return 0;
+  // The scores themselves, where one of the rows may have nothing but negative ones. (bf16 has room
+  // enough not to ask: of those that climb by 2^80 below 0 the item fails.)
+  if (!kBf16 && !all_lanes(highest[0] > 0.0f && highest[1] > 0.0f)) {
+    highest[0] = highest_score(s, 0);
+    highest[1] = highest_score(s, 1);
+  }
   unsigned rises = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float maximum = -infinity();
-#pragma unroll
-    for (int i = 0; i < kPieceKeys / 2; ++i) {
-      if (i / 2 % 2 == half) maximum = math_max(maximum, s[i]);
-    }
-    maximum = plus_score_offset(quad_max(maximum) * factor);
-    // At most so many that shrink() has two floats for them; what is beyond that sums to infinity.
-    const float above = math_min(maximum - rows.reference[half], 200.0f);
-    const int rise = above > kTrackedRise ? static_cast<int>(above + kFrozenOffset) : 0;
+    const float maximum = quad_max(highest[half]);
+    const float above = plus_score_offset(maximum * factor) - rows.reference[half];
+    // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
+    const int rise = above > kTrackedRise && (!kBf16 || maximum > 0.0f)
+                         ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
+                         : 0;
     rows.reference[half] += static_cast<float>(rise);
     rows.maximum[half] += static_cast<float>(rise);
-    rows.sum[half] = shrink(rows.sum[half], rise);
-    rises |= static_cast<unsigned>(rise) << 16 * half;
+    const int shift = min_i32(rise, 255);
+    rows.sum[half] *= shrinkage(shift);
+    rises |= static_cast<unsigned>(shift) << 16 * half;
   }
   return rises;
 }
