@@ -210,7 +210,7 @@ struct Consumer {
     for (int half = 0; half < 2; ++half) {
       if constexpr (kConstantReference) {
         constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
-        const float one = scores[2 * half] * to_log2;  // two of a thread's speak for all
+        const float one = scores[2 * half] * to_log2;         // two of a thread's speak for all
         const float top = __builtin_bit_cast(float, highest_bits(scores, half)) * to_log2;
         far = far || one < kLowest || top > kHighest;
         // Not those of a row all of which are high, but that are above the others.
@@ -218,8 +218,8 @@ struct Consumer {
       } else {
         // So far apart are those of normal numbers of which one in 10^5 rises by 2^15 afterwards.
         constexpr float kFarApart = 26.0f;
-        rises = rises || (highest_score(scores, half) - lowest_score(scores, half)) * to_log2 >
-                             kFarApart;
+        rises = rises ||
+                (highest_score(scores, half) - lowest_score(scores, half)) * to_log2 > kFarApart;
       }
     }
     if (kConstantReference && !any_thread(far)) return;

@@ -132,7 +132,8 @@ struct ItemSource {
     if (!drawn) draw(p);
     while (true) {
       const bool exhausted = next_index >= count || is_no_item(p, next_index);
-      if (checked + items_ahead(p) <= issued || (exhausted && checked < issued && plan::kFrozenMax)) {
+      if (checked + items_ahead(p) <= issued ||
+          (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
         mbarrier_wait<(kCluster > 1)>(shared.item_empty(slot), checked / kItemSlots & 1);
         ++checked;
@@ -179,8 +180,8 @@ struct ItemSource {
   }
 };
 
-// The warpgroups whose items failed, as far as it is known when item `issued` is made: verdicts that
-// are yet to be given are not waited for. (The slots keep it: this warp has no register left.)
+// The warpgroups whose items failed, as far as it is known when item `issued` is made: verdicts
+// that are yet to be given are not waited for. (The slots keep it: this warp has no register left.)
 ATT_FN int failed_of(const SharedMemory& shared, int issued) {
   const int held = min_i32(static_cast<int>(thread_index() % 32) % kItemSlots, issued - 1);
   const unsigned slot = shared.item(held);
