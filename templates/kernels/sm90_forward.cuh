@@ -149,13 +149,15 @@ struct Consumer {
 
   // The same with the references as they are. `kRunning` products issued after the one that reads P
   // may still run when it is written. `kTracking`: the references are raised where they must be.
+  // Then `top` has the largest positive scores that this thread met.
   template <int kRunning, bool kTracking = false>
-  ATT_MEMBER void soften_frozen(const Tile& at, int piece) {
+  ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2]) {
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    const unsigned rises = softmax_frozen(c, s[piece], rows, position(at, piece),
-                                          !spec::kHasMask || is_full(at, piece), kTracking);
+    unsigned rises = 0;
+    const bool raised = softmax_frozen<kTracking>(
+        c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece), top, rises);
     // Never taken. ptxas moves the wait up among the exponentials, over a branch on their sum it
     // does not. Without dropout its order is 1 to 9 % faster, with it and one piece a tile 1 to 7 %
     // slower.
@@ -164,7 +166,7 @@ struct Consumer {
       exit_thread();
     }
     wgmma_wait<kRunning>();
-    if (kTracking && !all_lanes(rises == 0)) {
+    if (kTracking && raised) {
       wgmma_pin(o);
       const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
                                shrinkage(static_cast<int>(rises >> 16))};
@@ -177,7 +179,10 @@ struct Consumer {
 
   // The high piece of a tile that the steady loop then goes on with.
   ATT_MEMBER void soften_first() {
-    if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
+    if (!spec::kHasMask || is_live(tile, kHigh)) {
+      float top[2];
+      return soften_frozen<0>(tile, kHigh, top);
+    }
 #pragma unroll
     for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
     if constexpr (plan::kPInShared) keep_probabilities();
@@ -202,24 +207,22 @@ struct Consumer {
   // Looks at a tile's scores, before mask and score, for what the first way does not serve. What it
   // overlooks is found at the item's end.
   ATT_MEMBER void probe() {
-    const Scores& scores = s[kHigh];
     wgmma_pin(s[kHigh]);
     const float to_log2 = softmax_scale(p) * kLog2E;
     bool far = false, rises = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const float one = s[kHigh][2 * half] * to_log2;
+      const float top = highest_score(s[kHigh], half, 0.0f) * to_log2;
       if constexpr (kConstantReference) {
-        constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
-        const float one = scores[2 * half] * to_log2;         // two of a thread's speak for all
-        const float top = __builtin_bit_cast(float, highest_bits(scores, half)) * to_log2;
+        constexpr float kLowest = -70.0f, kHighest = 130.0f, kFarApart = 60.0f;
         far = far || one < kLowest || top > kHighest;
-        // Not those of a row all of which are high, but that are above the others.
-        rises = rises || (top > kHighest && top - one > 60.0f);
+        // Not where all scores of a row are high.
+        rises = rises || (top > kHighest && top - one > kFarApart);
       } else {
-        // So far apart are those of normal numbers of which one in 10^5 rises by 2^15 afterwards.
-        constexpr float kFarApart = 26.0f;
-        rises = rises ||
-                (highest_score(scores, half) - lowest_score(scores, half)) * to_log2 > kFarApart;
+        // Normal numbers that are so far apart may rise by 2^15 afterwards.
+        constexpr float kFarApart = 24.0f;
+        rises = rises || (top > 0.0f && top - one > kFarApart);
       }
     }
     if (kConstantReference && !any_thread(far)) return;
@@ -385,7 +388,10 @@ struct Consumer {
     if constexpr (kTracks) {
       if (raises()) return steady_loop<true>(next);
     }
-    return steady_loop<false>(next);
+    const TileStream::Found end = steady_loop<false>(next);
+    // Not needed any more, which spares the loop their registers.
+    if constexpr (kTracks && !kSteadyStops) rows.maximum[0] = rows.maximum[1] = -infinity();
+    return end;
   }
   template <bool kTracking>
   ATT_MEMBER TileStream::Found steady_loop(Tile& next) {
@@ -421,6 +427,7 @@ struct Consumer {
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
+    float top[2] = {0.0f, 0.0f};
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -429,7 +436,7 @@ struct Consumer {
       stream.look(next);  // under the products
       wgmma_wait<2>();
       stream.release_k(tile);
-      soften_frozen<1, kTracking>(tile, 0);
+      soften_frozen<1, kTracking>(tile, 0, top);
       // Never taken. Without an exit here ptxas (13.0) loses track of the product that is in flight
       // over the loop's back edge, and serialises all of them (C7514).
       if (p.kv_len < 0) {
@@ -440,7 +447,7 @@ struct Consumer {
       issue_pv(tile, 0);
       issue_qk(next, 0);
       wgmma_wait<2>();
-      soften_frozen<1, kTracking>(next, kHigh);
+      soften_frozen<1, kTracking>(next, kHigh, top);
       stream.release_v(tile);
       if constexpr (kRecentre) recentre(rows, o, probabilities);
 
@@ -451,10 +458,11 @@ struct Consumer {
       issue_pv(tile, kHigh);
       wgmma_wait<1>();
       stream.release_k(tile);
-      soften_frozen<0, kTracking>(tile, 0);
+      soften_frozen<0, kTracking>(tile, 0, top);
       issue_pv(tile, 0);
     }
     wgmma_wait<0>();
+    if constexpr (kTracking) keep_maxima(rows, top, steady_factor(p));
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
@@ -465,6 +473,7 @@ struct Consumer {
   ATT_MEMBER TileStream::Found steady_one(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
+    float top[2] = {0.0f, 0.0f};
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -473,7 +482,7 @@ struct Consumer {
       stream.look(next);
       wgmma_wait<1>();
       stream.release_k(next);
-      soften_frozen<0, kTracking>(next, 0);
+      soften_frozen<0, kTracking>(next, 0, top);
       stream.release_v(tile);
       if constexpr (kRecentre) recentre(rows, o, probabilities);
       tile = next;
@@ -483,6 +492,7 @@ struct Consumer {
       issue_pv(tile, 0);
       wgmma_wait<0>();
     }
+    if constexpr (kTracking) keep_maxima(rows, top, steady_factor(p));
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
@@ -501,14 +511,21 @@ struct Consumer {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
     const unsigned bad = total_rows(o, rows, raises());
-    if (may_fail(item.redo) && !all_lanes(bad == 0) &&
-        !all_lanes(!has_overflowed(context(), bad, row))) {
+    if (raises()) count_rounded_maxima(rows);
+    const bool fails = may_fail(item.redo) && !all_lanes(bad == 0) &&
+                       !all_lanes(!has_overflowed(context(), bad, row));
+    if (fails) {
       const int lane = thread_index() % 32;
       if (lane < kCluster) {
         cluster_or(overflow_word(slot), kCluster == 1 ? cluster_cta_rank() : lane, 1u << slice);
       }
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
+    // The next item's slot was made before this verdict. Of the first item, the longest under a
+    // mask, the warpgroup tells itself.
+    if constexpr (kHasSecondWay && plan::kSchedule != plan::Schedule::single) {
+      if (n == 0 && any_thread(fails)) way = kSecondWay;
+    }
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
     const int redo = redo_of(item.redo);
     return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, redo != 0,

@@ -61,7 +61,8 @@ struct Position {
 };
 
 struct RowState {
-  float maximum[2];    // of the scores so far, in log2 units; moves with the reference
+  float maximum[2];    // of the scores so far, in log2 units; the reference is at an offset to it,
+                       // but where that was raised
   float reference[2];  // what the exponentials subtract
   float sum[2];        // of the exponentials of this thread's columns
 };
@@ -206,81 +207,93 @@ ATT_FN float shrinkage(int rise) {
   return __builtin_bit_cast(float, static_cast<unsigned>(max_i32(127 - rise, 0)) << 23);
 }
 
-// The largest of a thread's scores in one of its rows, but not below 0, as the bits of a float:
-// where some are positive, those are ordered as integers are, of which one instruction compares
-// three.
-ATT_FN int highest_bits(const Scores& s, int half) {
-  int highest[2] = {0, 0};  // two short chains rather than a long one
+// The largest of a thread's scores in one of its rows and `least`, which is not negative: floats
+// that are not are ordered as their bits are, and of integers one instruction compares three.
+ATT_FN float highest_score(const Scores& s, int half, float least) {
+  int highest[2] = {__builtin_bit_cast(int, least), 0};  // two chains, for they are in line
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; i += 4) {
     int& top = highest[i / 4 % 2];
     top = max_i32(max_i32(top, __builtin_bit_cast(int, s[i + 2 * half])),
                   __builtin_bit_cast(int, s[i + 2 * half + 1]));
   }
-  return max_i32(highest[0], highest[1]);
+  return __builtin_bit_cast(float, max_i32(highest[0], highest[1]));
 }
 
-ATT_FN float highest_score(const Scores& s, int half) {
-  float highest = -infinity();
+// The same where all of them are negative: the lowest of their bits.
+ATT_FN float highest_negative_score(const Scores& s, int half) {
+  unsigned lowest = 0xFF800000u;  // -inf
 #pragma unroll
   for (int i = 0; i < kPieceKeys / 2; ++i) {
-    if (i / 2 % 2 == half) highest = math_max(highest, s[i]);
+    const unsigned bits = __builtin_bit_cast(unsigned, s[i]);
+    if (i / 2 % 2 == half) lowest = bits < lowest ? bits : lowest;
   }
-  return highest;
+  return __builtin_bit_cast(float, lowest);
 }
 
-ATT_FN float lowest_score(const Scores& s, int half) {
-  float lowest = infinity();
+// With kTracks: raises the references that the scores, times `factor`, are too far above. `rises`:
+// by how many powers of two, the upper row's in the low half of the word: nothing is rounded, and
+// one register waits for the product that is still to be added to O. `top` has the largest scores
+// so far of this thread, where they are positive. Whether a reference of the warp rose.
+ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
+                             unsigned& rises) {
+  const float least = kScoreOffset * kLog2E - kTrackedRise;
+  rises = 0;
+  top[0] = highest_score(s, 0, top[0]);
+  top[1] = highest_score(s, 1, top[1]);
+  // Of a row whose scores are all negative, 0 is not too far above either, or they are looked at.
+  if (all_lanes(top[0] * factor + least <= rows.reference[0] &&
+                top[1] * factor + least <= rows.reference[1])) {
+    return false;
+  }
+  float highest[2] = {top[0], top[1]};
+  if (!all_lanes(top[0] > 0.0f && top[1] > 0.0f)) {
 #pragma unroll
-  for (int i = 0; i < kPieceKeys / 2; ++i) {
-    if (i / 2 % 2 == half) lowest = math_min(lowest, s[i]);
+    for (int half = 0; half < 2; ++half) {
+      const float negative = highest_negative_score(s, half);
+      highest[half] = top[half] > 0.0f ? top[half] : negative;
+    }
+    if (all_lanes(highest[0] * factor + least <= rows.reference[0] &&
+                  highest[1] * factor + least <= rows.reference[1])) {
+      return false;
+    }
   }
-  return lowest;
-}
-
-// With kTracks: raises the references that the scores, times `factor`, are too far above. By how
-// many powers of two, the upper row's in the low half of the word: nothing is rounded, and one
-// register waits for the product that is still to be added to O.
-ATT_FN unsigned raise_references(const Scores& s, RowState& rows, float factor) {
-  float highest[2];
-  bool is_near = true;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    highest[half] = __builtin_bit_cast(float, highest_bits(s, half));
-    // Not above, but of rows whose scores are all negative, of which that is not known.
-    is_near = is_near && highest[half] * factor + (kScoreOffset * kLog2E - kTrackedRise) <=
-                             rows.reference[half];
-  }
-  if (all_lanes(is_near)) return 0;
-  // The scores themselves, where one of the rows may have nothing but negative ones. (bf16 has room
-  // enough not to ask: of those that climb by 2^80 below 0 the item fails.)
-  if (!kBf16 && !all_lanes(highest[0] > 0.0f && highest[1] > 0.0f)) {
-    highest[0] = highest_score(s, 0);
-    highest[1] = highest_score(s, 1);
-  }
-  unsigned rises = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float maximum = quad_max(highest[half]);
-    const float above = plus_score_offset(maximum * factor) - rows.reference[half];
+    const float above = plus_score_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
-    const int rise = above > kTrackedRise && (!kBf16 || maximum > 0.0f)
+    const int rise = above > kTrackedRise
                          ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
                          : 0;
     rows.reference[half] += static_cast<float>(rise);
-    rows.maximum[half] += static_cast<float>(rise);
     const int shift = min_i32(rise, 255);
     rows.sum[half] *= shrinkage(shift);
     rises |= static_cast<unsigned>(shift) << 16 * half;
   }
-  return rises;
+  return true;
 }
 
-// A step of the steady loop, whose reference is fixed, or, where it `tracks`, raised when it must
-// be: by what raise_references() says.
-ATT_FN unsigned softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
-                               bool full, bool tracks) {
-  unsigned rises = 0;
+// The largest scores of the rows, in log2 units, where `top` has those that the thread met.
+ATT_FN void keep_maxima(RowState& rows, const float (&top)[2], float factor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float highest = top[half] > 0.0f ? plus_score_offset(top[half] * factor) : -infinity();
+    rows.maximum[half] = math_max(rows.maximum[half], quad_max(highest));
+  }
+}
+
+// What a kernel's scores are multiplied with, as the steady loop has them, to be in log2 units.
+ATT_FN float steady_factor(const ForwardParams& p) {
+  return spec::kHasScore || (spec::kHasMask && !kMaskUnscaled) ? kScoreFactor
+                                                               : softmax_scale(p) * kLog2E;
+}
+
+// A step of the steady loop, whose reference is fixed, or, with `kTracking`, raised when it must
+// be: what raise_references() says.
+template <bool kTracking>
+ATT_FN bool softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
+                           bool full, float (&top)[2], unsigned& rises) {
+  bool raised = false;
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -297,15 +310,15 @@ ATT_FN unsigned softmax_frozen(const Context& c, Scores& s, RowState& rows, cons
                  [&](int half, int column) { return base[half] + step[half] * column; });
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
-    if (kTracks && tracks) rises = raise_references(s, rows, kScoreFactor);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, rises);
     exponentials(s, rows, kScoreFactor,
                  [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
-    if (kTracks && tracks) rises = raise_references(s, rows, scale);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, scale, rises);
     exponentials(s, rows, scale, to_reference);
   }
-  return rises;
+  return raised;
 }
 
 // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
@@ -374,7 +387,10 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
       correction[half] = 1.0f;
       continue;
     }
-    const float old_reference = rows.maximum[half] + offset;
+    // With kTracks the maximum may lie elsewhere.
+    const float old_reference = kTracks && rows.maximum[half] != -infinity()
+                                    ? rows.reference[half]
+                                    : rows.maximum[half] + offset;
     rows.maximum[half] =
         math_max(rows.maximum[half], plus_score_offset(tile_maximum * kScoreFactor));
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;
