@@ -215,10 +215,11 @@ struct Consumer {
       const float one = s[kHigh][2 * half] * to_log2;
       const float top = highest_score(s[kHigh], half, 0.0f) * to_log2;
       if constexpr (kConstantReference) {
-        constexpr float kLowest = -70.0f, kHighest = 130.0f, kFarApart = 60.0f;
-        far = far || one < kLowest || top > kHighest;
-        // Not where all scores of a row are high.
-        rises = rises || (top > kHighest && top - one > kFarApart);
+        // Heavy tails show so in nine tiles of ten; not where all scores of a row are high.
+        constexpr float kTail = 90.0f, kFarApart = 60.0f;
+        constexpr float kLowest = -70.0f, kHighest = 130.0f;
+        rises = rises || (top > kTail && top - one > kFarApart);
+        far = far || rises || one < kLowest || top > kHighest;
       } else {
         // Normal numbers that are so far apart may rise by 2^15 afterwards.
         constexpr float kFarApart = 24.0f;
