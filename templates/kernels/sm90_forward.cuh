@@ -389,10 +389,7 @@ struct Consumer {
     if constexpr (kTracks) {
       if (raises()) return steady_loop<true>(next);
     }
-    const TileStream::Found end = steady_loop<false>(next);
-    // Not needed any more, which spares the loop their registers.
-    if constexpr (kTracks && !kSteadyStops) rows.maximum[0] = rows.maximum[1] = -infinity();
-    return end;
+    return steady_loop<false>(next);
   }
   template <bool kTracking>
   ATT_MEMBER TileStream::Found steady_loop(Tile& next) {
@@ -419,6 +416,12 @@ struct Consumer {
     return spec::kHasMask ? stream.is_live(at) : at.key + kTileKv <= sequence().kv_len;
   }
 
+  // The item may go on where the loop may stop; judge() is told of the largest scores then.
+  ATT_MEMBER void end_tracking(const float (&top)[2]) {
+    keep_maxima(rows, top, steady_factor(p));
+    if constexpr (!kSteadyStops) count_rounded_maxima(rows);
+  }
+
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
   // piece before it and QK of the piece after it run. On entry P of the tile's high piece waits for
   // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
@@ -429,6 +432,7 @@ struct Consumer {
     stream.make_uniform();
     tile = uniform(tile);
     float top[2] = {0.0f, 0.0f};
+    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -463,7 +467,7 @@ struct Consumer {
       issue_pv(tile, 0);
     }
     wgmma_wait<0>();
-    if constexpr (kTracking) keep_maxima(rows, top, steady_factor(p));
+    if constexpr (kTracking) end_tracking(top);
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
@@ -475,6 +479,7 @@ struct Consumer {
     stream.make_uniform();
     tile = uniform(tile);
     float top[2] = {0.0f, 0.0f};
+    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -493,7 +498,7 @@ struct Consumer {
       issue_pv(tile, 0);
       wgmma_wait<0>();
     }
-    if constexpr (kTracking) keep_maxima(rows, top, steady_factor(p));
+    if constexpr (kTracking) end_tracking(top);
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
@@ -511,14 +516,16 @@ struct Consumer {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
+    if (kSteadyStops && raises()) count_rounded_maxima(rows);
     const unsigned bad = total_rows(o, rows, raises());
-    if (raises()) count_rounded_maxima(rows);
     const bool fails = may_fail(item.redo) && !all_lanes(bad == 0) &&
                        !all_lanes(!has_overflowed(context(), bad, row));
     if (fails) {
       const int lane = thread_index() % 32;
       if (lane < kCluster) {
-        cluster_or(overflow_word(slot), kCluster == 1 ? cluster_cta_rank() : lane, 1u << slice);
+        const unsigned rank = kCluster == 1 ? cluster_cta_rank() : lane;
+        cluster_or(overflow_word(slot), rank, 1u << slice);
+        if constexpr (kHints) cluster_or(failed_word(shared), rank, 1u << slice);
       }
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));

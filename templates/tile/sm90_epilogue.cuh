@@ -67,21 +67,6 @@ ATT_FN float divisor(const Context& c, float sum, int row) {
   return sum;
 }
 
-// Where a reference was raised, the exponential of the largest score is no power of two, and its
-// product with V has it rounded: in a row of one large score that is all that O is off by. So O is
-// divided by what the sum would be with this one rounded, and the reference keeps the LSE.
-ATT_FN void count_rounded_maxima(RowState& rows) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float exact = math_exp2(rows.maximum[half] - rows.reference[half]);
-    const float sum = rows.sum[half] + (rounded<spec::kDType>(exact) - exact);
-    if (sum > 0.0f && rows.sum[half] > 0.0f) {
-      rows.reference[half] -= math_log2(sum) - math_log2(rows.sum[half]);
-      rows.sum[half] = sum;
-    }
-  }
-}
-
 // Divides O by the row sums, and leaves the natural-log LSE in rows.sum.
 ATT_FN void normalise(const Context& c, Output& o, RowState& rows, int row) {
   float inverse[2];

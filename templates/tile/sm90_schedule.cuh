@@ -90,6 +90,12 @@ ATT_FN unsigned overflow_word(unsigned slot_address) {
 
 ATT_FN unsigned walk_words(unsigned slot_address) { return overflow_word(slot_address) + 4; }
 
+// With kHints, behind the first slot: bit w, an item of warpgroup w failed.
+ATT_FN unsigned failed_word(const SharedMemory& shared) {
+  static_assert(sizeof(ItemSlot) + 4 + 5 * 4 + 4 <= kItemSlotBytes);
+  return walk_words(shared.item(0)) + 5 * 4;
+}
+
 ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(slot.index),
                "r"(slot.redo), "r"(slot.b), "r"(slot.h)
@@ -180,18 +186,6 @@ struct ItemSource {
   }
 };
 
-// The warpgroups whose items failed, as far as it is known when item `issued` is made: verdicts
-// that are yet to be given are not waited for. (The slots keep it: this warp has no register left.)
-ATT_FN int failed_of(const SharedMemory& shared, int issued) {
-  const int held = min_i32(static_cast<int>(thread_index() % 32) % kItemSlots, issued - 1);
-  const unsigned slot = shared.item(held);
-  unsigned failed =
-      load_shared_4(overflow_word(slot)) | load_shared_4(redo_word(slot)) >> kLearnedShift;
-  failed |= shuffle_xor(failed, 1);
-  failed |= shuffle_xor(failed, 2);
-  return shuffle_from(static_cast<int>(failed), 0);
-}
-
 // The scheduler warp: finds the CTA's items, tells loader and consumers, and loads Q. Drawing an
 // item and classifying its first tiles takes as long as a tile or two, during which the loader goes
 // on.
@@ -204,8 +198,9 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
   for (int n = 0;; ++n) {
     if (n > 0) mbarrier_wait(shared.item_wanted(), (n & 1) ^ 1);
     ItemSlot item = source.next(p, shared);
+    // Verdicts that are yet to be given are not waited for.
     if constexpr (kHints) {
-      if (n > 0) item.redo |= failed_of(shared, n) << kLearnedShift;
+      item.redo |= static_cast<int>(load_shared_4(failed_word(shared))) << kLearnedShift;
     }
     const unsigned slot = shared.item(n % kItemSlots);
     ++source.issued;

@@ -273,12 +273,38 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
   return true;
 }
 
-// The largest scores of the rows, in log2 units, where `top` has those that the thread met.
+// The largest score of a row as the steady loop has it, where it is positive, and back: only one of
+// the two is kept while the loop runs. Where it is negative, what the reference would be taken
+// from.
+ATT_FN void take_maxima(const RowState& rows, float (&top)[2], float factor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    top[half] = math_max((rows.maximum[half] - kScoreOffset * kLog2E) * (1.0f / factor), 0.0f);
+  }
+}
 ATT_FN void keep_maxima(RowState& rows, const float (&top)[2], float factor) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float highest = top[half] > 0.0f ? plus_score_offset(top[half] * factor) : -infinity();
-    rows.maximum[half] = math_max(rows.maximum[half], quad_max(highest));
+    const float highest = quad_max(top[half]);
+    rows.maximum[half] =
+        highest > 0.0f ? plus_score_offset(highest * factor) : rows.reference[half] - kFrozenOffset;
+  }
+}
+
+// Where a reference was raised, the exponential of the largest score is no power of two, and its
+// product with V has it rounded: in a row of one large score that is all that O is off by. So O is
+// divided by what the sum would be with this one rounded, and the reference keeps the LSE.
+ATT_FN void count_rounded_maxima(RowState& rows) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float exact = math_exp2(rows.maximum[half] - rows.reference[half]);
+    const float sum = quad_sum(rows.sum[half]);
+    const float more = rounded<spec::kDType>(exact) - exact;
+    // Not where the maximum is none of the scores.
+    if (more != 0.0f && exact <= sum * 1.001f) {
+      rows.reference[half] -= math_log2(sum + more) - math_log2(sum);
+      rows.sum[half] += thread_index() % 4 == 0 ? more : 0.0f;
+    }
   }
 }
 
