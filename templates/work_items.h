@@ -114,6 +114,15 @@ ATT_FN constexpr Int piece_count(Int items, Int pieces) {
 // A piece of packed sequences has at least so many units of keys, where it is one of several.
 constexpr int kLeastPieceUnits = 4;
 
+// Tiles of packed sequences that a K/V head has at most, whatever the lengths: a sequence of q
+// queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.
+template <typename Int>
+ATT_FN constexpr Int packed_tile_count(Int all_queries, Int sequences, Int heads, Int kv_heads,
+                                       Int tile) {
+  return all_queries * (heads / kv_heads) / (tile / 2) +
+         (all_queries < sequences ? all_queries : sequences);
+}
+
 // How long the list of pieces of packed sequences is that a K/V head has
 // (templates/kernels/piece_items.cuh): whatever the lengths, no more items than this wait for a
 // piece. A sequence of q queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.

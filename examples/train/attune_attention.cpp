@@ -1,6 +1,7 @@
 #include "attune_attention.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "shared.hpp"
 
@@ -48,22 +49,32 @@ attune::Strides strides_of(const AttentionShape& shape, std::size_t columns) {
 
 }  // namespace
 
-AttuneAttention::AttuneAttention(Memory& memory, const std::string& device,
+AttuneAttention::AttuneAttention(Dense<float>& dense, const std::string& device,
                                  const std::string& spec_file, const AttentionShape& shape,
                                  std::uint64_t seed)
-    : shape_(shape),
+    : dense_(dense),
+      shape_(shape),
       seed_(seed),
       launch_(launch_shape(shape)),
       runtime_(runtime_on(device)),
       spec_(take(attune::Spec::from_file(spec_file))),
       doc_slot_(spec_.tensor_slot("doc")),
       bias_slot_(spec_.tensor_slot("bias")),
+      is_bf16_(spec_.info().dtype == ATT_BF16),
       forward_((check_spec(), take(runtime_.kernel(spec_, launch_)))),
       backward_(take(runtime_.kernel(spec_, launch_, attune::Pass::kBackward))),
       doc_sizes_(take(spec_.tensor_sizes(doc_slot_, launch_))),
       bias_sizes_(take(spec_.tensor_sizes(bias_slot_, launch_))),
-      workspace_(memory, std::max(workspace_bytes(forward_, launch_),
-                                  workspace_bytes(backward_, launch_))) {}
+      workspace_(dense.memory(), std::max(workspace_bytes(forward_, launch_),
+                                          workspace_bytes(backward_, launch_))) {
+  if (!is_bf16_) return;
+  const std::size_t rows = shape.batch * shape.length;
+  const auto make = [&](std::size_t columns) {
+    return Array<std::uint16_t>(dense.memory(), rows * columns);
+  };
+  bf16_.emplace(Bf16{make(shape.qkv_columns()), make(shape.o_columns()), make(shape.o_columns()),
+                     make(shape.qkv_columns())});
+}
 
 void AttuneAttention::check_spec() const {
   const attune::SpecInfo info = spec_.info();
@@ -71,7 +82,10 @@ void AttuneAttention::check_spec() const {
   const auto refuse = [&](const std::string& why) {
     throw Error(Exit::kBadInput, std::string(info.name) + ": " + why);
   };
-  if (info.dtype != ATT_FP32) refuse("the model is fp32, the spec's dtype is not");
+  // The gradient of a mean over a thousand tokens is too small for fp16.
+  if (info.dtype != ATT_FP32 && info.dtype != ATT_BF16) {
+    refuse("the model trains with attention in fp32 or bf16, the spec's dtype is another");
+  }
   if (info.layout == ATT_THD) refuse("the model's rows have one length, layout thd is for others");
   if (info.head_dim_qk != head_dim || info.head_dim_v != head_dim) {
     refuse("the model's head_dim is " + std::to_string(head_dim));
@@ -102,17 +116,41 @@ std::vector<attune::Tensor> AttuneAttention::tensors(const AttentionPass<float>&
   return views;
 }
 
+const void* AttuneAttention::operand(const float* data, Array<std::uint16_t> Bf16::* to) {
+  if (!is_bf16_) return data;
+  Array<std::uint16_t>& rounded = (*bf16_).*to;
+  dense_.to_bf16(rounded.size(), data, rounded.data());
+  return rounded.data();
+}
+
+void* AttuneAttention::result(float* data, Array<std::uint16_t> Bf16::* from) {
+  return is_bf16_ ? static_cast<void*>(((*bf16_).*from).data()) : data;
+}
+
+void AttuneAttention::finish(float* data, Array<std::uint16_t> Bf16::* from) {
+  if (!is_bf16_) return;
+  const Array<std::uint16_t>& rounded = (*bf16_).*from;
+  dense_.from_bf16(rounded.size(), rounded.data(), data);
+}
+
+template <typename Void>
+Void* AttuneAttention::at(Void* matrix, std::size_t column) const {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+  const std::size_t bytes = is_bf16_ ? sizeof(std::uint16_t) : sizeof(float);
+  return static_cast<Byte*>(matrix) + column * bytes;
+}
+
 void AttuneAttention::forward(const AttentionPass<float>& pass) {
   const std::vector<attune::Tensor> views = tensors(pass);
   const std::size_t k_column = shape_.heads * shape_.head_dim;
   const std::size_t v_column = k_column + shape_.kv_heads * shape_.head_dim;
   attune::ForwardArgs args;
   args.shape = launch_;
-  args.q = pass.qkv;
-  args.k = pass.qkv + k_column;
-  args.v = pass.qkv + v_column;
+  args.q = operand(pass.qkv, &Bf16::qkv);
+  args.k = at(args.q, k_column);
+  args.v = at(args.q, v_column);
   args.q_strides = args.k_strides = args.v_strides = strides_of(shape_, shape_.qkv_columns());
-  args.o = pass.o;
+  args.o = result(pass.o, &Bf16::o);
   args.o_strides = strides_of(shape_, shape_.o_columns());
   args.lse = pass.lse;
   args.dropout_seed = seed_;
@@ -121,9 +159,12 @@ void AttuneAttention::forward(const AttentionPass<float>& pass) {
   args.tensor_view_count = static_cast<int>(views.size());
   args.workspace = workspace_.data();
   args.workspace_bytes = workspace_.size();
-  check(forward_.forward(args));
+  check(forward_.forward(args, dense_.stream()));
+  finish(pass.o, &Bf16::o);
 }
 
+// What was rounded to bf16 is rounded once more: the same bits, and no copy of each layer's to
+// keep.
 void AttuneAttention::backward(const AttentionPass<float>& pass,
                                const AttentionGradients<float>& gradients) {
   const std::vector<attune::Tensor> views = tensors(pass);
@@ -133,15 +174,15 @@ void AttuneAttention::backward(const AttentionPass<float>& pass,
   const std::size_t v_column = k_column + shape_.kv_heads * shape_.head_dim;
   attune::BackwardArgs args;
   args.shape = launch_;
-  args.q = pass.qkv;
-  args.k = pass.qkv + k_column;
-  args.v = pass.qkv + v_column;
-  args.o = pass.o;
+  args.q = operand(pass.qkv, &Bf16::qkv);
+  args.k = at(args.q, k_column);
+  args.v = at(args.q, v_column);
+  args.o = operand(pass.o, &Bf16::o);
   args.lse = pass.lse;
-  args.d_o = gradients.d_o;
-  args.d_q = gradients.d_qkv;
-  args.d_k = gradients.d_qkv + k_column;
-  args.d_v = gradients.d_qkv + v_column;
+  args.d_o = operand(gradients.d_o, &Bf16::d_o);
+  args.d_q = result(gradients.d_qkv, &Bf16::d_qkv);
+  args.d_k = at(args.d_q, k_column);
+  args.d_v = at(args.d_q, v_column);
   args.q_strides = args.k_strides = args.v_strides = strides_of(shape_, shape_.qkv_columns());
   args.d_q_strides = args.d_k_strides = args.d_v_strides = args.q_strides;
   args.o_strides = args.d_o_strides = strides_of(shape_, shape_.o_columns());
@@ -153,7 +194,8 @@ void AttuneAttention::backward(const AttentionPass<float>& pass,
   args.d_tensor_count = static_cast<int>(d_tensors.size());
   args.workspace = workspace_.data();
   args.workspace_bytes = workspace_.size();
-  check(backward_.backward(args));
+  check(backward_.backward(args, dense_.stream()));
+  finish(gradients.d_qkv, &Bf16::d_qkv);
 }
 
 }  // namespace train

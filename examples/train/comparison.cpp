@@ -8,7 +8,7 @@ namespace train {
 namespace {
 
 constexpr int kReplicas = 2;
-constexpr double kUnit = 0x1p-24;  // by how much fp32 rounds a number, at most
+constexpr double kUnit = 0x1p-24;  // by how much fp32, the model's dtype, rounds a number, at most
 
 std::unique_ptr<Attention<float>> make_reference(Dense<float>& dense, Workers& workers,
                                                  const AttentionShape& shape, std::uint64_t seed) {
@@ -44,7 +44,7 @@ std::vector<Difference> differences(Training& one, Training& other) {
 }  // namespace
 
 Comparison::Comparison(Dense<float>& dense, Workers& workers, Attention<float>& attention,
-                       const ModelShape& shape, std::uint64_t seed, int steps)
+                       double unit, const ModelShape& shape, std::uint64_t seed, int steps)
     : exact_([&] {
         std::vector<std::unique_ptr<Attention<float>>> all;
         for (int i = 0; i <= kReplicas; ++i) {
@@ -56,7 +56,7 @@ Comparison::Comparison(Dense<float>& dense, Workers& workers, Attention<float>& 
       reference_(dense, *exact_[0], shape, seed, steps) {
   for (std::size_t i = 1; i <= kReplicas; ++i) {
     noisy_.push_back(std::make_unique<NoisyAttention>(dense.memory(), *exact_[i], shape.attention,
-                                                      kNoise, seed + i));
+                                                      kNoiseUnits * unit, seed + i));
     replicas_.push_back(std::make_unique<Training>(dense, *noisy_.back(), shape, seed, steps));
   }
 }

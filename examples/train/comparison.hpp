@@ -13,17 +13,18 @@ namespace train {
 
 // Training amplifies differences: two right implementations round differently, and their curves
 // part by and by. So the yardstick is measured: replicas of the reference whose attention is
-// disturbed by what fp32 rounds. Two curves lie on each other where they differ by no more than
-// kMargin times what these replicas have differed by so far.
+// disturbed by what the dtype of Attune's kernels rounds. Two curves lie on each other where they
+// differ by no more than kMargin times what these replicas have differed by so far.
 class Comparison : public Learner {
  public:
   static constexpr double kMargin = 8;
   // Of a row's root mean square: four roundings. Probabilities are rounded, their products, the
   // sums and the result.
-  static constexpr double kNoise = 4 * 0x1p-24;
+  static constexpr double kNoiseUnits = 4;
 
-  // `dense`, `workers` and `attention` must outlive it.
-  Comparison(Dense<float>& dense, Workers& workers, Attention<float>& attention,
+  // `unit` is by how much `attention` rounds a number, relative to it. `dense`, `workers` and
+  // `attention` must outlive it.
+  Comparison(Dense<float>& dense, Workers& workers, Attention<float>& attention, double unit,
              const ModelShape& shape, std::uint64_t seed, int steps);
 
   // The first step also compares the gradients of every parameter.

@@ -1,6 +1,7 @@
 #include "cpu_dense.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -35,6 +36,27 @@ template <typename T>
 void CpuDense<T>::add(std::size_t count, const T* x, T* y) {
   workers_.run(count, kElements, [=](std::size_t first, std::size_t last) {
     for (std::size_t i = first; i < last; ++i) y[i] += x[i];
+  });
+}
+
+// A bf16 is the upper half of a float.
+template <typename T>
+void CpuDense<T>::to_bf16(std::size_t count, const T* x, std::uint16_t* y) {
+  workers_.run(count, kElements, [=](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(x[i]));
+      const std::uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+      y[i] = static_cast<std::uint16_t>(std::isnan(x[i]) ? bits >> 16 | 0x40 : rounded);
+    }
+  });
+}
+
+template <typename T>
+void CpuDense<T>::from_bf16(std::size_t count, const std::uint16_t* x, T* y) {
+  workers_.run(count, kElements, [=](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      y[i] = static_cast<T>(std::bit_cast<float>(std::uint32_t{x[i]} << 16));
+    }
   });
 }
 

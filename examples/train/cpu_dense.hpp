@@ -22,11 +22,15 @@ class CpuDense : public Dense<T> {
  public:
   explicit CpuDense(Workers& workers) : workers_(workers), product_(workers) {}
 
+  std::string device() const override { return "the host's cores"; }
   Memory& memory() override { return memory_; }
+  void* stream() override { return nullptr; }
   void multiply(const Product& product, const T* a, const T* b, T* c) override {
     product_.run(product, a, b, c);
   }
   void add(std::size_t count, const T* x, T* y) override;
+  void to_bf16(std::size_t count, const T* x, std::uint16_t* y) override;
+  void from_bf16(std::size_t count, const std::uint16_t* x, T* y) override;
   void rms_norm(std::size_t rows, std::size_t columns, const T* x, const T* gain, T* inverse,
                 T* y) override;
   void rms_norm_gradient(std::size_t rows, std::size_t columns, const T* x, const T* gain,

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "shared.hpp"
@@ -88,15 +90,15 @@ void frame(File& file, const Panel& panel, double tick,
   }
 }
 
-void line(File& file, const Panel& panel, const Curve& curve, const char* colour, double width,
-          const std::function<double(const Point&)>& value) {
+void line(File& file, const Panel& panel, const std::vector<double>& values, const char* colour,
+          double width) {
   file.print(
       "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"%.1f\" "
       "stroke-linejoin=\"round\" points=\"",
       colour, width);
-  for (std::size_t i = 0; i < curve.points.size(); ++i) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
     file.print("%s%.1f,%.1f", i == 0 ? "" : " ", panel.x(static_cast<double>(i + 1)),
-               panel.y(value(curve.points[i])));
+               panel.y(values[i]));
   }
   file.print("\"/>\n");
 }
@@ -107,13 +109,32 @@ void legend(File& file, double x, double y, const char* colour, double width, co
   file.print("<text x=\"%.1f\" y=\"%.1f\" class=\"t\">%s</text>\n", x + 32, y + 4, text);
 }
 
-double attune_of(const Point& point) { return point.loss; }
-double reference_of(const Point& point) { return point.reference; }
-// As powers of ten; what does not differ is far below.
-double apart_of(const Point& point) {
-  return std::log10(std::max(std::abs(point.loss - point.reference), 1e-30));
+std::vector<double> values_of(const Curve& curve, double Point::* member) {
+  std::vector<double> values;
+  for (const Point& point : curve.points) values.push_back(point.*member);
+  return values;
 }
-double allowed_of(const Point& point) { return std::log10(point.allowed); }
+
+std::vector<double> losses_of(const Curve& curve) { return values_of(curve, &Point::loss); }
+
+std::vector<double> powers_of_ten(std::vector<double> values) {
+  for (double& value : values) value = std::log10(std::max(value, 1e-30));
+  return values;
+}
+
+// From the reference, as powers of ten; what does not differ is far below.
+std::vector<double> apart(const Curve& curve, std::vector<double> losses) {
+  losses.resize(std::min(losses.size(), curve.points.size()));
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    losses[i] = std::abs(losses[i] - curve.points[i].reference);
+  }
+  return powers_of_ten(std::move(losses));
+}
+
+const char* colour_of(std::size_t other) {
+  constexpr const char* kColours[] = {"#2563eb", "#a855f7", "#5a6472"};
+  return kColours[other % std::size(kColours)];
+}
 
 void draw_losses(File& file, const Curve& curve) {
   Panel panel{.top = 84,
@@ -132,12 +153,24 @@ void draw_losses(File& file, const Curve& curve) {
     std::snprintf(text, sizeof text, "%.1f", value);
     return std::string(text);
   });
+  double legend_y = 104;
+  const auto draw = [&](const std::vector<double>& values, const char* colour, double width,
+                        const std::string& name) {
+    line(file, panel, values, colour, width);
+    legend(file, 400, legend_y, colour, width, escaped(name).c_str());
+    legend_y += 20;
+  };
   if (curve.is_compared) {
-    line(file, panel, curve, kReference, 5, reference_of);
-    legend(file, 400, 104, kReference, 5, "attention by its definition, in fp64");
+    draw(values_of(curve, &Point::reference), kReference, 5,
+         "attention by its definition, in fp64");
   }
-  line(file, panel, curve, kAttune, 1.5, attune_of);
-  legend(file, 400, 124, kAttune, 1.5, curve.is_compared ? "Attune's kernels" : "loss");
+  for (std::size_t i = 0; i < curve.others.size(); ++i) {
+    std::vector<double> losses = curve.others[i].losses;
+    losses.resize(std::min(losses.size(), curve.points.size()));
+    draw(losses, colour_of(i), 1.5, curve.others[i].name);
+  }
+  draw(losses_of(curve), kAttune, 1.5,
+       curve.is_compared ? "Attune's kernels, " + curve.device : "loss, " + curve.device);
 }
 
 void draw_differences(File& file, const Curve& curve) {
@@ -146,8 +179,13 @@ void draw_differences(File& file, const Curve& curve) {
               .steps = static_cast<double>(curve.points.size()),
               .low = -9,
               .high = -9};
-  for (const Point& point : curve.points) {
-    panel.high = std::max({panel.high, std::ceil(allowed_of(point)), std::ceil(apart_of(point))});
+  const std::vector<double> allowed = powers_of_ten(values_of(curve, &Point::allowed));
+  std::vector<std::vector<double>> differences;
+  for (const OtherCurve& other : curve.others) differences.push_back(apart(curve, other.losses));
+  differences.push_back(apart(curve, losses_of(curve)));
+  for (const double value : allowed) panel.high = std::max(panel.high, std::ceil(value));
+  for (const std::vector<double>& difference : differences) {
+    for (const double value : difference) panel.high = std::max(panel.high, std::ceil(value));
   }
   panel.high = std::min(panel.high, 3.0);
   frame(file, panel, 1, [](double value) {
@@ -155,13 +193,36 @@ void draw_differences(File& file, const Curve& curve) {
     std::snprintf(text, sizeof text, "1e%.0f", value);
     return std::string(text);
   });
-  line(file, panel, curve, kAllowed, 1.5, allowed_of);
-  line(file, panel, curve, kAttune, 1, apart_of);
-  legend(file, 400, 572, kAttune, 1, "difference of the two losses");
-  legend(file, 400, 552, kAllowed, 1.5, "allowed: 8 x what rounding makes of it");
+  line(file, panel, allowed, kAllowed, 1.5);
+  for (std::size_t i = 0; i < differences.size(); ++i) {
+    line(file, panel, differences[i], i < curve.others.size() ? colour_of(i) : kAttune, 1);
+  }
+  legend(file, 400, 572, kAttune, 1,
+         curve.others.empty() ? "difference of the two losses"
+                              : "differences from it, in colours as above");
+  legend(file, 400, 552, kAllowed, 1.5,
+         curve.others.empty() ? "allowed: 8 x what rounding makes of it"
+                              : "allowed in fp32: 8 x rounding's part");
 }
 
 }  // namespace
+
+OtherCurve read_csv(const std::string& name, const std::string& path) {
+  OtherCurve curve{.name = name, .losses = {}};
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  const bool is_table = line.starts_with("step,loss");
+  while (is_table && std::getline(file, line)) {
+    double loss = 0;
+    if (std::sscanf(line.c_str(), "%*u,%lf", &loss) != 1) break;
+    curve.losses.push_back(loss);
+  }
+  if (curve.losses.empty() || !file.eof()) {
+    throw Error(Exit::kBadInput, path + ": no table that --csv has written");
+  }
+  return curve;
+}
 
 void write_csv(const Curve& curve, const std::string& path) {
   File file(path);

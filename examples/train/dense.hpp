@@ -5,8 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "shared.hpp"
+#include "workers.hpp"
 
 namespace train {
 
@@ -34,11 +37,19 @@ template <typename T>
 class Dense {
  public:
   virtual ~Dense() = default;
+  // What it runs on, in words.
+  virtual std::string device() const = 0;
   virtual Memory& memory() = 0;
+  // A CUstream that operations are enqueued on, for others that work on memory(); null where they
+  // are done when they return.
+  virtual void* stream() = 0;
 
   virtual void multiply(const Product& product, const T* a, const T* b, T* c) = 0;
   // y += x
   virtual void add(std::size_t count, const T* x, T* y) = 0;
+  // To bf16, rounded to the nearest, ties to even; and back.
+  virtual void to_bf16(std::size_t count, const T* x, std::uint16_t* y) = 0;
+  virtual void from_bf16(std::size_t count, const std::uint16_t* x, T* y) = 0;
 
   // y[i, j] = x[i, j] * inverse[i] * gain[j], where inverse[i] is 1 over the root of the row's mean
   // square (Zhang and Sennrich 2019).
@@ -65,5 +76,13 @@ class Dense {
   virtual void adamw(const AdamwStep& step, std::size_t count, const T* gradient, T* parameters,
                      T* first_moment, T* second_moment) = 0;
 };
+
+// Whose matrix products a GPU takes.
+enum class Products { kFastest, kCublas, kOwn };
+
+// For a device as attune::RuntimeOptions has it. `workers` are the CPU's and must outlive it.
+// Throws Error where there is no such device.
+std::unique_ptr<Dense<float>> make_dense(const std::string& device, Workers& workers,
+                                         Products products);
 
 }  // namespace train

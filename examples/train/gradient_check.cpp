@@ -21,6 +21,8 @@ constexpr double kFiniteLimit = 1e-7;
 // Rounding in fp32 through the whole model, of a gradient's norm: 2^-24 times the root of the few
 // hundred roundings that an element has behind it, and a margin of eight.
 constexpr double kFp32Limit = 1e-5;
+// With bf16 attention alone rounds to it, a few times on an element's way: 2^-8, and the margin.
+constexpr double kBf16Limit = 0.03;
 
 double dot(const std::vector<double>& x, const std::vector<double>& y, const Parameter& at) {
   double sum = 0;
@@ -58,16 +60,17 @@ double loss_at(Model<double>& model, const Batch& batch, const std::vector<doubl
 
 }  // namespace
 
-bool check_gradients(const Corpus& corpus, const std::string& spec_file, std::uint64_t seed) {
+bool check_gradients(const Corpus& corpus, const std::string& device, Products products,
+                     const std::string& spec_file, std::uint64_t seed) {
   Workers workers;
   CpuDense<double> exact_dense(workers);
-  CpuDense<float> dense(workers);
+  const std::unique_ptr<Dense<float>> dense = make_dense(device, workers, products);
   const ModelShape shape{.vocabulary = corpus.vocabulary(),
                          .attention = {.batch = kBatch, .length = kLength}};
-  AttuneAttention attention(dense.memory(), "cpu", spec_file, shape.attention, seed);
+  AttuneAttention attention(*dense, device, spec_file, shape.attention, seed);
   ReferenceAttention<double> exact_attention(exact_dense.memory(), workers, shape.attention, seed);
   Model<double> exact(exact_dense, exact_attention, shape, seed);
-  Model<float> model(dense, attention, shape, seed);
+  Model<float> model(*dense, attention, shape, seed);
 
   // Learned biases are not 0 for long.
   Random random(seed);
@@ -88,6 +91,7 @@ bool check_gradients(const Corpus& corpus, const std::string& spec_file, std::ui
   const std::vector<double> gradients = exact.gradients().read();
   const std::vector<float> found = model.gradients().read();
 
+  const double limit = attention.unit() > 0x1p-24 ? kBf16Limit : kFp32Limit;
   bool is_right = true;
   std::printf("%-12s %13s %13s %10s %10s\n", "parameter", "gradient", "difference", "apart",
               "attune");
@@ -103,15 +107,15 @@ bool check_gradients(const Corpus& corpus, const std::string& spec_file, std::ui
       squares += std::pow(found[i] - gradients[i], 2);
     }
     const double finite = std::abs(slope - difference) / size;
-    const double fp32 = std::sqrt(squares) / size;
-    const bool holds = finite <= kFiniteLimit && fp32 <= kFp32Limit;
+    const double rounding = std::sqrt(squares) / size;
+    const bool holds = finite <= kFiniteLimit && rounding <= limit;
     is_right = is_right && holds;
     std::printf("%-12s %13.6e %13.6e %10.1e %10.1e%s\n", parameter.name.c_str(), slope, difference,
-                finite, fp32, holds ? "" : "  WRONG");
+                finite, rounding, holds ? "" : "  WRONG");
   }
   std::printf(
       "gradients against finite differences: %.0e allowed; attune's against fp64: %.0e (%s)\n",
-      kFiniteLimit, kFp32Limit, is_right ? "right" : "WRONG");
+      kFiniteLimit, limit, is_right ? "right" : "WRONG");
   return is_right;
 }
 

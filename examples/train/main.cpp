@@ -15,9 +15,12 @@
 
 #include "attune_attention.hpp"
 #include "comparison.hpp"
-#include "cpu_dense.hpp"
 #include "curve.hpp"
+#include "dense.hpp"
 #include "gradient_check.hpp"
+#include "kernels.hpp"
+#include "nvrtc.hpp"
+#include "operation_check.hpp"
 #include "options.hpp"
 #include "shared.hpp"
 
@@ -42,30 +45,32 @@ class Setup {
       : options_(options),
         shape_{.vocabulary = corpus.vocabulary(),
                .attention = {.batch = options.batch, .length = options.length}},
-        dense_(workers_) {
+        dense_(make_dense(options.device, workers_, options.products)) {
     if (options.uses_reference) {
-      reference_ = std::make_unique<ReferenceAttention<float>>(dense_.memory(), workers_,
+      reference_ = std::make_unique<ReferenceAttention<float>>(dense_->memory(), workers_,
                                                                shape_.attention, options.seed);
     } else {
-      attune_ = std::make_unique<AttuneAttention>(dense_.memory(), "cpu", options.spec_file,
+      attune_ = std::make_unique<AttuneAttention>(*dense_, options.device, options.spec_file,
                                                   shape_.attention, options.seed);
     }
     Attention<float>& attention = attune_ ? static_cast<Attention<float>&>(*attune_) : *reference_;
     if (options.task == Options::Task::kCompare) {
-      auto comparison = std::make_unique<Comparison>(dense_, workers_, attention, shape_,
-                                                     options.seed, options.steps);
+      auto comparison = std::make_unique<Comparison>(*dense_, workers_, attention, attune_->unit(),
+                                                     shape_, options.seed, options.steps);
       comparison_ = comparison.get();
       learner_ = std::move(comparison);
     } else {
-      learner_ = std::make_unique<Training>(dense_, attention, shape_, options.seed, options.steps);
+      learner_ =
+          std::make_unique<Training>(*dense_, attention, shape_, options.seed, options.steps);
     }
   }
 
   Learner& learner() { return *learner_; }
   const Comparison* comparison() const { return comparison_; }
   std::string device() const {
-    return attune_ ? attune_->device() : "the host's cores, attention by its definition";
+    return attune_ ? attune_->device() : dense_->device() + ", attention by its definition";
   }
+  std::string dense() const { return dense_->device(); }
   std::string plans() const { return attune_ ? attune_->plans() : std::string(); }
   // What the picture says below its title.
   std::string subtitle() const {
@@ -82,7 +87,7 @@ class Setup {
   Options options_;
   ModelShape shape_;
   Workers workers_;
-  CpuDense<float> dense_;
+  std::unique_ptr<Dense<float>> dense_;
   std::unique_ptr<AttuneAttention> attune_;
   std::unique_ptr<ReferenceAttention<float>> reference_;
   std::unique_ptr<Learner> learner_;
@@ -121,6 +126,14 @@ bool report(const Comparison& comparison, const Curve& curve) {
   return comparison.is_right();
 }
 
+// For GPUs that need not be here.
+Exit check_kernels() {
+  for (const char* target : {"sm_80", "sm_90"}) {
+    std::printf("kernels for %s: %zu bytes\n", target, compile_cuda(kKernels, target).size());
+  }
+  return Exit::kDone;
+}
+
 // Before a training whose curve would be lost.
 void check_writable(const std::string& path) {
   if (path.empty()) return;
@@ -132,32 +145,53 @@ void check_writable(const std::string& path) {
 Exit run(const Options& options) {
   check_writable(options.csv_file);
   check_writable(options.svg_file);
+  if (options.task == Options::Task::kCheckKernels) return check_kernels();
+  if (options.task == Options::Task::kCheckOperations) {
+    Workers workers;
+    const std::unique_ptr<Dense<float>> dense =
+        make_dense(options.device, workers, options.products);
+    return check_operations(*dense, workers) ? Exit::kDone : Exit::kFailed;
+  }
   const Corpus corpus = Corpus::from_file(options.text_file);
   if (options.task == Options::Task::kCheckGradients) {
-    return check_gradients(corpus, options.spec_file, options.seed) ? Exit::kDone : Exit::kFailed;
+    return check_gradients(corpus, options.device, options.products, options.spec_file,
+                           options.seed)
+               ? Exit::kDone
+               : Exit::kFailed;
   }
   double start = seconds_now();
   Setup setup(options, corpus);
-  std::printf("text    %zu characters of %zu kinds in %zu documents\ndevice  %s\n", corpus.tokens(),
-              corpus.vocabulary(), corpus.documents().size(), setup.device().c_str());
+  std::printf("text    %zu characters of %zu kinds in %zu documents\ndevice  %s\nmodel   %s\n",
+              corpus.tokens(), corpus.vocabulary(), corpus.documents().size(),
+              setup.device().c_str(), setup.dense().c_str());
   if (!setup.plans().empty()) std::printf("%s", setup.plans().c_str());
   std::printf("ready   after %.0f ms\n", 1e3 * (seconds_now() - start));
 
   std::signal(SIGINT, interrupt);
   Packer packer(corpus, options.batch, options.length, options.seed);
-  Curve curve{.points = {}, .is_compared = setup.comparison() != nullptr};
+  Curve curve{.points = {},
+              .is_compared = setup.comparison() != nullptr,
+              .device = options.device,
+              .others = options.beside};
   start = seconds_now();
+  double second_step = start;
   const int every = std::max(1, options.steps / 20);
   for (int step = 1; step <= options.steps && is_interrupted == 0; ++step) {
     curve.points.push_back(setup.learner().step(packer.next()));
+    if (step == 1) second_step = seconds_now();
     if (step == 1 || step % every == 0 || step == options.steps) {
       print_step(step, curve.points.back(), curve.is_compared);
     }
   }
-  const double seconds = seconds_now() - start;
+  const double end = seconds_now();
   const std::size_t steps = curve.points.size();
-  std::printf("time    %.1f s, %.0f characters/s\n", seconds,
-              static_cast<double>(steps * options.batch * options.length) / seconds);
+  std::printf("time    %.1f s", end - start);
+  if (steps > 1) {
+    std::printf(
+        ", %.0f characters/s from step 2 on",
+        static_cast<double>((steps - 1) * options.batch * options.length) / (end - second_step));
+  }
+  std::printf("\n");
   write_curve(options, setup, curve);
   bool is_fine = true;
   if (setup.comparison() != nullptr && steps > 0) is_fine = report(*setup.comparison(), curve);

@@ -1,4 +1,4 @@
-// Attention whose results are off by as much as rounding in fp32 makes them: what the curves of two
+// Attention whose results are off by as much as rounding makes them: what the curves of two
 // right implementations may differ by is what this does to the curve of one.
 #pragma once
 

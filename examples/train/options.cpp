@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <string_view>
@@ -24,6 +25,17 @@ std::uint64_t number(std::string_view name, std::string_view text, std::uint64_t
   return value;
 }
 
+std::string device_named(std::string_view name) {
+  constexpr std::string_view kCuda = "cuda:";
+  const std::string_view ordinal = name.substr(std::min(kCuda.size(), name.size()));
+  const bool is_cuda = name.starts_with(kCuda) && !ordinal.empty() && ordinal.size() <= 4 &&
+                       ordinal.find_first_not_of("0123456789") == ordinal.npos;
+  if (name != "cpu" && !is_cuda) {
+    refuse("--device is cpu or cuda:0, cuda:1 and so on, not " + std::string(name));
+  }
+  return std::string(name);
+}
+
 }  // namespace
 
 Options parse_options(int count, const char* const* arguments) {
@@ -33,7 +45,7 @@ Options parse_options(int count, const char* const* arguments) {
   bool chose_attention = false;
   const auto choose = [&](Options::Task task) {
     if (options.task != Options::Task::kTrain && options.task != task) {
-      refuse("--compare and --check-gradients exclude each other");
+      refuse("--compare and the checks exclude each other");
     }
     options.task = task;
   };
@@ -64,6 +76,12 @@ Options parse_options(int count, const char* const* arguments) {
     } else if (name == "--check-gradients") {
       flag();
       choose(Options::Task::kCheckGradients);
+    } else if (name == "--check-operations") {
+      flag();
+      choose(Options::Task::kCheckOperations);
+    } else if (name == "--check-kernels") {
+      flag();
+      choose(Options::Task::kCheckKernels);
     } else if (name == "--attention") {
       const std::string_view which = value();
       if (which != "attune" && which != "reference") {
@@ -71,6 +89,14 @@ Options parse_options(int count, const char* const* arguments) {
       }
       options.uses_reference = which == "reference";
       chose_attention = true;
+    } else if (name == "--device") {
+      options.device = device_named(value());
+    } else if (name == "--products") {
+      const std::string_view which = value();
+      if (which != "cublas" && which != "own") {
+        refuse("--products is cublas or own, not " + std::string(which));
+      }
+      options.products = which == "own" ? Products::kOwn : Products::kCublas;
     } else if (name == "--steps") {
       options.steps = static_cast<int>(number(name, value(), 1, 1000000));
     } else if (name == "--seed") {
@@ -87,12 +113,20 @@ Options parse_options(int count, const char* const* arguments) {
       options.csv_file = value();
     } else if (name == "--svg") {
       options.svg_file = value();
+    } else if (name == "--beside") {
+      const std::string both(value());
+      const std::size_t at = both.find('=');
+      if (at == both.npos) refuse("--beside takes NAME=FILE, not " + both);
+      options.beside.push_back(read_csv(both.substr(0, at), both.substr(at + 1)));
     } else {
       refuse(std::string(arguments[i]) + " is no option");
     }
   }
   if (chose_attention && options.task != Options::Task::kTrain) {
     refuse("--attention is for training alone: --compare and --check-gradients run both");
+  }
+  if (options.products == Products::kCublas && options.device == "cpu") {
+    refuse("--products cublas is for a GPU");
   }
   return options;
 }
@@ -102,9 +136,13 @@ std::string help() {
 
 usage: train [options]
 
+  --device cpu|cuda:N           what it runs on (cpu)
+  --products cublas|own         a GPU's matrix products (cublas, where it is)
   --attention attune|reference  Attune's kernels, or attention by its definition (attune)
   --compare                     trains with both and compares: exit code 1 when the curves part
   --check-gradients             the model's gradients against finite differences, then ends
+  --check-operations            all of the model but attention against fp64, then ends
+  --check-kernels               compiles the kernels of GPUs, which needs none, then ends
   --steps N                     steps of training (400)
   --seed N                      of parameters, of the documents' order and of dropout (1)
   --batch N, --length N         rows of a batch and characters of a row (4, 256)
@@ -112,6 +150,7 @@ usage: train [options]
          R"(/attention.yaml)
   --text FILE                   paragraphs to learn ()" TRAIN_DIRECTORY R"(/text.txt)
   --csv FILE, --svg FILE        where the curve goes, as a table and as a picture
+  --beside NAME=FILE            another run's table, for the picture; may be repeated
   --help                        this
 
 Ctrl-C ends training after the step in hand; what there is by then is written.

@@ -20,6 +20,9 @@ constexpr int kUnitKeys = 64;     // of the kernel: what pieces are made of
 constexpr std::array kPieces = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 constexpr int kMostPieces = kPieces.back();
 constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units of a mask
+// Pieces that may be a cluster. Of larger ones an H200 does not run eight at once, one of each K/V
+// head: 8192 keys take 18.2 us in 8 pieces, 26 in 12 or 16.
+constexpr std::array kClusters = {2, 4, 8};
 
 // Rows in shared memory are multiples of 32 bytes of what the cache holds.
 int padded(const AttentionSpec& spec, int head_dim) {
@@ -93,6 +96,15 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.pieces < 1 || tile.pieces > kMostPieces) {
     return plan_unsupported(fmt::format("1 to {} pieces", kMostPieces));
   }
+  if (tile.in_cluster) {
+    if (device.target != Target::kSm90a) return plan_unsupported("clusters need sm_90a");
+    if (spec.batch_invariant) {
+      return plan_unsupported("the pieces of a batch-invariant spec are no clusters");
+    }
+    if (std::ranges::find(kClusters, tile.pieces) == kClusters.end()) {
+      return plan_unsupported(fmt::format("clusters of {} pieces", fmt::join(kClusters, ", ")));
+    }
+  }
   if (spec.batch_invariant &&
       (tile.step_keys != kInvariantStepKeys || tile.warps != kInvariantWarps || tile.pieces != 1)) {
     return plan_unsupported(fmt::format("a batch-invariant spec has k{}, w{} and p1",
@@ -120,14 +132,17 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
         for (const int stages : {3, 4, 6, 2}) {
           if (stages == 2 && !spec.batch_invariant) continue;
           for (const int pieces : kPieces) {
-            const KernelPlan plan{.pass = Pass::kForward,
-                                  .target = device.target,
-                                  .tile = DecodePlan{.tile_q = tile_q,
-                                                     .step_keys = step_keys,
-                                                     .stages = stages,
-                                                     .warps = warps,
-                                                     .pieces = pieces}};
-            if (check(spec, plan, device).ok()) plans.push_back(plan);
+            for (const bool in_cluster : {false, true}) {
+              const KernelPlan plan{.pass = Pass::kForward,
+                                    .target = device.target,
+                                    .tile = DecodePlan{.tile_q = tile_q,
+                                                       .step_keys = step_keys,
+                                                       .stages = stages,
+                                                       .warps = warps,
+                                                       .pieces = pieces,
+                                                       .in_cluster = in_cluster}};
+              if (check(spec, plan, device).ok()) plans.push_back(plan);
+            }
           }
         }
       }
@@ -164,17 +179,33 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double compute = step_clocks * kUnitKeys / tile.step_keys / at_once;
   constexpr double kItemClocks = 3000;  // Q and the first keys come in, warps merge
   constexpr double kLaunchUs = 3;
-  constexpr double kMergeUs = 3;  // counters are zeroed, the last CTA reads what the others found
+  // Counters are zeroed, the last CTA reads what the others found (H200: 8192 keys of one sequence
+  // take 20.9 us in 12 pieces, 18.2 in a cluster of 8).
+  constexpr double kMergeUs = 6;
   constexpr double kPieceUs = 0.05;
+  constexpr double kClusterMergeUs = 1;  // its CTAs read one another's shared memory
+  constexpr double kDealUs = 4;          // a launch in front deals out the keys of packed sequences
+  const double deal_us = is_packed(spec) && !tile.in_cluster ? kDealUs : 0;
+  const double merge_us = tile.in_cluster    ? kClusterMergeUs
+                          : tile.pieces == 1 ? 0
+                                             : kMergeUs + kPieceUs * tile.pieces;
   return {.item = kItemClocks / ctas,
           .tile = std::max(transfer, compute),
-          .launch_us = tile.pieces > 1 ? kLaunchUs + kMergeUs + kPieceUs * tile.pieces : kLaunchUs,
-          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0}};
+          .launch_us = kLaunchUs + deal_us + merge_us,
+          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
               const DeviceFacts&) {
   return {.tile_q = tile_of(plan).tile_q, .tile_kv = kUnitKeys, .order = {}};
+}
+
+// A cluster lies in one of the groups that processors come in: of an H200 eight, 14 to 18 each.
+double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
+                        const DeviceFacts& device) {
+  const int size = tile_of(plan).pieces, ctas = resident(spec, plan, device);
+  const int groups = device.processor_count / 16;
+  return size == 2 ? device.processor_count / 2 * ctas : groups * (14 * ctas / size);
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
@@ -186,20 +217,28 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       shape.kv_heads * shape.batch;
   const double pieces =
       double(spec.batch_invariant ? att::dealt_pieces<std::int64_t>(items, shape.kv_len)
+             : tile.in_cluster    ? tile.pieces
                                   : att::piece_count<std::int64_t>(items, tile.pieces));
   const double ctas = double(items) * pieces;
   const double dims = padded_qk(spec) + padded_v(spec);
   const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
   constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
-  const double rounds = std::ceil(ctas / device.processor_count);
+  const bool waits_for_room =
+      tile.in_cluster && double(items) > clusters_at_once(spec, plan, device);
+  const double rounds = std::ceil(ctas / device.processor_count) + (waits_for_room ? 1 : 0);
+  // What the last clusters read, few processors read: 89 us where pieces on their own take 77. And
+  // where two CTAs fit on a processor, those of a cluster share one: 49.7 us against 45.1.
+  const double uneven = waits_for_room                                        ? 1.2
+                        : tile.in_cluster && resident(spec, plan, device) > 1 ? 1.1
+                                                                              : 1;
   // A scheduler with a single warp waits for it: 1390 clocks where more need 1093 each.
   const bool waits = has_scaled_cache(spec) && rounds * tile.warps < 8;
   return {.rounds = rounds,
           .tiles = std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
-          .slowdown = waits ? 1.27 : 1,
+          .slowdown = (waits ? 1.27 : 1) * uneven,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
+          .transfer_us = uneven * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
 }
 
 // Results of pieces that wait to be merged, how many have come, and, of packed sequences, the list.
@@ -223,18 +262,25 @@ std::vector<WorkspaceRegion> piece_regions(const AttentionSpec& spec, int tile_q
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  const int pieces = spec.batch_invariant ? kFixedPieces : tile.pieces;
+  const int pieces = spec.batch_invariant ? kFixedPieces : tile.in_cluster ? 1 : tile.pieces;
   LaunchRecipe recipe;
-  recipe.launches.push_back(
-      {.symbol = "",
-       .threads = needs.threads,
-       .shared_memory_bytes = needs.shared_memory_bytes,
-       .pieces = pieces,
-       .item = is_packed(spec) ? WorkItem::kListedPiece : WorkItem::kPackedQueryTile,
-       .tile = tile.tile_q});
-  if (pieces != 1 || is_packed(spec)) {
+  recipe.launches.push_back({.symbol = "",
+                             .threads = needs.threads,
+                             .shared_memory_bytes = needs.shared_memory_bytes,
+                             .cluster = tile.in_cluster ? tile.pieces : 1,
+                             .pieces = pieces,
+                             .item = !is_packed(spec)  ? WorkItem::kPackedQueryTile
+                                     : tile.in_cluster ? WorkItem::kFoundTile
+                                                       : WorkItem::kListedPiece,
+                             .tile = tile.tile_q});
+  if (!tile.in_cluster && (pieces != 1 || is_packed(spec))) {
     recipe.workspace = piece_regions(spec, tile.tile_q, pieces);
-    recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+    // The launch that deals out pieces zeroes their counters.
+    if (is_packed(spec)) {
+      recipe.launches.back().overlaps_previous = plan.target >= Target::kSm90a;
+    } else {
+      recipe.launches.back().zeroed = {WorkspaceRegion::Content::kPieceArrivals};
+    }
   }
   return recipe;
 }
@@ -263,31 +309,37 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const DecodePlan& t = tile_of(plan);
-  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces};
+  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces, t.in_cluster};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const DecodePlan& t = tile_of(plan);
-  return fmt::format("q{} k{} s{} w{} p{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces);
+  return fmt::format("q{} k{} s{} w{} p{}{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces,
+                     t.in_cluster ? " cluster" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   DecodePlan tile;
   for (const std::string_view word : words) {
-    if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.step_keys) &&
-        !parse_word(word, "s", tile.stages) && !parse_word(word, "w", tile.warps) &&
-        !parse_word(word, "p", tile.pieces)) {
+    if (word == "cluster") {
+      tile.in_cluster = true;
+    } else if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.step_keys) &&
+               !parse_word(word, "s", tile.stages) && !parse_word(word, "w", tile.warps) &&
+               !parse_word(word, "p", tile.pieces)) {
       return plan_text_error(fmt::format("`{}` is no word of a decode plan", word));
     }
   }
-  if (words.size() != 5) return plan_text_error("a decode plan needs q, k, s, w and p once each");
+  if (words.size() != (tile.in_cluster ? 6 : 5)) {
+    return plan_text_error("a decode plan needs q, k, s, w and p once each");
+  }
   plan.tile = tile;
   return ok_status();
 }
 
 std::string symbol_part(const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
-  return fmt::format("q{}k{}s{}p{}", tile.tile_q, tile.step_keys, tile.stages, tile.pieces);
+  return fmt::format("q{}k{}s{}p{}{}", tile.tile_q, tile.step_keys, tile.stages, tile.pieces,
+                     tile.in_cluster ? "c" : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -299,11 +351,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr int kWarps = {};\n"
       "constexpr int kPieces = {};\n"
+      "constexpr bool kInCluster = {};\n"
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
-      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
-      resources_of(spec, plan).shared_memory_bytes,
+      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.in_cluster,
+      reads_head, resources_of(spec, plan).shared_memory_bytes,
       std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8));
 }
 

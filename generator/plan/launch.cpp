@@ -120,6 +120,10 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
              launch.parts * shape.kv_heads;
     case WorkItem::kListedPiece:
       return listed_pieces(spec, shape, tile) * shape.kv_heads;
+    case WorkItem::kFoundTile:
+      return att::packed_tile_count<std::int64_t>(shape.q_len, shape.batch, shape.heads,
+                                                  shape.kv_heads, tile) *
+             shape.kv_heads;
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
              shape.batch;

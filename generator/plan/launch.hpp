@@ -36,6 +36,7 @@ enum class WorkItem : std::uint8_t {
   kSequenceTile,     // a head of an item of the list of packed sequences, of `tile` queries
   kSequenceKeyTile,  // a K/V head of an item of their list of key tiles, of `tile` keys
   kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
+  kFoundTile,        // a K/V head of a tile of packed sequences that its CTAs find for themselves
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
   kRows,             // `tile` of the rows [batch, heads, q_len], packed [heads, q_len]
@@ -91,6 +92,9 @@ struct Launch {
   // CUtensorMap kernel parameters, in this order, after the params.
   std::vector<TensorMapRecipe> tensor_maps = {};
   std::vector<WorkspaceRegion::Content> zeroed = {};  // regions that are zeroed before it
+  // It may start before the launch in front has ended, for which its kernel waits of its own accord
+  // (templates/ptx/dependent_launch.cuh). Not with regions that are zeroed in between.
+  bool overlaps_previous = false;
 };
 
 // A pure function of spec and plan, so a cached image needs nothing more.

@@ -37,7 +37,8 @@ struct DecodePlan {
   int step_keys = 16;  // that a warp takes at a time
   int stages = 4;      // of these in shared memory, for each warp
   int warps = 4;
-  int pieces = 1;  // of an item's keys, a CTA each; fewer where a launch has many items
+  int pieces = 1;           // of an item's keys, a CTA each; fewer where a launch has many items
+  bool in_cluster = false;  // the pieces of an item are a cluster, and merge in shared memory
   auto operator<=>(const DecodePlan&) const = default;
 };
 

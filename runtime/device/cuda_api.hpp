@@ -29,6 +29,7 @@ typedef struct CUlaunchAttribute_st {
     struct {
       unsigned int x, y, z;
     } cluster_dim;
+    int programmatic_stream_serialization;
     char size[64];
   } value;
 } CUlaunchAttribute;
@@ -64,6 +65,7 @@ constexpr int kFunctionMaxDynamicSharedBytes = 8;    // CUfunction_attribute
 constexpr int kFunctionNonPortableClusterSize = 14;  // CUfunction_attribute
 constexpr int kStreamCaptureModeRelaxed = 2;         // CUstreamCaptureMode
 constexpr int kLaunchClusterDimension = 4;           // CUlaunchAttributeID
+constexpr int kLaunchOverlapsPrevious = 6;           // the same, programmatic stream serialization
 
 namespace tensor_map {
 constexpr int kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9, kUint8 = 0;  // CUtensorMapDataType

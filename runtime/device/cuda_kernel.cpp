@@ -126,9 +126,6 @@ Status CudaKernel::launch_one(const Launch& launch, CUfunction function,
     ATT_CHECK(encode_tensor_map(api_, spec_, launch.tensor_maps[i], params, &maps[i]));
     arguments[1 + i] = &maps[i];
   }
-  CUlaunchAttribute cluster{};
-  cluster.id = kLaunchClusterDimension;
-  cluster.value.cluster_dim = {static_cast<unsigned>(launch.cluster), 1, 1};
   CUlaunchConfig config{};
   ATT_TRY(config.gridDimX, grid_of(launch, shape));
   config.gridDimY = config.gridDimZ = 1;
@@ -136,9 +133,17 @@ Status CudaKernel::launch_one(const Launch& launch, CUfunction function,
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_memory_bytes);
   config.hStream = stream;
+  CUlaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
   if (launch.cluster > 1) {
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+    CUlaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = kLaunchClusterDimension;
+    cluster.value.cluster_dim = {static_cast<unsigned>(launch.cluster), 1, 1};
+  }
+  if (launch.overlaps_previous) {
+    CUlaunchAttribute& overlaps = attributes[config.numAttrs++];
+    overlaps.id = kLaunchOverlapsPrevious;
+    overlaps.value.programmatic_stream_serialization = 1;
   }
   return cuda_status(api_, api_.launch_kernel(&config, function, arguments, nullptr),
                      "cuLaunchKernelEx");

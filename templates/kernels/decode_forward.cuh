@@ -12,7 +12,9 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
+#include "templates/tile/cluster_merge.cuh"
 #include "templates/tile/decode_warp.cuh"
 #include "templates/tile/load.cuh"
 #include "templates/tile/page_rows.cuh"
@@ -32,17 +34,7 @@ ATT_FN void write_output(const ForwardParams& p, const Item& item,
                          const Parts<kRows, kStride>& parts, const ItemWeights& weights) {
   for_each_four_columns(item, [&](int row, int column) {
     const FourFloats o = merge(parts, weights, row, column);
-    float reference = weights.reference[row], sum = weights.sum[row];
-    const int h = item.h0 + row / item.queries();
-    const int q = item.q0 + row % item.queries();
-    const float factor = finish_row(context_of(p, item, h), reference, sum);
-    unsigned* const to = reinterpret_cast<unsigned*>(
-        static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
-    to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
-    to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
-    if (p.lse != nullptr && column == 0) {
-      p.lse[statistic_offset(p, item.sequence, h) + q] = log_sum_exp(reference, sum);
-    }
+    write_columns(p, item, row, column, o, weights.reference[row], weights.sum[row]);
   });
 }
 
@@ -53,6 +45,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   __shared__ bool is_last;
   const unsigned shared = shared_address(shared_memory);
 
+  if constexpr (spec::kIsPacked) wait_for_launches_before();
   const PieceOfItem own = piece_at(params, block_index());
   const Item& item = own.item;
   if (item.rows() <= 0) return;
@@ -160,6 +153,18 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   weigh<plan::kWarps>(warps, item.rows(), weights);
   if (own.pieces == 1) {
     write_output(params, item, warps, weights);
+    return;
+  }
+
+  if constexpr (plan::kInCluster) {
+    for_each_four_columns(item, [&](int row, int column) {
+      *reinterpret_cast<FourFloats*>(warps.output(0, row) + column) =
+          merge(warps, weights, row, column);
+    });
+    const auto write = [&](int row, int column, const FourFloats& o, float reference, float sum) {
+      write_columns(params, item, row, column, o, reference, sum);
+    };
+    merge_in_cluster<plan::kPieces, kThreads, spec::kHeadDimV>(item.rows(), warps, weights, write);
     return;
   }
 

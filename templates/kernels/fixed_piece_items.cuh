@@ -28,6 +28,7 @@ ATT_FN void list_fixed_pieces(const PackedParams& p, FixedPieceTables& tables) {
   const int capacity = fixed_piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
   const int room = kMostFixedResults / p.kv_heads;  // of results, of a K/V head
   const int thread = thread_index();
+  zero_arrivals(p, kMostFixedResults);
   if (thread == 0) tables.all_units = 0;
   sync_threads();
   for (int b = thread; b < p.batch; b += kItemThreads) {

@@ -10,6 +10,7 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/decode_warp.cuh"
 #include "templates/tile/fixed_pieces.cuh"
@@ -31,17 +32,8 @@ static_assert(kFoldedOffset + kRows * kFours * static_cast<int>(sizeof(Folded)) 
 
 ATT_FN void write_output(const ForwardParams& p, const Item& item, int row, int column,
                          const Folded& of) {
-  float reference = of.reference, sum = of.sum;
-  const int h = item.h0 + row / item.queries();
-  const int q = item.q0 + row % item.queries();
-  const float factor = finish_row(context_of(p, item, h), reference, sum);
-  unsigned* const to = reinterpret_cast<unsigned*>(
-      static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
-  to[0] = pack_2<spec::kDType>(of.o[0] * factor, of.o[1] * factor);
-  to[1] = pack_2<spec::kDType>(of.o[2] * factor, of.o[3] * factor);
-  if (p.lse != nullptr && column == 0) {
-    p.lse[statistic_offset(p, item.sequence, h) + q] = log_sum_exp(reference, sum);
-  }
+  const FourFloats o = {{of.o[0], of.o[1], of.o[2], of.o[3]}};
+  write_columns(p, item, row, column, o, of.reference, of.sum);
 }
 
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
@@ -50,6 +42,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   __shared__ bool is_last;
   const unsigned shared = shared_address(shared_memory);
 
+  if constexpr (spec::kIsPacked) wait_for_launches_before();
   const PieceOfItem own = fixed_piece_at(params, block_index());
   const Item& item = own.item;
   if (item.rows() <= 0) return;

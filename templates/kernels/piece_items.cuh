@@ -30,6 +30,7 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
   const int capacity = piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
   const int room = kMostPieces / p.kv_heads;  // of results, of a K/V head
   const int thread = thread_index();
+  zero_arrivals(p, kMostPieces);
   if (thread == 0) tables.all_units = 0;
   sync_threads();
   for (int b = thread; b < p.batch; b += kItemThreads) {

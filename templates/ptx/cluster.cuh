@@ -29,4 +29,24 @@ ATT_FN void cluster_or(unsigned word, unsigned cta_rank, unsigned bits) {
       : "memory");
 }
 
+// One and four floats at the same shared-memory address of CTA `cta_rank`.
+ATT_FN void cluster_load(float (&to)[1], unsigned from, unsigned cta_rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [remote];\n}"
+      : "=f"(to[0])
+      : "r"(from), "r"(cta_rank)
+      : "memory");
+}
+ATT_FN void cluster_load(float (&to)[4], unsigned from, unsigned cta_rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+      : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+      : "r"(from), "r"(cta_rank)
+      : "memory");
+}
+
 }  // namespace att

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/items.h"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/pieces.cuh"
 
@@ -22,6 +23,13 @@ ATT_FN Dealt dealt(const PackedParams& p, int b) {
   const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
   const int keys = bounds.begin < bounds.end ? bounds.end - bounds.begin : 0;
   return {grid.q_tiles, grid.head_parts, tile_count(keys, kUnitKeys)};
+}
+
+// Of pieces of which none has come yet. The decode kernel may start meanwhile, and waits.
+ATT_FN void zero_arrivals(const PackedParams& p, int count) {
+  let_next_launch_start();
+#pragma unroll 1
+  for (int i = thread_index(); i < count; i += kItemThreads) p.pieces.arrivals[i] = 0;
 }
 
 ATT_FN void add_units(unsigned long long* sum, unsigned long long units) {

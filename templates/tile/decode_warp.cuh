@@ -185,4 +185,19 @@ ATT_FN void for_each_four_columns(const Item& item, const F& f) {
   }
 }
 
+// Four columns of a row of O, which `sum` has not divided yet, and with the first ones its LSE.
+ATT_FN void write_columns(const ForwardParams& p, const Item& item, int row, int column,
+                          const FourFloats& o, float reference, float sum) {
+  const int h = item.h0 + row / item.queries();
+  const int q = item.q0 + row % item.queries();
+  const float factor = finish_row(context_of(p, item, h), reference, sum);
+  unsigned* const to = reinterpret_cast<unsigned*>(
+      static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
+  to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
+  to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
+  if (p.lse != nullptr && column == 0) {
+    p.lse[statistic_offset(p, item.sequence, h) + q] = log_sum_exp(reference, sum);
+  }
+}
+
 }  // namespace att

@@ -40,7 +40,58 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
   return own;
 }
 
+// Sum of the values of the lanes up to this one.
+ATT_FN int sum_up_to_lane(int value) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int lane = lane_index();
+    const int before = shuffle_from(value, lane >= distance ? lane - distance : lane);
+    if (lane >= distance) value += before;
+  }
+  return value;
+}
+
+// Tile `index` of the tiles of all packed sequences, in their order; every warp counts them for
+// itself. No rows where there are fewer.
+ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
+  constexpr int kMostTiles = 1 << 24;  // of a sequence: whatever the lengths say, sums fit
+  int before = 0;
+#pragma unroll 1
+  for (int first = 0; first < p.batch; first += 32) {
+    const int b = first + lane_index();
+    int tiles = 0;
+    if (b < p.batch) {
+      const int q_len = sequence_of(p, b).q_len;
+      if (q_len > 0) {
+        tiles = min_i32(packed_tiles(p.heads, p.kv_heads, q_len, plan::kTileQ).per_kv_head(),
+                        kMostTiles);
+      }
+    }
+    const int up_to = before + sum_up_to_lane(tiles);
+    const unsigned has_it = ballot(up_to > index);
+    if (has_it != 0) {
+      const int lane = highest_bit(has_it & (0u - has_it));
+      const Sequence sequence = sequence_of(p, first + lane);
+      const int rest = index - shuffle_from(up_to - tiles, lane);
+      const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
+      return item_of(p, sequence, grid.heads_per_item, first + lane, h_kv, rest % grid.head_parts,
+                     rest / grid.head_parts);
+    }
+    before = shuffle_from(up_to, 31);
+  }
+  return {};
+}
+
 ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
+  if constexpr (plan::kInCluster) {
+    const int item = index / plan::kPieces;
+    PieceOfItem own = {};
+    own.item =
+        spec::kIsPacked ? found_item(p, item % p.kv_heads, item / p.kv_heads) : item_at(p, item);
+    own.piece = index % plan::kPieces;
+    own.pieces = plan::kPieces;
+    return own;
+  }
   if constexpr (spec::kIsPacked) return listed_piece(p, index);
   const int items = item_count(p);
   const int pieces = piece_count(items, plan::kPieces);
@@ -78,17 +129,6 @@ ATT_FN Unit unit_at(const Units& units, const UnitTable& table, int i, int kv_le
   }
   const int k0 = (units.begin + i) * units.keys;
   return {k0, kv_len - k0 >= units.keys};
-}
-
-// Sum of the values of the lanes up to this one.
-ATT_FN int sum_up_to_lane(int value) {
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int lane = lane_index();
-    const int before = shuffle_from(value, lane >= distance ? lane - distance : lane);
-    if (lane >= distance) value += before;
-  }
-  return value;
 }
 
 // The whole CTA calls it. All threads may read the table afterwards.

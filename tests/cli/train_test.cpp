@@ -51,6 +51,21 @@ TEST_F(Train, CurveLiesOnThatOfTheDefinition) {
   EXPECT_THAT(outcome.out, HasSubstr("(right)"));
 }
 
+// The gradients are off by 5e-3 at most there, and 3e-2 are allowed: what is wrong in one head or
+// one term shows.
+TEST_F(Train, AttentionInBf16LiesOnTheDefinitionToItsRounding) {
+  const std::vector<std::string> bf16 = {"--spec", "examples/train/attention_bf16.yaml"};
+  const auto with_bf16 = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), bf16.begin(), bf16.end());
+    return arguments;
+  };
+  for (const Outcome& outcome : {train(with_bf16({"--compare", "--steps", "10"})),
+                                 attune(with_bf16({"--check-gradients"}))}) {
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("(right)"));
+  }
+}
+
 TEST_F(Train, ComparisonFindsWhatComputesSomethingElse) {
   const std::pair<const char*, const char*> kFaults[] = {
       {"causal and document(doc)", "causal"},      // documents see each other
@@ -86,6 +101,9 @@ TEST_F(Train, LearnsAndWritesItsCurve) {
   EXPECT_EQ(read_file(again), table) << "the same to the bit";
   EXPECT_EQ(train({"--steps", "60", "--seed", "2", "--csv", again}).code, 0);
   EXPECT_NE(read_file(again), table);
+
+  EXPECT_EQ(train({"--steps", "2", "--beside", "longer=" + csv, "--svg", svg}).code, 0);
+  EXPECT_THAT(read_file(svg), HasSubstr(">longer</text>"));
 }
 
 TEST_F(Train, InterruptedItWritesWhatThereIs) {
@@ -110,11 +128,17 @@ TEST_F(Train, SaysWhatIsWrongWithItsInput) {
       {{"--compare=1"}, "--compare takes no value"},
       {{"--attention", "flash"}, "--attention is attune or reference, not flash"},
       {{"--compare", "--check-gradients"}, "exclude each other"},
+      {{"--products", "mkl"}, "--products is cublas or own, not mkl"},
+      {{"--products", "cublas"}, "--products cublas is for a GPU"},
       {{"--compare", "--attention", "attune"}, "run both"},
       {{"--text", "/no/such.txt"}, "/no/such.txt: cannot be read"},
       {{"--text", "/dev/null"}, "/dev/null: no paragraph in it"},
       {{"--csv", "/no/such/curve.csv"}, "/no/such/curve.csv: cannot be written"},
-      {{"--spec", "causal"}, "causal: the model is fp32, the spec's dtype is not"},
+      {{"--beside", "curve.csv"}, "--beside takes NAME=FILE, not curve.csv"},
+      {{"--beside", "x=/dev/null"}, "/dev/null: no table that --csv has written"},
+      {{"--spec", "causal"}, "causal: the model's head_dim is 16"},
+      {{"--device", "gpu"}, "--device is cpu or cuda:0, cuda:1 and so on, not gpu"},
+      {{"--device", "cuda:x"}, "not cuda:x"},
   };
   for (const auto& [arguments, message] : kInputs) {
     const Outcome outcome = attune(arguments);
@@ -127,6 +151,10 @@ TEST_F(Train, SaysWhatIsWrongWithItsInput) {
   const Outcome outcome = attune({"--spec", no_bias});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("plain: the model has the tensors doc and bias"));
+
+  const std::string fp16 =
+      scratch_file("fp16.yaml", "attune: 1\nname: half\ndtype: fp16\nhead_dim: 16\n");
+  EXPECT_THAT(attune({"--spec", fp16}).err, HasSubstr("half: the model trains with attention in"));
 
   const Outcome help = attune({"--help"});
   EXPECT_EQ(help.code, 0);

@@ -73,24 +73,27 @@ INSTANTIATE_TEST_SUITE_P(Library, Compile, testing::ValuesIn(cases()), [](const 
   return name;
 });
 
-struct CacheCase {
+struct DecodeCase {
   const char* lines;  // of the spec
   Target target;
   const char* tile;
 };
 
-// K and V of fp8: elements are widened by an instruction, or by shifts.
-TEST(CompileFp8Cache, KeepsToItsRegisters) {
+TEST(CompileDecode, KeepsToItsRegisters) {
   const auto compiler = open_nvrtc_compiler();
   if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
   for (const auto& [lines, target, tile] :
-       {CacheCase{"dtype: bf16\nlayout: paged\nhead_dim: 128\n", Target::kSm90a,
-                  "q16 k16 s3 w4 p1"},
-        {"dtype: fp16\nlayout: thd\nhead_dim: 192\n", Target::kSm90a, "q16 k32 s2 w4 p4"},
-        {"dtype: bf16\nhead_dim: 128\n", Target::kSm80, "q16 k16 s3 w4 p1"}}) {
+       {DecodeCase{"kv_dtype: fp8_e4m3\ndtype: bf16\nlayout: paged\nhead_dim: 128\n",
+                   Target::kSm90a, "q16 k16 s3 w4 p1"},
+        {"kv_dtype: fp8_e4m3\ndtype: fp16\nlayout: thd\nhead_dim: 192\n", Target::kSm90a,
+         "q16 k32 s2 w4 p4"},
+        {"kv_dtype: fp8_e4m3\ndtype: bf16\nhead_dim: 128\n", Target::kSm80, "q16 k16 s3 w4 p1"},
+        {"dtype: bf16\nhead_dim: 128\n", Target::kSm90a, "q16 k16 s3 w8 p8 cluster"},
+        {"dtype: fp16\nhead_dim: 64\nmask: causal\n", Target::kSm90a, "q32 k16 s3 w4 p4 cluster"},
+        {"dtype: bf16\nhead_dim: 128\nlayout: paged\n", Target::kSm90a,
+         "q16 k16 s4 w4 p8 cluster"}}) {
     if (!(*compiler)->supports(target)) continue;
-    const auto spec =
-        parse_spec(std::string("attune: 1\nname: t\nkv_dtype: fp8_e4m3\n") + lines, "t");
+    const auto spec = parse_spec(std::string("attune: 1\nname: t\n") + lines, "t");
     ASSERT_TRUE(spec.ok()) << render(spec.error());
     const auto plan = parse_plan("decode forward " + std::string(to_string(target)) + " " + tile);
     ASSERT_TRUE(plan.ok()) << render(plan.error());

@@ -8,9 +8,10 @@ namespace attune::gpu_test {
 namespace {
 
 // Plans that differ in what merging does: one warp's steps, more pieces than units, more pieces
-// than a warp has lanes.
-constexpr const char* kPlans[] = {"q16 k16 s3 w4 p1", "q16 k32 s2 w4 p3", "q16 k16 s4 w8 p12",
-                                  "q16 k16 s3 w1 p48"};
+// than a warp has lanes, pieces that are a cluster.
+constexpr const char* kPlans[] = {"q16 k16 s3 w4 p1",         "q16 k32 s2 w4 p3",
+                                  "q16 k16 s4 w8 p12",        "q16 k16 s3 w1 p48",
+                                  "q16 k16 s3 w8 p8 cluster", "q32 k16 s3 w4 p4 cluster"};
 
 struct Case {
   const char* name;

@@ -57,7 +57,8 @@ TEST(DecodePlan, SmallBatchesAreDealtToManyProcessors) {
         .batch = batch, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 65536};
     const auto plan = default_plan(spec, shape, kHopper);
     const LaunchRecipe recipe = launch_recipe(spec, *plan);
-    return item_count(spec, recipe, recipe.main(), shape);
+    const std::int64_t items = item_count(spec, recipe, recipe.main(), shape);
+    return static_cast<int>(*grid_size(recipe.main(), items, kHopper.processor_count));
   };
   EXPECT_GE(ctas(1), kHopper.processor_count / 2);
   EXPECT_LE(ctas(1), 4 * kHopper.processor_count);
@@ -93,6 +94,59 @@ TEST(DecodePlan, WhatIsPromisedCoversEveryPlan) {
           << to_string(plan) << ", " << queries << " queries";
     }
   }
+}
+
+TEST(DecodePlan, ClustersOfPiecesNeedNoWorkspace) {
+  const AttentionSpec spec = plain_spec();
+  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p8 cluster");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  EXPECT_EQ(to_string(*plan), "decode forward sm_90a q16 k16 s3 w4 p8 cluster");
+  ASSERT_TRUE(check_plan(spec, *plan, kHopper).ok());
+  const LaunchRecipe recipe = launch_recipe(spec, *plan);
+  EXPECT_TRUE(recipe.workspace.empty());
+  EXPECT_TRUE(recipe.main().zeroed.empty());
+  const ProblemShape shape{.batch = 200, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 1000};
+  const std::int64_t items = item_count(spec, recipe, recipe.main(), shape);
+  EXPECT_EQ(*grid_size(recipe.main(), items, kHopper.processor_count), 200u * 8 * 8);
+}
+
+// No sequence has more tiles than what a launch of clusters has room for.
+TEST(DecodePlan, ClustersOfPackedSequencesFindTheirTiles) {
+  AttentionSpec spec = plain_spec();
+  spec.layout = Layout::kPaged;
+  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w8 p8 cluster");
+  ASSERT_TRUE(check_plan(spec, *plan, kHopper).ok());
+  const LaunchRecipe recipe = launch_recipe(spec, *plan);
+  EXPECT_EQ(recipe.launches.size(), 1u) << "nobody deals out anything";
+  EXPECT_TRUE(recipe.workspace.empty());
+  for (const std::int64_t heads : {1, 2, 3, 4, 5, 7, 16, 40, 100}) {
+    for (const std::int64_t queries : {1, 2, 3, 5, 6, 9, 16, 17, 33, 100}) {
+      for (const std::int64_t sequences : {1, 3, 50}) {
+        const ProblemShape shape{.batch = 2 * sequences,  // half of them have no queries
+                                 .heads = heads,
+                                 .kv_heads = 1,
+                                 .q_len = sequences * queries,
+                                 .kv_len = 1000};
+        const std::int64_t tiles =
+            att::packed_tiles<std::int64_t>(heads, 1, queries, 16).per_kv_head() * sequences;
+        EXPECT_LE(tiles, item_count(spec, recipe, recipe.main(), shape))
+            << heads << ", " << queries;
+      }
+    }
+  }
+  const ProblemShape one{.batch = 1, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 1000};
+  EXPECT_EQ(item_count(spec, recipe, recipe.main(), one), 8);
+}
+
+TEST(DecodePlan, ClustersAreRefusedWhereTheyCannotBe) {
+  const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p8 cluster");
+  AttentionSpec invariant = plain_spec();
+  invariant.batch_invariant = true;
+  EXPECT_FALSE(check_plan(invariant, *plan, kHopper).ok());
+  const auto odd = parse_plan("decode forward sm_90a q16 k16 s3 w4 p16 cluster");
+  EXPECT_FALSE(check_plan(plain_spec(), *odd, kHopper).ok());
+  const auto older = parse_plan("decode forward sm_80 q16 k16 s3 w4 p8 cluster");
+  EXPECT_FALSE(check_plan(plain_spec(), *older, device_facts(Target::kSm80)).ok());
 }
 
 // What decides in which order a row's keys are added up is the same in all of them.

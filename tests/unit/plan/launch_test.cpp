@@ -108,6 +108,7 @@ TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
       EXPECT_GT(plans.size(), 10u) << to_string(family);
       for (const KernelPlan& plan : plans) {
         const LaunchRecipe recipe = launch_recipe(packed_spec(), plan);
+        if (recipe.main().item == WorkItem::kFoundTile) continue;
         ASSERT_EQ(recipe.launches.size(), 2u) << to_string(plan);
         EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_items");
         EXPECT_EQ(recipe.launches[0].item, WorkItem::kPass);
