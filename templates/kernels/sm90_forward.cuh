@@ -204,31 +204,22 @@ struct Consumer {
            0;
   }
 
-  // Looks at a tile's scores, before mask and score, for what the first way does not serve. What it
-  // overlooks is found at the item's end.
+  // With a constant reference: looks at two scores a thread of a tile, before mask and score, for
+  // what that does not serve. What it overlooks is found at the item's end. (Builds that looked at
+  // all of them, with fp16 too, saw heavy tails here, and were slower on normal numbers where a
+  // launch takes 100 us: docs/lab/distributions.md.)
   ATT_MEMBER void probe() {
+    constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
     wgmma_pin(s[kHigh]);
     const float to_log2 = softmax_scale(p) * kLog2E;
-    bool far = false, rises = false;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float one = s[kHigh][2 * half] * to_log2;
-      const float top = highest_score(s[kHigh], half, 0.0f) * to_log2;
-      if constexpr (kConstantReference) {
-        // Heavy tails show so in nine tiles of ten; not where all scores of a row are high.
-        constexpr float kTail = 90.0f, kFarApart = 60.0f;
-        constexpr float kLowest = -70.0f, kHighest = 130.0f;
-        rises = rises || (top > kTail && top - one > kFarApart);
-        far = far || rises || one < kLowest || top > kHighest;
-      } else {
-        // Normal numbers that are so far apart may rise by 2^15 afterwards.
-        constexpr float kFarApart = 24.0f;
-        rises = rises || (top > 0.0f && top - one > kFarApart);
-      }
-    }
-    if (kConstantReference && !any_thread(far)) return;
+    const float low = s[kHigh][0] * to_log2, high = s[kHigh][2] * to_log2;
+    if (!any_thread(low < kLowest || low > kHighest || high < kLowest || high > kHighest)) return;
     fixed = false;
-    way = any_thread(rises) ? kSecondWay : kConstantReference ? kOwnReference : kFirstWay;
+    // Scores all of which are high have their reference in their first tile.
+    constexpr float kOrdinary = 60.0f;
+    const bool some_high = any_thread(low > kHighest || high > kHighest);
+    const bool some_ordinary = any_thread(low < kOrdinary || high < kOrdinary);
+    way = some_high && some_ordinary ? kSecondWay : kOwnReference;
   }
 
   // ---- A work item.
@@ -260,7 +251,8 @@ struct Consumer {
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.
-        probes = may_freeze && way == kUnknown && item.q0 + slice * kRows < sequence().q_len;
+        probes = kConstantReference && may_freeze && way == kUnknown &&
+                 item.q0 + slice * kRows < sequence().q_len;
         way = probes ? kFirstWay : way;
       }
       first = true;
@@ -338,7 +330,7 @@ struct Consumer {
     if constexpr (!kQAhead) issue_qk_tile();
     wgmma_wait<0>();
     if constexpr (kReleasesKFirst) stream.release_k(tile);
-    if constexpr (kHasSecondWay) {
+    if constexpr (kConstantReference) {
       if (probes) probe();
       probes = false;
     }
