@@ -52,12 +52,16 @@ struct Consumer {
   TileStream::Found found;  // what `tile` is
   Tile tile;
 
-  // With kHasSecondWay: whether this warpgroup's items begin with that, as an item failed before
-  // and the next ones mostly would. With a constant reference: they take the one of their first
-  // tile. With kTracks: they raise it as they go.
-  bool careful = false;
-  bool probed = false;  // with kConstantReference: whether a tile was looked at to know
-  bool probes = false;  // whether this item's first one is
+  // With kHasSecondWay: how this warpgroup's items are done. What one of them taught holds for the
+  // next ones.
+  enum Way {
+    kUnknown,       // the first way; no tile was looked at yet
+    kFirstWay,      // the reference of fp16 is the first tile's, with bf16 a constant
+    kOwnReference,  // with a constant reference: that of the first tile
+    kSecondWay,     // the same, raised as the item goes where kTracks
+  };
+  int way = kUnknown;
+  bool probes = false;  // whether this item's first tile is looked at
 
   static constexpr int kHigh = kPieces - 1;
 
@@ -145,13 +149,15 @@ struct Consumer {
 
   // The same with the references as they are. `kRunning` products issued after the one that reads P
   // may still run when it is written. `kTracking`: the references are raised where they must be.
+  // Then `top` has the largest positive scores that this thread met.
   template <int kRunning, bool kTracking = false>
-  ATT_MEMBER void soften_frozen(const Tile& at, int piece) {
+  ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2]) {
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    const unsigned rises = softmax_frozen(c, s[piece], rows, position(at, piece),
-                                          !spec::kHasMask || is_full(at, piece), kTracking);
+    unsigned rises = 0;
+    const bool raised = softmax_frozen<kTracking>(
+        c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece), top, rises);
     // Never taken. ptxas moves the wait up among the exponentials, over a branch on their sum it
     // does not. Without dropout its order is 1 to 9 % faster, with it and one piece a tile 1 to 7 %
     // slower.
@@ -160,11 +166,12 @@ struct Consumer {
       exit_thread();
     }
     wgmma_wait<kRunning>();
-    if (kTracking && !all_lanes(rises == 0)) {
+    if (kTracking && raised) {
+      wgmma_pin(o);
+      const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
+                               shrinkage(static_cast<int>(rises >> 16))};
 #pragma unroll
-      for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
-        o[i] = shrink(o[i], static_cast<int>(rises >> 16 * (i / 2 % 2) & 0xFFFFu));
-      }
+      for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= factor[i / 2 % 2];
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();
@@ -172,7 +179,10 @@ struct Consumer {
 
   // The high piece of a tile that the steady loop then goes on with.
   ATT_MEMBER void soften_first() {
-    if (!spec::kHasMask || is_live(tile, kHigh)) return soften_frozen<0>(tile, kHigh);
+    if (!spec::kHasMask || is_live(tile, kHigh)) {
+      float top[2];
+      return soften_frozen<0>(tile, kHigh, top);
+    }
 #pragma unroll
     for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
     if constexpr (plan::kPInShared) keep_probabilities();
@@ -184,20 +194,32 @@ struct Consumer {
     const int q_len = sequence().q_len;
     const bool unset = (row < q_len && rows.maximum[0] == -infinity()) ||
                        (row + 8 < q_len && rows.maximum[1] == -infinity());
-    return shuffle_from(named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, unset),
-                        0) == 0;
+    return !any_thread(unset);
   }
 
-  // Whether some of the scores lie where the constant reference does not serve them, before mask
-  // and score: two of a thread's speak for all. What it overlooks is found at the item's end.
-  ATT_MEMBER bool lies_far() {
+  // Whether `condition` holds for a thread of the warpgroup.
+  ATT_MEMBER bool any_thread(bool condition) const {
+    return shuffle_from(
+               named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, condition), 0) !=
+           0;
+  }
+
+  // With a constant reference: looks at two scores a thread of a tile, before mask and score, for
+  // what that does not serve. What it overlooks is found at the item's end. (Builds that looked at
+  // all of them, with fp16 too, saw heavy tails here, and were slower on normal numbers where a
+  // launch takes 100 us: docs/lab/distributions.md.)
+  ATT_MEMBER void probe() {
     constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
     wgmma_pin(s[kHigh]);
     const float to_log2 = softmax_scale(p) * kLog2E;
     const float low = s[kHigh][0] * to_log2, high = s[kHigh][2] * to_log2;
-    const bool far = low < kLowest || low > kHighest || high < kLowest || high > kHighest;
-    return shuffle_from(named_barrier_any(warpgroup_barrier(warpgroup), kWarpgroupThreads, far),
-                        0) != 0;
+    if (!any_thread(low < kLowest || low > kHighest || high < kLowest || high > kHighest)) return;
+    fixed = false;
+    // Scores all of which are high have their reference in their first tile.
+    constexpr float kOrdinary = 60.0f;
+    const bool some_high = any_thread(low > kHighest || high > kHighest);
+    const bool some_ordinary = any_thread(low < kOrdinary || high < kOrdinary);
+    way = some_high && some_ordinary ? kSecondWay : kOwnReference;
   }
 
   // ---- A work item.
@@ -223,12 +245,15 @@ struct Consumer {
       if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
       row = item.q0 + slice * kRows + thread / 32 * 16 + thread % 32 / 4;
       may_freeze = may_fail(item.redo);
-      if constexpr (kHasSecondWay) careful = careful || (item.redo >> slice & 1) != 0;
-      if constexpr (kConstantReference) {
-        fixed = may_freeze && !careful;
+      if constexpr (kHasSecondWay) {
+        const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
+        const bool failed = (failures >> slice & 1) != 0;
+        way = failed ? kSecondWay : way;
+        fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.
-        probes = fixed && !probed && item.q0 + slice * kRows < sequence().q_len;
-        probed = probed || probes;
+        probes = kConstantReference && may_freeze && way == kUnknown &&
+                 item.q0 + slice * kRows < sequence().q_len;
+        way = probes ? kFirstWay : way;
       }
       first = true;
       mbarrier_wait(shared.q_full(warpgroup), n & 1);
@@ -258,11 +283,18 @@ struct Consumer {
     if (thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
   }
 
+  // Whether the steady loop raises references.
+  ATT_MEMBER bool raises() const { return kTracks && way == kSecondWay; }
+
   // Whether the steady loop takes the tile without knowing a maximum.
-  ATT_MEMBER bool starts_steady() const { return kConstantReference && fixed && is_steady(tile); }
+  ATT_MEMBER bool starts_steady() const {
+    return kConstantReference && fixed && !raises() && is_steady(tile);
+  }
 
   // Whether a maximum that was found may be kept.
-  ATT_MEMBER bool takes_reference() const { return may_freeze && (!kConstantReference || careful); }
+  ATT_MEMBER bool takes_reference() const {
+    return may_freeze && (!kConstantReference || way >= kOwnReference);
+  }
 
   // Does the item that was begun; nothing is in flight afterwards.
   ATT_MEMBER void run() {
@@ -299,10 +331,7 @@ struct Consumer {
     wgmma_wait<0>();
     if constexpr (kReleasesKFirst) stream.release_k(tile);
     if constexpr (kConstantReference) {
-      if (probes && lies_far()) {
-        careful = true;
-        fixed = false;
-      }
+      if (probes) probe();
       probes = false;
     }
     const bool at_once = starts_steady();
@@ -350,7 +379,7 @@ struct Consumer {
     if constexpr (kPieces == 1 && !kReleasesKFirst) stream.release_k(tile);
     // A loop of its own: in the other one, what raises references costs 3 to 6 %.
     if constexpr (kTracks) {
-      if (careful) return steady_loop<true>(next);
+      if (raises()) return steady_loop<true>(next);
     }
     return steady_loop<false>(next);
   }
@@ -379,6 +408,12 @@ struct Consumer {
     return spec::kHasMask ? stream.is_live(at) : at.key + kTileKv <= sequence().kv_len;
   }
 
+  // The item may go on where the loop may stop; judge() is told of the largest scores then.
+  ATT_MEMBER void end_tracking(const float (&top)[2]) {
+    keep_maxima(rows, top, steady_factor(p));
+    if constexpr (!kSteadyStops) count_rounded_maxima(rows);
+  }
+
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
   // piece before it and QK of the piece after it run. On entry P of the tile's high piece waits for
   // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
@@ -388,6 +423,8 @@ struct Consumer {
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
+    float top[2] = {0.0f, 0.0f};
+    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -396,7 +433,7 @@ struct Consumer {
       stream.look(next);  // under the products
       wgmma_wait<2>();
       stream.release_k(tile);
-      soften_frozen<1, kTracking>(tile, 0);
+      soften_frozen<1, kTracking>(tile, 0, top);
       // Never taken. Without an exit here ptxas (13.0) loses track of the product that is in flight
       // over the loop's back edge, and serialises all of them (C7514).
       if (p.kv_len < 0) {
@@ -407,7 +444,7 @@ struct Consumer {
       issue_pv(tile, 0);
       issue_qk(next, 0);
       wgmma_wait<2>();
-      soften_frozen<1, kTracking>(next, kHigh);
+      soften_frozen<1, kTracking>(next, kHigh, top);
       stream.release_v(tile);
       if constexpr (kRecentre) recentre(rows, o, probabilities);
 
@@ -418,10 +455,11 @@ struct Consumer {
       issue_pv(tile, kHigh);
       wgmma_wait<1>();
       stream.release_k(tile);
-      soften_frozen<0, kTracking>(tile, 0);
+      soften_frozen<0, kTracking>(tile, 0, top);
       issue_pv(tile, 0);
     }
     wgmma_wait<0>();
+    if constexpr (kTracking) end_tracking(top);
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
@@ -432,6 +470,8 @@ struct Consumer {
   ATT_MEMBER TileStream::Found steady_one(Tile& next) {
     stream.make_uniform();
     tile = uniform(tile);
+    float top[2] = {0.0f, 0.0f};
+    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -440,7 +480,7 @@ struct Consumer {
       stream.look(next);
       wgmma_wait<1>();
       stream.release_k(next);
-      soften_frozen<0, kTracking>(next, 0);
+      soften_frozen<0, kTracking>(next, 0, top);
       stream.release_v(tile);
       if constexpr (kRecentre) recentre(rows, o, probabilities);
       tile = next;
@@ -450,6 +490,7 @@ struct Consumer {
       issue_pv(tile, 0);
       wgmma_wait<0>();
     }
+    if constexpr (kTracking) end_tracking(top);
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
@@ -467,18 +508,28 @@ struct Consumer {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
-    const unsigned bad = total_rows(o, rows, kTracks && careful);
-    if (may_fail(item.redo) && !all_lanes(bad == 0) &&
-        !all_lanes(!has_overflowed(context(), bad, row))) {
+    if (kSteadyStops && raises()) count_rounded_maxima(rows);
+    const unsigned bad = total_rows(o, rows, raises());
+    const bool fails = may_fail(item.redo) && !all_lanes(bad == 0) &&
+                       !all_lanes(!has_overflowed(context(), bad, row));
+    if (fails) {
       const int lane = thread_index() % 32;
       if (lane < kCluster) {
-        cluster_or(overflow_word(slot), kCluster == 1 ? cluster_cta_rank() : lane, 1u << slice);
+        const unsigned rank = kCluster == 1 ? cluster_cta_rank() : lane;
+        cluster_or(overflow_word(slot), rank, 1u << slice);
+        if constexpr (kHints) cluster_or(failed_word(shared), rank, 1u << slice);
       }
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
+    // The next item's slot was made before this verdict. Of the first item, the longest under a
+    // mask, the warpgroup tells itself.
+    if constexpr (kHasSecondWay && plan::kSchedule != plan::Schedule::single) {
+      if (n == 0 && any_thread(fails)) way = kSecondWay;
+    }
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
-    return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, item.redo != 0,
-            item.redo == 0 || (item.redo >> slice & 1) != 0};
+    const int redo = redo_of(item.redo);
+    return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, redo != 0,
+            redo == 0 || (redo >> slice & 1) != 0};
   }
 
   // Stores O and LSE; the next item may have begun.

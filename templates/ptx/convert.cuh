@@ -17,6 +17,20 @@ ATT_FN unsigned pack_2(float low, float high) {
   return out;
 }
 
+// The nearest float of the 2-byte type.
+template <DType kType>
+ATT_FN float rounded(float x) {
+  float out;
+  if constexpr (kType == DType::bf16) {
+    out = __builtin_bit_cast(float, pack_2<kType>(0.0f, x));
+  } else {
+    asm("{\n.reg .b16 half;\ncvt.rn.f16.f32 half, %1;\ncvt.f32.f16 %0, half;\n}"
+        : "=f"(out)
+        : "f"(x));
+  }
+  return out;
+}
+
 // Both halves multiplied, sm_90 and up.
 template <DType kType>
 ATT_FN unsigned multiply_2(unsigned a, unsigned b) {

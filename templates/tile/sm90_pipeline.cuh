@@ -34,6 +34,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     mbarrier_init(shared.item_empty(slot), kStageReaders + 1);  // and the loader
   }
   mbarrier_init(shared.item_wanted(), 1);
+  if constexpr (kHints) store_shared_4(failed_word(shared), 0);
   mbarrier_init_fence();
 }
 

@@ -9,6 +9,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/sm90_walk.cuh"
+#include "templates/tile/sm90_ways.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -58,12 +59,28 @@ ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups,
 // CTAs) set their bits when their result overflowed, and with a mask, for the loader, the walk.
 struct ItemSlot {
   int index;  // of the work item; kNoMoreItems ends the ring
-  int redo;   // bit w: warpgroup w does it again, by a safer way; 0: the first time
+  int redo;   // bit w: warpgroup w does it again, by a safer way; kLearnedShift: what else it says
   int b, h, q0, h_kv;
   TileInfo first;  // with a mask
 };
 constexpr int kNoMoreItems = -1;
 constexpr int kSecondRedo = 1 << 16;  // in `redo`: the one before it failed too
+
+// Off the counter, where chance says what a CTA does, bit kLearnedShift + w of `redo` says that an
+// item of warpgroup w failed before this one, which so begins with the second way.
+constexpr bool kHints = kHasSecondWay && plan::kSchedule == plan::Schedule::longest_first;
+constexpr int kLearnedShift = 20;
+
+// What `redo` says of the item itself; 0: it is done for the first time.
+ATT_FN int redo_of(int redo) { return kHints ? redo & ((1 << kLearnedShift) - 1) : redo; }
+
+// How many items are handed out at most before the verdict of the first of them is waited for. The
+// fewer, the fewer are done in vain. Where all are as long as the ring of stages twice, the
+// consumers have begun the last but one when another is wanted, and there is nothing to wait for.
+ATT_FN int items_ahead(const ForwardParams& p) {
+  if constexpr (!kHasSecondWay || spec::kHasMask || spec::kIsPacked) return kItemSlots;
+  return p.kv_len >= 2 * kStages * kTileKv ? 2 : kItemSlots;
+}
 
 ATT_FN unsigned redo_word(unsigned slot_address) { return slot_address + 4; }
 
@@ -72,6 +89,12 @@ ATT_FN unsigned overflow_word(unsigned slot_address) {
 }
 
 ATT_FN unsigned walk_words(unsigned slot_address) { return overflow_word(slot_address) + 4; }
+
+// With kHints, behind the first slot: bit w, an item of warpgroup w failed.
+ATT_FN unsigned failed_word(const SharedMemory& shared) {
+  static_assert(sizeof(ItemSlot) + 4 + 5 * 4 + 4 <= kItemSlotBytes);
+  return walk_words(shared.item(0)) + 5 * 4;
+}
 
 ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(slot.index),
@@ -115,13 +138,14 @@ struct ItemSource {
     if (!drawn) draw(p);
     while (true) {
       const bool exhausted = next_index >= count || is_no_item(p, next_index);
-      if (checked + kItemSlots == issued || (exhausted && checked < issued && plan::kFrozenMax)) {
+      if (checked + items_ahead(p) <= issued ||
+          (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
         mbarrier_wait<(kCluster > 1)>(shared.item_empty(slot), checked / kItemSlots & 1);
         ++checked;
         if constexpr (plan::kFrozenMax) {
           const int overflowed = load_word(overflow_word(shared.item(slot)));
-          const int tried = load_word(redo_word(shared.item(slot)));
+          const int tried = redo_of(load_word(redo_word(shared.item(slot))));
           if (overflowed != 0) {
             return {load_word(shared.item(slot)),
                     overflowed | (tried != 0 ? kSecondRedo : 0),
@@ -174,6 +198,10 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
   for (int n = 0;; ++n) {
     if (n > 0) mbarrier_wait(shared.item_wanted(), (n & 1) ^ 1);
     ItemSlot item = source.next(p, shared);
+    // Verdicts that are yet to be given are not waited for.
+    if constexpr (kHints) {
+      item.redo |= static_cast<int>(load_shared_4(failed_word(shared))) << kLearnedShift;
+    }
     const unsigned slot = shared.item(n % kItemSlots);
     ++source.issued;
     if (item.index != kNoMoreItems) {

@@ -12,6 +12,7 @@
 #include "templates/tile/quad.cuh"
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
+#include "templates/tile/sm90_ways.cuh"
 
 namespace att {
 namespace sm90 {
@@ -26,14 +27,6 @@ using Output = float[spec::kHeadDimV / 2];
 constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
-// With bf16 nothing need be known of the scores: the reference is a constant, and a row sum from
-// 2^-90 to 2^115 proves that no exponential that counts was lost. 40 lets scores lie from 34 below
-// 0 to 107 above it, in natural units: large ones are common (hot keys), small ones are not. Items
-// whose sums leave that range are done again with the frozen maximum of their first tile, and those
-// that leave its range with a running one. Not with masks of which it is hard to say whether a row
-// has no key, whose sum is 0, or one, whose exponential must be exact (normalise()).
-constexpr bool kConstantReference =
-    plan::kFrozenMax && kBf16 && !kScoreVariesByKey && (!spec::kHasMask || kRowIsRange);
 constexpr float kFirstReference = kConstantReference ? 40.0f : 0.0f;
 
 // Scores that depend on the key itself may climb from tile to tile for as long as the sequence is:
@@ -43,14 +36,9 @@ constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
 constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
-// fp16 has room for a rise of 2^23 after the first tile and no more. Items that leave it are done
-// again with references that are raised where a tile asks for it: beyond 2^12, to 8 above the
-// tile's maximum.
-constexpr bool kTracks = plan::kFrozenMax && !kBf16 && !kScoreVariesByKey;
-constexpr float kTrackedRise = 12.0f;
-
-// Whether there is a second way before the running maximum.
-constexpr bool kHasSecondWay = kConstantReference || kTracks;
+// By so much a tile's scores may be above a reference that is raised, log2: it then lies 40 (fp16:
+// 8) above them.
+constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
@@ -73,7 +61,8 @@ struct Position {
 };
 
 struct RowState {
-  float maximum[2];    // of the scores so far, in log2 units; moves with the reference
+  float maximum[2];    // of the scores so far, in log2 units; the reference is at an offset to it,
+                       // but where that was raised
   float reference[2];  // what the exponentials subtract
   float sum[2];        // of the exponentials of this thread's columns
 };
@@ -212,40 +201,125 @@ constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIs
 // registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
 constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || spec::kHeadDimV > 128 : kSharesFirst;
 
-// x / 2^rise, where 2^-rise may be smaller than any float.
-ATT_FN float shrink(float x, int rise) {
-  return x * power_of_two(-(rise / 2)) * power_of_two(rise / 2 - rise);
+// 2^-rise, or 0 where that is smaller than any float: what it is multiplied with is below 2^60, and
+// what comes beside it 2^-40 (fp16: 2^-8) and more.
+ATT_FN float shrinkage(int rise) {
+  return __builtin_bit_cast(float, static_cast<unsigned>(max_i32(127 - rise, 0)) << 23);
 }
 
-// With kTracks: raises the references that the scores, times `factor`, are too far above. By how
-// many powers of two, the upper row's in the low half of the word: nothing is rounded, and one
-// register waits for the product that is still to be added to O.
-ATT_FN unsigned raise_references(const Scores& s, RowState& rows, float factor) {
-  unsigned rises = 0;
+// The largest of a thread's scores in one of its rows and `least`, which is not negative: floats
+// that are not are ordered as their bits are, and of integers one instruction compares three.
+ATT_FN float highest_score(const Scores& s, int half, float least) {
+  int highest[2] = {__builtin_bit_cast(int, least), 0};  // two chains, for they are in line
+#pragma unroll
+  for (int i = 0; i < kPieceKeys / 2; i += 4) {
+    int& top = highest[i / 4 % 2];
+    top = max_i32(max_i32(top, __builtin_bit_cast(int, s[i + 2 * half])),
+                  __builtin_bit_cast(int, s[i + 2 * half + 1]));
+  }
+  return __builtin_bit_cast(float, max_i32(highest[0], highest[1]));
+}
+
+// The same where all of them are negative: the lowest of their bits.
+ATT_FN float highest_negative_score(const Scores& s, int half) {
+  unsigned lowest = 0xFF800000u;  // -inf
+#pragma unroll
+  for (int i = 0; i < kPieceKeys / 2; ++i) {
+    const unsigned bits = __builtin_bit_cast(unsigned, s[i]);
+    if (i / 2 % 2 == half) lowest = bits < lowest ? bits : lowest;
+  }
+  return __builtin_bit_cast(float, lowest);
+}
+
+// With kTracks: raises the references that the scores, times `factor`, are too far above. `rises`:
+// by how many powers of two, the upper row's in the low half of the word: nothing is rounded, and
+// one register waits for the product that is still to be added to O. `top` has the largest scores
+// so far of this thread, where they are positive. Whether a reference of the warp rose.
+ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
+                             unsigned& rises) {
+  const float least = kScoreOffset * kLog2E - kTrackedRise;
+  rises = 0;
+  top[0] = highest_score(s, 0, top[0]);
+  top[1] = highest_score(s, 1, top[1]);
+  // Of a row whose scores are all negative, 0 is not too far above either, or they are looked at.
+  if (all_lanes(top[0] * factor + least <= rows.reference[0] &&
+                top[1] * factor + least <= rows.reference[1])) {
+    return false;
+  }
+  float highest[2] = {top[0], top[1]};
+  if (!all_lanes(top[0] > 0.0f && top[1] > 0.0f)) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float negative = highest_negative_score(s, half);
+      highest[half] = top[half] > 0.0f ? top[half] : negative;
+    }
+    if (all_lanes(highest[0] * factor + least <= rows.reference[0] &&
+                  highest[1] * factor + least <= rows.reference[1])) {
+      return false;
+    }
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float maximum = -infinity();
-#pragma unroll
-    for (int i = 0; i < kPieceKeys / 2; ++i) {
-      if (i / 2 % 2 == half) maximum = math_max(maximum, s[i]);
-    }
-    maximum = plus_score_offset(quad_max(maximum) * factor);
-    // At most so many that shrink() has two floats for them; what is beyond that sums to infinity.
-    const float above = math_min(maximum - rows.reference[half], 200.0f);
-    const int rise = above > kTrackedRise ? static_cast<int>(above + kFrozenOffset) : 0;
+    const float above = plus_score_offset(quad_max(highest[half]) * factor) - rows.reference[half];
+    // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
+    const int rise = above > kTrackedRise
+                         ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
+                         : 0;
     rows.reference[half] += static_cast<float>(rise);
-    rows.maximum[half] += static_cast<float>(rise);
-    rows.sum[half] = shrink(rows.sum[half], rise);
-    rises |= static_cast<unsigned>(rise) << 16 * half;
+    const int shift = min_i32(rise, 255);
+    rows.sum[half] *= shrinkage(shift);
+    rises |= static_cast<unsigned>(shift) << 16 * half;
   }
-  return rises;
+  return true;
 }
 
-// A step of the steady loop, whose reference is fixed, or, where it `tracks`, raised when it must
-// be: by what raise_references() says.
-ATT_FN unsigned softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
-                               bool full, bool tracks) {
-  unsigned rises = 0;
+// The largest score of a row as the steady loop has it, where it is positive, and back: only one of
+// the two is kept while the loop runs. Where it is negative, what the reference would be taken
+// from.
+ATT_FN void take_maxima(const RowState& rows, float (&top)[2], float factor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    top[half] = math_max((rows.maximum[half] - kScoreOffset * kLog2E) * (1.0f / factor), 0.0f);
+  }
+}
+ATT_FN void keep_maxima(RowState& rows, const float (&top)[2], float factor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float highest = quad_max(top[half]);
+    rows.maximum[half] =
+        highest > 0.0f ? plus_score_offset(highest * factor) : rows.reference[half] - kFrozenOffset;
+  }
+}
+
+// Where a reference was raised, the exponential of the largest score is no power of two, and its
+// product with V has it rounded: in a row of one large score that is all that O is off by. So O is
+// divided by what the sum would be with this one rounded, and the reference keeps the LSE.
+ATT_FN void count_rounded_maxima(RowState& rows) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float exact = math_exp2(rows.maximum[half] - rows.reference[half]);
+    const float sum = quad_sum(rows.sum[half]);
+    const float more = rounded<spec::kDType>(exact) - exact;
+    // Not where the maximum is none of the scores.
+    if (more != 0.0f && exact <= sum * 1.001f) {
+      rows.reference[half] -= math_log2(sum + more) - math_log2(sum);
+      rows.sum[half] += thread_index() % 4 == 0 ? more : 0.0f;
+    }
+  }
+}
+
+// What a kernel's scores are multiplied with, as the steady loop has them, to be in log2 units.
+ATT_FN float steady_factor(const ForwardParams& p) {
+  return spec::kHasScore || (spec::kHasMask && !kMaskUnscaled) ? kScoreFactor
+                                                               : softmax_scale(p) * kLog2E;
+}
+
+// A step of the steady loop, whose reference is fixed, or, with `kTracking`, raised when it must
+// be: what raise_references() says.
+template <bool kTracking>
+ATT_FN bool softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
+                           bool full, float (&top)[2], unsigned& rises) {
+  bool raised = false;
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -262,15 +336,15 @@ ATT_FN unsigned softmax_frozen(const Context& c, Scores& s, RowState& rows, cons
                  [&](int half, int column) { return base[half] + step[half] * column; });
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
-    if (kTracks && tracks) rises = raise_references(s, rows, kScoreFactor);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, rises);
     exponentials(s, rows, kScoreFactor,
                  [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
-    if (kTracks && tracks) rises = raise_references(s, rows, scale);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, scale, rises);
     exponentials(s, rows, scale, to_reference);
   }
-  return rises;
+  return raised;
 }
 
 // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
@@ -339,7 +413,10 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
       correction[half] = 1.0f;
       continue;
     }
-    const float old_reference = rows.maximum[half] + offset;
+    // With kTracks the maximum may lie elsewhere.
+    const float old_reference = kTracks && rows.maximum[half] != -infinity()
+                                    ? rows.reference[half]
+                                    : rows.maximum[half] + offset;
     rows.maximum[half] =
         math_max(rows.maximum[half], plus_score_offset(tile_maximum * kScoreFactor));
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/score_offsets.hpp"
@@ -156,6 +159,65 @@ TEST_P(Extremes, BesideKeysWhoseScoresAreMinusInfinity) {
       half.k[key * static_cast<std::size_t>(spec_.head_dim_qk) + kSpareDim] = -kInfinity;
     }
     EXPECT_TRUE(judge(spec_, half, plans_)) << (late ? "late" : "early");
+  }
+}
+
+// References rise again and again along the keys, or once and for all, whichever way they are
+// walked.
+TEST_P(Extremes, ThatClimbBySteps) {
+  constexpr std::size_t kStep = 16;  // keys
+  const auto dim = static_cast<std::size_t>(spec_.head_dim_qk);
+  for (const double rise : {7.0, 1.0}) {  // a step, in natural units
+    for (const bool falls : {false, true}) {
+      HostProblem problem = problem_with([](int) { return ScoreOffsets{}; });
+      const double top = round_to(spec_.dtype, rise / spec_.softmax_scale.value);
+      for (std::size_t key = 0; key < kShape.kv_len; ++key) {
+        const std::size_t from_end = falls ? kShape.kv_len - 1 - key : key;
+        problem.k[key * dim + kSpareDim] = static_cast<double>(from_end / kStep);
+      }
+      for (std::size_t row = 0; row < kShape.q_len; ++row) {
+        // Some not at all, some downwards.
+        query(problem, row, kSpareDim) = row % 5 == 0 ? 0 : row % 7 == 0 ? -top : top;
+      }
+      EXPECT_TRUE(judge(spec_, problem, plans_)) << rise << (falls ? " falling" : " rising");
+    }
+  }
+}
+
+// As of Student's distribution with two degrees of freedom: a few elements outweigh all others.
+TEST_P(Extremes, OfHeavyTails) {
+  HostProblem problem = random_problem(spec_, kShape, 31);
+  std::uint64_t state = 7;
+  const auto stretch = [&](std::vector<double>& values) {
+    for (double& value : values) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const double uniform = (static_cast<double>(state >> 40) + 1) * 0x1p-24;
+      value = round_to(spec_.dtype, value / std::sqrt(uniform));
+    }
+  };
+  stretch(problem.q);
+  stretch(problem.k);
+  EXPECT_TRUE(judge(spec_, problem, plans_));
+}
+
+// More work items than any GPU has processors, which all leave the range of the first way: what one
+// of them teaches its CTA holds for the next.
+TEST_P(Extremes, OfManyItems) {
+  constexpr ProblemShape shape = {
+      .batch = 7, .heads = 100, .kv_heads = 1, .q_len = 130, .kv_len = 400};
+  constexpr int kLate = 200;
+  const auto plans = plans_of_families(spec_, shape, KernelBank::instance().device().facts());
+  for (const ScoreOffsets offsets :
+       {ScoreOffsets{.early = 0, .late = 200}, ScoreOffsets{.early = 200, .late = 0},
+        ScoreOffsets{.early = -250, .late = -250}}) {
+    HostProblem problem = random_problem(spec_, shape, 37);
+    offset_scores(spec_, problem, kLate, [&](int, int) { return offsets; });
+    for (expr::TensorValues& doc : problem.tensors) {
+      for (std::size_t i = 0; i < doc.values.size(); ++i) {
+        doc.values[i] = static_cast<double>(i / 30 % 3);
+      }
+    }
+    EXPECT_TRUE(judge(spec_, problem, plans)) << offsets.early << ", then " << offsets.late;
   }
 }
 

@@ -1,0 +1,32 @@
+// The ways in which a kernel of the sm90a family may do the softmax of an item: which it has, and
+// what it takes when one has failed its proof.
+#pragma once
+
+#include "templates/tile/sm90_layout.cuh"
+
+namespace att {
+namespace sm90 {
+
+// With bf16 nothing need be known of the scores: the reference is a constant, and a row sum from
+// 2^-90 to 2^115 proves that no exponential that counts was lost. 40 lets scores lie from 34 below
+// 0 to 107 above it, in natural units: large ones are common (hot keys), small ones are not. Not
+// with masks of which it is hard to say whether a row has no key, whose sum is 0, or one, whose
+// exponential must be exact (normalise()).
+constexpr bool kConstantReference =
+    plan::kFrozenMax && kBf16 && !kScoreVariesByKey && (!spec::kHasMask || kRowIsRange);
+
+// Whether there is a second way before the running maximum. Items that fail their proof are done
+// again with the frozen maximum of their first tile, and so are the later ones of the warpgroup,
+// most of which would fail too.
+constexpr bool kHasSecondWay =
+    kConstantReference || (plan::kFrozenMax && !kBf16 && !kScoreVariesByKey);
+
+// Whether it raises its references where a tile asks for it. Only what is not finite then fails
+// once more. fp16 has room for a rise of 2^23 after the first tile and no more; with bf16 it is
+// heavy tails, and scores that climb by hundreds, that need it. Not where the steady loop shares
+// its first piece's softmax in two pieces a tile: ptxas serialises the products (C7514).
+constexpr bool kTracks =
+    kHasSecondWay && (!kBf16 || kPieces == 1 || !spec::kHasScore || kScoreIsLine);
+
+}  // namespace sm90
+}  // namespace att
