@@ -19,87 +19,18 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/sequence.h"
-#include "templates/tile/dropout.cuh"
+#include "templates/tile/reference_math.h"
+#include "templates/tile/reference_warp.cuh"
 
 namespace att {
 
-constexpr int kReferenceWarps = 4;
 constexpr int kReferenceSlices = (spec::kHeadDimV + 31) / 32;  // of O, a column each for a lane
-
-// Eight consecutive elements, 16-byte aligned.
-struct alignas(16) Words {
-  unsigned at[spec::kDType == DType::f32 ? 8 : 4];
-};
-
-ATT_FN float element_of(unsigned bits) {  // the low half
-  if constexpr (spec::kDType == DType::bf16) return __builtin_bit_cast(float, bits << 16);
-  float value;
-  asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(bits));
-  return value;
-}
-
-ATT_FN float read_element(const void* base, long long at) {
-  if constexpr (spec::kDType == DType::f32) return static_cast<const float*>(base)[at];
-  return element_of(static_cast<const unsigned short*>(base)[at]);
-}
-
-// Element i of eight.
-ATT_FN float element(const Words& words, int i) {
-  if constexpr (spec::kDType == DType::f32) return __builtin_bit_cast(float, words.at[i]);
-  return element_of(words.at[i / 2] >> (16 * (i % 2)));
-}
-ATT_FN Words read_8(const void* base, long long at) {
-  constexpr int kBytes = spec::kDType == DType::f32 ? 4 : 2;
-  return *reinterpret_cast<const Words*>(static_cast<const char*>(base) + at * kBytes);
-}
-
-ATT_FN double shuffle_xor(double x, int distance) {
-  double y;
-  asm volatile(
-      "{.reg .b32 lo, hi; mov.b64 {lo, hi}, %1; shfl.sync.bfly.b32 lo, lo, %2, 31, -1;"
-      "shfl.sync.bfly.b32 hi, hi, %2, 31, -1; mov.b64 %0, {lo, hi};}"
-      : "=d"(y)
-      : "d"(x), "r"(distance));
-  return y;
-}
-ATT_FN double shuffle_from(double x, int lane) {
-  double y;
-  asm volatile(
-      "{.reg .b32 lo, hi; mov.b64 {lo, hi}, %1; shfl.sync.idx.b32 lo, lo, %2, 31, -1;"
-      "shfl.sync.idx.b32 hi, hi, %2, 31, -1; mov.b64 %0, {lo, hi};}"
-      : "=d"(y)
-      : "d"(x), "r"(lane));
-  return y;
-}
-ATT_FN double warp_sum(double x) {
-  for (int distance = 16; distance > 0; distance /= 2) x += shuffle_xor(x, distance);
-  return x;
-}
-
-// e^x to fp64's precision for x <= 0; 0 below -700. 2^n e^r with |r| <= ln 2 / 2, Taylor to r^13.
-ATT_FN double exp_exact(double x) {
-  if (x != x) return x;
-  if (x < -700) return 0;
-  const int n = static_cast<int>(x * 1.4426950408889634 - 0.5);
-  const double r = x - n * 0.6931471805599453;
-  double sum = 1;
-#pragma unroll
-  for (int i = 13; i > 0; --i) sum = 1 + sum * r / i;
-  return sum * __builtin_bit_cast(double, static_cast<long long>(n + 1023) << 52);
-}
 
 // ln x for x >= 1: two Newton steps on e^y = x from the hardware's lg2.
 ATT_FN double log_exact(double x) {
   double y = math_log2(static_cast<float>(x)) * 0.6931471805599453;
   for (int step = 0; step < 2; ++step) y += x * exp_exact(-y) - 1;
   return y;
-}
-
-ATT_FN bool is_dropped(const Context& c, int q_idx, int kv_idx) {
-  unsigned words[4];
-  dropout_words(c, q_idx / 16, q_idx % 8, kv_idx / 32, kv_idx % 8 / 2, words);
-  const int byte = q_idx % 16 / 8 * 8 + kv_idx % 32 / 8 * 2 + kv_idx % 2;
-  return (words[byte / 4] >> (8 * (byte % 4)) & 255u) < dropout_drop_below(c);
 }
 
 constexpr float kSumRounding = tolerance::kMeanRounding * tolerance::kFp32Unit;
@@ -297,17 +228,6 @@ struct ReferenceRow {
                           tolerance::kLseSmallest;
   }
 };
-
-// An error in units of what is allowed; above 1 it is wrong.
-ATT_FN float excess(float out, float value, float limit) {
-  if (value != value) return out != out ? 0.0f : infinity();
-  if (math_abs(value) == infinity() || !(math_abs(out) < infinity())) {
-    return out == value ? 0.0f : infinity();
-  }
-  const float error = math_abs(out - value);
-  if (error == 0.0f) return 0.0f;
-  return limit > 0.0f ? error / limit : infinity();
-}
 
 // Calls f(context, q_idx, slot) for the row of this warp, if it has one.
 template <typename F>

@@ -65,8 +65,9 @@ class BackwardProblem final : public TimedProblem {
   // The workspace too.
   Status poison() override;
   const void* input() const override { return params_.q; }
-  // After a launch: waits, and brings the gradients back. "candidate-miscompute" when something was
-  // written behind one.
+  // After a launch: waits. "candidate-miscompute" when something was written behind a gradient.
+  Status check_canaries();
+  // The same, and brings the gradients back.
   Result<Gradients> download();
   // Launches on outputs and workspace filled with NaN, and downloads.
   Result<Gradients> run(const LoadedKernel& backward);
@@ -88,7 +89,7 @@ class BackwardProblem final : public TimedProblem {
   Result<Matrix> make_matrix(std::int64_t heads, std::int64_t seq, int dim);
   Status upload(const Matrix& matrix, const std::vector<double>& values);
   Result<std::vector<double>> download(const Matrix& matrix);
-  Result<std::vector<double>> download_floats(const OutputBuffer& buffer, const std::string& name);
+  Result<std::vector<double>> download_floats(const OutputBuffer& buffer);
 
   Device& device_;
   const AttentionSpec& spec_;

@@ -1,6 +1,7 @@
 #include "tuner/measure/backward_problems.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "generator/spec/shape.hpp"
@@ -15,6 +16,13 @@ constexpr std::int64_t kWholePairs = std::int64_t{1} << 20;
 // or queries that works on long sequences is smaller.
 constexpr std::int64_t kSampledPairs = std::int64_t{1} << 22;
 constexpr std::int64_t kManyHeads = 8;
+
+// Of a GPU's oracle, of dQ and again of dK and dV: pairs beyond a row of every 16, and elements of
+// gradients that it keeps, 8 bytes each.
+constexpr std::int64_t kPairsOfDevice = std::int64_t{1} << 30;
+constexpr std::int64_t kElementsOfDevice = std::int64_t{1} << 26;
+// Where a row of every 16 has more pairs, every 64th has to do.
+constexpr std::int64_t kLeastPairsOfDevice = std::int64_t{1} << 32;
 
 // Of packed sequences as many of one length.
 std::int64_t pairs_of(const AttentionSpec& spec, const ProblemShape& shape) {
@@ -87,7 +95,47 @@ class BackwardCheck final : public Check {
   BackwardOracle oracle_;
 };
 
+// A problem in the device's memory whose judge is there too.
+class JudgedOnDevice final : public Check {
+ public:
+  using Judge = std::function<Result<Verdict>()>;
+  using Maker = std::function<Result<std::unique_ptr<Check>>()>;
+
+  // `own`: null where the problem is another's.
+  JudgedOnDevice(const ProblemShape& shape, BackwardProblem* problem,
+                 std::unique_ptr<BackwardProblem> own, Judge judge, Maker make_another)
+      : shape_(shape),
+        problem_(problem),
+        own_(std::move(own)),
+        judge_(std::move(judge)),
+        make_another_(std::move(make_another)) {}
+
+  const ProblemShape& shape() const override { return shape_; }
+  TimedProblem& problem() override { return *problem_; }
+  Result<Verdict> judge() override { return judge_(); }
+
+ private:
+  Result<std::unique_ptr<Check>> make_another() override { return make_another_(); }
+
+  const ProblemShape shape_;
+  BackwardProblem* const problem_;
+  const std::unique_ptr<BackwardProblem> own_;
+  const Judge judge_;
+  const Maker make_another_;
+};
+
 }  // namespace
+
+BackwardSample rows_for_device(const AttentionSpec& spec, const ProblemShape& shape,
+                                 std::uint64_t seed) {
+  const std::int64_t terms = std::min(shape.kv_len, shape.q_len * (shape.heads / shape.kv_heads));
+  const std::int64_t pairs = std::min(
+      kPairsOfDevice, kElementsOfDevice / (spec.head_dim_qk + spec.head_dim_v) * terms);
+  const HostProblem places{.shape = shape};
+  const std::int64_t all = pairs_of(spec, shape);
+  if (all <= pairs) return whole_sample(places);
+  return stratified_sample(places, pairs, all / 16 <= kLeastPairsOfDevice ? 16 : 64, seed);
+}
 
 Result<const LoadedKernel*> BackwardProblems::forward() {
   if (!forward_) {
@@ -118,7 +166,19 @@ Result<TimedProblem*> BackwardProblems::timed() {
 Result<std::vector<Check*>> BackwardProblems::checks() {
   if (checks_.empty()) {
     ATT_TRY(const LoadedKernel* forward, this->forward());
+    std::vector<ProblemShape> shapes = verification_shapes(source_.shape);
     std::vector<std::unique_ptr<Check>> checks;
+    if (source_.device.facts().target != Target::kCpu) {
+      if (auto oracle = GradientOracle::make(source_.device, source_.compiler, source_.spec);
+          oracle.ok()) {
+        oracle_ = std::move(*oracle);
+        ATT_CHECK(timed());
+        if (auto whole = check_on_device(nullptr, source_.seed); whole.ok()) {
+          checks.push_back(std::move(*whole));
+          if (shapes.size() > 1) shapes.erase(shapes.begin());
+        }
+      }
+    }
     std::uint64_t seed = source_.seed;
     const auto add = [&](const HostProblem& problem) -> Status {
       ATT_TRY(auto check, BackwardCheck::make(source_, *forward, problem, seed++));
@@ -127,12 +187,32 @@ Result<std::vector<Check*>> BackwardProblems::checks() {
     };
     if (source_.launch != nullptr && pairs_of(source_.spec, source_.shape) <= kWholePairs)
       ATT_CHECK(add(host_problem(source_.spec, *source_.launch)));
-    for (const ProblemShape& shape : verification_shapes(source_.shape)) {
+    for (const ProblemShape& shape : shapes) {
       ATT_CHECK(add(random_problem(source_.spec, affordable(source_.spec, shape), seed)));
     }
     checks_ = std::move(checks);
   }
   return borrowed(checks_);
+}
+
+Result<std::unique_ptr<Check>> BackwardProblems::check_on_device(
+    std::unique_ptr<BackwardProblem> own, std::uint64_t seed) {
+  BackwardProblem* const problem = own ? own.get() : timed_.get();
+  ATT_TRY(GradientOracle::Answer answer,
+          oracle_->answer(problem->params(),
+                          rows_for_device(source_.spec, source_.shape, seed)));
+  auto judge = [this, problem, answer = std::move(answer)]() -> Result<Verdict> {
+    ATT_CHECK(problem->check_canaries());
+    return oracle_->judge(answer, problem->params());
+  };
+  auto make_another = [this, seed = seed + kAnotherSeed]() -> Result<std::unique_ptr<Check>> {
+    ATT_TRY(const LoadedKernel* forward, this->forward());
+    ATT_TRY(auto fresh, BackwardProblem::for_timing(source_.device, source_.spec, source_.shape,
+                                                    *forward, seed));
+    return check_on_device(std::move(fresh), seed);
+  };
+  return std::unique_ptr<Check>(std::make_unique<JudgedOnDevice>(
+      source_.shape, problem, std::move(own), std::move(judge), std::move(make_another)));
 }
 
 }  // namespace attune

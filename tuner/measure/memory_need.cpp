@@ -101,9 +101,10 @@ MemoryNeed need_of_timing(const AttentionSpec& spec, const ProblemShape& shape,
                   .device_bytes = copies * on_device(spec, sizes_of(spec, shape)) +
                                   2 * static_cast<double>(device.l2_bytes)};
   std::vector<ProblemShape> checked = verification_shapes(shape);
-  // A GPU's oracle, which knows the forward pass, looks at the timed problem in place of the first.
-  if (!backward && device.target != Target::kCpu && checked.size() > 1)
-    checked.erase(checked.begin());
+  // A GPU's oracle looks at the timed problem in place of the first; that of gradients knows no
+  // packed sequences.
+  const bool judges_timed = device.target != Target::kCpu && !(backward && is_packed(spec));
+  if (judges_timed && checked.size() > 1) checked.erase(checked.begin());
   for (const ProblemShape& one : checked) {
     const Sizes s = sizes_of(spec, one);
     const double host = host_problem(s) + staging(spec, s) + (backward ? gradients(s) : 0);
