@@ -18,7 +18,7 @@ namespace att {
 ATT_FN double square(double x) { return x * x; }
 
 // Columns of a row that a lane has: d = lane, lane + kReferenceLanes, ...
-constexpr int reference_slices(int width) {
+ATT_FN constexpr int reference_slices(int width) {
   return (width + kReferenceLanes - 1) / kReferenceLanes;
 }
 constexpr int kQkSlices = reference_slices(spec::kHeadDimQk);
