@@ -4,6 +4,7 @@
 
 #include "generator/emit/emit.hpp"
 #include "runtime/support/parallel.hpp"
+#include "tests/gpu/gradient_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
 #include "tests/verification/mla.hpp"
 
@@ -66,6 +67,30 @@ TEST(PlantedSource, OfTheMlaFamilyHasItsPlaces) {
       const auto edited = planted::with_fault(kernel->source, fault);
       EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
     }
+  }
+}
+
+TEST(PlantedSource, OfTheBackwardPassCompiles) {
+  auto compiler = open_compiler(Target::kSm90a);
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  const auto spec =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  for (const Family family : {Family::kSm80, Family::kSm90a}) {
+    const auto plans =
+        legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
+    ASSERT_FALSE(plans.empty());
+    const auto kernel = emit(*spec, plans.front());
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const std::vector<planted::Fault> faults = planted::gradient_faults(family);
+    std::vector<std::string> wrong(faults.size());
+    parallel_for(static_cast<std::int64_t>(faults.size()), [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      planted::EditingCompiler editing(**compiler, faults[at]);
+      const auto code = editing.compile(kernel->source, kernel->symbol, Target::kSm90a);
+      if (!code.ok()) wrong[at] = render(code.error()).substr(0, 2000);
+    });
+    for (std::size_t i = 0; i < faults.size(); ++i) EXPECT_EQ(wrong[i], "") << faults[i].name;
   }
 }
 

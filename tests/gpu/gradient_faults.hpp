@@ -1,0 +1,64 @@
+// Faults planted in the GPU families' backward kernels. Places are of K/V heads with two query
+// heads each.
+#pragma once
+
+#include <vector>
+
+#include "generator/plan/plan.hpp"
+#include "tests/verification/editing_compiler.hpp"
+
+namespace attune::planted {
+
+// What both families share.
+inline std::vector<Fault> shared_gradient_faults() {
+  return {
+      {"D of the row beside",
+       {{"p.row_deltas[row] = delta;", "p.row_deltas[row ^ 1] = delta;"},
+        {"store_global_16(p.row_deltas + 4 * row, split_row(delta).words);",
+         "store_global_16(p.row_deltas + 4 * (row ^ 1), split_row(delta).words);"}}},
+  };
+}
+
+inline std::vector<Fault> sm80_gradient_faults() {
+  const std::string d_v =
+      "Operand::add_rows<kDimV, kFirstV, kCountV>(d_v, factor, at + kOtherStepOffset);";
+  const std::string d_k = "Operand::add_rows<kDimQk, kFirstQk, kCountQk>(d_k, factor, at);";
+  const std::string d_q = "Operand::add_rows<kDimQk, 0, kDimQk>(d_q, factor, at);";
+  const std::string of_keys = "if (tile.index == 5 && tile.h == 1 && k0 == 0) ";
+  const std::string not_of_keys = "if (tile.index != 5 || tile.h != 1 || k0 != 0) ";
+  return {
+      {"dV of a tile left out", {{d_v, not_of_keys + d_v}}},
+      {"dK of a tile left out", {{d_k, not_of_keys + d_k}}},
+      {"dK of a tile added twice", {{d_k, d_k + of_keys + d_k}}},
+      {"dQ of a tile left out", {{d_q, "if (tile / 2 != 1 || h != 1) " + d_q}}},
+      {"the last query head of a group left out",
+       {{"walk(context(h_kv * group), k0, k1, group, kRows);",
+         "walk(context(h_kv * group), k0, k1, group - 1, kRows);"}}},
+      {"dV of one item scaled by 1.02",
+       {{"d_v, dropout_scale(context(0)), {",
+         "d_v, dropout_scale(context(0)) * (k0 == 0 ? 1.02f : 1.0f), {"}}},
+  };
+}
+
+inline std::vector<Fault> sm90_gradient_faults() {
+  const std::string p = "p_operand[n / 2][n % 2 * 2 + half] = ";
+  const std::string d_s = "ds_operand[n / 2][n % 2 * 2 + half] = ";
+  const std::string in_tile = "now.tile == 3 && now.h == 1 && k0 == 0 ? 0u : ";
+  const std::string packed = "pack_2<spec::kDType>(low, high);";
+  return {
+      {"P of a tile left out", {{p + packed, p + in_tile + packed}}},
+      {"dS of a tile left out", {{d_s + packed, d_s + in_tile + packed}}},
+      {"two neighbours of dS exchanged in a tile",
+       {{d_s + packed, d_s + "now.tile == 3 && now.h == 1 && k0 == 0 ? "
+                             "pack_2<spec::kDType>(high, low) : " + packed}}},
+  };
+}
+
+inline std::vector<Fault> gradient_faults(Family family) {
+  std::vector<Fault> faults = shared_gradient_faults();
+  const auto own = family == Family::kSm80 ? sm80_gradient_faults() : sm90_gradient_faults();
+  faults.insert(faults.end(), own.begin(), own.end());
+  return faults;
+}
+
+}  // namespace attune::planted
