@@ -1,9 +1,9 @@
 // The judge of gradients finds every fault that is planted in the CPU's backward kernels, in either
-// of their forms, and none in the kernels as they are.
+// of their forms, and none in the kernels as they are. So does the oracle that GPUs get, on cores.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "runtime/reference/backward.hpp"
+#include "runtime/reference/gradient_oracle.hpp"
 #include "tests/cpu/cpu_test.hpp"
 #include "tests/verification/editing_compiler.hpp"
 #include "tuner/measure/backward_problem.hpp"
@@ -101,19 +101,30 @@ TEST_P(BackwardPlanted, FaultsAreFound) {
   constexpr bool kRoundsP = false;
   const BackwardOracle oracle =
       oracle_backward(*spec, problem, (*on_device)->output_gradients(), kRoundsP);
-  const auto wrong = [&](Compiler& compiler) -> std::string {
+  const auto of_device = GradientOracle::make(*device_, *compiler_, *spec);
+  ASSERT_TRUE(of_device.ok()) << render(of_device.error());
+  const auto answer = (*of_device)->answer((*on_device)->params(), whole_sample(problem));
+  ASSERT_TRUE(answer.ok()) << render(answer.error());
+  // By either oracle.
+  using Wrong = std::pair<std::string, std::string>;
+  const auto wrong = [&](Compiler& compiler) -> Wrong {
     const auto backward = load(*spec, *plan, compiler);
-    if (backward == nullptr) return "no kernel";
+    if (backward == nullptr) return {"no kernel", "no kernel"};
     const auto gradients = (*on_device)->run(*backward);
     EXPECT_TRUE(gradients.ok()) << render(gradients.error());
-    return gradients.ok() ? wrong_gradient(*gradients, oracle) : "no gradients";
+    const auto verdict = (*of_device)->judge(*answer, (*on_device)->params());
+    EXPECT_TRUE(verdict.ok()) << render(verdict.error());
+    if (!gradients.ok() || !verdict.ok()) return {"no gradients", "no gradients"};
+    return {wrong_gradient(*gradients, oracle), verdict->wrong};
   };
-  EXPECT_EQ(wrong(*compiler_), "") << "without a fault";
+  EXPECT_EQ(wrong(*compiler_), Wrong()) << "without a fault";
   std::vector<Fault> faults = faults_of_keys();
   faults.push_back(fault_of_queries(std::get<CpuBackwardPlan>(plan->tile).whole_heads));
   for (const Fault& fault : faults) {
     EditingCompiler compiler(*compiler_, fault);
-    EXPECT_NE(wrong(compiler), "") << fault.name;
+    const auto [by_host, by_device] = wrong(compiler);
+    EXPECT_NE(by_host, "") << fault.name;
+    EXPECT_NE(by_device, "") << fault.name;
   }
 }
 
