@@ -131,10 +131,10 @@ Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded
   ATT_TRY(const auto oracle,
           oracle_on_device(spec, shape, *device, backward.chosen.compiler_family, bench));
   ATT_TRY(const Judgement judgement,
-          oracle == nullptr ? judge_on_host(spec, shape, seed, *device, *forward.kernel,
-                                            *backward.kernel)
-                            : judge_on_device(spec, shape, seed, *device, *oracle,
-                                              *forward.kernel, *backward.kernel));
+          oracle == nullptr
+              ? judge_on_host(spec, shape, seed, *device, *forward.kernel, *backward.kernel)
+              : judge_on_device(spec, shape, seed, *device, *oracle, *forward.kernel,
+                                *backward.kernel));
   const std::string& wrong = judgement.wrong;
   const std::string plan = to_string(backward.chosen.plan);
   const std::size_t workspace = backward.kernel->workspace_bytes(shape);
@@ -161,8 +161,7 @@ Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded
       "gradients  {}: {}, seed {}\n",
       wrong.empty() ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed), spec.name,
       device->identity(), to_string(shape), plan, backward.chosen.origin,
-      backward.built.key.compiler, workspace, judgement.judged, wrong.empty() ? "yes" : "no",
-      seed);
+      backward.built.key.compiler, workspace, judgement.judged, wrong.empty() ? "yes" : "no", seed);
   return outcome;
 }
 

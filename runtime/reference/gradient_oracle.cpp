@@ -102,11 +102,11 @@ Result<std::unique_ptr<GradientOracle>> GradientOracle::make(Device& device, Com
   ATT_TRY(const KernelPlan plan, default_plan(spec, {}, device.facts(), Pass::kBackward));
   ATT_TRY(std::string head, head_text(spec, plan, "att_gradients"));
   head += tolerance_constants(spec, plan.target);
-  ATT_TRY(const std::string source,
-          flatten_template(plan.target == Target::kCpu
-                               ? "templates/kernels/cpu_reference_backward.h"
-                               : "templates/kernels/reference_backward.cuh",
-                           head));
+  ATT_TRY(
+      const std::string source,
+      flatten_template(plan.target == Target::kCpu ? "templates/kernels/cpu_reference_backward.h"
+                                                   : "templates/kernels/reference_backward.cuh",
+                       head));
   ATT_TRY(const CompiledKernel code,
           compiler.compile(source, "att_gradients_queries", plan.target));
   std::unique_ptr<GradientOracle> oracle(new GradientOracle(device, spec));
@@ -283,17 +283,16 @@ Result<Verdict> GradientOracle::verdict_of_row(const Expected& expected, const v
 
 Result<std::string> GradientOracle::describe(const Answer& answer, std::size_t slot,
                                              const att::LaunchParams& params) {
-  const auto pairs_at = [](const std::shared_ptr<void>& pairs, std::size_t row,
-                           std::size_t width) {
+  const auto pairs_at = [](const std::shared_ptr<void>& pairs, std::size_t row, std::size_t width) {
     return static_cast<const float*>(pairs.get()) + 2 * row * width;
   };
   const std::size_t queries = answer.sample.queries.size();
   if (slot < queries) {
     const Row& row = answer.sample.queries[slot];
     ATT_TRY(const Expected expected, read_pairs("dq", qk_, pairs_at(answer.d_q, slot, qk_), qk_));
-    ATT_TRY(const Verdict verdict,
-            verdict_of_row(expected, params.d_q,
-                           offset_of(row, row.h, row.q_idx, params.d_q_stride)));
+    ATT_TRY(
+        const Verdict verdict,
+        verdict_of_row(expected, params.d_q, offset_of(row, row.h, row.q_idx, params.d_q_stride)));
     return fmt::format("b {}, h {}, q_idx {}: {}", row.b, row.h, row.q_idx, verdict.wrong);
   }
   const std::size_t key = slot - queries;

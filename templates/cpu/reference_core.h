@@ -20,9 +20,8 @@ ATT_FN float element_of(unsigned bits) {  // the low half
   if constexpr (spec::kDType == DType::bf16) return __builtin_bit_cast(float, bits << 16);
   const unsigned size = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
   // Infinity and NaN; else the exponent's bias differs.
-  const float value = size >= 0x7c00u << 13
-                          ? __builtin_bit_cast(float, size | 0x7f800000u)
-                          : __builtin_bit_cast(float, size) * 0x1p112f;
+  const float value = size >= 0x7c00u << 13 ? __builtin_bit_cast(float, size | 0x7f800000u)
+                                            : __builtin_bit_cast(float, size) * 0x1p112f;
   return __builtin_bit_cast(float, __builtin_bit_cast(unsigned, value) | sign);
 }
 

@@ -3,8 +3,7 @@
 // no GPU.
 #include "templates/cpu/reference_core.h"
 #include "templates/kernels/backward_head.cuh"
-
-#include "templates/tile/reference_gradients.h"
+#include "templates/tile/row_gradients.h"
 
 extern "C" void att_gradients_deltas(const att::GradientReferenceParams* params, int row) {
   att::reference_delta(*params, row, 0);

@@ -1,5 +1,5 @@
 // The oracle of gradients on a GPU: rows of dQ, dK and dV of problems too large for the CPU's, a
-// warp a row, with what each element may be off by. templates/tile/reference_gradients.h has the
+// warp a row, with what each element may be off by. templates/tile/row_gradients.h has the
 // arithmetic. Mask, score, its derivative and sink are the generated functions that kernels use.
 //
 // att_gradients_deltas comes first. What is learned is summed up by att_gradients_queries, over the
@@ -7,8 +7,7 @@
 // left in d_q, d_k and d_v against the answer.
 #include "templates/kernels/backward_head.cuh"
 #include "templates/tile/reference_warp.cuh"
-
-#include "templates/tile/reference_gradients.h"
+#include "templates/tile/row_gradients.h"
 
 namespace att {
 

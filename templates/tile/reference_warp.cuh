@@ -1,6 +1,6 @@
 // What the oracles on a GPU are written with: elements of any dtype, exchange among the lanes of a
-// warp in fp64, and whether an element is dropped. templates/cpu/reference_core.h has the same names
-// for one core.
+// warp in fp64, and whether an element is dropped. templates/cpu/reference_core.h has the same
+// names for one core.
 #pragma once
 
 #include "templates/kernels/head.cuh"

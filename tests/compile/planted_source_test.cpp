@@ -77,8 +77,7 @@ TEST(PlantedSource, OfTheBackwardPassCompiles) {
       parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml");
   ASSERT_TRUE(spec.ok()) << render(spec.error());
   for (const Family family : {Family::kSm80, Family::kSm90a}) {
-    const auto plans =
-        legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
+    const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
     ASSERT_FALSE(plans.empty());
     const auto kernel = emit(*spec, plans.front());
     ASSERT_TRUE(kernel.ok()) << render(kernel.error());

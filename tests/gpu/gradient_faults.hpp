@@ -49,8 +49,10 @@ inline std::vector<Fault> sm90_gradient_faults() {
       {"P of a tile left out", {{p + packed, p + in_tile + packed}}},
       {"dS of a tile left out", {{d_s + packed, d_s + in_tile + packed}}},
       {"two neighbours of dS exchanged in a tile",
-       {{d_s + packed, d_s + "now.tile == 3 && now.h == 1 && k0 == 0 ? "
-                             "pack_2<spec::kDType>(high, low) : " + packed}}},
+       {{d_s + packed, d_s +
+                           "now.tile == 3 && now.h == 1 && k0 == 0 ? "
+                           "pack_2<spec::kDType>(high, low) : " +
+                           packed}}},
   };
 }
 

@@ -76,8 +76,7 @@ class GradientOracleAtLength : public GradientOracleTest {
   static Result<Judged> judged(const AttentionSpec& spec, const ProblemShape& shape,
                                const LoadedKernel& forward) {
     Judged made;
-    ATT_TRY(made.problem,
-            BackwardProblem::for_timing(bank().device(), spec, shape, forward, 7));
+    ATT_TRY(made.problem, BackwardProblem::for_timing(bank().device(), spec, shape, forward, 7));
     ATT_TRY(made.oracle, GradientOracle::make(bank().device(), bank().compiler(), spec));
     ATT_TRY(made.answer,
             made.oracle->answer(made.problem->params(), rows_for_device(spec, shape, 7)));

@@ -33,9 +33,9 @@ inline void expect_alike(const Expected& device, const Expected& host, bool has_
 }
 
 // All rows, with what is learned, and some of them.
-inline void check_gradient_oracle(Device& device, GradientOracle& oracle,
-                                  const AttentionSpec& spec, const LoadedKernel& forward,
-                                  const ProblemShape& shape, std::uint64_t seed) {
+inline void check_gradient_oracle(Device& device, GradientOracle& oracle, const AttentionSpec& spec,
+                                  const LoadedKernel& forward, const ProblemShape& shape,
+                                  std::uint64_t seed) {
   const bool has_score = spec.score != nullptr;
   const bool rounds_p = arithmetic_of(device.facts().target) == Arithmetic::kMatrixUnit;
   const HostProblem problem = random_problem(spec, shape, seed);

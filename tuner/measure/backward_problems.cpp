@@ -127,10 +127,10 @@ class JudgedOnDevice final : public Check {
 }  // namespace
 
 BackwardSample rows_for_device(const AttentionSpec& spec, const ProblemShape& shape,
-                                 std::uint64_t seed) {
+                               std::uint64_t seed) {
   const std::int64_t terms = std::min(shape.kv_len, shape.q_len * (shape.heads / shape.kv_heads));
-  const std::int64_t pairs = std::min(
-      kPairsOfDevice, kElementsOfDevice / (spec.head_dim_qk + spec.head_dim_v) * terms);
+  const std::int64_t pairs =
+      std::min(kPairsOfDevice, kElementsOfDevice / (spec.head_dim_qk + spec.head_dim_v) * terms);
   const HostProblem places{.shape = shape};
   const std::int64_t all = pairs_of(spec, shape);
   if (all <= pairs) return whole_sample(places);
@@ -199,8 +199,7 @@ Result<std::unique_ptr<Check>> BackwardProblems::check_on_device(
     std::unique_ptr<BackwardProblem> own, std::uint64_t seed) {
   BackwardProblem* const problem = own ? own.get() : timed_.get();
   ATT_TRY(GradientOracle::Answer answer,
-          oracle_->answer(problem->params(),
-                          rows_for_device(source_.spec, source_.shape, seed)));
+          oracle_->answer(problem->params(), rows_for_device(source_.spec, source_.shape, seed)));
   auto judge = [this, problem, answer = std::move(answer)]() -> Result<Verdict> {
     ATT_CHECK(problem->check_canaries());
     return oracle_->judge(answer, problem->params());

@@ -10,14 +10,14 @@ namespace attune {
 BackwardSample rows_for_device(const AttentionSpec& spec, const ProblemShape& shape,
                                std::uint64_t seed);
 
-// On a GPU an oracle of its own judges the whole shape, with the numbers that are timed, in place of
-// the first of verification_shapes(): all of it or, where that is much, rows of dQ, and of dK and
-// dV, of every 16, others each time. The CPU's oracle judges the others, and all where the GPU's
-// does not work, as far as it can afford them: with one batch entry, K/V head and at most eight
-// query heads where that is too much, and rows of every 16 or 64 unless the problem is small.
-// Gradients of tensors are judged where all rows are. O and LSE are those of a forward kernel, which
-// the gradients are judged as functions of. The q, k, v and tensors of a host's small launch are a
-// problem more of the CPU's oracle.
+// On a GPU an oracle of its own judges the whole shape, with the numbers that are timed, in place
+// of the first of verification_shapes(): all of it or, where that is much, rows of dQ, and of dK
+// and dV, of every 16, others each time. The CPU's oracle judges the others, and all where the
+// GPU's does not work, as far as it can afford them: with one batch entry, K/V head and at most
+// eight query heads where that is too much, and rows of every 16 or 64 unless the problem is small.
+// Gradients of tensors are judged where all rows are. O and LSE are those of a forward kernel,
+// which the gradients are judged as functions of. The q, k, v and tensors of a host's small launch
+// are a problem more of the CPU's oracle.
 class BackwardProblems final : public PassProblems {
  public:
   explicit BackwardProblems(const ProblemSource& source) : source_(source) {}

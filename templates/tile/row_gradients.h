@@ -99,9 +99,9 @@ struct PairGradient {
   double probability;              // undropped
   double weight, weight_variance;  // of dO in dV; 0 of a dropped element
   bool kept;
-  double score, score_variance;      // gradient of the score that the softmax takes, but for D's
+  double score, score_variance;       // gradient of the score that the softmax takes, but for D's
   double product_gradient, variance;  // of the raw product
-  double of_delta;                   // what that changes by with -D
+  double of_delta;                    // what that changes by with -D
 };
 
 ATT_FN PairGradient pair_gradient(const Context& c, const BackwardParams& p,
@@ -111,9 +111,9 @@ ATT_FN PairGradient pair_gradient(const Context& c, const BackwardParams& p,
   if (spec::kHasMask && !mask(c, q_idx, kv_idx)) return pair;
   const Sequence sequence = sequence_of(p, c.b);
   const double scale = reference_softmax_scale(p);
-  const ReferenceDot product = reference_dot<spec::kHeadDimQk>(
-      p.q, query_offset(sequence, p.q_stride, c.h, q_idx), p.k,
-      key_offset(sequence, p.k_stride, c.h_kv, kv_idx));
+  const ReferenceDot product =
+      reference_dot<spec::kHeadDimQk>(p.q, query_offset(sequence, p.q_stride, c.h, q_idx), p.k,
+                                      key_offset(sequence, p.k_stride, c.h_kv, kv_idx));
   const double scaled = scale * product.sum;
   const double scaled_variance = square(scale) * variance_of(product, spec::kHeadDimQk);
   double score_value = scaled, of_score = scaled_variance, slope = 1, slope_variance = 0;
@@ -141,9 +141,8 @@ ATT_FN PairGradient pair_gradient(const Context& c, const BackwardParams& p,
   const double lse_size = query.lse < 0 ? -query.lse : query.lse;
   const double score_size = score_value < 0 ? -score_value : score_value;
   // Relative, of the probability.
-  const double deviation =
-      of_score + query.lse_variance +
-      square(tolerance::kFp32Rounding * (4 + 3 * score_size + lse_size));
+  const double deviation = of_score + query.lse_variance +
+                           square(tolerance::kFp32Rounding * (4 + 3 * score_size + lse_size));
 
   pair.live = true;
   pair.probability = exp_exact(score_value - query.lse);
@@ -151,9 +150,9 @@ ATT_FN PairGradient pair_gradient(const Context& c, const BackwardParams& p,
   double d_p = 0, d_p_variance = 0;
   if (pair.kept) {
     const double keep = reference_keep_scale(c);
-    const ReferenceDot dot = reference_dot<spec::kHeadDimV>(
-        p.d_o, query_offset(sequence, p.d_o_stride, c.h, q_idx), p.v,
-        key_offset(sequence, p.v_stride, c.h_kv, kv_idx));
+    const ReferenceDot dot =
+        reference_dot<spec::kHeadDimV>(p.d_o, query_offset(sequence, p.d_o_stride, c.h, q_idx), p.v,
+                                       key_offset(sequence, p.v_stride, c.h_kv, kv_idx));
     d_p = keep * dot.sum;
     d_p_variance = square(keep) * variance_of(dot, spec::kHeadDimV);
     pair.weight = pair.probability * keep;
@@ -164,8 +163,7 @@ ATT_FN PairGradient pair_gradient(const Context& c, const BackwardParams& p,
   pair.score_variance =
       square(d_s) * deviation +
       square(pair.probability) *
-          (d_p_variance +
-           square(tolerance::kFp32Rounding) * (square(d_p) + square(query.delta)));
+          (d_p_variance + square(tolerance::kFp32Rounding) * (square(d_p) + square(query.delta)));
   pair.product_gradient = d_s * slope * scale;
   pair.variance =
       square(scale) * (rounding_variance(d_s * slope) + pair.score_variance * square(slope) +
@@ -233,8 +231,8 @@ ATT_FN void add_learned(double* sums, int lane, bool live, long long offset, dou
   if (lanes == 0) return;
   int first = 0;
   while ((lanes >> first & 1u) == 0) ++first;
-  const auto common = __builtin_bit_cast(
-      long long, shuffle_from(__builtin_bit_cast(double, offset), first));
+  const auto common =
+      __builtin_bit_cast(long long, shuffle_from(__builtin_bit_cast(double, offset), first));
   if (ballot(live && offset != common) != 0) {
     if (!live) return;
     double* const to = sums + offset * kLearnedSums;
@@ -278,9 +276,9 @@ ATT_FN void add_look_ups(const GradientReferenceParams& params, int lane, const 
               1.0f + math_abs(partial));
         }
         value = pair.score * partial;
-        variance = partial_variance(
-            pair.score, pair.score_variance + pair.probability * query.delta_variance, partial,
-            off);
+        variance = partial_variance(pair.score,
+                                    pair.score_variance + pair.probability * query.delta_variance,
+                                    partial, off);
       }
       add_learned(sums, lane, pair.live, offset, value, variance);
     }
@@ -289,8 +287,8 @@ ATT_FN void add_look_ups(const GradientReferenceParams& params, int lane, const 
 }
 
 template <int kLoad>
-ATT_FN void add_sink_look_ups(const GradientReferenceParams& params, int lane, const Context& c, bool live,
-                              double gradient, double variance) {
+ATT_FN void add_sink_look_ups(const GradientReferenceParams& params, int lane, const Context& c,
+                              bool live, double gradient, double variance) {
   if constexpr (kLoad < kSinkGradLoads) {
     if (double* const sums = params.tensors[kSinkGradLoadSlot[kLoad]]; sums != nullptr) {
       const float partial = sink_grad_load<kLoad>(c);
@@ -309,7 +307,8 @@ ATT_FN void reference_sink(const GradientReferenceParams& params, long long head
   if constexpr (spec::kHasSink) {
     const BackwardParams& p = params.launch;
     const int h = static_cast<int>(head % p.heads);
-    const Context c = context_of(p, static_cast<int>(head / p.heads), h, h / (p.heads / p.kv_heads));
+    const Context c =
+        context_of(p, static_cast<int>(head / p.heads), h, h / (p.heads / p.kv_heads));
     const double logit = sink(c);
     const double size = logit < 0 ? -logit : logit;
     ReferenceSum sum = {};
@@ -431,7 +430,8 @@ ATT_FN void reference_key(const GradientReferenceParams& params, long long slot,
 #pragma unroll kVUnroll
         for (int i = 0; i < kVSlices; ++i) {
           const int d = kReferenceLanes * i + lane;
-          if (d < spec::kHeadDimV) d_v[i].add(weight, weight_variance, read_element(p.d_o, d_o + d));
+          if (d < spec::kHeadDimV)
+            d_v[i].add(weight, weight_variance, read_element(p.d_o, d_o + d));
         }
       }
     }
@@ -456,8 +456,8 @@ template <int kWidth>
 ATT_FN float worst_of(const void* gradient, long long at, const float* expected, int lane) {
   float worst = 0;
   for (int d = lane; d < kWidth; d += kReferenceLanes) {
-    worst = math_max(worst, excess(read_element(gradient, at + d), expected[2 * d],
-                                   expected[2 * d + 1]));
+    worst = math_max(worst,
+                     excess(read_element(gradient, at + d), expected[2 * d], expected[2 * d + 1]));
   }
   return worst;
 }
@@ -477,11 +477,11 @@ ATT_FN void reference_judge(const GradientReferenceParams& params, long long slo
     const long long row = params.keys[key], head = row / p.kv_len;
     const Sequence sequence = sequence_of(p, static_cast<int>(head / p.kv_heads));
     const int h_kv = static_cast<int>(head % p.kv_heads), kv_idx = static_cast<int>(row % p.kv_len);
-    worst = math_max(
-        worst_of<spec::kHeadDimQk>(p.d_k, key_offset(sequence, p.d_k_stride, h_kv, kv_idx),
-                                   params.d_k + 2 * key * spec::kHeadDimQk, lane),
-        worst_of<spec::kHeadDimV>(p.d_v, key_offset(sequence, p.d_v_stride, h_kv, kv_idx),
-                                  params.d_v + 2 * key * spec::kHeadDimV, lane));
+    worst =
+        math_max(worst_of<spec::kHeadDimQk>(p.d_k, key_offset(sequence, p.d_k_stride, h_kv, kv_idx),
+                                            params.d_k + 2 * key * spec::kHeadDimQk, lane),
+                 worst_of<spec::kHeadDimV>(p.d_v, key_offset(sequence, p.d_v_stride, h_kv, kv_idx),
+                                           params.d_v + 2 * key * spec::kHeadDimV, lane));
   }
   worst = warp_max(worst);
   if (lane == 0) params.worst[slot] = worst;
