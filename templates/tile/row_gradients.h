@@ -63,10 +63,13 @@ ATT_FN double rounding_variance(double value) {
   const double of_size = tolerance::kPUnit * size;
   return square(tolerance::kRmsOfRounding * (of_size > least ? of_size : least));
 }
-// Of an fp32 function's value f, whose argument may be off: the functions of its ends beside it.
+// Of an fp32 function's value f, whose argument may be off: the functions of its ends beside it. An
+// end that is infinite, times a probability of nothing, is nothing.
 ATT_FN double function_variance(float f, float low, float high, float size) {
+  constexpr float kLargest = 1e30f;
   const float spread = math_max(math_abs(f - low), math_abs(high - f));
-  return square((spread + tolerance::kScoreNoise * size) / tolerance::kDeviations);
+  const double error = (spread < kLargest ? spread : kLargest) + tolerance::kScoreNoise * size;
+  return square(error / tolerance::kDeviations);
 }
 
 ATT_FN double reference_softmax_scale(const ForwardParams& p) {

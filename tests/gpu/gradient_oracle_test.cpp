@@ -1,6 +1,7 @@
 // The GPU's oracle of gradients is the CPU's, lets right kernels pass on shapes that the CPU's only
 // samples, and finds what is planted in them.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "tests/verification/gradient_oracle_checks.hpp"
 #include "tests/verification/gradient_specs.hpp"
 #include "tuner/measure/backward_problems.hpp"
+#include "tuner/measure/local_executor.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -132,6 +134,30 @@ TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
       ASSERT_TRUE(verdict.ok()) << render(verdict.error());
       EXPECT_NE(verdict->wrong, "");
     }
+  }
+}
+
+// The whole shape is looked at before the ragged one.
+TEST_P(GradientOracleAtLength, IsWhatTheTunerVerifiesWith) {
+  const AttentionSpec spec = spec_of(std::string("name: t\ndtype: bf16\n") + GetParam());
+  const ProblemShape shape = {.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 4096, .kv_len = 4096};
+  const DeviceFacts& facts = bank().device().facts();
+  const KernelPlan plan = legal_plans(spec, Family::kSm80, facts, Pass::kBackward).front();
+  planted::EditingCompiler editing(bank().compiler(), planted::sm80_gradient_faults().front());
+  Compiler* const compilers[] = {&bank().compiler(), &editing};
+  LocalExecutor executor(spec, shape, bank().device(), compilers, nullptr, 7, Pass::kBackward);
+  for (const int compiler : {0, 1}) {
+    const Candidate candidate(plan, compiler);
+    const auto built = executor.compile(candidate);
+    ASSERT_TRUE(built.ok()) << render(built.error());
+    const Status status = executor.verify(candidate);
+    if (compiler == 0) {
+      EXPECT_TRUE(status.ok()) << render(status.error());
+      continue;
+    }
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(rejection_reason(status.error()), "miscompute") << render(status.error());
+    EXPECT_THAT(status.error().detail, testing::HasSubstr(to_string(shape)));
   }
 }
 
