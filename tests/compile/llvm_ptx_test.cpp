@@ -178,7 +178,6 @@ TEST_P(LlvmPtx, MlaKernels) {
     }
   }
 }
-}
 
 // Rows of several sequences: Q in registers, and in shared memory.
 TEST_P(LlvmPtx, SharedPrefixes) {
