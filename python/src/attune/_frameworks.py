@@ -176,6 +176,14 @@ def _synchronize() -> None:
 _BY_MODULE: dict[str, Framework] = {"numpy": _NumPy(), "torch": _Torch(), "cupy": _CuPy()}
 
 
+def is_writable(array: Any) -> bool:
+    """Whether a launch may write into it: arrays of other frameworks are taken for what nobody changes."""
+    framework = framework_of("an array", array)
+    if isinstance(framework, _NumPy):
+        return bool(array.flags.writeable)
+    return isinstance(framework, (_Torch, _CuPy))
+
+
 def framework_of(name: str, array: Any) -> Framework:
     """Of the argument called `name`.
 

@@ -174,7 +174,8 @@ class _Plan:
         self.variant, self.device, self.dtype = variant, q.device, q.dtype
         views = [_view(x) for x in (q, k, v)]
         self.shape = _launch.shape_of(spec.layout_id, *views)
-        _launch.check_operands(spec, views[0], views[2])
+        _launch.check_operands(spec, *views)
+        _launch.check_scales(spec, self.shape, None, None, None, views[0].device)
         self.has_work = bool(self.shape.batch and self.shape.q_len and self.shape.kv_len)
         # An operand that no launch takes as it lies is copied, and the copy is contiguous.
         self.copies = tuple(not view.is_operand(spec.dtype_id) for view in views)
