@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from attune._append import WRITTEN, AppendPlan, Options
+from attune._append import NAMES, WRITTEN, AppendPlan, Options
 from attune._errors import BadInputError, UnsupportedError
 from attune._frameworks import framework_of, is_writable
 from attune.runtime import Runtime, default_runtime
@@ -80,20 +80,19 @@ def append(
         UnsupportedError: the device has no kernel for this.
         UnavailableError: the device, its driver or a compiler is missing.
     """
-    arrays = {
-        "q": q, "k": k, "v": v, "q_out": q_out, "k_cache": k_cache, "v_cache": v_cache, "cu_q": cu_q, "used_q": used_q,
-        "cu_kv": cu_kv, "used_kv": used_kv, "page_table": page_table, "positions": positions, "cosines": cosines,
-        "sines": sines, "k_scales": k_scales, "v_scales": v_scales,
-    }  # fmt: skip
+    arrays = (
+        q, k, v, q_out, k_cache, v_cache, cu_q, used_q, cu_kv, used_kv, page_table, positions, cosines, sines,
+        k_scales, v_scales,
+    )  # fmt: skip
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(k, torch.Tensor):
         from attune.torch import _append as of_torch
         from attune.torch import _cache_operators  # noqa: F401
 
-        if runtime is None and of_torch.takes(arrays):
+        if runtime is None and all([x is None or isinstance(x, torch.Tensor) for x in arrays]):
             return of_torch.append(arrays, rope, rotary_dim, rope_base, rope_factor, layout)
     options = Options(rope, rotary_dim, rope_base, rope_factor, layout)
-    return _append(arrays, options, runtime)
+    return _append(dict(zip(NAMES, arrays, strict=True)), options, runtime)
 
 
 def _append(arrays: dict[str, Any], options: Options, runtime: Runtime | None) -> Any:

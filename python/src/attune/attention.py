@@ -123,12 +123,12 @@ def attention(
             shared_prefixes=shared_prefixes, batch_invariant=batch_invariant,
         )  # fmt: skip
     if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
-        from attune.torch import _cache_operators, _cached, _plain  # noqa: F401
+        from attune.torch import _cached
 
         is_traced = torch.compiler.is_dynamo_compiling()
         if not offsets.is_given and not _cached.is_cache(k, v, scales, words):
             given = None if spec is None else named_spec(spec, words, is_traced)
-            return _plain.attention(
+            return _cached.of_dense(
                 q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
             )
         if _cached.takes(q, k, v, offsets, scales, tensors, dropout):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from attune._append import NAMES, WRITTEN, AppendPlan, Options
 from attune._errors import BadInputError, UnsupportedError
 from attune._view import ALIGNMENT_BYTES
 from attune.runtime import default_runtime
-from attune.torch._cached import is_plain, key_of
-from attune.torch._plans import _stream, _view, device_name
+from attune.torch._cached import is_plain
+from attune.torch._plans import _stream, _view, device_name, key_of
 
 _MAX_PLANS = 1024
 _MISALIGNED = ALIGNMENT_BYTES - 1
@@ -20,20 +20,16 @@ _COPIED = ("q", "k", "v")
 _PLACES = {name: place for place, name in enumerate(NAMES)}
 _WRITTEN_PLACES = tuple(_PLACES[name] for name in WRITTEN)
 _Q, _Q_OUT = _PLACES["q"], _PLACES["q_out"]
-_increment_version = torch.autograd.graph.increment_version
+# torch.autograd.graph's does the same at five times the cost.
+_increment_version = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
 
 Arrays = Sequence[torch.Tensor | None]
 
 _plans: dict[tuple[Any, ...], AppendPlan] = {}
 
 
-def takes(arrays: Mapping[str, Any]) -> bool:
-    """Whether all is torch's."""
-    return all([x is None or isinstance(x, torch.Tensor) for x in arrays.values()])
-
-
 def append(
-    arrays: dict[str, torch.Tensor | None],
+    arrays: Arrays,
     rope: str | None,
     rotary_dim: int | None,
     rope_base: float | None,
@@ -41,10 +37,10 @@ def append(
     layout: str | None,
 ) -> torch.Tensor | None:
     """As attune.append has it, `arrays` in the order of NAMES."""
-    q, q_out = arrays["q"], arrays["q_out"]
-    given = [arrays[name] for name in NAMES]
+    given = list(arrays)
+    q, q_out = given[_Q], given[_Q_OUT]
     if torch.is_grad_enabled():
-        for name, x in arrays.items():
+        for name, x in zip(NAMES, arrays, strict=True):
             if x is not None and x.requires_grad:
                 raise UnsupportedError(
                     f"`{name}` requires a gradient, and what goes into a cache has none",
@@ -54,7 +50,7 @@ def append(
         if q_out is not None:
             raise BadInputError("`q_out` is given, and `q` is None")
     elif q_out is None:
-        q_out = given[_Q_OUT] = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        q_out = given[_Q_OUT] = torch.zeros_like(q, memory_format=torch.contiguous_format)
     elif q_out is q:
         given[_Q] = None  # in place
     if torch.compiler.is_dynamo_compiling() or not is_plain(given):
@@ -86,10 +82,8 @@ def launch(
         _plans[key] = plan
     if not plan.has_work:
         return
-    keep, addresses = None, {}
-    for name in plan.members:
-        x = arrays[_PLACES[name]]
-        addresses[name] = x.data_ptr()  # type: ignore[union-attr]
+    keep = None
+    addresses = {name: arrays[_PLACES[name]].data_ptr() for name in plan.members}  # type: ignore[union-attr]
     if plan.copied:
         keep = {name: _copy(arrays[_PLACES[name]]) for name in plan.copied}
         addresses |= {name: x.data_ptr() for name, x in keep.items()}
@@ -103,7 +97,8 @@ def launch(
         addresses["q"] = addresses["q_out"]
     plan.run(addresses, None if plan.is_on_cpu else _stream(arrays[_PLACES["k"]].device))  # type: ignore[union-attr]
     del keep
-    written = [x for x in (arrays[place] for place in _WRITTEN_PLACES) if x is not None and not x.is_inference()]
+    written = [arrays[place] for place in _WRITTEN_PLACES]
+    written = [x for x in written if x is not None and not x.is_inference()]
     if written:
         _increment_version(written)
     return None

@@ -21,8 +21,9 @@ from attune._view import ALIGNMENT_BYTES, View, axes
 from attune.runtime import default_runtime
 from attune.spec import Spec
 from attune.torch import _dropout, _precision
+from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plain import dense_sizes, text_of
-from attune.torch._plans import _KEPT_WORKSPACE_BYTES, _forward_function, _stream, _view, variant_of
+from attune.torch._plans import _KEPT_WORKSPACE_BYTES, _forward_function, _stream, _view, key_of, variant_of
 from attune.torch._sizes import Sizes
 
 _MAX_PLANS = 1024
@@ -34,7 +35,7 @@ NAMES = ("q", "k", "v", *OFFSETS, *_SCALES)
 
 Arrays = tuple[torch.Tensor | None, ...]
 
-_own_types = (torch.Tensor, torch.nn.Parameter)
+_OWN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
 
@@ -73,12 +74,7 @@ def takes(
 
 def is_plain(arrays: Sequence[torch.Tensor | None]) -> bool:
     """Whether they are nothing but memory, and no mode of torch's wants to see what is done with them."""
-    return not _dispatch_modes() and _transforms() is None and all([x is None or type(x) in _own_types for x in arrays])
-
-
-def key_of(arrays: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-    """All that a plan depends on."""
-    return tuple([None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in arrays])
+    return not _dispatch_modes() and _transforms() is None and {type(x) for x in arrays} <= _OWN_TYPES
 
 
 class CachePlan:
@@ -118,13 +114,13 @@ class CachePlan:
         else:
             self.o_sizes = _launch.output_sizes(spec.layout_id, self.shape, width)
             self.lse_sizes = (self.shape.batch, self.shape.heads, self.shape.q_len)
-        self.dtype = arrays[0].dtype
         # The members that hold addresses, each with its place among the tensors.
         self.members = tuple(
             (name, place) for place, name in enumerate(NAMES) if views[name] is not None and name not in ("q", "k", "v")
         )
         if self.sequences is not None and views["cu_kv"] is None and not self.in_pages:
             self.members += (("cu_kv", NAMES.index("cu_q")),)
+        self.drops = spec.dropout != 0
         self.is_open = bool(spec.launch_scalar_slots or spec.scale is None or spec.dropout is None)
         self.pool: list[Any] = []
         self.workspace_bytes = 0
@@ -135,6 +131,7 @@ class CachePlan:
             self.pool.append(self._arguments(launch))
             self.kernel = default_runtime(q.device).kernel(spec, self.shape)
             self.workspace_bytes, self.handle = self.kernel.workspace_bytes, self.kernel.handle
+            self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= _KEPT_WORKSPACE_BYTES
             self.scales = launch.scales
             self.function = _forward_function()
 
@@ -157,34 +154,33 @@ class CachePlan:
         return None, _launch.shape_of(self.spec.layout_id, q, k, v)
 
     def _arguments(self, launch: Launch) -> Any:
-        """att_forward_args, all but the addresses, and their own address."""
+        """att_forward_args, all but the addresses, their own address, and a workspace where they have one."""
         o = View(0, self.o_sizes, contiguous_strides(self.o_sizes), self.operands[0].dtype, "", None)
         launch.tensors = {tensor.name: view for tensor, view in zip(self.spec.tensors, self.declared, strict=True)}
         args = _launch.forward_args(self.spec, self.shape, self.operands, o, None, launch, self.sequences)
-        return args, ctypes.addressof(args)
+        return args, ctypes.addressof(args), None
 
     def run(
         self, arrays: Arrays, tensors: Sequence[torch.Tensor], launch: Launch, with_lse: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """O and LSE; rows of no sequence are 0 and -inf."""
         is_whole = self.sequences is None and self.has_work
-        o = (torch.empty if is_whole else torch.zeros)(self.o_sizes, dtype=self.dtype, device=self.device)
-        lse = None
-        if with_lse:
-            lse = torch.full(self.lse_sizes, -torch.inf, dtype=torch.float32, device=self.device)
+        q, k, v = arrays[:3]
+        o = q.new_empty(self.o_sizes) if is_whole else q.new_full(self.o_sizes, 0.0)
+        lse = q.new_full(self.lse_sizes, -torch.inf, dtype=torch.float32) if with_lse else None
         if not self.has_work:
             return o, lse
         if self.copied:
             arrays = tuple([_copy(x) if place in self.copied else x for place, x in enumerate(arrays)])
-        q, k, v, *_ = arrays
+            q, k, v = arrays[:3]
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), 0 if v is None else v.data_ptr()
         if (q_at | k_at | v_at) & _MISALIGNED:
             return self._run_aligned(arrays, tensors, launch, with_lse)
         try:
-            args, address = self.pool.pop()
+            args, address, scratch = self.pool.pop()
         except IndexError:
             launch.scales = self.scales
-            args, address = self._arguments(launch)
+            args, address, scratch = self._arguments(launch)
         args.q, args.k, args.v, args.o = q_at, k_at, v_at, o.data_ptr()
         args.lse = None if lse is None else lse.data_ptr()
         for name, place in self.members:
@@ -195,16 +191,17 @@ class CachePlan:
             args.tensor_views[slot].data = keep[-1].data_ptr()
         if self.is_open or launch.scale is not None or launch.dropout is not None or launch.scalars:
             _launch.fill_numbers(args, self.spec, launch)
-        args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
-        scratch = None
-        if self.workspace_bytes:
+        if self.drops:
+            args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
+        if self.workspace_bytes and scratch is None:
             # torch's allocations are aligned to 16 bytes, and on a GPU reused in the order of the stream.
             scratch = torch.empty(self.workspace_bytes, dtype=torch.uint8, device=self.device)
             args.workspace, args.workspace_bytes = scratch.data_ptr(), self.workspace_bytes
         status = self.function(self.handle, address, None if self.is_on_cpu else _stream(self.device))
         if status:
             check(status)
-        self.pool.append((args, address))
+        # A GPU may still be at work on the workspace: there the next launch has one of its own.
+        self.pool.append((args, address, scratch if self.keeps_workspace else None))
         return o, lse
 
     def _run_aligned(self, arrays: Arrays, tensors: Sequence[torch.Tensor], launch: Launch, with_lse: bool) -> Any:
@@ -225,7 +222,7 @@ def _copy(x: torch.Tensor | None) -> torch.Tensor:
 
 
 _plans: dict[tuple[Any, ...], CachePlan] = {}
-_specs: dict[tuple[Any, ...], Spec] = {}  # of words
+_of_words: dict[tuple[Any, ...], CachePlan] = {}
 
 
 def plan_of(spec: Spec, arrays: Arrays, tensors: Sequence[torch.Tensor], launch: Launch) -> CachePlan:
@@ -275,15 +272,16 @@ def attention(
         return (o, lse) if return_lse else o
     launch = Launch({}, {})
     if spec is None:
-        found = _spec_of_words(arrays, words, tensors, scalars, dropout, scale)
+        plan = _plan_of_words(arrays, words, tensors, scalars, dropout, scale, launch)
+        given = by_slot(plan.spec, tensors)
     else:
         found = variant_of(spec).spec if isinstance(spec, str) else spec
         launch.scalars, launch.scale, launch.dropout = scalars, scale, dropout
-    if found.dropout != 0:
+        given = by_slot(found, tensors)
+        plan = plan_of(found, arrays, given, launch)
+    if plan.drops:
         launch.seed, launch.offset = _dropout.draw(q.device) if seed is None else (seed, offset)
-    o, lse = plan_of(found, arrays, by_slot(found, tensors), launch).run(
-        arrays, by_slot(found, tensors), launch, return_lse
-    )
+    o, lse = plan.run(arrays, given, launch, return_lse)
     return (o, lse) if return_lse else o
 
 
@@ -295,33 +293,37 @@ def by_slot(spec: Spec, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tenso
     return [tensors[declared.name] for declared in spec.tensors]
 
 
-def _spec_of_words(
+def _plan_of_words(
     arrays: Arrays,
     words: Mapping[str, Any],
     tensors: Mapping[str, torch.Tensor],
     scalars: Mapping[str, Any],
     dropout: float | None,
     scale: float | None,
-) -> Spec:
+    launch: Launch,
+) -> CachePlan:
     q = arrays[0]
     assert q is not None
     dims = words["dims"]
-    key = (
-        *(value for name, value in words.items() if name != "dims"),
+    key: tuple[Any, ...] = (
+        *[value for name, value in words.items() if name != "dims"],
         None if dims is None else tuple(dims.items()),
-        _precision.of_call(words["precision"], q.device.type, q.dtype),
-        tuple([(name, type(x), x) for name, x in scalars.items()]),
-        tuple([(name, x.dtype, x.shape) for name, x in tensors.items()]),
+        q.dtype is torch.float32 and _precision.of_call(words["precision"], q.device.type, q.dtype),
         *(dropout, scale),
-        tuple([None if x is None else (x.shape, x.dtype) for x in arrays]),
+        *key_of(arrays),
     )
-    found = _specs.get(key)
-    if found is None:
-        found = variant_of(_text(arrays, words, tensors, tuple(scalars.items()), dropout, scale)).spec
-        if len(_specs) >= _MAX_PLANS:
-            _specs.clear()
-        _specs[key] = found
-    return found
+    if scalars:
+        key += tuple([(name, type(x), x) for name, x in scalars.items()])
+    if tensors:
+        key += (*tensors, *key_of(tuple(tensors.values())))
+    plan = _of_words.get(key)
+    if plan is None:
+        spec = variant_of(_text(arrays, words, tensors, tuple(scalars.items()), dropout, scale)).spec
+        plan = plan_of(spec, arrays, by_slot(spec, tensors), launch)
+        if len(_of_words) >= _MAX_PLANS:
+            _of_words.clear()
+        _of_words[key] = plan
+    return plan
 
 
 def _text(

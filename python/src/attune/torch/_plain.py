@@ -16,7 +16,7 @@ from attune.spec import Spec
 from attune.torch import _autocast, _dropout, _operators, _precision  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
-from attune.torch._plans import ForwardPlan, Variant, _view, variant_of
+from attune.torch._plans import ForwardPlan, Variant, _view, key_of, variant_of
 from attune.torch._sizes import Sizes
 
 _MAX_CALLS = 1024
@@ -69,8 +69,7 @@ def attention(
     call = (
         spec if spec is not None else tuple(words[name] for name in ("mask", "score", "sink", "layout", "batch_invariant")),
         None if words["dims"] is None else tuple(words["dims"].items()),
-        *(q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device),
-        *(v.shape, v.stride(), v.dtype, v.device),
+        *key_of((q, k, v)),
     )
     if tensors:
         call += tuple((name, x.dtype, x.shape, records and x.requires_grad) for name, x in tensors.items())

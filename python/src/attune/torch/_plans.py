@@ -62,6 +62,18 @@ def _view(tensor: torch.Tensor) -> View:
     return View(0, tuple(tensor.shape), tensor.stride(), dtype, device_name(tensor.device), None)
 
 
+def key_of(arrays: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    """All that a plan depends on. A torch.device takes a microsecond to hash."""
+    found: list[Any] = []
+    for x in arrays:
+        if x is None:
+            found.append(None)
+        else:
+            device = -1 if x.is_cpu else x.get_device() if x.is_cuda else x.device.type
+            found += (x.shape, x.stride(), x.dtype, device)
+    return tuple(found)
+
+
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
@@ -88,7 +100,7 @@ class Variant:
 
     def forward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> ForwardPlan:
         """Raises BadInputError, UnsupportedError where the operands fit neither each other nor a kernel."""
-        key = tuple((x.shape, x.stride(), x.dtype, x.device) for x in (q, k, v))
+        key = key_of((q, k, v))
         plan = self._forward.get(key)
         if plan is None:
             if len(self._forward) >= _MAX_PLANS:
@@ -98,7 +110,7 @@ class Variant:
 
     def backward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> BackwardPlan:
         """Raises UnsupportedError where the device has no backward pass for it."""
-        key = tuple((x.shape, x.stride(), x.dtype, x.device) for x in (q, k, v))
+        key = key_of((q, k, v))
         plan = self._backward.get(key)
         if plan is None:
             if len(self._backward) >= _MAX_PLANS:
