@@ -149,7 +149,7 @@ class Loop:
         reference.check(o.cpu().double().numpy(), lse.cpu().numpy(), *self.expected(queries, cu), tolerance)
 
     def steps(self):
-        """How many new tokens of each sequence, step by step: prompts, then one at a time; one pauses, one has drafts."""
+        """New tokens of each sequence, step by step: prompts, then one at a time; one pauses, one has drafts."""
         yield PROMPTS
         for step in range(STEPS):
             yield (1, 0 if step == 2 else 1, 3 if step == 4 else 1)

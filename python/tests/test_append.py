@@ -20,7 +20,8 @@ def int32(*values):
 
 def batch(rng, cache_dtype=np.float16, dtype=np.float16):
     """Two sequences of 3 and 1 new tokens, in pages."""
-    new = {name: rng.standard_normal((4, heads, DIM)).astype(dtype) for name, heads in zip("qkv", (HEADS, 2, 2))}
+    heads = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}
+    new = {name: rng.standard_normal((4, count, DIM)).astype(dtype) for name, count in heads.items()}
     return {
         **new,
         "k_cache": zeros(PAGES, PAGE_SIZE, KV_HEADS, DIM, dtype=cache_dtype),

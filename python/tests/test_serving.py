@@ -210,7 +210,9 @@ def test_fp8_without_pages():
     """[batch, length, kv_heads, head_dim], its scales of sequences and heads."""
     rng = np.random.default_rng(1)
     q = torch.from_numpy(rng.standard_normal((2, 5, HEADS, 32))).to(BF16).to(DEVICE)
-    k, v = (torch.from_numpy(rng.standard_normal((2, 20, KV_HEADS, 32))).to(torch.float8_e4m3fn).to(DEVICE) for _ in "kv")
+    k, v = (
+        torch.from_numpy(rng.standard_normal((2, 20, KV_HEADS, 32))).to(torch.float8_e4m3fn).to(DEVICE) for _ in "kv"
+    )
     scales = [torch.from_numpy(rng.uniform(0.5, 2, (2, KV_HEADS))).float().to(DEVICE) for _ in "kv"]
     o, lse = attune.attention(q, k, v, k_scales=scales[0], v_scales=scales[1], return_lse=True)
     wide = [x.cpu().double() * s.cpu().double()[:, None, :, None] for x, s in zip((k, v), scales, strict=True)]
@@ -236,7 +238,9 @@ def test_launch_scalars_and_tensors():
             one = [x.swapaxes(0, 1)[None] for x in (queries[begin:end], *loop.keys[number])]
             begins = first[number].item()
             wanted = reference.attention(
-                *one, mask=lambda b, h, i, j: (j <= i) & (j >= begins) & (j < last), scale=0.25 * factor  # noqa: B023
+                *one,
+                mask=lambda b, h, i, j: (j <= i) & (j >= begins) & (j < last),  # noqa: B023
+                scale=0.25 * factor,
             )
             reference.check(
                 o[begin:end].cpu().numpy(), lse[:, begin:end].cpu().numpy(), wanted[0][0].swapaxes(0, 1), wanted[1][0]

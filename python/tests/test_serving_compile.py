@@ -155,7 +155,11 @@ def test_fake_tensors():
         q = torch.empty(3, HEADS, 32, dtype=BF16, device=DEVICE)
         cache = torch.empty(9, 8, KV_HEADS, 32, dtype=BF16, device=DEVICE)
         lists = [torch.empty(n, dtype=torch.int32, device=DEVICE) for n in (3, 2)]
-        where = {"cu_q": lists[0], "used_kv": lists[1], "page_table": torch.empty(2, 4, dtype=torch.int32, device=DEVICE)}
+        where = {
+            "cu_q": lists[0],
+            "used_kv": lists[1],
+            "page_table": torch.empty(2, 4, dtype=torch.int32, device=DEVICE),
+        }
         out = attune.append(q[:, :KV_HEADS], q[:, :KV_HEADS], cache, cache.clone(), q=q, **where)
         o, lse = attune.attention(out, cache, cache, mask="causal", return_lse=True, **where)
     assert (out.shape, o.shape, lse.shape) == (q.shape, q.shape, (HEADS, 3)) and lse.dtype == torch.float32
@@ -189,14 +193,16 @@ def test_gradients_are_refused():
 
 
 def test_devices_are_not_mixed():
-    loop = Loop(torch.float32)
+    loop = Loop(torch.float32, device=DEVICE)
     q, k, v, cu, _ = loop.grow((2, 1, 1))
-    meta = cu.to("meta") if DEVICE == "cpu" else cu.to(DEVICE)
-    with pytest.raises(attune.BadInputError, match="`cu_q` is on|a tensor is on"):
-        loop.append(q, k, v, meta)
-    loop.append(q, k, v, cu)
-    with pytest.raises(attune.BadInputError, match="`cu_q` is on|a tensor is on"):
-        loop.attend(q, meta)
+    elsewhere = cu.to("meta" if DEVICE == "cpu" else "cpu")
+    for _ in range(2):  # a plan that is known is none for another device
+        with pytest.raises(attune.BadInputError, match=r"`cu_q` is on|a tensor is on"):
+            loop.append(q, k, v, elsewhere)
+        with pytest.raises(attune.BadInputError, match=r"`cu_q` is on|a tensor is on"):
+            loop.attend(q, elsewhere)
+        loop.append(q, k, v, cu)
+        loop.attend(q, cu)
 
 
 def test_refused_in_a_graph():

@@ -42,7 +42,12 @@ def test_layout(tmp_path):
             lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof {member});')
             place = getattr(struct, field)
             expected.append(f"{name}.{field} {place.offset} {place.size}")
-    for enum, prefix in ((_structs.DType, "ATT_"), (_structs.Layout, "ATT_"), (_structs.Pass, "ATT_PASS_"), (_structs.Rope, "ATT_ROPE_")):
+    for enum, prefix in (
+        (_structs.DType, "ATT_"),
+        (_structs.Layout, "ATT_"),
+        (_structs.Pass, "ATT_PASS_"),
+        (_structs.Rope, "ATT_ROPE_"),
+    ):
         for member in enum:
             lines.append(f'printf("{member.name} %d\\n", {prefix}{member.name});')
             expected.append(f"{member.name} {int(member)}")

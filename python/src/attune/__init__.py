@@ -3,9 +3,9 @@
     import attune
     o = attune.attention(q, k, v, mask="causal and document(doc)", tensors={"doc": doc})
 
-`append` writes new keys and values into a cache. `attention` takes arrays of NumPy, torch, CuPy, or anything that speaks DLPack; `Spec` is a variant by itself; errors
-carry line, caret and hint. `attune.torch` has FlexAttention's names. Nothing here imports a framework that the
-program has not imported itself.
+`attention` takes arrays of NumPy, torch, CuPy, or anything that speaks DLPack; `append` writes new keys and values into
+a cache; `Spec` is a variant by itself; errors carry line, caret and hint. `attune.torch` has FlexAttention's names.
+Nothing here imports a framework that the program has not imported itself.
 """
 
 from attune._errors import AttuneError, BadInputError, UnavailableError, UnsupportedError

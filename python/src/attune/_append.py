@@ -175,7 +175,7 @@ class AppendPlan:
                 refuse_to_copy(f"{name}_cache", cache)
             self._copy_unless(name, new, new.is_operand(DTYPE_BY_ARRAY_NAME[k.dtype]))
         v, v_cache = views["v"], views["v_cache"]
-        slices, rows, _, dim = _axes(self.layout, k_cache.sizes)
+        slices, rows, _, _ = _axes(self.layout, k_cache.sizes)
         if v is not None and v_cache is not None:
             if v.sizes[:2] != k.sizes[:2]:
                 refuse("v", f"is {v.sizes}, and `k` {k.sizes}")
@@ -314,4 +314,3 @@ def _check_rotation(options: Options, views: Views, dim: int) -> int:
         if view.sizes[1] != 1 and view.strides[1] != 1:
             refuse(name, f"has strides {view.strides}, not 1 from pair to pair")
     return rotary_dim
-

@@ -180,9 +180,7 @@ def refuse_to_copy(name: str, view: View) -> NoReturn:
     refuse(name, f"has strides {view.strides}, which no kernel walks", hint)
 
 
-def operand_views(
-    spec: Spec, views: Sequence[View | None], arrays: Sequence[Any], in_pages: bool = False
-) -> Operands:
+def operand_views(spec: Spec, views: Sequence[View | None], arrays: Sequence[Any], in_pages: bool = False) -> Operands:
     """Of q, k and v such as kernels walk, copied where their strides are none. A cache `in_pages` is not copied.
 
     Raises:

@@ -63,7 +63,7 @@ def append(
         rope: "half": elements i and i + rotary_dim / 2 of a head turn together (GPT-NeoX, Llama); "interleaved": 2 i
             and 2 i + 1 (GPT-J); None: nothing turns.
         rotary_dim: the first so many elements of a head turn; None: all.
-        rope_base, rope_factor: pair i turns by position * base^(-2 i / rotary_dim) / factor, in radians; None: 10000, 1.
+        rope_base, rope_factor: pair i turns by position * base^(-2 i / rotary_dim) / factor radians; None: 10000, 1.
         cosines, sines: in their place: float32 [positions, rotary_dim / 2]. They may be columns of one matrix. A
             position beyond takes the nearest one there is.
         k_scales, v_scales: with a cache of fp8, as attune.attention has them. What is written is divided by them,

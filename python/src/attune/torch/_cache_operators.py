@@ -22,7 +22,6 @@ from attune.torch._operators import _TAGS, _library, _scalars
 from attune.torch._plans import variant_of
 
 
-
 def _argument(name: str, needed: tuple[str, ...]) -> str:
     alias = f"({'abc'[WRITTEN.index(name)]}!)" if name in WRITTEN else ""
     return f"Tensor{alias}{'' if name in needed else '?'} {name}"

@@ -1,5 +1,6 @@
-"""attune.attention of torch's tensors over a cache: packed sequences, pages, fp8, V in the columns of K; without gradients.
-In compiled code an operator of the graph."""
+"""attune.attention of torch's tensors over a cache: packed sequences, pages, fp8, V in the columns of K.
+
+Without gradients; in compiled code an operator of the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from attune._launch import Launch, Sequences, refuse
 from attune._library import check
 from attune._packed import OFFSETS, Offsets
 from attune._structs import Layout, Shape
-from attune._view import ALIGNMENT_BYTES, View, axes
+from attune._view import ALIGNMENT_BYTES, View
 from attune.runtime import default_runtime
 from attune.spec import Spec
 from attune.torch import _dropout, _precision
@@ -348,7 +349,9 @@ def _text(
         raise BadInputError(f"layout {layout} wants `cu_q`", hint)
     if layout == "paged":
         if table is None:
-            raise BadInputError("layout paged wants `page_table`", "which pages each sequence has: int32 [sequences, pages]")
+            raise BadInputError(
+                "layout paged wants `page_table`", "which pages each sequence has: int32 [sequences, pages]"
+            )
         sizes = Sizes(cu_q.shape[0] - 1, q.shape[1], k.shape[2], q.shape[0], table.shape[-1] * k.shape[1])
     elif layout == "thd":
         sizes = Sizes(cu_q.shape[0] - 1, q.shape[1], k.shape[1], q.shape[0], k.shape[0])

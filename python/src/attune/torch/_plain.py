@@ -20,6 +20,7 @@ from attune.torch._plans import ForwardPlan, Variant, _view, key_of, variant_of
 from attune.torch._sizes import Sizes
 
 _MAX_CALLS = 1024
+_KEY_WORDS = ("mask", "score", "sink", "layout", "v_in_k", "batch_invariant")
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _AUXILIARY = {torch.int32: "int32", torch.float32: "float32", torch.bool: "bool"}
 
@@ -67,7 +68,7 @@ def attention(
         return (o, lse) if return_lse else o
     records = torch.is_grad_enabled()
     call = (
-        spec if spec is not None else tuple(words[name] for name in ("mask", "score", "sink", "layout", "batch_invariant")),
+        spec if spec is not None else tuple([words[name] for name in _KEY_WORDS]),
         None if words["dims"] is None else tuple(words["dims"].items()),
         *key_of((q, k, v)),
     )
