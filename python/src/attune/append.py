@@ -87,9 +87,8 @@ def append(
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(k, torch.Tensor):
         from attune.torch import _append as of_torch
-        from attune.torch import _cache_operators  # noqa: F401
 
-        if runtime is None and all([x is None or isinstance(x, torch.Tensor) for x in arrays]):
+        if runtime is None and of_torch.are_tensors(arrays):
             return of_torch.append(arrays, rope, rotary_dim, rope_base, rope_factor, layout)
     options = Options(rope, rotary_dim, rope_base, rope_factor, layout)
     return _append(dict(zip(NAMES, arrays, strict=True)), options, runtime)

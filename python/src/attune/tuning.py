@@ -145,6 +145,8 @@ def tune(
     used_q: Any = None,
     used_kv: Any = None,
     page_table: Any = None,
+    k_scales: Any = None,
+    v_scales: Any = None,
     v_in_k: int | None = None,
     shared_prefixes: bool | None = None,
     batch_invariant: bool | None = None,
@@ -190,7 +192,8 @@ def tune(
         "v_in_k": v_in_k, "shared_prefixes": shared_prefixes, "batch_invariant": batch_invariant,
     }  # fmt: skip
     offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
-    call = describe(operands, arrays, offsets, spec, words, learned, scalars or {}, dropout, scale, 0, 0)
+    scales = {"k_scales": k_scales, "v_scales": v_scales}
+    call = describe(operands, arrays, offsets, spec, words, learned, scalars or {}, dropout, scale, 0, 0, scales)
     launch = _Launch(call)
     raised: list[BaseException] = []
     callback = _callback(progress, raised, background)

@@ -11,7 +11,7 @@ from attune._append import NAMES, WRITTEN, AppendPlan, Options
 from attune._errors import BadInputError, UnsupportedError
 from attune._view import ALIGNMENT_BYTES
 from attune.runtime import default_runtime
-from attune.torch._cached import is_plain
+from attune.torch._cached import are_tensors, is_plain  # noqa: F401
 from attune.torch._plans import _stream, _view, device_name, key_of
 
 _MAX_PLANS = 1024

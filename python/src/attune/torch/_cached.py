@@ -62,8 +62,11 @@ def takes(
     dropout: float | None,
 ) -> bool:
     """Whether all is torch's, nothing wants a gradient, and nothing is drawn while a graph is made."""
-    given = [getattr(offsets, name) for name in OFFSETS] + [scales[name] for name in _SCALES]
-    if not all([x is None or isinstance(x, torch.Tensor) for x in given]):
+    given = (
+        offsets.cu_q, offsets.cu_kv, offsets.used_q, offsets.used_kv, offsets.page_table, scales["k_scales"],
+        scales["v_scales"],
+    )  # fmt: skip
+    if not are_tensors(given):
         return False
     if dropout and torch.compiler.is_dynamo_compiling():
         return False
@@ -71,6 +74,13 @@ def takes(
         of_gradients = [q, k, *(() if v is None else (v,)), *(tensors or {}).values()]
         return not any([x.requires_grad for x in of_gradients])
     return True
+
+
+def are_tensors(arrays: Sequence[Any]) -> bool:
+    """Whether all are torch's, or None."""
+    if not torch.compiler.is_dynamo_compiling() and {type(x) for x in arrays} <= _OWN_TYPES:
+        return True
+    return all([x is None or isinstance(x, torch.Tensor) for x in arrays])
 
 
 def is_plain(arrays: Sequence[torch.Tensor | None]) -> bool:
