@@ -40,8 +40,16 @@ def device_name(device: torch.device) -> str:
     return f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu"
 
 
+# torch.cuda.current_stream makes an object of what this says.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def _stream(device: torch.device) -> int | None:
-    return None if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+    if device.type == "cpu":
+        return None
+    if _raw_stream is None:
+        return torch.cuda.current_stream(device).cuda_stream
+    return _raw_stream(device.index or 0)
 
 
 def dense_like(tensor: torch.Tensor, width: Any) -> tuple[list[Any], list[Any]]:
