@@ -103,6 +103,7 @@ REFUSED = {
     "a cache that is read-only": ({"k_cache": READ_ONLY}, "cannot be written"),
     "one of two": ({"v_cache": None}, "`v` is given, and `v_cache` is None"),
     "no cache": ({"k_cache": None, "v": None, "v_cache": None}, "`k_cache` is None"),
+    "no keys": ({"k": None, "v": None, "v_cache": None}, "`k` is None"),
     "no offsets": ({"cu_q": None}, "`cu_q` is missing"),
     "offsets of int64": ({"cu_q": np.array([0, 3, 4])}, "`cu_q` is int64"),
     "offsets and table": ({"cu_q": int32(0, 3)}, r"`used_kv` is \(2,\), not \[1\]"),

@@ -188,6 +188,11 @@ def test_gradients_are_refused():
             loop.append(q, k.requires_grad_(), v, cu)
         with pytest.raises(attune.UnsupportedError, match="`q` requires a gradient"):
             loop.attend(q.requires_grad_(), cu)
+        q = q.detach()
+        loop = Loop(BF16, device=DEVICE, scales="head")
+        loop.scales["v_scales"].requires_grad_()
+        with pytest.raises(attune.UnsupportedError, match="a gradient"):
+            loop.attend(q.bfloat16(), cu)
     with torch.inference_mode():
         loop.append(q, k, v, cu)
 

@@ -231,7 +231,9 @@ class AppendPlan:
             args.q_out_strides = args.q_strides = operand_strides(Layout.THD, self.views["q_out"])
         if table := self.views["page_table"]:
             args.pages_per_sequence = table.sizes[1]
-            args.pages, args.page_size = _axes(self.layout, self.views["k_cache"].sizes)[:2]
+            k_cache = self.views["k_cache"]
+            assert k_cache is not None
+            args.pages, args.page_size = _axes(self.layout, k_cache.sizes)[:2]
         if cosines := self.views["cosines"]:
             args.table_positions = cosines.sizes[0]
             args.table_stride = cosines.strides[0] if cosines.sizes[0] != 1 else 0

@@ -61,7 +61,7 @@ def describe(
     """
     q, k, v = operands.values()
     framework = framework_of("q", q)
-    views = [optional_view(name, array) for name, array in operands.items()]
+    views: list[Any] = [optional_view(name, array) for name, array in operands.items()]
     auxiliary = {name: _contiguous_view(name, array) for name, array in tensors.items()}
     torch = sys.modules.get("torch")
     layout, sequences, shape = words["layout"], None, None

@@ -97,16 +97,22 @@ def append(
 def _append(arrays: dict[str, Any], options: Options, runtime: Runtime | None) -> Any:
     if arrays["q"] is None and arrays["q_out"] is not None:
         raise BadInputError("`q_out` is given, and `q` is None")
+    for name in ("k", "k_cache"):
+        if arrays[name] is None:
+            raise BadInputError(f"`{name}` is None", "new keys, and where they go")
     frameworks = {name: framework_of(name, array) for name, array in arrays.items() if array is not None}
     if "q" in frameworks and arrays["q_out"] is None:
         of_q = frameworks["q_out"] = frameworks["q"]
         like = of_q.view(arrays["q"])
-        arrays["q_out"] = of_q.empty(like.sizes, like.dtype, like.device)
-        arrays["q_out"][...] = 0
+        q_out = of_q.empty(like.sizes, like.dtype, like.device)
+        q_out[...] = 0
+        arrays["q_out"] = q_out
     for name in WRITTEN:
         if arrays[name] is not None and not is_writable(arrays[name]):
             raise BadInputError(f"`{name}` cannot be written", "an array of NumPy, torch or CuPy that is not read-only")
-    views = {name: None if array is None else frameworks[name].view(array) for name, array in arrays.items()}
+    views: dict[str, Any] = {
+        name: None if array is None else frameworks[name].view(array) for name, array in arrays.items()
+    }
     for name in WRITTEN:
         view = views[name]
         if view is not None and view.owner is not arrays[name]:

@@ -97,8 +97,8 @@ def launch(
         addresses["q"] = addresses["q_out"]
     plan.run(addresses, None if plan.is_on_cpu else _stream(arrays[_PLACES["k"]].device))  # type: ignore[union-attr]
     del keep
-    written = [arrays[place] for place in _WRITTEN_PLACES]
-    written = [x for x in written if x is not None and not x.is_inference()]
+    of_all = [arrays[place] for place in _WRITTEN_PLACES]
+    written = [x for x in of_all if x is not None and not x.is_inference()]
     if written:
         _increment_version(written)
     return None

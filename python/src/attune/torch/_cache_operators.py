@@ -67,11 +67,11 @@ def _attention_fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     q, text = arguments[0], arguments[len(NAMES) + 1]
     spec = variant_of(text).spec
     if spec.layout_id in (Layout.THD, Layout.PAGED):
-        o, lse = (q.shape[0], q.shape[1], spec.head_dim[1]), (q.shape[1], q.shape[0])
+        lse = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
     else:
         batch, q_len, heads, _ = axes(spec.layout_id, tuple(q.shape))
-        o, lse = (*q.shape[:-1], spec.head_dim[1]), (batch, heads, q_len)
-    return q.new_empty(o), q.new_empty(lse, dtype=torch.float32)
+        lse = q.new_empty((batch, heads, q_len), dtype=torch.float32)
+    return q.new_empty((*q.shape[:-1], spec.head_dim[1])), lse
 
 
 def _no_gradient(ctx: Any, *_: Any) -> Any:

@@ -34,7 +34,7 @@ _SCALES = ("k_scales", "v_scales")
 # What a launch is given beside the tensors of the spec, in this order.
 NAMES = ("q", "k", "v", *OFFSETS, *_SCALES)
 
-Arrays = tuple[torch.Tensor | None, ...]
+Arrays = tuple[Any, ...]  # tensors, or None
 
 _OWN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
@@ -71,8 +71,8 @@ def takes(
     if dropout and torch.compiler.is_dynamo_compiling():
         return False
     if torch.is_grad_enabled():
-        of_gradients = [q, k, *(() if v is None else (v,)), *(tensors or {}).values()]
-        return not any([x.requires_grad for x in of_gradients])
+        of_gradients = (q, k, v, scales["k_scales"], scales["v_scales"], *(tensors or {}).values())
+        return not any([x is not None and x.requires_grad for x in of_gradients])
     return True
 
 
