@@ -251,3 +251,14 @@ def test_launch_scalars_and_tensors():
         loop.attend(q, cu, spec=spec, scalars={"last": 3, "factor": 1.0}, scale=0.25)
     with pytest.raises(attune.BadInputError, match="`scale` is left"):
         loop.attend(q, cu, spec=spec, **{**words, "scale": None})
+
+
+def test_a_scale_is_asked_for_at_each_launch():
+    loop = Loop(FP32, device=DEVICE)
+    q, k, v, cu, _ = loop.grow((2, 1, 1))
+    loop.append(q, k, v, cu)
+    spec = attune.Spec(dtype="fp32", head_dim=32, layout="paged", scale=float)
+    found = [loop.attend(q, cu, spec=spec, scale=scale)[1] for scale in (0.5, 0.25, 0.5)]
+    assert torch.equal(found[0], found[2]) and not torch.equal(found[0], found[1])
+    with pytest.raises(attune.BadInputError, match="`scale` is left"):
+        loop.attend(q, cu, spec=spec)
