@@ -176,6 +176,8 @@ def test_what_is_written_is_a_new_version():
     versions = [x._version for x in (*loop.caches, k)]
     loop.append(q, k, v, cu)
     assert [x._version for x in (*loop.caches, k)] == [versions[0] + 1, versions[1] + 1, versions[2]]
+    loop.append(q, k, v, cu, runtime=attune.default_runtime("cpu" if DEVICE == "cpu" else "cuda:0"))
+    assert [x._version for x in (*loop.caches, k)] == [versions[0] + 2, versions[1] + 2, versions[2]]
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
 

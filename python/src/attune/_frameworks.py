@@ -81,6 +81,9 @@ class _Torch:
         return torch.empty(sizes, dtype=getattr(torch, dtype), device=device)
 
     def finish(self, array: Any) -> Any:
+        """A tensor that was there before is a new version of itself, as after torch's own in-place operations."""
+        if not array.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(array)
         return array
 
     def stream(self, device: str) -> int | None:

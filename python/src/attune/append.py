@@ -132,4 +132,5 @@ def _append(arrays: dict[str, Any], options: Options, runtime: Runtime | None) -
     if plan.has_work:
         plan.run(addresses, frameworks["k"].stream(views["k"].device))
     del keep
-    return None if arrays["q"] is None else frameworks["q_out"].finish(arrays["q_out"])
+    finished = {name: frameworks[name].finish(arrays[name]) for name in WRITTEN if arrays[name] is not None}
+    return finished.get("q_out")
