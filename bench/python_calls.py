@@ -34,12 +34,14 @@ def c_call(q, k, v):
     args = _structs.ForwardArgs(
         shape=shape, q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), o=o.data_ptr(), lse=lse.data_ptr()
     )
-    assert not kernel.workspace_bytes
+    workspace = torch.empty(kernel.workspace_bytes, dtype=torch.uint8)
+    if kernel.workspace_bytes:
+        args.workspace, args.workspace_bytes = workspace.data_ptr(), kernel.workspace_bytes
     function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
         ("att_forward", library())
     )
     handle, address = kernel._handle.value, ctypes.addressof(args)
-    keep = q, k, v, o, lse, args, kernel
+    keep = q, k, v, o, lse, args, kernel, workspace
     return lambda: (function(handle, address, None), keep)[0]
 
 

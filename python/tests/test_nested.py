@@ -115,3 +115,9 @@ def test_in_compiled_code_it_stands_beside_the_graph():
     torch.compiler.reset()
     found = torch.compile(layer, backend="eager")(*packed)
     torch.testing.assert_close(found, layer(*packed))
+
+
+def test_values_are_needed():
+    q = torch.nested.nested_tensor([torch.randn(n, 2, 32) for n in (5, 3)], layout=torch.jagged)
+    with pytest.raises(attune.BadInputError, match="`v` is None"):
+        attune.attention(q, q, None, v_in_k=16)

@@ -205,7 +205,7 @@ def test_what_has_no_gradient_is_refused():
     with pytest.raises(attune.BadInputError, match="`slope` requires a gradient"):
         attune.attention(*arrays, spec=spec, **given)
     table = torch.zeros(1, 1, dtype=torch.int32)
-    with pytest.raises(attune.UnsupportedError, match="keys in pages have no backward pass"):
+    with pytest.raises(attune.UnsupportedError, match="keys in a cache have no backward pass"):
         attune.attention(
             arrays[0], arrays[1][None], arrays[2][None], layout="paged", cu_q=offsets((5,)),
             used_kv=torch.tensor([3], dtype=torch.int32), page_table=table,

@@ -168,6 +168,16 @@ def test_precision():
         attune.Spec(dtype="fp32", head_dim=64, precision="high")
 
 
-def test_a_cache_of_fp8_is_refused():
-    with pytest.raises(attune.UnsupportedError, match="no Python yet"):
-        attune.Spec.from_yaml("attune: 1\nname: t\ndtype: bf16\nkv_dtype: fp8_e4m3\nhead_dim: 64\n")
+def test_a_cache_of_its_own_kind():
+    spec = attune.Spec.from_yaml("attune: 1\nname: t\ndtype: bf16\nkv_dtype: fp8_e4m3\nhead_dim: 64\n")
+    assert (spec.dtype, spec.kv_dtype, spec.is_scaled, spec.v_in_k) == ("bfloat16", "float8_e4m3fn", True, False)
+    assert spec.hash == attune.Spec(dtype="bf16", kv_dtype="fp8_e4m3", head_dim=64).hash
+    latent = attune.Spec(dtype="bf16", head_dim=(576, 512), v_in_k=True)
+    assert latent.v_in_k and latent.kv_dtype == "bfloat16" and latent.head_dim == (576, 512)
+    plain = attune.Spec(dtype="bf16", head_dim=64, layout="paged")
+    for key in ("shared_prefixes", "batch_invariant"):
+        assert attune.Spec(dtype="bf16", head_dim=64, layout="paged", **{key: True}).hash != plain.hash
+    with pytest.raises(attune.AttuneError, match="kv_dtype"):
+        attune.Spec(dtype="fp32", kv_dtype="fp8_e4m3", head_dim=64)
+    with pytest.raises(attune.BadInputError, match="head_dim"):
+        attune.Spec(dtype="bf16", head_dim=(512, 576), v_in_k=True)

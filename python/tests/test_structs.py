@@ -21,6 +21,8 @@ STRUCTS = {
     "att_tensor": _structs.Tensor,
     "att_forward_args": _structs.ForwardArgs,
     "att_backward_args": _structs.BackwardArgs,
+    "att_append_options": _structs.AppendOptions,
+    "att_append_args": _structs.AppendArgs,
     "att_tune_progress": _structs.TuneProgress,
     "att_tune_options": _structs.TuneOptions,
     "att_tune_result": _structs.TuneResult,
@@ -40,7 +42,12 @@ def test_layout(tmp_path):
             lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof {member});')
             place = getattr(struct, field)
             expected.append(f"{name}.{field} {place.offset} {place.size}")
-    for enum, prefix in ((_structs.DType, "ATT_"), (_structs.Layout, "ATT_"), (_structs.Pass, "ATT_PASS_")):
+    for enum, prefix in (
+        (_structs.DType, "ATT_"),
+        (_structs.Layout, "ATT_"),
+        (_structs.Pass, "ATT_PASS_"),
+        (_structs.Rope, "ATT_ROPE_"),
+    ):
         for member in enum:
             lines.append(f'printf("{member.name} %d\\n", {prefix}{member.name});')
             expected.append(f"{member.name} {int(member)}")

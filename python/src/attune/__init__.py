@@ -3,14 +3,15 @@
     import attune
     o = attune.attention(q, k, v, mask="causal and document(doc)", tensors={"doc": doc})
 
-`attention` takes arrays of NumPy, torch, CuPy, or anything that speaks DLPack; `Spec` is a variant by itself; errors
-carry line, caret and hint. `attune.torch` has FlexAttention's names. Nothing here imports a framework that the
-program has not imported itself.
+`attention` takes arrays of NumPy, torch, CuPy, or anything that speaks DLPack; `append` writes new keys and values into
+a cache; `Spec` is a variant by itself; errors carry line, caret and hint. `attune.torch` has FlexAttention's names.
+Nothing here imports a framework that the program has not imported itself.
 """
 
 from attune._errors import AttuneError, BadInputError, UnavailableError, UnsupportedError
 from attune._explain import Explanation
 from attune._library import version
+from attune.append import append
 from attune.attention import attention
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import ScalarInfo, Spec, TensorInfo
@@ -28,6 +29,7 @@ __all__ = [
     "Tuning",
     "UnavailableError",
     "UnsupportedError",
+    "append",
     "attention",
     "default_runtime",
     "tune",

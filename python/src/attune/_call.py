@@ -14,25 +14,28 @@ from attune._errors import BadInputError
 from attune._frameworks import Framework, framework_of
 from attune._launch import Launch, Sequences
 from attune._packed import Offsets
-from attune._structs import DTYPE_BY_ARRAY_NAME, DType, Layout, Shape
+from attune._structs import DTYPE_BY_ARRAY_NAME, FP8_ARRAY_NAMES, DType, Layout, Shape
 from attune._view import View
 from attune._yaml import ScalarValue, write_spec
 from attune.spec import Spec, spec_of_name, spec_of_text
 
+# With words: what is said of the variant beside expressions.
+SWITCHES = ("shared_prefixes", "batch_invariant")
+NO_SCALES: Mapping[str, Any] = {"k_scales": None, "v_scales": None}
 _OPERAND_DTYPES = (DType.FP16, DType.BF16, DType.FP32)
 
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """Of any layout. `arrays` and `views` are q, k and v as they were given, of q's `framework`; there are
-    `sequences` in layouts thd and paged."""
+    """Of any layout. `arrays` and `views` are q, k and v as they were given, of q's `framework`, v None where it is in
+    the columns of k; there are `sequences` in layouts thd and paged."""
 
     framework: Framework
     spec: Spec
     shape: Shape
     sequences: Sequences | None
     arrays: tuple[Any, Any, Any]
-    views: list[View]
+    views: list[Any]
     launch: Launch
 
 
@@ -48,25 +51,26 @@ def describe(
     scale: float | None,
     seed: int | None,
     offset: int,
+    scales: Mapping[str, Any] | None = None,
 ) -> Call:
-    """`operands` are q, k and v; `words` mask, score, sink, dims, layout and precision; `learned` names the tensors
-    that a spec of words gives gradients of.
+    """`operands` are q, k and v; `words` mask, score, sink, dims, layout, precision, v_in_k and SWITCHES; `learned`
+    names the tensors that a spec of words gives gradients of; `scales` are k_scales and v_scales.
 
     Raises:
         BadInputError: what does not fit, and why.
     """
     q, k, v = operands.values()
     framework = framework_of("q", q)
-    views = [framework_of(name, array).view(array) for name, array in operands.items()]
+    views: list[Any] = [optional_view(name, array) for name, array in operands.items()]
     auxiliary = {name: _contiguous_view(name, array) for name, array in tensors.items()}
     torch = sys.modules.get("torch")
     layout, sequences, shape = words["layout"], None, None
     if offsets.page_table is not None or layout == "paged":
-        sequences, batch = _paged.sequences_of(offsets, views[1], views[0].device)
+        sequences, batch = _paged.sequences_of(_packed.offset_views(offsets, views[0].device), views[1])
         shape = _paged.shape_of(batch, sequences, *views)
         words["layout"] = layout or (None if spec is not None else "paged")
     elif offsets.is_given or layout == "thd":
-        sequences, batch = _packed.sequences_of(offsets, views[0].device)
+        sequences, batch = _packed.sequences_of(_packed.offset_views(offsets, views[0].device))
         shape = _packed.shape_of(batch, *views)
         words["layout"] = layout or (None if spec is not None else "thd")
     if spec is None:
@@ -89,6 +93,11 @@ def describe(
         launch = Launch(auxiliary, scalars, scale, dropout, seed or 0, offset)
     if shape is None:
         shape = _launch.shape_of(found.layout_id, *views)
+    _launch.check_operands(found, *views)
+    if sequences is not None:
+        _packed.check_layout(found, sequences)
+    of_k, of_v = (optional_view(name, array) for name, array in (scales or NO_SCALES).items())
+    launch.scales = _launch.check_scales(found, shape, sequences, of_k, of_v, views[0].device)
     return Call(framework, found, shape, sequences, (q, k, v), views, launch)
 
 
@@ -104,6 +113,10 @@ def named_spec(spec: Spec | str | os.PathLike[str], words: Mapping[str, Any], is
     return name if is_traced or not os.path.exists(name) else Spec.from_file(name)
 
 
+def optional_view(name: str, array: Any) -> View | None:
+    return None if array is None else framework_of(name, array).view(array)
+
+
 def _layout(name: str) -> Layout:
     if name.upper() not in Layout.__members__:
         raise BadInputError(f"there is no layout `{name}`", 'layouts are "bshd", "bhsd", "thd" and "paged"')
@@ -113,7 +126,7 @@ def _layout(name: str) -> Layout:
 def _spec_of_words(
     words: Mapping[str, Any],
     layout: Layout,
-    views: list[View],
+    views: list[Any],
     shape: Shape,
     tensors: Mapping[str, View],
     learned: Sequence[str],
@@ -121,11 +134,11 @@ def _spec_of_words(
     dropout: float | None,
     scale: float | None,
 ) -> Spec:
-    q, _, v = views
+    q, k, v = views
     text = write_spec(
         name="attention",
         dtype=_operand_dtype(q.dtype),
-        head_dim=(q.sizes[-1], v.sizes[-1]),
+        head_dim=(q.sizes[-1], width_of_v(None if v is None else v.sizes[-1], words["v_in_k"])),
         layout=layout.name.lower(),
         mask=words["mask"],
         score=words["score"],
@@ -136,8 +149,29 @@ def _spec_of_words(
         scale=scale,
         passes=("forward",),
         precision=words["precision"],
+        **kind_of_cache(k.dtype, words),
     )
     return spec_of_text(text)
+
+
+def width_of_v(own: Any, v_in_k: int | None) -> Any:
+    """Of v, or of so many columns of k.
+
+    Raises:
+        BadInputError: neither is given, or both.
+    """
+    if own is None and v_in_k is None:
+        raise BadInputError("`v` is None", "v_in_k says how many columns of K are V")
+    if own is not None and v_in_k is not None:
+        raise BadInputError("both `v` and `v_in_k` are given", "V is an array, or the first columns of K")
+    return v_in_k if own is None else own
+
+
+def kind_of_cache(k_dtype: str, words: Mapping[str, Any]) -> dict[str, Any]:
+    """What a spec of words says of k, v and the switches."""
+    switches = {name: bool(words[name]) for name in SWITCHES}
+    kv_dtype = "fp8_e4m3" if k_dtype in FP8_ARRAY_NAMES else None
+    return {"kv_dtype": kv_dtype, "v_in_k": words["v_in_k"] is not None, **switches}
 
 
 def _operand_dtype(name: str) -> str:

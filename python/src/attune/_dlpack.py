@@ -10,7 +10,7 @@ from attune._view import View
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _DEVICES = {_CPU: "cpu", _CUDA_HOST: "cpu", _CUDA: "cuda", _CUDA_MANAGED: "cuda"}
-_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool", 10: "float8_e4m3fn"}
 _LEGACY_STREAM = 1
 
 
@@ -51,7 +51,7 @@ def _dtype_name(dtype: _DataType) -> str:
     kind = _KINDS.get(dtype.code)
     if kind is None or dtype.lanes != 1:
         raise BadInputError(f"an array has elements of DLPack's type code {dtype.code} in {dtype.lanes} lanes")
-    return kind if kind == "bool" else f"{kind}{dtype.bits}"
+    return kind if kind in ("bool", "float8_e4m3fn") else f"{kind}{dtype.bits}"
 
 
 def view(array: Any) -> View:

@@ -81,6 +81,9 @@ class _Torch:
         return torch.empty(sizes, dtype=getattr(torch, dtype), device=device)
 
     def finish(self, array: Any) -> Any:
+        """A tensor that was there before is a new version of itself, as after torch's own in-place operations."""
+        if not array.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(array)
         return array
 
     def stream(self, device: str) -> int | None:
@@ -174,6 +177,14 @@ def _synchronize() -> None:
 
 
 _BY_MODULE: dict[str, Framework] = {"numpy": _NumPy(), "torch": _Torch(), "cupy": _CuPy()}
+
+
+def is_writable(array: Any) -> bool:
+    """Whether a launch may write into it: arrays of other frameworks are taken for what nobody changes."""
+    framework = framework_of("an array", array)
+    if isinstance(framework, _NumPy):
+        return bool(array.flags.writeable)
+    return isinstance(framework, (_Torch, _CuPy))
 
 
 def framework_of(name: str, array: Any) -> Framework:

@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from attune import _structs
+from attune import _scales, _structs
 from attune._errors import BadInputError
 from attune._frameworks import framework_of
-from attune._structs import DTYPE_BY_ARRAY_NAME, BackwardArgs, ForwardArgs, Layout, Pass, Shape
+from attune._scales import Scales
+from attune._structs import DTYPE_BY_ARRAY_NAME, FP8_ARRAY_NAMES, BackwardArgs, ForwardArgs, Layout, Pass, Shape
 from attune._view import View, axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec
@@ -28,6 +29,7 @@ class Launch:
         scalars: each scalar that the spec leaves to the launch, by name.
         scale, dropout: where the spec leaves them to the launch.
         seed, offset: dropout is a pure function of these and an element's place.
+        scales: of k and v of fp8.
     """
 
     tensors: Mapping[str, View]
@@ -36,6 +38,7 @@ class Launch:
     dropout: float | None = None
     seed: int = 0
     offset: int = 0
+    scales: Scales | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -60,22 +63,51 @@ def refuse(what: str, problem: str, hint: str = "") -> NoReturn:
     raise BadInputError(f"`{what}` {problem}", hint)
 
 
-def check_alike(q: View, k: View, v: View, ndim: int, layout: str) -> None:
-    """That all three have the dims of the layout, one device and one dtype.
+def check_ndim(name: str, view: View, ndim: int, layout: str) -> None:
+    if len(view.sizes) != ndim:
+        refuse(name, f"has {len(view.sizes)} dims, not the {ndim} of layout {layout}")
+
+
+def check_kinds(q: View, k: View, v: View | None) -> None:
+    """That all three are on one device, and of one dtype, or k and v of fp8.
+
+    Raises:
+        BadInputError: which operand does not fit, and why.
+    """
+    for name, view in (("k", k), ("v", v)):
+        if view is None:
+            continue
+        if view.device != q.device:
+            refuse(name, f"is on {view.device}, and `q` on {q.device}")
+        if view.dtype != q.dtype and k.dtype not in FP8_ARRAY_NAMES:
+            refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
+        if view.dtype != k.dtype:
+            refuse(name, f"is {view.dtype}, and `k` is {k.dtype}")
+
+
+def check_alike(q: View, k: View, v: View | None, ndim: int, layout: str) -> None:
+    """That all three have the dims of the layout, too.
 
     Raises:
         BadInputError: which operand does not fit, and why.
     """
     for name, view in (("q", q), ("k", k), ("v", v)):
-        if len(view.sizes) != ndim:
-            refuse(name, f"has {len(view.sizes)} dims, not the {ndim} of layout {layout}")
-        if view.device != q.device:
-            refuse(name, f"is on {view.device}, and `q` on {q.device}")
-        if view.dtype != q.dtype:
-            refuse(name, f"is {view.dtype}, and `q` is {q.dtype}")
+        if view is not None:
+            check_ndim(name, view, ndim, layout)
+    check_kinds(q, k, v)
 
 
-def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
+def check_heads(layout: str, q: View, heads: int, kv_heads: int, k: View, v: View | None) -> None:
+    """That widths and numbers of heads fit together, and v's other sizes, all but the last, are those of k."""
+    if k.sizes[-1] != q.sizes[-1]:
+        refuse("k", f"has head_dim {k.sizes[-1]}, and `q` {q.sizes[-1]}")
+    if v is not None and v.sizes[:-1] != k.sizes[:-1]:
+        refuse("v", f"is {v.sizes}, and `k` {k.sizes}, in layout {layout}")
+    if kv_heads == 0 or heads % kv_heads:
+        refuse("q", f"has {heads} heads, no multiple of the {kv_heads} of `k`, in layout {layout}")
+
+
+def shape_of(layout: Layout, q: View, k: View, v: View | None) -> Shape:
     """The problem's sizes, of operands that fit together.
 
     Raises:
@@ -84,18 +116,13 @@ def shape_of(layout: Layout, q: View, k: View, v: View) -> Shape:
     if layout in (Layout.THD, Layout.PAGED):
         hint = "where each sequence begins: attune.attention(..., cu_q=...)"
         raise BadInputError(f"layout {layout.name.lower()} wants `cu_q`", hint)
-    check_alike(q, k, v, 4, layout.name.lower())
-    batch, q_len, heads, dim = axes(layout, q.sizes)
-    k_batch, kv_len, kv_heads, k_dim = axes(layout, k.sizes)
-    of_layout = f", in layout {layout.name.lower()}"
+    name = layout.name.lower()
+    check_alike(q, k, v, 4, name)
+    batch, q_len, heads, _ = axes(layout, q.sizes)
+    k_batch, kv_len, kv_heads, _ = axes(layout, k.sizes)
     if k_batch != batch:
-        refuse("k", f"has batch {k_batch}, and `q` {batch}{of_layout}")
-    if k_dim != dim:
-        refuse("k", f"has head_dim {k_dim}, and `q` {dim}")
-    if axes(layout, v.sizes)[:3] != (batch, kv_len, kv_heads):
-        refuse("v", f"is {v.sizes}, and `k` {k.sizes}{of_layout}")
-    if kv_heads == 0 or heads % kv_heads:
-        refuse("q", f"has {heads} heads, no multiple of the {kv_heads} of `k`{of_layout}")
+        refuse("k", f"has batch {k_batch}, and `q` {batch}, in layout {name}")
+    check_heads(name, q, heads, kv_heads, k, v)
     return Shape(batch, heads, kv_heads, q_len, kv_len)
 
 
@@ -106,29 +133,64 @@ def output_sizes(layout: Layout, shape: Shape, head_dim: int) -> tuple[int, int,
     return shape.batch, shape.heads, shape.q_len, head_dim
 
 
-def check_operands(spec: Spec, q: View, v: View) -> None:
-    """Raises BadInputError unless operands are of the spec's dtype and widths."""
+def check_operands(spec: Spec, q: View, k: View, v: View | None) -> None:
+    """Raises BadInputError unless operands are of the spec's dtypes and widths."""
     if q.dtype != spec.dtype:
         refuse("q", f"is {q.dtype}, and the spec `{spec.name}` is of {spec.dtype}")
+    if k.dtype not in (FP8_ARRAY_NAMES if spec.is_scaled else (spec.kv_dtype,)):
+        refuse("k", f"is {k.dtype}, and the spec `{spec.name}` has k and v of {spec.kv_dtype}")
+    if spec.v_in_k:
+        if v is not None:
+            hint = f"hand over None: V is the first {spec.head_dim[1]} columns of `k`"
+            refuse("v", f"is given, and the spec `{spec.name}` has v_in_k", hint)
+        if q.sizes[-1] != spec.head_dim[0]:
+            refuse("q", f"has head_dim {q.sizes[-1]}, and the spec `{spec.name}` {spec.head_dim[0]}")
+        return
+    if v is None:
+        refuse("v", f"is None, and the spec `{spec.name}` has no v_in_k", "v_in_k says that V is in the columns of K")
     head_dims = (q.sizes[-1], v.sizes[-1])
     if head_dims != spec.head_dim:
         refuse("q", f"and `v` have head_dim {head_dims}, and the spec `{spec.name}` {spec.head_dim}")
 
 
-def operand_views(
-    spec: Spec, views: Sequence[View], arrays: Sequence[Any], in_pages: bool = False
-) -> tuple[View, View, View]:
+def slices_of(layout: Layout, shape: Shape, sequences: Sequences | None) -> int:
+    """How many parts of k and v have scales of their own: pages, sequences, or all packed ones together."""
+    if layout == Layout.PAGED:
+        return sequences.pages if sequences is not None else 0
+    return 1 if layout == Layout.THD else shape.batch
+
+
+def check_scales(
+    spec: Spec, shape: Shape, sequences: Sequences | None, k: View | None, v: View | None, device: str
+) -> Scales | None:
+    """Raises BadInputError unless the scales are those of the spec's cache."""
+    slices = slices_of(spec.layout_id, shape, sequences)
+    return _scales.scales_of(spec.is_scaled, k, v, not spec.v_in_k, slices, shape.kv_heads, device)
+
+
+Operands = tuple[View, View, View | None]
+
+
+def is_operand(spec: Spec, name: str, view: View) -> bool:
+    return view.is_operand(spec.dtype_id if name == "q" else spec.kv_dtype_id)
+
+
+def refuse_to_copy(name: str, view: View) -> NoReturn:
+    hint = "a last dim without gaps, all else in steps of 16 bytes; a cache is not copied"
+    refuse(name, f"has strides {view.strides}, which no kernel walks", hint)
+
+
+def operand_views(spec: Spec, views: Sequence[View | None], arrays: Sequence[Any], in_pages: bool = False) -> Operands:
     """Of q, k and v such as kernels walk, copied where their strides are none. A cache `in_pages` is not copied.
 
     Raises:
         BadInputError: it would have to be.
     """
-    found = []
+    found: list[Any] = []
     for name, view, array in zip("qkv", views, arrays, strict=True):
-        if not view.is_operand(spec.dtype_id):
+        if view is not None and not is_operand(spec, name, view):
             if in_pages and name != "q":
-                hint = "a last dim without gaps, all else in steps of 16 bytes; a cache is not copied"
-                refuse(name, f"has strides {view.strides}, which no kernel walks", hint)
+                refuse_to_copy(name, view)
             framework = framework_of(name, array)
             view = framework.view(framework.contiguous(array))
         found.append(view)
@@ -136,8 +198,8 @@ def operand_views(
     return q, k, v
 
 
-def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], device: str) -> Any:
-    """By slot. The structs keep what they point at."""
+def check_names(spec: Spec, tensors: Mapping[str, Any]) -> None:
+    """Raises BadInputError unless they are the tensors that the spec has."""
     unknown = sorted(set(tensors) - set(spec.tensor_slots))
     missing = sorted(set(spec.tensor_slots) - set(tensors))
     if unknown or missing:
@@ -145,6 +207,11 @@ def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], devic
         raise BadInputError(
             f"the spec `{spec.name}` {problem}", f"its tensors: {', '.join(spec.tensor_slots) or 'none'}"
         )
+
+
+def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], device: str) -> Any:
+    """By slot. The structs keep what they point at."""
+    check_names(spec, tensors)
     structs = (_structs.Tensor * max(len(tensors), 1))()
     for slot, declared in enumerate(spec.tensors):
         name, view = declared.name, tensors[declared.name]
@@ -196,14 +263,19 @@ def at_launch(spec: Spec, what: str, declared: float | None, given: float | None
     return 0.0 if given is None else float(given)
 
 
+def fill_numbers(args: ForwardArgs | BackwardArgs, spec: Spec, launch: Launch) -> None:
+    """What a spec leaves to the launch."""
+    args.softmax_scale = at_launch(spec, "scale", spec.scale, launch.scale)
+    args.dropout = at_launch(spec, "dropout", spec.dropout, launch.dropout)
+    if spec.scalars or launch.scalars:
+        args.scalars = _scalar_structs(spec, launch.scalars)
+
+
 def fill_common(args: ForwardArgs | BackwardArgs, spec: Spec, shape: Shape, launch: Launch, device: str) -> None:
     """The fields that a forward and a backward launch share."""
     args.shape = shape
-    args.softmax_scale = at_launch(spec, "scale", spec.scale, launch.scale)
-    args.dropout = at_launch(spec, "dropout", spec.dropout, launch.dropout)
     args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
-    if spec.scalars or launch.scalars:
-        args.scalars = _scalar_structs(spec, launch.scalars)
+    fill_numbers(args, spec, launch)
     if spec.tensors or launch.tensors:
         args.tensor_views = _tensor_structs(spec, shape, launch.tensors, device)
         args.tensor_view_count = len(spec.tensors)
@@ -227,7 +299,7 @@ def give_workspace(args: Any, kernel: Kernel, allocate: Allocator) -> Any:
 def forward_args(
     spec: Spec,
     shape: Shape,
-    operands: tuple[View, View, View],
+    operands: Operands,
     o: View,
     lse: View | None,
     launch: Launch,
@@ -235,10 +307,13 @@ def forward_args(
 ) -> ForwardArgs:
     """All but the workspace."""
     q, k, v = operands
-    args = ForwardArgs(q=q.pointer, k=k.pointer, v=v.pointer, o=o.pointer, lse=lse.pointer if lse else None)
+    args = ForwardArgs(lse=lse.pointer if lse else None)
     for name, view in (("q", q), ("k", k), ("v", v), ("o", o)):
-        setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
+        if view is not None:
+            setattr(args, name, view.pointer)
+            setattr(args, f"{name}_strides", operand_strides(spec.layout_id, view))
     fill_common(args, spec, shape, launch, q.device)
+    _scales.fill(args, launch.scales, slices_of(spec.layout_id, shape, sequences), shape.kv_heads)
     if sequences is not None:
         _fill_sequences(args, sequences)
         if sequences.page_table is not None:
@@ -251,7 +326,7 @@ def forward_args(
 def forward(
     spec: Spec,
     shape: Shape,
-    operands: tuple[View, View, View],
+    operands: Operands,
     o: View,
     lse: View | None,
     launch: Launch,

@@ -17,7 +17,7 @@ from attune.spec import Spec
 
 @dataclasses.dataclass(slots=True)
 class Offsets:
-    """The arrays that say where sequences lie, as the caller has them."""
+    """Where sequences lie, as arrays of the caller's or as views of these."""
 
     cu_q: Any = None
     cu_kv: Any = None
@@ -31,30 +31,41 @@ class Offsets:
         return any(each is not None for each in given)
 
 
-def int32_view(name: str, array: Any, device: str) -> View:
-    """Of an array that a launch is given as it is, contiguous."""
-    framework = framework_of(name, array)
-    view = framework.view(array)
+OFFSETS = tuple(field.name for field in dataclasses.fields(Offsets))
+
+
+def check_int32(name: str, view: View, device: str, beside: str = "q") -> None:
+    """Raises BadInputError unless a launch on the device may read it."""
     if view.dtype != "int32":
         refuse(name, f"is {view.dtype}, not int32", f"{name}.astype('int32'), in torch {name}.to(torch.int32)")
     if view.device != device:
-        refuse(name, f"is on {view.device}, and `q` on {device}")
+        refuse(name, f"is on {view.device}, and `{beside}` on {device}")
+
+
+def int32_view(name: str, array: Any, device: str, beside: str = "q") -> View | None:
+    """Of an array that a launch is given as it is, contiguous; None of None."""
+    if array is None:
+        return None
+    framework = framework_of(name, array)
+    view = framework.view(array)
+    check_int32(name, view, device, beside)
     return view if view.is_contiguous else framework.view(framework.contiguous(array))
 
 
-def list_view(name: str, array: Any, count: int | None, device: str) -> View | None:
-    """Of int32 [count], or of any count; None of None."""
-    if array is None:
-        return None
-    view = int32_view(name, array, device)
-    if len(view.sizes) != 1 or (count is not None and view.sizes[0] != count):
+def offset_views(offsets: Offsets, device: str) -> Offsets:
+    return Offsets(**{name: int32_view(name, getattr(offsets, name), device) for name in OFFSETS})
+
+
+def check_list(name: str, view: View | None, count: int | None) -> None:
+    """Raises BadInputError unless it is [count], or of any count, or None."""
+    if view is not None and (len(view.sizes) != 1 or (count is not None and view.sizes[0] != count)):
         refuse(name, f"is {view.sizes}, not [{'sequences + 1' if count is None else count}]")
-    return view
 
 
-def query_offsets(offsets: Offsets, device: str, layout: str) -> tuple[View, int]:
+def query_offsets(offsets: Offsets, layout: str) -> tuple[View, int]:
     """cu_q, and the number of sequences."""
-    cu_q = list_view("cu_q", offsets.cu_q, None, device)
+    cu_q: View | None = offsets.cu_q
+    check_list("cu_q", cu_q, None)
     if cu_q is None:
         hint = "where each sequence begins, and the last one ends: int32 [sequences + 1]"
         raise BadInputError(f"layout {layout} wants `cu_q`", hint)
@@ -63,29 +74,24 @@ def query_offsets(offsets: Offsets, device: str, layout: str) -> tuple[View, int
     return cu_q, cu_q.sizes[0] - 1
 
 
-def sequences_of(offsets: Offsets, device: str) -> tuple[Sequences, int]:
-    """What a launch is given, and the number of sequences."""
-    cu_q, batch = query_offsets(offsets, device, "thd")
-    cu_kv = list_view("cu_kv", offsets.cu_kv, batch + 1, device) or cu_q
-    used_q = list_view("used_q", offsets.used_q, batch, device)
-    used_kv = list_view("used_kv", offsets.used_kv, batch, device)
-    return Sequences(cu_q, cu_kv, used_q, used_kv), batch
+def sequences_of(offsets: Offsets) -> tuple[Sequences, int]:
+    """What a launch is given, of views, and the number of sequences."""
+    cu_q, batch = query_offsets(offsets, "thd")
+    check_list("cu_kv", offsets.cu_kv, batch + 1)
+    check_list("used_q", offsets.used_q, batch)
+    check_list("used_kv", offsets.used_kv, batch)
+    return Sequences(cu_q, offsets.cu_kv or cu_q, offsets.used_q, offsets.used_kv), batch
 
 
-def shape_of(batch: int, q: View, k: View, v: View) -> Shape:
+def shape_of(batch: int, q: View, k: View, v: View | None) -> Shape:
     """The problem's sizes: tokens of all sequences together.
 
     Raises:
         BadInputError: which operand does not fit, and why.
     """
     _launch.check_alike(q, k, v, 3, "thd: [tokens, heads, head_dim]")
-    (q_len, heads, dim), (kv_len, kv_heads, k_dim) = q.sizes, k.sizes
-    if k_dim != dim:
-        refuse("k", f"has head_dim {k_dim}, and `q` {dim}")
-    if v.sizes[:2] != (kv_len, kv_heads):
-        refuse("v", f"is {v.sizes}, and `k` {k.sizes}, in layout thd")
-    if kv_heads == 0 or heads % kv_heads:
-        refuse("q", f"has {heads} heads, no multiple of the {kv_heads} of `k`, in layout thd")
+    (q_len, heads, _), (kv_len, kv_heads, _) = q.sizes, k.sizes
+    _launch.check_heads("thd", q, heads, kv_heads, k, v)
     return Shape(batch, heads, kv_heads, q_len, kv_len)
 
 
@@ -94,16 +100,15 @@ def run(
     spec: Spec,
     shape: Shape,
     sequences: Sequences,
-    views: list[View],
+    views: list[Any],
     arrays: tuple[Any, Any, Any],
     launch: Launch,
     return_lse: bool,
     runtime: Runtime | None,
 ) -> tuple[Any, Any]:
     """O [tokens, heads, head_dim of v] and LSE [heads, tokens] as the framework's arrays."""
-    q, _, v = views
-    check_sequences(spec, views, sequences)
-    o = framework.empty((shape.q_len, shape.heads, v.sizes[-1]), q.dtype, q.device)
+    q = views[0]
+    o = framework.empty((shape.q_len, shape.heads, spec.head_dim[1]), q.dtype, q.device)
     lse = framework.empty((shape.heads, shape.q_len), "float32", q.device) if return_lse else None
     # A launch leaves rows alone that are no sequence's.
     o[...] = 0
@@ -134,10 +139,8 @@ def allocator(framework: Framework, device: str) -> Allocator:
     return allocate
 
 
-def check_sequences(spec: Spec, views: list[View], sequences: Sequences) -> None:
-    """Raises BadInputError unless operands and sequences are such as the spec has."""
-    q, _, v = views
-    _launch.check_operands(spec, q, v)
+def check_layout(spec: Spec, sequences: Sequences) -> None:
+    """Raises BadInputError unless the spec's layout is that of the sequences."""
     if spec.layout_id != sequences.layout:
         given = "offsets of sequences are" if sequences.layout == Layout.THD else "a table of pages is"
         raise BadInputError(

@@ -39,6 +39,8 @@ _ARRAY_NAME = {
     DType.BOOL: "bool",
 }
 DTYPE_BY_ARRAY_NAME = {name: dtype for dtype, name in _ARRAY_NAME.items()}
+# What arrays of fp8 are called: frameworks that have no such type hold the same bytes.
+FP8_ARRAY_NAMES = (DType.FP8_E4M3.array_name, "uint8")
 
 
 class Layout(enum.IntEnum):
@@ -55,6 +57,14 @@ class Pass(enum.IntEnum):
 
     FORWARD = 0
     BACKWARD = 1
+
+
+class Rope(enum.IntEnum):
+    """att_rope: which elements of a head turn together."""
+
+    NONE = 0
+    HALF = 1
+    INTERLEAVED = 2
 
 
 class Sized(ctypes.Structure):
@@ -221,6 +231,59 @@ class BackwardArgs(Sized):
         ("cu_kv", c_void_p),
         ("used_q", c_void_p),
         ("used_kv", c_void_p),
+    ]
+
+
+class AppendOptions(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dtype", c_int),
+        ("cache_dtype", c_int),
+        ("head_dim_qk", c_int),
+        ("head_dim_v", c_int),
+        ("rope", c_int),
+        ("rotary_dim", c_int),
+        ("rope_base", c_double),
+        ("rope_factor", c_double),
+    ]
+
+
+class AppendArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("layout", c_int),
+        ("shape", Shape),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("q_out", c_void_p),
+        ("k_cache", c_void_p),
+        ("v_cache", c_void_p),
+        ("q_strides", Strides),
+        ("k_strides", Strides),
+        ("v_strides", Strides),
+        ("q_out_strides", Strides),
+        ("k_cache_strides", Strides),
+        ("v_cache_strides", Strides),
+        ("cu_q", c_void_p),
+        ("used_q", c_void_p),
+        ("cu_kv", c_void_p),
+        ("used_kv", c_void_p),
+        ("positions", c_void_p),
+        ("page_table", c_void_p),
+        ("pages_per_sequence", c_int64),
+        ("page_size", c_int64),
+        ("pages", c_int64),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("table_positions", c_int64),
+        ("table_stride", c_int64),
+        ("k_scales", c_void_p),
+        ("v_scales", c_void_p),
+        ("k_scale_page_stride", c_int64),
+        ("k_scale_head_stride", c_int64),
+        ("v_scale_page_stride", c_int64),
+        ("v_scale_head_stride", c_int64),
     ]
 
 

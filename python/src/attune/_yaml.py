@@ -62,6 +62,10 @@ def write_spec(
     scale: float | type[float] | None,
     passes: Sequence[str],
     precision: str | None = None,
+    kv_dtype: str | None = None,
+    v_in_k: bool = False,
+    shared_prefixes: bool = False,
+    batch_invariant: bool = False,
 ) -> str:
     """The spec as text. Expressions come last: their lines are what errors point at."""
     qk, v = head_dim if isinstance(head_dim, tuple) else (head_dim, head_dim)
@@ -75,6 +79,10 @@ def write_spec(
     ]
     if precision is not None:
         lines.append(f"precision: {_name('precision', precision)}")
+    if kv_dtype is not None:
+        lines.append(f"kv_dtype: {_name('kv_dtype', kv_dtype)}")
+    switches = {"v_in_k": v_in_k, "shared_prefixes": shared_prefixes, "batch_invariant": batch_invariant}
+    lines += [f"{key}: true" for key, is_on in switches.items() if is_on]
     if scalars:
         lines.append("scalars:")
         lines += [f"  {_name('scalar', key)}: {_scalar(key, value)}" for key, value in scalars.items()]

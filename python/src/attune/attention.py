@@ -36,6 +36,11 @@ def attention(
     used_q: Any = None,
     used_kv: Any = None,
     page_table: Any = None,
+    k_scales: Any = None,
+    v_scales: Any = None,
+    v_in_k: int | None = None,
+    shared_prefixes: bool | None = None,
+    batch_invariant: bool | None = None,
     seed: int | None = None,
     offset: int = 0,
     return_lse: bool = False,
@@ -52,8 +57,9 @@ def attention(
             the CPU or a CUDA device. Any strides; those that a kernel cannot walk cost a copy. torch makes gradients
             of q, k, v and `tensors` where they require them and the device has a backward pass, has the call as
             an operator in compiled code, and under torch.autocast computes in autocast's dtype.
-        k: likewise, with kv_len and kv_heads, of which heads is a multiple.
-        v: as k; its head_dim, which is O's, may be another.
+        k: likewise, with kv_len and kv_heads, of which heads is a multiple. Where q is float16 or bfloat16 it may be of
+            fp8, float8_e4m3fn or uint8 that holds its bytes, with k_scales and v_scales; head_dim in steps of 16.
+        v: as k; its head_dim, which is O's, may be another. None with v_in_k.
         spec: a Spec, or a YAML file's path, or a name of the library of specs.
         tensors: the auxiliary tensors that the expressions look up, by name: int32, float32 or bool, on q's device.
         dims: with words: what the tensors' dims are called, such as {"doc": "batch, kv_len"}. Left out, they are
@@ -75,6 +81,15 @@ def attention(
         page_table: with paged: int32 [sequences, pages of one] on q's device: key i of a sequence is row
             i % page_size of page page_table[sequence, i // page_size]. What lies behind used_kv is not read. Dims
             kv_len of tensors are as long as the pages of one sequence.
+        k_scales, v_scales: with k and v of fp8, float32 on q's device: keys and values are what is stored times these.
+            They broadcast to [pages, kv_heads]: [] of the tensor, [kv_heads] of each head, [pages, 1] of each page. In
+            layouts without pages a sequence of the batch stands for a page, with thd all sequences together.
+        v_in_k: with words and v None: V is the first so many columns of K (MLA). k may then have 576 columns and V 512.
+            A spec has its own.
+        shared_prefixes: with words, paged: pages that neighbouring sequences begin with alike are read once for several
+            of them, where the device can do that. A spec has its own.
+        batch_invariant: with words: a row of O and LSE is the same to the bit whatever else is in the batch. A spec has
+            its own.
         seed, offset: dropout is a pure function of both and of an element's place, the same on every device. Without a
             seed torch draws both from its default generator of q's device; other arrays have 0.
         return_lse: whether to return the rows' log-sum-exp too.
@@ -93,39 +108,53 @@ def attention(
     """
     torch = sys.modules.get("torch")
     offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
+    scales = {"k_scales": k_scales, "v_scales": v_scales}
+    words = {
+        "mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision,
+        "v_in_k": v_in_k, "shared_prefixes": shared_prefixes, "batch_invariant": batch_invariant,
+    }  # fmt: skip
     if torch is not None and isinstance(q, torch.Tensor) and q.is_nested:
         from attune.torch import _nested
 
         return _nested.attention(
             q, k, v, offsets, spec=spec, mask=mask, score=score, sink=sink, tensors=tensors, dims=dims,
             scalars=scalars, dropout=dropout, scale=scale, layout=layout, precision=precision, seed=seed,
-            offset=offset, return_lse=return_lse, runtime=runtime,
+            offset=offset, return_lse=return_lse, runtime=runtime, **scales, v_in_k=v_in_k,
+            shared_prefixes=shared_prefixes, batch_invariant=batch_invariant,
         )  # fmt: skip
-    if torch is not None and runtime is None and not offsets.is_given and _are_tensors(torch, q, k, v, tensors):
-        from attune.torch import _plain
+    if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
+        from attune.torch import _cached
 
-        words = {
-            "mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision
-        }  # fmt: skip
-        given = None if spec is None else named_spec(spec, words, torch.compiler.is_dynamo_compiling())
-        return _plain.attention(
-            q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
-        )
+        is_traced = torch.compiler.is_dynamo_compiling()
+        if not offsets.is_given and not _cached.is_cache(k, v, scales, words):
+            given = None if spec is None else named_spec(spec, words, is_traced)
+            return _cached.of_dense(
+                q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse
+            )
+        if _cached.takes(q, k, v, offsets, scales, tensors, dropout):
+            given = None if spec is None else named_spec(spec, words, is_traced)
+            return _cached.attention(
+                q, k, v, given, words, offsets, scales, tensors or {}, scalars or {}, dropout, scale, seed, offset,
+                return_lse,
+            )  # fmt: skip
     of_gradients: Any = None  # what makes them, where a call of packed sequences wants any
     learned: list[str] = []
     operands: Mapping[str, Any] = {"q": q, "k": k, "v": v}
     arrays: Mapping[str, Any] = tensors or {}
-    if torch is not None and isinstance(q, torch.Tensor) and (offsets.is_given or layout in ("thd", "paged")):
+    is_cache = v is None or k_scales is not None or v_scales is not None
+    is_packed = offsets.is_given or layout in ("thd", "paged")
+    if torch is not None and isinstance(q, torch.Tensor) and (is_packed or is_cache):
         from attune.torch import _packed as of_torch
 
-        if page_table is not None or layout == "paged":
+        if page_table is not None or layout == "paged" or is_cache:
             of_torch.refuse_gradients(operands, arrays)
         learned = of_torch.needing_gradients(arrays)
         if learned or of_torch.needing_gradients(operands):
             of_gradients = of_torch
             operands, arrays = of_torch.detached(operands), of_torch.detached(arrays)
-    words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision}
-    call = describe(operands, arrays, offsets, spec, words, learned, scalars or {}, dropout, scale, seed, offset)
+    call = describe(
+        operands, arrays, offsets, spec, words, learned, scalars or {}, dropout, scale, seed, offset, scales
+    )
     if call.sequences is None:
         o, lse = _run(call, return_lse, runtime)
     else:
@@ -147,7 +176,7 @@ def attention(
 def _are_tensors(torch: Any, q: Any, k: Any, v: Any, tensors: Mapping[str, Any] | None) -> bool:
     """Whether all arrays are torch's."""
     of_torch = torch.Tensor
-    if not (isinstance(q, of_torch) and isinstance(k, of_torch) and isinstance(v, of_torch)):
+    if not (isinstance(q, of_torch) and isinstance(k, of_torch) and (v is None or isinstance(v, of_torch))):
         return False
     return not tensors or all([isinstance(each, of_torch) for each in tensors.values()])
 
@@ -155,9 +184,8 @@ def _are_tensors(torch: Any, q: Any, k: Any, v: Any, tensors: Mapping[str, Any] 
 def _run(call: Call, return_lse: bool, runtime: Runtime | None) -> tuple[Any, Any]:
     """O and LSE as the framework's arrays."""
     framework, spec, shape = call.framework, call.spec, call.shape
-    q, _, v = call.views
-    _launch.check_operands(spec, q, v)
-    o_sizes = _launch.output_sizes(spec.layout_id, shape, v.sizes[-1])
+    q = call.views[0]
+    o_sizes = _launch.output_sizes(spec.layout_id, shape, spec.head_dim[1])
     o = framework.empty(o_sizes, q.dtype, q.device)
     lse = framework.empty((shape.batch, shape.heads, shape.q_len), "float32", q.device) if return_lse else None
     if shape.kv_len == 0:  # there is no kernel for attention over nothing, and what it gives is known

@@ -1,4 +1,5 @@
-"""Runtime: a device with its compilers and caches; Kernel: code for one spec, pass and shape."""
+"""Runtime: a device with its compilers and caches; Kernel: code for one spec, pass and shape; AppendKernel: code that
+writes new keys into a cache."""
 
 from __future__ import annotations
 
@@ -55,6 +56,19 @@ class Kernel:
         check(library().att_backward(self._handle, ctypes.byref(args), stream))
 
 
+class AppendKernel:
+    """Code that writes new keys and values into a cache, for one kind of cache and rotation; right for every shape."""
+
+    def __init__(self, handle: ctypes.c_void_p, runtime: Runtime) -> None:
+        self._handle, self._runtime = handle, runtime
+        weakref.finalize(self, library().att_append_kernel_destroy, handle)
+
+    @property
+    def handle(self) -> int:
+        """The att_append_kernel's address."""
+        return self._handle.value or 0
+
+
 class Runtime:
     """A device, its compilers and its caches. Thread-safe.
 
@@ -81,6 +95,7 @@ class Runtime:
         check(library().att_runtime_create(ctypes.byref(options), ctypes.byref(self._handle)))
         weakref.finalize(self, library().att_runtime_destroy, self._handle)
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._append_kernels: dict[tuple[Any, ...], AppendKernel] = {}
         self._lock = threading.Lock()
 
     @property
@@ -131,6 +146,24 @@ class Runtime:
                 if len(self._kernels) >= _MAX_KERNELS:  # the library keeps the code; only handles go
                     self._kernels.clear()
                 self._kernels[key] = found
+        return found
+
+    def append_kernel(self, **options: Any) -> AppendKernel:
+        """Of att_append_options. Compiles at first use, a third of a second.
+
+        Raises:
+            BadInputError, UnsupportedError: there is none of such dtypes, head dims or rotation.
+        """
+        key = tuple(sorted(options.items()))
+        found = self._append_kernels.get(key)
+        if found is None:
+            handle, given = ctypes.c_void_p(), _structs.AppendOptions(**options)
+            check(library().att_append_kernel_get(self._handle, ctypes.byref(given), ctypes.byref(handle)))
+            found = AppendKernel(handle, self)
+            with self._lock:
+                if len(self._append_kernels) >= _MAX_KERNELS:
+                    self._append_kernels.clear()
+                self._append_kernels[key] = found
         return found
 
     def __repr__(self) -> str:

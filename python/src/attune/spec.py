@@ -13,7 +13,7 @@ from typing import Any
 
 from attune import _structs
 from attune._command import report
-from attune._errors import AttuneError, BadInputError, UnsupportedError
+from attune._errors import AttuneError, BadInputError
 from attune._explain import Explanation, explain
 from attune._library import check, library
 from attune._structs import DType, Layout, Pass, Shape
@@ -65,7 +65,8 @@ class Spec:
         dtype: of q, k, v and o: "fp16", "bf16" or "fp32".
         head_dim: of q and k, and of v; or a pair where v has another. Multiples of 8, 8 to 256.
         layout: order of the axes of q, k, v and o: "bshd" is [batch, length, heads, head_dim], "bhsd"
-            [batch, heads, length, head_dim].
+            [batch, heads, length, head_dim], "thd" [tokens of all sequences, heads, head_dim]; "paged" is that of q
+            and o, with k and v in pages [pages, page_size, kv_heads, head_dim].
         scalars: by name: a number is folded into the kernel, the type `int` or `float` leaves it to the launch.
         tensors: by name: dtype and dims, such as "int32[batch, kv_len]"; dims are `batch`, `heads`, `kv_heads`,
             `q_len`, `kv_len`, what is computed from one of them, such as "(q_len + 127) // 128", and numbers. A
@@ -76,6 +77,13 @@ class Spec:
         passes: "forward", "backward" or both: what is tuned.
         precision: of fp32's products on GPUs: "strict", which None is too, or "tf32", faster and with errors of 2^-11
             an operand. An error with other dtypes; CPUs compute in fp32 whatever it says.
+        kv_dtype: of k and v: "fp8_e4m3" with dtype "fp16" or "bf16": a cache of 8 bits, with scales that a launch
+            brings. None: dtype.
+        v_in_k: whether V is the first columns of K, as in latent attention (MLA), so that a launch brings K alone.
+            head_dim is then up to (576, 512).
+        shared_prefixes: whether pages that neighbouring sequences begin with alike are to be read once for several of
+            them; of layout "paged".
+        batch_invariant: whether a row of O and LSE is to be the same to the bit whatever else is in the batch.
         name: of the spec; kernels of equal specs are shared whatever they are called.
 
     Raises:
@@ -97,6 +105,10 @@ class Spec:
         scale: float | type[float] | None = None,
         passes: Sequence[str] = ("forward",),
         precision: str | None = None,
+        kv_dtype: str | None = None,
+        v_in_k: bool = False,
+        shared_prefixes: bool = False,
+        batch_invariant: bool = False,
         name: str = "attention",
     ) -> None:
         text = write_spec(
@@ -113,6 +125,10 @@ class Spec:
             scale=scale,
             passes=passes,
             precision=precision,
+            kv_dtype=kv_dtype,
+            v_in_k=v_in_k,
+            shared_prefixes=shared_prefixes,
+            batch_invariant=batch_invariant,
         )
         self._take(_parse(text), text)
 
@@ -143,10 +159,10 @@ class Spec:
         self.yaml = text
         info = _structs.SpecInfo()
         check(c.att_spec_describe(handle, ctypes.byref(info)))
-        if info.kv_dtype == DType.FP8_E4M3:
-            raise UnsupportedError("a cache of fp8 (`kv_dtype`) has no Python yet", "C and C++ have it: docs/fp8_cache.md")
         self._info = info
         self.dtype_id = DType(info.dtype)
+        self.kv_dtype_id = DType(info.kv_dtype)
+        self.v_in_k = bool(info.v_in_k)
         self.layout_id = Layout(info.layout)
         self.scalars = tuple(self._scalar(slot) for slot in range(info.scalar_count))
         self.tensors = tuple(self._tensor(slot) for slot in range(info.tensor_count))
@@ -174,12 +190,22 @@ class Spec:
 
     @property
     def dtype(self) -> str:
-        """Of q, k, v and o: "float16", "bfloat16", "float32"."""
+        """Of q and o: "float16", "bfloat16", "float32"."""
         return self.dtype_id.array_name
 
     @property
+    def kv_dtype(self) -> str:
+        """Of k and v: that of q, or "float8_e4m3fn"."""
+        return self.kv_dtype_id.array_name
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a launch brings scales of k and v."""
+        return self.kv_dtype_id == DType.FP8_E4M3
+
+    @property
     def layout(self) -> str:
-        """ "bshd" or "bhsd"."""
+        """ "bshd", "bhsd", "thd" or "paged"."""
         return self.layout_id.name.lower()
 
     @property

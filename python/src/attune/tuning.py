@@ -14,7 +14,7 @@ from typing import Any
 from attune import _launch, _structs
 from attune._call import Call, describe
 from attune._command import command
-from attune._errors import BadInputError
+from attune._errors import BadInputError, UnsupportedError
 from attune._frameworks import framework_of
 from attune._launch import Gradients
 from attune._library import check, library
@@ -145,6 +145,11 @@ def tune(
     used_q: Any = None,
     used_kv: Any = None,
     page_table: Any = None,
+    k_scales: Any = None,
+    v_scales: Any = None,
+    v_in_k: int | None = None,
+    shared_prefixes: bool | None = None,
+    batch_invariant: bool | None = None,
     d_o: Any = None,
     budget_s: float | None = None,
     background: bool = False,
@@ -159,7 +164,7 @@ def tune(
     in this process and, through the cache file, in later ones.
 
     Args:
-        q, k, v, ..., page_table: as attune.attention has them.
+        q, k, v, ..., batch_invariant: as attune.attention has them.
         d_o: as O: tunes the backward pass, where this is the gradient that arrives.
         budget_s: seconds, looked at between steps; None: until the search ends by itself, minutes on a GPU.
         background: returns once the data are copied.
@@ -182,9 +187,13 @@ def tune(
             raise BadInputError("`q` is a nested tensor", "give its values() and offsets() as cu_q")
         learned = of_torch.needing_gradients(arrays)
         operands, arrays = of_torch.detached(operands), of_torch.detached(arrays)
-    words = {"mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision}
+    words = {
+        "mask": mask, "score": score, "sink": sink, "dims": dims, "layout": layout, "precision": precision,
+        "v_in_k": v_in_k, "shared_prefixes": shared_prefixes, "batch_invariant": batch_invariant,
+    }  # fmt: skip
     offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
-    call = describe(operands, arrays, offsets, spec, words, learned, scalars or {}, dropout, scale, 0, 0)
+    scales = {"k_scales": k_scales, "v_scales": v_scales}
+    call = describe(operands, arrays, offsets, spec, words, learned, scalars or {}, dropout, scale, 0, 0, scales)
     launch = _Launch(call)
     raised: list[BaseException] = []
     callback = _callback(progress, raised, background)
@@ -212,7 +221,6 @@ class _Launch:
     def __init__(self, call: Call) -> None:
         self._call = call
         in_pages = call.sequences is not None and call.sequences.page_table is not None
-        _launch.check_operands(call.spec, call.views[0], call.views[2])
         self._operands = _launch.operand_views(call.spec, call.views, call.arrays, in_pages)
         self._keep: list[Any] = []
 
@@ -232,6 +240,8 @@ class _Launch:
             contiguous = framework.contiguous(d_o)
             self._keep.append(contiguous)
             given = framework.view(contiguous)
+        if call.spec.v_in_k or call.spec.is_scaled:
+            raise UnsupportedError(f"the spec `{call.spec.name}` has a cache of its own kind, and no backward pass")
         d_q, d_k, d_v = (self._new(x.sizes) for x in self._operands)
         learned = {x.name: self._new(call.launch.tensors[x.name].sizes, "float32") for x in call.spec.tensors if x.grad}
         gradients = Gradients(given, None, d_q, d_k, d_v, learned)
@@ -243,8 +253,7 @@ class _Launch:
 
     @property
     def _o_sizes(self) -> tuple[int, ...]:
-        q, _, v = self._operands
-        return (*q.sizes[:-1], v.sizes[-1])
+        return (*self._operands[0].sizes[:-1], self._call.spec.head_dim[1])
 
     def _new(self, sizes: tuple[int, ...], dtype: str | None = None) -> View:
         q = self._operands[0]

@@ -39,6 +39,8 @@ def attention(
     """
     from attune.attention import attention as of_packed
 
+    if v is None:
+        raise BadInputError("`v` is None, and `q` is a nested tensor", "give its values() and offsets() as cu_q")
     if offsets.is_given:
         raise BadInputError("`q` is a nested tensor, which has offsets of its own, and others are given")
     if layout not in (None, *_RAGGED):

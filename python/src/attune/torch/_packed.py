@@ -34,7 +34,7 @@ def refuse_gradients(*given: Mapping[str, Any]) -> None:
     """Raises UnsupportedError where torch would want a backward pass of keys in pages, which there is not."""
     if wanted := [name for arrays in given for name in needing_gradients(arrays)]:
         raise UnsupportedError(
-            f"`{wanted[0]}` requires a gradient, and keys in pages have no backward pass",
+            f"`{wanted[0]}` requires a gradient, and keys in a cache have no backward pass",
             "call under torch.no_grad(), or detach it",
         )
 

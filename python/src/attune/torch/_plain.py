@@ -16,10 +16,11 @@ from attune.spec import Spec
 from attune.torch import _autocast, _dropout, _operators, _precision  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
-from attune.torch._plans import ForwardPlan, Variant, _view, variant_of
+from attune.torch._plans import ForwardPlan, Variant, _view, key_of, variant_of
 from attune.torch._sizes import Sizes
 
 _MAX_CALLS = 1024
+_KEY_WORDS = ("mask", "score", "sink", "layout", "v_in_k", "batch_invariant")
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _AUXILIARY = {torch.int32: "int32", torch.float32: "float32", torch.bool: "bool"}
 
@@ -67,10 +68,9 @@ def attention(
         return (o, lse) if return_lse else o
     records = torch.is_grad_enabled()
     call = (
-        spec if spec is not None else tuple(words[name] for name in ("mask", "score", "sink", "layout")),
+        spec if spec is not None else tuple([words[name] for name in _KEY_WORDS]),
         None if words["dims"] is None else tuple(words["dims"].items()),
-        *(q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device),
-        *(v.shape, v.stride(), v.dtype, v.device),
+        *key_of((q, k, v)),
     )
     if tensors:
         call += tuple((name, x.dtype, x.shape, records and x.requires_grad) for name, x in tensors.items())
@@ -117,14 +117,35 @@ def _text(
     layout = words["layout"] or "bshd"
     if layout not in ("bshd", "bhsd"):
         raise BadInputError(f"there is no layout `{layout}`", 'layouts are "bshd" and "bhsd"')
-    if q.dtype not in _DTYPES:
-        raise BadInputError(f"`q` is {_name(q.dtype)}", "attention is computed in float16, bfloat16 or float32")
+    if words["v_in_k"] is not None:
+        raise BadInputError("both `v` and `v_in_k` are given", "V is an array, or the first columns of K")
     if not torch.compiler.is_dynamo_compiling():
         shape_of(Layout[layout.upper()], *(_view(x) for x in (q, k, v)))
+    return text_of(layout, dense_sizes(layout, q, k), q, v.shape[-1], words, tensors, scalars, dropout, scale)
+
+
+def dense_sizes(layout: str, q: torch.Tensor, k: torch.Tensor) -> Sizes:
+    """Of a layout without offsets."""
     if layout == "bshd":
-        sizes = Sizes(q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1])
-    else:
-        sizes = Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+        return Sizes(q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1])
+    return Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+
+
+def text_of(
+    layout: str,
+    sizes: Sizes,
+    q: torch.Tensor,
+    width_of_v: Any,
+    words: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    scalars: tuple[tuple[str, Any], ...],
+    dropout: float | None,
+    scale: float | None,
+    kind: tuple[Any, ...] | None = None,
+) -> str:
+    """The same of any layout. `kind` is kv_dtype, v_in_k, shared_prefixes, batch_invariant."""
+    if q.dtype not in _DTYPES:
+        raise BadInputError(f"`q` is {_name(q.dtype)}", "attention is computed in float16, bfloat16 or float32")
     dims = words["dims"] or {}
     for name in dims:
         if name not in tensors:
@@ -139,14 +160,15 @@ def _text(
         grad = " grad" if learned else ""
         declared.append((name, f"{_AUXILIARY[tensor.dtype]}[{own}]{grad}"))
     of_words = (words["mask"], words["score"], words["sink"])
-    head_dim = (_width(q.shape[-1]), _width(v.shape[-1]))
+    head_dim = (_width(q.shape[-1]), _width(width_of_v))
     precision = (words["precision"], q.device.type, q.dtype)
-    return _write(precision, head_dim, layout, of_words, scalars, tuple(declared), dropout, scale)
+    kind = (None, False, False, bool(words["batch_invariant"])) if kind is None else kind
+    return _write(precision, head_dim, layout, of_words, scalars, tuple(declared), dropout, scale, kind)
 
 
 def _width(size: Any) -> int:
     """A number, where Dynamo has a symbol: comparing tells it which."""
-    for width in range(8, 257, 8):
+    for width in range(8, 577, 8):
         if size == width:
             return width
     return int(size)
@@ -162,8 +184,10 @@ def _write(
     tensors: tuple[tuple[str, str], ...],
     dropout: float | None,
     scale: float | None,
+    kind: tuple[Any, ...],
 ) -> str:
     mask, score, sink = words
+    kv_dtype, v_in_k, shared_prefixes, batch_invariant = kind
     return write_spec(
         name="attention",
         dtype=_DTYPES[precision[-1]],
@@ -178,6 +202,10 @@ def _write(
         scale=scale,
         passes=("forward",),
         precision=_precision.of_call(*precision),
+        kv_dtype=kv_dtype,
+        v_in_k=v_in_k,
+        shared_prefixes=shared_prefixes,
+        batch_invariant=batch_invariant,
     )
 
 

@@ -40,8 +40,16 @@ def device_name(device: torch.device) -> str:
     return f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu"
 
 
+# torch.cuda.current_stream makes an object of what this says.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def _stream(device: torch.device) -> int | None:
-    return None if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+    if device.type == "cpu":
+        return None
+    if _raw_stream is None:
+        return torch.cuda.current_stream(device).cuda_stream
+    return _raw_stream(device.index or 0)
 
 
 def dense_like(tensor: torch.Tensor, width: Any) -> tuple[list[Any], list[Any]]:
@@ -60,6 +68,18 @@ def _view(tensor: torch.Tensor) -> View:
     """Where it lies, but for the address."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return View(0, tuple(tensor.shape), tensor.stride(), dtype, device_name(tensor.device), None)
+
+
+def key_of(arrays: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    """All that a plan depends on. A torch.device takes a microsecond to hash."""
+    found: list[Any] = []
+    for x in arrays:
+        if x is None:
+            found.append(None)
+        else:
+            device = -1 if x.is_cpu else x.get_device() if x.is_cuda else x.device.type
+            found += (x.shape, x.stride(), x.dtype, device)
+    return tuple(found)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -88,7 +108,7 @@ class Variant:
 
     def forward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> ForwardPlan:
         """Raises BadInputError, UnsupportedError where the operands fit neither each other nor a kernel."""
-        key = tuple((x.shape, x.stride(), x.dtype, x.device) for x in (q, k, v))
+        key = key_of((q, k, v))
         plan = self._forward.get(key)
         if plan is None:
             if len(self._forward) >= _MAX_PLANS:
@@ -98,7 +118,7 @@ class Variant:
 
     def backward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> BackwardPlan:
         """Raises UnsupportedError where the device has no backward pass for it."""
-        key = tuple((x.shape, x.stride(), x.dtype, x.device) for x in (q, k, v))
+        key = key_of((q, k, v))
         plan = self._backward.get(key)
         if plan is None:
             if len(self._backward) >= _MAX_PLANS:
@@ -174,7 +194,8 @@ class _Plan:
         self.variant, self.device, self.dtype = variant, q.device, q.dtype
         views = [_view(x) for x in (q, k, v)]
         self.shape = _launch.shape_of(spec.layout_id, *views)
-        _launch.check_operands(spec, views[0], views[2])
+        _launch.check_operands(spec, *views)
+        _launch.check_scales(spec, self.shape, None, None, None, views[0].device)
         self.has_work = bool(self.shape.batch and self.shape.q_len and self.shape.kv_len)
         # An operand that no launch takes as it lies is copied, and the copy is contiguous.
         self.copies = tuple(not view.is_operand(spec.dtype_id) for view in views)
