@@ -110,6 +110,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.unroll > elements.most_chunks) {
     return plan_unsupported("operands in parts leave registers for one chunk in a loop body");
   }
+  if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
+    return plan_unsupported("the largest exponentials are exact with a running maximum alone");
+  }
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(elements.check_copies(spec, needs.threads));
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
