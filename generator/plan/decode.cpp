@@ -16,9 +16,8 @@
 namespace attune {
 namespace {
 
-constexpr int kElementBytes = 2;  // of Q, fp16 and bf16 alike
-constexpr int kSharedTableBytes =
-    6 * 1024;  // as kTableBytes, and rows, of specs with shared prefixes
+constexpr int kElementBytes = 2;             // of Q, fp16 and bf16 alike
+constexpr int kSharedTableBytes = 6 * 1024;  // so, and rows, where prefixes are shared
 // Pieces that such specs have plans for: how long prefixes are no shape says, so the list of pieces
 // decides, and what is asked for here is only the most.
 constexpr std::array kSharedPieceLimits = {32, 64};

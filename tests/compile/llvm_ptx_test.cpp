@@ -179,7 +179,6 @@ TEST_P(LlvmPtx, MlaKernels) {
     }
   }
 }
-}
 
 // `accuracy: strict`, in turns likewise.
 TEST_P(LlvmPtx, StrictKernels) {
