@@ -155,12 +155,16 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
             }
           }
         }
-        // For scores that outgrow every reference: the running maximum throughout.
-        if (stages == 2) {
+        // For scores that outgrow every reference, and where the largest exponentials are to be
+        // exact: the running maximum throughout.
+        const bool strict = spec.accuracy == Accuracy::kStrict;
+        for (const bool q_in_registers : {false, true}) {
+          if (!strict && (stages != 2 || q_in_registers)) continue;
           add({.tile_q = tile_q,
                .tile_kv = tile_kv,
                .stages = stages,
                .warps = warps,
+               .q_in_registers = q_in_registers,
                .frozen_max = false,
                .chunk = std::min(32, tile_kv)});
         }

@@ -61,7 +61,8 @@ ATT_FN void round_exponentials(Scores& s, RowState& rows) {
 // Two of them packed, some of a piece's dropped.
 ATT_FN unsigned pack_rounded(float low, float high) {
   if constexpr (!kSumsRounded || !kBf16) return pack_2<spec::kDType>(low, high);
-  return byte_permute(__builtin_bit_cast(unsigned, low), __builtin_bit_cast(unsigned, high), 0x7632);
+  return byte_permute(__builtin_bit_cast(unsigned, low), __builtin_bit_cast(unsigned, high),
+                      0x7632);
 }
 ATT_FN void pack_rounded(const Context& c, const Scores& s, Probabilities& p, const Position& at) {
 #pragma unroll

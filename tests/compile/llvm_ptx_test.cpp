@@ -192,7 +192,7 @@ TEST_P(LlvmPtx, StrictKernels) {
     const auto families = families_for(*spec, target);
     ASSERT_TRUE(families.ok()) << render(families.error());
     for (const Family family : *families) {
-      if (++number % 2 == 0) continue;
+      if (legal_plans(*spec, family, facts).empty() || ++number % 2 == 0) continue;
       const KernelPlan plan = best_plan(*spec, family, facts);
       auto generated = emit(*spec, plan);
       ASSERT_TRUE(generated.ok()) << render(generated.error());

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iostream>
 #include <numeric>
 #include <vector>
 
@@ -101,8 +103,8 @@ class Strict : public testing::TestWithParam<Case> {
       const auto out = run();
       ASSERT_TRUE(out.ok()) << render(out.error());
       const double ratio = mean_error(out->o, exact) / mean_error(rounded, exact);
-      std::cout << fmt::format("{} {}: {:.3f}\n", spec.accuracy == Accuracy::kStrict ? "strict"
-                                                                                     : "fast",
+      std::cout << fmt::format("{} {}: {:.3f}\n",
+                               spec.accuracy == Accuracy::kStrict ? "strict" : "fast",
                                to_string(plan), ratio);
       verdict(plan, ratio);
     }
@@ -154,7 +156,8 @@ TEST_P(Strict, IsMoreThanFast) {
 INSTANTIATE_TEST_SUITE_P(All, Strict,
                          testing::Values(Case{"bf16", 64, ""}, Case{"bf16", 128, "mask: causal\n"},
                                          Case{"bf16", 256, ""}, Case{"fp16", 64, "mask: causal\n"},
-                                         Case{"fp16", 128, ""}, Case{"fp16", 256, "mask: causal\n"}),
+                                         Case{"fp16", 128, ""},
+                                         Case{"fp16", 256, "mask: causal\n"}),
                          [](const auto& test) {
                            return fmt::format("{}_{}{}", test.param.dtype, test.param.head_dim,
                                               *test.param.mask ? "_causal" : "");
@@ -164,10 +167,10 @@ INSTANTIATE_TEST_SUITE_P(All, Strict,
 TEST(StrictKernels, DropScaleAndAdd) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  for (const char* lines : {"head_dim: 128\nmask: causal\ndropout: 0.2\n",
-                            "head_dim: 64\nsoftmax_scale: float\n",
-                            "head_dim: 128\nscore: score + 0.25 * (kv_idx - q_idx)\n",
-                            "head_dim: 192\nmask: sliding_window(100)\nsink: 2.0\n"}) {
+  for (const char* lines :
+       {"head_dim: 128\nmask: causal\ndropout: 0.2\n", "head_dim: 64\nsoftmax_scale: float\n",
+        "head_dim: 128\nscore: score + 0.25 * (kv_idx - q_idx)\n",
+        "head_dim: 192\nmask: sliding_window(100)\nsink: 2.0\n"}) {
     for (const char* dtype : {"bf16", "fp16"}) {
       const AttentionSpec spec =
           spec_of(fmt::format("name: test\ndtype: {}\naccuracy: strict\n{}", dtype, lines));

@@ -56,8 +56,7 @@ TEST(StrictPlan, RefusesAFrozenOne) {
 TEST(StrictPlan, TakesTurnsToo) {
   const auto taking_turns = [](const AttentionSpec& spec) {
     int count = 0;
-    for (const KernelPlan& plan :
-         legal_plans(spec, Family::kSm90a, device_facts(Target::kSm90a))) {
+    for (const KernelPlan& plan : legal_plans(spec, Family::kSm90a, device_facts(Target::kSm90a))) {
       const auto& tile = std::get<Sm90aPlan>(plan.tile);
       count += tile.ping_pong && !tile.frozen_max ? 1 : 0;
     }
