@@ -14,8 +14,15 @@ namespace sm90 {
 template <bool kIsInside>
 ATT_FN bool softmax_following(const Context& c, Scores& s, RowState& rows, const Position& at,
                               bool full, float (&correction)[2]) {
-  apply_score<kIsInside>(c, s, at, full);
-  const auto to_log2 = [](float score) { return plus_score_offset(score * kScoreFactor); };
+  // A constant scale becomes the exponentials' own.
+  constexpr bool kIsPlain = !spec::kHasScore && kMaskUnscaled;
+  constexpr float kFactor = kIsPlain ? spec::kSoftmaxScale * kLog2E : kScoreFactor;
+  if constexpr (kIsPlain) {
+    if (!full) mask_scores<kIsInside>(c, s, at);
+  } else {
+    apply_score<kIsInside>(c, s, at, full);
+  }
+  const auto to_log2 = [](float score) { return plus_score_offset(score * kFactor); };
   const auto none_above = [&](const float(&highest)[2]) {
     return all_lanes(to_log2(highest[0]) <= rows.maximum[0] &&
                      to_log2(highest[1]) <= rows.maximum[1]);
@@ -42,7 +49,7 @@ ATT_FN bool softmax_following(const Context& c, Scores& s, RowState& rows, const
       rows.of_rounded.scale(half, correction[half]);
     }
   }
-  exponentials(s, rows, kScoreFactor,
+  exponentials(s, rows, kFactor,
                [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
   return raised;
 }
