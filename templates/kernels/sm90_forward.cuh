@@ -179,7 +179,7 @@ struct Consumer {
     keep_probabilities();
   }
 
-  // The same with references that follow the largest scores.
+  // The same with references that follow the largest scores, `accuracy: strict`.
   template <int kRunning>
   ATT_MEMBER void soften_following(const Tile& at, int piece) {
     const Context c = context();
@@ -187,14 +187,13 @@ struct Consumer {
     float correction[2] = {1.0f, 1.0f};
     const bool raised = softmax_following<kFrozenIsInside>(
         c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece), correction);
-    round_exponentials(s[piece], rows);
     wgmma_wait<kRunning>();
     if (raised) {
       wgmma_pin(o);
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= correction[i / 2 % 2];
     }
-    pack_rounded(c, s[piece], probabilities, position(at, piece));
+    pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();
   }
 

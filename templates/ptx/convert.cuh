@@ -17,20 +17,6 @@ ATT_FN unsigned pack_2(float low, float high) {
   return out;
 }
 
-// Packed to fp32.
-template <DType kType>
-ATT_FN void unpack_2(unsigned pair, float& low, float& high) {
-  if constexpr (kType == DType::bf16) {
-    low = __builtin_bit_cast(float, pair << 16);
-    high = __builtin_bit_cast(float, pair & 0xFFFF0000u);
-  } else {
-    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
-        "cvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
-        : "=f"(low), "=f"(high)
-        : "r"(pair));
-  }
-}
-
 // The nearest float of the 2-byte type.
 template <DType kType>
 ATT_FN float rounded(float x) {

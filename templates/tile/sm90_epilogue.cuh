@@ -29,7 +29,6 @@ ATT_FN unsigned total_rows(const Output& o, RowState& rows, bool tracked) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     rows.sum[half] = quad_sum(rows.sum[half]);
-    rows.of_rounded.total(half);
     const bool in_range = rows.sum[half] < (tracked ? 0x1p100f : kFrozenLimit) &&
                           (!kHasSmallestSum || rows.sum[half] >= kSmallestSum);
     if (!in_range) bad |= 1u << half;
@@ -74,18 +73,16 @@ ATT_FN void normalise(const Context& c, Output& o, RowState& rows, int row) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sum = rows.sum[half];
-    float divided_by = rows.of_rounded.or_else(half, divisor(c, sum, row + 8 * half));
     float reference = rows.reference[half];
     float factor = 1.0f;
     if constexpr (spec::kHasSink) {
       const float logit = sink(c) * kLog2E;
       const float top = sum == 0.0f ? logit : math_max(reference, logit);
       factor = sum == 0.0f ? 0.0f : math_exp2(reference - top);
-      divided_by = divided_by * factor + math_exp2(logit - top);
       sum = sum * factor + math_exp2(logit - top);
       reference = top;
     }
-    inverse[half] = sum == 0.0f ? 0.0f : factor / divided_by;
+    inverse[half] = sum == 0.0f ? 0.0f : factor / divisor(c, sum, row + 8 * half);
     if constexpr (spec::kHasDropout) inverse[half] *= dropout_keep_scale(c);
     rows.sum[half] = sum == 0.0f ? -infinity() : (reference + math_log2(sum)) * kLn2;
   }

@@ -12,7 +12,6 @@
 #include "templates/tile/quad.cuh"
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
-#include "templates/tile/sm90_rounded_sums.cuh"
 #include "templates/tile/sm90_ways.cuh"
 
 namespace att {
@@ -66,7 +65,6 @@ struct RowState {
                        // but where that was raised
   float reference[2];  // what the exponentials subtract
   float sum[2];        // of the exponentials of this thread's columns
-  RoundedSums<kSumsRounded> of_rounded;  // of the same as the product with V has them
 };
 
 ATT_FN float softmax_scale(const ForwardParams& p) {
@@ -159,16 +157,6 @@ ATT_FN void drop(const Context& c, unsigned (&even)[4], unsigned (&odd)[4], int 
   }
 }
 
-// With dropout, drops of the two steps of which `step` is the second.
-ATT_FN void drop_step(const Context& c, Probabilities& p, int step, const Position& at) {
-  if constexpr (spec::kHasDropout) {
-    if (step % 2 == 1) {
-      drop(c, p[step - 1], p[step], at.row, at.key() / 32 * 32 + (step - 1) * 16,
-           dropout_drop_below(c));
-    }
-  }
-}
-
 // The exponentials as the PV product's A operand, some of them dropped.
 ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Position& at) {
 #pragma unroll
@@ -177,7 +165,12 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
     for (int i = 0; i < 4; ++i) {
       p[step][i] = pack_2<spec::kDType>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
     }
-    drop_step(c, p, step, at);
+    if constexpr (spec::kHasDropout) {
+      if (step % 2 == 1) {
+        drop(c, p[step - 1], p[step], at.row, at.key() / 32 * 32 + (step - 1) * 16,
+             dropout_drop_below(c));
+      }
+    }
   }
 }
 
@@ -429,7 +422,6 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
     rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;
     correction[half] = math_exp2((old_reference - rows.reference[half]) / kCorrections);
     rows.sum[half] = corrected(rows.sum[half], correction[half]);
-    rows.of_rounded.scale(half, correction[half]);
   }
 #pragma unroll
   for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
@@ -437,7 +429,6 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
   }
   exponentials(s, rows, kScoreFactor,
                [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
-  rows.of_rounded.add(s);
 }
 
 }  // namespace sm90
