@@ -148,11 +148,12 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return ok_status();
 }
 
-// Rows of an item of a spec with shared prefixes. The more there are, the more sequences share; but
-// 32 rows for which Q is read at every step were slower (H200, d 128, 16 sequences of 32k common
-// keys: 117 us with 16 rows, 125 with 32).
+// Rows of an item of a spec with shared prefixes. The more there are, the more sequences share: on
+// an H200, d 128, pages of 64, 32 rows instead of 16 take 16 sequences of 32k common keys from 108
+// us to 103, 64 of 8k from 143 to 128, and 16 whose K/V heads have 8 heads each from 172 to 140;
+// and 16 of 8k keys of which none are common from 147 to 159.
 int shared_rows(const AttentionSpec& spec) {
-  return queries_in_registers(spec, DecodePlan{.tile_q = 32}) ? 32 : 16;
+  return fragment_registers(spec, DecodePlan{.tile_q = 32}) <= kMostFragmentRegisters ? 32 : 16;
 }
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {

@@ -530,9 +530,8 @@ struct Consumer {
     const ItemSlot item = load_slot(slot);
     if (kSteadyStops && raises()) count_rounded_maxima(rows);
     const unsigned bad = total_rows(o, rows, raises());
-    const bool fails = may_fail(item.redo) && !all_lanes(bad == 0) &&
-                       !all_lanes(!has_overflowed(context(), bad, row));
-    if (fails) {
+    if (may_fail(item.redo) && !all_lanes(bad == 0) &&
+        !all_lanes(!has_overflowed(context(), bad, row))) {
       const int lane = thread_index() % 32;
       if (lane < kCluster) {
         const unsigned rank = kCluster == 1 ? cluster_cta_rank() : lane;
@@ -541,11 +540,6 @@ struct Consumer {
       }
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
-    // The next item's slot was made before this verdict. Of the first item, the longest under a
-    // mask, the warpgroup tells itself.
-    if constexpr (kHasSecondWay && plan::kSchedule != plan::Schedule::single) {
-      if (n == 0 && any_thread(fails)) way = kSecondWay;
-    }
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
     const int redo = redo_of(item.redo);
     return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, redo != 0,

@@ -7,9 +7,6 @@
 // P V, whose V lies in the tile of keys. The second one brings the tiles: while one is multiplied
 // the next one is on its way. The product with the next tile's keys runs under the other's P V.
 //
-// A tile's buffer is free too late for its copy to wait for memory, too: tiles are brought into L2
-// while those before them are copied.
-//
 // Copies are cp.async, so that keys may lie in pages of any size; what they wrote is fenced for
 // wgmma by those who copied it.
 #pragma once
@@ -17,7 +14,6 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/dependent_launch.cuh"
-#include "templates/ptx/prefetch.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/item_rows.cuh"
 #include "templates/tile/key_tiles.cuh"
@@ -89,28 +85,6 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
     cp_async_commit();
   };
 
-  // Into L2; of the lanes that share a row in copies one has it. `tiles`: where its rows lie.
-  const auto prefetch = [&](const Tiles& tiles, int step) {
-    const int lane = thread_index() % Tiles::kLanes;
-    if (step >= steps || lane >= Tiles::kPasses) return;
-    const int first_key = keys_at(step).k0;
-    long long at = 0;  // bytes before the row
-    bool exists = false;
-    if constexpr (spec::kIsPaged) {
-#pragma unroll
-      for (int pass = 0; pass < Tiles::kPasses; ++pass) {
-        if (pass != lane) continue;
-        const PagedKey key = checked_key(page_table_of(params), tiles.ahead[pass]);
-        at = bytes_before(key, params.k_stride, item.h_kv);
-        exists = at != kNowhere;
-      }
-    } else {
-      exists = first_key + Tiles::row(lane) < sequence.kv_len;
-      at = 2 * key_offset(sequence, params.k_stride, item.h_kv, first_key + Tiles::row(lane));
-    }
-    if (exists) prefetch_to_l2(static_cast<const char*>(params.k) + at, kDimQk * 2);
-  };
-
   float* const outputs = reinterpret_cast<float*>(shared_memory);
   const Parts<kRows, kPartStride> part = {outputs, outputs + kRows * kPartStride, 1};
   HalfOfO half;
@@ -164,14 +138,12 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
     rows.store_statistics(part);
     half.store(part, 0);
   } else {
-    Tiles next, later;
-    look_up(next, 0);
-    look_up(later, 1);
-    load(next, 0);
-    load(later, 1);
+    Tiles first, next;
+    look_up(first, 0);
+    look_up(next, 1);
+    load(first, 0);
+    load(next, 1);
     look_up(next, 2);
-    look_up(later, 3);
-    prefetch(next, 2);
     cp_async_wait<1>();
     fence_shared_for_async();
     sync_threads();
@@ -194,14 +166,12 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
       cp_async_wait<0>();
       fence_shared_for_async();
       if (step + 1 < steps) hand_over(kTileIsThere);
-      prefetch(later, step + 3);
       wgmma_wait<0>();
       wgmma_pin(half.o);
       wait_for(kTileIsRead);
       if (step + 1 < steps) hand_over(kPIsRead);
       load(next, step + 2);
-      if constexpr (spec::kIsPaged) next = later;
-      look_up(later, step + 4);
+      look_up(next, step + 3);
     }
     cp_async_wait<0>();
     sync_threads();
