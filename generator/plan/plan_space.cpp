@@ -28,8 +28,8 @@ bool same_kernels(const AttentionSpec& a, const AttentionSpec& b) {
     return std::tie(x.type, x.dims, x.grad) == std::tie(y.type, y.dims, y.grad);
   };
   const auto sizes = [](const AttentionSpec& s) {
-    return std::tie(s.dtype, s.precision, s.head_dim_qk, s.head_dim_v, s.layout, s.mask, s.score,
-                    s.sink, s.softmax_scale, s.dropout, s.deterministic, s.batch_invariant,
+    return std::tie(s.dtype, s.precision, s.accuracy, s.head_dim_qk, s.head_dim_v, s.layout, s.mask,
+                    s.score, s.sink, s.softmax_scale, s.dropout, s.deterministic, s.batch_invariant,
                     s.kv_dtype, s.v_in_k, s.shared_prefixes, s.passes);
   };
   return sizes(a) == sizes(b) &&

@@ -110,6 +110,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.unroll > elements.most_chunks) {
     return plan_unsupported("operands in parts leave registers for one chunk in a loop body");
   }
+  if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
+    return plan_unsupported("the largest exponentials are exact with a running maximum alone");
+  }
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(elements.check_copies(spec, needs.threads));
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
@@ -152,12 +155,16 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
             }
           }
         }
-        // For scores that outgrow every reference: the running maximum throughout.
-        if (stages == 2) {
+        // For scores that outgrow every reference, and where the largest exponentials are to be
+        // exact: the running maximum throughout.
+        const bool strict = spec.accuracy == Accuracy::kStrict;
+        for (const bool q_in_registers : {false, true}) {
+          if (!strict && (stages != 2 || q_in_registers)) continue;
           add({.tile_q = tile_q,
                .tile_kv = tile_kv,
                .stages = stages,
                .warps = warps,
+               .q_in_registers = q_in_registers,
                .frozen_max = false,
                .chunk = std::min(32, tile_kv)});
         }

@@ -177,6 +177,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
       expr::depends_on(spec.score, expr::Variable::kKvIdx)) {
     return plan_unsupported("sums of scores by key are re-centred, and P with them, in registers");
   }
+  if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
+    return plan_unsupported("the largest exponentials are exact with a running maximum alone");
+  }
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(check_shared_memory(needs, shared_limit(device), device));
@@ -206,8 +209,10 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     if (!fits(resources_of(spec, plan), tile, device)) return;
     const bool may_take_turns = tile.warpgroups > 1 && tile.score_buffers == 1 && tile.cluster == 1;
     for (const auto& [frozen_max, ping_pong] :
-         {std::pair{true, false}, {true, true}, {false, false}}) {
+         {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
       if (ping_pong && !may_take_turns) continue;
+      // Elsewhere it is for scores that nothing else serves.
+      if (!frozen_max && ping_pong && spec.accuracy == Accuracy::kFast) continue;
       tile.frozen_max = frozen_max;
       tile.ping_pong = ping_pong;
       tile.schedule = Schedule::kLongestFirst;

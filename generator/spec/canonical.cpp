@@ -66,6 +66,8 @@ std::string canonical_text(const AttentionSpec& spec) {
   // Only where it is asked for: other specs keep the hash that they had.
   if (spec.precision != Precision::kStrict)
     text += fmt::format("precision {}\n", to_string(spec.precision));
+  if (spec.accuracy != Accuracy::kFast)
+    text += fmt::format("accuracy {}\n", to_string(spec.accuracy));
   if (spec.kv_dtype) text += fmt::format("kv_dtype {}\n", to_string(*spec.kv_dtype));
   if (spec.v_in_k) text += "v_in_k\n";
   if (spec.deterministic) text += "deterministic\n";

@@ -56,6 +56,10 @@ std::string_view to_string(Precision precision) {
   return precision == Precision::kStrict ? "strict" : "tf32";
 }
 
+std::string_view to_string(Accuracy accuracy) {
+  return accuracy == Accuracy::kStrict ? "strict" : "fast";
+}
+
 std::string_view to_string(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 
 std::optional<Target> target_from_string(std::string_view text) {

@@ -21,6 +21,9 @@ enum class Layout : std::uint8_t { kBshd, kBhsd, kThd, kPaged };
 // Of fp32's products on matrix units: with fp32's errors, from three products of tf32 parts, or
 // with those of one product of operands rounded to tf32.
 enum class Precision : std::uint8_t { kStrict, kTf32 };
+// Of the forward pass in 16 bits: what the softmax' exponentials are held against. `kStrict`: the
+// largest of a row is exact, and O is divided by the sum of what the product with V was given.
+enum class Accuracy : std::uint8_t { kFast, kStrict };
 enum class Pass : std::uint8_t { kForward, kBackward };
 inline constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
 
@@ -28,6 +31,7 @@ std::string_view to_string(DType);   // "bf16"
 std::string_view to_string(Target);  // "sm_90a"
 std::string_view to_string(Layout);
 std::string_view to_string(Precision);  // "strict"
+std::string_view to_string(Accuracy);   // "fast"
 std::string_view to_string(Pass);
 std::optional<Target> target_from_string(std::string_view);
 std::optional<Pass> pass_from_string(std::string_view);
@@ -52,6 +56,7 @@ struct AttentionSpec {
   std::string name;
   DType dtype = DType::kBf16;
   Precision precision = Precision::kStrict;  // of fp32
+  Accuracy accuracy = Accuracy::kFast;       // of fp16 and bf16
   std::optional<DType> kv_dtype;             // of K and V as they are stored; none: as Q
   int head_dim_qk = 128;
   int head_dim_v = 128;

@@ -26,6 +26,7 @@ constexpr KeyRule kSpecKeys[] = {
     {"dropout"},        {"passes"},     {"deterministic"},
     {"tune"},           {"precision"},  {"batch_invariant"},
     {"kv_dtype"},       {"v_in_k"},     {"shared_prefixes"},
+    {"accuracy"},
 };
 
 class SpecParser {
@@ -43,6 +44,7 @@ class SpecParser {
     ATT_CHECK(read_head_dim());
     ATT_CHECK(check_v_in_k());
     ATT_CHECK(read_kv_dtype());
+    ATT_CHECK(read_accuracy());
     ATT_CHECK(read_targets());
     ATT_CHECK(read_layout());
     ATT_TRY(spec_.environment, read_environment(reader_, value("scalars"), value("tensors")));
@@ -180,6 +182,31 @@ class SpecParser {
       return not_yet(reader_.error(*node, "spec-not-yet",
                                    "`kv_dtype` with `v_in_k` is not supported yet",
                                    "leave one of them out"));
+    }
+    return ok_status();
+  }
+
+  Status read_accuracy() {
+    const YamlNode* node = value("accuracy");
+    if (!node) return ok_status();
+    constexpr std::string_view kWords[] = {"fast", "strict"};
+    ATT_TRY(const std::size_t index, reader_.choice("accuracy", *node, kWords));
+    if (spec_.dtype != DType::kF16 && spec_.dtype != DType::kBf16) {
+      return reader_.error(*node, "spec-accuracy",
+                           fmt::format("`accuracy` is of exponentials in 16 bits, and `dtype` is "
+                                       "{}",
+                                       to_string(spec_.dtype)),
+                           "leave it out: `precision` is fp32's");
+    }
+    spec_.accuracy = static_cast<Accuracy>(index);
+    if (spec_.accuracy == Accuracy::kFast) return ok_status();
+    for (const auto& [is_there, key] :
+         {std::pair{spec_.v_in_k, "v_in_k"}, std::pair{has_scaled_cache(spec_), "kv_dtype"}}) {
+      if (!is_there) continue;
+      return not_yet(
+          reader_.error(*node, "spec-not-yet",
+                        fmt::format("`accuracy: strict` with `{}` is not supported yet", key),
+                        "leave one of them out"));
     }
     return ok_status();
   }

@@ -29,6 +29,7 @@ constexpr unsigned kDropoutDropBelow = 0;  // of 256
 constexpr float kDropoutKeepScale = 1.0f;
 constexpr bool kIsPacked = false;  // sequences of different lengths, one behind the other
 constexpr bool kIsPaged = false;   // packed queries, keys in pages of a cache
+constexpr bool kIsStrict = false;  // exponentials that decide a row are exact
 }  // namespace spec
 
 // The (batch, head) a work item belongs to. kv_head = h / (heads / kv_heads). q_first, kv_first: of

@@ -13,6 +13,7 @@
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/sm90_epilogue.cuh"
 #include "templates/tile/sm90_pipeline.cuh"
+#include "templates/tile/sm90_strict.cuh"
 
 namespace att {
 namespace sm90 {
@@ -152,6 +153,7 @@ struct Consumer {
   // Then `top` has the largest positive scores that this thread met.
   template <int kRunning, bool kTracking = false>
   ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2]) {
+    if constexpr (spec::kIsStrict) return soften_following<kRunning>(at, piece);
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
@@ -172,6 +174,24 @@ struct Consumer {
                                shrinkage(static_cast<int>(rises >> 16))};
 #pragma unroll
       for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= factor[i / 2 % 2];
+    }
+    pack(c, s[piece], probabilities, position(at, piece));
+    keep_probabilities();
+  }
+
+  // The same with references that follow the largest scores, `accuracy: strict`.
+  template <int kRunning>
+  ATT_MEMBER void soften_following(const Tile& at, int piece) {
+    const Context c = context();
+    wgmma_pin(s[piece]);
+    float correction[2] = {1.0f, 1.0f};
+    const bool raised = softmax_following<kFrozenIsInside>(
+        c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece), correction);
+    wgmma_wait<kRunning>();
+    if (raised) {
+      wgmma_pin(o);
+#pragma unroll
+      for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= correction[i / 2 % 2];
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();
@@ -293,7 +313,7 @@ struct Consumer {
 
   // Whether a maximum that was found may be kept.
   ATT_MEMBER bool takes_reference() const {
-    return may_freeze && (!kConstantReference || way >= kOwnReference);
+    return spec::kIsStrict || (may_freeze && (!kConstantReference || way >= kOwnReference));
   }
 
   // Does the item that was begun; nothing is in flight afterwards.

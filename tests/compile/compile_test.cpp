@@ -8,6 +8,7 @@
 #include "generator/spec/library.hpp"
 #include "runtime/jit/compiler.hpp"
 #include "tests/compile/learning_specs.hpp"
+#include "tests/compile/strict_specs.hpp"
 
 namespace attune {
 namespace {
@@ -119,6 +120,31 @@ TEST(CompileDecode, KeepsToItsRegisters) {
     ASSERT_TRUE(kernel.ok()) << to_string(*plan) << "\n" << render(kernel.error());
     EXPECT_EQ(kernel->spill_store_bytes, 0) << lines << kernel->log;
     EXPECT_LE(kernel->registers, 255) << lines << kernel->log;
+  }
+}
+
+// `accuracy: strict`: the cost model's plans, and one of each way through a tile.
+TEST(CompileStrict, KeepsToItsRegisters) {
+  const auto compiler = open_nvrtc_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  constexpr ProblemShape kShape{
+      .batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
+  for (const char* lines : compile_test::kStrictSpecs) {
+    const auto spec =
+        parse_spec(std::string("attune: 1\nname: t\naccuracy: strict\n") + lines, "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    for (const Target target : {Target::kSm80, Target::kSm90a}) {
+      if (!(*compiler)->supports(target)) continue;
+      const auto plan = default_plan(*spec, kShape, device_facts(target));
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      const auto source = emit(*spec, *plan);
+      ASSERT_TRUE(source.ok()) << render(source.error());
+      const auto kernel = (*compiler)->compile(source->source, source->symbol, target);
+      ASSERT_TRUE(kernel.ok()) << lines << to_string(*plan) << "\n" << render(kernel.error());
+      EXPECT_LE(kernel->spill_store_bytes, spill_ceiling_bytes(plan->family()))
+          << lines << to_string(*plan) << kernel->log;
+      EXPECT_EQ(kernel->log.find("(C75"), std::string::npos) << lines << to_string(*plan);
+    }
   }
 }
 

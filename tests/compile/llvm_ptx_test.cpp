@@ -10,6 +10,7 @@
 #include "runtime/jit/compiler.hpp"
 #include "runtime/support/parallel.hpp"
 #include "tests/compile/learning_specs.hpp"
+#include "tests/compile/strict_specs.hpp"
 
 namespace attune {
 namespace {
@@ -173,6 +174,29 @@ TEST_P(LlvmPtx, MlaKernels) {
       ASSERT_TRUE(plan.ok()) << render(plan.error());
       if (!check_plan(*spec, *plan, device_facts(target)).ok()) continue;
       Job job{.path = lines, .plan = *plan, .generated = *emit(*spec, *plan)};
+      job.kernel = compiler_->compile(job.generated.source, job.generated.symbol, target);
+      check(job);
+    }
+  }
+}
+
+// `accuracy: strict`, in turns likewise.
+TEST_P(LlvmPtx, StrictKernels) {
+  const auto [target, order] = GetParam();
+  const DeviceFacts facts = device_facts(target);
+  int number = order == LlvmOrder::kListed ? 1 : 0;
+  for (const char* lines : compile_test::kStrictSpecs) {
+    const auto spec =
+        parse_spec(std::string("attune: 1\nname: t\naccuracy: strict\n") + lines, "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    const auto families = families_for(*spec, target);
+    ASSERT_TRUE(families.ok()) << render(families.error());
+    for (const Family family : *families) {
+      if (legal_plans(*spec, family, facts).empty() || ++number % 2 == 0) continue;
+      const KernelPlan plan = best_plan(*spec, family, facts);
+      auto generated = emit(*spec, plan);
+      ASSERT_TRUE(generated.ok()) << render(generated.error());
+      Job job{.path = lines, .plan = plan, .generated = *std::move(generated)};
       job.kernel = compiler_->compile(job.generated.source, job.generated.symbol, target);
       check(job);
     }

@@ -57,6 +57,16 @@ TEST_F(CpuForward, EverySpecOfTheLibrary) {
   }
 }
 
+// P stays in fp32 here: strict specs have the kernels of the others.
+TEST_F(CpuForward, StrictSpecs) {
+  for (const char* dtype : {"fp16", "bf16"}) {
+    const AttentionSpec spec =
+        spec_of(fmt::format("dtype: {}\nhead_dim: 64\nmask: causal\naccuracy: strict\n", dtype));
+    EXPECT_EQ(spec.accuracy, Accuracy::kStrict);
+    check(spec, {.batch = 1, .heads = 2, .kv_heads = 1, .q_len = 65, .kv_len = 130});
+  }
+}
+
 TEST_F(CpuForward, EveryStorageTypeAndHeadDim) {
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
     for (const char* dims : {"8", "40", "64", "80", "128", "256", "{qk: 192, v: 128}"}) {

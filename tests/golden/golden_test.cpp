@@ -16,6 +16,7 @@ struct Case {
   const char* file;
   const char* spec;
   const char* plan;
+  const char* lines = "";  // more of the spec
 };
 
 constexpr Case kCases[] = {
@@ -24,6 +25,8 @@ constexpr Case kCases[] = {
     {"sink_logits_sm80", "sink_logits", "sm80 forward sm_120 q128 k64 s2 w4 c32 u2 qreg frozen"},
     {"gpt2_sm80", "models/gpt2", "sm80 forward sm_80 q128 k64 s3 w4 c32 u1 qreg"},
     {"causal_sm90a", "causal", "sm90a forward sm_90a w2 k128 s3 b2 qreg c1 longest g16 frozen tma"},
+    {"causal_sm90a_strict", "causal", "sm90a forward sm_90a w2 k128 s2 b2 c1 longest g16 tma",
+     "accuracy: strict\n"},
     {"softcap_sm90a", "softcap", "sm90a forward sm_90a w2 k80 s2 b2 c1 longest g16 frozen tma"},
     {"causal_sm90a_ordered", "causal", "sm90a_ordered backward sm_90a q64 k64 s2 both qreg"},
     {"document_causal_cpu", "document_causal", "cpu forward cpu q48 k96 u12 c1 v32 t1"},
@@ -54,7 +57,8 @@ class Golden : public testing::TestWithParam<Case> {};
 TEST_P(Golden, IsAsReviewed) {
   const auto library = find_library_spec(GetParam().spec);
   ASSERT_TRUE(library.ok()) << render(library.error());
-  const auto spec = parse_spec(library->text, library->path);
+  const std::string text = std::string(library->text) + GetParam().lines;
+  const auto spec = parse_spec(text, library->path);
   ASSERT_TRUE(spec.ok()) << render(spec.error());
   const auto plan = parse_plan(GetParam().plan);
   ASSERT_TRUE(plan.ok()) << render(plan.error());

@@ -37,6 +37,19 @@ constexpr Variant kVariants[] = {
      "mask: q_idx % 50 >= 7 and doc[kv_idx] == q_idx // 40 % 3\n"},
     {"CappedCausal128", "head_dim: 128\nmask: causal\nscore: 300 * sigmoid(score / 80) - 140\n"},
 };
+// A reference that follows the largest score, in one score buffer and two.
+constexpr Variant kStrictVariants[] = {
+    {"StrictFull64", "head_dim: 64\naccuracy: strict\n"},
+    {"StrictCausalSink128", "head_dim: 128\nmask: causal\nsink: -180.0\naccuracy: strict\n"},
+    {"StrictFull256", "head_dim: 256\naccuracy: strict\n"},
+    {"StrictPaddedDocuments96",
+     "head_dim: 96\n"
+     "tensors: {doc: {dtype: int32, dims: [kv_len]}}\n"
+     "mask: q_idx % 50 >= 7 and doc[kv_idx] == q_idx // 40 % 3\n"
+     "accuracy: strict\n"},
+    {"StrictCappedCausal128",
+     "head_dim: 128\nmask: causal\nscore: 300 * sigmoid(score / 80) - 140\naccuracy: strict\n"},
+};
 constexpr const char* kTypes[] = {"bf16", "fp16", "fp32"};
 
 class Extremes : public testing::TestWithParam<std::tuple<const char*, Variant>> {
@@ -221,12 +234,17 @@ TEST_P(Extremes, OfManyItems) {
   }
 }
 
+std::string name_of(const testing::TestParamInfo<std::tuple<const char*, Variant>>& test) {
+  return fmt::format("{}_{}", std::get<1>(test.param).name, std::get<0>(test.param));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Extremes,
                          testing::Combine(testing::ValuesIn(kTypes), testing::ValuesIn(kVariants)),
-                         [](const auto& test) {
-                           return fmt::format("{}_{}", std::get<1>(test.param).name,
-                                              std::get<0>(test.param));
-                         });
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Strict, Extremes,
+                         testing::Combine(testing::Values("bf16", "fp16"),
+                                          testing::ValuesIn(kStrictVariants)),
+                         name_of);
 
 }  // namespace
 }  // namespace attune::gpu_test

@@ -78,6 +78,9 @@ TEST(PlanSpace, IsKeptForASpecAndADevice) {
   AttentionSpec rounded = one;
   rounded.precision = Precision::kTf32;
   EXPECT_NE(plan_space(rounded, hopper), space);
+  AttentionSpec strict = one;
+  strict.accuracy = Accuracy::kStrict;
+  EXPECT_NE(plan_space(strict, hopper), space);
   EXPECT_EQ(plan_space(one, hopper), space);
 }
 

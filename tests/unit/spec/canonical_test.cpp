@@ -98,6 +98,18 @@ TEST(Canonical, PrecisionIsPartOfItOnlyWhereItIsNotTheDefault) {
   EXPECT_EQ(text_with("precision: tf32\n"), std::string(kPlain) + "precision tf32\n");
 }
 
+TEST(Canonical, AccuracyIsPartOfItOnlyWhereItIsNotTheDefault) {
+  const auto text_with = [](const std::string& line) {
+    const auto spec = parse_spec("attune: 1\nname: m\ndtype: fp16\nhead_dim: 64\n" + line, "f");
+    return spec.ok() ? canonical_text(*spec) : render(spec.error());
+  };
+  constexpr const char* kPlain =
+      "attune 1\ndtype fp16\nhead_dim 64 64\nlayout bshd\nsoftmax_scale 0.125\ndropout 0/256\n";
+  EXPECT_EQ(text_with(""), kPlain);
+  EXPECT_EQ(text_with("accuracy: fast\n"), kPlain);
+  EXPECT_EQ(text_with("accuracy: strict\n"), std::string(kPlain) + "accuracy strict\n");
+}
+
 TEST(Canonical, KvDtypeIsPartOfItOnlyWhereThereIsOne) {
   const auto text_with = [](const std::string& line) {
     const auto spec = parse_spec("attune: 1\nname: m\ndtype: bf16\nhead_dim: 64\n" + line, "f");
