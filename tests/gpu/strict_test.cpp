@@ -155,8 +155,8 @@ TEST_P(Strict, ErrsNoMoreThanItsRoundings) {
   }
 }
 
-// Else the test above would be none. (The decode family's largest exponentials are always exact, and
-// so are those of the sm80 family in fp16 on such data.)
+// Else the test above would be none. (The decode family's largest exponentials are always exact,
+// and so are those of the sm80 family in fp16 on such data.)
 TEST_P(Strict, IsMoreThanFast) {
   for (const double factor : {4.0, 12.0}) {
     judge_errors(fast_, peaked(fast_, factor), [&](const KernelPlan& plan, double ratio) {
