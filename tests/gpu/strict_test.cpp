@@ -161,7 +161,7 @@ TEST_P(Strict, IsMoreThanFast) {
   for (const double factor : {4.0, 12.0}) {
     judge_errors(fast_, peaked(fast_, factor), [&](const KernelPlan& plan, double ratio) {
       if (plan.family() == Family::kDecode) return;
-      if (plan.family() == Family::kSm80 && fast_.dtype == DType::kFp16) return;
+      if (plan.family() == Family::kSm80 && fast_.dtype == DType::kF16) return;
       EXPECT_GT(ratio, kMost) << to_string(plan);
     });
   }
