@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "generator/emit/flatten.hpp"
 #include "generator/emit/head.hpp"
 #include "runtime/reference/element_bits.hpp"
+#include "runtime/reference/oracle_answers.hpp"
 
 namespace attune {
 namespace {
@@ -90,20 +89,15 @@ Result<std::unique_ptr<DeviceOracle>> DeviceOracle::make(Device& device, Compile
   return oracle;
 }
 
-Result<std::shared_ptr<void>> DeviceOracle::allocate(std::size_t bytes) {
-  ATT_TRY(void* data, device_.allocate(bytes));
-  return std::shared_ptr<void>(data, [this](void* pointer) { device_.free(pointer); });
-}
-
 Result<DeviceOracle::Answer> DeviceOracle::answer(const att::LaunchParams& params,
                                                   std::vector<Row> rows) {
   const std::vector<int> numbers = row_numbers(params, rows);
   const std::size_t count = rows.size();
   Answer answer{.rows = std::move(rows), .numbers = {}, .o = {}, .lse = {}, .worst = {}};
-  ATT_TRY(answer.numbers, allocate(numbers.size() * sizeof(int)));
-  ATT_TRY(answer.o, allocate(2 * count * width_ * sizeof(float)));
-  ATT_TRY(answer.lse, allocate(2 * count * sizeof(float)));
-  ATT_TRY(answer.worst, allocate(count * sizeof(float)));
+  ATT_TRY(answer.numbers, allocate_shared_on(device_, numbers.size() * sizeof(int)));
+  ATT_TRY(answer.o, allocate_shared_on(device_, 2 * count * width_ * sizeof(float)));
+  ATT_TRY(answer.lse, allocate_shared_on(device_, 2 * count * sizeof(float)));
+  ATT_TRY(answer.worst, allocate_shared_on(device_, count * sizeof(float)));
   ATT_CHECK(
       device_.copy_to_device(answer.numbers.get(), numbers.data(), numbers.size() * sizeof(int)));
   att::LaunchParams own = params;
@@ -122,17 +116,8 @@ Result<Verdict> DeviceOracle::judge(const Answer& answer, const att::LaunchParam
   own.v = answer.worst.get();
   own.scheduler_counter = static_cast<int*>(answer.numbers.get());
   ATT_CHECK(judge_->launch(own, nullptr, nullptr));
-  ATT_CHECK(device_.synchronize());
-  std::vector<float> worst(answer.rows.size());
-  ATT_CHECK(device_.copy_to_host(worst.data(), answer.worst.get(), worst.size() * sizeof(float)));
-  const auto at = std::ranges::max_element(worst);
-  Verdict verdict{.worst = at == worst.end() ? 0 : *at, .wrong = {}};
-  if (verdict.worst <= 1) return verdict;
-  ATT_TRY(verdict.wrong, describe(answer, static_cast<std::size_t>(at - worst.begin()), params));
-  verdict.wrong += fmt::format("; {} of {} rows are off",
-                               std::ranges::count_if(worst, [](float ratio) { return ratio > 1; }),
-                               worst.size());
-  return verdict;
+  return verdict_of_rows(device_, answer.worst.get(), answer.rows.size(),
+                         [&](std::size_t slot) { return describe(answer, slot, params); });
 }
 
 Result<std::string> DeviceOracle::describe(const Answer& answer, std::size_t slot,
@@ -151,31 +136,19 @@ Result<std::string> DeviceOracle::describe(const Answer& answer, std::size_t slo
       bits.data(), static_cast<const std::byte*>(params.o) + o_at * width, bits.size()));
   ATT_CHECK(device_.copy_to_host(&lse, params.lse + lse_at, sizeof lse));
   ATT_TRY(const Expected expected_o,
-          read_pairs("o", width_, static_cast<const float*>(answer.o.get()) + 2 * slot * width_,
-                     width_));
+          read_pairs(device_, "o", width_,
+                     static_cast<const float*>(answer.o.get()) + 2 * slot * width_, width_));
   ATT_TRY(const Expected expected_lse,
-          read_pairs("lse", 1, static_cast<const float*>(answer.lse.get()) + 2 * slot, 1));
+          read_pairs(device_, "lse", 1, static_cast<const float*>(answer.lse.get()) + 2 * slot, 1));
   const HostOutput out{.o = decode(dtype_, bits), .lse = {lse}};
   const Verdict verdict = compare(out, {.o = expected_o, .lse = expected_lse});
   return fmt::format("b {}, h {}, q_idx {}: {}", row.b, row.h, row.q_idx, verdict.wrong);
 }
 
-Result<Expected> DeviceOracle::read_pairs(const char* name, std::size_t width, const void* data,
-                                          std::size_t count) {
-  std::vector<float> pairs(2 * count);
-  ATT_CHECK(device_.copy_to_host(pairs.data(), data, pairs.size() * sizeof(float)));
-  Expected expected{.name = name, .width = width, .values = {}, .limits = {}};
-  for (std::size_t i = 0; i < count; ++i) {
-    expected.values.push_back(pairs[2 * i]);
-    expected.limits.push_back(pairs[2 * i + 1]);
-  }
-  return expected;
-}
-
 Result<ForwardOracle> DeviceOracle::download(const Answer& answer) {
   const std::size_t count = answer.rows.size();
-  ATT_TRY(Expected o, read_pairs("o", width_, answer.o.get(), count * width_));
-  ATT_TRY(Expected lse, read_pairs("lse", 1, answer.lse.get(), count));
+  ATT_TRY(Expected o, read_pairs(device_, "o", width_, answer.o.get(), count * width_));
+  ATT_TRY(Expected lse, read_pairs(device_, "lse", 1, answer.lse.get(), count));
   return ForwardOracle{.o = std::move(o), .lse = std::move(lse)};
 }
 

@@ -37,10 +37,6 @@ class DeviceOracle {
  private:
   DeviceOracle(Device& device, const AttentionSpec& spec)
       : device_(device), dtype_(spec.dtype), width_(static_cast<std::size_t>(spec.head_dim_v)) {}
-  Result<std::shared_ptr<void>> allocate(std::size_t bytes);
-  // `count` pairs of a value and its limit from the device.
-  Result<Expected> read_pairs(const char* name, std::size_t width, const void* data,
-                              std::size_t count);
   // What is wrong with the row that is farthest off.
   Result<std::string> describe(const Answer& answer, std::size_t slot,
                                const att::LaunchParams& params);

@@ -10,6 +10,7 @@
 #include "generator/emit/head.hpp"
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/reference/gradient_sums.hpp"
+#include "runtime/reference/oracle_answers.hpp"
 #include "runtime/support/problem_layout.hpp"
 #include "templates/reference_params.h"
 
@@ -126,11 +127,6 @@ Status GradientOracle::load(const std::vector<std::uint8_t>& image) {
   return ok_status();
 }
 
-Result<std::shared_ptr<void>> GradientOracle::allocate(std::size_t bytes) {
-  ATT_TRY(void* data, device_.allocate(std::max<std::size_t>(bytes, 1)));
-  return std::shared_ptr<void>(data, [this](void* pointer) { device_.free(pointer); });
-}
-
 att::GradientReferenceParams GradientOracle::params_of(const Answer& answer,
                                                        const att::LaunchParams& params) const {
   return {.launch = params,
@@ -164,18 +160,19 @@ Result<GradientOracle::Answer> GradientOracle::answer(const att::LaunchParams& p
                            static_cast<std::size_t>(params.heads) *
                            static_cast<std::size_t>(params.q_len);
   const auto upload = [&](const std::vector<long long>& numbers) -> Result<std::shared_ptr<void>> {
-    ATT_TRY(std::shared_ptr<void> on_device, allocate(numbers.size() * sizeof(long long)));
+    ATT_TRY(std::shared_ptr<void> on_device,
+            allocate_shared_on(device_, numbers.size() * sizeof(long long)));
     ATT_CHECK(device_.copy_to_device(on_device.get(), numbers.data(),
                                      numbers.size() * sizeof(long long)));
     return on_device;
   };
   ATT_TRY(answer.queries, upload(numbers_of(params, answer.sample.queries)));
   ATT_TRY(answer.keys, upload(numbers_of(params, answer.sample.keys)));
-  ATT_TRY(answer.deltas, allocate(2 * rows * sizeof(double)));
-  ATT_TRY(answer.d_q, allocate(2 * queries * qk_ * sizeof(float)));
-  ATT_TRY(answer.d_k, allocate(2 * keys * qk_ * sizeof(float)));
-  ATT_TRY(answer.d_v, allocate(2 * keys * v_ * sizeof(float)));
-  ATT_TRY(answer.worst, allocate((queries + keys) * sizeof(float)));
+  ATT_TRY(answer.deltas, allocate_shared_on(device_, 2 * rows * sizeof(double)));
+  ATT_TRY(answer.d_q, allocate_shared_on(device_, 2 * queries * qk_ * sizeof(float)));
+  ATT_TRY(answer.d_k, allocate_shared_on(device_, 2 * keys * qk_ * sizeof(float)));
+  ATT_TRY(answer.d_v, allocate_shared_on(device_, 2 * keys * v_ * sizeof(float)));
+  ATT_TRY(answer.worst, allocate_shared_on(device_, (queries + keys) * sizeof(float)));
   att::GradientReferenceParams own = params_of(answer, params);
   ATT_CHECK(run(*deltas_, own, rows));
   if (queries == rows) {
@@ -201,19 +198,20 @@ Status GradientOracle::sum_up_learned(att::GradientReferenceParams& own, Answer&
       continue;
     counts[slot] = static_cast<std::size_t>(count);
     const std::size_t bytes = counts[slot] * att::kLearnedSums * sizeof(double);
-    ATT_TRY(sums[slot], allocate(bytes));
+    ATT_TRY(sums[slot], allocate_shared_on(device_, bytes));
     ATT_CHECK(device_.fill(sums[slot].get(), 0, bytes));
     own.tensors[slot] = static_cast<double*>(sums[slot].get());
   }
   ATT_CHECK(run(*query_rows_, own, answer.sample.queries.size()));
   if (has_sink_) {
-    ATT_TRY(answer.sink, allocate(2 * heads * sizeof(float)));
+    ATT_TRY(answer.sink, allocate_shared_on(device_, 2 * heads * sizeof(float)));
     own.sink = static_cast<float*>(answer.sink.get());
     ATT_CHECK(run(*sinks_, own, heads));
   }
   ATT_CHECK(device_.synchronize());
   if (has_sink_ && params.d_sink != nullptr) {
-    ATT_TRY(answer.of_sink, read_pairs("the gradient of the sink", 1, answer.sink.get(), heads));
+    ATT_TRY(answer.of_sink,
+            read_pairs(device_, "the gradient of the sink", 1, answer.sink.get(), heads));
   }
   for (std::size_t slot = 0; slot < tensors_.size(); ++slot) {
     answer.tensors.emplace_back();
@@ -238,18 +236,10 @@ Status GradientOracle::sum_up_learned(att::GradientReferenceParams& own, Answer&
 Result<Verdict> GradientOracle::judge(const Answer& answer, const att::LaunchParams& params) {
   const std::size_t rows = answer.sample.queries.size() + answer.sample.keys.size();
   ATT_CHECK(run(*judge_, params_of(answer, params), rows));
-  ATT_CHECK(device_.synchronize());
-  std::vector<float> worst(rows);
-  ATT_CHECK(device_.copy_to_host(worst.data(), answer.worst.get(), rows * sizeof(float)));
-  const auto at = std::ranges::max_element(worst);
-  Verdict verdict{.worst = at == worst.end() ? 0 : *at, .wrong = {}};
-  if (verdict.worst > 1) {
-    ATT_TRY(verdict.wrong, describe(answer, static_cast<std::size_t>(at - worst.begin()), params));
-    verdict.wrong += fmt::format(
-        "; {} of {} rows are off",
-        std::ranges::count_if(worst, [](float ratio) { return ratio > 1; }), worst.size());
-    return verdict;
-  }
+  ATT_TRY(Verdict verdict,
+          verdict_of_rows(device_, answer.worst.get(), rows,
+                          [&](std::size_t slot) { return describe(answer, slot, params); }));
+  if (verdict.worst > 1) return verdict;
   ATT_TRY(const Verdict learned, judge_learned(answer, params));
   return learned.worst > verdict.worst ? learned : verdict;
 }
@@ -289,7 +279,8 @@ Result<std::string> GradientOracle::describe(const Answer& answer, std::size_t s
   const std::size_t queries = answer.sample.queries.size();
   if (slot < queries) {
     const Row& row = answer.sample.queries[slot];
-    ATT_TRY(const Expected expected, read_pairs("dq", qk_, pairs_at(answer.d_q, slot, qk_), qk_));
+    ATT_TRY(const Expected expected,
+            read_pairs(device_, "dq", qk_, pairs_at(answer.d_q, slot, qk_), qk_));
     ATT_TRY(
         const Verdict verdict,
         verdict_of_row(expected, params.d_q, offset_of(row, row.h, row.q_idx, params.d_q_stride)));
@@ -297,8 +288,8 @@ Result<std::string> GradientOracle::describe(const Answer& answer, std::size_t s
   }
   const std::size_t key = slot - queries;
   const KeyRow& row = answer.sample.keys[key];
-  ATT_TRY(const Expected dk, read_pairs("dk", qk_, pairs_at(answer.d_k, key, qk_), qk_));
-  ATT_TRY(const Expected dv, read_pairs("dv", v_, pairs_at(answer.d_v, key, v_), v_));
+  ATT_TRY(const Expected dk, read_pairs(device_, "dk", qk_, pairs_at(answer.d_k, key, qk_), qk_));
+  ATT_TRY(const Expected dv, read_pairs(device_, "dv", v_, pairs_at(answer.d_v, key, v_), v_));
   ATT_TRY(const Verdict of_k,
           verdict_of_row(dk, params.d_k, offset_of(row, row.h_kv, row.kv_idx, params.d_k_stride)));
   ATT_TRY(const Verdict of_v,
@@ -307,24 +298,12 @@ Result<std::string> GradientOracle::describe(const Answer& answer, std::size_t s
                      of_k.worst > of_v.worst ? of_k.wrong : of_v.wrong);
 }
 
-Result<Expected> GradientOracle::read_pairs(const char* name, std::size_t width, const void* data,
-                                            std::size_t count) {
-  std::vector<float> pairs(2 * count);
-  ATT_CHECK(device_.copy_to_host(pairs.data(), data, pairs.size() * sizeof(float)));
-  Expected expected{.name = name, .width = width, .values = {}, .limits = {}};
-  for (std::size_t i = 0; i < count; ++i) {
-    expected.values.push_back(pairs[2 * i]);
-    expected.limits.push_back(pairs[2 * i + 1]);
-  }
-  return expected;
-}
-
 Result<BackwardOracle> GradientOracle::download(const Answer& answer) {
   const std::size_t queries = answer.sample.queries.size(), keys = answer.sample.keys.size();
   BackwardOracle oracle;
-  ATT_TRY(oracle.dq, read_pairs("dq", qk_, answer.d_q.get(), queries * qk_));
-  ATT_TRY(oracle.dk, read_pairs("dk", qk_, answer.d_k.get(), keys * qk_));
-  ATT_TRY(oracle.dv, read_pairs("dv", v_, answer.d_v.get(), keys * v_));
+  ATT_TRY(oracle.dq, read_pairs(device_, "dq", qk_, answer.d_q.get(), queries * qk_));
+  ATT_TRY(oracle.dk, read_pairs(device_, "dk", qk_, answer.d_k.get(), keys * qk_));
+  ATT_TRY(oracle.dv, read_pairs(device_, "dv", v_, answer.d_v.get(), keys * v_));
   oracle.tensors = answer.tensors;
   oracle.sink = answer.of_sink;
   return oracle;

@@ -48,16 +48,12 @@ class GradientOracle {
  private:
   GradientOracle(Device& device, const AttentionSpec& spec);
   Status load(const std::vector<std::uint8_t>& image);
-  Result<std::shared_ptr<void>> allocate(std::size_t bytes);
   att::GradientReferenceParams params_of(const Answer& answer,
                                          const att::LaunchParams& params) const;
   // `count` rows.
   Status run(const LoadedFunction& function, const att::GradientReferenceParams& params,
              std::size_t count);
   Status sum_up_learned(att::GradientReferenceParams& own, Answer& answer);
-  // `count` pairs of a value and its limit from the device.
-  Result<Expected> read_pairs(const char* name, std::size_t width, const void* data,
-                              std::size_t count);
   // The verdict on one row of a gradient, `at` elements behind `data`.
   Result<Verdict> verdict_of_row(const Expected& expected, const void* data, std::int64_t at);
   Result<Verdict> judge_learned(const Answer& answer, const att::LaunchParams& params);

@@ -1,11 +1,11 @@
 #include "tuner/measure/backward_problems.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "generator/spec/shape.hpp"
 #include "runtime/engine/engine.hpp"
+#include "tuner/measure/judged_check.hpp"
 
 namespace attune {
 namespace {
@@ -95,35 +95,6 @@ class BackwardCheck final : public Check {
   BackwardOracle oracle_;
 };
 
-// A problem in the device's memory whose judge is there too.
-class JudgedOnDevice final : public Check {
- public:
-  using Judge = std::function<Result<Verdict>()>;
-  using Maker = std::function<Result<std::unique_ptr<Check>>()>;
-
-  // `own`: null where the problem is another's.
-  JudgedOnDevice(const ProblemShape& shape, BackwardProblem* problem,
-                 std::unique_ptr<BackwardProblem> own, Judge judge, Maker make_another)
-      : shape_(shape),
-        problem_(problem),
-        own_(std::move(own)),
-        judge_(std::move(judge)),
-        make_another_(std::move(make_another)) {}
-
-  const ProblemShape& shape() const override { return shape_; }
-  TimedProblem& problem() override { return *problem_; }
-  Result<Verdict> judge() override { return judge_(); }
-
- private:
-  Result<std::unique_ptr<Check>> make_another() override { return make_another_(); }
-
-  const ProblemShape shape_;
-  BackwardProblem* const problem_;
-  const std::unique_ptr<BackwardProblem> own_;
-  const Judge judge_;
-  const Maker make_another_;
-};
-
 }  // namespace
 
 BackwardSample rows_for_device(const AttentionSpec& spec, const ProblemShape& shape,
@@ -210,7 +181,7 @@ Result<std::unique_ptr<Check>> BackwardProblems::check_on_device(
                                                     *forward, seed));
     return check_on_device(std::move(fresh), seed);
   };
-  return std::unique_ptr<Check>(std::make_unique<JudgedOnDevice>(
+  return std::unique_ptr<Check>(std::make_unique<JudgedCheck<BackwardProblem>>(
       source_.shape, problem, std::move(own), std::move(judge), std::move(make_another)));
 }
 

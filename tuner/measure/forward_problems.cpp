@@ -1,10 +1,10 @@
 #include "tuner/measure/forward_problems.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "runtime/support/memory.hpp"
+#include "tuner/measure/judged_check.hpp"
 #include "tuner/measure/memory_need.hpp"
 
 namespace attune {
@@ -18,34 +18,6 @@ constexpr std::int64_t kPairsOnDevice = std::int64_t{1} << 31;
 constexpr std::int64_t kElementsOnDevice = std::int64_t{1} << 27;
 
 constexpr std::int64_t kLeastRows = 1024;  // of packed sequences, where these are long
-
-class ForwardCheck final : public Check {
- public:
-  using Judge = std::function<Result<Verdict>()>;
-  using Maker = std::function<Result<std::unique_ptr<Check>>()>;
-
-  // `own`: null where the problem is another's.
-  ForwardCheck(const ProblemShape& shape, DeviceProblem* problem,
-               std::unique_ptr<DeviceProblem> own, Judge judge, Maker make_another)
-      : shape_(shape),
-        problem_(problem),
-        own_(std::move(own)),
-        judge_(std::move(judge)),
-        make_another_(std::move(make_another)) {}
-
-  const ProblemShape& shape() const override { return shape_; }
-  TimedProblem& problem() override { return *problem_; }
-  Result<Verdict> judge() override { return judge_(); }
-
- private:
-  Result<std::unique_ptr<Check>> make_another() override { return make_another_(); }
-
-  const ProblemShape shape_;
-  DeviceProblem* const problem_;
-  const std::unique_ptr<DeviceProblem> own_;
-  const Judge judge_;
-  const Maker make_another_;
-};
 
 // Of packed sequences, which may begin and end anywhere, rows at random.
 std::vector<Row> checked_rows(const HostProblem& problem, std::uint64_t seed) {
@@ -118,7 +90,7 @@ Result<std::unique_ptr<Check>> ForwardProblems::check_on_device(std::unique_ptr<
             DeviceProblem::for_timing(source_.device, source_.spec, source_.shape, seed));
     return check_on_device(std::move(fresh), seed);
   };
-  return std::unique_ptr<Check>(std::make_unique<ForwardCheck>(
+  return std::unique_ptr<Check>(std::make_unique<JudgedCheck<DeviceProblem>>(
       source_.shape, problem, std::move(own), std::move(judge), std::move(make_another)));
 }
 
@@ -147,7 +119,7 @@ Result<std::unique_ptr<Check>> ForwardProblems::check_on_host(const HostProblem&
   auto make_another = [this, shape, seed = seed + kAnotherSeed] {
     return check_on_host(random_problem(source_.spec, shape, seed), seed);
   };
-  return std::unique_ptr<Check>(std::make_unique<ForwardCheck>(
+  return std::unique_ptr<Check>(std::make_unique<JudgedCheck<DeviceProblem>>(
       shape, on_device, std::move(own), std::move(judge), std::move(make_another)));
 }
 
