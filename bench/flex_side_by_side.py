@@ -6,11 +6,15 @@ custom table, forward, forward and backward, with a mask that is new at every st
     python3 bench/flex_side_by_side.py --only softcap --out /dev/stdout
 
 Every result is checked against torch's before it is timed: outputs and gradients of both lie equally near to each other.
-Needs a CUDA GPU, PyTorch 2.6 or newer with Triton. Plans are the cost model's: no cache is read.
+Needs a CUDA GPU, PyTorch 2.6 or newer with Triton. FlexAttention's FLASH backend takes part where flash-attn-4 is
+installed. Plans are the cost model's: no cache is read.
 """
 
 import argparse
 import datetime
+import functools
+import importlib.util
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -79,6 +83,10 @@ class Attune(Contestant):
 
 
 class Flex(Contestant):
+    """torch's, on the backend that it takes when none is named: Triton."""
+
+    options = None
+
     def __init__(self, *args):
         super().__init__(*args)
         torch.compiler.reset()
@@ -92,7 +100,19 @@ class Flex(Contestant):
             )
 
     def call(self, q, k, v):
-        return self.compiled(q, k, v, self.score_mod, self.block_mask)
+        return self.compiled(
+            q, k, v, self.score_mod, self.block_mask, kernel_options=self.options
+        )
+
+
+class Flash(Flex):
+    """The same on FlashAttention-4."""
+
+    options = {"BACKEND": "FLASH"}
+
+
+def peers():
+    return (Flex, Flash) if importlib.util.find_spec("flash_attn") else (Flex,)
 
 
 class Inputs:
@@ -139,7 +159,8 @@ def difference(mine, theirs):
     return ((mine - theirs).norm() / theirs.norm()).item()
 
 
-def run_problem(problem, seed):
+def run_problem(problem, seed, alone):
+    """`alone`: held while something is timed on the GPU."""
     generator = torch.Generator("cuda").manual_seed(seed)
     inputs = Inputs(problem, generator)
     mask_mod = None
@@ -148,37 +169,56 @@ def run_problem(problem, seed):
         def mask_mod(b, h, q, k):
             return problem.mask(b, h, q, k, inputs.tensors)
 
-    row, made = {"name": problem.name}, {}
-    for kind in (Attune, Flex):
+    row, made, results = {"name": problem.name, "difference": 0.0}, {}, {}
+    for kind in (Attune, *peers()):
         name = kind.__name__
-        made[name] = kind(problem, inputs, mask_mod, problem.score)
+        contestant = kind(problem, inputs, mask_mod, problem.score)
 
-        def first(contestant=made[name]):
+        def first(contestant=contestant):
             contestant.make_mask()
             contestant.step()
 
-        row[f"first {name}"] = seconds_of(first)
-        made[name].forward()
-    outs = [made[name].out.float() for name in ("Attune", "Flex")]
-    row["difference"] = max(
-        difference(mine, theirs)
-        for mine, theirs in zip(
-            [outs[0], *gradients(made["Attune"])],
-            [outs[1], *gradients(made["Flex"])],
-            strict=True,
-        )
-    )
-    if not row["difference"] < 0.02:
-        raise SystemExit(
-            f"{problem.name}: results differ by {row['difference']:.3f}: nothing is timed"
-        )
-    for what in ("forward", "step", "masked_step"):
-        found = times_us(
-            {name: getattr(each, what) for name, each in made.items()},
-            rounds=7,
-            repeats=5,
-        )
-        row.update({f"{what} {name}": value for name, value in found.items()})
+        try:
+            row[f"first {name}"] = seconds_of(first)
+            contestant.forward()
+            results[name] = [contestant.out.float(), *gradients(contestant)]
+            made[name] = contestant
+        except Exception as error:  # a peer that cannot do it takes no part
+            if kind is Attune:
+                raise
+            row[f"without {name}"] = (str(error).splitlines() or [type(error).__name__])[0]
+    for name in list(made)[1:]:
+        apart = max(map(difference, results["Attune"], results[name]))
+        row["difference"] = max(row["difference"], apart)
+        if not apart < 0.02:
+            raise RuntimeError(f"{problem.name}: Attune and {name} differ by {apart:.3f}: nothing is timed")
+    results.clear()
+    with alone:
+        for what in ("forward", "step", "masked_step"):
+            found = times_us(
+                {name: getattr(each, what) for name, each in made.items()},
+                rounds=7,
+                repeats=5,
+            )
+            row.update({f"{what} {name}": value for name, value in found.items()})
+    return row
+
+
+_worker = {}  # what a process of the pool was started with
+
+
+def start_worker(**given):
+    _worker.update(given)
+    torch.set_float32_matmul_precision("high")
+
+
+def run_named(problem_name):
+    if time.time() > _worker["last_start"]:
+        return None
+    problem = next(p for p in problems.custom_problems() if p.name == problem_name)
+    row = run_problem(problem, _worker["seed"], _worker["alone"])
+    print(row, file=sys.stderr, flush=True)
+    torch.cuda.empty_cache()
     return row
 
 
@@ -267,33 +307,50 @@ def page(rows, overhead, memory):
         cwd=ROOT,
     )
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    names = [kind.__name__ for kind in peers()]
     lines = [
         f"{date}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
         f"{os.environ.get('ATTUNE_COMMIT') or commit.stdout.strip() or 'unknown'}, untuned plans. "
         f"`python3 bench/flex_side_by_side.py {' '.join(sys.argv[1:])}`",
         "",
-        "Times are Attune's in microseconds; ratios are torch's time over it. 2 x 16 heads x 8192, d 128, bf16.",
+        "Times are Attune's in microseconds; ratios are torch's time over it, of " + " and ".join(names) + " "
+        "(Flex: the backend Triton; Flash: FlashAttention-4). 2 x 16 heads x 8192, d 128, bf16.",
         "",
-        "| | forward us | ratio | forward and backward us | ratio | with a new mask us | ratio | first step s | "
+        "| | forward us | ratios | forward and backward us | ratios | with a new mask us | ratios | first step s | "
         "torch's | difference |",
         "|" + " --- |" * 10,
     ]
-    ratios = {what: [] for what in ("forward", "step", "masked_step")}
+    ratios = {}
+
+    def ratio(row, what, name):
+        if f"{what} {name}" not in row:
+            return "-"
+        found = row[f"{what} {name}"] / row[f"{what} Attune"]
+        ratios.setdefault((what, name), []).append(found)
+        return f"{found:.2f}"
+
+    whats = ("forward", "step", "masked_step")
     for row in rows:
         cells = [row["name"]]
-        for what, found in ratios.items():
-            found.append(row[f"{what} Flex"] / row[f"{what} Attune"])
-            cells += [f"{row[f'{what} Attune']:.0f}", f"{found[-1]:.2f}"]
+        for what in whats:
+            cells += [f"{row[f'{what} Attune']:.0f}", ", ".join(ratio(row, what, name) for name in names)]
+        firsts = [row.get(f"first {name}") for name in names]
         cells += [
             f"{row['first Attune']:.2f}",
-            f"{row['first Flex']:.2f}",
+            ", ".join(f"{seconds:.2f}" if seconds else "-" for seconds in firsts),
             f"{row['difference']:.4f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     means = [
-        cell for found in ratios.values() for cell in ("", f"{geometric(found):.2f}")
+        cell
+        for what in whats
+        for cell in ("", ", ".join(f"{geometric(ratios.get((what, name), [])):.2f}" for name in names))
     ]
     lines += ["| geometric mean | " + " | ".join(means) + " | | | |", ""]
+    for row in rows:
+        for name in names:
+            if f"without {name}" in row:
+                lines += [f"{row['name']} without {name}: {row[f'without {name}']}", ""]
     if overhead:
         lines += [
             "Host time of a call on 1 x 2 heads x 64, in microseconds:",
@@ -326,18 +383,31 @@ def main():
         metavar="S",
         help="start no problem after so many seconds",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="compile for so many problems at once; one at a time is timed",
+    )
     parser.add_argument("--out", default="/dev/stdout")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     print(f"{attune.default_runtime('cuda:0').device}", file=sys.stderr)
-    began, rows = time.monotonic(), []
+    last_start = time.time() + options.budget
     overhead = call_overhead() if not options.only else None
     memory = long_documents() if not options.only else None
     print(overhead, memory, file=sys.stderr, flush=True)
-    for problem in problems.custom_problems():
-        if options.only in problem.name and time.monotonic() - began < options.budget:
-            rows.append(run_problem(problem, options.seed))
-            print(rows[-1], file=sys.stderr, flush=True)
+    torch.cuda.empty_cache()
+    names = [p.name for p in problems.custom_problems() if options.only in p.name]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(
+        options.workers,
+        initializer=functools.partial(
+            start_worker, seed=options.seed, alone=context.Lock(), last_start=last_start
+        ),
+    ) as pool:
+        rows = [row for row in pool.imap(run_named, names) if row]
     with open(options.out, "w") as file:
         file.write(page(rows, overhead, memory))
 
