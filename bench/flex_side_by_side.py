@@ -159,8 +159,28 @@ def difference(mine, theirs):
     return ((mine - theirs).norm() / theirs.norm()).item()
 
 
-def run_problem(problem, seed, alone):
-    """`alone`: held while something is timed on the GPU."""
+def run_problem(problem, seed, compiling, all_ready, alone):
+    """Of a process among others: `compiling` bounds how many of them prepare at once, nothing is timed until
+    `all_ready`, and then one at a time, which holds `alone`."""
+    try:
+        with compiling:
+            made, row = prepare(problem, seed)
+    finally:
+        torch.cuda.synchronize()
+        all_ready.wait()
+    with alone:
+        for what in ("forward", "step", "masked_step"):
+            found = times_us(
+                {name: getattr(each, what) for name, each in made.items()},
+                rounds=7,
+                repeats=5,
+            )
+            row.update({f"{what} {name}": value for name, value in found.items()})
+    return row
+
+
+def prepare(problem, seed):
+    """Who can do it, and what is known of them before they are timed: their results agree."""
     generator = torch.Generator("cuda").manual_seed(seed)
     inputs = Inputs(problem, generator)
     mask_mod = None
@@ -192,16 +212,7 @@ def run_problem(problem, seed, alone):
         row["difference"] = max(row["difference"], apart)
         if not apart < 0.02:
             raise RuntimeError(f"{problem.name}: Attune and {name} differ by {apart:.3f}: nothing is timed")
-    results.clear()
-    with alone:
-        for what in ("forward", "step", "masked_step"):
-            found = times_us(
-                {name: getattr(each, what) for name, each in made.items()},
-                rounds=7,
-                repeats=5,
-            )
-            row.update({f"{what} {name}": value for name, value in found.items()})
-    return row
+    return made, row
 
 
 _worker = {}  # what a process of the pool was started with
@@ -213,12 +224,9 @@ def start_worker(**given):
 
 
 def run_named(problem_name):
-    if time.time() > _worker["last_start"]:
-        return None
     problem = next(p for p in problems.custom_problems() if p.name == problem_name)
-    row = run_problem(problem, _worker["seed"], _worker["alone"])
+    row = run_problem(problem, **_worker)
     print(row, file=sys.stderr, flush=True)
-    torch.cuda.empty_cache()
     return row
 
 
@@ -377,13 +385,6 @@ def main():
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--budget",
-        type=float,
-        default=400,
-        metavar="S",
-        help="start no problem after so many seconds",
-    )
-    parser.add_argument(
         "--workers",
         type=int,
         default=1,
@@ -394,20 +395,22 @@ def main():
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     print(f"{attune.default_runtime('cuda:0').device}", file=sys.stderr)
-    last_start = time.time() + options.budget
     overhead = call_overhead() if not options.only else None
     memory = long_documents() if not options.only else None
     print(overhead, memory, file=sys.stderr, flush=True)
     torch.cuda.empty_cache()
     names = [p.name for p in problems.custom_problems() if options.only in p.name]
     context = multiprocessing.get_context("spawn")
+    in_common = {
+        "seed": options.seed,
+        "compiling": context.Semaphore(options.workers),
+        "all_ready": context.Barrier(len(names)),
+        "alone": context.Lock(),
+    }
     with context.Pool(
-        options.workers,
-        initializer=functools.partial(
-            start_worker, seed=options.seed, alone=context.Lock(), last_start=last_start
-        ),
+        len(names), initializer=functools.partial(start_worker, **in_common)
     ) as pool:
-        rows = [row for row in pool.imap(run_named, names) if row]
+        rows = list(pool.imap(run_named, names, chunksize=1))
     with open(options.out, "w") as file:
         file.write(page(rows, overhead, memory))
 

@@ -18,18 +18,6 @@ Expr sum(Op op, Expr a, Expr b) {
   return make_binary(op, std::move(a), std::move(b));
 }
 
-// What is left of `e` when s is taken from it.
-std::optional<Expr> without_score(const Expr& e) {
-  if (e->op == Op::kVariable && e->variable == Variable::kScore) return make_float(0);
-  if (e->op != Op::kAdd && e->op != Op::kSubtract) return std::nullopt;
-  const bool left = depends_on(e->args[0], Variable::kScore);
-  if (left == depends_on(e->args[1], Variable::kScore)) return std::nullopt;
-  if (!left && e->op == Op::kSubtract) return std::nullopt;
-  const auto rest = without_score(e->args[left ? 0 : 1]);
-  if (!rest) return std::nullopt;
-  return left ? sum(e->op, *rest, e->args[1]) : sum(e->op, e->args[0], *rest);
-}
-
 // What `e` grows by with each key, where that is the same for all keys.
 std::optional<Expr> step_of(const Expr& e) {
   if (!depends_on(e, Variable::kKvIdx)) return zero_of(e->type);
@@ -65,8 +53,19 @@ std::optional<Expr> step_of(const Expr& e) {
 
 }  // namespace
 
+std::optional<Expr> score_bias(const Expr& e) {
+  if (e->op == Op::kVariable && e->variable == Variable::kScore) return make_float(0);
+  if (e->op != Op::kAdd && e->op != Op::kSubtract) return std::nullopt;
+  const bool left = depends_on(e->args[0], Variable::kScore);
+  if (left == depends_on(e->args[1], Variable::kScore)) return std::nullopt;
+  if (!left && e->op == Op::kSubtract) return std::nullopt;
+  const auto rest = score_bias(e->args[left ? 0 : 1]);
+  if (!rest) return std::nullopt;
+  return left ? sum(e->op, *rest, e->args[1]) : sum(e->op, e->args[0], *rest);
+}
+
 std::optional<ScoreLine> score_line(const Expr& score) {
-  const auto bias = without_score(score);
+  const auto bias = score_bias(score);
   if (!bias) return std::nullopt;
   const auto step = step_of(*bias);
   if (!step) return std::nullopt;

@@ -1,5 +1,5 @@
-// Scores that only add a line to the scaled product, as a relative bias or ALiBi does: kernels then
-// work it out once a row of a tile.
+// Scores that only add to the scaled product. Where that is a line, as of a relative bias or ALiBi,
+// kernels work it out once a row of a tile.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,9 @@
 #include "generator/expr/ast.hpp"
 
 namespace attune::expr {
+
+// What a score adds to the scaled product, where that is all that it does: it has no s.
+std::optional<Expr> score_bias(const Expr& score);
 
 // score = s + bias where bias grows by `step` with each key: neither has s, and `step` has no
 // kv_idx. Both are float32.

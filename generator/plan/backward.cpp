@@ -7,6 +7,7 @@
 
 #include "generator/expr/derivative.hpp"
 #include "generator/expr/look_up_pattern.hpp"
+#include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
 
@@ -58,8 +59,9 @@ Launch backward_rows_launch() {
 }
 
 BackwardRows split_rows(const AttentionSpec& spec) {
+  const bool only_adds = !spec.score || expr::score_bias(spec.score);
   return {.splits_references =
-              !spec.score && !spec.softmax_scale.at_launch && spec.softmax_scale.value > 0,
+              only_adds && !spec.softmax_scale.at_launch && spec.softmax_scale.value > 0,
           .splits_deltas = !has_dropout(spec)};
 }
 

@@ -51,6 +51,17 @@ ATT_FN Probability probability(const Context& c, float product, float reference,
   }
 }
 
+// The same of a score that adds a line along the keys, which is worked out once for a lane's keys
+// of a query; `keys`: from the line's base.
+constexpr bool kAddsLine = spec::kHasScore && kScoreIsLine && kScoreGradIsOne;
+ATT_FN Probability with_line(const Context& c, float product, const ScoreLine& line, int keys,
+                             float reference, bool live) {
+  const float added = (line.base + line.step * keys) * kLog2E - reference;
+  const float score = product * (softmax_scale(c.params) * kLog2E) + added;
+  const float value = math_exp2(live ? score : -infinity());
+  return {value, value};
+}
+
 ATT_FN bool is_live_element(const Context& c, int q, int k) {
   if constexpr (!spec::kHasMask) return k < c.kv_len;
   return (k < c.kv_len) & mask(c, q, k);
@@ -132,13 +143,20 @@ struct ColumnElements {
       if constexpr (!plan::kSplitReferences) {
         load_shared_8(references + 32 * n, reference[0], reference[1]);
       }
+      ScoreLine line[2] = {};
+      if constexpr (kAddsLine) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) line[e] = score_line(c, query_at(c, n, e), key);
+      }
       float value[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int q = query_at(c, n, e);
         float& x = element(s, n, e);
         const bool is_live = live.is_live(n, e);
-        const Probability p = probability(c, x, reference[e % 2], q, key + e / 2 * 8, is_live);
+        const Probability p =
+            kAddsLine ? with_line(c, x, line[e % 2], e / 2 * 8, reference[e % 2], is_live)
+                      : probability(c, x, reference[e % 2], q, key + e / 2 * 8, is_live);
         if constexpr (kKeepsProducts) {
           x = is_live ? x : -infinity();
         } else {
