@@ -1,5 +1,6 @@
 """Calls that are not translated again: only where nothing that a function sees has changed."""
 
+import dataclasses
 import functools
 import gc
 import types
@@ -240,10 +241,44 @@ def by_infinity():
     return lambda b, h, i, j: (i - j).abs() * 1.0 > fill, lambda: fill.fill_(4.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    window: int
+
+    @property
+    def twice(self):
+        return 2 * self.window
+
+
+def by_frozen_dataclass():
+    options = Options(3)
+
+    def change():
+        nonlocal options
+        options = Options(5)
+
+    return lambda b, h, i, j: (i - j).abs() < options.window, change
+
+
+def by_property_of_a_frozen_dataclass():
+    options = Options(2)
+
+    def change():
+        nonlocal options
+        options = Options(3)
+
+    return lambda b, h, i, j: (i - j).abs() < options.twice, change
+
+
 CHANGES = [
     by_cell, by_global, by_list, by_dict, by_object, by_method, by_object_in_a_cell, by_class, by_module, by_layer,
     by_inner_function, by_partial, by_getattr, by_property, by_operator, by_value_of_a_tensor, by_derived_tensor,
-    by_infinity,
+    by_infinity, by_frozen_dataclass, by_property_of_a_frozen_dataclass,
+]  # fmt: skip
+
+
+WITH_FINGERPRINT = [
+    by_cell, by_global, by_list, by_object, by_layer, by_class, by_partial, by_frozen_dataclass,
 ]  # fmt: skip
 
 
@@ -257,7 +292,7 @@ def test_a_change_is_seen(make, translations):
         check(mask_mod=mask_mod)
 
 
-@pytest.mark.parametrize("make", [by_cell, by_global, by_list, by_object, by_layer, by_class, by_partial])
+@pytest.mark.parametrize("make", WITH_FINGERPRINT)
 def test_what_did_not_change_is_not_translated_again(make, translations):
     mask_mod, _ = make()
     for _ in range(3):

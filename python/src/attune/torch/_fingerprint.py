@@ -33,6 +33,8 @@ _HARMLESS = frozenset(
     "__dataclass_fields__ __dataclass_params__ __match_args__ __qualname__ __replace__ __static_attributes__ "
     "__firstlineno__".split()
 )
+# What a frozen dataclass has beside them: they refuse, whatever is asked.
+_OF_FROZEN = frozenset(("__setattr__", "__delattr__"))
 _OPERATORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 _PLAIN = (range, int, bool, str, bytes, type(None), complex, torch.dtype, torch.device, torch.Size, torch.layout, type(...))
 _MISSING = object()
@@ -62,6 +64,12 @@ def _assigned(code: types.CodeType) -> frozenset[str]:
 def _can_be_copied(kind: type) -> bool:
     """Whether an instance is its __dict__ and nothing else."""
     return all(each.__flags__ & 1 << 9 and "__slots__" not in vars(each) for each in kind.__mro__[:-1])
+
+
+def _is_frozen(kind: type) -> bool:
+    """Whether it is a frozen dataclass whose own methods are those that dataclasses give it."""
+    parameters = vars(kind).get("__dataclass_params__")
+    return parameters is not None and parameters.frozen
 
 
 def is_fixed(module: str | None) -> bool:
@@ -265,6 +273,8 @@ class Fingerprint:
         classes = [each for each in kind.__mro__ if not is_fixed(each.__module__)]
         is_module = isinstance(value, torch.nn.Module)
         dunders = {name for each in classes for name in vars(each) if name.startswith("__") and name.endswith("__")}
+        if _is_frozen(kind):
+            dunders -= _OF_FROZEN
         if not hasattr(value, "__dict__") or type(kind) is not type or dunders - _HARMLESS:
             raise Unknown
         members = {name: member for each in reversed(classes) for name, member in vars(each).items()}
