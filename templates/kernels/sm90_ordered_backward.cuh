@@ -16,6 +16,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/tile/backward_order.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
@@ -29,17 +30,16 @@
 namespace att {
 namespace sm90 {
 
-// ---- The keys' kernel. Tiles of a head follow one another, so that CTAs which run together share
-// Q and dO in L2.
+// ---- The keys' kernel. CTAs which run together share Q and dO in L2.
 
 struct KeyTile {
   int b, h_kv, k0;
 };
 ATT_FN KeyTile key_tile(const BackwardParams& p) {
-  const int tiles = tile_count(p.kv_len, kKeys);
-  const int head = block_index() / tiles;
+  const auto [head, tile] =
+      backward_tile(block_index(), tile_count(p.kv_len, kKeys), p.batch * p.kv_heads, false);
   const int b = head / p.kv_heads;
-  return {b, head - b * p.kv_heads, (block_index() - head * tiles) * kKeys};
+  return {b, head - b * p.kv_heads, tile * kKeys};
 }
 
 ATT_FN void init_barriers(const KeysMemory& shared) {

@@ -9,6 +9,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/tile/backward_order.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
@@ -19,18 +20,16 @@
 namespace att {
 namespace sm90 {
 
-// ---- Work items: a tile of keys of a key head; the tiles of a head follow one another, so that
-// CTAs which run together share Q and dO in L2.
+// ---- Work items: a tile of keys of a key head. CTAs which run together share Q and dO in L2.
 
 struct WorkItem {
   int b, h_kv, k0;
 };
 ATT_FN int kv_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
 ATT_FN WorkItem work_item(const BackwardParams& p, int index) {
-  const int tiles = kv_tiles(p);
-  const int head = index / tiles;
+  const auto [head, tile] = backward_tile(index, kv_tiles(p), p.batch * p.kv_heads, false);
   const int b = head / p.kv_heads;
-  return {b, head - b * p.kv_heads, (index - head * tiles) * kTileKv};
+  return {b, head - b * p.kv_heads, tile * kTileKv};
 }
 
 ATT_FN void init_barriers(const SharedMemory& shared) {

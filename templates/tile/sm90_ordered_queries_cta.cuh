@@ -8,6 +8,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/sequence.h"
+#include "templates/tile/backward_order.cuh"
 #include "templates/tile/learned_totals.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_ordered_queries.cuh"
@@ -83,7 +84,8 @@ ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map
                                  const TensorMap* do_map, const QueriesMemory& shared) {
   if (thread_index() == 0) init_barriers(shared);
   sync_threads();
-  const auto [head, tile] = tile_by_head(block_index(), tile_count(p.q_len, kRows));
+  const auto [head, tile] =
+      backward_tile(block_index(), tile_count(p.q_len, kRows), p.batch * p.heads, true);
   const int b = head / p.heads;
   const int h = head - b * p.heads;
   const int q0 = tile * kRows;

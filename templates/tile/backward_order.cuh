@@ -1,0 +1,28 @@
+// In which order CTAs of a backward pass take the tiles of all heads.
+#pragma once
+
+#include "templates/kernels/backward_head.cuh"
+#include "templates/work_items.h"
+
+namespace att {
+
+// Under a mask tiles are uneven. Taken head by head the long tiles of the last heads begin late, and
+// all CTAs wait for them; tiles of all heads do not stay in L2. So heads are taken in groups of this
+// many tiles, a wave or two, the long tiles of a group first. Causal, d 128, on an H200: 3 % at 4096
+// and 8192 keys, in order 5 %; d 64 level; heads of fewer than 16 tiles are 1 % faster one by one.
+constexpr int kTilesOfGroup = 256, kLeastTilesOfHead = 16;
+
+// `last_first`: as query tiles under a causal mask, the last of which are the longest. Else tiles
+// are of keys, the first of which are.
+ATT_FN HeadTile<int> backward_tile(int index, int tiles, int heads, bool last_first) {
+  if constexpr (!spec::kHasMask) {
+    const int head = index / tiles;
+    const int tile = index - head * tiles;
+    return {head, last_first ? tiles - 1 - tile : tile};
+  }
+  const int size = tiles < kLeastTilesOfHead ? 1 : max_i32(1, kTilesOfGroup / tiles);
+  const GroupSizes<int> sizes{size, 1};
+  return tile_by_group(index, tiles, head_groups(heads, sizes), last_first);
+}
+
+}  // namespace att
