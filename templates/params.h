@@ -59,10 +59,11 @@ struct BackwardParams : ForwardParams {
   // Of the workspace, fp32; null where the plan has no such region.
   float* row_references;  // [batch, heads, q_len rounded up]: of the exponentials
   float* row_deltas;      // the same: rowsum(dO O) - dLSE
-  float* d_q_sums;        // [batch, heads, q_len rounded up, qk]
+  float* d_q_sums;        // [batch, heads, q_len rounded up, qk], or of some heads at a time
   float* d_k_sums;        // [batch, kv_heads, kv_len rounded up, qk], or of all query heads
   float* d_v_sums;        // the same with v columns
   float* learned_sums;    // [batch, heads, key tiles, numbers]: parts of what d_tensors will be
+  int* sum_arrivals;      // [batch, kv_heads]: key tiles that have added to d_q_sums, and one more
   // Gradients asked for, fp32; null: not asked.
   float* d_tensors[kMaxTensors];  // of tensors declared `grad`, shaped as they are
   float* d_sink;                  // [batch, heads]

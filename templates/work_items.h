@@ -81,6 +81,23 @@ ATT_FN constexpr HeadTile<Int> tile_by_group(Int index, Int tiles, const HeadGro
   return {first_head + rest - tile * size, uneven ? tiles - 1 - tile : tile};
 }
 
+// ---- Sums of dQ in global memory, to which the CTAs of a K/V head's key tiles add. They stay in
+// L2, as only the heads under way have some: whose last CTA brings them to rows and hands them on.
+
+template <typename Int>
+struct SumHeads {
+  Int slots;      // K/V heads that have sums at a time: head n those that head n - slots had
+  Int converted;  // the first ones, by their last CTAs; those of the last wave by a launch of its
+                  // own
+};
+// `wave`: CTAs that are under way at a time, or, where they are uneven, may be.
+template <typename Int>
+ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave) {
+  const Int of_wave = tile_count(wave, kv_tiles);
+  const Int slots = 2 * of_wave + 1;
+  return {slots < kv_heads ? slots : kv_heads, of_wave < kv_heads ? kv_heads - of_wave : 0};
+}
+
 // ---- Query tiles that heads of one K/V head share, where the queries of a single head do not fill
 // one (decoding). Tiles follow one another, then parts of a K/V head, then K/V heads.
 

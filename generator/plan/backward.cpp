@@ -74,8 +74,12 @@ std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
                                            .length_unit = kPadding,
                                            .columns = rows.splits_deltas ? kSplitColumns : 1}};
   if (rows.sum_columns > 0) {
-    regions.push_back(
-        {.content = Content::kQuerySums, .length_unit = kPadding, .columns = rows.sum_columns});
+    regions.push_back({.content = Content::kQuerySums,
+                       .length_unit = kPadding,
+                       .columns = rows.sum_columns,
+                       .sum_tile = rows.sum_tile,
+                       .sum_wave = rows.sum_wave});
+    regions.push_back({.content = Content::kSumArrivals});
   }
   return regions;
 }
@@ -84,8 +88,10 @@ std::string backward_row_constants(const BackwardRows& rows) {
   return fmt::format(
       "constexpr bool kSplitReferences = {};\n"
       "constexpr bool kSplitDeltas = {};\n"
-      "constexpr int kSumColumns = {};\n",
-      rows.splits_references, rows.splits_deltas, rows.sum_columns);
+      "constexpr int kSumColumns = {};\n"
+      "constexpr int kSumTile = {};\n"
+      "constexpr int kSumWave = {};\n",
+      rows.splits_references, rows.splits_deltas, rows.sum_columns, rows.sum_tile, rows.sum_wave);
 }
 
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

@@ -14,7 +14,8 @@ namespace attune {
 struct BackwardRows {
   // Numbers that the tensor cores subtract: 16 bytes a row instead of 4.
   bool splits_references = false, splits_deltas = false;
-  int sum_columns = 0;  // of dQ's sums, which it zeroes; 0: there are none
+  int sum_columns = 0;             // of dQ's sums, which it zeroes; 0: there are none
+  int sum_tile = 1, sum_wave = 1;  // of these; WorkspaceRegion
 };
 
 // How a family adds up gradients of tensors.

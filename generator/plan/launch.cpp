@@ -81,6 +81,13 @@ std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, st
   return unit == 1 ? length : att::sequence_item_count(length, shape.batch, unit);
 }
 
+// Of sums of dQ.
+att::SumHeads<std::int64_t> sum_heads(const WorkspaceRegion& region, const ProblemShape& shape) {
+  return att::sum_heads<std::int64_t>(product({shape.batch, shape.kv_heads}),
+                                      att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile),
+                                      region.sum_wave);
+}
+
 }  // namespace
 
 const Launch& LaunchRecipe::main() const {
@@ -112,6 +119,12 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
   switch (launch.item) {
     case WorkItem::kQueryTile:
       return att::tile_count(shape.q_len, tile * launch.cluster) * shape.heads * shape.batch;
+    case WorkItem::kLastQueryTile: {
+      const auto& sums = *std::ranges::find(recipe.workspace, WorkspaceRegion::Content::kQuerySums,
+                                            &WorkspaceRegion::content);
+      const std::int64_t kv_heads = shape.batch * shape.kv_heads - sum_heads(sums, shape).converted;
+      return att::tile_count(shape.q_len, tile) * kv_heads * (shape.heads / shape.kv_heads);
+    }
     case WorkItem::kPackedQueryTile: {
       const std::int64_t items = packed_items(shape, tile);
       return items * piece_count(shape, items, launch.pieces);
@@ -195,7 +208,13 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       bytes = product({slices, shape.heads, q_rows, columns(1), 4});
       break;
     case Content::kQuerySums:
-      bytes = product({slices, shape.heads, q_rows, columns(spec.head_dim_qk), 4});
+      bytes = region.sum_wave == 0
+                  ? product({slices, shape.heads, q_rows, columns(spec.head_dim_qk), 4})
+                  : product({sum_heads(region, shape).slots, shape.heads / shape.kv_heads, q_rows,
+                             columns(spec.head_dim_qk), 4});
+      break;
+    case Content::kSumArrivals:
+      bytes = product({slices, shape.kv_heads, 4});
       break;
     case Content::kKeySums:
       bytes = product({slices, kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
@@ -254,6 +273,7 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
       const bool has_length = counts_tiles ? has.length_unit <= need.length_unit
                                            : has.length_unit % need.length_unit == 0;
       return has.content == need.content && has.slot == need.slot && has_length &&
+             has.sum_tile == need.sum_tile && has.sum_wave == need.sum_wave &&
              has.columns >= need.columns && has.pieces >= need.pieces &&
              (has.per_query_head || !need.per_query_head);
     });

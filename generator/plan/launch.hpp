@@ -37,6 +37,7 @@ enum class WorkItem : std::uint8_t {
   kSequenceKeyTile,  // a K/V head of an item of their list of key tiles, of `tile` keys
   kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
   kFoundTile,        // a K/V head of a tile of packed sequences that its CTAs find for themselves
+  kLastQueryTile,    // kQueryTile of heads whose dQ the main launch leaves: att::SumHeads
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
   kSequence,         // a sequence of the batch
@@ -54,7 +55,8 @@ struct WorkspaceRegion {
     kBlockRanges,       // of the tensor in `slot`: pairs of 4-byte values
     kRowReferences,     // fp32 [batch, heads, q_len]
     kRowDeltas,         // the same
-    kQuerySums,         // fp32 [batch, heads, q_len, qk]
+    kQuerySums,         // fp32 [batch, heads, q_len, qk]; with a sum_wave of some heads at a time
+    kSumArrivals,       // int32 [batch, kv_heads]
     kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
     kValueSums,         // fp32 [batch, kv_heads, kv_len, v]
     kLearnedSums,       // fp32 [batch, heads, tiles of length_unit keys, `columns`]
@@ -65,9 +67,10 @@ struct WorkspaceRegion {
     kPieceItems         // att::PieceItem: the list of pieces of packed sequences
   } content = Content::kSchedulerCounter;
   int slot = 0;
-  int length_unit = 1;          // the sequence's length is rounded up to a multiple
-  int columns = 0;              // numbers a row; 0: as said above, of rows one
-  int pieces = 1;               // as Launch::pieces; nothing is kept of a single one
+  int length_unit = 1;             // the sequence's length is rounded up to a multiple
+  int columns = 0;                 // numbers a row; 0: as said above, of rows one
+  int pieces = 1;                  // as Launch::pieces; nothing is kept of a single one
+  int sum_tile = 0, sum_wave = 0;  // of kQuerySums: keys of a tile, and att::sum_heads' wave
   bool per_query_head = false;  // of kKeySums and kValueSums: partial results, [batch, heads, ...]
   bool operator==(const WorkspaceRegion&) const = default;
 };

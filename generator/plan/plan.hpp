@@ -116,10 +116,11 @@ struct Sm80BackwardPlan {
 // TMA + wgmma, by key tiles; dQ is added up in global memory. docs/training.md.
 struct Sm90aBackwardPlan {
   static constexpr Family kFamily = Family::kSm90a;
-  int warpgroups = 2;    // consumers, 64 keys each
-  int tile_q = 64;       // queries of a stage
-  int stages = 2;        // Q tiles, and as many dO tiles, in shared memory
-  bool rotated = false;  // without a mask: each key tile begins with another query tile
+  int warpgroups = 2;              // consumers, 64 keys each
+  int tile_q = 64;                 // queries of a stage
+  int stages = 2;                  // Q tiles, and as many dO tiles, in shared memory
+  bool rotated = false;            // without a mask: each key tile begins with another query tile
+  bool keys_in_registers = false;  // K and V, on the left of S^T and dP^T
   auto operator<=>(const Sm90aBackwardPlan&) const = default;
 };
 

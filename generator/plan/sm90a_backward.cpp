@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/expr/derivative.hpp"
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
@@ -16,6 +17,7 @@ namespace attune {
 namespace {
 
 constexpr int kKeys = 64;  // of a warpgroup
+constexpr int kWarpgroups = 2;
 constexpr int kStoreRows = 16;
 constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
 
@@ -28,6 +30,9 @@ int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 BackwardRows rows_of(const AttentionSpec& spec) {
   BackwardRows rows = split_rows(spec);
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  rows.sum_tile = kKeys * kWarpgroups;
+  // CTAs of an H200; under a mask those of a group of heads, templates/tile/backward_order.cuh.
+  rows.sum_wave = spec.mask ? 256 : 132;
   return rows;
 }
 
@@ -37,8 +42,7 @@ bool is_narrow(const AttentionSpec& spec) {
 
 // Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
 int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  const int columns = slabs(spec.head_dim_qk) * kSlabColumns;
-  return tile.tile_q == kKeys * tile.warpgroups ? columns : columns / tile.warpgroups;
+  return slabs(spec.head_dim_qk) * kSlabColumns / tile.warpgroups;
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
@@ -64,8 +68,8 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
                        2 * tile.warpgroups * tile.tile_q * kSlabRowBytes;
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
-  const int barriers = 8 * (4 * tile.stages + 6);
-  return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * tile.stages +
+  const int barriers = 8 * (4 * tile.stages + 8);
+  return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
          barriers;
 }
 
@@ -84,10 +88,17 @@ constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  if (tile.warpgroups != 2) return plan_unsupported("two warpgroups");
+  if (tile.warpgroups != kWarpgroups) return plan_unsupported("two warpgroups");
   if (tile.tile_q != 64) return plan_unsupported("query tiles of 64");
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   if (tile.rotated && spec.mask) return plan_unsupported("a mask says where key tiles begin");
+  // Beside what is learned ptxas has too few and serialises the products (C7512).
+  const bool has_room =
+      is_narrow(spec) && expr::look_up_derivatives(spec.score, spec.environment).empty();
+  if (tile.keys_in_registers && !has_room) {
+    return plan_unsupported(
+        "K and V stay in registers up to head dim 64, where no tensor is learned");
+  }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
@@ -96,12 +107,16 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   std::vector<KernelPlan> plans;
   for (const int stages : {2, 3}) {
     for (const bool rotated : {false, true}) {
-      // A third stage gains up to 5 % where key tiles are rotated and narrow, else nothing.
-      if (stages == 3 && !(rotated && is_narrow(spec))) continue;
-      const KernelPlan plan{.pass = Pass::kBackward,
-                            .target = device.target,
-                            .tile = Sm90aBackwardPlan{.stages = stages, .rotated = rotated}};
-      if (check(spec, plan, device).ok()) plans.push_back(plan);
+      // A third stage gains 2 to 5 % where heads are narrow, else nothing.
+      if (stages == 3 && !is_narrow(spec)) continue;
+      for (const bool in_registers : {false, true}) {
+        const KernelPlan plan{
+            .pass = Pass::kBackward,
+            .target = device.target,
+            .tile = Sm90aBackwardPlan{
+                .stages = stages, .rotated = rotated, .keys_in_registers = in_registers}};
+        if (check(spec, plan, device).ok()) plans.push_back(plan);
+      }
     }
   }
   return plans;
@@ -112,10 +127,11 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double flops =
       5.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
   // Measured on an H200: d 128 reaches 0.67 of the dense rate, d 64 0.53; there beginning with
-  // different tiles gains 5 %, at d 128 nothing.
+  // different tiles gains 5 %, at d 128 nothing. K and V in registers gain 4 % under a causal mask
+  // and 1 % without one, a third stage 3 % (H100, 4096 keys).
   const bool narrow = is_narrow(spec);
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
-                      (tile.stages == 2 ? 1.0 : 1.01);
+                      (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0);
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   constexpr double kItemClocks = 6000, kLaunchesUs = 12;
@@ -154,11 +170,13 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                        slab_map(Tensor::kValue, tile_kv(tile)),
                        slab_map(Tensor::kOutputGradient, tile.tile_q),
                        slab_map(Tensor::kKeyGradient, kStoreRows),
-                       slab_map(Tensor::kValueGradient, kStoreRows)}},
+                       slab_map(Tensor::kValueGradient, kStoreRows)},
+       .overlaps_previous = true},
       {.symbol = "_queries",
        .threads = 128 * tile.warpgroups,
-       .item = WorkItem::kQueryTile,
-       .tile = tile.tile_q}};
+       .item = WorkItem::kLastQueryTile,
+       .tile = tile.tile_q,
+       .overlaps_previous = true}};
   recipe.workspace = backward_row_regions(rows_of(spec));
   add_learned(spec, recipe);
   return recipe;
@@ -184,13 +202,13 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aBackwardPlan& t = tile_of(plan);
-  return {t.warpgroups, t.tile_q, t.stages, t.rotated};
+  return {t.warpgroups, t.tile_q, t.stages, t.rotated, t.keys_in_registers};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{} q{} s{}{}", tile.warpgroups, tile.tile_q, tile.stages,
-                     tile.rotated ? " rot" : "");
+  return fmt::format("w{} q{} s{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
+                     tile.rotated ? " rot" : "", tile.keys_in_registers ? " kreg" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -199,6 +217,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   for (const std::string_view word : words) {
     if (word == "rot") {
       tile.rotated = true;
+    } else if (word == "kreg") {
+      tile.keys_in_registers = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "q", tile.tile_q) ||
                parse_word(word, "s", tile.stages)) {
       ++seen;
@@ -218,25 +238,27 @@ std::string symbol_part(const KernelPlan& plan) {
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  std::string products = wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk) +
-                         wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
-                         wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
-                         wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
-                         wgmma_function({.name = "multiply_dq",
-                                         .element = wgmma_element(spec.dtype),
-                                         .columns = dq_columns(spec, tile),
-                                         .steps = tile_kv(tile) / 16,
-                                         .accumulates = false,
-                                         .a_in_registers = false,
-                                         .transposes_b = true});
+  std::string products =
+      wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk, tile.keys_in_registers) +
+      wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v, tile.keys_in_registers) +
+      wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
+      wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
+      wgmma_function({.name = "multiply_dq",
+                      .element = wgmma_element(spec.dtype),
+                      .columns = dq_columns(spec, tile),
+                      .steps = tile_kv(tile) / 16,
+                      .accumulates = false,
+                      .a_in_registers = false,
+                      .transposes_b = true});
   const BackwardRows rows = rows_of(spec);
   // Named in every kernel, called where a number is subtracted so.
-  products += wgmma_split_function("multiply_split", tile.tile_q);
+  products += wgmma_split_function("multiply_split", tile.tile_q, tile.keys_in_registers);
   return fmt::format(
       "constexpr int kWarpgroups = {};\n"
       "constexpr int kTileQ = {};\n"
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = {};\n"
+      "constexpr bool kKeysInRegisters = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -244,8 +266,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "\n"
       "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
       "{}",
-      tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, kProducerRegisters,
-      kConsumerRegisters, shared_bytes(spec, tile),
+      tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, tile.keys_in_registers,
+      kProducerRegisters, kConsumerRegisters, shared_bytes(spec, tile),
       backward_row_constants(rows) + learned_constants(spec), products);
 }
 

@@ -328,6 +328,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kTileQ = {};\n"
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = false;\n"
+      "constexpr bool kKeysInRegisters = false;\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"

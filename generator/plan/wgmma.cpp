@@ -71,23 +71,24 @@ std::string wgmma_function(const WgmmaChain& chain) {
       chain.accumulates ? 1 : 0, text, fmt::join(outputs, ", "), fmt::join(inputs, ", "));
 }
 
-std::string wgmma_split_function(std::string_view name, int columns) {
+std::string wgmma_split_function(std::string_view name, int columns, bool a_in_registers) {
   const int registers = columns / 2;
   std::vector<std::string> outputs;
   for (int i = 0; i < registers; ++i) outputs.push_back(fmt::format("\"+f\"(d[{}])", i));
   // In the high words, how far groups of eight rows are apart: 0 and 128 bytes.
+  const std::string a = a_in_registers ? fmt::format("{{%{0}, %{0}, %{0}, %{0}}}", registers) : "a";
   return fmt::format(
       "ATT_FN void {}(float (&d)[{}], unsigned a, unsigned b) {{\n"
       "  asm volatile(\n"
       "      \"{{\\n.reg .b64 a, b;\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n\"\n"
       "      \"mov.b64 a, {{%{}, 0}};\\nmov.b64 b, {{%{}, 8}};\\n\"\n"
-      "      \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.bf16.bf16 {{{}}}, a, b, p, 1, 1, 0, "
+      "      \"wgmma.mma_async.sync.aligned.m64n{}k16.f32.bf16.bf16 {{{}}}, {}, b, p, 1, 1, {}"
       "0;\\n}}\"\n"
       "      : {}\n"
       "      : \"r\"(a), \"r\"(b));\n"
       "}}\n",
-      name, registers, registers, registers + 1, columns, operands(0, registers),
-      fmt::join(outputs, ", "));
+      name, registers, registers, registers + 1, columns, operands(0, registers), a,
+      a_in_registers ? "" : "0, ", fmt::join(outputs, ", "));
 }
 
 }  // namespace attune

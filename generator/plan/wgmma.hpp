@@ -34,6 +34,7 @@ std::string wgmma_function(const WgmmaChain& chain);
 // D[64, columns] += A B of one step of bf16, as a function `name(d, a, b)`, whose operands are not
 // swizzled: A's eight rows stand for all, B's follow one another, 16 bytes a row, and the second
 // half of the step reads the same as the first. D may be of products of another type.
-std::string wgmma_split_function(std::string_view name, int columns);
+// `a_in_registers`: A's one word of a thread, in place of its descriptor.
+std::string wgmma_split_function(std::string_view name, int columns, bool a_in_registers = false);
 
 }  // namespace attune

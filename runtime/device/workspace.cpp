@@ -22,6 +22,9 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kQuerySums:
       params->d_q_sums = static_cast<float*>(data);
       return;
+    case Content::kSumArrivals:
+      params->sum_arrivals = static_cast<int*>(data);
+      return;
     case Content::kKeySums:
       params->d_k_sums = static_cast<float*>(data);
       return;

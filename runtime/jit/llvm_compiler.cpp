@@ -31,15 +31,16 @@ class ModuleBuffer {
 };
 
 // The lowest PTX version that has what the family's instructions need, for the sake of older
-// drivers: 7.8 knows sm_89 and sm_90, 8.0 sm_90a with wgmma and setmaxnreg.
-std::string_view ptx_feature(Target target) {
+// drivers: 7.8 knows sm_89 and sm_90, 8.0 sm_90a with wgmma and setmaxnreg, 8.3 atomics of 16
+// bytes.
+std::string_view ptx_feature(Target target, bool wide_atomics) {
   switch (target) {
     case Target::kSm80:
     case Target::kSm86:
     case Target::kSm89:
       return "+ptx78";
     case Target::kSm90a:
-      return "+ptx80";
+      return wide_atomics ? "+ptx83" : "+ptx80";
     default:
       return "+ptx87";
   }
@@ -51,7 +52,7 @@ std::string_view ptx_feature(Target target) {
 bool wraps(LlvmOrder order, bool wgmma) { return order == LlvmOrder::kGiven || !wgmma; }
 
 // Of `clang -cc1`. The driver is not used: it would look for toolkits and headers.
-std::vector<std::string> arguments_for(Target target, bool wraps) {
+std::vector<std::string> arguments_for(Target target, bool wraps, bool wide_atomics) {
   // NaN and infinity mean what IEEE says (masked scores rely on it); contraction to FMA is wanted.
   std::vector<std::string> arguments = {"-O3",
                                         "-std=c++17",
@@ -82,9 +83,9 @@ std::vector<std::string> arguments_for(Target target, bool wraps) {
        {std::string("-triple"), std::string("nvptx64-nvidia-cuda"), std::string("-aux-triple"),
         std::string("x86_64-unknown-linux-gnu"), std::string("-target-cpu"),
         std::string(to_string(target)), std::string("-target-feature"),
-        std::string(ptx_feature(target)), std::string("-S"), std::string("-fcuda-is-device"),
-        std::string("-fcuda-allow-variadic-functions"), std::string("-mframe-pointer=all"),
-        std::string("-x"), std::string("cuda")}) {
+        std::string(ptx_feature(target, wide_atomics)), std::string("-S"),
+        std::string("-fcuda-is-device"), std::string("-fcuda-allow-variadic-functions"),
+        std::string("-mframe-pointer=all"), std::string("-x"), std::string("cuda")}) {
     arguments.push_back(argument);
   }
   return arguments;
@@ -120,7 +121,9 @@ class LlvmCompiler final : public Compiler {
     }
     const auto start = std::chrono::steady_clock::now();
     const bool wgmma = source.find("wgmma.mma_async") != source.npos;
-    const std::vector<std::string> arguments = arguments_for(target, wraps(order_, wgmma));
+    const bool wide_atomics = source.find(".exch.b128") != source.npos;
+    const std::vector<std::string> arguments =
+        arguments_for(target, wraps(order_, wgmma), wide_atomics);
     const std::string file = symbol + (target == Target::kCpu ? ".cpp" : ".cu");
     std::vector<const char*> argument_pointers;
     for (const std::string& argument : arguments) argument_pointers.push_back(argument.c_str());
@@ -160,7 +163,9 @@ class LlvmCompiler final : public Compiler {
     std::vector<std::vector<std::string>> arguments;
     for (const Target target : kTargets) {
       for (const bool wgmma : {false, true}) {
-        arguments.push_back(arguments_for(target, wraps(order_, wgmma)));
+        for (const bool wide_atomics : {false, true}) {
+          arguments.push_back(arguments_for(target, wraps(order_, wgmma), wide_atomics));
+        }
       }
     }
     const std::string clang =

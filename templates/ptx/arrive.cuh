@@ -16,4 +16,14 @@ ATT_FN int arrive(int* counter) {
   return before;
 }
 
+// What whoever arrived before wrote is seen by this thread from now on, and by those that a barrier
+// lets on then.
+ATT_FN int load_acquire(const int* counter) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
+ATT_FN void wait_a_while() { asm volatile("nanosleep.u32 64;"); }
+
 }  // namespace att

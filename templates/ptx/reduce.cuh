@@ -12,4 +12,17 @@ ATT_FN void reduce_add_4(float* to, float a, float b, float c, float d) {
                : "memory");
 }
 
+// Takes four fp32 from `from`, 16-byte aligned, and leaves zeros. sm_90 and later.
+ATT_FN void exchange_for_zeros_16(float* from, float (&values)[4]) {
+  asm volatile(
+      "{\n.reg .b64 low, high;\n.reg .b128 zeros, old;\n"
+      "mov.b64 low, 0;\nmov.b128 zeros, {low, low};\n"
+      "atom.relaxed.gpu.global.exch.b128 old, [%4], zeros;\n"
+      "mov.b128 {low, high}, old;\n"
+      "mov.b64 {%0, %1}, low;\nmov.b64 {%2, %3}, high;\n}"
+      : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+      : "l"(from)
+      : "memory");
+}
+
 }  // namespace att

@@ -58,6 +58,14 @@ ATT_FN void load_global_16(const void* from, unsigned (&words)[4]) {
                : "l"(from));
 }
 
+// 16 bytes of global memory that other CTAs have written, as they lie in L2; 16-byte aligned.
+ATT_FN void load_global_l2_16(const float* from, float (&values)[4]) {
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+               : "l"(from)
+               : "memory");
+}
+
 // 16 bytes to global memory, 16-byte aligned.
 ATT_FN void store_global_16(void* to, const unsigned (&words)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(words[0]), "r"(words[1]),

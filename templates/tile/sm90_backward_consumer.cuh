@@ -8,6 +8,7 @@
 
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/fence.cuh"
+#include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/reduce.cuh"
 #include "templates/ptx/shuffles.cuh"
@@ -18,26 +19,20 @@
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 
 namespace att {
 namespace sm90 {
-
-// A query tile's number among those of all heads.
-ATT_FN int tile_index(const BackwardParams& p, int head, int tile) {
-  return head * (padded_rows(p.q_len) / kTileQ) + tile;
-}
-// Where a warpgroup's share of dQ of a tile is summed: [tiles, warpgroups, blocks of 8 columns,
-// threads, 4], the order of the accumulators.
-ATT_FN long long sums_offset(int tile, int warpgroup) {
-  return (static_cast<long long>(tile) * kWarpgroups + warpgroup) * (kDqColumns * 64);
-}
 
 // A tile that is full for some keys has no row without live ones, unless a score is infinite.
 constexpr bool kMayHaveDeadRows = spec::kHasMask;
 
 using Products = float[kTileQ / 2];        // S^T, dP^T: 64 keys x kTileQ queries
 using Operand = unsigned[kTileQ / 16][4];  // P^T, dS^T of them
+// K's and V's rows as left operands of S^T and dP^T, where they stay in registers.
+template <int kColumns>
+using KeyRowsOperand = unsigned[plan::kKeysInRegisters ? kColumns / 16 : 1][4];
 using KeyGradient = float[spec::kHeadDimQk / 2];
 using ValueGradient = float[spec::kHeadDimV / 2];
 // Of a kernel that leaves dQ to another one there is none.
@@ -58,29 +53,52 @@ struct Consumer {
   KeyGradient& d_k;
   ValueGradient& d_v;
   QueryGradient<kMakesQueries>& d_q;
+  KeyRowsOperand<spec::kHeadDimQk>& k_rows;
+  KeyRowsOperand<spec::kHeadDimV>& v_rows;
 
   RingPosition at = {};  // of the stage of the current tile
   unsigned written = 0;  // tiles whose dS is written, of all items
   int b = 0, h_kv = 0, k0 = 0;
+  int sums_head = 0;      // of the item's sums of dQ: that of query head 0, if it had some
+  bool has_sums = false;  // they are ready to be added to
 
   ATT_MEMBER void warp_arrive(unsigned barrier) const {
     if (thread % 32 == 0) mbarrier_arrive(barrier);
   }
 
+  // The left operand of S^T or dP^T: fragments, or the descriptor of the warpgroup's rows.
+  template <typename Rows>
+  ATT_MEMBER decltype(auto) key_operand(const Rows& rows, unsigned matrix) const {
+    if constexpr (plan::kKeysInRegisters) {
+      return (rows);
+    } else {
+      return wgmma_descriptor(matrix + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
+    }
+  }
+  template <int kSteps>
+  ATT_MEMBER void load_key_rows(unsigned matrix, unsigned (&rows)[kSteps][4]) const {
+    const int row = warpgroup * kKeys + thread / 32 * 16 + thread % 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      ldmatrix_x4(rows[step],
+                  swizzled(matrix + step / 4 * kKvSlabBytes, row, step % 4 * 2 + thread % 32 / 16));
+    }
+  }
+
   ATT_MEMBER void issue_s() {
-    const unsigned k = wgmma_descriptor(shared.k() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
     const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
     wgmma_fence();
-    plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(s, k, q);
+    plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(s, key_operand(k_rows, shared.k()),
+                                                                q);
     if constexpr (plan::kSplitReferences)
       subtract_rows(s, shared.halves(), shared.references(at.stage));
     wgmma_commit();
   }
   ATT_MEMBER void issue_dp() {
-    const unsigned v = wgmma_descriptor(shared.v() + warpgroup * kKeys * kRowBytes, kKvSlabBytes);
     const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16);
     wgmma_fence();
-    plan::multiply_dp<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(d, v, o);
+    plan::multiply_dp<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(d, key_operand(v_rows, shared.v()),
+                                                                 o);
     if constexpr (plan::kSplitDeltas) subtract_rows(d, shared.halves(), shared.deltas(at.stage));
     wgmma_commit();
   }
@@ -98,11 +116,8 @@ struct Consumer {
   }
   // The warpgroup's share of dQ of the tile whose dS is number `n`.
   ATT_MEMBER void issue_dq(unsigned n) {
-    const unsigned ds =
-        wgmma_descriptor(shared.d_s(0) + (kDqByRows ? warpgroup * 64 * kRowBytes : 0),
-                         kQSlabBytes) +
-        (n & 1) * (kDsBytes / 16);
-    const int column = kDqByRows ? 0 : warpgroup * kDqColumns;
+    const unsigned ds = wgmma_descriptor(shared.d_s(0), kQSlabBytes) + (n & 1) * (kDsBytes / 16);
+    const int column = warpgroup * kDqColumns;
     const unsigned k = wgmma_descriptor(
         shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
         kKvSlabBytes);
@@ -142,6 +157,8 @@ struct Consumer {
   // dV and dQ of the tile before the current one are there.
   ATT_MEMBER void end_dq(unsigned n, float* to) {
     warp_arrive(shared.ds_empty(n & 1));
+    if (!has_sums) mbarrier_wait(shared.sums_ready(), 0);
+    has_sums = true;
     add_dq(to);
   }
 
@@ -165,6 +182,10 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < spec::kHeadDimV / 2; ++i) d_v[i] = 0.0f;
     if (!has_tiles()) return;
+    if constexpr (plan::kKeysInRegisters) {
+      load_key_rows(shared.k(), k_rows);
+      load_key_rows(shared.v(), v_rows);
+    }
     LearnedGradients learned(p, k0 + warpgroup * kKeys + thread / 32 * 16);
     int tiles = 0;  // of this item so far
     int sums = 0, next_sums = 0;
@@ -226,7 +247,7 @@ struct Consumer {
       if constexpr (kMakesQueries) issue_dq(written - 1);
       issue_dk();
       sums = next_sums;
-      next_sums = tile_index(p, b * p.heads + now.h, now.tile);
+      next_sums = sums_tile(p, sums_head + now.h, now.tile);
       before = at;
       at.advance();
       ++written;

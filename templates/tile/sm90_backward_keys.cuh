@@ -3,6 +3,7 @@
 // warp brings by TMA.
 #pragma once
 
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
@@ -14,6 +15,7 @@
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/work_items.h"
 
@@ -26,8 +28,8 @@ struct WorkItem {
   int b, h_kv, k0;
 };
 ATT_FN int kv_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
-ATT_FN WorkItem work_item(const BackwardParams& p, int index) {
-  const auto [head, tile] = backward_tile(index, kv_tiles(p), p.batch * p.kv_heads, false);
+ATT_FN WorkItem work_item(const BackwardParams& p) {
+  const auto [head, tile] = backward_tile(block_index(), kv_tiles(p), p.batch * p.kv_heads, false);
   const int b = head / p.kv_heads;
   return {b, head - b * p.kv_heads, tile * kTileKv};
 }
@@ -41,10 +43,14 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   }
   for (int buffer = 0; buffer < kDsBuffers; ++buffer) {
     mbarrier_init(shared.ds_full(buffer), 4 * kWarpgroups);
-    mbarrier_init(shared.ds_empty(buffer), 4 * kWarpgroups);
+    mbarrier_init(shared.ds_empty(buffer), 4 * kDqShares);
+  }
+  if constexpr (kDsBuffers > 0) {
+    mbarrier_init(shared.sums_ready(), 1);
+    mbarrier_init(shared.sums_added(), 4 * kWarpgroups);
+    mbarrier_init(shared.sums_told(), 1);
   }
   mbarrier_init(shared.kv_full(), 1);
-  mbarrier_init(shared.kv_empty(), 4 * kWarpgroups);
   mbarrier_init_fence();
 }
 
@@ -55,80 +61,95 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   const bool leader = thread_index() % 32 == 0;
   const int group = p.heads / p.kv_heads;
   const int rows = padded_rows(p.q_len);
-  const int items = kv_tiles(p) * p.kv_heads * p.batch;
   RingPosition at;
-  unsigned kv_parity = 1;
-  for (int index = block_index(); index < items; index += block_count()) {
-    const WorkItem item = work_item(p, index);
-    mbarrier_wait(shared.kv_empty(), kv_parity);
-    kv_parity ^= 1;
-    if (leader) {
-      mbarrier_arrive_expect(shared.kv_full(), kKBytes + kVBytes);
-      load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, item.h_kv,
-                           item.b, CacheHint::kEvictFirst);
-      load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.kv_full(), item.k0, item.h_kv,
-                          item.b, CacheHint::kEvictFirst);
-    }
-    int next_head = item.h_kv * group;
-    const int end_head = next_head + group;
-    QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
-    walk.live = 0;
-    TileInfo info, following;
-    // The next live tile, of this head or the ones after it.
-    bool begun = false;
-    const auto find = [&](TileInfo& out) {
-      while (true) {
-        if (begun) {
-          const Context c{p, item.b, next_head, item.h_kv, p.q_len, p.kv_len};
-          if (walk.next(c, out)) {
-            out.h = next_head;
-            return true;
-          }
-          ++next_head;
-        }
-        if (next_head >= end_head) return false;
-        const Context c{p, item.b, next_head, item.h_kv, p.q_len, p.kv_len};
-        walk.begin(c, item.k0);
-        begun = true;
-      }
-    };
-    bool has_tile = find(info);
-    // An item without tiles is told by one that has no rows: all of its references are infinite.
-    if (!has_tile) info = {-1, item.h_kv * group, 0, 0};
-    do {
-      const bool more = has_tile && find(following);
-      info.more = more ? 1 : 0;
-      const int row = info.tile < 0 ? p.q_len : info.tile * kTileQ;
-      mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
-      if (leader) {
-        store_tile_info(shared.tile(at.stage), info);
-        const long long first =
-            (static_cast<long long>(item.b) * p.heads + info.h) * rows + (info.tile < 0 ? 0 : row);
-        mbarrier_arrive_expect(shared.q_full(at.stage), kQBytes + kReferenceBytes);
-        load_slabs<kQkSlabs>(shared.q(at.stage), kQSlabBytes, q_map, shared.q_full(at.stage), row,
-                             info.h, item.b, CacheHint::kEvictLast);
-        bulk_load(shared.references(at.stage),
-                  p.row_references + first * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
-                  shared.q_full(at.stage));
-      }
-      mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
-      if (leader) {
-        const long long first =
-            (static_cast<long long>(item.b) * p.heads + info.h) * rows + (info.tile < 0 ? 0 : row);
-        mbarrier_arrive_expect(shared.do_full(at.stage), kDoBytes + kDeltaBytes);
-        load_slabs<kVSlabs>(shared.d_o(at.stage), kQSlabBytes, do_map, shared.do_full(at.stage),
-                            row, info.h, item.b, CacheHint::kEvictLast);
-        bulk_load(shared.deltas(at.stage), p.row_deltas + first * (kDeltaBytes / 4 / kTileQ),
-                  kDeltaBytes, shared.do_full(at.stage));
-      }
-      at.advance();
-      has_tile = more;
-      info = following;
-    } while (has_tile);
+  const WorkItem item = work_item(p);
+  if (leader) {
+    mbarrier_arrive_expect(shared.kv_full(), kKBytes + kVBytes);
+    load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, item.h_kv,
+                         item.b, CacheHint::kEvictFirst);
+    load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.kv_full(), item.k0, item.h_kv,
+                        item.b, CacheHint::kEvictFirst);
   }
+  int next_head = item.h_kv * group;
+  const int end_head = next_head + group;
+  QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
+  walk.live = 0;
+  TileInfo info, following;
+  // The next live tile, of this head or the ones after it.
+  bool begun = false;
+  const auto find = [&](TileInfo& out) {
+    while (true) {
+      if (begun) {
+        const Context c{p, item.b, next_head, item.h_kv, p.q_len, p.kv_len};
+        if (walk.next(c, out)) {
+          out.h = next_head;
+          return true;
+        }
+        ++next_head;
+      }
+      if (next_head >= end_head) return false;
+      const Context c{p, item.b, next_head, item.h_kv, p.q_len, p.kv_len};
+      walk.begin(c, item.k0);
+      begun = true;
+    }
+  };
+  bool has_tile = find(info);
+  // An item without tiles is told by one that has no rows: all of its references are infinite.
+  if (!has_tile) info = {-1, item.h_kv * group, 0, 0};
+  do {
+    const bool more = has_tile && find(following);
+    info.more = more ? 1 : 0;
+    const int row = info.tile < 0 ? p.q_len : info.tile * kTileQ;
+    mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
+    if (leader) {
+      store_tile_info(shared.tile(at.stage), info);
+      const long long first =
+          (static_cast<long long>(item.b) * p.heads + info.h) * rows + (info.tile < 0 ? 0 : row);
+      mbarrier_arrive_expect(shared.q_full(at.stage), kQBytes + kReferenceBytes);
+      load_slabs<kQkSlabs>(shared.q(at.stage), kQSlabBytes, q_map, shared.q_full(at.stage), row,
+                           info.h, item.b, CacheHint::kEvictLast);
+      bulk_load(shared.references(at.stage),
+                p.row_references + first * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
+                shared.q_full(at.stage));
+    }
+    mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
+    if (leader) {
+      const long long first =
+          (static_cast<long long>(item.b) * p.heads + info.h) * rows + (info.tile < 0 ? 0 : row);
+      mbarrier_arrive_expect(shared.do_full(at.stage), kDoBytes + kDeltaBytes);
+      load_slabs<kVSlabs>(shared.d_o(at.stage), kQSlabBytes, do_map, shared.do_full(at.stage), row,
+                          info.h, item.b, CacheHint::kEvictLast);
+      bulk_load(shared.deltas(at.stage), p.row_deltas + first * (kDeltaBytes / 4 / kTileQ),
+                kDeltaBytes, shared.do_full(at.stage));
+    }
+    at.advance();
+    has_tile = more;
+    info = following;
+  } while (has_tile);
+}
+
+// ---- The warp beside it: one thread's, that asks for the item's sums of dQ and hands them on.
+
+ATT_FN void keep_sums(const BackwardParams& p, const SharedMemory& shared) {
+  const WorkItem item = work_item(p);
+  const int head = item.b * p.kv_heads + item.h_kv;
+  wait_for_sums(p, head);
+  mbarrier_arrive(shared.sums_ready());
+  mbarrier_wait(shared.sums_added(), 0);
+  store_shared_4(shared.converts(), is_last_of_head(p, head) ? 1 : 0);
+  mbarrier_arrive(shared.sums_told());
 }
 
 // ---- The consumers.
+
+template <bool kFirst, typename A, typename B>
+ATT_FN auto& choose(A& a, B& b) {
+  if constexpr (kFirst) {
+    return a;
+  } else {
+    return b;
+  }
+}
 
 template <bool kMakesQueries>
 ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const TensorMap* dv_map,
@@ -137,30 +158,39 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   Operand p_operand, ds_operand;
   KeyGradient d_k;
   ValueGradient d_v;
-  QueryGradient<kMakesQueries> d_q;
-  Consumer<kMakesQueries> consumer{p,   shared, warpgroup, thread_index() % kWarpgroupThreads,
-                                   s,   d,      p_operand, ds_operand,
-                                   d_k, d_v,    d_q};
-  const int items = kv_tiles(p) * p.kv_heads * p.batch;
-  unsigned kv_parity = 0;
-  for (int index = block_index(); index < items; index += block_count()) {
-    const WorkItem item = work_item(p, index);
-    consumer.b = item.b;
-    consumer.h_kv = item.h_kv;
-    consumer.k0 = item.k0;
-    mbarrier_wait(shared.kv_full(), kv_parity);
-    kv_parity ^= 1;
-    consumer.run();
-    // All have read K; of V each warpgroup has read its own rows only.
-    named_barrier_sync(kAllConsumers, kConsumerThreads);
-    const float keep_scale = dropout_scale(Context{p, 0, 0, 0, 0, 0});
-    consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map);
-    consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
-    if (thread_index() % 32 == 0) {
-      tma_store_wait_read();
-      mbarrier_arrive(shared.kv_empty());
-    }
+  [[maybe_unused]] QueryGradient<kMakesQueries> own_d_q;
+  // dQ of a tile comes when dP of it is done with, and goes before the next one's.
+  auto& d_q = choose < sizeof(own_d_q) == sizeof(d) > (d, own_d_q);
+  KeyRowsOperand<spec::kHeadDimQk> k_rows;
+  KeyRowsOperand<spec::kHeadDimV> v_rows;
+  Consumer<kMakesQueries> consumer{p,     shared, warpgroup, thread_index() % kWarpgroupThreads,
+                                   s,     d,      p_operand, ds_operand,
+                                   d_k,   d_v,    d_q,       k_rows,
+                                   v_rows};
+  const WorkItem item = work_item(p);
+  consumer.b = item.b;
+  consumer.h_kv = item.h_kv;
+  consumer.k0 = item.k0;
+  if constexpr (kMakesQueries) {
+    const int group = p.heads / p.kv_heads;
+    consumer.sums_head = sums_head(p, item.b * p.kv_heads + item.h_kv) - item.h_kv * group;
+  }
+  mbarrier_wait(shared.kv_full(), 0);
+  consumer.run();
+  if constexpr (kMakesQueries) {
     sync_warp();
+    if (thread_index() % 32 == 0) mbarrier_arrive(shared.sums_added());
+  }
+  // All have read K; of V each warpgroup has read its own rows only.
+  named_barrier_sync(kAllConsumers, kConsumerThreads);
+  const float keep_scale = dropout_scale(Context{p, 0, 0, 0, 0, 0});
+  consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map);
+  consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
+  if constexpr (kMakesQueries) {
+    mbarrier_wait(shared.sums_told(), 0);
+    if (shuffle_from(load_shared_4(shared.converts()), 0) != 0) {
+      convert_head(p, item.b, item.h_kv, warpgroup);
+    }
   }
   if (thread_index() % 32 == 0) tma_store_wait();
 }
@@ -180,11 +210,16 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
     tma_prefetch_map(v_map);
     tma_prefetch_map(do_map);
   }
+  // Of launches that do not overlap these say nothing.
+  let_next_launch_start();
+  wait_for_launches_before();
   sync_threads();
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
-    if (shuffle_from(thread_index() / 32, 0) == 0) load(p, q_map, k_map, v_map, do_map, shared);
+    const int warp = shuffle_from(thread_index() / 32, 0);
+    if (warp == 0) load(p, q_map, k_map, v_map, do_map, shared);
+    if (kMakesQueries && warp == 1 && thread_index() % 32 == 0) keep_sums(p, shared);
   } else {
     registers_acquire_to<kConsumerRegisters>();
     consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup);

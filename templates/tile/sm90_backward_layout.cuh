@@ -25,11 +25,11 @@ constexpr int kDsBytes = kWarpgroups * kQSlabBytes;
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
 constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 
-// dQ of a tile: each warpgroup makes 64 rows of all columns, or all 64 rows of its share of the
-// columns, which lies in one slab or is made of whole ones.
-constexpr bool kDqByRows = kTileQ == 64 * kWarpgroups;
-constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kDqByRows ? 1 : kWarpgroups);
-static_assert(kDsBuffers == 0 || kDqByRows ||
+// dQ of a tile, 64 rows: each warpgroup makes its share of the columns, which lies in one slab or
+// is made of whole ones.
+constexpr int kDqShares = kWarpgroups;
+constexpr int kDqColumns = kQkSlabs * kSlabColumns / kDqShares;
+static_assert(kDsBuffers == 0 ||
               (kTileQ == 64 && kDqColumns % 32 == 0 &&
                (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
 
@@ -42,8 +42,9 @@ constexpr int kReferenceOffset = kDsOffset + kDsBuffers * kDsBytes;
 constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
-constexpr int kBarrierOffset = kTileOffset + 16 * kStages;
-constexpr int kBarriers = 4 * kStages + 2 * kDsBuffers + 2;
+constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
+constexpr int kBarrierOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
+constexpr int kBarriers = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
@@ -61,6 +62,8 @@ struct SharedMemory {
   // store_halves()'.
   ATT_MEMBER unsigned halves() const { return base + kHalvesOffset; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
+  // Whether the CTA brings its head's dQ to rows, told by sums_told.
+  ATT_MEMBER unsigned converts() const { return base + kConvertsOffset; }
   ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
   ATT_MEMBER unsigned do_full(int stage) const { return barrier(kStages + stage); }
   ATT_MEMBER unsigned q_empty(int stage) const { return barrier(2 * kStages + stage); }
@@ -70,7 +73,10 @@ struct SharedMemory {
     return barrier(4 * kStages + kDsBuffers + buffer);
   }
   ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 2 * kDsBuffers); }
-  ATT_MEMBER unsigned kv_empty() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
+  // The head has sums of dQ; the CTA has added to them; the loader has told the others so.
+  ATT_MEMBER unsigned sums_ready() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
+  ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
+  ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
 
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }

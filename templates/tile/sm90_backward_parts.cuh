@@ -32,17 +32,22 @@ ATT_FN void load_slabs(unsigned to, int slab_bytes, const TensorMap* map, unsign
   }
 }
 
-// Eight equal rows of split_row()'s other factor: -1/2 three times, and zeros. A warp's.
-ATT_FN void store_halves(unsigned to) {
+// A lane's word of a row of split_row()'s other factor: -1/2 three times, and zeros.
+ATT_FN unsigned halves_word() {
   const int word = thread_index() % 4;
-  store_shared_4(to + thread_index() * 4, word == 0 ? 0xbf00bf00u : word == 1 ? 0xbf00u : 0u);
+  return word == 0 ? 0xbf00bf00u : word == 1 ? 0xbf00u : 0u;
+}
+// Eight equal rows of it. A warp's.
+ATT_FN void store_halves(unsigned to) {
+  store_shared_4(to + thread_index() * 4, halves_word());
   fence_shared_for_async();
 }
 // One step more of a product: each column less its query's split number at `rows`. Rows are as they
 // lie, 16 bytes each, and the second half of the step reads the first one's again.
 template <typename Products>
 ATT_FN void subtract_rows(Products& product, unsigned halves, unsigned rows) {
-  plan::multiply_split(product, wgmma_descriptor(halves, 0), wgmma_descriptor(rows, 0));
+  const unsigned left = plan::kKeysInRegisters ? halves_word() : wgmma_descriptor(halves, 0);
+  plan::multiply_split(product, left, wgmma_descriptor(rows, 0));
 }
 
 ATT_FN bool is_dead_row(unsigned references, int row) {

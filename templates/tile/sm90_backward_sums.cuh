@@ -1,0 +1,136 @@
+// dQ's sums of the sm90a family's backward kernel: the CTAs of a K/V head's key tiles add to them in
+// global memory, in fp32. Only the heads under way have some, which stay in L2: a head's last CTA
+// brings them to rows of dQ, zeroes them and hands them on; a launch of its own brings those of the
+// last heads to rows.
+#pragma once
+
+#include "templates/kernels/backward_head.cuh"
+#include "templates/ptx/arrive.cuh"
+#include "templates/ptx/convert.cuh"
+#include "templates/ptx/named_barrier.cuh"
+#include "templates/ptx/reduce.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/sequence.h"
+#include "templates/tile/backward_rows.cuh"
+#include "templates/tile/backward_scores.cuh"
+#include "templates/tile/learned_totals.cuh"
+#include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/transpose.cuh"
+
+namespace att {
+namespace sm90 {
+
+// The first of a K/V head's query heads among all heads that have sums. `head`: b * kv_heads + h_kv.
+ATT_FN int sums_head(const BackwardParams& p, int head) {
+  return head % sum_heads(p).slots * (p.heads / p.kv_heads);
+}
+// A query tile's number among those of all heads that have sums.
+ATT_FN int sums_tile(const BackwardParams& p, int sums_head, int tile) {
+  return sums_head * (padded_rows(p.q_len) / kTileQ) + tile;
+}
+// Where a share of dQ of a tile is summed: [tiles, shares, blocks of 8 columns, threads, 4], the
+// order of the accumulators.
+ATT_FN long long sums_offset(int tile, int share) {
+  return (static_cast<long long>(tile) * kDqShares + share) * (kDqColumns * 64);
+}
+
+ATT_FN int key_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
+
+// Until the head that had the sums before is done with them. CTAs start in the order of their
+// numbers, and those of that head have lower ones.
+ATT_FN void wait_for_sums(const BackwardParams& p, int head) {
+  const int before = head - sum_heads(p).slots;
+  if (before < 0) return;
+  while (load_acquire(p.sum_arrivals + before) <= key_tiles(p)) wait_a_while();
+}
+// One thread's, when its CTA has added to the head's sums: whether it is for the CTA to bring them
+// to rows.
+ATT_FN bool is_last_of_head(const BackwardParams& p, int head) {
+  const bool is_last = arrive(p.sum_arrivals + head) == key_tiles(p) - 1;
+  return is_last && head < sum_heads(p).converted;
+}
+
+// Brings shares of dQ's tiles from their sums to rows: of the query heads from `h` on those numbered
+// first, first + step, ... below `end`; a head has as many as it has tiles and shares. A
+// warpgroup's; kAtOnce are under way at a time. `clears`: zeroes the sums.
+template <int kAtOnce>
+ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head, int first, int step,
+                           int end, bool clears) {
+  const int thread = thread_index() % kWarpgroupThreads;
+  const int shares = tile_count(p.q_len, kTileQ) * kDqShares;  // of a head
+  const float scale = softmax_scale(p);
+  const Strides& stride = p.d_q_stride;
+#pragma unroll 1
+  for (; first < end; first += kAtOnce * step) {
+    float sums[kAtOnce][kDqColumns / 8][4];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int number = first + i * step;
+      if (number >= end) continue;
+      const int head = number / shares, tile = (number - head * shares) / kDqShares;
+      float* const from = p.d_q_sums +
+                          sums_offset(sums_tile(p, sums_head + head, tile), number % kDqShares) +
+                          thread * 4;
+#pragma unroll
+      for (int j = 0; j < kDqColumns / 8; ++j) {
+        // Ordinary loads leave copies in the nearer half of L2, which stores then have to call
+        // back: zeroing so took an H100 14 us for 64 KB, exchanging next to nothing.
+        if (clears) {
+          exchange_for_zeros_16(from + j * 512, sums[i][j]);
+        } else {
+          load_global_l2_16(from + j * 512, sums[i][j]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int number = first + i * step;
+      if (number >= end) continue;
+      const int head = number / shares, tile = (number - head * shares) / kDqShares;
+      const int share = number % kDqShares;
+      if (share == 0 && thread < 32) {
+        add_sink_gradient(p, sequence_of(p, b), b, h + head, tile * kTileQ,
+                          min_i32((tile + 1) * kTileQ, p.q_len));
+      }
+      const int row = tile * kTileQ + thread / 32 * 16 + thread % 32 / 4;
+      const int column = share * kDqColumns;
+      char* const out =
+          static_cast<char*>(p.d_q) +
+          2 * (b * stride.batch + (h + head) * stride.head + row * stride.seq + column);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int block = 0; block < kDqColumns / 8; block += 4) {
+          unsigned words[4];
+#pragma unroll
+          for (int w = 0; w < 4; ++w) {
+            const float* const pair = sums[i][block + w] + 2 * half;
+            words[w] = pack_2<spec::kDType>(pair[0] * scale, pair[1] * scale);
+          }
+          transpose_quad(words);
+          const int own = block + thread % 4;
+          if (row + 8 * half < p.q_len && column + 8 * own < spec::kHeadDimQk) {
+            store_global_16(out + 2 * (8 * half * stride.seq + 8 * own), words);
+          }
+        }
+      }
+    }
+  }
+}
+
+// All of a K/V head's dQ, by the consumers of the CTA that came last.
+ATT_FN void convert_head(const BackwardParams& p, int b, int h_kv, int warpgroup) {
+  const int group = p.heads / p.kv_heads, head = b * p.kv_heads + h_kv;
+  const int end = group * tile_count(p.q_len, kTileQ) * kDqShares;
+  constexpr int kAtOnce = kDqColumns >= 64 ? 2 : 4;
+  const bool hands_on = head + sum_heads(p).slots < p.batch * p.kv_heads;
+  convert_shares<kAtOnce>(p, b, h_kv * group, sums_head(p, head), warpgroup, kWarpgroups, end,
+                          hands_on);
+  if (!hands_on) return;
+  named_barrier_sync(kAllConsumers, kConsumerThreads);
+  if (thread_index() % kConsumerThreads == 0) arrive(p.sum_arrivals + head);
+}
+
+}  // namespace sm90
+}  // namespace att
