@@ -101,3 +101,14 @@ def test_new_tensors():
     with torch.inference_mode():
         assert empty((2,), (1,), torch.float32).is_inference()
     assert _memory.empty_on(torch.device("meta"))((2, 3), (1, 2), torch.float32).stride() == (1, 2)
+
+
+def test_a_gpu_that_is_not_the_current_one(monkeypatch):
+    """What makes tensors without the dispatcher makes them on the current one."""
+    made = []
+    monkeypatch.setattr(_memory, "_current_gpu", lambda: 1)
+    monkeypatch.setattr(_memory, "_on_gpu", lambda *args: made.append("current"))
+    monkeypatch.setattr(torch, "empty_strided", lambda *args, device, **rest: made.append(device.index))
+    for index in (0, 1):
+        _memory.empty_on(torch.device("cuda", index))((2,), (1,), torch.float32)
+    assert made == [0, "current"]
