@@ -225,6 +225,49 @@ def test_another_stream():
     assert torch.equal(out, wanted)
 
 
+def test_calls_that_are_made_again():
+    """They go straight to their launch: on whatever stream is current, and as torch has its precision."""
+    spec = attune.Spec("causal_top_left", dtype="bf16", head_dim=DIM, layout="bhsd")
+    calls = (
+        lambda *given: attune.attention(*given, spec=spec),
+        lambda *given: attune.attention(*given, mask="causal_top_left", layout="bhsd"),
+        lambda *given: flex_attention(*given, mask_mod=mods.causal, strict=True),
+    )
+    for call in calls:
+        for _ in range(4):
+            given = leaves()
+            wanted = wanted_attention(*(x.double() for x in given), mask_mod=mods.causal)
+            with torch.no_grad():
+                assert_close(call(*given), wanted)
+            out, weights = call(*given), torch.randn(BATCH, HEADS, LENGTH, DIM)
+            assert_close(out, wanted)
+            mine = torch.autograd.grad((out * weights).sum(), given)
+            for found, each in zip(mine, torch.autograd.grad((wanted * weights).sum(), given), strict=True):
+                assert_close(found, each, 0.03)
+    if DEVICE != "cuda":
+        return
+    given, stream = operands(), torch.cuda.Stream()
+    wanted = calls[0](*given)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10**8)
+        late = [x * 1 for x in given]  # made behind the sleep, which a launch on another stream would not await
+        for call in calls:
+            assert_close(call(*late), wanted.double())
+    precise = operands(torch.float32)
+    found = {}
+    for word in ("highest", "high", "highest", "high"):
+        torch.set_float32_matmul_precision(word)
+        try:
+            for _ in range(3):
+                found.setdefault(word, []).append(calls[2](*precise))
+        finally:
+            torch.set_float32_matmul_precision("highest")
+    assert all(torch.equal(x, found["highest"][0]) for x in found["highest"])
+    assert all(torch.equal(x, found["high"][0]) for x in found["high"])
+    assert not torch.equal(found["highest"][0], found["high"][0])
+
+
 @only_on_a_gpu
 @pytest.mark.parametrize("is_learning", [False, True])
 def test_graph(is_learning):

@@ -26,3 +26,8 @@ def cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tenso
 def _cast(tensor: torch.Tensor, device: str, dtype: torch.dtype) -> torch.Tensor:
     is_cast = tensor.is_floating_point() and tensor.device.type == device and tensor.dtype != torch.float64
     return tensor.to(dtype) if is_cast else tensor
+
+
+def is_on(device: str) -> bool:
+    """For tensors on a device of this type. Not for Dynamo."""
+    return _is_any_enabled() and device in _DEVICES and torch.is_autocast_enabled(device)

@@ -21,10 +21,13 @@ from attune._structs import Layout, Shape
 from attune._view import ALIGNMENT_BYTES, View
 from attune.runtime import default_runtime
 from attune.spec import Spec
-from attune.torch import _dropout, _precision
+from attune.torch import _cache_bound, _dropout, _precision
 from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plain import dense_sizes, text_of
-from attune.torch._plans import _KEPT_WORKSPACE_BYTES, _forward_function, _stream, _view, key_of, variant_of
+from attune.torch._memory import empty_on
+from attune.torch._plans import (
+    ADDRESSES, _KEPT_WORKSPACE_BYTES, _forward_function, _stream, _view, key_of, variant_of, write_addresses,
+)  # fmt: skip
 from attune.torch._sizes import Sizes
 
 _MAX_PLANS = 1024
@@ -125,6 +128,8 @@ class CachePlan:
         else:
             self.o_sizes = _launch.output_sizes(spec.layout_id, self.shape, width)
             self.lse_sizes = (self.shape.batch, self.shape.heads, self.shape.q_len)
+        self.o_strides, self.lse_strides = contiguous_strides(self.o_sizes), contiguous_strides(self.lse_sizes)
+        self.empty, self.dtype = empty_on(self.device), arrays[0].dtype
         # The members that hold addresses, each with its place among the tensors.
         self.members = tuple(
             (name, place) for place, name in enumerate(NAMES) if views[name] is not None and name not in ("q", "k", "v")
@@ -177,8 +182,12 @@ class CachePlan:
         """O and LSE; rows of no sequence are 0 and -inf."""
         is_whole = self.sequences is None and self.has_work
         q, k, v = arrays[:3]
-        o = q.new_empty(self.o_sizes) if is_whole else q.new_full(self.o_sizes, 0.0)
-        lse = q.new_full(self.lse_sizes, -torch.inf, dtype=torch.float32) if with_lse else None
+        o = self.empty(self.o_sizes, self.o_strides, self.dtype)
+        lse = self.empty(self.lse_sizes, self.lse_strides, torch.float32) if with_lse else None
+        if not is_whole:
+            o.zero_()
+            if lse is not None:
+                lse.fill_(-torch.inf)
         if not self.has_work:
             return o, lse
         if self.copied:
@@ -192,8 +201,16 @@ class CachePlan:
         except IndexError:
             launch.scales = self.scales
             args, address, scratch = self._arguments(launch)
-        args.q, args.k, args.v, args.o = q_at, k_at, v_at, o.data_ptr()
-        args.lse = None if lse is None else lse.data_ptr()
+        if self.workspace_bytes:
+            if scratch is None:
+                # torch's allocations are aligned to 16 bytes, and on a GPU reused in the order of the stream.
+                scratch = self.empty((self.workspace_bytes,), (1,), torch.uint8)
+                args.workspace_bytes = self.workspace_bytes
+            scratch_at = scratch.data_ptr()
+        else:
+            scratch_at = 0
+        lse_at = 0 if lse is None else lse.data_ptr()
+        write_addresses(args, ADDRESSES, q_at, k_at, v_at, o.data_ptr(), lse_at, scratch_at)
         for name, place in self.members:
             setattr(args, name, arrays[place].data_ptr())
         keep = []
@@ -204,10 +221,6 @@ class CachePlan:
             _launch.fill_numbers(args, self.spec, launch)
         if self.drops:
             args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
-        if self.workspace_bytes and scratch is None:
-            # torch's allocations are aligned to 16 bytes, and on a GPU reused in the order of the stream.
-            scratch = torch.empty(self.workspace_bytes, dtype=torch.uint8, device=self.device)
-            args.workspace, args.workspace_bytes = scratch.data_ptr(), self.workspace_bytes
         status = self.function(self.handle, address, None if self.is_on_cpu else _stream(self.device))
         if status:
             check(status)
@@ -262,8 +275,10 @@ def attention(
     seed: int | None,
     offset: int,
     return_lse: bool,
+    key: Any = None,
 ) -> Any:
-    """As attune.attention has it, `words` being all that stands for a spec."""
+    """As attune.attention has it, `words` being all that stands for a spec. `key`: all that the caller said beside
+    tensors, where the call may be found by it."""
     arrays = (
         q, k, v, offsets.cu_q, offsets.cu_kv, offsets.used_q, offsets.used_kv, offsets.page_table,
         scales["k_scales"], scales["v_scales"],
@@ -293,6 +308,9 @@ def attention(
     if plan.drops:
         launch.seed, launch.offset = _dropout.draw(q.device) if seed is None else (seed, offset)
     o, lse = plan.run(arrays, given, launch, return_lse)
+    if key is not None and not scalars and not isinstance(spec, str):
+        asks_precision = spec is None and words["precision"] is None
+        _cache_bound.bind(key, plan, arrays, tensors, launch, (dropout, scale), asks_precision, spec)
     return (o, lse) if return_lse else o
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from attune.torch._plans import ForwardPlan, Scalars, Variant
+from attune.torch._launcher import Launcher
+from attune.torch._plans import ForwardPlan, Numbers, Scalars, Variant
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,6 +31,9 @@ class Launch:
     seed: int = 0
     offset: int = 0
 
+    def numbers(self) -> Numbers:
+        return self.scalars, self.scale, self.dropout, self.seed, self.offset
+
 
 def attend(
     variant: Variant,
@@ -47,11 +52,14 @@ def attend(
     if torch.is_grad_enabled():
         learned = [launch.tensors[slot] for slot in variant.learned] if variant.learned else []
         if q.requires_grad or k.requires_grad or v.requires_grad or any(each.requires_grad for each in learned):
-            found = _Attention.apply((plan, launch, with_lse), q, k, v, *learned)  # each argument costs
+            found = _Attention.apply((plan, launch.given, launch.numbers(), with_lse, None), q, k, v, *learned)
             return found if with_lse else (found, None)
-    return plan.run(
-        q, k, v, launch.given, with_lse, launch.scalars, launch.scale, launch.dropout, launch.seed, launch.offset
-    )
+    return plan.run(q, k, v, launch.given, with_lse, *launch.numbers())
+
+
+# As one argument of a Function, for each costs: the given tensors are as a launch takes them, and a launcher is the
+# plan's where it has one.
+Recorded = tuple[ForwardPlan, Sequence[torch.Tensor], Numbers, bool, Launcher | None]
 
 
 class _Attention(torch.autograd.Function):
@@ -60,29 +68,37 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        call: tuple[ForwardPlan, Launch, bool],
+        call: Recorded,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         *learned: torch.Tensor,
     ) -> Any:
-        plan, launch, with_lse = call
+        plan, given, numbers, with_lse, launcher = call
         if plan.backward is None:  # where there is none it is said now, not when the loss is there
             plan.backward = plan.variant.backward_plan(q, k, v)
-        rest = launch.scalars, launch.scale, launch.dropout, launch.seed, launch.offset
-        o, lse = plan.run(q, k, v, launch.given, True, *rest)
+        if launcher is None:
+            o, lse = plan.run(q, k, v, given, True, *numbers)
+        else:
+            o, lse = launcher(q, k, v, given, True, numbers[0])
         sizes = [(each.shape, each.dtype) for each in learned] if learned else ()
-        ctx.call = plan.backward, rest, sizes
-        ctx.set_materialize_grads(False)
+        ctx.call = plan.backward, numbers, sizes
+        if with_lse:
+            ctx.set_materialize_grads(False)
         # Saved, captured tensors too: torch notices where one was changed in between.
-        ctx.save_for_backward(q, k, v, o, lse, *launch.given)
+        ctx.save_for_backward(q, k, v, o, lse, *given)
         return (o, lse) if with_lse else o
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[Any, ...]:
         q, k, v, o, lse, *tensors = ctx.saved_tensors
-        plan, rest, learned = ctx.call
-        found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *rest)
+        plan, numbers, learned = ctx.call
+        found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *numbers)
         gradients = (each.reshape(sizes).to(dtype) for each, (sizes, dtype) in zip(found[3:], learned, strict=True))
         return None, *found[:3], *gradients
+
+
+# Function.apply is this behind a look at transforms of torch.func and at what they left, which costs two microseconds:
+# for tensors that are known to be neither.
+record: Callable[..., Any] = super(torch.autograd.Function, _Attention).apply

@@ -13,7 +13,7 @@ from attune._launch import shape_of
 from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
 from attune._yaml import write_spec
 from attune.spec import Spec
-from attune.torch import _autocast, _dropout, _operators, _precision  # noqa: F401
+from attune.torch import _autocast, _bound, _dropout, _operators, _precision  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
 from attune.torch._plans import ForwardPlan, Variant, _view, key_of, variant_of
@@ -40,8 +40,11 @@ def attention(
     seed: int | None,
     offset: int,
     return_lse: bool,
+    key: Any = None,
 ) -> Any:
-    """As attune.attention has it, `words` being mask, score, sink, dims, layout and precision."""
+    """As attune.attention has it, `words` being mask, score, sink, dims, layout and precision. `key`: all that the
+    caller said beside tensors, where the call may be found by it."""
+    given = q, k, v
     q, k, v = _autocast.cast(q, k, v)
     if torch.compiler.is_dynamo_compiling() or not is_plain(q, k, v):
         if spec is None:
@@ -78,6 +81,7 @@ def attention(
         precision = _precision.of_call(words["precision"], q.device.type, q.dtype)
         call += (dropout, scale, precision, tuple((name, type(x), x) for name, x in scalars.items()))
     known = _calls.get(call)
+    is_new = known is None
     if known is None:
         if spec is None:
             variant = variant_of(_text(q, k, v, words, tensors, tuple(scalars.items()), dropout, scale))
@@ -100,7 +104,36 @@ def attention(
         if scalars or variant.scalar_slots:
             launch.scalars = _scalars(variant, scalars)
     o, lse = attend(variant, plan, launch, q, k, v, return_lse)
+    if key is not None and not is_new and not isinstance(spec, str):
+        _bind(key, plan, given, (q, k, v), spec, words, tensors, scalars, dropout, scale)
     return (o, lse) if return_lse else o
+
+
+def _bind(
+    key: Any,
+    plan: ForwardPlan,
+    given: tuple[torch.Tensor, ...],
+    operands: tuple[torch.Tensor, ...],
+    spec: Spec | None,
+    words: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, Any],
+    dropout: float | None,
+    scale: float | None,
+) -> None:
+    """A call that was made twice."""
+    arrays, own = tuple(tensors.values()), plan.variant.spec
+    constants = (dropout, scale, *(scalars.values() if spec is None else ()))
+    if not _bound.can_be_bound(given, operands, arrays, constants):
+        return
+    names = list(tensors)
+    slots = [names.index(tensor.name) for tensor in own.tensors]
+    numbers = ((), None, None) if spec is None else ((), scale, dropout)
+    holds = _bound.holds_of(operands[0], spec is None and words["precision"] is None)
+    bound = _bound.Bound(
+        plan, operands, arrays, slots, numbers, own.dropout != 0, holds, kept=spec, names=tuple(own.launch_scalar_slots)
+    )
+    _bound.keep(key, bound)
 
 
 def _text(

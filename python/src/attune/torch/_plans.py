@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,20 @@ from attune._view import ALIGNMENT_BYTES, View, axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec, spec_of_name, spec_of_text
 from attune.torch._auxiliary import as_auxiliary
+from attune.torch._memory import empty_on
 
 _MAX_PLANS = 1024  # of a variant; a plan is quickly made again
 _KEPT_WORKSPACE_BYTES = 1 << 20  # on the CPU; a larger one is allocated for each launch
-_MISALIGNED = ALIGNMENT_BYTES - 1
+MISALIGNED = ALIGNMENT_BYTES - 1
 
 Scalars = tuple[float, ...]
+# What a launch brings beside tensors: scalars, scale, dropout, seed, offset.
+Numbers = tuple[Scalars, float | None, float | None, int, int]
+
+# The members that change with each launch lie beside each other in att_forward_args: q, k, v, o, lse and workspace, at
+# ADDRESSES of the struct. One call writes them all; 0 is null.
+write_addresses = struct.Struct("6Q").pack_into
+ADDRESSES = _structs.ForwardArgs.q.offset
 
 
 @functools.cache
@@ -41,15 +50,15 @@ def device_name(device: torch.device) -> str:
 
 
 # torch.cuda.current_stream makes an object of what this says.
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def _stream(device: torch.device) -> int | None:
     if device.type == "cpu":
         return None
-    if _raw_stream is None:
+    if raw_stream is None:
         return torch.cuda.current_stream(device).cuda_stream
-    return _raw_stream(device.index or 0)
+    return raw_stream(device.index or 0)
 
 
 def dense_like(tensor: torch.Tensor, width: Any) -> tuple[list[Any], list[Any]]:
@@ -87,7 +96,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    return _copy(tensor) if tensor.data_ptr() & _MISALIGNED else tensor
+    return _copy(tensor) if tensor.data_ptr() & MISALIGNED else tensor
 
 
 class Variant:
@@ -166,7 +175,8 @@ class _Arguments:
     def __init__(self, args: Any, plan: _Plan) -> None:
         spec = plan.variant.spec
         args.shape = plan.shape
-        self.args, self.address, self.workspace = args, ctypes.addressof(args), None
+        self.args, self.address = args, ctypes.addressof(args)
+        self.workspace: torch.Tensor | None = None
         self.scalars = (_structs.Scalar * max(len(spec.scalars), 1))()
         args.scalars = self.scalars
         self.brought: Scalars | None = None  # what stands in `scalars`
@@ -192,6 +202,7 @@ class _Plan:
     def __init__(self, variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         spec = variant.spec
         self.variant, self.device, self.dtype = variant, q.device, q.dtype
+        self.empty = empty_on(q.device)
         views = [_view(x) for x in (q, k, v)]
         self.shape = _launch.shape_of(spec.layout_id, *views)
         _launch.check_operands(spec, *views)
@@ -207,8 +218,10 @@ class _Plan:
         self.lse_sizes = (self.shape.batch, self.shape.heads, self.shape.q_len)
         self.tensor_sizes: tuple[tuple[int, ...], ...] = ()
         self.workspace_bytes = 0
-        # Whether a launch brings nothing beside operands and scalars.
-        self.is_bare = not (spec.tensors or spec.dropout != 0 or spec.scale is None)
+        self.keeps_workspace = False
+        # Whether a launch brings numbers beside scalars.
+        self.draws_or_scales = spec.dropout != 0 or spec.scale is None
+        self.leaves_scale, self.leaves_dropout = spec.scale is None, spec.dropout is None
         self.is_on_cpu = q.device.type == "cpu"
         self.pool: list[_Arguments] = []
         if self.has_work:
@@ -245,18 +258,21 @@ class _Plan:
                 )
             view.data = tensor.data_ptr()
         spec = self.variant.spec
-        if scale is not None or spec.scale is None:
+        if scale is not None or self.leaves_scale:
             args.softmax_scale = _launch.at_launch(spec, "scale", spec.scale, scale)
-        if dropout is not None or spec.dropout is None:
+        if dropout is not None or self.leaves_dropout:
             args.dropout = _launch.at_launch(spec, "dropout", spec.dropout, dropout)
         args.dropout_seed, args.dropout_offset = seed, offset
-        if self.workspace_bytes:
-            scratch = arguments.workspace
-            if scratch is None:
-                # torch's allocations are aligned to 16 bytes, and on a GPU reused in the order of the stream.
-                scratch = torch.empty(self.workspace_bytes, dtype=torch.uint8, device=self.device)
-                args.workspace = scratch.data_ptr()
-                arguments.workspace = scratch
+
+    def workspace_at(self, arguments: _Arguments) -> int:
+        """Where a launch's scratch memory is; 0: it takes none."""
+        if not self.workspace_bytes:
+            return 0
+        scratch = arguments.workspace
+        if scratch is None:
+            # torch's allocations are aligned to 16 bytes, and on a GPU reused in the order of the stream.
+            scratch = arguments.workspace = self.empty((self.workspace_bytes,), (1,), torch.uint8)
+        return scratch.data_ptr()
 
     def fill_scalars(self, arguments: _Arguments, scalars: Scalars) -> None:
         """A remembered call brings the same tuple each time, which then stands there already."""
@@ -277,7 +293,7 @@ class _Plan:
 
     def give_back(self, arguments: _Arguments) -> None:
         """For the next launch. A GPU may still be at work on the workspace: there the next has one of its own."""
-        if not self.is_on_cpu or self.workspace_bytes > _KEPT_WORKSPACE_BYTES:
+        if not self.keeps_workspace:
             arguments.workspace = None
         self.pool.append(arguments)
 
@@ -286,19 +302,19 @@ class ForwardPlan(_Plan):
     def __init__(self, variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         super().__init__(variant, q, k, v)
         self.backward: BackwardPlan | None = None  # of the same operands, once it was asked for
-        self.o_sizes, self.o_strides = dense_like(q, v.shape[-1])
-        self.is_like_q = torch.empty_like(q, device="meta").stride() == tuple(self.o_strides)
-        self.is_like_q = self.is_like_q and q.shape[-1] == v.shape[-1]
+        sizes, strides = dense_like(q, v.shape[-1])
+        self.o_sizes, self.o_strides = tuple(sizes), tuple(strides)
+        self.lse_strides = contiguous_strides(self.lse_sizes)
         if self.has_work:
             self.kernel = default_runtime(device_name(q.device)).kernel(variant.spec, self.shape)
             self.handle, self.workspace_bytes = self.kernel.handle, self.kernel.workspace_bytes
-            self.is_bare = self.is_bare and not self.workspace_bytes
+            self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= _KEPT_WORKSPACE_BYTES
             self.function = _forward_function()
 
     def _arguments(self) -> _Arguments:
         args = _structs.ForwardArgs()
         args.q_strides, args.k_strides, args.v_strides = self.strides
-        batch, seq, head, _ = axes(self.variant.spec.layout_id, tuple(self.o_strides))
+        batch, seq, head, _ = axes(self.variant.spec.layout_id, self.o_strides)
         args.o_strides = Strides(batch, seq, head)
         return _Arguments(args, self)
 
@@ -317,17 +333,14 @@ class ForwardPlan(_Plan):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """O, dense, its axes in q's order, and LSE, float32 [batch, heads, q_len]. `tensors` are such as
         Variant.auxiliaries gives."""
-        if self.is_like_q:
-            o = torch.empty_like(q)
-        else:
-            o = torch.empty_strided(self.o_sizes, self.o_strides, dtype=self.dtype, device=self.device)
-        lse = torch.empty(self.lse_sizes, dtype=torch.float32, device=self.device) if with_lse else None
+        o = self.empty(self.o_sizes, self.o_strides, self.dtype)
+        lse = self.empty(self.lse_sizes, self.lse_strides, torch.float32) if with_lse else None
         if not self.has_work:
             return o.zero_(), None if lse is None else lse.fill_(-torch.inf)
         if self.copies_any:
             q, k, v = self.operands(q, k, v)
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        if (q_at | k_at | v_at) & _MISALIGNED:
+        if (q_at | k_at | v_at) & MISALIGNED:
             # A copy has other strides, and so another plan.
             q, k, v = _aligned(q), _aligned(k), _aligned(v)
             plan = self.variant.forward_plan(q, k, v)
@@ -337,22 +350,18 @@ class ForwardPlan(_Plan):
             arguments = self.pool.pop()
         except IndexError:
             arguments = self._arguments()
-        if self.is_bare and not tensors and scale is None and dropout is None:
+        if not (self.draws_or_scales or arguments.tensors or tensors) and scale is None and dropout is None:
             if scalars is not arguments.brought:
                 self.fill_scalars(arguments, scalars)
         else:
             self.fill(arguments, tensors, scalars, scale, dropout, seed, offset)
-        args = arguments.args
-        args.q, args.k, args.v, args.o = q_at, k_at, v_at, o.data_ptr()
-        args.lse = None if lse is None else lse.data_ptr()
+        lse_at, scratch_at = 0 if lse is None else lse.data_ptr(), self.workspace_at(arguments)
+        write_addresses(arguments.args, ADDRESSES, q_at, k_at, v_at, o.data_ptr(), lse_at, scratch_at)
         stream = None if self.is_on_cpu else _stream(self.device)
         status = self.function(self.handle, arguments.address, stream)
         if status:
             check(status)
-        if self.workspace_bytes:
-            self.give_back(arguments)
-        else:
-            self.pool.append(arguments)
+        self.give_back(arguments)
         return o, lse
 
 
@@ -374,25 +383,41 @@ def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | No
 class BackwardPlan(_Plan):
     def __init__(self, variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         super().__init__(variant, q, k, v)
-        self.dense = [dense_like(x, x.shape[-1]) for x in (q, k, v)]
+        of_operands = [dense_like(x, x.shape[-1]) for x in (q, k, v)]
+        self.dense = [(tuple(sizes), tuple(strides)) for sizes, strides in of_operands]
         if self.has_work:
             self.kernel = backward_kernel(variant.spec, self.shape, device_name(q.device))
             self.workspace_bytes = self.kernel.workspace_bytes
+            self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= _KEPT_WORKSPACE_BYTES
+        # Of o or its gradient, by strides such as a launch takes.
+        self._known_strides: dict[tuple[int, ...], Strides] = {}
 
     def _arguments(self) -> _Arguments:
         layout = self.variant.spec.layout_id
         args = _structs.BackwardArgs()
         args.q_strides, args.k_strides, args.v_strides = self.strides
         for name, (_, strides) in zip("qkv", self.dense, strict=True):
-            batch, seq, head, _ = axes(layout, tuple(strides))
+            batch, seq, head, _ = axes(layout, strides)
             setattr(args, f"d_{name}_strides", Strides(batch, seq, head))
         return _Arguments(args, self)
 
+    def _walked(self, x: torch.Tensor) -> tuple[torch.Tensor, Strides]:
+        """o or its gradient as a launch takes it, and its strides."""
+        strides = x.stride()
+        found = self._known_strides.get(strides)
+        if found is None or x.data_ptr() & MISALIGNED:
+            layout, view = self.variant.spec.layout_id, _view(x)
+            if not view.is_operand(self.variant.spec.dtype_id) or x.data_ptr() & MISALIGNED:
+                x = _copy(x)
+                return x, operand_strides(layout, _view(x))
+            if len(self._known_strides) >= _MAX_PLANS:
+                self._known_strides.clear()
+            found = self._known_strides[strides] = operand_strides(layout, view)
+        return x, found
+
     def empty_gradients(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Of q, k and v, dense in the order of their axes, then of each learned tensor, float32."""
-        found = [
-            torch.empty_strided(sizes, strides, dtype=self.dtype, device=self.device) for sizes, strides in self.dense
-        ]
+        found = [self.empty(sizes, strides, self.dtype) for sizes, strides in self.dense]
         return found + [torch.empty_like(tensors[slot]) for slot in self.variant.learned]
 
     def run(
@@ -413,16 +438,16 @@ class BackwardPlan(_Plan):
         gradients = self.empty_gradients(tensors)
         if not self.has_work:
             return [each.zero_() for each in gradients]
-        layout = self.variant.spec.layout_id
         q, k, v = self.operands(*operands)
-        if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & _MISALIGNED:
+        if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & MISALIGNED:
             q, k, v = _aligned(q), _aligned(k), _aligned(v)
             plan = self.variant.backward_plan(q, k, v)
             found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, scalars, scale, dropout, seed, offset)
             return [mine.copy_(each) for mine, each in zip(gradients, found, strict=True)]
         if d_o is None:
             d_o = torch.zeros_like(o)
-        o, d_o = (_aligned(x if _view(x).is_operand(self.variant.spec.dtype_id) else _copy(x)) for x in (o, d_o))
+        o, o_strides = self._walked(o)
+        d_o, d_o_strides = self._walked(d_o)
         try:
             arguments = self.pool.pop()
         except IndexError:
@@ -430,10 +455,12 @@ class BackwardPlan(_Plan):
         self.fill(arguments, tensors, scalars, scale, dropout, seed, offset)
         args = arguments.args
         args.q, args.k, args.v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        args.o, args.o_strides = o.data_ptr(), operand_strides(layout, _view(o))
-        args.d_o, args.d_o_strides = d_o.data_ptr(), operand_strides(layout, _view(d_o))
-        args.d_q, args.d_k, args.d_v = (each.data_ptr() for each in gradients[:3])
+        args.o, args.o_strides = o.data_ptr(), o_strides
+        args.d_o, args.d_o_strides = d_o.data_ptr(), d_o_strides
+        d_q, d_k, d_v, *_ = gradients
+        args.d_q, args.d_k, args.d_v = d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
         args.lse = lse.data_ptr()
+        args.workspace = self.workspace_at(arguments) or None
         if d_lse is not None:
             d_lse = d_lse.to(torch.float32).contiguous()
         args.d_lse = None if d_lse is None else d_lse.data_ptr()

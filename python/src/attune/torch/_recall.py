@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from attune.torch._bound import Bound
 from attune.torch._captured import CapturedTensors
 from attune.torch._fingerprint import Fingerprint, Unknown
 from attune.torch._function import Launch
@@ -108,6 +109,7 @@ class Seen:
     family: _Family
     calls: dict[Key, Known]  # of these very numbers
     last: tuple[Key, Known] | None = None  # comparing takes less than hashing
+    bound: tuple[Bound, ...] = ()  # calls whose tensors are known, too
 
     def find(self, call: Key) -> Known | None:
         """The call, where it or one that differs in numbers that a launch brings was translated before."""
@@ -176,17 +178,23 @@ def forget() -> None:
     _calls.clear()
 
 
-def look_at(*functions: Any) -> Seen | None:
-    """What is known of functions, each of which may be None. None: nothing can be."""
-    place = tuple([id(function) for function in functions])
-    seen = _seen.get(place)
+def recall(score_mod: Any, of_blocks: Any, mask_mod: Any, sink: Any = None) -> Seen | None:
+    """What was seen of functions that still see it."""
+    seen = _seen.get((id(score_mod), id(of_blocks), id(mask_mod), id(sink)))
     if seen is not None:
         for reference, at in seen.references:
-            if reference() is not functions[at]:
-                break
-        else:
-            if seen.fingerprint.is_current():
-                return seen
+            if reference() is not (score_mod, of_blocks, mask_mod, sink)[at]:
+                return None
+        if seen.fingerprint.is_current():
+            return seen
+    return None
+
+
+def look_at(*functions: Any) -> Seen | None:
+    """What is known of a score_mod, two mask_mods and a sink, each of which may be None. None: nothing can be."""
+    seen = recall(*functions)
+    if seen is not None:
+        return seen
     try:
         fingerprint = Fingerprint(functions)
         known = _calls.get(fingerprint.key)
@@ -198,6 +206,7 @@ def look_at(*functions: Any) -> Seen | None:
         known = _calls[fingerprint.key] = {}, _Family(), fingerprint.kept
     calls, family, _ = known
     found = Seen((), fingerprint, family, {} if fingerprint.numbers else calls)
+    place = tuple([id(function) for function in functions])
     if fingerprint.is_bound:  # others are looked at anew each time, and nothing keeps what they see
         with contextlib.suppress(TypeError):  # no weak references to a function of this kind
             found.references = tuple(

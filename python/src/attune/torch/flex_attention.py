@@ -9,13 +9,14 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
 from attune.torch import _autocast, _dropout, _precision
+from attune.torch._bound import Bound, can_be_bound, holds_of, latest
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
-from attune.torch._recall import Known, Seen, look_at
+from attune.torch._recall import Known, Seen, look_at, recall
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
 _of_torch = torch_flex.flex_attention  # whatever stands under the name later
@@ -77,7 +78,26 @@ def flex_attention(
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
+    met: Seen | None = None
+    says: tuple[Any, ...] = ()
+    if return_aux is None and sink is None and not torch.compiler.is_dynamo_compiling():
+        met = _meet(score_mod, block_mask, mask_mod)
+        if met is not None:
+            says = (
+                scale, enable_gqa, dropout, precision, torch.is_grad_enabled(),
+                None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
+            )  # fmt: skip
+            operands = query, key, value
+            for bound in met.bound:
+                captured = bound.kept
+                if (
+                    bound.says == says
+                    and bound.check(query, key, value, *captured)
+                    and (bound.holds is None or bound.holds())
+                ):
+                    return bound.run(operands, captured, return_lse)
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    given = query, key, value
     query, key, value = _autocast.cast(query, key, value)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
@@ -94,6 +114,8 @@ def flex_attention(
             if dropout:
                 launch.seed, launch.offset = _dropout.draw(query.device)
             out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
+            if met is not None and met is seen:
+                _bind(met, known, says, given, (query, key, value))
             return (out, lse) if return_lse else out
     _check(query, key, value, block_mask, enable_gqa)
     _dropout.check(dropout)
@@ -143,6 +165,33 @@ def flex_attention(
     if return_aux is not None:
         return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
     return (out, lse) if return_lse else out
+
+
+def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> Seen | None:
+    """What was seen of the functions, where nothing of it has changed."""
+    if block_mask is None:
+        return recall(score_mod, None, mask_mod, None)
+    if type(block_mask) is not BlockMask or block_mask._made_of is None:
+        return None
+    of_blocks = block_mask.mask_mod
+    return recall(score_mod, of_blocks, mask_mod, None) if of_blocks is block_mask._made_of else None
+
+
+def _bind(
+    seen: Seen,
+    known: Known,
+    says: tuple[Any, ...],
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> None:
+    """A call that was recalled: the next one that says the same, of such tensors, is found at once."""
+    captured = tuple(seen.tensors(known))
+    scale, _, dropout, precision, *_ = says
+    if can_be_bound(given, operands, captured, (scale, dropout)):
+        numbers, slots = (known.scalars, None, None), range(len(captured))
+        holds = holds_of(operands[0], precision is None)
+        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, says, captured)
+        seen.bound = latest(bound, seen.bound)
 
 
 def _recall(

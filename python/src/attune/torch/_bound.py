@@ -1,0 +1,148 @@
+"""Calls that are made again: what a call says leads to what it launches, once its tensors are as they were.
+
+Nothing of it decides anything. What a call means is worked out elsewhere, and is remembered here with all that it was
+worked out of: what the caller said is a key, and of the tensors a function tells whether they are as they were.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from attune._met import CALLS
+from attune.torch import _autocast, _dropout, _precision
+from attune.torch._function import record
+from attune.torch._guard import Check, check_of, may_be_met
+from attune.torch._launcher import launcher_of
+from attune.torch._plans import ForwardPlan, Numbers, Scalars
+
+MAX_BOUND = 4  # of one key; each costs a look
+_MAX_KEYS = 1024
+_NUMBERS = (int, float, bool, type(None))  # a tensor is the same object with another value
+
+Tensors = Sequence[torch.Tensor]
+Arrays = tuple[Any, ...]  # tensors, or None
+Holds = Callable[[], bool]
+
+_of_operands = operator.itemgetter(0, 1, 2)
+
+
+class Bound:
+    """A call of a ForwardPlan.
+
+    Attributes:
+        check: whether what `present` picks of the arrays, and the tensors behind it, are as they were.
+        holds: whether what torch is told beside tensors is as it was; None: nothing was asked.
+        says, kept: what the caller says, and has to be kept with it.
+    """
+
+    __slots__ = (
+        "_converts", "_draws", "_launcher", "_learned", "_names", "_numbers", "_plan", "_slots", "check", "holds",
+        "kept", "says",
+    )  # fmt: skip
+
+    present = staticmethod(_of_operands)
+
+    def __init__(
+        self,
+        plan: ForwardPlan,
+        operands: Tensors,
+        tensors: Tensors,
+        slots: Sequence[int],
+        numbers: tuple[Scalars, float | None, float | None],
+        draws: bool,
+        holds: Holds | None,
+        says: Any = None,
+        kept: Any = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        """`tensors` are in the caller's order, and `slots` says which of them is the spec's, by slot. `draws`: whether
+        a call without a seed takes one of torch's generator. `names`: of the scalars that each call brings, by slot;
+        without any they are those of `numbers`."""
+        self.check: Check = check_of((*operands, *tensors))
+        self.holds, self.says, self.kept = holds, says, kept
+        self._plan, self._slots, self._draws = plan, tuple(slots), draws
+        self._numbers: Numbers = (*numbers, 0, 0)
+        variant = plan.variant
+        by_slot = [tensors[at] for at in self._slots]
+        self._converts = any(
+            x.dtype is not dtype or not x.is_contiguous() or x.device != operands[0].device
+            for x, dtype in zip(by_slot, variant.dtypes, strict=True)
+        )
+        self._names = tuple(names)
+        self._launcher = launcher_of(plan)
+        self._learned: tuple[int, ...] | None = None  # no gradient is wanted
+        of_gradients = (*operands, *(by_slot[slot] for slot in variant.learned))
+        if torch.is_grad_enabled() and any(x.requires_grad for x in of_gradients):
+            self._learned = tuple(self._slots[slot] for slot in variant.learned)
+
+    def run(
+        self,
+        arrays: Arrays,
+        tensors: Tensors,
+        with_lse: bool,
+        seed: int | None = None,
+        offset: int = 0,
+        scalars: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """O, or O and LSE, of what `check` passed."""
+        q, k, v, launcher, learned = arrays[0], arrays[1], arrays[2], self._launcher, self._learned
+        numbers, given = self._numbers, tensors
+        if self._names and scalars:
+            numbers = (tuple([scalars[name] for name in self._names]), *numbers[1:])
+        if self._draws:
+            numbers = (*numbers[:3], *(_dropout.draw(q.device) if seed is None else (seed, offset)))
+        if tensors:
+            given = [tensors[at] for at in self._slots]
+            if self._converts:
+                given = self._plan.variant.auxiliaries(given, q.device)
+        if learned is None:
+            if launcher is not None:
+                found = launcher(q, k, v, given, with_lse, numbers[0])
+            else:
+                found = self._plan.run(q, k, v, given, with_lse, *numbers)
+            return found if with_lse else found[0]
+        call = self._plan, given, numbers, with_lse, launcher
+        if learned:
+            return record(call, q, k, v, *[tensors[at] for at in learned])
+        return record(call, q, k, v)
+
+
+def can_be_bound(given: Tensors, operands: Tensors, tensors: Tensors, numbers: Sequence[Any]) -> bool:
+    """Whether a call may be found by `check_of` its tensors and by comparing all else. `given` are the caller's arrays,
+    `operands` the same as autocast has them, `numbers` what is compared."""
+    return (
+        all([x is y for x, y in zip(given, operands, strict=True)])
+        and all([type(each) in _NUMBERS for each in numbers])
+        and len({id(x) for x in (*operands, *tensors)}) == len(operands) + len(tensors)
+        and may_be_met((*operands, *tensors))
+    )
+
+
+def holds_of(q: torch.Tensor, asks_precision: bool) -> Holds | None:
+    """A Bound's `holds`. `asks_precision`: whether the caller leaves that of fp32 to torch."""
+    device = q.device.type
+    asked: list[Callable[[], Any]] = []
+    if _autocast.is_on(device):  # the tensors' dispatch keys tell that it is, and not its type
+        asked.append(lambda: torch.get_autocast_dtype(device))
+    if asks_precision and q.dtype is torch.float32 and device == "cuda":
+        asked.append(lambda: _precision.of_call(None, device, torch.float32))
+    if not asked:
+        return None
+    known = [ask() for ask in asked]
+    return lambda: [ask() for ask in asked] == known
+
+
+def latest(bound: Any, others: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The calls of one key, with a new one. Thread-safe: no tuple that somebody walks changes."""
+    return bound, *others[: MAX_BOUND - 1]
+
+
+def keep(key: Any, bound: Any) -> None:
+    """For attune.attention, which asks for it by all that its caller said."""
+    if len(CALLS) >= _MAX_KEYS:
+        CALLS.clear()
+    CALLS[key] = latest(bound, CALLS.get(key, ()))

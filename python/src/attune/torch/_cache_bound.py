@@ -1,0 +1,89 @@
+"""Calls over a cache that are made again, as attune.torch._bound has them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attune._launch import Launch
+from attune.torch import _bound, _dropout
+from attune.torch._guard import Check, check_of
+
+if TYPE_CHECKING:
+    from attune.torch._cached import CachePlan
+
+
+def _picker(arrays: _bound.Arrays) -> Callable[[_bound.Arrays], tuple[Any, ...]]:
+    """What picks of others those that are tensors here, each once: one list says of queries and keys where they begin.
+    Of others that are not the same where these are it picks none."""
+    first: dict[int, int] = {}
+    twice = []
+    for place, x in enumerate(arrays):
+        if x is not None and first.setdefault(id(x), place) != place:
+            twice.append((first[id(x)], place))
+    pick = operator.itemgetter(*first.values())
+    if not twice:
+        return pick
+    none = (None,) * len(first)
+    return lambda others: pick(others) if all([others[at] is others[again] for at, again in twice]) else none
+
+
+class CacheBound:
+    """A call of a CachePlan. The attributes are a Bound's."""
+
+    __slots__ = ("_launch", "_plan", "_slots", "check", "holds", "kept", "present")
+
+    def __init__(
+        self,
+        plan: CachePlan,
+        arrays: _bound.Arrays,
+        tensors: _bound.Tensors,
+        slots: Sequence[int],
+        launch: Launch,
+        holds: _bound.Holds | None,
+        kept: Any,
+    ) -> None:
+        self.present = _picker(arrays)
+        self.check: Check = check_of((*self.present(arrays), *tensors))
+        self.holds, self.kept = holds, kept
+        self._plan, self._slots = plan, tuple(slots)
+        self._launch = Launch({}, {}, launch.scale, launch.dropout)
+
+    def run(
+        self,
+        arrays: _bound.Arrays,
+        tensors: _bound.Tensors,
+        with_lse: bool,
+        seed: int | None,
+        offset: int,
+        scalars: Any,
+    ) -> Any:
+        plan, launch = self._plan, self._launch
+        if plan.drops:
+            launch = Launch({}, {}, launch.scale, launch.dropout)
+            launch.seed, launch.offset = _dropout.draw(arrays[0].device) if seed is None else (seed, offset)
+        o, lse = plan.run(arrays, [tensors[at] for at in self._slots] if tensors else (), launch, with_lse)
+        return (o, lse) if with_lse else o
+
+
+def bind(
+    key: Any,
+    plan: CachePlan,
+    arrays: _bound.Arrays,
+    tensors: Mapping[str, torch.Tensor],
+    launch: Launch,
+    numbers: Sequence[Any],
+    asks_precision: bool,
+    kept: Any,
+) -> None:
+    """A call that was made just now, without scalars, nothing of which is the caller's beside `kept`."""
+    given = tuple({id(x): x for x in arrays if x is not None}.values())
+    names, own = list(tensors), tuple(tensors.values())
+    if len(given) < 2 or not _bound.can_be_bound(given, given, own, numbers):
+        return
+    slots = [names.index(tensor.name) for tensor in plan.spec.tensors]
+    holds = _bound.holds_of(arrays[0], asks_precision)
+    _bound.keep(key, CacheBound(plan, arrays, own, slots, launch, holds, kept))
