@@ -27,9 +27,8 @@ namespace sm90 {
 struct WorkItem {
   int b, h_kv, k0;
 };
-ATT_FN int kv_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
 ATT_FN WorkItem work_item(const BackwardParams& p) {
-  const auto [head, tile] = backward_tile(block_index(), kv_tiles(p), p.batch * p.kv_heads, false);
+  const auto [head, tile] = backward_tile(block_index(), key_tiles(p), p.batch * p.kv_heads, false);
   const int b = head / p.kv_heads;
   return {b, head - b * p.kv_heads, tile * kTileKv};
 }

@@ -73,7 +73,7 @@ struct SharedMemory {
     return barrier(4 * kStages + kDsBuffers + buffer);
   }
   ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 2 * kDsBuffers); }
-  // The head has sums of dQ; the CTA has added to them; the loader has told the others so.
+  // The head has sums of dQ; the CTA has added to them; the consumers are told who converts.
   ATT_MEMBER unsigned sums_ready() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
   ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }

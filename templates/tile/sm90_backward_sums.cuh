@@ -1,7 +1,7 @@
-// dQ's sums of the sm90a family's backward kernel: the CTAs of a K/V head's key tiles add to them in
-// global memory, in fp32. Only the heads under way have some, which stay in L2: a head's last CTA
-// brings them to rows of dQ, zeroes them and hands them on; a launch of its own brings those of the
-// last heads to rows.
+// dQ's sums of the sm90a family's backward kernel: the CTAs of a K/V head's key tiles add to them
+// in global memory, in fp32. Only the heads under way have some, which stay in L2: a head's last
+// CTA brings them to rows of dQ, zeroes them and hands them on; a launch of its own brings those of
+// the last heads to rows.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
@@ -21,7 +21,8 @@
 namespace att {
 namespace sm90 {
 
-// The first of a K/V head's query heads among all heads that have sums. `head`: b * kv_heads + h_kv.
+// The first of a K/V head's query heads among all heads that have sums. `head`: b * kv_heads +
+// h_kv.
 ATT_FN int sums_head(const BackwardParams& p, int head) {
   return head % sum_heads(p).slots * (p.heads / p.kv_heads);
 }
@@ -51,12 +52,12 @@ ATT_FN bool is_last_of_head(const BackwardParams& p, int head) {
   return is_last && head < sum_heads(p).converted;
 }
 
-// Brings shares of dQ's tiles from their sums to rows: of the query heads from `h` on those numbered
-// first, first + step, ... below `end`; a head has as many as it has tiles and shares. A
+// Brings shares of dQ's tiles from their sums to rows: of the query heads from `h` on those
+// numbered first, first + step, ... below `end`; a head has as many as it has tiles and shares. A
 // warpgroup's; kAtOnce are under way at a time. `clears`: zeroes the sums.
 template <int kAtOnce>
-ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head, int first, int step,
-                           int end, bool clears) {
+ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head, int first,
+                           int step, int end, bool clears) {
   const int thread = thread_index() % kWarpgroupThreads;
   const int shares = tile_count(p.q_len, kTileQ) * kDqShares;  // of a head
   const float scale = softmax_scale(p);
