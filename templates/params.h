@@ -64,6 +64,7 @@ struct BackwardParams : ForwardParams {
   float* d_v_sums;        // the same with v columns
   float* learned_sums;    // [batch, heads, key tiles, numbers]: parts of what d_tensors will be
   int* sum_arrivals;      // [batch, kv_heads]: key tiles that have added to d_q_sums, and one more
+  int* sum_turns;         // [batch, heads, query tiles]: the key tiles before whose turn it is
   // Gradients asked for, fp32; null: not asked.
   float* d_tensors[kMaxTensors];  // of tensors declared `grad`, shaped as they are
   float* d_sink;                  // [batch, heads]

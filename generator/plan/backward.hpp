@@ -16,6 +16,7 @@ struct BackwardRows {
   bool splits_references = false, splits_deltas = false;
   int sum_columns = 0;             // of dQ's sums, which it zeroes; 0: there are none
   int sum_tile = 1, sum_wave = 1;  // of these; WorkspaceRegion
+  int turn_rows = 0;               // queries to whose sums CTAs add in order; 0: in none
 };
 
 // How a family adds up gradients of tensors.

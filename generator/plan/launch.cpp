@@ -216,6 +216,9 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
     case Content::kSumArrivals:
       bytes = product({slices, shape.kv_heads, 4});
       break;
+    case Content::kSumTurns:
+      bytes = product({slices, shape.heads, unit_count(spec, shape, shape.q_len, unit), 4});
+      break;
     case Content::kKeySums:
       bytes = product({slices, kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
       break;

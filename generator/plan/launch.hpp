@@ -57,6 +57,7 @@ struct WorkspaceRegion {
     kRowDeltas,         // the same
     kQuerySums,         // fp32 [batch, heads, q_len, qk]; with a sum_wave of some heads at a time
     kSumArrivals,       // int32 [batch, kv_heads]
+    kSumTurns,          // int32 [batch, heads, tiles of length_unit queries]
     kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
     kValueSums,         // fp32 [batch, kv_heads, kv_len, v]
     kLearnedSums,       // fp32 [batch, heads, tiles of length_unit keys, `columns`]

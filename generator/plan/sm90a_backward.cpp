@@ -19,6 +19,7 @@ namespace {
 constexpr int kKeys = 64;  // of a warpgroup
 constexpr int kWarpgroups = 2;
 constexpr int kStoreRows = 16;
+constexpr int kTileQ = 64;
 constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
 
 const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
@@ -31,8 +32,9 @@ BackwardRows rows_of(const AttentionSpec& spec) {
   BackwardRows rows = split_rows(spec);
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
   rows.sum_tile = kKeys * kWarpgroups;
-  // CTAs of an H200; under a mask those of a group of heads, templates/tile/backward_order.cuh.
-  rows.sum_wave = spec.mask ? 256 : 132;
+  // CTAs of an H200; where heads come in groups those of one, templates/tile/backward_order.cuh.
+  rows.sum_wave = spec.mask || spec.deterministic ? 256 : 132;
+  if (spec.deterministic) rows.turn_rows = kTileQ;
   return rows;
 }
 
@@ -47,11 +49,6 @@ int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm90a_backward_serves(spec, target));
-  if (spec.deterministic) {
-    return plan_unsupported(
-        "dQ is added up in the order in which blocks come to it, which `deterministic: true` rules "
-        "out");
-  }
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
     if (dim > kMaxColumns) {
       return plan_unsupported(fmt::format(
@@ -69,8 +66,9 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 8);
+  const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
-         barriers;
+         barriers + turns;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -84,14 +82,23 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   return resources;
 }
 
-constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+// Of a thread: all that a processor has. Narrow heads leave the warp that looks for turns enough.
+struct Registers {
+  int producer, consumer;
+};
+Registers registers_of(const AttentionSpec& spec) {
+  return spec.deterministic && is_narrow(spec) ? Registers{40, 232} : Registers{24, 240};
+}
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   if (tile.warpgroups != kWarpgroups) return plan_unsupported("two warpgroups");
-  if (tile.tile_q != 64) return plan_unsupported("query tiles of 64");
+  if (tile.tile_q != kTileQ) return plan_unsupported("query tiles of 64");
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   if (tile.rotated && spec.mask) return plan_unsupported("a mask says where key tiles begin");
+  if (tile.rotated && spec.deterministic) {
+    return plan_unsupported("key tiles that add in their order begin with the same query tile");
+  }
   // Beside what is learned ptxas has too few and serialises the products (C7512).
   const bool has_room =
       is_narrow(spec) && expr::look_up_derivatives(spec.score, spec.environment).empty();
@@ -267,7 +274,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
       "{}",
       tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, tile.keys_in_registers,
-      kProducerRegisters, kConsumerRegisters, shared_bytes(spec, tile),
+      registers_of(spec).producer, registers_of(spec).consumer, shared_bytes(spec, tile),
       backward_row_constants(rows) + learned_constants(spec), products);
 }
 

@@ -25,6 +25,9 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kSumArrivals:
       params->sum_arrivals = static_cast<int*>(data);
       return;
+    case Content::kSumTurns:
+      params->sum_turns = static_cast<int*>(data);
+      return;
     case Content::kKeySums:
       params->d_k_sums = static_cast<float*>(data);
       return;

@@ -24,6 +24,12 @@ ATT_FN int load_acquire(const int* counter) {
   return value;
 }
 
+// Makes a counter at least `value`. What threads wrote that this one has waited for is seen by
+// whoever sees that.
+ATT_FN void raise(int* counter, int value) {
+  asm volatile("red.release.gpu.global.max.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
 ATT_FN void wait_a_while() { asm volatile("nanosleep.u32 64;"); }
 
 }  // namespace att

@@ -99,6 +99,10 @@ ATT_FN void clear_query_sums(const BackwardParams& p, int head, int first_query)
   if (thread_index() == 0 && first_query == 0 && head == kv_head * group) {
     p.sum_arrivals[kv_head] = 0;
   }
+  if (plan::kOrderedSums && thread_index() == 0 && first_query < p.q_len) {
+    const int tiles = tile_count(p.q_len, kRowsAtATime);
+    p.sum_turns[head * tiles + first_query / kRowsAtATime] = 0;
+  }
   if (kv_head >= sum_heads(p).slots) return;
   const long long first = static_cast<long long>(head) * padded_rows(p.q_len) + first_query;
   char* const sums = reinterpret_cast<char*>(p.d_q_sums + first * plan::kSumColumns);

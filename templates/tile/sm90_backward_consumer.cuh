@@ -154,12 +154,17 @@ struct Consumer {
 
   ATT_MEMBER float* sums_of(int index) const { return p.d_q_sums + sums_offset(index, warpgroup); }
 
-  // dV and dQ of the tile before the current one are there.
+  // dQ of the tile whose dS is number `n` is there.
   ATT_MEMBER void end_dq(unsigned n, float* to) {
     warp_arrive(shared.ds_empty(n & 1));
     if (!has_sums) mbarrier_wait(shared.sums_ready(), 0);
     has_sums = true;
+    if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n & 1), n >> 1 & 1);
     add_dq(to);
+    if constexpr (kTakesTurns) {
+      sync_warp();
+      warp_arrive(shared.turn_used(n & 1));
+    }
   }
 
   // False when no query sees the keys.
@@ -201,7 +206,7 @@ struct Consumer {
       if (tiles > 0) warp_arrive(shared.do_empty(before.stage));
       if constexpr (kMakesQueries) {
         wgmma_pin(d_q);
-        if (tiles > 1) end_dq(written, sums_of(sums));
+        if (tiles > 1) end_dq(written - 2, sums_of(sums));
       }
       mbarrier_wait(shared.do_full(at.stage), at.parity);
       if (kMayHaveDeadRows && now.flags == 0) {
@@ -264,7 +269,7 @@ struct Consumer {
     warp_arrive(shared.do_empty(before.stage));
     if constexpr (kMakesQueries) {
       wgmma_pin(d_q);
-      if (tiles > 1) end_dq(written, sums_of(sums));
+      if (tiles > 1) end_dq(written - 2, sums_of(sums));
       mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
       issue_dq(written - 1);
     }

@@ -16,6 +16,7 @@
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
+#include "templates/tile/sm90_backward_turns.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/work_items.h"
 
@@ -28,7 +29,9 @@ struct WorkItem {
   int b, h_kv, k0;
 };
 ATT_FN WorkItem work_item(const BackwardParams& p) {
-  const auto [head, tile] = backward_tile(block_index(), key_tiles(p), p.batch * p.kv_heads, false);
+  const int tiles = key_tiles(p), heads = p.batch * p.kv_heads;
+  const auto [head, tile] = kTakesTurns ? tile_of_turns(block_index(), tiles, heads)
+                                        : backward_tile(block_index(), tiles, heads, false);
   const int b = head / p.kv_heads;
   return {b, head - b * p.kv_heads, tile * kTileKv};
 }
@@ -37,7 +40,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   for (int stage = 0; stage < kStages; ++stage) {
     mbarrier_init(shared.q_full(stage), 1);
     mbarrier_init(shared.do_full(stage), 1);
-    mbarrier_init(shared.q_empty(stage), 4 * kWarpgroups);
+    mbarrier_init(shared.q_empty(stage), 4 * kWarpgroups + (kTakesTurns ? 1 : 0));
     mbarrier_init(shared.do_empty(stage), 4 * kWarpgroups);
   }
   for (int buffer = 0; buffer < kDsBuffers; ++buffer) {
@@ -48,6 +51,11 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     mbarrier_init(shared.sums_ready(), 1);
     mbarrier_init(shared.sums_added(), 4 * kWarpgroups);
     mbarrier_init(shared.sums_told(), 1);
+  }
+  for (int buffer = 0; kTakesTurns && buffer < 2; ++buffer) {
+    mbarrier_init(shared.turn_taken(buffer), 1);
+    mbarrier_init(shared.turn_used(buffer), 4 * kDqShares);
+    mbarrier_init(shared.turn_passed(buffer), 1);
   }
   mbarrier_init(shared.kv_full(), 1);
   mbarrier_init_fence();
@@ -219,6 +227,12 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
     const int warp = shuffle_from(thread_index() / 32, 0);
     if (warp == 0) load(p, q_map, k_map, v_map, do_map, shared);
     if (kMakesQueries && warp == 1 && thread_index() % 32 == 0) keep_sums(p, shared);
+    if constexpr (kTakesTurns) {
+      const WorkItem item = work_item(p);
+      const int key_tile = item.k0 / kTileKv;
+      if (warp == 2) take_turns(p, shared, item.b, item.h_kv, key_tile);
+      if (warp == 3 && thread_index() % 32 == 0) pass_turns(p, shared, key_tile);
+    }
   } else {
     registers_acquire_to<kConsumerRegisters>();
     consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup);

@@ -21,6 +21,8 @@ constexpr int kQBytes = kQkSlabs * kQSlabBytes;
 constexpr int kDoBytes = kVSlabs * kQSlabBytes;
 // dS as [queries, keys], a slab a warpgroup's keys, for dQ: where another kernel makes it, nowhere.
 constexpr int kDsBuffers = plan::kSumColumns > 0 ? 2 : 0;
+// Whether CTAs add to dQ's sums in the order of their key tiles.
+constexpr bool kTakesTurns = kDsBuffers > 0 && plan::kOrderedSums;
 constexpr int kDsBytes = kWarpgroups * kQSlabBytes;
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
 constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
@@ -43,8 +45,10 @@ constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
 constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
-constexpr int kBarrierOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
-constexpr int kBarriers = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
+constexpr int kTurnOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
+constexpr int kBarrierOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
+constexpr int kTurnBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
+constexpr int kBarriers = kTurnBarrier + (kTakesTurns ? 6 : 0);
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
@@ -77,6 +81,12 @@ struct SharedMemory {
   ATT_MEMBER unsigned sums_ready() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
   ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
+  // Turns at dQ's sums, and how far each of two is: it is the CTA's, its consumers have added, the
+  // next CTA may.
+  ATT_MEMBER unsigned turn(int buffer) const { return base + kTurnOffset + 8 * buffer; }
+  ATT_MEMBER unsigned turn_taken(int buffer) const { return barrier(kTurnBarrier + buffer); }
+  ATT_MEMBER unsigned turn_used(int buffer) const { return barrier(kTurnBarrier + 2 + buffer); }
+  ATT_MEMBER unsigned turn_passed(int buffer) const { return barrier(kTurnBarrier + 4 + buffer); }
 
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }

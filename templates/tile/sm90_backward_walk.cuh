@@ -43,8 +43,13 @@ constexpr int kKeys = 64;  // of a block, which tiles are classified for
 template <int kTileQ, int kKeyBlocks, bool kRotated>
 struct QueryWalk {
   static constexpr int kTileKv = kKeyBlocks * kKeys;
+  // [first, last)
+  struct Tiles {
+    int first, last;
+    ATT_MEMBER bool has(int tile) const { return tile >= first && tile < last; }
+  };
   int k0;
-  int first, last;      // tiles within the mask's bounds: [first, last)
+  Tiles tiles;          // within the mask's bounds
   int base;             // tile of lane 0; without a mask the next one, less `shift`
   int shift = 0;        // tiles are taken from there on, and then from the start
   unsigned live, full;  // of the lanes; live only of tiles to come
@@ -52,17 +57,27 @@ struct QueryWalk {
   static constexpr int kParts = kKeyBlocks <= 1 ? 1 : kKeyBlocks <= 2 ? 2 : 4;
   static constexpr int kStep = spec::kHasMask ? 32 / kParts : 1;
 
+  static ATT_MEMBER Tiles tiles_of(const Context& c, int k0) {
+    QBounds bounds{0, c.q_len};
+    if constexpr (spec::kHasMask) bounds = q_bounds(c, k0, min_i32(k0 + kTileKv, c.kv_len));
+    const int first = bounds.begin / kTileQ;
+    return {first, bounds.begin < bounds.end ? (bounds.end + kTileQ - 1) / kTileQ : first};
+  }
+  // Of one of these and a block of the keys.
+  static ATT_MEMBER TileClass class_of(const Context& c, int tile, int k0, int block) {
+    const int q0 = tile * kTileQ, key = k0 + block * kKeys;
+    if (block >= kKeyBlocks || key >= c.kv_len) return TileClass::kSkip;
+    return classify_tile(c, q0, min_i32(q0 + kTileQ, c.q_len), key, min_i32(key + kKeys, c.kv_len));
+  }
+
   ATT_MEMBER void begin(const Context& c, int at_k0) {
     k0 = at_k0;
     live = full = 0;
-    QBounds bounds{0, c.q_len};
-    if constexpr (spec::kHasMask) bounds = q_bounds(c, k0, min_i32(k0 + kTileKv, c.kv_len));
-    first = bounds.begin / kTileQ;
-    last = bounds.begin < bounds.end ? (bounds.end + kTileQ - 1) / kTileQ : first;
-    base = first - kStep;
+    tiles = tiles_of(c, k0);
+    base = tiles.first - kStep;
     // CTAs that run together then do not add to the same tiles of dQ.
     if constexpr (kRotated) {
-      shift = static_cast<int>(static_cast<long long>(last) * k0 / c.kv_len);
+      shift = static_cast<int>(static_cast<long long>(tiles.last) * k0 / c.kv_len);
     }
   }
 
@@ -70,16 +85,16 @@ struct QueryWalk {
   ATT_MEMBER bool next(const Context& c, TileInfo& info) {
     if constexpr (!spec::kHasMask) {
       base += 1;
-      info.tile = base + shift < last ? base + shift : base + shift - last;
+      info.tile = base + shift < tiles.last ? base + shift : base + shift - tiles.last;
       info.flags = 0;
 #pragma unroll
       for (int i = 0; i < kKeyBlocks; ++i) {
         if (k0 + (i + 1) * kKeys <= c.kv_len) info.flags |= 1 << i;
       }
-      return base < last;
+      return base < tiles.last;
     }
     while (live == 0) {
-      if (base + kStep >= last) return false;
+      if (base + kStep >= tiles.last) return false;
       base += kStep;
       classify(c);
     }
@@ -98,15 +113,10 @@ struct QueryWalk {
     const int lane = thread_index() % 32;
     const int tile = base + lane / kParts;
     const int part = lane % kParts;
-    const int q0 = tile * kTileQ;
-    const int key = k0 + part * kKeys;
-    const int k1 = min_i32(key + kKeys, c.kv_len);
     TileClass found = TileClass::kSkip;
-    if (tile < last && part < kKeyBlocks && key < k1) {
-      found = classify_tile(c, q0, min_i32(q0 + kTileQ, c.q_len), key, k1);
-    }
+    if (tile < tiles.last) found = class_of(c, tile, k0, part);
     live = ballot(found != TileClass::kSkip);
-    full = ballot(found == TileClass::kFull && k1 == key + kKeys);
+    full = ballot(found == TileClass::kFull && k0 + (part + 1) * kKeys <= c.kv_len);
   }
 };
 
