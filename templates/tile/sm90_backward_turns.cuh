@@ -1,11 +1,11 @@
-// Where a spec asks for the same bits at every launch, the CTAs of a K/V head take turns at the sums
-// of dQ of a query tile, in an order of their key tiles. Two warps beside the loader see to it: one
-// waits for the CTA's turns ahead of its consumers, the other passes them on behind them, so that no
-// consumer waits for memory.
+// Where a spec asks for the same bits at every launch, the CTAs of a K/V head take turns at the
+// sums of dQ of a query tile, in an order of their key tiles. Two warps beside the loader see to
+// it: one waits for the CTA's turns ahead of its consumers, the other passes them on behind them,
+// so that no consumer waits for memory.
 //
 // With a mask the last key tile comes first. Under a causal one a CTA then begins with query tiles
-// that are its own, and when it comes to another's, that one has been there. Without a mask all begin
-// with the first query tile, the first key tile ahead. A CTA waits for none but CTAs of lower
+// that are its own, and when it comes to another's, that one has been there. Without a mask all
+// begin with the first query tile, the first key tile ahead. A CTA waits for none but CTAs of lower
 // numbers, which have started before.
 #pragma once
 
@@ -30,15 +30,15 @@ static_assert(!kTakesTurns || kTileQ == kRowsAtATime, "clear_query_sums() clears
 ATT_FN int turn_of_tile(int tile, int tiles) { return spec::kHasMask ? tiles - 1 - tile : tile; }
 
 // The work item of a CTA. Of a group of heads all that come first, then all that come next: each
-// waits at its first query tile until the one before it is done there, the longer the more of a head
-// start together.
+// waits at its first query tile until the one before it is done there, the longer the more of a
+// head start together.
 ATT_FN HeadTile<int> tile_of_turns(int index, int tiles, int heads) {
   const int size = max_i32(1, kTilesOfGroup / tiles);
   return tile_by_group(index, tiles, head_groups(heads, GroupSizes<int>{size, 1}), spec::kHasMask);
 }
 
-// The turn of the key tile whose CTA visits the query tile before that of key tile `tile`; negative:
-// none does. The whole warp's.
+// The turn of the key tile whose CTA visits the query tile before that of key tile `tile`;
+// negative: none does. The whole warp's.
 //
 // A tile that kv_bounds() leaves out adds zeros, if its CTA visits the query tile at all, and the
 // order of zeros does not matter.
@@ -53,9 +53,9 @@ ATT_FN int turn_before(const Context& c, int query_tile, int tile) {
     bool is_visited = false;
     if (other < end) {
       const int k0 = other * kTileKv;
-      is_visited = Walk::tiles_of(c, k0).has(query_tile) &&
-                   Walk::class_of(c, query_tile, k0, lane_index() % Walk::kParts) !=
-                       TileClass::kSkip;
+      is_visited =
+          Walk::tiles_of(c, k0).has(query_tile) &&
+          Walk::class_of(c, query_tile, k0, lane_index() % Walk::kParts) != TileClass::kSkip;
     }
     const unsigned visited = ballot(is_visited);
     if (visited != 0) {

@@ -231,6 +231,7 @@ TEST(Launch, RegionsHaveTheSizesOfTheirTensors) {
   const auto bytes = [&](WorkspaceRegion region) { return region_bytes(spec, region, kShape); };
   EXPECT_EQ(bytes({.content = Content::kSchedulerCounter}), 16);
   EXPECT_EQ(bytes({.content = Content::kRowDeltas}), 3 * 8 * 100 * 4);
+  EXPECT_EQ(bytes({.content = Content::kSumTurns, .length_unit = 64}), 3 * 8 * 2 * 4);
   EXPECT_EQ(bytes({.content = Content::kQuerySums}), 3 * 8 * 100 * 192 * 4);
   EXPECT_EQ(bytes({.content = Content::kQuerySums, .length_unit = 64}), 3 * 8 * 128 * 192 * 4);
   EXPECT_EQ(bytes({.content = Content::kKeySums}), 3 * 2 * 300 * 192 * 4);

@@ -68,22 +68,27 @@ TEST(Plan, NoTwoLegalPlansMakeTheSameChoices) {
 }
 
 // What blocks add to in the order in which they come is not the same to the bit at every launch.
-TEST(Plan, DeterministicBackwardPlansAddUpInNoOrderOfArrival) {
+// CTAs take turns at sums that they share: two more barriers each of three, and where they are.
+TEST(Plan, DeterministicBackwardPlansAddUpInTurns) {
+  using Content = WorkspaceRegion::Content;
   const DeviceFacts hopper = device_facts(Target::kSm90a);
   AttentionSpec spec = plain_spec(128);
+  const KernelPlan plan = parse_plan("sm90a backward sm_90a w2 q64 s2").value();
+  const auto has_turns = [&] {
+    const auto regions = launch_recipe(spec, plan).workspace;
+    return std::ranges::find(regions, Content::kSumTurns, &WorkspaceRegion::content) !=
+           regions.end();
+  };
+  const int without = launch_recipe(spec, plan).launches[1].shared_memory_bytes;
   const auto forward = legal_plans(spec, Family::kSm90a, hopper);
-  EXPECT_FALSE(legal_plans(spec, Family::kSm90a, hopper, Pass::kBackward).empty());
+  EXPECT_FALSE(has_turns());
   spec.deterministic = true;
   EXPECT_EQ(legal_plans(spec, Family::kSm90a, hopper), forward) << "the forward pass is anyway";
-  EXPECT_TRUE(legal_plans(spec, Family::kSm90a, hopper, Pass::kBackward).empty());
-  const auto plan = parse_plan("sm90a backward sm_90a w2 q64 s2");
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const Status refused = check_plan(spec, *plan, hopper);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("deterministic: true"), std::string::npos);
-  const auto chosen = default_plan(spec, {.q_len = 512, .kv_len = 512}, hopper, Pass::kBackward);
-  ASSERT_TRUE(chosen.ok()) << render(chosen.error());
-  EXPECT_EQ(chosen->family(), Family::kSm90aOrdered);
+  EXPECT_TRUE(check_plan(spec, plan, hopper).ok());
+  EXPECT_TRUE(has_turns());
+  EXPECT_EQ(launch_recipe(spec, plan).launches[1].shared_memory_bytes, without + 6 * 8 + 16);
+  const auto rotated = parse_plan("sm90a backward sm_90a w2 q64 s2 rot").value();
+  EXPECT_FALSE(check_plan(spec, rotated, hopper).ok()) << "all begin with the first query tile";
 }
 
 // Where the sm90a family's five products fit they are faster than the ordered kernels' seven.
@@ -100,7 +105,7 @@ TEST(Plan, OrderedKernelsServeWhatFiveProductsCannot) {
     EXPECT_EQ(chosen(plain_spec(head_dim)), Family::kSm90aOrdered);
   AttentionSpec spec = plain_spec(128);
   spec.deterministic = true;
-  EXPECT_EQ(chosen(spec), Family::kSm90aOrdered);
+  EXPECT_EQ(chosen(spec), Family::kSm90a);
   spec.dtype = DType::kF32;
   EXPECT_EQ(chosen(spec), Family::kSm80);
 }
@@ -153,11 +158,12 @@ TEST(Plan, OrderedPlansKeepBothGradientsOfNarrowHeads) {
   for (const int head_dim : {64, 96, 128, 144}) {
     AttentionSpec spec = plain_spec(head_dim);
     spec.deterministic = true;
-    const KernelPlan plan =
-        default_plan(spec, {.heads = 8, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}, hopper,
-                     Pass::kBackward)
-            .value();
-    ASSERT_EQ(plan.family(), Family::kSm90aOrdered);
+    const auto plans = plans_by_cost(
+        spec, {.heads = 8, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}, hopper, Pass::kBackward);
+    ASSERT_TRUE(plans.ok()) << render(plans.error());
+    const auto found = std::ranges::find(*plans, Family::kSm90aOrdered, &KernelPlan::family);
+    ASSERT_NE(found, plans->end());
+    const KernelPlan& plan = *found;
     const bool both = head_dim <= 128;
     EXPECT_EQ(std::get<Sm90aOrderedPlan>(plan.tile).both_gradients, both) << head_dim;
     EXPECT_EQ(launch_recipe(spec, plan).launches[1].tile, both ? 128 : 64) << head_dim;

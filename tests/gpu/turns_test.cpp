@@ -1,0 +1,133 @@
+// `deterministic: true` where CTAs add to the same sums of dQ in turns: against the definition in
+// fp64, the same to the bit at every launch of a busy GPU, and a CTA that does not wait for its turn.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "runtime/reference/backward.hpp"
+#include "tests/gpu/canary_device.hpp"
+#include "tests/gpu/kernel_bank.hpp"
+#include "tests/verification/editing_compiler.hpp"
+#include "tuner/measure/backward_problem.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+// Several query heads a K/V head, and a last tile of either length that is not full.
+constexpr ProblemShape kRagged{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 461};
+constexpr ProblemShape kBusy{.batch = 4, .heads = 32, .kv_heads = 16, .q_len = 900, .kv_len = 1100};
+constexpr int kLaunches = 100;
+
+struct Case {
+  const char* name;
+  const char* lines;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+// Of the band the tiles that a query tile has no turn at lie between, of the holes among the others.
+constexpr Case kCases[] = {
+    {"Full64", "head_dim: 64\n"},
+    {"Full128", "head_dim: 128\n"},
+    {"Causal64", "head_dim: 64\nmask: causal\n"},
+    {"Causal128", "head_dim: 128\nmask: causal\n"},
+    {"Anticausal96", "head_dim: 96\nmask: kv_idx >= q_idx\n"},
+    {"Band64", "head_dim: 64\nmask: abs(q_idx - kv_idx) < 200 or kv_idx < 5\n"},
+    {"Holes128", "head_dim: 128\nmask: (q_idx // 64 + kv_idx // 128) % 3 != 0\n"},
+    {"Documents64",
+     "head_dim: 64\nmask: document(doc)\n"
+     "tensors: {doc: {dtype: int32, dims: [batch, kv_len], sample: segments(mean=150)}}\n"},
+    {"Softcap128", "head_dim: 128\nmask: causal\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
+};
+
+AttentionSpec deterministic(const Case& c) {
+  return spec_of(fmt::format("name: t\ndtype: bf16\ndeterministic: true\n{}", c.lines));
+}
+
+KernelPlan cheapest(const AttentionSpec& spec, Pass pass, const DeviceFacts& facts) {
+  const auto plans = plans_by_cost(spec, kBusy, facts, pass).value();
+  return *std::ranges::find(plans, Family::kSm90a, &KernelPlan::family);
+}
+
+class Turns : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    KernelBank& bank = KernelBank::instance();
+    if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+    const DeviceFacts& facts = bank.device().facts();
+    if (facts.target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+    forward_ = cheapest(spec_, Pass::kForward, facts);
+    backward_ = cheapest(spec_, Pass::kBackward, facts);
+    bank.prepare({{spec_, forward_}, {spec_, backward_}});
+  }
+
+  // Launches whose gradients are not those of the first one.
+  int different(BackwardProblem& problem, const LoadedKernel& kernel) {
+    const auto first = problem.run(kernel);
+    EXPECT_TRUE(first.ok()) << render(first.error());
+    int found = 0;
+    for (int i = 1; i < kLaunches && first.ok(); ++i) {
+      const auto again = problem.run(kernel);
+      EXPECT_TRUE(again.ok()) << render(again.error());
+      found += again.ok() && again->dq == first->dq && again->dk == first->dk &&
+                       again->dv == first->dv
+                   ? 0
+                   : 1;
+    }
+    return found;
+  }
+
+  const AttentionSpec spec_ = deterministic(GetParam());
+  KernelPlan forward_, backward_;
+};
+
+TEST_P(Turns, IsTheDerivative) {
+  KernelBank& bank = KernelBank::instance();
+  CanaryDevice device(bank.device());
+  const auto forward = bank.get(spec_, forward_), backward = bank.get(spec_, backward_);
+  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  ASSERT_TRUE(backward.ok()) << render(backward.error());
+  const HostProblem problem = random_problem(spec_, kRagged, 11);
+  const auto on_device = BackwardProblem::make(device, spec_, problem, **forward, 11);
+  ASSERT_TRUE(on_device.ok()) << render(on_device.error());
+  const auto gradients = (*on_device)->run(**backward);
+  ASSERT_TRUE(gradients.ok()) << render(gradients.error());
+  EXPECT_EQ(wrong_gradient(*gradients,
+                           oracle_backward(spec_, problem, (*on_device)->output_gradients())),
+            "");
+  EXPECT_EQ(device.damage(), "");
+}
+
+TEST_P(Turns, EveryLaunchGivesTheSameBits) {
+  KernelBank& bank = KernelBank::instance();
+  const auto forward = bank.get(spec_, forward_), backward = bank.get(spec_, backward_);
+  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  ASSERT_TRUE(backward.ok()) << render(backward.error());
+  const auto problem = BackwardProblem::for_timing(bank.device(), spec_, kBusy, **forward, 5);
+  ASSERT_TRUE(problem.ok()) << render(problem.error());
+  EXPECT_EQ(different(**problem, **backward), 0) << "of " << kLaunches << " launches";
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, Turns, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// What the bits are asked for is what the waiting gives.
+class TurnsPlanted : public Turns {};
+
+TEST_P(TurnsPlanted, CtasThatDoNotWaitAreSeen) {
+  KernelBank& bank = KernelBank::instance();
+  const auto forward = bank.get(spec_, forward_);
+  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  const planted::Fault fault{"nobody waits", {{"if (before >= 0) {", "if (before > 1000000) {"}}};
+  planted::EditingCompiler compiler(bank.compiler(), fault);
+  const auto built = build(spec_, backward_, compiler, nullptr);
+  ASSERT_TRUE(built.ok()) << render(built.error());
+  const auto faulty = bank.device().load(spec_, backward_, built->code.image);
+  ASSERT_TRUE(faulty.ok()) << render(faulty.error());
+  const auto problem = BackwardProblem::for_timing(bank.device(), spec_, kBusy, **forward, 5);
+  ASSERT_TRUE(problem.ok()) << render(problem.error());
+  EXPECT_GT(different(**problem, **faulty), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, TurnsPlanted, testing::Values(kCases[1], kCases[3]),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace attune::gpu_test
