@@ -30,6 +30,11 @@ int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 BackwardRows rows_of(const AttentionSpec& spec) {
   BackwardRows rows = split_rows(spec);
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  // How many key tiles a packed sequence has the host does not know.
+  if (is_packed(spec)) {
+    rows.sum_wave = 0;
+    return rows;
+  }
   rows.sum_tile = kKeys * kWarpgroups;
   // CTAs of an H200; under a mask those of a group of heads, templates/tile/backward_order.cuh.
   rows.sum_wave = spec.mask ? 256 : 132;
@@ -46,7 +51,12 @@ int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
-  ATT_CHECK(sm90a_backward_serves(spec, target));
+  ATT_CHECK(sm90a_family().serves(spec, target));
+  if (is_packed(spec) && spec.deterministic) {
+    return plan_unsupported(
+        "dQ of packed sequences is added up in the order in which blocks come to it, which "
+        "`deterministic: true` rules out");
+  }
   if (spec.deterministic) {
     return plan_unsupported(
         "dQ is added up in the order in which blocks come to it, which `deterministic: true` rules "
@@ -69,8 +79,9 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 8);
+  const int item = is_packed(spec) ? 32 + 8 * 2 : 0;  // and its barriers
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
-         barriers;
+         item + barriers;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -174,7 +185,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .overlaps_previous = true},
       {.symbol = "_queries",
        .threads = 128 * tile.warpgroups,
-       .item = WorkItem::kLastQueryTile,
+       .item = is_packed(spec) ? WorkItem::kQueryTile : WorkItem::kLastQueryTile,
        .tile = tile.tile_q,
        .overlaps_previous = true}};
   recipe.workspace = backward_row_regions(rows_of(spec));

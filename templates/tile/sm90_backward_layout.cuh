@@ -43,8 +43,10 @@ constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
 constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
-constexpr int kBarrierOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
-constexpr int kBarriers = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
+constexpr int kItemOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
+constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked ? 32 : 0);
+constexpr int kDenseBarriers = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
+constexpr int kBarriers = kDenseBarriers + (spec::kIsPacked ? 2 : 0);
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
@@ -64,6 +66,8 @@ struct SharedMemory {
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
   // Whether the CTA brings its head's dQ to rows, told by sums_told.
   ATT_MEMBER unsigned converts() const { return base + kConvertsOffset; }
+  // The work item, of packed sequences.
+  ATT_MEMBER unsigned item() const { return base + kItemOffset; }
   ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
   ATT_MEMBER unsigned do_full(int stage) const { return barrier(kStages + stage); }
   ATT_MEMBER unsigned q_empty(int stage) const { return barrier(2 * kStages + stage); }
@@ -77,6 +81,9 @@ struct SharedMemory {
   ATT_MEMBER unsigned sums_ready() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
   ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
+  // Rows of K and V, or of Q and dO, have come, some of which are another packed sequence's.
+  ATT_MEMBER unsigned kv_raw() const { return barrier(kDenseBarriers); }
+  ATT_MEMBER unsigned q_raw() const { return barrier(kDenseBarriers + 1); }
 
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }

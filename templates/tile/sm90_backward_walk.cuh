@@ -56,7 +56,11 @@ struct QueryWalk {
     k0 = at_k0;
     live = full = 0;
     QBounds bounds{0, c.q_len};
-    if constexpr (spec::kHasMask) bounds = q_bounds(c, k0, min_i32(k0 + kTileKv, c.kv_len));
+    if constexpr (spec::kHasMask) {
+      // Of a packed sequence without queries no look-up is proven.
+      if (!spec::kIsPacked || c.q_len > 0)
+        bounds = q_bounds(c, k0, min_i32(k0 + kTileKv, c.kv_len));
+    }
     first = bounds.begin / kTileQ;
     last = bounds.begin < bounds.end ? (bounds.end + kTileQ - 1) / kTileQ : first;
     base = first - kStep;
