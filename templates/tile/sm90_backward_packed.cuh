@@ -52,9 +52,7 @@ ATT_FN ListedItem load_listed_item(unsigned from) {
 
 // ---- Rows of other sequences, zeroed before the consumers see them: 0 times NaN is NaN.
 
-ATT_FN bool has_foreign_keys(const ListedItem& item) {
-  return item.k0 + kTileKv > item.own.kv_len;
-}
+ATT_FN bool has_foreign_keys(const ListedItem& item) { return item.k0 + kTileKv > item.own.kv_len; }
 
 // Rows [first, kRows) of a matrix, by a warp.
 template <int kSlabs, int kRows>
