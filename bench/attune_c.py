@@ -44,7 +44,10 @@ class ForwardArgs(ctypes.Structure):
         ("dropout_offset", ctypes.c_uint64),
         ("scalars", ctypes.c_void_p),
         ("tensors", ctypes.POINTER(ctypes.c_void_p)),
-    ]
+        ("tensor_views", ctypes.c_void_p),
+        ("tensor_view_count", ctypes.c_int),
+        ("workspace_bytes", ctypes.c_size_t),
+    ] + [(name, ctypes.c_void_p) for name in ("cu_q", "cu_kv", "used_q", "used_kv")]
 
 
 class TensorView(ctypes.Structure):
@@ -62,7 +65,8 @@ class BackwardArgs(ctypes.Structure):
         + [("softmax_scale", ctypes.c_float), ("dropout", ctypes.c_float), ("dropout_seed", ctypes.c_uint64),
            ("dropout_offset", ctypes.c_uint64), ("scalars", ctypes.c_void_p), ("tensor_views", ctypes.c_void_p),
            ("tensor_view_count", ctypes.c_int), ("d_tensor_count", ctypes.c_int), ("d_tensors", ctypes.c_void_p),
-           ("d_sink", ctypes.c_void_p)])
+           ("d_sink", ctypes.c_void_p)]
+        + [(name, ctypes.c_void_p) for name in ("cu_q", "cu_kv", "used_q", "used_kv")])
 
 
 PASS_FORWARD, PASS_BACKWARD = 0, 1
@@ -151,10 +155,11 @@ class Kernel:
             raise AttuneError(f"the spec has no tensor `{name}`")
         return slot
 
-    def bind(self, q, k, v, o, lse, workspace, tensors, dropout_seed=0):
-        """A callable(stream) that launches on these device pointers; contiguous in the spec's layout."""
+    def bind(self, q, k, v, o, lse, workspace, tensors, dropout_seed=0, **sequences):
+        """A callable(stream) that launches on these device pointers; contiguous in the spec's layout. `sequences`:
+        those of packed ones, cu_q, cu_kv, used_q and used_kv."""
         args = ForwardArgs(struct_size=ctypes.sizeof(ForwardArgs), shape=self.shape, q=q, k=k, v=v, o=o, lse=lse,
-                           workspace=workspace, dropout_seed=dropout_seed)
+                           workspace=workspace, dropout_seed=dropout_seed, **sequences)
         slots = {self.tensor_slot(name): pointer for name, pointer in tensors.items()}
         array = (ctypes.c_void_p * max(len(slots), 1))(*[slots[i] for i in sorted(slots)])
         args.tensors = ctypes.cast(array, ctypes.POINTER(ctypes.c_void_p)) if slots else None

@@ -79,7 +79,7 @@ std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
                        .columns = rows.sum_columns,
                        .sum_tile = rows.sum_tile,
                        .sum_wave = rows.sum_wave});
-    regions.push_back({.content = Content::kSumArrivals});
+    if (rows.sum_wave > 0) regions.push_back({.content = Content::kSumArrivals});
     if (rows.turn_rows > 0) {
       regions.push_back({.content = Content::kSumTurns, .length_unit = rows.turn_rows});
     }

@@ -31,6 +31,11 @@ int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 BackwardRows rows_of(const AttentionSpec& spec) {
   BackwardRows rows = split_rows(spec);
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  // How many key tiles a packed sequence has the host does not know.
+  if (is_packed(spec)) {
+    rows.sum_wave = 0;
+    return rows;
+  }
   rows.sum_tile = kKeys * kWarpgroups;
   // CTAs of an H200; where heads come in groups those of one, templates/tile/backward_order.cuh.
   rows.sum_wave = spec.mask || spec.deterministic ? 256 : 132;
@@ -48,7 +53,12 @@ int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
-  ATT_CHECK(sm90a_backward_serves(spec, target));
+  ATT_CHECK(sm90a_family().serves(spec, target));
+  if (is_packed(spec) && spec.deterministic) {
+    return plan_unsupported(
+        "dQ of packed sequences is added up in the order in which blocks come to it, which "
+        "`deterministic: true` rules out");
+  }
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
     if (dim > kMaxColumns) {
       return plan_unsupported(fmt::format(
@@ -67,8 +77,9 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 8);
   const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
+  const int item = is_packed(spec) ? 32 + 8 * 2 : 0;  // and its barriers
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
-         barriers + turns;
+         item + barriers + turns;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -181,7 +192,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .overlaps_previous = true},
       {.symbol = "_queries",
        .threads = 128 * tile.warpgroups,
-       .item = WorkItem::kLastQueryTile,
+       .item = is_packed(spec) ? WorkItem::kQueryTile : WorkItem::kLastQueryTile,
        .tile = tile.tile_q,
        .overlaps_previous = true}};
   recipe.workspace = backward_row_regions(rows_of(spec));

@@ -50,7 +50,13 @@ int v_bytes(const AttentionSpec& spec, int rows) {
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
-  ATT_CHECK(sm90a_backward_serves(spec, target));
+  ATT_CHECK(sm90a_family().serves(spec, target));
+  if (is_packed(spec)) {
+    return plan_unsupported(
+        fmt::format("the sm90a family's ordered kernels do not know layout `{}`; the sm80 family "
+                    "adds nothing up in memory either",
+                    to_string(spec.layout)));
+  }
   return backward_serves(spec, LearnedSums::kByWarps);
 }
 

@@ -1,8 +1,5 @@
 #include "generator/plan/sm90a_parts.hpp"
 
-#include <fmt/format.h>
-
-#include "generator/plan/family.hpp"
 #include "generator/plan/wgmma.hpp"
 
 namespace attune {
@@ -12,14 +9,6 @@ TensorMapRecipe slab_map(TensorMapRecipe::Tensor tensor, int rows) {
           .box_columns = kSlabColumns,
           .box_rows = rows,
           .swizzle_bytes = kSlabRowBytes};
-}
-
-Status sm90a_backward_serves(const AttentionSpec& spec, Target target) {
-  ATT_CHECK(sm90a_family().serves(spec, target));
-  if (!is_packed(spec)) return ok_status();
-  return plan_unsupported(
-      fmt::format("the sm90a family has no backward kernels of layout `{}`; the sm80 family has",
-                  to_string(spec.layout)));
 }
 
 std::string wgmma_product(const AttentionSpec& spec, std::string_view name, int columns,

@@ -15,9 +15,6 @@ constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabCo
 // Boxes of a slab's columns and `rows` rows.
 TensorMapRecipe slab_map(TensorMapRecipe::Tensor tensor, int rows);
 
-// kUnsupported where none of the family's backward kernels can do the spec, whatever they add up.
-Status sm90a_backward_serves(const AttentionSpec& spec, Target target);
-
 // Functions of a backward kernel's head. A product of 64 rows with `columns` others over a head
 // dim, the others in shared memory; and what is added to a gradient of 64 rows and `head_dim`
 // columns, from `rows` rows of the other operand, the first one in registers.

@@ -25,16 +25,16 @@
 #include "templates/work_items.h"
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
-    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
+    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   att::let_next_launch_start();
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
 }
 
 ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardParams p, ATT_GRID_CONSTANT att::TensorMap q_map,
-                    ATT_GRID_CONSTANT att::TensorMap k_map, ATT_GRID_CONSTANT att::TensorMap v_map,
-                    ATT_GRID_CONSTANT att::TensorMap do_map,
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardKernelParams p,
+                    ATT_GRID_CONSTANT att::TensorMap q_map, ATT_GRID_CONSTANT att::TensorMap k_map,
+                    ATT_GRID_CONSTANT att::TensorMap v_map, ATT_GRID_CONSTANT att::TensorMap do_map,
                     ATT_GRID_CONSTANT att::TensorMap dk_map,
                     ATT_GRID_CONSTANT att::TensorMap dv_map) {
   using namespace att::sm90;
@@ -44,9 +44,13 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
 }
 
 ATT_KERNEL __launch_bounds__(att::sm90::kDqShares * 128)
-    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardParams p) {
+    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   using namespace att::sm90;
   att::wait_for_launches_before();
+  if constexpr (att::spec::kIsPacked) {
+    convert_listed_tile(p);
+    return;
+  }
   const int group = p.heads / p.kv_heads;
   const int first = att::sum_heads(p).converted;  // of the K/V heads
   const int shares = att::tile_count(p.q_len, kTileQ) * kDqShares;
@@ -54,6 +58,6 @@ ATT_KERNEL __launch_bounds__(att::sm90::kDqShares * 128)
   const int head = first * group + number / shares;  // of the query heads
   const int b = head / p.heads, h = head - b * p.heads, kv_head = head / group;
   const int share = number % shares;
-  convert_shares<1>(p, b, h, sums_head(p, kv_head) + head - kv_head * group, share, 1, share + 1,
-                    false);
+  convert_shares<1>(p, att::sequence_of(p, b), b, h, sums_head(p, kv_head) + head - kv_head * group,
+                    share, 1, share + 1, false);
 }

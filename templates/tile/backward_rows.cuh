@@ -89,22 +89,27 @@ ATT_FN void load_words(const char* from, unsigned (&words)[kWords]) {
 constexpr int kRowThreads = 256;
 constexpr int kRowsAtATime = 64;
 
-// Where dQ's sums of the first heads will be; the others' are those of heads before them.
+// Where dQ's sums of the first heads will be; the others' are those of heads before them. Of packed
+// sequences all have their own.
+constexpr bool kSumsInTurn = plan::kSumWave > 0;
 ATT_FN SumHeads<int> sum_heads(const BackwardParams& p) {
   return sum_heads(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), plan::kSumWave);
 }
-ATT_FN void clear_query_sums(const BackwardParams& p, int head, int first_query) {
-  const int group = p.heads / p.kv_heads;
-  const int kv_head = head / group;
-  if (thread_index() == 0 && first_query == 0 && head == kv_head * group) {
-    p.sum_arrivals[kv_head] = 0;
+ATT_FN void clear_query_sums(const BackwardParams& p, const Sequence& sequence, int b, int head,
+                             int first_query) {
+  if constexpr (kSumsInTurn) {
+    const int group = p.heads / p.kv_heads;
+    const int kv_head = head / group;
+    if (thread_index() == 0 && first_query == 0 && head == kv_head * group) {
+      p.sum_arrivals[kv_head] = 0;
+    }
+    if (plan::kOrderedSums && thread_index() == 0 && first_query < p.q_len) {
+      const int tiles = tile_count(p.q_len, kRowsAtATime);
+      p.sum_turns[head * tiles + first_query / kRowsAtATime] = 0;
+    }
+    if (kv_head >= sum_heads(p).slots) return;
   }
-  if (plan::kOrderedSums && thread_index() == 0 && first_query < p.q_len) {
-    const int tiles = tile_count(p.q_len, kRowsAtATime);
-    p.sum_turns[head * tiles + first_query / kRowsAtATime] = 0;
-  }
-  if (kv_head >= sum_heads(p).slots) return;
-  const long long first = static_cast<long long>(head) * padded_rows(p.q_len) + first_query;
+  const long long first = first_row_of_head(p, sequence, b, head) + first_query;
   char* const sums = reinterpret_cast<char*>(p.d_q_sums + first * plan::kSumColumns);
   const unsigned zeros[4] = {};
   for (int i = thread_index(); i < kRowsAtATime * plan::kSumColumns / 4; i += kRowThreads) {
@@ -144,7 +149,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
       load_words(row_of(p.d_o, p.d_o_stride, q), d_o[i]);
     }
   }
-  if constexpr (plan::kSumColumns > 0) clear_query_sums(p, head, first_query);
+  if constexpr (plan::kSumColumns > 0) clear_query_sums(p, sequence, b, head, first_query);
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     const int q = first_query + i * kRowsAtOnce + first_row;

@@ -18,6 +18,7 @@
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
@@ -58,9 +59,18 @@ struct Consumer {
 
   RingPosition at = {};  // of the stage of the current tile
   unsigned written = 0;  // tiles whose dS is written, of all items
+  Sequence own = {};     // of packed sequences
   int b = 0, h_kv = 0, k0 = 0;
-  int sums_head = 0;      // of the item's sums of dQ: that of query head 0, if it had some
-  bool has_sums = false;  // they are ready to be added to
+  int sums_base = 0;             // of the item's sums of dQ: sums_tile()
+  bool has_sums = !kSumsInTurn;  // they are ready to be added to
+
+  ATT_MEMBER void take(const ListedItem& item) {
+    own = item.own;
+    b = item.b;
+    h_kv = item.h_kv;
+    k0 = item.k0;
+    if constexpr (kMakesQueries) sums_base = packed_sums(p, own, b);
+  }
 
   ATT_MEMBER void warp_arrive(unsigned barrier) const {
     if (thread % 32 == 0) mbarrier_arrive(barrier);
@@ -169,7 +179,7 @@ struct Consumer {
 
   // False when no query sees the keys.
   ATT_MEMBER bool has_tiles() {
-    if constexpr (!spec::kHasMask) return true;
+    if constexpr (!spec::kHasMask && !spec::kIsPacked) return true;
     at = uniform(at);
     mbarrier_wait(shared.q_full(at.stage), at.parity);
     if (load_tile_info(shared.tile(at.stage)).tile >= 0) return true;
@@ -217,7 +227,7 @@ struct Consumer {
       wgmma_wait<1>();  // for dK of the tile before, and S
       if (tiles > 0) warp_arrive(shared.q_empty(before.stage));
       wgmma_pin(s);
-      const Context c{p, b, now.h, h_kv, p.q_len, p.kv_len};
+      const Context c = item_context(p, own, b, now.h, h_kv);
       const bool full = (now.flags >> warpgroup & 1) != 0;
       const ColumnElements<kTileQ> elements{
           k0 + warpgroup * kKeys + thread / 32 * 16 + thread % 32 / 4,
@@ -252,7 +262,7 @@ struct Consumer {
       if constexpr (kMakesQueries) issue_dq(written - 1);
       issue_dk();
       sums = next_sums;
-      next_sums = sums_tile(p, sums_head + now.h, now.tile);
+      next_sums = sums_tile(p, sums_base, now.h, now.tile);
       before = at;
       at.advance();
       ++written;
@@ -279,7 +289,7 @@ struct Consumer {
       wgmma_pin(d_q);
       end_dq(written - 1, sums_of(next_sums));
     }
-    learned.end(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
+    learned.end(item_context(p, own, b, 0, h_kv));
     wgmma_pin(d_k);
     wgmma_pin(d_v);
   }
@@ -287,10 +297,24 @@ struct Consumer {
   // A gradient's 64 rows to where K's or V's were, and from there to global memory.
   template <int kColumns>
   ATT_MEMBER void store(const float (&gradient)[kColumns / 2], float scale, unsigned matrix,
-                        const TensorMap* map) const {
+                        const TensorMap* map, [[maybe_unused]] void* d_tensor,
+                        [[maybe_unused]] const Strides& stride) const {
     const int row = warpgroup * kKeys + thread / 32 * 16;
-    store_key_rows<kColumns>(gradient, scale, {matrix, kKvSlabBytes, map, k0, h_kv, b}, row,
-                             thread);
+    if constexpr (spec::kIsPacked) {
+      const KeyRows to{matrix, kKvSlabBytes, map, own.kv_first + k0, h_kv, own.slice};
+      if (k0 + row + 16 > own.kv_len) {
+        char* const out =
+            static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, k0 + row);
+        leave_key_rows<kColumns>(gradient, scale, to, row, thread);
+        sync_warp();
+        copy_rows<kColumns>(out, 2 * stride.seq, to, row, own.kv_len - (k0 + row));
+      } else {
+        store_key_rows<kColumns>(gradient, scale, to, row, thread);
+      }
+    } else {
+      store_key_rows<kColumns>(gradient, scale, {matrix, kKvSlabBytes, map, k0, h_kv, b}, row,
+                               thread);
+    }
   }
 };
 

@@ -14,6 +14,7 @@
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_turns.cuh"
@@ -58,6 +59,10 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     mbarrier_init(shared.turn_passed(buffer), 1);
   }
   mbarrier_init(shared.kv_full(), 1);
+  if constexpr (spec::kIsPacked) {
+    mbarrier_init(shared.kv_raw(), 1);
+    mbarrier_init(shared.q_raw(), 2);
+  }
   mbarrier_init_fence();
 }
 
@@ -174,29 +179,35 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
                                    s,     d,      p_operand, ds_operand,
                                    d_k,   d_v,    d_q,       k_rows,
                                    v_rows};
-  const WorkItem item = work_item(p);
-  consumer.b = item.b;
-  consumer.h_kv = item.h_kv;
-  consumer.k0 = item.k0;
-  if constexpr (kMakesQueries) {
-    const int group = p.heads / p.kv_heads;
-    consumer.sums_head = sums_head(p, item.b * p.kv_heads + item.h_kv) - item.h_kv * group;
+  if constexpr (spec::kIsPacked) {
+    consumer.take(load_listed_item(shared.item()));
+  } else {
+    const WorkItem item = work_item(p);
+    consumer.b = item.b;
+    consumer.h_kv = item.h_kv;
+    consumer.k0 = item.k0;
+    if constexpr (kMakesQueries) {
+      const int group = p.heads / p.kv_heads;
+      consumer.sums_base = sums_head(p, item.b * p.kv_heads + item.h_kv) - item.h_kv * group;
+    }
   }
   mbarrier_wait(shared.kv_full(), 0);
   consumer.run();
-  if constexpr (kMakesQueries) {
+  if constexpr (kMakesQueries && kSumsInTurn) {
     sync_warp();
     if (thread_index() % 32 == 0) mbarrier_arrive(shared.sums_added());
   }
   // All have read K; of V each warpgroup has read its own rows only.
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   const float keep_scale = dropout_scale(Context{p, 0, 0, 0, 0, 0});
-  consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map);
-  consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
-  if constexpr (kMakesQueries) {
+  consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map, p.d_v,
+                                           p.d_v_stride);
+  consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map, p.d_k,
+                                            p.d_k_stride);
+  if constexpr (kMakesQueries && kSumsInTurn) {
     mbarrier_wait(shared.sums_told(), 0);
     if (shuffle_from(load_shared_4(shared.converts()), 0) != 0) {
-      convert_head(p, item.b, item.h_kv, warpgroup);
+      convert_head(p, consumer.b, consumer.h_kv, warpgroup);
     }
   }
   if (thread_index() % 32 == 0) tma_store_wait();
@@ -220,13 +231,24 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
   // Of launches that do not overlap these say nothing.
   let_next_launch_start();
   wait_for_launches_before();
-  sync_threads();
+  if constexpr (spec::kIsPacked) {
+    if (thread_index() == 0) store_listed_item(p, shared.item());
+    sync_threads();
+    if (load_listed_item(shared.item()).b < 0) return;
+  } else {
+    sync_threads();
+  }
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
     const int warp = shuffle_from(thread_index() / 32, 0);
-    if (warp == 0) load(p, q_map, k_map, v_map, do_map, shared);
-    if (kMakesQueries && warp == 1 && thread_index() % 32 == 0) keep_sums(p, shared);
+    if constexpr (spec::kIsPacked) {
+      if (warp == 0) load_listed(p, q_map, k_map, v_map, do_map, shared);
+      if (warp == 1) clear_foreign_keys(shared);
+    } else {
+      if (warp == 0) load(p, q_map, k_map, v_map, do_map, shared);
+      if (kMakesQueries && warp == 1 && thread_index() % 32 == 0) keep_sums(p, shared);
+    }
     if constexpr (kTakesTurns) {
       const WorkItem item = work_item(p);
       const int key_tile = item.k0 / kTileKv;

@@ -46,9 +46,11 @@ constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
 constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
 constexpr int kTurnOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
-constexpr int kBarrierOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
+constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
+constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked ? 32 : 0);
 constexpr int kTurnBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
-constexpr int kBarriers = kTurnBarrier + (kTakesTurns ? 6 : 0);
+constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 6 : 0);
+constexpr int kBarriers = kRawBarrier + (spec::kIsPacked ? 2 : 0);
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
@@ -68,6 +70,8 @@ struct SharedMemory {
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
   // Whether the CTA brings its head's dQ to rows, told by sums_told.
   ATT_MEMBER unsigned converts() const { return base + kConvertsOffset; }
+  // The work item, of packed sequences.
+  ATT_MEMBER unsigned item() const { return base + kItemOffset; }
   ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
   ATT_MEMBER unsigned do_full(int stage) const { return barrier(kStages + stage); }
   ATT_MEMBER unsigned q_empty(int stage) const { return barrier(2 * kStages + stage); }
@@ -87,6 +91,9 @@ struct SharedMemory {
   ATT_MEMBER unsigned turn_taken(int buffer) const { return barrier(kTurnBarrier + buffer); }
   ATT_MEMBER unsigned turn_used(int buffer) const { return barrier(kTurnBarrier + 2 + buffer); }
   ATT_MEMBER unsigned turn_passed(int buffer) const { return barrier(kTurnBarrier + 4 + buffer); }
+  // Rows of K and V, or of Q and dO, have come, some of which are another packed sequence's.
+  ATT_MEMBER unsigned kv_raw() const { return barrier(kRawBarrier); }
+  ATT_MEMBER unsigned q_raw() const { return barrier(kRawBarrier + 1); }
 
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }

@@ -89,9 +89,9 @@ struct KeyRows {
   const TensorMap* map;
   int k0, head, batch;
 };
-// A warp's 16 rows, from `row` of the matrix on. `thread`: of a warpgroup.
+// A warp's 16 rows, from `row` of the matrix on, to the matrix. `thread`: of a warpgroup.
 template <int kColumns>
-ATT_FN void store_key_rows(const float (&gradient)[kColumns / 2], float scale, const KeyRows& to,
+ATT_FN void leave_key_rows(const float (&gradient)[kColumns / 2], float scale, const KeyRows& to,
                            int row, int thread) {
 #pragma unroll
   for (int step = 0; step < kColumns / 16; ++step) {
@@ -105,6 +105,12 @@ ATT_FN void store_key_rows(const float (&gradient)[kColumns / 2], float scale, c
                          step % 4 * 2 + thread % 32 / 16),
                 packed);
   }
+}
+// And on to global memory.
+template <int kColumns>
+ATT_FN void store_key_rows(const float (&gradient)[kColumns / 2], float scale, const KeyRows& to,
+                           int row, int thread) {
+  leave_key_rows<kColumns>(gradient, scale, to, row, thread);
   fence_shared_for_async();
   sync_warp();
   if (thread % 32 == 0) {

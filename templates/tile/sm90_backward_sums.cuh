@@ -30,6 +30,16 @@ ATT_FN int sums_head(const BackwardParams& p, int head) {
 ATT_FN int sums_tile(const BackwardParams& p, int sums_head, int tile) {
   return sums_head * (padded_rows(p.q_len) / kTileQ) + tile;
 }
+// Of packed sequences the number of a sequence's first tile, of head 0.
+ATT_FN int packed_sums(const BackwardParams& p, const Sequence& own, int b) {
+  return static_cast<int>(first_row_of_head(p, own, b, 0) / kTileQ);
+}
+// A tile's of query head h. `base`: packed_sums(), else what sums_head() says less the head.
+ATT_FN int sums_tile(const BackwardParams& p, int base, int h, int tile) {
+  if constexpr (kSumsInTurn) return sums_tile(p, base + h, tile);
+  const int of_head = sequence_item_count(p.q_len, p.batch, kRowPadding) * (kRowPadding / kTileQ);
+  return base + h * of_head + tile;
+}
 // Where a share of dQ of a tile is summed: [tiles, shares, blocks of 8 columns, threads, 4], the
 // order of the accumulators.
 ATT_FN long long sums_offset(int tile, int share) {
@@ -56,10 +66,10 @@ ATT_FN bool is_last_of_head(const BackwardParams& p, int head) {
 // numbered first, first + step, ... below `end`; a head has as many as it has tiles and shares. A
 // warpgroup's; kAtOnce are under way at a time. `clears`: zeroes the sums.
 template <int kAtOnce>
-ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head, int first,
-                           int step, int end, bool clears) {
+ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, int b, int h,
+                           int sums_head, int first, int step, int end, bool clears) {
   const int thread = thread_index() % kWarpgroupThreads;
-  const int shares = tile_count(p.q_len, kTileQ) * kDqShares;  // of a head
+  const int shares = tile_count(queries_of(p, sequence), kTileQ) * kDqShares;  // of a head
   const float scale = softmax_scale(p);
   const Strides& stride = p.d_q_stride;
 #pragma unroll 1
@@ -71,7 +81,7 @@ ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head,
       if (number >= end) continue;
       const int head = number / shares, tile = (number - head * shares) / kDqShares;
       float* const from = p.d_q_sums +
-                          sums_offset(sums_tile(p, sums_head + head, tile), number % kDqShares) +
+                          sums_offset(sums_tile(p, sums_head, head, tile), number % kDqShares) +
                           thread * 4;
 #pragma unroll
       for (int j = 0; j < kDqColumns / 8; ++j) {
@@ -91,14 +101,13 @@ ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head,
       const int head = number / shares, tile = (number - head * shares) / kDqShares;
       const int share = number % kDqShares;
       if (share == 0 && thread < 32) {
-        add_sink_gradient(p, sequence_of(p, b), b, h + head, tile * kTileQ,
-                          min_i32((tile + 1) * kTileQ, p.q_len));
+        add_sink_gradient(p, sequence, b, h + head, tile * kTileQ,
+                          min_i32((tile + 1) * kTileQ, queries_of(p, sequence)));
       }
       const int row = tile * kTileQ + thread / 32 * 16 + thread % 32 / 4;
       const int column = share * kDqColumns;
       char* const out =
-          static_cast<char*>(p.d_q) +
-          2 * (b * stride.batch + (h + head) * stride.head + row * stride.seq + column);
+          static_cast<char*>(p.d_q) + 2 * (query_offset(sequence, stride, h + head, row) + column);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -111,7 +120,7 @@ ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head,
           }
           transpose_quad(words);
           const int own = block + thread % 4;
-          if (row + 8 * half < p.q_len && column + 8 * own < spec::kHeadDimQk) {
+          if (row + 8 * half < queries_of(p, sequence) && column + 8 * own < spec::kHeadDimQk) {
             store_global_16(out + 2 * (8 * half * stride.seq + 8 * own), words);
           }
         }
@@ -120,14 +129,26 @@ ATT_FN void convert_shares(const BackwardParams& p, int b, int h, int sums_head,
   }
 }
 
+// The same of a tile of packed sequences' list, for a head; a CTA's.
+ATT_FN void convert_listed_tile(const BackwardParams& p) {
+  const int index = block_index() / p.heads, h = block_index() - index * p.heads;
+  const SequenceItem listed = static_cast<const PackedParams&>(p).sequences.items[index];
+  if (listed.sequence < 0) return;
+  const Sequence own = sequence_of(p, listed.sequence);
+  if (listed.tile >= tile_count(own.q_len, kTileQ)) return;
+  const int share = listed.tile * kDqShares + thread_index() / kWarpgroupThreads;
+  const int sums = sums_tile(p, packed_sums(p, own, listed.sequence), h, 0);
+  convert_shares<1>(p, own, listed.sequence, h, sums, share, 1, share + 1, false);
+}
+
 // All of a K/V head's dQ, by the consumers of the CTA that came last.
 ATT_FN void convert_head(const BackwardParams& p, int b, int h_kv, int warpgroup) {
   const int group = p.heads / p.kv_heads, head = b * p.kv_heads + h_kv;
   const int end = group * tile_count(p.q_len, kTileQ) * kDqShares;
   constexpr int kAtOnce = kDqColumns >= 64 ? 2 : 4;
   const bool hands_on = head + sum_heads(p).slots < p.batch * p.kv_heads;
-  convert_shares<kAtOnce>(p, b, h_kv * group, sums_head(p, head), warpgroup, kWarpgroups, end,
-                          hands_on);
+  convert_shares<kAtOnce>(p, sequence_of(p, b), b, h_kv * group, sums_head(p, head), warpgroup,
+                          kWarpgroups, end, hands_on);
   if (!hands_on) return;
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   if (thread_index() % kConsumerThreads == 0) arrive(p.sum_arrivals + head);

@@ -59,7 +59,12 @@ struct QueryWalk {
 
   static ATT_MEMBER Tiles tiles_of(const Context& c, int k0) {
     QBounds bounds{0, c.q_len};
-    if constexpr (spec::kHasMask) bounds = q_bounds(c, k0, min_i32(k0 + kTileKv, c.kv_len));
+    if constexpr (spec::kHasMask) {
+      // Of a packed sequence without queries no look-up is proven.
+      if (!spec::kIsPacked || c.q_len > 0) {
+        bounds = q_bounds(c, k0, min_i32(k0 + kTileKv, c.kv_len));
+      }
+    }
     const int first = bounds.begin / kTileQ;
     return {first, bounds.begin < bounds.end ? (bounds.end + kTileQ - 1) / kTileQ : first};
   }

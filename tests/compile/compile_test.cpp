@@ -148,6 +148,30 @@ TEST(CompileStrict, KeepsToItsRegisters) {
   }
 }
 
+// What is known of a packed sequence takes registers that the accumulators of head dim 128 leave:
+// every plan of the five products.
+TEST(CompilePackedBackward, KeepsToItsRegisters) {
+  const auto compiler = open_nvrtc_compiler();
+  if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
+  if (!(*compiler)->supports(Target::kSm90a)) GTEST_SKIP() << (*compiler)->identity();
+  for (const char* lines :
+       {"head_dim: 128\nmask: causal\n", "head_dim: 128\n", "head_dim: 64\nmask: causal\n",
+        "head_dim: 64\n", "head_dim: 80\nmask: causal\n"}) {
+    const auto spec =
+        parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\nlayout: thd\n") + lines, "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    for (const KernelPlan& plan :
+         legal_plans(*spec, Family::kSm90a, device_facts(Target::kSm90a), Pass::kBackward)) {
+      const auto source = emit(*spec, plan);
+      ASSERT_TRUE(source.ok()) << render(source.error());
+      const auto kernel = (*compiler)->compile(source->source, source->symbol, Target::kSm90a);
+      ASSERT_TRUE(kernel.ok()) << lines << to_string(plan) << "\n" << render(kernel.error());
+      EXPECT_EQ(kernel->spill_store_bytes, 0) << lines << to_string(plan) << kernel->log;
+      EXPECT_EQ(kernel->log.find("(C75"), std::string::npos) << lines << to_string(plan);
+    }
+  }
+}
+
 // The sm90a family's accumulators leave few registers beside what is learned; the clock judges
 // spills. Here the sum of the kernels of an image: three or four.
 class CompileLearned : public testing::TestWithParam<const char*> {};

@@ -7,6 +7,7 @@
 #include "tests/gpu/gradient_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
 #include "tests/verification/mla.hpp"
+#include "tests/verification/packed_backward_checks.hpp"
 
 namespace attune {
 namespace {
@@ -50,6 +51,25 @@ TEST(PlantedSource, Compiles) {
   });
   for (const Job& job : jobs) {
     EXPECT_EQ(job.wrong, "") << to_string(job.plan) << " with " << job.fault;
+  }
+}
+
+TEST(PlantedSource, OfPackedGradientsHasItsPlaces) {
+  const auto spec =
+      parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\n") + packed::kLearningSpecs[0], "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto families = families_for(*spec, Target::kSm90a, Pass::kBackward);
+  ASSERT_TRUE(families.ok()) << render(families.error());
+  EXPECT_EQ(*families, (std::vector<Family>{Family::kSm90a, Family::kSm80}));
+  for (const Family family : *families) {
+    const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
+    ASSERT_FALSE(plans.empty());
+    const auto kernel = emit(*spec, plans.front());
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    for (const planted::Fault& fault : planted::packed_gradient_faults(family)) {
+      const auto edited = planted::with_fault(kernel->source, fault);
+      EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+    }
   }
 }
 

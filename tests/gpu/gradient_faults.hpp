@@ -63,4 +63,32 @@ inline std::vector<Fault> gradient_faults(Family family) {
   return faults;
 }
 
+// Of packed sequences: the first ones of every family.
+inline std::vector<Fault> packed_gradient_faults(Family family) {
+  std::vector<Fault> faults = {{"what two tiles know of their rows in one place",
+                                {{"return first / tile + sequence;", "return sequence;"}}},
+                               {"the last tile of a sequence is not listed",
+                                {{"min_i32(tile_count(Items::rows(sequence), Items::kRows), room)",
+                                  "min_i32(Items::rows(sequence) / Items::kRows, room)"}}}};
+  if (family == Family::kSm80) {
+    faults.push_back({"a tile goes on behind its sequence",
+                      {{"row + at < length &&", "row + at < length + (length == 140) &&"}}});
+    return faults;
+  }
+  faults.insert(
+      faults.end(),
+      {{"a tile goes on behind its sequence", {{"if (at < count) {", "if (at <= count) {"}}},
+       {"a tile's last rows are stored as others",
+        {{"if (k0 + row + 16 > own.kv_len) {", "if (k0 + row > own.kv_len) {"}}},
+       {"keys of another sequence are not zeroed",
+        {{"const int own_rows = item.own.kv_len - item.k0;", "const int own_rows = kTileKv;"}}},
+       {"queries of another sequence are not zeroed",
+        {{"clear_rows<kQkSlabs, kTileQ>(shared.q(stage), own_rows);", ""}}},
+       {"dO of another sequence is not zeroed",
+        {{"clear_rows<kVSlabs, kTileQ>(shared.d_o(stage), own_rows);", ""}}},
+       {"dQ's sums of two sequences in one place",
+        {{"return static_cast<int>(first_row_of_head(p, own, b, 0) / kTileQ);", "return 0;"}}}});
+  return faults;
+}
+
 }  // namespace attune::planted

@@ -1,5 +1,6 @@
 // `deterministic: true` where CTAs add to the same sums of dQ in turns: against the definition in
-// fp64, the same to the bit at every launch of a busy GPU, and a CTA that does not wait for its turn.
+// fp64, the same to the bit at every launch of a busy GPU, and a CTA that does not wait for its
+// turn.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,8 @@ struct Case {
   const char* lines;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-// Of the band the tiles that a query tile has no turn at lie between, of the holes among the others.
+// Of the band the tiles that a query tile has no turn at lie between, of the holes among the
+// others.
 constexpr Case kCases[] = {
     {"Full64", "head_dim: 64\n"},
     {"Full128", "head_dim: 128\n"},
@@ -66,10 +68,10 @@ class Turns : public testing::TestWithParam<Case> {
     for (int i = 1; i < kLaunches && first.ok(); ++i) {
       const auto again = problem.run(kernel);
       EXPECT_TRUE(again.ok()) << render(again.error());
-      found += again.ok() && again->dq == first->dq && again->dk == first->dk &&
-                       again->dv == first->dv
-                   ? 0
-                   : 1;
+      found +=
+          again.ok() && again->dq == first->dq && again->dk == first->dk && again->dv == first->dv
+              ? 0
+              : 1;
     }
     return found;
   }
@@ -89,9 +91,9 @@ TEST_P(Turns, IsTheDerivative) {
   ASSERT_TRUE(on_device.ok()) << render(on_device.error());
   const auto gradients = (*on_device)->run(**backward);
   ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-  EXPECT_EQ(wrong_gradient(*gradients,
-                           oracle_backward(spec_, problem, (*on_device)->output_gradients())),
-            "");
+  EXPECT_EQ(
+      wrong_gradient(*gradients, oracle_backward(spec_, problem, (*on_device)->output_gradients())),
+      "");
   EXPECT_EQ(device.damage(), "");
 }
 

@@ -79,11 +79,11 @@ inline void check_random_gradients(const BackwardKernels& kernels, int runs, std
   }
 }
 
-// One tile of one and of two sequences, one row more and one less, and none at all; queries without
-// keys, and keys without queries.
+// One tile of one and of two sequences, one row more and one less, and none at all; tiles of which
+// a part has no row; queries without keys, and keys without queries.
 inline void check_lengths_of_gradients(const BackwardKernels& kernels) {
   std::uint64_t seed = 1;
-  for (const int length : {0, 1, 16, 64, 65}) {
+  for (const int length : {0, 1, 16, 64, 65, 129}) {
     SCOPED_TRACE(length);
     const std::vector<std::int32_t> cu = {0, length, length, 2 * length, 2 * length + 1};
     const ProblemShape shape{

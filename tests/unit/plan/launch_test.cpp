@@ -150,7 +150,7 @@ TEST(Launch, ABackwardPassOfPackedSequencesListsItsKeysAndItsQueries) {
   }
 }
 
-// On GPUs by the sm80 family alone; two parts of the columns are two items of a key tile.
+// Two parts of the columns are two items of a key tile.
 TEST(Launch, ABackwardPassOfPackedSequencesListsItsTilesOnGpusToo) {
   AttentionSpec wide = packed_spec();
   wide.head_dim_qk = 192;
@@ -160,7 +160,9 @@ TEST(Launch, ABackwardPassOfPackedSequencesListsItsTilesOnGpusToo) {
     for (const AttentionSpec& spec : {packed_spec(), wide}) {
       const auto families = families_for(spec, target, Pass::kBackward);
       ASSERT_TRUE(families.ok()) << render(families.error());
-      EXPECT_EQ(*families, std::vector<Family>{Family::kSm80});
+      const bool has_five_products = target == Target::kSm90a && spec.head_dim_qk <= 128;
+      EXPECT_EQ(*families, has_five_products ? (std::vector<Family>{Family::kSm90a, Family::kSm80})
+                                             : std::vector<Family>{Family::kSm80});
       const std::vector<WorkspaceRegion> promised = widest_workspace(spec, Pass::kBackward, target);
       const std::vector<KernelPlan> plans =
           legal_plans(spec, Family::kSm80, device_facts(target), Pass::kBackward);
@@ -186,6 +188,39 @@ TEST(Launch, ABackwardPassOfPackedSequencesListsItsTilesOnGpusToo) {
       }
     }
   }
+}
+
+// All heads have sums of dQ, whose launch takes tiles of the list; nothing is counted.
+TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
+  const AttentionSpec spec = packed_spec();
+  const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 300};
+  const auto promised = widest_workspace(spec, Pass::kBackward, Target::kSm90a);
+  const auto plans =
+      legal_plans(spec, Family::kSm90a, device_facts(Target::kSm90a), Pass::kBackward);
+  ASSERT_FALSE(plans.empty());
+  for (const KernelPlan& plan : plans) {
+    SCOPED_TRACE(to_string(plan));
+    const LaunchRecipe recipe = launch_recipe(spec, plan);
+    EXPECT_TRUE(covers(promised, recipe.workspace));
+    ASSERT_EQ(recipe.launches.size(), 4u);
+    EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_items");
+    EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], shape), (300 / 128 + 5) * 2);
+    EXPECT_EQ(item_count(spec, recipe, recipe.launches[3], shape), (1000 / 64 + 5) * 8);
+    const ItemTiles tiles = item_tiles(spec, plan);
+    EXPECT_EQ(tiles.queries, 64);
+    EXPECT_EQ(tiles.keys, 128);
+    for (const WorkspaceRegion& region : recipe.workspace) {
+      EXPECT_NE(region.content, WorkspaceRegion::Content::kSumArrivals);
+      if (region.content != WorkspaceRegion::Content::kQuerySums) continue;
+      const int columns = (spec.head_dim_qk + 63) / 64 * 64;
+      EXPECT_EQ(region_bytes(spec, region, shape), 4 * 8 * (1000 / 128 + 5) * 128 * columns);
+    }
+  }
+  AttentionSpec in_order = spec;
+  in_order.deterministic = true;
+  const auto families = families_for(in_order, Target::kSm90a, Pass::kBackward);
+  ASSERT_TRUE(families.ok()) << render(families.error());
+  EXPECT_EQ(*families, std::vector<Family>{Family::kSm80});
 }
 
 // A slice has the rows of all sequences; where they begin at a multiple, each has room for that.
