@@ -179,7 +179,9 @@ class Bench {
     const auto found = search(problem, executor, *store_, {.exhaustive = true}, now,
                               [deadline](const TuneProgress&) { return now() < deadline; });
     if (!found.ok() && found.error().id != "tune-stopped") return found.error();
-    if (found.ok()) tell(fmt::format("{} of {} plans measured", found->candidates, asked));
+    if (found.ok()) {
+      tell(fmt::format("{} of {} plans measured", found->measured + found->from_cache, asked));
+    }
     return ok_status();
   }
 

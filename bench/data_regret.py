@@ -95,9 +95,14 @@ def verdict(rows):
             f"more than 1 % on {sum(ratio > RESOLVED for ratio in behind_guess)} (worst {percent(max(behind_guess))} %).")  # fmt: skip
 
 
+def not_measured(lines):
+    there = [row["mask"] for row in lines[1:]]
+    return [name for name in lines[0]["masks"] if name not in there]
+
+
 def render(text, lines):
     environment, rows = lines[0], lines[1:]
-    missing = [name for name in environment["masks"] if name not in [row["mask"] for row in rows]]
+    missing = not_measured(lines)
     title = "Regret where tensors decide the mask"
     tuned_on = "on what its spec says of them (`sample:`)"
     if environment["unsaid"]:
@@ -180,7 +185,8 @@ def main():
         return "nothing was measured"
     page.rewrite(arguments.out, lambda text: render(text, lines))
     print(verdict(lines[1:]))
-    return None
+    missing = not_measured(lines)
+    return f"not measured: {', '.join(missing)}" if missing else None
 
 
 if __name__ == "__main__":
