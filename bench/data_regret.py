@@ -16,6 +16,7 @@ import argparse
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,9 @@ def make(directory, arguments):
     return data_masks.make(directory, arguments.length or data_masks.LENGTH, arguments.only, not arguments.unsaid)
 
 
-def made(directory, arguments):
+def copied(directory, arguments):
+    """What --make made, in a place where the program leaves its caches: a search must find none."""
+    shutil.copytree(arguments.made, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.db*"))
     names = [os.path.basename(path).removesuffix(".yaml") for path in sorted(glob.glob(os.path.join(directory, "*.yaml")))]
     return [name for name in names if not arguments.only or name in arguments.only]
 
@@ -175,9 +178,8 @@ def main():
         lines = [json.loads(line) for line in page.read(arguments.render).splitlines()]
     else:
         program = page.newest_built(ROOT, "bench", "data_regret", named=arguments.program)
-        with tempfile.TemporaryDirectory() as scratch:
-            directory = arguments.made or scratch
-            names = made(directory, arguments) if arguments.made else make(directory, arguments)
+        with tempfile.TemporaryDirectory() as directory:
+            names = (copied if arguments.made else make)(directory, arguments)
             if arguments.check:
                 return check(program, directory, names)
             lines = measure(program, directory, names, arguments)
