@@ -1,29 +1,31 @@
 // How far from the best plan a launch runs whose mask is decided by tensors that no tuner had seen.
 //
-//     data_regret DEVICE DIRECTORY MASK...
+//     data_regret [--budget S] [--plans N] [--rounds N] DEVICE DIRECTORY MASK...
+//     data_regret --check DIRECTORY MASK...
 //
 // Of each DIRECTORY/MASK.yaml the tuner searches on what the spec says of its tensors, or on
 // several plausible kinds where it says nothing, at the first of the spec's shapes. What counts is
-// then measured on the real ones, DIRECTORY/MASK/NAME.npy: the plan found, the one that a search on
-// the real tensors finds, the cost model's first guesses without them and with them, and the best
-// of a yardstick, against each other in interleaved rounds. One JSON object a line on stdout;
-// bench/data_regret.py makes the tensors and the table. DEVICE: cuda:0 or cpu.
+// then measured on the real ones, DIRECTORY/MASK/NAME.npy: every legal plan, or as many as the
+// budget allows, those that the cost model puts first and others from all over its order in turn.
+// The plan found, the cost model's first guesses without the real tensors and with them, what a
+// search on them finds and the fastest three of all that was measured on them then run against each
+// other in interleaved rounds. --check: only what a mask leaves and what the model guesses for an
+// H100; no device. One JSON object a line on stdout, progress on stderr; bench/data_regret.py makes
+// the tensors and the table. DEVICE: cuda:0 or cpu.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <span>
+#include <numbers>
+#include <set>
 #include <vector>
 
+#include "bench/data_problem.hpp"
 #include "bench/duel.hpp"
-#include "generator/plan/mask_data.hpp"
-#include "runtime/specs/tensor_file.hpp"
-#include "tuner/measure/local_executor.hpp"
 #include "tuner/search/search.hpp"
 #include "tuner/tuner.hpp"
 
@@ -32,139 +34,243 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kRounds = 40;
-// Of the model's order with the real tensors; and spread evenly over the rest, which would show it
-// if the model were wrong about all of the first.
-constexpr std::size_t kFirstGuesses = 32, kSpread = 32;
+constexpr std::size_t kFastest = 3;  // of the yardstick: a lucky median may be among the first
+constexpr double kDuelSeconds = 2;   // kept back from a mask's share of the budget
+
+struct Options {
+  bool check = false;
+  double budget_s = INFINITY;
+  std::size_t plans = SIZE_MAX;
+  int rounds = 60;
+  std::string device, directory;
+  std::vector<std::string> masks;
+};
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::vector<KernelPlan> yardstick(const std::vector<KernelPlan>& legal) {
-  const std::size_t first = std::min(kFirstGuesses, legal.size());
-  std::vector<KernelPlan> plans(legal.begin(), legal.begin() + static_cast<std::ptrdiff_t>(first));
-  const std::size_t rest = legal.size() - first;
-  for (std::size_t i = 0; i < std::min(kSpread, rest); ++i)
-    plans.push_back(legal[first + (2 * i + 1) * rest / (2 * kSpread)]);
+void say(const Json& line) {
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+}
+
+Result<Json> checked(const std::string& name, const Problem& problem) {
+  const DeviceFacts facts = device_facts(Target::kSm90a);
+  const MaskData said = mask_data(problem.said, problem.shape);
+  ATT_TRY(const std::vector<KernelPlan> legal, plans_by_cost(problem.real, problem.shape, facts));
+  ATT_TRY(const KernelPlan first, default_plan(problem.said, problem.shape, facts));
+  Json line = facts_of(name, problem);
+  line["said live"] = live_share(problem.said, problem.shape);
+  line["said live tiles"] = said.live;
+  line["said full tiles"] = said.full;
+  line["legal"] = legal.size();
+  line["first"] = to_string(first);
+  line["first with tensors"] = to_string(legal.front());
+  return line;
+}
+
+// The model's first guesses and plans from all over its order, in turn: wherever one stops, both
+// were looked at. Ranks that are the golden section apart fill an order evenly.
+std::vector<KernelPlan> yardstick(const std::vector<KernelPlan>& legal, std::size_t most) {
+  std::vector<KernelPlan> plans;
+  std::set<std::size_t> taken;
+  for (std::size_t i = 0; i < legal.size(); ++i) {
+    const double turns = static_cast<double>(i + 1) / std::numbers::phi;
+    const auto anywhere =
+        static_cast<std::size_t>((turns - std::floor(turns)) * static_cast<double>(legal.size()));
+    for (const std::size_t rank : {i, anywhere}) {
+      if (plans.size() < most && taken.insert(rank).second) plans.push_back(legal[rank]);
+    }
+  }
   return plans;
+}
+
+// How far apart a plan's medians of the even and of the odd rounds are, of the plan where they are
+// farthest: differences below that mean nothing.
+double noise_of(const std::map<KernelPlan, std::vector<double>>& samples) {
+  double noise = 0;
+  for (const auto& [plan, times] : samples) {
+    std::vector<double> halves[2];
+    for (std::size_t i = 0; i < times.size(); ++i) halves[i % 2].push_back(times[i]);
+    if (halves[1].empty()) continue;
+    noise =
+        std::max(noise, std::abs(spread_of(halves[0]).median / spread_of(halves[1]).median - 1));
+  }
+  return noise;
 }
 
 class Bench {
  public:
-  Bench(Device& device, Compiler& compiler, std::string directory)
-      : device_(device), compilers_{&compiler}, directory_(std::move(directory)) {}
+  Bench(Device& device, Compiler& compiler, const Options& options)
+      : device_(device), compilers_{&compiler}, options_(options) {}
 
-  Result<Json> measure(const std::string& name) {
-    ATT_CHECK(open(name));
-    ATT_TRY(const auto store, open_store(directory_ + "/" + name + ".db"));
-    ATT_TRY(const TuneResult found, tune_as_said(*store));
-    ATT_TRY(const auto own, open_store(directory_ + "/" + name + ".own.db"));
-    ATT_TRY(const TuneResult on_own, tune(real_, shape_, device_, compilers_, *own, {},
-                                          [](const TuneProgress&) { return true; }));
-    ATT_TRY(const KernelPlan first, default_plan(spec_, shape_, device_.facts()));
-    ATT_TRY(const std::vector<KernelPlan> legal, plans_by_cost(real_, shape_, device_.facts()));
-    const std::vector<KernelPlan> plans = yardstick(legal);
-    ATT_TRY(const KernelPlan best, fastest(plans, *own));
-    LocalExecutor executor(real_, shape_, device_, compilers_, own.get(), 3);
-    ATT_TRY(const Json medians, duel(executor,
-                                     {{"first", first},
-                                      {"first with tensors", legal.front()},
-                                      {"tuned", found.plan},
-                                      {"tuned on them", on_own.plan},
-                                      {"yardstick", best}},
-                                     kRounds));
-    const MaskData data = mask_data(real_, shape_);
-    return Json{{"mask", name},
-                {"shape", to_string(shape_)},
-                {"said", described_samples(spec_)},
-                {"live", data.live},
-                {"full", data.full},
-                {"legal", legal.size()},
-                {"measured", plans.size()},
-                {"seconds", found.seconds},
-                {"seconds on them", on_own.seconds},
-                {"plan", to_string(found.plan)},
-                {"best", to_string(best)},
-                {"us", medians}};
+  // `share_s`: what the mask may take; its searches run to their end.
+  Result<Json> measure(const std::string& name, double share_s) {
+    const double began = now();
+    name_ = name;
+    ATT_TRY(problem_, open_problem(options_.directory, name));
+    const auto& [said, real, shape] = problem_;
+    ATT_TRY(store_, open_store(options_.directory + "/" + name + ".db"));
+    ATT_TRY(const TuneResult found, tune_as_said());
+    tell(fmt::format("tuned in {:.0f} s", found.seconds));
+    ATT_TRY(const TuneResult on_them, tune_on(real, {}));
+    tell(fmt::format("tuned on the real tensors in {:.0f} s", on_them.seconds));
+    ATT_TRY(const KernelPlan first, default_plan(said, shape, device_.facts()));
+    ATT_TRY(const std::vector<KernelPlan> legal, plans_by_cost(real, shape, device_.facts()));
+    LocalExecutor executor(real, shape, device_, compilers_, store_.get(), 3);
+    ATT_CHECK(measure_yardstick(yardstick(legal, options_.plans), executor,
+                                began + share_s - kDuelSeconds));
+    ATT_TRY(const auto times, times_on_real());
+    NamedPlans named = {{"first", first},
+                        {"first with tensors", legal.front()},
+                        {"tuned", found.plan},
+                        {"tuned on them", on_them.plan}};
+    ATT_CHECK(add_fastest(times, named));
+    ATT_TRY(const auto samples, interleaved(executor, named, options_.rounds));
+    Json line = facts_of(name, problem_);
+    line["legal"] = legal.size();
+    line["measured"] = times.size();
+    line["search seconds"] = found.seconds;
+    line["seconds"] = now() - began;
+    line["noise"] = noise_of(samples);
+    for (const auto& [role, plan] : named) line["plans"][role] = to_string(plan);
+    line["us"] = medians_of(samples, named);
+    return line;
   }
 
  private:
-  Status open(const std::string& name) {
-    const std::filesystem::path folder = std::filesystem::path(directory_) / name;
-    const std::string path = folder.string() + ".yaml";
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    ATT_TRY(spec_, parse_spec(text, path));
-    shape_ = spec_.tune_shapes.at(0);
-    std::vector<std::string> given;
-    for (const expr::TensorDecl& tensor : spec_.environment.tensors)
-      given.push_back(tensor.name + "=" + (folder / (tensor.name + ".npy")).string());
-    real_ = spec_;
-    ATT_CHECK(give_tensors(given, real_));
-    return check_given(real_, shape_);
+  void tell(const std::string& what) const { fmt::print(stderr, "{}: {}\n", name_, what); }
+
+  Result<TuneResult> tune_on(const AttentionSpec& spec, const TuneOptions& options) {
+    return tune(spec, problem_.shape, device_, compilers_, *store_, options,
+                [](const TuneProgress&) { return true; });
   }
 
-  Result<TuneResult> tune_as_said(Store& store) {
+  // Before anything is known of the real tensors: its cache is empty.
+  Result<TuneResult> tune_as_said() {
     const double began = now();
     ATT_TRY(TuneResult found,
-            tune_on_plausible_data(spec_, shape_, device_, store, {},
-                                   [&](const AttentionSpec& described, const TuneOptions& options) {
-                                     return tune(described, shape_, device_, compilers_, store,
-                                                 options, [](const TuneProgress&) { return true; });
+            tune_on_plausible_data(problem_.said, problem_.shape, device_, *store_, {},
+                                   [this](const AttentionSpec& spec, const TuneOptions& options) {
+                                     return tune_on(spec, options);
                                    }));
     found.seconds = now() - began;
     return found;
   }
 
-  Result<KernelPlan> fastest(const std::vector<KernelPlan>& plans, Store& code) {
-    ATT_TRY(const auto store, open_store(directory_ + "/yardstick.db"));
-    LocalExecutor executor(real_, shape_, device_, compilers_, &code, 2);
-    const SearchProblem problem{.key = {.spec_hash = spec_hash(spec_),
-                                        .device = device_.identity(),
-                                        .shape = shape_,
-                                        .protocol = std::string(kMeasurementProtocol)},
-                                .plans = plans};
-    ATT_TRY(const TuneResult found, search(problem, executor, *store, {.exhaustive = true}, now,
-                                           [](const TuneProgress&) { return true; }));
-    return found.plan;
+  // What tune() on the real tensors stores its times under.
+  MeasurementKey key() const {
+    return {.spec_hash = spec_hash(problem_.real),
+            .device = device_.identity(),
+            .shape = problem_.shape,
+            .protocol = std::string(kMeasurementProtocol),
+            .spec_text = canonical_text(problem_.real),
+            .data = mask_data(problem_.real, problem_.shape)};
+  }
+
+  Status measure_yardstick(std::vector<KernelPlan> plans, LocalExecutor& executor,
+                           double deadline) {
+    if (now() >= deadline) return ok_status();
+    const std::size_t asked = plans.size();
+    const SearchProblem problem{.key = key(),
+                                .plans = std::move(plans),
+                                .compile_while_measuring = device_.facts().target != Target::kCpu};
+    const auto found = search(problem, executor, *store_, {.exhaustive = true}, now,
+                              [deadline](const TuneProgress&) { return now() < deadline; });
+    if (!found.ok() && found.error().id != "tune-stopped") return found.error();
+    if (found.ok()) {
+      tell(fmt::format("{} of {} plans measured", found->measured + found->from_cache, asked));
+    }
+    return ok_status();
+  }
+
+  // Of every plan, its last median on the real tensors.
+  Result<std::map<std::string, double>> times_on_real() const {
+    ATT_TRY(const std::vector<Measurement> rows, store_->measurements(key()));
+    std::map<std::string, double> times;
+    for (const Measurement& row : rows) times[row.plan] = row.median_us;
+    return times;
+  }
+
+  static Status add_fastest(const std::map<std::string, double>& times, NamedPlans& named) {
+    std::vector<std::pair<double, std::string>> order;
+    for (const auto& [plan, us] : times) order.emplace_back(us, plan);
+    std::ranges::sort(order);
+    for (std::size_t i = 0; i < std::min(kFastest, order.size()); ++i) {
+      ATT_TRY(const KernelPlan plan, parse_plan(order[i].second));
+      named.emplace_back(fmt::format("measured {}", i + 1), plan);
+    }
+    return ok_status();
   }
 
   Device& device_;
   const std::vector<Compiler*> compilers_;
-  const std::string directory_;
-  AttentionSpec spec_, real_;  // as the file says; with the real tensors
-  ProblemShape shape_;
+  const Options& options_;
+  std::string name_;
+  Problem problem_;
+  std::unique_ptr<Store> store_;
 };
 
-Status run(const std::string& device_name, const std::string& directory,
-           std::span<char* const> masks) {
-  ATT_TRY(const std::unique_ptr<Device> device, open_device(device_name));
-  ATT_TRY(const std::unique_ptr<Compiler> compiler, open_compiler(device->facts().target));
-  const auto say = [](const Json& line) {
-    fmt::print("{}\n", line.dump());
-    std::fflush(stdout);
-  };
-  say({{"device", device->identity()}, {"compiler", compiler->identity()}});
-  Bench bench(*device, *compiler, directory);
-  for (const char* mask : masks) {
-    ATT_TRY(const Json line, bench.measure(mask));
+Status check(const Options& options) {
+  for (const std::string& mask : options.masks) {
+    ATT_TRY(const Problem problem, open_problem(options.directory, mask));
+    ATT_TRY(const Json line, checked(mask, problem));
     say(line);
   }
   return ok_status();
+}
+
+Status run(const Options& options) {
+  const double began = now();
+  ATT_TRY(const std::unique_ptr<Device> device, open_device(options.device));
+  ATT_TRY(const std::unique_ptr<Compiler> compiler, open_compiler(device->facts().target));
+  say({{"device", device->identity()}, {"compiler", compiler->identity()}});
+  Bench bench(*device, *compiler, options);
+  Status last = ok_status();
+  for (std::size_t i = 0; i < options.masks.size(); ++i) {
+    const double left_s = options.budget_s - (now() - began);
+    if (left_s < 0) {
+      fmt::print(stderr, "no time is left for {}\n", options.masks[i]);
+      continue;
+    }
+    const auto masks_left = static_cast<double>(options.masks.size() - i);
+    const Result<Json> line = bench.measure(options.masks[i], left_s / masks_left);
+    if (line.ok()) {
+      say(*line);
+      continue;
+    }
+    // The others may do: a machine's time is dear.
+    fmt::print(stderr, "{}: {}", options.masks[i], render(line.error()));
+    last = line.error();
+  }
+  return last;
 }
 
 }  // namespace
 }  // namespace attune
 
 int main(int argc, char** argv) {
-  if (argc < 4) {
-    fmt::print(stderr, "usage: data_regret DEVICE DIRECTORY MASK...\n");
+  using namespace attune;
+  CLI::App app("How far from the best plans are that were tuned without the real tensors");
+  Options options;
+  app.add_flag("--check", options.check, "shares and first guesses only; needs no device");
+  app.add_option("--budget", options.budget_s, "seconds for all masks together");
+  app.add_option("--plans", options.plans, "measure at most so many; default: all that are legal");
+  app.add_option("--rounds", options.rounds, "of the plans against each other");
+  app.add_option("place", options.masks, "DEVICE (not with --check), DIRECTORY, masks")->required();
+  CLI11_PARSE(app, argc, argv);
+  const std::size_t leading = options.check ? 1 : 2;
+  if (options.masks.size() <= leading) {
+    fmt::print(stderr, "usage: data_regret [--check | DEVICE] DIRECTORY MASK...\n");
     return 2;
   }
-  const attune::Status status = attune::run(
-      argv[1], argv[2], std::span<char* const>(argv + 3, static_cast<std::size_t>(argc - 3)));
+  if (!options.check) options.device = options.masks.front();
+  options.directory = options.masks[leading - 1];
+  options.masks.erase(options.masks.begin(),
+                      options.masks.begin() + static_cast<std::ptrdiff_t>(leading));
+  const Status status = options.check ? check(options) : run(options);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}", render(status.error()));
-  return attune::exit_code(status.error().kind);
+  return exit_code(status.error().kind);
 }

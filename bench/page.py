@@ -223,10 +223,10 @@ def replace_section(page, name, body):
 
 
 def command(program, arguments):
-    """The command line for the page: where results were written does not matter to who measures again."""
+    """The command line for the page: where results were written, and where the program lay, does not matter to who measures again."""
     kept, skip = [], False
     for argument in arguments:
-        if skip or argument.split("=")[0] in ("--json", "--out"):
+        if skip or argument.split("=")[0] in ("--json", "--jsonl", "--out", "--program", "--made"):
             skip = not skip and "=" not in argument
             continue
         kept.append(argument)
@@ -260,9 +260,13 @@ def now():
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def commit(root):
+    """Of what was measured: of the repository, else as whoever carried the files here says."""
+    found = subprocess.run(["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return os.environ.get("ATTUNE_COMMIT") or found.stdout.strip() or "unknown"
+
+
 def write_table(path, root, torch, program, header, rows):
     """A table on a page of its own, with when, where, of which commit and by which command it was made."""
-    commit = subprocess.run(["git", "-C", root, "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
-                            check=False)
-    write(path, f"{now()}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit "
-          f"{commit.stdout.strip() or 'unknown'}. `{command(program, sys.argv[1:])}`\n\n{_table(header, rows)}\n")
+    write(path, f"{now()}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit {commit(root)}. "
+          f"`{command(program, sys.argv[1:])}`\n\n{_table(header, rows)}\n")
