@@ -15,8 +15,8 @@ namespace {
 
 // Several query heads a K/V head, and a last tile of either length that is not full.
 constexpr ProblemShape kRagged{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 461};
-constexpr ProblemShape kBusy{.batch = 4, .heads = 32, .kv_heads = 16, .q_len = 900, .kv_len = 1100};
-constexpr int kLaunches = 100;
+constexpr ProblemShape kBusy{.batch = 4, .heads = 16, .kv_heads = 8, .q_len = 700, .kv_len = 900};
+constexpr int kLaunches = 20;
 
 struct Case {
   const char* name;
