@@ -336,6 +336,8 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
   const bool on_cpu = plan.target == Target::kCpu;
   Launch items = {
       .symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass};
+  // The list needs nothing of the launches in front; who waits for it waits for them.
+  items.overlaps_previous = main->overlaps_previous;
   if (main->pieces == kSharedPieces) {
     // Each sequence is compared with the next one by a CTA, which counts itself.
     items.item = WorkItem::kSequence;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/cpu/launch.h"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/tile/item_list.cuh"
 
 namespace att {
@@ -27,9 +28,12 @@ struct KeyItems {
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::PagedParams params) {
   __shared__ att::ItemTables tables;
+  att::let_next_launch_start();
   att::list_items<att::KeyItems>(params, tables);
   att::sync_threads();
   att::list_items<att::QueryItems>(params, tables);
+  // The launch behind this one waits for it alone, but reads the rows of the one in front, too.
+  att::wait_for_launches_before();
 }
 #else
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _items_work)(const att::PagedParams*,

@@ -26,17 +26,28 @@ struct ListedItem {
 // ---- The item, which one thread looks up for its CTA: whatever becomes of the lengths meanwhile,
 // all of it agree on which rows are the sequence's.
 
+// Heads are taken in groups of about kListedTilesOfGroup tiles, of which a group's longest come
+// first: so that dQ's sums of the heads under way stay in L2, which all heads' would not.
+constexpr int kListedTilesOfGroup = 256;
+ATT_FN HeadTile<int> listed_tile(const BackwardParams& p) {
+  const int tiles = sequence_item_count(p.kv_len, p.batch, kTileKv);
+  const int groups = max_i32(1, tiles * p.kv_heads / kListedTilesOfGroup);
+  const int size = tile_count(p.kv_heads, groups);
+  return tile_by_group(block_index(), tiles, head_groups(p.kv_heads, GroupSizes<int>{size, size}),
+                       false);
+}
+
 // Only if the item lies in its sequence: the lengths may have changed since it was listed.
 ATT_FN void store_listed_item(const BackwardParams& p, unsigned to) {
   const SequenceItem* const list = static_cast<const PagedParams&>(p).key_items;
-  const int index = block_index() / p.kv_heads;
+  const auto [h_kv, index] = listed_tile(p);
   const SequenceItem listed = list[index];
   Sequence own = {};
   if (listed.sequence >= 0) own = sequence_of(p, listed.sequence);
   const int k0 = listed.tile * kTileKv;
   const bool is_one = listed.sequence >= 0 && k0 < own.kv_len;
   store_shared_4(to, is_one ? listed.sequence : -1);
-  store_shared_4(to + 4, block_index() - index * p.kv_heads);
+  store_shared_4(to + 4, h_kv);
   store_shared_4(to + 8, k0);
   store_shared_4(to + 12, own.q_len);
   store_shared_4(to + 16, own.kv_len);
