@@ -47,6 +47,13 @@ struct ForwardParams {
   TensorArg tensors[kMaxTensors];
 };
 
+// How far a K/V head of a backward pass is, where CTAs of others wait for that.
+struct HeadCounters {
+  int sums_added;  // key tiles that have added to d_q_sums, and one more when these are free again
+  int rows_taken;  // parts of its rows that somebody makes or has made,
+  int rows_made;   // and those that are there
+};
+
 // What the kernels of a backward pass read besides. d_q, d_k and d_v are laid out as q, k and v by
 // strides of their own, d_o as o; d_lse is laid out as lse.
 struct BackwardParams : ForwardParams {
@@ -63,8 +70,8 @@ struct BackwardParams : ForwardParams {
   float* d_k_sums;        // [batch, kv_heads, kv_len rounded up, qk], or of all query heads
   float* d_v_sums;        // the same with v columns
   float* learned_sums;    // [batch, heads, key tiles, numbers]: parts of what d_tensors will be
-  int* sum_arrivals;      // [batch, kv_heads]: key tiles that have added to d_q_sums, and one more
-  int* sum_turns;         // [batch, heads, query tiles]: the key tiles before whose turn it is
+  HeadCounters* head_counters;  // [batch, kv_heads]
+  int* sum_turns;  // [batch, heads, query tiles]: the key tiles before whose turn it is
   // Gradients asked for, fp32; null: not asked.
   float* d_tensors[kMaxTensors];  // of tensors declared `grad`, shaped as they are
   float* d_sink;                  // [batch, heads]

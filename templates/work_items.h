@@ -98,6 +98,17 @@ ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave) {
   return {slots < kv_heads ? slots : kv_heads, of_wave < kv_heads ? kv_heads - of_wave : 0};
 }
 
+// Of which heads a launch in front makes what is known of the rows. CTAs of the others' key tiles
+// come so many heads after those that make it for them on the way. Under a mask short heads' CTAs
+// end before they could: causal, d 128, on an H200 4 tiles a head were 3 % slower so, 8 level, 32 1
+// % faster; without a mask 8 tiles 2 % faster.
+constexpr int kLeastTilesWithRowsAhead = 16;
+template <typename Int>
+ATT_FN constexpr Int heads_with_rows(Int kv_heads, Int kv_tiles, const SumHeads<Int>& sums,
+                                     bool uneven) {
+  return uneven && kv_tiles < kLeastTilesWithRowsAhead ? kv_heads : kv_heads - sums.converted;
+}
+
 // ---- Query tiles that heads of one K/V head share, where the queries of a single head do not fill
 // one (decoding). Tiles follow one another, then parts of a K/V head, then K/V heads.
 

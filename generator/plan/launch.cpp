@@ -119,10 +119,18 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
   switch (launch.item) {
     case WorkItem::kQueryTile:
       return att::tile_count(shape.q_len, tile * launch.cluster) * shape.heads * shape.batch;
+    case WorkItem::kFirstQueryTile:
     case WorkItem::kLastQueryTile: {
-      const auto& sums = *std::ranges::find(recipe.workspace, WorkspaceRegion::Content::kQuerySums,
-                                            &WorkspaceRegion::content);
-      const std::int64_t kv_heads = shape.batch * shape.kv_heads - sum_heads(sums, shape).converted;
+      const auto& region = *std::ranges::find(
+          recipe.workspace, WorkspaceRegion::Content::kQuerySums, &WorkspaceRegion::content);
+      const auto sums = sum_heads(region, shape);
+      const std::int64_t all = shape.batch * shape.kv_heads;
+      const std::int64_t first = std::max(
+          sums.slots,
+          att::heads_with_rows(all, att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile),
+                               sums, spec.mask != nullptr));
+      const std::int64_t kv_heads =
+          launch.item == WorkItem::kFirstQueryTile ? first : all - sums.converted;
       return att::tile_count(shape.q_len, tile) * kv_heads * (shape.heads / shape.kv_heads);
     }
     case WorkItem::kPackedQueryTile: {
@@ -213,8 +221,8 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
                   : product({sum_heads(region, shape).slots, shape.heads / shape.kv_heads, q_rows,
                              columns(spec.head_dim_qk), 4});
       break;
-    case Content::kSumArrivals:
-      bytes = product({slices, shape.kv_heads, 4});
+    case Content::kHeadCounters:
+      bytes = product({slices, shape.kv_heads, sizeof(att::HeadCounters)});
       break;
     case Content::kSumTurns:
       bytes = product({slices, shape.heads, unit_count(spec, shape, shape.q_len, unit), 4});

@@ -37,7 +37,9 @@ enum class WorkItem : std::uint8_t {
   kSequenceKeyTile,  // a K/V head of an item of their list of key tiles, of `tile` keys
   kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
   kFoundTile,        // a K/V head of a tile of packed sequences that its CTAs find for themselves
-  kLastQueryTile,    // kQueryTile of heads whose dQ the main launch leaves: att::SumHeads
+  kFirstQueryTile,   // kQueryTile of heads that have rows or sums of dQ before the main launch:
+                     // att::heads_with_rows, att::SumHeads
+  kLastQueryTile,    // kQueryTile of heads whose dQ the main launch leaves
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
   kSequence,         // a sequence of the batch
@@ -56,7 +58,7 @@ struct WorkspaceRegion {
     kRowReferences,     // fp32 [batch, heads, q_len]
     kRowDeltas,         // the same
     kQuerySums,         // fp32 [batch, heads, q_len, qk]; with a sum_wave of some heads at a time
-    kSumArrivals,       // int32 [batch, kv_heads]
+    kHeadCounters,      // att::HeadCounters [batch, kv_heads]
     kSumTurns,          // int32 [batch, heads, tiles of length_unit queries]
     kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
     kValueSums,         // fp32 [batch, kv_heads, kv_len, v]

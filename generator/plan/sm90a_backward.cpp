@@ -20,6 +20,7 @@ constexpr int kKeys = 64;  // of a warpgroup
 constexpr int kWarpgroups = 2;
 constexpr int kStoreRows = 16;
 constexpr int kTileQ = 64;
+constexpr int kStagedRows = 32;   // of O and dO; templates/tile/sm90_backward_rows_ahead.cuh
 constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
 
 const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
@@ -39,7 +40,12 @@ BackwardRows rows_of(const AttentionSpec& spec) {
   rows.sum_tile = kKeys * kWarpgroups;
   // CTAs of an H200; where heads come in groups those of one, templates/tile/backward_order.cuh.
   rows.sum_wave = spec.mask || spec.deterministic ? 256 : 132;
-  if (spec.deterministic) rows.turn_rows = kTileQ;
+  // Those beside the loader's. In a deterministic pass they wait for turns.
+  if (spec.deterministic) {
+    rows.turn_rows = kTileQ;
+  } else {
+    rows.ahead_warps = 3;
+  }
   return rows;
 }
 
@@ -76,10 +82,12 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 8);
+  // O and dO of which rows are made; their barriers.
+  const int staged_rows = rows.ahead_warps * (2 * kStagedRows * 2 * spec.head_dim_v + 8);
   const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
   const int item = is_packed(spec) ? 32 + 8 * 2 : 0;  // and its barriers
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
-         item + barriers + turns;
+         staged_rows + item + barriers + turns;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -177,8 +185,10 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
   LaunchRecipe recipe;
+  Launch rows = backward_rows_launch();
+  if (rows_of(spec).ahead_warps > 0) rows.item = WorkItem::kFirstQueryTile;
   recipe.launches = {
-      backward_rows_launch(),
+      rows,
       {.symbol = "",
        .threads = needs.threads,
        .shared_memory_bytes = needs.shared_memory_bytes,

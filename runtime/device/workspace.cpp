@@ -22,8 +22,8 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kQuerySums:
       params->d_q_sums = static_cast<float*>(data);
       return;
-    case Content::kSumArrivals:
-      params->sum_arrivals = static_cast<int*>(data);
+    case Content::kHeadCounters:
+      params->head_counters = static_cast<att::HeadCounters*>(data);
       return;
     case Content::kSumTurns:
       params->sum_turns = static_cast<int*>(data);

@@ -24,6 +24,16 @@ ATT_FN int load_acquire(const int* counter) {
   return value;
 }
 
+// Adds 1 to a counter in global memory and returns what it was. Nothing else follows from it.
+ATT_FN int take_one_of(int* counter) {
+  int before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 // Makes a counter at least `value`. What threads wrote that this one has waited for is seen by
 // whoever sees that.
 ATT_FN void raise(int* counter, int value) {

@@ -10,4 +10,7 @@ ATT_FN void fence_shared_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// The same of stores to global memory, this thread's and others' that it has waited for.
+ATT_FN void fence_global_for_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 }  // namespace att

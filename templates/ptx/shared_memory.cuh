@@ -51,6 +51,13 @@ ATT_FN void load_shared_8(unsigned address, unsigned& a, unsigned& b) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }
 
+ATT_FN void load_shared_16(unsigned address, unsigned (&words)[4]) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+
 // 16 bytes of global memory that the kernel does not write, 16-byte aligned.
 ATT_FN void load_global_16(const void* from, unsigned (&words)[4]) {
   asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"

@@ -92,22 +92,19 @@ constexpr int kRowsAtATime = 64;
 // Where dQ's sums of the first heads will be; the others' are those of heads before them. Of packed
 // sequences all have their own.
 constexpr bool kSumsInTurn = plan::kSumWave > 0;
+// Whether the main launch makes the rows of all K/V heads but the first ones.
+constexpr bool kMakesRowsAhead = plan::kRowWarps > 0;
 ATT_FN SumHeads<int> sum_heads(const BackwardParams& p) {
   return sum_heads(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), plan::kSumWave);
+}
+ATT_FN int heads_with_rows(const BackwardParams& p) {
+  return heads_with_rows(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), sum_heads(p),
+                         spec::kHasMask);
 }
 ATT_FN void clear_query_sums(const BackwardParams& p, const Sequence& sequence, int b, int head,
                              int first_query) {
   if constexpr (kSumsInTurn) {
-    const int group = p.heads / p.kv_heads;
-    const int kv_head = head / group;
-    if (thread_index() == 0 && first_query == 0 && head == kv_head * group) {
-      p.sum_arrivals[kv_head] = 0;
-    }
-    if (plan::kOrderedSums && thread_index() == 0 && first_query < p.q_len) {
-      const int tiles = tile_count(p.q_len, kRowsAtATime);
-      p.sum_turns[head * tiles + first_query / kRowsAtATime] = 0;
-    }
-    if (kv_head >= sum_heads(p).slots) return;
+    if (head / (p.heads / p.kv_heads) >= sum_heads(p).slots) return;
   }
   const long long first = first_row_of_head(p, sequence, b, head) + first_query;
   char* const sums = reinterpret_cast<char*>(p.d_q_sums + first * plan::kSumColumns);
@@ -117,9 +114,29 @@ ATT_FN void clear_query_sums(const BackwardParams& p, const Sequence& sequence, 
   }
 }
 
-// The references (LSE in log2 units; with kSplitReferences LSE over the softmax scale, split) and
-// D = rowsum(dO O) - dLSE (with kSplitDeltas, split) of rows [first_query, first_query +
-// kRowsAtATime) of a head; and what clear_query_sums() says.
+// A row's reference (LSE in log2 units; with kSplitReferences LSE over the softmax scale, split)
+// and D = rowsum(dO O) - dLSE (with kSplitDeltas, split). `delta`: rowsum(dO O).
+ATT_FN void store_row(const BackwardParams& p, long long row, float lse, float delta,
+                      long long lse_row) {
+  // O and dO of a row without live keys may be anything.
+  const bool has_keys = lse != -infinity();
+  if (p.d_lse != nullptr && has_keys) delta -= p.d_lse[lse_row];
+  delta = has_keys ? delta : 0.0f;
+  if constexpr (plan::kSplitReferences) {
+    const float reference = has_keys ? lse / spec::kSoftmaxScale : kDeadReference;
+    store_global_16(p.row_references + 4 * row, split_row(reference).words);
+  } else {
+    p.row_references[row] = row_reference(lse);
+  }
+  if constexpr (plan::kSplitDeltas) {
+    store_global_16(p.row_deltas + 4 * row, split_row(delta).words);
+  } else {
+    p.row_deltas[row] = delta;
+  }
+}
+
+// store_row() of rows [first_query, first_query + kRowsAtATime) of a head, and what
+// clear_query_sums() says.
 ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int head,
                                 int first_query) {
   constexpr int kLanes = lanes_of_row(), kWords = Element::kWordsOfEight;
@@ -161,22 +178,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
       delta += shuffle_xor(delta, distance);
     }
     if (unit != 0 || first_row >= kRowsAtATime) continue;
-    // O and dO of a row without live keys may be anything.
-    const bool has_keys = lse[i] != -infinity();
-    if (p.d_lse != nullptr && has_keys) delta -= p.d_lse[lse_row + q];
-    delta = has_keys ? delta : 0.0f;
-    const long long row = first_row_of_head(p, sequence, b, head) + q;
-    if constexpr (plan::kSplitReferences) {
-      const float reference = has_keys ? lse[i] / spec::kSoftmaxScale : kDeadReference;
-      store_global_16(p.row_references + 4 * row, split_row(reference).words);
-    } else {
-      p.row_references[row] = row_reference(lse[i]);
-    }
-    if constexpr (plan::kSplitDeltas) {
-      store_global_16(p.row_deltas + 4 * row, split_row(delta).words);
-    } else {
-      p.row_deltas[row] = delta;
-    }
+    store_row(p, first_row_of_head(p, sequence, b, head) + q, lse[i], delta, lse_row + q);
   }
 }
 
@@ -211,7 +213,23 @@ ATT_FN int sequence_of_tile(const BackwardParams& p, int tile) {
   return first;
 }
 
-// A CTA's: kRowPadding rows of a head.
+// A CTA's share of what the main launch counts.
+ATT_FN void clear_counters(const BackwardParams& p) {
+  const auto clear = [](int* counters, int count) {
+    const int step = block_count() * kRowThreads;
+    for (int i = block_index() * kRowThreads + thread_index(); i < count; i += step) {
+      counters[i] = 0;
+    }
+  };
+  clear(&p.head_counters->sums_added,
+        p.batch * p.kv_heads * static_cast<int>(sizeof(HeadCounters) / sizeof(int)));
+  if constexpr (plan::kOrderedSums) {
+    clear(p.sum_turns, p.batch * p.heads * tile_count(p.q_len, kRowsAtATime));
+  }
+}
+
+// A CTA's: kRowPadding rows of a head, all heads' or, where the main launch makes the others',
+// those of the first ones.
 ATT_FN void make_row_statistics(const BackwardParams& p) {
   const int tiles = spec::kIsPacked ? sequence_item_count(p.q_len, p.batch, kRowPadding)
                                     : tile_count(p.q_len, kRowPadding);
@@ -225,6 +243,16 @@ ATT_FN void make_row_statistics(const BackwardParams& p) {
     if (tile < 0 || tile >= tile_count(sequence.q_len, kRowPadding)) return;
   }
   const int first_query = tile * kRowPadding;
+  if constexpr (plan::kSumColumns > 0 && kSumsInTurn) clear_counters(p);
+  if constexpr (kMakesRowsAhead) {
+    if (head >= heads_with_rows(p) * (p.heads / p.kv_heads)) {
+#pragma unroll 1
+      for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
+        clear_query_sums(p, sequence_of(p, head / p.heads), head / p.heads, head, first_query + i);
+      }
+      return;
+    }
+  }
 #pragma unroll 1
   for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
     make_row_statistics(p, b, head, first_query + i);

@@ -16,6 +16,7 @@
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_rows_ahead.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_turns.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
@@ -53,6 +54,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     mbarrier_init(shared.sums_added(), 4 * kWarpgroups);
     mbarrier_init(shared.sums_told(), 1);
   }
+  for (int warp = 0; warp < plan::kRowWarps; ++warp) mbarrier_init(shared.rows_staged(warp), 1);
   for (int buffer = 0; kTakesTurns && buffer < 2; ++buffer) {
     mbarrier_init(shared.turn_taken(buffer), 1);
     mbarrier_init(shared.turn_used(buffer), 4 * kDqShares);
@@ -81,6 +83,10 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
                          item.b, CacheHint::kEvictFirst);
     load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.kv_full(), item.k0, item.h_kv,
                         item.b, CacheHint::kEvictFirst);
+  }
+  if constexpr (kMakesRowsAhead) {
+    const int head = item.b * p.kv_heads + item.h_kv;
+    if (head >= heads_with_rows(p)) mbarrier_wait(shared.sums_ready(), 0);
   }
   int next_head = item.h_kv * group;
   const int end_head = next_head + group;
@@ -140,13 +146,23 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   } while (has_tile);
 }
 
-// ---- The warp beside it: one thread's, that asks for the item's sums of dQ and hands them on.
+// ---- The warp beside it, that asks for the head's rows and its sums of dQ, and hands the sums on.
+// Meanwhile it may make rows of a later head, with the two others beside it.
 
-ATT_FN void keep_sums(const BackwardParams& p, const SharedMemory& shared) {
+ATT_FN void keep_sums(const BackwardParams& p, const SharedMemory& shared, int warp) {
   const WorkItem item = work_item(p);
   const int head = item.b * p.kv_heads + item.h_kv;
-  wait_for_sums(p, head);
-  mbarrier_arrive(shared.sums_ready());
+  const bool keeps = warp == 1 && thread_index() % 32 == 0;
+  if (keeps) {
+    if constexpr (kMakesRowsAhead) wait_for_rows(p, head);
+    wait_for_sums(p, head);
+    mbarrier_arrive(shared.sums_ready());
+  }
+  if constexpr (kMakesRowsAhead) {
+    sync_warp();
+    make_rows_ahead(p, shared, head, warp - 1);
+  }
+  if (!keeps) return;
   mbarrier_wait(shared.sums_added(), 0);
   store_shared_4(shared.converts(), is_last_of_head(p, head) ? 1 : 0);
   mbarrier_arrive(shared.sums_told());
@@ -247,7 +263,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
       if (warp == 1) clear_foreign_keys(shared);
     } else {
       if (warp == 0) load(p, q_map, k_map, v_map, do_map, shared);
-      if (kMakesQueries && warp == 1 && thread_index() % 32 == 0) keep_sums(p, shared);
+      if (kMakesQueries && warp > 0 && (warp == 1 || kMakesRowsAhead)) keep_sums(p, shared, warp);
     }
     if constexpr (kTakesTurns) {
       const WorkItem item = work_item(p);

@@ -1,6 +1,7 @@
 // What lies where in the shared memory of the sm90a family's backward kernel, and its tile sizes.
 #pragma once
 
+#include "templates/tile/backward_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/sm90_cta.cuh"
@@ -35,12 +36,20 @@ static_assert(kDsBuffers == 0 ||
               (kTileQ == 64 && kDqColumns % 32 == 0 &&
                (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
 
+// Rows of O and dO that each of the warps beside the loader takes at a time, where these make
+// others' rows.
+constexpr int kRowsOfPart = 32;
+constexpr int kStagedRowBytes = 2 * spec::kHeadDimV;
+constexpr int kStagedPartBytes = 2 * kRowsOfPart * kStagedRowBytes;
+constexpr int kStagedRowsBytes = plan::kRowWarps * kStagedPartBytes;
+
 constexpr int kKOffset = 0;
 constexpr int kVOffset = kKOffset + kKBytes;
 constexpr int kQOffset = kVOffset + kVBytes;
 constexpr int kDoOffset = kQOffset + kStages * kQBytes;
 constexpr int kDsOffset = kDoOffset + kStages * kDoBytes;
-constexpr int kReferenceOffset = kDsOffset + kDsBuffers * kDsBytes;
+constexpr int kStagedRowsOffset = kDsOffset + kDsBuffers * kDsBytes;
+constexpr int kReferenceOffset = kStagedRowsOffset + kStagedRowsBytes;
 constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
@@ -48,7 +57,8 @@ constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
 constexpr int kTurnOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
 constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
 constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked ? 32 : 0);
-constexpr int kTurnBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
+constexpr int kTurnBarrier =
+    4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1) + plan::kRowWarps;
 constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 6 : 0);
 constexpr int kBarriers = kRawBarrier + (spec::kIsPacked ? 2 : 0);
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
@@ -61,6 +71,9 @@ struct SharedMemory {
   ATT_MEMBER unsigned q(int stage) const { return base + kQOffset + stage * kQBytes; }
   ATT_MEMBER unsigned d_o(int stage) const { return base + kDoOffset + stage * kDoBytes; }
   ATT_MEMBER unsigned d_s(int buffer) const { return base + kDsOffset + buffer * kDsBytes; }
+  ATT_MEMBER unsigned staged_rows(int warp) const {
+    return base + kStagedRowsOffset + warp * kStagedPartBytes;
+  }
   ATT_MEMBER unsigned references(int stage) const {
     return base + kReferenceOffset + stage * kReferenceBytes;
   }
@@ -81,10 +94,15 @@ struct SharedMemory {
     return barrier(4 * kStages + kDsBuffers + buffer);
   }
   ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 2 * kDsBuffers); }
-  // The head has sums of dQ; the CTA has added to them; the consumers are told who converts.
+  // The head has its rows and sums of dQ; the CTA has added to them; the consumers are told who
+  // converts.
   ATT_MEMBER unsigned sums_ready() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
   ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
+  // O and dO have come of which rows are made.
+  ATT_MEMBER unsigned rows_staged(int warp) const {
+    return barrier(4 * kStages + 2 * kDsBuffers + 4 + warp);
+  }
   // Turns at dQ's sums, and how far each of two is: it is the CTA's, its consumers have added, the
   // next CTA may.
   ATT_MEMBER unsigned turn(int buffer) const { return base + kTurnOffset + 8 * buffer; }

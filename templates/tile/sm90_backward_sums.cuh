@@ -53,12 +53,12 @@ ATT_FN int key_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTil
 ATT_FN void wait_for_sums(const BackwardParams& p, int head) {
   const int before = head - sum_heads(p).slots;
   if (before < 0) return;
-  while (load_acquire(p.sum_arrivals + before) <= key_tiles(p)) wait_a_while();
+  while (load_acquire(&p.head_counters[before].sums_added) <= key_tiles(p)) wait_a_while();
 }
 // One thread's, when its CTA has added to the head's sums: whether it is for the CTA to bring them
 // to rows.
 ATT_FN bool is_last_of_head(const BackwardParams& p, int head) {
-  const bool is_last = arrive(p.sum_arrivals + head) == key_tiles(p) - 1;
+  const bool is_last = arrive(&p.head_counters[head].sums_added) == key_tiles(p) - 1;
   return is_last && head < sum_heads(p).converted;
 }
 
@@ -151,7 +151,7 @@ ATT_FN void convert_head(const BackwardParams& p, int b, int h_kv, int warpgroup
                           kWarpgroups, end, hands_on);
   if (!hands_on) return;
   named_barrier_sync(kAllConsumers, kConsumerThreads);
-  if (thread_index() % kConsumerThreads == 0) arrive(p.sum_arrivals + head);
+  if (thread_index() % kConsumerThreads == 0) arrive(&p.head_counters[head].sums_added);
 }
 
 }  // namespace sm90

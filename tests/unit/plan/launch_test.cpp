@@ -6,7 +6,9 @@
 #include <climits>
 
 #include "generator/plan/plan.hpp"
+#include "generator/spec/spec.hpp"
 #include "templates/work_items.h"
+#include "tests/unit/plan/plain_spec.hpp"
 
 namespace attune {
 namespace {
@@ -210,7 +212,7 @@ TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
     EXPECT_EQ(tiles.queries, 64);
     EXPECT_EQ(tiles.keys, 128);
     for (const WorkspaceRegion& region : recipe.workspace) {
-      EXPECT_NE(region.content, WorkspaceRegion::Content::kSumArrivals);
+      EXPECT_NE(region.content, WorkspaceRegion::Content::kHeadCounters);
       if (region.content != WorkspaceRegion::Content::kQuerySums) continue;
       const int columns = (spec.head_dim_qk + 63) / 64 * 64;
       EXPECT_EQ(region_bytes(spec, region, shape), 4 * 8 * (1000 / 128 + 5) * 128 * columns);
@@ -239,6 +241,34 @@ TEST(Launch, RowsOfPackedSequencesFollowOneAnother) {
   EXPECT_EQ(item_count(packed_spec(), {}, keys, shape), 2 * 2 * (300 / 64 + 5));
   const Launch rows{.item = WorkItem::kRows, .tile = 64};
   EXPECT_EQ(item_count(packed_spec(), {}, rows, shape), 8 * 1000 / 64);
+}
+
+// Hopper's backward pass: the main launch makes rows of heads that come later, not those of the
+// first wave of CTAs, and none under a mask that leaves short heads' CTAs no time for it.
+TEST(Launch, TheFirstHeadsHaveTheirRowsBeforeTheMainLaunch) {
+  AttentionSpec spec = plain_spec(128);
+  const KernelPlan plan = parse_plan("sm90a backward sm_90a w2 q64 s2").value();
+  const auto rows = [&](const ProblemShape& shape) {
+    const LaunchRecipe recipe = launch_recipe(spec, plan);
+    return item_count(spec, recipe, recipe.launches[0], shape);
+  };
+  const ProblemShape shape{.batch = 16, .heads = 16, .kv_heads = 16, .q_len = 1024, .kv_len = 1024};
+  EXPECT_EQ(rows(shape), (2 * 17 + 1) * 8) << "17 heads of 8 key tiles fill 132 processors";
+  ProblemShape grouped = shape;
+  grouped.heads = 64;
+  EXPECT_EQ(rows(grouped), (2 * 17 + 1) * 4 * 8);
+  ProblemShape few = shape;
+  few.batch = 2;
+  EXPECT_EQ(rows(few), 32 * 8) << "all";
+  spec.mask =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml")->mask;
+  EXPECT_EQ(rows(shape), 256 * 8) << "heads of 8 tiles";
+  ProblemShape longer = shape;
+  longer.kv_len = 2048;
+  EXPECT_EQ(rows(longer), (2 * 16 + 1) * 8);
+  spec.mask = nullptr;
+  spec.deterministic = true;
+  EXPECT_EQ(rows(shape), 256 * 8) << "the warps wait for turns";
 }
 
 TEST(Launch, GridsAreWholeClustersAndNoMoreThanTheDeviceHolds) {
