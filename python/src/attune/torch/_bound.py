@@ -14,7 +14,7 @@ import torch
 
 from attune._met import CALLS
 from attune.torch import _autocast, _dropout, _precision
-from attune.torch._function import record
+from attune.torch._function import record, record_launch
 from attune.torch._guard import Check, check_of, may_be_met
 from attune.torch._launcher import launcher_of
 from attune.torch._plans import ForwardPlan, Numbers, Scalars
@@ -40,8 +40,8 @@ class Bound:
     """
 
     __slots__ = (
-        "_converts", "_draws", "_launcher", "_learned", "_names", "_numbers", "_plan", "_slots", "check", "holds",
-        "kept", "says",
+        "_converts", "_draws", "_handle", "_launcher", "_learned", "_names", "_numbers", "_plan", "_record", "_slots",
+        "_told", "check", "holds", "kept", "says",
     )  # fmt: skip
 
     present = staticmethod(_of_operands)
@@ -73,11 +73,19 @@ class Bound:
             for x, dtype in zip(by_slot, variant.dtypes, strict=True)
         )
         self._names = tuple(names)
-        self._launcher = launcher_of(plan)
+        self._launcher, self._handle = launcher_of(plan)
         self._learned: tuple[int, ...] | None = None  # no gradient is wanted
+        self._told: Any = None  # what a backward pass needs to know
         of_gradients = (*operands, *(by_slot[slot] for slot in variant.learned))
         if torch.is_grad_enabled() and any(x.requires_grad for x in of_gradients):
             self._learned = tuple(self._slots[slot] for slot in variant.learned)
+            self._told = plan.backward, self._numbers, [(tensors[at].shape, tensors[at].dtype) for at in self._learned]
+            of_launch = record_launch()
+            if plan.backward is None or of_launch is None:
+                self._handle = None
+            self._record = record if self._handle is None else of_launch
+        if self._slots == tuple(range(len(tensors))):
+            self._slots = ()  # as they are
 
     def run(
         self,
@@ -95,20 +103,23 @@ class Bound:
             numbers = (tuple([scalars[name] for name in self._names]), *numbers[1:])
         if self._draws:
             numbers = (*numbers[:3], *(_dropout.draw(q.device) if seed is None else (seed, offset)))
-        if tensors:
+        if self._slots:
             given = [tensors[at] for at in self._slots]
-            if self._converts:
-                given = self._plan.variant.auxiliaries(given, q.device)
+        if self._converts:
+            given = self._plan.variant.auxiliaries(given, q.device)
         if learned is None:
             if launcher is not None:
-                found = launcher(q, k, v, given, with_lse, numbers[0])
-            else:
-                found = self._plan.run(q, k, v, given, with_lse, *numbers)
+                return launcher(q, k, v, given, with_lse, numbers[0])
+            found = self._plan.run(q, k, v, given, with_lse, *numbers)
             return found if with_lse else found[0]
-        call = self._plan, given, numbers, with_lse, launcher
+        told = self._told if numbers is self._numbers else (self._told[0], numbers, self._told[2])
+        if self._handle is not None:
+            call: Any = self._handle, given, numbers[0], with_lse, False, told
+        else:
+            call = self._plan, given, numbers, with_lse, launcher
         if learned:
-            return record(call, q, k, v, *[tensors[at] for at in learned])
-        return record(call, q, k, v)
+            return self._record(call, q, k, v, *[tensors[at] for at in learned])
+        return self._record(call, q, k, v)
 
 
 def can_be_bound(given: Tensors, operands: Tensors, tensors: Tensors, numbers: Sequence[Any]) -> bool:

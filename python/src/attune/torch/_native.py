@@ -1,0 +1,72 @@
+"""What libattune_calls.so has in the place of bytecode, where it can be had: launches, and what is recorded of them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attune._library import check, library
+from attune.torch import _memory
+from attune.torch._plans import ForwardPlan, raw_stream
+
+_NAME = "libattune_calls.so"
+_MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launcher.cpp has them, too
+
+_data_ptr: Any = torch.Tensor.data_ptr
+
+
+@functools.cache
+def _functions() -> tuple[Callable[[Any], Any], Any] | None:
+    """What makes launchers, and a Function's `forward` on them; None: not beside libattune, or not of this Python."""
+    try:
+        c = ctypes.PyDLL(str(pathlib.Path(library()._name).resolve().with_name(_NAME)))
+        make, forward = c.attune_calls_launcher, c.attune_calls_forward
+    except (OSError, AttributeError):
+        return None
+    make.argtypes, make.restype = [ctypes.py_object], ctypes.py_object
+    forward.argtypes, forward.restype = [], ctypes.py_object
+    return make, forward()
+
+
+def forward() -> Any:
+    """forward(ctx, call, q, k, v, *learned) of an autograd.Function; `call` as Bound has it. None: there is none."""
+    functions = _functions()
+    return None if functions is None else functions[1]
+
+
+def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
+    """What attune.torch._launcher's has, for a plan of which that has one, and what `forward` takes in its place."""
+    functions, spec = _functions(), plan.variant.spec
+    if functions is None or len(spec.scalars) > _MAX_SCALARS or len(spec.tensors) > _MAX_TENSORS:
+        return None
+    empty = _memory._on_cpu if plan.is_on_cpu else _memory._on_gpu
+    if empty is None or (not plan.is_on_cpu and (_memory._current_gpu is None or raw_stream is None)):
+        return None
+    arguments = plan._arguments()
+    found: tuple[Callable[..., Any], Any] = functions[0](
+        (
+            ctypes.cast(library().att_forward, ctypes.c_void_p).value,
+            plan.handle,
+            arguments.address,
+            tuple(plan.variant.scalar_slots),
+            (plan.o_sizes, plan.o_strides, plan.dtype),
+            (plan.lse_sizes, plan.lse_strides, torch.float32),
+            ((plan.workspace_bytes,), (1,), torch.uint8),
+            empty,
+            _memory._current_gpu,
+            raw_stream,
+            plan.device.index or 0,
+            _data_ptr,
+            plan.run,
+            check,
+            arguments,
+            not plan.is_on_cpu,
+            plan.keeps_workspace,
+        )
+    )
+    return found
