@@ -17,7 +17,8 @@ namespace {
 constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has them, too
 constexpr std::uint64_t kMisaligned = 15;
 constexpr std::size_t kScratchAlignment = 64;
-constexpr char kLauncher[] = "attune.launcher", kNames[] = "attune.names";
+constexpr char kLauncher[] = "attune.launcher", kNames[] = "attune.names",
+               kStraight[] = "attune.straight";
 
 /// Owns one reference.
 class Ref {
@@ -229,15 +230,78 @@ PyObject* refuse(const char* what) {
   return nullptr;
 }
 
+/// O, or O and LSE, or null and an error.
+PyObject* as_asked(Outputs made, bool with_lse) {
+  if (!made.o || !with_lse) return made.o.release();
+  return PyTuple_Pack(2, made.o.get(), made.lse.get());
+}
+
 /// launch(q, k, v, tensors, with_lse, scalars): O, or O and LSE.
 PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   Launcher* const launcher = launcher_of(self);
   if (launcher == nullptr || count != 6) return refuse("a launch takes six arguments");
   const int with_lse = PyObject_IsTrue(arguments[4]);
   if (with_lse < 0) return nullptr;
-  Outputs found = run(*launcher, arguments, arguments[3], with_lse != 0, arguments[5]);
-  if (!found.o || with_lse == 0) return found.o.release();
-  return PyTuple_Pack(2, found.o.get(), found.lse.get());
+  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, arguments[5]),
+                  with_lse != 0);
+}
+
+/// A call that brings nothing but tensors, and what tells whether they are as they were.
+struct Straight {
+  Ref check, capsule, record, scalars, told, of_false, of_true, none;
+  Ref calls[2];  // what `record` is given where there are no tensors: without LSE, with it
+};
+
+/// 1 or 0, or -1 and an error.
+int is_as_it_was(const Straight& call, PyObject* const* operands, PyObject* tensors) {
+  const Py_ssize_t count = PySequence_Size(tensors);
+  if (count < 0) return -1;
+  Ref found;
+  if (count == 0) {
+    found = Ref(PyObject_CallFunctionObjArgs(call.check.get(), operands[0], operands[1],
+                                             operands[2], nullptr));
+  } else {
+    const Ref all(PyTuple_New(3 + count));
+    if (!all) return -1;
+    for (Py_ssize_t i = 0; i < 3; ++i) {
+      PyTuple_SetItem(all.get(), i, Ref::to(operands[i]).release());
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      Ref each(PySequence_GetItem(tensors, i));
+      if (!each) return -1;
+      PyTuple_SetItem(all.get(), 3 + i, each.release());
+    }
+    found = Ref(PyObject_CallObject(call.check.get(), all.get()));
+  }
+  return found ? PyObject_IsTrue(found.get()) : -1;
+}
+
+/// go(q, k, v, tensors, with_lse): O, or O and LSE; None where they are not as they were.
+PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  const auto* call = static_cast<const Straight*>(PyCapsule_GetPointer(self, kStraight));
+  if (call == nullptr || count != 5) return refuse("a call takes five arguments");
+  const int with_lse = PyObject_IsTrue(arguments[4]);
+  if (with_lse < 0) return nullptr;
+  const int passes = is_as_it_was(*call, arguments, arguments[3]);
+  if (passes < 0) return nullptr;
+  if (passes == 0) return Ref::to(call->none.get()).release();
+  if (!call->record) {
+    Launcher* const launcher = launcher_of(call->capsule.get());
+    if (launcher == nullptr) return nullptr;
+    return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, call->scalars.get()),
+                    with_lse != 0);
+  }
+  PyObject* recorded = call->calls[with_lse].get();
+  Ref with_tensors;
+  if (PySequence_Size(arguments[3]) != 0) {
+    with_tensors = Ref(PyTuple_Pack(6, call->capsule.get(), arguments[3], call->scalars.get(),
+                                    (with_lse != 0 ? call->of_true : call->of_false).get(),
+                                    call->of_false.get(), call->told.get()));
+    recorded = with_tensors.get();
+  }
+  if (recorded == nullptr) return nullptr;
+  return PyObject_CallFunctionObjArgs(call->record.get(), recorded, arguments[0], arguments[1],
+                                      arguments[2], nullptr);
 }
 
 /// The names of what is asked of a Function's context.
@@ -292,8 +356,7 @@ PyObject* forward(PyObject* self, PyObject* const* arguments, Py_ssize_t count) 
     return nullptr;
   }
   if (!save(context, arguments + 2, made, part[1], part[5], *names)) return nullptr;
-  if (with_lse == 0) return made.o.release();
-  return PyTuple_Pack(2, made.o.get(), made.lse.get());
+  return as_asked(std::move(made), with_lse != 0);
 }
 
 bool take(Kind& kind, PyObject* given) {
@@ -305,6 +368,8 @@ bool take(Kind& kind, PyObject* given) {
 
 PyMethodDef launch_method{"launch", launch, METH_FASTCALL,
                           "launch(q, k, v, tensors, with_lse, scalars): O, or O and LSE"};
+PyMethodDef go_method{"go", go, METH_FASTCALL,
+                      "go(q, k, v, tensors, with_lse): O, or O and LSE; None: they are others"};
 PyMethodDef forward_method{"forward", forward, METH_FASTCALL, "forward(ctx, call, q, k, v, ...)"};
 
 }  // namespace
@@ -366,6 +431,37 @@ extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   const Ref function_object(PyCFunction_NewEx(&launch_method, capsule.get(), nullptr));
   if (!function_object) return nullptr;
   return PyTuple_Pack(2, function_object.get(), capsule.get());
+}
+
+/// A call as `go`: of (check, capsule, record or None, scalars, told, None, False, True).
+extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
+  PyObject* part[8];
+  if (PyArg_ParseTuple(given, "OOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
+                       &part[5], &part[6], &part[7]) == 0) {
+    return nullptr;
+  }
+  auto call = std::unique_ptr<Straight>(new (std::nothrow) Straight{});
+  const Ref no_tensors(PyTuple_New(0));
+  if (call == nullptr || !no_tensors) return refuse("no memory");
+  call->check = Ref::to(part[0]);
+  call->capsule = Ref::to(part[1]);
+  if (part[2] != part[5]) call->record = Ref::to(part[2]);
+  call->scalars = Ref::to(part[3]);
+  call->told = Ref::to(part[4]);
+  call->none = Ref::to(part[5]);
+  call->of_false = Ref::to(part[6]);
+  call->of_true = Ref::to(part[7]);
+  for (int with_lse = 0; with_lse < 2; ++with_lse) {
+    call->calls[with_lse] = Ref(
+        PyTuple_Pack(6, part[1], no_tensors.get(), part[3], part[6 + with_lse], part[6], part[4]));
+    if (!call->calls[with_lse]) return nullptr;
+  }
+  const Ref capsule(PyCapsule_New(call.get(), kStraight, [](PyObject* owner) {
+    delete static_cast<Straight*>(PyCapsule_GetPointer(owner, kStraight));
+  }));
+  if (!capsule) return nullptr;
+  static_cast<void>(call.release());
+  return PyCFunction_NewEx(&go_method, capsule.get(), nullptr);
 }
 
 /// What is a Function's `forward` where launches are such; made once.

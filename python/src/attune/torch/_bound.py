@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from attune import _met
 from attune._met import CALLS
-from attune.torch import _autocast, _dropout, _precision
+from attune.torch import _autocast, _dropout, _native, _precision
 from attune.torch._function import record, record_launch
 from attune.torch._guard import Check, check_of, may_be_met
 from attune.torch._launcher import launcher_of
@@ -34,6 +35,8 @@ class Bound:
     """A call of a ForwardPlan.
 
     Attributes:
+        go: all of it at once, of q, k, v, tensors and whether LSE is asked for; it gives None where they are not as they
+            were. None: there is none.
         check: whether what `present` picks of the arrays, and the tensors behind it, are as they were.
         holds: whether what torch is told beside tensors is as it was; None: nothing was asked.
         says, kept: what the caller says, and has to be kept with it.
@@ -41,7 +44,7 @@ class Bound:
 
     __slots__ = (
         "_converts", "_draws", "_handle", "_launcher", "_learned", "_names", "_numbers", "_plan", "_record", "_slots",
-        "_told", "check", "holds", "kept", "says",
+        "_told", "check", "go", "holds", "kept", "says",
     )  # fmt: skip
 
     present = staticmethod(_of_operands)
@@ -86,6 +89,10 @@ class Bound:
             self._record = record if self._handle is None else of_launch
         if self._slots == tuple(range(len(tensors))):
             self._slots = ()  # as they are
+        self.go: Callable[..., Any] | None = None
+        if not (holds or draws or names or self._converts or self._slots or self._learned):
+            apply = None if self._learned is None else self._record
+            self.go = _native.straight(self.check, self._handle, apply, numbers[0], self._told)
 
     def run(
         self,
@@ -157,3 +164,6 @@ def keep(key: Any, bound: Any) -> None:
     if len(CALLS) >= _MAX_KEYS:
         CALLS.clear()
     CALLS[key] = latest(bound, CALLS.get(key, ()))
+
+
+_met.begin(torch.compiler.is_dynamo_compiling, torch.is_grad_enabled)

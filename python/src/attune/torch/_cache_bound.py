@@ -36,6 +36,8 @@ class CacheBound:
 
     __slots__ = ("_launch", "_plan", "_slots", "check", "holds", "kept", "present")
 
+    go = None
+
     def __init__(
         self,
         plan: CachePlan,

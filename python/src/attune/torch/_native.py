@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
@@ -20,23 +21,33 @@ _MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launcher.cpp has
 _data_ptr: Any = torch.Tensor.data_ptr
 
 
+@dataclasses.dataclass(frozen=True)
+class _Functions:
+    """Of the library: what makes launchers and calls, and a Function's `forward`."""
+
+    launcher: Callable[[Any], Any]
+    straight: Callable[[Any], Any]
+    forward: Any
+
+
 @functools.cache
-def _functions() -> tuple[Callable[[Any], Any], Any] | None:
-    """What makes launchers, and a Function's `forward` on them; None: not beside libattune, or not of this Python."""
+def _functions() -> _Functions | None:
+    """None: it is not beside libattune, or not of this Python."""
     try:
         c = ctypes.PyDLL(str(pathlib.Path(library()._name).resolve().with_name(_NAME)))
-        make, forward = c.attune_calls_launcher, c.attune_calls_forward
+        launcher, straight, forward = c.attune_calls_launcher, c.attune_calls_straight, c.attune_calls_forward
     except (OSError, AttributeError):
         return None
-    make.argtypes, make.restype = [ctypes.py_object], ctypes.py_object
-    forward.argtypes, forward.restype = [], ctypes.py_object
-    return make, forward()
+    for function in (launcher, straight, forward):
+        function.argtypes, function.restype = [ctypes.py_object], ctypes.py_object
+    forward.argtypes = []
+    return _Functions(launcher, straight, forward())
 
 
 def forward() -> Any:
     """forward(ctx, call, q, k, v, *learned) of an autograd.Function; `call` as Bound has it. None: there is none."""
     functions = _functions()
-    return None if functions is None else functions[1]
+    return None if functions is None else functions.forward
 
 
 def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
@@ -48,7 +59,7 @@ def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
     if empty is None or (not plan.is_on_cpu and (_memory._current_gpu is None or raw_stream is None)):
         return None
     arguments = plan._arguments()
-    found: tuple[Callable[..., Any], Any] = functions[0](
+    found: tuple[Callable[..., Any], Any] = functions.launcher(
         (
             ctypes.cast(library().att_forward, ctypes.c_void_p).value,
             plan.handle,
@@ -69,4 +80,15 @@ def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
             plan.keeps_workspace,
         )
     )
+    return found
+
+
+def straight(check: Any, handle: Any, record: Any, scalars: tuple[float, ...], told: Any) -> Callable[..., Any] | None:
+    """go(q, k, v, tensors, with_lse): O, or O and LSE, of a call that brings nothing else; None where `check` does not
+    pass its tensors. `handle`: what `launcher_of` gave. `record`: an autograd.Function's apply, where a gradient is
+    wanted, and `told` what its backward pass is told."""
+    functions = _functions()
+    if functions is None or handle is None:
+        return None
+    found: Callable[..., Any] = functions.straight((check, handle, record, scalars, told, None, False, True))
     return found
