@@ -246,10 +246,12 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
                   with_lse != 0);
 }
 
-/// A call that brings nothing but tensors, and what tells whether they are as they were.
+/// A call, and what tells whether its tensors are as they were.
 struct Straight {
   Ref check, capsule, record, scalars, told, of_false, of_true, none;
+  Ref names;     // of the scalars that each call brings, by slot; empty: they are `scalars`
   Ref calls[2];  // what `record` is given where there are no tensors: without LSE, with it
+  int learned[kMaxTensors], learned_count;  // places among the tensors
 };
 
 /// 1 or 0, or -1 and an error.
@@ -276,32 +278,62 @@ int is_as_it_was(const Straight& call, PyObject* const* operands, PyObject* tens
   return found ? PyObject_IsTrue(found.get()) : -1;
 }
 
-/// go(q, k, v, tensors, with_lse): O, or O and LSE; None where they are not as they were.
+/// What the call brings of a mapping.
+Ref scalars_of(const Straight& call, PyObject* given) {
+  const Py_ssize_t count = PyTuple_Size(call.names.get());
+  if (count <= 0 || given == nullptr) return Ref::to(call.scalars.get());
+  Ref found(PyTuple_New(count));
+  for (Py_ssize_t i = 0; found && i < count; ++i) {
+    Ref each(PyObject_GetItem(given, PyTuple_GetItem(call.names.get(), i)));
+    if (!each) return {};
+    PyTuple_SetItem(found.get(), i, each.release());
+  }
+  return found;
+}
+
+PyObject* record(const Straight& call, PyObject* const* operands, PyObject* tensors,
+                 bool with_lse) {
+  PyObject* recorded = call.calls[with_lse ? 1 : 0].get();
+  Ref with_tensors;
+  if (PySequence_Size(tensors) != 0) {
+    with_tensors = Ref(PyTuple_Pack(6, call.capsule.get(), tensors, call.scalars.get(),
+                                    (with_lse ? call.of_true : call.of_false).get(),
+                                    call.of_false.get(), call.told.get()));
+    recorded = with_tensors.get();
+  }
+  if (recorded == nullptr) return nullptr;
+  if (call.learned_count == 0) {
+    return PyObject_CallFunctionObjArgs(call.record.get(), recorded, operands[0], operands[1],
+                                        operands[2], nullptr);
+  }
+  const Ref all(PyTuple_New(4 + call.learned_count));
+  if (!all) return nullptr;
+  PyTuple_SetItem(all.get(), 0, Ref::to(recorded).release());
+  for (int i = 0; i < 3; ++i) PyTuple_SetItem(all.get(), 1 + i, Ref::to(operands[i]).release());
+  for (int i = 0; i < call.learned_count; ++i) {
+    Ref each(PySequence_GetItem(tensors, call.learned[i]));
+    if (!each) return nullptr;
+    PyTuple_SetItem(all.get(), 4 + i, each.release());
+  }
+  return PyObject_CallObject(call.record.get(), all.get());
+}
+
+/// go(q, k, v, tensors, with_lse, scalars by name): O, or O and LSE; None where they are not as
+/// they were. The last one may be left out.
 PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* call = static_cast<const Straight*>(PyCapsule_GetPointer(self, kStraight));
-  if (call == nullptr || count != 5) return refuse("a call takes five arguments");
+  if (call == nullptr || count < 5 || count > 6) return refuse("a call takes six arguments");
   const int with_lse = PyObject_IsTrue(arguments[4]);
   if (with_lse < 0) return nullptr;
   const int passes = is_as_it_was(*call, arguments, arguments[3]);
   if (passes < 0) return nullptr;
   if (passes == 0) return Ref::to(call->none.get()).release();
-  if (!call->record) {
-    Launcher* const launcher = launcher_of(call->capsule.get());
-    if (launcher == nullptr) return nullptr;
-    return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, call->scalars.get()),
-                    with_lse != 0);
-  }
-  PyObject* recorded = call->calls[with_lse].get();
-  Ref with_tensors;
-  if (PySequence_Size(arguments[3]) != 0) {
-    with_tensors = Ref(PyTuple_Pack(6, call->capsule.get(), arguments[3], call->scalars.get(),
-                                    (with_lse != 0 ? call->of_true : call->of_false).get(),
-                                    call->of_false.get(), call->told.get()));
-    recorded = with_tensors.get();
-  }
-  if (recorded == nullptr) return nullptr;
-  return PyObject_CallFunctionObjArgs(call->record.get(), recorded, arguments[0], arguments[1],
-                                      arguments[2], nullptr);
+  if (call->record) return record(*call, arguments, arguments[3], with_lse != 0);
+  Launcher* const launcher = launcher_of(call->capsule.get());
+  const Ref scalars = scalars_of(*call, count == 6 ? arguments[5] : nullptr);
+  if (launcher == nullptr || !scalars) return nullptr;
+  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, scalars.get()),
+                  with_lse != 0);
 }
 
 /// The names of what is asked of a Function's context.
@@ -368,8 +400,9 @@ bool take(Kind& kind, PyObject* given) {
 
 PyMethodDef launch_method{"launch", launch, METH_FASTCALL,
                           "launch(q, k, v, tensors, with_lse, scalars): O, or O and LSE"};
-PyMethodDef go_method{"go", go, METH_FASTCALL,
-                      "go(q, k, v, tensors, with_lse): O, or O and LSE; None: they are others"};
+PyMethodDef go_method{
+    "go", go, METH_FASTCALL,
+    "go(q, k, v, tensors, with_lse, scalars): O, or O and LSE; None: they are others"};
 PyMethodDef forward_method{"forward", forward, METH_FASTCALL, "forward(ctx, call, q, k, v, ...)"};
 
 }  // namespace
@@ -433,11 +466,12 @@ extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   return PyTuple_Pack(2, function_object.get(), capsule.get());
 }
 
-/// A call as `go`: of (check, capsule, record or None, scalars, told, None, False, True).
+/// A call as `go`: of (check, capsule, record or None, scalars, told, None, False, True, names,
+/// places of learned tensors).
 extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
-  PyObject* part[8];
-  if (PyArg_ParseTuple(given, "OOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
-                       &part[5], &part[6], &part[7]) == 0) {
+  PyObject* part[10];
+  if (PyArg_ParseTuple(given, "OOOOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
+                       &part[5], &part[6], &part[7], &part[8], &part[9]) == 0) {
     return nullptr;
   }
   auto call = std::unique_ptr<Straight>(new (std::nothrow) Straight{});
@@ -451,6 +485,13 @@ extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
   call->none = Ref::to(part[5]);
   call->of_false = Ref::to(part[6]);
   call->of_true = Ref::to(part[7]);
+  call->names = Ref::to(part[8]);
+  const Py_ssize_t learned = PyTuple_Size(part[9]);
+  if (learned < 0 || learned > kMaxTensors) return refuse("too many tensors");
+  for (; call->learned_count < learned; ++call->learned_count) {
+    PyObject* const place = PyTuple_GetItem(part[9], call->learned_count);
+    call->learned[call->learned_count] = static_cast<int>(PyLong_AsLongLong(place));
+  }
   for (int with_lse = 0; with_lse < 2; ++with_lse) {
     call->calls[with_lse] = Ref(
         PyTuple_Pack(6, part[1], no_tensors.get(), part[3], part[6 + with_lse], part[6], part[4]));

@@ -37,6 +37,7 @@ PyObject* PyObject_CallFunctionObjArgs(PyObject* callable, ...);  // up to a nul
 PyObject* PyObject_CallMethodObjArgs(PyObject*, PyObject* name, ...);
 PyObject* PyObject_CallObject(PyObject* callable, PyObject* arguments);
 PyObject* PyObject_GetAttr(PyObject*, PyObject* name);
+PyObject* PyObject_GetItem(PyObject*, PyObject* key);
 int PyObject_IsTrue(PyObject*);
 int PyObject_SetAttr(PyObject*, PyObject* name, PyObject* value);
 PyObject* PySequence_GetItem(PyObject*, Py_ssize_t);

@@ -106,21 +106,19 @@ def remembered(function: Function) -> Function:
         except TypeError:  # something that has no hash
             calls = key = None
         if calls is not None:
-            tensors, with_lse = (), False
+            tensors, with_lse, scalars = (), False, None
             if names.says_more:
-                tensors, with_lse = given.get("tensors"), given.get("return_lse", False)
+                tensors, with_lse, scalars = given.get("tensors"), given.get("return_lse", False), given.get("scalars")
                 tensors = tuple(tensors.values()) if tensors else ()
             for bound in calls:
                 if bound.go is not None:
-                    found = bound.go(q, k, v, tensors, with_lse)
+                    found = bound.go(q, k, v, tensors, with_lse, scalars)
                     if found is not None:
                         return found
                     continue
                 arrays = (q, k, v, *(_NO_ARRAYS if names.arrays is None else names.arrays(given)))
                 if bound.check(*bound.present(arrays), *tensors) and (bound.holds is None or bound.holds()):
-                    return bound.run(
-                        arrays, tensors, with_lse, given.get("seed"), given.get("offset", 0), given.get("scalars")
-                    )
+                    return bound.run(arrays, tensors, with_lse, given.get("seed"), given.get("offset", 0), scalars)
         return function(q, k, v, key=key, **given)
 
     declared = inspect.signature(function)

@@ -35,8 +35,8 @@ class Bound:
     """A call of a ForwardPlan.
 
     Attributes:
-        go: all of it at once, of q, k, v, tensors and whether LSE is asked for; it gives None where they are not as they
-            were. None: there is none.
+        go: all of it at once, of q, k, v, tensors, whether LSE is asked for, and scalars by name; it gives None where
+            tensors are not as they were. None: there is none.
         check: whether what `present` picks of the arrays, and the tensors behind it, are as they were.
         holds: whether what torch is told beside tensors is as it was; None: nothing was asked.
         says, kept: what the caller says, and has to be kept with it.
@@ -83,16 +83,19 @@ class Bound:
         if torch.is_grad_enabled() and any(x.requires_grad for x in of_gradients):
             self._learned = tuple(self._slots[slot] for slot in variant.learned)
             self._told = plan.backward, self._numbers, [(tensors[at].shape, tensors[at].dtype) for at in self._learned]
-            of_launch = record_launch()
-            if plan.backward is None or of_launch is None:
+            of_launch = None if self._handle is None or plan.backward is None else record_launch()
+            if of_launch is None:
                 self._handle = None
-            self._record = record if self._handle is None else of_launch
+            self._record = of_launch or record
         if self._slots == tuple(range(len(tensors))):
             self._slots = ()  # as they are
         self.go: Callable[..., Any] | None = None
-        if not (holds or draws or names or self._converts or self._slots or self._learned):
-            apply = None if self._learned is None else self._record
-            self.go = _native.straight(self.check, self._handle, apply, numbers[0], self._told)
+        is_recorded = self._learned is not None
+        if not (holds or draws or self._converts or self._slots or (names and is_recorded)):
+            self.go = _native.straight(
+                self.check, self._handle, self._record if is_recorded else None, numbers[0], self._told, self._names,
+                self._learned or (),
+            )  # fmt: skip
 
     def run(
         self,

@@ -83,12 +83,26 @@ def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
     return found
 
 
-def straight(check: Any, handle: Any, record: Any, scalars: tuple[float, ...], told: Any) -> Callable[..., Any] | None:
-    """go(q, k, v, tensors, with_lse): O, or O and LSE, of a call that brings nothing else; None where `check` does not
-    pass its tensors. `handle`: what `launcher_of` gave. `record`: an autograd.Function's apply, where a gradient is
-    wanted, and `told` what its backward pass is told."""
+def straight(
+    check: Any,
+    handle: Any,
+    record: Any,
+    scalars: tuple[float, ...],
+    told: Any,
+    names: tuple[str, ...] = (),
+    learned: tuple[int, ...] = (),
+) -> Callable[..., Any] | None:
+    """go(q, k, v, tensors, with_lse, scalars by name): O, or O and LSE; None where `check` does not pass the tensors.
+
+    Args:
+        handle: what `launcher_of` gave.
+        record: an autograd.Function's apply where a gradient is wanted, or None; `told` is for its backward pass.
+        names: of scalars that each call brings, by slot; without any they are `scalars`. Not with `record`.
+        learned: places of the tensors that the Function is given.
+    """
     functions = _functions()
     if functions is None or handle is None:
         return None
-    found: Callable[..., Any] = functions.straight((check, handle, record, scalars, told, None, False, True))
+    parts = check, handle, record, scalars, told, None, False, True, names, learned
+    found: Callable[..., Any] = functions.straight(parts)
     return found
