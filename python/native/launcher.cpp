@@ -18,7 +18,7 @@ constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has t
 constexpr std::uint64_t kMisaligned = 15;
 constexpr std::size_t kScratchAlignment = 64;
 constexpr char kLauncher[] = "attune.launcher", kNames[] = "attune.names",
-               kStraight[] = "attune.straight";
+               kStraight[] = "attune.straight", kFinder[] = "attune.finder";
 
 /// Owns one reference.
 class Ref {
@@ -336,6 +336,88 @@ PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
                   with_lse != 0);
 }
 
+/// What an argument is to `find`; attune._met has the same numbers.
+enum Argument : long { kByValue, kOfLaunch, kLse, kTensors, kScalars };
+
+/// Finds calls that were made before, as attune._met does.
+struct Finder {
+  Ref kinds;  // by arguments' names: (what stands for them in a key, the kind of each)
+  Ref calls;  // by key
+  Ref is_grad_enabled, none, of_false, of_true, empty, go;
+};
+
+/// What a call says beside q, k and v.
+struct Said {
+  Ref key, tensors;
+  PyObject *with_lse, *scalars;  // borrowed
+};
+
+/// False where it is none of those that `find` knows, or there is an error.
+bool read(const Finder& finder, PyObject* v, PyObject* given, Said& said) {
+  const Ref names(PySequence_Tuple(given));
+  if (!names) return false;
+  const Ref kinds = Ref::to(PyDict_GetItemWithError(finder.kinds.get(), names.get()));
+  if (!kinds) return false;
+  const Py_ssize_t count = PyTuple_Size(kinds.get()) - 1;
+  const Ref grad(PyObject_CallFunctionObjArgs(finder.is_grad_enabled.get(), nullptr));
+  said.key = Ref(PyTuple_New(3 + count));
+  if (!grad || !said.key || count != PyTuple_Size(names.get())) return false;
+  PyObject* const no_v = (v == finder.none.get() ? finder.of_true : finder.of_false).get();
+  PyTuple_SetItem(said.key.get(), 0, Ref::to(PyTuple_GetItem(kinds.get(), 0)).release());
+  PyTuple_SetItem(said.key.get(), 1, Ref::to(no_v).release());
+  PyTuple_SetItem(said.key.get(), 2, Ref::to(grad.get()).release());
+  said.tensors = Ref::to(finder.empty.get());
+  said.with_lse = finder.of_false.get();
+  said.scalars = finder.none.get();
+  PyObject *name = nullptr, *value = nullptr;
+  Py_ssize_t position = 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PyDict_Next(given, &position, &name, &value) == 0) return false;
+    const long kind = PyLong_AsLong(PyTuple_GetItem(kinds.get(), 1 + i));
+    Ref part = Ref::to(kind == kByValue ? value : finder.none.get());
+    if (kind == kLse) said.with_lse = value;
+    if (kind == kTensors || kind == kScalars) {
+      const int some = PyObject_IsTrue(value);
+      if (some < 0) return false;
+      if (some != 0) {
+        part = Ref(PySequence_Tuple(value));
+        if (kind == kScalars) {
+          said.scalars = value;
+        } else {
+          said.tensors = Ref(PyMapping_Values(value));
+        }
+        if (!part || !said.tensors) return false;
+      }
+    }
+    PyTuple_SetItem(said.key.get(), 3 + i, part.release());
+  }
+  return true;
+}
+
+/// find(q, k, v, arguments by name): what the call gives; None where it is not among those that
+/// were made before. Of errors nothing is said: the call is worked out, and says them.
+PyObject* find(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  const auto* finder = static_cast<const Finder*>(PyCapsule_GetPointer(self, kFinder));
+  if (finder == nullptr || count != 4) return refuse("find takes four arguments");
+  Said said{};
+  Ref bound;
+  if (read(*finder, arguments[2], arguments[3], said)) {
+    bound = Ref::to(PyDict_GetItemWithError(finder->calls.get(), said.key.get()));
+  }
+  const Py_ssize_t known = bound ? PyTuple_Size(bound.get()) : 0;
+  for (Py_ssize_t i = 0; i < known; ++i) {
+    const Ref go(PyObject_GetAttr(PyTuple_GetItem(bound.get(), i), finder->go.get()));
+    if (!go) break;
+    if (go.get() == finder->none.get()) break;
+    Ref found(PyObject_CallFunctionObjArgs(go.get(), arguments[0], arguments[1], arguments[2],
+                                           said.tensors.get(), said.with_lse, said.scalars,
+                                           nullptr));
+    if (!found || found.get() != finder->none.get()) return found.release();
+  }
+  PyErr_Clear();
+  return Ref::to(finder->none.get()).release();
+}
+
 /// The names of what is asked of a Function's context.
 struct Names {
   Ref call{PyUnicode_InternFromString("call")};
@@ -403,6 +485,8 @@ PyMethodDef launch_method{"launch", launch, METH_FASTCALL,
 PyMethodDef go_method{
     "go", go, METH_FASTCALL,
     "go(q, k, v, tensors, with_lse, scalars): O, or O and LSE; None: they are others"};
+PyMethodDef find_method{"find", find, METH_FASTCALL,
+                        "find(q, k, v, given): what the call gives, or None"};
 PyMethodDef forward_method{"forward", forward, METH_FASTCALL, "forward(ctx, call, q, k, v, ...)"};
 
 }  // namespace
@@ -503,6 +587,32 @@ extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
   if (!capsule) return nullptr;
   static_cast<void>(call.release());
   return PyCFunction_NewEx(&go_method, capsule.get(), nullptr);
+}
+
+/// `find`, of (kinds, calls, torch.is_grad_enabled, None, False, True).
+extern "C" ATT_API PyObject* attune_calls_finder(PyObject* given) {
+  PyObject* part[6];
+  if (PyArg_ParseTuple(given, "OOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
+                       &part[5]) == 0) {
+    return nullptr;
+  }
+  auto finder = std::unique_ptr<Finder>(new (std::nothrow) Finder{});
+  if (finder == nullptr) return refuse("no memory");
+  finder->kinds = Ref::to(part[0]);
+  finder->calls = Ref::to(part[1]);
+  finder->is_grad_enabled = Ref::to(part[2]);
+  finder->none = Ref::to(part[3]);
+  finder->of_false = Ref::to(part[4]);
+  finder->of_true = Ref::to(part[5]);
+  finder->empty = Ref(PyTuple_New(0));
+  finder->go = Ref(PyUnicode_InternFromString("go"));
+  if (!finder->empty || !finder->go) return nullptr;
+  const Ref capsule(PyCapsule_New(finder.get(), kFinder, [](PyObject* owner) {
+    delete static_cast<Finder*>(PyCapsule_GetPointer(owner, kFinder));
+  }));
+  if (!capsule) return nullptr;
+  static_cast<void>(finder.release());
+  return PyCFunction_NewEx(&find_method, capsule.get(), nullptr);
 }
 
 /// What is a Function's `forward` where launches are such; made once.

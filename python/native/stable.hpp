@@ -24,15 +24,20 @@ int PyArg_ParseTuple(PyObject* arguments, const char* format, ...);
 PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject* self, PyObject* module);
 PyObject* PyCapsule_New(void*, const char* name, void (*destroy)(PyObject*));
 void* PyCapsule_GetPointer(PyObject*, const char* name);
+PyObject* PyDict_GetItemWithError(PyObject*,
+                                  PyObject* key);  // borrowed; null without an error, too
+int PyDict_Next(PyObject*, Py_ssize_t* position, PyObject** key, PyObject** value);  // borrowed
 void PyErr_Clear();
 PyObject* PyErr_Occurred();
 void PyErr_SetString(PyObject* type, const char* message);
 void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 double PyFloat_AsDouble(PyObject*);
+long PyLong_AsLong(PyObject*);
 long long PyLong_AsLongLong(PyObject*);
 unsigned long long PyLong_AsUnsignedLongLong(PyObject*);
 PyObject* PyLong_FromLong(long);
+PyObject* PyMapping_Values(PyObject*);                            // a list
 PyObject* PyObject_CallFunctionObjArgs(PyObject* callable, ...);  // up to a null
 PyObject* PyObject_CallMethodObjArgs(PyObject*, PyObject* name, ...);
 PyObject* PyObject_CallObject(PyObject* callable, PyObject* arguments);
@@ -42,6 +47,7 @@ int PyObject_IsTrue(PyObject*);
 int PyObject_SetAttr(PyObject*, PyObject* name, PyObject* value);
 PyObject* PySequence_GetItem(PyObject*, Py_ssize_t);
 Py_ssize_t PySequence_Size(PyObject*);
+PyObject* PySequence_Tuple(PyObject*);
 PyObject* PyTuple_GetItem(PyObject*, Py_ssize_t);  // borrowed
 PyObject* PyTuple_New(Py_ssize_t);
 PyObject* PyTuple_Pack(Py_ssize_t, ...);

@@ -29,6 +29,7 @@ def straight(request, monkeypatch):
     check_of, functions = WAYS[request.param]
     monkeypatch.setattr(_guard, "_check_of", check_of)
     monkeypatch.setattr(_native, "_functions", functions)
+    monkeypatch.setattr(_met, "find", None)
     forget()
     made = []
 

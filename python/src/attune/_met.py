@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,13 +14,22 @@ CALLS: dict[Any, tuple[Any, ...]] = {}
 
 _ARRAYS = ("cu_q", "cu_kv", "used_q", "used_kv", "page_table", "k_scales", "v_scales")
 _NO_ARRAYS = (None,) * len(_ARRAYS)
-_OF_LAUNCH = ("seed", "offset", "return_lse")
-_BY_PARTS = ("tensors", "scalars", "dims")
 _MAX_NAMES = 1024
+
+# What an argument is: python/native/launcher.cpp has the first five, too.
+_BY_VALUE, _OF_LAUNCH, _LSE, _TENSORS, _SCALARS, _DIMS, _ARRAY = range(7)
+_KINDS = {
+    "seed": _OF_LAUNCH, "offset": _OF_LAUNCH, "return_lse": _LSE, "tensors": _TENSORS, "scalars": _SCALARS,
+    "dims": _DIMS, **dict.fromkeys(_ARRAYS, _ARRAY),
+}  # fmt: skip
+# By the names of arguments: what stands for them in a key, and what each is. Of calls that `find` knows.
+KINDS: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
 # torch's own, once attune.torch is there: until then there is nothing to meet.
 _is_compiling: Callable[[], bool] = bool
 _is_grad_enabled: Callable[[], bool] = bool
+# What finds calls and makes them, of q, k, v and arguments by name; None: it is not there, or has not found any.
+find: Callable[[Any, Any, Any, Given], Any] | None = None
 
 
 def begin(is_compiling: Callable[[], bool], is_grad_enabled: Callable[[], bool]) -> None:
@@ -34,40 +42,37 @@ class _Names:
     """How calls that give arguments of these names are told from each other.
 
     Attributes:
-        values: of arguments that are what they are by value.
-        parts: what tells of the others; None: there are none.
-        arrays: those beside q, k and v, in the order of _ARRAYS; None: there are none.
-        says_more: whether there is something for the launch beside q, k and v.
+        arrays: whether there are any beside q, k and v.
     """
 
-    __slots__ = ("arrays", "parts", "says_more", "values")
+    __slots__ = ("_kinds", "arrays")
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        by_value = [name for name in names if name not in (*_ARRAYS, *_OF_LAUNCH, *_BY_PARTS)]
-        self.values: Callable[[Given], Any] = operator.itemgetter(*by_value) if by_value else lambda given: None
-        arrays, others = ([name for name in every if name in names] for every in (_ARRAYS, _BY_PARTS))
-        self.arrays = (lambda given: tuple([given.get(name) for name in _ARRAYS])) if arrays else None
-        self.parts: Callable[[Given], Any] | None = None
-        if arrays or others:
-            self.parts = functools.partial(_parts, tuple(arrays), tuple(others))
-        self.says_more = len(by_value) < len(names)
+        self._kinds = tuple([_KINDS.get(name, _BY_VALUE) for name in names])
+        self.arrays = any([name in _ARRAYS for name in names])
+        # Scalars of words are constants, which are told apart by more than their values.
+        kinds = {*self._kinds} - ({_SCALARS} if "spec" in names else set())
+        if kinds <= {_BY_VALUE, _OF_LAUNCH, _LSE, _TENSORS}:
+            KINDS[names] = self, *self._kinds
 
-
-def _parts(arrays: tuple[str, ...], others: tuple[str, ...], given: Given) -> tuple[Any, ...]:
-    """Whether arrays are there, for theirs is what a guard looks at; the same of tensors, by their names. Scalars of a
-    spec are the launch's."""
-    found: list[Any] = [given[name] is None for name in arrays]
-    for name in others:
-        each = given[name]
-        if name == "dims":
-            found.append(None if each is None else tuple(each.items()))
-        elif not each:
-            found.append(None)
-        elif name == "tensors" or given.get("spec") is not None:
-            found.append(tuple(each))
-        else:  # by their text: 0.0 is not -0.0, and 1 is no float
-            found.append(tuple([(key, type(value), repr(value)) for key, value in each.items()]))
-    return tuple(found)
+    def key_of(self, v: Any, records: bool, given: Given) -> tuple[Any, ...]:
+        """All that a call says beside tensors, of which it says whether they are there, and how the spec's are called.
+        Scalars of a spec are the launch's. `find` makes the same."""
+        key: list[Any] = [self, v is None, records]
+        for kind, value in zip(self._kinds, given.values(), strict=True):
+            if kind == _BY_VALUE:
+                key.append(value)
+            elif kind == _ARRAY:
+                key.append(value is None)
+            elif kind == _TENSORS or (kind == _SCALARS and given.get("spec") is not None):
+                key.append(tuple(value) if value else None)
+            elif kind == _SCALARS:  # by their text: 0.0 is not -0.0, and 1 is no float
+                key.append(tuple([(name, type(x), repr(x)) for name, x in value.items()]) if value else None)
+            elif kind == _DIMS:
+                key.append(None if value is None else tuple(value.items()))
+            else:
+                key.append(None)
+        return tuple(key)
 
 
 _names: dict[tuple[str, ...], _Names | None] = {}
@@ -77,6 +82,7 @@ def _look_at(names: tuple[str, ...]) -> _Names | None:
     """None: such calls are not remembered."""
     if len(_names) >= _MAX_NAMES:
         _names.clear()
+        KINDS.clear()
     found = _names[names] = None if "runtime" in names else _Names(names)
     return found
 
@@ -89,6 +95,10 @@ def remembered(function: Function) -> Function:
     def met(q: Any, k: Any, v: Any, **given: Any) -> Any:
         if _is_compiling():
             return function(q, k, v, **given)
+        if find is not None:
+            found = find(q, k, v, given)
+            if found is not None:
+                return found
         said = tuple(given)
         try:
             names = _names[said]
@@ -96,28 +106,21 @@ def remembered(function: Function) -> Function:
             names = _look_at(said)
         if names is None:
             return function(q, k, v, **given)
-        key: Any
-        if names.parts is None:
-            key = names, names.values(given), v is None, _is_grad_enabled()
-        else:
-            key = names, names.values(given), v is None, _is_grad_enabled(), names.parts(given)
+        key: Any = names.key_of(v, _is_grad_enabled(), given)
         try:
             calls = CALLS.get(key)
         except TypeError:  # something that has no hash
             calls = key = None
         if calls is not None:
-            tensors, with_lse, scalars = (), False, None
-            if names.says_more:
-                tensors, with_lse, scalars = given.get("tensors"), given.get("return_lse", False), given.get("scalars")
-                tensors = tuple(tensors.values()) if tensors else ()
+            tensors, scalars = given.get("tensors"), given.get("scalars")
+            tensors, with_lse = tuple(tensors.values()) if tensors else (), given.get("return_lse", False)
+            arrays = (q, k, v, *([given.get(name) for name in _ARRAYS] if names.arrays else _NO_ARRAYS))
             for bound in calls:
                 if bound.go is not None:
                     found = bound.go(q, k, v, tensors, with_lse, scalars)
                     if found is not None:
                         return found
-                    continue
-                arrays = (q, k, v, *(_NO_ARRAYS if names.arrays is None else names.arrays(given)))
-                if bound.check(*bound.present(arrays), *tensors) and (bound.holds is None or bound.holds()):
+                elif bound.check(*bound.present(arrays), *tensors) and (bound.holds is None or bound.holds()):
                     return bound.run(arrays, tensors, with_lse, given.get("seed"), given.get("offset", 0), scalars)
         return function(q, k, v, key=key, **given)
 

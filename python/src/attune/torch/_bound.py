@@ -167,6 +167,8 @@ def keep(key: Any, bound: Any) -> None:
     if len(CALLS) >= _MAX_KEYS:
         CALLS.clear()
     CALLS[key] = latest(bound, CALLS.get(key, ()))
+    if _met.find is None:
+        _met.find = _native.find()
 
 
 _met.begin(torch.compiler.is_dynamo_compiling, torch.is_grad_enabled)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from attune import _met
 from attune._library import check, library
 from attune.torch import _memory
 from attune.torch._plans import ForwardPlan, raw_stream
@@ -25,6 +26,7 @@ _data_ptr: Any = torch.Tensor.data_ptr
 class _Functions:
     """Of the library: what makes launchers and calls, and a Function's `forward`."""
 
+    finder: Callable[[Any], Any]
     launcher: Callable[[Any], Any]
     straight: Callable[[Any], Any]
     forward: Any
@@ -35,13 +37,14 @@ def _functions() -> _Functions | None:
     """None: it is not beside libattune, or not of this Python."""
     try:
         c = ctypes.PyDLL(str(pathlib.Path(library()._name).resolve().with_name(_NAME)))
-        launcher, straight, forward = c.attune_calls_launcher, c.attune_calls_straight, c.attune_calls_forward
+        finder, launcher, straight = c.attune_calls_finder, c.attune_calls_launcher, c.attune_calls_straight
+        forward = c.attune_calls_forward
     except (OSError, AttributeError):
         return None
-    for function in (launcher, straight, forward):
+    for function in (finder, launcher, straight, forward):
         function.argtypes, function.restype = [ctypes.py_object], ctypes.py_object
     forward.argtypes = []
-    return _Functions(launcher, straight, forward())
+    return _Functions(finder, launcher, straight, forward())
 
 
 def forward() -> Any:
@@ -105,4 +108,14 @@ def straight(
         return None
     parts = check, handle, record, scalars, told, None, False, True, names, learned
     found: Callable[..., Any] = functions.straight(parts)
+    return found
+
+
+def find() -> Callable[..., Any] | None:
+    """attune._met's."""
+    functions = _functions()
+    if functions is None:
+        return None
+    parts = _met.KINDS, _met.CALLS, torch.is_grad_enabled, None, False, True
+    found: Callable[..., Any] = functions.finder(parts)
     return found
