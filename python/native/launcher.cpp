@@ -318,11 +318,11 @@ PyObject* record(const Straight& call, PyObject* const* operands, PyObject* tens
   return PyObject_CallObject(call.record.get(), all.get());
 }
 
-/// go(q, k, v, tensors, with_lse, scalars by name): O, or O and LSE; None where they are not as
-/// they were. The last one may be left out.
+/// go(q, k, v, tensors, with_lse, scalars by name, all arrays): O, or O and LSE; None where they
+/// are not as they were. The last two may be left out.
 PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* call = static_cast<const Straight*>(PyCapsule_GetPointer(self, kStraight));
-  if (call == nullptr || count < 5 || count > 6) return refuse("a call takes six arguments");
+  if (call == nullptr || count < 5 || count > 7) return refuse("a call takes seven arguments");
   const int with_lse = PyObject_IsTrue(arguments[4]);
   if (with_lse < 0) return nullptr;
   const int passes = is_as_it_was(*call, arguments, arguments[3]);
@@ -330,18 +330,18 @@ PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (passes == 0) return Ref::to(call->none.get()).release();
   if (call->record) return record(*call, arguments, arguments[3], with_lse != 0);
   Launcher* const launcher = launcher_of(call->capsule.get());
-  const Ref scalars = scalars_of(*call, count == 6 ? arguments[5] : nullptr);
+  const Ref scalars = scalars_of(*call, count > 5 ? arguments[5] : nullptr);
   if (launcher == nullptr || !scalars) return nullptr;
   return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, scalars.get()),
                   with_lse != 0);
 }
 
 /// What an argument is to `find`; attune._met has the same numbers.
-enum Argument : long { kByValue, kOfLaunch, kLse, kTensors, kScalars };
+enum Argument : long { kByValue, kOfLaunch, kLse, kTensors, kScalars, kArrays };  // and behind them
+constexpr long kArrayCount = 7;
 
 /// Finds calls that were made before, as attune._met does.
 struct Finder {
-  Ref kinds;  // by arguments' names: (what stands for them in a key, the kind of each)
   Ref calls;  // by key
   Ref is_grad_enabled, none, of_false, of_true, empty, go;
 };
@@ -349,21 +349,19 @@ struct Finder {
 /// What a call says beside q, k and v.
 struct Said {
   Ref key, tensors;
-  PyObject *with_lse, *scalars;  // borrowed
+  PyObject *with_lse, *scalars;        // borrowed
+  PyObject* arrays[kArrayCount] = {};  // borrowed, too; null: there are none
+  bool has_arrays = false;
 };
 
-/// False where it is none of those that `find` knows, or there is an error.
-bool read(const Finder& finder, PyObject* v, PyObject* given, Said& said) {
-  const Ref names(PySequence_Tuple(given));
-  if (!names) return false;
-  const Ref kinds = Ref::to(PyDict_GetItemWithError(finder.kinds.get(), names.get()));
-  if (!kinds) return false;
-  const Py_ssize_t count = PyTuple_Size(kinds.get()) - 1;
+/// False where there is an error.
+bool read(const Finder& finder, PyObject* v, PyObject* given, PyObject* kinds, Said& said) {
+  const Py_ssize_t count = PyTuple_Size(kinds) - 1;
   const Ref grad(PyObject_CallFunctionObjArgs(finder.is_grad_enabled.get(), nullptr));
   said.key = Ref(PyTuple_New(3 + count));
-  if (!grad || !said.key || count != PyTuple_Size(names.get())) return false;
+  if (!grad || !said.key) return false;
   PyObject* const no_v = (v == finder.none.get() ? finder.of_true : finder.of_false).get();
-  PyTuple_SetItem(said.key.get(), 0, Ref::to(PyTuple_GetItem(kinds.get(), 0)).release());
+  PyTuple_SetItem(said.key.get(), 0, Ref::to(PyTuple_GetItem(kinds, 0)).release());
   PyTuple_SetItem(said.key.get(), 1, Ref::to(no_v).release());
   PyTuple_SetItem(said.key.get(), 2, Ref::to(grad.get()).release());
   said.tensors = Ref::to(finder.empty.get());
@@ -373,9 +371,15 @@ bool read(const Finder& finder, PyObject* v, PyObject* given, Said& said) {
   Py_ssize_t position = 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (PyDict_Next(given, &position, &name, &value) == 0) return false;
-    const long kind = PyLong_AsLong(PyTuple_GetItem(kinds.get(), 1 + i));
+    const long kind = PyLong_AsLong(PyTuple_GetItem(kinds, 1 + i));
     Ref part = Ref::to(kind == kByValue ? value : finder.none.get());
     if (kind == kLse) said.with_lse = value;
+    if (kind >= kArrays && kind < kArrays + kArrayCount) {
+      const bool is_none = value == finder.none.get();
+      part = Ref::to((is_none ? finder.of_true : finder.of_false).get());
+      said.arrays[kind - kArrays] = value;
+      said.has_arrays = true;
+    }
     if (kind == kTensors || kind == kScalars) {
       const int some = PyObject_IsTrue(value);
       if (some < 0) return false;
@@ -394,24 +398,34 @@ bool read(const Finder& finder, PyObject* v, PyObject* given, Said& said) {
   return true;
 }
 
-/// find(q, k, v, arguments by name): what the call gives; None where it is not among those that
-/// were made before. Of errors nothing is said: the call is worked out, and says them.
+/// All arrays of a call, None where there is none.
+Ref arrays_of(const Finder& finder, PyObject* const* operands, const Said& said) {
+  Ref all(PyTuple_New(3 + kArrayCount));
+  for (Py_ssize_t i = 0; all && i < 3 + kArrayCount; ++i) {
+    PyObject* each = i < 3 ? operands[i] : said.arrays[i - 3];
+    PyTuple_SetItem(all.get(), i, Ref::to(each == nullptr ? finder.none.get() : each).release());
+  }
+  return all;
+}
+
+/// find(q, k, v, arguments by name, their kinds): what the call gives; None where it is not among
+/// those that were made before. Of errors nothing is said: the call is worked out, and says them.
 PyObject* find(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* finder = static_cast<const Finder*>(PyCapsule_GetPointer(self, kFinder));
-  if (finder == nullptr || count != 4) return refuse("find takes four arguments");
+  if (finder == nullptr || count != 5) return refuse("find takes five arguments");
   Said said{};
-  Ref bound;
-  if (read(*finder, arguments[2], arguments[3], said)) {
+  Ref bound, arrays;
+  if (read(*finder, arguments[2], arguments[3], arguments[4], said)) {
     bound = Ref::to(PyDict_GetItemWithError(finder->calls.get(), said.key.get()));
+    if (bound && said.has_arrays) arrays = arrays_of(*finder, arguments, said);
   }
   const Py_ssize_t known = bound ? PyTuple_Size(bound.get()) : 0;
   for (Py_ssize_t i = 0; i < known; ++i) {
     const Ref go(PyObject_GetAttr(PyTuple_GetItem(bound.get(), i), finder->go.get()));
-    if (!go) break;
-    if (go.get() == finder->none.get()) break;
+    if (!go || go.get() == finder->none.get()) break;
     Ref found(PyObject_CallFunctionObjArgs(go.get(), arguments[0], arguments[1], arguments[2],
                                            said.tensors.get(), said.with_lse, said.scalars,
-                                           nullptr));
+                                           arrays.get(), nullptr));
     if (!found || found.get() != finder->none.get()) return found.release();
   }
   PyErr_Clear();
@@ -486,7 +500,7 @@ PyMethodDef go_method{
     "go", go, METH_FASTCALL,
     "go(q, k, v, tensors, with_lse, scalars): O, or O and LSE; None: they are others"};
 PyMethodDef find_method{"find", find, METH_FASTCALL,
-                        "find(q, k, v, given): what the call gives, or None"};
+                        "find(q, k, v, given, kinds): what the call gives, or None"};
 PyMethodDef forward_method{"forward", forward, METH_FASTCALL, "forward(ctx, call, q, k, v, ...)"};
 
 }  // namespace
@@ -589,21 +603,19 @@ extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
   return PyCFunction_NewEx(&go_method, capsule.get(), nullptr);
 }
 
-/// `find`, of (kinds, calls, torch.is_grad_enabled, None, False, True).
+/// `find`, of (calls, torch.is_grad_enabled, None, False, True).
 extern "C" ATT_API PyObject* attune_calls_finder(PyObject* given) {
-  PyObject* part[6];
-  if (PyArg_ParseTuple(given, "OOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
-                       &part[5]) == 0) {
+  PyObject* part[5];
+  if (PyArg_ParseTuple(given, "OOOOO", &part[0], &part[1], &part[2], &part[3], &part[4]) == 0) {
     return nullptr;
   }
   auto finder = std::unique_ptr<Finder>(new (std::nothrow) Finder{});
   if (finder == nullptr) return refuse("no memory");
-  finder->kinds = Ref::to(part[0]);
-  finder->calls = Ref::to(part[1]);
-  finder->is_grad_enabled = Ref::to(part[2]);
-  finder->none = Ref::to(part[3]);
-  finder->of_false = Ref::to(part[4]);
-  finder->of_true = Ref::to(part[5]);
+  finder->calls = Ref::to(part[0]);
+  finder->is_grad_enabled = Ref::to(part[1]);
+  finder->none = Ref::to(part[2]);
+  finder->of_false = Ref::to(part[3]);
+  finder->of_true = Ref::to(part[4]);
   finder->empty = Ref(PyTuple_New(0));
   finder->go = Ref(PyUnicode_InternFromString("go"));
   if (!finder->empty || !finder->go) return nullptr;

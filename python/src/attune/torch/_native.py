@@ -95,7 +95,7 @@ def straight(
     names: tuple[str, ...] = (),
     learned: tuple[int, ...] = (),
 ) -> Callable[..., Any] | None:
-    """go(q, k, v, tensors, with_lse, scalars by name): O, or O and LSE; None where `check` does not pass the tensors.
+    """go(q, k, v, tensors, with_lse, scalars by name, ...): O, or O and LSE; None where `check` does not pass the tensors.
 
     Args:
         handle: what `launcher_of` gave.
@@ -116,6 +116,6 @@ def find() -> Callable[..., Any] | None:
     functions = _functions()
     if functions is None:
         return None
-    parts = _met.KINDS, _met.CALLS, torch.is_grad_enabled, None, False, True
+    parts = _met.CALLS, torch.is_grad_enabled, None, False, True
     found: Callable[..., Any] = functions.finder(parts)
     return found
