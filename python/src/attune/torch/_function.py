@@ -113,6 +113,6 @@ def record_launch() -> Callable[..., Any] | None:
     forward = _native.forward()
     if forward is None:
         return None
-    again = type("_Attention", (_Attention,), {"forward": staticmethod(forward)})
+    again: Any = type("_Attention", (_Attention,), {"forward": staticmethod(forward)})
     found: Callable[..., Any] = super(torch.autograd.Function, again).apply
     return found
