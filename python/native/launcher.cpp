@@ -1,48 +1,21 @@
-// From tensors of Python to att_forward: what attune.torch._launcher does, without running
-// bytecode. What torch is asked it is asked by the objects that Python hands over, so that nothing
-// here knows its ABI. Whatever is not as usual goes the way of Python, which says what is wrong.
+// What attune.torch._launcher does, without running bytecode. What torch is asked it is asked by
+// the objects that Python hands over, so that nothing here knows its ABI.
+#include "launcher.hpp"
+
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <new>
-#include <utility>
 
 #include "attune/attune.h"
-#include "stable.hpp"
+
+namespace attune::calls {
 
 namespace {
 
-constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has them, too
 constexpr std::uint64_t kMisaligned = 15;
 constexpr std::size_t kScratchAlignment = 64;
-constexpr char kLauncher[] = "attune.launcher", kNames[] = "attune.names",
-               kStraight[] = "attune.straight", kFinder[] = "attune.finder";
-
-/// Owns one reference.
-class Ref {
- public:
-  Ref() = default;
-  explicit Ref(PyObject* owned) : object_(owned) {}
-  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  Ref& operator=(Ref&& other) noexcept {
-    std::swap(object_, other.object_);
-    return *this;
-  }
-  ~Ref() { Py_DecRef(object_); }  // of null, too
-
-  static Ref to(PyObject* borrowed) {
-    Py_IncRef(borrowed);
-    return Ref(borrowed);
-  }
-  PyObject* get() const { return object_; }
-  PyObject* release() { return std::exchange(object_, nullptr); }
-  explicit operator bool() const { return object_ != nullptr; }
-
- private:
-  PyObject* object_ = nullptr;
-};
 
 /// What torch.empty_strided is given.
 struct Kind {
@@ -55,8 +28,12 @@ struct Slot {
   bool is_int;
 };
 
+}  // namespace
+
 /// A ForwardPlan's launch. Nothing of it changes but `scratch`.
 struct Launcher {
+  static constexpr char kName[] = "attune.launcher";
+
   decltype(&att_forward) forward;
   const att_kernel* kernel;
   att_forward_args args;  // all but addresses
@@ -72,6 +49,8 @@ struct Launcher {
 
   ~Launcher() { std::free(scratch.load()); }
 };
+
+namespace {
 
 /// False with an error set where it is no tensor that has memory.
 bool address_of(const Launcher& launcher, PyObject* tensor, std::uint64_t& found) {
@@ -93,11 +72,6 @@ Ref new_tensor(const Launcher& launcher, const Kind& kind) {
   return Ref(PyObject_CallFunctionObjArgs(launcher.empty.get(), kind.sizes.get(),
                                           kind.strides.get(), kind.dtype.get(), nullptr));
 }
-
-/// O and LSE, or none of them and an error.
-struct Outputs {
-  Ref o, lse;
-};
 
 /// One launch's arguments. They are the caller's, as are those of every thread.
 struct Frame {
@@ -164,6 +138,8 @@ Outputs run_in_python(const Launcher& launcher, PyObject* const* operands, PyObj
   return {Ref(PySequence_GetItem(found.get(), 0)), Ref(PySequence_GetItem(found.get(), 1))};
 }
 
+}  // namespace
+
 Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bool with_lse,
             PyObject* scalars) {
   Frame frame;
@@ -221,20 +197,9 @@ Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bo
   return made;
 }
 
-Launcher* launcher_of(PyObject* capsule) {
-  return static_cast<Launcher*>(PyCapsule_GetPointer(capsule, kLauncher));
-}
+Launcher* launcher_of(PyObject* capsule) { return owned_by<Launcher>(capsule); }
 
-PyObject* refuse(const char* what) {
-  if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_TypeError, what);
-  return nullptr;
-}
-
-/// O, or O and LSE, or null and an error.
-PyObject* as_asked(Outputs made, bool with_lse) {
-  if (!made.o || !with_lse) return made.o.release();
-  return PyTuple_Pack(2, made.o.get(), made.lse.get());
-}
+namespace {
 
 /// launch(q, k, v, tensors, with_lse, scalars): O, or O and LSE.
 PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -246,247 +211,6 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
                   with_lse != 0);
 }
 
-/// A call, and what tells whether its tensors are as they were.
-struct Straight {
-  Ref check, capsule, record, scalars, told, of_false, of_true, none;
-  Ref names;     // of the scalars that each call brings, by slot; empty: they are `scalars`
-  Ref calls[2];  // what `record` is given where there are no tensors: without LSE, with it
-  int learned[kMaxTensors], learned_count;  // places among the tensors
-};
-
-/// 1 or 0, or -1 and an error.
-int is_as_it_was(const Straight& call, PyObject* const* operands, PyObject* tensors) {
-  const Py_ssize_t count = PySequence_Size(tensors);
-  if (count < 0) return -1;
-  Ref found;
-  if (count == 0) {
-    found = Ref(PyObject_CallFunctionObjArgs(call.check.get(), operands[0], operands[1],
-                                             operands[2], nullptr));
-  } else {
-    const Ref all(PyTuple_New(3 + count));
-    if (!all) return -1;
-    for (Py_ssize_t i = 0; i < 3; ++i) {
-      PyTuple_SetItem(all.get(), i, Ref::to(operands[i]).release());
-    }
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      Ref each(PySequence_GetItem(tensors, i));
-      if (!each) return -1;
-      PyTuple_SetItem(all.get(), 3 + i, each.release());
-    }
-    found = Ref(PyObject_CallObject(call.check.get(), all.get()));
-  }
-  return found ? PyObject_IsTrue(found.get()) : -1;
-}
-
-/// What the call brings of a mapping.
-Ref scalars_of(const Straight& call, PyObject* given) {
-  const Py_ssize_t count = PyTuple_Size(call.names.get());
-  if (count <= 0 || given == nullptr) return Ref::to(call.scalars.get());
-  Ref found(PyTuple_New(count));
-  for (Py_ssize_t i = 0; found && i < count; ++i) {
-    Ref each(PyObject_GetItem(given, PyTuple_GetItem(call.names.get(), i)));
-    if (!each) return {};
-    PyTuple_SetItem(found.get(), i, each.release());
-  }
-  return found;
-}
-
-PyObject* record(const Straight& call, PyObject* const* operands, PyObject* tensors,
-                 bool with_lse) {
-  PyObject* recorded = call.calls[with_lse ? 1 : 0].get();
-  Ref with_tensors;
-  if (PySequence_Size(tensors) != 0) {
-    with_tensors = Ref(PyTuple_Pack(6, call.capsule.get(), tensors, call.scalars.get(),
-                                    (with_lse ? call.of_true : call.of_false).get(),
-                                    call.of_false.get(), call.told.get()));
-    recorded = with_tensors.get();
-  }
-  if (recorded == nullptr) return nullptr;
-  if (call.learned_count == 0) {
-    return PyObject_CallFunctionObjArgs(call.record.get(), recorded, operands[0], operands[1],
-                                        operands[2], nullptr);
-  }
-  const Ref all(PyTuple_New(4 + call.learned_count));
-  if (!all) return nullptr;
-  PyTuple_SetItem(all.get(), 0, Ref::to(recorded).release());
-  for (int i = 0; i < 3; ++i) PyTuple_SetItem(all.get(), 1 + i, Ref::to(operands[i]).release());
-  for (int i = 0; i < call.learned_count; ++i) {
-    Ref each(PySequence_GetItem(tensors, call.learned[i]));
-    if (!each) return nullptr;
-    PyTuple_SetItem(all.get(), 4 + i, each.release());
-  }
-  return PyObject_CallObject(call.record.get(), all.get());
-}
-
-/// go(q, k, v, tensors, with_lse, scalars by name, all arrays): O, or O and LSE; None where they
-/// are not as they were. The last two may be left out.
-PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  const auto* call = static_cast<const Straight*>(PyCapsule_GetPointer(self, kStraight));
-  if (call == nullptr || count < 5 || count > 7) return refuse("a call takes seven arguments");
-  const int with_lse = PyObject_IsTrue(arguments[4]);
-  if (with_lse < 0) return nullptr;
-  const int passes = is_as_it_was(*call, arguments, arguments[3]);
-  if (passes < 0) return nullptr;
-  if (passes == 0) return Ref::to(call->none.get()).release();
-  if (call->record) return record(*call, arguments, arguments[3], with_lse != 0);
-  Launcher* const launcher = launcher_of(call->capsule.get());
-  const Ref scalars = scalars_of(*call, count > 5 ? arguments[5] : nullptr);
-  if (launcher == nullptr || !scalars) return nullptr;
-  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, scalars.get()),
-                  with_lse != 0);
-}
-
-/// What an argument is to `find`; attune._met has the same numbers.
-enum Argument : long { kByValue, kOfLaunch, kLse, kTensors, kScalars, kArrays };  // and behind them
-constexpr long kArrayCount = 7;
-
-/// Finds calls that were made before, as attune._met does.
-struct Finder {
-  Ref calls;  // by key
-  Ref is_grad_enabled, none, of_false, of_true, empty, go;
-};
-
-/// What a call says beside q, k and v.
-struct Said {
-  Ref key, tensors;
-  PyObject *with_lse, *scalars;        // borrowed
-  PyObject* arrays[kArrayCount] = {};  // borrowed, too; null: there are none
-  bool has_arrays = false;
-};
-
-/// False where there is an error.
-bool read(const Finder& finder, PyObject* v, PyObject* given, PyObject* kinds, Said& said) {
-  const Py_ssize_t count = PyTuple_Size(kinds) - 1;
-  const Ref grad(PyObject_CallFunctionObjArgs(finder.is_grad_enabled.get(), nullptr));
-  said.key = Ref(PyTuple_New(3 + count));
-  if (!grad || !said.key) return false;
-  PyObject* const no_v = (v == finder.none.get() ? finder.of_true : finder.of_false).get();
-  PyTuple_SetItem(said.key.get(), 0, Ref::to(PyTuple_GetItem(kinds, 0)).release());
-  PyTuple_SetItem(said.key.get(), 1, Ref::to(no_v).release());
-  PyTuple_SetItem(said.key.get(), 2, Ref::to(grad.get()).release());
-  said.tensors = Ref::to(finder.empty.get());
-  said.with_lse = finder.of_false.get();
-  said.scalars = finder.none.get();
-  PyObject *name = nullptr, *value = nullptr;
-  Py_ssize_t position = 0;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (PyDict_Next(given, &position, &name, &value) == 0) return false;
-    const long kind = PyLong_AsLong(PyTuple_GetItem(kinds, 1 + i));
-    Ref part = Ref::to(kind == kByValue ? value : finder.none.get());
-    if (kind == kLse) said.with_lse = value;
-    if (kind >= kArrays && kind < kArrays + kArrayCount) {
-      const bool is_none = value == finder.none.get();
-      part = Ref::to((is_none ? finder.of_true : finder.of_false).get());
-      said.arrays[kind - kArrays] = value;
-      said.has_arrays = true;
-    }
-    if (kind == kTensors || kind == kScalars) {
-      const int some = PyObject_IsTrue(value);
-      if (some < 0) return false;
-      if (some != 0) {
-        part = Ref(PySequence_Tuple(value));
-        if (kind == kScalars) {
-          said.scalars = value;
-        } else {
-          said.tensors = Ref(PyMapping_Values(value));
-        }
-        if (!part || !said.tensors) return false;
-      }
-    }
-    PyTuple_SetItem(said.key.get(), 3 + i, part.release());
-  }
-  return true;
-}
-
-/// All arrays of a call, None where there is none.
-Ref arrays_of(const Finder& finder, PyObject* const* operands, const Said& said) {
-  Ref all(PyTuple_New(3 + kArrayCount));
-  for (Py_ssize_t i = 0; all && i < 3 + kArrayCount; ++i) {
-    PyObject* each = i < 3 ? operands[i] : said.arrays[i - 3];
-    PyTuple_SetItem(all.get(), i, Ref::to(each == nullptr ? finder.none.get() : each).release());
-  }
-  return all;
-}
-
-/// find(q, k, v, arguments by name, their kinds): what the call gives; None where it is not among
-/// those that were made before. Of errors nothing is said: the call is worked out, and says them.
-PyObject* find(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  const auto* finder = static_cast<const Finder*>(PyCapsule_GetPointer(self, kFinder));
-  if (finder == nullptr || count != 5) return refuse("find takes five arguments");
-  Said said{};
-  Ref bound, arrays;
-  if (read(*finder, arguments[2], arguments[3], arguments[4], said)) {
-    bound = Ref::to(PyDict_GetItemWithError(finder->calls.get(), said.key.get()));
-    if (bound && said.has_arrays) arrays = arrays_of(*finder, arguments, said);
-  }
-  const Py_ssize_t known = bound ? PyTuple_Size(bound.get()) : 0;
-  for (Py_ssize_t i = 0; i < known; ++i) {
-    const Ref go(PyObject_GetAttr(PyTuple_GetItem(bound.get(), i), finder->go.get()));
-    if (!go || go.get() == finder->none.get()) break;
-    Ref found(PyObject_CallFunctionObjArgs(go.get(), arguments[0], arguments[1], arguments[2],
-                                           said.tensors.get(), said.with_lse, said.scalars,
-                                           arrays.get(), nullptr));
-    if (!found || found.get() != finder->none.get()) return found.release();
-  }
-  PyErr_Clear();
-  return Ref::to(finder->none.get()).release();
-}
-
-/// The names of what is asked of a Function's context.
-struct Names {
-  Ref call{PyUnicode_InternFromString("call")};
-  Ref save{PyUnicode_InternFromString("save_for_backward")};
-  Ref materialize{PyUnicode_InternFromString("set_materialize_grads")};
-};
-
-bool save(PyObject* context, PyObject* const* operands, const Outputs& made, PyObject* given,
-          PyObject* of_backward, const Names& names) {
-  if (PyObject_SetAttr(context, names.call.get(), of_backward) < 0) return false;
-  const Py_ssize_t count = PySequence_Size(given);
-  if (count < 0) return false;
-  Ref saved;
-  if (count == 0) {
-    saved = Ref(PyObject_CallMethodObjArgs(context, names.save.get(), operands[0], operands[1],
-                                           operands[2], made.o.get(), made.lse.get(), nullptr));
-    return static_cast<bool>(saved);
-  }
-  const Ref method(PyObject_GetAttr(context, names.save.get()));
-  const Ref tensors(PyTuple_New(5 + count));
-  if (!method || !tensors) return false;
-  PyObject* const first[] = {operands[0], operands[1], operands[2], made.o.get(), made.lse.get()};
-  for (Py_ssize_t i = 0; i < 5; ++i) {
-    PyTuple_SetItem(tensors.get(), i, Ref::to(first[i]).release());
-  }
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    Ref each(PySequence_GetItem(given, i));
-    if (!each) return false;
-    PyTuple_SetItem(tensors.get(), 5 + i, each.release());
-  }
-  saved = Ref(PyObject_CallObject(method.get(), tensors.get()));
-  return static_cast<bool>(saved);
-}
-
-/// A Function's forward(ctx, call, q, k, v, *learned), `call` being (launcher, given, scalars,
-/// with_lse, false, what the backward pass is told).
-PyObject* forward(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count < 5 || PyTuple_Size(arguments[1]) != 6) return refuse("a forward pass takes a call");
-  const auto* names = static_cast<const Names*>(PyCapsule_GetPointer(self, kNames));
-  PyObject* const context = arguments[0];
-  PyObject* part[6];
-  for (int i = 0; i < 6; ++i) part[i] = PyTuple_GetItem(arguments[1], i);
-  Launcher* const launcher = launcher_of(part[0]);
-  const int with_lse = PyObject_IsTrue(part[3]);
-  if (names == nullptr || launcher == nullptr || with_lse < 0) return nullptr;
-  Outputs made = run(*launcher, arguments + 2, part[1], true, part[2]);
-  if (!made.o) return nullptr;
-  if (with_lse != 0 &&
-      !Ref(PyObject_CallMethodObjArgs(context, names->materialize.get(), part[4], nullptr))) {
-    return nullptr;
-  }
-  if (!save(context, arguments + 2, made, part[1], part[5], *names)) return nullptr;
-  return as_asked(std::move(made), with_lse != 0);
-}
-
 bool take(Kind& kind, PyObject* given) {
   PyObject *sizes = nullptr, *strides = nullptr, *dtype = nullptr;
   if (PyArg_ParseTuple(given, "OOO", &sizes, &strides, &dtype) == 0) return false;
@@ -496,18 +220,15 @@ bool take(Kind& kind, PyObject* given) {
 
 PyMethodDef launch_method{"launch", launch, METH_FASTCALL,
                           "launch(q, k, v, tensors, with_lse, scalars): O, or O and LSE"};
-PyMethodDef go_method{
-    "go", go, METH_FASTCALL,
-    "go(q, k, v, tensors, with_lse, scalars): O, or O and LSE; None: they are others"};
-PyMethodDef find_method{"find", find, METH_FASTCALL,
-                        "find(q, k, v, given, kinds): what the call gives, or None"};
-PyMethodDef forward_method{"forward", forward, METH_FASTCALL, "forward(ctx, call, q, k, v, ...)"};
 
 }  // namespace
+
+}  // namespace attune::calls
 
 /// The launch of a plan as a function of Python, behind the capsule that `forward` takes. The one
 /// argument has what attune.torch._native puts there.
 extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
+  using namespace attune::calls;
   unsigned long long function = 0, kernel = 0, address = 0;
   PyObject *slots = nullptr, *o = nullptr, *lse = nullptr, *workspace = nullptr, *empty = nullptr,
            *current = nullptr, *stream = nullptr, *index = nullptr, *data_ptr = nullptr,
@@ -527,8 +248,10 @@ extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   launcher->forward = reinterpret_cast<decltype(&att_forward)>(function);
   launcher->kernel = reinterpret_cast<const att_kernel*>(kernel);
   launcher->args = *args;
-  std::memcpy(launcher->tensors, args->tensor_views,
-              sizeof(att_tensor) * static_cast<std::size_t>(args->tensor_view_count));
+  if (args->tensor_view_count > 0) {
+    std::memcpy(launcher->tensors, args->tensor_views,
+                sizeof(att_tensor) * static_cast<std::size_t>(args->tensor_view_count));
+  }
   const Py_ssize_t count = PyTuple_Size(slots);
   if (count < 0 || count > kMaxScalars) return refuse("too many scalars");
   for (launcher->slot_count = 0; launcher->slot_count < count; ++launcher->slot_count) {
@@ -555,80 +278,9 @@ extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   launcher->otherwise = Ref::to(otherwise);
   launcher->raise = Ref::to(raise);
   launcher->keep = Ref::to(keep);
-  const Ref capsule(
-      PyCapsule_New(launcher.get(), kLauncher, [](PyObject* owner) { delete launcher_of(owner); }));
+  const Ref capsule = capsule_of(std::move(launcher));
   if (!capsule) return nullptr;
-  static_cast<void>(launcher.release());
   const Ref function_object(PyCFunction_NewEx(&launch_method, capsule.get(), nullptr));
   if (!function_object) return nullptr;
   return PyTuple_Pack(2, function_object.get(), capsule.get());
-}
-
-/// A call as `go`: of (check, capsule, record or None, scalars, told, None, False, True, names,
-/// places of learned tensors).
-extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
-  PyObject* part[10];
-  if (PyArg_ParseTuple(given, "OOOOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
-                       &part[5], &part[6], &part[7], &part[8], &part[9]) == 0) {
-    return nullptr;
-  }
-  auto call = std::unique_ptr<Straight>(new (std::nothrow) Straight{});
-  const Ref no_tensors(PyTuple_New(0));
-  if (call == nullptr || !no_tensors) return refuse("no memory");
-  call->check = Ref::to(part[0]);
-  call->capsule = Ref::to(part[1]);
-  if (part[2] != part[5]) call->record = Ref::to(part[2]);
-  call->scalars = Ref::to(part[3]);
-  call->told = Ref::to(part[4]);
-  call->none = Ref::to(part[5]);
-  call->of_false = Ref::to(part[6]);
-  call->of_true = Ref::to(part[7]);
-  call->names = Ref::to(part[8]);
-  const Py_ssize_t learned = PyTuple_Size(part[9]);
-  if (learned < 0 || learned > kMaxTensors) return refuse("too many tensors");
-  for (; call->learned_count < learned; ++call->learned_count) {
-    PyObject* const place = PyTuple_GetItem(part[9], call->learned_count);
-    call->learned[call->learned_count] = static_cast<int>(PyLong_AsLongLong(place));
-  }
-  for (int with_lse = 0; with_lse < 2; ++with_lse) {
-    call->calls[with_lse] = Ref(
-        PyTuple_Pack(6, part[1], no_tensors.get(), part[3], part[6 + with_lse], part[6], part[4]));
-    if (!call->calls[with_lse]) return nullptr;
-  }
-  const Ref capsule(PyCapsule_New(call.get(), kStraight, [](PyObject* owner) {
-    delete static_cast<Straight*>(PyCapsule_GetPointer(owner, kStraight));
-  }));
-  if (!capsule) return nullptr;
-  static_cast<void>(call.release());
-  return PyCFunction_NewEx(&go_method, capsule.get(), nullptr);
-}
-
-/// `find`, of (calls, torch.is_grad_enabled, None, False, True).
-extern "C" ATT_API PyObject* attune_calls_finder(PyObject* given) {
-  PyObject* part[5];
-  if (PyArg_ParseTuple(given, "OOOOO", &part[0], &part[1], &part[2], &part[3], &part[4]) == 0) {
-    return nullptr;
-  }
-  auto finder = std::unique_ptr<Finder>(new (std::nothrow) Finder{});
-  if (finder == nullptr) return refuse("no memory");
-  finder->calls = Ref::to(part[0]);
-  finder->is_grad_enabled = Ref::to(part[1]);
-  finder->none = Ref::to(part[2]);
-  finder->of_false = Ref::to(part[3]);
-  finder->of_true = Ref::to(part[4]);
-  finder->empty = Ref(PyTuple_New(0));
-  finder->go = Ref(PyUnicode_InternFromString("go"));
-  if (!finder->empty || !finder->go) return nullptr;
-  const Ref capsule(PyCapsule_New(finder.get(), kFinder, [](PyObject* owner) {
-    delete static_cast<Finder*>(PyCapsule_GetPointer(owner, kFinder));
-  }));
-  if (!capsule) return nullptr;
-  static_cast<void>(finder.release());
-  return PyCFunction_NewEx(&find_method, capsule.get(), nullptr);
-}
-
-/// What is a Function's `forward` where launches are such; made once.
-extern "C" ATT_API PyObject* attune_calls_forward() {
-  const Ref capsule(PyCapsule_New(new Names, kNames, nullptr));
-  return capsule ? PyCFunction_NewEx(&forward_method, capsule.get(), nullptr) : nullptr;
 }

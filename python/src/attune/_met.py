@@ -16,7 +16,7 @@ _ARRAYS = ("cu_q", "cu_kv", "used_q", "used_kv", "page_table", "k_scales", "v_sc
 _NO_ARRAYS = (None,) * len(_ARRAYS)
 _MAX_NAMES = 1024
 
-# What an argument is: python/native/launcher.cpp has these, too. Of arrays each has its own, from _ARRAY on.
+# What an argument is: python/native/finder.cpp has these, too. Of arrays each has its own, from _ARRAY on.
 _BY_VALUE, _OF_LAUNCH, _LSE, _TENSORS, _SCALARS, _ARRAY = range(6)
 _DIMS = _ARRAY + len(_ARRAYS)
 _KINDS = {
@@ -24,9 +24,14 @@ _KINDS = {
     "dims": _DIMS, **{name: _ARRAY + at for at, name in enumerate(_ARRAYS)},
 }  # fmt: skip
 
+
+def _yes() -> bool:
+    return True
+
+
 # torch's own, once attune.torch is there: until then there is nothing to meet.
-_is_compiling: Callable[[], bool] = bool
-_is_grad_enabled: Callable[[], bool] = bool
+_is_compiling: Callable[[], bool] = _yes
+_is_grad_enabled: Callable[[], bool] = _yes
 # What finds calls and makes them, of q, k, v, arguments by name, and their kinds. None: it is not there, or there are
 # no calls yet.
 find: Callable[..., Any] | None = None

@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import functools
 import pathlib
+import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from attune.torch import _memory
 from attune.torch._plans import ForwardPlan, raw_stream
 
 _NAME = "libattune_calls.so"
-_MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launcher.cpp has them, too
+_MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launcher.hpp has them, too
 
 _data_ptr: Any = torch.Tensor.data_ptr
 
@@ -34,7 +35,9 @@ class _Functions:
 
 @functools.cache
 def _functions() -> _Functions | None:
-    """None: it is not beside libattune, or not of this Python."""
+    """None: it is not beside libattune, or not of this Python: it counts on the interpreter's lock."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
     try:
         c = ctypes.PyDLL(str(pathlib.Path(library()._name).resolve().with_name(_NAME)))
         finder, launcher, straight = c.attune_calls_finder, c.attune_calls_launcher, c.attune_calls_straight
