@@ -12,16 +12,24 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _bound, _guard, _plain, _recall, create_block_mask, flex_attention  # noqa: E402
+from attune.torch import _bound, _guard, _native, _plain, _recall, create_block_mask, flex_attention  # noqa: E402
 
 HEADS, LENGTH, DIM = 2, 16, 16
-CHECKS = {"torch": _guard._by_torch, "reading": _guard._by_reading}
+# By torch's guard or by reading, and with or without libattune_calls.so.
+WAYS = {
+    "native": (_guard._by_torch, _native._functions),
+    "torch": (_guard._by_torch, lambda: None),
+    "reading": (_guard._by_reading, _native._functions),
+}
 
 
-@pytest.fixture(params=CHECKS, autouse=True)
+@pytest.fixture(params=WAYS, autouse=True)
 def straight(request, monkeypatch):
     """One entry a call that went straight to its launch."""
-    monkeypatch.setattr(_guard, "_check_of", CHECKS[request.param])
+    check_of, functions = WAYS[request.param]
+    monkeypatch.setattr(_guard, "_check_of", check_of)
+    monkeypatch.setattr(_native, "_functions", functions)
+    monkeypatch.setattr(_met, "find", None)
     forget()
     made = []
 
@@ -29,8 +37,20 @@ def straight(request, monkeypatch):
         made.append(self)
         return of_bound(self, *args, **kwargs)
 
-    of_bound = _bound.Bound.run
+    def go_of(*args):
+        go = of_native(*args)
+
+        def counted(*given):
+            found = go(*given)
+            if found is not None:
+                made.append(go)
+            return found
+
+        return None if go is None else counted
+
+    of_bound, of_native = _bound.Bound.run, _native.straight
     monkeypatch.setattr(_bound.Bound, "run", run)
+    monkeypatch.setattr(_native, "straight", go_of)
     yield made
     forget()
 

@@ -5,6 +5,7 @@ themselves where there is none.
 """
 
 import os
+import threading
 from inspect import signature
 
 import pytest
@@ -254,6 +255,17 @@ def test_calls_that_are_made_again():
         late = [x * 1 for x in given]  # made behind the sleep, which a launch on another stream would not await
         for call in calls:
             assert_close(call(*late), wanted.double())
+    found_in_thread = []
+
+    def in_a_thread():
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+            found_in_thread.extend(call(*given) for call in calls for _ in range(3))
+            torch.cuda.current_stream().synchronize()
+
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    thread.join()
+    assert len(found_in_thread) == 9 and all(torch.equal(x, found_in_thread[0]) for x in found_in_thread)
     precise = operands(torch.float32)
     found = {}
     for word in ("highest", "high", "highest", "high"):
@@ -266,6 +278,43 @@ def test_calls_that_are_made_again():
     assert all(torch.equal(x, found["highest"][0]) for x in found["highest"])
     assert all(torch.equal(x, found["high"][0]) for x in found["high"])
     assert not torch.equal(found["highest"][0], found["high"][0])
+
+
+@only_on_a_gpu
+def test_a_graph_of_calls_that_are_made_again():
+    """They are captured as they are launched: what they allocate is the graph's, and replays see other numbers."""
+    calls = (
+        lambda *given: attune.attention(*given, mask="causal_top_left", layout="bhsd", return_lse=True)[0],
+        lambda *given: flex_attention(*given, mask_mod=mods.causal, strict=True),
+    )
+    given, weights = leaves(), torch.randn(BATCH, HEADS, LENGTH, DIM)
+
+    def step():
+        found = []
+        for call in calls:
+            with torch.no_grad():
+                found.append(call(*given))
+            found.append(call(*given))
+            found += torch.autograd.grad((found[-1].float() * weights).sum(), given)
+        return found
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(4):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for x in given:
+                x.copy_(torch.randn_like(x))
+        graph.replay()
+        for mine, wanted in zip(found, step(), strict=True):
+            assert_close(mine.detach(), wanted.detach(), 0.01)
 
 
 @only_on_a_gpu

@@ -10,12 +10,13 @@ from typing import Any
 from attune import _launch, _packed
 from attune._call import Call, describe, named_spec
 from attune._frameworks import framework_of
-from attune._met import CALLS
+from attune._met import remembered
 from attune._packed import Offsets
 from attune.runtime import Runtime
 from attune.spec import Spec
 
 
+@remembered
 def attention(
     q: Any,
     k: Any,
@@ -46,6 +47,7 @@ def attention(
     offset: int = 0,
     return_lse: bool = False,
     runtime: Runtime | None = None,
+    key: Any = None,
 ) -> Any:
     """O = dropout(softmax(score(scale * Q K^T), masked by mask)) V.
 
@@ -108,29 +110,6 @@ def attention(
         UnavailableError: the device, its driver or a compiler is missing.
     """
     torch = sys.modules.get("torch")
-    key: tuple[Any, ...] | None = None
-    if torch is not None and runtime is None and not torch.compiler.is_dynamo_compiling():
-        # All that the call says beside tensors; scalars of a spec are the launch's.
-        key = (
-            None if spec is None else id(spec), mask, score, sink, layout, precision, dropout, scale,
-            None if dims is None else tuple(dims.items()), tuple(tensors) if tensors else None,
-            None if not scalars else tuple(scalars) if spec is not None else _constants(scalars),
-            cu_q is cu_kv is used_q is used_kv is page_table is k_scales is v_scales is None or (
-                cu_q is None, cu_kv is None, used_q is None, used_kv is None, page_table is None, k_scales is None,
-                v_scales is None,
-            ),
-            v_in_k, shared_prefixes, batch_invariant, v is None, torch.is_grad_enabled(),
-        )  # fmt: skip
-        try:
-            met = CALLS.get(key)
-        except TypeError:  # something that has no hash
-            met = key = None
-        if met is not None:
-            of_call = (q, k, v, cu_q, cu_kv, used_q, used_kv, page_table, k_scales, v_scales)
-            of_spec = tuple(tensors.values()) if tensors else ()
-            for bound in met:
-                if bound.check(*bound.present(of_call), *of_spec) and (bound.holds is None or bound.holds()):
-                    return bound.run(of_call, of_spec, return_lse, seed, offset, scalars)
     offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
     scales = {"k_scales": k_scales, "v_scales": v_scales}
     words = {
@@ -196,11 +175,6 @@ def attention(
                 return_lse, runtime,
             )  # fmt: skip
     return (o, lse) if return_lse else o
-
-
-def _constants(scalars: Mapping[str, Any]) -> tuple[Any, ...]:
-    """By their text: 0.0 is not -0.0, and 1 is no float."""
-    return tuple([(name, type(value), repr(value)) for name, value in scalars.items()])
 
 
 def _are_tensors(torch: Any, q: Any, k: Any, v: Any, tensors: Mapping[str, Any] | None) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from attune import _met
 from attune._met import CALLS
-from attune.torch import _autocast, _dropout, _precision
-from attune.torch._function import record
+from attune.torch import _autocast, _dropout, _native, _precision
+from attune.torch._function import record, record_launch
 from attune.torch._guard import Check, check_of, may_be_met
 from attune.torch._launcher import launcher_of
 from attune.torch._plans import ForwardPlan, Numbers, Scalars
@@ -34,14 +35,16 @@ class Bound:
     """A call of a ForwardPlan.
 
     Attributes:
+        go: all of it at once, of q, k, v, tensors, whether LSE is asked for, and scalars by name; it gives None where
+            tensors are not as they were. None: there is none.
         check: whether what `present` picks of the arrays, and the tensors behind it, are as they were.
         holds: whether what torch is told beside tensors is as it was; None: nothing was asked.
         says, kept: what the caller says, and has to be kept with it.
     """
 
     __slots__ = (
-        "_converts", "_draws", "_launcher", "_learned", "_names", "_numbers", "_plan", "_slots", "check", "holds",
-        "kept", "says",
+        "_converts", "_draws", "_handle", "_launcher", "_learned", "_names", "_numbers", "_plan", "_record", "_slots",
+        "_told", "check", "go", "holds", "kept", "says",
     )  # fmt: skip
 
     present = staticmethod(_of_operands)
@@ -73,11 +76,26 @@ class Bound:
             for x, dtype in zip(by_slot, variant.dtypes, strict=True)
         )
         self._names = tuple(names)
-        self._launcher = launcher_of(plan)
+        self._launcher, self._handle = launcher_of(plan)
         self._learned: tuple[int, ...] | None = None  # no gradient is wanted
+        self._told: Any = None  # what a backward pass needs to know
         of_gradients = (*operands, *(by_slot[slot] for slot in variant.learned))
         if torch.is_grad_enabled() and any(x.requires_grad for x in of_gradients):
             self._learned = tuple(self._slots[slot] for slot in variant.learned)
+            self._told = plan.backward, self._numbers, [(tensors[at].shape, tensors[at].dtype) for at in self._learned]
+            of_launch = None if self._handle is None or plan.backward is None else record_launch()
+            if of_launch is None:
+                self._handle = None
+            self._record = of_launch or record
+        if self._slots == tuple(range(len(tensors))):
+            self._slots = ()  # as they are
+        self.go: Callable[..., Any] | None = None
+        is_recorded = self._learned is not None
+        if not (holds or draws or self._converts or self._slots or (names and is_recorded)):
+            self.go = _native.straight(
+                self.check, self._handle, self._record if is_recorded else None, numbers[0], self._told, self._names,
+                self._learned or (),
+            )  # fmt: skip
 
     def run(
         self,
@@ -95,20 +113,23 @@ class Bound:
             numbers = (tuple([scalars[name] for name in self._names]), *numbers[1:])
         if self._draws:
             numbers = (*numbers[:3], *(_dropout.draw(q.device) if seed is None else (seed, offset)))
-        if tensors:
+        if self._slots:
             given = [tensors[at] for at in self._slots]
-            if self._converts:
-                given = self._plan.variant.auxiliaries(given, q.device)
+        if self._converts:
+            given = self._plan.variant.auxiliaries(given, q.device)
         if learned is None:
             if launcher is not None:
-                found = launcher(q, k, v, given, with_lse, numbers[0])
-            else:
-                found = self._plan.run(q, k, v, given, with_lse, *numbers)
+                return launcher(q, k, v, given, with_lse, numbers[0])
+            found = self._plan.run(q, k, v, given, with_lse, *numbers)
             return found if with_lse else found[0]
-        call = self._plan, given, numbers, with_lse, launcher
+        told = self._told if numbers is self._numbers else (self._told[0], numbers, self._told[2])
+        if self._handle is not None:
+            call: Any = self._handle, given, numbers[0], with_lse, False, told
+        else:
+            call = self._plan, given, numbers, with_lse, launcher
         if learned:
-            return record(call, q, k, v, *[tensors[at] for at in learned])
-        return record(call, q, k, v)
+            return self._record(call, q, k, v, *[tensors[at] for at in learned])
+        return self._record(call, q, k, v)
 
 
 def can_be_bound(given: Tensors, operands: Tensors, tensors: Tensors, numbers: Sequence[Any]) -> bool:
@@ -146,3 +167,8 @@ def keep(key: Any, bound: Any) -> None:
     if len(CALLS) >= _MAX_KEYS:
         CALLS.clear()
     CALLS[key] = latest(bound, CALLS.get(key, ()))
+    if _met.find is None:
+        _met.find = _native.find()
+
+
+_met.begin(torch.compiler.is_dynamo_compiling, torch.is_grad_enabled)

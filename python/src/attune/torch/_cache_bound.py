@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attune._launch import Launch
+from attune._packed import OFFSETS
 from attune.torch import _bound, _dropout
 from attune.torch._guard import Check, check_of
 
 if TYPE_CHECKING:
     from attune.torch._cached import CachePlan
+
+
+_NO_ARRAYS = (None,) * len(OFFSETS) + (None, None)  # and scales
 
 
 def _picker(arrays: _bound.Arrays) -> Callable[[_bound.Arrays], tuple[Any, ...]]:
@@ -52,6 +56,24 @@ class CacheBound:
         self._plan, self._slots = plan, tuple(slots)
         self._launch = Launch({}, {}, launch.scale, launch.dropout)
 
+    def go(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        tensors: _bound.Tensors,
+        with_lse: bool,
+        scalars: Any,
+        arrays: _bound.Arrays | None = None,
+    ) -> Any:
+        """What `run` gives, or None where something is not as it was. `arrays`: all of them, where there are more than
+        q, k and v."""
+        if arrays is None:
+            arrays = q, k, v, *_NO_ARRAYS
+        if self.check(*self.present(arrays), *tensors) and (self.holds is None or self.holds()):
+            return self.run(arrays, tensors, with_lse, None, 0, scalars)
+        return None
+
     def run(
         self,
         arrays: _bound.Arrays,
@@ -67,6 +89,13 @@ class CacheBound:
             launch.seed, launch.offset = _dropout.draw(arrays[0].device) if seed is None else (seed, offset)
         o, lse = plan.run(arrays, [tensors[at] for at in self._slots] if tensors else (), launch, with_lse)
         return (o, lse) if with_lse else o
+
+
+class DrawingCacheBound(CacheBound):
+    """One with dropout, whose seed is the call's."""
+
+    __slots__ = ()
+    go = None  # type: ignore[assignment]
 
 
 def bind(
@@ -86,4 +115,5 @@ def bind(
         return
     slots = [names.index(tensor.name) for tensor in plan.spec.tensors]
     holds = _bound.holds_of(arrays[0], asks_precision)
-    _bound.keep(key, CacheBound(plan, arrays, own, slots, launch, holds, kept))
+    kind = DrawingCacheBound if plan.drops else CacheBound
+    _bound.keep(key, kind(plan, arrays, own, slots, launch, holds, kept))

@@ -113,7 +113,7 @@ class Fingerprint:
             self.__init__(functions, opens=False)  # type: ignore[misc]
             return
         self.key = tuple(self._parts)
-        self._learns = [tensor.requires_grad for tensor in self.tensors]
+        self._learns = [(tensor, tensor.requires_grad) for tensor in self.tensors]
 
     def is_current(self) -> bool:
         """Whether the functions still see the objects that they saw."""
@@ -123,7 +123,10 @@ class Fingerprint:
         for namespace, name, value in self._globals:
             if namespace.get(name, _MISSING) is not value:
                 return False
-        return not self.tensors or [tensor.requires_grad for tensor in self.tensors] == self._learns
+        for tensor, learns in self._learns:
+            if tensor.requires_grad is not learns:
+                return False
+        return True
 
     def _value(self, value: Any, names: frozenset[str], place: Place | None = None) -> None:
         """`names`: those that the code which sees the value uses, as attributes perhaps. `place`: where it stands, if a

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from attune.torch import _native
 from attune.torch._launcher import Launcher
 from attune.torch._plans import ForwardPlan, Numbers, Scalars, Variant
 
@@ -102,3 +104,15 @@ class _Attention(torch.autograd.Function):
 # Function.apply is this behind a look at transforms of torch.func and at what they left, which costs two microseconds:
 # for tensors that are known to be neither.
 record: Callable[..., Any] = super(torch.autograd.Function, _Attention).apply
+
+
+@functools.cache
+def record_launch() -> Callable[..., Any] | None:
+    """The same of calls that are (what _native.forward takes for a launcher, tensors, scalars, whether LSE is asked for,
+    False, what the backward pass is told). None: there is no such forward."""
+    forward = _native.forward()
+    if forward is None:
+        return None
+    again: Any = type("_Attention", (_Attention,), {"forward": staticmethod(forward)})
+    found: Callable[..., Any] = super(torch.autograd.Function, again).apply
+    return found

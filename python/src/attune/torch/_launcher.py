@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from attune._library import check
+from attune.torch import _native
 from attune.torch._plans import ADDRESSES, MISALIGNED, ForwardPlan, Scalars, raw_stream, write_addresses
 
-# ForwardPlan.run of q, k, v, tensors, with_lse and scalars.
-Launcher = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+# Of q, k, v, tensors, with_lse and scalars: O, or O and LSE.
+Launcher = Callable[..., Any]
 
 
-def launcher_of(plan: ForwardPlan) -> Launcher | None:
-    """`run` of launches that bring operands, tensors and scalars, the tensors of sizes that `run` has passed. None:
-    there is more to do. What a launch needs is at hand in it, where looking it up in the plan takes as long as all
-    else."""
+def launcher_of(plan: ForwardPlan) -> tuple[Launcher | None, Any]:
+    """ForwardPlan.run of launches that bring operands, tensors and scalars, the tensors of sizes that `run` has passed.
+    None: there is more to do. Behind it what _native.forward takes for it; None: it is one in Python."""
     if plan.draws_or_scales or not plan.has_work or plan.copies_any:
-        return None
+        return None, None
+    return _native.launcher_of(plan) or (_in_python(plan), None)
+
+
+def _in_python(plan: ForwardPlan) -> Launcher:
+    """What a launch needs is at hand in it, where looking it up in the plan takes as long as all else."""
     o_sizes, o_strides, dtype = plan.o_sizes, plan.o_strides, plan.dtype
     lse_sizes, lse_strides, float32 = plan.lse_sizes, plan.lse_strides, torch.float32
     empty, function, handle, write = plan.empty, plan.function, plan.handle, write_addresses
@@ -35,10 +41,11 @@ def launcher_of(plan: ForwardPlan) -> Launcher | None:
         tensors: Sequence[torch.Tensor],
         with_lse: bool,
         scalars: Scalars,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Any:
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if (q_at | k_at | v_at) & MISALIGNED:
-            return plan.run(q, k, v, tensors, with_lse, scalars)
+            found = plan.run(q, k, v, tensors, with_lse, scalars)
+            return found if with_lse else found[0]
         o = empty(o_sizes, o_strides, dtype)
         if with_lse:
             lse = empty(lse_sizes, lse_strides, float32)
@@ -67,6 +74,6 @@ def launcher_of(plan: ForwardPlan) -> Launcher | None:
         if status:
             check(status)
         give_back(arguments)
-        return o, lse
+        return (o, lse) if with_lse else o
 
     return launch

@@ -181,13 +181,13 @@ def forget() -> None:
 def recall(score_mod: Any, of_blocks: Any, mask_mod: Any, sink: Any = None) -> Seen | None:
     """What was seen of functions that still see it."""
     seen = _seen.get((id(score_mod), id(of_blocks), id(mask_mod), id(sink)))
-    if seen is not None:
-        for reference, at in seen.references:
-            if reference() is not (score_mod, of_blocks, mask_mod, sink)[at]:
-                return None
-        if seen.fingerprint.is_current():
-            return seen
-    return None
+    if seen is None:
+        return None
+    functions = score_mod, of_blocks, mask_mod, sink
+    for reference, at in seen.references:
+        if reference() is not functions[at]:
+            return None
+    return seen if seen.fingerprint.is_current() else None
 
 
 def look_at(*functions: Any) -> Seen | None:

@@ -87,15 +87,16 @@ def flex_attention(
                 scale, enable_gqa, dropout, precision, torch.is_grad_enabled(),
                 None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
             )  # fmt: skip
-            operands = query, key, value
             for bound in met.bound:
+                if bound.says != says:
+                    continue
                 captured = bound.kept
-                if (
-                    bound.says == says
-                    and bound.check(query, key, value, *captured)
-                    and (bound.holds is None or bound.holds())
-                ):
-                    return bound.run(operands, captured, return_lse)
+                if bound.go is not None:
+                    found = bound.go(query, key, value, captured, return_lse)
+                    if found is not None:
+                        return found
+                elif bound.check(query, key, value, *captured) and (bound.holds is None or bound.holds()):
+                    return bound.run((query, key, value), captured, return_lse)
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     given = query, key, value
     query, key, value = _autocast.cast(query, key, value)

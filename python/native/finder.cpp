@@ -1,0 +1,137 @@
+// What attune._met does to find a call that was made before, without running bytecode.
+#include <cstddef>
+#include <new>
+
+#include "attune/attune.h"
+#include "objects.hpp"
+
+namespace attune::calls {
+
+namespace {
+
+/// What an argument is to `find`; attune._met has the same numbers.
+enum Argument : long { kByValue, kOfLaunch, kLse, kTensors, kScalars, kArrays };  // and behind them
+constexpr long kArrayCount = 7;
+
+/// Finds calls that were made before, as attune._met does.
+struct Finder {
+  static constexpr char kName[] = "attune.finder";
+
+  Ref calls;  // by key
+  Ref is_grad_enabled, none, of_false, of_true, empty, go;
+};
+
+/// What a call says beside q, k and v.
+struct Said {
+  Ref key, tensors;
+  PyObject *with_lse, *scalars;        // borrowed
+  PyObject* arrays[kArrayCount] = {};  // borrowed, too; null: there are none
+  bool has_arrays = false;
+};
+
+/// False where there is an error.
+bool read(const Finder& finder, PyObject* v, PyObject* given, PyObject* kinds, Said& said) {
+  const Py_ssize_t count = PyTuple_Size(kinds) - 1;
+  const Ref grad(PyObject_CallFunctionObjArgs(finder.is_grad_enabled.get(), nullptr));
+  said.key = Ref(PyTuple_New(3 + count));
+  if (!grad || !said.key) return false;
+  PyObject* const no_v = (v == finder.none.get() ? finder.of_true : finder.of_false).get();
+  PyTuple_SetItem(said.key.get(), 0, Ref::to(PyTuple_GetItem(kinds, 0)).release());
+  PyTuple_SetItem(said.key.get(), 1, Ref::to(no_v).release());
+  PyTuple_SetItem(said.key.get(), 2, Ref::to(grad.get()).release());
+  said.tensors = Ref::to(finder.empty.get());
+  said.with_lse = finder.of_false.get();
+  said.scalars = finder.none.get();
+  PyObject *name = nullptr, *value = nullptr;
+  Py_ssize_t position = 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PyDict_Next(given, &position, &name, &value) == 0) return false;
+    const long kind = PyLong_AsLong(PyTuple_GetItem(kinds, 1 + i));
+    Ref part = Ref::to(kind == kByValue ? value : finder.none.get());
+    if (kind == kLse) said.with_lse = value;
+    if (kind >= kArrays && kind < kArrays + kArrayCount) {
+      const bool is_none = value == finder.none.get();
+      part = Ref::to((is_none ? finder.of_true : finder.of_false).get());
+      said.arrays[kind - kArrays] = value;
+      said.has_arrays = true;
+    }
+    if (kind == kTensors || kind == kScalars) {
+      const int some = PyObject_IsTrue(value);
+      if (some < 0) return false;
+      if (some != 0) {
+        part = Ref(PySequence_Tuple(value));
+        if (kind == kScalars) {
+          said.scalars = value;
+        } else {
+          said.tensors = Ref(PyMapping_Values(value));
+        }
+        if (!part || !said.tensors) return false;
+      }
+    }
+    PyTuple_SetItem(said.key.get(), 3 + i, part.release());
+  }
+  return true;
+}
+
+/// All arrays of a call, None where there is none.
+Ref arrays_of(const Finder& finder, PyObject* const* operands, const Said& said) {
+  Ref all(PyTuple_New(3 + kArrayCount));
+  for (Py_ssize_t i = 0; all && i < 3 + kArrayCount; ++i) {
+    PyObject* each = i < 3 ? operands[i] : said.arrays[i - 3];
+    PyTuple_SetItem(all.get(), i, Ref::to(each == nullptr ? finder.none.get() : each).release());
+  }
+  return all;
+}
+
+/// find(q, k, v, arguments by name, their kinds): what the call gives; None where it is not among
+/// those that were made before. Of errors nothing is said: the call is worked out, and says them.
+PyObject* find(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  const auto* finder = owned_by<Finder>(self);
+  if (finder == nullptr || count != 5) return refuse("find takes five arguments");
+  Said said{};
+  Ref bound, arrays;
+  if (read(*finder, arguments[2], arguments[3], arguments[4], said)) {
+    bound = Ref::to(PyDict_GetItemWithError(finder->calls.get(), said.key.get()));
+    if (bound && said.has_arrays) arrays = arrays_of(*finder, arguments, said);
+  }
+  const Py_ssize_t known = bound ? PyTuple_Size(bound.get()) : 0;
+  for (Py_ssize_t i = 0; i < known; ++i) {
+    const Ref go(PyObject_GetAttr(PyTuple_GetItem(bound.get(), i), finder->go.get()));
+    if (!go || go.get() == finder->none.get()) break;
+    Ref found(PyObject_CallFunctionObjArgs(go.get(), arguments[0], arguments[1], arguments[2],
+                                           said.tensors.get(), said.with_lse, said.scalars,
+                                           arrays.get(), nullptr));
+    if (!found || found.get() != finder->none.get()) return found.release();
+  }
+  PyErr_Clear();
+  return Ref::to(finder->none.get()).release();
+}
+
+PyMethodDef find_method{"find", find, METH_FASTCALL,
+                        "find(q, k, v, given, kinds): what the call gives, or None"};
+
+}  // namespace
+
+}  // namespace attune::calls
+
+/// `find`, of (calls, torch.is_grad_enabled, None, False, True).
+extern "C" ATT_API PyObject* attune_calls_finder(PyObject* given) {
+  using namespace attune::calls;
+  PyObject* part[5];
+  if (PyArg_ParseTuple(given, "OOOOO", &part[0], &part[1], &part[2], &part[3], &part[4]) == 0) {
+    return nullptr;
+  }
+  auto finder = std::unique_ptr<Finder>(new (std::nothrow) Finder{});
+  if (finder == nullptr) return refuse("no memory");
+  finder->calls = Ref::to(part[0]);
+  finder->is_grad_enabled = Ref::to(part[1]);
+  finder->none = Ref::to(part[2]);
+  finder->of_false = Ref::to(part[3]);
+  finder->of_true = Ref::to(part[4]);
+  finder->empty = Ref(PyTuple_New(0));
+  finder->go = Ref(PyUnicode_InternFromString("go"));
+  if (!finder->empty || !finder->go) return nullptr;
+  const Ref capsule = capsule_of(std::move(finder));
+  if (!capsule) return nullptr;
+  return PyCFunction_NewEx(&find_method, capsule.get(), nullptr);
+}

@@ -1,0 +1,124 @@
+"""What libattune_calls.so has in the place of bytecode, where it can be had: launches, and what is recorded of them."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import pathlib
+import sysconfig
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attune import _met
+from attune._library import check, library
+from attune.torch import _memory
+from attune.torch._plans import ForwardPlan, raw_stream
+
+_NAME = "libattune_calls.so"
+_MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launcher.hpp has them, too
+
+_data_ptr: Any = torch.Tensor.data_ptr
+
+
+@dataclasses.dataclass(frozen=True)
+class _Functions:
+    """Of the library: what makes launchers and calls, and a Function's `forward`."""
+
+    finder: Callable[[Any], Any]
+    launcher: Callable[[Any], Any]
+    straight: Callable[[Any], Any]
+    forward: Any
+
+
+@functools.cache
+def _functions() -> _Functions | None:
+    """None: it is not beside libattune, or not of this Python: it counts on the interpreter's lock."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        c = ctypes.PyDLL(str(pathlib.Path(library()._name).resolve().with_name(_NAME)))
+        finder, launcher, straight = c.attune_calls_finder, c.attune_calls_launcher, c.attune_calls_straight
+        forward = c.attune_calls_forward
+    except (OSError, AttributeError):
+        return None
+    for function in (finder, launcher, straight, forward):
+        function.argtypes, function.restype = [ctypes.py_object], ctypes.py_object
+    forward.argtypes = []
+    return _Functions(finder, launcher, straight, forward())
+
+
+def forward() -> Any:
+    """forward(ctx, call, q, k, v, *learned) of an autograd.Function; `call` as Bound has it. None: there is none."""
+    functions = _functions()
+    return None if functions is None else functions.forward
+
+
+def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
+    """What attune.torch._launcher's has, for a plan of which that has one, and what `forward` takes in its place."""
+    functions, spec = _functions(), plan.variant.spec
+    if functions is None or len(spec.scalars) > _MAX_SCALARS or len(spec.tensors) > _MAX_TENSORS:
+        return None
+    empty = _memory._on_cpu if plan.is_on_cpu else _memory._on_gpu
+    if empty is None or (not plan.is_on_cpu and (_memory._current_gpu is None or raw_stream is None)):
+        return None
+    arguments = plan._arguments()
+    found: tuple[Callable[..., Any], Any] = functions.launcher(
+        (
+            ctypes.cast(library().att_forward, ctypes.c_void_p).value,
+            plan.handle,
+            arguments.address,
+            tuple(plan.variant.scalar_slots),
+            (plan.o_sizes, plan.o_strides, plan.dtype),
+            (plan.lse_sizes, plan.lse_strides, torch.float32),
+            ((plan.workspace_bytes,), (1,), torch.uint8),
+            empty,
+            _memory._current_gpu,
+            raw_stream,
+            plan.device.index or 0,
+            _data_ptr,
+            plan.run,
+            check,
+            arguments,
+            not plan.is_on_cpu,
+            plan.keeps_workspace,
+        )
+    )
+    return found
+
+
+def straight(
+    check: Any,
+    handle: Any,
+    record: Any,
+    scalars: tuple[float, ...],
+    told: Any,
+    names: tuple[str, ...] = (),
+    learned: tuple[int, ...] = (),
+) -> Callable[..., Any] | None:
+    """go(q, k, v, tensors, with_lse, scalars by name, ...): O, or O and LSE; None where `check` does not pass the tensors.
+
+    Args:
+        handle: what `launcher_of` gave.
+        record: an autograd.Function's apply where a gradient is wanted, or None; `told` is for its backward pass.
+        names: of scalars that each call brings, by slot; without any they are `scalars`. Not with `record`.
+        learned: places of the tensors that the Function is given.
+    """
+    functions = _functions()
+    if functions is None or handle is None:
+        return None
+    parts = check, handle, record, scalars, told, None, False, True, names, learned
+    found: Callable[..., Any] = functions.straight(parts)
+    return found
+
+
+def find() -> Callable[..., Any] | None:
+    """attune._met's."""
+    functions = _functions()
+    if functions is None:
+        return None
+    parts = _met.CALLS, torch.is_grad_enabled, None, False, True
+    found: Callable[..., Any] = functions.finder(parts)
+    return found

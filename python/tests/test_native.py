@@ -1,0 +1,262 @@
+"""What libattune_calls.so does in the place of bytecode: the same, and nothing where something is not as usual."""
+
+import gc
+import inspect
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import attune  # noqa: E402
+import attune.torch  # noqa: E402
+from attune import _met  # noqa: E402
+from attune.torch import _launcher, _memory, _native, _recall, flex_attention  # noqa: E402
+from attune.torch._plans import variant_of  # noqa: E402
+
+HEADS, LENGTH, DIM = 2, 24, 16
+KEYS = {"dtype": "fp32", "head_dim": DIM, "layout": "bhsd"}
+SPECS = {
+    "causal": attune.Spec("causal", **KEYS),
+    "scalars": attune.Spec(
+        "q_idx - kv_idx <= back", "score + slope * kv_idx", scalars={"slope": float, "back": int}, **KEYS
+    ),
+    "tensors": attune.Spec(
+        "document(doc)", "score + slope[h] * kv_idx",
+        tensors={"doc": "int32[batch, kv_len]", "slope": "float32[heads]"}, **KEYS,
+    ),
+}  # fmt: skip
+GIVEN = {
+    "causal": ((), ()),
+    "scalars": ((), (0.5, 3)),
+    "tensors": ((torch.arange(LENGTH, dtype=torch.int32)[None] // 8, torch.rand(HEADS)), ()),
+}
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch):
+    _met.CALLS.clear()
+    _recall.forget()
+    monkeypatch.setattr(_met, "find", None)
+    yield
+    _met.CALLS.clear()
+    _recall.forget()
+
+
+def operands(batch=1):
+    return [torch.randn(batch, HEADS, LENGTH, DIM) for _ in range(3)]
+
+
+def plan_of(name):
+    return variant_of(SPECS[name].reference).forward_plan(*operands())
+
+
+def in_order(name):
+    """Scalars and tensors by slot."""
+    tensors, scalars = GIVEN[name]
+    spec = SPECS[name]
+    by_name = dict(zip(("slope", "back"), scalars, strict=False))
+    named = dict(zip(("doc", "slope"), tensors, strict=False))
+    return [named[x.name] for x in spec.tensors], tuple(by_name[x] for x in spec.launch_scalar_slots)
+
+
+def test_it_is_there():
+    """If not, calls take longer, and this says why."""
+    assert _native._functions() is not None
+
+
+def test_where_it_is_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(_native, "library", lambda: types.SimpleNamespace(_name=str(tmp_path / "libattune.so")))
+    assert _native._functions.__wrapped__() is None
+    (tmp_path / "libattune_calls.so").write_text("of another machine")
+    assert _native._functions.__wrapped__() is None
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_launch(name):
+    plan, given = plan_of(name), operands()
+    tensors, scalars = in_order(name)
+    launch, _ = _native.launcher_of(plan)
+    of_python = _launcher._in_python(plan)
+    for _ in range(3):
+        given = operands()
+        wanted, wanted_lse = of_python(*given, tensors, True, scalars)
+        o, lse = launch(*given, tensors, True, scalars)
+        assert torch.equal(o, wanted) and torch.equal(lse, wanted_lse)
+        assert torch.equal(launch(*given, tuple(tensors), False, scalars), wanted)
+        assert o.shape == wanted.shape and o.stride() == wanted.stride() and lse.dtype == torch.float32
+    with torch.inference_mode():
+        assert launch(*given, tensors, False, scalars).is_inference()
+
+
+def test_operands_between_multiples_of_16_bytes():
+    plan, given = plan_of("causal"), operands()
+    launch, _ = _native.launcher_of(plan)
+    wanted, wanted_lse = launch(*given, (), True, ())
+    for place in range(3):
+        moved = list(given)
+        moved[place] = torch.randn(given[0].numel() + 1)[1:].view(given[0].shape).copy_(given[place])
+        o, lse = launch(*moved, (), True, ())
+        assert torch.equal(o, wanted) and torch.equal(lse, wanted_lse)
+        assert torch.equal(launch(*moved, (), False, ()), wanted)
+
+
+def test_what_no_launch_takes():
+    """Python says what is wrong."""
+    given = operands()
+    launch, _ = _native.launcher_of(plan_of("scalars"))
+    _, (back, slope) = in_order("scalars")
+    for scalars, says in (((2**31, slope), "int of 32 bits"), ((-(2**40), slope), "int of 32 bits"), ((1,), "1 scalars")):
+        for _ in range(2):
+            with pytest.raises(attune.BadInputError, match=says):
+                launch(*given, (), False, scalars)
+    with pytest.raises(TypeError):
+        launch(*given, (), False, (back, "0.5"))
+    with pytest.raises(TypeError):
+        launch(*given, (), False, 5)
+    for wrong in ((), given, (*given, (), False), (*given, (), False, (), 1), (1, 2, 3, (), False, (back, slope))):
+        with pytest.raises(TypeError):
+            launch(*wrong)
+    assert launch(*given, (), False, (back, slope)).shape == given[0].shape
+
+
+def test_an_error_of_the_launch(monkeypatch):
+    plan = plan_of("causal")
+    arguments = plan._arguments()
+    arguments.args.shape.batch = 2
+    monkeypatch.setattr(plan, "_arguments", lambda: arguments)
+    launch, _ = _native.launcher_of(plan)
+    arguments.args.shape.batch = 1  # a launcher has its own
+    for _ in range(2):
+        with pytest.raises(attune.BadInputError):
+            launch(*operands(), (), False, ())
+
+
+class OfGPU:
+    """A plan of the CPU that says that it is of a GPU."""
+
+    def __init__(self, plan, index):
+        self._plan, self.device, self.is_on_cpu, self.keeps_workspace = plan, torch.device("cuda", index), False, False
+        self.ran = []
+
+    def __getattr__(self, name):
+        return getattr(self._plan, name)
+
+    def run(self, *args):
+        self.ran.append(args)
+        return self._plan.run(*args)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_gpu_that_is_not_the_current_one(index, monkeypatch):
+    """What makes tensors without the dispatcher makes them on the current one; the stream is asked for in each call."""
+    streams, current = [], [index]
+    monkeypatch.setattr(_memory, "_on_gpu", _memory._on_cpu)
+    monkeypatch.setattr(_memory, "_current_gpu", lambda: current[0])
+    monkeypatch.setattr(_native, "raw_stream", lambda index: streams.append(index) or 0)
+    plan = OfGPU(plan_of("causal"), index)
+    launch, _ = _native.launcher_of(plan)
+    wanted, _ = plan._plan.run(*(given := operands()), (), False)
+    assert torch.equal(launch(*given, (), False, ()), wanted)
+    assert streams == [index] and not plan.ran
+    current[0] = 1 - index
+    assert torch.equal(launch(*given, (), False, ()), wanted)
+    assert len(plan.ran) == 1 and streams == [index]
+    monkeypatch.setattr(_memory, "_current_gpu", None)
+    assert _native.launcher_of(plan) is None
+
+
+def settled(call):
+    for _ in range(4):
+        found = call()
+    return found
+
+
+def test_nothing_is_left_behind():
+    given, doc = operands(), torch.zeros(1, LENGTH, dtype=torch.int32)
+    leaves = [x.clone().requires_grad_() for x in given]
+    words = {"mask": "causal and document(doc)", "tensors": {"doc": doc}, "layout": "bhsd"}
+    calls = (
+        lambda: attune.attention(*given, **words, return_lse=True),
+        lambda: attune.attention(*leaves, **words),
+        lambda: attune.attention(*leaves, **words, return_lse=True)[1].sum().backward(),
+        lambda: attune.attention(*given, spec=SPECS["scalars"], scalars={"slope": 0.5, "back": 3}),
+    )
+    for call in calls:
+        settled(call)
+        gc.collect()
+        kept = [*given, *leaves, doc, SPECS["scalars"], None, False, True, torch.float32]
+        before = [sys.getrefcount(x) for x in kept]
+        for _ in range(100):
+            call()
+        gc.collect()
+        assert all(abs(sys.getrefcount(x) - count) < 50 for x, count in zip(kept, before, strict=True))
+
+
+def test_a_gradient_of_what_both_outputs_give():
+    leaves = [x.requires_grad_() for x in operands()]
+    slopes = torch.rand(HEADS, requires_grad=True)
+
+    def call(return_lse):
+        return flex_attention(*leaves, lambda s, b, h, i, j: s + slopes[h] * j, return_lse=return_lse, strict=True)
+
+    found = []
+    for functions in (_native._functions(), None):
+        _recall.forget()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_native, "_functions", lambda functions=functions: functions)
+            for _ in range(4):
+                o, lse = call(True)
+                found.append(torch.autograd.grad(o.sin().sum() + lse.cos().sum(), [*leaves, slopes]))
+                found.append(torch.autograd.grad(call(True)[1].cos().sum(), [*leaves, slopes]))
+                found.append(torch.autograd.grad(call(False).sin().sum(), [*leaves, slopes]))
+    for at, each in enumerate(found):
+        assert all(torch.equal(x, y) for x, y in zip(each, found[at % 3], strict=True))
+
+
+def test_saved_tensors_are_torchs():
+    """Hooks see them, as they do for offloading and for checkpoints."""
+    leaves, seen = [x.requires_grad_() for x in operands()], []
+
+    def call():
+        return attune.attention(*leaves, mask="causal", layout="bhsd")
+
+    settled(call)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (seen.append(x.shape), x.clone())[1], lambda x: x):
+        o = call()
+    assert len(seen) == 5 and o.grad_fn.name() == "_AttentionBackward"
+    found = torch.autograd.grad(o.sin().sum(), leaves)
+    wanted = torch.autograd.grad(call().sin().sum(), leaves)
+    assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))
+
+
+def test_arguments_by_name():
+    given, doc = operands(), torch.arange(LENGTH, dtype=torch.int32)[None] // 8
+    q, k, v = given
+    wanted = attune.attention(q, k, v, mask="causal", layout="bhsd")
+    name = "".join(["ma", "sk"])  # another object than the name in a program
+    for _ in range(4):
+        assert torch.equal(attune.attention(v=v, k=k, q=q, layout="bhsd", mask="causal"), wanted)
+        assert torch.equal(attune.attention(q, k, v, **{name: "causal"}, layout="bhsd", scale=None, tensors={}), wanted)
+        o, lse = attune.attention(q, k, v, mask="causal", layout="bhsd", return_lse=True, seed=3, offset=4)
+        assert torch.equal(o, wanted) and lse.shape == (1, HEADS, LENGTH)
+        of_doc = attune.attention(q, k, v, mask="document(doc)", layout="bhsd", tensors={"doc": doc})
+        assert not torch.equal(of_doc, wanted)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'msk'"):
+            attune.attention(q, k, v, msk="causal")
+        with pytest.raises(TypeError):
+            attune.attention(q, k)
+        with pytest.raises(TypeError):
+            attune.attention(q, k, v, "causal")
+        with pytest.raises((TypeError, AttributeError)):
+            attune.attention(q, k, v, mask="document(doc)", layout="bhsd", tensors=5)
+        with pytest.raises(Exception):  # noqa: B017
+            attune.attention(q, k, v, mask=["causal"], layout="bhsd")
+    assert _met.find is not None
+
+
+def test_what_is_shown_of_the_function():
+    shown = inspect.signature(attune.attention).parameters
+    assert [*shown][:4] == ["q", "k", "v", "spec"] and "key" not in shown and shown["runtime"].default is None
+    assert attune.attention.__name__ == "attention" and "Returns:" in attune.attention.__doc__
