@@ -88,9 +88,9 @@ struct SlabCopies {
       }
     } else {
       const long long stride = params.k_stride.seq * 2;
-      const char* const first =
-          static_cast<const char*>(params.k) +
-          2 * key_offset(item.sequence, params.k_stride, item.h_kv, k0) + lane * 16;
+      const char* const first = static_cast<const char*>(params.k) +
+                                2 * key_offset(item.sequence, params.k_stride, item.h_kv, k0) +
+                                lane * 16;
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
         exists[pass] = row + 16 * pass < item.sequence.kv_len - k0;
