@@ -41,8 +41,9 @@ Status serves(const AttentionSpec& spec, Target target) {
   return ok_status();
 }
 
-// Rows that wgmma multiplies at once. Items of so many have a kernel of their own, in which one
-// warpgroup makes P and each of two has one half of O (templates/kernels/sm90_mla_forward.cuh).
+// Rows that wgmma multiplies at once. Items of so many have a kernel of their own, in which two
+// warpgroups make P of a tile each and have one half of O each
+// (templates/kernels/sm90_mla_forward.cuh).
 constexpr int kWgmmaRows = 64;
 constexpr MlaPlan kWgmmaPlan = {
     .tile_q = kWgmmaRows, .step_keys = 64, .stages = 2, .warps = 8, .pieces = 1};
@@ -51,6 +52,10 @@ bool has_wgmma(const MlaPlan& tile) { return tile.tile_q == kWgmmaRows; }
 int blocks(const MlaPlan& tile) { return tile.tile_q / 16; }
 // Warps that share out a tile's keys; each has 16 of the rows.
 int key_warps(const MlaPlan& tile) { return tile.warps / blocks(tile); }
+
+// P of the first tile; that of the second one lies in its keys' last columns where these are no
+// values.
+int wgmma_p_tiles(const AttentionSpec& spec) { return spec.head_dim_qk > spec.head_dim_v ? 1 : 2; }
 
 int stage_bytes(const AttentionSpec& spec, const MlaPlan& tile) {
   return tile.step_keys * spec.head_dim_qk * kElementBytes;
@@ -70,10 +75,13 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   PlanResources resources;
   resources.threads = 32 * tile.warps;
   if (has_wgmma(tile)) {
-    // Q, the stages, P, by how much rows of O shrink, a flag, the units of a mask.
-    resources.shared_memory_bytes = 3 * stage_bytes(spec, tile) + 64 * 64 * kElementBytes +
-                                    kWgmmaRows * 4 + kFlagBytes +
-                                    (spec.mask ? kSmallTableBytes - 128 : 0);
+    // Q, two tiles, P, two references of rows, a barrier for 64 columns of a tile, a flag, the
+    // units of a mask.
+    resources.shared_memory_bytes =
+        3 * stage_bytes(spec, tile) +
+        wgmma_p_tiles(spec) * kWgmmaRows * tile.step_keys * kElementBytes + 2 * kWgmmaRows * 4 +
+        2 * (spec.head_dim_qk / kColumnStep) * 8 + kFlagBytes +
+        (spec.mask ? kSmallTableBytes - 128 : 0);
     resources.registers_per_thread = kMaxRegistersPerThread;
     return resources;
   }
@@ -199,7 +207,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                                                 ahead * stage_bytes(spec, tile) / kLatencyClocks);
   // Two warpgroups' products, and what is between them.
   constexpr double kWgmmaFlopsPerClock = 4096;
-  constexpr double kWgmmaWaitClocks = 2000;
+  constexpr double kWgmmaWaitClocks = 1200;
   const double compute = has_wgmma(tile)
                              ? 2.0 * kWgmmaRows * kUnitKeys * (spec.head_dim_qk + spec.head_dim_v) /
                                        kWgmmaFlopsPerClock +
@@ -262,7 +270,7 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
   if (has_wgmma(tile)) {
     return {{"Q", 1, tile.tile_q, spec.head_dim_qk},
             {"K", tile.stages, tile.step_keys, spec.head_dim_qk},
-            {"P", 1, tile.tile_q, tile.step_keys}};
+            {"P", wgmma_p_tiles(spec), tile.tile_q, tile.step_keys}};
   }
   return {{"K", tile.stages, tile.step_keys, spec.head_dim_qk},
           {"P", 1, tile.tile_q, tile.step_keys}};
@@ -302,7 +310,8 @@ std::string_view template_path_of(const KernelPlan& plan) {
                                   : "templates/kernels/mla_forward.cuh";
 }
 
-// S = Q K^T of a tile, and O += P V of half the columns, P in registers or in shared memory.
+// S = or += Q K^T of 64 columns of a tile, and O += P V of half the columns, P in registers or in
+// shared memory.
 std::string products(const AttentionSpec& spec, const MlaPlan& tile) {
   const std::string_view element = wgmma_element(spec.dtype);
   WgmmaChain pv{.name = "multiply_pv",
@@ -315,14 +324,17 @@ std::string products(const AttentionSpec& spec, const MlaPlan& tile) {
   std::string text = wgmma_function(pv);
   pv.name = "multiply_pv_shared";
   pv.a_in_registers = false;
-  return wgmma_function({.name = "multiply_qk",
-                         .element = element,
-                         .columns = tile.step_keys,
-                         .steps = spec.head_dim_qk / 16,
-                         .accumulates = false,
-                         .a_in_registers = false,
-                         .transposes_b = false}) +
-         text + wgmma_function(pv);
+  WgmmaChain qk{.name = "multiply_qk",
+                .element = element,
+                .columns = tile.step_keys,
+                .steps = kColumnStep / 16,
+                .accumulates = false,
+                .a_in_registers = false,
+                .transposes_b = false};
+  text += wgmma_function(pv) + wgmma_function(qk);
+  qk.name = "add_qk";
+  qk.accumulates = true;
+  return text + wgmma_function(qk);
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {

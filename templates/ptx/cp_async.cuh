@@ -30,4 +30,10 @@ ATT_FN void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+// Arrives at the mbarrier, without waiting, when all copies that this thread has started are there:
+// one of the arrivals that it was initialised for.
+ATT_FN void cp_async_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 }  // namespace att
