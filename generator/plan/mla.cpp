@@ -207,7 +207,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                                                 ahead * stage_bytes(spec, tile) / kLatencyClocks);
   // Two warpgroups' products, and what is between them.
   constexpr double kWgmmaFlopsPerClock = 4096;
-  constexpr double kWgmmaWaitClocks = 1200;
+  constexpr double kWgmmaWaitClocks = 1650;
   const double compute = has_wgmma(tile)
                              ? 2.0 * kWgmmaRows * kUnitKeys * (spec.head_dim_qk + spec.head_dim_v) /
                                        kWgmmaFlopsPerClock +
