@@ -99,14 +99,14 @@ ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave) {
 }
 
 // Of which heads a launch in front makes what is known of the rows. CTAs of the others' key tiles
-// come so many heads after those that make it for them on the way. Under a mask short heads' CTAs
-// end before they could: causal, d 128, on an H200 4 tiles a head were 3 % slower so, 8 level, 32 1
-// % faster; without a mask 8 tiles 2 % faster.
-constexpr int kLeastTilesWithRowsAhead = 16;
+// come so many heads after those that make it for them on the way. A head's CTAs share out its
+// rows, which takes each about as long as its own tiles do where there are four: with 8 on an H200,
+// d 128, a pass was 2 % faster so. Under a mask CTAs end sooner: causal, 4 tiles a head were 3 %
+// slower, 8 level, 32 1 % faster.
 template <typename Int>
 ATT_FN constexpr Int heads_with_rows(Int kv_heads, Int kv_tiles, const SumHeads<Int>& sums,
                                      bool uneven) {
-  return uneven && kv_tiles < kLeastTilesWithRowsAhead ? kv_heads : kv_heads - sums.converted;
+  return kv_tiles < (uneven ? 16 : 8) ? kv_heads : kv_heads - sums.converted;
 }
 
 // ---- Query tiles that heads of one K/V head share, where the queries of a single head do not fill

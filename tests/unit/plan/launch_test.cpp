@@ -260,6 +260,11 @@ TEST(Launch, TheFirstHeadsHaveTheirRowsBeforeTheMainLaunch) {
   ProblemShape few = shape;
   few.batch = 2;
   EXPECT_EQ(rows(few), 32 * 8) << "all";
+  ProblemShape narrow = shape;
+  narrow.kv_len = 900;
+  EXPECT_EQ(rows(narrow), (2 * 17 + 1) * 8);
+  narrow.kv_len = 896;
+  EXPECT_EQ(rows(narrow), 256 * 8) << "heads of 7 tiles";
   spec.mask =
       parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml")->mask;
   EXPECT_EQ(rows(shape), 256 * 8) << "heads of 8 tiles";
