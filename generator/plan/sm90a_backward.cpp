@@ -221,11 +221,15 @@ TileShape tile_shape_of(const KernelPlan& plan) {
 std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   const int qk = slabs(spec.head_dim_qk) * kSlabColumns, v = slabs(spec.head_dim_v) * kSlabColumns;
-  return {{"K", 1, tile_kv(tile), qk},
-          {"V", 1, tile_kv(tile), v},
-          {"Q", tile.stages, tile.tile_q, qk},
-          {"dO", tile.stages, tile.tile_q, v},
-          {"dS", 2, tile.tile_q, tile_kv(tile)}};
+  std::vector<SharedMatrix> matrices = {{"K", 1, tile_kv(tile), qk},
+                                        {"V", 1, tile_kv(tile), v},
+                                        {"Q", tile.stages, tile.tile_q, qk},
+                                        {"dO", tile.stages, tile.tile_q, v},
+                                        {"dS", 2, tile.tile_q, tile_kv(tile)}};
+  if (const int warps = rows_of(spec).ahead_warps; warps > 0) {
+    matrices.push_back({"rows of O and dO", 2 * warps, kStagedRows, spec.head_dim_v});
+  }
+  return matrices;
 }
 
 std::vector<int> choices(const KernelPlan& plan) {
