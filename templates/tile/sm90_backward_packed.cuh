@@ -27,7 +27,9 @@ struct ListedItem {
 // all of it agree on which rows are the sequence's.
 
 // Heads are taken in groups of about kListedTilesOfGroup tiles, of which a group's longest come
-// first: so that dQ's sums of the heads under way stay in L2, which all heads' would not.
+// first: so that dQ's sums of the heads under way stay in L2, which all heads' would not. 12
+// documents of 8192 tokens, 16 heads, d 128, causal, on an H200: 302 us, in groups of 512 tiles
+// 311, of 1024 341, of all 349.
 constexpr int kListedTilesOfGroup = 256;
 ATT_FN HeadTile<int> listed_tile(const BackwardParams& p) {
   const int tiles = sequence_item_count(p.kv_len, p.batch, kTileKv);
