@@ -124,13 +124,14 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
       const auto& region = *std::ranges::find(
           recipe.workspace, WorkspaceRegion::Content::kQuerySums, &WorkspaceRegion::content);
       const auto sums = sum_heads(region, shape);
-      const std::int64_t all = shape.batch * shape.kv_heads;
-      const std::int64_t first = std::max(
-          sums.slots,
-          att::heads_with_rows(all, att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile),
-                               sums, spec.mask != nullptr));
-      const std::int64_t kv_heads =
-          launch.item == WorkItem::kFirstQueryTile ? first : all - sums.converted;
+      std::int64_t kv_heads = shape.batch * shape.kv_heads;
+      if (launch.item == WorkItem::kFirstQueryTile) {
+        const std::int64_t tiles = att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile);
+        const bool uneven = spec.mask != nullptr;
+        kv_heads = std::max(sums.slots, att::heads_with_rows(kv_heads, tiles, sums, uneven));
+      } else {
+        kv_heads -= sums.converted;
+      }
       return att::tile_count(shape.q_len, tile) * kv_heads * (shape.heads / shape.kv_heads);
     }
     case WorkItem::kPackedQueryTile: {

@@ -205,7 +205,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double ahead = has_wgmma(tile) ? 1 : tile.stages - 1.5;
   const double transfer = unit_bytes / std::min(kPortBytesPerClock / ctas,
                                                 ahead * stage_bytes(spec, tile) / kLatencyClocks);
-  // Two warpgroups' products, and what is between them.
+  // Two warpgroups' products, and what is between them: as 128 heads of 128 x 4096 keys took 274 us
+  // on an H200.
   constexpr double kWgmmaFlopsPerClock = 4096;
   constexpr double kWgmmaWaitClocks = 1650;
   const double compute = has_wgmma(tile)

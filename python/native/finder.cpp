@@ -131,7 +131,5 @@ extern "C" ATT_API PyObject* attune_calls_finder(PyObject* given) {
   finder->empty = Ref(PyTuple_New(0));
   finder->go = Ref(PyUnicode_InternFromString("go"));
   if (!finder->empty || !finder->go) return nullptr;
-  const Ref capsule = capsule_of(std::move(finder));
-  if (!capsule) return nullptr;
-  return PyCFunction_NewEx(&find_method, capsule.get(), nullptr);
+  return function_of(find_method, std::move(finder));
 }

@@ -51,4 +51,11 @@ Ref capsule_of(std::unique_ptr<T> owned) {
   return capsule;
 }
 
+/// The method of what it then owns; null and an error where there is no memory.
+template <class T>
+PyObject* function_of(PyMethodDef& method, std::unique_ptr<T> owned) {
+  const Ref capsule = capsule_of(std::move(owned));
+  return capsule ? PyCFunction_NewEx(&method, capsule.get(), nullptr) : nullptr;
+}
+
 }  // namespace attune::calls

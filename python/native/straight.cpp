@@ -201,14 +201,11 @@ extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
         PyTuple_Pack(6, part[1], no_tensors.get(), part[3], part[6 + with_lse], part[6], part[4]));
     if (!call->calls[with_lse]) return nullptr;
   }
-  const Ref capsule = capsule_of(std::move(call));
-  if (!capsule) return nullptr;
-  return PyCFunction_NewEx(&go_method, capsule.get(), nullptr);
+  return function_of(go_method, std::move(call));
 }
 
 /// What is a Function's `forward` where launches are such; made once.
 extern "C" ATT_API PyObject* attune_calls_forward() {
   using namespace attune::calls;
-  const Ref capsule = capsule_of(std::make_unique<Names>());
-  return capsule ? PyCFunction_NewEx(&forward_method, capsule.get(), nullptr) : nullptr;
+  return function_of(forward_method, std::make_unique<Names>());
 }

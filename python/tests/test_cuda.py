@@ -53,6 +53,20 @@ def leaves(*args, **kwargs):
     return [x.detach().requires_grad_() for x in operands(*args, **kwargs)]
 
 
+def captured(step, after=1):
+    """A graph of a step that has run so many times, and what it gives."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(after):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    return graph, found
+
+
 def assert_close(found, wanted, tolerance=0.02):
     """By the largest number of each: gradients are of any size."""
     assert found.device.type == DEVICE and found.isfinite().all()
@@ -298,15 +312,7 @@ def test_a_graph_of_calls_that_are_made_again():
             found += torch.autograd.grad((found[-1].float() * weights).sum(), given)
         return found
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
+    graph, found = captured(step, after=4)
     for seed in range(3):
         torch.manual_seed(seed)
         with torch.no_grad():
@@ -334,14 +340,7 @@ def test_graph(is_learning):
             return [out, *torch.autograd.grad((out.float() * weights).sum(), given)]
         return [out]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
+    graph, found = captured(step)
     for seed in range(3):
         torch.manual_seed(seed)
         with torch.no_grad():

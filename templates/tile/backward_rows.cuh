@@ -244,14 +244,13 @@ ATT_FN void make_row_statistics(const BackwardParams& p) {
   }
   const int first_query = tile * kRowPadding;
   if constexpr (plan::kSumColumns > 0 && kSumsInTurn) clear_counters(p);
-  if constexpr (kMakesRowsAhead) {
-    if (head >= heads_with_rows(p) * (p.heads / p.kv_heads)) {
+  // Of heads whose rows the main launch makes there are only sums to zero.
+  if (kMakesRowsAhead && head >= heads_with_rows(p) * (p.heads / p.kv_heads)) {
 #pragma unroll 1
-      for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
-        clear_query_sums(p, sequence_of(p, head / p.heads), head / p.heads, head, first_query + i);
-      }
-      return;
+    for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
+      clear_query_sums(p, {}, 0, head, first_query + i);
     }
+    return;
   }
 #pragma unroll 1
   for (int i = 0; i < kRowPadding; i += kRowsAtATime) {

@@ -57,8 +57,8 @@ constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
 constexpr int kTurnOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
 constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
 constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked ? 32 : 0);
-constexpr int kTurnBarrier =
-    4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1) + plan::kRowWarps;
+constexpr int kRowBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
+constexpr int kTurnBarrier = kRowBarrier + plan::kRowWarps;
 constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 6 : 0);
 constexpr int kBarriers = kRawBarrier + (spec::kIsPacked ? 2 : 0);
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
@@ -100,9 +100,7 @@ struct SharedMemory {
   ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
   // O and dO have come of which rows are made.
-  ATT_MEMBER unsigned rows_staged(int warp) const {
-    return barrier(4 * kStages + 2 * kDsBuffers + 4 + warp);
-  }
+  ATT_MEMBER unsigned rows_staged(int warp) const { return barrier(kRowBarrier + warp); }
   // Turns at dQ's sums, and how far each of two is: it is the CTA's, its consumers have added, the
   // next CTA may.
   ATT_MEMBER unsigned turn(int buffer) const { return base + kTurnOffset + 8 * buffer; }

@@ -80,7 +80,7 @@ ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int h
     if (q < p.q_len) {
       const auto row_of = [&](const void* tensor, const Strides& stride) {
         return static_cast<const char*>(tensor) +
-               2 * (b * stride.batch + h * stride.head + q * stride.seq);
+               Element::kBytes * query_offset(sequence_of(p, b), stride, h, q);
       };
       bulk_load(o, row_of(p.o, p.o_stride), kStagedRowBytes, shared.rows_staged(warp));
       bulk_load(d_o, row_of(p.d_o, p.d_o_stride), kStagedRowBytes, shared.rows_staged(warp));
@@ -91,7 +91,7 @@ ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int h
     const long long row_head = opaque(b * p.heads + h);  // not kept in registers all the while
     const long long lse_row = row_head * p.q_len + q;
     const float lse = q < p.q_len ? p.lse[lse_row] : -infinity();
-    store_row(p, row_head * padded_rows(p.q_len) + q, lse, product, lse_row);
+    store_row(p, first_row_of_head(p, {}, b, row_head) + q, lse, product, lse_row);
     fence_global_for_async();
     sync_warp();
     if (lane == 0) arrive(&counters->rows_made);

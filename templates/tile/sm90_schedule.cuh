@@ -3,6 +3,7 @@
 // again.
 #pragma once
 
+#include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cluster.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
@@ -174,12 +175,7 @@ struct ItemSource {
       next_index += ctas;
     } else {
       int taken = 0;
-      if (thread_index() % 32 == 0) {
-        asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
-                     : "=r"(taken)
-                     : "l"(p.scheduler_counter)
-                     : "memory");
-      }
+      if (thread_index() % 32 == 0) taken = take_one_of(p.scheduler_counter);
       next_index = ctas + shuffle_from(taken, 0);
     }
     drawn = true;
