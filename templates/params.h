@@ -49,9 +49,11 @@ struct ForwardParams {
 
 // How far a K/V head of a backward pass is, where CTAs of others wait for that.
 struct HeadCounters {
-  int sums_added;  // key tiles that have added to d_q_sums, and one more when these are free again
-  int rows_taken;  // parts of its rows that somebody makes or has made,
-  int rows_made;   // and those that are there
+  int sums_added;    // key tiles that have added to d_q_sums
+  int shares_taken;  // shares of these that somebody brings or has brought to rows of d_q,
+  int shares_free;   // and those that are zero again
+  int rows_taken;    // parts of its rows that somebody makes or has made,
+  int rows_made;     // and those that are there
 };
 
 // What the kernels of a backward pass read besides. d_q, d_k and d_v are laid out as q, k and v by

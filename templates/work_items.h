@@ -82,20 +82,21 @@ ATT_FN constexpr HeadTile<Int> tile_by_group(Int index, Int tiles, const HeadGro
 }
 
 // ---- Sums of dQ in global memory, to which the CTAs of a K/V head's key tiles add. They stay in
-// L2, as only the heads under way have some: whose last CTA brings them to rows and hands them on.
+// L2, as only the heads under way have some: the CTAs of a later one bring them to rows and free
+// them.
 
 template <typename Int>
 struct SumHeads {
   Int slots;      // K/V heads that have sums at a time: head n those that head n - slots had
-  Int converted;  // the first ones, by their last CTAs; those of the last wave by a launch of its
-                  // own
+  Int behind;     // CTAs of head n bring the sums of head n - behind to rows
+  Int converted;  // the first ones, so; the others by a launch of its own
 };
-// `wave`: CTAs that are under way at a time, or, where they are uneven, may be.
+// `wave`: items that are under way at a time, or, where they are uneven, may be.
 template <typename Int>
 ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave) {
-  const Int of_wave = tile_count(wave, kv_tiles);
-  const Int slots = 2 * of_wave + 1;
-  return {slots < kv_heads ? slots : kv_heads, of_wave < kv_heads ? kv_heads - of_wave : 0};
+  const Int behind = tile_count(wave, kv_tiles) + 1;
+  const Int slots = 2 * behind;
+  return {slots < kv_heads ? slots : kv_heads, behind, behind < kv_heads ? kv_heads - behind : 0};
 }
 
 // Of which heads a launch in front makes what is known of the rows. CTAs of the others' key tiles

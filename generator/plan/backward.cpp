@@ -80,6 +80,7 @@ std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
                        .sum_tile = rows.sum_tile,
                        .sum_wave = rows.sum_wave});
     if (rows.sum_wave > 0) regions.push_back({.content = Content::kHeadCounters});
+    if (rows.takes_items) regions.push_back({.content = Content::kSchedulerCounter});
     if (rows.turn_rows > 0) {
       regions.push_back({.content = Content::kSumTurns, .length_unit = rows.turn_rows});
     }
@@ -94,9 +95,10 @@ std::string backward_row_constants(const BackwardRows& rows) {
       "constexpr int kSumColumns = {};\n"
       "constexpr int kSumTile = {};\n"
       "constexpr int kSumWave = {};\n"
-      "constexpr int kRowWarps = {};\n",
+      "constexpr int kRowWarps = {};\n"
+      "constexpr bool kTakesItems = {};\n",
       rows.splits_references, rows.splits_deltas, rows.sum_columns, rows.sum_tile, rows.sum_wave,
-      rows.ahead_warps);
+      rows.ahead_warps, rows.takes_items);
 }
 
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

@@ -17,6 +17,7 @@ struct BackwardRows {
   int sum_columns = 0;             // of dQ's sums, which it zeroes; 0: there are none
   int sum_tile = 1, sum_wave = 1;  // of these; WorkspaceRegion
   int ahead_warps = 0;             // of a CTA, that make rows of later heads; 0: all come first
+  bool takes_items = false;        // CTAs take key tiles off a counter
   int turn_rows = 0;               // queries to whose sums CTAs add in order; 0: in none
 };
 

@@ -121,6 +121,7 @@ struct Sm90aBackwardPlan {
   int stages = 2;                  // Q tiles, and as many dO tiles, in shared memory
   bool rotated = false;            // without a mask: each key tile begins with another query tile
   bool keys_in_registers = false;  // K and V, on the left of S^T and dP^T
+  bool takes_items = false;        // a CTA takes key tiles off a counter, else it has one
   auto operator<=>(const Sm90aBackwardPlan&) const = default;
 };
 

@@ -29,8 +29,9 @@ const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
 
 int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
-BackwardRows rows_of(const AttentionSpec& spec) {
+BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   BackwardRows rows = split_rows(spec);
+  rows.takes_items = tile.takes_items;
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
   // How many key tiles a packed sequence has the host does not know.
   if (is_packed(spec)) {
@@ -75,13 +76,13 @@ Status serves(const AttentionSpec& spec, Target target) {
 }
 
 int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  const BackwardRows rows = rows_of(spec);
+  const BackwardRows rows = rows_of(spec, tile);
   const int dims = slabs(spec.head_dim_qk) + slabs(spec.head_dim_v);
   const int matrices = dims * (tile_kv(tile) + tile.stages * tile.tile_q) * kSlabRowBytes +
                        2 * tile.warpgroups * tile.tile_q * kSlabRowBytes;
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
-  const int barriers = 8 * (4 * tile.stages + 8);
+  const int barriers = 8 * (4 * tile.stages + 8) + (rows.takes_items ? 32 + 8 * 7 : 0);
   // O and dO of which rows are made; their barriers.
   const int staged_rows = rows.ahead_warps * (2 * kStagedRows * 2 * spec.head_dim_v + 8);
   const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
@@ -101,12 +102,14 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   return resources;
 }
 
-// Of a thread: all that a processor has. Narrow heads leave the warp that looks for turns enough.
+// Of a thread: all that a processor has. Narrow heads leave the warps enough that look for turns or
+// bring dQ to rows; with 232 at d 128 ptxas serialises the products (C7512).
 struct Registers {
   int producer, consumer;
 };
-Registers registers_of(const AttentionSpec& spec) {
-  return spec.deterministic && is_narrow(spec) ? Registers{40, 232} : Registers{24, 240};
+Registers registers_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  const bool has_help = spec.deterministic || tile.takes_items;
+  return has_help && is_narrow(spec) ? Registers{40, 232} : Registers{24, 240};
 }
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
@@ -125,6 +128,12 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(
         "K and V stay in registers up to head dim 64, where no tensor is learned");
   }
+  const bool may_take_items = is_narrow(spec) && !is_packed(spec) && !spec.deterministic;
+  if (tile.takes_items && !may_take_items) {
+    return plan_unsupported(
+        "key tiles are taken off a counter up to head dim 64, not of packed sequences nor in "
+        "order");
+  }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
@@ -136,12 +145,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       // A third stage gains 2 to 5 % where heads are narrow, else nothing.
       if (stages == 3 && !is_narrow(spec)) continue;
       for (const bool in_registers : {false, true}) {
-        const KernelPlan plan{
-            .pass = Pass::kBackward,
-            .target = device.target,
-            .tile = Sm90aBackwardPlan{
-                .stages = stages, .rotated = rotated, .keys_in_registers = in_registers}};
-        if (check(spec, plan, device).ok()) plans.push_back(plan);
+        for (const bool takes_items : {false, true}) {
+          const KernelPlan plan{.pass = Pass::kBackward,
+                                .target = device.target,
+                                .tile = Sm90aBackwardPlan{.stages = stages,
+                                                          .rotated = rotated,
+                                                          .keys_in_registers = in_registers,
+                                                          .takes_items = takes_items}};
+          if (check(spec, plan, device).ok()) plans.push_back(plan);
+        }
       }
     }
   }
@@ -160,9 +172,11 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                       (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0);
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
-  constexpr double kItemClocks = 6000, kLaunchesUs = 12;
-  return {.item = kItemClocks,
-          .tile = flops / flops_per_clock,
+  // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to
+  // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
+  constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
+  return {.item = tile.takes_items ? kTakenItemClocks : kItemClocks,
+          .tile = flops / flops_per_clock + (tile.takes_items ? kRowsClocks : 0),
           .launch_us = kLaunchesUs,
           .group = {tile.tile_q, tile_kv(tile)}};
 }
@@ -175,8 +189,9 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 // O, dO and zeroed sums, then sums and dQ.
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
-  return backward_shape_cost(tile_of(plan).tile_q, tile_kv(tile_of(plan)),
-                             4.0 * spec.head_dim_v + 10.0 * rows_of(spec).sum_columns, shape,
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  return backward_shape_cost(tile.tile_q, tile_kv(tile),
+                             4.0 * spec.head_dim_v + 10.0 * rows_of(spec, tile).sum_columns, shape,
                              device, work);
 }
 
@@ -186,7 +201,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const PlanResources needs = resources_of(spec, plan);
   LaunchRecipe recipe;
   Launch rows = backward_rows_launch();
-  if (rows_of(spec).ahead_warps > 0) rows.item = WorkItem::kFirstQueryTile;
+  if (rows_of(spec, tile).ahead_warps > 0) rows.item = WorkItem::kFirstQueryTile;
   recipe.launches = {
       rows,
       {.symbol = "",
@@ -194,6 +209,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .shared_memory_bytes = needs.shared_memory_bytes,
        .item = WorkItem::kKeyTile,
        .tile = tile_kv(tile),
+       .persistent = rows_of(spec, tile).takes_items,
        .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, tile_kv(tile)),
                        slab_map(Tensor::kValue, tile_kv(tile)),
                        slab_map(Tensor::kOutputGradient, tile.tile_q),
@@ -205,13 +221,13 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .item = is_packed(spec) ? WorkItem::kQueryTile : WorkItem::kLastQueryTile,
        .tile = tile.tile_q,
        .overlaps_previous = true}};
-  recipe.workspace = backward_row_regions(rows_of(spec));
+  recipe.workspace = backward_row_regions(rows_of(spec, tile));
   add_learned(spec, recipe);
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return with_learned(spec, backward_row_regions(rows_of(spec)));
+  return with_learned(spec, backward_row_regions(rows_of(spec, {.takes_items = true})));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -226,7 +242,7 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
                                         {"Q", tile.stages, tile.tile_q, qk},
                                         {"dO", tile.stages, tile.tile_q, v},
                                         {"dS", 2, tile.tile_q, tile_kv(tile)}};
-  if (const int warps = rows_of(spec).ahead_warps; warps > 0) {
+  if (const int warps = rows_of(spec, tile).ahead_warps; warps > 0) {
     matrices.push_back({"rows of O and dO", 2 * warps, kStagedRows, spec.head_dim_v});
   }
   return matrices;
@@ -234,13 +250,14 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aBackwardPlan& t = tile_of(plan);
-  return {t.warpgroups, t.tile_q, t.stages, t.rotated, t.keys_in_registers};
+  return {t.warpgroups, t.tile_q, t.stages, t.rotated, t.keys_in_registers, t.takes_items};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{} q{} s{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
-                     tile.rotated ? " rot" : "", tile.keys_in_registers ? " kreg" : "");
+  return fmt::format("w{} q{} s{}{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
+                     tile.rotated ? " rot" : "", tile.keys_in_registers ? " kreg" : "",
+                     tile.takes_items ? " counter" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -251,6 +268,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.rotated = true;
     } else if (word == "kreg") {
       tile.keys_in_registers = true;
+    } else if (word == "counter") {
+      tile.takes_items = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "q", tile.tile_q) ||
                parse_word(word, "s", tile.stages)) {
       ++seen;
@@ -282,7 +301,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
                       .accumulates = false,
                       .a_in_registers = false,
                       .transposes_b = true});
-  const BackwardRows rows = rows_of(spec);
+  const BackwardRows rows = rows_of(spec, tile);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q, tile.keys_in_registers);
   return fmt::format(
@@ -299,8 +318,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
       "{}",
       tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, tile.keys_in_registers,
-      registers_of(spec).producer, registers_of(spec).consumer, shared_bytes(spec, tile),
-      backward_row_constants(rows) + learned_constants(spec), products);
+      registers_of(spec, tile).producer, registers_of(spec, tile).consumer,
+      shared_bytes(spec, tile), backward_row_constants(rows) + learned_constants(spec), products);
 }
 
 }  // namespace

@@ -7,11 +7,11 @@ namespace att {
 
 // Adds 1 to a counter in global memory and returns what it was. What the CTA wrote before a barrier
 // and this call is seen by whoever arrives later, and by the threads that a barrier lets on then.
-ATT_FN int arrive(int* counter) {
+ATT_FN int arrive(int* counter, int count = 1) {
   int before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
                : "=r"(before)
-               : "l"(counter)
+               : "l"(counter), "r"(count)
                : "memory");
   return before;
 }

@@ -66,8 +66,11 @@ ATT_FN void tma_store(const TensorMap* map, unsigned from, int column, int row, 
 
 ATT_FN void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Waits until this thread's stores have read their shared memory.
-ATT_FN void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until this thread's stores have read their shared memory, all groups but the latest ones.
+template <int kPending = 0>
+ATT_FN void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 // Waits until this thread's stores are complete.
 ATT_FN void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

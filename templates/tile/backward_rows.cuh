@@ -95,7 +95,8 @@ constexpr bool kSumsInTurn = plan::kSumWave > 0;
 // Whether the main launch makes the rows of all K/V heads but the first ones.
 constexpr bool kMakesRowsAhead = plan::kRowWarps > 0;
 ATT_FN SumHeads<int> sum_heads(const BackwardParams& p) {
-  return sum_heads(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), plan::kSumWave);
+  return sum_heads(p.batch * p.kv_heads, tile_count(opaque(p.kv_len), plan::kSumTile),
+                   plan::kSumWave);
 }
 ATT_FN int heads_with_rows(const BackwardParams& p) {
   return heads_with_rows(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), sum_heads(p),
@@ -223,6 +224,7 @@ ATT_FN void clear_counters(const BackwardParams& p) {
   };
   clear(&p.head_counters->sums_added,
         p.batch * p.kv_heads * static_cast<int>(sizeof(HeadCounters) / sizeof(int)));
+  if constexpr (plan::kTakesItems) clear(p.scheduler_counter, 1);
   if constexpr (plan::kOrderedSums) {
     clear(p.sum_turns, p.batch * p.heads * tile_count(p.q_len, kRowsAtATime));
   }

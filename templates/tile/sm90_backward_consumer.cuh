@@ -17,6 +17,7 @@
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
@@ -41,6 +42,12 @@ template <bool kMakesQueries>
 using QueryGradient = float[kMakesQueries ? kDqColumns / 2 : 1];
 
 // kMakesQueries: dS is for dQ, too, which is added up in global memory.
+template <int kCount>
+ATT_FN void zero(float (&numbers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) numbers[i] = 0.0f;
+}
+
 template <bool kMakesQueries>
 struct Consumer {
   const BackwardParams& p;
@@ -59,6 +66,7 @@ struct Consumer {
 
   RingPosition at = {};  // of the stage of the current tile
   unsigned written = 0;  // tiles whose dS is written, of all items
+  unsigned parity = 0;   // of the item
   Sequence own = {};     // of packed sequences
   int b = 0, h_kv = 0, k0 = 0;
   int sums_base = 0;             // of the item's sums of dQ: sums_tile()
@@ -70,6 +78,12 @@ struct Consumer {
     h_kv = item.h_kv;
     k0 = item.k0;
     if constexpr (kMakesQueries) sums_base = packed_sums(p, own, b);
+  }
+  ATT_MEMBER void take(const WorkItem& item) {
+    b = item.b;
+    h_kv = item.h_kv;
+    k0 = item.k0;
+    sums_base = item.sums;
   }
 
   ATT_MEMBER void warp_arrive(unsigned barrier) const {
@@ -167,7 +181,7 @@ struct Consumer {
   // dQ of the tile whose dS is number `n` is there.
   ATT_MEMBER void end_dq(unsigned n, float* to) {
     warp_arrive(shared.ds_empty(n & 1));
-    if (!has_sums) mbarrier_wait(shared.sums_ready(), 0);
+    if (!has_sums) mbarrier_wait(shared.sums_ready(), parity);
     has_sums = true;
     if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n & 1), n >> 1 & 1);
     add_dq(to);
@@ -179,7 +193,7 @@ struct Consumer {
 
   // False when no query sees the keys.
   ATT_MEMBER bool has_tiles() {
-    if constexpr (!spec::kHasMask && !spec::kIsPacked) return true;
+    if constexpr ((!spec::kHasMask && !spec::kIsPacked) || kTakesItems) return true;
     at = uniform(at);
     mbarrier_wait(shared.q_full(at.stage), at.parity);
     if (load_tile_info(shared.tile(at.stage)).tile >= 0) return true;
@@ -192,12 +206,17 @@ struct Consumer {
 
   // Leaves dK and dV, unscaled.
   ATT_MEMBER void run() {
-#pragma unroll
-    for (int i = 0; i < spec::kHeadDimQk / 2; ++i) d_k[i] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < spec::kHeadDimV / 2; ++i) d_v[i] = 0.0f;
+    zero(d_k);
+    zero(d_v);
+    // Products name what they write as read, too: ptxas would keep it from item to item.
+    if constexpr (kTakesItems) {
+      zero(s);
+      zero(d);
+      zero(d_q);
+    }
     if (!has_tiles()) return;
     if constexpr (plan::kKeysInRegisters) {
+      if constexpr (kTakesItems) mbarrier_wait(shared.v_full(), parity);
       load_key_rows(shared.k(), k_rows);
       load_key_rows(shared.v(), v_rows);
     }
@@ -222,6 +241,9 @@ struct Consumer {
       if (kMayHaveDeadRows && now.flags == 0) {
         clean_dead_rows<kTileQ>(shared.references(at.stage), shared.d_o(at.stage),
                                 warpgroup_barrier(warpgroup));
+      }
+      if constexpr (kTakesItems && !plan::kKeysInRegisters) {
+        if (tiles == 0) mbarrier_wait(shared.v_full(), parity);
       }
       issue_dp();
       wgmma_wait<1>();  // for dK of the tile before, and S
@@ -292,6 +314,24 @@ struct Consumer {
     learned.end(item_context(p, own, b, 0, h_kv));
     wgmma_pin(d_k);
     wgmma_pin(d_v);
+  }
+
+  // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V
+  // of the next item come.
+  ATT_MEMBER void leave(float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) const {
+    const int row = thread / 32 * 16;
+    warp_arrive(shared.k_empty());
+    store_key_rows<spec::kHeadDimV>(d_v, keep_scale,
+                                    {shared.v(), kKvSlabBytes, dv_map, k0, h_kv, b},
+                                    warpgroup * kKeys + row, thread);
+    // The others have read dS.
+    if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
+    store_key_rows<spec::kHeadDimQk>(d_k, softmax_scale(p),
+                                     {shared.d_s(0) + warpgroup * kQSlabBytes, kDsBytes, dk_map,
+                                      k0 + warpgroup * kKeys, h_kv, b},
+                                     row, thread);
+    if (thread % 32 == 0) tma_store_wait_read<1>();
+    warp_arrive(shared.v_empty());
   }
 
   // A gradient's 64 rows to where K's or V's were, and from there to global memory.

@@ -13,10 +13,12 @@
 #include "templates/tile/backward_order.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
+#include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_rows_ahead.cuh"
+#include "templates/tile/sm90_backward_rows_behind.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_turns.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
@@ -24,19 +26,6 @@
 
 namespace att {
 namespace sm90 {
-
-// ---- Work items: a tile of keys of a key head. CTAs which run together share Q and dO in L2.
-
-struct WorkItem {
-  int b, h_kv, k0;
-};
-ATT_FN WorkItem work_item(const BackwardParams& p) {
-  const int tiles = key_tiles(p), heads = p.batch * p.kv_heads;
-  const auto [head, tile] = kTakesTurns ? tile_of_turns(block_index(), tiles, heads)
-                                        : backward_tile(block_index(), tiles, heads, false);
-  const int b = head / p.kv_heads;
-  return {b, head - b * p.kv_heads, tile * kTileKv};
-}
 
 ATT_FN void init_barriers(const SharedMemory& shared) {
   for (int stage = 0; stage < kStages; ++stage) {
@@ -61,6 +50,15 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     mbarrier_init(shared.turn_passed(buffer), 1);
   }
   mbarrier_init(shared.kv_full(), 1);
+  if constexpr (kTakesItems) {
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(shared.item_full(i), 1);
+      mbarrier_init(shared.item_empty(i), 4 * kWarpgroups + kHelpers);
+    }
+    mbarrier_init(shared.v_full(), 1);
+    mbarrier_init(shared.k_empty(), 4 * kWarpgroups);
+    mbarrier_init(shared.v_empty(), 4 * kWarpgroups);
+  }
   if constexpr (spec::kIsPacked) {
     mbarrier_init(shared.kv_raw(), 1);
     mbarrier_init(shared.q_raw(), 2);
@@ -70,24 +68,33 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
 
 // ---- The loader warp.
 
+// An item. `at` goes on from item to item.
 ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
-                 const TensorMap* v_map, const TensorMap* do_map, const SharedMemory& shared) {
+                 const TensorMap* v_map, const TensorMap* do_map, const SharedMemory& shared,
+                 const WorkItem& item, unsigned parity, RingPosition& at) {
   const bool leader = thread_index() % 32 == 0;
   const int group = p.heads / p.kv_heads;
   const int rows = padded_rows(p.q_len);
-  RingPosition at;
-  const WorkItem item = work_item(p);
-  if (leader) {
-    mbarrier_arrive_expect(shared.kv_full(), kKBytes + kVBytes);
-    load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, item.h_kv,
-                         item.b, CacheHint::kEvictFirst);
-    load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.kv_full(), item.k0, item.h_kv,
-                        item.b, CacheHint::kEvictFirst);
-  }
-  if constexpr (kMakesRowsAhead) {
-    const int head = item.b * p.kv_heads + item.h_kv;
-    if (head >= heads_with_rows(p)) mbarrier_wait(shared.sums_ready(), 0);
-  }
+  // The first queries come before, where they need not wait for the keys of the last item.
+  bool has_keys = false;
+  const auto load_keys = [&] {
+    if constexpr (kTakesItems) mbarrier_wait(shared.k_empty(), parity ^ 1);
+    if (leader) {
+      mbarrier_arrive_expect(shared.kv_full(), kKBytes + (kTakesItems ? 0 : kVBytes));
+      load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, item.h_kv,
+                           item.b, CacheHint::kEvictFirst);
+    }
+    if constexpr (kTakesItems) mbarrier_wait(shared.v_empty(), parity ^ 1);
+    if (leader) {
+      if constexpr (kTakesItems) mbarrier_arrive_expect(shared.v_full(), kVBytes);
+      load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map,
+                          kTakesItems ? shared.v_full() : shared.kv_full(), item.k0, item.h_kv,
+                          item.b, CacheHint::kEvictFirst);
+    }
+    has_keys = true;
+  };
+  if constexpr (!kTakesItems) load_keys();
+  if constexpr (kMakesRowsAhead) wait_for_rows(p, item.b * p.kv_heads + item.h_kv);
   int next_head = item.h_kv * group;
   const int end_head = next_head + group;
   QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
@@ -112,8 +119,10 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
     }
   };
   bool has_tile = find(info);
-  // An item without tiles is told by one that has no rows: all of its references are infinite.
-  if (!has_tile) info = {-1, item.h_kv * group, 0, 0};
+  // An item without tiles is told by one that has no rows: all of its references are infinite. Off
+  // the counter it has one that is masked: consumers that did nothing would be ahead of the warp
+  // that keeps the sums by two items, whose barriers know one from the next only.
+  if (!has_tile) info = {kTakesItems ? 0 : -1, item.h_kv * group, 0, 0};
   do {
     const bool more = has_tile && find(following);
     info.more = more ? 1 : 0;
@@ -130,6 +139,7 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
                 p.row_references + first * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
                 shared.q_full(at.stage));
     }
+    if (kTakesItems && !has_keys) load_keys();
     mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
     if (leader) {
       const long long first =
@@ -146,26 +156,47 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   } while (has_tile);
 }
 
-// ---- The warp beside it, that asks for the head's rows and its sums of dQ, and hands the sums on.
-// Meanwhile it may make rows of a later head, with the two others beside it.
+ATT_FN void load_items(const BackwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
+                       const TensorMap* v_map, const TensorMap* do_map,
+                       const SharedMemory& shared) {
+  RingPosition at;
+  if constexpr (kTakesItems) {
+    // The next one is taken when all of the last one is on its way, not before: who holds one in
+    // reserve may end late.
+    for (unsigned n = 0;; ++n) {
+      const WorkItem item = take_item(p, shared, n);
+      if (item.b < 0) return;
+      load(p, q_map, k_map, v_map, do_map, shared, item, n & 1, at);
+    }
+  } else {
+    load(p, q_map, k_map, v_map, do_map, shared, work_item(p, block_index()), 0, at);
+  }
+}
 
-ATT_FN void keep_sums(const BackwardParams& p, const SharedMemory& shared, int warp) {
-  const WorkItem item = work_item(p);
-  const int head = item.b * p.kv_heads + item.h_kv;
-  const bool keeps = warp == 1 && thread_index() % 32 == 0;
-  if (keeps) {
-    if constexpr (kMakesRowsAhead) wait_for_rows(p, head);
-    wait_for_sums(p, head);
-    mbarrier_arrive(shared.sums_ready());
-  }
-  if constexpr (kMakesRowsAhead) {
+// ---- The warps beside it, which serve other heads meanwhile. The first one asks for the item's
+// sums of dQ and says that they have been added to.
+
+ATT_FN void help(const BackwardParams& p, const SharedMemory& shared, int helper) {
+  const bool keeps_sums = helper == 0 && thread_index() % 32 == 0;
+  [[maybe_unused]] unsigned row_parity = 0;
+  for_each_item(p, shared, [&](const WorkItem& item, unsigned parity) {
+    const int head = item.b * p.kv_heads + item.h_kv;
+    if (keeps_sums) {
+      wait_for_sums(p, head);
+      mbarrier_arrive(shared.sums_ready());
+    }
     sync_warp();
-    make_rows_ahead(p, shared, head, warp - 1);
-  }
-  if (!keeps) return;
-  mbarrier_wait(shared.sums_added(), 0);
-  store_shared_4(shared.converts(), is_last_of_head(p, head) ? 1 : 0);
-  mbarrier_arrive(shared.sums_told());
+    if constexpr (kMakesRowsAhead) make_rows_ahead(p, shared, head, helper, row_parity);
+    if constexpr (kTakesItems) make_rows_behind(p, head);
+    if (keeps_sums) {
+      mbarrier_wait(shared.sums_added(), parity);
+      const bool converts = is_last_of_head(p, head);
+      if constexpr (!kTakesItems) {
+        store_shared_4(shared.converts(), converts ? 1 : 0);
+        mbarrier_arrive(shared.sums_told());
+      }
+    }
+  });
 }
 
 // ---- The consumers.
@@ -179,9 +210,11 @@ ATT_FN auto& choose(A& a, B& b) {
   }
 }
 
-template <bool kMakesQueries>
+// Makes dK and dV of an item and lets them go. `at` and `written` go on from item to item.
+template <bool kMakesQueries, typename Item>
 ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const TensorMap* dv_map,
-                    const SharedMemory& shared, int warpgroup) {
+                    const SharedMemory& shared, int warpgroup, const Item& item, unsigned parity,
+                    RingPosition& at, unsigned& written) {
   Products s, d;
   Operand p_operand, ds_operand;
   KeyGradient d_k;
@@ -195,36 +228,54 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
                                    s,     d,      p_operand, ds_operand,
                                    d_k,   d_v,    d_q,       k_rows,
                                    v_rows};
-  if constexpr (spec::kIsPacked) {
-    consumer.take(load_listed_item(shared.item()));
-  } else {
-    const WorkItem item = work_item(p);
-    consumer.b = item.b;
-    consumer.h_kv = item.h_kv;
-    consumer.k0 = item.k0;
-    if constexpr (kMakesQueries) {
-      const int group = p.heads / p.kv_heads;
-      consumer.sums_base = sums_head(p, item.b * p.kv_heads + item.h_kv) - item.h_kv * group;
-    }
+  consumer.take(item);
+  consumer.parity = parity;
+  consumer.at = at;
+  consumer.written = written;
+  mbarrier_wait(shared.kv_full(), parity);
+  if constexpr (kTakesItems) {
+    // All warps' rows of the last item's dK have left.
+    if (thread_index() % 32 == 0) tma_store_wait_read();
+    named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
   }
-  mbarrier_wait(shared.kv_full(), 0);
   consumer.run();
+  at = consumer.at;
+  written = consumer.written;
   if constexpr (kMakesQueries && kSumsInTurn) {
     sync_warp();
     if (thread_index() % 32 == 0) mbarrier_arrive(shared.sums_added());
   }
-  // All have read K; of V each warpgroup has read its own rows only.
-  named_barrier_sync(kAllConsumers, kConsumerThreads);
   const float keep_scale = dropout_scale(Context{p, 0, 0, 0, 0, 0});
-  consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map, p.d_v,
-                                           p.d_v_stride);
-  consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map, p.d_k,
-                                            p.d_k_stride);
-  if constexpr (kMakesQueries && kSumsInTurn) {
-    mbarrier_wait(shared.sums_told(), 0);
-    if (shuffle_from(load_shared_4(shared.converts()), 0) != 0) {
-      convert_head(p, consumer.b, consumer.h_kv, warpgroup);
+  if constexpr (kTakesItems) {
+    consumer.leave(keep_scale, dk_map, dv_map);
+  } else {
+    // All have read K; of V each warpgroup has read its own rows only.
+    named_barrier_sync(kAllConsumers, kConsumerThreads);
+    consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map, p.d_v,
+                                             p.d_v_stride);
+    consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map, p.d_k,
+                                              p.d_k_stride);
+    if constexpr (kMakesQueries && kSumsInTurn) {
+      mbarrier_wait(shared.sums_told(), parity);
+      if (shuffle_from(load_shared_4(shared.converts()), 0) != 0) {
+        convert_head(p, consumer.b, consumer.h_kv, warpgroup);
+      }
     }
+  }
+}
+
+template <bool kMakesQueries>
+ATT_FN void consume_items(const BackwardParams& p, const TensorMap* dk_map, const TensorMap* dv_map,
+                          const SharedMemory& shared, int warpgroup) {
+  RingPosition at;
+  unsigned written = 0;
+  if constexpr (spec::kIsPacked) {
+    consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup, load_listed_item(shared.item()), 0,
+                           at, written);
+  } else {
+    for_each_item(p, shared, [&](const WorkItem& item, unsigned parity) {
+      consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup, item, parity, at, written);
+    });
   }
   if (thread_index() % 32 == 0) tma_store_wait();
 }
@@ -262,18 +313,18 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
       if (warp == 0) load_listed(p, q_map, k_map, v_map, do_map, shared);
       if (warp == 1) clear_foreign_keys(shared);
     } else {
-      if (warp == 0) load(p, q_map, k_map, v_map, do_map, shared);
-      if (kMakesQueries && warp > 0 && (warp == 1 || kMakesRowsAhead)) keep_sums(p, shared, warp);
+      if (warp == 0) load_items(p, q_map, k_map, v_map, do_map, shared);
+      if (warp > 0 && warp <= kHelpers) help(p, shared, warp - 1);
     }
     if constexpr (kTakesTurns) {
-      const WorkItem item = work_item(p);
+      const WorkItem item = work_item(p, block_index());
       const int key_tile = item.k0 / kTileKv;
       if (warp == 2) take_turns(p, shared, item.b, item.h_kv, key_tile);
       if (warp == 3 && thread_index() % 32 == 0) pass_turns(p, shared, key_tile);
     }
   } else {
     registers_acquire_to<kConsumerRegisters>();
-    consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup);
+    consume_items<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup);
   }
 }
 

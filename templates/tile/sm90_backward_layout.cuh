@@ -25,6 +25,10 @@ constexpr int kDsBuffers = plan::kSumColumns > 0 ? 2 : 0;
 // Whether CTAs add to dQ's sums in the order of their key tiles.
 constexpr bool kTakesTurns = kDsBuffers > 0 && plan::kOrderedSums;
 constexpr int kDsBytes = kWarpgroups * kQSlabBytes;
+// Whether a CTA takes one tile of keys after the other, or has a single one.
+constexpr bool kTakesItems = kDsBuffers > 0 && plan::kTakesItems;
+// Then dV leaves from where V was, and dK from where dS was, so that K may come meanwhile.
+static_assert(!kTakesItems || (kTileQ == kKeys && kQkSlabs <= kDsBuffers));
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
 constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 
@@ -36,8 +40,11 @@ static_assert(kDsBuffers == 0 ||
               (kTileQ == 64 && kDqColumns % 32 == 0 &&
                (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
 
-// Rows of O and dO that each of the warps beside the loader takes at a time, where these make
-// others' rows.
+// Warps beside the loader that serve other heads.
+constexpr int kHelpers = kDsBuffers == 0 || !kSumsInTurn ? 0
+                         : kMakesRowsAhead               ? plan::kRowWarps
+                                                         : 1;
+// Rows of O and dO that each takes at a time, where they make others' rows.
 constexpr int kRowsOfPart = 32;
 constexpr int kStagedRowBytes = 2 * spec::kHeadDimV;
 constexpr int kStagedPartBytes = 2 * kRowsOfPart * kStagedRowBytes;
@@ -56,11 +63,12 @@ constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
 constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
 constexpr int kTurnOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
 constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
-constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked ? 32 : 0);
+constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked || kTakesItems ? 32 : 0);
 constexpr int kRowBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
 constexpr int kTurnBarrier = kRowBarrier + plan::kRowWarps;
 constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 6 : 0);
-constexpr int kBarriers = kRawBarrier + (spec::kIsPacked ? 2 : 0);
+constexpr int kItemBarrier = kRawBarrier + (spec::kIsPacked ? 2 : 0);
+constexpr int kBarriers = kItemBarrier + (kTakesItems ? 7 : 0);
 constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
@@ -81,6 +89,14 @@ struct SharedMemory {
   // store_halves()'.
   ATT_MEMBER unsigned halves() const { return base + kHalvesOffset; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
+  // Item n of the CTA and the one before it, and who knows them. V has come; K and V have been
+  // read.
+  ATT_MEMBER unsigned item_slot(unsigned n) const { return base + kItemOffset + 16 * (n & 1); }
+  ATT_MEMBER unsigned item_full(unsigned n) const { return barrier(kItemBarrier + (n & 1)); }
+  ATT_MEMBER unsigned item_empty(unsigned n) const { return barrier(kItemBarrier + 2 + (n & 1)); }
+  ATT_MEMBER unsigned v_full() const { return barrier(kItemBarrier + 4); }
+  ATT_MEMBER unsigned k_empty() const { return barrier(kItemBarrier + 5); }
+  ATT_MEMBER unsigned v_empty() const { return barrier(kItemBarrier + 6); }
   // Whether the CTA brings its head's dQ to rows, told by sums_told.
   ATT_MEMBER unsigned converts() const { return base + kConvertsOffset; }
   // The work item, of packed sequences.
@@ -93,9 +109,9 @@ struct SharedMemory {
   ATT_MEMBER unsigned ds_empty(int buffer) const {
     return barrier(4 * kStages + kDsBuffers + buffer);
   }
+  // K and V have come, or K alone, where there is v_full.
   ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 2 * kDsBuffers); }
-  // The head has its rows and sums of dQ; the CTA has added to them; the consumers are told who
-  // converts.
+  // The head has its sums of dQ; the CTA has added to them; the consumers are told who converts.
   ATT_MEMBER unsigned sums_ready() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
   ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }

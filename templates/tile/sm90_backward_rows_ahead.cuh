@@ -55,7 +55,8 @@ ATT_FN float staged_row_product(unsigned o, unsigned d_o) {
 
 // One of kRowWarps warps': a part of rows of K/V head `head` after the other, a row a lane, as long
 // as no other warp has taken it.
-ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int head, int warp) {
+ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int head, int warp,
+                      unsigned& parity) {
   const int lane = lane_index();
   const int parts_of_head = padded_rows(p.q_len) / kRowsOfPart;
   const int b = head / p.kv_heads;
@@ -63,7 +64,6 @@ ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int h
   HeadCounters* const counters = p.head_counters + head;
   const unsigned o = shared.staged_rows(warp) + lane * kStagedRowBytes;
   const unsigned d_o = o + kRowsOfPart * kStagedRowBytes;
-  unsigned parity = 0;
   while (true) {
     int part = 0;
     if (lane == 0) part = take_one_of(&counters->rows_taken);
@@ -99,10 +99,11 @@ ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int h
 }
 
 // Those of the head as many heads after `head` as have their rows from a launch of their own.
-ATT_FN void make_rows_ahead(const BackwardParams& p, const SharedMemory& shared, int head,
-                            int warp) {
+// `parity`: of rows_staged, kept from item to item.
+ATT_FN void make_rows_ahead(const BackwardParams& p, const SharedMemory& shared, int head, int warp,
+                            unsigned& parity) {
   const int later = head + heads_with_rows(p);
-  if (later < p.batch * p.kv_heads) make_rows(p, shared, later, warp);
+  if (later < p.batch * p.kv_heads) make_rows(p, shared, later, warp, parity);
 }
 
 }  // namespace sm90

@@ -26,6 +26,10 @@ namespace sm90 {
 ATT_FN int sums_head(const BackwardParams& p, int head) {
   return head % sum_heads(p).slots * (p.heads / p.kv_heads);
 }
+// sums_tile()'s base, of K/V head `head`, which is h_kv of its batch.
+ATT_FN int sums_base(const BackwardParams& p, int head, int h_kv) {
+  return sums_head(p, head) - h_kv * (p.heads / opaque(p.kv_heads));
+}
 // A query tile's number among those of all heads that have sums.
 ATT_FN int sums_tile(const BackwardParams& p, int sums_head, int tile) {
   return sums_head * (padded_rows(p.q_len) / kTileQ) + tile;
@@ -48,18 +52,47 @@ ATT_FN long long sums_offset(int tile, int share) {
 
 ATT_FN int key_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
 
-// Until the head that had the sums before is done with them. CTAs start in the order of their
-// numbers, and those of that head have lower ones.
+// Of all query heads that share a K/V head.
+ATT_FN int shares_of_head(const BackwardParams& p) {
+  return p.heads / opaque(p.kv_heads) * tile_count(p.q_len, kTileQ) * kDqShares;
+}
+
+// Until the head that had the sums before is done with them, for which CTAs of lower items see.
 ATT_FN void wait_for_sums(const BackwardParams& p, int head) {
   const int before = head - sum_heads(p).slots;
   if (before < 0) return;
-  while (load_acquire(&p.head_counters[before].sums_added) <= key_tiles(p)) wait_a_while();
+  while (load_acquire(&p.head_counters[before].shares_free) < shares_of_head(p)) wait_a_while();
 }
+
 // One thread's, when its CTA has added to the head's sums: whether it is for the CTA to bring them
 // to rows.
 ATT_FN bool is_last_of_head(const BackwardParams& p, int head) {
   const bool is_last = arrive(&p.head_counters[head].sums_added) == key_tiles(p) - 1;
   return is_last && head < sum_heads(p).converted;
+}
+
+// Two rows of dQ, `row` and the eighth one behind it, in four blocks of 8 columns from `column` on,
+// of which each lane of a quad has the accumulators' part.
+ATT_FN void store_query_rows(const BackwardParams& p, const Sequence& sequence, int h, int row,
+                             int column, const float (&numbers)[4][4]) {
+  const float scale = softmax_scale(p);
+  const int own = column + thread_index() % 4 * 8;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    unsigned words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      words[w] =
+          pack_2<spec::kDType>(numbers[w][2 * half] * scale, numbers[w][2 * half + 1] * scale);
+    }
+    transpose_quad(words);
+    const int own_row = row + 8 * half;
+    if (own_row < queries_of(p, sequence) && own < spec::kHeadDimQk) {
+      store_global_16(
+          static_cast<char*>(p.d_q) + 2 * (query_offset(sequence, p.d_q_stride, h, own_row) + own),
+          words);
+    }
+  }
 }
 
 // Brings shares of dQ's tiles from their sums to rows: of the query heads from `h` on those
@@ -70,11 +103,9 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
                            int sums_head, int first, int step, int end, bool clears) {
   const int thread = thread_index() % kWarpgroupThreads;
   const int shares = tile_count(queries_of(p, sequence), kTileQ) * kDqShares;  // of a head
-  const float scale = softmax_scale(p);
-  const Strides& stride = p.d_q_stride;
 #pragma unroll 1
   for (; first < end; first += kAtOnce * step) {
-    float sums[kAtOnce][kDqColumns / 8][4];
+    float sums[kAtOnce][kDqColumns / 32][4][4];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int number = first + i * step;
@@ -88,9 +119,9 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
         // Ordinary loads leave copies in the nearer half of L2, which stores then have to call
         // back: zeroing so took an H100 14 us for 64 KB, exchanging next to nothing.
         if (clears) {
-          exchange_for_zeros_16(from + j * 512, sums[i][j]);
+          exchange_for_zeros_16(from + j * 512, sums[i][j / 4][j % 4]);
         } else {
-          load_global_l2_16(from + j * 512, sums[i][j]);
+          load_global_l2_16(from + j * 512, sums[i][j / 4][j % 4]);
         }
       }
     }
@@ -104,26 +135,10 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
         add_sink_gradient(p, sequence, b, h + head, tile * kTileQ,
                           min_i32((tile + 1) * kTileQ, queries_of(p, sequence)));
       }
-      const int row = tile * kTileQ + thread / 32 * 16 + thread % 32 / 4;
-      const int column = share * kDqColumns;
-      char* const out =
-          static_cast<char*>(p.d_q) + 2 * (query_offset(sequence, stride, h + head, row) + column);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int block = 0; block < kDqColumns / 8; block += 4) {
-          unsigned words[4];
-#pragma unroll
-          for (int w = 0; w < 4; ++w) {
-            const float* const pair = sums[i][block + w] + 2 * half;
-            words[w] = pack_2<spec::kDType>(pair[0] * scale, pair[1] * scale);
-          }
-          transpose_quad(words);
-          const int own = block + thread % 4;
-          if (row + 8 * half < queries_of(p, sequence) && column + 8 * own < spec::kHeadDimQk) {
-            store_global_16(out + 2 * (8 * half * stride.seq + 8 * own), words);
-          }
-        }
+      for (int j = 0; j < kDqColumns / 32; ++j) {
+        store_query_rows(p, sequence, h + head, tile * kTileQ + thread / 32 * 16 + thread % 32 / 4,
+                         share * kDqColumns + j * 32, sums[i][j]);
       }
     }
   }
@@ -143,15 +158,16 @@ ATT_FN void convert_listed_tile(const BackwardParams& p) {
 
 // All of a K/V head's dQ, by the consumers of the CTA that came last.
 ATT_FN void convert_head(const BackwardParams& p, int b, int h_kv, int warpgroup) {
-  const int group = p.heads / p.kv_heads, head = b * p.kv_heads + h_kv;
-  const int end = group * tile_count(p.q_len, kTileQ) * kDqShares;
+  const int head = b * p.kv_heads + h_kv;
   constexpr int kAtOnce = kDqColumns >= 64 ? 2 : 4;
   const bool hands_on = head + sum_heads(p).slots < p.batch * p.kv_heads;
-  convert_shares<kAtOnce>(p, sequence_of(p, b), b, h_kv * group, sums_head(p, head), warpgroup,
-                          kWarpgroups, end, hands_on);
+  convert_shares<kAtOnce>(p, sequence_of(p, b), b, h_kv * (p.heads / p.kv_heads),
+                          sums_head(p, head), warpgroup, kWarpgroups, shares_of_head(p), hands_on);
   if (!hands_on) return;
   named_barrier_sync(kAllConsumers, kConsumerThreads);
-  if (thread_index() % kConsumerThreads == 0) arrive(&p.head_counters[head].sums_added);
+  if (thread_index() % kConsumerThreads == 0) {
+    arrive(&p.head_counters[head].shares_free, shares_of_head(p));
+  }
 }
 
 }  // namespace sm90

@@ -243,6 +243,29 @@ TEST(Launch, RowsOfPackedSequencesFollowOneAnother) {
   EXPECT_EQ(item_count(packed_spec(), {}, rows, shape), 8 * 1000 / 64);
 }
 
+// CTAs of Hopper's backward pass that take key tiles off a counter: as many as there are
+// processors.
+TEST(Launch, KeyTilesMayBeTakenOffACounter) {
+  const ProblemShape shape{.batch = 16, .heads = 32, .kv_heads = 32, .q_len = 1024, .kv_len = 1024};
+  const auto counts = [](const LaunchRecipe& recipe) {
+    return std::ranges::count(recipe.workspace, WorkspaceRegion::Content::kSchedulerCounter,
+                              &WorkspaceRegion::content);
+  };
+  const auto grid = [&](const LaunchRecipe& recipe) {
+    const Launch& launch = recipe.launches[1];
+    return grid_size(launch, item_count(plain_spec(64), recipe, launch, shape), 132).value();
+  };
+  const auto recipe_of = [](const char* text) {
+    return launch_recipe(plain_spec(64), parse_plan(text).value());
+  };
+  const LaunchRecipe one_each = recipe_of("sm90a backward sm_90a w2 q64 s3 kreg");
+  EXPECT_EQ(counts(one_each), 0);
+  EXPECT_EQ(grid(one_each), 16u * 32 * 8);
+  const LaunchRecipe taken = recipe_of("sm90a backward sm_90a w2 q64 s3 kreg counter");
+  EXPECT_EQ(counts(taken), 1);
+  EXPECT_EQ(grid(taken), 132u);
+}
+
 // Hopper's backward pass: the main launch makes rows of heads that come later, not those of the
 // first wave of CTAs, and none under a mask that leaves short heads' CTAs no time for it.
 TEST(Launch, TheFirstHeadsHaveTheirRowsBeforeTheMainLaunch) {
@@ -253,16 +276,16 @@ TEST(Launch, TheFirstHeadsHaveTheirRowsBeforeTheMainLaunch) {
     return item_count(spec, recipe, recipe.launches[0], shape);
   };
   const ProblemShape shape{.batch = 16, .heads = 16, .kv_heads = 16, .q_len = 1024, .kv_len = 1024};
-  EXPECT_EQ(rows(shape), (2 * 17 + 1) * 8) << "17 heads of 8 key tiles fill 132 processors";
+  EXPECT_EQ(rows(shape), 2 * 18 * 8) << "17 heads of 8 key tiles fill 132 processors";
   ProblemShape grouped = shape;
   grouped.heads = 64;
-  EXPECT_EQ(rows(grouped), (2 * 17 + 1) * 4 * 8);
+  EXPECT_EQ(rows(grouped), 2 * 18 * 4 * 8);
   ProblemShape few = shape;
   few.batch = 2;
   EXPECT_EQ(rows(few), 32 * 8) << "all";
   ProblemShape narrow = shape;
   narrow.kv_len = 900;
-  EXPECT_EQ(rows(narrow), (2 * 17 + 1) * 8);
+  EXPECT_EQ(rows(narrow), 2 * 18 * 8);
   narrow.kv_len = 896;
   EXPECT_EQ(rows(narrow), 256 * 8) << "heads of 7 tiles";
   spec.mask =
@@ -270,7 +293,7 @@ TEST(Launch, TheFirstHeadsHaveTheirRowsBeforeTheMainLaunch) {
   EXPECT_EQ(rows(shape), 256 * 8) << "heads of 8 tiles";
   ProblemShape longer = shape;
   longer.kv_len = 2048;
-  EXPECT_EQ(rows(longer), (2 * 16 + 1) * 8);
+  EXPECT_EQ(rows(longer), 2 * 17 * 8);
   spec.mask = nullptr;
   spec.deterministic = true;
   EXPECT_EQ(rows(shape), 256 * 8) << "the warps wait for turns";

@@ -94,6 +94,28 @@ TEST(Plan, DeterministicBackwardPlansAddUpInTurns) {
   EXPECT_FALSE(check_plan(spec, rotated, hopper).ok()) << "all begin with the first query tile";
 }
 
+// Where heads are short, starting a CTA for each key tile costs more than taking them off a
+// counter.
+TEST(Plan, ShortNarrowHeadsTakeKeyTilesOffACounter) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  const auto takes_items = [&](const AttentionSpec& spec, std::int64_t length) {
+    const ProblemShape shape{
+        .batch = 16384 / length, .heads = 32, .kv_heads = 32, .q_len = length, .kv_len = length};
+    const KernelPlan plan = default_plan(spec, shape, hopper, Pass::kBackward).value();
+    return std::get<Sm90aBackwardPlan>(plan.tile).takes_items;
+  };
+  EXPECT_TRUE(takes_items(plain_spec(64), 1024));
+  EXPECT_FALSE(takes_items(plain_spec(64), 16384));
+  EXPECT_FALSE(takes_items(plain_spec(128), 1024));
+  const KernelPlan plan = parse_plan("sm90a backward sm_90a w2 q64 s2 counter").value();
+  EXPECT_TRUE(check_plan(plain_spec(64), plan, hopper).ok());
+  EXPECT_FALSE(check_plan(plain_spec(128), plan, hopper).ok());
+  AttentionSpec spec = plain_spec(64);
+  spec.deterministic = true;
+  EXPECT_FALSE(check_plan(spec, plan, hopper).ok());
+  EXPECT_FALSE(takes_items(spec, 1024));
+}
+
 // Where the sm90a family's five products fit they are faster than the ordered kernels' seven.
 TEST(Plan, OrderedKernelsServeWhatFiveProductsCannot) {
   const DeviceFacts hopper = device_facts(Target::kSm90a);
