@@ -2,6 +2,7 @@
 launch, where the CPU family has a backward pass."""
 
 import ctypes
+import threading
 
 import pytest
 
@@ -13,8 +14,8 @@ from mods import BATCH, HEADS, LENGTH, MODS  # noqa: E402
 import attune  # noqa: E402
 from attune._structs import Pass, Shape  # noqa: E402
 from attune.torch import flex_attention  # noqa: E402
-from attune.torch import _recall  # noqa: E402
-from attune.torch._plans import variant_of  # noqa: E402
+from attune.torch import _plans, _recall  # noqa: E402
+from attune.torch._plans import backward_kernel, variant_of  # noqa: E402
 
 DIM, KV_HEADS = 32, 2
 
@@ -228,3 +229,21 @@ def test_a_captured_tensor_that_cannot_learn_is_refused():
         flex_attention(q, k, v, mask_mod=lambda b, h, i, j: (bias[h] > 0.5) | (i == j), strict=True)
     with torch.no_grad():
         flex_attention(q, k, v, mask_mod=lambda b, h, i, j: (bias[h] > 0.5) | (i == j), strict=True)
+
+
+def test_the_backward_kernel_is_built_beside_the_forward_one(monkeypatch):
+    built_by = []
+
+    def build(*given):
+        built_by.append(threading.current_thread().name)
+        return backward_kernel(*given)
+
+    monkeypatch.setattr(_plans, "backward_kernel", build)
+    q, k, v = (torch.randn(1, 40, 2, DIM) for _ in range(3))
+    attune.attention(q, k, v, mask="kv_idx <= q_idx + 3")
+    assert not built_by
+    attune.attention(q, k.requires_grad_(), v, mask="kv_idx <= q_idx + 4").sum().backward()
+    for thread in threading.enumerate():
+        if thread.name == "attune-backward":
+            thread.join()
+    assert built_by.count("attune-backward") == 1

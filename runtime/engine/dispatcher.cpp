@@ -1,8 +1,12 @@
 #include "runtime/engine/dispatcher.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <future>
 #include <limits>
+#include <system_error>
+#include <tuple>
 
 #include "cache/winner.hpp"
 
@@ -30,6 +34,7 @@ Dispatcher::Dispatcher(std::shared_ptr<Workshop> workshop, bool background,
 
 Dispatcher::~Dispatcher() {
   worker_ = {};
+  ahead_.clear();
   for (KernelEntry* entry : queue_) entry->release();
   kernels_.for_each([](KernelEntry& entry) { entry.release(); });
 }
@@ -80,6 +85,9 @@ Result<KernelEntry*> Dispatcher::get(const std::shared_ptr<const AttentionSpec>&
 Result<KernelEntry*> Dispatcher::make(const std::shared_ptr<const AttentionSpec>& spec,
                                       const SpecId& id, const ProblemShape& shape, Pass pass) {
   ++counters_.misses;
+  if (pass == Pass::kForward && std::ranges::count(spec->passes, Pass::kBackward) > 0) {
+    build_backward_ahead(spec, id, shape);
+  }
   FirstVersion first;
   KernelKey key = new_key(id, shape, pass);
   if (background()) first.version = in_use(key);
@@ -104,6 +112,29 @@ Result<KernelEntry*> Dispatcher::make(const std::shared_ptr<const AttentionSpec>
   made->release();                   // another thread was first
   kept->retain();
   return kept;
+}
+
+// A host that trains asks for it next. Both compiles take about as long, so its first step waits
+// for one of them instead of both.
+void Dispatcher::build_backward_ahead(const std::shared_ptr<const AttentionSpec>& spec,
+                                      const SpecId& id, const ProblemShape& shape) {
+  const auto build = [this, spec, key = new_key(id, shape, Pass::kBackward)] {
+    try {
+      const auto choice = workshop_->choose(*spec, key.spec, key.pass, key.shape);
+      if (!choice.ok()) return;
+      std::ignore = workshop_->load(*spec, choice->plan, compiler_family(choice->compiler));
+    } catch (const std::exception&) {  // out of memory
+    }
+  };
+  const auto has_ended = [](const std::future<void>& each) {
+    return each.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  const std::lock_guard lock(mutex_);
+  std::erase_if(ahead_, has_ended);
+  try {
+    ahead_.push_back(std::async(std::launch::async, build));
+  } catch (const std::system_error&) {  // no thread is to be had
+  }
 }
 
 // Of the spec's kernels of the pass the one of the nearest shape; null: there is none.

@@ -5,11 +5,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/engine/kernel_entry.hpp"
 
@@ -39,7 +41,9 @@ class Dispatcher {
   // The kernel of spec and shape with a reference for the caller: the one of all shapes of a bucket
   // (bucket_of), or of this shape alone where it was measured. A known one: no lock, no allocation.
   // A bucket's first use reads cache files that changed, then loads or compiles; with `background`
-  // the code in use for the spec goes on at first.
+  // the code in use for the spec goes on at first. Of a spec whose passes are both, a first use of
+  // the forward pass has the backward pass' code built meanwhile, on a thread of its own; what
+  // fails there fails again for whoever asks for it.
   Result<KernelEntry*> get(const std::shared_ptr<const AttentionSpec>& spec, const SpecId& id,
                            const ProblemShape& shape, Pass pass = Pass::kForward);
 
@@ -69,6 +73,8 @@ class Dispatcher {
                         const ProblemShape& shape) const noexcept;
   Result<KernelEntry*> make(const std::shared_ptr<const AttentionSpec>& spec, const SpecId& id,
                             const ProblemShape& shape, Pass pass);
+  void build_backward_ahead(const std::shared_ptr<const AttentionSpec>& spec, const SpecId& id,
+                            const ProblemShape& shape);
   KernelKey new_key(const SpecId& id, const ProblemShape& shape, Pass pass) const noexcept;
   std::unique_ptr<const KernelVersion> in_use(const KernelKey& key) const;
   struct FirstVersion {
@@ -98,7 +104,8 @@ class Dispatcher {
   std::deque<KernelEntry*> queue_;  // with a reference each
   bool sweep_ = false;              // every entry is to be looked at
   bool busy_ = false;
-  std::jthread worker_;  // last: it uses all of the above
+  std::vector<std::future<void>> ahead_;  // each waits for its thread when it is destroyed
+  std::jthread worker_;                   // last: it uses all of the above
 };
 
 }  // namespace attune

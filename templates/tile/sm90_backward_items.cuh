@@ -71,8 +71,8 @@ ATT_FN WorkItem take_item(const BackwardParams& p, const SharedMemory& shared, u
   return item;
 }
 
-// The items for another warp: body(item, parity), where `parity` is that of barriers which each item
-// completes once.
+// The items for another warp: body(item, parity), where `parity` is that of barriers which each
+// item completes once.
 template <typename Body>
 ATT_FN void for_each_item(const BackwardParams& p, const SharedMemory& shared, const Body& body) {
   if constexpr (kTakesItems) {

@@ -28,8 +28,9 @@ constexpr Case kCases[] = {
     {"Full", "head_dim: 64\n"},
     {"Causal", "head_dim: 64\nmask: causal\n"},
     {"Band", "head_dim: 64\nmask: abs(q_idx - kv_idx) < 100\n"},
-    {"Sink", "head_dim: 48\nmask: causal\nsink: sinks[h]\n"
-             "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"},
+    {"Sink",
+     "head_dim: 48\nmask: causal\nsink: sinks[h]\n"
+     "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"},
     {"Softcap", "head_dim: {qk: 64, v: 32}\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
 };
 
@@ -70,8 +71,7 @@ TEST_P(Counter, EveryPlanIsTheDerivative) {
     const HostProblem problem = random_problem(spec_, shape, 11);
     const auto on_device = BackwardProblem::make(device, spec_, problem, **forward, 11);
     ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-    const BackwardOracle oracle =
-        oracle_backward(spec_, problem, (*on_device)->output_gradients());
+    const BackwardOracle oracle = oracle_backward(spec_, problem, (*on_device)->output_gradients());
     for (const KernelPlan& plan : plans_) {
       SCOPED_TRACE(fmt::format("{}, {}", to_string(plan), to_string(shape)));
       const auto backward = bank.get(spec_, plan);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <future>
+#include <latch>
 #include <set>
 
 #include "runtime/device/workspace.hpp"
@@ -123,6 +124,43 @@ TEST_F(DispatcherTest, EachPassHasKernelsAndWinnersOfItsOwn) {
   EXPECT_EQ(forward->version().choice.plan, other_plan());
   EXPECT_EQ(get(dispatcher).get(), forward.get());
   EXPECT_EQ(get(dispatcher, kShape, Pass::kBackward).get(), backward.get());
+}
+
+// The forward pass' compile ends when the backward one's has begun, which nobody has asked for.
+TEST_F(DispatcherTest, OfATrainingSpecBothPassesAreCompiledAtOnce) {
+  auto training = std::make_shared<AttentionSpec>(*spec_);
+  training->passes = {Pass::kForward, Pass::kBackward};
+  const SpecId id = SpecId::from_hash(spec_hash(*training));
+  std::latch both(2);
+  compiler_->on_compile = [&] { both.arrive_and_wait(); };
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle forward(dispatcher.get(training, id, kShape).value());
+  const Handle backward(dispatcher.get(training, id, kShape, Pass::kBackward).value());
+  EXPECT_EQ(compiler_->compiles, 2);
+  EXPECT_EQ(forward->version().choice.plan.pass, Pass::kForward);
+  EXPECT_EQ(backward->version().choice.plan.pass, Pass::kBackward);
+}
+
+TEST_F(DispatcherTest, OfAForwardSpecNothingElseIsCompiled) {
+  {
+    Dispatcher dispatcher(workshop(opener(compiler_)), false);
+    get(dispatcher);
+  }
+  EXPECT_EQ(compiler_->compiles, 1);
+}
+
+TEST_F(DispatcherTest, ABackwardKernelThatCannotBeBuiltAheadFailsWhereItIsAskedFor) {
+  auto training = std::make_shared<AttentionSpec>(*spec_);
+  training->passes = {Pass::kForward, Pass::kBackward};
+  const SpecId id = SpecId::from_hash(spec_hash(*training));
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const auto plans =
+      plans_by_cost(*training, kShape, dispatcher.workshop().device().facts(), Pass::kBackward);
+  compiler_->fails_at = symbol(plans.value().front());
+  const Handle forward(dispatcher.get(training, id, kShape).value());
+  const Handle backward(dispatcher.get(training, id, kShape, Pass::kBackward).value());
+  EXPECT_THAT(plans_failed(*backward), testing::Not(IsEmpty()));
+  EXPECT_THAT(plans_failed(*forward), IsEmpty());
 }
 
 TEST_F(DispatcherTest, DataThatAHostTellsOfChoosesAmongKindsThatWereMeasured) {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 
 from attune import _launch, _structs
 from attune._dlpack import contiguous_strides
-from attune._errors import BadInputError, UnsupportedError
+from attune._errors import AttuneError, BadInputError, UnsupportedError
 from attune._library import check, library
 from attune._structs import DTYPE_BY_ARRAY_NAME, Pass, Shape, Strides
 from attune._view import ALIGNMENT_BYTES, View, axes, operand_strides
@@ -306,6 +308,8 @@ class ForwardPlan(_Plan):
         self.o_sizes, self.o_strides = tuple(sizes), tuple(strides)
         self.lse_strides = contiguous_strides(self.lse_sizes)
         if self.has_work:
+            if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+                build_backward_ahead(variant.spec, self.shape, device_name(q.device))
             self.kernel = default_runtime(device_name(q.device)).kernel(variant.spec, self.shape)
             self.handle, self.workspace_bytes = self.kernel.handle, self.kernel.workspace_bytes
             self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= _KEPT_WORKSPACE_BYTES
@@ -378,6 +382,18 @@ def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | No
             f"a gradient is wanted, and attune cannot make it on {device}: {reason.message}",
             "call under torch.no_grad(), or detach what needs none",
         ) from reason
+
+
+def build_backward_ahead(spec: Spec, shape: Shape, device: str) -> None:
+    """Has the backward kernel built on a thread of its own, while the caller builds the forward one: a first step then
+    waits for one compile, not two. What fails there fails again where the gradient is wanted."""
+    runtime = default_runtime(device)
+
+    def build() -> None:
+        with contextlib.suppress(AttuneError):
+            backward_kernel(spec, shape, device, runtime)
+
+    threading.Thread(target=build, name="attune-backward").start()
 
 
 class BackwardPlan(_Plan):
