@@ -71,6 +71,7 @@ struct Consumer {
   int b = 0, h_kv = 0, k0 = 0;
   int sums_base = 0;             // of the item's sums of dQ: sums_tile()
   bool has_sums = !kSumsInTurn;  // they are ready to be added to
+  bool is_dropped = false;       // what the item's only tile gives
 
   ATT_MEMBER void take(const ListedItem& item) {
     own = item.own;
@@ -184,7 +185,7 @@ struct Consumer {
     if (!has_sums) mbarrier_wait(shared.sums_ready(), parity);
     has_sums = true;
     if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n & 1), n >> 1 & 1);
-    add_dq(to);
+    if (!is_dropped) add_dq(to);
     if constexpr (kTakesTurns) {
       sync_warp();
       warp_arrive(shared.turn_used(n & 1));
@@ -251,6 +252,7 @@ struct Consumer {
       wgmma_pin(s);
       const Context c = item_context(p, own, b, now.h, h_kv);
       const bool full = (now.flags >> warpgroup & 1) != 0;
+      if constexpr (kTakesItems && spec::kHasMask) is_dropped = now.flags == kDropped;
       const ColumnElements<kTileQ> elements{
           k0 + warpgroup * kKeys + thread / 32 * 16 + thread % 32 / 4,
           now.tile * kTileQ + thread % 4 * 2, shared.references(at.stage) + thread % 4 * 8,
@@ -264,6 +266,9 @@ struct Consumer {
       issue_dv();
       wgmma_wait<1>();  // for dP
       wgmma_pin(d);
+      if constexpr (kTakesItems && spec::kHasMask && LearnedGradients::kLearns) {
+        if (is_dropped) zero(d);  // nothing is learned from it
+      }
       elements.gradients(
           c, s, d, keep,
           [&](int n, int half, float low, float high) {
@@ -314,6 +319,10 @@ struct Consumer {
     learned.end(item_context(p, own, b, 0, h_kv));
     wgmma_pin(d_k);
     wgmma_pin(d_v);
+    if (is_dropped) {
+      zero(d_k);
+      zero(d_v);
+    }
   }
 
   // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V

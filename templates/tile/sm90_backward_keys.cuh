@@ -120,9 +120,9 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   };
   bool has_tile = find(info);
   // An item without tiles is told by one that has no rows: all of its references are infinite. Off
-  // the counter it has one that is masked: consumers that did nothing would be ahead of the warp
-  // that keeps the sums by two items, whose barriers know one from the next only.
-  if (!has_tile) info = {kTakesItems ? 0 : -1, item.h_kv * group, 0, 0};
+  // the counter it is one whose results are dropped: consumers that did nothing could be ahead of
+  // the warp that keeps the sums by two items, whose barriers know one from the next only.
+  if (!has_tile) info = {kTakesItems ? 0 : -1, item.h_kv * group, kTakesItems ? kDropped : 0, 0};
   do {
     const bool more = has_tile && find(following);
     info.more = more ? 1 : 0;

@@ -14,9 +14,13 @@ namespace sm90 {
 struct TileInfo {
   int tile;   // first query / kTileQ
   int h;      // query head
-  int flags;  // bit i: all of it is live for the i-th 64 keys
+  int flags;  // bit i: all of it is live for the i-th 64 keys; or kDropped
   int more;   // of the work item's tiles that follow; 0: this is the last one
 };
+
+// It stands for the tiles of an item that has none: what becomes of it is dropped, since operands
+// that no pair is made of may be anything.
+constexpr int kDropped = 1 << 16;
 
 ATT_FN void store_tile_info(unsigned address, const TileInfo& info) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(info.tile),

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "runtime/reference/backward.hpp"
 #include "tests/gpu/canary_device.hpp"
 #include "tests/gpu/kernel_bank.hpp"
@@ -33,6 +35,16 @@ constexpr Case kCases[] = {
      "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"},
     {"Softcap", "head_dim: {qk: 64, v: 32}\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
 };
+
+// Of every head the keys from `first` on.
+void spoil_keys(HostProblem& problem, int head_dim, std::int64_t first) {
+  for (std::vector<double>* matrix : {&problem.k, &problem.v}) {
+    for (std::size_t i = 0; i < matrix->size(); ++i) {
+      const auto key = static_cast<std::int64_t>(i) / head_dim % problem.shape.kv_len;
+      if (key >= first) (*matrix)[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+}
 
 std::vector<KernelPlan> counter_plans(const AttentionSpec& spec, const DeviceFacts& facts) {
   std::vector<KernelPlan> found;
@@ -84,6 +96,26 @@ TEST_P(Counter, EveryPlanIsTheDerivative) {
     }
     EXPECT_EQ(device.damage(), "");
   }
+}
+
+// K and V of keys that no query sees may be anything, in key tiles of their own.
+TEST_P(Counter, KeysWithoutQueriesStayOut) {
+  if (std::string(GetParam().name) != "Band") GTEST_SKIP() << "every key has queries";
+  KernelBank& bank = KernelBank::instance();
+  bank.prepare({{spec_, forward_}, {spec_, plans_.front()}});
+  const auto forward = bank.get(spec_, forward_), backward = bank.get(spec_, plans_.front());
+  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  ASSERT_TRUE(backward.ok()) << render(backward.error());
+  HostProblem problem = random_problem(spec_, kMany, 13);
+  const auto on_device = BackwardProblem::make(bank.device(), spec_, problem, **forward, 13);
+  ASSERT_TRUE(on_device.ok()) << render(on_device.error());
+  const BackwardOracle oracle = oracle_backward(spec_, problem, (*on_device)->output_gradients());
+  spoil_keys(problem, 64, 384);
+  const auto spoilt = BackwardProblem::make(bank.device(), spec_, problem, **forward, 13);
+  ASSERT_TRUE(spoilt.ok()) << render(spoilt.error());
+  const auto gradients = (*spoilt)->run(**backward);
+  ASSERT_TRUE(gradients.ok()) << render(gradients.error());
+  EXPECT_EQ(wrong_gradient(*gradients, oracle), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Counter, testing::ValuesIn(kCases),
