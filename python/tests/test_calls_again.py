@@ -1,110 +1,31 @@
 """Calls that are made again go straight to their launch: only where nothing that they were made of has changed."""
 
-import gc
 import threading
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from calls_again import (  # noqa: E402
+    CALLS,
+    DIM,
+    HEADS,
+    LENGTH,
+    MASK,
+    by_words,
+    causal,
+    close,
+    every_call,
+    operands,
+    plain,
+    settle,
+    straight,  # noqa: F401
+)
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
-from attune import _met  # noqa: E402
-from attune.torch import _bound, _guard, _native, _plain, _recall, create_block_mask, flex_attention  # noqa: E402
-
-HEADS, LENGTH, DIM = 2, 16, 16
-# By torch's guard or by reading, and with or without libattune_calls.so.
-WAYS = {
-    "native": (_guard._by_torch, _native._functions),
-    "torch": (_guard._by_torch, lambda: None),
-    "reading": (_guard._by_reading, _native._functions),
-}
-
-
-@pytest.fixture(params=WAYS, autouse=True)
-def straight(request, monkeypatch):
-    """One entry a call that went straight to its launch."""
-    check_of, functions = WAYS[request.param]
-    monkeypatch.setattr(_guard, "_check_of", check_of)
-    monkeypatch.setattr(_native, "_functions", functions)
-    monkeypatch.setattr(_met, "find", None)
-    forget()
-    made = []
-
-    def run(self, *args, **kwargs):
-        made.append(self)
-        return of_bound(self, *args, **kwargs)
-
-    def go_of(*args):
-        go = of_native(*args)
-
-        def counted(*given):
-            found = go(*given)
-            if found is not None:
-                made.append(go)
-            return found
-
-        return None if go is None else counted
-
-    of_bound, of_native = _bound.Bound.run, _native.straight
-    monkeypatch.setattr(_bound.Bound, "run", run)
-    monkeypatch.setattr(_native, "straight", go_of)
-    yield made
-    forget()
-
-
-def forget():
-    _met.CALLS.clear()
-    _recall.forget()
-
-
-def operands(heads=HEADS, q_len=LENGTH, kv_len=LENGTH, width=DIM, dtype=torch.float32, batch=1):
-    torch.manual_seed(q_len + kv_len)
-    lengths_widths = ((q_len, DIM), (kv_len, DIM), (kv_len, width))
-    return [torch.randn(batch, heads, length, size).to(dtype) for length, size in lengths_widths]
-
-
-def by_words(q, k, v, **words):
-    return attune.attention(q, k, v, **{"mask": "causal", "layout": "bhsd", **words})
-
-
-def causal(b, h, q_idx, kv_idx):
-    return q_idx >= kv_idx
-
-
-MASK = create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu")
-# A spec's causal mask ends with the sequences, and FlexAttention's begins with them.
-SPEC = attune.Spec("causal_top_left", dtype="fp32", head_dim=DIM, layout="bhsd")
-CALLS = {
-    "words": lambda *given: by_words(*given, mask="causal_top_left"),
-    "spec": lambda *given: attune.attention(*given, spec=SPEC),
-    "flex_attention": lambda *given: flex_attention(*given, mask_mod=causal, strict=True),
-}
-every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-
-
-def plain(q, k, v, mask_mod=causal, score_mod=None, scale=None):
-    q, k, v = q.double(), k.double(), v.double()
-    s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    at = torch.meshgrid(*map(torch.arange, s.shape), indexing="ij")
-    s = s if score_mod is None else score_mod(s, *at)
-    return s.masked_fill(~mask_mod(*at), -torch.inf).softmax(-1) @ v
-
-
-def close(out, wanted, tolerance=2e-5):
-    torch.testing.assert_close(out.double(), wanted, atol=tolerance, rtol=tolerance)
-
-
-def settle(call, straight):
-    """Made so often that it goes straight."""
-    for _ in range(3):
-        call()
-    straight.clear()
-    call()
-    assert len(straight) == 1
-    straight.clear()
+from attune.torch import create_block_mask, flex_attention  # noqa: E402
 
 
 @every_call
@@ -338,183 +259,6 @@ def test_a_captured_tensor_that_changes_in_place(dtype, straight):
     table.requires_grad_()
     for _ in range(3):
         assert call().requires_grad and not flex_attention(*given, mask_mod=causal).requires_grad
-
-
-def test_other_words(straight):
-    given = operands(q_len=8)
-    settle(lambda: by_words(*given), straight)
-
-    def last(b, h, q_idx, kv_idx):
-        return q_idx + LENGTH - 8 >= kv_idx
-
-    for _ in range(3):
-        close(by_words(*given), plain(*given, last))
-        close(by_words(*given, mask="causal_top_left"), plain(*given))
-        close(by_words(*given, score="2 * score"), plain(*given, last, lambda s, *_: 2 * s))
-        close(by_words(*given, scale=0.5), plain(*given, last, scale=0.5))
-        close(by_words(*given, scale=0.25), plain(*given, last, scale=0.25))
-        with_sink = by_words(*given, sink="0.0", return_lse=True)[1]
-        assert (with_sink > by_words(*given, return_lse=True)[1]).all()
-        seeds = ((1, 0), (2, 0), (1, 4))
-        of_seeds = [by_words(*given, dropout=0.5, seed=seed, offset=offset) for seed, offset in seeds]
-        assert len({tuple(x.flatten().tolist()) for x in of_seeds}) == 3
-        assert not torch.equal(by_words(*given, dropout=0.25, seed=1), of_seeds[0])
-        assert torch.equal(by_words(*given, batch_invariant=True), by_words(*given, batch_invariant=True))
-        with pytest.raises(attune.BadInputError, match="there is no layout"):
-            by_words(*given, layout="bhds")
-        with pytest.raises(attune.BadInputError, match="both `v` and `v_in_k`"):
-            by_words(*given, v_in_k=8)
-        with pytest.raises(attune.BadInputError, match="precision"):
-            by_words(*given, precision="exact")
-        with pytest.raises(attune.BadInputError, match="offsets of sequences are given"):
-            by_words(*given, cu_q=torch.zeros(2, dtype=torch.int32))
-    square = operands(heads=LENGTH)
-    turned = [x.transpose(1, 2) for x in square]
-    for _ in range(3):
-        close(by_words(*square), plain(*square))
-        close(by_words(*square, layout="bshd").transpose(1, 2), plain(*turned))
-
-
-def test_scalars_of_words(straight):
-    given = operands()
-
-    def call(**scalars):
-        return by_words(*given, mask="causal_top_left", score="score + slope * kv_idx + added", scalars=scalars)
-
-    def wanted(slope, added):
-        return plain(*given, score_mod=lambda s, _b, _h, _i, j: s + slope * j + added)
-
-    for slope, added in ((1, 2), (2, 1), (1.5, 1), (0.5, 1), (1, 2)):
-        for _ in range(3):
-            close(call(slope=slope, added=added), wanted(slope, added))
-    with pytest.raises(attune.BadInputError):
-        call(slope=1)
-    assert straight
-    with pytest.raises(attune.BadInputError):
-        call(slope=1, added=torch.tensor(2))
-
-
-def test_scalars_of_a_spec(straight):
-    spec = attune.Spec(
-        "q_idx - kv_idx <= back and kv_idx - q_idx <= ahead", dtype="fp32", head_dim=DIM, layout="bhsd",
-        scalars={"back": int, "ahead": int},
-    )  # fmt: skip
-    given = operands()
-
-    def call(**scalars):
-        return attune.attention(*given, spec=spec, scalars=scalars)
-
-    settle(lambda: call(back=1, ahead=2), straight)
-    for back, ahead in ((1, 2), (2, 1), (5, 0)):
-        wanted = plain(*given, lambda b, h, i, j, back=back, ahead=ahead: (i - j <= back) & (j - i <= ahead))
-        close(call(back=back, ahead=ahead), wanted)
-        close(call(ahead=ahead, back=back), wanted)
-    with pytest.raises(attune.BadInputError, match="int of 32 bits"):
-        call(back=2**31, ahead=0)
-    for scalars in ({}, {"back": 1}, {"back": 1, "ahed": 2}):
-        with pytest.raises(attune.BadInputError, match="the launch brings"):
-            call(**scalars)
-
-
-def test_scale_and_dropout_of_a_spec(straight):
-    spec = attune.Spec("causal", dtype="fp32", head_dim=DIM, layout="bhsd", scale=float, dropout=float)
-    given = operands()
-
-    def call(**numbers):
-        return attune.attention(*given, spec=spec, **numbers)
-
-    for scale in (0.5, 0.25, torch.tensor(0.5), 0.5):
-        for _ in range(3):
-            close(call(scale=scale, dropout=0.0), plain(*given, scale=float(scale)))
-            if isinstance(scale, torch.Tensor):
-                scale.mul_(2)
-    same = [call(scale=0.5, dropout=0.5, seed=3) for _ in range(3)]
-    assert torch.equal(same[0], same[2]) and not torch.equal(same[0], call(scale=0.5, dropout=0.25, seed=3))
-    with pytest.raises(attune.BadInputError, match="scale"):
-        call(dropout=0.0)
-
-
-def test_tensors(straight):
-    given = operands()
-    left, right = torch.randn(2, HEADS)
-
-    def call(dims=None, **tensors):
-        return by_words(*given, score="score + left[h] * kv_idx + right[h]", tensors=tensors, dims=dims)
-
-    def wanted(left, right):
-        return plain(*given, score_mod=lambda s, b, h, i, j: s + left[h] * j + right[h])
-
-    settle(lambda: call(left=left, right=right), straight)
-    close(call(left=right, right=left), wanted(right, left))
-    close(call(right=right, left=left), wanted(left, right))
-    left.mul_(3)
-    close(call(left=left, right=right), wanted(left, right))
-    assert len(straight) == 2  # of three: another order of names is another call
-    for bad, says in ((left.double(), "float64"), (left.to("meta"), "is on meta")):
-        with pytest.raises(attune.BadInputError, match=says):
-            call(left=bad, right=right)
-    for _ in range(3):
-        gaps = torch.randn(2 * HEADS)[::2]
-        close(call(left=gaps, right=right), wanted(gaps, right))
-        close(call(left=left, right=left), wanted(left, left))
-        close(call(right=right, left=left), wanted(left, right))
-        close(call({"left": "heads"}, left=left, right=right), wanted(left, right))
-        with pytest.raises(attune.BadInputError):
-            call({"left": "kv_len"}, left=left, right=right)
-        with pytest.raises(attune.BadInputError):
-            call(left=left)
-    learned = left.clone().requires_grad_()
-    for _ in range(3):
-        call(left=learned, right=right).sin().sum().backward()
-        found, learned.grad = learned.grad, None
-        wanted(learned, right).sin().sum().backward()
-        close(found, learned.grad.double(), 1e-4)
-        learned.grad = None
-        assert not call(left=left, right=right).requires_grad
-
-
-def narrow(width):
-    mask = f"q_idx - kv_idx >= 0 and q_idx - kv_idx < {width}"
-    return attune.Spec(mask, dtype="fp32", head_dim=DIM, layout="bhsd")
-
-
-def is_of(width, out, given):
-    close(out, plain(*given, lambda b, h, i, j: (i >= j) & (i - j < width)))
-
-
-def test_a_spec_beside_another(straight):
-    given, specs = operands(), {width: narrow(width) for width in (1, 2, 3)}
-    for _ in range(4):
-        for width, spec in specs.items():
-            is_of(width, attune.attention(*given, spec=spec), given)
-    assert straight
-
-
-def test_a_spec_in_the_place_of_another(straight):
-    """At an address that a dead spec would have left."""
-    given = operands()
-    for width in (1, 2, 3) * 4:
-        spec = narrow(width)
-        for _ in range(3):
-            is_of(width, attune.attention(*given, spec=spec), given)
-        _plain._calls.clear()  # what else keeps it
-        del spec
-        gc.collect()
-
-
-def test_a_spec_and_words_are_refused(straight):
-    given = operands()
-    settle(lambda: attune.attention(*given, spec=SPEC), straight)
-    for words in ({"mask": "causal"}, {"layout": "bhsd"}, {"batch_invariant": False}):
-        with pytest.raises(attune.BadInputError, match="both `spec` and"):
-            attune.attention(*given, spec=SPEC, **words)
-
-
-def test_a_runtime_of_the_callers_own(straight):
-    given = operands()
-    settle(lambda: attune.attention(*given, spec=SPEC), straight)
-    attune.attention(*given, spec=SPEC, runtime=attune.Runtime("cpu", cache_file=""))
-    assert not straight
 
 
 @every_call
