@@ -98,7 +98,8 @@ TEST(MlaOracle, IsThatOfACopiedV) {
 // A kernel that reads V elsewhere is found out.
 TEST_F(CpuMla, PlantedFaultIsSeen) {
   const AttentionSpec spec = spec_of("bf16", "head_dim: {qk: 576, v: 512}\nmask: causal");
-  const ProblemShape shape{.batch = 1, .heads = 16, .kv_heads = 1, .q_len = 1, .kv_len = 300};
+  // More keys than a tile has on any processor.
+  const ProblemShape shape{.batch = 1, .heads = 16, .kv_heads = 1, .q_len = 1, .kv_len = 3000};
   const auto plan = default_plan(spec, shape, device_->facts());
   ASSERT_TRUE(plan.ok()) << render(plan.error());
   planted::EditingCompiler faulty(
