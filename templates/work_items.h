@@ -82,14 +82,14 @@ ATT_FN constexpr HeadTile<Int> tile_by_group(Int index, Int tiles, const HeadGro
 }
 
 // ---- Sums of dQ in global memory, to which the CTAs of a K/V head's key tiles add. They stay in
-// L2, as only the heads under way have some: the CTAs of a later one bring them to rows and free
-// them.
+// L2, as only the heads under way have some: a head's last CTA, or the CTAs of a later one, bring
+// them to rows and free them.
 
 template <typename Int>
 struct SumHeads {
   Int slots;      // K/V heads that have sums at a time: head n those that head n - slots had
-  Int behind;     // CTAs of head n bring the sums of head n - behind to rows
-  Int converted;  // the first ones, so; the others by a launch of its own
+  Int behind;     // where CTAs of head n bring others' sums to rows, those of head n - behind
+  Int converted;  // the first ones, by the main launch; the others by a launch of its own
 };
 // `wave`: items that are under way at a time, or, where they are uneven, may be.
 template <typename Int>

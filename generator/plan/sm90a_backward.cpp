@@ -209,7 +209,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .shared_memory_bytes = needs.shared_memory_bytes,
        .item = WorkItem::kKeyTile,
        .tile = tile_kv(tile),
-       .persistent = rows_of(spec, tile).takes_items,
+       .persistent = tile.takes_items,
        .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, tile_kv(tile)),
                        slab_map(Tensor::kValue, tile_kv(tile)),
                        slab_map(Tensor::kOutputGradient, tile.tile_q),

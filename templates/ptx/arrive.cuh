@@ -5,7 +5,7 @@
 
 namespace att {
 
-// Adds 1 to a counter in global memory and returns what it was. What the CTA wrote before a barrier
+// Adds to a counter in global memory and returns what it was. What the CTA wrote before a barrier
 // and this call is seen by whoever arrives later, and by the threads that a barrier lets on then.
 ATT_FN int arrive(int* counter, int count = 1) {
   int before;

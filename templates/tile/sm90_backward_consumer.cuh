@@ -41,13 +41,13 @@ using ValueGradient = float[spec::kHeadDimV / 2];
 template <bool kMakesQueries>
 using QueryGradient = float[kMakesQueries ? kDqColumns / 2 : 1];
 
-// kMakesQueries: dS is for dQ, too, which is added up in global memory.
 template <int kCount>
 ATT_FN void zero(float (&numbers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) numbers[i] = 0.0f;
 }
 
+// kMakesQueries: dS is for dQ, too, which is added up in global memory.
 template <bool kMakesQueries>
 struct Consumer {
   const BackwardParams& p;

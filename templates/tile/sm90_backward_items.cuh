@@ -49,9 +49,7 @@ ATT_FN void store_item(unsigned to, const WorkItem& item) {
   store_shared_4(to + 12, item.sums);
 }
 ATT_FN WorkItem load_item(unsigned from) {
-  const auto word = [&](int i) {
-    return shuffle_from(static_cast<int>(load_shared_4(from + 4 * i)), 0);
-  };
+  const auto word = [&](int i) { return load_uniform_word(from + 4 * i); };
   return {word(0), word(1), word(2), word(3)};
 }
 

@@ -1,6 +1,8 @@
 // What lies where in the shared memory of the sm90a family's backward kernel, and its tile sizes.
 #pragma once
 
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
@@ -130,6 +132,11 @@ struct SharedMemory {
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
+
+// A word of it, the same in all lanes, and known to be so.
+ATT_FN int load_uniform_word(unsigned address) {
+  return shuffle_from(static_cast<int>(load_shared_4(address)), 0);
+}
 
 }  // namespace sm90
 }  // namespace att

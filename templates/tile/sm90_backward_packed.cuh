@@ -57,9 +57,7 @@ ATT_FN void store_listed_item(const BackwardParams& p, unsigned to) {
   store_shared_4(to + 24, own.kv_first);
 }
 ATT_FN ListedItem load_listed_item(unsigned from) {
-  const auto word = [&](int i) {
-    return shuffle_from(static_cast<int>(load_shared_4(from + 4 * i)), 0);
-  };
+  const auto word = [&](int i) { return load_uniform_word(from + 4 * i); };
   return {word(0), word(1), word(2), {word(3), word(4), 0, word(5), word(6)}};
 }
 
