@@ -24,6 +24,13 @@ ATT_FN int load_acquire(const int* counter) {
   return value;
 }
 
+// What a counter was a moment ago. Nothing else follows from it.
+ATT_FN int load_relaxed(const int* counter) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
 // Adds 1 to a counter in global memory and returns what it was. Nothing else follows from it.
 ATT_FN int take_one_of(int* counter) {
   int before;

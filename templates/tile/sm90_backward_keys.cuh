@@ -42,6 +42,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     mbarrier_init(shared.sums_ready(), 1);
     mbarrier_init(shared.sums_added(), 4 * kWarpgroups);
     mbarrier_init(shared.sums_told(), 1);
+    if constexpr (kHelpsInPassing) mbarrier_init(shared.all_loaded(), 1);
   }
   for (int warp = 0; warp < plan::kRowWarps; ++warp) mbarrier_init(shared.rows_staged(warp), 1);
   for (int buffer = 0; kTakesTurns && buffer < 2; ++buffer) {
@@ -170,6 +171,9 @@ ATT_FN void load_items(const BackwardParams& p, const TensorMap* q_map, const Te
     }
   } else {
     load(p, q_map, k_map, v_map, do_map, shared, work_item(p, block_index()), 0, at);
+    if (kHelpsInPassing && thread_index() % 32 == 0) {
+      mbarrier_arrive(shared.all_loaded());
+    }
   }
 }
 
@@ -189,10 +193,17 @@ ATT_FN void help(const BackwardParams& p, const SharedMemory& shared, int helper
     if constexpr (kMakesRowsAhead) make_rows_ahead(p, shared, head, helper, row_parity);
     if constexpr (kTakesItems) make_rows_behind(p, head);
     if (keeps_sums) {
+      [[maybe_unused]] int brings = -1;
+      if constexpr (kHelpsInPassing) {
+        const AskedHeads asked = asked_heads(p, head, item.k0 / kTileKv);
+        // Late, for what they say to hold, and before the consumers are done and wait for it.
+        mbarrier_wait(shared.all_loaded(), 0);
+        brings = head_to_bring(p, asked);
+      }
       mbarrier_wait(shared.sums_added(), parity);
-      const bool converts = is_last_of_head(p, head);
+      if (is_last_of_head(p, head)) brings = head;
       if constexpr (!kTakesItems) {
-        store_shared_4(shared.converts(), converts ? 1 : 0);
+        store_shared_4(shared.brings(), brings);
         mbarrier_arrive(shared.sums_told());
       }
     }
@@ -257,7 +268,10 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
                                               p.d_k_stride);
     if constexpr (kMakesQueries && kSumsInTurn) {
       mbarrier_wait(shared.sums_told(), parity);
-      if (shuffle_from(load_shared_4(shared.converts()), 0) != 0) {
+      const int head = load_uniform_word(shared.brings());
+      if constexpr (kHelpsInPassing) {
+        bring_at_end(p, head, consumer.b * p.kv_heads + consumer.h_kv);
+      } else if (head >= 0) {
         convert_head(p, consumer.b, consumer.h_kv, warpgroup);
       }
     }

@@ -42,6 +42,11 @@ static_assert(kDsBuffers == 0 ||
               (kTileQ == 64 && kDqColumns % 32 == 0 &&
                (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
 
+// Whether CTAs help a head's last one to bring its dQ to rows. Without a mask their items are long
+// enough without; a pass took 0.5 to 2.5 % longer with it. In order it was not tried.
+constexpr bool kHelpsInPassing =
+    spec::kHasMask && kDsBuffers > 0 && kSumsInTurn && !kTakesItems && !kTakesTurns;
+
 // Warps beside the loader that serve other heads.
 constexpr int kHelpers = kDsBuffers == 0 || !kSumsInTurn ? 0
                          : kMakesRowsAhead               ? plan::kRowWarps
@@ -62,12 +67,13 @@ constexpr int kReferenceOffset = kStagedRowsOffset + kStagedRowsBytes;
 constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
-constexpr int kConvertsOffset = kTileOffset + 16 * kStages;
-constexpr int kTurnOffset = kConvertsOffset + (kDsBuffers > 0 ? 16 : 0);
+constexpr int kBringsOffset = kTileOffset + 16 * kStages;
+constexpr int kTurnOffset = kBringsOffset + (kDsBuffers > 0 ? 16 : 0);
 constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
 constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked || kTakesItems ? 32 : 0);
 constexpr int kRowBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
-constexpr int kTurnBarrier = kRowBarrier + plan::kRowWarps;
+constexpr int kLoadedBarrier = kRowBarrier + plan::kRowWarps;
+constexpr int kTurnBarrier = kLoadedBarrier + (kHelpsInPassing ? 1 : 0);
 constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 6 : 0);
 constexpr int kItemBarrier = kRawBarrier + (spec::kIsPacked ? 2 : 0);
 constexpr int kBarriers = kItemBarrier + (kTakesItems ? 7 : 0);
@@ -99,8 +105,8 @@ struct SharedMemory {
   ATT_MEMBER unsigned v_full() const { return barrier(kItemBarrier + 4); }
   ATT_MEMBER unsigned k_empty() const { return barrier(kItemBarrier + 5); }
   ATT_MEMBER unsigned v_empty() const { return barrier(kItemBarrier + 6); }
-  // Whether the CTA brings its head's dQ to rows, told by sums_told.
-  ATT_MEMBER unsigned converts() const { return base + kConvertsOffset; }
+  // Of which head the CTA brings dQ to rows, told by sums_told; negative: of none.
+  ATT_MEMBER unsigned brings() const { return base + kBringsOffset; }
   // The work item, of packed sequences.
   ATT_MEMBER unsigned item() const { return base + kItemOffset; }
   ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
@@ -113,10 +119,13 @@ struct SharedMemory {
   }
   // K and V have come, or K alone, where there is v_full.
   ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages + 2 * kDsBuffers); }
-  // The head has its sums of dQ; the CTA has added to them; the consumers are told who converts.
+  // The head has its sums of dQ; the CTA has added to them; the consumers are told what to bring
+  // to rows.
   ATT_MEMBER unsigned sums_ready() const { return barrier(4 * kStages + 2 * kDsBuffers + 1); }
   ATT_MEMBER unsigned sums_added() const { return barrier(4 * kStages + 2 * kDsBuffers + 2); }
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
+  // All queries of the CTA's item are on their way.
+  ATT_MEMBER unsigned all_loaded() const { return barrier(kLoadedBarrier); }
   // O and dO have come of which rows are made.
   ATT_MEMBER unsigned rows_staged(int warp) const { return barrier(kRowBarrier + warp); }
   // Turns at dQ's sums, and how far each of two is: it is the CTA's, its consumers have added, the

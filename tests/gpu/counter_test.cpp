@@ -1,10 +1,13 @@
-// Hopper's backward plans whose CTAs take key tiles off a counter, where there are many more of
-// these than processors, and heads enough that sums of dQ are handed on: against the definition in
-// fp64, launch after launch, and faults planted in what is new there.
+// Hopper's backward plans where there are many more key tiles than processors, taken off a counter
+// or not, and heads enough that sums of dQ are handed on: against the definition in fp64, launch
+// after launch, and faults planted in what does that.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "runtime/reference/backward.hpp"
 #include "tests/gpu/canary_device.hpp"
@@ -18,7 +21,7 @@ namespace {
 // Five key tiles a head, 640 in all.
 constexpr ProblemShape kMany{.batch = 8, .heads = 16, .kv_heads = 16, .q_len = 100, .kv_len = 520};
 constexpr ProblemShape kGrouped{
-    .batch = 4, .heads = 32, .kv_heads = 16, .q_len = 200, .kv_len = 1100};
+    .batch = 4, .heads = 32, .kv_heads = 16, .q_len = 70, .kv_len = 1100};
 
 struct Case {
   const char* name;
@@ -34,6 +37,7 @@ constexpr Case kCases[] = {
      "head_dim: 48\nmask: causal\nsink: sinks[h]\n"
      "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"},
     {"Softcap", "head_dim: {qk: 64, v: 32}\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
+    {"Window128", "head_dim: 128\nmask: causal and q_idx - kv_idx < 60\n"},
 };
 
 // Of every head the keys from `first` on.
@@ -46,12 +50,8 @@ void spoil_keys(HostProblem& problem, int head_dim, std::int64_t first) {
   }
 }
 
-std::vector<KernelPlan> counter_plans(const AttentionSpec& spec, const DeviceFacts& facts) {
-  std::vector<KernelPlan> found;
-  for (const KernelPlan& plan : legal_plans(spec, Family::kSm90a, facts, Pass::kBackward)) {
-    if (std::get<Sm90aBackwardPlan>(plan.tile).takes_items) found.push_back(plan);
-  }
-  return found;
+bool takes_items(const KernelPlan& plan) {
+  return std::get<Sm90aBackwardPlan>(plan.tile).takes_items;
 }
 
 class Counter : public testing::TestWithParam<Case> {
@@ -62,7 +62,11 @@ class Counter : public testing::TestWithParam<Case> {
     const DeviceFacts& facts = bank.device().facts();
     if (facts.target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
     forward_ = plans_by_cost(spec_, kMany, facts, Pass::kForward).value().front();
-    plans_ = counter_plans(spec_, facts);
+    for (const KernelPlan& plan : legal_plans(spec_, Family::kSm90a, facts, Pass::kBackward)) {
+      if (std::holds_alternative<Sm90aBackwardPlan>(plan.tile)) plans_.push_back(plan);
+    }
+    // Those off the counter come first.
+    std::ranges::stable_partition(plans_, takes_items);
     ASSERT_FALSE(plans_.empty());
   }
 
@@ -121,42 +125,89 @@ TEST_P(Counter, KeysWithoutQueriesStayOut) {
 INSTANTIATE_TEST_SUITE_P(Specs, Counter, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-class CounterPlanted : public Counter {};
+class CounterPlanted : public Counter {
+ protected:
+  void SetUp() override {
+    Counter::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    KernelBank& bank = KernelBank::instance();
+    const auto forward = bank.get(spec_, forward_);
+    ASSERT_TRUE(forward.ok()) << render(forward.error());
+    problem_ = random_problem(spec_, kMany, 12);
+    auto on_device = BackwardProblem::make(bank.device(), spec_, problem_, **forward, 12);
+    ASSERT_TRUE(on_device.ok()) << render(on_device.error());
+    on_device_ = std::move(*on_device);
+    oracle_ = oracle_backward(spec_, problem_, on_device_->output_gradients());
+  }
+
+  // Whether the gradients by `plan` with an edited source are right.
+  void expect(bool right, const planted::Fault& fault, const KernelPlan& plan) {
+    KernelBank& bank = KernelBank::instance();
+    planted::EditingCompiler compiler(bank.compiler(), fault);
+    const auto built = build(spec_, plan, compiler, nullptr);
+    ASSERT_TRUE(built.ok()) << render(built.error());
+    const auto edited = bank.device().load(spec_, plan, built->code.image);
+    ASSERT_TRUE(edited.ok()) << render(edited.error());
+    const auto gradients = on_device_->run(**edited);
+    ASSERT_TRUE(gradients.ok()) << render(gradients.error());
+    EXPECT_EQ(wrong_gradient(*gradients, oracle_) == "", right) << fault.name;
+  }
+
+ private:
+  HostProblem problem_;
+  std::unique_ptr<BackwardProblem> on_device_;
+  BackwardOracle oracle_;
+};
+
+const planted::Edit kHandedOnAsTheyAre = {
+    "exchange_for_zeros_16(from + i * 128 + w * 512, numbers[i][w / 4][w % 4]);",
+    "load_global_l2_16(from + i * 128 + w * 512, numbers[i][w / 4][w % 4]);"};
 
 TEST_P(CounterPlanted, FaultsAreSeen) {
-  KernelBank& bank = KernelBank::instance();
-  const auto forward = bank.get(spec_, forward_);
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
-  const HostProblem problem = random_problem(spec_, kMany, 12);
-  const auto on_device = BackwardProblem::make(bank.device(), spec_, problem, **forward, 12);
-  ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-  const BackwardOracle oracle = oracle_backward(spec_, problem, (*on_device)->output_gradients());
   for (const planted::Fault& fault :
        {planted::Fault{"the last item is not taken",
                        {{"number < item_count(p)", "number < item_count(p) - 1"}}},
-        planted::Fault{"sums are handed on as they are",
-                       {{"exchange_for_zeros_16(from + (block + w) * 512, numbers[w]);",
-                         "load_global_l2_16(from + (block + w) * 512, numbers[w]);"}}},
-        planted::Fault{"the first share of a head stays in its sums",
-                       {{"if (number >= shares_of_head(p)) return;",
-                         "if (number >= shares_of_head(p)) return;\n"
-                         "if (number == 0) { if (lane == 0) arrive(&counters->shares_free); "
+        planted::Fault{"sums are handed on as they are", {kHandedOnAsTheyAre}},
+        planted::Fault{"the first piece of a head stays in its sums",
+                       {{"if (number >= pieces_of_head(p)) return;",
+                         "if (number >= pieces_of_head(p)) return;\n"
+                         "if (number == 0) { if (leader) arrive(&counters->pieces_free); "
                          "continue; }"}}},
         planted::Fault{"dV leaves with the next item's number",
                        {{"{shared.v(), kKvSlabBytes, dv_map, k0, h_kv, b}",
                          "{shared.v(), kKvSlabBytes, dv_map, k0 + kTileKv, h_kv, b}"}}}}) {
-    planted::EditingCompiler compiler(bank.compiler(), fault);
-    const auto built = build(spec_, plans_.front(), compiler, nullptr);
-    ASSERT_TRUE(built.ok()) << render(built.error());
-    const auto faulty = bank.device().load(spec_, plans_.front(), built->code.image);
-    ASSERT_TRUE(faulty.ok()) << render(faulty.error());
-    const auto gradients = (*on_device)->run(**faulty);
-    ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-    EXPECT_NE(wrong_gradient(*gradients, oracle), "") << fault.name;
+    expect(false, fault, plans_.front());
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, CounterPlanted, testing::Values(kCases[0], kCases[1]),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Where a CTA has a single item, its head's last one brings dQ to rows; under a mask others help.
+class PassingPlanted : public CounterPlanted {};
+
+TEST_P(PassingPlanted, HelpIsRightAndItsFaultsAreSeen) {
+  const KernelPlan& plan = plans_.back();
+  ASSERT_FALSE(takes_items(plan));
+  // At once, where it is wanted or not.
+  const planted::Edit helps = {"{head - sums.behind - key_tile % 4, sums.converted}",
+                               "{head - 1 - key_tile % 4, sums.converted}"};
+  expect(true, {"CTAs help at once", {helps}}, plan);
+  for (const planted::Fault& fault :
+       {planted::Fault{"sums are handed on as they are", {kHandedOnAsTheyAre}},
+        planted::Fault{"what is taken in passing stays in its sums",
+                       {helps,
+                        {"bring_piece<kTileQ, kPieceColumns / 8>(p, head, number);",
+                         "if (goes_on) bring_piece<kTileQ, kPieceColumns / 8>(p, head, number);"}}},
+        planted::Fault{"the last CTA brings one piece less",
+                       {{"while (number < pieces_of_head(p)) {",
+                         "if (number == 0) { brought = 1; number = shuffle_from(take(), 0); }\n"
+                         "while (number < pieces_of_head(p)) {"}}}}) {
+    expect(false, fault, plan);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, PassingPlanted, testing::Values(kCases[1], kCases[5]),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
