@@ -4,6 +4,7 @@ interleaved rounds with a cold L2. Times are of all kernels of the pass.
 
     python3 bench/backward_side_by_side.py --out backward.md
     python3 bench/backward_side_by_side.py --only custom/
+    python3 bench/backward_side_by_side.py --beside before/libattune.so --alone     # what a change did to all rows
 
 Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so. FlashAttention-3 takes part where its package
 `flash_attn_interface` can be imported; FlexAttention's FLASH backend where flash-attn-4 is installed. Attune runs
@@ -13,6 +14,7 @@ the cost model's plans.
 import argparse
 import importlib.util
 import os
+import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -31,6 +33,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="libattune.so; default: the newest below build/")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose key contains this; repeatable")
+    parser.add_argument("--beside", metavar="LIBRARY", help="another build's libattune.so, a contestant of its own")
+    parser.add_argument("--alone", action="store_true", help="without the peers")
     parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
     return parser.parse_args()
 
@@ -123,10 +127,13 @@ class Autograd:
         self.launch, self.gradients = launch, lambda: state["grads"]
 
 
-def contestants_of(row, inputs, runtime, torch):
+def contestants_of(row, inputs, runtimes, alone, torch):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     problem, causal = row[7], row[6]
-    yield "Attune", lambda: Attune(runtime, row, inputs, torch)
+    for name, runtime in runtimes.items():
+        yield name, lambda runtime=runtime: Attune(runtime, row, inputs, torch)
+    if alone:
+        return
     if problem is None:
         if importlib.util.find_spec("flash_attn_interface"):
             yield "FA3", lambda: FlashAttention3(row, inputs, torch)
@@ -155,58 +162,64 @@ def contestants_of(row, inputs, runtime, torch):
             inputs, torch)
 
 
+def measured(row, runtimes, alone, generator, flush, torch):
+    """Its row of the table."""
+    key, batch, heads, kv_heads, seq, head_dim, causal, problem = row
+
+    def normal(count):
+        size = (batch, count, seq, head_dim)
+        return torch.randn(size, generator=generator, device="cuda").to(torch.bfloat16)
+
+    tensors = {} if problem is None else {
+        n: contestants.make_tensor(n, problem, generator) for n in problem.tensors}
+    inputs = (normal(heads), normal(kv_heads), normal(kv_heads), normal(heads), tensors)
+    entries, notes = {}, {}
+    for name, make in contestants_of(row, inputs, runtimes, alone, torch):
+        try:
+            entries[name] = make()
+            entries[name].launch()
+            torch.cuda.synchronize()
+        except Exception as error:  # a peer that cannot do it takes no part
+            entries.pop(name, None)
+            notes[name] = str(error).splitlines()[0][:60] if str(error) else type(error).__name__
+    if "Attune" not in entries:
+        return [key, notes.get("Attune"), "", "", "", ""]
+    # Two correct bf16 backward passes differ by half a percent in norm.
+    ours = entries["Attune"].gradients()
+    agreement = 0.0
+    for name, entry in entries.items():
+        if name == "Attune":
+            continue
+        for a, b in zip(ours, entry.gradients()):
+            agreement = max(agreement, float((a.float() - b.float()).norm() / b.float().norm()))
+    median, _ = side_by_side.time_entries(entries, flush, torch)
+    peers = {n: t for n, t in median.items() if n != "Attune"}
+    flops = 10.0 * batch * heads * seq * seq * head_dim / (2 if causal else 1)
+    rate = f"{flops / median['Attune'] / 1e6:.0f}" if problem is None else ""
+    ratios = ", ".join(f"{n} {t:.0f} us ({t / median['Attune']:.2f})" for n, t in peers.items())
+    missing = "".join(f", {n}: {why}" for n, why in notes.items())
+    return [key, f"{median['Attune']:.0f}", rate, ratios + missing, f"{agreement:.1e}", entries["Attune"].plan]
+
+
 def main():
     arguments = parse_arguments()
     import torch
-    library = attune_c.Library(arguments.library or attune_c.find_library(ROOT))
-    runtime = library.runtime("cuda:0", "")
+    libraries = {"Attune": arguments.library or attune_c.find_library(ROOT)}
+    if arguments.beside:
+        libraries["the other build"] = arguments.beside
+    runtimes = {name: attune_c.Library(path).runtime("cuda:0", "") for name, path in libraries.items()}
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
     table = []
-    for row in rows():
-        key, batch, heads, kv_heads, seq, head_dim, causal, problem = row
-        if arguments.only and not any(text in key for text in arguments.only):
-            continue
-
-        def normal(count):
-            size = (batch, count, seq, head_dim)
-            return torch.randn(size, generator=generator, device="cuda").to(torch.bfloat16)
-
-        tensors = {} if problem is None else {
-            n: contestants.make_tensor(n, problem, generator) for n in problem.tensors}
-        inputs = (normal(heads), normal(kv_heads), normal(kv_heads), normal(heads), tensors)
-        entries, notes = {}, {}
-        for name, make in contestants_of(row, inputs, runtime, torch):
-            try:
-                entries[name] = make()
-                entries[name].launch()
-                torch.cuda.synchronize()
-            except Exception as error:  # a peer that cannot do it takes no part
-                entries.pop(name, None)
-                notes[name] = str(error).splitlines()[0][:60] if str(error) else type(error).__name__
-        if "Attune" not in entries:
-            table.append([key, notes.get("Attune"), "", "", "", ""])
-            continue
-        # Two correct bf16 backward passes differ by half a percent in norm.
-        ours = entries["Attune"].gradients()
-        agreement = 0.0
-        for name, entry in entries.items():
-            if name == "Attune":
-                continue
-            for a, b in zip(ours, entry.gradients()):
-                agreement = max(agreement, float((a.float() - b.float()).norm() / b.float().norm()))
-        median, _ = side_by_side.time_entries(entries, flush, torch)
-        peers = {n: t for n, t in median.items() if n != "Attune"}
-        flops = 10.0 * batch * heads * seq * seq * head_dim / (2 if causal else 1)
-        rate = f"{flops / median['Attune'] / 1e6:.0f}" if problem is None else ""
-        ratios = ", ".join(f"{n} {t:.0f} us ({t / median['Attune']:.2f})" for n, t in peers.items())
-        missing = "".join(f", {n}: {why}" for n, why in notes.items())
-        table.append([key, f"{median['Attune']:.0f}", rate, ratios + missing, f"{agreement:.1e}",
-                      entries["Attune"].plan])
-        print("  ".join(table[-1]), file=sys.stderr, flush=True)
-        del entries
-    header = ["row", "Attune us", "TFLOP/s", "peers (their time over ours)", "largest difference in norm", "plan"]
-    page.write_table(arguments.out, ROOT, torch, "bench/backward_side_by_side.py", header, table)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for row in rows():
+            if not arguments.only or any(text in row[0] for text in arguments.only):
+                table.append(measured(row, runtimes, arguments.alone, generator, flush, torch))
+                print("  ".join(table[-1]), file=sys.stderr, flush=True)
+    finally:  # a run that is stopped keeps what it has
+        header = ["row", "Attune us", "TFLOP/s", "peers (their time over ours)", "largest difference in norm", "plan"]
+        page.write_table(arguments.out, ROOT, torch, "bench/backward_side_by_side.py", header, table)
 
 
 if __name__ == "__main__":
