@@ -266,7 +266,7 @@ def commit(root):
     return os.environ.get("ATTUNE_COMMIT") or found.stdout.strip() or "unknown"
 
 
-def write_table(path, root, torch, program, header, rows):
-    """A table on a page of its own, with when, where, of which commit and by which command it was made."""
-    write(path, f"{now()}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit {commit(root)}. "
+def write_table(path, root, torch, program, header, rows, where=None):
+    """A table on a page of its own, with when, where (the GPU), of which commit and by which command it was made."""
+    write(path, f"{now()}, {where or torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit {commit(root)}. "
           f"`{command(program, sys.argv[1:])}`\n\n{_table(header, rows)}\n")
