@@ -50,8 +50,8 @@ struct ForwardParams {
 // How far a K/V head of a backward pass is, where CTAs of others wait for that.
 struct HeadCounters {
   int sums_added;    // key tiles that have added to d_q_sums
-  int pieces_taken;  // pieces of these that somebody brings or has brought to rows of d_q,
-  int pieces_free;   // and those that are zero again
+  int shares_taken;  // shares of these that somebody brings or has brought to rows of d_q,
+  int shares_free;   // and those that are zero again
   int rows_taken;    // parts of its rows that somebody makes or has made,
   int rows_made;     // and those that are there
 };

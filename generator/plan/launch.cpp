@@ -86,7 +86,8 @@ att::SumHeads<std::int64_t> sum_heads(const AttentionSpec& spec, const Workspace
                                       const ProblemShape& shape) {
   return att::sum_heads<std::int64_t>(product({shape.batch, shape.kv_heads}),
                                       att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile),
-                                      region.sum_wave, spec.mask && !spec.deterministic);
+                                      region.sum_wave,
+                                      spec.mask && spec.head_dim_qk > 64 && !spec.deterministic);
 }
 
 }  // namespace

@@ -193,16 +193,17 @@ ATT_FN void help(const BackwardParams& p, const SharedMemory& shared, int helper
     if constexpr (kMakesRowsAhead) make_rows_ahead(p, shared, head, helper, row_parity);
     if constexpr (kTakesItems) make_rows_behind(p, head);
     if (keeps_sums) {
-      [[maybe_unused]] int brings = -1;
+      [[maybe_unused]] int earlier = -1;
       if constexpr (kHelpsInPassing) {
         const AskedHeads asked = asked_heads(p, head, item.k0 / kTileKv);
         // Late, for what they say to hold, and before the consumers are done and wait for it.
         mbarrier_wait(shared.all_loaded(), 0);
-        brings = head_to_bring(p, asked);
+        earlier = head_to_bring(p, asked);
       }
       mbarrier_wait(shared.sums_added(), parity);
-      if (is_last_of_head(p, head)) brings = head;
+      const bool is_last = is_last_of_head(p, head);
       if constexpr (!kTakesItems) {
+        const int brings = !kHelpsInPassing ? (is_last ? 1 : 0) : is_last ? head + 1 : earlier + 1;
         store_shared_4(shared.brings(), brings);
         mbarrier_arrive(shared.sums_told());
       }
@@ -268,11 +269,13 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
                                               p.d_k_stride);
     if constexpr (kMakesQueries && kSumsInTurn) {
       mbarrier_wait(shared.sums_told(), parity);
-      const int head = load_uniform_word(shared.brings());
-      if constexpr (kHelpsInPassing) {
-        bring_at_end(p, head, consumer.b * p.kv_heads + consumer.h_kv);
-      } else if (head >= 0) {
-        convert_head(p, consumer.b, consumer.h_kv, warpgroup);
+      const int brings = load_uniform_word(shared.brings());
+      if (brings != 0) {
+        if constexpr (kHelpsInPassing) {
+          bring_at_end(p, brings - 1, consumer.b * p.kv_heads + consumer.h_kv);
+        } else {
+          convert_head(p, consumer.b, consumer.h_kv, warpgroup);
+        }
       }
     }
   }

@@ -1,6 +1,6 @@
-// Rows of dQ of heads whose key tiles are done, a piece a warp. Off the counter the warps beside
-// the loader, whose processor multiplies meanwhile, bring them from their sums, a wave of items
-// later: so no consumer has to, and none waits for the word that its head is complete. Else a
+// Rows of dQ of heads whose key tiles are done, a share of a tile a warp. Off the counter the warps
+// beside the loader, whose processor multiplies meanwhile, bring them from their sums, a wave of
+// items later: so no consumer has to, and none waits for the word that its head is complete. Else a
 // head's last CTA does, and under a mask others that end meanwhile help it: alone it takes as long
 // as 60 tiles of d 128 for 8192 queries, and a later head waits for that.
 #pragma once
@@ -18,20 +18,20 @@
 namespace att {
 namespace sm90 {
 
-// kPieceColumns of a tile of query head h, from sums which are zeroed. A warp's, which has kRows
-// rows of kBlocks times 8 columns under way at a time.
+// A share of a tile of query head h, from sums which are zeroed. A warp's, which has kRows rows of
+// kBlocks times 8 columns under way at a time.
 //
 // Exchanging, not loading: loads leave copies in the nearer half of L2, which others' additions
 // then have to call back. By TMA to shared memory, and zeros by TMA, an H200's tiles took 15 %
 // longer at d 128.
 template <int kRows, int kBlocks>
-ATT_FN void take_piece(const BackwardParams& p, const Sequence& sequence, int h, int tile,
-                       int column, float* sums) {
+ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h, int tile,
+                       int share, float* sums) {
   const int lane = lane_index();
 #pragma unroll 1
   for (int rows = 0; rows < kTileQ; rows += kRows) {
 #pragma unroll 1
-    for (int block = 0; block < kPieceColumns / 8; block += kBlocks) {
+    for (int block = 0; block < kDqColumns / 8; block += kBlocks) {
       float numbers[kRows / 16][kBlocks / 4][4][4];
       float* const from = sums + (rows * 2 + lane) * 4 + block * 512;
 #pragma unroll
@@ -46,35 +46,34 @@ ATT_FN void take_piece(const BackwardParams& p, const Sequence& sequence, int h,
 #pragma unroll
         for (int w = 0; w < kBlocks; w += 4) {
           store_query_rows(p, sequence, h, tile * kTileQ + rows + i * 16 + lane / 4,
-                           column + (block + w) * 8, numbers[i][w / 4]);
+                           share * kDqColumns + (block + w) * 8, numbers[i][w / 4]);
         }
       }
     }
   }
 }
 
-// Piece `number` of those of K/V head `head`'s dQ. A warp's.
+// Share `number` of those of K/V head `head`'s dQ. A warp's.
 template <int kRows, int kBlocks>
-ATT_FN void bring_piece(const BackwardParams& p, int head, int number) {
-  const int of_head = tile_count(p.q_len, kTileQ) * kPieces;
+ATT_FN void bring_share(const BackwardParams& p, int head, int number) {
+  const int of_head = tile_count(p.q_len, kTileQ) * kDqShares;
   const int in_group = number / of_head;
-  const int tile = (number - in_group * of_head) / kPieces;
-  const int column = number % kPieces * kPieceColumns;
+  const int tile = (number - in_group * of_head) / kDqShares;
+  const int share = number % kDqShares;
   const int b = head / opaque(p.kv_heads);
   const int h = (head - b * p.kv_heads) * (p.heads / opaque(p.kv_heads)) + in_group;
   const Sequence sequence = sequence_of(p, b);
-  if (column == 0) {
+  if (share == 0) {
     add_sink_gradient(p, sequence, b, h, tile * kTileQ, min_i32((tile + 1) * kTileQ, p.q_len));
   }
   const int sums = sums_tile(p, sums_head(p, head) + in_group, tile);
-  take_piece<kRows, kBlocks>(p, sequence, h, tile, column,
-                             p.d_q_sums + sums_offset(sums, 0) + column * kTileQ);
+  take_share<kRows, kBlocks>(p, sequence, h, tile, share, p.d_q_sums + sums_offset(sums, share));
   sync_warp();
 }
 
 // ---- Off the counter: a helper's.
 
-// A piece after the other of the head that `head`'s CTAs see to, as long as no other helper has
+// A share after the other of the head that `head`'s CTAs see to, as long as no other helper has
 // taken it.
 ATT_FN void make_rows_behind(const BackwardParams& p, int head) {
   const int earlier = head - sum_heads(p).behind;
@@ -84,16 +83,16 @@ ATT_FN void make_rows_behind(const BackwardParams& p, int head) {
   bool is_complete = false;
   while (true) {
     int number = 0;
-    if (leader) number = take_one_of(&counters->pieces_taken);
+    if (leader) number = take_one_of(&counters->shares_taken);
     number = shuffle_from(number, 0);
-    if (number >= pieces_of_head(p)) return;
+    if (number >= shares_of_head(p)) return;
     // Items of that head are lower ones, which wait for none of this.
     while (!is_complete) {
       is_complete = load_acquire(&counters->sums_added) == key_tiles(p);
       if (!is_complete) wait_a_while();
     }
-    bring_piece<16, 4>(p, earlier, number);
-    if (leader) arrive(&counters->pieces_free);
+    bring_share<16, 4>(p, earlier, number);
+    if (leader) arrive(&counters->shares_free);
   }
 }
 
@@ -118,31 +117,30 @@ ATT_FN int head_to_bring(const BackwardParams& p, const AskedHeads& asked) {
     if (candidate < 0 || candidate >= asked.end) continue;
     const HeadCounters& counters = p.head_counters[candidate];
     const int added = load_relaxed(&counters.sums_added);
-    const int taken = load_relaxed(&counters.pieces_taken);
-    if (added == key_tiles(p) && taken < pieces_of_head(p)) found = candidate;
+    const int taken = load_relaxed(&counters.shares_taken);
+    if (added == key_tiles(p) && taken < shares_of_head(p)) found = candidate;
   }
   return found;
 }
 
 // A warp's. `head`: what head_to_bring() said, or the CTA's own, which is its business to the end.
-// The next piece is taken while this one is on its way.
+// The next share is taken while this one is on its way.
 ATT_FN void bring_at_end(const BackwardParams& p, int head, int own_head) {
-  if (head < 0) return;
   const bool leader = lane_index() == 0;
   HeadCounters* const counters = p.head_counters + head;
   load_acquire(&counters->sums_added);  // who asked looked no more than that
-  const auto take = [&] { return leader ? take_one_of(&counters->pieces_taken) : 0; };
+  const auto take = [&] { return leader ? take_one_of(&counters->shares_taken) : 0; };
   int brought = 0;
   int number = shuffle_from(take(), 0);
-  while (number < pieces_of_head(p)) {
+  while (number < shares_of_head(p)) {
     const bool goes_on = head == own_head;
     const int next = goes_on ? take() : 0;
-    bring_piece<kTileQ, kPieceColumns / 8>(p, head, number);
+    bring_share<kTileQ, kDqColumns / 8>(p, head, number);
     ++brought;
     if (!goes_on) break;
     number = shuffle_from(next, 0);
   }
-  if (leader && brought > 0) arrive(&counters->pieces_free, brought);
+  if (leader && brought > 0) arrive(&counters->shares_free, brought);
 }
 
 }  // namespace sm90

@@ -52,20 +52,16 @@ ATT_FN long long sums_offset(int tile, int share) {
 
 ATT_FN int key_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
 
-// What is brought from sums to rows at a time: so many columns of a tile.
-constexpr int kPieceColumns = kHelpsInPassing ? kSlabColumns : kDqColumns;
-constexpr int kPieces = kDqShares * kDqColumns / kPieceColumns;
-
 // Of all query heads that share a K/V head.
-ATT_FN int pieces_of_head(const BackwardParams& p) {
-  return p.heads / opaque(p.kv_heads) * tile_count(p.q_len, kTileQ) * kPieces;
+ATT_FN int shares_of_head(const BackwardParams& p) {
+  return p.heads / opaque(p.kv_heads) * tile_count(p.q_len, kTileQ) * kDqShares;
 }
 
 // Until the head that had the sums before is done with them, for which CTAs of lower items see.
 ATT_FN void wait_for_sums(const BackwardParams& p, int head) {
   const int before = head - sum_heads(p).slots;
   if (before < 0) return;
-  while (load_acquire(&p.head_counters[before].pieces_free) < pieces_of_head(p)) wait_a_while();
+  while (load_acquire(&p.head_counters[before].shares_free) < shares_of_head(p)) wait_a_while();
 }
 
 // One thread's, when its CTA has added to the head's sums: whether it is for the CTA to bring them
@@ -166,11 +162,11 @@ ATT_FN void convert_head(const BackwardParams& p, int b, int h_kv, int warpgroup
   constexpr int kAtOnce = kDqColumns >= 64 ? 2 : 4;
   const bool hands_on = head + sum_heads(p).slots < p.batch * p.kv_heads;
   convert_shares<kAtOnce>(p, sequence_of(p, b), b, h_kv * (p.heads / p.kv_heads),
-                          sums_head(p, head), warpgroup, kWarpgroups, pieces_of_head(p), hands_on);
+                          sums_head(p, head), warpgroup, kWarpgroups, shares_of_head(p), hands_on);
   if (!hands_on) return;
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   if (thread_index() % kConsumerThreads == 0) {
-    arrive(&p.head_counters[head].pieces_free, pieces_of_head(p));
+    arrive(&p.head_counters[head].shares_free, shares_of_head(p));
   }
 }
 
