@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""A few queries on many keys: Attune beside FlexAttention and scaled_dot_product_attention, bf16, with a cold L2.
-Every contestant is checked against fp64 before it is timed.
+"""A few queries on many keys: Attune beside FlexAttention, scaled_dot_product_attention and FlashAttention-3, bf16,
+with a cold L2. Every contestant is checked against fp64 before it is timed.
 
     python3 bench/decode.py --out docs/lab/decode_table.md
     python3 bench/decode.py --only "1 x 8192"
 
 Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so. Attune runs the cost model's plans, or with --cache those that
-were tuned.
+were tuned. FlashAttention-3 takes part where its package `flash_attn_interface` can be imported, with the number of
+splits that is the fastest.
 """
 
 import argparse
 import dataclasses
+import importlib.util
 import os
 import sys
 
@@ -22,6 +24,7 @@ import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECONDS_A_PROBLEM = 0.2
+SPLITS = 0, 1, 2, 4, 8, 12, 16, 24, 32, 64  # of FlashAttention-3; 0: as it chooses itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +130,25 @@ def flex(problem, inputs, torch):
     return contestants.Entry(launch, lambda: state["o"])
 
 
+def flash_attention_3(problem, inputs, flush, torch):
+    import contestants
+    import flash_attn_interface
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (inputs.q, inputs.k, inputs.v))
+    lengths = torch.full((problem.batch,), problem.keys, dtype=torch.int32, device="cuda")
+    state = {}
+
+    def entry(splits):
+        def launch():
+            state["o"] = flash_attn_interface.flash_attn_with_kvcache(
+                q, k, v, cache_seqlens=lengths, causal=problem.name == "causal", num_splits=splits)
+
+        return contestants.Entry(launch, lambda: state["o"].transpose(1, 2))
+
+    entries = {splits: entry(splits) for splits in SPLITS}
+    times, _ = side_by_side.time_entries(entries, flush, torch)
+    return entries[min(times, key=times.get)]
+
+
 def exact(problem, inputs, b, h, torch):
     """One head's output in fp64."""
     _, mask, score = VARIANTS[problem.name]
@@ -148,6 +170,8 @@ def run(problem, runtime, flush, generator, torch):
     makers = {"Attune": lambda: attune(problem, inputs, runtime), "Flex": lambda: flex(problem, inputs, torch)}
     if problem.name == "full":
         makers["SDPA"] = lambda: sdpa(problem, inputs, torch)
+    if problem.name in ("full", "causal") and importlib.util.find_spec("flash_attn_interface"):
+        makers["FA3"] = lambda: flash_attention_3(problem, inputs, flush, torch)
     b, h = problem.batch - 1, problem.heads - 2
     wanted = exact(problem, inputs, b, h, torch)
     entries, plan = {}, ""
@@ -186,13 +210,14 @@ def main():
             continue
         median, plan = run(problem, runtime, flush, generator, torch)
         ours = median.get("Attune")
-        beside = [f"{median[peer] / ours:.2f}" if ours and peer in median else "" for peer in ("Flex", "SDPA")]
+        beside = [f"{median[peer] / ours:.2f}" if ours and peer in median else "" for peer in ("Flex", "SDPA", "FA3")]
         rows.append([problem.key, f"{ours:.1f}" if ours else "failed",
                      f"{problem.bytes() / ours / 1e6:.2f}" if ours else "", *beside, plan])
         print("  ".join(rows[-1]), file=sys.stderr, flush=True)
         torch.cuda.empty_cache()
     page.write_table(arguments.out, ROOT, torch, "bench/decode.py",
-                     ["problem", "Attune us", "TB/s of live K and V", "Flex over ours", "SDPA over ours", "plan"], rows)
+                     ["problem", "Attune us", "TB/s of live K and V", "Flex over ours", "SDPA over ours", "FA3 over ours",
+                      "plan"], rows)
 
 
 if __name__ == "__main__":
