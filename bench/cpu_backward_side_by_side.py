@@ -64,18 +64,12 @@ def sdpa_entry(problem, inputs, d_o, torch):
 
 
 def exact_gradients(problem, inputs, d_o, torch):
-    """Of one head, in fp64."""
-    head, rows = 3, torch.arange(problem.seq)
-    mine = {name: inputs[name][:, head : head + 1].double().requires_grad_() for name in "qkv"}
-    scores = mine["q"] @ mine["k"].transpose(2, 3) / problem.head_dim**0.5
-    zero, q_idx, kv_idx = torch.tensor(0), rows[:, None], rows[None, :]
-    if problem.score:
-        scores = problem.score(scores, zero, torch.tensor(head), q_idx, kv_idx)
-    if problem.mask:
-        live = problem.mask(zero, torch.tensor(head), q_idx, kv_idx, inputs["tensors"])
-        scores = scores.masked_fill(~live, float("-inf"))
-    o = scores.softmax(-1) @ mine["v"]
-    return head, torch.autograd.grad(o, list(mine.values()), d_o[:, head : head + 1].double())
+    """Of one head, in fp64; and which."""
+    leaves = {name: inputs[name].double().requires_grad_() for name in "qkv"}
+    head, scores = cpu.scores_of(problem, {**leaves, "tensors": inputs["tensors"]}, torch.arange(problem.seq), torch)
+    o = scores.softmax(-1) @ leaves["v"][0, head]
+    gradients = torch.autograd.grad(o, list(leaves.values()), d_o[0, head].double())
+    return head, [gradient[0, head] for gradient in gradients]
 
 
 def measured(problem, runtime, torch):
@@ -91,7 +85,7 @@ def measured(problem, runtime, torch):
     errors = {}
     for name, launch in made.items():
         launch()
-        apart = [float((mine[:, head : head + 1] - right).norm() / right.norm())
+        apart = [float((mine[0, head] - right).norm() / right.norm())
                  for mine, right in zip(results[name](), exact)]
         errors[name] = max(apart)
         if not errors[name] < CLOSE:

@@ -91,14 +91,13 @@ struct SumHeads {
   Int behind;     // where CTAs of head n bring others' sums to rows, those of head n - behind
   Int converted;  // the first ones, by the main launch; the others by a launch of its own
 };
-// `wave`: items that are under way at a time, or, where they are uneven, may be. Of long heads
-// twice as many may, if `has_long_items`: one keeps its head's sums while those of many later heads
-// are done. Four keys that all queries see and a window of 1024, 8192 keys, d 128, on an H200: 1640
-// us, so 980; a window alone 720 and 715, documents 856 and 741, causal, 4096 keys, 1224 and 1231.
+// `wave`: items that are under way at a time, or, where they are uneven, may be; of heads with
+// fewer than 32 tiles at most kWaveOfShortHeads.
+constexpr int kWaveOfShortHeads = 256;
 template <typename Int>
-ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave,
-                                         bool has_long_items) {
-  const Int behind = tile_count(has_long_items && kv_tiles >= 32 ? 2 * wave : wave, kv_tiles) + 1;
+ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave) {
+  const bool is_less = kv_tiles < 32 && wave > kWaveOfShortHeads;
+  const Int behind = tile_count(is_less ? Int{kWaveOfShortHeads} : wave, kv_tiles) + 1;
   const Int slots = 2 * behind;
   return {slots < kv_heads ? slots : kv_heads, behind, behind < kv_heads ? kv_heads - behind : 0};
 }

@@ -82,12 +82,10 @@ std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, st
 }
 
 // Of sums of dQ.
-att::SumHeads<std::int64_t> sum_heads(const AttentionSpec& spec, const WorkspaceRegion& region,
-                                      const ProblemShape& shape) {
+att::SumHeads<std::int64_t> sum_heads(const WorkspaceRegion& region, const ProblemShape& shape) {
   return att::sum_heads<std::int64_t>(product({shape.batch, shape.kv_heads}),
                                       att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile),
-                                      region.sum_wave,
-                                      spec.mask && spec.head_dim_qk > 64 && !spec.deterministic);
+                                      region.sum_wave);
 }
 
 }  // namespace
@@ -125,7 +123,7 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
     case WorkItem::kLastQueryTile: {
       const auto& region = *std::ranges::find(
           recipe.workspace, WorkspaceRegion::Content::kQuerySums, &WorkspaceRegion::content);
-      const auto sums = sum_heads(spec, region, shape);
+      const auto sums = sum_heads(region, shape);
       std::int64_t kv_heads = shape.batch * shape.kv_heads;
       if (launch.item == WorkItem::kFirstQueryTile) {
         const std::int64_t tiles = att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile);
@@ -221,8 +219,8 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
     case Content::kQuerySums:
       bytes = region.sum_wave == 0
                   ? product({slices, shape.heads, q_rows, columns(spec.head_dim_qk), 4})
-                  : product({sum_heads(spec, region, shape).slots, shape.heads / shape.kv_heads,
-                             q_rows, columns(spec.head_dim_qk), 4});
+                  : product({sum_heads(region, shape).slots, shape.heads / shape.kv_heads, q_rows,
+                             columns(spec.head_dim_qk), 4});
       break;
     case Content::kHeadCounters:
       bytes = product({slices, shape.kv_heads, sizeof(att::HeadCounters)});

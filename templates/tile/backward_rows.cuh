@@ -96,7 +96,7 @@ constexpr bool kSumsInTurn = plan::kSumWave > 0;
 constexpr bool kMakesRowsAhead = plan::kRowWarps > 0;
 ATT_FN SumHeads<int> sum_heads(const BackwardParams& p) {
   return sum_heads(p.batch * p.kv_heads, tile_count(opaque(p.kv_len), plan::kSumTile),
-                   plan::kSumWave, spec::kHasMask && spec::kHeadDimQk > 64 && !plan::kOrderedSums);
+                   plan::kSumWave);
 }
 ATT_FN int heads_with_rows(const BackwardParams& p) {
   return heads_with_rows(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), sum_heads(p),

@@ -171,9 +171,7 @@ ATT_FN void load_items(const BackwardParams& p, const TensorMap* q_map, const Te
     }
   } else {
     load(p, q_map, k_map, v_map, do_map, shared, work_item(p, block_index()), 0, at);
-    if (kHelpsInPassing && thread_index() % 32 == 0) {
-      mbarrier_arrive(shared.all_loaded());
-    }
+    if (kHelpsInPassing && thread_index() % 32 == 0) mbarrier_arrive(shared.all_loaded());
   }
 }
 
@@ -203,8 +201,8 @@ ATT_FN void help(const BackwardParams& p, const SharedMemory& shared, int helper
       mbarrier_wait(shared.sums_added(), parity);
       const bool is_last = is_last_of_head(p, head);
       if constexpr (!kTakesItems) {
-        const int brings = !kHelpsInPassing ? (is_last ? 1 : 0) : is_last ? head + 1 : earlier + 1;
-        store_shared_4(shared.brings(), brings);
+        const int own = kHelpsInPassing ? head + 1 : 1;
+        store_shared_4(shared.brings(), is_last ? own : earlier + 1);
         mbarrier_arrive(shared.sums_told());
       }
     }

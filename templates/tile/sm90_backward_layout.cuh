@@ -45,9 +45,8 @@ static_assert(kDsBuffers == 0 ||
 // Whether CTAs help a head's last one to bring its dQ to rows. Without a mask their items are long
 // enough without, and a pass took 0.5 to 2.5 % longer with it; so did narrow heads under a causal
 // mask, which otherwise come off the counter. In order it was not tried.
-constexpr bool kHelpsInPassing = kDsBuffers > 0 &&
-                                 spec::kHasMask&& kSumsInTurn&& kDqColumns == kSlabColumns &&
-                                 !kTakesItems && !kTakesTurns;
+constexpr bool kHelpsInPassing = spec::kHasMask && kDsBuffers > 0 && kSumsInTurn && !kTakesItems &&
+                                 !kTakesTurns && kDqColumns == kSlabColumns;
 
 // Warps beside the loader that serve other heads.
 constexpr int kHelpers = kDsBuffers == 0 || !kSumsInTurn ? 0

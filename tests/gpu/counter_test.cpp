@@ -21,7 +21,7 @@ namespace {
 // Five key tiles a head, 640 in all.
 constexpr ProblemShape kMany{.batch = 8, .heads = 16, .kv_heads = 16, .q_len = 100, .kv_len = 520};
 constexpr ProblemShape kGrouped{
-    .batch = 4, .heads = 32, .kv_heads = 16, .q_len = 70, .kv_len = 1100};
+    .batch = 4, .heads = 32, .kv_heads = 16, .q_len = 200, .kv_len = 1100};
 
 struct Case {
   const char* name;

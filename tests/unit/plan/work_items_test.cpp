@@ -78,16 +78,17 @@ TEST(WorkItems, HeadsArePackedWhereOneDoesNotFillATile) {
 TEST(WorkItems, HeadsWaitForSumsAndRowsOfEarlierGroupsAlone) {
   constexpr int kTilesOfGroup = 256;  // templates/tile/backward_order.cuh
   for (const bool uneven : {false, true}) {
-    for (const int wave : {1, 132, kTilesOfGroup}) {
+    for (const int wave : {1, 132, kTilesOfGroup, 2 * kTilesOfGroup}) {
       for (const int tiles : {1, 2, 5, 8, 15, 16, 31, 32, 33, 64, 128, 600}) {
         for (const int heads : {1, 2, 7, 32, 64, 300}) {
-          const SumHeads<int> sums = sum_heads(heads, tiles, wave, uneven);
+          const SumHeads<int> sums = sum_heads(heads, tiles, wave);
           ASSERT_GE(sums.slots, 1);
           ASSERT_LE(sums.slots, heads);
           ASSERT_EQ(sums.converted, std::max(heads - sums.behind, 0));
           const int with_rows = heads_with_rows(heads, tiles, sums, uneven);
           ASSERT_GE(with_rows, 1);
-          const int group = wave < kTilesOfGroup || tiles < 16 ? 1 : std::max(1, wave / tiles);
+          const bool is_grouped = wave >= kTilesOfGroup && tiles >= 16;
+          const int group = is_grouped ? std::max(1, kTilesOfGroup / tiles) : 1;
           for (int head = 0; head < heads; ++head) {
             if (head >= sums.slots) {
               ASSERT_LT(head - sums.slots, sums.converted);
@@ -103,11 +104,11 @@ TEST(WorkItems, HeadsWaitForSumsAndRowsOfEarlierGroupsAlone) {
   }
 }
 
-// Under a mask one long item holds its head's sums while those of many later heads are done.
-TEST(WorkItems, LongHeadsUnderAMaskHaveMoreSums) {
-  EXPECT_EQ(sum_heads(100, 64, 256, true).slots, 18);
-  EXPECT_EQ(sum_heads(100, 64, 256, false).slots, 10);
-  EXPECT_EQ(sum_heads(100, 31, 256, true).slots, sum_heads(100, 31, 256, false).slots);
+// One long item holds its head's sums while those of many later heads are done.
+TEST(WorkItems, LongHeadsMayHaveMoreSums) {
+  EXPECT_EQ(sum_heads(100, 64, 512).slots, 18);
+  EXPECT_EQ(sum_heads(100, 64, 256).slots, 10);
+  EXPECT_EQ(sum_heads(100, 31, 512).slots, sum_heads(100, 31, 256).slots);
 }
 
 // Whatever the number of keys, each piece ends where the next begins, and no launch has many.
