@@ -16,7 +16,6 @@ namespace {
 
 // As in templates/tile/backward_rows.cuh: kRowThreads, kRowPadding.
 constexpr int kThreads = 256;
-constexpr int kPadding = 128;
 constexpr int kSplitColumns = 4;
 
 // On CPUs, where whatever a head has a known number of is added up in order.
@@ -54,8 +53,9 @@ Status backward_serves(const AttentionSpec& spec, LearnedSums sums) {
   return ok_status();
 }
 
-Launch backward_rows_launch() {
-  return {.symbol = "_rows", .threads = kThreads, .item = WorkItem::kQueryTile, .tile = kPadding};
+Launch backward_rows_launch(const BackwardRows& rows) {
+  return {
+      .symbol = "_rows", .threads = kThreads, .item = WorkItem::kQueryTile, .tile = rows.padding};
 }
 
 BackwardRows split_rows(const AttentionSpec& spec) {
@@ -68,14 +68,14 @@ BackwardRows split_rows(const AttentionSpec& spec) {
 std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
   using Content = WorkspaceRegion::Content;
   std::vector<WorkspaceRegion> regions = {{.content = Content::kRowReferences,
-                                           .length_unit = kPadding,
+                                           .length_unit = rows.padding,
                                            .columns = rows.splits_references ? kSplitColumns : 1},
                                           {.content = Content::kRowDeltas,
-                                           .length_unit = kPadding,
+                                           .length_unit = rows.padding,
                                            .columns = rows.splits_deltas ? kSplitColumns : 1}};
   if (rows.sum_columns > 0) {
     regions.push_back({.content = Content::kQuerySums,
-                       .length_unit = kPadding,
+                       .length_unit = rows.padding,
                        .columns = rows.sum_columns,
                        .sum_tile = rows.sum_tile,
                        .sum_wave = rows.sum_wave});
@@ -90,6 +90,8 @@ std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
 
 std::string backward_row_constants(const BackwardRows& rows) {
   return fmt::format(
+      "constexpr int kRowPadding = {};\n"
+      "constexpr int kRowsAtATime = {};\n"
       "constexpr bool kSplitReferences = {};\n"
       "constexpr bool kSplitDeltas = {};\n"
       "constexpr int kSumColumns = {};\n"
@@ -97,8 +99,8 @@ std::string backward_row_constants(const BackwardRows& rows) {
       "constexpr int kSumWave = {};\n"
       "constexpr int kRowWarps = {};\n"
       "constexpr bool kTakesItems = {};\n",
-      rows.splits_references, rows.splits_deltas, rows.sum_columns, rows.sum_tile, rows.sum_wave,
-      rows.ahead_warps, rows.takes_items);
+      rows.padding, rows.at_a_time, rows.splits_references, rows.splits_deltas, rows.sum_columns,
+      rows.sum_tile, rows.sum_wave, rows.ahead_warps, rows.takes_items);
 }
 
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

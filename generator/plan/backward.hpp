@@ -14,6 +14,8 @@ namespace attune {
 struct BackwardRows {
   // Numbers that the tensor cores subtract: 16 bytes a row instead of 4.
   bool splits_references = false, splits_deltas = false;
+  int padding = 128;               // a head's rows are padded to a multiple of it,
+  int at_a_time = 64;              // and made so many at a time
   int sum_columns = 0;             // of dQ's sums, which it zeroes; 0: there are none
   int sum_tile = 1, sum_wave = 1;  // of these; WorkspaceRegion
   int ahead_warps = 0;             // of a CTA, that make rows of later heads; 0: all come first
@@ -31,7 +33,7 @@ enum class LearnedSums {
 // kUnsupported where a family's backward kernels cannot do the spec.
 Status backward_serves(const AttentionSpec& spec, LearnedSums sums);
 
-Launch backward_rows_launch();
+Launch backward_rows_launch(const BackwardRows& rows = {});
 // Of kernels whose tensor cores subtract LSE and D themselves: where these are subtracted from the
 // products as they are. Without sums.
 BackwardRows split_rows(const AttentionSpec& spec);

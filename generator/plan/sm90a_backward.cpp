@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "generator/expr/derivative.hpp"
 #include "generator/plan/backward.hpp"
@@ -19,13 +20,16 @@ namespace {
 constexpr int kKeys = 64;  // of a warpgroup
 constexpr int kWarpgroups = 2;
 constexpr int kStoreRows = 16;
-constexpr int kTileQ = 64;
+constexpr int kTileQ = 64, kTallTileQ = 80;
 constexpr int kStagedRows = 32;   // of O and dO; templates/tile/sm90_backward_rows_ahead.cuh
 constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
 
 const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
   return std::get<Sm90aBackwardPlan>(plan.tile);
 }
+
+// Whose dQ is made transposed, and dK of what lies in shared memory.
+bool is_tall(const Sm90aBackwardPlan& tile) { return tile.tile_q != kTileQ; }
 
 int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
@@ -39,6 +43,10 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
     return rows;
   }
   rows.sum_tile = kKeys * kWarpgroups;
+  if (is_tall(tile)) {
+    rows.padding = 2 * kTallTileQ;
+    rows.at_a_time = kTallTileQ;
+  }
   // CTAs of an H200; where heads come in groups those of one, templates/tile/backward_order.cuh. Of
   // wide heads twice as many, as one long item keeps its head's sums while those of many later
   // heads are done: four keys that all queries see and a window of 1024, 8192 keys, d 128, on an
@@ -50,7 +58,7 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   if (spec.deterministic) {
     rows.turn_rows = kTileQ;
   } else {
-    rows.ahead_warps = 3;
+    rows.ahead_warps = is_tall(tile) ? 2 : 3;
   }
   return rows;
 }
@@ -120,7 +128,13 @@ Registers registers_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile)
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   if (tile.warpgroups != kWarpgroups) return plan_unsupported("two warpgroups");
-  if (tile.tile_q != kTileQ) return plan_unsupported("query tiles of 64");
+  // Beside a score ptxas has too few registers.
+  const bool may_be_tall = slabs(spec.head_dim_qk) == 2 && !spec.mask && !spec.score &&
+                           !has_dropout(spec) && !is_packed(spec) && !spec.deterministic;
+  if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall)) {
+    return plan_unsupported(
+        "query tiles of 64, or, of dense kernels with head dims above 64, of 80");
+  }
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   if (tile.rotated && spec.mask) return plan_unsupported("a mask says where key tiles begin");
   if (tile.rotated && spec.deterministic) {
@@ -145,22 +159,25 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
+  std::vector<Sm90aBackwardPlan> tiles;
   for (const int stages : {2, 3}) {
     for (const bool rotated : {false, true}) {
       // A third stage gains 2 to 5 % where heads are narrow, else nothing.
       if (stages == 3 && !is_narrow(spec)) continue;
       for (const bool in_registers : {false, true}) {
         for (const bool takes_items : {false, true}) {
-          const KernelPlan plan{.pass = Pass::kBackward,
-                                .target = device.target,
-                                .tile = Sm90aBackwardPlan{.stages = stages,
-                                                          .rotated = rotated,
-                                                          .keys_in_registers = in_registers,
-                                                          .takes_items = takes_items}};
-          if (check(spec, plan, device).ok()) plans.push_back(plan);
+          tiles.push_back({.stages = stages,
+                           .rotated = rotated,
+                           .keys_in_registers = in_registers,
+                           .takes_items = takes_items});
         }
       }
     }
+  }
+  tiles.push_back({.tile_q = kTallTileQ, .stages = 2});
+  for (const Sm90aBackwardPlan& tile : tiles) {
+    const KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
+    if (check(spec, plan, device).ok()) plans.push_back(plan);
   }
   return plans;
 }
@@ -171,10 +188,11 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
       5.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
   // Measured on an H200: d 128 reaches 0.67 of the dense rate, d 64 0.53; there beginning with
   // different tiles gains 5 %, at d 128 nothing. K and V in registers gain 4 % under a causal mask
-  // and 1 % without one, a third stage 3 % (H100, 4096 keys).
+  // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 % (H200).
   const bool narrow = is_narrow(spec);
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
-                      (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0);
+                      (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
+                      (is_tall(tile) ? 1.03 : 1.0);
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to
@@ -205,7 +223,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
   LaunchRecipe recipe;
-  Launch rows = backward_rows_launch();
+  Launch rows = backward_rows_launch(rows_of(spec, tile));
   if (rows_of(spec, tile).ahead_warps > 0) rows.item = WorkItem::kFirstQueryTile;
   recipe.launches = {
       rows,
@@ -232,7 +250,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return with_learned(spec, backward_row_regions(rows_of(spec, {.takes_items = true})));
+  BackwardRows rows = rows_of(spec, {.takes_items = true});
+  if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
+  return with_learned(spec, backward_row_regions(rows));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -298,14 +318,22 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk, tile.keys_in_registers) +
       wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v, tile.keys_in_registers) +
       wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
-      wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
+      wgmma_function({.name = "multiply_dk",
+                      .element = wgmma_element(spec.dtype),
+                      .columns = spec.head_dim_qk,
+                      .steps = tile.tile_q / 16,
+                      .accumulates = true,
+                      .a_in_registers = !is_tall(tile),
+                      .transposes_b = true,
+                      .transposes_a = true}) +
       wgmma_function({.name = "multiply_dq",
                       .element = wgmma_element(spec.dtype),
-                      .columns = dq_columns(spec, tile),
+                      .columns = is_tall(tile) ? tile.tile_q : dq_columns(spec, tile),
                       .steps = tile_kv(tile) / 16,
                       .accumulates = false,
                       .a_in_registers = false,
-                      .transposes_b = true});
+                      .transposes_b = !is_tall(tile),
+                      .transposes_a = is_tall(tile)});
   const BackwardRows rows = rows_of(spec, tile);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q, tile.keys_in_registers);

@@ -45,7 +45,10 @@ std::string wgmma_function(const WgmmaChain& chain) {
         "{}{};\\n\"\n",
         chain.columns, chain.element, chain.element, operands(0, registers),
         chain.a_in_registers ? fmt::format("{{{}}}", operands(a + 4 * step, 4)) : "a",
-        chain.a_in_registers ? "" : "0, ", chain.transposes_b ? 1 : 0);
+        chain.a_in_registers ? ""
+        : chain.transposes_a ? "1, "
+                             : "0, ",
+        chain.transposes_b ? 1 : 0);
   }
 
   std::vector<std::string> outputs, inputs;

@@ -20,6 +20,7 @@ struct WgmmaChain {
   bool accumulates;
   bool a_in_registers;  // or in shared memory
   bool transposes_b;
+  bool transposes_a = false;  // in shared memory
 };
 
 // The function `name(d, a, b)`: D's registers; A's, four a step, or its descriptor's low word (see

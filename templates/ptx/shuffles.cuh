@@ -38,6 +38,13 @@ ATT_FN unsigned ballot(bool condition) {
   return out;
 }
 
+// An 8 x 8 matrix of 16-bit numbers, of which lane i has two of row i / 4, transposed.
+ATT_FN unsigned transposed_matrix(unsigned two) {
+  unsigned out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(two));
+  return out;
+}
+
 ATT_FN bool all_lanes(bool condition) { return ballot(condition) == 0xffffffffu; }
 
 ATT_FN void sync_warp() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }

@@ -28,7 +28,7 @@ ATT_FN Context item_context(const BackwardParams& p, const Sequence& own, int b,
 
 // Rows are padded to whole tiles; those past q_len act as rows without live keys. So are those of
 // each packed sequence.
-constexpr int kRowPadding = 128;
+constexpr int kRowPadding = plan::kRowPadding;
 ATT_FN constexpr int padded_rows(int q_len) { return tile_count(q_len, kRowPadding) * kRowPadding; }
 
 // Where what is known of the rows of sequence b begins, of head number `head` of all slices'.
@@ -87,7 +87,7 @@ ATT_FN void load_words(const char* from, unsigned (&words)[kWords]) {
 }
 
 constexpr int kRowThreads = 256;
-constexpr int kRowsAtATime = 64;
+constexpr int kRowsAtATime = plan::kRowsAtATime;
 
 // Where dQ's sums of the first heads will be; the others' are those of heads before them. Of packed
 // sequences all have their own.

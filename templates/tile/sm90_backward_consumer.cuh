@@ -10,6 +10,7 @@
 #include "templates/ptx/fence.cuh"
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/reduce.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/stmatrix.cuh"
@@ -39,7 +40,7 @@ using KeyGradient = float[spec::kHeadDimQk / 2];
 using ValueGradient = float[spec::kHeadDimV / 2];
 // Of a kernel that leaves dQ to another one there is none.
 template <bool kMakesQueries>
-using QueryGradient = float[kMakesQueries ? kDqColumns / 2 : 1];
+using QueryGradient = float[kMakesQueries ? kDqNumbers : 1];
 
 template <int kCount>
 ATT_FN void zero(float (&numbers)[kCount]) {
@@ -133,10 +134,22 @@ struct Consumer {
     plan::multiply_dv<kRowBytes, 4 * kRowBytes>(d_v, p_operand, o);
     wgmma_commit();
   }
+  // dK's left operand of tile n, whose dS is written: fragments, or the descriptor of the
+  // warpgroup's slab of dS.
+  template <typename Fragments>
+  ATT_MEMBER decltype(auto) ds_rows(const Fragments& fragments, unsigned n) const {
+    if constexpr (kDkFromShared) {
+      return wgmma_descriptor(shared.d_s(0) + warpgroup * kQSlabBytes, kQSlabBytes) +
+             (n & 1) * (kDsBytes / 16);
+    } else {
+      return (fragments);
+    }
+  }
   ATT_MEMBER void issue_dk() {
     const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
     wgmma_fence();
-    plan::multiply_dk<kRowBytes, 4 * kRowBytes>(d_k, ds_operand, q);
+    plan::multiply_dk<kRowBytes, 4 * kRowBytes, kRowBytes, 4 * kRowBytes>(
+        d_k, ds_rows(ds_operand, written), q);
     wgmma_commit();
   }
   // The warpgroup's share of dQ of the tile whose dS is number `n`.
@@ -147,7 +160,11 @@ struct Consumer {
         shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
         kKvSlabBytes);
     wgmma_fence();
-    plan::multiply_dq<kRowBytes, 4 * kRowBytes, 2, kQSlabBytes / 16>(d_q, ds, k);
+    if constexpr (kTransposesDq) {
+      plan::multiply_dq<2, kQSlabBytes / 16, kRowBytes, 4 * kRowBytes>(d_q, k, ds);
+    } else {
+      plan::multiply_dq<kRowBytes, 4 * kRowBytes, 2, kQSlabBytes / 16>(d_q, ds, k);
+    }
     wgmma_commit();
   }
 
@@ -164,7 +181,11 @@ struct Consumer {
       stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);
     }
     fence_shared_for_async();
-    sync_warp();
+    if constexpr (kDkFromShared) {
+      named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
+    } else {
+      sync_warp();
+    }
     warp_arrive(shared.ds_full(n & 1));
   }
 
@@ -172,7 +193,7 @@ struct Consumer {
   ATT_MEMBER void add_dq(float* sums) {
     float* const to = sums + thread * 4;
 #pragma unroll
-    for (int j = 0; j < kDqColumns / 8; ++j) {
+    for (int j = 0; j < kDqNumbers / 4; ++j) {
       reduce_add_4(to + j * 512, d_q[4 * j], d_q[4 * j + 1], d_q[4 * j + 2], d_q[4 * j + 3]);
     }
   }

@@ -14,7 +14,7 @@ namespace sm90 {
 constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
 constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item, kKeys of a warpgroup
 constexpr int kTileQ = plan::kTileQ;          // queries of a stage of Q and dO
-static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kTileQ % 64 == 0);
+static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kTileQ % 16 == 0);
 
 constexpr int kKvSlabBytes = kTileKv * kRowBytes;
 constexpr int kQSlabBytes = kTileQ * kRowBytes;
@@ -38,8 +38,14 @@ constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 // is made of whole ones.
 constexpr int kDqShares = kWarpgroups;
 constexpr int kDqColumns = kQkSlabs * kSlabColumns / kDqShares;
+// Of tiles that are no 64 queries it is made transposed: columns are wgmma's rows.
+constexpr bool kTransposesDq = kTileQ != 64;
+// Then dK is made of what lies in shared memory, too: with dS in registers while S and dP of the
+// next tile are made ptxas has too few and serialises the products (C7512).
+constexpr bool kDkFromShared = kTransposesDq;
+constexpr int kDqNumbers = kDqColumns * kTileQ / kWarpgroupThreads;  // of a thread
 static_assert(kDsBuffers == 0 ||
-              (kTileQ == 64 && kDqColumns % 32 == 0 &&
+              ((!kTransposesDq || kDqColumns == 64) && kDqColumns % 32 == 0 &&
                (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
 
 // Whether CTAs help a head's last one to bring its dQ to rows. Without a mask their items are long

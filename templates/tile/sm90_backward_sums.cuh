@@ -47,7 +47,7 @@ ATT_FN int sums_tile(const BackwardParams& p, int base, int h, int tile) {
 // Where a share of dQ of a tile is summed: [tiles, shares, blocks of 8 columns, threads, 4], the
 // order of the accumulators.
 ATT_FN long long sums_offset(int tile, int share) {
-  return (static_cast<long long>(tile) * kDqShares + share) * (kDqColumns * 64);
+  return (static_cast<long long>(tile) * kDqShares + share) * (kDqColumns * kTileQ);
 }
 
 ATT_FN int key_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
@@ -95,6 +95,27 @@ ATT_FN void store_query_rows(const BackwardParams& p, const Sequence& sequence, 
   }
 }
 
+// The same of a thread's numbers of 16 queries from `row` on, where rows are columns of dQ: those
+// of two blocks of 8 queries.
+ATT_FN void store_transposed_rows(const BackwardParams& p, const Sequence& sequence, int h, int row,
+                                  int column, const float (&numbers)[2][4]) {
+  const float scale = softmax_scale(p);
+  unsigned words[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const float* const two = numbers[w / 2] + w % 2 * 2;
+    words[w] = transposed_matrix(pack_2<spec::kDType>(two[0] * scale, two[1] * scale));
+  }
+  transpose_quad(words);
+  const int lane = thread_index() % 32;
+  const int own_row = row + lane % 4 / 2 * 8 + lane / 4, own = column + lane % 2 * 8;
+  if (own_row < queries_of(p, sequence) && own < spec::kHeadDimQk) {
+    store_global_16(
+        static_cast<char*>(p.d_q) + 2 * (query_offset(sequence, p.d_q_stride, h, own_row) + own),
+        words);
+  }
+}
+
 // Brings shares of dQ's tiles from their sums to rows: of the query heads from `h` on those
 // numbered first, first + step, ... below `end`; a head has as many as it has tiles and shares. A
 // warpgroup's; kAtOnce are under way at a time. `clears`: zeroes the sums.
@@ -105,7 +126,7 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
   const int shares = tile_count(queries_of(p, sequence), kTileQ) * kDqShares;  // of a head
 #pragma unroll 1
   for (; first < end; first += kAtOnce * step) {
-    float sums[kAtOnce][kDqColumns / 32][4][4];
+    float sums[kAtOnce][kDqNumbers / 4][4];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int number = first + i * step;
@@ -115,13 +136,13 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
                           sums_offset(sums_tile(p, sums_head, head, tile), number % kDqShares) +
                           thread * 4;
 #pragma unroll
-      for (int j = 0; j < kDqColumns / 8; ++j) {
+      for (int j = 0; j < kDqNumbers / 4; ++j) {
         // Ordinary loads leave copies in the nearer half of L2, which stores then have to call
         // back: zeroing so took an H100 14 us for 64 KB, exchanging next to nothing.
         if (clears) {
-          exchange_for_zeros_16(from + j * 512, sums[i][j / 4][j % 4]);
+          exchange_for_zeros_16(from + j * 512, sums[i][j]);
         } else {
-          load_global_l2_16(from + j * 512, sums[i][j / 4][j % 4]);
+          load_global_l2_16(from + j * 512, sums[i][j]);
         }
       }
     }
@@ -135,10 +156,21 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
         add_sink_gradient(p, sequence, b, h + head, tile * kTileQ,
                           min_i32((tile + 1) * kTileQ, queries_of(p, sequence)));
       }
+      const int warp_row = thread / 32 * 16;
+      if constexpr (kTransposesDq) {
 #pragma unroll
-      for (int j = 0; j < kDqColumns / 32; ++j) {
-        store_query_rows(p, sequence, h + head, tile * kTileQ + thread / 32 * 16 + thread % 32 / 4,
-                         share * kDqColumns + j * 32, sums[i][j]);
+        for (int j = 0; j < kTileQ / 16; ++j) {
+          store_transposed_rows(p, sequence, h + head, tile * kTileQ + j * 16,
+                                share * kDqColumns + warp_row,
+                                *reinterpret_cast<const float(*)[2][4]>(&sums[i][2 * j]));
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kDqColumns / 32; ++j) {
+          store_query_rows(p, sequence, h + head, tile * kTileQ + warp_row + thread % 32 / 4,
+                           share * kDqColumns + j * 32,
+                           *reinterpret_cast<const float(*)[4][4]>(&sums[i][4 * j]));
+        }
       }
     }
   }

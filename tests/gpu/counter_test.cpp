@@ -189,14 +189,19 @@ class PassingPlanted : public CounterPlanted {};
 TEST_P(PassingPlanted, HelpIsRightAndItsFaultsAreSeen) {
   const KernelPlan& plan = plans_.back();
   ASSERT_FALSE(takes_items(plan));
-  // At once, where it is wanted or not.
+  // At once, where it is wanted or not, and the head's own CTA leaves them time to.
   const planted::Edit helps = {"{head - sums.behind - key_tile % 4, sums.converted}",
                                "{head - 1 - key_tile % 4, sums.converted}"};
-  expect(true, {"CTAs help at once", {helps}}, plan);
+  const planted::Edit own_is_late = {
+      "int brought = 0;\n",
+      "int brought = 0;\n"
+      "for (int i = 0; head == own_head && i < 1000; ++i) wait_a_while();\n"};
+  expect(true, {"CTAs help at once", {helps, own_is_late}}, plan);
   for (const planted::Fault& fault :
        {planted::Fault{"sums are handed on as they are", {kHandedOnAsTheyAre}},
         planted::Fault{"what is taken in passing stays in its sums",
                        {helps,
+                        own_is_late,
                         {"bring_share<kTileQ, kDqColumns / 8>(p, head, number);",
                          "if (goes_on) bring_share<kTileQ, kDqColumns / 8>(p, head, number);"}}},
         planted::Fault{"the last CTA brings one share less",
