@@ -11,6 +11,7 @@
 #include "generator/plan/backward.hpp"
 #include "generator/plan/cpu_registers.hpp"
 #include "generator/plan/family.hpp"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -41,6 +42,10 @@ bool learns(const AttentionSpec& spec) {
   return spec.sink != nullptr || !expr::look_up_derivatives(spec.score, spec.environment).empty();
 }
 
+bool may_be_in_parts(const AttentionSpec& spec) {
+  return !is_packed(spec) && learned_columns(spec) == 0;
+}
+
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(cpu_family().serves(spec, target));
   return backward_serves(spec, LearnedSums::kByItems);
@@ -65,6 +70,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("a tile of at most 1024 rows in steps of {}, not {}",
                                         block.width(), tile.tile));
   }
+  if (tile.in_parts && !(tile.whole_heads && may_be_in_parts(spec))) {
+    return plan_unsupported(
+        "heads have parts in plans of whole heads, dense and without what is learned");
+  }
   if (!tile.whole_heads && tile.tile < kLeastLearningTile && learned_columns(spec) > 0) {
     return plan_unsupported(
         fmt::format("learned numbers are summed in tiles of at least {} keys", kLeastLearningTile));
@@ -79,7 +88,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     const int unit = block.unroll % 3 == 0 ? 48 : 64;
     for (const int blocks : {1, 2, 4, 8}) {
       for (const int step : {unit, 2 * unit}) {
-        for (const bool whole_heads : {true, false}) {
+        const auto add = [&](bool whole_heads, bool in_parts) {
           const KernelPlan plan{.pass = Pass::kBackward,
                                 .target = Target::kCpu,
                                 .tile = CpuBackwardPlan{.tile = block.width() * blocks,
@@ -87,9 +96,13 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
                                                         .unroll = block.unroll,
                                                         .columns = block.columns,
                                                         .vector_bytes = block.vector_bytes,
-                                                        .whole_heads = whole_heads}};
+                                                        .whole_heads = whole_heads,
+                                                        .in_parts = in_parts}};
           if (check(spec, plan, device).ok()) plans.push_back(plan);
-        }
+        };
+        add(true, false);
+        add(true, true);
+        add(false, false);
       }
     }
   }
@@ -102,7 +115,7 @@ PlanCost plan_cost(const AttentionSpec&, const KernelPlan& plan, const DeviceFac
   return {.tile = 1,
           .launch_us = 15,
           .group = {tile.tile, tile.step, tile.unroll, tile.columns, tile.vector_bytes,
-                    tile.whole_heads}};
+                    tile.whole_heads, tile.in_parts}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan&, const ProblemShape&, const DeviceFacts&) {
@@ -118,11 +131,12 @@ double walked_numbers(const AttentionSpec& spec, const CpuBackwardPlan& tile) {
   return (tile.whole_heads ? 3.0 : 1.0) * spec.head_dim_qk + spec.head_dim_v;
 }
 
+constexpr double kFarBytesPerClock = 16;
+
 // What comes from beyond L2: rows that are walked once a tile, where they do not fit, and a tile's
 // own, once a step. On a Cascade Lake 192 keys, d 128, s 4096, are 8 % faster than 48.
 double far_clocks(const AttentionSpec& spec, const CpuBackwardPlan& tile, double walked,
                   const DeviceFacts& device) {
-  constexpr double kFarBytesPerClock = 16;
   const double room = double(device.l2_bytes);
   const double walked_bytes = 4 * walked * walked_numbers(spec, tile);
   const double own_bytes = 4.0 * tile.tile * own_numbers(spec, tile);
@@ -160,12 +174,20 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double kv_heads = double(shape.batch) * double(shape.kv_heads);
   const double q_len = double(shape.q_len), kv_len = double(shape.kv_len);
   const double key_tiles = std::ceil(kv_len / tile.tile);
-  const auto rounds = [&](double items) { return std::ceil(items / device.processor_count); };
+  const double threads = device.processor_count;
+  // Threads end apart by a fifth of an item: 16 heads on 16 threads leave that much of them idle
+  // (Sapphire Rapids, d 128, s 1024 and 2048).
+  const auto rounds = [&](double items) {
+    return std::ceil(items / threads) + (threads > 1 ? 0.2 : 0);
+  };
   const double walked = q_len * heads / kv_heads;
   double clocks = 0;
   if (tile.whole_heads) {
-    clocks = rounds(kv_heads) * key_tiles *
+    const double parts = tile.in_parts ? att::head_parts(kv_heads) : 1.0;
+    clocks = rounds(kv_heads * parts) * std::ceil(key_tiles / parts) *
              tile_clocks(spec, tile, kv_len, walked, 3 * qk + 2 * v, device);
+    // dQ of parts is zeroed and added up.
+    if (tile.in_parts) clocks += 8 * heads * q_len * qk * parts / kFarBytesPerClock / threads;
   } else {
     clocks = rounds(kv_heads * key_tiles) *
                  tile_clocks(spec, tile, kv_len, walked, 2 * qk + 2 * v, device) +
@@ -179,15 +201,17 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .transfer_us = bytes / (device.memory_gb_per_s * 1e3)};
 }
 
+enum class QuerySums { kNone, kWhole, kInParts };
 // `lanes`: of a vector; `tile`: the keys whose sums of what is learned are together.
-std::vector<WorkspaceRegion> regions(const AttentionSpec& spec, bool whole_heads, int lanes,
+std::vector<WorkspaceRegion> regions(const AttentionSpec& spec, QuerySums sums, int lanes,
                                      int tile) {
   using Content = WorkspaceRegion::Content;
   std::vector<WorkspaceRegion> all = {{.content = Content::kRowReferences},
                                       {.content = Content::kRowDeltas}};
-  if (whole_heads) {
+  if (sums != QuerySums::kNone) {
     all.push_back({.content = Content::kQuerySums,
-                   .columns = (spec.head_dim_qk + lanes - 1) / lanes * lanes});
+                   .columns = (spec.head_dim_qk + lanes - 1) / lanes * lanes,
+                   .in_parts = sums == QuerySums::kInParts});
   }
   if (const int columns = learned_columns(spec); columns > 0) {
     all.push_back({.content = Content::kLearnedSums, .length_unit = tile, .columns = columns});
@@ -200,34 +224,44 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   LaunchRecipe recipe;
   recipe.launches = {{.symbol = "_rows", .item = WorkItem::kRows, .tile = kRowsOfItem}};
   if (tile.whole_heads) {
-    recipe.launches.push_back({.symbol = "", .item = WorkItem::kKvHead});
+    recipe.launches.push_back(
+        {.symbol = "", .item = tile.in_parts ? WorkItem::kHeadPart : WorkItem::kKvHead});
+    if (tile.in_parts) {
+      recipe.launches.push_back(
+          {.symbol = "_queries", .item = WorkItem::kRows, .tile = kRowsOfItem});
+    }
   } else {
     recipe.launches.push_back({.symbol = "", .item = WorkItem::kKeyTile, .tile = tile.tile});
     recipe.launches.push_back(
         {.symbol = "_queries", .item = WorkItem::kQueryTile, .tile = tile.tile});
   }
   if (learns(spec)) recipe.launches.push_back({.symbol = "_learned", .item = WorkItem::kPass});
-  recipe.workspace = regions(spec, tile.whole_heads, block_of(tile).lanes(),
-                             tile.whole_heads ? INT_MAX : tile.tile);
+  const QuerySums sums = tile.in_parts      ? QuerySums::kInParts
+                         : tile.whole_heads ? QuerySums::kWhole
+                                            : QuerySums::kNone;
+  recipe.workspace =
+      regions(spec, sums, block_of(tile).lanes(), tile.whole_heads ? INT_MAX : tile.tile);
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
   constexpr int kMostLanes = 16;
-  return regions(spec, true, kMostLanes, kLeastLearningTile);
+  return regions(spec, may_be_in_parts(spec) ? QuerySums::kInParts : QuerySums::kWhole, kMostLanes,
+                 kLeastLearningTile);
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) { return {tile_of(plan).step, tile_of(plan).tile}; }
 
 std::vector<int> choices(const KernelPlan& plan) {
   const CpuBackwardPlan& t = tile_of(plan);
-  return {t.tile, t.step, t.unroll, t.columns, t.vector_bytes, t.whole_heads};
+  return {t.tile, t.step, t.unroll, t.columns, t.vector_bytes, t.whole_heads, t.in_parts};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const CpuBackwardPlan& tile = tile_of(plan);
-  return fmt::format("t{} s{} u{} c{} v{}{}", tile.tile, tile.step, tile.unroll, tile.columns,
-                     tile.vector_bytes, tile.whole_heads ? " heads" : "");
+  return fmt::format("t{} s{} u{} c{} v{}{}{}", tile.tile, tile.step, tile.unroll, tile.columns,
+                     tile.vector_bytes, tile.whole_heads ? " heads" : "",
+                     tile.in_parts ? " parts" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -236,6 +270,10 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   for (const std::string_view word : words) {
     if (word == "heads") {
       tile.whole_heads = true;
+      continue;
+    }
+    if (word == "parts") {
+      tile.in_parts = true;
       continue;
     }
     if (!parse_word(word, "t", tile.tile) && !parse_word(word, "s", tile.step) &&
@@ -252,8 +290,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const CpuBackwardPlan& tile = tile_of(plan);
-  return fmt::format("t{}s{}v{}{}", tile.tile, tile.step, tile.vector_bytes,
-                     tile.whole_heads ? "heads" : "");
+  return fmt::format("t{}s{}v{}{}{}", tile.tile, tile.step, tile.vector_bytes,
+                     tile.whole_heads ? "heads" : "", tile.in_parts ? "parts" : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -267,11 +305,13 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kColumns = {};\n"
       "constexpr int kRowsOfItem = {};\n"
       "constexpr bool kWholeHeads = {};\n"
+      "constexpr bool kInParts = {};\n"
       "#define ATT_VECTOR_BYTES {}\n"
       "#define ATT_WHOLE_HEADS {:d}\n"
+      "#define ATT_IN_PARTS {:d}\n"
       "#define ATT_LEARNS {:d}\n",
-      tile.tile, tile.step, tile.unroll, tile.columns, kRowsOfItem, tile.whole_heads,
-      tile.vector_bytes, tile.whole_heads, learns(spec));
+      tile.tile, tile.step, tile.unroll, tile.columns, kRowsOfItem, tile.whole_heads, tile.in_parts,
+      tile.vector_bytes, tile.whole_heads, tile.in_parts, learns(spec));
 }
 
 }  // namespace

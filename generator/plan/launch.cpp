@@ -159,6 +159,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
              shape.batch;
     case WorkItem::kKvHead:
       return shape.kv_heads * shape.batch;
+    case WorkItem::kHeadPart:
+      return att::head_parts(shape.kv_heads * shape.batch) * shape.kv_heads * shape.batch;
     case WorkItem::kSequence:
       return shape.batch;
     case WorkItem::kPass:
@@ -218,7 +220,8 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       break;
     case Content::kQuerySums:
       bytes = region.sum_wave == 0
-                  ? product({slices, shape.heads, q_rows, columns(spec.head_dim_qk), 4})
+                  ? product({slices, shape.heads, q_rows, columns(spec.head_dim_qk), 4,
+                             region.in_parts ? att::head_parts(slices * shape.kv_heads) : 1})
                   : product({sum_heads(region, shape).slots, shape.heads / shape.kv_heads, q_rows,
                              columns(spec.head_dim_qk), 4});
       break;

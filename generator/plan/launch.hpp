@@ -42,6 +42,7 @@ enum class WorkItem : std::uint8_t {
   kLastQueryTile,    // kQueryTile of heads whose dQ the main launch leaves
   kKeyTile,          // `tile` keys of a (batch, kv_head)
   kKvHead,           // a (batch, kv_head)
+  kHeadPart,         // one of att::head_parts of it
   kSequence,         // a sequence of the batch
   kRows,             // `tile` of the rows [batch, heads, q_len], packed [heads, q_len]
   kRangePairs,       // `tile` pairs of the block ranges of the recipe's tensors
@@ -73,6 +74,7 @@ struct WorkspaceRegion {
   int length_unit = 1;             // the sequence's length is rounded up to a multiple
   int columns = 0;                 // numbers a row; 0: as said above, of rows one
   int pieces = 1;                  // as Launch::pieces; nothing is kept of a single one
+  bool in_parts = false;           // of kQuerySums: a row has att::head_parts times `columns`
   int sum_tile = 0, sum_wave = 0;  // of kQuerySums: keys of a tile, and att::sum_heads' wave
   bool per_query_head = false;  // of kKeySums and kValueSums: partial results, [batch, heads, ...]
   bool operator==(const WorkspaceRegion&) const = default;

@@ -101,6 +101,7 @@ struct CpuBackwardPlan {
   // An item has all keys of a K/V head, and adds up the dQ of its query heads: five products in one
   // launch, not seven in two.
   bool whole_heads = false;
+  bool in_parts = false;  // the same of att::head_parts of its keys; dQ is added up at the end
   auto operator<=>(const CpuBackwardPlan&) const = default;
 };
 

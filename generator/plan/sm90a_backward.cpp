@@ -201,11 +201,14 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
       5.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
   // Measured on an H200: d 128 reaches 0.67 of the dense rate, d 64 0.53; there beginning with
   // different tiles gains 5 %, at d 128 nothing. K and V in registers gain 4 % under a causal mask
-  // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 % (H200).
+  // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
+  // relative bias they gain 3 %, beside ALiBi they lose 3 % (H200).
   const bool narrow = is_narrow(spec);
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
                       (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
-                      (is_tall(tile) ? 1.03 : 1.0);
+                      (!is_tall(tile) ? 1.0
+                       : spec.score   ? 0.99
+                                      : 1.03);
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to

@@ -103,7 +103,7 @@ static __attribute__((noinline)) void add_tile(const BackwardParams& p, const Co
   add_transposed<kRowsOfQk, kVectors>(tile.x.data, tile.x.stride, &scratch.d[0][0], kBlockLanes,
                                       box.rows, &block.d_x[0][0], kBlockLanes, kQk);
   if (kOf == Lanes::kKeys && plan::kWholeHeads) {
-    add_query_sums(scratch.d, block.keys, box, tile.query_sums);
+    add_query_sums(scratch.d, block.keys, box, sum_stride(p), tile.query_sums);
   }
 }
 
@@ -159,13 +159,13 @@ ATT_INLINE Rows output_gradient_rows(const Storage* from, long stride, const flo
 
 template <Lanes kOf>
 ATT_INLINE void load_walked(const BackwardParams& p, const Context& c, int row0, int rows,
-                            Scratch& scratch, Tile& tile) {
+                            float* query_sums, Scratch& scratch, Tile& tile) {
   const int padded = tile_count(rows, kRowsOfScores) * kRowsOfScores;
   if (kOf == Lanes::kKeys) {
     const long long first = statistic_offset(p, sequence_of(c), c.h) + row0;
     tile.references = p.row_references + first;
     tile.deltas = p.row_deltas + first;
-    tile.query_sums = p.d_q_sums + first * kSumColumns;
+    tile.query_sums = query_sums + row0 * sum_stride(p);
     tile.x =
         fp32_rows(query_row(p.q, p.q_stride, c, row0), p.q_stride.seq, rows, padded, scratch.x);
     tile.y = output_gradient_rows(query_row(p.d_o, p.d_o_stride, c, row0), p.d_o_stride.seq,
@@ -176,9 +176,10 @@ ATT_INLINE void load_walked(const BackwardParams& p, const Context& c, int row0,
   }
 }
 
+// Sums of the head: `query_sums` of its first row's dQ.
 template <Lanes kOf>
-ATT_INLINE void walk_head(const BackwardParams& p, const Context& c, Span own, float* learned,
-                          Scratch& scratch) {
+ATT_INLINE void walk_head(const BackwardParams& p, const Context& c, Span own, float* query_sums,
+                          float* learned, Scratch& scratch) {
   const Span walked = walked_rows<kOf>(c, own);
   for (int row0 = walked.begin / kStep * kStep; row0 < walked.end; row0 += kStep) {
     Tile tile;
@@ -191,7 +192,7 @@ ATT_INLINE void walk_head(const BackwardParams& p, const Context& c, Span own, f
       const TileClass tile_class = class_of<kOf>(c, tile.box);
       if (tile_class == TileClass::kSkip) continue;
       tile.masked = tile_class == TileClass::kPartial;
-      if (!is_loaded) load_walked<kOf>(p, c, row0, tile.box.rows, scratch, tile);
+      if (!is_loaded) load_walked<kOf>(p, c, row0, tile.box.rows, query_sums, scratch, tile);
       is_loaded = true;
       Block& block = scratch.blocks[i];
       if (kOf == Lanes::kQueries) {

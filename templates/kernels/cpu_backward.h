@@ -5,7 +5,9 @@
 // queries: S = Q K^T, dP = dO V^T, dV^T += dO^T P, dK^T += Q^T dS. Where they are queries, the same
 // code walks the keys: S^T = K Q^T, dP^T = V dO^T, dQ^T += K^T dS^T. That is seven products. With
 // plan::kWholeHeads an item has all keys of a K/V head, one tile after the other, and nobody else
-// adds to the dQ of its query heads: it adds them up in the workspace, and five products do.
+// adds to the dQ of its query heads: it adds them up in the workspace, and five products do. With
+// plan::kInParts it has every so many-th tile of them, and sums of its own; the last launch adds
+// these up.
 //
 // Either way every gradient is written by one item, in a fixed order of sums: the pass is
 // deterministic. Arithmetic is fp32 whatever the storage.
@@ -21,6 +23,7 @@ struct Item {
   int b, h;  // h of the K/V heads for keys, of all for queries
   Sequence sequence;
   Span own;
+  int part = 0;  // of the head's
 };
 // Of tile `tile` of `length` rows.
 ATT_INLINE Item item_of(const Sequence& sequence, int b, int h, int tile, int length) {
@@ -60,6 +63,13 @@ ATT_INLINE float* learned_sums(const BackwardParams& p, const Item& item, int h)
   return learned_sums(p, item.sequence, item.b, h, item.own.begin / kLearningTile);
 }
 
+// The item's sums of a query head's dQ.
+ATT_INLINE float* query_sums(const BackwardParams& p, const Item& item, int h) {
+  if (!plan::kWholeHeads) return nullptr;
+  return p.d_q_sums + statistic_offset(p, item.sequence, h) * sum_stride(p) +
+         item.part * kSumColumns;
+}
+
 // dK and dV of some keys of a K/V head, over all query heads that share them.
 ATT_INLINE void make_key_gradients(const BackwardParams& p, const Item& item, Scratch& scratch) {
   const int group = p.heads / p.kv_heads;
@@ -76,8 +86,8 @@ ATT_INLINE void make_key_gradients(const BackwardParams& p, const Item& item, Sc
     clear(block.d_y);
   }
   for (int h = first.h; h < first.h + group; ++h) {
-    walk_head<Lanes::kKeys>(p, context_of(p, item, h, item.h), item.own, learned_sums(p, item, h),
-                            scratch);
+    walk_head<Lanes::kKeys>(p, context_of(p, item, h, item.h), item.own, query_sums(p, item, h),
+                            learned_sums(p, item, h), scratch);
   }
   for (int i = 0; i * kBlockLanes < item.own.size(); ++i) {
     const Block& block = scratch.blocks[i];
@@ -105,35 +115,54 @@ static void make_key_tile(const BackwardParams& p, int index, Scratch& scratch) 
   make_key_gradients(p, item, scratch);
 }
 
-// All gradients of a K/V head, and dQ of its query heads.
+// `sums`: of the row's first part.
+ATT_INLINE void store_query_row(const BackwardParams& p, const Sequence& sequence, int h, int q,
+                                const float* sums) {
+  const float scale = softmax_scale(p);
+  const int parts = parts_of_head(p);
+  Storage* const to = static_cast<Storage*>(p.d_q) + query_offset(sequence, p.d_q_stride, h, q);
+  for (int j = 0; j < kQk; ++j) {
+    float sum = sums[j];
+    for (int part = 1; part < parts; ++part) sum += sums[part * kSumColumns + j];
+    from_float(sum * scale, to[j]);
+  }
+}
+
+// All gradients of a K/V head's part, and what it adds to dQ of its query heads.
 static void make_whole_head(const BackwardParams& p, int index, Scratch& scratch) {
   const int group = p.heads / p.kv_heads;
-  const int b = index / p.kv_heads;
-  Item item = {b, index % p.kv_heads, sequence_of(p, b), {0, 0}};
+  const int parts = parts_of_head(p), head = index / parts;
+  const int b = head / p.kv_heads;
+  Item item = {b, head % p.kv_heads, sequence_of(p, b), {0, 0}, index % parts};
   clear_learned_sums_of_group(p, item);
   const Sequence& sequence = item.sequence;
   const int first_head = item.h * group, end_head = first_head + group;
-  const auto sums_of = [&](int h) {
-    return p.d_q_sums + statistic_offset(p, sequence, h) * kSumColumns;
-  };
   for (int h = first_head; h < end_head; ++h) {
-    float* const sums = sums_of(h);
-    const long long count = static_cast<long long>(sequence.q_len) * kSumColumns;
-    for (long long i = 0; i < count; ++i) sums[i] = 0.0f;
+    float* sums = query_sums(p, item, h);
+    for (int q = 0; q < sequence.q_len; ++q, sums += sum_stride(p)) {
+      for (int j = 0; j < kSumColumns; ++j) sums[j] = 0.0f;
+    }
   }
-  for (int tile = 0; tile < tile_count(sequence.kv_len, kTile); ++tile) {
+  // Every so many tiles, for the first ones are the longest under a causal mask.
+  for (int tile = item.part; tile < tile_count(sequence.kv_len, kTile); tile += parts) {
     item.own = tile_at(tile, sequence.kv_len);
     make_key_gradients(p, item, scratch);
   }
-  const float scale = softmax_scale(p);
+  if (plan::kInParts) return;
   for (int h = first_head; h < end_head; ++h) {
-    const Context c = context_of(p, item, h, item.h);
-    const float* sums = sums_of(h);
-    for (int q = 0; q < sequence.q_len; ++q, sums += kSumColumns) {
-      Storage* const to = const_cast<Storage*>(query_row(p.d_q, p.d_q_stride, c, q));
-      for (int j = 0; j < kQk; ++j) from_float(sums[j] * scale, to[j]);
+    const float* sums = query_sums(p, item, h);
+    for (int q = 0; q < sequence.q_len; ++q, sums += sum_stride(p)) {
+      store_query_row(p, sequence, h, q, sums);
     }
   }
+}
+
+// Of row number `row` of [batch, heads, q_len].
+ATT_INLINE void add_up_query_row(const BackwardParams& p, long long row) {
+  const int head = static_cast<int>(row / p.q_len);
+  const int q = static_cast<int>(row - static_cast<long long>(head) * p.q_len);
+  store_query_row(p, sequence_of(p, head / p.heads), head % p.heads, q,
+                  p.d_q_sums + row * sum_stride(p));
 }
 
 // dQ of a tile of queries.
@@ -156,12 +185,23 @@ static void make_query_gradient(const BackwardParams& p, int index, Scratch& scr
       for (int j = 0; j < kV && !is_live; ++j) block.y[j][lane] = 0.0f;
     }
   }
-  walk_head<Lanes::kQueries>(p, c, item.own, nullptr, scratch);
+  walk_head<Lanes::kQueries>(p, c, item.own, nullptr, nullptr, scratch);
   for (int i = 0; i * kBlockLanes < item.own.size(); ++i) {
     const int q0 = item.own.begin + i * kBlockLanes;
     store_lanes(scratch.blocks[i].d_x, softmax_scale(p), min_i32(kBlockLanes, item.own.end - q0),
                 const_cast<Storage*>(query_row(p.d_q, p.d_q_stride, c, q0)), p.d_q_stride.seq);
   }
+}
+
+// ---- Rows of all heads, some of which are an item.
+
+ATT_INLINE long long row_count(const BackwardParams& p) {
+  return static_cast<long long>(slice_count(p)) * p.heads * p.q_len;
+}
+template <typename Body>
+ATT_INLINE void for_each_row(const BackwardParams& p, int item, const Body& body) {
+  const long long first = static_cast<long long>(item) * plan::kRowsOfItem;
+  for (int i = 0; i < plan::kRowsOfItem && first + i < row_count(p); ++i) body(p, first + i);
 }
 
 constexpr bool kWeighsItems = spec::kHasMask && !spec::kIsPacked;
@@ -198,13 +238,9 @@ extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _rows_work)(const att::BackwardParams*
 }
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _rows)(const att::BackwardParams* params, int item,
                                                  void*) {
-  const long long rows =
-      static_cast<long long>(att::slice_count(*params)) * params->heads * params->q_len;
-  const long long first = static_cast<long long>(item) * att::plan::kRowsOfItem;
-  for (int i = 0; i < att::plan::kRowsOfItem && first + i < rows; ++i) {
-    att::make_row_statistics(*params, first + i);
-  }
-  const long long items = att::tile_count<long long>(rows, att::plan::kRowsOfItem);
+  att::for_each_row(*params, item, att::make_row_statistics);
+  const long long items =
+      att::tile_count<long long>(att::row_count(*params), att::plan::kRowsOfItem);
   att::clear_learned_gradients(*params, item, static_cast<int>(items));
 }
 
@@ -212,11 +248,22 @@ extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _rows)(const att::BackwardParams* para
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::BackwardParams* params,
                                                  att::CpuWork* work) {
   const auto weight = att::spec::kIsPacked ? &att::head_item_weight : nullptr;
-  *work = {weight, params->batch * params->kv_heads, sizeof(att::Scratch)};
+  const int items = params->batch * params->kv_heads * att::parts_of_head(*params);
+  *work = {weight, items, sizeof(att::Scratch)};
 }
 extern "C" void ATT_KERNEL_NAME(const att::BackwardParams* params, int item, void* scratch) {
   att::make_whole_head(*params, item, *static_cast<att::Scratch*>(scratch));
 }
+#if ATT_IN_PARTS
+extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _queries_work)(const att::BackwardParams*,
+                                                         att::CpuWork* work) {
+  *work = {nullptr, 1, 0};
+}
+extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _queries)(const att::BackwardParams* params, int item,
+                                                    void*) {
+  att::for_each_row(*params, item, att::add_up_query_row);
+}
+#endif
 #else
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _work)(const att::BackwardParams* params,
                                                  att::CpuWork* work) {

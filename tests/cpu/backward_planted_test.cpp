@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "runtime/reference/gradient_oracle.hpp"
 #include "tests/cpu/cpu_test.hpp"
 #include "tests/verification/editing_compiler.hpp"
@@ -14,25 +17,33 @@ namespace {
 using planted::EditingCompiler;
 using planted::Fault;
 
-// A window that drops out and learns a bias by distance and a sink; two query heads a K/V head.
+// A window that drops out and learns a sink, and a bias by distance where the form can; two query
+// heads a K/V head.
 constexpr const char* kYaml =
     "attune: 1\nname: t\ndtype: bf16\nhead_dim: 32\nmask: sliding_window(200)\ndropout: 0.1\n"
-    "tensors:\n"
+    "sink: sinks[h]\ntensors:\n  sinks: {dtype: float32, dims: [heads], grad: true}\n";
+constexpr const char* kBias =
     "  bias: {dtype: float32, dims: [heads, 64], grad: true}\n"
-    "  sinks: {dtype: float32, dims: [heads], grad: true}\n"
-    "score: score + bias[h, min(63, max(0, q_idx - kv_idx))]\nsink: sinks[h]\n";
+    "score: score + bias[h, min(63, max(0, q_idx - kv_idx))]\n";
 constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 512, .kv_len = 512};
 
-constexpr const char* kBoth[] = {"cpu backward cpu t128 s64 u8 c1 v32",
-                                 "cpu backward cpu t128 s64 u8 c1 v32 heads"};
+struct Form {
+  const char* name;
+  const char* plan;
+  bool learns_bias;
+};
+void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
+constexpr Form kForms[] = {{"Tiles", "cpu backward cpu t128 s64 u8 c1 v32", true},
+                           {"WholeHeads", "cpu backward cpu t128 s64 u8 c1 v32 heads", true},
+                           {"Parts", "cpu backward cpu t64 s64 u8 c1 v32 heads parts", false}};
 
 const std::string kInTile =
     "(kOf == Lanes::kKeys && box.row0 <= 300 && 300 < box.row0 + box.rows && box.lane0 <= 250 && "
     "250 < box.lane0 + box.lanes && c.h == 1)";
 
-std::vector<Fault> faults_of_keys() {
+std::vector<Fault> faults_of_keys(bool learns_bias) {
   const std::string in_tile = kInTile + " ? 0 : ";
-  return {
+  std::vector<Fault> faults = {
       {"dV of a tile left out",
        {{"add_transposed<kRowsOfV, kVectors>(tile.y.data, tile.y.stride, &scratch.p[0][0], "
          "kBlockLanes,\n                                       box.rows,",
@@ -45,9 +56,6 @@ std::vector<Fault> faults_of_keys() {
          "add_transposed<kRowsOfQk, kVectors>(tile.x.data, tile.x.stride, &scratch.d[0][0], "
          "kBlockLanes, " +
              in_tile + "box.rows,"}}},
-      {"dbias of a tile left out",
-       {{"if (kOf == Lanes::kKeys) {\n    add_learned(",
-         "if (kOf == Lanes::kKeys && !" + kInTile + ") {\n    add_learned("}}},
       {"the last query head of a group left out",
        {{"for (int h = first.h; h < first.h + group; ++h) {",
          "for (int h = first.h; h < first.h + group - 1; ++h) {"}}},
@@ -67,6 +75,24 @@ std::vector<Fault> faults_of_keys() {
       {"the gradient of the sinks forgotten",
        {{"sums[i] -= math_exp2(logit - p.row_references[row]) * p.row_deltas[row];", ""}}},
   };
+  if (learns_bias) {
+    faults.push_back({"dbias of a tile left out",
+                      {{"if (kOf == Lanes::kKeys) {\n    add_learned(",
+                        "if (kOf == Lanes::kKeys && !" + kInTile + ") {\n    add_learned("}}});
+  }
+  return faults;
+}
+
+// Of the sums that an item of a part has to itself.
+std::vector<Fault> faults_of_parts() {
+  return {{"the last part's dQ left out",
+           {{"for (int part = 1; part < parts; ++part)",
+             "for (int part = 1; part < parts - 1; ++part)"}}},
+          {"a part's first tile left out",
+           {{"for (int tile = item.part; tile <",
+             "for (int tile = item.part == 2 ? 6 : item.part; tile <"}}},
+          {"tiles of two parts", {{"kTile); tile += parts) {", "kTile); tile += parts / 2) {"}}},
+          {"sums of dQ as they were found", {{"sums[j] = 0.0f;", "sums[j] += 1.0f;"}}}};
 }
 
 // Of dQ, whose sums the two forms make in different places.
@@ -84,12 +110,13 @@ Fault fault_of_queries(bool whole_heads) {
 }
 
 class BackwardPlanted : public testing_support::CpuTest,
-                        public testing::WithParamInterface<const char*> {};
+                        public testing::WithParamInterface<Form> {};
 
 TEST_P(BackwardPlanted, FaultsAreFound) {
-  const auto spec = parse_spec(kYaml, "t.yaml");
+  const Form& form = GetParam();
+  const auto spec = parse_spec(std::string(kYaml) + (form.learns_bias ? kBias : ""), "t.yaml");
   ASSERT_TRUE(spec.ok()) << render(spec.error());
-  const auto plan = parse_plan(GetParam());
+  const auto plan = parse_plan(form.plan);
   ASSERT_TRUE(plan.ok()) << render(plan.error());
   const auto forward_plan = default_plan(*spec, kShape, device_->facts());
   ASSERT_TRUE(forward_plan.ok()) << render(forward_plan.error());
@@ -118,8 +145,10 @@ TEST_P(BackwardPlanted, FaultsAreFound) {
     return {wrong_gradient(*gradients, oracle), verdict->wrong};
   };
   EXPECT_EQ(wrong(*compiler_), Wrong()) << "without a fault";
-  std::vector<Fault> faults = faults_of_keys();
-  faults.push_back(fault_of_queries(std::get<CpuBackwardPlan>(plan->tile).whole_heads));
+  std::vector<Fault> faults = faults_of_keys(form.learns_bias);
+  const auto& tile = std::get<CpuBackwardPlan>(plan->tile);
+  faults.push_back(fault_of_queries(tile.whole_heads));
+  if (tile.in_parts) std::ranges::copy(faults_of_parts(), std::back_inserter(faults));
   for (const Fault& fault : faults) {
     EditingCompiler compiler(*compiler_, fault);
     const auto [by_host, by_device] = wrong(compiler);
@@ -128,9 +157,8 @@ TEST_P(BackwardPlanted, FaultsAreFound) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, BackwardPlanted, testing::ValuesIn(kBoth), [](const auto& test) {
-  return std::string(test.param).ends_with("heads") ? "WholeHeads" : "Tiles";
-});
+INSTANTIATE_TEST_SUITE_P(Forms, BackwardPlanted, testing::ValuesIn(kForms),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace attune
