@@ -30,8 +30,11 @@ Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const Probl
   if (kinds.size() == 1) return tune_once(spec, options);
   TuneResult sum;
   TuneOptions of_kind = options;
+  of_kind.guess_margin = 0;  // the worst of the kinds decides
   for (const AttentionSpec& kind : kinds) {
-    ATT_TRY(TuneResult run, tune_once(kind, options));
+    TuneOptions alone = of_kind;
+    alone.contenders = options.contenders;
+    ATT_TRY(TuneResult run, tune_once(kind, alone));
     add(run.plan, of_kind.contenders);
     if (const auto guess = default_plan(kind, shape, device.facts(), options.pass); guess.ok())
       add(*guess, of_kind.contenders);

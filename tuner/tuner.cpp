@@ -17,17 +17,19 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                               const Device& device, Store& store, Executor& executor, int compilers,
                               const TuneOptions& options, const TuneObserver& progress) {
   ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts(), options.pass));
-  const SearchProblem problem{
-      .key = {.spec_hash = spec_hash(spec),
-              .device = device.identity(),
-              .shape = shape,
-              .protocol = std::string(kMeasurementProtocol),
-              .pass = options.pass,
-              .spec_text = canonical_text(spec),
-              .data = options.data ? *options.data : mask_data(spec, shape)},
-      .plans = std::move(plans),
-      .compilers = compilers,
-      .compile_while_measuring = device.facts().target != Target::kCpu};
+  const MaskData data = options.data ? *options.data : mask_data(spec, shape);
+  const bool is_drawn = !options.data && data.live >= 0 && !described_samples(spec).empty();
+  const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
+                                      .device = device.identity(),
+                                      .shape = shape,
+                                      .protocol = std::string(kMeasurementProtocol),
+                                      .pass = options.pass,
+                                      .spec_text = canonical_text(spec),
+                                      .data = data},
+                              .plans = std::move(plans),
+                              .compilers = compilers,
+                              .compile_while_measuring = device.facts().target != Target::kCpu,
+                              .guess_margin = is_drawn ? options.guess_margin : 0};
   ATT_TRY(const DeviceLock lock, DeviceLock::acquire(device.unit(), [&] {
             return progress({.state = TuneState::kWaiting});
           }));

@@ -342,12 +342,21 @@ class Search {
     });
   }
 
+  // The model's first guess where nothing is faster by the margin that it has; else null.
+  const Known* held_guess() const {
+    const auto guess = known_.find(problem_.plans.front());
+    const bool holds = guess != known_.end() &&
+                       best_median_us() >= guess->second.median_us * (1 - problem_.guess_margin);
+    return problem_.guess_margin > 0 && holds ? &guess->second : nullptr;
+  }
+
   // The best ones, as every compiler builds them, against each other, unless an earlier run did
-  // that.
+  // that. A first guess that holds is alone there, and so wins.
   Status run_final() {
     std::vector<Candidate> finalists;
     bool has_been = true;
-    for (const Known* known : ranking()) {
+    const Known* const guess = held_guess();
+    for (const Known* known : guess ? std::vector{guess} : ranking()) {
       if (finalists.size() == kFinalists) break;
       if (finalists.size() > 1 &&
           known->median_us > known_.at(finalists.front()).median_us * kFinalWithin)
@@ -366,7 +375,7 @@ class Search {
       }
     }
     finalists.insert(finalists.end(), rebuilt.begin(), rebuilt.end());
-    if (finalists.size() < 2 || has_been) return ok_status();
+    if ((finalists.size() < 2 && guess == nullptr) || has_been) return ok_status();
     std::vector<Contestant> field;
     std::vector<Candidate> fresh;
     for (const Candidate& finalist : finalists) {
