@@ -140,9 +140,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   const Sm90aBackwardPlan& tile = tile_of(plan);
   if (tile.warpgroups != kWarpgroups) return plan_unsupported("two warpgroups");
   // Elsewhere ptxas has too few registers: beside a softcap it spills 45, under a mask 10, and
-  // causal attention is no faster.
-  const bool may_be_tall = slabs(spec.head_dim_qk) == 2 && !spec.mask && has_even_slope(spec) &&
-                           !has_dropout(spec) && !is_packed(spec) && !spec.deterministic;
+  // causal attention is no faster. Beside a sink and with narrow V it was not tried.
+  const bool may_be_tall = slabs(spec.head_dim_qk) == 2 && slabs(spec.head_dim_v) == 2 &&
+                           !spec.mask && !spec.sink && has_even_slope(spec) && !has_dropout(spec) &&
+                           !is_packed(spec) && !spec.deterministic;
   if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall)) {
     return plan_unsupported(
         "query tiles of 64, or, of dense kernels with head dims above 64, without a mask and "

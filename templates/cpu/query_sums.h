@@ -10,7 +10,7 @@ namespace att {
 
 // Of a row of the sums, whole vectors.
 constexpr int kSumColumns = tile_count(spec::kHeadDimQk, kLanes) * kLanes;
-// Of a head's keys, an item each. They have sums of their own, side by side.
+// Items that a head's keys are divided among, whose sums of a row lie side by side.
 ATT_INLINE int parts_of_head(const BackwardParams& p) {
   return plan::kInParts ? head_parts(p.batch * p.kv_heads) : 1;
 }
