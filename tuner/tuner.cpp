@@ -19,6 +19,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
   ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts(), options.pass));
   const MaskData data = options.data ? *options.data : mask_data(spec, shape);
   const bool is_drawn = !options.data && data.live >= 0 && !described_samples(spec).empty();
+  const double guess_margin = is_drawn && !options.exhaustive ? options.guess_margin : 0;
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
                                       .device = device.identity(),
                                       .shape = shape,
@@ -29,7 +30,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                               .plans = std::move(plans),
                               .compilers = compilers,
                               .compile_while_measuring = device.facts().target != Target::kCpu,
-                              .guess_margin = is_drawn ? options.guess_margin : 0};
+                              .guess_margin = guess_margin};
   ATT_TRY(const DeviceLock lock, DeviceLock::acquire(device.unit(), [&] {
             return progress({.state = TuneState::kWaiting});
           }));
