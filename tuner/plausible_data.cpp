@@ -31,9 +31,8 @@ Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const Probl
   TuneResult sum;
   TuneOptions of_kind = options;
   of_kind.guess_margin = 0;  // the worst of the kinds decides
+  const TuneOptions alone = of_kind;
   for (const AttentionSpec& kind : kinds) {
-    TuneOptions alone = of_kind;
-    alone.contenders = options.contenders;
     ATT_TRY(TuneResult run, tune_once(kind, alone));
     add(run.plan, of_kind.contenders);
     if (const auto guess = default_plan(kind, shape, device.facts(), options.pass); guess.ok())

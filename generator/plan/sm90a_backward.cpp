@@ -240,8 +240,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
   LaunchRecipe recipe;
-  Launch rows = backward_rows_launch(rows_of(spec, tile));
-  if (rows_of(spec, tile).ahead_warps > 0) rows.item = WorkItem::kFirstQueryTile;
+  const BackwardRows of_rows = rows_of(spec, tile);
+  Launch rows = backward_rows_launch(of_rows);
+  if (of_rows.ahead_warps > 0) rows.item = WorkItem::kFirstQueryTile;
   recipe.launches = {
       rows,
       {.symbol = "",
@@ -335,14 +336,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk, tile.keys_in_registers) +
       wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v, tile.keys_in_registers) +
       wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
-      wgmma_function({.name = "multiply_dk",
-                      .element = wgmma_element(spec.dtype),
-                      .columns = spec.head_dim_qk,
-                      .steps = tile.tile_q / 16,
-                      .accumulates = true,
-                      .a_in_registers = !is_tall(tile),
-                      .transposes_b = true,
-                      .transposes_a = true}) +
+      wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q, !is_tall(tile)) +
       wgmma_function({.name = "multiply_dq",
                       .element = wgmma_element(spec.dtype),
                       .columns = is_tall(tile) ? tile.tile_q : dq_columns(spec, tile),

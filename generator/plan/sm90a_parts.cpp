@@ -22,15 +22,16 @@ std::string wgmma_product(const AttentionSpec& spec, std::string_view name, int 
                          .transposes_b = false});
 }
 
-std::string wgmma_gradient(const AttentionSpec& spec, std::string_view name, int head_dim,
-                           int rows) {
+std::string wgmma_gradient(const AttentionSpec& spec, std::string_view name, int head_dim, int rows,
+                           bool left_in_registers) {
   return wgmma_function({.name = name,
                          .element = wgmma_element(spec.dtype),
                          .columns = head_dim,
                          .steps = rows / 16,
                          .accumulates = true,
-                         .a_in_registers = true,
-                         .transposes_b = true});
+                         .a_in_registers = left_in_registers,
+                         .transposes_b = true,
+                         .transposes_a = true});
 }
 
 }  // namespace attune

@@ -17,10 +17,11 @@ TensorMapRecipe slab_map(TensorMapRecipe::Tensor tensor, int rows);
 
 // Functions of a backward kernel's head. A product of 64 rows with `columns` others over a head
 // dim, the others in shared memory; and what is added to a gradient of 64 rows and `head_dim`
-// columns, from `rows` rows of the other operand, the first one in registers.
+// columns, from `rows` rows of the other operand, the first one in registers, or as it lies in
+// shared memory, transposed.
 std::string wgmma_product(const AttentionSpec& spec, std::string_view name, int columns,
                           int head_dim, bool rows_in_registers = false);
-std::string wgmma_gradient(const AttentionSpec& spec, std::string_view name, int head_dim,
-                           int rows);
+std::string wgmma_gradient(const AttentionSpec& spec, std::string_view name, int head_dim, int rows,
+                           bool left_in_registers = true);
 
 }  // namespace attune

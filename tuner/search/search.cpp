@@ -110,18 +110,19 @@ class Search {
     return options_.exhaustive || options_.max_candidates > 0 ? SIZE_MAX
                                                               : search_bound(problem_.plans.size());
   }
-  bool first_guess_holds() const {
+  // Whether nothing is known to be faster than the model's first guess by more than the margin.
+  bool first_guess_holds(double margin) const {
     const auto order = ranking();
     if (order.empty()) return true;
     const auto guess = known_.find(problem_.plans.front());
     return guess != known_.end() &&
-           order.front()->median_us >= guess->second.median_us * (1 - kGuessHolds);
+           order.front()->median_us >= guess->second.median_us * (1 - margin);
   }
   std::size_t budget() const {
     const std::size_t most = options_.max_candidates > 0
                                  ? static_cast<std::size_t>(options_.max_candidates)
-                             : first_guess_holds() ? bound()
-                                                   : SIZE_MAX;
+                             : first_guess_holds(kGuessHolds) ? bound()
+                                                              : SIZE_MAX;
     return most - std::min(most, asked_.size());
   }
 
@@ -342,21 +343,17 @@ class Search {
     });
   }
 
-  // The model's first guess where nothing is faster by the margin that it has; else null.
-  const Known* held_guess() const {
-    const auto guess = known_.find(problem_.plans.front());
-    const bool holds = guess != known_.end() &&
-                       best_median_us() >= guess->second.median_us * (1 - problem_.guess_margin);
-    return problem_.guess_margin > 0 && holds ? &guess->second : nullptr;
-  }
-
   // The best ones, as every compiler builds them, against each other, unless an earlier run did
-  // that. A first guess that holds is alone there, and so wins.
+  // that. A first guess with a margin, if it holds, is alone
+  // there, and so wins.
   Status run_final() {
     std::vector<Candidate> finalists;
     bool has_been = true;
-    const Known* const guess = held_guess();
-    for (const Known* known : guess ? std::vector{guess} : ranking()) {
+    std::vector<const Known*> order = ranking();
+    const bool guess_wins =
+        problem_.guess_margin > 0 && !order.empty() && first_guess_holds(problem_.guess_margin);
+    if (guess_wins) order = {&known_.at(problem_.plans.front())};
+    for (const Known* known : order) {
       if (finalists.size() == kFinalists) break;
       if (finalists.size() > 1 &&
           known->median_us > known_.at(finalists.front()).median_us * kFinalWithin)
@@ -375,7 +372,7 @@ class Search {
       }
     }
     finalists.insert(finalists.end(), rebuilt.begin(), rebuilt.end());
-    if ((finalists.size() < 2 && guess == nullptr) || has_been) return ok_status();
+    if ((finalists.size() < 2 && !guess_wins) || has_been) return ok_status();
     std::vector<Contestant> field;
     std::vector<Candidate> fresh;
     for (const Candidate& finalist : finalists) {
