@@ -138,6 +138,22 @@ ATT_FN constexpr PackedTiles<Int> packed_tiles(Int heads, Int kv_heads, Int q_le
   return {together, tile_count(group, together), tile_count(q_len, tile)};
 }
 
+// ---- Query heads of one K/V head that an item takes abreast, a warpgroup each. Of the last set of
+// a K/V head there may be fewer.
+
+template <typename Int>
+ATT_FN constexpr Int head_sets(Int heads, Int kv_heads, Int abreast) {
+  return kv_heads * tile_count(heads / kv_heads, abreast);
+}
+
+template <typename Int>
+ATT_FN constexpr Int first_head_of_set(Int set, Int heads, Int kv_heads, Int abreast) {
+  const Int group = heads / kv_heads;
+  const Int sets = tile_count(group, abreast);
+  const Int kv_head = set / sets;
+  return kv_head * group + (set - kv_head * sets) * abreast;
+}
+
 // ---- Pieces of an item's keys, a CTA each, whose results are merged.
 
 // So many pieces a launch has at most, unless it has more items: several for each processor, and it

@@ -35,6 +35,11 @@ std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile) {
          shape.kv_heads * shape.batch;
 }
 
+// Items of a query tile in all heads.
+std::int64_t head_sets(const Launch& launch, const ProblemShape& shape) {
+  return att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, launch.heads);
+}
+
 std::int64_t listed_pieces(const AttentionSpec& spec, const ProblemShape& shape,
                            std::int64_t tile) {
   if (spec.shared_prefixes) {
@@ -118,7 +123,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
   const std::int64_t tile = launch.tile;
   switch (launch.item) {
     case WorkItem::kQueryTile:
-      return att::tile_count(shape.q_len, tile * launch.cluster) * shape.heads * shape.batch;
+      return att::tile_count(shape.q_len, tile * launch.cluster) * head_sets(launch, shape) *
+             shape.batch;
     case WorkItem::kFirstQueryTile:
     case WorkItem::kLastQueryTile: {
       const auto& region = *std::ranges::find(
@@ -141,7 +147,7 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
     case WorkItem::kSequenceTile: {
       const std::int64_t items =
           att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, tile * launch.cluster) *
-          shape.heads;
+          head_sets(launch, shape);
       return items * piece_count(shape, items, launch.pieces);
     }
     case WorkItem::kSequenceKeyTile:

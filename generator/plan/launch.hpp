@@ -94,6 +94,7 @@ struct Launch {
   int shared_memory_bytes = 0;  // dynamic
   int cluster = 1;              // CTAs that take an item together, `tile` of them each
   int parts = 1;                // of the columns of a key tile's gradients, a CTA each
+  int heads = 1;                // of a K/V head that an item takes abreast, its queries of each
   int pieces = 1;  // of an item's keys, at most so many CTAs: att::piece_count; or one of the above
   WorkItem item = WorkItem::kQueryTile;
   int tile = 1;

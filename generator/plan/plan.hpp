@@ -69,11 +69,12 @@ struct Sm90aPlan {
   bool q_in_registers = false;  // else the QK product reads Q from shared memory
   int cluster = 1;              // CTAs along q that share K and V by multicast
   Schedule schedule = Schedule::kPersistent;
-  int heads_per_group = 0;   // dealt out together; 0: as many as L2 has room for K and V of
-  bool frozen_max = true;    // steady loop without a running maximum, redone where it overflows
-  bool tma_store = true;     // O through shared memory and TMA, else from registers
-  bool ping_pong = false;    // warpgroups take turns to issue a tile's products
-  bool p_in_shared = false;  // the PV product reads P from shared memory, else from registers
+  int heads_per_group = 0;     // dealt out together; 0: as many as L2 has room for K and V of
+  bool frozen_max = true;      // steady loop without a running maximum, redone where it overflows
+  bool tma_store = true;       // O through shared memory and TMA, else from registers
+  bool ping_pong = false;      // warpgroups take turns to issue a tile's products
+  bool p_in_shared = false;    // the PV product reads P from shared memory, else from registers
+  bool heads_abreast = false;  // a warpgroup has a head of a K/V head, else 64 queries of one head
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

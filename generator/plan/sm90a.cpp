@@ -141,6 +141,16 @@ bool fits(const PlanResources& needs, const Sm90aPlan& tile, const DeviceFacts& 
          needs.registers_per_thread <= registers_to_use(tile);
 }
 
+// One walk over the keys serves all heads of an item.
+Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  if (tile.warpgroups == 1) return plan_unsupported("a warpgroup alone has no head beside its own");
+  if (tile.cluster > 1) return plan_unsupported("a cluster shares out queries, not heads");
+  if (spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead)) {
+    return plan_unsupported("heads that have masks of their own do not walk over keys together");
+  }
+  return ok_status();
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
   if (tile.warpgroups < 1 || tile.warpgroups > 3) {
@@ -170,6 +180,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.stages < 2 || tile.stages > 8) {
     return plan_unsupported(fmt::format("2 to 8 stages, not {}", tile.stages));
   }
+  if (tile.heads_abreast) ATT_CHECK(check_heads_abreast(spec, tile));
   if (tile.ping_pong && tile.warpgroups == 1) {
     return plan_unsupported("a warpgroup alone takes no turns");
   }
@@ -218,6 +229,10 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       tile.schedule = Schedule::kLongestFirst;
       tile.heads_per_group = kGroupColumns / spec.head_dim_v;
       add(tile);
+      // Where heads share K and V, and have too few queries for more than one warpgroup.
+      tile.heads_abreast = tile.tma_store && !ping_pong;
+      if (tile.heads_abreast) add(tile);
+      tile.heads_abreast = false;
       for (const auto schedule : {Schedule::kPersistent, Schedule::kSingle}) {
         tile.schedule = schedule;
         tile.heads_per_group = 1;
@@ -266,8 +281,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
               .threads = needs.threads,
               .shared_memory_bytes = needs.shared_memory_bytes,
               .cluster = tile.cluster,
+              .heads = tile.heads_abreast ? tile.warpgroups : 1,
               .item = WorkItem::kQueryTile,
-              .tile = tile.warpgroups * kRows,
+              .tile = sm90a::item_queries(tile),
               .persistent = tile.schedule != Schedule::kSingle};
   for (const auto& [tensor, rows] : {std::pair{Tensor::kQuery, kRows},
                                      {Tensor::kKey, tile.tile_kv / tile.cluster},
@@ -287,7 +303,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) { return {kCounter}; }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
-  return {tile_of(plan).warpgroups * kRows, tile_of(plan).tile_kv};
+  return {sm90a::item_queries(tile_of(plan)), tile_of(plan).tile_kv};
 }
 
 std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -319,17 +335,19 @@ std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aPlan& t = tile_of(plan);
   // An order of items and its grouping of heads are one; where P goes follows from the tile.
   const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
-  return {t.warpgroups, t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
-          t.cluster,    t.frozen_max, t.tma_store, t.ping_pong,     order};
+  return {t.warpgroups,     t.tile_kv,       t.stages,     t.score_buffers,
+          t.q_in_registers, t.cluster,       t.frozen_max, t.tma_store,
+          t.ping_pong,      t.heads_abreast, order};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format(
-      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
-      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
-      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "");
+  return fmt::format("w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}", tile.warpgroups, tile.tile_kv,
+                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
+                     tile.p_in_shared ? " psmem" : "", tile.cluster,
+                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "",
+                     tile.ping_pong ? " pp" : "", tile.heads_abreast ? " heads" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -354,6 +372,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.tma_store = true;
     } else if (word == "pp") {
       tile.ping_pong = true;
+    } else if (word == "heads") {
+      tile.heads_abreast = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
                parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
                parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
@@ -371,7 +391,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("q{}k{}s{}", tile.warpgroups * kRows, tile.tile_kv, tile.stages);
+  return fmt::format("{}q{}k{}s{}", tile.heads_abreast ? fmt::format("h{}", tile.warpgroups) : "",
+                     sm90a::item_queries(tile), tile.tile_kv, tile.stages);
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -400,6 +421,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kScoreBuffers = {};\n"
       "constexpr bool kQInRegisters = {};\n"
       "constexpr bool kPInShared = {};\n"
+      "constexpr bool kHeadsAbreast = {};\n"
       "constexpr int kCluster = {};\n"
       "enum class Schedule {{ single, persistent, longest_first }};\n"
       "constexpr Schedule kSchedule = Schedule::{};\n"
@@ -417,8 +439,9 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
-      tile.heads_per_group, kGroupBytes, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
+      tile.p_in_shared, tile.heads_abreast, tile.cluster,
+      kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
+      kGroupBytes, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
       output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,
       resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }

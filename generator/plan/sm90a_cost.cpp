@@ -140,14 +140,14 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
           // The counter is zeroed.
           .launch_us = tile.schedule == Schedule::kLongestFirst ? 4.5 : 3,
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
-                    tile.heads_per_group}};
+                    tile.heads_per_group, tile.heads_abreast}};
 }
 
 // Only a static schedule's order matters.
 Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
               const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
-  Tiling tiling{.tile_q = tile.warpgroups * kRows, .tile_kv = tile.tile_kv, .order = {}};
+  Tiling tiling{.tile_q = item_queries(tile), .tile_kv = tile.tile_kv, .order = {}};
   if (tile.schedule == Schedule::kPersistent) tiling.order = item_order(spec, tile, shape, device);
   return tiling;
 }
@@ -155,13 +155,15 @@ Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemSh
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aPlan& tile = tile_of(plan);
-  const int rows = tile.warpgroups * kRows;
+  const int rows = item_queries(tile);
   const double q_tiles = std::ceil(double(shape.q_len) / (rows * tile.cluster)) * tile.cluster;
   double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share;
   // Tensors that a mask reads leave less than what is not known to be dead. The survey has one such
   // spec: documents, four a sequence, leave less than half, and an item's edges.
   if (work.reads_tensors) kv_tiles = 0.43 * kv_tiles + 1.2 * (double(rows) / tile.tile_kv + 1);
-  const double items = q_tiles * double(shape.heads) * double(shape.batch);
+  const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads,
+                                                  tile.heads_abreast ? tile.warpgroups : 1);
+  const double items = q_tiles * double(heads) * double(shape.batch);
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
                         (tile.schedule == Schedule::kLongestFirst ? 1.04 : 1.0);
   const double dims = spec.head_dim_qk + spec.head_dim_v;

@@ -35,7 +35,7 @@ struct Consumer {
   const ForwardParams& p;
   const SharedMemory& shared;
   const int warpgroup;
-  const int slice;  // of the cluster's rows
+  const int slice;  // of the item
   TileStream& stream;
   QFragmentArray& q;
   Scores (&s)[kPieces];
@@ -260,10 +260,12 @@ struct Consumer {
     if (more) {
       const int thread = thread_index() % kWarpgroupThreads;
       b = item.b;
-      h = item.h;
       h_kv = item.h_kv;
       if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
-      row = item.q0 + slice * kRows + thread / 32 * 16 + thread % 32 / 4;
+      const Context of_item = context_of(p, sequence(), b, item.h, h_kv);
+      const Slice own = slice_of(of_item, item.q0, slice);
+      h = own.h;
+      row = own.row + thread / 32 * 16 + thread % 32 / 4;
       may_freeze = may_fail(item.redo);
       if constexpr (kHasSecondWay) {
         const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
@@ -271,8 +273,7 @@ struct Consumer {
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.
-        probes = kConstantReference && may_freeze && way == kUnknown &&
-                 item.q0 + slice * kRows < sequence().q_len;
+        probes = kConstantReference && may_freeze && way == kUnknown && own.row < sequence().q_len;
         way = probes ? kFirstWay : way;
       }
       first = true;
@@ -285,7 +286,7 @@ struct Consumer {
                                         step % 4 * 2 + thread % 32 / 16));
         }
       }
-      stream.begin(item, context());
+      stream.begin(item, of_item);
       found = stream.next(tile);
     }
     if constexpr (kQAhead) {
@@ -542,7 +543,8 @@ struct Consumer {
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
     const int redo = redo_of(item.redo);
-    return {context_of(p, own, item.b, item.h, item.h_kv), item.q0 + slice * kRows, redo != 0,
+    const Slice rows_of = slice_of(context_of(p, own, item.b, item.h, item.h_kv), item.q0, slice);
+    return {context_of(p, own, item.b, rows_of.h, item.h_kv), rows_of.row, redo != 0,
             redo == 0 || (redo >> slice & 1) != 0};
   }
 

@@ -8,8 +8,7 @@ namespace att {
 namespace sm90 {
 
 constexpr bool kBf16 = spec::kDType == DType::bf16;
-constexpr int kRows = 64;  // query rows of a warpgroup
-constexpr int kTileQ = kWarpgroups * kRows;
+constexpr int kRows = 64;               // query rows of a warpgroup
 constexpr int kTileKv = plan::kTileKv;  // keys of a stage
 // A tile's scores are computed in one piece or two; the higher keys are piece 1.
 constexpr int kPieces = plan::kScoreBuffers;
@@ -17,7 +16,10 @@ constexpr int kPieceKeys = kTileKv / kPieces;
 // Whether the first products of the next work item run under the end of this one: it takes two Qs.
 constexpr bool kQAhead = plan::kQInRegisters;
 constexpr int kCluster = plan::kCluster;
-constexpr int kClusterRows = kCluster * kTileQ;
+// A work item is dealt to the warpgroups of its CTAs: 64 queries each of a head, or with
+// kHeadsAbreast a head each, of one K/V head, with the same 64 queries.
+constexpr int kSlices = kCluster * kWarpgroups;
+constexpr int kItemQueries = plan::kHeadsAbreast ? kRows : kSlices * kRows;
 
 constexpr int kQkSteps = spec::kHeadDimQk / 16;  // of wgmma's k
 constexpr int kPvSteps = kPieceKeys / 16;

@@ -17,24 +17,33 @@ namespace att {
 namespace sm90 {
 
 struct WorkItem {
-  int b, h, q0;  // q0: first query row of the cluster
+  int b, h, q0;  // the first head and query row of the cluster
 };
 
-ATT_FN int q_tiles(const ForwardParams& p) { return tile_count(p.q_len, kClusterRows); }
+ATT_FN int q_tiles(const ForwardParams& p) { return tile_count(p.q_len, kItemQueries); }
+
+// Items that a query tile has in all heads of a sequence.
+ATT_FN int head_items(const ForwardParams& p) {
+  return plan::kHeadsAbreast ? head_sets(p.heads, p.kv_heads, kSlices) : p.heads;
+}
+ATT_FN int first_head(const ForwardParams& p, int item) {
+  return plan::kHeadsAbreast ? first_head_of_set(item, p.heads, p.kv_heads, kSlices) : item;
+}
 
 // Of all heads; packed, those of no sequence included.
 ATT_FN int all_items(const ForwardParams& p) {
   if constexpr (spec::kIsPacked)
-    return sequence_item_count(p.q_len, p.batch, kClusterRows) * p.heads;
-  return q_tiles(p) * p.batch * p.heads;
+    return sequence_item_count(p.q_len, p.batch, kItemQueries) * head_items(p);
+  return q_tiles(p) * p.batch * head_items(p);
 }
 
 // How the query heads are shared out. A mask's items are uneven: under a causal one the last query
 // tiles are the longest.
 ATT_FN HeadGroups<int> groups_of(const ForwardParams& p) {
   const long long kv_bytes = (spec::kHeadDimQk + spec::kHeadDimV) * 2LL * p.kv_len;
-  return head_groups(p.batch * p.heads,
-                     group_sizes(p.batch, p.heads, p.kv_heads, kv_bytes, plan::kGroupBytes,
+  const int heads = head_items(p);
+  return head_groups(p.batch * heads,
+                     group_sizes(p.batch, heads, p.kv_heads, kv_bytes, plan::kGroupBytes,
                                  plan::kHeadsPerGroup, spec::kHasMask));
 }
 
@@ -42,18 +51,19 @@ ATT_FN HeadGroups<int> groups_of(const ForwardParams& p) {
 // sequence, as all behind it are.
 ATT_FN bool is_no_item(const ForwardParams& p, int index) {
   if constexpr (!spec::kIsPacked) return false;
-  return static_cast<const PackedParams&>(p).sequences.items[index / p.heads].sequence < 0;
+  return static_cast<const PackedParams&>(p).sequences.items[index / head_items(p)].sequence < 0;
 }
 
 ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int index) {
+  const int heads = head_items(p);
   if constexpr (spec::kIsPacked) {
-    const int at = index / p.heads;
+    const int at = index / heads;
     const SequenceItem listed = static_cast<const PackedParams&>(p).sequences.items[at];
-    return {listed.sequence, index - at * p.heads, listed.tile * kClusterRows};
+    return {listed.sequence, first_head(p, index - at * heads), listed.tile * kItemQueries};
   }
   const auto [head, tile] = tile_by_group(index, q_tiles(p), groups, spec::kHasMask);
-  const int b = head / p.heads;
-  return {b, head - b * p.heads, tile * kClusterRows};
+  const int b = head / heads;
+  return {b, first_head(p, head - b * heads), tile * kItemQueries};
 }
 
 // A slot of the ring, as it lies in shared memory. Then come a word in which the warpgroups (of all
@@ -221,15 +231,16 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
     }
     if (item.index == kNoMoreItems) return;
     const Sequence sequence = sequence_of(p, item.b);
+    const Context context = context_of(p, sequence, item.b, item.h, item.h_kv);
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
       mbarrier_wait(shared.q_empty(warpgroup), (n & 1) ^ 1);
       if (!leader) continue;
       mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
+      const Slice slice = slice_of(context, item.q0, cta_rank * kWarpgroups + warpgroup);
       for (int slab = 0; slab < kQkSlabs; ++slab) {
         tma_load(shared.q(warpgroup) + slab * kQSlabBytes, q_map, shared.q_full(warpgroup),
-                 slab * kSlabColumns,
-                 sequence.q_first + item.q0 + (cta_rank * kWarpgroups + warpgroup) * kRows, item.h,
-                 sequence.slice, CacheHint::kEvictFirst);
+                 slab * kSlabColumns, sequence.q_first + slice.row, slice.h, sequence.slice,
+                 CacheHint::kEvictFirst);
       }
     }
   }

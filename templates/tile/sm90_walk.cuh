@@ -1,5 +1,5 @@
-// The live kv tiles of a cluster's query rows, found by the loader warp and told to the consumers
-// through the stages: no list is stored.
+// What a work item is to a warpgroup, and its live kv tiles, found by the loader warp and told to
+// the consumers through the stages: no list is stored.
 #pragma once
 
 #include "templates/ptx/math.cuh"
@@ -9,6 +9,17 @@
 
 namespace att {
 namespace sm90 {
+
+// The 64 query rows of a warpgroup: of an item that begins at query q0, slice `slice`.
+struct Slice {
+  int h, row;
+};
+ATT_FN Slice slice_of(const Context& c, int q0, int slice) {
+  if constexpr (!plan::kHeadsAbreast) return {c.h, q0 + slice * kRows};
+  // A slice that no head of the K/V head is left for has rows past the last query.
+  const bool has_head = c.h + slice < (c.h_kv + 1) * (c.params.heads / c.params.kv_heads);
+  return {has_head ? c.h + slice : c.h, has_head ? q0 : c.q_len};
+}
 
 // What a consumer must know of a tile before it comes: a stage says it of the tile after its own,
 // so that nothing is read between the arrival of K and the product that takes it.
@@ -77,7 +88,7 @@ struct ClusterWalk {
   int base;             // tile of lane 0; without a mask the next one
   unsigned live, full;  // of the lanes' pieces; live only of tiles to come
 
-  static constexpr int kPartsUsed = kCluster * kWarpgroups * kPieces;
+  static constexpr int kPartsUsed = kSlices * kPieces;
   // Lanes that share a tile, and tiles that are classified together.
   static constexpr int kParts = kPartsUsed <= 1   ? 1
                                 : kPartsUsed <= 2 ? 2
@@ -92,7 +103,7 @@ struct ClusterWalk {
     up = walks_up(c, q0);
     KvBounds bounds{0, c.kv_len};
     if (spec::kHasMask && (!spec::kIsPacked || c.kv_len > 0))
-      bounds = kv_bounds(c, q0, min_i32(q0 + kClusterRows, c.q_len));
+      bounds = kv_bounds(c, q0, min_i32(q0 + kItemQueries, c.q_len));
     first = bounds.begin / kTileKv;
     last = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
     base = up ? first - kStep : last;
@@ -142,7 +153,7 @@ struct ClusterWalk {
     const int lane = thread_index() % 32;
     const int tile = base + lane / kParts;
     const int part = lane % kParts;
-    const int row = q0 + part / kPieces * kRows;
+    const int row = slice_of(c, q0, part / kPieces).row;
     const int k0 = tile * kTileKv + part % kPieces * kPieceKeys;
     const int k1 = min_i32(k0 + kPieceKeys, c.kv_len);
     TileClass found = TileClass::kSkip;

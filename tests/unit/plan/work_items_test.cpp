@@ -60,6 +60,22 @@ TEST(WorkItems, GroupsOfHeadsFollowOneAnotherTileByTile) {
   }
 }
 
+// Of the last set of a K/V head there may be fewer.
+TEST(WorkItems, SetsOfHeadsAreOfOneKvHead) {
+  EXPECT_EQ(head_sets(32, 8, 1), 32);
+  EXPECT_EQ(head_sets(32, 8, 2), 16);
+  EXPECT_EQ(head_sets(32, 8, 3), 16);
+  EXPECT_EQ(head_sets(7, 7, 3), 7);
+  EXPECT_EQ(first_head_of_set(3, 32, 8, 3), 7);  // K/V head 1 has heads 4 to 7
+  std::set<int> firsts;
+  for (int set = 0; set < head_sets(40, 8, 2); ++set) {
+    const int head = first_head_of_set(set, 40, 8, 2);
+    EXPECT_EQ(head % 5 % 2, 0);
+    EXPECT_TRUE(firsts.insert(head).second);
+    EXPECT_LT(head, 40);
+  }
+}
+
 TEST(WorkItems, HeadsArePackedWhereOneDoesNotFillATile) {
   const auto decode = packed_tiles(32, 4, 1, 6);
   EXPECT_EQ(decode.heads_per_item, 6);

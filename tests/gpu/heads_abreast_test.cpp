@@ -1,0 +1,106 @@
+// Hopper's forward plans whose warpgroups have a query head each, of one K/V head: groups of heads
+// that the warpgroups divide and others, dense, packed and in pages; and faults planted in who has
+// which head.
+#include <fmt/format.h>
+
+#include "tests/gpu/judge.hpp"
+#include "tests/verification/editing_compiler.hpp"
+#include "tests/verification/packed_checks.hpp"
+#include "tuner/measure/local_executor.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+constexpr const char* kTiles[] = {"w2 k128 s3 b2 qreg c1 longest g16 frozen tma heads",
+                                  "w3 k64 s3 b1 c1 longest g16 frozen tma heads",
+                                  "w2 k64 s3 b1 c1 longest g16 frozen tma heads"};
+
+KernelPlan plan_of(const char* tile) {
+  return parse_plan(fmt::format("sm90a forward sm_90a {}", tile)).value();
+}
+
+class HeadsAbreast : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    KernelBank& bank = KernelBank::instance();
+    if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+    if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  }
+  // The plans that the spec has registers for.
+  static std::vector<KernelPlan> plans(const AttentionSpec& spec) {
+    KernelBank& bank = KernelBank::instance();
+    std::vector<KernelPlan> plans;
+    for (const char* tile : kTiles) {
+      if (check_plan(spec, plan_of(tile), bank.device().facts()).ok())
+        plans.push_back(plan_of(tile));
+    }
+    EXPECT_FALSE(plans.empty());
+    return plans;
+  }
+};
+
+constexpr const char* kDense[] = {
+    "head_dim: 128",
+    "head_dim: 64\nmask: causal",
+    "head_dim: 128\nmask: causal and (q_pos - kv_idx < 90 or kv_idx < 4)",
+    "head_dim: 64\nmask: (q_idx + kv_idx) % 3 == 0\ndropout: 0.2",
+    "head_dim: 128\nmask: causal\nscore: score + exp2(-0.25 * (h + 1)) * (kv_idx - q_pos)",
+    "head_dim: 64\nmask: doc[b, kv_idx] == h_kv or causal\nsink: sinks[h]\n"
+    "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}, sinks: {dtype: float32, dims: "
+    "[heads]}}"};
+
+TEST_P(HeadsAbreast, IsRight) {
+  const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
+  for (const int group : {1, 2, 3, 5, 8}) {
+    for (const int q_len : {1, 64, 150}) {
+      const ProblemShape shape = {
+          .batch = 2, .heads = 2 * group, .kv_heads = 2, .q_len = q_len, .kv_len = 333};
+      EXPECT_TRUE(judge(spec, random_problem(spec, shape, 7), plans(spec))) << to_string(shape);
+    }
+  }
+}
+
+TEST_P(HeadsAbreast, FaultsAreSeen) {
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
+  const ProblemShape shape = {.batch = 2, .heads = 10, .kv_heads = 2, .q_len = 150, .kv_len = 333};
+  for (const planted::Fault& fault :
+       {planted::Fault{"a warpgroup has the head before",
+                       {{"has_head ? c.h + slice : c.h", "has_head && slice == 0 ? c.h + slice : c.h"}}},
+        planted::Fault{"the last head of a group has no warpgroup",
+                       {{"const bool has_head = c.h + slice < (c.h_kv + 1)",
+                         "const bool has_head = c.h + slice + 1 < (c.h_kv + 1)"}}},
+        planted::Fault{"a set begins a head late",
+                       {{"(set - kv_head * sets) * abreast", "(set - kv_head * sets) * (abreast - 1)"}}}}) {
+    planted::EditingCompiler compiler(bank.compiler(), fault);
+    std::vector<Compiler*> compilers = {&compiler};
+    LocalExecutor executor(spec, shape, bank.device(), compilers, nullptr, 7);
+    const Candidate candidate(plans(spec).front());
+    const auto built = executor.compile(candidate);
+    ASSERT_TRUE(built.ok()) << render(built.error());
+    EXPECT_FALSE(executor.verify(candidate).ok()) << fault.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreast, testing::ValuesIn(kDense),
+                         [](const auto& info) { return fmt::format("Spec{}", info.index); });
+
+class HeadsAbreastPacked : public HeadsAbreast {};
+
+TEST_P(HeadsAbreastPacked, RandomBatches) {
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nhead_dim: 64\nlayout: thd\n{}\n", GetParam()));
+  for (const KernelPlan& plan : plans(spec)) {
+    const auto kernel = bank.get(spec, plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    packed::check_random(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit, 2, 300);
+    packed::check_empty(bank.device(), **kernel, spec);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPacked, testing::Values("", "mask: causal"),
+                         [](const auto& info) { return fmt::format("Spec{}", info.index); });
+
+}  // namespace
+}  // namespace attune::gpu_test
