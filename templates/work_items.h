@@ -121,6 +121,35 @@ ATT_FN constexpr Int heads_with_rows(Int kv_heads, Int kv_tiles, const SumHeads<
   return kv_tiles < (uneven ? 16 : 8) ? kv_heads : kv_heads - sums.converted;
 }
 
+// Tiles of groups of `size` heads, the first tile the first, where that one is much longer than the
+// others: taken with the others of its head, those of the last heads would begin so late that all
+// wait for them. So the first tiles of all heads come `early` heads before the others, or up to
+// `size` - 1 fewer. (`early` is not less than `size`.)
+template <typename Int>
+ATT_FN constexpr HeadTile<Int> tile_with_early_first(Int index, Int tiles, Int heads, Int size,
+                                                     Int early) {
+  // Heads whose first tile comes with the other tiles of an earlier group.
+  const Int later = early < heads ? tile_count(heads - early, size) * size : 0;
+  const Int at_start = heads - later;
+  if (index < at_start) return {index, 0};
+  const Int rest = index - at_start;
+  if (rest < later * tiles) {
+    const Int first = rest / (size * tiles) * size;  // head of the group
+    const Int in_group = rest - first * tiles;
+    const Int tile = in_group / size, head = first + in_group - tile * size;
+    return tile == 0 ? HeadTile<Int>{at_start + head, 0} : HeadTile<Int>{head, tile};
+  }
+  const auto [head, tile] = tile_by_group<Int>(rest - later * tiles, tiles - 1,
+                                               head_groups<Int>(at_start, {size, 1}), false);
+  return {later + head, tile + 1};
+}
+// Heads by which first tiles may be early: such a tile waits for the rows of its head, which CTAs
+// of the head `behind` before make, and these must not come after it.
+template <typename Int>
+ATT_FN constexpr Int early_heads(Int size, Int behind) {
+  return behind < 2 * size ? 0 : (behind / size - 1) * size;
+}
+
 // ---- Query tiles that heads of one K/V head share, where the queries of a single head do not fill
 // one (decoding). Tiles follow one another, then parts of a K/V head, then K/V heads.
 

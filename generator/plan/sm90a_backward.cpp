@@ -8,6 +8,7 @@
 
 #include "generator/expr/build.hpp"
 #include "generator/expr/derivative.hpp"
+#include "generator/expr/global_keys.hpp"
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
@@ -34,6 +35,16 @@ bool is_tall(const Sm90aBackwardPlan& tile) { return tile.tile_q != kTileQ; }
 
 int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
+// Whether the first key tiles of heads, which all queries see, begin before the others.
+bool has_early_tiles(const AttentionSpec& spec) {
+  const auto& declared = spec.environment.scalars;
+  if (spec.deterministic || is_packed(spec)) return false;
+  if (!std::ranges::all_of(declared, &expr::ScalarDecl::is_constant)) return false;
+  std::vector<double> values(declared.size());
+  std::ranges::transform(declared, values.begin(), &expr::ScalarDecl::value);
+  return expr::has_global_keys(spec.mask, values);
+}
+
 BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   BackwardRows rows = split_rows(spec);
   rows.takes_items = tile.takes_items;
@@ -54,7 +65,11 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   // H200 1640 us, so 980; a window alone 720 and 715, documents 856 and 741, causal, 4096 keys,
   // 1224 and 1231.
   const bool is_wide = slabs(spec.head_dim_qk) > 1;
-  rows.sum_wave = spec.deterministic ? 256 : !spec.mask ? 132 : is_wide ? 512 : 256;
+  rows.sum_wave = spec.deterministic      ? 256
+                  : !spec.mask            ? 132
+                  : has_early_tiles(spec) ? 1024
+                  : is_wide               ? 512
+                                          : 256;
   // Those beside the loader's. In a deterministic pass they wait for turns.
   if (spec.deterministic) {
     rows.turn_rows = kTileQ;
@@ -354,6 +369,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = {};\n"
       "constexpr bool kKeysInRegisters = {};\n"
+      "constexpr bool kFirstTilesEarly = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -362,7 +378,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
       "{}",
       tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, tile.keys_in_registers,
-      registers_of(spec, tile).producer, registers_of(spec, tile).consumer,
+      has_early_tiles(spec), registers_of(spec, tile).producer, registers_of(spec, tile).consumer,
       shared_bytes(spec, tile), backward_row_constants(rows) + learned_constants(spec), products);
 }
 

@@ -31,13 +31,25 @@ ATT_FN HeadTile<int> taken_tile(int number, int tiles, int heads) {
   const int size = tiles < kLeastTilesOfHead ? 1 : last;
   return tile_by_group(number, tiles, head_groups(heads, GroupSizes<int>{size, last}), false);
 }
+// Heads of too few tiles have no room for tiles that are early.
+constexpr int kLeastTilesOfEarlyHead = 32;
+ATT_FN HeadTile<int> tile_in_order(const BackwardParams& p, int number, int tiles, int heads) {
+  if constexpr (kTakesTurns) return tile_of_turns(number, tiles, heads);
+  if constexpr (plan::kFirstTilesEarly) {
+    const int size = max_i32(1, kTilesOfGroup / tiles);
+    const int early = early_heads(size, sum_heads(p).behind);
+    if (tiles >= kLeastTilesOfEarlyHead && early > 0) {
+      return tile_with_early_first(number, tiles, heads, size, early);
+    }
+  }
+  return kTakesItems ? taken_tile(number, tiles, heads)
+                     : backward_tile(number, tiles, heads, false);
+}
 // What is divided by is opaque: else its reciprocal is made once and kept from item to item.
 ATT_FN WorkItem work_item(const BackwardParams& p, int number) {
   const int tiles = opaque(key_tiles(p)), kv_heads = opaque(p.kv_heads);
   const int heads = p.batch * kv_heads;
-  const auto [head, tile] = kTakesTurns   ? tile_of_turns(number, tiles, heads)
-                            : kTakesItems ? taken_tile(number, tiles, heads)
-                                          : backward_tile(number, tiles, heads, false);
+  const auto [head, tile] = tile_in_order(p, number, tiles, heads);
   const int b = head / kv_heads, h_kv = head - b * kv_heads;
   return {b, h_kv, tile * kTileKv, kSumsInTurn ? sums_base(p, head, h_kv) : 0};
 }

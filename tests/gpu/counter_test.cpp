@@ -23,9 +23,13 @@ constexpr ProblemShape kMany{.batch = 8, .heads = 16, .kv_heads = 16, .q_len = 1
 constexpr ProblemShape kGrouped{
     .batch = 4, .heads = 32, .kv_heads = 16, .q_len = 200, .kv_len = 1100};
 
+// Key tiles enough for first ones that are early, of more heads than have sums at a time.
+constexpr ProblemShape kEarly{.batch = 3, .heads = 32, .kv_heads = 32, .q_len = 24, .kv_len = 4000};
+
 struct Case {
   const char* name;
   const char* lines;
+  bool has_global_keys = false;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // Under the band keys from 200 on have no queries where there are 100.
@@ -38,6 +42,8 @@ constexpr Case kCases[] = {
      "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"},
     {"Softcap", "head_dim: {qk: 64, v: 32}\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
     {"Window128", "head_dim: 128\nmask: causal and q_idx - kv_idx < 60\n"},
+    {"Global", "head_dim: 64\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n", true},
+    {"Global128", "head_dim: 128\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n", true},
 };
 
 // Of every head the keys from `first` on.
@@ -82,7 +88,9 @@ TEST_P(Counter, EveryPlanIsTheDerivative) {
   bank.prepare(requests);
   const auto forward = bank.get(spec_, forward_);
   ASSERT_TRUE(forward.ok()) << render(forward.error());
-  for (const ProblemShape& shape : {kMany, kGrouped}) {
+  std::vector<ProblemShape> shapes = {kMany, kGrouped};
+  if (GetParam().has_global_keys) shapes.push_back(kEarly);
+  for (const ProblemShape& shape : shapes) {
     CanaryDevice device(bank.device());
     const HostProblem problem = random_problem(spec_, shape, 11);
     const auto on_device = BackwardProblem::make(device, spec_, problem, **forward, 11);
@@ -133,7 +141,7 @@ class CounterPlanted : public Counter {
     KernelBank& bank = KernelBank::instance();
     const auto forward = bank.get(spec_, forward_);
     ASSERT_TRUE(forward.ok()) << render(forward.error());
-    problem_ = random_problem(spec_, kMany, 12);
+    problem_ = random_problem(spec_, shape_, 12);
     auto on_device = BackwardProblem::make(bank.device(), spec_, problem_, **forward, 12);
     ASSERT_TRUE(on_device.ok()) << render(on_device.error());
     on_device_ = std::move(*on_device);
@@ -152,6 +160,8 @@ class CounterPlanted : public Counter {
     ASSERT_TRUE(gradients.ok()) << render(gradients.error());
     EXPECT_EQ(wrong_gradient(*gradients, oracle_) == "", right) << fault.name;
   }
+
+  ProblemShape shape_ = kMany;
 
  private:
   HostProblem problem_;
@@ -213,6 +223,24 @@ TEST_P(PassingPlanted, HelpIsRightAndItsFaultsAreSeen) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, PassingPlanted, testing::Values(kCases[5]),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+class EarlyPlanted : public CounterPlanted {
+ protected:
+  EarlyPlanted() { shape_ = kEarly; }
+};
+
+TEST_P(EarlyPlanted, FaultsAreSeen) {
+  for (const KernelPlan& plan : {plans_.front(), plans_.back()}) {
+    expect(true, {"none", {}}, plan);
+    expect(false,
+           {"the last heads' first tiles are taken twice",
+            {{"return {later + head, tile + 1};", "return {later + head, tile};"}}},
+           plan);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, EarlyPlanted, testing::Values(kCases[6]),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

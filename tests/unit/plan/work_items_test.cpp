@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace att {
 namespace {
@@ -114,6 +115,44 @@ TEST(WorkItems, HeadsWaitForSumsAndRowsOfEarlierGroupsAlone) {
               ASSERT_LT((head - with_rows) / group, head / group);
             }
           }
+        }
+      }
+    }
+  }
+}
+
+// The same where first tiles are early, item by item.
+TEST(WorkItems, EarlyFirstTilesWaitForEarlierItemsAlone) {
+  constexpr int kTilesOfGroup = 256;
+  for (const int tiles : {32, 33, 64, 100, 256, 600}) {
+    for (const int heads : {1, 2, 7, 15, 16, 17, 32, 64, 301}) {
+      const SumHeads<int> sums = sum_heads(heads, tiles, 4 * kTilesOfGroup);
+      const int with_rows = heads_with_rows(heads, tiles, sums, true);
+      const int size = std::max(1, kTilesOfGroup / tiles);
+      const int early = early_heads(size, sums.behind);
+      ASSERT_GE(early, tiles > kTilesOfGroup ? 1 : 2 * size);
+      std::vector<int> last(heads, -1);  // item of each head
+      std::set<std::pair<int, int>> seen;
+      std::vector<HeadTile<int>> items;
+      for (int i = 0; i < heads * tiles; ++i) {
+        const auto item = tile_with_early_first(i, tiles, heads, size, early);
+        items.push_back(item);
+        ASSERT_TRUE(seen.insert({item.head, item.tile}).second) << i;
+        ASSERT_LT(item.head, heads);
+        ASSERT_LT(item.tile, tiles);
+        last[item.head] = i;
+      }
+      for (int i = 0; i < heads * tiles; ++i) {
+        const int head = items[i].head;
+        if (head >= sums.slots) {
+          ASSERT_LT(last[head - sums.slots], i);
+        }
+        if (head >= with_rows) {
+          ASSERT_LT(last[head - with_rows], i);
+        }
+        // Of heads that all begin at once the long tiles come before all others.
+        if (heads <= early) {
+          ASSERT_EQ(items[i].tile == 0, i < heads);
         }
       }
     }
