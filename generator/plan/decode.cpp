@@ -204,10 +204,12 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // A processor draws what its warps have on their way in the time that memory takes to answer, up
   // to what its port lets through; and a warp needs its time for a step.
   constexpr double kLatencyClocks = 1000;
-  constexpr double kPortBytesPerClock = 30;  // 48 CTAs of an H200 drew 32 a clock each
+  // 48 CTAs of four warps drew 32 a clock each of an H200, 64 of eight 37: in a cluster one
+  // sequence of 8192 keys takes 17.0 and 16.0 us, one of 131072 146 and 134.
+  const double port_bytes_per_clock = tile.warps > 4 ? 37 : 30;
   const double in_flight = double(ctas) * tile.warps * (tile.stages - 1) * step_bytes(spec, tile);
   const double unit_bytes = double(kUnitKeys) / tile.step_keys * step_bytes(spec, tile);
-  const double transfer = unit_bytes / std::min(kPortBytesPerClock, in_flight / kLatencyClocks);
+  const double transfer = unit_bytes / std::min(port_bytes_per_clock, in_flight / kLatencyClocks);
   const double products =
       tile.tile_q / 16 * tile.step_keys / 16.0 * (padded_qk(spec) + padded_v(spec));
   const bool widens = has_scaled_cache(spec);
