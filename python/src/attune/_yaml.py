@@ -33,7 +33,7 @@ def _scalar(name: str, value: ScalarValue) -> str:
 
 
 def _tensor(name: str, declaration: str) -> str:
-    parts = _TENSOR.fullmatch(declaration)
+    parts = _TENSOR.fullmatch(declaration) if isinstance(declaration, str) else None
     if not parts:
         raise BadInputError(
             f"tensor `{name}` is declared as `{declaration}`", 'write its dtype and dims: "int32[batch, kv_len]"'
