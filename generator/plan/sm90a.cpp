@@ -271,6 +271,12 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
+// One that lists packed sequences' items or makes ranges of what the mask reads; it zeroes the
+// counter.
+bool has_launch_in_front(const AttentionSpec& spec) {
+  return is_packed(spec) || !expr::range_slots(spec.mask).empty();
+}
+
 constexpr WorkspaceRegion kCounter{.content = WorkspaceRegion::Content::kSchedulerCounter};
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -292,8 +298,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
     main.tensor_maps.push_back(slab_map(tensor, rows));
   }
   LaunchRecipe recipe;
+  main.overlaps_previous = has_launch_in_front(spec);
   if (tile.schedule == Schedule::kLongestFirst) {
-    main.zeroed = {kCounter.content};
+    if (!has_launch_in_front(spec)) main.zeroed = {kCounter.content};
     recipe.workspace = {kCounter};
   }
   recipe.launches.push_back(std::move(main));
@@ -422,6 +429,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kQInRegisters = {};\n"
       "constexpr bool kPInShared = {};\n"
       "constexpr bool kHeadsAbreast = {};\n"
+      "constexpr bool kHasLaunchInFront = {};\n"
       "constexpr int kCluster = {};\n"
       "enum class Schedule {{ single, persistent, longest_first }};\n"
       "constexpr Schedule kSchedule = Schedule::{};\n"
@@ -439,7 +447,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.heads_abreast, tile.cluster,
+      tile.p_in_shared, tile.heads_abreast, has_launch_in_front(spec), tile.cluster,
       kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
       kGroupBytes, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
       output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,

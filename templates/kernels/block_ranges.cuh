@@ -5,10 +5,15 @@
 
 #include "templates/cpu/launch.h"
 #include "templates/tile/block_ranges.cuh"
+#if ATT_DEVICE_CODE
+#include "templates/tile/launch_in_front.cuh"
+#endif
 #include "templates/work_items.h"
 
 #if ATT_DEVICE_CODE
 ATT_KERNEL ATT_JOIN(ATT_KERNEL_NAME, _ranges)(ATT_GRID_CONSTANT att::ForwardParams params) {
+  // A launch between this and the main one does not wait for this, and the main one for that alone.
+  if constexpr (!att::spec::kIsPacked) att::begin_launch_in_front(params);
   att::make_range_pair(params, static_cast<long long>(att::block_index()) * att::kRangePairsOfCta +
                                    att::thread_index() / 32);
 }

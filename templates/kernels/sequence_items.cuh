@@ -4,11 +4,15 @@
 
 #include "templates/cpu/launch.h"
 #include "templates/tile/item_list.cuh"
+#if ATT_DEVICE_CODE
+#include "templates/tile/launch_in_front.cuh"
+#endif
 
 #if ATT_DEVICE_CODE
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::ListKernelParams params) {
   __shared__ att::ItemTables tables;
+  att::begin_launch_in_front(params);
   att::list_items<att::QueryItems>(params, tables);
 }
 #else

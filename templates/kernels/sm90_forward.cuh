@@ -7,6 +7,7 @@
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cluster.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/exit.cuh"
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
@@ -628,6 +629,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
     tma_prefetch_map(&v_map);
     tma_prefetch_map(&o_map);
   }
+  if constexpr (plan::kHasLaunchInFront) wait_for_launches_before();
   sync_threads();
   if constexpr (kCluster > 1) cluster_sync();
 

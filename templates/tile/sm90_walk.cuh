@@ -14,11 +14,14 @@ namespace sm90 {
 struct Slice {
   int h, row;
 };
+// With kHeadsAbreast.
+ATT_FN bool has_head(const Context& c, int slice) {
+  return c.h + slice < (c.h_kv + 1) * (c.params.heads / c.params.kv_heads);
+}
 ATT_FN Slice slice_of(const Context& c, int q0, int slice) {
   if constexpr (!plan::kHeadsAbreast) return {c.h, q0 + slice * kRows};
   // A slice that no head of the K/V head is left for has rows past the last query.
-  const bool has_head = c.h + slice < (c.h_kv + 1) * (c.params.heads / c.params.kv_heads);
-  return {has_head ? c.h + slice : c.h, has_head ? q0 : c.q_len};
+  return has_head(c, slice) ? Slice{c.h + slice, q0} : Slice{c.h, c.q_len};
 }
 
 // What a consumer must know of a tile before it comes: a stage says it of the tile after its own,
@@ -88,7 +91,8 @@ struct ClusterWalk {
   int base;             // tile of lane 0; without a mask the next one
   unsigned live, full;  // of the lanes' pieces; live only of tiles to come
 
-  static constexpr int kPartsUsed = kSlices * kPieces;
+  // Heads abreast have the same queries, and so the same parts.
+  static constexpr int kPartsUsed = (plan::kHeadsAbreast ? 1 : kSlices) * kPieces;
   // Lanes that share a tile, and tiles that are classified together.
   static constexpr int kParts = kPartsUsed <= 1   ? 1
                                 : kPartsUsed <= 2 ? 2
@@ -122,10 +126,8 @@ struct ClusterWalk {
     }
     const int tile = highest_bit(up ? live & (0 - live) : live) / kParts;
     constexpr unsigned kTileParts = (1u << kParts) - 1;
-    constexpr unsigned kOwnParts = (1u << (kWarpgroups * kPieces)) - 1;
-    const int own = tile * kParts + cta_rank * kWarpgroups * kPieces;
-    const int flags =
-        kIsTile | (live >> own & kOwnParts) << kLiveShift | (full >> own & kOwnParts) << kFullShift;
+    const int flags = kIsTile | own_parts(c, live, tile, cta_rank) << kLiveShift |
+                      own_parts(c, full, tile, cta_rank) << kFullShift;
     live &= ~(kTileParts << tile * kParts);
     return {base + tile, flags};
   }
@@ -149,11 +151,26 @@ struct ClusterWalk {
   }
 
  private:
+  // Of a tile's parts those of the CTA's warpgroups.
+  static ATT_MEMBER unsigned own_parts(const Context& c, unsigned parts, int tile, int cta_rank) {
+    if constexpr (!plan::kHeadsAbreast) {
+      constexpr unsigned kOwnParts = (1u << (kWarpgroups * kPieces)) - 1;
+      return parts >> (tile * kParts + cta_rank * kWarpgroups * kPieces) & kOwnParts;
+    }
+    parts = parts >> tile * kParts & ((1u << kPieces) - 1);
+    unsigned own = 0;
+#pragma unroll
+    for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+      if (has_head(c, warpgroup)) own |= parts << warpgroup * kPieces;
+    }
+    return own;
+  }
+
   ATT_MEMBER void classify(const Context& c) {
     const int lane = thread_index() % 32;
     const int tile = base + lane / kParts;
     const int part = lane % kParts;
-    const int row = slice_of(c, q0, part / kPieces).row;
+    const int row = q0 + part / kPieces * kRows;
     const int k0 = tile * kTileKv + part % kPieces * kPieceKeys;
     const int k1 = min_i32(k0 + kPieceKeys, c.kv_len);
     TileClass found = TileClass::kSkip;

@@ -65,12 +65,11 @@ TEST_P(HeadsAbreast, FaultsAreSeen) {
   const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
   const ProblemShape shape = {.batch = 2, .heads = 10, .kv_heads = 2, .q_len = 150, .kv_len = 333};
   for (const planted::Fault& fault :
-       {planted::Fault{
-            "a warpgroup has the head before",
-            {{"has_head ? c.h + slice : c.h", "has_head && slice == 0 ? c.h + slice : c.h"}}},
-        planted::Fault{"the last head of a group has no warpgroup",
-                       {{"const bool has_head = c.h + slice < (c.h_kv + 1)",
-                         "const bool has_head = c.h + slice + 1 < (c.h_kv + 1)"}}},
+       {planted::Fault{"a warpgroup has the head before",
+                       {{"Slice{c.h + slice, q0}", "Slice{c.h + slice / 2, q0}"}}},
+        planted::Fault{
+            "the last head of a group has no warpgroup",
+            {{"return c.h + slice < (c.h_kv + 1)", "return c.h + slice + 1 < (c.h_kv + 1)"}}},
         planted::Fault{
             "a set begins a head late",
             {{"(set - kv_head * sets) * abreast", "(set - kv_head * sets) * (abreast - 1)"}}}}) {
