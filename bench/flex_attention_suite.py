@@ -5,15 +5,20 @@
 
 The file is test/inductor/test_flex_attention.py of torch's source; nothing of it is kept. On a CPU it is changed as it
 is read: devices ("cuda" to "cpu"), the length S (256: eager attention in float64 is slow; tests that count graphs need
-more, by --length), and backward passes, which it leaves out there. torch.compile takes the backend aot_eager where a test names none. --control leaves Attune out: torch's
-own operator, in eager code, under the compiled side, too. What fails there says nothing of Attune. Results of an earlier
-run stay, and --rest runs what they have not. Of each case they hold the outcome, the reason, seconds, how often Attune's
-operator was called, and how often a call fell back to torch. bench/flex_attention_table.py makes a table of them.
+more, by --length), and backward passes, which it leaves out there. torch.compile takes the backend aot_eager where a
+test names none. --control leaves Attune out: torch's own operator, in eager code, under the compiled side, too. What
+fails there says nothing of Attune. Results of an earlier run stay, and --rest runs what they have not, or have as out
+of memory. Of each case they hold the outcome, the reason, seconds, how often Attune's operator was called, and how
+often a call fell back to torch. Several processes may write into one file: --shard 0/10, --shard 1/10 and so on.
+bench/flex_attention_table.py makes a table of it.
 """
 
 import argparse
+import fcntl
+import gc
 import importlib
 import json
+import os
 import pathlib
 import re
 import sys
@@ -36,6 +41,8 @@ CHANGES = (
 )
 
 
+OUT_OF_MEMORY, LOST = "OutOfMemoryError", 3  # an error's name; the exit status where the GPU takes no more calls
+
 calls = {"attune": 0, "torch": 0}  # of the case that runs
 
 
@@ -46,6 +53,7 @@ def put_attune_under_compiled_code():
     def counted(name, function):
         def count(*args, **kwargs):
             calls[name] += 1
+            torch.cuda.empty_cache()  # of the eager code before it
             return function(*args, **kwargs)
 
         return count
@@ -119,24 +127,45 @@ def name_of(test):
     return test.id().removeprefix("torchs_tests.")
 
 
+def results_of(file):
+    text = file.read()
+    return json.loads(text) if text else {}
+
+
+def earlier_results(path):
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        file.seek(0)
+        return results_of(file)
+
+
+def add_result(path, name, found):
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        results = {**results_of(file), name: found}
+        file.truncate(0)
+        file.write(json.dumps(results, indent=1))
+
+
 class Result(unittest.TestResult):
     """Each test's outcome, with the last line of what went wrong."""
 
     def __init__(self, path, is_verbose):
         super().__init__()
         self.is_verbose = is_verbose
-        self.path, self.found = path, json.loads(path.read_text()) if path.exists() else {}
+        self.path = path
 
     def startTest(self, test):
         super().startTest(test)
+        gc.collect()
         torch.cuda.empty_cache()  # several of these programs may share a GPU
         calls.update(attune=0, torch=0)
         self.began = time.monotonic()
 
     def _note(self, test, outcome, reason=""):
         taken = round(time.monotonic() - self.began, 1)
-        self.found[name_of(test)] = [outcome, str(reason)[:400], taken, calls["attune"], calls["torch"]]
-        self.path.write_text(json.dumps(self.found, indent=1))
+        add_result(self.path, name_of(test), [outcome, str(reason)[:400], taken, calls["attune"], calls["torch"]])
         print(f"{outcome:8} {taken:6} {name_of(test)} {str(reason)[:150]!r}", flush=True)
 
     def addSuccess(self, test):
@@ -157,6 +186,8 @@ class Result(unittest.TestResult):
         place = traceback.extract_tb(error[2])[-1]
         said = f"{error[0].__name__}: {error[1]}".split("To execute this test")[0].strip()
         self._note(test, "failed", f"{said} ({pathlib.Path(place.filename).name}:{place.lineno})")
+        if "CUDA error" in said:
+            os._exit(LOST)  # other cases would fail for this one; --rest runs them
 
     addError = addFailure
 
@@ -193,9 +224,11 @@ def main():
     index, count = map(int, arguments.shard.split("/"))
     chosen = in_turns(tests)[index::count]
     if arguments.rest:
-        chosen = [test for test in chosen if name_of(test) not in result.found]
+        found = earlier_results(arguments.results)
+        done = {name for name, (_, reason, *_) in found.items() if OUT_OF_MEMORY not in reason}
+        chosen = [test for test in chosen if name_of(test) not in done]
     unittest.TestSuite(chosen).run(result)
-    outcomes = [outcome for outcome, *_ in result.found.values()]
+    outcomes = [outcome for outcome, *_ in earlier_results(arguments.results).values()]
     print({outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
 
 

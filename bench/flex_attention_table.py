@@ -2,19 +2,24 @@
 """Writes the table of what bench/flex_attention_suite.py found into docs/lab/flex_attention_suite.md.
 
     python3 bench/flex_attention_table.py results.json control.json
+    python3 bench/flex_attention_table.py results.json control.json --device cuda
 
 What failed is left out, by name and with the reason, where the control (the same cases without Attune)
 fails as well: such a case says nothing of Attune. Left out are cases that the file skips, and those that never call
 compiled attention, or in float64 alone, whatever comes of them. A case whose calls all go to torch is none that passes.
 """
 
+import argparse
 import json
 import pathlib
 import re
-import sys
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "lab" / "flex_attention_suite.md"
-BEGIN, END = "<!-- by bench/flex_attention_table.py -->", "<!-- end -->"
+# Of each device: between these lines.
+MARKS = {
+    "cpu": ("<!-- by bench/flex_attention_table.py -->", "<!-- end -->"),
+    "cuda": ("<!-- of cuda, by bench/flex_attention_table.py -->", "<!-- end of cuda -->"),
+}
 
 # Why a case is left out that the control fails too: what the control says is seldom the reason.
 REASONS = {
@@ -24,7 +29,7 @@ REASONS = {
     ),
     "looks for Triton's text": "epilogue_fused kernel_options_argument_is_respected logsumexp_only_return",
     "wants two devices": "captured_wrong_device_error_message mixed_device_error_message",
-    "torch 2.15 differs from the file of 2.6": (
+    "newer torch differs from the file of 2.6": (
         "fw_bw_graph_correctness mask_mod_combiners block_mask_attributes block_mask_vs_sequence_lengths getitem "
         "no_q_info mixed_dtypes_fails"
     ),
@@ -100,11 +105,17 @@ def table(results, control):
 
 
 def main():
-    results, control = (json.loads(pathlib.Path(path).read_text()) for path in sys.argv[1:3])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("control", type=pathlib.Path)
+    parser.add_argument("--device", choices=MARKS, default="cpu")
+    arguments = parser.parse_args()
+    results, control = (json.loads(path.read_text()) for path in (arguments.results, arguments.control))
+    begin, end = MARKS[arguments.device]
     text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text("\n".join([before + BEGIN, "", *table(results, control), "", END]) + after)
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    PAGE.write_text("\n".join([before + begin, "", *table(results, control), "", end]) + after)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import mods  # noqa: E402
 from mods import BATCH, HEADS, LENGTH  # noqa: E402
 from test_gradients import plain_attention  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention  # noqa: E402
 
@@ -88,6 +89,20 @@ def test_compiled(attend, backend, launches):
     run = torch.compile(attend, backend=backend, fullgraph=True)
     assert_close(train(run, leaves, torch_flex.create_block_mask), expected(leaves))
     assert launches == {"forward": 1, "backward": 1}
+
+
+@pytest.mark.parametrize(("dynamic", "graphs"), [(True, 1), (None, 2)])
+@pytest.mark.parametrize("attend", [flex_attention, late])
+def test_another_length_of_a_mask_of_blocks_is_no_other_graph(attend, dynamic, graphs):
+    """torch's own block mask holds a table of `length // 128` blocks. Without dynamic=True graph 2 has symbols."""
+    counter = CompileCounterWithBackend("aot_eager")
+    run = torch.compile(attend, backend=counter, fullgraph=True, dynamic=dynamic)
+    for length in (2048, 1536, 482):
+        given = [torch.randn(BATCH, HEADS, length, DIM) for _ in range(3)]
+        blocks = create_block_mask(mods.window(200), None, None, length, length, device="cpu")
+        wanted = plain_attention(*(x.double() for x in given), None, mods.window(200))[0]
+        torch.testing.assert_close(run(*given, block_mask=blocks).double(), wanted, atol=2e-5, rtol=2e-5)
+    assert counter.frame_count == graphs
 
 
 def test_what_was_compiled_before_and_after(launches):

@@ -100,7 +100,8 @@ def _whole_mask(block_mask: tuple[Any, ...], own: Any) -> Any:
     """What the operator's blocks and its mask_mod say together."""
     of_all = torch_flex._LARGE_SPARSE_BLOCK_SIZE
     _, _, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, *_ = block_mask
-    q_size, kv_size = block_mask[-3:-1]
+    # Where lengths are symbols these are, too; a block's size is a constant of the kernel.
+    q_size, kv_size = (int(size) for size in block_mask[-3:-1])
     if q_size == kv_size == of_all:
         return own
     return mask_mod_of_blocks(

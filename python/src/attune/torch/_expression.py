@@ -133,6 +133,8 @@ def _bounds(operator: str, left: Expression, right: Expression) -> tuple[int | N
         highs = [each.high for each in (left, right) if each.low is not None and each.low >= 0]
         return (0, min((high for high in highs if high is not None), default=None)) if highs else (None, None)
     a, b, c, d = left.low, left.high, right.low, right.high
+    if operator == "//" and b is None and a is not None and a >= 0 and c is not None and c > 0:
+        return 0, None  # a quotient of a position: its length may be a symbol
     if a is None or b is None or c is None or d is None:
         return None, None
     if operator == "+":

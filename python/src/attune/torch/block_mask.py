@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.comptime import comptime
 from torch.nn.attention import flex_attention as torch_flex
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
@@ -147,6 +148,9 @@ def mask_mod_of_blocks(
     if full_kv_num_blocks is not None and full_kv_indices is not None:
         full = _four_dims(_dense(full_kv_num_blocks, full_kv_indices))
     q_size, kv_size = block_size
+    if torch.compiler.is_dynamo_compiling():  # constants of the kernel, where lengths are symbols
+        comptime.force_static(q_size)
+        comptime.force_static(kv_size)
 
     def of(table: torch.Tensor, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return table[b if table.shape[0] > 1 else 0, h if table.shape[1] > 1 else 0, q_idx // q_size, kv_idx // kv_size]

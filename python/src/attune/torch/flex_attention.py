@@ -308,8 +308,10 @@ def _launch(
 
 
 def _both(of_blocks: MaskMod | None, mask_mod: MaskMod | None) -> MaskMod | None:
-    if of_blocks is None or mask_mod is None:
-        return of_blocks or mask_mod
+    if of_blocks is None:
+        return mask_mod
+    if mask_mod is None:
+        return of_blocks
     return torch_flex.and_masks(of_blocks, mask_mod)
 
 
