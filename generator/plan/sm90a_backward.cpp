@@ -9,6 +9,7 @@
 #include "generator/expr/build.hpp"
 #include "generator/expr/derivative.hpp"
 #include "generator/expr/global_keys.hpp"
+#include "generator/expr/lowering.hpp"
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
@@ -218,12 +219,14 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Measured on an H200: d 128 reaches 0.67 of the dense rate, d 64 0.53; there beginning with
   // different tiles gains 5 %, at d 128 nothing. K and V in registers gain 4 % under a causal mask
   // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
-  // relative bias they gain 3 %, beside ALiBi they lose 3 % (H200).
+  // relative bias they gain 3 %, beside ALiBi, whose slope is the head's, they lose 3 % (H200).
   const bool narrow = is_narrow(spec);
+  const bool is_of_head = spec.score && (expr::depends_on(spec.score, expr::Variable::kHead) ||
+                                         !spec.environment.tensors.empty());
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
                       (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
                       (!is_tall(tile) ? 1.0
-                       : spec.score   ? 0.99
+                       : is_of_head   ? 0.99
                                       : 1.03);
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
