@@ -3,62 +3,17 @@
 
 #include <gmock/gmock.h>
 
-#include <future>
 #include <latch>
 #include <set>
 
 #include "runtime/device/workspace.hpp"
 #include "tests/unit/cache/allocations.hpp"
-#include "tests/unit/runtime/fakes.hpp"
+#include "tests/unit/runtime/dispatcher_fixture.hpp"
 
 namespace attune::runtime_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::IsNull;
-
-// A kernel as an application holds it.
-struct Release {
-  void operator()(KernelEntry* entry) const { entry->release(); }
-};
-using Handle = std::unique_ptr<KernelEntry, Release>;
-
-class DispatcherTest : public EngineTest {
- protected:
-  Handle get(Dispatcher& dispatcher, const ProblemShape& shape = kShape,
-             Pass pass = Pass::kForward) const {
-    auto entry = dispatcher.get(spec_, SpecId::from_hash(spec_hash(*spec_)), shape, pass);
-    EXPECT_TRUE(entry.ok()) << render(entry.error());
-    return Handle(entry.ok() ? *entry : nullptr);
-  }
-  static LaunchRecord launched(const KernelEntry& entry) {
-    LaunchRecord record;
-    att::LaunchParams params{};
-    params.o = &record;
-    const Status status = entry.launch(params, nullptr, nullptr);
-    EXPECT_TRUE(status.ok()) << render(status.error());
-    return record;
-  }
-  std::string symbol(const KernelPlan& plan) const { return launch_recipe(*spec_, plan).symbol; }
-  static std::vector<std::string> plans_failed(const KernelEntry& entry) {
-    std::vector<std::string> plans;
-    for (const FailedPlan& plan : entry.failed_plans()) plans.push_back(plan.plan);
-    return plans;
-  }
-  // What another process compiled before.
-  void compile_into_cache(const KernelPlan& plan) {
-    ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, plan).ok());
-    compiler_->compiles = 0;
-  }
-  // Compiles wait until the returned promise is kept.
-  std::shared_ptr<std::promise<void>> hold_compiles() {
-    auto gate = std::make_shared<std::promise<void>>();
-    compiler_->on_compile = [opened = gate->get_future().share()] { opened.wait(); };
-    return gate;
-  }
-};
 
 TEST_F(DispatcherTest, AKnownKernelIsTheSameAndCostsNoAllocation) {
   Dispatcher dispatcher(workshop(opener(compiler_)), false);
@@ -218,131 +173,6 @@ TEST_F(DispatcherTest, AMissSeesWhatWasTunedSince) {
   ASSERT_TRUE(dispatcher.refresh().ok());
   EXPECT_EQ(first->version().choice.source, PlanSource::kNearestBucket);
   EXPECT_EQ(first->version().choice.measured_shape, longer);
-}
-
-TEST_F(DispatcherTest, APlanThatCannotBeBuiltReplacesNothing) {
-  Dispatcher dispatcher(workshop(opener(compiler_)), false);
-  const Handle held = get(dispatcher);
-  record_winner(other_plan());
-  compiler_->broken = true;
-  const Status failed = dispatcher.refresh();
-  ASSERT_FALSE(failed.ok());
-  EXPECT_EQ(failed.error().id, "compile-failed");
-  EXPECT_EQ(held->version().choice.plan, model_plan());
-  EXPECT_THAT(plans_failed(*held), ElementsAre(to_string(other_plan())));
-  EXPECT_THAT(held->failed_plans()[0].reason, HasSubstr("compile-failed"));
-  compiler_->broken = false;
-  EXPECT_TRUE(dispatcher.refresh().ok());
-  EXPECT_EQ(held->version().choice.plan, other_plan());
-  EXPECT_THAT(plans_failed(*held), IsEmpty());
-}
-
-TEST_F(DispatcherTest, AWinnersCompilerMakesItsCodeAlsoOfAPlanThatIsLoaded) {
-  const auto other = std::make_shared<CompilerState>();
-  other->version = "other 2";
-  Dispatcher dispatcher(workshop(opener_of({compiler_, other})), false);
-  const Handle held = get(dispatcher);
-  EXPECT_EQ(held->version().code.compiler, "fake 1");
-  record_winner(model_plan(), kShape, 10, "fake", "other 2");
-  ASSERT_TRUE(dispatcher.refresh().ok());
-  EXPECT_EQ(held->version().code.compiler, "other 2");
-  EXPECT_EQ(launched(*held).symbol, symbol(model_plan()));
-  ASSERT_TRUE(dispatcher.refresh().ok());
-  EXPECT_EQ(dispatcher.counters().replacements, 1u);
-}
-
-TEST_F(DispatcherTest, AWinnerThatNoCompilerHereCanBuildGivesWayToTheCostModel) {
-  // The one that was measured is not here, and the one that is here fails at the plan.
-  record_winner(other_plan(), kShape, 10, "fake", "other 2");
-  compiler_->fails_at = symbol(other_plan());
-  Dispatcher dispatcher(workshop(opener_of({compiler_})), false);
-  const Handle kernel = get(dispatcher);
-  ASSERT_NE(kernel, nullptr);
-  EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
-  EXPECT_EQ(launched(*kernel).symbol, symbol(model_plan()));
-  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan())));
-}
-
-TEST_F(DispatcherTest, TheCostModelsPlanGivesWayToItsNextWhereTheCompilerFailsAtIt) {
-  compiler_->fails_at = symbol(model_plan());
-  Dispatcher dispatcher(workshop(opener(compiler_)), false);
-  const Handle kernel = get(dispatcher);
-  ASSERT_NE(kernel, nullptr);
-  const auto plans = plans_by_cost(*spec_, kShape, device_facts(Target::kSm80));
-  EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
-  EXPECT_EQ(launched(*kernel).symbol, symbol(plans->at(1)));
-  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(model_plan())));
-}
-
-TEST_F(DispatcherTest, AWinnerThatCannotBeBuiltGivesWayToTheNextUntilItCan) {
-  record_winner(other_plan(0), kShape, 10);
-  record_winner(other_plan(1), kShape, 12);
-  compiler_->fails_at = symbol(other_plan(0));
-  Dispatcher dispatcher(workshop(opener(compiler_)), false);
-  const Handle kernel = get(dispatcher);
-  ASSERT_NE(kernel, nullptr);
-  EXPECT_EQ(kernel->version().choice.source, PlanSource::kMeasured);
-  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
-  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan(0))));
-  EXPECT_FALSE(dispatcher.refresh().ok());
-  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
-  EXPECT_EQ(dispatcher.counters().replacements, 0u);
-  compiler_->fails_at = "";
-  EXPECT_TRUE(dispatcher.refresh().ok());
-  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(0)));
-  EXPECT_THAT(plans_failed(*kernel), IsEmpty());
-}
-
-TEST_F(DispatcherTest, APlanOfAnotherVersionGivesWayToTheNext) {
-  record_winner(other_plan(1), kShape, 12);
-  {
-    auto store = open_store(cache_file());
-    ASSERT_TRUE(store.ok());
-    ASSERT_TRUE((*store)
-                    ->record({.spec_hash = spec_hash(*spec_),
-                              .device = FakeDevice("fake").identity(),
-                              .shape = kShape,
-                              .protocol = std::string(kMeasurementProtocol)},
-                             {.plan = "sm80 forward sm_80 of times to come",
-                              .build_digest = "future",
-                              .median_us = 5,
-                              .samples = 10})
-                    .ok());
-  }
-  Dispatcher dispatcher(workshop(opener(compiler_)), false);
-  const Handle kernel = get(dispatcher);
-  ASSERT_NE(kernel, nullptr);
-  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
-  EXPECT_THAT(plans_failed(*kernel), ElementsAre("sm80 forward sm_80 of times to come"));
-  EXPECT_THAT(kernel->failed_plans()[0].reason, HasSubstr("plan-bad-text"));
-}
-
-TEST_F(DispatcherTest, StoredCodeThatDoesNotLoadIsCompiledAfreshElseTheNextServes) {
-  record_winner(other_plan(0), kShape, 10);
-  record_winner(other_plan(1), kShape, 12);
-  {
-    auto store = open_store(cache_file());
-    ASSERT_TRUE(store.ok());
-    FakeCompiler same(compiler_);
-    const auto key = build_key(*spec_, other_plan(0), same);
-    ASSERT_TRUE(key.ok());
-    ASSERT_TRUE((*store)->put_code(*key, {.image = {'?'}}).ok());
-  }
-  {
-    Dispatcher dispatcher(workshop(opener(compiler_)), false);
-    const Handle kernel = get(dispatcher);
-    ASSERT_NE(kernel, nullptr);
-    EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(0)));
-    EXPECT_EQ(compiler_->compiles, 1);
-    EXPECT_THAT(plans_failed(*kernel), IsEmpty());
-  }
-  compiler_->fails_at = symbol(other_plan(0));
-  Dispatcher dispatcher(workshop(opener(compiler_)), false);
-  const Handle kernel = get(dispatcher);
-  ASSERT_NE(kernel, nullptr);
-  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
-  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan(0))));
-  EXPECT_THAT(kernel->failed_plans()[0].reason, HasSubstr("wrong-code"));
 }
 
 TEST_F(DispatcherTest, InTheBackgroundTheBetterPlanReplacesTheStandIn) {

@@ -1,0 +1,137 @@
+// What answers where a plan's code cannot be built or loaded.
+#include "tests/unit/runtime/dispatcher_fixture.hpp"
+
+namespace attune::runtime_test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST_F(DispatcherTest, APlanThatCannotBeBuiltReplacesNothing) {
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle held = get(dispatcher);
+  record_winner(other_plan());
+  compiler_->broken = true;
+  const Status failed = dispatcher.refresh();
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().id, "compile-failed");
+  EXPECT_EQ(held->version().choice.plan, model_plan());
+  EXPECT_THAT(plans_failed(*held), ElementsAre(to_string(other_plan())));
+  EXPECT_THAT(held->failed_plans()[0].reason, HasSubstr("compile-failed"));
+  compiler_->broken = false;
+  EXPECT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(held->version().choice.plan, other_plan());
+  EXPECT_THAT(plans_failed(*held), IsEmpty());
+}
+
+TEST_F(DispatcherTest, AWinnersCompilerMakesItsCodeAlsoOfAPlanThatIsLoaded) {
+  const auto other = std::make_shared<CompilerState>();
+  other->version = "other 2";
+  Dispatcher dispatcher(workshop(opener_of({compiler_, other})), false);
+  const Handle held = get(dispatcher);
+  EXPECT_EQ(held->version().code.compiler, "fake 1");
+  record_winner(model_plan(), kShape, 10, "fake", "other 2");
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(held->version().code.compiler, "other 2");
+  EXPECT_EQ(launched(*held).symbol, symbol(model_plan()));
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(dispatcher.counters().replacements, 1u);
+}
+
+TEST_F(DispatcherTest, AWinnerThatNoCompilerHereCanBuildGivesWayToTheCostModel) {
+  // The one that was measured is not here, and the one that is here fails at the plan.
+  record_winner(other_plan(), kShape, 10, "fake", "other 2");
+  compiler_->fails_at = symbol(other_plan());
+  Dispatcher dispatcher(workshop(opener_of({compiler_})), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(model_plan()));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan())));
+}
+
+TEST_F(DispatcherTest, TheCostModelsPlanGivesWayToItsNextWhereTheCompilerFailsAtIt) {
+  compiler_->fails_at = symbol(model_plan());
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  const auto plans = plans_by_cost(*spec_, kShape, device_facts(Target::kSm80));
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(plans->at(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(model_plan())));
+}
+
+TEST_F(DispatcherTest, AWinnerThatCannotBeBuiltGivesWayToTheNextUntilItCan) {
+  record_winner(other_plan(0), kShape, 10);
+  record_winner(other_plan(1), kShape, 12);
+  compiler_->fails_at = symbol(other_plan(0));
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kMeasured);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan(0))));
+  EXPECT_FALSE(dispatcher.refresh().ok());
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_EQ(dispatcher.counters().replacements, 0u);
+  compiler_->fails_at = "";
+  EXPECT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(0)));
+  EXPECT_THAT(plans_failed(*kernel), IsEmpty());
+}
+
+TEST_F(DispatcherTest, APlanOfAnotherVersionGivesWayToTheNext) {
+  record_winner(other_plan(1), kShape, 12);
+  {
+    auto store = open_store(cache_file());
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)
+                    ->record({.spec_hash = spec_hash(*spec_),
+                              .device = FakeDevice("fake").identity(),
+                              .shape = kShape,
+                              .protocol = std::string(kMeasurementProtocol)},
+                             {.plan = "sm80 forward sm_80 of times to come",
+                              .build_digest = "future",
+                              .median_us = 5,
+                              .samples = 10})
+                    .ok());
+  }
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre("sm80 forward sm_80 of times to come"));
+  EXPECT_THAT(kernel->failed_plans()[0].reason, HasSubstr("plan-bad-text"));
+}
+
+TEST_F(DispatcherTest, StoredCodeThatDoesNotLoadIsCompiledAfreshElseTheNextServes) {
+  record_winner(other_plan(0), kShape, 10);
+  record_winner(other_plan(1), kShape, 12);
+  {
+    auto store = open_store(cache_file());
+    ASSERT_TRUE(store.ok());
+    FakeCompiler same(compiler_);
+    const auto key = build_key(*spec_, other_plan(0), same);
+    ASSERT_TRUE(key.ok());
+    ASSERT_TRUE((*store)->put_code(*key, {.image = {'?'}}).ok());
+  }
+  {
+    Dispatcher dispatcher(workshop(opener(compiler_)), false);
+    const Handle kernel = get(dispatcher);
+    ASSERT_NE(kernel, nullptr);
+    EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(0)));
+    EXPECT_EQ(compiler_->compiles, 1);
+    EXPECT_THAT(plans_failed(*kernel), IsEmpty());
+  }
+  compiler_->fails_at = symbol(other_plan(0));
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan(0))));
+  EXPECT_THAT(kernel->failed_plans()[0].reason, HasSubstr("wrong-code"));
+}
+
+}  // namespace
+}  // namespace attune::runtime_test
