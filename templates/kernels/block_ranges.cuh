@@ -5,9 +5,7 @@
 
 #include "templates/cpu/launch.h"
 #include "templates/tile/block_ranges.cuh"
-#if ATT_DEVICE_CODE
 #include "templates/tile/launch_in_front.cuh"
-#endif
 #include "templates/work_items.h"
 
 #if ATT_DEVICE_CODE

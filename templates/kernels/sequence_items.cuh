@@ -4,9 +4,7 @@
 
 #include "templates/cpu/launch.h"
 #include "templates/tile/item_list.cuh"
-#if ATT_DEVICE_CODE
 #include "templates/tile/launch_in_front.cuh"
-#endif
 
 #if ATT_DEVICE_CODE
 ATT_KERNEL __launch_bounds__(att::kItemThreads)

@@ -225,6 +225,25 @@ TEST(Sm90aCost, HeadsShareItemsWhereOneHasTooFewQueries) {
   EXPECT_FALSE(first_guess(spec, {2, 16, 16, 8192, 8192}).heads_abreast);
 }
 
+// What lists items or makes ranges runs before the kernel anyway, and spares it a memset.
+TEST(Sm90aPlan, ALaunchInFrontZeroesTheCounter) {
+  const auto main_of = [](const char* lines) {
+    const auto spec =
+        parse_spec(fmt::format("attune: 1\nname: f\ndtype: bf16\nhead_dim: 64\n{}\n", lines), "");
+    const KernelPlan plan = hopper_plan(
+        {.tile_kv = 64, .score_buffers = 1, .schedule = Sm90aPlan::Schedule::kLongestFirst});
+    return launch_recipe(spec.value(), plan).main();
+  };
+  EXPECT_FALSE(main_of("mask: causal").overlaps_previous);
+  EXPECT_FALSE(main_of("mask: causal").zeroed.empty());
+  for (const char* lines :
+       {"mask: causal\nlayout: thd",
+        "mask: document(doc)\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}"}) {
+    EXPECT_TRUE(main_of(lines).overlaps_previous) << lines;
+    EXPECT_TRUE(main_of(lines).zeroed.empty()) << lines;
+  }
+}
+
 TEST(Sm90aPlan, HeadsWithMasksOfTheirOwnAreNotAbreast) {
   const auto check_mask = [](const char* mask) {
     const auto spec = parse_spec(fmt::format("attune: 1\nname: h\ndtype: bf16\nhead_dim: 64\n"
