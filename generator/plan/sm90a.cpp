@@ -16,6 +16,7 @@
 namespace attune {
 namespace {
 
+using sm90a::has_launch_in_front;
 using sm90a::kGroupBytes;
 using sm90a::kRows;
 using sm90a::Schedule;
@@ -271,12 +272,6 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
-// One that lists packed sequences' items or makes ranges of what the mask reads; it zeroes the
-// counter.
-bool has_launch_in_front(const AttentionSpec& spec) {
-  return is_packed(spec) || !expr::range_slots(spec.mask).empty();
-}
-
 constexpr WorkspaceRegion kCounter{.content = WorkspaceRegion::Content::kSchedulerCounter};
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -455,6 +450,10 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 }  // namespace
+
+bool sm90a::has_launch_in_front(const AttentionSpec& spec) {
+  return is_packed(spec) || !expr::range_slots(spec.mask).empty();
+}
 
 bool sm90a::stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile) {
   return tile.tma_store && tile.q_in_registers && spec.head_dim_v <= spec.head_dim_qk &&

@@ -20,6 +20,10 @@ inline int item_queries(const Sm90aPlan& tile) {
 
 inline const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
 
+// One that lists packed sequences' items or makes ranges of what the mask reads; it zeroes the
+// counter.
+bool has_launch_in_front(const AttentionSpec& spec);
+
 // Whether O is staged for TMA where Q was: where there is no room for a buffer of its own, which is
 // faster where there is (d 64, causal: 3 to 6 %).
 bool stages_in_q(const AttentionSpec& spec, const Sm90aPlan& tile);
