@@ -336,8 +336,9 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
   const bool on_cpu = plan.target == Target::kCpu;
   Launch items = {
       .symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass};
-  // The list needs nothing of the launches in front; who waits for it waits for them.
-  items.overlaps_previous = main->overlaps_previous;
+  // The list needs nothing of a launch in front of it that is the pass' own. Of what a host has
+  // launched before it may, and who waits for the list waits for nothing else.
+  items.overlaps_previous = main->overlaps_previous && main != recipe.launches.begin();
   if (main->pieces == kSharedPieces) {
     // Each sequence is compared with the next one by a CTA, which counts itself.
     items.item = WorkItem::kSequence;

@@ -1,5 +1,6 @@
 #include "generator/plan/launch.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -121,6 +122,39 @@ TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
         EXPECT_EQ(recipe.workspace.back().length_unit, recipe.main().tile * recipe.main().cluster);
       }
     }
+  }
+}
+
+// What a host has launched before may let its successor start early, as some libraries' products
+// do, and a launch that starts early waits for the one right before it alone.
+TEST(Launch, APassStartsWhenWhatIsBeforeItHasEnded) {
+  for (const char* lines :
+       {"mask: causal",
+        "mask: document(doc)\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}", "layout: thd",
+        "layout: thd\nmask: causal and doc[q_pos] == doc[kv_idx]\n"
+        "tensors: {doc: {dtype: int32, dims: [kv_len]}}",
+        "layout: paged\nmask: causal", "layout: paged\nshared_prefixes: true",
+        "layout: paged\nbatch_invariant: true", "deterministic: true\nmask: causal"}) {
+    const auto spec =
+        parse_spec(fmt::format("attune: 1\nname: f\ndtype: bf16\nhead_dim: 64\n{}\n", lines), "");
+    ASSERT_TRUE(spec.ok()) << lines << render(spec.error());
+    int recipes = 0;
+    for (const Target target : {Target::kSm80, Target::kSm90a}) {
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        const auto families = families_for(*spec, target, pass);
+        for (const Family family : families.ok() ? *families : std::vector<Family>{}) {
+          for (const KernelPlan& plan : legal_plans(*spec, family, device_facts(target), pass)) {
+            const LaunchRecipe recipe = launch_recipe(*spec, plan);
+            ASSERT_FALSE(recipe.launches.front().overlaps_previous) << lines << to_string(plan);
+            for (const Launch& launch : recipe.launches) {
+              ASSERT_TRUE(!launch.overlaps_previous || launch.zeroed.empty()) << to_string(plan);
+            }
+            ++recipes;
+          }
+        }
+      }
+    }
+    EXPECT_GT(recipes, 0) << lines;
   }
 }
 
