@@ -137,7 +137,8 @@ TEST(Derivative, IsTheLimitOfDifferences) {
       check_look_ups(tree, world, q, k, in_look_ups);
     }
   }));
-  EXPECT_GT(in_score.sharp, 100) << in_score.compared;
+  // Few are of random trees: 190 runs had 72 at least, and eight of them fewer than 100.
+  EXPECT_GT(in_score.sharp, 30) << in_score.compared;
   EXPECT_GT(in_look_ups.sharp, 20) << in_look_ups.compared;
 }
 
