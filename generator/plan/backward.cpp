@@ -98,9 +98,10 @@ std::string backward_row_constants(const BackwardRows& rows) {
       "constexpr int kSumTile = {};\n"
       "constexpr int kSumWave = {};\n"
       "constexpr int kRowWarps = {};\n"
-      "constexpr bool kTakesItems = {};\n",
+      "constexpr bool kTakesItems = {};\n"
+      "constexpr bool kFirstTilesEarly = {};\n",
       rows.padding, rows.at_a_time, rows.splits_references, rows.splits_deltas, rows.sum_columns,
-      rows.sum_tile, rows.sum_wave, rows.ahead_warps, rows.takes_items);
+      rows.sum_tile, rows.sum_wave, rows.ahead_warps, rows.takes_items, rows.first_tiles_early);
 }
 
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

@@ -20,6 +20,7 @@ struct BackwardRows {
   int sum_tile = 1, sum_wave = 1;  // of these; WorkspaceRegion
   int ahead_warps = 0;             // of a CTA, that make rows of later heads; 0: all come first
   bool takes_items = false;        // CTAs take key tiles off a counter
+  bool first_tiles_early = false;  // of heads, before the other tiles of earlier heads
   int turn_rows = 0;               // queries to whose sums CTAs add in order; 0: in none
 };
 

@@ -56,6 +56,7 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
     return rows;
   }
   rows.sum_tile = kKeys * kWarpgroups;
+  rows.first_tiles_early = has_early_tiles(spec);
   if (is_tall(tile)) {
     rows.padding = 2 * kTallTileQ;
     rows.at_a_time = kTallTileQ;
@@ -66,11 +67,11 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   // H200 1640 us, so 980; a window alone 720 and 715, documents 856 and 741, causal, 4096 keys,
   // 1224 and 1231.
   const bool is_wide = slabs(spec.head_dim_qk) > 1;
-  rows.sum_wave = spec.deterministic      ? 256
-                  : !spec.mask            ? 132
-                  : has_early_tiles(spec) ? 1024
-                  : is_wide               ? 512
-                                          : 256;
+  rows.sum_wave = spec.deterministic       ? 256
+                  : !spec.mask             ? 132
+                  : rows.first_tiles_early ? 1024
+                  : is_wide                ? 512
+                                           : 256;
   // Those beside the loader's. In a deterministic pass they wait for turns.
   if (spec.deterministic) {
     rows.turn_rows = kTileQ;
@@ -372,7 +373,6 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = {};\n"
       "constexpr bool kKeysInRegisters = {};\n"
-      "constexpr bool kFirstTilesEarly = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -381,7 +381,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
       "{}",
       tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, tile.keys_in_registers,
-      has_early_tiles(spec), registers_of(spec, tile).producer, registers_of(spec, tile).consumer,
+      registers_of(spec, tile).producer, registers_of(spec, tile).consumer,
       shared_bytes(spec, tile), backward_row_constants(rows) + learned_constants(spec), products);
 }
 
