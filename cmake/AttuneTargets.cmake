@@ -47,17 +47,23 @@ function(attune_test_options name)
   endif()
 endfunction()
 
-# attune_test(NAME LABEL label SOURCES ... DEPENDS ...): one GoogleTest binary, one ctest entry a
-# test. Tests run in the root of the repository, so they name its files by relative paths.
+# attune_test(NAME LABEL label [TOGETHER] SOURCES ... DEPENDS ...): one GoogleTest binary, one ctest
+# entry a test; TOGETHER one for all, where a process takes longer to start than a test to run. Tests
+# run in the root of the repository, so they name its files by relative paths.
 function(attune_test name)
-  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TOGETHER" "LABEL" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} attune_fmt GTest::gtest GTest::gmock GTest::gtest_main)
   attune_warnings(${name})
   attune_test_options(${name})
   target_precompile_headers(${name} REUSE_FROM attune_tests_precompiled)
-  gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+  if(ARG_TOGETHER)
+    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300)
+  else()
+    gtest_discover_tests(${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+  endif()
 endfunction()
 
 # attune_embed(OUTPUT file.cpp ACCESSOR name ROOT dir FILES ...): the files' bytes as a C++ table,

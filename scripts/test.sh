@@ -5,6 +5,13 @@ set -euo pipefail
 build=$1
 shift
 log=$build/test.log
+# Without a GPU each of its tests would start a process to say so: one says it for all.
+gpu=$build/tests/gpu/gpu_test
+if [ -x "$gpu" ] && grep -q '^cuda *missing' <("$build/attune" devices); then
+  "$gpu" > "$log" 2>&1 || { tail -20 "$log"; exit 1; }
+  echo "skipped: $(grep -c ': Skipped$' "$log") of a GPU, which is not here"
+  set -- "$@" -LE gpu
+fi
 set +e
 ctest --test-dir "$build" -j "$(nproc)" --output-on-failure "$@" > "$log" 2>&1
 status=$?

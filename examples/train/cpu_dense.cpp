@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kElements = 4096;  // that are worth a thread
 constexpr std::size_t kRowGrain = 16;
-constexpr double kNormEpsilon = 1e-6;
 
 }  // namespace
 

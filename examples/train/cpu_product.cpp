@@ -7,7 +7,7 @@ namespace train {
 namespace {
 
 constexpr std::size_t kVectorBytes = 32;
-constexpr std::size_t kRows = 6;  // times two vectors: sums that 16 registers hold
+constexpr std::size_t kBlockRows = 6;  // times two vectors: sums that 16 registers hold
 
 template <typename T>
 struct Vectors {
@@ -65,14 +65,14 @@ void CpuProduct<T>::run(const Product& product, const T* a, const T* b, T* c) {
   const auto [m, n, k, a_transposed, b_transposed] = product;
   const std::size_t row_step = a_transposed ? 1 : k;
   const std::size_t k_step = a_transposed ? m : 1;
-  workers_.run(m, kRows, [&](std::size_t first, std::size_t last) {
+  workers_.run(m, kBlockRows, [&](std::size_t first, std::size_t last) {
     for (std::size_t column = 0; column < n; column += kColumns) {
       const T* panel = &panels_[column * k];
       const std::size_t columns = std::min(kColumns, n - column);
       std::size_t row = first;
-      for (; row + kRows <= last; row += kRows) {
-        block<T, kRows>(k, a + row * row_step, row_step, k_step, panel, c + row * n + column, n,
-                        columns);
+      for (; row + kBlockRows <= last; row += kBlockRows) {
+        block<T, kBlockRows>(k, a + row * row_step, row_step, k_step, panel, c + row * n + column,
+                             n, columns);
       }
       for (; row < last; ++row) {
         block<T, 1>(k, a + row * row_step, row_step, k_step, panel, c + row * n + column, n,

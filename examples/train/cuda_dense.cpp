@@ -14,9 +14,6 @@ constexpr std::size_t kWarp = 32, kRowsPerBlock = kThreads / kWarp;
 constexpr std::size_t kBlocksPerProcessor = 16;  // of 256 threads: twice what run at once
 constexpr std::size_t kParts = 64;               // that a sum over rows is dealt to, at most
 constexpr std::size_t kRowsPerPart = 64;         // at least
-constexpr float kNormEpsilon = 1e-6f;
-
-std::size_t quotient(std::size_t count, std::size_t by) { return (count + by - 1) / by; }
 
 // How a sum over rows is dealt out.
 struct Parts {
@@ -64,8 +61,8 @@ void CudaDense::from_bf16(std::size_t count, const std::uint16_t* x, float* y) {
 
 void CudaDense::rms_norm(std::size_t rows, std::size_t columns, const float* x, const float* gain,
                          float* inverse, float* y) {
-  device_.launch("rms_norm", {quotient(rows, kRowsPerBlock)}, kThreads, rows, columns, kNormEpsilon,
-                 x, gain, inverse, y);
+  device_.launch("rms_norm", {quotient(rows, kRowsPerBlock)}, kThreads, rows, columns,
+                 static_cast<float>(kNormEpsilon), x, gain, inverse, y);
 }
 
 void CudaDense::rms_norm_gradient(std::size_t rows, std::size_t columns, const float* x,

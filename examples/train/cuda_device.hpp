@@ -41,6 +41,9 @@ struct CudaDriver {
   int (*memset_bytes)(std::uint64_t to, unsigned char value, std::size_t bytes, void* stream);
 };
 
+// Rounded up: the blocks that hold `count` of something, `by` in each.
+inline std::size_t quotient(std::size_t count, std::size_t by) { return (count + by - 1) / by; }
+
 // All work goes to one stream, in order; read() waits for what is before it, and nothing else
 // does. What fails on the GPU is thrown by a later call. The device's primary context is current
 // on the thread that made this, which is the one to use it.

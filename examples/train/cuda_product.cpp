@@ -7,8 +7,6 @@ namespace {
 
 constexpr std::size_t kTile = 64, kDepth = 16;  // of the kernel
 
-std::size_t quotient(std::size_t count, std::size_t by) { return (count + by - 1) / by; }
-
 }  // namespace
 
 CudaProduct::CudaProduct(CudaDevice& device, Products by) : device_(device) {

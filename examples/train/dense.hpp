@@ -13,6 +13,8 @@
 
 namespace train {
 
+constexpr double kNormEpsilon = 1e-6;  // under the root of rms_norm
+
 // c = a b: m x n out of m x k and k x n, all row-major. A transposed operand lies as k x m or n x
 // k.
 struct Product {

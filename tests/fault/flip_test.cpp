@@ -65,7 +65,7 @@ TEST(Flip, EveryRegionOfTheFile) {
   const int all_rows = count_rows(directory.file("base.db"));
   const std::string path = directory.file("copy.db");
   int set_aside = 0, most_lost = 0;
-  for (std::size_t at = 0; at < base.size(); at += kRegionBytes) {
+  for (std::size_t at = 0; at < base.size(); at += kRegionBytes * POINT_STEP) {
     std::string bytes = base;
     for (std::size_t i = at; i < std::min(at + kRegionBytes, bytes.size()); ++i)
       bytes[i] = static_cast<char>(~bytes[i]);
