@@ -62,10 +62,9 @@ LiveShare::LiveShare(const AttentionSpec& spec)
   if (!mask_) return;
   reads_tensors_ = !expr::range_slots(mask_).empty();
   const std::vector<int> read = expr::telling_slots(mask_);
-  for (const std::optional<double>& scalar : known_scalars_) {
-    if (!scalar) return;
-    scalars_.push_back(*scalar);
-  }
+  const auto scalars = constant_scalars(spec);
+  if (!scalars) return;
+  scalars_ = *scalars;
   counter_.emplace(mask_);
   const auto is_said = [&](int slot) {
     return samples_[static_cast<std::size_t>(slot)].kind != SampleKind::kUnsaid;

@@ -44,11 +44,8 @@ std::vector<std::int32_t> sampled(std::int64_t length) {
 
 // Of `data`, its shares.
 void count_tiles(const AttentionSpec& spec, const ProblemShape& shape, MaskData& data) {
-  std::vector<double> scalars;
-  for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
-    if (!scalar.is_constant) return;
-    scalars.push_back(scalar.value);
-  }
+  const auto scalars = constant_scalars(spec);
+  if (!scalars) return;
   const auto tensors =
       MaskTensors::draw(spec.mask, spec.environment.tensors, samples_of(spec), shape);
   if (tensors == nullptr) return;
@@ -56,7 +53,7 @@ void count_tiles(const AttentionSpec& spec, const ProblemShape& shape, MaskData&
   expr::TileBox box;
   box.q_len = static_cast<std::int32_t>(shape.q_len);
   box.kv_len = static_cast<std::int32_t>(shape.kv_len);
-  box.scalars = scalars;
+  box.scalars = *scalars;
   box.tensor_range = tensors->range();
   double live = 0, full = 0, all = 0;
   for (box.b = 0; box.b < tensors->batch(); ++box.b) {

@@ -25,6 +25,15 @@ std::vector<Sample> samples_of(const AttentionSpec& spec) {
   return samples;
 }
 
+std::optional<std::vector<double>> constant_scalars(const AttentionSpec& spec) {
+  std::vector<double> values;
+  for (const expr::ScalarDecl& scalar : spec.environment.scalars) {
+    if (!scalar.is_constant) return std::nullopt;
+    values.push_back(scalar.value);
+  }
+  return values;
+}
+
 std::shared_ptr<const MaskTensors> MaskTensors::draw(const expr::Expr& mask,
                                                      std::span<const expr::TensorDecl> declared,
                                                      std::span<const Sample> samples,

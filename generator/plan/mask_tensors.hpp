@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,9 @@ namespace attune {
 
 // By slot, of every tensor that the spec declares.
 std::vector<Sample> samples_of(const AttentionSpec& spec);
+
+// By slot, the values of the spec's scalars. Nothing where a launch gives one of them.
+std::optional<std::vector<double>> constant_scalars(const AttentionSpec& spec);
 
 // Tensors of a few batch entries and one head, as their samples say. Immutable, thread-safe.
 class MaskTensors {

@@ -282,7 +282,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
               .threads = needs.threads,
               .shared_memory_bytes = needs.shared_memory_bytes,
               .cluster = tile.cluster,
-              .heads = tile.heads_abreast ? tile.warpgroups : 1,
+              .heads = sm90a::item_heads(tile),
               .item = WorkItem::kQueryTile,
               .tile = sm90a::item_queries(tile),
               .persistent = tile.schedule != Schedule::kSingle};

@@ -17,6 +17,7 @@ constexpr std::int64_t kGroupBytes = 32 << 20;
 inline int item_queries(const Sm90aPlan& tile) {
   return tile.heads_abreast ? kRows : tile.warpgroups * kRows;
 }
+inline int item_heads(const Sm90aPlan& tile) { return tile.heads_abreast ? tile.warpgroups : 1; }
 
 inline const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
 

@@ -14,6 +14,7 @@
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/mask_tensors.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
 
@@ -38,12 +39,9 @@ int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
 // Whether the first key tiles of heads, which all queries see, begin before the others.
 bool has_early_tiles(const AttentionSpec& spec) {
-  const auto& declared = spec.environment.scalars;
   if (spec.deterministic || is_packed(spec)) return false;
-  if (!std::ranges::all_of(declared, &expr::ScalarDecl::is_constant)) return false;
-  std::vector<double> values(declared.size());
-  std::ranges::transform(declared, values.begin(), &expr::ScalarDecl::value);
-  return expr::has_global_keys(spec.mask, values);
+  const auto scalars = constant_scalars(spec);
+  return scalars && expr::has_global_keys(spec.mask, *scalars);
 }
 
 BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {

@@ -174,8 +174,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   // spec: documents, four a sequence, leave less than half, and an item's edges.
   if (work.reads_tensors)
     kv_tiles = 0.43 * kv_tiles + 1.2 * (double(tile.warpgroups * kRows) / tile.tile_kv + 1);
-  const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads,
-                                                  tile.heads_abreast ? tile.warpgroups : 1);
+  const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, item_heads(tile));
   const double items = q_tiles * double(heads) * double(shape.batch);
   const double rounds = rounds_of(tile.schedule, work, items, device.processor_count) *
                         (tile.schedule == Schedule::kLongestFirst ? 1.04 : 1.0);

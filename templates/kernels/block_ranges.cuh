@@ -10,7 +10,7 @@
 
 #if ATT_DEVICE_CODE
 ATT_KERNEL ATT_JOIN(ATT_KERNEL_NAME, _ranges)(ATT_GRID_CONSTANT att::ForwardParams params) {
-  // A launch between this and the main one does not wait for this, and the main one for that alone.
+  // The list of packed sequences comes between this and the main launch, and does so itself.
   if constexpr (!att::spec::kIsPacked) att::begin_launch_in_front(params);
   att::make_range_pair(params, static_cast<long long>(att::block_index()) * att::kRangePairsOfCta +
                                    att::thread_index() / 32);

@@ -1,6 +1,6 @@
 // Hopper's forward plans whose warpgroups have a query head each, of one K/V head: groups of heads
-// that the warpgroups divide and others, dense, packed and in pages; and faults planted in who has
-// which head.
+// that the warpgroups divide and others, dense and packed; and faults planted in who has which
+// head.
 #include <fmt/format.h>
 
 #include "tests/gpu/judge.hpp"
