@@ -50,7 +50,8 @@ Result<Explanation> explain(const AttentionSpec& spec, Pass pass, const ExplainO
   ATT_TRY(e.chosen, plan_for(spec, e.shape, e.target, pass, options, bench));
   e.device = bench.facts(e.target);
   e.recipe = launch_recipe(spec, e.chosen.plan);
-  e.workspace_bytes = workspace_bytes(spec, e.recipe.workspace, e.shape);
+  e.workspace_bytes = workspace_bytes(worked_spec(spec, e.chosen.plan), e.recipe.workspace,
+                                      worked_shape(e.shape, e.chosen.plan));
   const TileShape tile = tile_shape(e.chosen.plan);
   e.resources = resources(spec, e.chosen.plan);
   e.memory = shared_memory_map(spec, e.chosen.plan);

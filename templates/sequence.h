@@ -101,12 +101,20 @@ ATT_FN Sequence sequence_at(const Context& c, int b) {
   return spec::kIsPacked ? sequence_of(c) : sequence_of(c.params, b);
 }
 
+// Elements before a slice. With residues every kResidues-th row of a caller's sequence is a
+// slice's: the host has made a batch of them, and steps over as many rows at a time.
+ATT_FN long long slice_offset(const Strides& stride, int slice) {
+  if constexpr (spec::kResidues == 1) return slice * stride.batch;
+  return slice / spec::kResidues * stride.batch +
+         slice % spec::kResidues * (stride.seq / spec::kResidues);
+}
+
 // Elements before row `row` of a head: of q or o, and of k or v that are not paged.
 ATT_FN long long query_offset(const Sequence& s, const Strides& stride, int h, int row) {
-  return s.slice * stride.batch + h * stride.head + (s.q_first + row) * stride.seq;
+  return slice_offset(stride, s.slice) + h * stride.head + (s.q_first + row) * stride.seq;
 }
 ATT_FN long long key_offset(const Sequence& s, const Strides& stride, int h_kv, int row) {
-  return s.slice * stride.batch + h_kv * stride.head + (s.kv_first + row) * stride.seq;
+  return slice_offset(stride, s.slice) + h_kv * stride.head + (s.kv_first + row) * stride.seq;
 }
 
 // Elements before a key of a head in k or v that are paged.
@@ -117,13 +125,27 @@ ATT_FN long long key_offset(const PagedKey& key, const Strides& stride, int h_kv
 // Slices along the batch stride.
 ATT_FN int slice_count(const ForwardParams& p) { return spec::kIsPacked ? 1 : p.batch; }
 
-// Elements before the LSE of a head's first row, and before whatever else a row has one of; those
-// of the other rows follow.
+// Elements before what a head's first row has one of in the workspace; those of the other rows
+// follow.
 ATT_FN long long statistic_offset(const ForwardParams& p, const Sequence& s, int h) {
   return (static_cast<long long>(s.slice) * p.heads + h) * p.q_len + s.q_first;
 }
 ATT_FN long long statistic_offset(const ForwardParams& p, int b, int h) {
   return statistic_offset(p, sequence_of(p, b), h);
+}
+
+// Elements before the LSE of row `row` of head number `head` of all slices'; that of the next row
+// is kResidues further on.
+ATT_FN long long lse_offset(const ForwardParams& p, long long head, int row) {
+  if constexpr (spec::kResidues == 1) return head * p.q_len + row;
+  const int slice = static_cast<int>(head) / p.heads;
+  const long long whole = head - static_cast<long long>(slice - slice / spec::kResidues) * p.heads;
+  return (whole * p.q_len + row) * spec::kResidues + slice % spec::kResidues;
+}
+// The same of head h of a sequence.
+ATT_FN long long lse_offset(const ForwardParams& p, const Sequence& s, int h, int row) {
+  if constexpr (spec::kResidues == 1) return statistic_offset(p, s, h) + row;
+  return lse_offset(p, static_cast<long long>(s.slice) * p.heads + h, row);
 }
 
 }  // namespace att

@@ -57,7 +57,11 @@ std::string_view template_path(const FamilyOperations& family, const AttentionSp
 
 }  // namespace
 
-Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) {
+Result<GeneratedKernel> emit(const AttentionSpec& asked, const KernelPlan& asked_plan) {
+  ATT_CHECK(check_residues(asked, asked_plan));
+  const AttentionSpec spec = worked_spec(asked, asked_plan);
+  KernelPlan plan = asked_plan;
+  plan.residues = 1;
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
@@ -68,7 +72,7 @@ Result<GeneratedKernel> emit(const AttentionSpec& spec, const KernelPlan& plan) 
   ATT_TRY(const std::string head, head_text(spec, plan, kernel.symbol));
   ATT_TRY(const std::string body, flatten_template(template_path(*family, spec, plan), head));
   kernel.body_hash = hash128_hex(body);
-  kernel.source = header_comment(spec, plan, kernel) + body;
+  kernel.source = header_comment(asked, asked_plan, kernel) + body;
   return kernel;
 }
 

@@ -41,6 +41,7 @@ std::string spec_facts(const AttentionSpec& spec) {
       "namespace spec {{\n"
       "constexpr DType kDType = DType::{};\n"
       "constexpr DType kKvDType = DType::{};\n"
+      "constexpr int kResidues = {};\n"
       "constexpr int kHeadDimQk = {};\n"
       "constexpr int kHeadDimV = {};\n"
       "constexpr bool kHasMask = {};\n"
@@ -56,9 +57,9 @@ std::string spec_facts(const AttentionSpec& spec) {
       "constexpr bool kIsPaged = {};\n"
       "constexpr bool kIsStrict = {};\n"
       "}}  // namespace spec\n",
-      head_dtype(spec.dtype), head_dtype(kv_dtype(spec)), spec.head_dim_qk, spec.head_dim_v,
-      spec.mask != nullptr, spec.score != nullptr, spec.sink != nullptr, has_dropout(spec),
-      spec.softmax_scale.at_launch, expr::float_literal(constant_scale(spec)),
+      head_dtype(spec.dtype), head_dtype(kv_dtype(spec)), spec.residues, spec.head_dim_qk,
+      spec.head_dim_v, spec.mask != nullptr, spec.score != nullptr, spec.sink != nullptr,
+      has_dropout(spec), spec.softmax_scale.at_launch, expr::float_literal(constant_scale(spec)),
       spec.dropout.at_launch, drop_below, expr::float_literal(256.0 / (256 - drop_below)),
       is_packed(spec), is_paged(spec), spec.accuracy == Accuracy::kStrict);
 }

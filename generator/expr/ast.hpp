@@ -34,7 +34,7 @@ enum class Op : std::uint8_t {
   kInt,       // int_value
   kFloat,     // float_value
   kBool,      // int_value is 0 or 1
-  kVariable,  // variable
+  kVariable,  // variable; of a position or length, int_value is 0 or as make_part_variable's part
   kScalar,    // a launch-time scalar; slot indexes Environment::scalars
   kLoad,      // slot indexes Environment::tensors; args are the int32 indices, one a dim
   // Unary.

@@ -183,6 +183,13 @@ Expr make_variable(Variable variable, SourceSpan span) {
   return node;
 }
 
+Expr make_part_variable(Variable variable, int part, SourceSpan span) {
+  auto node = blank(Op::kVariable, Type::kInt32, span);
+  node->variable = variable;
+  node->int_value = part;
+  return node;
+}
+
 Expr make_scalar(int slot, Type type, SourceSpan span) {
   auto node = blank(Op::kScalar, type, span);
   node->slot = slot;
@@ -244,10 +251,10 @@ Expr make_select(Expr condition, Expr then, Expr otherwise, SourceSpan span) {
 
 bool equal(const Expr& a, const Expr& b) {
   if (a == b) return true;
-  if (a->op != b->op || a->type != b->type || a->int_value != b->int_value ||
-      a->float_value != b->float_value || a->variable != b->variable || a->slot != b->slot ||
-      a->args.size() != b->args.size())
+  if (a->op != b->op || a->type != b->type || a->float_value != b->float_value ||
+      a->variable != b->variable || a->slot != b->slot || a->args.size() != b->args.size())
     return false;
+  if (a->int_value != b->int_value && a->op != Op::kVariable) return false;
   for (std::size_t i = 0; i < a->args.size(); ++i)
     if (!equal(a->args[i], b->args[i])) return false;
   return true;

@@ -14,6 +14,8 @@ Expr make_int(std::int64_t value, SourceSpan span = {});  // wrapped to int32
 Expr make_float(double value, SourceSpan span = {});      // rounded to float32; must be finite
 Expr make_bool(bool value, SourceSpan span = {});
 Expr make_variable(Variable variable, SourceSpan span = {});
+// A position or length of a sequence that is a `part`-th of one that a launch may have.
+Expr make_part_variable(Variable variable, int part, SourceSpan span = {});
 Expr make_scalar(int slot, Type type, SourceSpan span = {});
 Expr make_load(int slot, Type type, std::vector<Expr> indices, std::uint32_t clamped,
                SourceSpan span = {});
@@ -28,7 +30,7 @@ bool is_one(const Expr& expression);                      // the constant 1
 bool is_int(const Expr& expression, std::int64_t value);  // the literal `value`
 bool is_comparison(Op op);
 
-// Same value and shape, whatever the spans.
+// Same value and shape, whatever the spans and what is known of variables.
 bool equal(const Expr& a, const Expr& b);
 
 }  // namespace attune::expr

@@ -21,8 +21,8 @@ struct ByValue {
 struct HashByValue {
   std::size_t operator()(const Expr& e) const {
     std::size_t hash = static_cast<std::size_t>(e->op) * 31 + static_cast<std::size_t>(e->variable);
-    hash = hash * 1000003 + static_cast<std::size_t>(e->int_value) +
-           std::hash<double>()(e->float_value);
+    const std::int64_t number = e->op == Op::kVariable ? 0 : e->int_value;  // as equal() has it
+    hash = hash * 1000003 + static_cast<std::size_t>(number) + std::hash<double>()(e->float_value);
     hash = hash * 31 + static_cast<std::size_t>(e->slot);
     for (const Expr& arg : e->args) hash = hash * 1000003 + (*this)(arg);
     return hash;

@@ -16,7 +16,9 @@ constexpr std::int64_t kLongestTile = 4096;
 constexpr std::int64_t kMostHeads = std::int64_t{1} << 16;
 constexpr std::int64_t kMostBatches = std::int64_t{1} << 20;
 
-IntInterval variable_range(Variable variable) {
+// `part`: as of make_part_variable, or 0.
+IntInterval variable_range(Variable variable, std::int64_t part) {
+  const std::int64_t longest = kMaxSequenceLength / std::max<std::int64_t>(part, 1);
   switch (variable) {
     case Variable::kBatch:
       return {0, kMostBatches};
@@ -25,12 +27,12 @@ IntInterval variable_range(Variable variable) {
       return {0, kMostHeads};
     case Variable::kQIdx:
     case Variable::kKvIdx:
-      return {0, kMaxSequenceLength + kLongestTile};
+      return {0, longest + kLongestTile};
     case Variable::kQFirst:
     case Variable::kKvFirst:
       return {0, kMaxSequenceLength};
     default:
-      return {1, kMaxSequenceLength};
+      return {1, longest};
   }
 }
 
@@ -78,7 +80,7 @@ IntInterval exact_range(const Expr& e) {
     case Op::kInt:
       return {e->int_value, e->int_value};
     case Op::kVariable:
-      return variable_range(e->variable);
+      return variable_range(e->variable, e->int_value);
     case Op::kNegate: {
       const IntInterval a = static_range(e->args[0]);
       return {-a.hi, -a.lo};

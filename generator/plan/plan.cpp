@@ -14,6 +14,7 @@
 #include "generator/plan/distance.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/plan_space.hpp"
+#include "generator/spec/residues.hpp"
 #include "generator/spec/shape.hpp"
 #include "generator/support/hash.hpp"
 #include "templates/work_items.h"
@@ -48,6 +49,16 @@ std::vector<std::string_view> split_words(std::string_view text) {
 // Rows of an item of packed sequences, at least: it bounds the lists, whose room is promised before
 // the plan is known. On the CPU a vector's lanes.
 int least_item_rows(Target target) { return target == Target::kCpu ? 8 : 16; }
+
+// What a plan that takes sequences apart says of its kernels.
+KernelPlan of_residue(KernelPlan plan) {
+  plan.residues = 1;
+  return plan;
+}
+KernelPlan with_residues(KernelPlan plan, int residues) {
+  plan.residues = residues;
+  return plan;
+}
 
 Status check_items(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return ok_status();
@@ -160,16 +171,17 @@ int resident_ctas(const PlanResources& resources, const DeviceFacts& device) {
 
 std::string to_string(const KernelPlan& plan) {
   const FamilyOperations* family = family_operations(plan);
-  return fmt::format("{} {} {}{}{}", to_string(plan.family()), to_string(plan.pass),
-                     to_string(plan.target), family ? " " : "",
-                     family ? family->tile_text(plan) : std::string());
+  return fmt::format("{} {} {}{}{}{}", to_string(plan.family()), to_string(plan.pass),
+                     to_string(plan.target),
+                     plan.residues > 1 ? fmt::format(" residues{}", plan.residues) : "",
+                     family ? " " : "", family ? family->tile_text(plan) : std::string());
 }
 
 int plan_distance(const KernelPlan& a, const KernelPlan& b) {
   const FamilyOperations* family = family_operations(a);
   if (family == nullptr || family != family_operations(b)) return INT_MAX;
   const std::vector<int> x = family->choices(a), y = family->choices(b);
-  int differing = a.target != b.target;
+  int differing = (a.target != b.target) + (a.residues != b.residues);
   for (std::size_t i = 0; i < x.size(); ++i) differing += x[i] != y[i];
   return differing;
 }
@@ -196,7 +208,8 @@ Result<KernelPlan> parse_plan(std::string_view text) {
   const std::optional<Target> target = target_from_string(words[2]);
   if (!target) return plan_text_error(fmt::format("unknown target `{}`", words[2]));
   plan.target = *target;
-  ATT_CHECK(family->parse_tile(std::span(words).subspan(3), plan));
+  const bool takes_apart = words.size() > 3 && parse_word(words[3], "residues", plan.residues);
+  ATT_CHECK(family->parse_tile(std::span(words).subspan(takes_apart ? 4 : 3), plan));
   if (to_string(plan) != fmt::format("{}", fmt::join(words, " "))) {
     return plan_text_error(fmt::format("`{}` is not a plan's canonical text", text));
   }
@@ -224,7 +237,17 @@ Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target targe
   return serving;
 }
 
-std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
+AttentionSpec worked_spec(const AttentionSpec& spec, const KernelPlan& plan) {
+  return plan.residues > 1 ? residue_spec(spec) : spec;
+}
+
+ProblemShape worked_shape(const ProblemShape& shape, const KernelPlan& plan) {
+  return plan.residues > 1 ? residue_shape(shape, plan.residues) : shape;
+}
+
+namespace {
+
+std::vector<KernelPlan> whole_plans(const AttentionSpec& spec, Family family,
                                     const DeviceFacts& device, Pass pass) {
   const FamilyOperations* operations = family_operations(family, pass);
   if (operations == nullptr || !serves(*operations, spec, device.target).ok()) return {};
@@ -233,7 +256,29 @@ std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
   return plans;
 }
 
+}  // namespace
+
+std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
+                                    const DeviceFacts& device, Pass pass) {
+  std::vector<KernelPlan> plans = whole_plans(spec, family, device, pass);
+  const int residues = residue_count(spec, pass);
+  if (residues == 1) return plans;
+  for (const KernelPlan& plan : whole_plans(residue_spec(spec), family, device, pass))
+    plans.push_back(with_residues(plan, residues));
+  return plans;
+}
+
+Status check_residues(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (plan.residues == 1 || plan.residues == residue_count(spec, plan.pass)) return ok_status();
+  return plan_unsupported(
+      fmt::format("`residues{}` is for masks under which a query sees keys of its own remainder by "
+                  "{} alone",
+                  plan.residues, plan.residues));
+}
+
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  ATT_CHECK(check_residues(spec, plan));
+  if (plan.residues > 1) return check_plan(residue_spec(spec), of_residue(plan), device);
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return family_missing(plan.family(), plan.pass);
   ATT_CHECK(serves(*family, spec, plan.target));
@@ -242,12 +287,18 @@ Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const Devic
 }
 
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (plan.residues > 1) return resources(residue_spec(spec), of_residue(plan));
   const FamilyOperations* family = family_operations(plan);
   return family ? family->resources(spec, plan) : PlanResources{};
 }
 
 double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& given,
                const DeviceFacts& device) {
+  if (plan.residues > 1) {
+    if (!has_residues(given, plan.residues)) return std::numeric_limits<double>::infinity();
+    return cost_us(residue_spec(spec), of_residue(plan), residue_shape(given, plan.residues),
+                   device);
+  }
   const ProblemShape shape = typical_shape(spec, given);
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return std::numeric_limits<double>::infinity();
@@ -259,16 +310,33 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
                    family->shape_cost(spec, plan, shape, device, work));
 }
 
+namespace {
+
+// The spec of a residue where launches of the shape can be taken apart.
+std::optional<AttentionSpec> residue_part(const AttentionSpec& spec, const ProblemShape& shape,
+                                          Pass pass) {
+  const int residues = residue_count(spec, pass);
+  if (residues == 1 || !has_residues(shape, residues)) return std::nullopt;
+  return residue_spec(spec);
+}
+
+}  // namespace
+
 // Of equal costs the families' order decides.
 Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
                                               const DeviceFacts& device, Pass pass) {
   ATT_TRY(const std::vector<Family> families, families_for(spec, device.target, pass));
   std::vector<std::pair<double, KernelPlan>> costed;
-  for (const Family family : families) {
-    for (const KernelPlan& plan : legal_plans(spec, family, device, pass)) {
-      costed.emplace_back(cost_us(spec, plan, shape, device), plan);
+  const auto add = [&](const AttentionSpec& of, const ProblemShape& at) {
+    for (const Family family : families) {
+      for (const KernelPlan& plan : whole_plans(of, family, device, pass)) {
+        costed.emplace_back(cost_us(of, plan, at, device), with_residues(plan, of.residues));
+      }
     }
-  }
+  };
+  add(spec, shape);
+  if (const auto part = residue_part(spec, shape, pass))
+    add(*part, residue_shape(shape, part->residues));
   std::ranges::stable_sort(costed, {}, &std::pair<double, KernelPlan>::first);
   std::vector<KernelPlan> plans;
   for (auto& [us, plan] : costed) plans.push_back(std::move(plan));
@@ -277,6 +345,19 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass) {
+  if (const auto part = residue_part(spec, shape, pass)) {
+    const ProblemShape at = residue_shape(shape, part->residues);
+    const auto of_parts = plan_space(*part, device)->best(at, {.pass = pass});
+    const auto of_whole = plan_space(spec, device)->best(shape, {.pass = pass});
+    const bool gains = of_parts && (!of_whole || cost_us(*part, *of_parts, at, device) <
+                                                     cost_us(spec, *of_whole, shape, device));
+    if (gains) return with_residues(*of_parts, part->residues);
+  }
+  return plan_for_any_length(spec, pass, shape, device);
+}
+
+Result<KernelPlan> plan_for_any_length(const AttentionSpec& spec, Pass pass,
+                                       const ProblemShape& shape, const DeviceFacts& device) {
   ATT_TRY(const std::vector<Family> families, families_for(spec, device.target, pass));
   if (const auto best = plan_space(spec, device)->best(typical_shape(spec, shape), {.pass = pass}))
     return *best;
@@ -360,6 +441,7 @@ ItemTiles item_tiles(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (plan.residues > 1) return launch_recipe(residue_spec(spec), of_residue(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return {};
   LaunchRecipe recipe = family->launch_recipe(spec, plan);
@@ -401,6 +483,7 @@ TileShape tile_shape(const KernelPlan& plan) {
 }
 
 std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (plan.residues > 1) return shared_matrices(residue_spec(spec), of_residue(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr || family->shared_matrices == nullptr) return {};
   return family->shared_matrices(spec, plan);

@@ -148,6 +148,9 @@ struct KernelPlan {
   std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan, CpuBackwardPlan,
                DecodePlan, Sm90aOrderedPlan, MlaPlan>
       tile;
+  // Into how many residues its kernels take a sequence apart (generator/spec/residues.hpp); its
+  // other choices are then those of the spec of one residue, at that one's shape.
+  int residues = 1;
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const {
     return std::visit([](const auto& family_tile) { return family_tile.kFamily; }, tile);
@@ -198,14 +201,17 @@ Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target targe
 // Every plan of the family that is legal and fits `device`; deterministic order.
 std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
                                     const DeviceFacts& device, Pass pass = Pass::kForward);
+// OK, or kUnsupported: the plan takes sequences apart, and the spec has no residues or others.
+Status check_residues(const AttentionSpec& spec, const KernelPlan& plan);
 // OK, or kUnsupported saying which limit the plan breaks.
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan);
-// Predicted time of one launch, microseconds.
+// Predicted time of one launch, microseconds; infinite of a shape that cannot be taken apart into
+// the plan's residues.
 double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                const DeviceFacts& device);
 // All legal plans of every family that serves `spec` on the device, the cost model's cheapest
-// first.
+// first; without those that take sequences apart which the shape's cannot be.
 Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
                                               const DeviceFacts& device,
                                               Pass pass = Pass::kForward);
@@ -214,6 +220,10 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass = Pass::kForward);
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
+// What the plan's kernels and its recipe are of: `spec`, or the spec of one of its residues.
+AttentionSpec worked_spec(const AttentionSpec& spec, const KernelPlan& plan);
+// The shape that item_count(), grid_size() and workspace_bytes() take of a plan's recipe.
+ProblemShape worked_shape(const ProblemShape& shape, const KernelPlan& plan);
 // Queries and keys of the tiles by which a plan lists the work of packed sequences; 0: it has no
 // such list.
 struct ItemTiles {
@@ -226,7 +236,10 @@ TileShape tile_shape(const KernelPlan& plan);
 // What of `resources(...).shared_memory_bytes` matrices occupy; the rest is barriers, schedules and
 // what lies there for a while. Empty for kernels without shared memory.
 std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const KernelPlan& plan);
-// The cost model's choice among plans that take any strides; kUnsupported when there is none.
+// The cost model's choice among plans that take no sequence apart, and among those of them that
+// take any strides; kUnsupported when there is none.
+Result<KernelPlan> plan_for_any_length(const AttentionSpec& spec, Pass pass,
+                                       const ProblemShape& shape, const DeviceFacts& device);
 Result<KernelPlan> plan_for_any_strides(const AttentionSpec& spec, Pass pass,
                                         const ProblemShape& shape, const DeviceFacts& device);
 

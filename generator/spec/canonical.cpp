@@ -73,6 +73,7 @@ std::string canonical_text(const AttentionSpec& spec) {
   if (spec.deterministic) text += "deterministic\n";
   if (spec.batch_invariant) text += "batch_invariant\n";
   if (spec.shared_prefixes) text += "shared_prefixes\n";
+  if (spec.residues > 1) text += fmt::format("residues {}\n", spec.residues);
   for (const expr::ScalarDecl& scalar : environment.scalars) {
     if (!scalar.is_constant)
       text += fmt::format("scalar {} {}\n", scalar.name, type_name(scalar.type));

@@ -78,6 +78,8 @@ struct AttentionSpec {
   // Pages that neighbouring sequences begin with alike are read once for all of them, where the
   // family can.
   bool shared_prefixes = false;
+  // Of a spec that residue_spec() made: that a sequence is taken apart into.
+  int residues = 1;
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
   // Of problems that are made up; what a launch brings is its own.

@@ -9,6 +9,7 @@
 #include "runtime/device/cpu_function.hpp"
 #include "runtime/device/cpu_kernel.hpp"
 #include "runtime/device/device.hpp"
+#include "runtime/device/residue_kernel.hpp"
 #include "runtime/jit/llvm_library.hpp"
 
 namespace attune {
@@ -27,7 +28,8 @@ class CpuDevice final : public Device {
   Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
                                              std::span<const std::uint8_t> image) override {
     ATT_CHECK(check_plan(spec, plan, facts()));
-    return load_recipe(spec, launch_recipe(spec, plan), image);
+    ATT_TRY(auto kernel, load_recipe(worked_spec(spec, plan), launch_recipe(spec, plan), image));
+    return launched_whole(std::move(kernel), plan.residues);
   }
   Result<std::unique_ptr<LoadedKernel>> load_recipe(const AttentionSpec& spec,
                                                     const LaunchRecipe& recipe,

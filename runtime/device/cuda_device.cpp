@@ -10,6 +10,7 @@
 #include "runtime/device/cuda_function.hpp"
 #include "runtime/device/cuda_kernel.hpp"
 #include "runtime/device/nvml.hpp"
+#include "runtime/device/residue_kernel.hpp"
 
 namespace attune {
 namespace {
@@ -141,7 +142,8 @@ std::string CudaDevice::conditions() const { return nvidia_conditions(pci_bus_id
 Result<std::unique_ptr<LoadedKernel>> CudaDevice::load(const AttentionSpec& spec,
                                                        const KernelPlan& plan,
                                                        std::span<const std::uint8_t> image) {
-  return load_recipe(spec, launch_recipe(spec, plan), image);
+  ATT_TRY(auto kernel, load_recipe(worked_spec(spec, plan), launch_recipe(spec, plan), image));
+  return launched_whole(std::move(kernel), plan.residues);
 }
 
 Result<std::unique_ptr<LoadedKernel>> CudaDevice::load_recipe(const AttentionSpec& spec,

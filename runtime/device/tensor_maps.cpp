@@ -1,6 +1,7 @@
 #include "runtime/device/tensor_maps.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "generator/spec/shape.hpp"
@@ -10,24 +11,37 @@
 namespace attune {
 namespace {
 
-// A tensor of a launch as (dim, seq, heads, batch); of paged keys, (dim, row, heads, page).
+struct Axis {
+  int size;
+  long long stride;  // elements
+};
+// A tensor of a launch as (dim, seq, heads, batch); of paged keys, (dim, row, heads, page); with
+// residues, (dim, seq, residue, heads, batch).
 struct View {
   const void* data;
-  int dim, seq, heads, batch;
-  att::Strides strides;
+  int dim;
+  std::array<Axis, 4> axes;  // but dim's, whose stride is 1
+  std::size_t axis_count;
+  std::span<const Axis> steps() const { return std::span(axes).first(axis_count); }
 };
 
 View view(const AttentionSpec& spec, const att::LaunchParams& p, TensorMapRecipe::Tensor tensor) {
   using Tensor = TensorMapRecipe::Tensor;
-  const int slices = static_cast<int>(slice_count(spec, shape_of(p)));
+  const int slices = static_cast<int>(slice_count(spec, shape_of(p))) / spec.residues;
+  const auto rows = [&](const void* data, int dim, int seq, int heads, int batch,
+                        const att::Strides& stride) {
+    const Axis row = {seq, stride.seq}, head = {heads, stride.head}, slice = {batch, stride.batch};
+    if (spec.residues == 1) return View{data, dim, {row, head, slice}, 3};
+    const Axis residue = {spec.residues, stride.seq / spec.residues};
+    return View{data, dim, {row, residue, head, slice}, 4};
+  };
   const auto queries = [&](const void* data, int dim, const att::Strides& strides) {
-    return View{data, dim, p.q_len, p.heads, slices, strides};
+    return rows(data, dim, p.q_len, p.heads, slices, strides);
   };
   const auto keys = [&](const void* data, int dim, const att::Strides& strides) {
-    if (is_paged(spec)) {
-      return View{data, dim, p.page_table.page_size, p.kv_heads, p.page_table.pages, strides};
-    }
-    return View{data, dim, p.kv_len, p.kv_heads, slices, strides};
+    if (is_paged(spec))
+      return rows(data, dim, p.page_table.page_size, p.kv_heads, p.page_table.pages, strides);
+    return rows(data, dim, p.kv_len, p.kv_heads, slices, strides);
   };
   const int qk = spec.head_dim_qk, v = spec.head_dim_v;
   switch (tensor) {
@@ -52,13 +66,12 @@ View view(const AttentionSpec& spec, const att::LaunchParams& p, TensorMapRecipe
 }
 
 bool possible(const View& v, int element_bytes) {
-  const auto fits = [&](long long stride, int size) {
-    if (size == 1) return true;  // never stepped
-    const long long bytes = stride * element_bytes;
+  const auto fits = [&](const Axis& axis) {
+    if (axis.size == 1) return true;  // never stepped
+    const long long bytes = axis.stride * element_bytes;
     return bytes > 0 && bytes % 16 == 0 && bytes < (1ll << 40);
   };
-  return std::bit_cast<std::uintptr_t>(v.data) % 16 == 0 && fits(v.strides.seq, v.seq) &&
-         fits(v.strides.head, v.heads) && fits(v.strides.batch, v.batch);
+  return std::bit_cast<std::uintptr_t>(v.data) % 16 == 0 && std::ranges::all_of(v.steps(), fits);
 }
 
 int box_rows(const AttentionSpec& spec, const TensorMapRecipe& map, const att::LaunchParams& p) {
@@ -101,25 +114,24 @@ Status encode_tensor_map(const CudaApi& api, const AttentionSpec& spec,
                          TensorMap* map) {
   const View v = view(spec, params, recipe.tensor);
   const auto bytes = static_cast<std::uint64_t>(element_bytes(spec.dtype));
-  // A dim of size 1 is never stepped, and its caller may have left any stride there.
-  const auto stride = [&](long long elements, int size) {
-    return size == 1 ? 16 : static_cast<std::uint64_t>(elements) * bytes;
-  };
-  const std::uint64_t dims[4] = {
-      static_cast<std::uint64_t>(v.dim), static_cast<std::uint64_t>(v.seq),
-      static_cast<std::uint64_t>(v.heads), static_cast<std::uint64_t>(v.batch)};
-  const std::uint64_t strides[3] = {stride(v.strides.seq, v.seq), stride(v.strides.head, v.heads),
-                                    stride(v.strides.batch, v.batch)};
-  const std::uint32_t box[4] = {static_cast<std::uint32_t>(recipe.box_columns),
-                                static_cast<std::uint32_t>(box_rows(spec, recipe, params)), 1, 1};
-  const std::uint32_t element_strides[4] = {1, 1, 1, 1};
-  return cuda_status(
-      api,
-      api.tensor_map_encode_tiled(map, data_type(spec.dtype), 4, const_cast<void*>(v.data), dims,
-                                  strides, box, element_strides, tensor_map::kInterleaveNone,
-                                  swizzle_code(recipe.swizzle_bytes),
-                                  tensor_map::kL2Promotion256Bytes, tensor_map::kOutOfBoundsZero),
-      "cuTensorMapEncodeTiled");
+  std::uint64_t dims[5] = {static_cast<std::uint64_t>(v.dim)}, strides[4] = {};
+  for (std::size_t i = 0; i < v.axis_count; ++i) {
+    const auto [size, stride] = v.axes[i];
+    dims[1 + i] = static_cast<std::uint64_t>(size);
+    // A dim of size 1 is never stepped, and its caller may have left any stride there.
+    strides[i] = size == 1 ? 16 : static_cast<std::uint64_t>(stride) * bytes;
+  }
+  const std::uint32_t box[5] = {static_cast<std::uint32_t>(recipe.box_columns),
+                                static_cast<std::uint32_t>(box_rows(spec, recipe, params)), 1, 1,
+                                1};
+  const std::uint32_t element_strides[5] = {1, 1, 1, 1, 1};
+  return cuda_status(api,
+                     api.tensor_map_encode_tiled(
+                         map, data_type(spec.dtype), static_cast<std::uint32_t>(1 + v.axis_count),
+                         const_cast<void*>(v.data), dims, strides, box, element_strides,
+                         tensor_map::kInterleaveNone, swizzle_code(recipe.swizzle_bytes),
+                         tensor_map::kL2Promotion256Bytes, tensor_map::kOutOfBoundsZero),
+                     "cuTensorMapEncodeTiled");
 }
 
 }  // namespace attune

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "generator/spec/residues.hpp"
 #include "runtime/engine/engine.hpp"
 
 namespace attune {
@@ -78,6 +79,7 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, Pass pass, const Pro
       choices.unusable.push_back(failed_plan(one.plan, plan.error()));
       return;
     }
+    if (!has_residues(shape, plan->residues)) return;  // of another shape
     // Compilers may round in other places: of a batch-invariant spec the target's own makes them
     // all.
     const std::string compiler = spec.batch_invariant ? "" : one.compiler;

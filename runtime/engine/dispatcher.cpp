@@ -13,11 +13,21 @@
 namespace attune {
 namespace {
 
-std::optional<KernelPlan> fallback_plan(const AttentionSpec& spec, const KernelPlan& plan,
-                                        const ProblemShape& shape, const DeviceFacts& facts) {
-  if (!launch_recipe(spec, plan).uses_tensor_maps()) return std::nullopt;
-  const auto best = plan_for_any_strides(spec, plan.pass, shape, facts);
-  return best.ok() ? std::optional(*best) : std::nullopt;
+// Of whole sequences, if `plan` takes them apart; and for any strides, if the one before needs
+// some.
+std::vector<KernelPlan> fallback_plans(const AttentionSpec& spec, const KernelPlan& plan,
+                                       const ProblemShape& shape, const DeviceFacts& facts) {
+  std::vector<KernelPlan> fallbacks;
+  if (plan.residues > 1) {
+    const auto whole = plan_for_any_length(spec, plan.pass, shape, facts);
+    if (whole.ok()) fallbacks.push_back(*whole);
+  }
+  const KernelPlan& last = fallbacks.empty() ? plan : fallbacks.back();
+  if (launch_recipe(spec, last).uses_tensor_maps()) {
+    const auto best = plan_for_any_strides(spec, plan.pass, shape, facts);
+    if (best.ok()) fallbacks.push_back(*best);
+  }
+  return fallbacks;
 }
 
 // Of the cost model's plans. A compiler may fail at one that takes all registers; at so many, it is
@@ -150,8 +160,11 @@ std::unique_ptr<const KernelVersion> Dispatcher::in_use(const KernelKey& key) co
   });
   if (nearest == nullptr) return nullptr;
   const KernelVersion& now = nearest->version();
-  return std::make_unique<const KernelVersion>(KernelVersion{
-      {.plan = now.choice.plan, .source = PlanSource::kStandIn}, now.plan, now.code, now.fallback});
+  return std::make_unique<const KernelVersion>(
+      KernelVersion{{.plan = now.choice.plan, .source = PlanSource::kStandIn},
+                    now.plan,
+                    now.code,
+                    now.fallbacks});
 }
 
 Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& spec,
@@ -233,10 +246,10 @@ std::unique_ptr<const KernelVersion> Dispatcher::make_version(const AttentionSpe
                                                               const ProblemShape& shape,
                                                               PlanChoice choice,
                                                               LoadedCode code) const {
-  auto fallback = fallback_plan(spec, choice.plan, shape, workshop_->device().facts());
+  auto fallbacks = fallback_plans(spec, choice.plan, shape, workshop_->device().facts());
   std::string plan = to_string(choice.plan);
   return std::make_unique<const KernelVersion>(
-      KernelVersion{std::move(choice), std::move(plan), std::move(code), std::move(fallback)});
+      KernelVersion{std::move(choice), std::move(plan), std::move(code), std::move(fallbacks)});
 }
 
 // Takes the best plan that can be had, up to the one that runs. `retry`: also plans that could not

@@ -1,6 +1,20 @@
 #include "runtime/engine/kernel_entry.hpp"
 
+#include <algorithm>
+
+#include "generator/spec/residues.hpp"
+
 namespace attune {
+
+std::vector<KernelEntry::Promise> KernelEntry::promises(
+    const std::shared_ptr<const AttentionSpec>& spec, const KernelPlan& plan) {
+  std::vector<Promise> promised = {{spec, widest_workspace(*spec, plan.pass, plan.target)}};
+  if (residue_count(*spec, plan.pass) > 1) {
+    const auto part = std::make_shared<const AttentionSpec>(residue_spec(*spec));
+    promised.push_back({part, widest_workspace(*part, plan.pass, plan.target)});
+  }
+  return promised;
+}
 
 KernelEntry::KernelEntry(const KernelKey& key, std::shared_ptr<Workshop> workshop,
                          std::shared_ptr<const AttentionSpec> spec,
@@ -8,13 +22,18 @@ KernelEntry::KernelEntry(const KernelKey& key, std::shared_ptr<Workshop> worksho
     : key(key),
       workshop_(std::move(workshop)),
       spec_(std::move(spec)),
-      promised_(widest_workspace(*spec_, version->choice.plan.pass, version->choice.plan.target)),
+      promised_(promises(spec_, version->choice.plan)),
       current_(version.get()) {
   versions_.push_back(std::move(version));
 }
 
 bool KernelEntry::replace(std::unique_ptr<const KernelVersion> version) {
-  if (!covers(promised_, launch_recipe(*spec_, version->choice.plan).workspace)) return false;
+  const KernelPlan& plan = version->choice.plan;
+  const bool has_room = std::ranges::any_of(promised_, [&](const Promise& promise) {
+    return promise.spec->residues == plan.residues &&
+           covers(promise.regions, launch_recipe(*spec_, plan).workspace);
+  });
+  if (!has_room) return false;
   const std::lock_guard lock(mutex_);
   current_.store(version.get(), std::memory_order_release);
   versions_.push_back(std::move(version));
@@ -23,23 +42,37 @@ bool KernelEntry::replace(std::unique_ptr<const KernelVersion> version) {
 }
 
 std::size_t KernelEntry::workspace_bytes(const ProblemShape& shape) const {
-  return static_cast<std::size_t>(attune::workspace_bytes(*spec_, promised_, shape));
+  std::int64_t bytes = 0;
+  for (const Promise& promise : promised_) {
+    const int residues = promise.spec->residues;
+    if (!has_residues(shape, residues)) continue;
+    bytes = std::max(bytes, attune::workspace_bytes(*promise.spec, promise.regions,
+                                                    residue_shape(shape, residues)));
+  }
+  return static_cast<std::size_t>(bytes);
 }
 
 Status KernelEntry::launch(const att::LaunchParams& params, void* workspace,
                            StreamHandle stream) const {
   const KernelVersion& now = version();
   Status status = now.code.kernel->launch(params, workspace, stream);
-  if (status.ok() || status.error().id != kStridesUnsupported || !now.fallback) return status;
+  if (status.ok() || status.error().id != kStridesUnsupported || now.fallbacks.empty())
+    return status;
   return launch_fallback(now, params, workspace, stream);
 }
 
-// A launch that the tensor unit cannot do; rare, so the table of loaded code may take its lock.
+// A launch that the version's own code cannot do; rare, so the table of loaded code may take its
+// lock.
 Status KernelEntry::launch_fallback(const KernelVersion& version, const att::LaunchParams& params,
                                     void* workspace, StreamHandle stream) const {
   fallback_launches_.fetch_add(1, std::memory_order_relaxed);
-  ATT_TRY(const LoadedCode code, workshop_->load(*spec_, *version.fallback));
-  return code.kernel->launch(params, workspace, stream);
+  Status status = ok_status();
+  for (const KernelPlan& plan : version.fallbacks) {
+    ATT_TRY(const LoadedCode code, workshop_->load(*spec_, plan));
+    status = code.kernel->launch(params, workspace, stream);
+    if (status.ok() || status.error().id != kStridesUnsupported) break;
+  }
+  return status;
 }
 
 std::vector<FailedPlan> KernelEntry::failed_plans() const {

@@ -18,8 +18,9 @@ struct KernelVersion {
   PlanChoice choice;
   std::string plan;  // to_string(choice.plan)
   LoadedCode code;
-  // The plan for strides that `code` cannot take (TMA); built when such a launch comes.
-  std::optional<KernelPlan> fallback;
+  // Plans for strides or lengths that `code` cannot take, the better first; each is built when a
+  // launch comes that those before it cannot take either.
+  std::vector<KernelPlan> fallbacks;
 };
 
 // Counted: the table holds one reference, every application that was given it another. Thread-safe.
@@ -87,8 +88,15 @@ class KernelEntry {
 
   const std::shared_ptr<Workshop> workshop_;  // outlives the code that is loaded on its device
   const std::shared_ptr<const AttentionSpec> spec_;
-  // What workspace_bytes() is made from: room for every plan of the spec that may come.
-  const std::vector<WorkspaceRegion> promised_;
+  // What workspace_bytes() is made from: room for every plan that may come, of the spec and of what
+  // its plans may take sequences apart into.
+  struct Promise {
+    std::shared_ptr<const AttentionSpec> spec;
+    std::vector<WorkspaceRegion> regions;
+  };
+  static std::vector<Promise> promises(const std::shared_ptr<const AttentionSpec>& spec,
+                                       const KernelPlan& plan);
+  const std::vector<Promise> promised_;
   std::atomic<const KernelVersion*> current_;
   std::atomic<std::uint64_t> serves_{0};  // twice a version, plus one: some
   std::atomic<long> references_{1};

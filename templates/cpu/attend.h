@@ -292,7 +292,7 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
       from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i]);
     }
     if (p.lse != nullptr) {
-      p.lse[statistic_offset(p, sequence, h) + q] =
+      p.lse[lse_offset(p, sequence, h, q)] =
           sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
     }
   }

@@ -23,14 +23,15 @@ ATT_INLINE float row_product(const Storage* a, const Storage* b) {
 // whose O, dO and dLSE may be anything, has an infinite reference, which makes its probabilities 0,
 // and D = 0. What is made of packed rows that are no sequence's nobody reads.
 ATT_INLINE void make_row_statistics(const BackwardParams& p, long long row) {
-  const float lse = p.lse[row];
+  const int head = static_cast<int>(row / p.q_len);
+  const int q = static_cast<int>(row - static_cast<long long>(head) * p.q_len);
+  const long long lse_row = lse_offset(p, head, q);
+  const float lse = p.lse[lse_row];
   if (lse == -kInfinity) {
     p.row_references[row] = kInfinity;
     p.row_deltas[row] = 0.0f;
     return;
   }
-  const int head = static_cast<int>(row / p.q_len);
-  const int q = static_cast<int>(row - static_cast<long long>(head) * p.q_len);
   const Sequence sequence =
       spec::kIsPacked ? Sequence{p.q_len, p.kv_len, 0, 0, 0} : sequence_of(p, head / p.heads);
   const int h = head % p.heads;
@@ -38,7 +39,7 @@ ATT_INLINE void make_row_statistics(const BackwardParams& p, long long row) {
       row_product(static_cast<const Storage*>(p.o) + query_offset(sequence, p.o_stride, h, q),
                   static_cast<const Storage*>(p.d_o) + query_offset(sequence, p.d_o_stride, h, q));
   p.row_references[row] = lse * kLog2E;
-  p.row_deltas[row] = p.d_lse == nullptr ? product : product - p.d_lse[row];
+  p.row_deltas[row] = p.d_lse == nullptr ? product : product - p.d_lse[lse_row];
 }
 
 }  // namespace att

@@ -16,6 +16,7 @@ enum class DType { f16, bf16, f32, f8_e4m3 };
 namespace spec {
 constexpr DType kDType = DType::bf16;    // of Q and O
 constexpr DType kKvDType = DType::bf16;  // of K and V as they are stored
+constexpr int kResidues = 1;             // that a sequence of the caller's is taken apart into
 constexpr int kHeadDimQk = 128;
 constexpr int kHeadDimV = 128;
 constexpr bool kHasMask = true;   // false: mask, classify_tile and kv_bounds are trivial

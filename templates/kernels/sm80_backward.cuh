@@ -50,7 +50,7 @@ struct Source {
   long long offset, stride;  // elements
   // `first`: rows of the slice that lie before.
   ATT_MEMBER Source(const void* data, const Strides& strides, int slice, int first, int h)
-      : data(data), offset(slice * strides.batch + h * strides.head), stride(strides.seq) {
+      : data(data), offset(slice_offset(strides, slice) + h * strides.head), stride(strides.seq) {
     if constexpr (spec::kIsPacked) offset += first * stride;
   }
   ATT_MEMBER const char* row(int index) const {
@@ -119,7 +119,7 @@ ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, const
   sync_warp();
   const Strides& stride = to.stride;
   char* const out = static_cast<char*>(to.data) +
-                    Element::kBytes * (to.slice * stride.batch + to.h * stride.head +
+                    Element::kBytes * (slice_offset(stride, to.slice) + to.h * stride.head +
                                        (to.first + row) * stride.seq + kFirst);
   constexpr int kUnits = kCount / Element::kOfUnit;
 #pragma unroll 4

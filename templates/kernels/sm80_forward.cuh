@@ -211,7 +211,7 @@ struct WarpTile {
     const int live_rows = min_i32(kWarpRows, sequence.q_len - item.q0 - row0);
     float factor[kBlocks][2];
     rows.finish(c, factor);
-    float* const lse = params.lse + statistic_offset(params, sequence, item.h) + item.q0 + row0;
+    float* const lse = params.lse + lse_offset(params, sequence, item.h, item.q0 + row0);
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
@@ -225,7 +225,7 @@ struct WarpTile {
                                      o[m][n][2 * half + 1] * scale);
         }
         if (params.lse != nullptr && lane % 4 == 0 && row < live_rows) {
-          lse[row] = rows.log_sum_exp(m, half);
+          lse[row * spec::kResidues] = rows.log_sum_exp(m, half);
         }
       }
     }

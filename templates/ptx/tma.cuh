@@ -1,7 +1,10 @@
 // TMA: bulk tensor copies between global and shared memory (PTX ISA, cp.async.bulk.tensor).
-// Tensors have rank 4, (head dim, sequence, head, batch); coordinates are in elements.
+// Tensors have rank 4, (head dim, sequence, head, batch), or with residues, which kernels count as
+// parts of a larger batch, rank 5: (head dim, sequence, residue, head, batch). Coordinates are in
+// elements.
 #pragma once
 
+#include "templates/kernels/head.cuh"
 #include "templates/ptx/platform.cuh"
 
 namespace att {
@@ -25,6 +28,15 @@ ATT_FN void tma_prefetch_map(const TensorMap* map) {
 // bytes.
 ATT_FN void tma_load(unsigned to, const TensorMap* map, unsigned barrier, int column, int row,
                      int head, int batch, CacheHint hint) {
+  if constexpr (spec::kResidues > 1) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(batch % spec::kResidues), "r"(head),
+        "r"(batch / spec::kResidues), "l"(static_cast<unsigned long long>(hint))
+        : "memory");
+    return;
+  }
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
@@ -37,6 +49,16 @@ ATT_FN void tma_load(unsigned to, const TensorMap* map, unsigned barrier, int co
 ATT_FN void tma_load_multicast(unsigned to, const TensorMap* map, unsigned barrier, int column,
                                int row, int head, int batch, CacheHint hint,
                                unsigned short cta_mask) {
+  if constexpr (spec::kResidues > 1) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8, %9;" ::"r"(
+            to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(batch % spec::kResidues), "r"(head),
+        "r"(batch / spec::kResidues), "h"(cta_mask), "l"(static_cast<unsigned long long>(hint))
+        : "memory");
+    return;
+  }
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
@@ -57,6 +79,15 @@ ATT_FN void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned ba
 // Writes shared memory at `from` to the map's box; what lies outside of the tensor is not written.
 ATT_FN void tma_store(const TensorMap* map, unsigned from, int column, int row, int head,
                       int batch) {
+  if constexpr (spec::kResidues > 1) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::
+            "l"(map),
+        "r"(from), "r"(column), "r"(row), "r"(batch % spec::kResidues), "r"(head),
+        "r"(batch / spec::kResidues)
+        : "memory");
+    return;
+  }
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
           map),

@@ -152,7 +152,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
     return static_cast<const char*>(tensor) +
            Element::kBytes * (query_offset(sequence, stride, h, q) + 8 * unit);
   };
-  const long long lse_row = static_cast<long long>(head) * p.q_len + sequence.q_first;
+  const long long first_lse = lse_offset(p, head, 0) + sequence.q_first;
   unsigned o[kSteps][kWords], d_o[kSteps][kWords];
   float lse[kSteps];
 #pragma unroll
@@ -162,7 +162,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
 #pragma unroll
     for (int j = 0; j < kWords; ++j) o[i][j] = d_o[i][j] = 0;
     if (first_row < kRowsAtATime && q < queries_of(p, sequence) && 8 * unit < spec::kHeadDimV) {
-      lse[i] = p.lse[lse_row + q];
+      lse[i] = p.lse[first_lse + q * spec::kResidues];
       load_words(row_of(p.o, p.o_stride, q), o[i]);
       load_words(row_of(p.d_o, p.d_o_stride, q), d_o[i]);
     }
@@ -179,7 +179,8 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
       delta += shuffle_xor(delta, distance);
     }
     if (unit != 0 || first_row >= kRowsAtATime) continue;
-    store_row(p, first_row_of_head(p, sequence, b, head) + q, lse[i], delta, lse_row + q);
+    store_row(p, first_row_of_head(p, sequence, b, head) + q, lse[i], delta,
+              first_lse + q * spec::kResidues);
   }
 }
 

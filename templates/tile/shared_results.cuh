@@ -40,7 +40,7 @@ ATT_FN void write_shared_output(const ForwardParams& p, const SharedRow& of, int
   to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
   to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
   if (p.lse != nullptr && column == 0) {
-    p.lse[statistic_offset(p, sequence, of.h) + of.q] = log_sum_exp(reference, sum);
+    p.lse[lse_offset(p, sequence, of.h, of.q)] = log_sum_exp(reference, sum);
   }
 }
 

@@ -89,7 +89,7 @@ ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int h
     parity ^= 1;
     const float product = q < p.q_len ? staged_row_product(o, d_o) : 0.0f;
     const long long row_head = opaque(b * p.heads + h);  // not kept in registers all the while
-    const long long lse_row = row_head * p.q_len + q;
+    const long long lse_row = lse_offset(p, row_head, q);
     const float lse = q < p.q_len ? p.lse[lse_row] : -infinity();
     store_row(p, first_row_of_head(p, {}, b, row_head) + q, lse, product, lse_row);
     fence_global_for_async();

@@ -167,9 +167,9 @@ ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
 
 ATT_FN void store_lse(const Context& c, const RowState& rows, int row) {
   if (c.params.lse == nullptr || thread_index() % 4 != 0) return;
-  float* lse = c.params.lse + statistic_offset(c.params, sequence_of(c), c.h);
-  if (row < c.q_len) lse[row] = rows.sum[0];
-  if (row + 8 < c.q_len) lse[row + 8] = rows.sum[1];
+  float* lse = c.params.lse + lse_offset(c.params, sequence_of(c), c.h, 0);
+  if (row < c.q_len) lse[row * spec::kResidues] = rows.sum[0];
+  if (row + 8 < c.q_len) lse[(row + 8) * spec::kResidues] = rows.sum[1];
 }
 
 }  // namespace sm90

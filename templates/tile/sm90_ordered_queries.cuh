@@ -164,8 +164,8 @@ struct QueriesConsumer {
   // Rows without live keys get zeros: what their dO made of dS may be anything.
   ATT_MEMBER void store(const Gradient& d_q, const RowElements& own) const {
     const Strides& stride = p.d_q_stride;
-    char* const out =
-        static_cast<char*>(p.d_q) + 2 * (b * stride.batch + h * stride.head + row() * stride.seq);
+    char* const out = static_cast<char*>(p.d_q) +
+                      2 * (slice_offset(stride, b) + h * stride.head + row() * stride.seq);
     constexpr int kBlocks = spec::kHeadDimQk / 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

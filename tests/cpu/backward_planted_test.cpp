@@ -66,7 +66,7 @@ std::vector<Fault> faults_of_keys(bool learns_bias) {
        {{"tile.deltas = p.row_deltas + first;",
          "tile.deltas = p.row_deltas + first - (first > 0);"}}},
       {"the gradient of the LSE forgotten",
-       {{"p.d_lse == nullptr ? product : product - p.d_lse[row]", "product"}}},
+       {{"p.d_lse == nullptr ? product : product - p.d_lse[lse_row]", "product"}}},
       {"one of 32 dropout bits shifted",
        {{"bytes[i * kLength + j] < below", "bytes[(i == 5 ? 6 : i) * kLength + j] < below"}}},
       {"the mask a key too wide",

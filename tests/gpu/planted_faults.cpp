@@ -77,7 +77,7 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
   };
   constexpr const char* kTile =
       "const bool full = tile % 2 != 0;\n      const int k0 = tile / 2 * plan::kTileKv;\n";
-  constexpr const char* kStoredLse = "lse[row] = rows.log_sum_exp(m, half);";
+  constexpr const char* kStoredLse = "lse[row * spec::kResidues] = rows.log_sum_exp(m, half);";
   constexpr const char* kHead = "const int tile_h = opaque(c.h_kv);";
   constexpr const char* kStoredO =
       "copy_shared_to_global_16(out + row * params.o_stride.seq * Element::kBytes + unit * 16,";
@@ -103,9 +103,10 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
         {{"shared, row0 + row, n, lane, o[m]",
           fmt::format("shared, row0 + row, n ^ ({} ? 1 : 0), lane, o[m]", in_warp)}}}},
       {{kLse,
-        {{kStoredLse, fmt::format("lse[row] = rows.log_sum_exp(m, half) + ({} ? 1e-3f : "
-                                  "0.0f);",
-                                  in_warp)}}}},
+        {{kStoredLse,
+          fmt::format("lse[row * spec::kResidues] = rows.log_sum_exp(m, half) + ({} ? 1e-3f : "
+                      "0.0f);",
+                      in_warp)}}}},
       {{kElsewhere,
         {{kStoredO, fmt::format("copy_shared_to_global_16(out - (item.h == 1 && (item.q0 + row0 + "
                                 "row) / 16 == {} ? params.o_stride.head * 2 : 0) + row * "
@@ -173,10 +174,12 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
                                    "      o[4] = kept;\n    }}\n",
                                    kNormalised, site.row / 16)}}}},
       {{kLse,
-        {{"lse[row] = rows.sum[0];",
-          fmt::format("lse[row] = rows.sum[0] + ({} ? 1e-3f : 0.0f);", in_16("row"))},
-         {"lse[row + 8] = rows.sum[1];",
-          fmt::format("lse[row + 8] = rows.sum[1] + ({} ? 1e-3f : 0.0f);", in_16("row + 8"))}}}},
+        {{"lse[row * spec::kResidues] = rows.sum[0];",
+          fmt::format("lse[row * spec::kResidues] = rows.sum[0] + ({} ? 1e-3f : 0.0f);",
+                      in_16("row"))},
+         {"lse[(row + 8) * spec::kResidues] = rows.sum[1];",
+          fmt::format("lse[(row + 8) * spec::kResidues] = rows.sum[1] + ({} ? 1e-3f : 0.0f);",
+                      in_16("row + 8"))}}}},
       {{kElsewhere,
         {{"(first_slab + i) * kSlabColumns, sequence.q_first + first_row, c.h, sequence.slice);",
           fmt::format("(first_slab + i) * kSlabColumns, sequence.q_first + first_row, c.h - ({} ? "
