@@ -110,9 +110,10 @@ TEST_P(Residues, FaultsAreSeen) {
                                          {{"* spec::kResidues + slice % spec::kResidues",
                                            "* spec::kResidues + (slice + 1) % spec::kResidues"}}}};
   if (forward_.front().family() == Family::kSm90a) {
-    faults.push_back({"residues are loaded in another order",
-                      {{"\"r\"(row), \"r\"(batch % spec::kResidues), \"r\"(head)",
-                        "\"r\"(row), \"r\"((batch + 1) % spec::kResidues), \"r\"(head)"}}});
+    constexpr const char* kHint = "\"l\"(static_cast<unsigned long long>(hint))";
+    faults.push_back({"a sequence's last residue is loaded of the next sequence",
+                      {{fmt::format("\"r\"(batch / spec::kResidues), {}", kHint),
+                        fmt::format("\"r\"((batch + 1) / spec::kResidues), {}", kHint)}}});
   }
   for (const planted::Fault& fault : faults) {
     planted::EditingCompiler compiler(bank.compiler(), fault);

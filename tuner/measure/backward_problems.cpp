@@ -137,7 +137,8 @@ Result<TimedProblem*> BackwardProblems::timed() {
 Result<std::vector<Check*>> BackwardProblems::checks() {
   if (checks_.empty()) {
     ATT_TRY(const LoadedKernel* forward, this->forward());
-    std::vector<ProblemShape> shapes = verification_shapes(source_.shape);
+    std::vector<ProblemShape> shapes =
+        verification_shapes(source_.spec, Pass::kBackward, source_.shape);
     std::vector<std::unique_ptr<Check>> checks;
     if (source_.device.facts().target != Target::kCpu) {
       if (auto oracle = GradientOracle::make(source_.device, source_.compiler, source_.spec);

@@ -47,7 +47,8 @@ Result<TimedProblem*> ForwardProblems::timed() {
 
 Result<std::vector<Check*>> ForwardProblems::checks() {
   if (checks_.empty()) {
-    std::vector<ProblemShape> shapes = verification_shapes(source_.shape);
+    std::vector<ProblemShape> shapes =
+        verification_shapes(source_.spec, Pass::kForward, source_.shape);
     std::vector<std::unique_ptr<Check>> checks;
     ATT_CHECK(make_timed());
     // Where the GPU's oracle works, the shape itself is checked, with the numbers that are timed.

@@ -100,7 +100,7 @@ MemoryNeed need_of_timing(const AttentionSpec& spec, const ProblemShape& shape,
   MemoryNeed need{.host_bytes = host_problem(sizes_of(narrow, shape)),
                   .device_bytes = copies * on_device(spec, sizes_of(spec, shape)) +
                                   2 * static_cast<double>(device.l2_bytes)};
-  std::vector<ProblemShape> checked = verification_shapes(shape);
+  std::vector<ProblemShape> checked = verification_shapes(spec, pass, shape);
   // A GPU's oracle looks at the timed problem in place of the first; that of gradients knows no
   // packed sequences.
   const bool judges_timed = device.target != Target::kCpu && !(backward && is_packed(spec));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "generator/spec/residues.hpp"
 #include "runtime/support/memory.hpp"
 #include "tuner/measure/backward_problems.hpp"
 #include "tuner/measure/forward_problems.hpp"
@@ -17,7 +18,8 @@ constexpr std::int64_t kRaggedQueries = 193, kRaggedKeys = 331;
 
 }  // namespace
 
-std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
+std::vector<ProblemShape> verification_shapes(const AttentionSpec& spec, Pass pass,
+                                              const ProblemShape& shape) {
   const std::int64_t group = shape.heads / shape.kv_heads;
   ProblemShape reduced = shape;
   reduced.batch = std::min(shape.batch, kCheckedBatch);
@@ -27,6 +29,10 @@ std::vector<ProblemShape> verification_shapes(const ProblemShape& shape) {
   const bool square = shape.q_len == shape.kv_len;
   ragged.q_len = std::min(shape.q_len, square ? kRaggedKeys : kRaggedQueries);
   ragged.kv_len = std::min(shape.kv_len, kRaggedKeys);
+  if (const int residues = residue_count(spec, pass); has_residues(shape, residues)) {
+    ragged.q_len = (ragged.q_len + residues - 1) / residues * residues;
+    ragged.kv_len = (ragged.kv_len + residues - 1) / residues * residues;
+  }
   if (ragged == reduced) return {reduced};
   return {reduced, ragged};
 }

@@ -87,8 +87,10 @@ std::unique_ptr<PassProblems> make_problems(Pass pass, const ProblemSource& sour
 
 // Problems a candidate must solve before it is timed, as far as the CPU's oracle can afford them:
 // the shape itself with few heads and batches, and a ragged one, because tuned kernels serve other
-// lengths too.
-std::vector<ProblemShape> verification_shapes(const ProblemShape& shape);
+// lengths too: those that plans which take sequences apart can serve, where the shape is one of
+// these.
+std::vector<ProblemShape> verification_shapes(const AttentionSpec& spec, Pass pass,
+                                              const ProblemShape& shape);
 
 // Added to a seed for the problem that confirms a verdict.
 inline constexpr std::uint64_t kAnotherSeed = 0x9e3779b97f4a7c15;

@@ -179,6 +179,9 @@ TEST(LocalExecutor, TimesTheSameDocumentsWhateverItsSeed) {
 }
 
 TEST(VerificationShapes, KeepLengthsAndGroupsAndAddARaggedOne) {
+  const auto verification_shapes = [](const ProblemShape& shape, const AttentionSpec& spec = {}) {
+    return attune::verification_shapes(spec, Pass::kForward, shape);
+  };
   const auto shapes =
       verification_shapes({.batch = 8, .heads = 32, .kv_heads = 8, .q_len = 4096, .kv_len = 8192});
   ASSERT_EQ(shapes.size(), 2u);
@@ -188,7 +191,15 @@ TEST(VerificationShapes, KeepLengthsAndGroupsAndAddARaggedOne) {
   const auto square =
       verification_shapes({.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 4096, .kv_len = 4096});
   EXPECT_EQ(square[1].q_len, square[1].kv_len) << "a spec may need square problems";
+  const ProblemShape square_ragged = square[1];
   EXPECT_EQ(verification_shapes({.q_len = 3, .kv_len = 4}).size(), 1u) << "small enough as it is";
+  const auto dilated =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: dilated(5)\n", "t.yaml");
+  ASSERT_TRUE(dilated.ok()) << render(dilated.error());
+  const auto apart = verification_shapes({.q_len = 4000, .kv_len = 4000}, *dilated);
+  EXPECT_EQ(apart[1].q_len % 5, 0) << "of plans that take sequences apart";
+  EXPECT_NE(apart[1].q_len / 5 % 16, 0) << "ragged";
+  EXPECT_EQ(verification_shapes({.q_len = 4001, .kv_len = 4001}, *dilated)[1], square_ragged);
 }
 
 }  // namespace
