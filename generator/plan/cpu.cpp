@@ -226,7 +226,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   std::vector<WorkspaceRegion> widest;
   if (spec.batch_invariant) {
     for (const CpuPlan& tile : {kInvariantAvx512, kInvariantAvx2}) {

@@ -244,7 +244,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   constexpr int kMostLanes = 16;
   return regions(spec, may_be_in_parts(spec) ? QuerySums::kInParts : QuerySums::kWhole, kMostLanes,
                  kLeastLearningTile);

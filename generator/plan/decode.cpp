@@ -305,7 +305,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   return widest_piece_regions(spec, launch_pieces(spec, kMostPieces), {16, 32});
 }
 

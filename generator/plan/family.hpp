@@ -51,8 +51,8 @@ struct FamilyOperations {
   // Without the mask's pre-pass. A launch's symbol is a suffix ("_rows", of the kernel
   // ATT_JOIN(ATT_KERNEL_NAME, _rows)); the main one's is empty.
   LaunchRecipe (*launch_recipe)(const AttentionSpec& spec, const KernelPlan& plan);
-  // Regions that cover those of all its plans.
-  std::vector<WorkspaceRegion> (*widest_workspace)(const AttentionSpec& spec);
+  // Regions that cover those of all its legal plans.
+  std::vector<WorkspaceRegion> (*widest_workspace)(const AttentionSpec& spec, Target target);
   // False where a plan's kernels need strides that the tensor unit can walk.
   bool takes_any_strides;
   TileShape (*tile_shape)(const KernelPlan& plan);

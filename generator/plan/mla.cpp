@@ -260,7 +260,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return piece_recipe(spec, plan.target, resources_of(spec, plan), tile.tile_q, tile.pieces);
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   return widest_piece_regions(spec, kMostPieces, {16, 32, kWgmmaRows});
 }
 

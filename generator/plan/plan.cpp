@@ -470,7 +470,7 @@ std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pa
   for (const FamilyAccessor accessor : kFamilies) {
     const FamilyOperations& family = accessor();
     if (family.pass != pass || !serves(family, spec, target).ok()) continue;
-    for (const WorkspaceRegion& region : family.widest_workspace(spec)) {
+    for (const WorkspaceRegion& region : family.widest_workspace(spec, target)) {
       if (!covers(widest, {&region, 1})) widest.push_back(region);
     }
   }

@@ -106,12 +106,14 @@ struct CpuBackwardPlan {
   auto operator<=>(const CpuBackwardPlan&) const = default;
 };
 
-// mma.sync + cp.async, dK and dV by key tiles and dQ by query tiles: deterministic.
+// mma.sync + cp.async, dK and dV by key tiles; dQ by query tiles, deterministic, or by key tiles
+// too.
 struct Sm80BackwardPlan {
   static constexpr Family kFamily = Family::kSm80;
-  int warps = 4;   // each owns 16 keys, then 16 queries
-  int step = 32;   // queries, then keys, that they walk at a time
-  int stages = 2;  // of these in shared memory
+  int warps = 4;              // each owns 16 keys, then 16 queries
+  int step = 32;              // queries, then keys, that they walk at a time
+  int stages = 2;             // of these in shared memory
+  bool adds_queries = false;  // dQ is added up in global memory: five products, else seven
   auto operator<=>(const Sm80BackwardPlan&) const = default;
 };
 

@@ -260,7 +260,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) { return {}; }
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&, Target) { return {}; }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
   return {tile_of(plan).tile_q, tile_of(plan).tile_kv};

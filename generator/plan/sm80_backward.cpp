@@ -41,8 +41,10 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   constexpr int kStatisticsBytes = 8;  // of a query: its reference and its delta
   PlanResources resources;
   resources.threads = 32 * tile.warps;
-  resources.shared_memory_bytes =
-      rows(tile) * row_bytes + tile.stages * tile.step * (row_bytes + kStatisticsBytes);
+  const int scores_bytes = tile.adds_queries ? 2 * rows(tile) * tile.step : 0;
+  resources.shared_memory_bytes = rows(tile) * row_bytes +
+                                  tile.stages * tile.step * (row_bytes + kStatisticsBytes) +
+                                  scores_bytes;
   const int sums = std::max(dims / 2 / column_parts(spec), padded(spec.head_dim_qk) / 2);
   resources.registers_per_thread =
       std::min(kMaxRegistersPerThread,
@@ -50,8 +52,33 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   return resources;
 }
 
+// Of dQ's sums, which are padded to whole blocks of the tensor cores.
+BackwardRows rows_of(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
+  BackwardRows rows;
+  rows.sum_columns = tile.adds_queries ? padded(spec.head_dim_qk) : 0;
+  rows.sum_wave = 0;
+  return rows;
+}
+
+Status check_sums(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
+  if (!tile.adds_queries) return ok_status();
+  if (spec.deterministic)
+    return plan_unsupported("dQ is added up in any order, which `deterministic: true` rules out");
+  if (spec.dtype == DType::kF32) return plan_unsupported("fp32 has its dQ by query tiles");
+  if (column_parts(spec) > 1)
+    return plan_unsupported("dQ by key tiles wants all columns of a key tile's gradients at once");
+  if (16 * tile.warps < tile.step)
+    return plan_unsupported("more queries at a time than warps share");
+  return ok_status();
+}
+
+// Hopper's own kernels have five products and sums of fewer heads: there this family stands in for
+// strides that they cannot take, and room for sums of all would be promised for nothing.
+bool offers_sums(Target target) { return target != Target::kSm90a; }
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80BackwardPlan& tile = tile_of(plan);
+  ATT_CHECK(check_sums(spec, tile));
   if (tile.warps < 2 || tile.warps > 8) return plan_unsupported("2 to 8 warps");
   const Sm80Elements elements = sm80_elements(spec);
   const int least = elements.least_keys;
@@ -74,11 +101,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   for (const int warps : {4, 8, 2}) {
     for (const int step : {16, 32, 64}) {
       for (const int stages : {2, 3}) {
-        const KernelPlan plan{
-            .pass = Pass::kBackward,
-            .target = device.target,
-            .tile = Sm80BackwardPlan{.warps = warps, .step = step, .stages = stages}};
-        if (check(spec, plan, device).ok()) plans.push_back(plan);
+        for (const bool adds : {true, false}) {
+          if (adds && !offers_sums(device.target)) continue;
+          const KernelPlan plan{
+              .pass = Pass::kBackward,
+              .target = device.target,
+              .tile = Sm80BackwardPlan{
+                  .warps = warps, .step = step, .stages = stages, .adds_queries = adds}};
+          if (check(spec, plan, device).ok()) plans.push_back(plan);
+        }
       }
     }
   }
@@ -88,7 +119,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80BackwardPlan& tile = tile_of(plan);
   // S and dP twice, and where registers are short once more.
-  const double products = 7.0 + 2.0 * (column_parts(spec) - 1);
+  const double products = tile.adds_queries ? 5.0 : 7.0 + 2.0 * (column_parts(spec) - 1);
   const double flops = sm80_elements(spec).matrix_clocks * products *
                        (spec.head_dim_qk + spec.head_dim_v) * double(rows(tile)) * tile.step;
   // Not fitted: only which plan is tried first hangs on it.
@@ -119,8 +150,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const PlanResources needs = resources_of(spec, plan);
   const int tile = rows(tile_of(plan));
+  const BackwardRows rows_made = rows_of(spec, tile_of(plan));
   LaunchRecipe recipe;
-  recipe.launches = {backward_rows_launch(),
+  recipe.launches = {backward_rows_launch(rows_made),
                      {.symbol = "",
                       .threads = needs.threads,
                       .shared_memory_bytes = needs.shared_memory_bytes,
@@ -132,13 +164,15 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                       .shared_memory_bytes = needs.shared_memory_bytes,
                       .item = WorkItem::kQueryTile,
                       .tile = tile}};
-  recipe.workspace = backward_row_regions({});
+  recipe.workspace = backward_row_regions(rows_made);
   add_learned(spec, recipe);
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
-  return with_learned(spec, backward_row_regions({}));
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target target) {
+  const Sm80BackwardPlan adding{.adds_queries = true};
+  const bool adds = offers_sums(target) && check_sums(spec, adding).ok();
+  return with_learned(spec, backward_row_regions(adds ? rows_of(spec, adding) : BackwardRows{}));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -159,16 +193,21 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm80BackwardPlan& t = tile_of(plan);
-  return {t.warps, t.step, t.stages};
+  return {t.warps, t.step, t.stages, t.adds_queries};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{} t{} s{}", tile.warps, tile.step, tile.stages);
+  return fmt::format("w{} t{} s{}{}", tile.warps, tile.step, tile.stages,
+                     tile.adds_queries ? " sums" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   Sm80BackwardPlan tile;
+  if (!words.empty() && words.back() == "sums") {
+    tile.adds_queries = true;
+    words = words.first(words.size() - 1);
+  }
   ATT_CHECK(parse_numbers(words, {{"w", &tile.warps}, {"t", &tile.step}, {"s", &tile.stages}},
                           "an sm80 backward plan"));
   plan.tile = tile;
@@ -177,7 +216,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{}t{}s{}", tile.warps, tile.step, tile.stages);
+  return fmt::format("w{}t{}s{}{}", tile.warps, tile.step, tile.stages,
+                     tile.adds_queries ? "q" : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -193,10 +233,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
       "constexpr bool kLoopsBatches = {};  // an item takes its keys of all batches, heads\n"
       "constexpr bool kLoopsHeads = {};\n"
+      "constexpr bool kAddsQueries = {};\n"
       "{}{}",
       tile.warps, tile.step, tile.stages, column_parts(spec), needs.shared_memory_bytes,
       std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8), looped.batches,
-      looped.heads, backward_row_constants({}) + learned_constants(spec),
+      looped.heads, tile.adds_queries,
+      backward_row_constants(rows_of(spec, tile)) + learned_constants(spec),
       sm80_element_constants(spec));
 }
 

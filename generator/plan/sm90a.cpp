@@ -302,7 +302,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&) { return {kCounter}; }
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&, Target) { return {kCounter}; }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
   return {sm90a::item_queries(tile_of(plan)), tile_of(plan).tile_kv};

@@ -284,7 +284,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   BackwardRows rows = rows_of(spec, {.takes_items = true});
   if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
   return with_learned(spec, backward_row_regions(rows));

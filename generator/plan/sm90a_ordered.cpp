@@ -243,7 +243,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec) {
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   return with_learned(spec, backward_row_regions(split_rows(spec)));
 }
 

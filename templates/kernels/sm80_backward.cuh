@@ -1,4 +1,4 @@
-// Attention backward on mma.sync: the sm80 family, in two kernels and seven products.
+// Attention backward on mma.sync: the sm80 family, in two kernels and seven products, or in five.
 //
 // The forward kernel's split-Q scheme twice. In the keys' kernel a warp owns 16 keys and walks the
 // queries that see them: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q. In the queries'
@@ -6,6 +6,10 @@
 // never leave registers, and nothing is added up across CTAs: every gradient is written once, by
 // one warp, in a fixed order of sums, so the pass is deterministic. The price is that S and dP are
 // computed twice.
+//
+// With kAddsQueries the keys' kernel also makes dS K, of all of its keys, which it adds up in
+// global memory in whatever order CTAs come to it; the queries' kernel then brings the sums to
+// rows.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
@@ -41,8 +45,15 @@ constexpr int kStageOffset = kOtherRowsOffset + kRows * Rows<kDimV>::kRowBytes;
 constexpr int kOtherStepOffset = kStep * Rows<kDimQk>::kRowBytes;
 constexpr int kStatisticsOffset = kOtherStepOffset + kStep * Rows<kDimV>::kRowBytes;
 constexpr int kStageBytes = kStatisticsOffset + kStep * 8;
-static_assert(kStageOffset + plan::kStages * kStageBytes <= plan::kSharedBytes);
+constexpr int kScoresOffset = kStageOffset + plan::kStages * kStageBytes;
+static_assert(kScoresOffset + (plan::kAddsQueries ? 2 * kRows * kStep : 0) <= plan::kSharedBytes);
 static_assert(kStageBytes % 128 == 0);
+
+}  // namespace att
+
+#include "templates/tile/sm80_query_sums.cuh"
+
+namespace att {
 
 // A tile's 16-byte units, one row after the other, from where a tensor lies.
 struct Source {
@@ -186,6 +197,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int
   float d_k[kCountQk / 8][4], d_v[kCountV / 8][4];
   clear(d_k);
   clear(d_v);
+  const QuerySums<plan::kAddsQueries, spec::kDType> query_sums(shared + kScoresOffset, shared);
   // Of two parts of the columns one learns.
   LearnedGradients learned(p, key - lane / 4, kPart == 0);
   GroupTile pending[plan::kStages - 1];
@@ -221,7 +233,12 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int
     Operand::add_rows<kDimV, kFirstV, kCountV>(d_v, factor, at + kOtherStepOffset);
     values.multiply(d, at + kOtherStepOffset);
     elements.gradients(c, s[0], d[0], keep, keep_pair, learned);
+    query_sums.put(factor);
     Operand::add_rows<kDimQk, kFirstQk, kCountQk>(d_k, factor, at);
+    if constexpr (plan::kAddsQueries) {
+      sync_threads();
+      query_sums.add(p.d_q_sums, first_padded_row(p, own, b, tile.h) + tile.index * kStep);
+    }
     stage = stage + 1 == plan::kStages ? 0 : stage + 1;
   }
   learned.end(context(0));
@@ -260,6 +277,16 @@ ATT_FN void make_looped_gradients(const BackwardParams& p, int part, int b, int 
 }
 
 // ---- dQ.
+
+ATT_FN void convert_query_sums(const BackwardParams& p, const Sequence& own, int b, int h, int q0,
+                               unsigned shared) {
+  const int row = q0 + warp_index() * 16;
+  float d_q[kDimQk / 8][4];
+  load_sums(d_q, p.d_q_sums, first_padded_row(p, own, b, h) + row);
+  store_gradient<spec::kHeadDimQk, 0, kDimQk>(
+      d_q, softmax_scale(p), {p.d_q, p.d_q_stride, own.slice, own.q_first, h}, row,
+      queries_of(p, own), shared + warp_index() * 16 * Rows<kDimQk>::kRowBytes);
+}
 
 ATT_FN void make_query_gradient(const BackwardParams& p, const Sequence& own, int b, int h, int q0,
                                 unsigned shared) {
@@ -401,7 +428,11 @@ ATT_KERNEL __launch_bounds__(att::kThreads, att::plan::kMinCtas)
     if (warp_index() == 0) {
       add_sink_gradient(p, own, b, h, q0, min_i32(q0 + kRows, queries_of(p, own)));
     }
-    make_query_gradient(p, own, b, h, q0, shared_address(shared_memory));
+    if constexpr (plan::kAddsQueries) {
+      convert_query_sums(p, own, b, h, q0, shared_address(shared_memory));
+    } else {
+      make_query_gradient(p, own, b, h, q0, shared_address(shared_memory));
+    }
   };
   if constexpr (spec::kIsPacked) {
     const SequenceItem* const list = static_cast<const PackedParams&>(p).sequences.items;
