@@ -114,6 +114,8 @@ struct Sm80BackwardPlan {
   int step = 32;              // queries, then keys, that they walk at a time
   int stages = 2;             // of these in shared memory
   bool adds_queries = false;  // dQ is added up in global memory: five products, else seven
+  // Of those that add: which keys of the keys' kernel a warp has.
+  enum class Keys : std::uint8_t { kSixteen, kShared, kThirtyTwo } keys = Keys::kSixteen;
   auto operator<=>(const Sm80BackwardPlan&) const = default;
 };
 

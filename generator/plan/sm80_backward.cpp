@@ -20,7 +20,11 @@ const Sm80BackwardPlan& tile_of(const KernelPlan& plan) {
   return std::get<Sm80BackwardPlan>(plan.tile);
 }
 
-int rows(const Sm80BackwardPlan& tile) { return 16 * tile.warps; }
+using Keys = Sm80BackwardPlan::Keys;
+
+int rows(const Sm80BackwardPlan& tile) {
+  return (tile.keys == Keys::kThirtyTwo ? 32 : 16) * tile.warps;
+}
 
 // dK and dV of a warp's 16 keys take half a register a column and lane: of more than 128 columns
 // each, an item makes half, and computes S and dP for them alone.
@@ -41,14 +45,15 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   constexpr int kStatisticsBytes = 8;  // of a query: its reference and its delta
   PlanResources resources;
   resources.threads = 32 * tile.warps;
-  const int scores_bytes = tile.adds_queries ? 2 * rows(tile) * tile.step : 0;
+  const int score_tiles = tile.keys == Keys::kShared ? 2 : tile.adds_queries ? 1 : 0;
   resources.shared_memory_bytes = rows(tile) * row_bytes +
                                   tile.stages * tile.step * (row_bytes + kStatisticsBytes) +
-                                  scores_bytes;
+                                  score_tiles * 2 * rows(tile) * tile.step;
+  const int blocks = tile.keys == Keys::kThirtyTwo ? 2 : 1;  // of 16 keys whose scores a warp has
   const int sums = std::max(dims / 2 / column_parts(spec), padded(spec.head_dim_qk) / 2);
-  resources.registers_per_thread =
-      std::min(kMaxRegistersPerThread,
-               sums + tile.step * 3 / 2 * elements.score_registers + elements.other_registers + 64);
+  resources.registers_per_thread = std::min(
+      kMaxRegistersPerThread, blocks * (sums + tile.step * 3 / 2 * elements.score_registers) +
+                                  elements.other_registers + 64);
   return resources;
 }
 
@@ -60,13 +65,33 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
   return rows;
 }
 
+// Of warps with 32 keys, shared or not.
+Status check_keys(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
+  const bool shared = tile.keys == Keys::kShared;
+  if (shared && (spec.head_dim_qk % 64 != 0 || spec.head_dim_v % 64 != 0))
+    return plan_unsupported("pairs of warps share out head dims that are multiples of 64");
+  if (!shared && padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 128)
+    return plan_unsupported("gradients of 32 keys leave a warp no registers for so many columns");
+  if (std::ranges::any_of(spec.environment.tensors, &expr::TensorDecl::grad))
+    return plan_unsupported("what is learned is added up by warps with keys of their own");
+  if (shared && tile.step < 32)
+    return plan_unsupported("pairs of warps share out 32 queries or more");
+  if (!shared && tile.step > 32)
+    return plan_unsupported("scores of 32 keys leave a warp no registers for so many queries");
+  return ok_status();
+}
+
 Status check_sums(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
-  if (!tile.adds_queries) return ok_status();
+  if (!tile.adds_queries) {
+    return tile.keys == Keys::kSixteen ? ok_status()
+                                       : plan_unsupported("warps with 32 keys add up dQ");
+  }
   if (spec.deterministic)
     return plan_unsupported("dQ is added up in any order, which `deterministic: true` rules out");
   if (spec.dtype == DType::kF32) return plan_unsupported("fp32 has its dQ by query tiles");
   if (column_parts(spec) > 1)
     return plan_unsupported("dQ by key tiles wants all columns of a key tile's gradients at once");
+  if (tile.keys != Keys::kSixteen) ATT_CHECK(check_keys(spec, tile));
   if (16 * tile.warps < tile.step)
     return plan_unsupported("more queries at a time than warps share");
   return ok_status();
@@ -90,7 +115,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   ATT_CHECK(elements.check_copies(spec, needs.threads));
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
   const int dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
-  if (tile.step == 64 && dims > (spec.score || has_dropout(spec) ? 128 : 192)) {
+  // In pairs a warp has half of the queries at a time.
+  if (tile.step == 64 && tile.keys == Keys::kSixteen &&
+      dims > (spec.score || has_dropout(spec) ? 128 : 192)) {
     return plan_unsupported("a step of 64 leaves no registers for so many columns");
   }
   return ok_status();
@@ -103,12 +130,16 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       for (const int stages : {2, 3}) {
         for (const bool adds : {true, false}) {
           if (adds && !offers_sums(device.target)) continue;
-          const KernelPlan plan{
-              .pass = Pass::kBackward,
-              .target = device.target,
-              .tile = Sm80BackwardPlan{
-                  .warps = warps, .step = step, .stages = stages, .adds_queries = adds}};
-          if (check(spec, plan, device).ok()) plans.push_back(plan);
+          for (const Keys keys : {Keys::kShared, Keys::kThirtyTwo, Keys::kSixteen}) {
+            const KernelPlan plan{.pass = Pass::kBackward,
+                                  .target = device.target,
+                                  .tile = Sm80BackwardPlan{.warps = warps,
+                                                           .step = step,
+                                                           .stages = stages,
+                                                           .adds_queries = adds,
+                                                           .keys = keys}};
+            if (check(spec, plan, device).ok()) plans.push_back(plan);
+          }
         }
       }
     }
@@ -193,21 +224,30 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm80BackwardPlan& t = tile_of(plan);
-  return {t.warps, t.step, t.stages, t.adds_queries};
+  return {t.warps, t.step, t.stages, t.adds_queries, static_cast<int>(t.keys)};
+}
+
+std::string_view keys_word(const Sm80BackwardPlan& tile) {
+  return tile.keys == Keys::kShared ? " pairs" : tile.keys == Keys::kThirtyTwo ? " wide" : "";
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{} t{} s{}{}", tile.warps, tile.step, tile.stages,
-                     tile.adds_queries ? " sums" : "");
+  return fmt::format("w{} t{} s{}{}{}", tile.warps, tile.step, tile.stages,
+                     tile.adds_queries ? " sums" : "", keys_word(tile));
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   Sm80BackwardPlan tile;
-  if (!words.empty() && words.back() == "sums") {
-    tile.adds_queries = true;
-    words = words.first(words.size() - 1);
-  }
+  const auto ends_with = [&](std::string_view word) {
+    const bool is_last = !words.empty() && words.back() == word;
+    if (is_last) words = words.first(words.size() - 1);
+    return is_last;
+  };
+  tile.keys = ends_with("pairs")  ? Keys::kShared
+              : ends_with("wide") ? Keys::kThirtyTwo
+                                  : Keys::kSixteen;
+  tile.adds_queries = ends_with("sums");
   ATT_CHECK(parse_numbers(words, {{"w", &tile.warps}, {"t", &tile.step}, {"s", &tile.stages}},
                           "an sm80 backward plan"));
   plan.tile = tile;
@@ -217,7 +257,10 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 std::string symbol_part(const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
   return fmt::format("w{}t{}s{}{}", tile.warps, tile.step, tile.stages,
-                     tile.adds_queries ? "q" : "");
+                     tile.keys == Keys::kShared      ? "p"
+                     : tile.keys == Keys::kThirtyTwo ? "w"
+                     : tile.adds_queries             ? "q"
+                                                     : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -234,10 +277,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kLoopsBatches = {};  // an item takes its keys of all batches, heads\n"
       "constexpr bool kLoopsHeads = {};\n"
       "constexpr bool kAddsQueries = {};\n"
+      "constexpr bool kPairsOfWarps = {};\n"
+      "constexpr int kWarpKeys = {};\n"
       "{}{}",
       tile.warps, tile.step, tile.stages, column_parts(spec), needs.shared_memory_bytes,
       std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8), looped.batches,
-      looped.heads, tile.adds_queries,
+      looped.heads, tile.adds_queries, tile.keys == Keys::kShared, rows(tile) / tile.warps,
       backward_row_constants(rows_of(spec, tile)) + learned_constants(spec),
       sm80_element_constants(spec));
 }

@@ -24,7 +24,7 @@ template <bool kAdds, DType kType>
 struct QuerySums {
   ATT_MEMBER QuerySums(unsigned, unsigned) {}
   template <typename Factor>
-  ATT_MEMBER void put(const Factor&) const {}
+  ATT_MEMBER void put(const Factor&, int) const {}
   ATT_MEMBER void add(float*, long long) const {}
 };
 
@@ -44,16 +44,16 @@ struct QuerySums<true, kType> {
   ATT_MEMBER QuerySums(unsigned scores_tile, unsigned keys_tile)
       : scores(scores_tile), keys(keys_tile) {}
 
-  // The warp's 16 keys of dS^T. The CTA waits for all of them before add(), and after it before the
-  // next.
+  // 16 keys of dS^T, from the CTA's `first_key` on. The CTA waits for all of them before add(), and
+  // after it before the next.
   template <typename Factor>
-  ATT_MEMBER void put(const Factor& factor) const {
+  ATT_MEMBER void put(const Factor& factor, int first_key) const {
     const int lane = lane_index();
 #pragma unroll
     for (int n = 0; n < kStep / 8; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int key = warp_index() * 16 + lane / 4 + 8 * half;
+        const int key = first_key + lane / 4 + 8 * half;
         store_shared_4(scores + Scores::offset(key, n) + lane % 4 * 4,
                        factor.words[n / 2][n % 2 * 2 + half]);
       }
