@@ -252,10 +252,10 @@ ATT_FN void make_gradients_of(const BackwardParams& p, const Sequence& own, int 
       const unsigned to = stage_at(stage);
       load_tile<kStep, spec::kHeadDimQk>(to, query_source(p.q, p.q_stride, own, tile.h), q0,
                                          queries_of(p, own));
+      load_tile<kStep, spec::kHeadDimV>(to + kOtherStepOffset,
+                                        query_source(p.d_o, p.d_o_stride, own, tile.h), q0,
+                                        queries_of(p, own));
       const long long row = first_padded_row(p, own, b, tile.h) + q0;
-      load_live_rows<kStep, spec::kHeadDimV, kThreads>(
-          to + kOtherStepOffset, query_source(p.d_o, p.d_o_stride, own, tile.h).row(q0),
-          p.d_o_stride.seq * Element::kBytes, queries_of(p, own) - q0, p.row_references + row);
       const int lane = thread_index();
       if (lane < kStep / 2) {
         const float* from = lane < kStep / 4 ? p.row_references : p.row_deltas;
@@ -281,8 +281,11 @@ ATT_FN void make_gradients_of(const BackwardParams& p, const Sequence& own, int 
     sync_threads();  // this tile has come for all, and all have left the stage filled next
     pending[plan::kStages - 2] = walk.next(context);
     load(pending[plan::kStages - 2], stage == 0 ? plan::kStages - 1 : stage - 1);
+    const unsigned at = stage_at(stage);
+    clear_dead_rows<kStep, spec::kHeadDimV, kThreads>(at + kOtherStepOffset,
+                                                      at + kStatisticsOffset);
     const int query = tile.index * kStep;
-    keys.add(context(tile.h), query, tile.full, stage_at(stage), p.d_q_sums,
+    keys.add(context(tile.h), query, tile.full, at, p.d_q_sums,
              first_padded_row(p, own, b, tile.h) + query);
     stage = stage + 1 == plan::kStages ? 0 : stage + 1;
   }

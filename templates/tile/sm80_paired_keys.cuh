@@ -14,9 +14,9 @@ struct NothingLearned {
 
 template <DType kType>
 struct PairedKeys {
-  static constexpr int kBlocks = 2;               // of 16 keys
-  static constexpr int kOwnQueries = kStep / 2;   // of a stage
-  using Scores = RowLayout<kStep>;  // P^T and dS^T: a row is a key
+  static constexpr int kBlocks = 2;              // of 16 keys
+  static constexpr int kOwnQueries = kStep / 2;  // of a stage
+  using Scores = RowLayout<kStep>;               // P^T and dS^T: a row is a key
   using Elements = ColumnElements<kOwnQueries>;
   static_assert(kDimQk % 64 == 0 && kDimV % 64 == 0);  // so that half a row is a step of its layout
 
@@ -56,9 +56,9 @@ struct PairedKeys {
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
       elements(m).drop(c, keep[m]);
-      elements(m).probabilities(c, s[m], full, keep[m], [&](int n, int half, float low, float high) {
-        put(p_scores, m, n, half, low, high);
-      });
+      elements(m).probabilities(
+          c, s[m], full, keep[m],
+          [&](int n, int half, float low, float high) { put(p_scores, m, n, half, low, high); });
     }
     multiply<kDimV>(d, rows + kOtherRowsOffset, at + kOtherStepOffset);
     NothingLearned learned;
@@ -76,16 +76,16 @@ struct PairedKeys {
   }
 
   ATT_MEMBER void end(const Context&) const {}
-  ATT_MEMBER void store(const BackwardParams& p, const Sequence& own, int h_kv, int, float d_v_scale,
-                        unsigned shared) const {
+  ATT_MEMBER void store(const BackwardParams& p, const Sequence& own, int h_kv, int,
+                        float d_v_scale, unsigned shared) const {
     const unsigned of_warp =
         shared + warp_index() * 16 * Rows<(kDimQk > kDimV ? kDimQk : kDimV) / 2>::kRowBytes;
-    store_half<spec::kHeadDimV, kDimV>(
-        d_v, d_v_scale, {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv}, keys_of(p, own),
-        of_warp);
-    store_half<spec::kHeadDimQk, kDimQk>(
-        d_k, softmax_scale(p), {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv},
-        keys_of(p, own), of_warp);
+    store_half<spec::kHeadDimV, kDimV>(d_v, d_v_scale,
+                                       {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv},
+                                       keys_of(p, own), of_warp);
+    store_half<spec::kHeadDimQk, kDimQk>(d_k, softmax_scale(p),
+                                         {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv},
+                                         keys_of(p, own), of_warp);
   }
 
  private:
@@ -120,10 +120,9 @@ struct PairedKeys {
                            unsigned step) const {
     using Layout = RowLayout<kDim>;
     const int lane = lane_index();
-    const unsigned of_scores =
-        scores + Scores::offset(first_key + down_row(lane), down_unit(lane));
-    const unsigned of_rows = Layout::step(
-        step + Layout::offset(down_row(lane), down_unit(lane)), side * (kDim / 16));
+    const unsigned of_scores = scores + Scores::offset(first_key + down_row(lane), down_unit(lane));
+    const unsigned of_rows =
+        Layout::step(step + Layout::offset(down_row(lane), down_unit(lane)), side * (kDim / 16));
 #pragma unroll
     for (int j = 0; j < kStep / 16; ++j) {
       unsigned a[kBlocks][4];
