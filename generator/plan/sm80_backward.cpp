@@ -74,6 +74,8 @@ Status check_keys(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
     return plan_unsupported("gradients of 32 keys leave a warp no registers for so many columns");
   if (std::ranges::any_of(spec.environment.tensors, &expr::TensorDecl::grad))
     return plan_unsupported("what is learned is added up by warps with keys of their own");
+  if (shared && tile.step == 64 && has_dropout(spec) && spec.head_dim_qk + spec.head_dim_v > 128)
+    return plan_unsupported("dropout leaves no registers for 64 queries of so many columns");
   if (shared && tile.step < 32)
     return plan_unsupported("pairs of warps share out 32 queries or more");
   if (!shared && tile.step > 32)
@@ -147,6 +149,22 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   return plans;
 }
 
+// Of the rate that seven products reach with four warps and 32 queries at a time. H200, full, s
+// 8192, bf16, TFLOP/s of five products: d 128 seven 211, sums w4 254, w8 248, pairs w8 t64 291, w4
+// t64 278, w8 t32 229; d 64 seven w4 t64 218, sums w4 t64 260, wide w4 296, w8 239, pairs w8 t64
+// 225.
+double relative_rate(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
+  const double by_warps = tile.warps == 4 ? 1.0 : 0.95;
+  const double by_step = tile.step == 64 ? 1.05 : 1.0;
+  if (!tile.adds_queries) return by_warps * by_step;
+  if (tile.keys == Keys::kThirtyTwo) return tile.warps == 4 && tile.step == 32 ? 0.97 : 0.78;
+  if (tile.keys == Keys::kShared) {
+    const bool is_wide = padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 192;
+    return is_wide && tile.step == 64 ? (tile.warps == 8 ? 0.985 : 0.94) : 0.76;
+  }
+  return 0.86 * by_warps;
+}
+
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80BackwardPlan& tile = tile_of(plan);
   // S and dP twice, and where registers are short once more.
@@ -154,8 +172,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double flops = sm80_elements(spec).matrix_clocks * products *
                        (spec.head_dim_qk + spec.head_dim_v) * double(rows(tile)) * tile.step;
   // Not fitted: only which plan is tried first hangs on it.
-  const double rate = (device.target == Target::kSm90a ? 0.3 : 0.45) *
-                      (tile.step == 64 ? 1.05 : 1.0) * (tile.warps == 4 ? 1.0 : 0.95) *
+  const double rate = (device.target == Target::kSm90a ? 0.3 : 0.45) * relative_rate(spec, tile) *
                       (tile.stages == 2 ? 1.0 : 0.99);
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
@@ -216,10 +233,13 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
   const Sm80Elements elements = sm80_elements(spec);
   const int qk = elements.row_bytes(spec.head_dim_qk) / elements.bytes;
   const int v = elements.row_bytes(spec.head_dim_v) / elements.bytes;
-  return {{"K", 1, rows(tile), qk},
-          {"V", 1, rows(tile), v},
-          {"Q", tile.stages, tile.step, qk},
-          {"dO", tile.stages, tile.step, v}};
+  std::vector<SharedMatrix> matrices = {{"K", 1, rows(tile), qk},
+                                        {"V", 1, rows(tile), v},
+                                        {"Q", tile.stages, tile.step, qk},
+                                        {"dO", tile.stages, tile.step, v}};
+  if (tile.adds_queries) matrices.push_back({"dS^T", 1, rows(tile), tile.step});
+  if (tile.keys == Keys::kShared) matrices.push_back({"P^T", 1, rows(tile), tile.step});
+  return matrices;
 }
 
 std::vector<int> choices(const KernelPlan& plan) {

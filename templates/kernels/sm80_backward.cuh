@@ -20,6 +20,7 @@
 #include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
+#include "templates/tile/dead_rows.cuh"
 #include "templates/tile/elements.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/load.cuh"

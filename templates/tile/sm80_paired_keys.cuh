@@ -18,7 +18,8 @@ struct PairedKeys {
   static constexpr int kOwnQueries = kStep / 2;  // of a stage
   using Scores = RowLayout<kStep>;               // P^T and dS^T: a row is a key
   using Elements = ColumnElements<kOwnQueries>;
-  static_assert(kDimQk % 64 == 0 && kDimV % 64 == 0);  // so that half a row is a step of its layout
+  // Half a row is a step of its layout.
+  static_assert(!plan::kPairsOfWarps || (kDimQk % 64 == 0 && kDimV % 64 == 0));
 
   const int k0, first_key, side;  // of the CTA; of the pair's among its keys; which of two warps
   const unsigned rows, p_scores, d_scores;

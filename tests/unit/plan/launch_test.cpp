@@ -207,7 +207,7 @@ TEST(Launch, ABackwardPassOfPackedSequencesListsItsTilesOnGpusToo) {
         SCOPED_TRACE(to_string(plan));
         const LaunchRecipe recipe = launch_recipe(spec, plan);
         EXPECT_TRUE(covers(promised, recipe.workspace));
-        const int tile = 16 * std::get<Sm80BackwardPlan>(plan.tile).warps;
+        const int tile = tile_shape(plan).kv;
         ASSERT_EQ(recipe.launches.size(), 4u);
         const auto items = [&](std::size_t i) {
           return item_count(spec, recipe, recipe.launches[i], shape);
