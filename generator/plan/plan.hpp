@@ -115,7 +115,7 @@ struct Sm80BackwardPlan {
   int stages = 2;             // of these in shared memory
   bool adds_queries = false;  // dQ is added up in global memory: five products, else seven
   // Of those that add: which keys of the keys' kernel a warp has.
-  enum class Keys : std::uint8_t { kSixteen, kShared, kThirtyTwo } keys = Keys::kSixteen;
+  enum class Keys : std::uint8_t { kSixteen, kByTwo, kByFour, kThirtyTwo } keys = Keys::kSixteen;
   auto operator<=>(const Sm80BackwardPlan&) const = default;
 };
 

@@ -22,13 +22,20 @@ const Sm80BackwardPlan& tile_of(const KernelPlan& plan) {
 
 using Keys = Sm80BackwardPlan::Keys;
 
+// Warps that share 32 keys; 1: none do.
+int sharers(const Sm80BackwardPlan& tile) {
+  return tile.keys == Keys::kByTwo ? 2 : tile.keys == Keys::kByFour ? 4 : 1;
+}
+
 int rows(const Sm80BackwardPlan& tile) {
-  return (tile.keys == Keys::kThirtyTwo ? 32 : 16) * tile.warps;
+  const int keys = tile.keys == Keys::kThirtyTwo ? 32 : 32 / std::max(2, sharers(tile));
+  return keys * tile.warps;
 }
 
 // dK and dV of a warp's 16 keys take half a register a column and lane: of more than 128 columns
 // each, an item makes half, and computes S and dP for them alone.
-int column_parts(const AttentionSpec& spec) {
+int column_parts(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
+  if (tile.keys == Keys::kByFour) return 1;
   return padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 256 ? 2 : 1;
 }
 
@@ -45,12 +52,13 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   constexpr int kStatisticsBytes = 8;  // of a query: its reference and its delta
   PlanResources resources;
   resources.threads = 32 * tile.warps;
-  const int score_tiles = tile.keys == Keys::kShared ? 2 : tile.adds_queries ? 1 : 0;
+  const int score_tiles = sharers(tile) > 1 ? 2 : tile.adds_queries ? 1 : 0;
   resources.shared_memory_bytes = rows(tile) * row_bytes +
                                   tile.stages * tile.step * (row_bytes + kStatisticsBytes) +
                                   score_tiles * 2 * rows(tile) * tile.step;
   const int blocks = tile.keys == Keys::kThirtyTwo ? 2 : 1;  // of 16 keys whose scores a warp has
-  const int sums = std::max(dims / 2 / column_parts(spec), padded(spec.head_dim_qk) / 2);
+  const int parts = sharers(tile) == 4 ? 2 : column_parts(spec, tile);
+  const int sums = std::max(dims / 2 / parts, padded(spec.head_dim_qk) / 2);
   resources.registers_per_thread = std::min(
       kMaxRegistersPerThread, blocks * (sums + tile.step * 3 / 2 * elements.score_registers) +
                                   elements.other_registers + 64);
@@ -65,20 +73,23 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
   return rows;
 }
 
-// Of warps with 32 keys, shared or not.
+// Of warps with 32 keys, shared or not. A sharer's columns begin at a whole step of a row's layout.
 Status check_keys(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
-  const bool shared = tile.keys == Keys::kShared;
-  if (shared && (spec.head_dim_qk % 64 != 0 || spec.head_dim_v % 64 != 0))
-    return plan_unsupported("pairs of warps share out head dims that are multiples of 64");
-  if (!shared && padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 128)
+  const int all = sharers(tile);
+  const auto can_share = [&](int head_dim) { return head_dim == 64 || head_dim == 128; };
+  if (all == 2 && !(can_share(spec.head_dim_qk) && can_share(spec.head_dim_v)))
+    return plan_unsupported("two warps share the columns of head dims 64 and 128");
+  if (all == 4 && (spec.head_dim_qk != 256 || spec.head_dim_v != 256 || tile.warps % 4 != 0))
+    return plan_unsupported("four warps share the columns of head dim 256");
+  if (all == 1 && padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 128)
     return plan_unsupported("gradients of 32 keys leave a warp no registers for so many columns");
   if (std::ranges::any_of(spec.environment.tensors, &expr::TensorDecl::grad))
     return plan_unsupported("what is learned is added up by warps with keys of their own");
-  if (shared && tile.step == 64 && has_dropout(spec) && spec.head_dim_qk + spec.head_dim_v > 128)
+  if (all > 1 && tile.step == 64 && has_dropout(spec) && spec.head_dim_qk + spec.head_dim_v > 128)
     return plan_unsupported("dropout leaves no registers for 64 queries of so many columns");
-  if (shared && tile.step < 32)
-    return plan_unsupported("pairs of warps share out 32 queries or more");
-  if (!shared && tile.step > 32)
+  if (all > 1 && tile.step < 32)
+    return plan_unsupported("warps that share keys share out 32 queries or more");
+  if (all == 1 && tile.step > 32)
     return plan_unsupported("scores of 32 keys leave a warp no registers for so many queries");
   return ok_status();
 }
@@ -91,7 +102,7 @@ Status check_sums(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
   if (spec.deterministic)
     return plan_unsupported("dQ is added up in any order, which `deterministic: true` rules out");
   if (spec.dtype == DType::kF32) return plan_unsupported("fp32 has its dQ by query tiles");
-  if (column_parts(spec) > 1)
+  if (column_parts(spec, tile) > 1)
     return plan_unsupported("dQ by key tiles wants all columns of a key tile's gradients at once");
   if (tile.keys != Keys::kSixteen) ATT_CHECK(check_keys(spec, tile));
   if (16 * tile.warps < tile.step)
@@ -132,7 +143,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       for (const int stages : {2, 3}) {
         for (const bool adds : {true, false}) {
           if (adds && !offers_sums(device.target)) continue;
-          for (const Keys keys : {Keys::kShared, Keys::kThirtyTwo, Keys::kSixteen}) {
+          for (const Keys keys : {Keys::kByTwo, Keys::kByFour, Keys::kThirtyTwo, Keys::kSixteen}) {
             const KernelPlan plan{.pass = Pass::kBackward,
                                   .target = device.target,
                                   .tile = Sm80BackwardPlan{.warps = warps,
@@ -158,7 +169,7 @@ double relative_rate(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
   const double by_step = tile.step == 64 ? 1.05 : 1.0;
   if (!tile.adds_queries) return by_warps * by_step;
   if (tile.keys == Keys::kThirtyTwo) return tile.warps == 4 && tile.step == 32 ? 0.97 : 0.78;
-  if (tile.keys == Keys::kShared) {
+  if (sharers(tile) > 1) {
     const bool is_wide = padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 192;
     return is_wide && tile.step == 64 ? (tile.warps == 8 ? 0.985 : 0.94) : 0.76;
   }
@@ -168,7 +179,7 @@ double relative_rate(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80BackwardPlan& tile = tile_of(plan);
   // S and dP twice, and where registers are short once more.
-  const double products = tile.adds_queries ? 5.0 : 7.0 + 2.0 * (column_parts(spec) - 1);
+  const double products = tile.adds_queries ? 5.0 : 7.0 + 2.0 * (column_parts(spec, tile) - 1);
   const double flops = sm80_elements(spec).matrix_clocks * products *
                        (spec.head_dim_qk + spec.head_dim_v) * double(rows(tile)) * tile.step;
   // Not fitted: only which plan is tried first hangs on it.
@@ -204,7 +215,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                      {.symbol = "",
                       .threads = needs.threads,
                       .shared_memory_bytes = needs.shared_memory_bytes,
-                      .parts = column_parts(spec),
+                      .parts = column_parts(spec, tile_of(plan)),
                       .item = WorkItem::kKeyTile,
                       .tile = tile},
                      {.symbol = "_queries",
@@ -218,7 +229,8 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target target) {
-  const Sm80BackwardPlan adding{.adds_queries = true};
+  Sm80BackwardPlan adding{.adds_queries = true};
+  if (column_parts(spec, adding) > 1) adding.keys = Keys::kByFour;
   const bool adds = offers_sums(target) && check_sums(spec, adding).ok();
   return with_learned(spec, backward_row_regions(adds ? rows_of(spec, adding) : BackwardRows{}));
 }
@@ -238,7 +250,7 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
                                         {"Q", tile.stages, tile.step, qk},
                                         {"dO", tile.stages, tile.step, v}};
   if (tile.adds_queries) matrices.push_back({"dS^T", 1, rows(tile), tile.step});
-  if (tile.keys == Keys::kShared) matrices.push_back({"P^T", 1, rows(tile), tile.step});
+  if (sharers(tile) > 1) matrices.push_back({"P^T", 1, rows(tile), tile.step});
   return matrices;
 }
 
@@ -247,8 +259,14 @@ std::vector<int> choices(const KernelPlan& plan) {
   return {t.warps, t.step, t.stages, t.adds_queries, static_cast<int>(t.keys)};
 }
 
-std::string_view keys_word(const Sm80BackwardPlan& tile) {
-  return tile.keys == Keys::kShared ? " pairs" : tile.keys == Keys::kThirtyTwo ? " wide" : "";
+constexpr std::pair<std::string_view, Keys> kKeysWords[] = {
+    {"pairs", Keys::kByTwo}, {"fours", Keys::kByFour}, {"wide", Keys::kThirtyTwo}};
+
+std::string keys_word(const Sm80BackwardPlan& tile) {
+  for (const auto& [word, keys] : kKeysWords) {
+    if (keys == tile.keys) return fmt::format(" {}", word);
+  }
+  return "";
 }
 
 std::string tile_text(const KernelPlan& plan) {
@@ -264,9 +282,9 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
     if (is_last) words = words.first(words.size() - 1);
     return is_last;
   };
-  tile.keys = ends_with("pairs")  ? Keys::kShared
-              : ends_with("wide") ? Keys::kThirtyTwo
-                                  : Keys::kSixteen;
+  for (const auto& [word, keys] : kKeysWords) {
+    if (ends_with(word)) tile.keys = keys;
+  }
   tile.adds_queries = ends_with("sums");
   ATT_CHECK(parse_numbers(words, {{"w", &tile.warps}, {"t", &tile.step}, {"s", &tile.stages}},
                           "an sm80 backward plan"));
@@ -277,7 +295,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 std::string symbol_part(const KernelPlan& plan) {
   const Sm80BackwardPlan& tile = tile_of(plan);
   return fmt::format("w{}t{}s{}{}", tile.warps, tile.step, tile.stages,
-                     tile.keys == Keys::kShared      ? "p"
+                     tile.keys == Keys::kByTwo       ? "p"
+                     : tile.keys == Keys::kByFour    ? "f"
                      : tile.keys == Keys::kThirtyTwo ? "w"
                      : tile.adds_queries             ? "q"
                                                      : "");
@@ -297,12 +316,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kLoopsBatches = {};  // an item takes its keys of all batches, heads\n"
       "constexpr bool kLoopsHeads = {};\n"
       "constexpr bool kAddsQueries = {};\n"
-      "constexpr bool kPairsOfWarps = {};\n"
+      "constexpr int kSharers = {};  // warps that share 32 keys\n"
       "constexpr int kWarpKeys = {};\n"
       "{}{}",
-      tile.warps, tile.step, tile.stages, column_parts(spec), needs.shared_memory_bytes,
+      tile.warps, tile.step, tile.stages, column_parts(spec, tile), needs.shared_memory_bytes,
       std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8), looped.batches,
-      looped.heads, tile.adds_queries, tile.keys == Keys::kShared, rows(tile) / tile.warps,
+      looped.heads, tile.adds_queries, sharers(tile), rows(tile) / tile.warps,
       backward_row_constants(rows_of(spec, tile)) + learned_constants(spec),
       sm80_element_constants(spec));
 }

@@ -7,7 +7,7 @@
 // one warp, in a fixed order of sums, so the pass is deterministic. The price is that S and dP are
 // computed twice.
 //
-// With kPairsOfWarps the keys' kernel has 32 keys for two warps (sm80_paired_keys.cuh), or a warp
+// With kPairsOfWarps the keys' kernel has 32 keys for two warps (sm80_shared_keys.cuh), or a warp
 // has them alone (sm80_wide_keys.cuh). With kAddsQueries it also makes dS K, of all of its keys,
 // which it adds up in global memory in whatever order CTAs come to it; the queries' kernel then
 // brings the sums to rows.
@@ -48,7 +48,7 @@ constexpr int kOtherStepOffset = kStep * Rows<kDimQk>::kRowBytes;
 constexpr int kStatisticsOffset = kOtherStepOffset + kStep * Rows<kDimV>::kRowBytes;
 constexpr int kStageBytes = kStatisticsOffset + kStep * 8;
 constexpr int kScoresOffset = kStageOffset + plan::kStages * kStageBytes;
-constexpr int kScoreTiles = plan::kPairsOfWarps ? 2 : plan::kAddsQueries ? 1 : 0;
+constexpr int kScoreTiles = plan::kSharers > 1 ? 2 : plan::kAddsQueries ? 1 : 0;
 static_assert(kScoresOffset + kScoreTiles * 2 * kRows * kStep <= plan::kSharedBytes);
 static_assert(kStageBytes % 128 == 0);
 
@@ -116,11 +116,11 @@ struct Destination {
   int slice, first, h;
 };
 
-// Writes a warp's 16 rows of a gradient, from `row` of `length` on, columns [kFirst, kFirst +
-// kCount) of kColumns. `shared` is the warp's.
-template <int kColumns, int kFirst, int kCount>
+// Writes a warp's 16 rows of a gradient, from `row` of `length` on, kCount columns of kColumns,
+// from `first_column` on. `shared` is the warp's.
+template <int kColumns, int kCount>
 ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, const Destination& to,
-                           int row, int length, unsigned shared) {
+                           int first_column, int row, int length, unsigned shared) {
   const int lane = lane_index();
 #pragma unroll
   for (int n = 0; n < kCount / 8; ++n) {
@@ -134,13 +134,13 @@ ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, const
   const Strides& stride = to.stride;
   char* const out = static_cast<char*>(to.data) +
                     Element::kBytes * (slice_offset(stride, to.slice) + to.h * stride.head +
-                                       (to.first + row) * stride.seq + kFirst);
+                                       (to.first + row) * stride.seq + first_column);
   constexpr int kUnits = kCount / Element::kOfUnit;
 #pragma unroll 4
   for (int first = 0; first < 16 * kUnits; first += 32) {
     const int at = (first + lane) / kUnits;
     const int unit = (first + lane) % kUnits;
-    if (at < 16 && row + at < length && kFirst + Element::kOfUnit * unit < kColumns) {
+    if (at < 16 && row + at < length && first_column + Element::kOfUnit * unit < kColumns) {
       copy_shared_to_global_16(out + at * stride.seq * Element::kBytes + unit * 16,
                                shared + Rows<kCount>::offset(at, unit));
     }
@@ -150,7 +150,7 @@ ATT_FN void store_gradient(const float (&sum)[kCount / 8][4], float scale, const
 
 }  // namespace att
 
-#include "templates/tile/sm80_paired_keys.cuh"
+#include "templates/tile/sm80_shared_keys.cuh"
 #include "templates/tile/sm80_wide_keys.cuh"
 
 namespace att {
@@ -224,12 +224,12 @@ struct OwnKeys {
     const unsigned of_warp =
         shared + warp_index() * 16 * Rows<(kPartQk > kPartV ? kPartQk : kPartV)>::kRowBytes;
     const int row = k0 + warp_index() * 16;
-    store_gradient<spec::kHeadDimV, kFirstV, kCountV>(
-        d_v, d_v_scale, {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv}, row, keys_of(p, own),
-        of_warp);
-    store_gradient<spec::kHeadDimQk, kFirstQk, kCountQk>(
-        d_k, softmax_scale(p), {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv}, row,
-        keys_of(p, own), of_warp);
+    store_gradient<spec::kHeadDimV, kCountV>(d_v, d_v_scale,
+                                             {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv},
+                                             kFirstV, row, keys_of(p, own), of_warp);
+    store_gradient<spec::kHeadDimQk, kCountQk>(d_k, softmax_scale(p),
+                                               {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv},
+                                               kFirstQk, row, keys_of(p, own), of_warp);
   }
 };
 
@@ -299,8 +299,8 @@ ATT_FN void make_gradients_of(const BackwardParams& p, const Sequence& own, int 
 template <int kPart>
 ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int b, int h_kv,
                                int k0, unsigned shared) {
-  if constexpr (plan::kPairsOfWarps) {
-    make_gradients_of<PairedKeys<spec::kDType>>(p, own, b, h_kv, k0, shared);
+  if constexpr (plan::kSharers > 1) {
+    make_gradients_of<SharedKeys<spec::kDType>>(p, own, b, h_kv, k0, shared);
   } else if constexpr (plan::kWarpKeys == 32) {
     make_gradients_of<WideKeys<spec::kDType>>(p, own, b, h_kv, k0, shared);
   } else {
@@ -338,8 +338,8 @@ ATT_FN void convert_query_sums(const BackwardParams& p, const Sequence& own, int
     const int row = q0 + first;
     float d_q[kDimQk / 8][4];
     load_sums(d_q, p.d_q_sums, first_padded_row(p, own, b, h) + row);
-    store_gradient<spec::kHeadDimQk, 0, kDimQk>(
-        d_q, softmax_scale(p), {p.d_q, p.d_q_stride, own.slice, own.q_first, h}, row,
+    store_gradient<spec::kHeadDimQk, kDimQk>(
+        d_q, softmax_scale(p), {p.d_q, p.d_q_stride, own.slice, own.q_first, h}, 0, row,
         queries_of(p, own), shared + warp_index() * 16 * Rows<kDimQk>::kRowBytes);
   }
 }
@@ -410,8 +410,8 @@ ATT_FN void make_query_gradient(const BackwardParams& p, const Sequence& own, in
   }
   cp_async_wait<0>();
   sync_threads();
-  store_gradient<spec::kHeadDimQk, 0, kDimQk>(
-      d_q, softmax_scale(p), {p.d_q, p.d_q_stride, own.slice, own.q_first, h}, row,
+  store_gradient<spec::kHeadDimQk, kDimQk>(
+      d_q, softmax_scale(p), {p.d_q, p.d_q_stride, own.slice, own.q_first, h}, 0, row,
       queries_of(p, own), shared + warp_index() * 16 * Rows<kDimQk>::kRowBytes);
 }
 

@@ -2,7 +2,7 @@
 // gradients: of what a warp reads of Q and dO it makes twice as much as with 16.
 #pragma once
 
-#include "templates/tile/sm80_paired_keys.cuh"
+#include "templates/tile/sm80_shared_keys.cuh"
 
 namespace att {
 
@@ -10,7 +10,7 @@ template <DType kType>
 struct WideKeys {
   static constexpr int kBlocks = 2;  // of 16 keys
   using Elements = ColumnElements<kStep>;
-  using Factor = Operand::Factor<kStep>;
+  using Factor = typename Operands<kType>::template Factor<kStep>;
 
   const int k0, first_key;  // of the CTA; of the warp's among its keys
   const unsigned rows;
@@ -73,12 +73,12 @@ struct WideKeys {
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
       const int row = k0 + first_key + 16 * m;
-      store_gradient<spec::kHeadDimV, 0, kDimV>(
-          d_v[m], d_v_scale, {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv}, row,
-          keys_of(p, own), of_warp);
-      store_gradient<spec::kHeadDimQk, 0, kDimQk>(
-          d_k[m], softmax_scale(p), {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv}, row,
-          keys_of(p, own), of_warp);
+      store_gradient<spec::kHeadDimV, kDimV>(d_v[m], d_v_scale,
+                                             {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv},
+                                             0, row, keys_of(p, own), of_warp);
+      store_gradient<spec::kHeadDimQk, kDimQk>(d_k[m], softmax_scale(p),
+                                               {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv},
+                                               0, row, keys_of(p, own), of_warp);
     }
   }
 

@@ -24,8 +24,8 @@ inline std::vector<Fault> sm80_gradient_faults() {
       "Operand::add_rows<kDimV, kFirstV, kCountV>(d_v, factor, at + kOtherStepOffset);";
   const std::string d_k = "Operand::add_rows<kDimQk, kFirstQk, kCountQk>(d_k, factor, at);";
   const std::string d_q = "Operand::add_rows<kDimQk, 0, kDimQk>(d_q, factor, at);";
-  const std::string of_keys = "if (tile.index == 5 && tile.h == 1 && k0 == 0) ";
-  const std::string not_of_keys = "if (tile.index != 5 || tile.h != 1 || k0 != 0) ";
+  const std::string of_keys = "if (query == 5 * kStep && c.h == 1 && key < kRows) ";
+  const std::string not_of_keys = "if (query != 5 * kStep || c.h != 1 || key >= kRows) ";
   return {
       {"dV of a tile left out", {{d_v, not_of_keys + d_v}}},
       {"dK of a tile left out", {{d_k, not_of_keys + d_k}}},
@@ -35,8 +35,8 @@ inline std::vector<Fault> sm80_gradient_faults() {
        {{"walk(context(h_kv * group), k0, k1, group, kRows);",
          "walk(context(h_kv * group), k0, k1, group - 1, kRows);"}}},
       {"dV of one item scaled by 1.02",
-       {{"d_v, dropout_scale(context(0)), {",
-         "d_v, dropout_scale(context(0)) * (k0 == 0 ? 1.02f : 1.0f), {"}}},
+       {{"k0, dropout_scale(context(0)), shared);",
+         "k0, dropout_scale(context(0)) * (k0 == 0 ? 1.02f : 1.0f), shared);"}}},
   };
 }
 

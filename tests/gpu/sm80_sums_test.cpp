@@ -1,7 +1,7 @@
 // The sm80 family's backward plans that add up dQ by key tiles, whoever has which keys: against the
-// definition in fp64, over dtypes, head dims, masks, heads and lengths, dense and packed; and faults
-// planted in how dS, its product and the sums go together. The plans are not the legal ones of
-// Hopper, which has sums of its own, and run there all the same.
+// definition in fp64, over dtypes, head dims, masks, heads and lengths, dense and packed; and
+// faults planted in how dS, its product and the sums go together. The plans are not the legal ones
+// of Hopper, which has sums of its own, and run there all the same.
 #include <fmt/format.h>
 
 #include "runtime/reference/backward.hpp"
@@ -15,8 +15,9 @@
 namespace attune::gpu_test {
 namespace {
 
-constexpr const char* kTiles[] = {"w4 t32 s2 sums",      "w8 t32 s3 sums",       "w4 t64 s2 sums",
-                                  "w8 t64 s2 sums pairs", "w4 t64 s2 sums pairs", "w4 t32 s2 sums wide"};
+constexpr const char* kTiles[] = {"w4 t32 s2 sums",       "w8 t32 s3 sums",
+                                  "w4 t64 s2 sums",       "w8 t64 s2 sums pairs",
+                                  "w4 t64 s2 sums pairs", "w4 t32 s2 sums wide"};
 
 // Lengths within a tile, at its end and beyond; queries without keys; keys without queries.
 constexpr ProblemShape kShapes[] = {
@@ -28,6 +29,7 @@ constexpr const char* kSpecs[] = {
     "dtype: bf16\nhead_dim: 128\nmask: causal",
     "dtype: fp16\nhead_dim: 64",
     "dtype: bf16\nhead_dim: 64\nmask: causal and q_pos - kv_idx < 70\ndropout: 0.2",
+    "dtype: bf16\nhead_dim: 256\nmask: causal and q_pos - kv_idx < 300",
     "dtype: bf16\nhead_dim: {qk: 96, v: 80}\nmask: causal\nscore: 20 * tanh(score / 20)",
     "dtype: fp16\nhead_dim: {qk: 128, v: 64}\nmask: kv_idx < 40 or kv_idx > 300\nsink: sinks[h]\n"
     "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}",
@@ -89,16 +91,19 @@ TEST_P(Sm80Sums, FaultsAreSeen) {
        {planted::Fault{"sums of the block of columns before",
                        {{"const int chunk = group + i * kGroups;",
                          "const int chunk = (group + i * kGroups) ^ 1;"}}},
-        planted::Fault{"the last keys of a tile are left out of dS K",
-                       {{"for (int j = 0; j < kRows / 16; ++j) {\n      unsigned a[kBlocks][4];",
-                         "for (int j = 0; j < kRows / 16 - 1; ++j) {\n      unsigned a[kBlocks][4];"}}},
-        planted::Fault{"a head's sums begin as they were found",
-                       {{"if constexpr (plan::kSumColumns > 0) clear_query_sums(p, sequence, b, head, "
-                         "first_query);",
-                         "if (head > 0) clear_query_sums(p, sequence, b, head, first_query);"}}}}) {
+        planted::Fault{
+            "the last keys of a tile are left out of dS K",
+            {{"for (int j = 0; j < kRows / 16; ++j) {\n      unsigned a[kBlocks][4];",
+              "for (int j = 0; j < kRows / 16 - 1; ++j) {\n      unsigned a[kBlocks][4];"}}},
+        planted::Fault{
+            "a head's sums begin as they were found",
+            {{"if constexpr (plan::kSumColumns > 0) clear_query_sums(p, sequence, b, head, "
+              "first_query);",
+              "if (head > 0) clear_query_sums(p, sequence, b, head, first_query);"}}}}) {
     planted::EditingCompiler compiler(bank.compiler(), fault);
     std::vector<Compiler*> compilers = {&compiler};
-    LocalExecutor executor(spec_, kShapes[0], bank.device(), compilers, nullptr, 7, Pass::kBackward);
+    LocalExecutor executor(spec_, kShapes[0], bank.device(), compilers, nullptr, 7,
+                           Pass::kBackward);
     const Candidate candidate(plans_.front());
     const auto built = executor.compile(candidate);
     ASSERT_TRUE(built.ok()) << render(built.error());

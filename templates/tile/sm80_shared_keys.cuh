@@ -1,6 +1,7 @@
-// dK and dV of the sm80 family by pairs of warps. A pair has 32 keys. For S and dP its warps share
-// out the queries of a stage, for dK and dV the columns, and P and dS go through shared memory in
-// between: of what a warp reads there it makes twice as much as with 16 keys of its own.
+// dK and dV of the sm80 family by warps that share 32 keys, two or four of them. For S and dP they
+// share out the queries of a stage, four the keys, too; for dK and dV the columns; and P and dS go
+// through shared memory in between: of what a warp reads there it makes twice as much as with 16
+// keys of its own, and its gradients take a half or a fourth of the registers that 32 alone would.
 #pragma once
 
 #include "templates/tile/sm80_query_sums.cuh"
@@ -13,23 +14,33 @@ struct NothingLearned {
 };
 
 template <DType kType>
-struct PairedKeys {
-  static constexpr int kBlocks = 2;              // of 16 keys
-  static constexpr int kOwnQueries = kStep / 2;  // of a stage
-  using Scores = RowLayout<kStep>;               // P^T and dS^T: a row is a key
+struct SharedKeys {
+  static constexpr int kSharers = plan::kSharers;
+  static constexpr int kBlocks = 2;                  // of 16 keys whose gradients a warp has,
+  static constexpr int kScoreBlocks = 4 / kSharers;  // and whose scores,
+  static constexpr int kOwnQueries = kStep / 2;      // of so many queries of a stage
+  using Scores = RowLayout<kStep>;                   // P^T and dS^T: a row is a key
   using Elements = ColumnElements<kOwnQueries>;
-  // Half a row is a step of its layout.
-  static_assert(!plan::kPairsOfWarps || (kDimQk % 64 == 0 && kDimV % 64 == 0));
+  template <int kDim>
+  static constexpr int kOwn = kDim / kSharers;  // columns of a gradient
+  template <int kDim>
+  using Gradient = float[kBlocks][kOwn<kDim> / 8][4];
 
-  const int k0, first_key, side;  // of the CTA; of the pair's among its keys; which of two warps
+  const int k0;            // of the CTA
+  const int first_key;     // of the sharers', among the CTA's keys;
+  const int score_key;     // of those whose scores the warp has
+  const int side, sharer;  // which half of the queries, which part of the columns
   const unsigned rows, p_scores, d_scores;
   const QuerySums<true, kType> query_sums;
-  float d_k[kBlocks][kDimQk / 16][4], d_v[kBlocks][kDimV / 16][4];
+  Gradient<kDimQk> d_k;
+  Gradient<kDimV> d_v;
 
-  ATT_MEMBER PairedKeys(const BackwardParams&, int first, unsigned shared)
+  ATT_MEMBER SharedKeys(const BackwardParams&, int first, unsigned shared)
       : k0(first),
-        first_key(warp_index() / 2 * 32),
+        first_key(warp_index() / kSharers * 32),
+        score_key(first_key + warp_index() % kSharers / 2 * 16),
         side(warp_index() % 2),
+        sharer(warp_index() % kSharers),
         rows(shared),
         p_scores(shared + kScoresOffset + 2 * kRows * kStep),
         d_scores(shared + kScoresOffset),
@@ -48,14 +59,14 @@ struct PairedKeys {
     const int own_query = query + side * kOwnQueries + lane % 4 * 2;
     const unsigned references = at + kStatisticsOffset + side * kOwnQueries * 4 + lane % 4 * 8;
     const auto elements = [&](int m) {
-      return Elements{k0 + first_key + 16 * m + lane / 4, own_query, references,
+      return Elements{k0 + score_key + 16 * m + lane / 4, own_query, references,
                       references + kStep * 4};
     };
-    float s[kBlocks][kOwnQueries / 8][4], d[kBlocks][kOwnQueries / 8][4];
-    unsigned keep[kBlocks][Elements::kWords];
+    float s[kScoreBlocks][kOwnQueries / 8][4], d[kScoreBlocks][kOwnQueries / 8][4];
+    unsigned keep[kScoreBlocks][Elements::kWords];
     multiply<kDimQk>(s, rows, at);
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
+    for (int m = 0; m < kScoreBlocks; ++m) {
       elements(m).drop(c, keep[m]);
       elements(m).probabilities(
           c, s[m], full, keep[m],
@@ -64,7 +75,7 @@ struct PairedKeys {
     multiply<kDimV>(d, rows + kOtherRowsOffset, at + kOtherStepOffset);
     NothingLearned learned;
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
+    for (int m = 0; m < kScoreBlocks; ++m) {
       elements(m).gradients(
           c, s[m], d[m], keep[m],
           [&](int n, int half, float low, float high) { put(d_scores, m, n, half, low, high); },
@@ -80,25 +91,25 @@ struct PairedKeys {
   ATT_MEMBER void store(const BackwardParams& p, const Sequence& own, int h_kv, int,
                         float d_v_scale, unsigned shared) const {
     const unsigned of_warp =
-        shared + warp_index() * 16 * Rows<(kDimQk > kDimV ? kDimQk : kDimV) / 2>::kRowBytes;
-    store_half<spec::kHeadDimV, kDimV>(d_v, d_v_scale,
-                                       {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv},
-                                       keys_of(p, own), of_warp);
-    store_half<spec::kHeadDimQk, kDimQk>(d_k, softmax_scale(p),
-                                         {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv},
-                                         keys_of(p, own), of_warp);
+        shared + warp_index() * 16 * Rows<kOwn<(kDimQk > kDimV ? kDimQk : kDimV)>>::kRowBytes;
+    store_own<spec::kHeadDimV, kDimV>(d_v, d_v_scale,
+                                      {p.d_v, p.d_v_stride, own.slice, own.kv_first, h_kv},
+                                      keys_of(p, own), of_warp);
+    store_own<spec::kHeadDimQk, kDimQk>(d_k, softmax_scale(p),
+                                        {p.d_k, p.d_k_stride, own.slice, own.kv_first, h_kv},
+                                        keys_of(p, own), of_warp);
   }
 
  private:
-  // The CTA's rows at `of_cta` times the own queries' at `step`, transposed.
+  // The own keys' rows at `of_cta` times the own queries' at `step`, transposed.
   template <int kDim>
-  ATT_MEMBER void multiply(float (&s)[kBlocks][kOwnQueries / 8][4], unsigned of_cta,
+  ATT_MEMBER void multiply(float (&s)[kScoreBlocks][kOwnQueries / 8][4], unsigned of_cta,
                            unsigned step) const {
     using Layout = RowLayout<kDim>;
     const int lane = lane_index();
     const unsigned from =
-        opaque(of_cta + Layout::offset(first_key + down_row(lane), down_unit(lane)));
-    product_qk<kBlocks, kOwnQueries, kDim, 2>(
+        opaque(of_cta + Layout::offset(score_key + down_row(lane), down_unit(lane)));
+    product_qk<kScoreBlocks, kOwnQueries, kDim, 2>(
         s,
         [&](unsigned(&a)[4], int m, int k) {
           ldmatrix_x4(a, Layout::step(from, 2 * k) + m * 16 * Layout::kRowBytes);
@@ -110,20 +121,19 @@ struct PairedKeys {
   // Where a pair of elements of block m goes: of column block n, of rows `half`.
   ATT_MEMBER void put(unsigned scores, int m, int n, int half, float low, float high) const {
     const int lane = lane_index();
-    const int key = first_key + 16 * m + lane / 4 + 8 * half;
+    const int key = score_key + 16 * m + lane / 4 + 8 * half;
     store_shared_4(scores + Scores::offset(key, side * (kOwnQueries / 8) + n) + lane % 4 * 4,
                    pack_2<kType>(low, high));
   }
 
-  // sum += P^T or dS^T of the pair's keys times the own columns of the stage's rows.
+  // sum += P^T or dS^T of the shared keys times the own columns of the stage's rows.
   template <int kDim>
-  ATT_MEMBER void add_rows(float (&sum)[kBlocks][kDim / 16][4], unsigned scores,
-                           unsigned step) const {
+  ATT_MEMBER void add_rows(Gradient<kDim>& sum, unsigned scores, unsigned step) const {
     using Layout = RowLayout<kDim>;
     const int lane = lane_index();
     const unsigned of_scores = scores + Scores::offset(first_key + down_row(lane), down_unit(lane));
-    const unsigned of_rows =
-        Layout::step(step + Layout::offset(down_row(lane), down_unit(lane)), side * (kDim / 16));
+    const unsigned of_rows = Layout::step(step + Layout::offset(down_row(lane), down_unit(lane)),
+                                          sharer * (kOwn<kDim> / 8));
 #pragma unroll
     for (int j = 0; j < kStep / 16; ++j) {
       unsigned a[kBlocks][4];
@@ -131,7 +141,7 @@ struct PairedKeys {
       for (int m = 0; m < kBlocks; ++m)
         ldmatrix_x4(a[m], Scores::step(of_scores, 2 * j) + m * 16 * Scores::kRowBytes);
 #pragma unroll
-      for (int n = 0; n < kDim / 32; ++n) {
+      for (int n = 0; n < kOwn<kDim> / 16; ++n) {
         unsigned b[4];
         ldmatrix_x4_trans(b, Layout::step(of_rows, 2 * n) + j * 16 * Layout::kRowBytes);
 #pragma unroll
@@ -145,16 +155,12 @@ struct PairedKeys {
 
   // `shared` is the warp's.
   template <int kColumns, int kDim>
-  ATT_MEMBER void store_half(const float (&sum)[kBlocks][kDim / 16][4], float scale,
-                             const Destination& to, int length, unsigned shared) const {
+  ATT_MEMBER void store_own(const Gradient<kDim>& sum, float scale, const Destination& to,
+                            int length, unsigned shared) const {
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
-      const int row = k0 + first_key + 16 * m;
-      if (side == 0) {
-        store_gradient<kColumns, 0, kDim / 2>(sum[m], scale, to, row, length, shared);
-      } else {
-        store_gradient<kColumns, kDim / 2, kDim / 2>(sum[m], scale, to, row, length, shared);
-      }
+      store_gradient<kColumns, kOwn<kDim>>(sum[m], scale, to, sharer * kOwn<kDim>,
+                                           k0 + first_key + 16 * m, length, shared);
     }
   }
 };
