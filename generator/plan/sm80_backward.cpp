@@ -169,6 +169,7 @@ double relative_rate(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
   const double by_step = tile.step == 64 ? 1.05 : 1.0;
   if (!tile.adds_queries) return by_warps * by_step;
   if (tile.keys == Keys::kThirtyTwo) return tile.warps == 4 && tile.step == 32 ? 0.97 : 0.78;
+  if (sharers(tile) == 4) return tile.warps == 8 ? 0.70 : 0.68;
   if (sharers(tile) > 1) {
     const bool is_wide = padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 192;
     return is_wide && tile.step == 64 ? (tile.warps == 8 ? 0.985 : 0.94) : 0.76;

@@ -15,9 +15,9 @@
 namespace attune::gpu_test {
 namespace {
 
-constexpr const char* kTiles[] = {"w4 t32 s2 sums",       "w8 t32 s3 sums",
-                                  "w4 t64 s2 sums",       "w8 t64 s2 sums pairs",
-                                  "w4 t64 s2 sums pairs", "w4 t32 s2 sums wide"};
+constexpr const char* kTiles[] = {
+    "w4 t32 s2 sums",       "w8 t32 s3 sums",      "w4 t64 s2 sums",       "w8 t64 s2 sums pairs",
+    "w4 t64 s2 sums pairs", "w4 t32 s2 sums wide", "w8 t32 s2 sums fours", "w4 t32 s2 sums fours"};
 
 // Lengths within a tile, at its end and beyond; queries without keys; keys without queries.
 constexpr ProblemShape kShapes[] = {
