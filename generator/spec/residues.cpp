@@ -31,6 +31,7 @@ int residue_count(const AttentionSpec& spec, Pass pass) {
 AttentionSpec residue_spec(const AttentionSpec& spec) {
   AttentionSpec of_residue = spec;
   const auto form = expr::residue_form(spec.mask);
+  if (!form) return of_residue;
   of_residue.residues = form->modulus;
   of_residue.mask = expr::by_residues(form->rest, form->modulus);
   of_residue.score = expr::by_residues(spec.score, form->modulus);

@@ -14,8 +14,9 @@ namespace attune {
 // along positions or the batch, gradients of what is learned).
 int residue_count(const AttentionSpec& spec, Pass pass);
 
-// The spec of one residue, whose `residues` is residue_count(), which is not 1: its batch has all
-// residues of the first sequence, then those of the next, as residue_shape() counts them.
+// The spec of one residue, whose `residues` is residue_count(): its batch has all residues of the
+// first sequence, then those of the next, as residue_shape() counts them. Of a mask without
+// residues `spec` itself.
 AttentionSpec residue_spec(const AttentionSpec& spec);
 
 // Whether launches of the shape can be taken apart: lengths are multiples, and the batch stays one

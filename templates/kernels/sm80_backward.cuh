@@ -7,10 +7,10 @@
 // one warp, in a fixed order of sums, so the pass is deterministic. The price is that S and dP are
 // computed twice.
 //
-// With kPairsOfWarps the keys' kernel has 32 keys for two warps (sm80_shared_keys.cuh), or a warp
-// has them alone (sm80_wide_keys.cuh). With kAddsQueries it also makes dS K, of all of its keys,
-// which it adds up in global memory in whatever order CTAs come to it; the queries' kernel then
-// brings the sums to rows.
+// In the keys' kernel kSharers warps may share 32 keys (sm80_shared_keys.cuh), or a warp has as
+// many alone (sm80_wide_keys.cuh). With kAddsQueries it also makes dS K, of all of its keys, which
+// it adds up in global memory in whatever order CTAs come to it; the queries' kernel then brings
+// the sums to rows.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
