@@ -8,6 +8,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/learned_sums.cuh"
 #include "templates/tile/products.cuh"
+#include "templates/tile/sm80_backward_tiles.cuh"
 #include "templates/tile/smem_layout.cuh"
 
 namespace att {

@@ -4,6 +4,7 @@
 // keys of its own, and its gradients take a half or a fourth of the registers that 32 alone would.
 #pragma once
 
+#include "templates/tile/backward_scores.cuh"
 #include "templates/tile/sm80_query_sums.cuh"
 
 namespace att {
@@ -52,7 +53,7 @@ struct SharedKeys {
     }
   }
 
-  // As OwnKeys::add() of sm80_backward.cuh.
+  // As OwnKeys::add() of sm80_own_keys.cuh.
   ATT_MEMBER void add(const Context& c, int query, bool full, unsigned at, float* sums,
                       long long row) {
     const int lane = lane_index();

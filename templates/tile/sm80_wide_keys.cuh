@@ -29,7 +29,7 @@ struct WideKeys {
     }
   }
 
-  // As OwnKeys::add() of sm80_backward.cuh.
+  // As OwnKeys::add() of sm80_own_keys.cuh.
   ATT_MEMBER void add(const Context& c, int query, bool full, unsigned at, float* sums,
                       long long row) {
     const int lane = lane_index();
