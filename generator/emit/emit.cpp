@@ -60,8 +60,7 @@ std::string_view template_path(const FamilyOperations& family, const AttentionSp
 Result<GeneratedKernel> emit(const AttentionSpec& asked, const KernelPlan& asked_plan) {
   ATT_CHECK(check_residues(asked, asked_plan));
   const AttentionSpec spec = worked_spec(asked, asked_plan);
-  KernelPlan plan = asked_plan;
-  plan.residues = 1;
+  const KernelPlan plan = worked_plan(asked_plan);
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));

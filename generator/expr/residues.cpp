@@ -162,7 +162,7 @@ class Rewriter {
   // Of sides in which remainders cancel: divided by the modulus, so that it is what it would be of
   // whole sequences. Null where they do not.
   Expr comparison(const Expr& e) const {
-    auto left = scaled(e->args[0]), right = scaled(e->args[1]);
+    const auto left = scaled(e->args[0]), right = scaled(e->args[1]);
     if (!left || !right || left->remainders != right->remainders) return nullptr;
     // left.parts op right.parts + number / modulus
     const std::int64_t number = right->number - left->number;

@@ -50,11 +50,6 @@ std::vector<std::string_view> split_words(std::string_view text) {
 // the plan is known. On the CPU a vector's lanes.
 int least_item_rows(Target target) { return target == Target::kCpu ? 8 : 16; }
 
-// What a plan that takes sequences apart says of its kernels.
-KernelPlan of_residue(KernelPlan plan) {
-  plan.residues = 1;
-  return plan;
-}
 KernelPlan with_residues(KernelPlan plan, int residues) {
   plan.residues = residues;
   return plan;
@@ -241,6 +236,8 @@ AttentionSpec worked_spec(const AttentionSpec& spec, const KernelPlan& plan) {
   return plan.residues > 1 ? residue_spec(spec) : spec;
 }
 
+KernelPlan worked_plan(const KernelPlan& plan) { return with_residues(plan, 1); }
+
 ProblemShape worked_shape(const ProblemShape& shape, const KernelPlan& plan) {
   return plan.residues > 1 ? residue_shape(shape, plan.residues) : shape;
 }
@@ -278,7 +275,7 @@ Status check_residues(const AttentionSpec& spec, const KernelPlan& plan) {
 
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   ATT_CHECK(check_residues(spec, plan));
-  if (plan.residues > 1) return check_plan(residue_spec(spec), of_residue(plan), device);
+  if (plan.residues > 1) return check_plan(residue_spec(spec), worked_plan(plan), device);
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return family_missing(plan.family(), plan.pass);
   ATT_CHECK(serves(*family, spec, plan.target));
@@ -287,7 +284,7 @@ Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const Devic
 }
 
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1) return resources(residue_spec(spec), of_residue(plan));
+  if (plan.residues > 1) return resources(residue_spec(spec), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   return family ? family->resources(spec, plan) : PlanResources{};
 }
@@ -296,7 +293,7 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
                const DeviceFacts& device) {
   if (plan.residues > 1) {
     if (!has_residues(given, plan.residues)) return std::numeric_limits<double>::infinity();
-    return cost_us(residue_spec(spec), of_residue(plan), residue_shape(given, plan.residues),
+    return cost_us(residue_spec(spec), worked_plan(plan), residue_shape(given, plan.residues),
                    device);
   }
   const ProblemShape shape = typical_shape(spec, given);
@@ -345,15 +342,14 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass) {
-  if (const auto part = residue_part(spec, shape, pass)) {
-    const ProblemShape at = residue_shape(shape, part->residues);
-    const auto of_parts = plan_space(*part, device)->best(at, {.pass = pass});
-    const auto of_whole = plan_space(spec, device)->best(shape, {.pass = pass});
-    const bool gains = of_parts && (!of_whole || cost_us(*part, *of_parts, at, device) <
-                                                     cost_us(spec, *of_whole, shape, device));
-    if (gains) return with_residues(*of_parts, part->residues);
-  }
-  return plan_for_any_length(spec, pass, shape, device);
+  Result<KernelPlan> whole = plan_for_any_length(spec, pass, shape, device);
+  const auto part = residue_part(spec, shape, pass);
+  if (!part) return whole;
+  const ProblemShape at = residue_shape(shape, part->residues);
+  const auto apart = plan_for_any_length(*part, pass, at, device);
+  const bool gains = apart.ok() && (!whole.ok() || cost_us(*part, *apart, at, device) <
+                                                       cost_us(spec, *whole, shape, device));
+  return gains ? Result<KernelPlan>(with_residues(*apart, part->residues)) : whole;
 }
 
 Result<KernelPlan> plan_for_any_length(const AttentionSpec& spec, Pass pass,
@@ -441,7 +437,7 @@ ItemTiles item_tiles(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1) return launch_recipe(residue_spec(spec), of_residue(plan));
+  if (plan.residues > 1) return launch_recipe(residue_spec(spec), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return {};
   LaunchRecipe recipe = family->launch_recipe(spec, plan);
@@ -483,7 +479,7 @@ TileShape tile_shape(const KernelPlan& plan) {
 }
 
 std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1) return shared_matrices(residue_spec(spec), of_residue(plan));
+  if (plan.residues > 1) return shared_matrices(residue_spec(spec), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr || family->shared_matrices == nullptr) return {};
   return family->shared_matrices(spec, plan);

@@ -226,6 +226,8 @@ Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& s
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
 // What the plan's kernels and its recipe are of: `spec`, or the spec of one of its residues.
 AttentionSpec worked_spec(const AttentionSpec& spec, const KernelPlan& plan);
+// The plan as one of that spec.
+KernelPlan worked_plan(const KernelPlan& plan);
 // The shape that item_count(), grid_size() and workspace_bytes() take of a plan's recipe.
 ProblemShape worked_shape(const ProblemShape& shape, const KernelPlan& plan);
 // Queries and keys of the tiles by which a plan lists the work of packed sequences; 0: it has no

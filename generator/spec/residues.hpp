@@ -3,8 +3,6 @@
 // mask's dead tiles are gone.
 #pragma once
 
-#include <optional>
-
 #include "generator/spec/spec.hpp"
 
 namespace attune {

@@ -10,10 +10,11 @@ namespace {
 
 // Every residues-th row; slice_offset() of templates/sequence.h finds the first one.
 att::LaunchParams of_residues(const att::LaunchParams& whole, int residues) {
+  const ProblemShape shape = residue_shape(shape_of(whole), residues);
   att::LaunchParams params = whole;
-  params.batch *= residues;
-  params.q_len /= residues;
-  params.kv_len /= residues;
+  params.batch = static_cast<int>(shape.batch);
+  params.q_len = static_cast<int>(shape.q_len);
+  params.kv_len = static_cast<int>(shape.kv_len);
   for (att::Strides* const stride :
        {&params.q_stride, &params.k_stride, &params.v_stride, &params.o_stride, &params.d_o_stride,
         &params.d_q_stride, &params.d_k_stride, &params.d_v_stride}) {

@@ -171,8 +171,8 @@ ATT_FN void make_query_gradient(const BackwardParams& p, const Sequence& own, in
     }
     cp_async_commit();
   };
-  const WarpRows<kDimQk> queries(shared);
-  const WarpRows<kDimV> outputs(shared + kOtherRowsOffset);
+  const WarpRows<kDimQk> queries(shared, warp_index() * 16);
+  const WarpRows<kDimV> outputs(shared + kOtherRowsOffset, warp_index() * 16);
   const int lane = lane_index();
   const int row = q0 + warp_index() * 16;
   RowElements elements(c, row + lane / 4, p.row_references + first, p.row_deltas + first);

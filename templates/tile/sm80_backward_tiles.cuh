@@ -1,5 +1,5 @@
-// What the sm80 family's backward kernels are made of: how shared memory is divided, where rows come
-// from, a warp's product with a stage, and how a gradient leaves.
+// What the sm80 family's backward kernels are made of: how shared memory is divided, where rows
+// come from, a warp's product with a stage, and how a gradient leaves.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
@@ -58,19 +58,23 @@ ATT_FN void load_tile(unsigned to, const Source& from, int first, int length) {
                                     length - first);
 }
 
-// Products of one warp's 16 rows with a stage, and what becomes of them.
+// Products of a warp's rows, kBlocks x 16 of the CTA's from `first_row` on, with those of a stage.
 template <int kDim>
 struct WarpRows {
   unsigned address;  // of this lane, for ldmatrix
-  ATT_MEMBER explicit WarpRows(unsigned tile)
-      : address(tile + Rows<kDim>::offset(warp_index() * 16 + down_row(lane_index()),
-                                          down_unit(lane_index()))) {}
-  // s = rows times the stage's rows at `step`, transposed.
-  ATT_MEMBER void multiply(float (&s)[1][kStep / 8][4], unsigned step) const {
+  ATT_MEMBER WarpRows(unsigned tile, int first_row)
+      : address(tile +
+                Rows<kDim>::offset(first_row + down_row(lane_index()), down_unit(lane_index()))) {}
+  // s = rows times 8 kColumns of the stage's rows, from `step` on, transposed.
+  template <int kBlocks, int kColumns>
+  ATT_MEMBER void multiply(float (&s)[kBlocks][kColumns][4], unsigned step) const {
     const int lane = lane_index();
     const unsigned from = opaque(address);
-    Operand::multiply<1, kStep, kDim, 2>(
-        s, [&](unsigned(&a)[4], int, int k) { ldmatrix_x4(a, Rows<kDim>::step(from, 2 * k)); },
+    Operand::multiply<kBlocks, 8 * kColumns, kDim, 2>(
+        s,
+        [&](unsigned(&a)[4], int m, int k) {
+          ldmatrix_x4(a, Rows<kDim>::step(from, 2 * k) + m * 16 * Rows<kDim>::kRowBytes);
+        },
         step + Rows<kDim>::offset(across_row(lane), across_unit(lane)));
   }
 };
@@ -82,6 +86,12 @@ ATT_FN void clear(float (&sum)[kCount][4]) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[n][e] = 0.0f;
   }
+}
+
+template <int kBlocks, int kCount>
+ATT_FN void clear(float (&sums)[kBlocks][kCount][4]) {
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) clear(sums[m]);
 }
 
 // Where a gradient's rows of a head lie, of one sequence: row 0 is row `first` of the slice.

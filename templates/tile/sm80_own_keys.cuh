@@ -30,8 +30,8 @@ struct OwnKeys {
   LearnedGradients learned;  // of two parts of the columns one learns
 
   ATT_MEMBER OwnKeys(const BackwardParams& p, int k0, unsigned shared)
-      : keys(shared),
-        values(shared + kOtherRowsOffset),
+      : keys(shared, warp_index() * 16),
+        values(shared + kOtherRowsOffset, warp_index() * 16),
         query_sums(shared + kScoresOffset, shared),
         key(k0 + warp_index() * 16 + lane_index() / 4),
         learned(p, k0 + warp_index() * 16, kPart == 0) {

@@ -46,26 +46,24 @@ struct SharedKeys {
         p_scores(shared + kScoresOffset + 2 * kRows * kStep),
         d_scores(shared + kScoresOffset),
         query_sums(d_scores, shared) {
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-      clear(d_k[m]);
-      clear(d_v[m]);
-    }
+    clear(d_k);
+    clear(d_v);
   }
 
   // As OwnKeys::add() of sm80_own_keys.cuh.
   ATT_MEMBER void add(const Context& c, int query, bool full, unsigned at, float* sums,
                       long long row) {
     const int lane = lane_index();
-    const int own_query = query + side * kOwnQueries + lane % 4 * 2;
-    const unsigned references = at + kStatisticsOffset + side * kOwnQueries * 4 + lane % 4 * 8;
+    const int first = side * kOwnQueries;  // of the stage's queries
+    const int own_query = query + first + lane % 4 * 2;
+    const unsigned references = at + kStatisticsOffset + first * 4 + lane % 4 * 8;
     const auto elements = [&](int m) {
       return Elements{k0 + score_key + 16 * m + lane / 4, own_query, references,
                       references + kStep * 4};
     };
     float s[kScoreBlocks][kOwnQueries / 8][4], d[kScoreBlocks][kOwnQueries / 8][4];
     unsigned keep[kScoreBlocks][Elements::kWords];
-    multiply<kDimQk>(s, rows, at);
+    WarpRows<kDimQk>(rows, score_key).multiply(s, at + first * Rows<kDimQk>::kRowBytes);
 #pragma unroll
     for (int m = 0; m < kScoreBlocks; ++m) {
       elements(m).drop(c, keep[m]);
@@ -73,7 +71,8 @@ struct SharedKeys {
           c, s[m], full, keep[m],
           [&](int n, int half, float low, float high) { put(p_scores, m, n, half, low, high); });
     }
-    multiply<kDimV>(d, rows + kOtherRowsOffset, at + kOtherStepOffset);
+    WarpRows<kDimV>(rows + kOtherRowsOffset, score_key)
+        .multiply(d, at + kOtherStepOffset + first * Rows<kDimV>::kRowBytes);
     NothingLearned learned;
 #pragma unroll
     for (int m = 0; m < kScoreBlocks; ++m) {
@@ -102,23 +101,6 @@ struct SharedKeys {
   }
 
  private:
-  // The own keys' rows at `of_cta` times the own queries' at `step`, transposed.
-  template <int kDim>
-  ATT_MEMBER void multiply(float (&s)[kScoreBlocks][kOwnQueries / 8][4], unsigned of_cta,
-                           unsigned step) const {
-    using Layout = RowLayout<kDim>;
-    const int lane = lane_index();
-    const unsigned from =
-        opaque(of_cta + Layout::offset(score_key + down_row(lane), down_unit(lane)));
-    product_qk<kScoreBlocks, kOwnQueries, kDim, 2>(
-        s,
-        [&](unsigned(&a)[4], int m, int k) {
-          ldmatrix_x4(a, Layout::step(from, 2 * k) + m * 16 * Layout::kRowBytes);
-        },
-        step + side * kOwnQueries * Layout::kRowBytes +
-            Layout::offset(across_row(lane), across_unit(lane)));
-  }
-
   // Where a pair of elements of block m goes: of column block n, of rows `half`.
   ATT_MEMBER void put(unsigned scores, int m, int n, int half, float low, float high) const {
     const int lane = lane_index();

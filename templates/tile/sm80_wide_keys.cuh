@@ -22,11 +22,8 @@ struct WideKeys {
         first_key(warp_index() * 32),
         rows(shared),
         query_sums(shared + kScoresOffset, shared) {
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-      clear(d_k[m]);
-      clear(d_v[m]);
-    }
+    clear(d_k);
+    clear(d_v);
   }
 
   // As OwnKeys::add() of sm80_own_keys.cuh.
@@ -41,7 +38,7 @@ struct WideKeys {
     float s[kBlocks][kStep / 8][4], d[kBlocks][kStep / 8][4];
     unsigned keep[kBlocks][Elements::kWords];
     Factor factors[kBlocks];
-    multiply<kDimQk>(s, rows, at);
+    WarpRows<kDimQk>(rows, first_key).multiply(s, at);
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
       elements(m).drop(c, keep[m]);
@@ -50,7 +47,7 @@ struct WideKeys {
           [&](int n, int half, float low, float high) { factors[m].set(n, half, low, high); });
     }
     add_rows<kDimV>(d_v, factors, at + kOtherStepOffset);
-    multiply<kDimV>(d, rows + kOtherRowsOffset, at + kOtherStepOffset);
+    WarpRows<kDimV>(rows + kOtherRowsOffset, first_key).multiply(d, at + kOtherStepOffset);
     NothingLearned learned;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
@@ -83,22 +80,6 @@ struct WideKeys {
   }
 
  private:
-  // The CTA's rows at `of_cta` times the queries at `step`, transposed.
-  template <int kDim>
-  ATT_MEMBER void multiply(float (&s)[kBlocks][kStep / 8][4], unsigned of_cta,
-                           unsigned step) const {
-    using Layout = RowLayout<kDim>;
-    const int lane = lane_index();
-    const unsigned from =
-        opaque(of_cta + Layout::offset(first_key + down_row(lane), down_unit(lane)));
-    product_qk<kBlocks, kStep, kDim, 2>(
-        s,
-        [&](unsigned(&a)[4], int m, int k) {
-          ldmatrix_x4(a, Layout::step(from, 2 * k) + m * 16 * Layout::kRowBytes);
-        },
-        step + Layout::offset(across_row(lane), across_unit(lane)));
-  }
-
   // sum += the factors times the stage's rows at `step`.
   template <int kDim>
   ATT_MEMBER void add_rows(float (&sum)[kBlocks][kDim / 8][4], const Factor (&factors)[kBlocks],
