@@ -76,7 +76,10 @@ ATT_FN void clean_dead_rows(unsigned references, unsigned d_o, int barrier) {
       }
     }
   }
-  if (!cleaned) return;
+  if (!cleaned) {
+    sync_warp();  // lane 0 gives back for all what they have read
+    return;
+  }
   fence_shared_for_async();
   named_barrier_sync(barrier, kWarpgroupThreads);
 }
