@@ -70,7 +70,8 @@ int keys_bytes(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
                        tile.stages * (qk_bytes(spec, tile.tile_q) + v_bytes(spec, tile.tile_q));
   const int known = tile.stages * tile.tile_q * row_bytes + kHalvesBytes;
   if (tile.both_gradients) {
-    return matrices + known + tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 2);
+    return matrices + known + tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 2) +
+           kReadAgainBytes;
   }
   const int slopes = kKeys * tile.tile_q * 4;
   return matrices + known + slopes + 2 * tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 3);

@@ -8,6 +8,10 @@
 
 namespace attune {
 
+// A step of a product that subtracts reads a row of halves, or rows of 16 bytes, again and again,
+// and compute-sanitizer takes them for so many bytes: as much lies behind them.
+constexpr int kReadAgainBytes = 2048;
+
 // Matrices in shared memory, as TMA's 128-byte swizzle leaves them: slabs of 64 columns.
 constexpr int kSlabColumns = 64;
 constexpr int kSlabRowBytes = 128;

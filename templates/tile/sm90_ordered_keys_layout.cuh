@@ -22,10 +22,10 @@ struct KeysMemory {
   static constexpr int kDo = kQ + kStages * qk_bytes(kTileQ);
   static constexpr int kReferences = kDo + kStages * v_bytes(kTileQ);
   static constexpr int kDeltas = kReferences + kStages * kReferenceBytes;
+  static constexpr int kHalves = kDeltas + kStages * kDeltaBytes;
   // Slopes, fp32: [kTileQ / 8, threads, 4].
-  static constexpr int kSlopes = kDeltas + kStages * kDeltaBytes;
-  static constexpr int kHalves = kSlopes + kKeys * kTileQ * 4;
-  static constexpr int kTiles = kHalves + 128;
+  static constexpr int kSlopes = kHalves + 128;
+  static constexpr int kTiles = kSlopes + kKeys * kTileQ * 4;
   static constexpr int kBarriers = kTiles + 2 * kStages * kTileInfoBytes;
   static constexpr int kBytes = kBarriers + 8 * (4 * kStages + 3);
 
