@@ -101,6 +101,18 @@ def _natten(b, h, q, k, tensors):
     return (abs(q // width - k // width) <= reach) & (abs(q % width - k % width) <= reach)
 
 
+def _block_diffusion(b, h, q, k, tensors):
+    """BD3-LM's mask for training (Arriola et al. 2025): noised tokens, then as many clean ones, in blocks. A noised
+    block sees itself and the clean blocks before it, a clean block the clean ones up to itself."""
+    half, block = 4096, 64
+    noised_q, noised_k, clean_q, clean_k = q < half, k < half, q >= half, k >= half
+    block_q, block_k = q % half // block, k % half // block
+    diagonal = (block_q == block_k) & noised_q & noised_k
+    offset_causal = (block_q > block_k) & noised_q & clean_k
+    causal = (block_q >= block_k) & clean_q & clean_k
+    return diagonal | offset_causal | causal
+
+
 # name -> (mask, score, tensors)
 _MASKS = {
     "causal": (causal_mask, ()),
@@ -110,6 +122,7 @@ _MASKS = {
     "dilated8": (lambda b, h, q, k, t: (q >= k) & ((q - k) % 8 == 0), ()),
     "sink4_window1024": (lambda b, h, q, k, t: (q >= k) & ((q - k < 1024) | (k < 4)), ()),
     "natten2d_k13": (_natten, ()),
+    "block_diffusion": (_block_diffusion, ()),
 }
 
 
