@@ -57,15 +57,18 @@ def attune(problem, inputs, runtime, root):
     return launched(kernel, inputs, {"plan": kernel.plan, "source": source})
 
 
-def launched(kernel, inputs, notes):
-    """An Attune kernel on these inputs."""
+def launched(kernel, inputs, notes, sequences=None):
+    """An Attune kernel on these inputs. `sequences`: cu_q and so on of packed ones, which lie one behind the other in
+    q's rows and in the one entry that k and v have."""
+    sequences = sequences or {}
     # The layout that specs default to: [batch, seq, heads, dim].
     q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
     o = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=v.dtype, device=v.device)
     workspace = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device="cuda")
     bound = kernel.bind(q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), None, workspace.data_ptr(),
-                        {name: t.data_ptr() for name, t in inputs.tensors.items()}, dropout_seed=2026)
-    keep = (q, k, v, workspace)
+                        {name: t.data_ptr() for name, t in inputs.tensors.items()}, dropout_seed=2026,
+                        **{name: t.data_ptr() for name, t in sequences.items()})
+    keep = (q, k, v, workspace, sequences)
 
     def launch():
         bound(torch.cuda.current_stream().cuda_stream)
