@@ -119,23 +119,33 @@ class Runtime:
                                   None if cache_file is None else cache_file.encode())
         library._check(self._c.att_runtime_create(ctypes.byref(options), ctypes.byref(self._handle)))
 
-    def compiles(self):
-        """How many kernels were compiled, not taken from the cache."""
+    def status(self):
+        """What docs/runtime.md says that a runtime tells of itself."""
         size = self._c.att_runtime_status(self._handle, None, 0)
         text = ctypes.create_string_buffer(size)
         self._c.att_runtime_status(self._handle, text, size)
-        return json.loads(text.value)["counters"]["compiles"]
+        return json.loads(text.value)
+
+    def compiles(self):
+        """How many kernels were compiled, not taken from the cache."""
+        return self.status()["counters"]["compiles"]
 
     def kernel(self, spec_path, shape, of_pass=PASS_FORWARD):
         """The kernel for a spec (path or library name) and a Shape."""
-        return self._kernel(self._c.att_spec_from_file, spec_path, shape, of_pass)
+        return self.kernel_of(self._spec(self._c.att_spec_from_file, spec_path), shape, of_pass)
 
     def kernel_from_yaml(self, text, shape, of_pass=PASS_FORWARD):
-        return self._kernel(self._c.att_spec_from_yaml, text, shape, of_pass)
+        return self.kernel_of(self.spec_from_yaml(text), shape, of_pass)
 
-    def _kernel(self, parse, source, shape, of_pass):
+    def spec_from_yaml(self, text):
+        return self._spec(self._c.att_spec_from_yaml, text)
+
+    def _spec(self, parse, source):
         spec = ctypes.c_void_p()
         self.library._check(parse(source.encode(), ctypes.byref(spec)))
+        return spec
+
+    def kernel_of(self, spec, shape, of_pass):
         handle = ctypes.c_void_p()
         self.library._check(
             self._c.att_kernel_get_for_pass(self._handle, spec, ctypes.byref(shape), of_pass, ctypes.byref(handle)))

@@ -267,6 +267,8 @@ def commit(root):
 
 
 def write_table(path, root, torch, program, header, rows, where=None):
-    """A table on a page of its own, with when, where (the GPU), of which commit and by which command it was made."""
-    write(path, f"{now()}, {where or torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit {commit(root)}. "
+    """A table on a page of its own, with when, where (the GPU), of which commit and by which command it was made.
+    `torch`: None where it had no part in it."""
+    version = f"PyTorch {torch.__version__}, " if torch else ""
+    write(path, f"{now()}, {where or torch.cuda.get_device_name()}, {version}commit {commit(root)}. "
           f"`{command(program, sys.argv[1:])}`\n\n{_table(header, rows)}\n")
