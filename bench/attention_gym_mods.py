@@ -2,11 +2,12 @@
 """attention-gym's mask_mods and score_mods on Attune, forward and backward, against dense attention in float64.
 
     ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src \
-        python3 bench/attention_gym_mods.py attention-gym [name ...]
+        python3 bench/attention_gym_mods.py [--device cuda] attention-gym [name ...]
 
 attention-gym is a checkout of github.com/meta-pytorch/attention-gym. Only its folders of masks and mods are imported.
 """
 
+import argparse
 import importlib
 import math
 import sys
@@ -29,8 +30,9 @@ def folder(path):
     return importlib.import_module("attn_gym.masks"), importlib.import_module("attn_gym.mods")
 
 
-def cases(masks, mods):
-    """By name: q_len, kv_len, mask_mod, score_mod, and captured tensors that learn."""
+def cases(masks, mods, device):
+    """By name: q_len, kv_len, mask_mod, score_mod, and captured tensors that learn. Those that are made here are of
+    torch's default device."""
     offsets = torch.tensor([0, 10, 35, 64])
     graph = torch.rand(B, 16, 16) < 0.2
     graph = graph | graph.transpose(1, 2)
@@ -53,7 +55,7 @@ def cases(masks, mods):
     intervals = torch.tensor([[0, 20], [15, 40], [30, 64], [50, 64]])
     yield "vision cross attention", mask(masks.generate_vision_cross_attention_mask_mod(intervals, 8), 64, 32)
     yield "global sliding window", mask(masks.generate_global_sliding_window(4, torch.rand(64) < 0.1))
-    tree = masks.build_tree_ancestor_matrix([0, *(max(0, node - 3) for node in range(1, 24))], "cpu")
+    tree = masks.build_tree_ancestor_matrix([0, *(max(0, node - 3) for node in range(1, 24))], device)
     yield "jetspec tree", mask(masks.generate_jetspec_tree_causal_mask_mod(40, tree), 24, 64)
     yield "jetspec training", mask(masks.generate_jetspec_training_mask_mod(24, 8), 40, 64)
     yield "natten", mask(masks.generate_natten(8, 8, 5, 3))
@@ -82,7 +84,7 @@ def cases(masks, mods):
     yield "graphormer edge", score(mods.generate_graphormer_edge_bias(edge, types_, lengths), edge, length=16)
     ropes = torch.randn(B, H, 64, 16), torch.randn(B, 1, 64, 16)
     yield "mla rope", score(mods.generate_mla_rope_score_mod(*ropes, H, 0.25))
-    yield "sandwich", score(mods.generate_sandwich_bias(H, 64, device="cpu"))
+    yield "sandwich", score(mods.generate_sandwich_bias(H, 64, device=device))
     yield "softcap", score(mods.generate_tanh_softcap(20))
     yield "softcap, approximate", score(mods.generate_tanh_softcap(20, approx=True))
 
@@ -90,7 +92,7 @@ def cases(masks, mods):
 def dense(q, k, v, mask_mod, score_mod):
     """By its definition, of float64."""
     s = q @ k.transpose(-1, -2) / math.sqrt(DIM)
-    indices = [torch.arange(size) for size in s.shape]
+    indices = [torch.arange(size, device=s.device) for size in s.shape]
     if score_mod is not None:
         s = torch_flex._vmap_for_bhqkv(score_mod, prefix=(0,), out_dims=(0,))(s, *indices)
     if mask_mod is not None:
@@ -100,12 +102,12 @@ def dense(q, k, v, mask_mod, score_mod):
     return (torch.where(alive, s, 0.0).softmax(-1) * alive) @ v
 
 
-def difference(q_len, kv_len, mask_mod, score_mod, learned):
+def difference(device, q_len, kv_len, mask_mod, score_mod, learned):
     """The largest of O and of all gradients, beside the largest number of each."""
-    mine = [torch.randn(B, H, length, DIM, requires_grad=True) for length in (q_len, kv_len, kv_len)]
+    mine = [torch.randn(B, H, length, DIM, device=device, requires_grad=True) for length in (q_len, kv_len, kv_len)]
     exact = [x.detach().double().requires_grad_() for x in mine]
-    weights = torch.randn(B, H, q_len, DIM)
-    block_mask = None if mask_mod is None else create_block_mask(mask_mod, B, H, q_len, kv_len, device="cpu")
+    weights = torch.randn(B, H, q_len, DIM, device=device)
+    block_mask = None if mask_mod is None else create_block_mask(mask_mod, B, H, q_len, kv_len, device=device)
     results = []
     for inputs, attend in (
         (mine, lambda *x: flex_attention(*x, score_mod, block_mask, strict=True)),
@@ -120,14 +122,25 @@ def difference(q_len, kv_len, mask_mod, score_mod, learned):
     )
 
 
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="attention-gym", help="the checkout")
+    parser.add_argument("names", nargs="*", metavar="name", help="of cases; default: all")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; default: %(default)s")
+    return parser.parse_args()
+
+
 def main():
+    options = parse_arguments()
     torch.manual_seed(2)
+    with torch.device(options.device):  # no longer than they are made: it would be seen while mods are traced
+        found = list(cases(*folder(options.folder), options.device))
     failed = 0
-    for name, case in cases(*folder(sys.argv[1])):
-        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+    for name, case in found:
+        if options.names and name not in options.names:
             continue
         try:
-            worst = difference(*case)
+            worst = difference(options.device, *case)
             said = f"{worst:.1e}{'' if worst < TOLERANCE else '   too much'}"
         except Exception as problem:
             worst, said = math.inf, f"{type(problem).__name__}: {problem}"
