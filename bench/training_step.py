@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""A training step of a small decoder on attune.torch.flex_attention, beside the same on torch's compiled flex_attention:
-12 layers, 16 heads of 128, 8192 tokens in documents, bf16. Attune's step has dropout in its attention, torch's cannot.
+"""A training step of a small decoder on attune.torch.flex_attention, beside the same on torch's compiled
+flex_attention: 12 layers, 16 heads of 128, 8192 tokens in documents, bf16. Attune's step has dropout in its attention,
+torch's cannot. The documents are the same at every step, or new ones, for which everyone makes a mask.
 
     ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src python3 bench/training_step.py
 
-Before, both learn the same batches without dropout from the same weights: their losses lie beside one another in what is
-printed. Needs a CUDA GPU, PyTorch 2.6 or newer with Triton.
+Before, all learn the same batches without dropout from the same weights, of new documents at every step: their losses
+lie beside one another in what is printed. Needs a CUDA GPU, PyTorch 2.6 or newer with Triton. FlexAttention's FLASH
+backend takes part where flash-attn-4 is installed.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import tempfile
 
 _folder = tempfile.TemporaryDirectory(prefix="attune-bench-")
 os.environ.setdefault("ATTUNE_CACHE", os.path.join(_folder.name, "attune.db"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -22,7 +26,10 @@ from torch import nn  # noqa: E402
 from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
 
 import attune.torch as at  # noqa: E402
+import page  # noqa: E402
+import problems  # noqa: E402
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAYERS, HEADS, DIM, TOKENS, VOCABULARY = 12, 16, 128, 8192, 4096
 WIDTH = HEADS * DIM
 DROPOUT = 0.1
@@ -31,7 +38,8 @@ DROPOUT = 0.1
 class OnAttune:
     dropout = 0.0
 
-    def __init__(self, documents):
+    def see(self, documents):
+        """Makes the mask."""
         self.mask = at.create_block_mask(documents, 1, None, TOKENS, TOKENS)
 
     def __call__(self, q, k, v):
@@ -41,14 +49,34 @@ class OnAttune:
 
 
 class OnTorch:
-    def __init__(self, documents):
-        self.mask = torch_flex.create_block_mask(
+    """On the backend that it takes when none is named: Triton."""
+
+    options = None
+
+    def __init__(self):
+        self.compiled = torch.compile(torch_flex.flex_attention, dynamic=False)
+        self.compiled_mask = torch.compile(torch_flex.create_block_mask, dynamic=False)
+
+    def see(self, documents):
+        self.mask = self.compiled_mask(
             documents, 1, None, TOKENS, TOKENS, device="cuda"
         )
-        self.compiled = torch.compile(torch_flex.flex_attention, dynamic=False)
 
     def __call__(self, q, k, v):
-        return self.compiled(q, k, v, None, self.mask)
+        return self.compiled(q, k, v, None, self.mask, kernel_options=self.options)
+
+
+class OnFlash(OnTorch):
+    """The same on FlashAttention-4."""
+
+    options = {"BACKEND": "FLASH"}
+
+
+def kinds():
+    found = {"Attune": OnAttune, "Flex": OnTorch}
+    if importlib.util.find_spec("flash_attn"):
+        found["Flash"] = OnFlash
+    return found
 
 
 class Block(nn.Module):
@@ -107,7 +135,10 @@ class Trainer:
         )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
 
-    def step(self, tokens):
+    def step(self, tokens, documents=None):
+        """`documents`: new ones."""
+        if documents is not None:
+            self.attend.see(documents)
         logits = self.model(tokens, self.attend)
         loss = F.cross_entropy(logits[0, :-1].float(), tokens[0, 1:])
         loss.backward()
@@ -116,59 +147,101 @@ class Trainer:
         return loss.detach()
 
 
-def main():
+def make_batches(steps, generator):
+    """Tokens that depend on the one before: there is something to learn."""
+    first = torch.randint(VOCABULARY, (steps, 1), generator=generator, device="cuda")
+    change = torch.randint(3, (steps, TOKENS), generator=generator, device="cuda")
+    return (first + change.cumsum(1)) % VOCABULARY
+
+
+def learn(batches, documents, seed):
+    """Who can do it, and their losses."""
+    trainers, losses = {}, {}
+    for name, kind in kinds().items():
+        try:
+            trainer = Trainer(kind(), seed)
+            losses[name] = [
+                trainer.step(batch[None], of_step).item()
+                for batch, of_step in zip(batches, documents, strict=True)
+            ]
+            trainers[name] = trainer
+        except Exception as error:  # a peer that cannot do it takes no part
+            if kind is not OnFlash:
+                raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            print(f"without {name}: {reason}", file=sys.stderr)
+    return trainers, losses
+
+
+def check(losses, steps):
+    for name, values in losses.items():
+        shown = " ".join(f"{value:.3f}" for value in values[:: max(1, steps // 10)])
+        print(f"loss {name:7}", shown, file=sys.stderr)
+    apart = max(max(each) - min(each) for each in zip(*losses.values(), strict=True))
+    print(f"losses lie {apart:.4f} apart at most, of {steps} steps", file=sys.stderr)
+    if not apart < 0.05:
+        sys.exit("they should lie closer: nothing is timed")
+
+
+def step_ms(trainers, batch, documents):
+    """The median of each, in turn with the others. `documents`: of a step before and of the timed one, by round."""
+    times = {name: [] for name in trainers}
+    for before, timed in documents:
+        for name, each in trainers.items():
+            each.step(batch, before)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            each.step(batch, timed)
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(begin.elapsed_time(end))
+    return {name: problems.median(each) for name, each in times.items()}
+
+
+def table_row(variant, median, names):
+    row = [variant, f"{median['Attune']:.1f}"]
+    for name in names:
+        known = name in median
+        row.append(f"{median[name]:.1f}" if known else "")
+        row.append(f"{median[name] / median['Attune']:.2f}" if known else "")
+    return row
+
+
+def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=20, help="to compare losses over")
     parser.add_argument("--rounds", type=int, default=7, help="of a step each, in turn")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments()
     generator = torch.Generator("cuda").manual_seed(options.seed)
-    documents = documents_of(generator)
-    trainers = {
-        "Attune": Trainer(OnAttune(documents), options.seed),
-        "Flex": Trainer(OnTorch(documents), options.seed),
-    }
-    # Tokens that depend on the one before: there is something to learn.
-    first = torch.randint(
-        VOCABULARY, (options.steps, 1), generator=generator, device="cuda"
-    )
-    steps = torch.randint(
-        3, (options.steps, TOKENS), generator=generator, device="cuda"
-    )
-    batches = (first + steps.cumsum(1)) % VOCABULARY
-    losses = {
-        name: [each.step(batch[None]).item() for batch in batches]
-        for name, each in trainers.items()
-    }
-    apart = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
-    for name, values in losses.items():
-        print(
-            f"loss {name:7}",
-            " ".join(
-                f"{value:.3f}" for value in values[:: max(1, options.steps // 10)]
-            ),
-        )
-    print(f"losses lie {apart:.4f} apart at most, over {options.steps} steps")
-    if not apart < 0.05:
-        sys.exit("they should lie closer: nothing is timed")
+    batches = make_batches(options.steps, generator)
+    documents = [documents_of(generator) for _ in range(options.steps)]
+    trainers, losses = learn(batches, documents, options.seed)
+    check(losses, options.steps)
     trainers["Attune"].attend.dropout = DROPOUT
-    times = {name: [] for name in trainers}
-    for _ in range(options.rounds):
-        for name, each in trainers.items():
-            each.step(batches[:1])
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            each.step(batches[:1])
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(begin.elapsed_time(end))
-    median = {name: sorted(each)[len(each) // 2] for name, each in times.items()}
-    print(
-        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}: a step takes {median['Attune']:.1f} ms with "
-        f"dropout {DROPOUT}, torch's {median['Flex']:.1f} ms without: {median['Flex'] / median['Attune']:.2f}"
-    )
+    new = [
+        [documents_of(generator) for _ in range(2)] for _ in range(options.rounds)
+    ]
+    variants = {
+        "the same documents": [(None, None)] * options.rounds,
+        "new documents at every step": new,
+    }
+    names = [name for name in kinds() if name != "Attune"]
+    table = [
+        table_row(variant, step_ms(trainers, batches[:1], each), names)
+        for variant, each in variants.items()
+    ]
+    header = ["a step", f"Attune ms, with dropout {DROPOUT}"]
+    for name in names:
+        header += [f"{name} ms, without", "over Attune's"]
+    page.write_table(options.out, ROOT, torch, "bench/training_step.py", header, table)
 
 
 if __name__ == "__main__":
