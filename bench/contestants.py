@@ -26,10 +26,10 @@ class Entry:
     notes: dict = dataclasses.field(default_factory=dict)
 
 
-def make_inputs(problem, generator):
+def make_inputs(problem, generator, dtype=torch.bfloat16):
     def normal(head_dim):
         size = (problem.batch, problem.heads, problem.seq, head_dim)
-        return torch.randn(size, generator=generator, device="cuda", dtype=torch.float32).to(torch.bfloat16)
+        return torch.randn(size, generator=generator, device="cuda", dtype=torch.float32).to(dtype)
 
     tensors = {name: make_tensor(name, problem, generator) for name in problem.tensors}
     return Inputs(normal(problem.head_dim), normal(problem.head_dim), normal(problem.head_dim_v), tensors)
