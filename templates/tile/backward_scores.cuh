@@ -69,7 +69,7 @@ ATT_FN bool is_live_element(const Context& c, int q, int k) {
 
 // dS of P's slope and dP; D is the row's.
 ATT_FN float score_gradient(float slope, float d_p, float delta, bool keeps, float keep_scale) {
-  if constexpr (spec::kHasDropout) return slope * ((keeps ? d_p * keep_scale : 0.0f) - delta);
+  if constexpr (spec::kHasDropout) return slope * ((keeps ? d_p : 0.0f) * keep_scale - delta);
   return slope * (d_p - delta);
 }
 
@@ -108,22 +108,18 @@ struct ColumnElements {
   ATT_MEMBER void drop(const Context& c, unsigned (&keep)[kWords]) const {
     if constexpr (spec::kHasDropout) {
       const unsigned drop_below = dropout_drop_below(c);
-      const int block_of_key = key / 8;
 #pragma unroll
       for (int i = 0; i < kWords; ++i) keep[i] = 0;
 #pragma unroll
       for (int block = 0; block < kColumns / 16; ++block) {
-        const ColumnDropout words(c, query / 16 + block, block_of_key / 4);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const bool keeps = words.keeps(e / 4, e % 2, block_of_key % 4, e / 2 % 2, drop_below);
-          keep[block / 4] |= keeps ? 1u << (block % 4 * 8 + e) : 0u;
-        }
+        const unsigned bits = column_keep_bits(c, query / 16 + block, key / 8, drop_below);
+        keep[block / 4] |= place_keep_bits(bits, block % 4);
       }
     }
   }
   static ATT_MEMBER bool keeps(const unsigned (&keep)[kWords], int n, int e) {
-    return !spec::kHasDropout || (keep[n / 8] >> (n % 8 * 4 + e) & 1u) != 0;
+    const int bit = placed_keep_bit(column_keep_bit(n % 2, e % 2, e / 2), n / 2 % 4);
+    return !spec::kHasDropout || (keep[n / 8] >> bit & 1u) != 0;
   }
 
   // Products to P, whose slopes stay in s; with kKeepsProducts the products do, of dead elements
@@ -301,6 +297,8 @@ struct RowElements {
       unsigned words[4] = {};
       if constexpr (spec::kHasDropout) {
         dropout_words(c, query / 16, query % 8, key / 32 + first / 4, thread_index() % 4, words);
+#pragma unroll
+        for (unsigned& word : words) word = dropout_keep_bits(word, drop_below);
       }
 #pragma unroll
       for (int n = first; n < first + 4 && n < kColumns / 8; ++n) {
@@ -311,7 +309,7 @@ struct RowElements {
           if constexpr (kColumns == 16) {  // either half of the 32 keys that a draw serves
             if (key / 16 % 2 != 0) word = words[byte / 4 + 1];
           }
-          const bool keeps = (word >> byte % 4 * 8 & 0xffu) >= drop_below;
+          const bool keeps = (word >> (byte % 4 * 8 + 7) & 1u) != 0;
           float& d_s = element(d, n, e);
           d_s = score_gradient(element(slopes, n, e), d_s, delta[e / 2], keeps, scale);
         }
