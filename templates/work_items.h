@@ -199,6 +199,21 @@ ATT_FN constexpr Int piece_count(Int items, Int pieces) {
 // A piece of packed sequences has at least so many units of keys, where it is one of several.
 constexpr int kLeastPieceUnits = 4;
 
+// Units of keys that a piece of packed sequences has at most, where a K/V head's sequences have
+// `all` together: so all are no more than half as many full ones as results have room for.
+template <typename Int>
+ATT_FN constexpr Int units_of_piece(Int all, Int kv_heads) {
+  const Int room = kMostPieces / kv_heads / 2;
+  const Int full = room < 1 ? 1 : room;
+  return (all + full - 1) / full + kLeastPieceUnits - 1;
+}
+// Pieces of so many units, where a plan has at most `most` of a sequence.
+template <typename Int>
+ATT_FN constexpr Int pieces_of_units(Int units, Int of_piece, Int most) {
+  const Int wanted = (units + of_piece - 1) / of_piece;
+  return wanted < 1 ? 1 : wanted < most ? wanted : most;
+}
+
 // Tiles of packed sequences that a K/V head has at most, whatever the lengths: a sequence of q
 // queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.
 template <typename Int>

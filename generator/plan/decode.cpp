@@ -156,6 +156,13 @@ int shared_rows(const AttentionSpec& spec) {
   return fragment_registers(spec, DecodePlan{.tile_q = 32}) <= kMostFragmentRegisters ? 32 : 16;
 }
 
+// Whether a long sequence among packed ones is left to few CTAs. A batch-invariant spec's pieces
+// are no plan's choice.
+bool leaves_few(const AttentionSpec& spec, int pieces, bool in_cluster) {
+  return is_packed(spec) && !spec.batch_invariant &&
+         pieces < (in_cluster ? kLeastClusterOfSequences : kLeastDealtPieces);
+}
+
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   for (const int tile_q : {16, 32}) {
@@ -170,6 +177,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
               continue;
             }
             for (const bool in_cluster : {false, true}) {
+              if (leaves_few(spec, pieces, in_cluster)) continue;
               const KernelPlan plan{.pass = Pass::kForward,
                                     .target = device.target,
                                     .tile = DecodePlan{.tile_q = tile_q,
@@ -254,14 +262,20 @@ double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const DecodePlan& tile = tile_of(plan);
-  const std::int64_t items =
+  const std::int64_t of_kv_head =
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
-          .per_kv_head() *
-      shape.kv_heads * shape.batch;
+          .per_kv_head();
+  const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
+  const double units = double(shape.kv_len) * work.share / kUnitKeys;
+  // The list of pieces of specs with shared prefixes knows what is shared.
+  const bool finds_lengths = is_packed(spec) && !spec.batch_invariant && !spec.shared_prefixes;
+  const PiecesOfSequences of_sequences =
+      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, !tile.in_cluster, units);
   const double pieces =
-      double(spec.batch_invariant ? att::dealt_pieces<std::int64_t>(items, shape.kv_len)
-             : tile.in_cluster    ? tile.pieces
-                                  : att::piece_count<std::int64_t>(items, tile.pieces));
+      spec.batch_invariant ? double(att::dealt_pieces<std::int64_t>(items, shape.kv_len))
+      : finds_lengths      ? of_sequences.of_mean
+      : tile.in_cluster    ? double(tile.pieces)
+                           : double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double ctas = double(items) * pieces;
   const double dims = padded_qk(spec) + padded_v(spec);
   const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
@@ -275,10 +289,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double uneven = waits_for_room                                        ? 1.2
                         : tile.in_cluster && resident(spec, plan, device) > 1 ? 1.1
                                                                               : 1;
+  const double tiles = std::ceil(units / pieces);
   // A scheduler with a single warp waits for it: 1390 clocks where more need 1093 each.
   const bool waits = has_scaled_cache(spec) && rounds * tile.warps < 8;
   return {.rounds = rounds,
-          .tiles = std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
+          .tiles = finds_lengths ? tiles_with_longest(of_sequences, tiles, rounds) : tiles,
           .slowdown = (waits ? 1.27 : 1) * uneven,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = uneven * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};

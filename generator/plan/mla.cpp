@@ -154,6 +154,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       for (const int warps : {8, 4}) {
         for (const int stages : {3, 4, 5, 6, 2}) {
           for (const int pieces : kPieces) {
+            if (is_packed(spec) && pieces < kLeastDealtPieces) continue;
             const KernelPlan plan{.pass = Pass::kForward,
                                   .target = device.target,
                                   .tile = MlaPlan{.tile_q = tile_q,
@@ -168,6 +169,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     }
   }
   for (const int pieces : kPieces) {
+    if (is_packed(spec) && pieces < kLeastDealtPieces) continue;
     MlaPlan tile = kWgmmaPlan;
     tile.pieces = pieces;
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
@@ -240,16 +242,23 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
           .per_kv_head();
   const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
-  const double pieces = double(att::piece_count<std::int64_t>(items, tile.pieces));
+  const double units = double(shape.kv_len) * work.share / kUnitKeys;
+  const PiecesOfSequences of_sequences =
+      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, true, units);
+  const double pieces = is_packed(spec)
+                            ? of_sequences.of_mean
+                            : double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double bytes = double(kElementBytes) * spec.head_dim_qk * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
   constexpr double kMemoryShare = 0.85;  // of the datasheet's rate: 4.0 TB/s of 4.8
   // Keys that other items of the head have brought come out of L2, at most at so much the rate.
   constexpr double kL2Rate = 1.3;
   const double memory_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);
-  return {.rounds = std::ceil(double(items) * pieces /
-                              (device.processor_count * resident(spec, plan, device))),
-          .tiles = std::ceil(double(shape.kv_len) * work.share / kUnitKeys / pieces),
+  const double rounds =
+      std::ceil(double(items) * pieces / (device.processor_count * resident(spec, plan, device)));
+  const double tiles = std::ceil(units / pieces);
+  return {.rounds = rounds,
+          .tiles = is_packed(spec) ? tiles_with_longest(of_sequences, tiles, rounds) : tiles,
           .slowdown = 1,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = memory_us * std::max(1.0, double(of_kv_head) / kL2Rate)};

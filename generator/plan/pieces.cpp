@@ -1,5 +1,10 @@
 #include "generator/plan/pieces.hpp"
 
+#include <algorithm>
+#include <cmath>
+
+#include "templates/work_items.h"
+
 namespace attune {
 namespace {
 
@@ -54,6 +59,24 @@ std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int
     }
   }
   return widest;
+}
+
+PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
+                                      double items, int most, bool is_dealt, double units) {
+  const double all = units * items * double(shape.batch);
+  const auto whole = [](double count) { return static_cast<std::int64_t>(std::ceil(count)); };
+  const std::int64_t of_piece = att::units_of_piece(whole(all), shape.kv_heads);
+  const auto pieces = [&](double of_sequence) {
+    return is_dealt ? double(att::pieces_of_units<std::int64_t>(whole(of_sequence), of_piece, most))
+                    : double(most);
+  };
+  // Of sequences in pages the length is the most that a row of the table has room for.
+  const double longest = is_paged(spec) ? units : std::max(units, units * double(shape.batch) / 2);
+  return {.of_mean = pieces(units), .longest_units = longest / pieces(longest)};
+}
+
+double tiles_with_longest(const PiecesOfSequences& of, double tiles, double rounds) {
+  return (tiles + std::max(tiles, of.longest_units / rounds)) / 2;
 }
 
 }  // namespace attune

@@ -22,4 +22,23 @@ LaunchRecipe piece_recipe(const AttentionSpec& spec, Target target, const PlanRe
 std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
                                                   std::initializer_list<int> rows);
 
+// How long one packed sequence is beside the others no shape says, and with few pieces few
+// processors read it. So plans are offered with no fewer pieces at most than these: on an H200 64
+// sequences of 8192 keys take 502 us with 1 and 503 with 16, one of 131072 beside 63 of 1024 1177
+// and 212.
+inline constexpr int kLeastDealtPieces = 16;
+inline constexpr int kLeastClusterOfSequences = 4;
+
+struct PiecesOfSequences {
+  double of_mean = 1;        // of a sequence as long as all are on average
+  double longest_units = 0;  // of keys, that a piece of one has which has half of all keys
+};
+// Of packed sequences of `units` units of keys on average, each with `items` of a K/V head. `most`
+// pieces: as the launch in front deals them out or, where `is_dealt` is false, of every sequence.
+PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
+                                      double items, int most, bool is_dealt, double units);
+// Of `tiles` of an item and `rounds` of items where all sequences are equal: the mean of these
+// tiles and of those that the longest sequence asks for.
+double tiles_with_longest(const PiecesOfSequences& of, double tiles, double rounds);
+
 }  // namespace attune

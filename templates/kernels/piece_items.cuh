@@ -22,8 +22,7 @@ struct PieceTables {
 };
 
 ATT_FN int pieces_of(const Dealt& of, long long target) {
-  const long long wanted = (of.units + target - 1) / target;
-  return static_cast<int>(wanted < 1 ? 1 : wanted < plan::kPieces ? wanted : plan::kPieces);
+  return static_cast<int>(pieces_of_units<long long>(of.units, target, plan::kPieces));
 }
 
 ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
@@ -38,9 +37,8 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
     add_units(&tables.all_units, static_cast<unsigned long long>(of.tiles) * of.parts * of.units);
   }
   sync_threads();
-  const long long full = max_i32(room / 2, 1);
   const long long target =
-      (static_cast<long long>(tables.all_units) + full - 1) / full + kLeastPieceUnits - 1;
+      units_of_piece(static_cast<long long>(tables.all_units), static_cast<long long>(p.kv_heads));
   int done = 0, results = 0;
 #pragma unroll 1
   for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {

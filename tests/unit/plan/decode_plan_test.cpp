@@ -138,6 +138,30 @@ TEST(DecodePlan, ClustersOfPackedSequencesFindTheirTiles) {
   EXPECT_EQ(item_count(spec, recipe, recipe.main(), one), 8);
 }
 
+// How long one packed sequence is beside the others no shape says.
+TEST(DecodePlan, NoPlanLeavesALongSequenceToFewCtas) {
+  for (const Layout layout : {Layout::kThd, Layout::kPaged}) {
+    AttentionSpec spec = plain_spec();
+    spec.layout = layout;
+    for (const KernelPlan& plan : legal_plans(spec, Family::kDecode, kHopper)) {
+      const DecodePlan& tile = std::get<DecodePlan>(plan.tile);
+      EXPECT_GE(tile.pieces, tile.in_cluster ? 4 : 16) << to_string(plan);
+    }
+    for (const std::int64_t sequences : {1, 2, 8, 64, 256}) {
+      const ProblemShape shape{.batch = sequences,
+                               .heads = 32,
+                               .kv_heads = 8,
+                               .q_len = sequences,
+                               .kv_len = 8192 * (layout == Layout::kThd ? sequences : 1)};
+      const auto plan = default_plan(spec, shape, kHopper, Pass::kForward);
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      ASSERT_EQ(plan->family(), Family::kDecode);
+      const bool in_cluster = std::get<DecodePlan>(plan->tile).in_cluster;
+      EXPECT_EQ(in_cluster, sequences < 8) << sequences << " sequences";
+    }
+  }
+}
+
 TEST(DecodePlan, ClustersAreRefusedWhereTheyCannotBe) {
   const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p8 cluster");
   AttentionSpec invariant = plain_spec();

@@ -193,4 +193,24 @@ TEST(WorkItems, FixedPiecesHaveACtaEachWhereItemsAreFewAndResultsHaveRoom) {
 }
 
 }  // namespace
+// What all pieces' results have room for: a K/V head's pieces of sequences that have several.
+TEST(WorkItems, DealtPiecesHaveRoomForTheirResults) {
+  for (const std::int64_t kv_heads : {1, 8, 100}) {
+    for (const std::int64_t sequences : {1, 3, 64, 1000}) {
+      for (const std::int64_t units : {1, 7, 128, 5000}) {
+        const std::int64_t all = sequences * units;
+        const std::int64_t of_piece = units_of_piece<std::int64_t>(all, kv_heads);
+        const std::int64_t pieces = pieces_of_units<std::int64_t>(units, of_piece, 128);
+        EXPECT_GE(pieces, 1);
+        EXPECT_GE(of_piece, kLeastPieceUnits);
+        if (pieces == 1) continue;
+        EXPECT_LE(sequences * pieces * kv_heads, kMostPieces)
+            << kv_heads << ", " << sequences << " x " << units;
+      }
+    }
+  }
+  EXPECT_EQ(pieces_of_units(2048, units_of_piece(2048 + 63 * 16, 8), 128), 41)
+      << "of a sequence that is most of all";
+}
+
 }  // namespace att
