@@ -2,6 +2,7 @@
 #include <cstddef>
 
 #include "runtime/capi/append_arguments.hpp"
+#include "runtime/capi/checked_launch.hpp"
 #include "runtime/capi/guard.hpp"
 #include "runtime/capi/handles.hpp"
 #include "runtime/capi/structs.hpp"
@@ -49,6 +50,8 @@ att_status att_append(const att_append_kernel* kernel, const att_append_args* ar
     att::AppendParams params;
     ATT_CHECK(fill_append_params(kernel->choice, known, &params));
     if (params.tokens == 0) return ok_status();
+    Workshop& workshop = *kernel->workshop;
+    if (workshop.checks_launches()) ATT_CHECK(check_launch(workshop.device(), params, stream));
     const int items = (params.tokens - 1) / kernel->tokens_per_item + 1;
     return kernel->code->launch(&params, items, stream);
   });

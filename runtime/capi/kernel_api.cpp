@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "runtime/capi/arguments.hpp"
+#include "runtime/capi/checked_launch.hpp"
 #include "runtime/capi/guard.hpp"
 #include "runtime/capi/handles.hpp"
 #include "runtime/capi/sizes.hpp"
@@ -72,6 +73,7 @@ att_status launch(const att_kernel* kernel, const Args* args, std::size_t first_
     att::LaunchParams params;
     ATT_CHECK(fill(entry.spec(), known, sizes.shape, &params));
     ATT_CHECK(check_workspace(entry, sizes.shape, known.workspace_bytes));
+    if (entry.checks_launches()) ATT_CHECK(check_launch(entry.device(), params, stream));
     return entry.launch(params, known.workspace, stream);
   });
 }

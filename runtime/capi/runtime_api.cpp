@@ -45,7 +45,8 @@ Result<std::unique_ptr<att_runtime>> open_runtime(const att_runtime_options& opt
                             : *options.cache_file == '\0' ? "none"
                                                           : options.cache_file;
   auto log = std::make_unique<RuntimeLog>(options.log, options.log_context);
-  ATT_TRY(std::shared_ptr<Workshop> workshop, Workshop::open(device, cache, log->writer()));
+  ATT_TRY(std::shared_ptr<Workshop> workshop,
+          Workshop::open(device, cache, log->writer(), options.check != 0));
   return std::make_unique<att_runtime>(std::move(log), std::move(workshop),
                                        options.background != 0);
 }

@@ -44,6 +44,9 @@ Result<CudaApi> bind_api(const DynamicLibrary& library) {
   bind(api.mem_free, "cuMemFree_v2");
   bind(api.memcpy_to_device, "cuMemcpyHtoD_v2");
   bind(api.memcpy_to_host, "cuMemcpyDtoH_v2");
+  bind(api.memcpy_to_host_async, "cuMemcpyDtoHAsync_v2");
+  bind(api.stream_is_capturing, "cuStreamIsCapturing");
+  bind(api.stream_synchronize, "cuStreamSynchronize");
   bind(api.memset_bytes, "cuMemsetD8_v2");
   bind(api.memset_words_async, "cuMemsetD32Async");
   bind(api.event_create, "cuEventCreate");

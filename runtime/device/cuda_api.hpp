@@ -48,6 +48,7 @@ namespace attune {
 
 constexpr CUresult kCudaSuccess = 0;
 constexpr CUresult kCudaErrorNotInitialized = 3;
+constexpr CUresult kCudaErrorStreamCaptureImplicit = 906;
 
 namespace cuda_attribute {      // CUdevice_attribute
 constexpr int kClockRate = 13;  // kHz
@@ -64,6 +65,7 @@ constexpr int kSharedBytesPerBlockOptin = 97;
 constexpr int kFunctionMaxDynamicSharedBytes = 8;    // CUfunction_attribute
 constexpr int kFunctionNonPortableClusterSize = 14;  // CUfunction_attribute
 constexpr int kStreamCaptureModeRelaxed = 2;         // CUstreamCaptureMode
+constexpr int kStreamCaptureNone = 0;                // CUstreamCaptureStatus
 constexpr int kLaunchClusterDimension = 4;           // CUlaunchAttributeID
 constexpr int kLaunchOverlapsPrevious = 6;           // the same, programmatic stream serialization
 
@@ -105,6 +107,9 @@ struct CudaApi {
   CUresult (*mem_free)(CUdeviceptr);
   CUresult (*memcpy_to_device)(CUdeviceptr, const void*, std::size_t);
   CUresult (*memcpy_to_host)(void*, CUdeviceptr, std::size_t);
+  CUresult (*memcpy_to_host_async)(void*, CUdeviceptr, std::size_t, CUstream);
+  CUresult (*stream_is_capturing)(CUstream, int* status);
+  CUresult (*stream_synchronize)(CUstream);
   CUresult (*memset_bytes)(CUdeviceptr, unsigned char, std::size_t);
   CUresult (*memset_words_async)(CUdeviceptr, unsigned, std::size_t count, CUstream);
   CUresult (*event_create)(CUevent*, unsigned flags);

@@ -9,6 +9,7 @@
 #include "runtime/device/cuda_context.hpp"
 #include "runtime/device/cuda_function.hpp"
 #include "runtime/device/cuda_kernel.hpp"
+#include "runtime/device/cuda_read.hpp"
 #include "runtime/device/nvml.hpp"
 #include "runtime/device/residue_kernel.hpp"
 
@@ -181,6 +182,12 @@ Status CudaDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   const ScopedContext current(api_, context_);
   ATT_CHECK(Status(current.status()));
   return cuda_status(api_, api_.memcpy_to_host(to, device_address(from), bytes), "cuMemcpyDtoH");
+}
+
+Status CudaDevice::copy_to_host_behind(StreamHandle stream, std::span<const HostCopy> copies) {
+  const ScopedContext current(api_, context_);
+  ATT_CHECK(Status(current.status()));
+  return copy_behind(api_, static_cast<CUstream>(stream), copies);
 }
 
 Status CudaDevice::fill(void* to, std::uint8_t byte, std::size_t bytes) {

@@ -32,6 +32,7 @@ class CudaDevice final : public Device {
   void free(void* pointer) override;
   Status copy_to_device(void* to, const void* from, std::size_t bytes) override;
   Status copy_to_host(void* to, const void* from, std::size_t bytes) override;
+  Status copy_to_host_behind(StreamHandle stream, std::span<const HostCopy> copies) override;
   Status fill(void* to, std::uint8_t byte, std::size_t bytes) override;
   Status synchronize() override;
   Result<double> time_us(const std::function<Status(StreamHandle)>& work) override;

@@ -49,6 +49,16 @@ class LoadedFunction {
   virtual Status launch(const void* params, int items, StreamHandle stream) const = 0;
 };
 
+// Error id of what would have to wait for a stream that is being captured into a graph.
+inline constexpr std::string_view kStreamCaptured = "stream-captured";
+
+// Bytes of the device's memory on their way to the host's.
+struct HostCopy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -77,6 +87,10 @@ class Device {
   virtual void free(void* pointer) = 0;
   virtual Status copy_to_device(void* to, const void* from, std::size_t bytes) = 0;
   virtual Status copy_to_host(void* to, const void* from, std::size_t bytes) = 0;
+  // Copies what stands there once all that was enqueued on `stream` is done, and waits for it: on
+  // the CPU at once. kUnsupported kStreamCaptured, and the capture goes on, where the stream is
+  // being captured; captures of other streams do not mind.
+  virtual Status copy_to_host_behind(StreamHandle stream, std::span<const HostCopy> copies);
   virtual Status fill(void* to, std::uint8_t byte, std::size_t bytes) = 0;
   virtual Status synchronize() = 0;
   // Microseconds of `work` on the device's own clock (CUDA events; steady_clock on the CPU).

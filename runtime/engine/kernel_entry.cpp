@@ -22,6 +22,7 @@ KernelEntry::KernelEntry(const KernelKey& key, std::shared_ptr<Workshop> worksho
     : key(key),
       workshop_(std::move(workshop)),
       spec_(std::move(spec)),
+      checks_launches_(workshop_->checks_launches() && is_packed(*spec_)),
       promised_(promises(spec_, version->choice.plan)),
       current_(version.get()) {
   versions_.push_back(std::move(version));

@@ -33,6 +33,9 @@ class KernelEntry {
 
   const KernelKey key;
   const AttentionSpec& spec() const { return *spec_; }
+  Device& device() const { return workshop_->device(); }
+  // Whether launches are to be checked (Workshop::checks_launches) and have what that looks at.
+  bool checks_launches() const noexcept { return checks_launches_; }
 
   // What a launch uses at this moment. Valid as long as the entry, also when it is replaced: a
   // captured graph goes on with the code that it captured. No lock.
@@ -88,6 +91,7 @@ class KernelEntry {
 
   const std::shared_ptr<Workshop> workshop_;  // outlives the code that is loaded on its device
   const std::shared_ptr<const AttentionSpec> spec_;
+  const bool checks_launches_;
   // What workspace_bytes() is made from: room for every plan that may come, of the spec and of what
   // its plans may take sequences apart into.
   struct Promise {

@@ -110,6 +110,7 @@ std::string status_json(const Dispatcher& dispatcher) {
       {"compiler", describe_compiler(workshop)},
       {"cache", std::move(layers)},
       {"background", {{"enabled", dispatcher.background()}, {"pending", dispatcher.pending()}}},
+      {"check", workshop.checks_launches()},
       {"counters",
        {{"hits", hits},
         {"misses", counters.misses.load()},

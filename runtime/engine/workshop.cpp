@@ -1,6 +1,8 @@
 #include "runtime/engine/workshop.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "cache/winner.hpp"
 
@@ -11,6 +13,14 @@ std::vector<std::string> paths_of(const Overlay& cache) {
   std::vector<std::string> paths;
   for (const LayerStatus& layer : cache.layers()) paths.push_back(layer.path);
   return paths;
+}
+
+// Anything but nothing and 0 asks for it: whoever sets the variable to look for a mistake must not
+// find none because of a word.
+bool is_check_asked_for() {
+  const char* asked = std::getenv("ATTUNE_CHECK");
+  const std::string_view text = asked == nullptr ? "" : asked;
+  return !text.empty() && text != "0";
 }
 
 std::string flight_key(const AttentionSpec& spec, const KernelPlan& plan,
@@ -38,21 +48,24 @@ const SnapshotRow* nearest_row(const Snapshot& snapshot, const SpecId& id, Pass 
 
 Result<std::shared_ptr<Workshop>> Workshop::open(const std::string& device,
                                                  const std::string& cache_file,
-                                                 std::function<void(const Error&)> warn) {
+                                                 std::function<void(const Error&)> warn,
+                                                 bool checks_launches) {
   ATT_TRY(std::unique_ptr<Device> opened, open_device(device));
   OverlayOptions options = default_overlay();
   options.store.warn = std::move(warn);
   if (!cache_file.empty()) options.user_file = cache_file == "none" ? "" : cache_file;
-  return std::make_shared<Workshop>(std::move(opened), Overlay::open(options));
+  return std::make_shared<Workshop>(std::move(opened), Overlay::open(options), open_compiler,
+                                    kCompileSeconds, checks_launches || is_check_asked_for());
 }
 
 Workshop::Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cache,
-                   CompilerOpener opener, double compile_seconds)
+                   CompilerOpener opener, double compile_seconds, bool checks_launches)
     : device_(std::move(device)),
       cache_(std::move(cache)),
       cache_files_(paths_of(*cache_)),
       opener_(std::move(opener)),
-      compile_seconds_(compile_seconds) {
+      compile_seconds_(compile_seconds),
+      checks_launches_(checks_launches) {
   refresh_snapshot();
 }
 

@@ -47,18 +47,24 @@ class Workshop {
  public:
   // `device`: "cuda:0", "cpu", or empty for what is there. `cache_file`: empty for the user's
   // default, "none" for none; $ATTUNE_SYSTEM_CACHE is read under either. A cache that cannot be
-  // used is a warning: to `warn`, as of StoreOptions.
+  // used is a warning: to `warn`, as of StoreOptions. `checks_launches`: as below; $ATTUNE_CHECK
+  // may ask for it too.
   static Result<std::shared_ptr<Workshop>> open(const std::string& device,
                                                 const std::string& cache_file,
-                                                std::function<void(const Error&)> warn = {});
+                                                std::function<void(const Error&)> warn = {},
+                                                bool checks_launches = false);
   // Of parts. `opener` is asked when code must be compiled, and again as long as it has none;
   // what it opens gets `compile_seconds` for each kernel (with_deadline).
   Workshop(std::unique_ptr<Device> device, std::unique_ptr<Overlay> cache,
-           CompilerOpener opener = open_compiler, double compile_seconds = kCompileSeconds);
+           CompilerOpener opener = open_compiler, double compile_seconds = kCompileSeconds,
+           bool checks_launches = false);
 
   Device& device() { return *device_; }
   const Overlay& cache() const { return *cache_; }
   const WorkshopCounters& counters() const { return counters_; }
+  // Whether what launches are to read of sequences and pages is read and checked before them: for
+  // who looks for a mistake.
+  bool checks_launches() const { return checks_launches_; }
   // The one of `family` (compiler_family), or the target's own when that is empty; or why there is
   // none.
   Result<Compiler*> compiler(Target target, const std::string& family = "");
@@ -120,6 +126,7 @@ class Workshop {
   const std::vector<std::string> cache_files_;  // by layer
   const CompilerOpener opener_;
   const double compile_seconds_;
+  const bool checks_launches_;
   WorkshopCounters counters_;
   std::mutex refresh_mutex_;
   std::atomic<std::uint64_t> snapshot_version_{1};

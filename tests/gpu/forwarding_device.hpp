@@ -28,6 +28,9 @@ class ForwardingDevice : public Device {
   Status copy_to_host(void* to, const void* from, std::size_t bytes) override {
     return device_.copy_to_host(to, from, bytes);
   }
+  Status copy_to_host_behind(StreamHandle stream, std::span<const HostCopy> copies) override {
+    return device_.copy_to_host_behind(stream, copies);
+  }
   Status fill(void* to, std::uint8_t byte, std::size_t bytes) override {
     return device_.fill(to, byte, bytes);
   }

@@ -65,6 +65,8 @@ typedef struct att_runtime_options {
   /* Since 0.2. */
   att_log_function log; /* null: warnings go to stderr */
   void* log_context;
+  int64_t check; /* 1: every launch's offsets, lengths and page numbers are looked at before it, and
+                    wrong ones are an error; 0: where the environment has ATTUNE_CHECK=1 */
 } att_runtime_options;
 ATT_API att_status att_runtime_create(const att_runtime_options* options, att_runtime** out);
 ATT_API void att_runtime_destroy(att_runtime* runtime);
@@ -267,7 +269,14 @@ typedef struct att_forward_args {
   int64_t v_scale_page_stride, v_scale_head_stride;
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
- * synchronisation, capturable. */
+ * synchronisation, capturable.
+ *
+ * This and the other launches of a runtime with `check` first read what `cu_q` to `page_table`
+ * point to, of a GPU once all that is enqueued on the stream is done, for which they wait: for who
+ * looks for a mistake, not for production. ATT_BAD_INPUT, and nothing is launched, unless offsets
+ * ascend from 0 to at most the tokens of the shape, lengths lie within them or, with pages, within
+ * kv_len, and entries of the table in whose pages keys lie are -1, which is no page, or in
+ * [0, pages). ATT_UNSUPPORTED while the stream is being captured. */
 ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args* args,
                                void* stream);
 

@@ -23,6 +23,7 @@
 //   ATTUNE_NVRTC         path of libnvrtc.so, instead of the loader's path, CUDA_HOME and CUDA_PATH
 //   ATTUNE_LLVM_MODULE   path of libattune_llvm.so, instead of beside the library
 //   ATTUNE_COMMAND       path of the `attune` command, whose processes tune; read by tune()
+//   ATTUNE_CHECK         1: RuntimeOptions::check for every Runtime
 #pragma once
 
 #include <attune/attune.h>
@@ -264,6 +265,9 @@ struct RuntimeOptions {
   // What was worked around, a line each, on whatever thread met it, never two at a time; must not
   // throw nor use the Runtime. Empty: lines go to stderr.
   std::function<void(const std::string& line)> log;
+  // Launches look at offsets, lengths and page numbers first, as att_forward() says, and wrong ones
+  // are an error: to look for a mistake, as it waits for the stream. So it is with ATTUNE_CHECK=1.
+  bool check = false;
 };
 
 // A device, its compilers and its caches. A cache that is broken, locked or full is a warning in
@@ -279,6 +283,7 @@ class Runtime {
                      : options.cache_file.empty() ? nullptr
                                                   : options.cache_file.c_str();
     raw.background = options.background ? 1 : 0;
+    raw.check = options.check ? 1 : 0;
     auto log = std::make_unique<Log>(options.log);
     if (*log) {
       raw.log = [](void* to, int, const char* line) { (*static_cast<Log*>(to))(line); };

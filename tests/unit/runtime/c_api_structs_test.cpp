@@ -22,6 +22,7 @@ TEST_F(CApi, OptionsOfOtherVersionsAreReadAsFarAsTheyAreKnown) {
       {"without `background`, as it was first", offsetof(att_runtime_options, background), 7,
        ATT_OK},
       {"without `log`", offsetof(att_runtime_options, log), 7, ATT_OK},
+      {"without `check`", offsetof(att_runtime_options, check), 7, ATT_OK},
       {"this version's", sizeof(att_runtime_options), 7, ATT_OK},
       {"longer, asking for nothing unknown", sizeof(Newer), 0, ATT_OK},
       {"longer, asking for something unknown", sizeof(Newer), 1, ATT_BAD_INPUT},
