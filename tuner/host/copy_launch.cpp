@@ -1,12 +1,10 @@
 #include "tuner/host/copy_launch.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "runtime/capi/sizes.hpp"
+#include "runtime/capi/check_sequences.hpp"
 
 namespace attune {
 namespace {
@@ -78,38 +76,18 @@ class Copier {
   GivenLaunch& launch_;
 };
 
-Error bad_sequences(const char* name, std::int64_t most) {
-  return bad_argument(fmt::format("`{}` does not ascend from 0 to at most {}", name, most));
-}
-
-// What kernels would clamp; an oracle takes it at its word.
-Status check_offsets(const char* name, const std::vector<std::int32_t>& offsets,
-                     std::int64_t total) {
-  if (offsets.empty()) return ok_status();
-  const bool ascends = offsets.front() == 0 && std::ranges::is_sorted(offsets);
-  return ascends && offsets.back() <= total ? ok_status() : Status(bad_sequences(name, total));
-}
-
-// `offsets`: empty where each may be as long as `most`.
-Status check_lengths(const char* name, const std::vector<std::int32_t>& used,
-                     const std::vector<std::int32_t>& offsets, std::int64_t most) {
-  for (std::size_t b = 0; b < used.size(); ++b) {
-    const std::int64_t room = offsets.empty() ? most : offsets[b + 1] - offsets[b];
-    if (used[b] < 0 || used[b] > room) {
-      return bad_argument(
-          fmt::format("`{}` of sequence {} is {}, and there are {}", name, b, used[b], room));
-    }
-  }
-  return ok_status();
-}
-
-Status check_sequences(const GivenLaunch& launch) {
+// What kernels would clamp; an oracle takes it at its word. Numbers of pages are tidied instead.
+Status check_lengths(const GivenLaunch& launch) {
   const ProblemShape& s = launch.facts().shape;
   const HostSequences given = host_sequences(launch);
-  ATT_CHECK(check_offsets("cu_q", given.cu_q, s.q_len));
-  ATT_CHECK(check_offsets("cu_kv", given.cu_kv, s.kv_len));
-  ATT_CHECK(check_lengths("used_q", given.used_q, given.cu_q, s.q_len));
-  return check_lengths("used_kv", given.used_kv, given.cu_kv, s.kv_len);
+  if (given.empty()) return ok_status();
+  return check_sequences({.batch = s.batch,
+                          .q_len = s.q_len,
+                          .kv_len = s.kv_len,
+                          .cu_q = given.cu_q,
+                          .cu_kv = given.cu_kv,
+                          .used_q = given.used_q,
+                          .used_kv = given.used_kv});
 }
 
 // Numbers that are no page, whatever they are, as an oracle knows them.
@@ -180,7 +158,7 @@ Result<std::unique_ptr<GivenLaunch>> copy_launch(Device& device, const Attention
   for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
     ATT_CHECK(copier.copy(LaunchPart::kTensor, params.tensors[slot].data, slot));
   }
-  ATT_CHECK(check_sequences(*launch));
+  ATT_CHECK(check_lengths(*launch));
   tidy_pages(*launch);
   return launch;
 }

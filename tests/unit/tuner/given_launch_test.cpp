@@ -82,9 +82,11 @@ TEST(CopyLaunch, RefusesOffsetsThatAnOracleWouldTripOver) {
     return launch.ok() ? "" : launch.error().message;
   };
   EXPECT_EQ(copied(good.data(), used.data()), "");
-  EXPECT_EQ(copied(descending.data(), nullptr), "`cu_q` does not ascend from 0 to at most 6");
-  EXPECT_EQ(copied(beyond.data(), nullptr), "`cu_q` does not ascend from 0 to at most 6");
-  EXPECT_EQ(copied(good.data(), too_many.data()), "`used_kv` of sequence 0 is 3, and there are 2");
+  EXPECT_EQ(copied(descending.data(), nullptr),
+            "`cu_q` descends: sequence 1 begins at 4 and ends at 3");
+  EXPECT_EQ(copied(beyond.data(), nullptr),
+            "`cu_q` leads out of the tensors: sequence 1 ends at 7, and shape.q_len is 6");
+  EXPECT_EQ(copied(good.data(), too_many.data()), "`used_kv` of sequence 0 is 3, not in 0 to 2");
 }
 
 LaunchFacts facts_of(const ProblemShape& shape) { return {.shape = shape, .softmax_scale = 0.5f}; }
