@@ -82,6 +82,7 @@ class RuntimeOptions(Sized):
         ("background", c_int),
         ("log", c_void_p),
         ("log_context", c_void_p),
+        ("check", c_int64),
     ]
 
 

@@ -69,6 +69,12 @@ class AppendKernel:
         return self._handle.value or 0
 
 
+def _created(options: _structs.RuntimeOptions) -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    check(library().att_runtime_create(ctypes.byref(options), ctypes.byref(handle)))
+    return handle
+
+
 class Runtime:
     """A device, its compilers and its caches. Thread-safe.
 
@@ -76,13 +82,20 @@ class Runtime:
         device: "cpu", "cuda:0"; None: the current CUDA context's device, else cuda:0, else the CPU.
         cache_file: of measurements and code; None: the user's default; "": none.
         background: whether a first use goes on with other code of the spec while better code is compiled.
+        check: whether launches look at offsets, lengths and tables of pages first, and wrong ones raise: for who looks
+            for a mistake, as it waits for the device; not while a graph is captured. So it is with ATTUNE_CHECK=1.
 
     Raises:
         UnavailableError: no such device, or its driver is missing.
     """
 
     def __init__(
-        self, device: str | None = None, cache_file: str | os.PathLike[str] | None = None, *, background: bool = False
+        self,
+        device: str | None = None,
+        cache_file: str | os.PathLike[str] | None = None,
+        *,
+        background: bool = False,
+        check: bool = False,
     ) -> None:
         if device is None or device.startswith("cuda"):
             _nvrtc.preload()
@@ -90,9 +103,9 @@ class Runtime:
             device=None if device is None else device.encode(),
             cache_file=None if cache_file is None else os.fsencode(cache_file),
             background=int(background),
+            check=int(check),
         )
-        self._handle = ctypes.c_void_p()
-        check(library().att_runtime_create(ctypes.byref(options), ctypes.byref(self._handle)))
+        self._handle = _created(options)
         weakref.finalize(self, library().att_runtime_destroy, self._handle)
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
         self._append_kernels: dict[tuple[Any, ...], AppendKernel] = {}
