@@ -389,8 +389,8 @@ bool takes_items(const Launch& launch) {
          launch.item == WorkItem::kListedPiece;
 }
 
-// The lists of items of packed sequences come right before the launches that take them. A family
-// that lists pieces has a region for them of its own.
+// The lists of items of packed sequences come before the launches that take them. A family that
+// lists pieces has a region for them of its own.
 void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
   using Content = WorkspaceRegion::Content;
   if (!is_packed(spec)) return;
@@ -413,15 +413,16 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
   const bool on_cpu = plan.target == Target::kCpu;
   Launch items = {
       .symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass};
-  // The list needs nothing of a launch in front of it that is the pass' own. Of what a host has
-  // launched before it may, and who waits for the list waits for nothing else.
-  items.overlaps_previous = main->overlaps_previous && main != recipe.launches.begin();
+  // The list and what is made of the rows need nothing of one another: where launches overlap the
+  // list comes first, and a CTA makes it while the others make the rows.
+  const bool makes_rows_meanwhile = main->overlaps_previous && main != recipe.launches.begin();
+  if (makes_rows_meanwhile) recipe.launches.front().overlaps_previous = true;
   if (main->pieces == kSharedPieces) {
     // Each sequence is compared with the next one by a CTA, which counts itself.
     items.item = WorkItem::kSequence;
     items.zeroed = {WorkspaceRegion::Content::kPieceArrivals};
   }
-  recipe.launches.insert(main, std::move(items));
+  recipe.launches.insert(makes_rows_meanwhile ? recipe.launches.begin() : main, std::move(items));
 }
 
 }  // namespace

@@ -32,8 +32,6 @@ ATT_KERNEL __launch_bounds__(att::kItemThreads)
   att::list_items<att::KeyItems>(params, tables);
   att::sync_threads();
   att::list_items<att::QueryItems>(params, tables);
-  // The launch behind this one waits for it alone, but reads the rows of the one in front, too.
-  att::wait_for_launches_before();
 }
 #else
 extern "C" void ATT_JOIN(ATT_KERNEL_NAME, _items_work)(const att::PagedParams*,

@@ -29,6 +29,8 @@ ATT_KERNEL __launch_bounds__(att::kRowThreads)
   att::let_next_launch_start();
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
+  // The launch behind this one waits for it alone, but reads the list of the one in front, too.
+  if constexpr (att::spec::kIsPacked) att::wait_for_launches_before();
 }
 
 ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)

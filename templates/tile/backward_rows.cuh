@@ -198,19 +198,24 @@ ATT_FN float row_delta(const BackwardParams& p, long long row) {
 }
 
 // The last of the packed sequences whose rows, each padded to whole tiles, begin at tile `tile` or
-// before.
+// before. A warp's, whose lanes look at as many sequences at a time, as far apart as leaves one of
+// them in the end: a look-up after the other takes longer than what a CTA does with the rows.
 ATT_FN int sequence_of_tile(const BackwardParams& p, int tile) {
   const SequenceList& list = static_cast<const PackedParams&>(p).sequences;
-  int first = 0, last = p.batch - 1;
+  const auto begins_before = [&](int sequence) {
+    const int before = packed_span(list.cu_q, nullptr, sequence, p.q_len).first;
+    return first_sequence_tile(before, sequence, kRowPadding) <= tile;
+  };
+  int first = 0, count = p.batch;
 #pragma unroll 1
-  while (first < last) {
-    const int middle = (first + last + 1) / 2;
-    const int before = packed_span(list.cu_q, nullptr, middle, p.q_len).first;
-    if (first_sequence_tile(before, middle, kRowPadding) <= tile) {
-      first = middle;
-    } else {
-      last = middle - 1;
-    }
+  while (count > 1) {
+    const int step = tile_count(count, 32);
+    const int own = lane_index() * step;
+    const unsigned before = ballot(own < count && begins_before(first + own));
+    // Whatever the offsets are, the first one counts as one that does.
+    const int at = highest_bit(before | 1u) * step;
+    first += at;
+    count = min_i32(step, count - at);
   }
   return first;
 }

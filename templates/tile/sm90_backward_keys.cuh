@@ -314,7 +314,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
   let_next_launch_start();
   wait_for_launches_before();
   if constexpr (spec::kIsPacked) {
-    if (thread_index() == 0) store_listed_item(p, shared.item());
+    if (thread_index() == 32) store_listed_item(p, shared.item());  // while the first warp inits
     sync_threads();
     if (load_listed_item(shared.item()).b < 0) return;
   } else {

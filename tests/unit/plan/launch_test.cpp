@@ -239,7 +239,9 @@ TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
     const LaunchRecipe recipe = launch_recipe(spec, plan);
     EXPECT_TRUE(covers(promised, recipe.workspace));
     ASSERT_EQ(recipe.launches.size(), 4u);
-    EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_items");
+    EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_items");
+    EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_rows");
+    EXPECT_TRUE(recipe.launches[1].overlaps_previous) << "rows are made while the list is";
     EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], shape), (300 / 128 + 5) * 2);
     EXPECT_EQ(item_count(spec, recipe, recipe.launches[3], shape), (1000 / 64 + 5) * 8);
     const ItemTiles tiles = item_tiles(spec, plan);
