@@ -186,7 +186,7 @@ def attention(problem, operands, learned, dtype, keep):
     return (p if keep is None else p * keep) @ v, lse
 
 
-def draw(seed):
+def draw(seed, least_dim=8):
     rng = np.random.default_rng(seed)
     kv_heads, group = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     shape = {"batch": int(rng.integers(1, 3)), "kv_heads": kv_heads, "heads": kv_heads * group,
@@ -201,7 +201,7 @@ def draw(seed):
         sink = f"t{len(writer.tensors)}"
         writer.tensors[sink], writer.dims[sink] = torch.from_numpy(rng.standard_normal(shape["heads"])), "heads"
         writer.learned.append(sink)
-    dim, dim_v = (int(writer.pick(8, 16, 32, 40, 64, 80, 128)) for _ in range(2))
+    dim, dim_v = (max(least_dim, int(writer.pick(8, 16, 32, 40, 64, 80, 128))) for _ in range(2))
     sizes = {"q": ("heads", "q_len", dim), "k": ("kv_heads", "kv_len", dim), "v": ("kv_heads", "kv_len", dim_v)}
     operands = [torch.from_numpy(rng.standard_normal((shape["batch"], shape[h], shape[n], d))) for h, n, d in sizes.values()]
     return {
@@ -285,8 +285,9 @@ def main():
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     began, refused, wrong = time.monotonic(), [], []
+    least_dim = 8 if arguments.device == "cpu" else 16  # that there are kernels for
     for seed in range(arguments.first, arguments.first + arguments.count):
-        problem = draw(seed)
+        problem = draw(seed, least_dim)
         try:
             found = differences(problem, arguments.device)
         except attune.AttuneError as error:
