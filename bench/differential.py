@@ -219,8 +219,8 @@ def kept(problem, device):
     if problem["dropout"] is None:
         return None
     shape = problem["shape"]
-    width = -(-shape["kv_len"] // 8) * 8
-    q, k = (torch.zeros(shape["batch"], shape["heads"], n, 8) for n in (shape["q_len"], shape["kv_len"]))
+    width = max(-(-shape["kv_len"] // 8) * 8, 16)
+    q, k = (torch.zeros(shape["batch"], shape["heads"], n, 16) for n in (shape["q_len"], shape["kv_len"]))
     v = torch.eye(shape["kv_len"], width).expand(shape["batch"], shape["heads"], -1, -1).contiguous()
     p = attune.attention(*(x.to(device) for x in (q, k, v)), layout="bhsd", dropout=problem["dropout"], seed=7, offset=3)
     return (p[..., : shape["kv_len"]] * shape["kv_len"]).cpu().double()
