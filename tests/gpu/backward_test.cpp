@@ -1,20 +1,13 @@
 // The backward kernels of every family over head dims, dtypes, lengths and head groups, and over
 // the library of specs, against the definition in fp64.
-#include "runtime/reference/backward.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
 #include <regex>
-#include <span>
 
 #include "generator/spec/library.hpp"
-#include "runtime/reference/element_bits.hpp"
-#include "runtime/support/problem_layout.hpp"
-#include "tests/gpu/canary_device.hpp"
 #include "tests/gpu/judge.hpp"
-#include "tuner/measure/backward_problem.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -23,49 +16,8 @@ namespace {
 // be compiled before the first runs.
 constexpr ProblemShape kPlanShape{1, 4, 1, 300, 300};
 
-KernelPlan cheapest(const AttentionSpec& spec, Family family, Pass pass, const DeviceFacts& facts) {
-  const auto all = legal_plans(spec, family, facts, pass);
-  return *std::ranges::min_element(
-      all, {}, [&](const KernelPlan& plan) { return cost_us(spec, plan, kPlanShape, facts); });
-}
-
-// The forward kernel whose O and LSE come in, then the backward ones.
-std::vector<KernelPlan> plans_of(const AttentionSpec& spec, const DeviceFacts& facts) {
-  std::vector<KernelPlan> plans;
-  const auto forward = families_for(spec, facts.target, Pass::kForward);
-  const auto backward = families_for(spec, facts.target, Pass::kBackward);
-  if (!forward.ok() || !backward.ok()) return {};
-  plans.push_back(cheapest(spec, forward->front(), Pass::kForward, facts));
-  for (const Family family : *backward) {
-    plans.push_back(cheapest(spec, family, Pass::kBackward, facts));
-  }
-  return plans;
-}
-
-// The first plan makes O and LSE; the others are judged.
-testing::AssertionResult judge_backward(const AttentionSpec& spec, const ProblemShape& s,
-                                        std::uint64_t seed, const std::vector<KernelPlan>& plans) {
-  KernelBank& bank = KernelBank::instance();
-  CanaryDevice device(bank.device());
-  const HostProblem problem = random_problem(spec, s, seed);
-  const auto forward = bank.get(spec, plans.front());
-  if (!forward.ok()) return testing::AssertionFailure() << render(forward.error());
-  const auto on_device = BackwardProblem::make(device, spec, problem, **forward, seed);
-  if (!on_device.ok()) return testing::AssertionFailure() << render(on_device.error());
-  const BackwardOracle oracle = oracle_backward(spec, problem, (*on_device)->output_gradients());
-  for (const KernelPlan& plan : std::span(plans).subspan(1)) {
-    const auto failure = [&](const std::string& what) {
-      return testing::AssertionFailure() << to_string(plan) << ", " << to_string(s) << ": " << what;
-    };
-    const auto backward = bank.get(spec, plan);
-    if (!backward.ok()) return failure(render(backward.error()));
-    const auto gradients = (*on_device)->run(**backward);
-    if (!gradients.ok()) return failure(render(gradients.error()));
-    const std::string wrong = wrong_gradient(*gradients, oracle);
-    if (!wrong.empty()) return failure(wrong);
-    if (const std::string damage = device.damage(); !damage.empty()) return failure(damage);
-  }
-  return testing::AssertionSuccess();
+BackwardPlans plans_of(const AttentionSpec& spec) {
+  return cheapest_of_both_passes(spec, kPlanShape, KernelBank::instance().device().facts());
 }
 
 struct Case {
@@ -139,9 +91,7 @@ class Backward : public testing::TestWithParam<Case> {
     std::vector<Request> requests;
     for (const Case& c : cases()) {
       if (!will_run("Specs/Backward", c.name)) continue;
-      for (const KernelPlan& plan : plans_of(c.spec, bank.device().facts())) {
-        requests.push_back({c.spec, plan});
-      }
+      std::ranges::copy(requests_of(c.spec, plans_of(c.spec)), std::back_inserter(requests));
     }
     bank.prepare(requests);
   }
@@ -151,16 +101,15 @@ TEST_P(Backward, IsTheDerivative) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   const Case& c = GetParam();
-  if (plans_of(c.spec, bank.device().facts()).empty()) {
-    GTEST_SKIP() << "no family has its backward pass";
-  }
+  const auto [forward, backward] = plans_of(c.spec);
+  if (backward.empty()) GTEST_SKIP() << "no family has its backward pass";
   std::uint64_t seed = std::hash<std::string>{}(c.name);
   for (const ProblemShape& shape : {ProblemShape{2, 4, 1, 1, 1},
                                     {1, 8, 2, 17, 129},
                                     {2, 2, 2, 127, 128},
                                     {1, 4, 1, 300, 129},
                                     {1, 2, 1, 200, 333}}) {
-    EXPECT_TRUE(judge_backward(c.spec, shape, ++seed, plans_of(c.spec, bank.device().facts())));
+    EXPECT_TRUE(judge_backward(c.spec, shape, ++seed, forward, backward));
   }
 }
 
@@ -177,16 +126,13 @@ TEST(OrderedBackward, EveryPlanIsTheDerivative) {
     if (!families.ok() || std::ranges::find(*families, Family::kSm90aOrdered) == families->end()) {
       GTEST_SKIP() << "no ordered kernels";
     }
-    const Family forward = families_for(spec, facts.target, Pass::kForward)->front();
-    std::vector<KernelPlan> plans = {cheapest(spec, forward, Pass::kForward, facts)};
-    std::ranges::copy(legal_plans(spec, Family::kSm90aOrdered, facts, Pass::kBackward),
-                      std::back_inserter(plans));
-    std::vector<Request> requests;
-    for (const KernelPlan& plan : plans) requests.push_back({spec, plan});
-    bank.prepare(requests);
+    const BackwardPlans plans{
+        .forward = plans_of(spec).forward,
+        .backward = legal_plans(spec, Family::kSm90aOrdered, facts, Pass::kBackward)};
+    bank.prepare(requests_of(spec, plans));
     std::uint64_t seed = 77;
     for (const ProblemShape& shape : {ProblemShape{1, 4, 2, 300, 129}, {1, 2, 1, 200, 461}}) {
-      EXPECT_TRUE(judge_backward(spec, shape, ++seed, plans));
+      EXPECT_TRUE(judge_backward(spec, shape, ++seed, plans.forward, plans.backward));
     }
   }
 }

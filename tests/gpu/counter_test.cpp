@@ -9,10 +9,9 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/reference/backward.hpp"
-#include "tests/gpu/canary_device.hpp"
-#include "tests/gpu/kernel_bank.hpp"
-#include "tests/verification/editing_compiler.hpp"
+#include "tests/gpu/hopper_backward.hpp"
+#include "tests/gpu/judge.hpp"
+#include "tests/gpu/planting.hpp"
 #include "tuner/measure/backward_problem.hpp"
 
 namespace attune::gpu_test {
@@ -26,24 +25,21 @@ constexpr ProblemShape kGrouped{
 // Key tiles enough for first ones that are early, of more heads than have sums at a time.
 constexpr ProblemShape kEarly{.batch = 3, .heads = 32, .kv_heads = 32, .q_len = 24, .kv_len = 4000};
 
-struct Case {
-  const char* name;
-  const char* lines;
+struct Case : NamedLines {
   bool has_global_keys = false;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // Under the band keys from 200 on have no queries where there are 100.
 constexpr Case kCases[] = {
-    {"Full", "head_dim: 64\n"},
-    {"Causal", "head_dim: 64\nmask: causal\n"},
-    {"Band", "head_dim: 64\nmask: abs(q_idx - kv_idx) < 100\n"},
-    {"Sink",
-     "head_dim: 48\nmask: causal\nsink: sinks[h]\n"
-     "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"},
-    {"Softcap", "head_dim: {qk: 64, v: 32}\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
-    {"Window128", "head_dim: 128\nmask: causal and q_idx - kv_idx < 60\n"},
-    {"Global", "head_dim: 64\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n", true},
-    {"Global128", "head_dim: 128\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n", true},
+    {{"Full", "head_dim: 64\n"}},
+    {{"Causal", "head_dim: 64\nmask: causal\n"}},
+    {{"Band", "head_dim: 64\nmask: abs(q_idx - kv_idx) < 100\n"}},
+    {{"Sink",
+      "head_dim: 48\nmask: causal\nsink: sinks[h]\n"
+      "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"}},
+    {{"Softcap", "head_dim: {qk: 64, v: 32}\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"}},
+    {{"Window128", "head_dim: 128\nmask: causal and q_idx - kv_idx < 60\n"}},
+    {{"Global", "head_dim: 64\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n"}, true},
+    {{"Global128", "head_dim: 128\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n"}, true},
 };
 
 // Of every head the keys from `first` on.
@@ -60,14 +56,13 @@ bool takes_items(const KernelPlan& plan) {
   return std::get<Sm90aBackwardPlan>(plan.tile).takes_items;
 }
 
-class Counter : public testing::TestWithParam<Case> {
+class Counter : public HopperBackward, public testing::WithParamInterface<Case> {
  protected:
+  Counter() : HopperBackward(GetParam().lines, kMany) {}
   void SetUp() override {
-    KernelBank& bank = KernelBank::instance();
-    if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-    const DeviceFacts& facts = bank.device().facts();
-    if (facts.target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
-    forward_ = plans_by_cost(spec_, kMany, facts, Pass::kForward).value().front();
+    HopperBackward::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    const DeviceFacts& facts = KernelBank::instance().device().facts();
     for (const KernelPlan& plan : legal_plans(spec_, Family::kSm90a, facts, Pass::kBackward)) {
       if (std::holds_alternative<Sm90aBackwardPlan>(plan.tile)) plans_.push_back(plan);
     }
@@ -76,38 +71,16 @@ class Counter : public testing::TestWithParam<Case> {
     ASSERT_FALSE(plans_.empty());
   }
 
-  const AttentionSpec spec_ = spec_of(fmt::format("name: t\ndtype: bf16\n{}", GetParam().lines));
-  KernelPlan forward_;
   std::vector<KernelPlan> plans_;
 };
 
 TEST_P(Counter, EveryPlanIsTheDerivative) {
-  KernelBank& bank = KernelBank::instance();
-  std::vector<Request> requests = {{spec_, forward_}};
-  for (const KernelPlan& plan : plans_) requests.push_back({spec_, plan});
-  bank.prepare(requests);
-  const auto forward = bank.get(spec_, forward_);
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  KernelBank::instance().prepare(requests_of(spec_, {.forward = forward_, .backward = plans_}));
   std::vector<ProblemShape> shapes = {kMany, kGrouped};
   if (GetParam().has_global_keys) shapes.push_back(kEarly);
-  for (const ProblemShape& shape : shapes) {
-    CanaryDevice device(bank.device());
-    const HostProblem problem = random_problem(spec_, shape, 11);
-    const auto on_device = BackwardProblem::make(device, spec_, problem, **forward, 11);
-    ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-    const BackwardOracle oracle = oracle_backward(spec_, problem, (*on_device)->output_gradients());
-    for (const KernelPlan& plan : plans_) {
-      SCOPED_TRACE(fmt::format("{}, {}", to_string(plan), to_string(shape)));
-      const auto backward = bank.get(spec_, plan);
-      ASSERT_TRUE(backward.ok()) << render(backward.error());
-      for (int launch = 0; launch < 2; ++launch) {
-        const auto gradients = (*on_device)->run(**backward);
-        ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-        EXPECT_EQ(wrong_gradient(*gradients, oracle), "") << "launch " << launch;
-      }
-    }
-    EXPECT_EQ(device.damage(), "");
-  }
+  constexpr int kLaunches = 2;
+  for (const ProblemShape& shape : shapes)
+    EXPECT_TRUE(judge_backward(spec_, shape, 11, forward_, plans_, kLaunches));
 }
 
 // K and V of keys that no query sees may be anything, in key tiles of their own.
@@ -150,11 +123,7 @@ class CounterPlanted : public Counter {
 
   // Whether the gradients by `plan` with an edited source are right.
   void expect(bool right, const planted::Fault& fault, const KernelPlan& plan) {
-    KernelBank& bank = KernelBank::instance();
-    planted::EditingCompiler compiler(bank.compiler(), fault);
-    const auto built = build(spec_, plan, compiler, nullptr);
-    ASSERT_TRUE(built.ok()) << render(built.error());
-    const auto edited = bank.device().load(spec_, plan, built->code.image);
+    const auto edited = kernel_with(fault, spec_, plan);
     ASSERT_TRUE(edited.ok()) << render(edited.error());
     const auto gradients = on_device_->run(**edited);
     ASSERT_TRUE(gradients.ok()) << render(gradients.error());

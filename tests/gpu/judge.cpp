@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "runtime/reference/backward.hpp"
 #include "tests/gpu/canary_device.hpp"
+#include "tuner/measure/backward_problem.hpp"
 #include "tuner/measure/device_problem.hpp"
 
 namespace attune::gpu_test {
@@ -56,6 +58,45 @@ testing::AssertionResult judge(const AttentionSpec& spec, const HostProblem& pro
     }
   }
   return testing::AssertionSuccess();
+}
+
+testing::AssertionResult judge_backward(const AttentionSpec& spec, const ProblemShape& shape,
+                                        std::uint64_t seed, const KernelPlan& forward,
+                                        const std::vector<KernelPlan>& plans, int launches) {
+  KernelBank& bank = KernelBank::instance();
+  if (plans.empty()) return testing::AssertionFailure() << "no plan serves the spec";
+  const HostProblem problem = random_problem(spec, shape, seed);
+  const auto forward_kernel = bank.get(spec, forward);
+  if (!forward_kernel.ok()) return testing::AssertionFailure() << render(forward_kernel.error());
+  CanaryDevice device(bank.device());
+  const auto on_device = BackwardProblem::make(device, spec, problem, **forward_kernel, seed);
+  if (!on_device.ok()) return testing::AssertionFailure() << render(on_device.error());
+  const BackwardOracle oracle = oracle_backward(spec, problem, (*on_device)->output_gradients());
+  for (const KernelPlan& plan : plans) {
+    const auto failure = [&](int launch, const std::string& what) {
+      return testing::AssertionFailure() << to_string(plan) << ", " << to_string(shape)
+                                         << ", launch " << launch << ": " << what;
+    };
+    const auto kernel = bank.get(spec, plan);
+    if (!kernel.ok()) return failure(0, render(kernel.error()));
+    Gradients first;
+    for (int launch = 0; launch < launches; ++launch) {
+      auto gradients = (*on_device)->run(**kernel);
+      if (!gradients.ok()) return failure(launch, render(gradients.error()));
+      const std::string wrong = wrong_gradient(*gradients, oracle);
+      if (!wrong.empty()) return failure(launch, wrong);
+      if (spec.deterministic && launch > 0 && !is_same(*gradients, first))
+        return failure(launch, "other bits than the first");
+      if (launch == 0) first = *std::move(gradients);
+      if (const std::string damage = device.damage(); !damage.empty())
+        return failure(launch, damage);
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+bool is_same(const Gradients& a, const Gradients& b) {
+  return a.dq == b.dq && a.dk == b.dk && a.dv == b.dv && a.tensors == b.tensors && a.sink == b.sink;
 }
 
 }  // namespace attune::gpu_test

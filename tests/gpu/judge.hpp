@@ -1,10 +1,17 @@
-// Runs a kernel on a problem and judges what comes out by the oracle.
+// Runs kernels on a problem and judges what comes out by the oracle.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "runtime/reference/oracle.hpp"
 #include "tests/gpu/kernel_bank.hpp"
+
+namespace attune {
+struct Gradients;
+}
 
 namespace attune::gpu_test {
 
@@ -16,5 +23,14 @@ inline constexpr int kMaxRows = 256;
 // the oracle and the same to the bit both times, nothing written behind a buffer.
 testing::AssertionResult judge(const AttentionSpec& spec, const HostProblem& problem,
                                const std::vector<KernelPlan>& plans);
+
+// The same of backward plans and the gradients of random numbers, which are the same to the bit
+// where the spec is deterministic. `forward` makes the O and LSE that come in.
+testing::AssertionResult judge_backward(const AttentionSpec& spec, const ProblemShape& shape,
+                                        std::uint64_t seed, const KernelPlan& forward,
+                                        const std::vector<KernelPlan>& plans, int launches = 1);
+
+// Gradient by gradient, to the bit.
+bool is_same(const Gradients& a, const Gradients& b);
 
 }  // namespace attune::gpu_test

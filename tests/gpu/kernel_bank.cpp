@@ -135,6 +135,30 @@ std::vector<KernelPlan> plans_of_families(const AttentionSpec& spec, const Probl
   return chosen;
 }
 
+BackwardPlans cheapest_of_both_passes(const AttentionSpec& spec, const ProblemShape& shape,
+                                      const DeviceFacts& facts) {
+  const auto forward = families_for(spec, facts.target, Pass::kForward);
+  const auto backward = families_for(spec, facts.target, Pass::kBackward);
+  if (!forward.ok() || !backward.ok()) return {};
+  const auto cheapest_of = [&](Family family, Pass pass) {
+    std::vector<KernelPlan> all = legal_plans(spec, family, facts, pass);
+    std::erase_if(all, [](const KernelPlan& plan) { return plan.residues > 1; });
+    return *std::ranges::min_element(
+        all, {}, [&](const KernelPlan& plan) { return cost_us(spec, plan, shape, facts); });
+  };
+  BackwardPlans plans{.forward = cheapest_of(forward->front(), Pass::kForward), .backward = {}};
+  for (const Family family : *backward)
+    plans.backward.push_back(cheapest_of(family, Pass::kBackward));
+  return plans;
+}
+
+std::vector<Request> requests_of(const AttentionSpec& spec, const BackwardPlans& plans) {
+  if (plans.backward.empty()) return {};
+  std::vector<Request> requests = {{spec, plans.forward}};
+  for (const KernelPlan& plan : plans.backward) requests.push_back({spec, plan});
+  return requests;
+}
+
 AttentionSpec spec_of(const std::string& yaml) {
   auto spec = parse_spec("attune: 1\n" + yaml, "test.yaml");
   EXPECT_TRUE(spec.ok()) << render(spec.error());

@@ -56,6 +56,16 @@ std::vector<KernelPlan> cheapest_of_families(const AttentionSpec& spec, const Pr
 std::vector<KernelPlan> plans_of_families(const AttentionSpec& spec, const ProblemShape& shape,
                                           const DeviceFacts& facts);
 
+// Of both passes: the forward plan whose O and LSE come in, and of every family that serves the
+// backward pass the cost model's choice; none where no family does.
+struct BackwardPlans {
+  KernelPlan forward;
+  std::vector<KernelPlan> backward;
+};
+BackwardPlans cheapest_of_both_passes(const AttentionSpec& spec, const ProblemShape& shape,
+                                      const DeviceFacts& facts);
+std::vector<Request> requests_of(const AttentionSpec& spec, const BackwardPlans& plans);
+
 // The text must be valid.
 AttentionSpec spec_of(const std::string& yaml);
 

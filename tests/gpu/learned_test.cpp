@@ -8,8 +8,7 @@
 
 #include "runtime/reference/backward.hpp"
 #include "runtime/support/parallel.hpp"
-#include "tests/gpu/canary_device.hpp"
-#include "tests/gpu/kernel_bank.hpp"
+#include "tests/gpu/judge.hpp"
 #include "tests/verification/editing_compiler.hpp"
 #include "tuner/measure/backward_problem.hpp"
 
@@ -173,40 +172,19 @@ class Learned : public testing::TestWithParam<Case> {
   }
 };
 
-// The same to the bit, gradients by gradients.
-bool is_same(const Gradients& a, const Gradients& b) {
-  return a.dq == b.dq && a.dk == b.dk && a.dv == b.dv && a.tensors == b.tensors && a.sink == b.sink;
-}
-
 TEST_P(Learned, IsTheDerivativeInItsOrder) {
-  KernelBank& bank = KernelBank::instance();
   const AttentionSpec& spec = GetParam().spec;
-  const auto forward = bank.get(spec, forward_plan(spec, bank.device().facts()));
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
-  const auto kernels = backward_kernels(spec);
+  const KernelPlan forward = forward_plan(spec, KernelBank::instance().device().facts());
+  std::vector<KernelPlan> backward;
+  for (const Backward& one : backward_kernels(spec)) backward.push_back(one.plan);
+  const int launches = spec.deterministic ? 4 : 1;
   std::uint64_t seed = std::hash<std::string>{}(GetParam().name);
   for (const ProblemShape& shape : {ProblemShape{2, 4, 1, 1, 1},
                                     {1, 8, 2, 17, 129},
                                     {2, 2, 2, 127, 128},
                                     {2, 4, 2, 300, 129},
                                     {1, 2, 1, 200, 533}}) {
-    CanaryDevice device(bank.device());
-    const HostProblem problem = random_problem(spec, shape, ++seed);
-    const auto on_device = BackwardProblem::make(device, spec, problem, **forward, seed);
-    ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-    const BackwardOracle oracle = oracle_backward(spec, problem, (*on_device)->output_gradients());
-    for (const auto& [plan, kernel] : kernels) {
-      SCOPED_TRACE(to_string(plan) + " " + to_string(shape));
-      const auto gradients = (*on_device)->run(*kernel);
-      ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-      EXPECT_EQ(wrong_gradient(*gradients, oracle), "");
-      EXPECT_EQ(device.damage(), "");
-      for (int i = 0; i < 3 && spec.deterministic; ++i) {
-        const auto again = (*on_device)->run(*kernel);
-        ASSERT_TRUE(again.ok()) << render(again.error());
-        EXPECT_TRUE(is_same(*again, *gradients)) << "at launch " << i;
-      }
-    }
+    EXPECT_TRUE(judge_backward(spec, shape, ++seed, forward, backward, launches));
   }
 }
 

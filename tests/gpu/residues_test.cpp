@@ -5,12 +5,9 @@
 
 #include <algorithm>
 
-#include "runtime/reference/backward.hpp"
-#include "tests/gpu/canary_device.hpp"
 #include "tests/gpu/judge.hpp"
-#include "tests/verification/editing_compiler.hpp"
-#include "tuner/measure/backward_problem.hpp"
-#include "tuner/measure/local_executor.hpp"
+#include "tests/gpu/planting.hpp"
+#include "tuner/measure/device_problem.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -71,25 +68,8 @@ TEST_P(Residues, ForwardIsRight) {
 }
 
 TEST_P(Residues, BackwardIsTheDerivative) {
-  KernelBank& bank = KernelBank::instance();
-  const auto forward = bank.get(spec_, forward_.front());
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
-  for (const ProblemShape& shape : kShapes) {
-    CanaryDevice device(bank.device());
-    const HostProblem problem = random_problem(spec_, shape, 11);
-    const auto on_device = BackwardProblem::make(device, spec_, problem, **forward, 11);
-    ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-    const BackwardOracle oracle = oracle_backward(spec_, problem, (*on_device)->output_gradients());
-    for (const KernelPlan& plan : backward_) {
-      SCOPED_TRACE(fmt::format("{}, {}", to_string(plan), to_string(shape)));
-      const auto backward = bank.get(spec_, plan);
-      ASSERT_TRUE(backward.ok()) << render(backward.error());
-      const auto gradients = (*on_device)->run(**backward);
-      ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-      EXPECT_EQ(wrong_gradient(*gradients, oracle), "");
-    }
-    EXPECT_EQ(device.damage(), "");
-  }
+  for (const ProblemShape& shape : kShapes)
+    EXPECT_TRUE(judge_backward(spec_, shape, 11, forward_.front(), backward_));
 }
 
 TEST_P(Residues, OtherLengthsAreLeftToOtherPlans) {
@@ -105,7 +85,6 @@ TEST_P(Residues, OtherLengthsAreLeftToOtherPlans) {
 }
 
 TEST_P(Residues, FaultsAreSeen) {
-  KernelBank& bank = KernelBank::instance();
   std::vector<planted::Fault> faults = {{"a residue's LSE lies at the residue before",
                                          {{"* spec::kResidues + slice % spec::kResidues",
                                            "* spec::kResidues + (slice + 1) % spec::kResidues"}}}};
@@ -115,15 +94,8 @@ TEST_P(Residues, FaultsAreSeen) {
                       {{fmt::format("\"r\"(batch / spec::kResidues), {}", kHint),
                         fmt::format("\"r\"((batch + 1) / spec::kResidues), {}", kHint)}}});
   }
-  for (const planted::Fault& fault : faults) {
-    planted::EditingCompiler compiler(bank.compiler(), fault);
-    std::vector<Compiler*> compilers = {&compiler};
-    LocalExecutor executor(spec_, kShapes[1], bank.device(), compilers, nullptr, 7);
-    const Candidate candidate(forward_.front());
-    const auto built = executor.compile(candidate);
-    ASSERT_TRUE(built.ok()) << render(built.error());
-    EXPECT_FALSE(executor.verify(candidate).ok()) << fault.name;
-  }
+  for (const planted::Fault& fault : faults)
+    EXPECT_TRUE(is_found(fault, spec_, kShapes[1], forward_.front()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Residues, testing::ValuesIn(kSpecs),

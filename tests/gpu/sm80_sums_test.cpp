@@ -4,13 +4,9 @@
 // of Hopper, which has sums of its own, and run there all the same.
 #include <fmt/format.h>
 
-#include "runtime/reference/backward.hpp"
-#include "tests/gpu/canary_device.hpp"
-#include "tests/gpu/kernel_bank.hpp"
-#include "tests/verification/editing_compiler.hpp"
+#include "tests/gpu/judge.hpp"
+#include "tests/gpu/planting.hpp"
 #include "tests/verification/packed_backward_checks.hpp"
-#include "tuner/measure/backward_problem.hpp"
-#include "tuner/measure/local_executor.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -62,31 +58,12 @@ class Sm80Sums : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(Sm80Sums, AreTheDerivative) {
-  KernelBank& bank = KernelBank::instance();
-  const auto forward = bank.get(spec_, forward_);
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
-  for (const ProblemShape& shape : kShapes) {
-    CanaryDevice device(bank.device());
-    const HostProblem problem = random_problem(spec_, shape, 11);
-    const auto on_device = BackwardProblem::make(device, spec_, problem, **forward, 11);
-    ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-    const BackwardOracle oracle = oracle_backward(spec_, problem, (*on_device)->output_gradients());
-    for (const KernelPlan& plan : plans_) {
-      SCOPED_TRACE(fmt::format("{}, {}", to_string(plan), to_string(shape)));
-      const auto backward = bank.get(spec_, plan);
-      ASSERT_TRUE(backward.ok()) << render(backward.error());
-      for (int launch = 0; launch < 2; ++launch) {  // sums are as the first one left them
-        const auto gradients = (*on_device)->run(**backward);
-        ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-        EXPECT_EQ(wrong_gradient(*gradients, oracle), "") << "launch " << launch;
-      }
-    }
-    EXPECT_EQ(device.damage(), "");
-  }
+  constexpr int kLaunches = 2;  // sums are as the first one left them
+  for (const ProblemShape& shape : kShapes)
+    EXPECT_TRUE(judge_backward(spec_, shape, 11, forward_, plans_, kLaunches));
 }
 
 TEST_P(Sm80Sums, FaultsAreSeen) {
-  KernelBank& bank = KernelBank::instance();
   for (const planted::Fault& fault :
        {planted::Fault{"sums of the block of columns before",
                        {{"const int chunk = group + i * kGroups;",
@@ -100,14 +77,7 @@ TEST_P(Sm80Sums, FaultsAreSeen) {
             {{"if constexpr (plan::kSumColumns > 0) clear_query_sums(p, sequence, b, head, "
               "first_query);",
               "if (head > 0) clear_query_sums(p, sequence, b, head, first_query);"}}}}) {
-    planted::EditingCompiler compiler(bank.compiler(), fault);
-    std::vector<Compiler*> compilers = {&compiler};
-    LocalExecutor executor(spec_, kShapes[0], bank.device(), compilers, nullptr, 7,
-                           Pass::kBackward);
-    const Candidate candidate(plans_.front());
-    const auto built = executor.compile(candidate);
-    ASSERT_TRUE(built.ok()) << render(built.error());
-    EXPECT_FALSE(executor.verify(candidate).ok()) << fault.name;
+    EXPECT_TRUE(is_found(fault, spec_, kShapes[0], plans_.front()));
   }
 }
 

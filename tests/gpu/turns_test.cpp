@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "runtime/reference/backward.hpp"
-#include "tests/gpu/canary_device.hpp"
-#include "tests/gpu/kernel_bank.hpp"
-#include "tests/verification/editing_compiler.hpp"
+#include <algorithm>
+#include <string>
+
+#include "tests/gpu/hopper_backward.hpp"
+#include "tests/gpu/judge.hpp"
+#include "tests/gpu/planting.hpp"
 #include "tuner/measure/backward_problem.hpp"
 
 namespace attune::gpu_test {
@@ -18,14 +20,9 @@ constexpr ProblemShape kRagged{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 3
 constexpr ProblemShape kBusy{.batch = 4, .heads = 16, .kv_heads = 8, .q_len = 700, .kv_len = 900};
 constexpr int kLaunches = 20;
 
-struct Case {
-  const char* name;
-  const char* lines;
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // Of the band the tiles that a query tile has no turn at lie between, of the holes among the
 // others.
-constexpr Case kCases[] = {
+constexpr NamedLines kCases[] = {
     {"Full64", "head_dim: 64\n"},
     {"Full128", "head_dim: 128\n"},
     {"Causal64", "head_dim: 64\nmask: causal\n"},
@@ -39,24 +36,15 @@ constexpr Case kCases[] = {
     {"Softcap128", "head_dim: 128\nmask: causal\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
 };
 
-AttentionSpec deterministic(const Case& c) {
-  return spec_of(fmt::format("name: t\ndtype: bf16\ndeterministic: true\n{}", c.lines));
-}
-
-KernelPlan cheapest(const AttentionSpec& spec, Pass pass, const DeviceFacts& facts) {
-  const auto plans = plans_by_cost(spec, kBusy, facts, pass).value();
-  return *std::ranges::find(plans, Family::kSm90a, &KernelPlan::family);
-}
-
-class Turns : public testing::TestWithParam<Case> {
+class Turns : public HopperBackward, public testing::WithParamInterface<NamedLines> {
  protected:
+  Turns() : HopperBackward(std::string("deterministic: true\n") + GetParam().lines, kBusy) {}
   void SetUp() override {
+    HopperBackward::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     KernelBank& bank = KernelBank::instance();
-    if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-    const DeviceFacts& facts = bank.device().facts();
-    if (facts.target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
-    forward_ = cheapest(spec_, Pass::kForward, facts);
-    backward_ = cheapest(spec_, Pass::kBackward, facts);
+    const auto plans = plans_by_cost(spec_, kBusy, bank.device().facts(), Pass::kBackward).value();
+    backward_ = *std::ranges::find(plans, Family::kSm90a, &KernelPlan::family);
     bank.prepare({{spec_, forward_}, {spec_, backward_}});
   }
 
@@ -76,25 +64,11 @@ class Turns : public testing::TestWithParam<Case> {
     return found;
   }
 
-  const AttentionSpec spec_ = deterministic(GetParam());
-  KernelPlan forward_, backward_;
+  KernelPlan backward_;
 };
 
 TEST_P(Turns, IsTheDerivative) {
-  KernelBank& bank = KernelBank::instance();
-  CanaryDevice device(bank.device());
-  const auto forward = bank.get(spec_, forward_), backward = bank.get(spec_, backward_);
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
-  ASSERT_TRUE(backward.ok()) << render(backward.error());
-  const HostProblem problem = random_problem(spec_, kRagged, 11);
-  const auto on_device = BackwardProblem::make(device, spec_, problem, **forward, 11);
-  ASSERT_TRUE(on_device.ok()) << render(on_device.error());
-  const auto gradients = (*on_device)->run(**backward);
-  ASSERT_TRUE(gradients.ok()) << render(gradients.error());
-  EXPECT_EQ(
-      wrong_gradient(*gradients, oracle_backward(spec_, problem, (*on_device)->output_gradients())),
-      "");
-  EXPECT_EQ(device.damage(), "");
+  EXPECT_TRUE(judge_backward(spec_, kRagged, 11, forward_, {backward_}));
 }
 
 TEST_P(Turns, EveryLaunchGivesTheSameBits) {
@@ -118,10 +92,7 @@ TEST_P(TurnsPlanted, CtasThatDoNotWaitAreSeen) {
   const auto forward = bank.get(spec_, forward_);
   ASSERT_TRUE(forward.ok()) << render(forward.error());
   const planted::Fault fault{"nobody waits", {{"if (before >= 0) {", "if (before > 1000000) {"}}};
-  planted::EditingCompiler compiler(bank.compiler(), fault);
-  const auto built = build(spec_, backward_, compiler, nullptr);
-  ASSERT_TRUE(built.ok()) << render(built.error());
-  const auto faulty = bank.device().load(spec_, backward_, built->code.image);
+  const auto faulty = kernel_with(fault, spec_, backward_);
   ASSERT_TRUE(faulty.ok()) << render(faulty.error());
   const auto problem = BackwardProblem::for_timing(bank.device(), spec_, kBusy, **forward, 5);
   ASSERT_TRUE(problem.ok()) << render(problem.error());
