@@ -1,9 +1,10 @@
 // New keys and values into caches, and RoPE, on a GPU: all layouts and orders, whatever stands in
 // tables, and in a graph.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include "runtime/device/cuda_api.hpp"
+#include <optional>
+
+#include "tests/gpu/driver.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tests/verification/append_checks.hpp"
 
@@ -78,35 +79,19 @@ TEST_F(GpuAppend, ManySequences) {
   EXPECT_EQ(judge(append_test::paged_problem(options, tokens, keys, 16, random_)), "");
 }
 
-// What the test needs of the driver beyond cuda_api.hpp.
-template <typename Function>
-Function* driver(const char* name) {
-  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-  return reinterpret_cast<Function*>(dlsym(library, name));
-}
-
 // A launch is captured into a graph, which does what it would have done.
 TEST_F(GpuAppend, IsCaptured) {
   const auto options = append_test::options_of(ATT_BF16, ATT_ROPE_HALF);
   const Problem problem = append_test::paged_problem(options, {1, 1, 20}, {33, 1, 64}, 16, random_);
-  CUstream stream = nullptr;
-  CUgraph graph = nullptr;
-  CUgraphExec executable = nullptr;
-  ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
+  const Stream stream;
+  std::optional<Graph> graph;
   const auto captured = [&](const att_append_kernel* kernel, const att_append_args* args) {
-    EXPECT_EQ(driver<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 0), 0);
-    const att_status status = att_append(kernel, args, stream);
-    EXPECT_EQ(driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph), 0);
-    EXPECT_EQ(driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>(
-                  "cuGraphInstantiateWithFlags")(&executable, graph, 0),
-              0);
-    EXPECT_EQ(driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch")(executable, stream), 0);
+    att_status status = ATT_OK;
+    graph.emplace(stream, [&](CUstream on) { status = att_append(kernel, args, on); });
+    graph->launch(stream);
     return status;
   };
   EXPECT_EQ(judge(problem, captured), "");
-  driver<CUresult(CUgraphExec)>("cuGraphExecDestroy")(executable);
-  driver<CUresult(CUgraph)>("cuGraphDestroy")(graph);
-  driver<CUresult(CUstream)>("cuStreamDestroy_v2")(stream);
 }
 
 }  // namespace

@@ -1,29 +1,22 @@
 // The C interface on a GPU: graphs, streams, threads, strides of all kinds.
 #include <attune/attune.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <filesystem>
 #include <random>
 #include <thread>
 
-#include "runtime/device/cuda_api.hpp"
+#include "tests/gpu/driver.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 
 namespace attune::gpu_test {
 namespace {
 
 using Bf16 = std::uint16_t;
-
-// What the tests need of the driver beyond cuda_api.hpp.
-template <typename Function>
-Function* driver(const char* name) {
-  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-  return reinterpret_cast<Function*>(dlsym(library, name));
-}
 
 float to_float(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value} << 16); }
 
@@ -117,22 +110,14 @@ class Launch : public testing::Test {
 TEST_F(Launch, IsCapturedIntoAGraph) {
   const att_forward_args args = arguments();
   const std::vector<Bf16> expected = launch(args);
-  CUstream stream = nullptr;
-  CUgraph graph = nullptr;
-  CUgraphExec executable = nullptr;
-  ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
-  ASSERT_EQ(driver<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 0), 0);
-  // Strictest mode: any call that allocates, synchronises or loads would end the capture.
-  const att_status status = att_forward(kernel_, &args, stream);
-  ASSERT_EQ(driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph), 0);
+  const Stream stream;
+  att_status status = ATT_OK;
+  const Graph graph(stream, [&](CUstream on) { status = att_forward(kernel_, &args, on); });
   ASSERT_EQ(status, ATT_OK) << att_last_error();
-  ASSERT_EQ(driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>(
-                "cuGraphInstantiateWithFlags")(&executable, graph, 0),
-            0);
   for (int replay = 0; replay < 2; ++replay) {
     ASSERT_TRUE(device().fill(args.o, 0xFF, kQueries * 2).ok());
     ASSERT_TRUE(device().synchronize().ok());
-    ASSERT_EQ(driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch")(executable, stream), 0);
+    graph.launch(stream);
     EXPECT_EQ(result(args), expected);
   }
 }
@@ -152,12 +137,6 @@ TEST_F(Launch, CodeIsReplacedInTheBackgroundWhileAGraphIsBeingCaptured) {
   const att_forward_args before = arguments(), after = arguments();
   const std::vector<Bf16> expected = launch(arguments());
 
-  CUstream stream = nullptr;
-  CUgraph graph = nullptr;
-  CUgraphExec executable = nullptr;
-  ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
-  ASSERT_EQ(driver<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 0), 0);
-  const att_status first = att_forward(kernel, &before, stream);
   // What a sweep brings meanwhile: a winner without its code.
   const AttentionSpec spec = *parse_spec(kSpec, "");
   const ProblemShape shape = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 300};
@@ -166,32 +145,35 @@ TEST_F(Launch, CodeIsReplacedInTheBackgroundWhileAGraphIsBeingCaptured) {
     if (tuned.empty() && to_string(plan) != model) tuned = to_string(plan);
   }
   auto store = open_store(file);
-  const bool recorded = store.ok() && (*store)
-                                          ->record({.spec_hash = spec_hash(spec),
-                                                    .device = device().identity(),
-                                                    .shape = shape,
-                                                    .protocol = std::string(kMeasurementProtocol)},
-                                                   {.plan = tuned,
-                                                    .build_digest = "elsewhere",
-                                                    .median_us = 1,
-                                                    .spread_us = 0.1,
-                                                    .samples = 10})
-                                          .ok();
-  att_runtime_refresh(runtime);
-  att_runtime_wait(runtime);  // compiled, loaded and in place, under the capture
-  const std::string replaced = att_kernel_plan(kernel);
-  const att_status second = att_forward(kernel, &after, stream);
-  ASSERT_EQ(driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph), 0);
+  const Stream stream;
+  att_status first = ATT_OK, second = ATT_OK;
+  bool recorded = false;
+  std::string replaced;
+  const Graph graph(stream, [&](CUstream on) {
+    first = att_forward(kernel, &before, on);
+    recorded = store.ok() && (*store)
+                                 ->record({.spec_hash = spec_hash(spec),
+                                           .device = device().identity(),
+                                           .shape = shape,
+                                           .protocol = std::string(kMeasurementProtocol)},
+                                          {.plan = tuned,
+                                           .build_digest = "elsewhere",
+                                           .median_us = 1,
+                                           .spread_us = 0.1,
+                                           .samples = 10})
+                                 .ok();
+    att_runtime_refresh(runtime);
+    att_runtime_wait(runtime);  // compiled, loaded and in place, under the capture
+    replaced = att_kernel_plan(kernel);
+    second = att_forward(kernel, &after, on);
+  });
   EXPECT_TRUE(recorded);
   EXPECT_EQ(replaced, tuned);
   ASSERT_EQ(first, ATT_OK);
   ASSERT_EQ(second, ATT_OK) << att_last_error();
-  ASSERT_EQ(driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>(
-                "cuGraphInstantiateWithFlags")(&executable, graph, 0),
-            0);
   // The graph keeps the code that it captured, also when its kernel is gone.
   att_runtime_destroy(runtime);
-  ASSERT_EQ(driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch")(executable, stream), 0);
+  graph.launch(stream);
   EXPECT_EQ(result(before), expected);
   const std::vector<Bf16> other = result(after);
   for (std::size_t i = 0; i < other.size(); ++i) {
@@ -204,11 +186,8 @@ TEST_F(Launch, CodeIsReplacedInTheBackgroundWhileAGraphIsBeingCaptured) {
 TEST_F(Launch, FromManyThreadsAndStreamsAtOnce) {
   const std::vector<Bf16> expected = launch(arguments());
   std::vector<att_forward_args> args;
-  std::vector<CUstream> streams(4);
-  for (CUstream& stream : streams) {
-    args.push_back(arguments());
-    ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
-  }
+  std::array<Stream, 4> streams;
+  for (std::size_t i = 0; i < streams.size(); ++i) args.push_back(arguments());
   ASSERT_TRUE(device().synchronize().ok());
   std::vector<att_status> statuses(4, ATT_OK);
   {
@@ -217,7 +196,7 @@ TEST_F(Launch, FromManyThreadsAndStreamsAtOnce) {
     for (std::size_t i = 0; i < 4; ++i) {
       threads.emplace_back([&, i] {
         for (int launch = 0; launch < 50 && statuses[i] == ATT_OK; ++launch) {
-          statuses[i] = att_forward(kernel_, &args[i], streams[i]);
+          statuses[i] = att_forward(kernel_, &args[i], streams[i].get());
         }
       });
     }

@@ -9,6 +9,7 @@
 #include "runtime/reference/backward.hpp"
 #include "runtime/support/parallel.hpp"
 #include "tests/gpu/judge.hpp"
+#include "tests/gpu/same_bits.hpp"
 #include "tests/verification/editing_compiler.hpp"
 #include "tuner/measure/backward_problem.hpp"
 
@@ -205,17 +206,11 @@ TEST_P(LearnedInOrder, ManyLaunchesGiveTheSameBits) {
   bank.prepare(requests_of(spec, bank.device().facts()));
   const auto forward = bank.get(spec, forward_plan(spec, bank.device().facts()));
   ASSERT_TRUE(forward.ok()) << render(forward.error());
-  const auto problem = BackwardProblem::for_timing(bank.device(), spec, kBusy, **forward, 5);
-  ASSERT_TRUE(problem.ok()) << render(problem.error());
+  constexpr ProblemShape kBeside[] = {kBusy, kTypical, kBusy, kTypical};
   for (const auto& [plan, kernel] : backward_kernels(spec)) {
-    SCOPED_TRACE(to_string(plan));
-    const auto first = (*problem)->run(*kernel);
-    ASSERT_TRUE(first.ok()) << render(first.error());
-    for (int i = 0; i < 20; ++i) {
-      const auto again = (*problem)->run(*kernel);
-      ASSERT_TRUE(again.ok()) << render(again.error());
-      ASSERT_TRUE(is_same(*again, *first)) << "at launch " << i;
-    }
+    const auto different = different_launches(spec, **forward, *kernel, kBeside, 1000);
+    ASSERT_TRUE(different.ok()) << to_string(plan) << ": " << render(different.error());
+    EXPECT_EQ(*different, 0) << to_string(plan);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Specs, LearnedInOrder,

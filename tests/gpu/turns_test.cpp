@@ -10,7 +10,7 @@
 #include "tests/gpu/hopper_backward.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
-#include "tuner/measure/backward_problem.hpp"
+#include "tests/gpu/same_bits.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -18,7 +18,8 @@ namespace {
 // Several query heads a K/V head, and a last tile of either length that is not full.
 constexpr ProblemShape kRagged{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 461};
 constexpr ProblemShape kBusy{.batch = 4, .heads = 16, .kv_heads = 8, .q_len = 700, .kv_len = 900};
-constexpr int kLaunches = 20;
+// A launch that fills the GPU beside another, and small ones between them.
+constexpr ProblemShape kBeside[] = {kBusy, kRagged, kBusy, kRagged};
 
 // Of the band the tiles that a query tile has no turn at lie between, of the holes among the
 // others.
@@ -48,20 +49,13 @@ class Turns : public HopperBackward, public testing::WithParamInterface<NamedLin
     bank.prepare({{spec_, forward_}, {spec_, backward_}});
   }
 
-  // Launches whose gradients are not those of the first one.
-  int different(BackwardProblem& problem, const LoadedKernel& kernel) {
-    const auto first = problem.run(kernel);
-    EXPECT_TRUE(first.ok()) << render(first.error());
-    int found = 0;
-    for (int i = 1; i < kLaunches && first.ok(); ++i) {
-      const auto again = problem.run(kernel);
-      EXPECT_TRUE(again.ok()) << render(again.error());
-      found +=
-          again.ok() && again->dq == first->dq && again->dk == first->dk && again->dv == first->dv
-              ? 0
-              : 1;
-    }
-    return found;
+  // Of `launches` of the kernel, on four streams.
+  void expect_same_bits(bool same, const LoadedKernel& kernel, int launches) {
+    const auto forward = KernelBank::instance().get(spec_, forward_);
+    ASSERT_TRUE(forward.ok()) << render(forward.error());
+    const auto different = different_launches(spec_, **forward, kernel, kBeside, launches);
+    ASSERT_TRUE(different.ok()) << render(different.error());
+    EXPECT_EQ(*different == 0, same) << *different << " of " << launches << " launches differ";
   }
 
   KernelPlan backward_;
@@ -72,13 +66,9 @@ TEST_P(Turns, IsTheDerivative) {
 }
 
 TEST_P(Turns, EveryLaunchGivesTheSameBits) {
-  KernelBank& bank = KernelBank::instance();
-  const auto forward = bank.get(spec_, forward_), backward = bank.get(spec_, backward_);
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  const auto backward = KernelBank::instance().get(spec_, backward_);
   ASSERT_TRUE(backward.ok()) << render(backward.error());
-  const auto problem = BackwardProblem::for_timing(bank.device(), spec_, kBusy, **forward, 5);
-  ASSERT_TRUE(problem.ok()) << render(problem.error());
-  EXPECT_EQ(different(**problem, **backward), 0) << "of " << kLaunches << " launches";
+  expect_same_bits(true, **backward, 1000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Turns, testing::ValuesIn(kCases),
@@ -88,15 +78,10 @@ INSTANTIATE_TEST_SUITE_P(Specs, Turns, testing::ValuesIn(kCases),
 class TurnsPlanted : public Turns {};
 
 TEST_P(TurnsPlanted, CtasThatDoNotWaitAreSeen) {
-  KernelBank& bank = KernelBank::instance();
-  const auto forward = bank.get(spec_, forward_);
-  ASSERT_TRUE(forward.ok()) << render(forward.error());
   const planted::Fault fault{"nobody waits", {{"if (before >= 0) {", "if (before > 1000000) {"}}};
   const auto faulty = kernel_with(fault, spec_, backward_);
   ASSERT_TRUE(faulty.ok()) << render(faulty.error());
-  const auto problem = BackwardProblem::for_timing(bank.device(), spec_, kBusy, **forward, 5);
-  ASSERT_TRUE(problem.ok()) << render(problem.error());
-  EXPECT_GT(different(**problem, **faulty), 0);
+  expect_same_bits(false, **faulty, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, TurnsPlanted, testing::Values(kCases[1], kCases[3]),
