@@ -1,5 +1,5 @@
-// The backward kernels of every family over head dims, dtypes, lengths and head groups, and over
-// the library of specs, against the definition in fp64.
+// The backward kernels of every family over head dims, dtypes and what specs have, and over the
+// library of specs, against the definition in fp64. backward_lengths_test.cpp has lengths.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,10 +11,6 @@
 
 namespace attune::gpu_test {
 namespace {
-
-// Of the spec's own heads and lengths the plans hardly depend: one choice, so that all kernels can
-// be compiled before the first runs.
-constexpr ProblemShape kPlanShape{1, 4, 1, 300, 300};
 
 BackwardPlans plans_of(const AttentionSpec& spec) {
   return cheapest_of_both_passes(spec, kPlanShape, KernelBank::instance().device().facts());

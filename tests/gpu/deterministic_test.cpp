@@ -1,6 +1,6 @@
-// `deterministic: true` by every family that has the backward pass: the same gradients to the bit at
-// every launch, on any stream. turns_test.cpp has Hopper's own way of it over masks, learned_test.cpp
-// what is learned.
+// `deterministic: true` by every family that has the backward pass: the same gradients to the bit
+// at every launch, on any stream. turns_test.cpp has Hopper's own way of it over masks,
+// learned_test.cpp what is learned.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,8 +25,7 @@ class Deterministic : public testing::TestWithParam<const char*> {};
 TEST_P(Deterministic, EveryLaunchGivesTheSameBits) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  const AttentionSpec spec =
-      spec_of(fmt::format("name: t\ndeterministic: true\n{}\n", GetParam()));
+  const AttentionSpec spec = spec_of(fmt::format("name: t\ndeterministic: true\n{}\n", GetParam()));
   const BackwardPlans plans = cheapest_of_both_passes(spec, kBusy, bank.device().facts());
   ASSERT_FALSE(plans.backward.empty());
   bank.prepare(requests_of(spec, plans));

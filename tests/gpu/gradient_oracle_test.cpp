@@ -8,10 +8,10 @@
 
 #include "runtime/support/parallel.hpp"
 #include "tests/gpu/gradient_faults.hpp"
+#include "tests/gpu/judged_gradients.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tests/verification/gradient_oracle_checks.hpp"
 #include "tests/verification/gradient_specs.hpp"
-#include "tuner/measure/backward_problems.hpp"
 #include "tuner/measure/local_executor.hpp"
 
 namespace attune::gpu_test {
@@ -59,32 +59,7 @@ TEST_P(GradientOracleTest, IsTheCpusOracle) {
 INSTANTIATE_TEST_SUITE_P(Specs, GradientOracleTest,
                          testing::ValuesIn(verification::kGradientSpecs));
 
-// A problem of a large shape, as the tuner times it, and the oracle's answer.
-struct Judged {
-  std::unique_ptr<BackwardProblem> problem;
-  std::unique_ptr<GradientOracle> oracle;
-  GradientOracle::Answer answer;
-
-  Result<Verdict> of(const LoadedKernel& kernel) {
-    ATT_CHECK(problem->poison());
-    ATT_CHECK(problem->launch(kernel, nullptr));
-    ATT_CHECK(problem->check_canaries());
-    return oracle->judge(answer, problem->params());
-  }
-};
-
-class GradientOracleAtLength : public GradientOracleTest {
- protected:
-  static Result<Judged> judged(const AttentionSpec& spec, const ProblemShape& shape,
-                               const LoadedKernel& forward) {
-    Judged made;
-    ATT_TRY(made.problem, BackwardProblem::for_timing(bank().device(), spec, shape, forward, 7));
-    ATT_TRY(made.oracle, GradientOracle::make(bank().device(), bank().compiler(), spec));
-    ATT_TRY(made.answer,
-            made.oracle->answer(made.problem->params(), rows_for_device(spec, shape, 7)));
-    return made;
-  }
-};
+class GradientOracleAtLength : public GradientOracleTest {};
 
 // With the rows that the tuner takes.
 TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
@@ -96,7 +71,9 @@ TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
       .batch = 1, .heads = 4, .kv_heads = 2, .q_len = length, .kv_len = length};
   const auto forward = forward_of(spec, shape);
   ASSERT_NE(forward, nullptr);
-  auto with = judged(spec, shape, *forward);
+  const auto oracle = GradientOracle::make(bank().device(), bank().compiler(), spec);
+  ASSERT_TRUE(oracle.ok()) << render(oracle.error());
+  const auto with = JudgedGradients::make(spec, shape, *forward, **oracle, 7);
   ASSERT_TRUE(with.ok()) << render(with.error());
   const DeviceFacts& facts = bank().device().facts();
   const auto families = families_for(spec, facts.target, Pass::kBackward);
@@ -112,7 +89,7 @@ TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
       SCOPED_TRACE(to_string(plan));
       const auto kernel = bank().get(spec, plan);
       ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-      const auto verdict = with->of(**kernel);
+      const auto verdict = (*with)->of(**kernel);
       ASSERT_TRUE(verdict.ok()) << render(verdict.error());
       EXPECT_EQ(verdict->wrong, "");
     }
@@ -130,7 +107,7 @@ TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
       ASSERT_TRUE(built[i].ok()) << render(built[i].error());
       const auto kernel = bank().device().load(spec, plan, built[i]->code.image);
       ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-      const auto verdict = with->of(**kernel);
+      const auto verdict = (*with)->of(**kernel);
       ASSERT_TRUE(verdict.ok()) << render(verdict.error());
       EXPECT_NE(verdict->wrong, "");
     }

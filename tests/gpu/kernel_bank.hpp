@@ -56,6 +56,10 @@ std::vector<KernelPlan> cheapest_of_families(const AttentionSpec& spec, const Pr
 std::vector<KernelPlan> plans_of_families(const AttentionSpec& spec, const ProblemShape& shape,
                                           const DeviceFacts& facts);
 
+// What plans are chosen for where a test has many shapes: they hardly depend on it, and so all
+// kernels can be compiled before the first runs, once for all tests of a spec.
+inline constexpr ProblemShape kPlanShape{1, 4, 1, 300, 300};
+
 // Of both passes: the forward plan whose O and LSE come in, and of every family that serves the
 // backward pass the cost model's choice; none where no family does.
 struct BackwardPlans {

@@ -70,8 +70,7 @@ std::vector<Region> gradients_of(const AttentionSpec& spec, const ProblemShape& 
     regions.push_back({params.d_tensors[slot], count * sizeof(float)});
   }
   if (spec.sink != nullptr)
-    regions.push_back(
-        {params.d_sink, static_cast<std::size_t>(s.batch * s.heads) * sizeof(float)});
+    regions.push_back({params.d_sink, static_cast<std::size_t>(s.batch * s.heads) * sizeof(float)});
   return regions;
 }
 
@@ -116,8 +115,8 @@ Result<int> different_launches(const AttentionSpec& spec, const LoadedKernel& fo
     ATT_TRY(lane->problem, BackwardProblem::for_timing(device, spec, shape, forward, 5));
     lane->now = gradients_of(spec, shape, lane->problem->params());
     // Of one shape all have the same numbers.
-    const auto twin = std::ranges::find_if(
-        lanes, [&](const auto& other) { return other->shape == lane->shape; });
+    const auto twin =
+        std::ranges::find_if(lanes, [&](const auto& other) { return other->shape == lane->shape; });
     if (twin != lanes.end()) {
       lane->first = (*twin)->first;
     } else {
