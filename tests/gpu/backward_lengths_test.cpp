@@ -1,5 +1,5 @@
-// The backward kernels of every family over head dims, lengths around tiles and far beyond, and head
-// groups: short ones against the definition in fp64, long ones against the GPU's own oracle.
+// The backward kernels of every family over head dims, lengths around tiles and far beyond, and
+// head groups: short ones against the definition in fp64, long ones against the GPU's own oracle.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 namespace attune::gpu_test {
 namespace {
 
-constexpr const char* kHeadDims[] = {"16", "40",  "64",  "80",  "96",
-                                     "128", "192", "256", "{qk: 192, v: 128}"};
+constexpr const char* kHeadDims[] = {
+    "16", "40", "64", "80", "96", "128", "192", "256", "{qk: 192, v: 128}"};
 constexpr std::int64_t kShort[] = {1, 17, 127, 128, 129};
 constexpr std::int64_t kLong[] = {1000, 4096};
 
@@ -33,10 +33,10 @@ std::vector<Case> cases() {
       for (const std::string mask : {"true", "causal"}) {
         const bool is_fp32 = dtype.starts_with("fp32");
         if (is_fp32 && mask == "true") continue;  // the others have every mask
-        found.push_back({fmt::format("{}_d{}_{}", dtype == "fp32" || !is_fp32 ? dtype : "tf32",
-                                     dims.starts_with("{") ? "192x128" : dims, mask),
-                         fmt::format("name: test\ndtype: {}\nhead_dim: {}\nmask: {}\n", dtype,
-                                     dims, mask)});
+        found.push_back(
+            {fmt::format("{}_d{}_{}", dtype == "fp32" || !is_fp32 ? dtype : "tf32",
+                         dims.starts_with("{") ? "192x128" : dims, mask),
+             fmt::format("name: test\ndtype: {}\nhead_dim: {}\nmask: {}\n", dtype, dims, mask)});
       }
     }
   }

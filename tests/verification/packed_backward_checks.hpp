@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <limits>
 #include <random>
-#include <span>
 
+#include "tests/verification/backward_kernels.hpp"
 #include "tests/verification/packed.hpp"
 #include "tuner/measure/backward_problem.hpp"
 
@@ -31,13 +31,7 @@ inline constexpr const char* kLearningSpecs[] = {
     "queries: {dtype: float32, dims: [q_len], grad: true}}\n",
 };
 
-struct BackwardKernels {
-  Device& device;
-  const AttentionSpec& spec;
-  const LoadedKernel& forward;
-  std::span<const LoadedKernel* const> backward;
-  Arithmetic arithmetic;
-};
+using verification::BackwardKernels;
 
 // Every gradient of the problem, but those of sequence `foreign`'s rows.
 inline void check_gradients(const BackwardKernels& kernels, const HostProblem& problem,

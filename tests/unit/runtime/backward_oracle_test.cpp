@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "runtime/reference/backward.hpp"
+#include "tests/verification/plain_backward.hpp"
 
 namespace attune {
 namespace {
@@ -18,6 +19,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::Gt;
 using testing::Lt;
+using verification::plain_backward;
 
 AttentionSpec parsed(const std::string& lines) {
   auto spec = parse_spec("attune: 1\nname: t\ndtype: fp32\n" + lines, "test.yaml");
@@ -306,68 +308,6 @@ TEST(BackwardSample, HasBothEndsAndARowOfEveryBlock) {
   EXPECT_EQ(sample.keys.back().h_kv, 1);
 }
 
-// One head of full attention by a kernel's arithmetic: P and dS are rounded, sums are fp32's, O is
-// what such a forward pass leaves. `faulty` is a key whose part of dS and P row 0 leaves out.
-struct Plain {
-  std::vector<double> dq, dk, dv;
-  HostOutput forward;
-};
-Plain plain_backward(const AttentionSpec& spec, const HostProblem& problem,
-                     const OutputGradients& gradients, int faulty = -1) {
-  const int queries = static_cast<int>(problem.shape.q_len);
-  const int keys = static_cast<int>(problem.shape.kv_len), dim = spec.head_dim_qk;
-  std::vector<float> dq(problem.q.size()), dk(problem.k.size()), dv(problem.v.size());
-  HostOutput forward;
-  const auto rounded = [&](double x) { return static_cast<float>(round_to(spec.dtype, x)); };
-  const auto dot = [&](const std::vector<double>& a, int i, const std::vector<double>& b, int j) {
-    float sum = 0;
-    for (int d = 0; d < dim; ++d)
-      sum = std::fma(static_cast<float>(a[static_cast<std::size_t>(i * dim + d)]),
-                     static_cast<float>(b[static_cast<std::size_t>(j * dim + d)]), sum);
-    return sum;
-  };
-  const auto scale = static_cast<float>(spec.softmax_scale.value);
-  for (int q = 0; q < queries; ++q) {
-    std::vector<float> p(static_cast<std::size_t>(keys));
-    float total = 0;
-    for (int k = 0; k < keys; ++k)
-      total += p[static_cast<std::size_t>(k)] = std::exp(scale * dot(problem.q, q, problem.k, k));
-    const float lse = std::log(total);
-    forward.lse.push_back(static_cast<double>(lse));
-    std::vector<float> o(static_cast<std::size_t>(dim));
-    for (int k = 0; k < keys; ++k)
-      for (int d = 0; d < dim; ++d)
-        o[static_cast<std::size_t>(d)] +=
-            rounded(p[static_cast<std::size_t>(k)]) *
-            static_cast<float>(problem.v[static_cast<std::size_t>(k * dim + d)]);
-    float row_sum = 0;
-    for (int d = 0; d < dim; ++d) {
-      const float rounded_o = rounded(o[static_cast<std::size_t>(d)] / total);
-      forward.o.push_back(static_cast<double>(rounded_o));
-      row_sum +=
-          rounded_o * static_cast<float>(gradients.d_o[static_cast<std::size_t>(q * dim + d)]);
-    }
-    for (int k = 0; k < keys; ++k) {
-      if (q == 0 && k == faulty) continue;
-      const float weight = std::exp(scale * dot(problem.q, q, problem.k, k) - lse);
-      const float ds = rounded(weight * (dot(gradients.d_o, q, problem.v, k) - row_sum));
-      for (int d = 0; d < dim; ++d) {
-        const auto in_query = static_cast<std::size_t>(q * dim + d);
-        const auto in_key = static_cast<std::size_t>(k * dim + d);
-        dq[in_query] += ds * static_cast<float>(problem.k[in_key]);
-        dk[in_key] += ds * static_cast<float>(problem.q[in_query]);
-        dv[in_key] += rounded(weight) * static_cast<float>(gradients.d_o[in_query]);
-      }
-    }
-  }
-  const auto written = [&](const std::vector<float>& sums, float factor) {
-    std::vector<double> values;
-    for (const float sum : sums) values.push_back(rounded(sum * factor));
-    return values;
-  };
-  return {written(dq, scale), written(dk, scale), written(dv, 1), forward};
-}
-
 // `offset`: added to keys and values, so that the terms of sums have one sign.
 class Limits : public testing::TestWithParam<std::tuple<const char*, double>> {};
 
@@ -380,7 +320,7 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
     for (double& value : *values) value = round_to(spec->dtype, value + offset);
   OutputGradients gradients = random_output_gradients(*spec, problem.shape, 6);
   gradients.d_lse.clear();
-  const Plain plain = plain_backward(*spec, problem, gradients);
+  const auto plain = plain_backward(*spec, problem, gradients);
   const BackwardOracle by_definition = oracle_backward(*spec, problem, gradients),
                        of_given = oracle_backward(*spec, problem, plain.forward, gradients,
                                                   whole_sample(problem));
@@ -398,7 +338,7 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
       product += problem.q[d] * problem.k[static_cast<std::size_t>(k) * 64 + d];
     if (product > largest) largest = product, key = k;
   }
-  const Plain faulty = plain_backward(*spec, problem, gradients, key);
+  const auto faulty = plain_backward(*spec, problem, gradients, key);
   for (const BackwardOracle* oracle : {&by_definition, &of_given}) {
     EXPECT_GT(judge(oracle->dq, faulty.dq).worst, 1);
     EXPECT_GT(judge(oracle->dk, faulty.dk).worst, 1);
