@@ -34,8 +34,7 @@ constexpr const char* kPlans[] = {"cpu backward cpu t128 s64 u8 c1 v32",
                                   "cpu backward cpu t64 s64 u8 c1 v32 heads parts"};
 
 TEST_P(CpuHostileGradients, AreTheDerivative) {
-  const auto spec =
-      parse_spec(std::string("attune: 1\nname: t\n") + GetParam().lines, "t.yaml");
+  const auto spec = parse_spec(std::string("attune: 1\nname: t\n") + GetParam().lines, "t.yaml");
   ASSERT_TRUE(spec.ok()) << render(spec.error());
   const auto plan = default_plan(*spec, kShape, device_->facts());
   ASSERT_TRUE(plan.ok()) << render(plan.error());

@@ -38,13 +38,14 @@ TEST_F(CpuPaged, EveryKernelOnEveryKindOfBatch) {
     const auto spec = parse_spec(yaml, "");
     ASSERT_TRUE(spec.ok()) << render(spec.error());
     const auto cases = paged::paged_cases(*spec, Arithmetic::kVector, 3, seed += 1000);
+    const auto garbage = paged::garbage_problems(*spec);
     for (const KernelPlan& plan : plans_of(*spec)) {
       SCOPED_TRACE(to_string(plan));
       const LoadedKernel* kernel = kernel_of(*spec, plan);
       ASSERT_NE(kernel, nullptr);
       paged::check_cases(*device_, *kernel, *spec, cases);
       if (spec->sink == nullptr) paged::check_empty(*device_, *kernel, *spec);
-      paged::check_garbage(*device_, *kernel, *spec);
+      paged::check_garbage(*device_, *kernel, *spec, garbage);
     }
   }
 }
@@ -109,13 +110,12 @@ TEST_F(CpuPaged, ReadsNothingBesideTheCache) {
   ASSERT_TRUE(plan.ok());
   const LoadedKernel* kernel = kernel_of(*spec, *plan);
   ASSERT_NE(kernel, nullptr);
-  std::mt19937_64 random(9);
-  for (int run = 0; run < 60; ++run) {
-    const HostProblem problem = paged::garbage_problem(*spec, run, random);
+  int run = 0;
+  for (const HostProblem& problem : paged::garbage_problems(*spec, 60)) {
     const ProblemShape& s = problem.shape;
     const packed::Cache cache =
         paged::cache_in(paged::kCacheOrders[run % std::size(paged::kCacheOrders)], *spec, problem);
-    const bool at_end = run % 2 == 0;
+    const bool at_end = run++ % 2 == 0;
     const Fenced k(cache.k, at_end), v(cache.v.empty() ? cache.k : cache.v, at_end);
     const Fenced table(bytes_of(problem.pages.table), at_end);
     const Fenced q(encode(spec->dtype, problem.q), at_end);

@@ -84,11 +84,11 @@ TEST_P(HostileGradients, AreTheDerivative) {
   EXPECT_EQ(device.damage(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, HostileGradients,
-    testing::Combine(testing::ValuesIn(kTypes), testing::ValuesIn(kHeadDims),
-                     testing::ValuesIn(kMasks), testing::ValuesIn(hostile::kHostilities)),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, HostileGradients,
+                         testing::Combine(testing::ValuesIn(kTypes), testing::ValuesIn(kHeadDims),
+                                          testing::ValuesIn(kMasks),
+                                          testing::ValuesIn(hostile::kHostilities)),
+                         [](const auto& info) { return name_of(info.param); });
 
 }  // namespace
 }  // namespace attune::gpu_test

@@ -1,11 +1,9 @@
 // Paged sequences, every family that serves them.
-#include <dlfcn.h>
+#include <iterator>
+#include <tuple>
 
-#include "runtime/device/cuda_api.hpp"
 #include "tests/gpu/kernel_bank.hpp"
-#include "tests/gpu/replayed.hpp"
 #include "tests/verification/paged_checks.hpp"
-#include "tests/verification/shared_prefix.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -29,7 +27,7 @@ std::vector<KernelPlan> decode_plans(const AttentionSpec& spec) {
   return plans;
 }
 
-class GpuPaged : public testing::TestWithParam<const char*> {
+class GpuPaged : public testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
   void SetUp() override {
     if (!KernelBank::instance().missing().empty()) GTEST_SKIP() << KernelBank::instance().missing();
@@ -52,156 +50,80 @@ class GpuPaged : public testing::TestWithParam<const char*> {
   }
 };
 
-// One test: compiling the kernels and the oracle are most of what it takes.
+// One test of a spec: its problems, what is right of them and what is not take longer to make than
+// to launch, and all its kernels have the same.
 TEST_P(GpuPaged, EveryKernelOnEveryKindOfBatch) {
   KernelBank& bank = KernelBank::instance();
-  std::vector<std::pair<AttentionSpec, std::vector<Request>>> all;
-  std::vector<Request> requests;
-  for (const char* lines : paged::kSpecs) {
-    const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: {}\n{}", GetParam(), lines));
-    all.emplace_back(spec, requests_of(spec));
-    requests.insert(requests.end(), all.back().second.begin(), all.back().second.end());
-  }
+  const auto& [dtype, number] = GetParam();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: {}\n{}", dtype, paged::kSpecs[number]));
+  const std::vector<Request> requests = requests_of(spec);
   bank.prepare(requests);
-  std::uint64_t seed = 100;
-  for (const auto& [spec, of_spec] : all) {
-    const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 4, seed += 1000);
-    for (const Request& request : of_spec) {
-      SCOPED_TRACE(fmt::format("{}\n{}", canonical_text(spec), to_string(request.plan)));
-      const auto kernel = bank.get(spec, request.plan);
-      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-      paged::check_cases(bank.device(), **kernel, spec, cases);
-      if (spec.sink == nullptr) paged::check_empty(bank.device(), **kernel, spec);
-      paged::check_garbage(bank.device(), **kernel, spec);
-      if (HasFatalFailure()) return;
-    }
+  const std::uint64_t seed = 1100 + 1000 * static_cast<std::uint64_t>(number);
+  const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 4, seed);
+  const auto garbage = paged::garbage_problems(spec);
+  for (const Request& request : requests) {
+    SCOPED_TRACE(fmt::format("{}\n{}", canonical_text(spec), to_string(request.plan)));
+    const auto kernel = bank.get(spec, request.plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    paged::check_cases(bank.device(), **kernel, spec, cases);
+    if (spec.sink == nullptr) paged::check_empty(bank.device(), **kernel, spec);
+    paged::check_garbage(bank.device(), **kernel, spec, garbage);
+    if (HasFatalFailure()) return;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, GpuPaged, testing::Values("bf16", "fp16"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Specs, GpuPaged,
+                         testing::Combine(testing::Values("bf16", "fp16"),
+                                          testing::Range(0, int{std::size(paged::kSpecs)})),
+                         [](const auto& test) {
+                           return fmt::format("{}_Spec{}", std::get<0>(test.param),
+                                              std::get<1>(test.param));
+                         });
 
-AttentionSpec paged_spec(const char* lines) {
-  return spec_of(fmt::format("name: t\ndtype: bf16\nlayout: paged\n{}", lines));
-}
+class PagedDecode : public testing::TestWithParam<std::tuple<const char*, int>> {};
 
 // Sequences of one, some and many pieces beside one another; the same to the bit at every launch.
-TEST(PagedDecode, LongSequencesBesideShortOnes) {
+TEST_P(PagedDecode, LongSequencesBesideShortOnes) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const auto& [lines, page_size] = GetParam();
   const std::vector<std::int32_t> queries = {1, 1, 3, 0, 1, 2, 17, 5, 1};
   const std::vector<std::int32_t> keys = {30000, 3, 500, 100, 0, 7001, 900, 4, 64};
   const ProblemShape shape{.batch = 9, .heads = 6, .kv_heads = 2, .q_len = 31, .kv_len = 30000};
-  std::uint64_t seed = 3;
-  for (const char* lines :
-       {"head_dim: 128\n", "head_dim: 64\nmask: causal\n",
-        "head_dim: 64\nmask: causal and (q_pos - kv_idx < 700 or kv_idx < 4)\n"}) {
-    const AttentionSpec spec = paged_spec(lines);
-    std::vector<Request> requests;
-    for (const KernelPlan& plan : decode_plans(spec)) requests.push_back({spec, plan});
-    bank.prepare(requests);
-    for (const std::int64_t page_size : {1, 16, 64}) {
-      const HostProblem problem =
-          paged::paged_problem(spec, shape, queries, keys, page_size, ++seed);
-      const std::vector<Row> rows = all_rows(problem);
-      const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
-      for (const Request& request : requests) {
-        SCOPED_TRACE(fmt::format("{}{}, pages of {}", lines, to_string(request.plan), page_size));
-        const auto kernel = bank.get(spec, request.plan);
-        ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-        const auto first = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
-        ASSERT_TRUE(first.ok()) << render(first.error());
-        EXPECT_EQ(compare(*first, exact).wrong, "");
-        const auto second = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
-        ASSERT_TRUE(second.ok()) << render(second.error());
-        EXPECT_EQ(first->o, second->o) << "not the same to the bit";
-      }
-    }
+  const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\nlayout: paged\n{}", lines));
+  std::vector<Request> requests;
+  for (const KernelPlan& plan : decode_plans(spec)) requests.push_back({spec, plan});
+  bank.prepare(requests);
+  HostProblem problem = paged::paged_problem(spec, shape, queries, keys, page_size,
+                                             3 + static_cast<std::uint64_t>(page_size));
+  std::vector<Row> rows = all_rows(problem);
+  const paged::PagedCase c =
+      paged::case_of(spec, Arithmetic::kMatrixUnit, std::move(problem),
+                     paged::CacheOrder::kTokensFirst, std::move(rows), "long beside short");
+  for (const Request& request : requests) {
+    SCOPED_TRACE(to_string(request.plan));
+    const auto kernel = bank.get(spec, request.plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto run = [&] {
+      return packed::run_packed(bank.device(), **kernel, spec, c.problem, c.rows, &c.cache);
+    };
+    const auto first = run();
+    ASSERT_TRUE(first.ok()) << render(first.error());
+    EXPECT_EQ(compare(*first, c.exact).wrong, "");
+    const auto second = run();
+    ASSERT_TRUE(second.ok()) << render(second.error());
+    EXPECT_EQ(first->o, second->o) << "not the same to the bit";
   }
 }
 
-// What the tests need of the driver beyond cuda_api.hpp.
-template <typename Function>
-Function* driver(const char* name) {
-  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-  return reinterpret_cast<Function*>(dlsym(library, name));
-}
-
-// A launch that was captured once serves other lengths, other tables and other keys.
-void check_replays(const AttentionSpec& spec, const KernelPlan& plan, std::int64_t page_size) {
-  KernelBank& bank = KernelBank::instance();
-  const auto kernel = bank.get(spec, plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 40, .kv_len = 3000};
-  struct Lengths {
-    std::vector<std::int32_t> queries, keys;
-    std::int64_t common;  // keys that all begin with alike
-  };
-  const Lengths lengths[] = {{{1, 1, 1, 1, 1}, {100, 3000, 17, 1, 64}, 0},
-                             {{1, 1, 1, 1, 1}, {2001, 3000, 2018, 2500, 2065}, 2000},
-                             {{1, 1, 1, 1, 1}, {101, 2, 18, 0, 65}, 0},
-                             {{8, 0, 30, 1, 1}, {3000, 3000, 3000, 3000, 2999}, 1500},
-                             {{0, 0, 0, 0, 40}, {0, 0, 0, 0, 1500}, 0},
-                             {{3, 2, 1, 3, 2}, {1, 100, 1000, 10, 700}, 0}};
-  std::vector<HostProblem> problems;
-  const std::int64_t pages = 5 * (3000 / page_size + 1) + 3;
-  std::uint64_t seed = 1;
-  for (const auto& [queries, keys, common] : lengths) {
-    problems.push_back(
-        shared_prefix::shared_problem(spec, shape, queries, keys, page_size, common, ++seed));
-    paged::add_idle_pages(spec, problems.back(), pages);
-  }
-  Replayed replayed(bank.device(), spec, problems.front());
-  void* const workspace = replayed.allocate((*kernel)->workspace_bytes(shape) + 16);
-  replayed.put(problems.front());
-  CUstream stream = nullptr;
-  CUgraph graph = nullptr;
-  CUgraphExec executable = nullptr;
-  ASSERT_EQ(driver<CUresult(CUstream*, unsigned)>("cuStreamCreate")(&stream, 1), 0);
-  ASSERT_EQ(driver<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 0), 0);
-  const Status launched = (*kernel)->launch(replayed.params(), workspace, stream);
-  ASSERT_EQ(driver<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph), 0);
-  ASSERT_TRUE(launched.ok()) << render(launched.error());
-  ASSERT_EQ(driver<CUresult(CUgraphExec*, CUgraph, unsigned long long)>(
-                "cuGraphInstantiateWithFlags")(&executable, graph, 0),
-            0);
-  for (std::size_t i = 0; i < problems.size(); ++i) {
-    SCOPED_TRACE(i);
-    replayed.put(problems[i]);
-    ASSERT_EQ(driver<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch")(executable, stream), 0);
-    const std::vector<Row> rows = all_rows(problems[i]);
-    const HostOutput output = replayed.rows(problems[i], rows);
-    EXPECT_EQ(
-        compare(output, oracle_forward(spec, problems[i], rows, Arithmetic::kMatrixUnit)).wrong,
-        "");
-  }
-  driver<CUresult(CUgraphExec)>("cuGraphExecDestroy")(executable);
-  driver<CUresult(CUgraph)>("cuGraphDestroy")(graph);
-  driver<CUresult(CUstream)>("cuStreamDestroy_v2")(stream);
-}
-
-TEST(PagedGraph, ReplaysWithOtherLengthsAndTables) {
-  KernelBank& bank = KernelBank::instance();
-  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  for (const char* lines : {"head_dim: 128\nmask: causal\n", "head_dim: 64\n",
-                            "head_dim: 128\nmask: causal\nshared_prefixes: true\n"}) {
-    const AttentionSpec spec = paged_spec(lines);
-    std::vector<Request> requests;
-    for (const KernelPlan& plan : plans_of_families(spec, kTypical, bank.device().facts())) {
-      requests.push_back({spec, plan});
-    }
-    EXPECT_GE(requests.size(), 2u) << "decode and sm80";
-    bank.prepare(requests);
-    for (const Request& request : requests) {
-      for (const std::int64_t page_size : {1, 16, 64}) {
-        SCOPED_TRACE(fmt::format("{}{}, pages of {}", lines, to_string(request.plan), page_size));
-        if (request.plan.family() == Family::kSm90a && page_size % 16 != 0) continue;
-        check_replays(spec, request.plan, page_size);
-        if (testing::Test::HasFatalFailure()) return;
-      }
-    }
-  }
-}
+INSTANTIATE_TEST_SUITE_P(
+    Specs, PagedDecode,
+    testing::Combine(testing::Values("head_dim: 128\n", "head_dim: 64\nmask: causal\n",
+                                     "head_dim: 64\nmask: causal and (q_pos - kv_idx < 700 or "
+                                     "kv_idx < 4)\n"),
+                     testing::Values(1, 16, 64)),
+    [](const auto& test) { return fmt::format("Case{}", test.index); });
 
 }  // namespace
 }  // namespace attune::gpu_test

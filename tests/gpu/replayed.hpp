@@ -58,28 +58,46 @@ class Replayed {
     copy(params_.q, encode(spec_.dtype, problem.q));
     copy(params_.k, cache.k);
     copy(params_.v, cache.v);
+    put_sequences(problem);
+  }
+  // Its lengths and tables alone.
+  void put_sequences(const HostProblem& problem) {
     copy(params_.sequences.cu_q, std::as_bytes(std::span(problem.sequences.cu_q)));
     copy(params_.sequences.used_kv, std::as_bytes(std::span(problem.sequences.used_kv)));
     copy(params_.page_table.entries, std::as_bytes(std::span(problem.pages.table)));
-    EXPECT_TRUE(device_.fill(params_.o, 0xFF, o_bytes_).ok());
-    EXPECT_TRUE(device_.fill(params_.lse, 0xFF, lse_bytes_).ok());
+    spoil_outputs(params_);
+  }
+  // The same launch with outputs of its own.
+  att::LaunchParams twin() {
+    att::LaunchParams params = params_;
+    params.o = allocate(o_bytes_);
+    params.lse = static_cast<float*>(allocate(lse_bytes_));
+    return params;
+  }
+  void spoil_outputs(const att::LaunchParams& params) {
+    EXPECT_TRUE(device_.fill(params.o, 0xFF, o_bytes_).ok());
+    EXPECT_TRUE(device_.fill(params.lse, 0xFF, lse_bytes_).ok());
     EXPECT_TRUE(device_.synchronize().ok());
   }
-  HostOutput rows(const HostProblem& problem, const std::vector<Row>& rows) {
-    std::vector<std::byte> o(o_bytes_), lse(lse_bytes_);
+  // O and LSE of the launch, or of its twin, bit by bit.
+  std::vector<std::byte> outputs(const att::LaunchParams& params) {
+    std::vector<std::byte> bytes(o_bytes_ + lse_bytes_);
     EXPECT_TRUE(device_.synchronize().ok());
-    EXPECT_TRUE(device_.copy_to_host(o.data(), params_.o, o_bytes_).ok());
-    EXPECT_TRUE(device_.copy_to_host(lse.data(), params_.lse, lse_bytes_).ok());
+    EXPECT_TRUE(device_.copy_to_host(bytes.data(), params.o, o_bytes_).ok());
+    EXPECT_TRUE(device_.copy_to_host(&bytes[o_bytes_], params.lse, lse_bytes_).ok());
+    return bytes;
+  }
+  HostOutput rows(const HostProblem& problem, const std::vector<Row>& rows) {
+    const std::vector<std::byte> bytes = outputs(params_);
     const std::size_t row_bytes = static_cast<std::size_t>(spec_.head_dim_v) * 2;
     HostOutput output;
     for (const Row& row : rows) {
       const auto at = static_cast<std::size_t>(row.h * problem.shape.q_len +
                                                problem.sequences.q_first(row.b) + row.q_idx);
-      const auto values =
-          decode(spec_.dtype, std::span<const std::byte>(o).subspan(at * row_bytes, row_bytes));
+      const auto values = decode(spec_.dtype, std::span(bytes).subspan(at * row_bytes, row_bytes));
       output.o.insert(output.o.end(), values.begin(), values.end());
       float one = 0;
-      std::memcpy(&one, &lse[at * sizeof one], sizeof one);
+      std::memcpy(&one, &bytes[o_bytes_ + at * sizeof one], sizeof one);
       output.lse.push_back(one);
     }
     return output;

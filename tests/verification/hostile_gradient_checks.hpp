@@ -34,8 +34,7 @@ inline void check_gradients(const verification::BackwardKernels& kernels,
   ASSERT_TRUE(made.ok()) << render(made.error());
   OutputGradients given = (*made)->output_gradients();
   if (hostility.to_gradients != nullptr) hostility.to_gradients(spec, given);
-  const Status replaced =
-      replace_d_o(kernels.device, spec, shape, (*made)->params(), given.d_o);
+  const Status replaced = replace_d_o(kernels.device, spec, shape, (*made)->params(), given.d_o);
   ASSERT_TRUE(replaced.ok()) << render(replaced.error());
   const auto forward = (*made)->forward_output();
   ASSERT_TRUE(forward.ok()) << render(forward.error());

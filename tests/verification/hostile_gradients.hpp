@@ -1,5 +1,5 @@
-// Magnitudes that gradients get wrong first: what is done to a random problem, or to what arrives at
-// its outputs.
+// Magnitudes that gradients get wrong first: what is done to a random problem, or to what arrives
+// at its outputs.
 #pragma once
 
 #include <algorithm>

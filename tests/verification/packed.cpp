@@ -22,15 +22,17 @@ std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 Error failed(std::string message) { return Error{.id = "test", .message = std::move(message)}; }
 
-// Device memory between two guards.
+// Device memory between two guards: an output, or an input that must stay as it is.
 class Guarded {
  public:
-  Guarded(Device& device, std::size_t bytes) : device_(device), bytes_(bytes) {
+  Guarded(Device& device, std::size_t bytes, std::vector<std::byte> input = {})
+      : device_(device), bytes_(bytes), input_(std::move(input)) {
     auto memory = device.allocate(bytes + 2 * kGuardBytes);
     if (!memory.ok()) return;
     base_ = static_cast<std::byte*>(*memory);
     (void)device.fill(base_, kGuard, bytes + 2 * kGuardBytes);
     (void)device.fill(data(), kUnwritten, bytes);
+    if (!input_.empty()) (void)device.copy_to_device(data(), input_.data(), bytes);
   }
   ~Guarded() {
     if (base_ != nullptr) device_.free(base_);
@@ -48,12 +50,14 @@ class Guarded {
     const std::vector<std::byte> bytes = read();
     const auto is_guard = [](std::byte b) { return b == std::byte{kGuard}; };
     return std::all_of(bytes.begin(), bytes.begin() + kGuardBytes, is_guard) &&
-           std::all_of(bytes.end() - kGuardBytes, bytes.end(), is_guard);
+           std::all_of(bytes.end() - kGuardBytes, bytes.end(), is_guard) &&
+           (input_.empty() || std::memcmp(input_.data(), &bytes[kGuardBytes], bytes_) == 0);
   }
 
  private:
   Device& device_;
   std::size_t bytes_;
+  const std::vector<std::byte> input_;  // empty of an output
   std::byte* base_ = nullptr;
 };
 
@@ -113,7 +117,7 @@ class Launched {
     ATT_CHECK(kernel.launch(params_, add(bytes).data(), nullptr));
     ATT_CHECK(device_.synchronize());
     for (const auto& buffer : buffers_) {
-      if (!buffer->intact()) return failed("bytes beside a buffer were overwritten");
+      if (!buffer->intact()) return failed("an input, or bytes beside a buffer, were overwritten");
     }
     return ok_status();
   }
@@ -168,9 +172,10 @@ class Launched {
     return *buffers_.emplace_back(std::make_unique<Guarded>(device_, bytes));
   }
   const std::byte* upload(std::span<const std::byte> bytes) {
-    const Guarded& buffer = add(bytes.size());
-    (void)device_.copy_to_device(buffer.data(), bytes.data(), bytes.size());
-    return buffer.data();
+    std::vector<std::byte> input(bytes.begin(), bytes.end());
+    return buffers_
+        .emplace_back(std::make_unique<Guarded>(device_, bytes.size(), std::move(input)))
+        ->data();
   }
   const int* upload(const std::vector<std::int32_t>& values) {
     return reinterpret_cast<const int*>(upload(std::as_bytes(std::span(values))));

@@ -53,8 +53,8 @@ struct Cache {
 };
 
 // Launches and returns the rows; `cache`: of a paged problem, else contiguous pages. The error says
-// what was wrong: the launch, or a byte of O or LSE, or of what lies around any buffer, that was
-// written and is no row's.
+// what was wrong: the launch, or a byte that was written and is no row's: of O or LSE, of an input
+// (of a cache also in pages that no table has), or of what lies around any buffer.
 Result<HostOutput> run_packed(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
                               const HostProblem& problem, const std::vector<Row>& rows,
                               const Cache* cache = nullptr);

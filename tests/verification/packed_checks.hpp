@@ -12,23 +12,44 @@
 
 namespace attune::packed {
 
-// Random problems, with NaN in all that is not of the judged sequences.
+// A problem with what is right.
+struct PackedCase {
+  std::string what;
+  HostProblem problem;
+  std::vector<Row> rows;
+  ForwardOracle exact;
+};
+
+// A random problem, with NaN in all that is not of the judged sequences.
+inline PackedCase random_case(const AttentionSpec& spec, Arithmetic arithmetic,
+                              std::uint64_t seed) {
+  constexpr int kRows = 400;  // judged; what is written is looked at everywhere
+  std::mt19937_64 random(seed);
+  PackedCase made{.what = fmt::format("seed {}", seed),
+                  .problem = random_packed(spec, random),
+                  .rows = {},
+                  .exact = {}};
+  const int foreign = std::uniform_int_distribution<int>(
+      -1, static_cast<int>(made.problem.shape.batch) - 1)(random);
+  spoil_foreign(spec, made.problem, foreign);
+  made.rows = sample_rows(made.problem, kRows, seed);
+  std::erase_if(made.rows, [&](const Row& row) { return row.b == foreign; });
+  made.exact = oracle_forward(spec, made.problem, made.rows, arithmetic);
+  return made;
+}
+
+inline void check_case(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
+                       const PackedCase& c) {
+  SCOPED_TRACE(c.what);
+  const auto output = run_packed(device, kernel, spec, c.problem, c.rows);
+  ASSERT_TRUE(output.ok()) << render(output.error());
+  EXPECT_EQ(compare(*output, c.exact).wrong, "");
+}
+
 inline void check_random(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
                          Arithmetic arithmetic, int runs, std::uint64_t seed) {
-  constexpr int kRows = 400;  // judged; what is written is looked at everywhere
-  for (int run = 0; run < runs; ++run, ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}", seed));
-    std::mt19937_64 random(seed);
-    HostProblem problem = random_packed(spec, random);
-    const int foreign =
-        std::uniform_int_distribution<int>(-1, static_cast<int>(problem.shape.batch) - 1)(random);
-    spoil_foreign(spec, problem, foreign);
-    std::vector<Row> rows = sample_rows(problem, kRows, seed);
-    std::erase_if(rows, [&](const Row& row) { return row.b == foreign; });
-    const auto output = run_packed(device, kernel, spec, problem, rows);
-    ASSERT_TRUE(output.ok()) << render(output.error());
-    EXPECT_EQ(compare(*output, oracle_forward(spec, problem, rows, arithmetic)).wrong, "");
-  }
+  for (int run = 0; run < runs && !testing::Test::HasFatalFailure(); ++run, ++seed)
+    check_case(device, kernel, spec, random_case(spec, arithmetic, seed));
 }
 
 // Every tile of one and of two sequences, one row more and one less, and none at all.

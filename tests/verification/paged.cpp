@@ -17,11 +17,16 @@ std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 // What no key lies in, and what is no part of the cache.
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
+// Normal values, a prime number of them over and over: rows all differ, and to draw every one of
+// millions would take longer than all that is done with them.
 void draw(const AttentionSpec& spec, std::int64_t count, std::mt19937_64& random,
           std::vector<double>& values) {
+  constexpr std::size_t kDrawn = 131071;
   std::normal_distribution<double> normal;
   values.resize(size(count));
-  for (double& value : values) value = round_to(spec.dtype, normal(random));
+  const std::size_t drawn = std::min(kDrawn, values.size());
+  for (std::size_t i = 0; i < drawn; ++i) values[i] = round_to(spec.dtype, normal(random));
+  for (std::size_t i = drawn; i < values.size(); ++i) values[i] = values[i - drawn];
 }
 
 // K and V for the pages that the problem has.
@@ -58,7 +63,11 @@ HostProblem paged_problem(const AttentionSpec& spec, const ProblemShape& shape,
                           const std::vector<std::int32_t>& keys, std::int64_t page_size,
                           std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  HostProblem problem = random_problem(spec, shape, random());
+  // Its keys are replaced: in a row there are fewest to draw.
+  AttentionSpec in_a_row = spec;
+  in_a_row.layout = Layout::kThd;
+  in_a_row.kv_dtype.reset();
+  HostProblem problem = random_problem(in_a_row, shape, random());
   problem.sequences = {};
   problem.sequences.cu_q = {0};
   for (const std::int32_t count : queries) {

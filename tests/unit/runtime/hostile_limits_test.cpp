@@ -22,10 +22,10 @@ int likeliest_key(const AttentionSpec& spec, const HostProblem& problem) {
   const std::int64_t live = spec.mask ? kShape.kv_len - kShape.q_len + 1 : kShape.kv_len;
   const auto dim = static_cast<std::size_t>(spec.head_dim_qk);
   const auto product = [&](std::int64_t key) {
-    return std::inner_product(problem.q.begin(), problem.q.begin() + spec.head_dim_qk,
-                              problem.k.begin() + static_cast<std::ptrdiff_t>(key) *
-                                                      static_cast<std::ptrdiff_t>(dim),
-                              0.0);
+    return std::inner_product(
+        problem.q.begin(), problem.q.begin() + spec.head_dim_qk,
+        problem.k.begin() + static_cast<std::ptrdiff_t>(key) * static_cast<std::ptrdiff_t>(dim),
+        0.0);
   };
   std::int64_t best = 0;
   for (std::int64_t key = 1; key < live; ++key) {
@@ -66,8 +66,7 @@ TEST_P(HostileLimits, HoldTheDtypesArithmetic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backward, HostileLimits,
-                         testing::Combine(testing::Values("bf16", "fp16"),
-                                          testing::Values(64, 128),
+                         testing::Combine(testing::Values("bf16", "fp16"), testing::Values(64, 128),
                                           testing::Values("true", "causal"),
                                           testing::ValuesIn(hostile::kHostilities)),
                          [](const auto& info) {
