@@ -20,8 +20,7 @@ constexpr ProblemShape kTypical{
     .batch = 8, .heads = 4, .kv_heads = 2, .q_len = 2000, .kv_len = 2000};
 
 // A multiple of every size of a page.
-constexpr ProblemShape kShape{
-    .batch = 5, .heads = 8, .kv_heads = 2, .q_len = 40, .kv_len = 3008};
+constexpr ProblemShape kShape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 40, .kv_len = 3008};
 constexpr int kMost = kShape.kv_len;
 
 struct Lengths {
@@ -47,8 +46,10 @@ void redraw(HostProblem& problem, const std::vector<std::int32_t>& pages, std::m
   std::int32_t left = kShape.q_len;
   problem.sequences.cu_q = {0};
   for (std::size_t b = 0; b < kShape.batch; ++b) {
-    const std::int32_t queries =
-        std::min(left, kind == 0 ? 1 : kind == 1 ? below(9) : below(4) == 0 ? below(41) : 0);
+    const std::int32_t queries = std::min(left, kind == 0       ? 1
+                                                : kind == 1     ? below(9)
+                                                : below(4) == 0 ? below(41)
+                                                                : 0);
     left -= queries;
     problem.sequences.cu_q.push_back(problem.sequences.cu_q.back() + queries);
     const std::int32_t some = below(4) == 0 ? below(70) : below(kMost + 1);
@@ -99,8 +100,7 @@ TEST_P(PagedGraph, ReplaysWithOtherLengthsTablesAndKeys) {
         shared_prefix::shared_problem(spec_, kShape, queries, keys, page_size_, common, ++seed));
     paged::add_idle_pages(spec_, problems.back(), pages);
     rows.push_back(all_rows(problems.back()));
-    exact.push_back(
-        oracle_forward(spec_, problems.back(), rows.back(), Arithmetic::kMatrixUnit));
+    exact.push_back(oracle_forward(spec_, problems.back(), rows.back(), Arithmetic::kMatrixUnit));
   }
   for (const Request& request : requests_) {
     SCOPED_TRACE(to_string(request.plan));
@@ -160,8 +160,7 @@ TEST_P(PagedGraph, ReplaysWithFiveHundredSetsOfLengths) {
       ASSERT_TRUE(plain.ok()) << render(plain.error());
       EXPECT_EQ(replayed.outputs(replayed.params()), replayed.outputs(twin));
       if (replay % kJudged != 0) continue;
-      const std::vector<Row> rows =
-          sample_rows(problem, kRows, static_cast<std::uint64_t>(replay));
+      const std::vector<Row> rows = sample_rows(problem, kRows, static_cast<std::uint64_t>(replay));
       const ForwardOracle exact = oracle_forward(spec_, problem, rows, Arithmetic::kMatrixUnit);
       EXPECT_EQ(compare(replayed.rows(problem, rows), exact).wrong, "");
     }

@@ -1,5 +1,5 @@
-// A thousand random batches of packed sequences and of sequences in pages, each by every family that
-// serves the spec. Numbers are others at every run; ATTUNE_TEST_SEED repeats one.
+// A thousand random batches of packed sequences and of sequences in pages, each by every family
+// that serves the spec. Numbers are others at every run; ATTUNE_TEST_SEED repeats one.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -31,9 +31,9 @@ std::vector<Case> cases() {
   std::vector<Case> found;
   const auto add = [&](const char* kind, std::span<const char* const> specs) {
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      found.push_back({fmt::format("{}{}", kind, i),
-                       fmt::format("name: t\ndtype: {}\n{}", i % 2 == 0 ? "bf16" : "fp16",
-                                   specs[i])});
+      found.push_back(
+          {fmt::format("{}{}", kind, i),
+           fmt::format("name: t\ndtype: {}\n{}", i % 2 == 0 ? "bf16" : "fp16", specs[i])});
     }
   };
   add("Packed", packed::kSpecs);
