@@ -113,13 +113,11 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 9) + (rows.takes_items ? 32 + 8 * 7 : 0);
   // O and dO of which rows are made, and their barriers.
-  const int staged_rows = rows.ahead_warps == 0
-                              ? kReadAgainBytes
-                              : rows.ahead_warps * (2 * kStagedRows * 2 * spec.head_dim_v + 8);
+  const int staged_rows = rows.ahead_warps * (2 * kStagedRows * 2 * spec.head_dim_v + 8);
   const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
   const int item = is_packed(spec) ? 32 + 8 * 2 : 0;  // and its barriers
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
-         staged_rows + item + barriers + turns;
+         staged_rows + item + barriers + turns + kReadAgainBytes;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {

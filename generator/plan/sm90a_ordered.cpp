@@ -68,10 +68,9 @@ int keys_bytes(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
   constexpr int kHalvesBytes = 128, kTileInfoBytes = 16;
   const int matrices = qk_bytes(spec, tile_kv(tile)) + v_bytes(spec, tile_kv(tile)) +
                        tile.stages * (qk_bytes(spec, tile.tile_q) + v_bytes(spec, tile.tile_q));
-  const int known = tile.stages * tile.tile_q * row_bytes + kHalvesBytes;
+  const int known = tile.stages * tile.tile_q * row_bytes + kHalvesBytes + kReadAgainBytes;
   if (tile.both_gradients) {
-    return matrices + known + tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 2) +
-           kReadAgainBytes;
+    return matrices + known + tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 2);
   }
   const int slopes = kKeys * tile.tile_q * 4;
   return matrices + known + slopes + 2 * tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 3);

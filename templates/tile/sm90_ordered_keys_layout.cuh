@@ -20,12 +20,12 @@ struct KeysMemory {
   static constexpr int kV = qk_bytes(kKeys);
   static constexpr int kQ = kV + v_bytes(kKeys);
   static constexpr int kDo = kQ + kStages * qk_bytes(kTileQ);
-  static constexpr int kReferences = kDo + kStages * v_bytes(kTileQ);
+  // Slopes, fp32: [kTileQ / 8, threads, 4].
+  static constexpr int kSlopes = kDo + kStages * v_bytes(kTileQ);
+  static constexpr int kReferences = kSlopes + kKeys * kTileQ * 4;
   static constexpr int kDeltas = kReferences + kStages * kReferenceBytes;
   static constexpr int kHalves = kDeltas + kStages * kDeltaBytes;
-  // Slopes, fp32: [kTileQ / 8, threads, 4].
-  static constexpr int kSlopes = kHalves + 128;
-  static constexpr int kTiles = kSlopes + kKeys * kTileQ * 4;
+  static constexpr int kTiles = kHalves + 128;
   static constexpr int kBarriers = kTiles + 2 * kStages * kTileInfoBytes;
   static constexpr int kBytes = kBarriers + 8 * (4 * kStages + 3);
 

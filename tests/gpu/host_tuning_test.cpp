@@ -19,8 +19,7 @@ namespace {
 constexpr const char* kLines =
     "name: hosted\ndtype: bf16\nhead_dim: 64\nlayout: bhsd\nmask: document(doc)\n"
     "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\npasses: [forward, backward]\n";
-constexpr ProblemShape kShape{
-    .batch = 1, .heads = 4, .kv_heads = 2, .q_len = 1024, .kv_len = 1024};
+constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 1024, .kv_len = 1024};
 constexpr att_shape kHostsShape = {1, 4, 2, 1024, 1024};
 constexpr int kDocument = 128;
 
