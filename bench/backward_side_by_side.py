@@ -18,6 +18,7 @@ the cost model's plans.
 
 import argparse
 import dataclasses
+import gc
 import importlib.util
 import os
 import signal
@@ -356,6 +357,7 @@ def largest_difference(row, entries, inputs, torch):
 def extra_bytes(entry, torch):
     """What a launch takes beside its operands and the gradients."""
     made = entry.forget()
+    gc.collect()  # of rows before, which would be freed meanwhile
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
