@@ -49,3 +49,22 @@ def test_gradients_of_a_dilated_mask():
     g = torch.randn_like(found)
     for a, b in zip(torch.autograd.grad(found, (q, k, v), g), torch.autograd.grad(wanted, (q, k, v), g), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_a_captured_modulus_is_taken_apart():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from attune.torch import create_block_mask, flex_attention
+
+    def every(n):
+        return lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & ((q_idx - kv_idx) % n == 0)
+
+    length = 1024
+    q, k, v = torch.randn(3, 1, HEADS, length, DIM)
+    distance = torch.arange(length)[:, None] - torch.arange(length)[None]
+    for n in (4, 8, 2, 16):
+        found = flex_attention(q, k, v, block_mask=create_block_mask(every(n), None, None, length, length, device="cpu"))
+        wanted = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=(distance >= 0) & (distance % n == 0))
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+        plans = [kernel["plan"] for kernel in attune.default_runtime("cpu").status()["kernels"]]
+        assert any(f"residues{n} " in plan for plan in plans), plans
