@@ -50,7 +50,7 @@ sanitize: setup  ## build the libraries and their tests under AddressSanitizer a
 # not instrumented; killed processes; searches of every plan, where a few run the same code.
 asan: build sanitize  ## unit, property, fault and CPU tests under the sanitizers
 	@ATTUNE_LLVM_MODULE=$(CURDIR)/$(BUILD)/lib/libattune_llvm.so UBSAN_OPTIONS=print_stacktrace=1 \
-	  scripts/test.sh $(SANITIZE) -LE fuzz -E 'Cpu(Forward|Backward|Packed)[.]|CpuPaged[.]Every|CpuBackwardOf|CpuPackedBackward[.](Every|Planted)|CpuMla[.](IsRight|Pa)|CpuFp8Cache[.](Paged|Error)|Planted[.]|Alarm[.]|GradientOracleOnCores|Kill[.]|Emitted[.]Agrees|EmittedGradients|PlanSpaceOf|$(ARITHMETIC)'
+	  scripts/test.sh $(SANITIZE) -LE fuzz -E 'Cpu(Forward|Backward|Packed)[.]|CpuPaged[.]Every|CpuBackwardOf|CpuPackedBackward[.](Every|Planted)|CpuMla[.](IsRight|Pa)|CpuFp8Cache[.]|HostileGradients|HostileLimits|CpuBatchInvariant[.]|CpuKeyPieces[.]|CpuAppend[.]Every|Planted[.]|Alarm[.]|GradientOracleOnCores|Kill[.]|Emitted[.]Agrees|EmittedGradients|PlanSpaceOf|$(ARITHMETIC)'
 
 # What runs on several threads: the pool, the dispatcher, the background thread, the cache's snapshot,
 # the C API and the tuner. Code of the LLVM module and of kernels is not instrumented: its calls of
