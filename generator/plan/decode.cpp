@@ -156,13 +156,6 @@ int shared_rows(const AttentionSpec& spec) {
   return fragment_registers(spec, DecodePlan{.tile_q = 32}) <= kMostFragmentRegisters ? 32 : 16;
 }
 
-// Whether a long sequence among packed ones is left to few CTAs. A batch-invariant spec's pieces
-// are no plan's choice.
-bool leaves_few(const AttentionSpec& spec, int pieces, bool in_cluster) {
-  return is_packed(spec) && !spec.batch_invariant &&
-         pieces < (in_cluster ? kLeastClusterOfSequences : kLeastDealtPieces);
-}
-
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   for (const int tile_q : {16, 32}) {
@@ -177,7 +170,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
               continue;
             }
             for (const bool in_cluster : {false, true}) {
-              if (leaves_few(spec, pieces, in_cluster)) continue;
+              if (leaves_sequences_to_few(spec, pieces, in_cluster)) continue;
               const KernelPlan plan{.pass = Pass::kForward,
                                     .target = device.target,
                                     .tile = DecodePlan{.tile_q = tile_q,

@@ -154,7 +154,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       for (const int warps : {8, 4}) {
         for (const int stages : {3, 4, 5, 6, 2}) {
           for (const int pieces : kPieces) {
-            if (is_packed(spec) && pieces < kLeastDealtPieces) continue;
+            if (leaves_sequences_to_few(spec, pieces)) continue;
             const KernelPlan plan{.pass = Pass::kForward,
                                   .target = device.target,
                                   .tile = MlaPlan{.tile_q = tile_q,
@@ -169,7 +169,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     }
   }
   for (const int pieces : kPieces) {
-    if (is_packed(spec) && pieces < kLeastDealtPieces) continue;
+    if (leaves_sequences_to_few(spec, pieces)) continue;
     MlaPlan tile = kWgmmaPlan;
     tile.pieces = pieces;
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};

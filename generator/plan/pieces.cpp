@@ -61,6 +61,12 @@ std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int
   return widest;
 }
 
+bool leaves_sequences_to_few(const AttentionSpec& spec, int pieces, bool in_cluster) {
+  constexpr int kLeastDealt = 16, kLeastOfCluster = 4;
+  return is_packed(spec) && !spec.batch_invariant &&
+         pieces < (in_cluster ? kLeastOfCluster : kLeastDealt);
+}
+
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
                                       double items, int most, bool is_dealt, double units) {
   const double all = units * items * double(shape.batch);

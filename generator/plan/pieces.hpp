@@ -22,12 +22,11 @@ LaunchRecipe piece_recipe(const AttentionSpec& spec, Target target, const PlanRe
 std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
                                                   std::initializer_list<int> rows);
 
-// How long one packed sequence is beside the others no shape says, and with few pieces few
-// processors read it. So plans are offered with no fewer pieces at most than these: on an H200 64
-// sequences of 8192 keys take 502 us with 1 and 503 with 16, one of 131072 beside 63 of 1024 1177
-// and 212.
-inline constexpr int kLeastDealtPieces = 16;
-inline constexpr int kLeastClusterOfSequences = 4;
+// Whether a plan with so many pieces of a sequence at most may leave a long one among packed ones
+// to few CTAs, as no shape says how long one is beside the others: such plans are not offered. On
+// an H200 64 sequences of 8192 keys take 502 us with 1 and 503 with 16, one of 131072 beside 63 of
+// 1024 1177 and 212. A batch-invariant spec's pieces are no plan's choice.
+bool leaves_sequences_to_few(const AttentionSpec& spec, int pieces, bool in_cluster = false);
 
 struct PiecesOfSequences {
   double of_mean = 1;        // of a sequence as long as all are on average

@@ -112,7 +112,7 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 9) + (rows.takes_items ? 32 + 8 * 7 : 0);
-  // O and dO of which rows are made, and their barriers.
+  // O and dO of which rows are made; their barriers.
   const int staged_rows = rows.ahead_warps * (2 * kStagedRows * 2 * spec.head_dim_v + 8);
   const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
   const int item = is_packed(spec) ? 32 + 8 * 2 : 0;  // and its barriers
