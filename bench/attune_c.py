@@ -47,7 +47,9 @@ class ForwardArgs(ctypes.Structure):
         ("tensor_views", ctypes.c_void_p),
         ("tensor_view_count", ctypes.c_int),
         ("workspace_bytes", ctypes.c_size_t),
-    ] + [(name, ctypes.c_void_p) for name in ("cu_q", "cu_kv", "used_q", "used_kv")]
+    ] + [(name, ctypes.c_void_p) for name in ("cu_q", "cu_kv", "used_q", "used_kv", "page_table")] + [
+        (name, ctypes.c_int64) for name in ("pages_per_sequence", "page_size", "pages")
+    ]
 
 
 class TensorView(ctypes.Structure):
@@ -165,9 +167,13 @@ class Kernel:
             raise AttuneError(f"the spec has no tensor `{name}`")
         return slot
 
+    def at(self, shape):
+        """The same code for another shape: any plan computes any of them."""
+        return Kernel(self._library, self._spec, self._handle, shape)
+
     def bind(self, q, k, v, o, lse, workspace, tensors, dropout_seed=0, **sequences):
         """A callable(stream) that launches on these device pointers; contiguous in the spec's layout. `sequences`:
-        those of packed ones, cu_q, cu_kv, used_q and used_kv."""
+        those of packed ones, cu_q, cu_kv, used_q and used_kv, and of a cache in pages its table and their numbers."""
         args = ForwardArgs(struct_size=ctypes.sizeof(ForwardArgs), shape=self.shape, q=q, k=k, v=v, o=o, lse=lse,
                            workspace=workspace, dropout_seed=dropout_seed, **sequences)
         slots = {self.tensor_slot(name): pointer for name, pointer in tensors.items()}
