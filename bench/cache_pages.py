@@ -129,7 +129,7 @@ def flashinfer_mla(q, pages, scale, backend, torch):
     def launch():
         state["o"] = wrapper.run(query=rows, kv_cache=cache)
 
-    return contestants.Entry(launch, lambda: state["o"].view(batch, 1, heads, latent).transpose(1, 2))
+    return contestants.Entry(launch, lambda: state["o"].reshape(batch, 1, heads, latent).transpose(1, 2))
 
 
 def fastest(makers, flush, torch):

@@ -32,6 +32,7 @@ from decode_problems import VARIANTS, all_problems, exact, make_inputs, of_seque
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECONDS_A_PROBLEM = 0.2
+SPACER_CYCLES = 1_000_000  # FlashInfer's Python may take longer than the usual spacer
 SPLITS = 0, 1, 2, 4, 8, 12, 16, 24, 32, 64  # of FlashAttention-3; 0: as it chooses itself
 PAGE_SIZES = 16, 64
 PEERS = "Flex", "SDPA", "FA3", "FlashInfer"
@@ -209,6 +210,7 @@ def main():
         return
     import torch
     side_by_side.SECONDS_A_PROBLEM = SECONDS_A_PROBLEM
+    side_by_side.SPACER_CYCLES = SPACER_CYCLES
     torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
     runtime = attune_c.Library(arguments.library or attune_c.find_library(ROOT)).runtime("cuda:0", arguments.cache)
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")

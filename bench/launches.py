@@ -33,6 +33,7 @@ from problems import median  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECONDS_A_PROBLEM = 1.0
+SPACER_CYCLES = 1_000_000  # FlashInfer's Python may take longer than the usual spacer
 TRACED_ROUNDS = 20
 ROWS = Problem(64, 8192), Problem(16, 32768), Problem(1, 8192), Problem(64, 131072, shorter=1024)
 # The cost model gives this shape a plan without clusters that splits sequences; its code computes any shape.
@@ -165,6 +166,7 @@ def main():
     options = parser.parse_args()
     import torch
     side_by_side.SECONDS_A_PROBLEM = SECONDS_A_PROBLEM
+    side_by_side.SPACER_CYCLES = SPACER_CYCLES
     torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
     runtime = attune_c.Library(options.library or attune_c.find_library(ROOT)).runtime("cuda:0", options.cache)
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
