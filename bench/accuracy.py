@@ -22,7 +22,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
-import distributions  # noqa: E402
+import hostile_data  # noqa: E402
 import page  # noqa: E402
 import problems  # noqa: E402
 import side_by_side  # noqa: E402
@@ -108,7 +108,7 @@ def ratio(mine, its):
 
 def run(key, dtype, problem, libraries, flush, generator, torch):
     """Cells by contestant: mean and largest error over the emulation's, and time over that of fast kernels."""
-    inputs = distributions.make_inputs(dtype, problem, generator, torch)
+    inputs = hostile_data.make_inputs(dtype, problem, generator)
     exact = rows_of(problem, inputs, torch, lambda scores, v: torch.softmax(scores, 1) @ v)
     off = (rows_of(problem, inputs, torch, emulated(inputs.q.dtype, torch)) - exact).abs()
     yardstick = off.mean().item(), off.max().item()

@@ -4,13 +4,14 @@ each library's own, the kept mass and the direction of the output."""
 import torch
 
 
-def _scores(problem, inputs, b, h, dtype):
-    q, k = inputs.q[b, h].to(dtype), inputs.k[b, h].to(dtype)
+def _scores(problem, inputs, b, h, dtype, some=slice(None)):
+    """Of `some` of the head's queries."""
+    q, k = inputs.q[b, h, some].to(dtype), inputs.k[b, h].to(dtype)
     scores = (q @ k.T) * problem.head_dim**-0.5
-    rows = torch.arange(problem.seq, device="cuda")
-    q_idx, kv_idx = rows[:, None], rows[None, :]
+    rows = torch.arange(problem.seq, device=q.device)
+    q_idx, kv_idx = rows[some, None], rows[None, :]
     if problem.score is not None:
-        head = torch.tensor(h, device="cuda")
+        head = torch.tensor(h, device=q.device)
         scores = problem.score(scores, b, head, q_idx, kv_idx).to(dtype)
     if problem.mask is not None:
         scores = scores.masked_fill(~problem.mask(b, h, q_idx, kv_idx, inputs.tensors), float("-inf"))
@@ -30,6 +31,17 @@ def live_elements(problem, inputs):
 def exact(problem, inputs, b, h):
     """The head's output in fp64."""
     return torch.softmax(_scores(problem, inputs, b, h, torch.float64), -1) @ inputs.v[b, h].double()
+
+
+def exact_in_chunks(problem, inputs, b, h, weights=None, queries=2048):
+    """The same by so many queries at a time, for scores that would not fit or a GPU that has other work. `weights`
+    [queries, keys]: of the probabilities, what dropout leaves of each."""
+    chunks = []
+    for first in range(0, problem.seq, queries):
+        some = slice(first, first + queries)
+        p = torch.softmax(_scores(problem, inputs, b, h, torch.float64, some), -1)
+        chunks.append((p if weights is None else p * weights[some]) @ inputs.v[b, h].double())
+    return torch.cat(chunks)
 
 
 def reference(problem, inputs, b, h):

@@ -57,17 +57,24 @@ def attune(problem, inputs, runtime, root):
     return launched(kernel, inputs, {"plan": kernel.plan, "source": source})
 
 
-def launched(kernel, inputs, notes, sequences=None):
+def launched(kernel, inputs, notes, sequences=None, walks_back=False):
     """An Attune kernel on these inputs. `sequences`: cu_q and so on of packed ones, which lie one behind the other in
-    q's rows and in the one entry that k and v have."""
+    q's rows and in the one entry that k and v have. `walks_back`: the heads of Q lie in memory from the last to the
+    first, which the tensor unit cannot walk: a kernel that needs it gives way to the first guess of those that do not."""
     sequences = sequences or {}
     # The layout that specs default to: [batch, seq, heads, dim].
     q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
     o = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=v.dtype, device=v.device)
-    workspace = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device="cuda")
-    bound = kernel.bind(q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), None, workspace.data_ptr(),
+    workspace = torch.zeros(max(kernel.workspace_bytes, 16), dtype=torch.uint8, device=q.device)
+    first, strides = q.data_ptr(), {}
+    if walks_back:
+        heads, dim = q.shape[2:]
+        q = q.flip(2)
+        first = q[:, :, heads - 1].data_ptr()
+        strides = {"q_strides": attune_c.Strides(q.stride(0), q.stride(1), -dim)}
+    bound = kernel.bind(first, k.data_ptr(), v.data_ptr(), o.data_ptr(), None, workspace.data_ptr(),
                         {name: t.data_ptr() for name, t in inputs.tensors.items()}, dropout_seed=2026,
-                        **{name: t.data_ptr() for name, t in sequences.items()})
+                        **{name: t.data_ptr() for name, t in sequences.items()}, **strides)
     keep = (q, k, v, workspace, sequences)
 
     def launch():
@@ -89,18 +96,35 @@ def sdpa(backend, problem, inputs):
     return Entry(launch, lambda: state["o"])
 
 
-def fa3(problem, inputs):
-    """FlashAttention-3, where its Python package can be imported."""
+def fa3(problem, inputs, **said):
+    """FlashAttention-3, where its Python package can be imported. `said`: to its function, beside `causal`."""
     from flash_attn_interface import flash_attn_func
+    return _flash(flash_attn_func, problem, inputs, said)
 
+
+def fa4(problem, inputs, **said):
+    """The same of FlashAttention-4, which compiles at its first launch, for seconds."""
+    from flash_attn.cute import flash_attn_func
+    return _flash(flash_attn_func, problem, inputs, said)
+
+
+def _flash(function, problem, inputs, said):
     q, k, v = (t.transpose(1, 2).contiguous() for t in (inputs.q, inputs.k, inputs.v))
     state = {}
 
     def launch():
-        out = flash_attn_func(q, k, v, causal=problem.causal)
+        out = function(q, k, v, causal=problem.causal, **said)
         state["o"] = out[0] if isinstance(out, tuple) else out
 
     return Entry(launch, lambda: state["o"].transpose(1, 2))
+
+
+def can_import(name):
+    """Of a module that may lie in a package that is not there either."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def flex(problem, inputs):

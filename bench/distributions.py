@@ -3,148 +3,155 @@
 Time and error of each contestant on the same data, in interleaved rounds with a cold L2.
 
     python3 bench/distributions.py --out distributions.md
-    python3 bench/distributions.py --only hot --dtype bf16
+    python3 bench/distributions.py --only hot --only "bf16 d128"
+    python3 bench/distributions.py --family sm80 --worst       # Ampere's kernels, on the GPU that is there
+    python3 bench/distributions.py --custom --worst --without FLASH     # masks, scores and dropout
+    python3 bench/distributions.py --append data.jsonl --budget 500     # again, until all rows stand there
+    python3 bench/distributions.py --render data.jsonl --render more.jsonl --out distributions.md     # needs no GPU
 
-Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so. FlashAttention-3 takes part where its package
-`flash_attn_interface` can be imported. Attune runs the cost model's plans.
+Dense rows stand beside FlashAttention-3 and 4 and cuDNN; the sm80 family's beside FlashAttention-2, which is
+scaled_dot_product_attention's; custom ones beside FlexAttention on Triton and on FlashAttention-4 (FLASH), and beside
+whoever else can say them. The packages of FlashAttention-3 and 4 (`flash_attn_interface`, `flash_attn.cute`) are looked
+for. A peer that cannot do a configuration is asked once, and the table says so.
+
+Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so. Attune runs the cost model's plans: of the sm80 family on
+Hopper the first guess of those that need no tensor unit.
 """
 
 import argparse
-import functools
-import importlib.util
-import math
+import concurrent.futures
+import importlib.metadata
 import os
+import signal
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
+import hostile_data  # noqa: E402
+import hostile_rows  # noqa: E402
+import hostile_table  # noqa: E402
 import page  # noqa: E402
-import problems  # noqa: E402
 import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TOKENS, COLUMNS = 16384, 2048
-SECONDS_A_PROBLEM = 0.2
+HEAD = 3  # whose errors are looked at, of the first of the batch
+ALLOWED = 0.03  # of an error in norm; bf16's roundings of P and O make less than 0.005
+COMPILERS = 8  # threads that build Attune's kernels beforehand
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="libattune.so; default: the newest below build/")
     parser.add_argument("--beside", metavar="LIB", help="another build of it takes part too")
+    parser.add_argument("--family", choices=("sm80",), help="of its kernels instead of the GPU's best")
+    parser.add_argument("--custom", action="store_true", help="masks, scores and dropout instead of dense rows")
+    parser.add_argument("--worst", action="store_true", help="seven distributions instead of thirteen")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose key contains this; repeatable")
+    parser.add_argument("--peer", action="append", metavar="NAME", help="no peers but this; repeatable")
+    parser.add_argument("--without", action="append", metavar="NAME", default=[], help="a peer to leave out; repeatable")
+    parser.add_argument("--strict", action="store_true", help="kernels with `accuracy: strict` take part too")
+    parser.add_argument("--list", action="store_true", help="the keys of the rows, and stop")
+    parser.add_argument("--seconds", type=float, default=0.2, metavar="S", help="of timing for a row")
+    parser.add_argument("--budget", type=float, default=float("inf"), metavar="S", help="begin no row after so many seconds")
+    parser.add_argument("--append", metavar="JSONL", help="add each row to this file; what stands there is not done again")
+    parser.add_argument("--render", metavar="JSONL", action="append", help="write the table of these files; repeatable")
+    parser.add_argument("--commit", help="of what is measured, where no repository says it")
     parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.family and arguments.custom:
+        parser.error("the sm80 family has no custom rows")
+    if arguments.commit:
+        os.environ["ATTUNE_COMMIT"] = arguments.commit
+    return arguments
 
 
-def added(score):
-    """Adds score(row, key) = a(row) * b(key) to all scores, through the last column of Q and K, which is theirs
-    alone. `score`: (rows, keys) -> (a, b), a product in natural units; either may be a number."""
-
-    def apply(q, k, torch):
-        seq, dim = q.shape[-2:]
-        rows = torch.arange(seq, device="cuda", dtype=torch.float32)
-        a, b = score(rows, rows, torch)
-        unit = dim**0.25  # the softmax scale divides by it twice
-        q[..., -1], k[..., -1] = a * unit, b * unit
-
-    return apply
+def chosen_rows(arguments):
+    names = hostile_data.WORST if arguments.worst else hostile_data.DISTRIBUTIONS
+    kind = "sm80" if arguments.family else "custom" if arguments.custom else "dense"
+    make = {"sm80": hostile_rows.sm80_rows, "custom": hostile_rows.custom_rows, "dense": hostile_rows.dense_rows}[kind]
+    return hostile_rows.chosen(make(names), arguments.only)
 
 
-def times(factor):
-    def apply(q, k, torch):
-        q *= factor
-
-    return apply
-
-
-def one_head(q, k, torch):
-    q[:, 3, :, -1] = 9 * q.shape[-1]**0.25
-    k[:, 3, :, -1] = 9 * q.shape[-1]**0.25
-    q[:, :3, :, -1], q[:, 4:, :, -1] = 0, 0
+def chosen_peers(arguments):
+    import hostile_peers
+    unknown = {*(arguments.peer or ()), *arguments.without} - set(hostile_peers.PEERS)
+    if unknown:
+        sys.exit(f"no peer is called {', '.join(sorted(unknown))}; there are {', '.join(hostile_peers.PEERS)}")
+    return [name for name in arguments.peer or hostile_peers.PEERS if name not in arguments.without]
 
 
-def heavy_tails(q, k, torch):
-    t = torch.distributions.StudentT(2.0)
-    for x in (q, k):
-        x.copy_(t.sample(x.shape).to("cuda"))
+def environment(torch):
+    versions = [f"PyTorch {torch.__version__}"]
+    for name in ("flash-attn-4", "nvidia-cutlass-dsl"):
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"date": page.now(), "gpu": torch.cuda.get_device_name(), "versions": ", ".join(versions),
+            "commit": page.commit(ROOT), "command": page.command("bench/distributions.py", sys.argv[1:])}
 
 
-# name -> what it does to normal Q and K [batch, heads, seq, dim], fp32, in place
-DISTRIBUTIONS = {
-    "normal": lambda q, k, torch: None,
-    "all scores - 80": added(lambda r, c, torch: (9.0, -80 / 9)),
-    "all scores + 80": added(lambda r, c, torch: (9.0, 80 / 9)),
-    "first key 100": added(lambda r, c, torch: (10.0, 10.0 * (c == 0))),
-    "middle key 100": added(lambda r, c, torch: (10.0, 10.0 * (c == len(c) // 2))),
-    "one row in 97 at 80": added(lambda r, c, torch: (9.0 * (r % 97 == 0), 80 / 9)),
-    "q * 4": times(4),
-    "q * 12": times(12),
-    "keys drift by 60": added(lambda r, c, torch: (8.0, 60 / 8 * c / len(c))),
-    "keys drift by -60": added(lambda r, c, torch: (8.0, -60 / 8 * c / len(c))),
-    "5 more every 128 keys": added(lambda r, c, torch: (5.0, (c / 128).floor())),
-    "Student, 2 degrees": heavy_tails,
-    "one head at 81": one_head,
-}
+def compile_ahead(rows, runtimes):
+    """All of Attune's kernels, several at a time; what fails here fails again in its row, which says so."""
+
+    def build(row, runtime):
+        p = row.problem
+        try:
+            runtime.kernel_from_yaml(row.yaml, attune_c.Shape(p.batch, p.heads, p.heads, p.seq, p.seq))
+        except attune_c.AttuneError:
+            pass
+
+    by_config = {row.config: row for row in rows}
+    with concurrent.futures.ThreadPoolExecutor(COMPILERS) as pool:
+        for row in by_config.values():
+            for runtime in runtimes.values():
+                pool.submit(build, row, runtime)
 
 
-def data_problems():
-    """(key, dtype, problem), whose name says what its numbers are like."""
-    for seq in (8192, 512):
-        for dtype, dim in (("bf16", 128), ("fp16", 64), ("bf16", 64), ("fp16", 128), ("bf16", 256)):
-            for causal in (True, False):
-                for name in DISTRIBUTIONS:
-                    key = f"{dtype} d{dim} {'causal' if causal else 'full'} {seq}: {name}"
-                    yield key, dtype, problems.Problem("data", name, "", TOKENS // seq, COLUMNS // dim, seq, dim,
-                                                       causal=causal, mask=problems.causal_mask if causal else None)
-
-
-def make_inputs(dtype, problem, generator, torch):
-    import contestants
-    size = (problem.batch, problem.heads, problem.seq, problem.head_dim)
-    q, k, v = (torch.randn(size, generator=generator, device="cuda") for _ in range(3))
-    DISTRIBUTIONS[problem.name](q, k, torch)
-    return contestants.Inputs(*(t.to({"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]) for t in (q, k, v)), {})
-
-
-def attune(dtype, problem, inputs, runtime):
-    import contestants
-    spec = (f"attune: 1\nname: bench\ndtype: {dtype}\nhead_dim: {problem.head_dim}\n" +
-            ("mask: causal\n" if problem.causal else ""))
-    shape = attune_c.Shape(problem.batch, problem.heads, problem.heads, problem.seq, problem.seq)
-    return contestants.launched(runtime.kernel_from_yaml(spec, shape), inputs, {})
-
-
-def run(key, dtype, problem, runtimes, flush, generator, torch):
-    """Medians in microseconds and (mean, largest) errors of head 3, by contestant."""
+def exact(row, inputs, entry, torch):
+    """O of the head as float64 has it; with dropout, of what this contestant drew."""
+    import backward_side_by_side as backward
     import checks
-    import contestants
-    inputs = make_inputs(dtype, problem, generator, torch)
-    makers = {label: functools.partial(attune, dtype, problem, inputs, runtime) for label, runtime in runtimes.items()}
-    if importlib.util.find_spec("flash_attn_interface"):
-        makers["FA3"] = lambda: contestants.fa3(problem, inputs)
-    makers["cuDNN"] = lambda: contestants.sdpa(contestants.SDPBackend.CUDNN_ATTENTION, problem, inputs)
-    exact = checks.exact(problem, inputs, 0, 3)
-    entries, errors = {}, {}
-    for label, make in makers.items():
+    weights = None
+    if row.problem.dropout:
+        kept = backward.kept_elements(entry, inputs.v, 0, HEAD, torch)
+        weights = kept.double() / entry.kept_share
+    return checks.exact_in_chunks(row.problem, inputs, 0, HEAD, weights)
+
+
+def measured(row, contestants, flush, generator, torch):
+    """The row as hostile_table knows it."""
+    contestants.enter(row, generator)
+    inputs = hostile_data.make_inputs(row.dtype, row.problem, generator, contestants.tensors)
+    entries, errors, notes, wanted = {}, {}, {}, None
+    for name, make in contestants.makers(row, inputs).items():
         try:
             entry = make()
             entry.launch()
             torch.cuda.synchronize()
-        except Exception as error:  # a peer that cannot do it takes no part
-            print(f"{key}: {label}: {error}", file=sys.stderr)
+            if wanted is None or row.problem.dropout:
+                wanted = exact(row, inputs, entry, torch)
+            off = (entry.output()[0, HEAD].double() - wanted).abs()
+            in_norm = (off.norm() / wanted.norm()).item()
+            if not in_norm < ALLOWED:
+                raise RuntimeError(f"an error of {in_norm:.1e} in norm on `{row.problem.name}`")
+        except Exception as error:  # who cannot do it takes no part
+            notes[name] = (str(error).splitlines() or [type(error).__name__])[0][:120]
+            if row.is_normal:
+                contestants.unable.add((row.config, name))
             continue
-        entries[label] = entry
-        off = (entry.output()[0, 3].double() - exact).abs()
-        errors[label] = (off.mean().item(), off.max().item())
-    median, _ = side_by_side.time_entries(entries, flush, torch)
-    return median, errors
+        entries[name], errors[name] = entry, [off.mean().item(), off.max().item()]
+    median = side_by_side.time_entries(entries, flush, torch)[0] if entries else {}
+    return {"key": row.key, "group": row.group, "config": row.config, "is_normal": row.is_normal, "us": median,
+            "errors": errors, "notes": notes}
 
 
-def main():
-    arguments = parse_arguments()
+def measure(arguments, save):
+    import hostile_peers
     import torch
-    side_by_side.SECONDS_A_PROBLEM = SECONDS_A_PROBLEM
+    side_by_side.SECONDS_A_PROBLEM = arguments.seconds
     torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
     libraries = {"Attune": arguments.library or attune_c.find_library(ROOT)}
     if arguments.beside:
@@ -152,23 +159,55 @@ def main():
     runtimes = {label: attune_c.Library(path).runtime("cuda:0", "") for label, path in libraries.items()}
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
-    rows, on_normal = [], math.nan
-    for key, dtype, problem in data_problems():
-        is_normal = problem.name == "normal"
-        if arguments.only and not is_normal and not any(text in key for text in arguments.only):
-            continue
-        median, errors = run(key, dtype, problem, runtimes, flush, generator, torch)
-        ours = median["Attune"]
-        if is_normal:  # the first of its kind
-            on_normal = ours
-        peers = ", ".join(f"{label} {us / ours:.2f}" for label, us in median.items() if label != "Attune")
-        beside = errors.get("FA3") or errors.get("cuDNN") or errors["Attune"]
-        mean, most = (f"{a / b:.2f}" if b > 0 else "" for a, b in zip(errors["Attune"], beside))
-        rows.append([key, f"{ours:.0f}", f"{on_normal / ours:.2f}", peers, mean, most])
-        print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    header = ["data", "Attune us", "speed on normal data is 1", "a peer's time over ours", "mean error over FA3's",
-              "largest"]
-    page.write_table(arguments.out, ROOT, torch, "bench/distributions.py", header, rows)
+    contestants = hostile_peers.Contestants(runtimes, chosen_peers(arguments), arguments.strict)
+    done = save.rows
+    rows = [row for row in chosen_rows(arguments) if row.key not in done]
+    save.begin(environment(torch))
+    started = time.monotonic()
+    compile_ahead(rows, runtimes)
+    for index, row in enumerate(rows):
+        if time.monotonic() - started > arguments.budget:
+            print(f"out of time: left {len(rows) - index} rows out, from {row.key} on", file=sys.stderr)
+            break
+        save.add(measured(row, contestants, flush, generator, torch))
+
+
+class Results:
+    """Rows as they come, in memory and in the file of --append."""
+
+    def __init__(self, path):
+        self.path = path
+        self.environments, self.rows = hostile_table.read([path] if path and os.path.isfile(path) else [])
+
+    def begin(self, environment):
+        self.environments.append(environment)
+        if self.path:
+            hostile_table.append(self.path, {"environment": environment})
+
+    def add(self, row):
+        self.rows[row["key"]] = row
+        if self.path:
+            hostile_table.append(self.path, row)
+        shown = hostile_table.cells(row, hostile_table.on_normal(self.rows).get(row["config"]))
+        absent = [f"{name}: {why}" for name, why in row["notes"].items()]
+        print("  ".join(shown + absent), file=sys.stderr, flush=True)
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.list:
+        print("\n".join(row.key for row in chosen_rows(arguments)))
+        return
+    if arguments.render:
+        hostile_table.write(arguments.out, *hostile_table.read(arguments.render))
+        return
+    results = Results(arguments.append)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        measure(arguments, results)
+    finally:  # a run that is stopped keeps what it has
+        hostile_table.write(arguments.out, results.environments, results.rows)
+        print("\n".join(hostile_table.summary(results.rows)), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def _best_ratio(row):
     return min(ratios) if ratios else None
 
 
-def _table(header, rows):
+def table(header, rows):
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
@@ -69,8 +69,8 @@ def forward_section(results, fa3):
             _number(_tflops(row, "cuDNN")), _number(_tflops(row, "FA2")), _number(beside_fa3[-1], 2),
             _number(ratio, 2), _number(quoted)
         ])
-    text = _table(["d", "heads", "causal", "seq", "Attune", "FA3", "cuDNN", "FA2", "Attune / FA3",
-                   "against the best of the run", "FA3*"], rows)
+    text = table(["d", "heads", "causal", "seq", "Attune", "FA3", "cuDNN", "FA2", "Attune / FA3",
+                  "against the best of the run", "FA3*"], rows)
     text += f"\n\nGeometric mean against the best peer of each row: {geometric_mean(ratios):.2f}"
     text += f"; against FA3 in this run: {geometric_mean(beside_fa3):.2f}." if any(beside_fa3) else "."
     text += ("\n\n\\* FA3's reference column, from another run. " + fa3["provenance"] +
@@ -112,8 +112,8 @@ def dims_section(results, _):
             "(64 and 128, or 128 and 256), same mask and length, interpolated linearly in d; for 192/128 (d of Q and K / of V) "
             "at d 160. FLOP: `2*b*h*s*s*(d of Q and K + d of V)`, halved for causal. Heads: whole, as near as can be to "
             "the forward table's 2048 columns. A peer may round d up to one that it has a kernel for.\n\n")
-    text += _table(["d", "heads", "causal", "seq", "Attune", "line", "Attune / line", "FA3", "cuDNN", "FA2",
-                    "against the best of the run"], rows)
+    text += table(["d", "heads", "causal", "seq", "Attune", "line", "Attune / line", "FA3", "cuDNN", "FA2",
+                   "against the best of the run"], rows)
     known = [share for share in shares if share]
     if known:
         reached = sum(share >= LINE_SHARE for share in known)
@@ -136,7 +136,7 @@ def custom_section(results, fa3):
             _number(_tflops(row, "Flex")), _number(ratio, 2), _number(row.get("flex_mask_ms"), 2),
             _number(fa3["custom_forward_ms"].get(row["name"]), 3)
         ])
-    text = _table([
+    text = table([
         "variant", "live share", "Attune ms", "TFLOP/s", "Flex ms", "TFLOP/s", "Flex / Attune", "Flex's block mask ms",
         "FA3* ms"
     ], rows)
@@ -152,7 +152,7 @@ def dropout_section(results, _):
             str(row["seq"]), _number(_tflops(row, "Attune")) + _plan_source(row) or _failure(row),
             _number(_tflops(row, "cuDNN")), _number(_tflops(row, "FA2")), _number(_best_ratio(row), 2)
         ])
-    return _table(["seq", "Attune", "cuDNN", "FA2", "against the best"], rows)
+    return table(["seq", "Attune", "cuDNN", "FA2", "against the best"], rows)
 
 
 def _failure(row):
@@ -226,7 +226,7 @@ def command(program, arguments):
     """The command line for the page: where results were written, and where the program lay, does not matter to who measures again."""
     kept, skip = [], False
     for argument in arguments:
-        if skip or argument.split("=")[0] in ("--json", "--jsonl", "--out", "--program", "--made"):
+        if skip or argument.split("=")[0] in ("--json", "--jsonl", "--out", "--program", "--made", "--append", "--commit"):
             skip = not skip and "=" not in argument
             continue
         kept.append(argument)
@@ -271,4 +271,4 @@ def write_table(path, root, torch, program, header, rows, where=None):
     `torch`: None where it had no part in it."""
     version = f"PyTorch {torch.__version__}, " if torch else ""
     write(path, f"{now()}, {where or torch.cuda.get_device_name()}, {version}commit {commit(root)}. "
-          f"`{command(program, sys.argv[1:])}`\n\n{_table(header, rows)}\n")
+          f"`{command(program, sys.argv[1:])}`\n\n{table(header, rows)}\n")
