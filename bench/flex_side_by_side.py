@@ -4,17 +4,16 @@ custom table, forward, forward and backward, with a mask that is new at every st
 
     ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src python3 bench/flex_side_by_side.py
     python3 bench/flex_side_by_side.py --only softcap --out /dev/stdout
-    python3 bench/flex_side_by_side.py --fp32     # six rows in float32, products not rounded to tf32
+    python3 bench/flex_side_by_side.py --fp32     # bench/flex_fp32.py's six rows
 
 Every result is checked against torch's before it is timed: outputs and gradients of both lie equally near to each
-other. In float32 both are held against float64, too.
+other.
 
 Needs a CUDA GPU, PyTorch 2.6 or newer with Triton. FlexAttention's FLASH backend takes part where flash-attn-4 is
 installed. Plans are the cost model's: no cache is read.
 """
 
 import argparse
-import dataclasses
 import datetime
 import functools
 import importlib.util
@@ -38,33 +37,15 @@ import attune  # noqa: E402
 import attune.torch as at  # noqa: E402
 import checks  # noqa: E402
 import contestants  # noqa: E402
-import page as pages  # noqa: E402
 import problems  # noqa: E402
 import side_by_side  # noqa: E402
 
 ROOT = side_by_side.ROOT
 LONG_TOKENS = 98304
-FP32_PROBLEMS = (
-    "noop_full",
-    "causal",
-    "sliding1024",
-    "softcap_causal",
-    "alibi_causal",
-    "doc_causal",
-)
-CHECKED = 1, 3  # the entry of the batch and the head that float64 computes, too
 
 
-def chosen_problems(fp32, only=""):
-    found = [p for p in problems.custom_problems() if only in p.name]
-    if not fp32:
-        return found
-    by_name = {p.name: p for p in found}
-    return [
-        dataclasses.replace(by_name[name], seq=4096, head_dim=64)
-        for name in FP32_PROBLEMS
-        if name in by_name
-    ]
+def chosen_problems(only=""):
+    return [p for p in problems.custom_problems() if only in p.name]
 
 
 class Contestant:
@@ -186,31 +167,18 @@ def difference(mine, theirs):
     return ((mine - theirs).norm() / theirs.norm()).item()
 
 
-def exact(problem, inputs):
-    """O and gradients of the checked head, in float64."""
-    leaves = [x.double().requires_grad_() for x in inputs.operands]
-    out = checks.exact(problem, contestants.Inputs(*leaves, inputs.tensors), *CHECKED)
-    grads = torch.autograd.grad(out, leaves, inputs.d_out[CHECKED].double())
-    return [out.detach(), *(grad[CHECKED] for grad in grads)]
-
-
-def errors(result, wanted):
-    """Of O, and the largest of the gradients."""
-    found = [difference(x[CHECKED].double(), y) for x, y in zip(result, wanted)]
-    return found[0], max(found[1:])
-
-
-def run_problem(problem, seed, fp32, compiling, all_ready, alone):
-    """Of a process among others: `compiling` bounds how many of them prepare at once, nothing is timed until
-    `all_ready`, and then one at a time, which holds `alone`."""
+def run_problem(prepared, whats, compiling, all_ready, alone):
+    """`prepared()`: the contestants and the row that their times of `whats` join. Of a process among others:
+    `compiling` bounds how many of them prepare at once, nothing is timed until `all_ready`, and then one at a time,
+    which holds `alone`."""
     try:
         with compiling:
-            made, row = prepare(problem, seed, fp32)
+            made, row = prepared()
     finally:
         torch.cuda.synchronize()
         all_ready.wait()
     with alone:
-        for what in ("forward", "step") if fp32 else ("forward", "step", "masked_step"):
+        for what in whats:
             found = times_us(
                 {name: getattr(each, what) for name, each in made.items()},
                 rounds=7,
@@ -220,10 +188,8 @@ def run_problem(problem, seed, fp32, compiling, all_ready, alone):
     return row
 
 
-def prepare(problem, seed, fp32):
-    """Who can do it, and what is known of them before they are timed: their results agree."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    inputs = Inputs(problem, generator, torch.float32 if fp32 else torch.bfloat16)
+def prepare(problem, inputs, kinds):
+    """Who can do it, what is known of them before they are timed, and their results, which agree."""
     mask_mod = None
     if problem.mask is not None:
 
@@ -231,7 +197,7 @@ def prepare(problem, seed, fp32):
             return problem.mask(b, h, q, k, inputs.tensors)
 
     row, made, results = {"name": problem.name, "difference": 0.0}, {}, {}
-    for kind in (Attune, Flex) if fp32 else (Attune, *peers()):
+    for kind in kinds:
         name = kind.__name__
         contestant = kind(problem, inputs, mask_mod, problem.score)
 
@@ -253,29 +219,40 @@ def prepare(problem, seed, fp32):
         row["difference"] = max(row["difference"], apart)
         if not apart < 0.02:
             raise RuntimeError(f"{problem.name}: Attune and {name} differ by {apart:.3f}: nothing is timed")
-    if fp32:
-        wanted = exact(problem, inputs)
-        for name in made:
-            row[f"errors {name}"] = errors(results[name], wanted)
-    return made, row
+    return made, row, results
 
 
 _worker = {}  # what a process of the pool was started with
 
 
-def start_worker(**given):
+def start_worker(precision, **given):
     _worker.update(given)
-    set_precision(given["fp32"])
+    torch.set_float32_matmul_precision(precision)
 
 
-def set_precision(fp32):
-    torch.set_float32_matmul_precision("highest" if fp32 else "high")
+def in_processes(named, names, options, precision):
+    """What `named` returns of each name, in a process each, which finds in `_worker` what they have in common."""
+    context = multiprocessing.get_context("spawn")
+    in_common = {
+        "seed": options.seed,
+        "compiling": context.Semaphore(options.workers),
+        "all_ready": context.Barrier(len(names)),
+        "alone": context.Lock(),
+    }
+    start = functools.partial(start_worker, precision, **in_common)
+    with context.Pool(len(names), initializer=start) as pool:
+        return list(pool.imap(named, names, chunksize=1))
 
 
 def run_named(problem_name):
-    chosen = chosen_problems(_worker["fp32"])
-    problem = next(p for p in chosen if p.name == problem_name)
-    row = run_problem(problem, **_worker)
+    seed, *turns = (_worker[key] for key in ("seed", "compiling", "all_ready", "alone"))
+    problem = next(p for p in chosen_problems() if p.name == problem_name)
+
+    def prepared():
+        inputs = Inputs(problem, torch.Generator("cuda").manual_seed(seed), torch.bfloat16)
+        return prepare(problem, inputs, (Attune, *peers()))[:2]
+
+    row = run_problem(prepared, ("forward", "step", "masked_step"), *turns)
     print(row, file=sys.stderr, flush=True)
     return row
 
@@ -426,45 +403,17 @@ def page(rows, overhead, memory):
     return "\n".join(lines) + "\n"
 
 
-def ratio_cell(values):
-    known = [value for value in values if value]
-    return f"{geometric(known):.2f}" if known else ""
-
-
-def write_fp32_table(path, rows):
-    """Times beside Triton's, and both errors against float64."""
-    whats, lines = ("forward", "step"), []
-    ratios = {what: [] for what in whats}
-    for row in rows:
-        cells = [row["name"]]
-        for what in whats:
-            theirs = row.get(f"{what} Flex")
-            ratios[what].append(theirs and theirs / row[f"{what} Attune"])
-            cells += [f"{row[f'{what} Attune']:.0f}", ratio_cell(ratios[what][-1:])]
-        for index in range(2):
-            both = [row.get(f"errors {name}") for name in ("Attune", "Flex")]
-            cells += [f"{each[index]:.1e}" if each else "" for each in both]
-        lines.append([*cells, row.get("without Flex", "")])
-    means = [cell for what in whats for cell in ("", ratio_cell(ratios[what]))]
-    lines.append(["geometric mean", *means, "", "", "", "", ""])
-    header = [
-        "fp32, 2 x 16 heads x 4096, d 64",
-        *("forward us", "Flex over ours", "forward and backward us", "Flex over ours"),
-        *("error of o in norm", "Flex's", "of gradients", "Flex's", "without Flex"),
-    ]
-    pages.write_table(path, ROOT, torch, "bench/flex_side_by_side.py", header, lines)
-
-
-def main():
+def parse_arguments(description, has_fp32):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="problems whose name contains this"
     )
-    parser.add_argument(
-        "--fp32", action="store_true", help="in float32, beside FlexAttention on Triton"
-    )
+    if has_fp32:
+        parser.add_argument(
+            "--fp32", action="store_true", help="in float32, beside FlexAttention on Triton"
+        )
     parser.add_argument("--list", action="store_true", help="the problems, and stop")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -475,33 +424,27 @@ def main():
         help="compile for so many problems at once; one at a time is timed",
     )
     parser.add_argument("--out", default="/dev/stdout")
-    options = parser.parse_args()
-    names = [p.name for p in chosen_problems(options.fp32, options.only)]
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments(__doc__, has_fp32=True)
+    if options.fp32:
+        import flex_fp32
+
+        flex_fp32.run(options)
+        return
+    names = [p.name for p in chosen_problems(options.only)]
     if options.list:
         print("\n".join(names))
         return
-    set_precision(options.fp32)
+    torch.set_float32_matmul_precision("high")
     print(f"{attune.default_runtime('cuda:0').device}", file=sys.stderr)
-    is_whole = not options.only and not options.fp32
-    overhead = call_overhead() if is_whole else None
-    memory = long_documents() if is_whole else None
+    overhead = call_overhead() if not options.only else None
+    memory = long_documents() if not options.only else None
     print(overhead, memory, file=sys.stderr, flush=True)
     torch.cuda.empty_cache()
-    context = multiprocessing.get_context("spawn")
-    in_common = {
-        "seed": options.seed,
-        "fp32": options.fp32,
-        "compiling": context.Semaphore(options.workers),
-        "all_ready": context.Barrier(len(names)),
-        "alone": context.Lock(),
-    }
-    with context.Pool(
-        len(names), initializer=functools.partial(start_worker, **in_common)
-    ) as pool:
-        rows = list(pool.imap(run_named, names, chunksize=1))
-    if options.fp32:
-        write_fp32_table(options.out, rows)
-        return
+    rows = in_processes(run_named, names, options, "high")
     with open(options.out, "w") as file:
         file.write(page(rows, overhead, memory))
 
