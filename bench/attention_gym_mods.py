@@ -2,14 +2,17 @@
 """attention-gym's mask_mods and score_mods on Attune, forward and backward, against dense attention in float64.
 
     ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src \
-        python3 bench/attention_gym_mods.py [--device cuda] attention-gym [name ...]
+        python3 bench/attention_gym_mods.py [--device cuda] [--jobs 8] attention-gym [name ...]
 
 attention-gym is a checkout of github.com/meta-pytorch/attention-gym. Only its folders of masks and mods are imported.
 """
 
 import argparse
+import concurrent.futures
+import functools
 import importlib
 import math
+import multiprocessing
 import sys
 import types
 
@@ -127,25 +130,37 @@ def parse_arguments():
     parser.add_argument("folder", metavar="attention-gym", help="the checkout")
     parser.add_argument("names", nargs="*", metavar="name", help="of cases; default: all")
     parser.add_argument("--device", default="cpu", help="cpu or cuda; default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes, which compile at once")
     return parser.parse_args()
+
+
+@functools.cache
+def found_cases(path, device):
+    torch.manual_seed(2)
+    with torch.device(device):  # no longer than they are made: it would be seen while mods are traced
+        return dict(cases(*folder(path), device))
+
+
+def verdict(path, device, name):
+    """(what to say of a case, whether it failed)"""
+    case = found_cases(path, device)[name]
+    torch.manual_seed(2)  # the same numbers whatever ran before it
+    try:
+        worst = difference(device, *case)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}", True
+    return f"{worst:.1e}{'' if worst < TOLERANCE else '   too much'}", not worst < TOLERANCE
 
 
 def main():
     options = parse_arguments()
-    torch.manual_seed(2)
-    with torch.device(options.device):  # no longer than they are made: it would be seen while mods are traced
-        found = list(cases(*folder(options.folder), options.device))
+    names = [name for name in found_cases(options.folder, options.device) if not options.names or name in options.names]
+    judge = functools.partial(verdict, options.folder, options.device)
     failed = 0
-    for name, case in found:
-        if options.names and name not in options.names:
-            continue
-        try:
-            worst = difference(options.device, *case)
-            said = f"{worst:.1e}{'' if worst < TOLERANCE else '   too much'}"
-        except Exception as problem:
-            worst, said = math.inf, f"{type(problem).__name__}: {problem}"
-        failed += not worst < TOLERANCE
-        print(f"{name:26} {said}", flush=True)
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        for name, (said, is_wrong) in zip(names, (pool.map if options.jobs > 1 else map)(judge, names)):
+            failed += is_wrong
+            print(f"{name:26} {said}", flush=True)
     print(f"{failed} failed")
     return failed > 0
 
