@@ -63,7 +63,10 @@ struct Consumer {
     kSecondWay,     // the same, raised as the item goes where kTracks
   };
   int way = kUnknown;
-  bool probes = false;  // whether this item's first tile is looked at
+  bool probes = false;    // whether this item's first tile is looked at
+  bool may_try = false;   // with kLearns: whether this item may try the second way
+  bool on_trial = false;  // whether it does
+  bool rose = false;      // with kTracks: a reference of the warp was raised
 
   static constexpr int kHigh = kPieces - 1;
 
@@ -159,17 +162,19 @@ struct Consumer {
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
     unsigned rises = 0;
-    const bool raised = softmax_frozen<kTracking>(
-        c, s[piece], rows, position(at, piece), !spec::kHasMask || is_full(at, piece), top, rises);
-    // Never taken. ptxas moves the wait up among the exponentials, over a branch on their sum it
-    // does not. Without dropout its order is 1 to 9 % faster, with it and one piece a tile 1 to 7 %
-    // slower.
-    if (kPieces == 1 && spec::kHasDropout && !all_lanes(!(rows.sum[0] + rows.sum[1] < 0.0f))) {
-      wgmma_wait<0>();
-      exit_thread();
-    }
-    wgmma_wait<kRunning>();
+    bool raised = false;
+    // Never taken: over a branch on their sum ptxas does not move the wait.
+    const auto wait = [&] {
+      if (kBeforeWait > 0 && !all_lanes(!(rows.sum[0] + rows.sum[1] < 0.0f))) {
+        wgmma_wait<0>();
+        exit_thread();
+      }
+      wgmma_wait<kRunning>();
+    };
+    softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece),
+                              !spec::kHasMask || is_full(at, piece), top, rises, raised, wait);
     if (kTracking && raised) {
+      if constexpr (kLearns) rose = true;
       wgmma_pin(o);
       const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
                                shrinkage(static_cast<int>(rises >> 16))};
@@ -225,15 +230,25 @@ struct Consumer {
            0;
   }
 
-  // With a constant reference: looks at two scores a thread of a tile, before mask and score, for
-  // what that does not serve. What it overlooks is found at the item's end. (Builds that looked at
-  // all of them, with fp16 too, saw heavy tails here, and were slower on normal numbers where a
-  // launch takes 100 us: docs/lab/distributions.md.)
+  // Looks at a tile's scores, before mask and score, for what the first way does not serve; at two
+  // a thread, or with kLearns at all of them. What it overlooks is found at the item's end.
   ATT_MEMBER void probe() {
     constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
-    wgmma_pin(s[kHigh]);
+    Scores& scores = s[kHigh];
+    wgmma_pin(scores);
     const float to_log2 = softmax_scale(p) * kLog2E;
-    const float low = s[kHigh][0] * to_log2, high = s[kHigh][2] * to_log2;
+    float low = scores[0] * to_log2, high = scores[2] * to_log2;
+    if constexpr (kLearns) {
+      low = math_min(low, high);
+      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f)) * to_log2;
+      if (may_try) {
+        constexpr float kOrdinary = kBf16 ? 29.0f : 16.0f;
+        on_trial = any_thread(low < kLowest || high > kOrdinary);
+        if (on_trial) way = kSecondWay;
+        fixed = fixed && !on_trial;
+        return;
+      }
+    }
     if (!any_thread(low < kLowest || low > kHighest || high < kLowest || high > kHighest)) return;
     fixed = false;
     // Scores all of which are high have their reference in their first tile.
@@ -241,6 +256,35 @@ struct Consumer {
     const bool some_high = any_thread(low > kHighest || high > kHighest);
     const bool some_ordinary = any_thread(low < kOrdinary || high < kOrdinary);
     way = some_high && some_ordinary ? kSecondWay : kOwnReference;
+  }
+
+  // What an item that is done says of the next ones, when its rows were totalled.
+  ATT_MEMBER void learn(bool failed) {
+    if (!on_trial) {
+      if (any_thread(failed)) way = kSecondWay;
+      return;
+    }
+    on_trial = false;
+    const bool some_rose = any_thread(rose);
+    if constexpr (!kConstantReference) {
+      constexpr float kLarge = kFrozenLimit / 4;
+      const bool some_large = any_thread(rows.sum[0] > kLarge || rows.sum[1] > kLarge);
+      way = some_rose || some_large ? kSecondWay : kFirstWay;
+      return;
+    }
+    // In log2 units: what the constant serves with room to spare, and what is far below the rest.
+    constexpr float kLowest = -70.0f, kHighest = 110.0f, kOrdinary = 60.0f;
+    const int q_len = sequence().q_len;
+    const float upper = row < q_len ? rows.maximum[0] : 0.0f;
+    const float lower = row + 8 < q_len ? rows.maximum[1] : upper;
+    const bool some_high = any_thread(upper > kHighest || lower > kHighest);
+    if (!some_high && !any_thread(upper < kLowest || lower < kLowest)) {
+      way = kFirstWay;
+      return;
+    }
+    // Scores that are high from the first tile on have their reference there.
+    const bool some_ordinary = any_thread(upper < kOrdinary || lower < kOrdinary);
+    way = some_rose || (some_high && some_ordinary) ? kSecondWay : kOwnReference;
   }
 
   // ---- A work item.
@@ -274,7 +318,9 @@ struct Consumer {
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.
-        probes = kConstantReference && may_freeze && way == kUnknown && own.row < sequence().q_len;
+        probes = (kConstantReference || kLearns) && may_freeze && way == kUnknown &&
+                 own.row < sequence().q_len;
+        may_try = n == 0;  // which item comes later may be chance
         way = probes ? kFirstWay : way;
       }
       first = true;
@@ -352,7 +398,7 @@ struct Consumer {
     if constexpr (!kQAhead) issue_qk_tile();
     wgmma_wait<0>();
     if constexpr (kReleasesKFirst) stream.release_k(tile);
-    if constexpr (kConstantReference) {
+    if constexpr (kConstantReference || kLearns) {
       if (probes) probe();
       probes = false;
     }
@@ -532,8 +578,9 @@ struct Consumer {
     const ItemSlot item = load_slot(slot);
     if (kSteadyStops && raises()) count_rounded_maxima(rows);
     const unsigned bad = total_rows(o, rows, raises());
-    if (may_fail(item.redo) && !all_lanes(bad == 0) &&
-        !all_lanes(!has_overflowed(context(), bad, row))) {
+    const bool failed = may_fail(item.redo) && !all_lanes(bad == 0) &&
+                        !all_lanes(!has_overflowed(context(), bad, row));
+    if (failed) {
       const int lane = thread_index() % 32;
       if (lane < kCluster) {
         const unsigned rank = kCluster == 1 ? cluster_cta_rank() : lane;
@@ -542,6 +589,8 @@ struct Consumer {
       }
     }
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
+    // The first verdict is not waited for: the next item may have been handed out.
+    if (kLearns && n == 0) learn(failed);
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
     const int redo = redo_of(item.redo);
     const Slice rows_of = slice_of(context_of(p, own, item.b, item.h, item.h_kv), item.q0, slice);
