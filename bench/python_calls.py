@@ -112,6 +112,8 @@ def main():
     device = torch.device(options.device)
     q, k, v = (torch.randn(batch, heads, length, dim, device=device).to(dtype) for _ in range(3))
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    # As a projection gives them: torch makes nothing for each leaf of a call then.
+    computed = [x.view_as(x) for x in leaves]
     d_o = torch.randn_like(q)
     doc = torch.zeros(batch, length, dtype=torch.int32, device=device)
     slopes = torch.rand(heads, device=device, requires_grad=True)
@@ -138,6 +140,7 @@ def main():
         "attention, a spec": lambda: attune.attention(q, k, v, spec=spec),
         "attention, a spec and a scalar": lambda: attune.attention(q, k, v, spec=of_window, scalars=scalars),
         "attention, a spec, autograd": lambda: attune.attention(*leaves, spec=spec),
+        "attention, a spec, autograd, of computed": lambda: attune.attention(*computed, spec=spec),
         "attention, a spec, and its backward": lambda: attune.attention(*leaves, spec=spec),
         "attention, words": lambda: attune.attention(q, k, v, **words),
         "attention, words and a tensor": lambda: attune.attention(
@@ -153,6 +156,7 @@ def main():
         "flex_attention, causal, autograd": lambda: at.flex_attention(*leaves, None, masks[0]),
         "flex_attention, causal, and its backward": lambda: at.flex_attention(*leaves, None, masks[0]),
         "flex_attention, learned slopes, autograd": lambda: at.flex_attention(*leaves, alibi, masks[0]),
+        "the same, autograd, of computed": lambda: at.flex_attention(*computed, alibi, masks[0]),
         **of_others(q, k, v, leaves),
     }
     of_gpu = f", {torch.cuda.get_device_name()}" if device.type == "cuda" else ""

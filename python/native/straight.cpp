@@ -2,6 +2,7 @@
 // them.
 #include <cstddef>
 #include <new>
+#include <utility>
 
 #include "attune/attune.h"
 #include "launcher.hpp"
@@ -14,9 +15,8 @@ namespace {
 struct Straight {
   static constexpr char kName[] = "attune.straight";
 
-  Ref check, capsule, record, scalars, told, of_false, of_true, none;
-  Ref names;     // of the scalars that each call brings, by slot; empty: they are `scalars`
-  Ref calls[2];  // what `record` is given where there are no tensors: without LSE, with it
+  Ref check, capsule, record, scalars, told, none;
+  Ref names;  // of the scalars that each call brings, by slot; empty: they are `scalars`
   int learned[kMaxTensors], learned_count;  // places among the tensors
 };
 
@@ -57,31 +57,44 @@ Ref scalars_of(const Straight& call, PyObject* given) {
   return found;
 }
 
+/// A call on its way through torch's apply to `forward`. All of it is the caller's.
+struct Recorded {
+  PyObject *capsule, *given, *scalars, *told;
+  bool with_lse;
+};
+
+/// Beside the arguments of apply, of which torch looks at each: one that is no tensor takes it as
+/// long as two that are.
+thread_local const Recorded* recorded = nullptr;
+
+/// What apply makes of q, k, v and learned tensors.
+template <class Apply>
+PyObject* record(const Recorded& call, const Apply& apply) {
+  // What torch does before it comes to `forward` may end in another call's.
+  const Recorded* const before = std::exchange(recorded, &call);
+  PyObject* const made = apply();
+  recorded = before;
+  return made;
+}
+
 PyObject* record(const Straight& call, PyObject* const* operands, PyObject* tensors,
                  bool with_lse) {
-  PyObject* recorded = call.calls[with_lse ? 1 : 0].get();
-  Ref with_tensors;
-  if (PySequence_Size(tensors) != 0) {
-    with_tensors = Ref(PyTuple_Pack(6, call.capsule.get(), tensors, call.scalars.get(),
-                                    (with_lse ? call.of_true : call.of_false).get(),
-                                    call.of_false.get(), call.told.get()));
-    recorded = with_tensors.get();
-  }
-  if (recorded == nullptr) return nullptr;
+  const Recorded mine{call.capsule.get(), tensors, call.scalars.get(), call.told.get(), with_lse};
   if (call.learned_count == 0) {
-    return PyObject_CallFunctionObjArgs(call.record.get(), recorded, operands[0], operands[1],
-                                        operands[2], nullptr);
+    return record(mine, [&] {
+      return PyObject_CallFunctionObjArgs(call.record.get(), operands[0], operands[1], operands[2],
+                                          nullptr);
+    });
   }
-  const Ref all(PyTuple_New(4 + call.learned_count));
+  const Ref all(PyTuple_New(3 + call.learned_count));
   if (!all) return nullptr;
-  PyTuple_SetItem(all.get(), 0, Ref::to(recorded).release());
-  for (int i = 0; i < 3; ++i) PyTuple_SetItem(all.get(), 1 + i, Ref::to(operands[i]).release());
+  for (int i = 0; i < 3; ++i) PyTuple_SetItem(all.get(), i, Ref::to(operands[i]).release());
   for (int i = 0; i < call.learned_count; ++i) {
     Ref each(PySequence_GetItem(tensors, call.learned[i]));
     if (!each) return nullptr;
-    PyTuple_SetItem(all.get(), 4 + i, each.release());
+    PyTuple_SetItem(all.get(), 3 + i, each.release());
   }
-  return PyObject_CallObject(call.record.get(), all.get());
+  return record(mine, [&] { return PyObject_CallObject(call.record.get(), all.get()); });
 }
 
 /// go(q, k, v, tensors, with_lse, scalars by name, all arrays): O, or O and LSE; None where they
@@ -102,110 +115,127 @@ PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
                   with_lse != 0);
 }
 
-/// The names of what is asked of a Function's context.
-struct Names {
-  static constexpr char kName[] = "attune.names";
+/// What `forward` says to a Function's context: what its methods of like names do there, in Python.
+struct Context {
+  static constexpr char kName[] = "attune.context";
 
   Ref call{PyUnicode_InternFromString("call")};
-  Ref save{PyUnicode_InternFromString("save_for_backward")};
-  Ref materialize{PyUnicode_InternFromString("set_materialize_grads")};
+  Ref to_save{PyUnicode_InternFromString("to_save")};
+  Ref materialize{PyUnicode_InternFromString("materialize_grads")};
+  Ref of_false;
 };
 
-bool save(PyObject* context, PyObject* const* operands, const Outputs& made, PyObject* given,
-          PyObject* of_backward, const Names& names) {
-  if (PyObject_SetAttr(context, names.call.get(), of_backward) < 0) return false;
-  const Py_ssize_t count = PySequence_Size(given);
+/// Whether the context took it. Captured tensors are saved, too: torch notices where one was
+/// changed in between.
+bool save(PyObject* context, const Context& names, const Recorded& call, PyObject* const* operands,
+          const Outputs& made) {
+  const Py_ssize_t count = PySequence_Size(call.given);
   if (count < 0) return false;
-  Ref saved;
-  if (count == 0) {
-    saved = Ref(PyObject_CallMethodObjArgs(context, names.save.get(), operands[0], operands[1],
-                                           operands[2], made.o.get(), made.lse.get(), nullptr));
-    return static_cast<bool>(saved);
-  }
-  const Ref method(PyObject_GetAttr(context, names.save.get()));
   const Ref tensors(PyTuple_New(5 + count));
-  if (!method || !tensors) return false;
+  if (!tensors) return false;
   PyObject* const first[] = {operands[0], operands[1], operands[2], made.o.get(), made.lse.get()};
   for (Py_ssize_t i = 0; i < 5; ++i) {
     PyTuple_SetItem(tensors.get(), i, Ref::to(first[i]).release());
   }
   for (Py_ssize_t i = 0; i < count; ++i) {
-    Ref each(PySequence_GetItem(given, i));
+    Ref each(PySequence_GetItem(call.given, i));
     if (!each) return false;
     PyTuple_SetItem(tensors.get(), 5 + i, each.release());
   }
-  saved = Ref(PyObject_CallObject(method.get(), tensors.get()));
-  return static_cast<bool>(saved);
+  return PyObject_SetAttr(context, names.to_save.get(), tensors.get()) == 0 &&
+         PyObject_SetAttr(context, names.materialize.get(), names.of_false.get()) == 0 &&
+         PyObject_SetAttr(context, names.call.get(), call.told) == 0;
 }
 
-/// A Function's forward(ctx, call, q, k, v, *learned), `call` being (launcher, given, scalars,
-/// with_lse, false, what the backward pass is told).
+/// A Function's forward(ctx, q, k, v, *learned), of the call that is on its way.
 PyObject* forward(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count < 5 || PyTuple_Size(arguments[1]) != 6) return refuse("a forward pass takes a call");
-  const auto* names = owned_by<Names>(self);
-  PyObject* const context = arguments[0];
-  PyObject* part[6];
-  for (int i = 0; i < 6; ++i) part[i] = PyTuple_GetItem(arguments[1], i);
-  Launcher* const launcher = launcher_of(part[0]);
-  const int with_lse = PyObject_IsTrue(part[3]);
-  if (names == nullptr || launcher == nullptr || with_lse < 0) return nullptr;
-  Outputs made = run(*launcher, arguments + 2, part[1], true, part[2]);
-  if (!made.o) return nullptr;
-  if (with_lse != 0 &&
-      !Ref(PyObject_CallMethodObjArgs(context, names->materialize.get(), part[4], nullptr))) {
-    return nullptr;
+  const Recorded* const call = std::exchange(recorded, nullptr);
+  if (count < 4 || call == nullptr) return refuse("a forward pass takes a call");
+  const auto* names = owned_by<Context>(self);
+  Launcher* const launcher = launcher_of(call->capsule);
+  if (names == nullptr || launcher == nullptr) return nullptr;
+  Outputs made = run(*launcher, arguments + 1, call->given, true, call->scalars);
+  if (!made.o || !save(arguments[0], *names, *call, arguments + 1, made)) return nullptr;
+  return as_asked(std::move(made), call->with_lse);
+}
+
+/// A Function's apply.
+struct Recorder {
+  static constexpr char kName[] = "attune.recorder";
+
+  Ref apply;
+};
+
+/// record(call, q, k, v, *learned), `call` being (launcher, given, scalars, whether LSE is asked
+/// for, what the backward pass is told).
+PyObject* record_call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  const auto* recorder = owned_by<Recorder>(self);
+  if (recorder == nullptr || count < 4 || PyTuple_Size(arguments[0]) != 5) {
+    return refuse("what is recorded is a call");
   }
-  if (!save(context, arguments + 2, made, part[1], part[5], *names)) return nullptr;
-  return as_asked(std::move(made), with_lse != 0);
+  PyObject* part[5];
+  for (int i = 0; i < 5; ++i) part[i] = PyTuple_GetItem(arguments[0], i);
+  const int with_lse = PyObject_IsTrue(part[3]);
+  const Ref all(PyTuple_New(count - 1));
+  if (with_lse < 0 || !all) return nullptr;
+  for (Py_ssize_t i = 1; i < count; ++i) {
+    PyTuple_SetItem(all.get(), i - 1, Ref::to(arguments[i]).release());
+  }
+  return record({part[0], part[1], part[2], part[4], with_lse != 0},
+                [&] { return PyObject_CallObject(recorder->apply.get(), all.get()); });
 }
 
 PyMethodDef go_method{
     "go", go, METH_FASTCALL,
     "go(q, k, v, tensors, with_lse, scalars): O, or O and LSE; None: they are others"};
 
-PyMethodDef forward_method{"forward", forward, METH_FASTCALL, "forward(ctx, call, q, k, v, ...)"};
+PyMethodDef forward_method{"forward", forward, METH_FASTCALL, "forward(ctx, q, k, v, ...)"};
+
+PyMethodDef record_method{"record", record_call, METH_FASTCALL, "record(call, q, k, v, ...)"};
 
 }  // namespace
 
 }  // namespace attune::calls
 
-/// A call as `go`: of (check, capsule, record or None, scalars, told, None, False, True, names,
+/// A call as `go`: of (check, capsule, a Function's apply or None, scalars, told, None, names,
 /// places of learned tensors).
 extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
   using namespace attune::calls;
-  PyObject* part[10];
-  if (PyArg_ParseTuple(given, "OOOOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
-                       &part[5], &part[6], &part[7], &part[8], &part[9]) == 0) {
+  PyObject* part[8];
+  if (PyArg_ParseTuple(given, "OOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
+                       &part[5], &part[6], &part[7]) == 0) {
     return nullptr;
   }
   auto call = std::unique_ptr<Straight>(new (std::nothrow) Straight{});
-  const Ref no_tensors(PyTuple_New(0));
-  if (call == nullptr || !no_tensors) return refuse("no memory");
+  if (call == nullptr) return refuse("no memory");
   call->check = Ref::to(part[0]);
   call->capsule = Ref::to(part[1]);
   if (part[2] != part[5]) call->record = Ref::to(part[2]);
   call->scalars = Ref::to(part[3]);
   call->told = Ref::to(part[4]);
   call->none = Ref::to(part[5]);
-  call->of_false = Ref::to(part[6]);
-  call->of_true = Ref::to(part[7]);
-  call->names = Ref::to(part[8]);
-  const Py_ssize_t learned = PyTuple_Size(part[9]);
+  call->names = Ref::to(part[6]);
+  const Py_ssize_t learned = PyTuple_Size(part[7]);
   if (learned < 0 || learned > kMaxTensors) return refuse("too many tensors");
   for (; call->learned_count < learned; ++call->learned_count) {
-    PyObject* const place = PyTuple_GetItem(part[9], call->learned_count);
+    PyObject* const place = PyTuple_GetItem(part[7], call->learned_count);
     call->learned[call->learned_count] = static_cast<int>(PyLong_AsLongLong(place));
-  }
-  for (int with_lse = 0; with_lse < 2; ++with_lse) {
-    call->calls[with_lse] = Ref(
-        PyTuple_Pack(6, part[1], no_tensors.get(), part[3], part[6 + with_lse], part[6], part[4]));
-    if (!call->calls[with_lse]) return nullptr;
   }
   return function_of(go_method, std::move(call));
 }
 
-/// What is a Function's `forward` where launches are such; made once.
-extern "C" ATT_API PyObject* attune_calls_forward() {
+/// What is a Function's `forward` where launches are such, of False.
+extern "C" ATT_API PyObject* attune_calls_forward(PyObject* of_false) {
   using namespace attune::calls;
-  return function_of(forward_method, std::make_unique<Names>());
+  auto names = std::make_unique<Context>();
+  names->of_false = Ref::to(of_false);
+  return function_of(forward_method, std::move(names));
+}
+
+/// `record`, of the apply of a Function that has such a `forward`.
+extern "C" ATT_API PyObject* attune_calls_recorder(PyObject* apply) {
+  using namespace attune::calls;
+  auto recorder = std::make_unique<Recorder>();
+  recorder->apply = Ref::to(apply);
+  return function_of(record_method, std::move(recorder));
 }

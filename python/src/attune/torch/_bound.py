@@ -79,6 +79,7 @@ class Bound:
         self._launcher, self._handle = launcher_of(plan)
         self._learned: tuple[int, ...] | None = None  # no gradient is wanted
         self._told: Any = None  # what a backward pass needs to know
+        of_launch = None
         of_gradients = (*operands, *(by_slot[slot] for slot in variant.learned))
         if torch.is_grad_enabled() and any(x.requires_grad for x in of_gradients):
             self._learned = tuple(self._slots[slot] for slot in variant.learned)
@@ -86,16 +87,16 @@ class Bound:
             of_launch = None if self._handle is None or plan.backward is None else record_launch()
             if of_launch is None:
                 self._handle = None
-            self._record = of_launch or record
+            self._record = record if of_launch is None else of_launch[1]
         if self._slots == tuple(range(len(tensors))):
             self._slots = ()  # as they are
         self.go: Callable[..., Any] | None = None
         is_recorded = self._learned is not None
+        apply = of_launch[0] if is_recorded and of_launch is not None else None
         if not (holds or draws or self._converts or self._slots or (names and is_recorded)):
             self.go = _native.straight(
-                self.check, self._handle, self._record if is_recorded else None, numbers[0], self._told, self._names,
-                self._learned or (),
-            )  # fmt: skip
+                self.check, self._handle, apply, numbers[0], self._told, self._names, self._learned or ()
+            )
 
     def run(
         self,
@@ -124,7 +125,7 @@ class Bound:
             return found if with_lse else found[0]
         told = self._told if numbers is self._numbers else (self._told[0], numbers, self._told[2])
         if self._handle is not None:
-            call: Any = self._handle, given, numbers[0], with_lse, False, told
+            call: Any = self._handle, given, numbers[0], with_lse, told
         else:
             call = self._plan, given, numbers, with_lse, launcher
         if learned:

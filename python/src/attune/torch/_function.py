@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,25 +95,40 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[Any, ...]:
-        q, k, v, o, lse, *tensors = ctx.saved_tensors
-        plan, numbers, learned = ctx.call
-        found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *numbers)
-        gradients = (each.reshape(sizes).to(dtype) for each, (sizes, dtype) in zip(found[3:], learned, strict=True))
-        return None, *found[:3], *gradients
+        return None, *_gradients(ctx, d_o, d_lse)
+
+
+def _gradients(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    """Of q, k, v and learned tensors."""
+    q, k, v, o, lse, *tensors = ctx.saved_tensors
+    plan, numbers, learned = ctx.call
+    found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *numbers)
+    gradients = (each.reshape(sizes).to(dtype) for each, (sizes, dtype) in zip(found[3:], learned, strict=True))
+    return *found[:3], *gradients
 
 
 # Function.apply is this behind a look at transforms of torch.func and at what they left, which costs two microseconds:
 # for tensors that are known to be neither.
 record: Callable[..., Any] = super(torch.autograd.Function, _Attention).apply
 
+# What torch looks up in the class at each call: it is found sooner in the class itself.
+_LOOKED_UP = ("setup_context", "clear_saved_tensors_on_access")
+
 
 @functools.cache
-def record_launch() -> Callable[..., Any] | None:
-    """The same of calls that are (what _native.forward takes for a launcher, tensors, scalars, whether LSE is asked for,
-    False, what the backward pass is told). None: there is no such forward."""
+def record_launch() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The same of launches without bytecode: what _native.straight takes for `apply`, and what _native.recorder makes
+    of it. None: there are none."""
     forward = _native.forward()
     if forward is None:
         return None
-    again: Any = type("_Attention", (_Attention,), {"forward": staticmethod(forward)})
-    found: Callable[..., Any] = super(torch.autograd.Function, again).apply
-    return found
+    inherited = {
+        name: inspect.getattr_static(torch.autograd.Function, name)
+        for name in _LOOKED_UP
+        if hasattr(torch.autograd.Function, name)
+    }
+    backward = torch.autograd.function.once_differentiable(_gradients)
+    own = {**inherited, "forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function: Any = type("_Attention", (torch.autograd.Function,), own)
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    return apply, _native.recorder(apply)

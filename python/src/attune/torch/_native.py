@@ -25,12 +25,13 @@ _data_ptr: Any = torch.Tensor.data_ptr
 
 @dataclasses.dataclass(frozen=True)
 class _Functions:
-    """Of the library: what makes launchers and calls, and a Function's `forward`."""
+    """Of the library: what makes finders, launchers, calls, and what a Function is made of."""
 
     finder: Callable[[Any], Any]
     launcher: Callable[[Any], Any]
     straight: Callable[[Any], Any]
-    forward: Any
+    forward: Callable[[Any], Any]
+    recorder: Callable[[Any], Any]
 
 
 @functools.cache
@@ -40,20 +41,28 @@ def _functions() -> _Functions | None:
         return None
     try:
         c = ctypes.PyDLL(str(pathlib.Path(library()._name).resolve().with_name(_NAME)))
-        finder, launcher, straight = c.attune_calls_finder, c.attune_calls_launcher, c.attune_calls_straight
-        forward = c.attune_calls_forward
+        made = [getattr(c, f"attune_calls_{each.name}") for each in dataclasses.fields(_Functions)]
     except (OSError, AttributeError):
         return None
-    for function in (finder, launcher, straight, forward):
+    for function in made:
         function.argtypes, function.restype = [ctypes.py_object], ctypes.py_object
-    forward.argtypes = []
-    return _Functions(finder, launcher, straight, forward())
+    return _Functions(*made)
 
 
 def forward() -> Any:
-    """forward(ctx, call, q, k, v, *learned) of an autograd.Function; `call` as Bound has it. None: there is none."""
+    """forward(ctx, q, k, v, *learned) of an autograd.Function, of the call that is being recorded by `straight` or by
+    what `recorder` gives. None: there is none."""
     functions = _functions()
-    return None if functions is None else functions.forward
+    return None if functions is None else functions.forward(False)
+
+
+def recorder(apply: Any) -> Callable[..., Any]:
+    """record(call, q, k, v, *learned), of the apply of a Function that has such a `forward`. `call` is (what
+    `launcher_of` gave, tensors, scalars, whether LSE is asked for, what the backward pass is told)."""
+    functions = _functions()
+    assert functions is not None, "there is a forward"
+    found: Callable[..., Any] = functions.recorder(apply)
+    return found
 
 
 def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
@@ -92,7 +101,7 @@ def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
 def straight(
     check: Any,
     handle: Any,
-    record: Any,
+    apply: Any,
     scalars: tuple[float, ...],
     told: Any,
     names: tuple[str, ...] = (),
@@ -102,14 +111,15 @@ def straight(
 
     Args:
         handle: what `launcher_of` gave.
-        record: an autograd.Function's apply where a gradient is wanted, or None; `told` is for its backward pass.
-        names: of scalars that each call brings, by slot; without any they are `scalars`. Not with `record`.
+        apply: an autograd.Function's, which has `forward`, where a gradient is wanted, or None; `told` is for its
+            backward pass.
+        names: of scalars that each call brings, by slot; without any they are `scalars`. Not with `apply`.
         learned: places of the tensors that the Function is given.
     """
     functions = _functions()
     if functions is None or handle is None:
         return None
-    parts = check, handle, record, scalars, told, None, False, True, names, learned
+    parts = check, handle, apply, scalars, told, None, names, learned
     found: Callable[..., Any] = functions.straight(parts)
     return found
 
