@@ -4,6 +4,7 @@ it from there. Exit code 77, and a line that says why, where pip cannot get what
 import glob
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,10 @@ def main():
         made(run(*pip, "wheel", "-q", "--no-deps", "--no-index", "--find-links", folder, "-w", folder, *options, PACKAGE,
                  env=environment))  # fmt: skip
         (wheel,) = glob.glob(os.path.join(folder, "attune-*.whl"))
-        assert os.path.basename(wheel).startswith("attune-0.2.0-py3-none-"), wheel
+        tag = re.fullmatch(r"attune-0\.2\.0-py3-none-manylinux_(\d+)_(\d+)_\w+\.whl", os.path.basename(wheel))
+        assert tag is not None, f"{wheel}: no promise of a glibc"
+        here = tuple(int(x) for x in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")[:2])
+        assert (2, 17) <= (int(tag[1]), int(tag[2])) <= here, f"{wheel}, built on glibc {here}"
         held = set(zipfile.ZipFile(wheel).namelist())
         wanted = {f"attune/{name}" for name in ("libattune.so", "libattune_llvm.so", "attune", "py.typed", "tuning.py")}
         assert wanted <= held, wanted - held
