@@ -11,8 +11,11 @@ build=$(realpath "$1")
 root=$(realpath "$(dirname "$0")/..")
 environment=$build/torch
 
-if ! "$environment/bin/python" -c "import torch, numpy, pytest" 2> /dev/null; then
-  mapfile -t pins < <(grep -oE '"(torch|numpy|pytest)==[^"]+"' "$root/python/pyproject.toml" | tr -d '"')
+packages=(torch numpy pytest nbclient nbformat ipykernel diffusers)
+if ! "$environment/bin/python" -c \
+  "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))" \
+  "${packages[@]}" 2> /dev/null; then
+  mapfile -t pins < <(IFS='|' && grep -oE "\"(${packages[*]})==[^\"]+\"" "$root/python/pyproject.toml" | tr -d '"')
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
   if ! { python3 -m venv "$environment" && "$environment/bin/pip" install -q "${pins[@]}"; } > "$log" 2>&1; then

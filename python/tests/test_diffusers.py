@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("diffusers", minversion="0.42", reason="diffusers 0.42 or newer is not installed")
 
+from devices import DEVICE, on_device, one_thread  # noqa: E402
 from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel  # noqa: E402
 from diffusers.models.attention_dispatch import (  # noqa: E402
     AttentionBackendName,
@@ -30,12 +31,9 @@ def launches(monkeypatch):
     run = ForwardPlan.run
     monkeypatch.setattr(ForwardPlan, "run", lambda *args, **kwargs: made.append(1) or run(*args, **kwargs))
     torch.manual_seed(29)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small is all this that threads are in each other's way
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), one_thread(), on_device():
         warnings.filterwarnings("error", message="attune falls back")
         yield made
-    torch.set_num_threads(threads)
     _AttentionBackendRegistry.set_active_backend(AttentionBackendName.NATIVE)
 
 
@@ -133,7 +131,7 @@ def test_compiled(launches):
 
 def test_block_mask():
     mask = MASKS["queries times keys"]()
-    block_mask = create_block_mask(lambda b, h, i, j: mask[i, j], BATCH, None, Q_LEN, KV_LEN, device="cpu")
+    block_mask = create_block_mask(lambda b, h, i, j: mask[i, j], BATCH, None, Q_LEN, KV_LEN, device=DEVICE)
     given = [x.detach() for x in operands()]
     with attention_backend("attune"):
         found = dispatch_attention_fn(*given, attn_mask=block_mask)

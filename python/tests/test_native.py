@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _launcher, _memory, _native, _recall, flex_attention  # noqa: E402
+from attune.torch import _function, _launcher, _memory, _native, _recall, flex_attention  # noqa: E402
 from attune.torch._plans import variant_of  # noqa: E402
 
 HEADS, LENGTH, DIM = 2, 24, 16
@@ -229,6 +229,43 @@ def test_saved_tensors_are_torchs():
     found = torch.autograd.grad(o.sin().sum(), leaves)
     wanted = torch.autograd.grad(call().sin().sum(), leaves)
     assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_within_a_call(fails, monkeypatch):
+    """Before torch comes to the forward pass it may run anything: what an object has to do that is collected, say."""
+    given, others = ([x.requires_grad_() for x in operands()] for _ in range(2))
+    within = []
+
+    def call(leaves):
+        return attune.attention(*leaves, mask="causal", layout="bhsd")
+
+    wanted, of_others = (settled(lambda leaves=leaves: call(leaves)) for leaves in (given, others))
+    apply, record = _function.record_launch()
+    function = apply.__self__
+
+    class Between(function._backward_cls):
+        def __init__(self):
+            if not within:
+                within.append(None)
+                within[0] = call(others)
+                if fails:
+                    raise KeyError("between")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(function, "_backward_cls", Between)
+        if fails:
+            with pytest.raises(KeyError, match="between"):
+                call(given)
+        found = call(given)
+    assert torch.equal(found, wanted) and torch.equal(within[0], of_others)
+    for mine, of_first, leaves in ((found, wanted, given), (within[0], of_others, others)):
+        gradients = (torch.autograd.grad(o.sin().sum(), leaves) for o in (mine, of_first))
+        assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
+    with pytest.raises(TypeError, match="takes a call"):
+        apply(*given)
+    with pytest.raises(TypeError, match="is a call"):
+        record((1, 2), *given)
 
 
 def test_arguments_by_name():

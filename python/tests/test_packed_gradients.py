@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from devices import on_device  # noqa: E402
+
 import attune  # noqa: E402
 
 HEADS, KV_HEADS, DIM = 4, 2, 32
@@ -15,6 +17,8 @@ SPARE = 3  # tokens behind the last sequence
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(7)
+    with on_device():
+        yield
 
 
 def offsets(lengths):

@@ -10,10 +10,18 @@ from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 if not hasattr(torch_attention, "activate_flash_attention_impl"):
     pytest.skip("torch has no registry of attention implementations", allow_module_level=True)
 
+from devices import DEVICE, on_device  # noqa: E402
+
 from attune.torch import _sdpa, activate_sdpa, deactivate_sdpa  # noqa: E402
 from attune.torch._plans import BackwardPlan, ForwardPlan  # noqa: E402
 
 BATCH, HEADS, Q_LEN, KV_LEN, DIM = 2, 4, 37, 45, 16
+
+
+@pytest.fixture(autouse=True)
+def there():
+    with on_device():
+        yield
 
 
 @pytest.fixture
@@ -107,6 +115,7 @@ def test_compiled(launches, backend):
     check(launches, operands(), function, is_causal=True)
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="an operator of CPUs")
 def test_lse_is_torchs():
     """What the operator gives beside O: an activation in between forward and backward pass does no harm."""
     torch.manual_seed(23)

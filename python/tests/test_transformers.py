@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", minversion="5.23", reason="transformers 5.23 or newer is not installed")
 
+from devices import DEVICE, made, on_device, one_thread  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModel,
     AutoModelForCausalLM,
@@ -55,12 +56,9 @@ DECODERS = {
 def fresh():
     """A fall-back to torch would hide what does not work."""
     torch.manual_seed(3)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small are the models that threads are in each other's way
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), one_thread(), on_device():
         warnings.filterwarnings("error", message="attune falls back")
         yield
-    torch.set_num_threads(threads)
 
 
 def pair(config, make=AutoModelForCausalLM):
@@ -231,7 +229,7 @@ def test_dropout_is_repeated_by_the_seed():
 def test_autocast():
     eager, ours = pair(DECODERS["gpt-oss"])
     ids = tokens()
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad(), torch.autocast(DEVICE, dtype=torch.bfloat16):
         wanted, found = (model(ids, use_cache=False).logits for model in (eager, ours))
     torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.05)
 
@@ -247,13 +245,16 @@ def test_compiled():
 MASKS = {
     "causal": (masking_utils.causal_mask_function, {}),
     "window": (masking_utils.sliding_window_causal_mask_function(WINDOW), {"local_size": WINDOW}),
-    "chunks": (masking_utils.chunked_causal_mask_function(WINDOW, torch.tensor([3, 0])), {"local_size": WINDOW}),
+    "chunks": (
+        masking_utils.chunked_causal_mask_function(WINDOW, made(lambda: torch.tensor([3, 0]))),
+        {"local_size": WINDOW},
+    ),
     "both ways": (masking_utils.bidirectional_mask_function, {}),
     "both ways, window": (masking_utils.sliding_window_bidirectional_mask_function(WINDOW), {}),
     "blocks": (
         masking_utils.or_masks(
             masking_utils.causal_mask_function,
-            masking_utils.blockwise_overlay((torch.arange(64) // 3 % 3 - 1).repeat(2, 1)),
+            masking_utils.blockwise_overlay(made(lambda: (torch.arange(64) // 3 % 3 - 1).repeat(2, 1))),
         ),
         {},
     ),
@@ -263,7 +264,14 @@ MASKS = {
 @pytest.mark.parametrize("pads", [False, True], ids=["no padding", "padding"])
 @pytest.mark.parametrize(
     "sizes",
-    [(20, 20, 0, 0), (1, 20, 19, 0), (6, 20, 14, 0), (6, 20, 30, 16), (6, 20, torch.tensor(4), 0), (6, 20, 4, 0)],
+    [
+        (20, 20, 0, 0),
+        (1, 20, 19, 0),
+        (6, 20, 14, 0),
+        (6, 20, 30, 16),
+        (6, 20, made(lambda: torch.tensor(4)), 0),
+        (6, 20, 4, 0),
+    ],
     ids=["whole", "one query", "last queries", "a slid window", "static, counted", "static"],
 )
 @pytest.mark.parametrize("name", MASKS)
