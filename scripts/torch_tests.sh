@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Those tests of the Python package that need PyTorch and say most in little time, on the CPU family:
 # translation of mods, gradients, torch.compile without graph breaks, checkpointing with dropout, a
-# serving loop over every kind of cache, calls that are made again.
+# serving loop over every kind of cache, calls that are made again; diffusers, torch's own attention on
+# Attune, and the tutorial notebook from its first cell to its last. transformers' tests and those of
+# attune.torch.enable say the same of more code, and take as long as these last ones together.
 #   scripts/torch_tests.sh BUILD    with BUILD/lib/libattune.so; keeps its environment in BUILD/torch
 # PyTorch comes from PyPI, in the version of python/pyproject.toml's dev extra. Where it cannot be had
 # the tests are skipped, and a line says so.
@@ -29,4 +31,5 @@ cd "$root/python/tests"
 export ATTUNE_LIBRARY=$build/lib/libattune.so PYTHONPATH=$root/python/src PYTHONDONTWRITEBYTECODE=1
 "$environment/bin/python" . test_operators.py test_flex_attention.py test_compile.py test_gradients.py \
   test_recall.py test_append.py test_serving.py test_serving_compile.py test_guard.py test_calls_again.py \
-  test_words_again.py test_cache_calls_again.py test_native.py
+  test_words_again.py test_cache_calls_again.py test_native.py \
+  test_notebook.py test_diffusers.py test_sdpa.py test_dropout.py test_packed_gradients.py
