@@ -14,7 +14,7 @@
 namespace attune::cache {
 
 constexpr int kApplicationId = 0x4154544e;  // "ATTN"
-constexpr int kSchemaVersion = 3;
+constexpr int kSchemaVersion = 4;
 
 // A file that is read through the folder that it was found in.
 class Connection final : private HeldFile, public SQLite::Database {

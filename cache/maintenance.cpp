@@ -220,6 +220,7 @@ Status export_to(const std::string& path, const std::string& target, const Expor
             others + ")");
         database->exec("DELETE FROM candidate WHERE spec_hash " + others);
         database->exec("DELETE FROM mask_data WHERE problem IN " + problems);
+        database->exec("DELETE FROM length_data WHERE problem IN " + problems);
         database->exec("DELETE FROM problem WHERE spec_hash " + others);
       }
       database->exec("DELETE FROM cubin WHERE hash NOT IN (SELECT cubin FROM build)");

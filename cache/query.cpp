@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::string_view kProblemColumns =
     "p.spec_hash, e.device, p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, c.plan, c.digest, "
-    "e.protocol, c.compiler, p.pass, d.label, d.live, d.full";
+    "e.protocol, c.compiler, p.pass, d.label, d.live, d.full, l.longest, l.filled, "
+    "l.page_size";
 
 ProblemShape shape_at(SQLite::Statement& row, int first) {
   return {row.getColumn(first).getInt64(), row.getColumn(first + 1).getInt64(),
@@ -21,13 +22,14 @@ ProblemShape shape_at(SQLite::Statement& row, int first) {
 // All of a fact's rows must be sound: a time with another shape's name would be a lie.
 std::string facts(std::string_view fact, std::string_view columns, bool of_one_spec) {
   return fmt::format(
-      "SELECT {0}, f.*, ({1}) AND ({2}) AND ({3}) AND ({4}) AND (d.problem IS NULL OR ({5})) AS "
-      "is_sound FROM {6} f JOIN env e ON e.digest = f.env "
+      "SELECT {0}, f.*, ({1}) AND ({2}) AND ({3}) AND ({4}) AND (d.problem IS NULL OR ({5})) "
+      "AND (l.problem IS NULL OR ({6})) AS is_sound FROM {7} f JOIN env e ON e.digest = f.env "
       "JOIN problem p ON p.digest = f.problem LEFT JOIN mask_data d ON d.problem = f.problem "
-      "JOIN candidate c ON c.digest = f.candidate{7}",
+      "LEFT JOIN length_data l ON l.problem = f.problem "
+      "JOIN candidate c ON c.digest = f.candidate{8}",
       columns, sound(table(fact), "f"), sound(table("env"), "e"), sound(table("problem"), "p"),
-      sound(table("candidate"), "c"), sound(table("mask_data"), "d"), fact,
-      of_one_spec ? " WHERE p.spec_hash = ?1" : "");
+      sound(table("candidate"), "c"), sound(table("mask_data"), "d"),
+      sound(table("length_data"), "l"), fact, of_one_spec ? " WHERE p.spec_hash = ?1" : "");
 }
 
 // The sound rows of a fact as `read` makes them of the statement, the others counted.
@@ -61,11 +63,18 @@ std::vector<Row> read_facts(SQLite::Database& database, std::string_view fact,
 std::vector<MeasuredRow> read_measurements(SQLite::Database& database, const std::string& spec_hash,
                                            int* damaged_rows) {
   const auto data_of = [](SQLite::Statement& row) {
-    const auto label = row.getColumn("label");
-    return label.isNull() ? MaskData{}
-                          : MaskData{.label = label.getString(),
-                                     .live = row.getColumn("live").getDouble(),
-                                     .full = row.getColumn("full").getDouble()};
+    MaskData data;
+    if (const auto label = row.getColumn("label"); !label.isNull()) {
+      data.label = label.getString();
+      data.live = row.getColumn("live").getDouble();
+      data.full = row.getColumn("full").getDouble();
+    }
+    if (const auto longest = row.getColumn("longest"); !longest.isNull()) {
+      data.lengths = {.longest = longest.getDouble(),
+                      .filled = row.getColumn("filled").getDouble(),
+                      .page_size = row.getColumn("page_size").getInt()};
+    }
+    return data;
   };
   const auto read = [&](SQLite::Statement& row) {
     return MeasuredRow{.protocol = row.getColumn("protocol").getString(),

@@ -15,6 +15,7 @@ constexpr std::array<std::string_view, 2> kSpec{"hash", "text"};
 constexpr std::array<std::string_view, 8> kProblem{"digest", "spec_hash", "pass",  "batch",
                                                    "heads",  "kv_heads",  "q_len", "kv_len"};
 constexpr std::array<std::string_view, 4> kMaskData{"problem", "label", "live", "full"};
+constexpr std::array<std::string_view, 4> kLengthData{"problem", "longest", "filled", "page_size"};
 constexpr std::array<std::string_view, 6> kCandidate{"digest",    "spec_hash", "plan",
                                                      "body_hash", "compiler",  "target"};
 constexpr std::array<std::string_view, 7> kCubin{"hash",
@@ -31,11 +32,12 @@ constexpr std::array<std::string_view, 12> kMeasurement{
     "samples", "threads", "registers", "shared_bytes", "measured_at", "conditions"};
 constexpr std::array<std::string_view, 6> kQuarantine{"env",    "problem", "candidate",
                                                       "reason", "detail",  "noted_at"};
-constexpr std::array<Table, 9> kTables{{
+constexpr std::array<Table, 10> kTables{{
     {"env", "digest", kEnv, {}, "excluded.sum < env.sum"},
     {"spec", "hash", kSpec, {}, "false"},
     {"problem", "digest", kProblem, {}, "excluded.sum < problem.sum"},
     {"mask_data", "problem", kMaskData, {}, "excluded.sum < mask_data.sum"},
+    {"length_data", "problem", kLengthData, {}, "excluded.sum < length_data.sum"},
     // A candidate first known by its measurements learns how it was built.
     {"candidate",
      "digest",
@@ -110,12 +112,13 @@ const Table& table(std::string_view name) {
 bool is_code(const Table& table) { return table.name == "cubin" || table.name == "build"; }
 
 std::span<const std::string_view> orphans() {
-  static constexpr std::array<std::string_view, 4> kOrphans{
+  static constexpr std::array<std::string_view, 5> kOrphans{
       "measurement WHERE env NOT IN (SELECT digest FROM env) OR problem NOT IN (SELECT digest FROM "
       "problem) OR candidate NOT IN (SELECT digest FROM candidate)",
       "quarantine WHERE env NOT IN (SELECT digest FROM env) OR problem NOT IN (SELECT digest FROM "
       "problem) OR candidate NOT IN (SELECT digest FROM candidate)",
       "mask_data WHERE problem NOT IN (SELECT digest FROM problem)",
+      "length_data WHERE problem NOT IN (SELECT digest FROM problem)",
       "build WHERE cubin NOT IN (SELECT hash FROM cubin) OR candidate NOT IN (SELECT digest FROM "
       "candidate)"};
   return kOrphans;

@@ -19,8 +19,8 @@ struct Table {
   // contents, or merging would depend on the order of files; code stays as it is.
   std::string_view replaces;
 };
-// All tables of facts: env, spec, problem, mask_data, candidate, cubin, build, measurement,
-// quarantine.
+// All tables of facts: env, spec, problem, mask_data, length_data, candidate, cubin, build,
+// measurement, quarantine.
 std::span<const Table> tables();
 const Table& table(std::string_view name);
 // cubin and build: what a process would run.

@@ -1,9 +1,9 @@
--- Attune's cache file, schema version 2. cache/FORMAT.md explains it and what each `sum` covers.
+-- Attune's cache file, schema version 4. cache/FORMAT.md explains it and what each `sum` covers.
 -- Rows are facts: they are inserted, joined with an equal key's row by a commutative rule, and (measurements
 -- least of all) never changed. Keys are hashes or UUIDs, so the union of two files is a merge.
 -- auto_vacuum is INCREMENTAL; it must be set before the transaction that runs this.
 PRAGMA application_id = 1096045646;  -- "ATTN"
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 
 CREATE TABLE meta (
   name  TEXT PRIMARY KEY NOT NULL,
@@ -47,6 +47,16 @@ CREATE TABLE mask_data (
   live    REAL NOT NULL,  -- share of the tiles with a live element; negative: not known
   full    REAL NOT NULL,  -- without a dead one
   sum     INTEGER NOT NULL
+) STRICT;
+
+-- What the lengths of a problem's packed or paged sequences were like, coarsely. A problem without a row
+-- here was measured before this was kept, or has none.
+CREATE TABLE length_data (
+  problem   TEXT PRIMARY KEY NOT NULL,
+  longest   REAL NOT NULL,     -- the longest sequence over the mean one
+  filled    REAL NOT NULL,     -- keys of all sequences over the rows that there is room for
+  page_size INTEGER NOT NULL,  -- 0: no pages
+  sum       INTEGER NOT NULL
 ) STRICT;
 
 -- A plan of a spec as one compiler built it for one target. body_hash and target are empty as long as

@@ -38,9 +38,13 @@ void insert_env_and_problem(SQLite::Database& database, const MeasurementKey& ke
          std::string(cache::hardware_of(key.device)), key.protocol);
   insert(database, "problem", cache::problem_digest(key), key.spec_hash, cache::pass_name(key.pass),
          s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len);
-  if (key.data != MaskData{}) {
-    insert(database, "mask_data", cache::problem_digest(key), key.data.label, key.data.live,
-           key.data.full);
+  const MaskData& data = key.data;
+  if (!data.label.empty() || data.live >= 0) {
+    insert(database, "mask_data", cache::problem_digest(key), data.label, data.live, data.full);
+  }
+  if (data.lengths != LengthClass{}) {
+    insert(database, "length_data", cache::problem_digest(key), data.lengths.longest,
+           data.lengths.filled, data.lengths.page_size);
   }
 }
 

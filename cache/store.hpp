@@ -100,8 +100,8 @@ struct Winner {
 // Enough to hold plans of more than one schedule: near the best many differ in one small part.
 inline constexpr std::size_t kRunnersUp = 7;
 
-// `winner` as it is on the kind of data that is labelled so, else on the one whose shares of tiles
-// are the nearest; `winner` itself where neither is known.
+// `winner` as it is on the kind of data that is labelled so, else on those whose shares of tiles
+// and lengths are the nearest; `winner` itself where neither is known.
 Winner on_data(Winner winner, const MaskData& data);
 
 // The winner of one problem; a row of the snapshot.

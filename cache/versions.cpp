@@ -32,8 +32,8 @@ constexpr std::array<OldTable, 1> kOldTables{
       kProblem1Sql}}};
 
 // Tables that came later, by the version that brought them.
-constexpr std::array<std::pair<std::string_view, int>, 2> kNewTables{
-    {{"spec", 2}, {"mask_data", 3}}};
+constexpr std::array<std::pair<std::string_view, int>, 3> kNewTables{
+    {{"spec", 2}, {"mask_data", 3}, {"length_data", 4}}};
 
 bool is_new_since(std::string_view table, int version) {
   return std::ranges::any_of(

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cache/data_distance.hpp"
 #include "cache/keys.hpp"
 
 namespace attune::cache {
@@ -163,13 +164,6 @@ std::vector<MeasuredPlan> rank(const std::map<std::string, Standing>& builds) {
   return rank(std::move(entries));
 }
 
-// How unlike two kinds of data are: halving the live tiles counts 1.
-double data_distance(const MaskData& a, const MaskData& b) {
-  constexpr double kLeast = 1e-4;
-  return std::abs(std::log2(std::max(a.live, kLeast)) - std::log2(std::max(b.live, kLeast))) +
-         std::abs(a.full - b.full);
-}
-
 }  // namespace
 
 bool rejects(const RejectedRow& row, const std::string& device, const ProblemShape& shape) {
@@ -247,17 +241,14 @@ double bucket_distance(const ProblemShape& a, const ProblemShape& b) {
 
 double launch_distance(const ProblemShape& measured, std::span<const DataPlans> by_data,
                        const ProblemShape& shape, const MaskData& data) {
-  // Kinds of which no shares are known, and a shape that is not the launch's: its plans were not
-  // raced there, so that of two problems that differ as little the very shape answers.
-  constexpr double kUnknownData = 1, kOtherShape = 0.25;
+  // A shape that is not the launch's: its plans were not raced there, so that of two problems that
+  // differ as little the very shape answers.
+  constexpr double kOtherShape = 0.25;
   const double by_shape = bucket_distance(measured, shape);
-  if (data.live < 0) return by_shape;
+  if (!data.is_known()) return by_shape;
   double least = INFINITY;
   for (const DataPlans& kind : by_data) {
-    const bool is_same = !data.label.empty() && kind.data.label == data.label;
-    const double apart = is_same              ? 0
-                         : kind.data.live < 0 ? kUnknownData
-                                              : data_distance(kind.data, data);
+    const double apart = data_distance(kind.data, data);
     least = std::min(least, apart * apart);
   }
   return by_shape + least + (measured == shape ? 0 : kOtherShape);
@@ -285,17 +276,25 @@ const ProblemWinner* nearest(std::span<const ProblemWinner> candidates, const Pr
 namespace attune {
 
 Winner on_data(Winner winner, const MaskData& data) {
-  auto found = std::ranges::find_if(
+  const auto labelled = std::ranges::find_if(
       winner.by_data, [&](const DataPlans& kind) { return kind.data.label == data.label; });
-  const bool is_labelled = !data.label.empty() && found != winner.by_data.end();
-  if (!is_labelled) {
-    if (data.live < 0) return winner;
-    found = std::ranges::min_element(winner.by_data, {}, [&](const DataPlans& kind) {
-      return kind.data.live < 0 ? INFINITY : cache::data_distance(kind.data, data);
-    });
-    if (found == winner.by_data.end() || found->data.live < 0) return winner;
+  std::vector<DataPlans> nearest;
+  if (!data.label.empty() && labelled != winner.by_data.end()) {
+    nearest.push_back(*labelled);
+  } else if (data.is_known()) {
+    double least = INFINITY;
+    for (const DataPlans& kind : winner.by_data) {
+      if (!kind.data.is_known()) continue;
+      const double apart = cache::data_distance(kind.data, data);
+      if (apart < least) nearest.clear();
+      if (apart <= least) nearest.push_back(kind);
+      least = std::min(apart, least);
+    }
   }
-  cache::set_plans(std::move(found->plans), winner);
+  if (nearest.empty()) return winner;
+  // Of several that cannot be told apart, as lengths of one class are, what is good on all.
+  cache::set_plans(nearest.size() == 1 ? nearest.front().plans : cache::least_loss(nearest),
+                   winner);
   return winner;
 }
 

@@ -52,8 +52,8 @@ double bucket_distance(const ProblemShape& a, const ProblemShape& b);
 
 // How unlike what was measured is to a launch: the bucket_distance, and what the kind of data that
 // is the nearest differs by. Halving the share of live tiles counts 1 as well, as a square of a
-// binary logarithm; full ones count less. Nothing is known of the launch's data (`data.live` < 0):
-// the bucket_distance alone.
+// binary logarithm; full ones count less; lengths as length_distance() says. Nothing is known of
+// the launch's data: the bucket_distance alone.
 double launch_distance(const ProblemShape& measured, std::span<const DataPlans> by_data,
                        const ProblemShape& shape, const MaskData& data);
 

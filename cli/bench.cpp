@@ -12,6 +12,7 @@
 #include "cli/plan_choice.hpp"
 #include "cli/problem_values.hpp"
 #include "cli/progress.hpp"
+#include "cli/sequence_options.hpp"
 #include "cli/spec_source.hpp"
 #include "runtime/support/json.hpp"
 #include "tuner/measure/device_problem.hpp"
@@ -74,6 +75,7 @@ struct Results {
     json.push_back({{"spec", loaded.source},
                     {"shape", to_string(problem)},
                     {"pass", to_string(pass)},
+                    {"lengths", to_string(loaded.spec.lengths)},
                     {"plan", to_string(timing.chosen.plan)},
                     {"plan_from", timing.chosen.origin},
                     {"compiler", timing.compiler},
@@ -99,7 +101,7 @@ Result<ExitCode> bench_spec(LoadedSpec loaded, const BenchOptions& options, Work
   ATT_TRY(const std::vector<Pass> wanted, passes(options, loaded.spec));
   ATT_TRY(const std::vector<ProblemShape> shapes, tune_shapes(options, loaded.spec));
   ATT_CHECK(give_tensors(options, shapes, loaded.spec));
-  ATT_CHECK(give_pages(options, loaded.spec));
+  ATT_CHECK(give_sequences(options, shapes, loaded.spec));
   ExitCode code = 0;
   for (const ProblemShape& problem : shapes) {
     for (const Pass pass : wanted) {

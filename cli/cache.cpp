@@ -58,6 +58,26 @@ Result<std::vector<std::pair<std::string, std::vector<ProblemWinner>>>> winners(
   return found;
 }
 
+// What a problem was measured on, where sequences or tensors make a difference.
+Json kinds_of(const Winner* winner) {
+  Json kinds = Json::array();
+  if (winner == nullptr) return kinds;
+  const auto known = [](double number) { return number < 0 ? Json() : Json(number); };
+  for (const DataPlans& kind : winner->by_data) {
+    const MaskData& data = kind.data;
+    if (data == MaskData{}) continue;
+    kinds.push_back({{"data", data.label},
+                     {"live_share", known(data.live)},
+                     {"full_share", known(data.full)},
+                     {"longest_over_mean", known(data.lengths.longest)},
+                     {"filled_share", known(data.lengths.filled)},
+                     {"page_size", data.lengths.page_size},
+                     {"plan", kind.plans.front().plan},
+                     {"us", kind.plans.front().median_us}});
+  }
+  return kinds;
+}
+
 Result<ExitCode> list(const CacheOptions& options) {
   ATT_TRY(const std::string path, cache_file(options));
   ATT_TRY(const CacheContents contents, read_contents(path));
@@ -84,6 +104,7 @@ Result<ExitCode> list(const CacheOptions& options) {
                     {"best_us", best ? Json(best->median_us) : Json()},
                     {"plan", best ? Json(best->plan) : Json()},
                     {"compiler", best ? Json(best->compiler) : Json()},
+                    {"kinds", kinds_of(best)},
                     {"measured", problem.measurements.size()},
                     {"rejected", problem.rejections.size()}});
     table.add({name_of(names, id.spec_hash), std::string(to_string(id.pass)),

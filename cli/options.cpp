@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <climits>
 #include <iterator>
 
 #include "cli/output.hpp"
+#include "cli/sequence_options.hpp"
 #include "generator/plan/plan.hpp"
-#include "generator/spec/limits.hpp"
 #include "runtime/jit/compiler.hpp"
 #include "runtime/specs/tensor_file.hpp"
 
@@ -81,17 +80,6 @@ void add_tensors(CommandLine& line, Options& options) {
               {.commas = true});
 }
 
-void add_pages(CommandLine& line, Options& options) {
-  line.option("--page-size", options.page_size,
-              "rows of a page, with layout paged; default: the spec's `tune: page_size`, else 16",
-              {.range = {{1, kMaxPageSize}}});
-  line.option(
-      "--shared-prefix", options.shared_prefix,
-      "keys that all sequences begin with alike, with layout paged: whole pages of them are "
-      "the same pages; default: 0",
-      {.range = {{0, INT_MAX}}});
-}
-
 void add_launches(CommandLine& line, Options& options) {
   add_shape(line, options);
   add_passes(line, options);
@@ -100,7 +88,7 @@ void add_launches(CommandLine& line, Options& options) {
   add_compiler(line, options);
   add_cache_file(line, options);
   add_tensors(line, options);
-  add_pages(line, options);
+  add_sequences(line, options);
   add_json(line, options);
 }
 
@@ -188,21 +176,6 @@ Status give_tensors(const Options& options, std::span<const ProblemShape> shapes
                     AttentionSpec& spec) {
   ATT_CHECK(attune::give_tensors(options.tensors, spec));
   for (const ProblemShape& shape : shapes) ATT_CHECK(check_given(spec, shape));
-  return ok_status();
-}
-
-Status give_pages(const Options& options, AttentionSpec& spec) {
-  if (options.page_size == 0 && options.shared_prefix == 0) return ok_status();
-  if (!is_paged(spec)) {
-    return Error{.kind = ErrorKind::kBadInput,
-                 .id = "option-page-size",
-                 .message = fmt::format("{} is given, and {} has layout `{}`",
-                                        options.page_size != 0 ? "--page-size" : "--shared-prefix",
-                                        spec.name, to_string(spec.layout)),
-                 .hint = "pages go with `layout: paged`"};
-  }
-  if (options.page_size != 0) spec.page_size = options.page_size;
-  spec.shared_prefix = options.shared_prefix;
   return ok_status();
 }
 

@@ -21,6 +21,7 @@ struct Options {
   std::string compiler = "auto";     // of kCompilers; "auto": those that serve the target
   std::string cache;                 // empty: the user's default; "none": no cache
   std::vector<std::string> tensors;  // "doc=file.npy": of the spec's tensors, instead of drawn ones
+  std::string lengths;               // of made-up sequences; empty: the spec's
   int page_size = 0;                 // of paged problems that are made up; 0: the spec's
   int shared_prefix = 0;             // of paged problems: keys that all sequences begin with alike
   bool json = false;
@@ -39,9 +40,8 @@ void add_compiler(CommandLine& line, Options& options);
 void add_cache_file(CommandLine& line, Options& options);
 void add_json(CommandLine& line, Options& options);
 void add_tensors(CommandLine& line, Options& options);
-void add_pages(CommandLine& line, Options& options);
 // What commands that run kernels of their specs take beside these: shape, passes, plan, device,
-// compiler, cache file, tensors, pages and JSON.
+// compiler, cache file, tensors, sequences and JSON.
 void add_launches(CommandLine& line, Options& options);
 // What names kernels of one spec, beside the pass, for commands that do not run them: spec, target,
 // shape, plan, and the device and cache that choose a plan.
@@ -65,8 +65,6 @@ Result<ProblemShape> shape(const Options& options, const AttentionSpec& spec);
 // at one of `shapes`.
 Status give_tensors(const Options& options, std::span<const ProblemShape> shapes,
                     AttentionSpec& spec);
-// Gives the spec what --page-size and --shared-prefix say. kBadInput where it has no pages.
-Status give_pages(const Options& options, AttentionSpec& spec);
 // --shape alone, else all of the spec's tune shapes, else that common one.
 Result<std::vector<ProblemShape>> tune_shapes(const Options& options, const AttentionSpec& spec);
 

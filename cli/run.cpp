@@ -11,6 +11,7 @@
 #include "cli/output.hpp"
 #include "cli/plan_choice.hpp"
 #include "cli/run_backward.hpp"
+#include "cli/sequence_options.hpp"
 #include "cli/spec_source.hpp"
 #include "generator/spec/shape.hpp"
 #include "runtime/engine/engine.hpp"
@@ -80,6 +81,7 @@ Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& load
                               {"pass", "forward"},
                               {"device", device->identity()},
                               {"shape", to_string(problem)},
+                              {"lengths", to_string(spec.lengths)},
                               {"plan", to_string(chosen.plan)},
                               {"plan_from", chosen.origin},
                               {"compiler", built.key.compiler},
@@ -114,7 +116,7 @@ Result<ExitCode> run(const RunOptions& options) {
   ATT_TRY(const std::vector<Pass> wanted, first_or_named_passes(options, loaded.spec));
   ATT_TRY(const ProblemShape problem, shape(options, loaded.spec));
   ATT_CHECK(give_tensors(options, std::span(&problem, 1), loaded.spec));
-  ATT_CHECK(give_pages(options, loaded.spec));
+  ATT_CHECK(give_sequences(options, std::span(&problem, 1), loaded.spec));
   ATT_TRY(const Device* device, bench.device());
   ATT_CHECK(check_target(loaded.spec, *device));
   const std::uint64_t seed = options.seed.value_or(std::random_device()());

@@ -11,6 +11,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/output.hpp"
 #include "cli/progress.hpp"
+#include "cli/sequence_options.hpp"
 #include "cli/tuning.hpp"
 #include "runtime/support/json.hpp"
 #include "runtime/support/processors.hpp"
@@ -39,6 +40,7 @@ Result<ExitCode> plan(const SweepCommandOptions& options) {
   std::vector<SweepProblem> problems;
   for (const TuningProblem& one : all) {
     problems.push_back({one.loaded.source, one.loaded.text, one.shape, one.pass});
+    if (names_sequences(options)) problems.back().sequences = sequence_words(one.loaded.spec);
   }
   const Manifest manifest = make_manifest(std::move(problems));
   ATT_CHECK(write_manifest(manifest, options.directory));
@@ -122,6 +124,7 @@ Result<ExitCode> run_shard(const SweepCommandOptions& options) {
   const SweepTuner tuner = [&](const SweepProblem& problem, int device, Store& store,
                                const TuneObserver& observer) -> Result<TuneResult> {
     ATT_TRY(AttentionSpec spec, parse_spec(problem.spec_yaml, problem.spec_source));
+    if (problem.sequences) ATT_CHECK(take_words(*problem.sequences, spec));
     LoadedSpec loaded{
         .spec = std::move(spec), .source = problem.spec_source, .text = problem.spec_yaml};
     return tuners[static_cast<std::size_t>(device)]->tune(
@@ -169,6 +172,7 @@ Result<ExitCode> status(const SweepCommandOptions& options) {
     problems.push_back({{"spec", problem.spec_source},
                         {"shape", to_string(problem.shape)},
                         {"pass", to_string(problem.pass)},
+                        {"lengths", problem.sequences ? Json(problem.sequences->lengths) : Json()},
                         {"state", state},
                         {"median_us", seen ? Json(at->second.median_us) : Json()},
                         {"plan", seen ? Json(at->second.plan) : Json()},
@@ -234,6 +238,7 @@ Command add_sweep(CommandLine& parent) {
   add_specs(planning, *plan_options);
   add_shape(planning, *plan_options);
   add_passes(planning, *plan_options);
+  add_sequences(planning, *plan_options);
   auto [running, run_options] =
       add("run", "Tune what this shard has left", run_shard, "attune sweep run bringup --gpus all");
   running.option("--shard", run_options->shard,

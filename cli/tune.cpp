@@ -9,6 +9,7 @@
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "cli/progress.hpp"
+#include "cli/sequence_options.hpp"
 #include "cli/tuning.hpp"
 #include "runtime/support/json.hpp"
 
@@ -20,13 +21,21 @@ struct TuneCommandOptions : Options {
 };
 
 Json describe(const TuningProblem& problem, const TuneResult& result) {
-  return {{"spec", problem.loaded.source},   {"shape", to_string(problem.shape)},
-          {"pass", to_string(problem.pass)}, {"ok", true},
-          {"plan", to_string(result.plan)},  {"compiler", result.compiler},
-          {"median_us", result.median_us},   {"candidates", result.candidates},
-          {"measured", result.measured},     {"rejected", result.rejected},
-          {"from_cache", result.from_cache}, {"stopped", result.stopped},
-          {"stored", !result.not_stored},    {"seconds", result.seconds}};
+  return {{"spec", problem.loaded.source},
+          {"shape", to_string(problem.shape)},
+          {"pass", to_string(problem.pass)},
+          {"ok", true},
+          {"lengths", to_string(problem.loaded.spec.lengths)},
+          {"plan", to_string(result.plan)},
+          {"compiler", result.compiler},
+          {"median_us", result.median_us},
+          {"candidates", result.candidates},
+          {"measured", result.measured},
+          {"rejected", result.rejected},
+          {"from_cache", result.from_cache},
+          {"stopped", result.stopped},
+          {"stored", !result.not_stored},
+          {"seconds", result.seconds}};
 }
 
 Result<ExitCode> run(const TuneCommandOptions& options) {
@@ -100,6 +109,7 @@ Command add_tune(CommandLine& parent) {
   add_compiler(line, *options);
   add_cache_file(line, *options);
   add_tensors(line, *options);
+  add_sequences(line, *options);
   add_json(line, *options);
   add_tuning(line, options->tuning);
   line.footer(

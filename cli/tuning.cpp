@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/progress.hpp"
+#include "cli/sequence_options.hpp"
 #include "tuner/isolation/tune_isolated.hpp"
 #include "tuner/run_search.hpp"
 
@@ -45,6 +46,7 @@ Result<std::vector<TuningProblem>> tuning_problems(const Options& options) {
     ATT_TRY(const std::vector<Pass> wanted, passes(options, loaded.spec));
     ATT_TRY(const std::vector<ProblemShape> shapes, tune_shapes(options, loaded.spec));
     ATT_CHECK(give_tensors(options, shapes, loaded.spec));
+    ATT_CHECK(give_sequences(options, shapes, loaded.spec));
     for (const ProblemShape& one : shapes) {
       for (const Pass pass : wanted) found.push_back({loaded, one, pass});
     }

@@ -94,7 +94,7 @@ std::vector<std::string> other_kinds(const expr::TensorDecl& tensor, const Probl
 
 }  // namespace
 
-MaskData mask_data(const AttentionSpec& spec, const ProblemShape& shape) {
+MaskData tensor_data(const AttentionSpec& spec, const ProblemShape& shape) {
   const std::vector<int> slots = expr::telling_slots(spec.mask);
   if (slots.empty()) return {};
   MaskData data{.label = label_of(spec, slots)};
@@ -102,9 +102,21 @@ MaskData mask_data(const AttentionSpec& spec, const ProblemShape& shape) {
   return data;
 }
 
+MaskData mask_data(const AttentionSpec& spec, const ProblemShape& shape) {
+  MaskData data = tensor_data(spec, shape);
+  add_lengths(lengths_label(spec), drawn_class(spec, shape), data);
+  return data;
+}
+
+void add_lengths(const std::string& label, const LengthClass& lengths, MaskData& data) {
+  if (!label.empty()) data.label += (data.label.empty() ? "" : "; ") + label;
+  data.lengths = lengths;
+}
+
 MaskData said_data(const AttentionSpec& spec, const ProblemShape& shape) {
   const auto is_said = [](const Sample& sample) { return sample.kind != SampleKind::kUnsaid; };
-  return std::ranges::any_of(spec.samples, is_said) ? mask_data(spec, shape) : MaskData{};
+  const bool says = std::ranges::any_of(spec.samples, is_said) || !lengths_label(spec).empty();
+  return says ? mask_data(spec, shape) : MaskData{};
 }
 
 std::vector<AttentionSpec> plausible_specs(const AttentionSpec& spec, const ProblemShape& shape) {

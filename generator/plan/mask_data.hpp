@@ -1,28 +1,40 @@
-// What the tensors that decide a mask are like: what a measured time stands for, beside its shape.
+// What the tensors that decide a mask, and lengths of sequences, are like: what a measured time
+// stands for, beside its shape.
 #pragma once
 
 #include <span>
 #include <string>
 #include <vector>
 
+#include "generator/plan/length_class.hpp"
 #include "generator/spec/spec.hpp"
 
 namespace attune {
 
 struct MaskData {
-  // "t0=segments(mean=700)", by slot; empty: nothing is said of them, or there are none.
+  // "t0=segments(mean=700)", by slot, and what lengths_label() says; empty: nothing is said of
+  // either, or there is neither.
   std::string label;
   // Shares of the tiles, of 128 queries and 128 keys, that have a live element, and that have no
   // dead one; negative: not known.
   double live = -1, full = -1;
+  LengthClass lengths = {};
   bool operator==(const MaskData&) const = default;
+  // Whether there is anything that kinds of data can be told apart by.
+  bool is_known() const { return live >= 0 || lengths.is_known(); }
 };
 
-// As the spec's samples say, those of which nothing is said as they are drawn then. {} where no
-// tensor decides which tiles live. A few milliseconds at most.
+// As the spec's samples and lengths say, those of which nothing is said as they are drawn then. {}
+// where no tensor decides which tiles live and sequences are not packed. A few milliseconds at
+// most.
 MaskData mask_data(const AttentionSpec& spec, const ProblemShape& shape);
 
-// The same where something is said, else {}.
+// The tensors' part of it.
+MaskData tensor_data(const AttentionSpec& spec, const ProblemShape& shape);
+
+void add_lengths(const std::string& label, const LengthClass& lengths, MaskData& data);
+
+// mask_data() where something is said, else {}.
 MaskData said_data(const AttentionSpec& spec, const ProblemShape& shape);
 
 // `spec` with what its tensors may well be like in place of what is not said of them: what is drawn

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/expr/ast.hpp"
+#include "generator/spec/lengths.hpp"
 #include "generator/spec/sample.hpp"
 #include "generator/support/result.hpp"
 
@@ -85,6 +86,7 @@ struct AttentionSpec {
   // Of problems that are made up; what a launch brings is its own.
   int page_size = 16;
   int shared_prefix = 0;  // keys that all sequences begin with alike
+  Lengths lengths;        // of packed and paged sequences
 };
 
 // Whether the keys lie in pages of a cache that a table names: kv_len of a shape is then the most

@@ -8,6 +8,7 @@
 #include "generator/expr/gradient_check.hpp"
 #include "generator/expr/lowering.hpp"
 #include "generator/expr/parser.hpp"
+#include "generator/spec/draw_lengths.hpp"
 #include "generator/spec/environment.hpp"
 #include "generator/spec/limits.hpp"
 #include "generator/spec/shape.hpp"
@@ -497,7 +498,7 @@ class SpecParser {
     if (!node) return ok_status();
     if (node->kind != YamlNode::Kind::kMapping)
       return reader_.wrong_type("tune", *node, "a mapping {shapes}");
-    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}, {"shared_prefix"}};
+    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}, {"shared_prefix"}, {"lengths"}};
     ATT_CHECK(reader_.check_keys(*node, "`tune`", kRules));
     ATT_CHECK(
         read_of_pages(node->find("page_size"), "page_size", 1, kMaxPageSize, spec_.page_size));
@@ -514,6 +515,23 @@ class SpecParser {
     for (const YamlNode& item : shapes.items) {
       ATT_TRY(const ProblemShape shape, read_shape(item));
       spec_.tune_shapes.push_back(shape);
+    }
+    return read_lengths(node->find("lengths"));
+  }
+
+  // Of every shape that is tuned.
+  Status read_lengths(const YamlEntry* entry) {
+    if (!entry) return ok_status();
+    const auto refused = [&](Error error) {
+      return reader_.error(entry->value, std::move(error.id), std::move(error.message),
+                           std::move(error.hint));
+    };
+    ATT_TRY(const std::string_view text, reader_.text("lengths", entry->value));
+    auto parsed = parse_lengths(text);
+    if (!parsed.ok()) return refused(std::move(parsed.error()));
+    spec_.lengths = *std::move(parsed);
+    for (const ProblemShape& shape : spec_.tune_shapes) {
+      if (Status fits = check_lengths(spec_, shape); !fits.ok()) return refused(fits.error());
     }
     return ok_status();
   }

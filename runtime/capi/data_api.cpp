@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <span>
 
 #include "generator/expr/evaluator.hpp"
 #include "generator/plan/mask_data.hpp"
@@ -18,6 +20,7 @@ namespace {
 
 // More elements are not read to choose a plan: tiles are then told by what is drawn.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 24;
+constexpr std::int64_t kMostPageSize = std::numeric_limits<std::int32_t>::max();
 
 // Fails where the view is not what the spec declares at `shape`.
 Result<Sample> given_sample(const expr::TensorDecl& declared, const ProblemShape& shape,
@@ -52,8 +55,8 @@ extern "C" att_status att_runtime_tell_shares(att_runtime* runtime, att_kernel* 
           fmt::format("shares of {} live and {} full tiles", live_share, full_share),
           "0 <= full_share <= live_share <= 1");
     }
-    return runtime->dispatcher.tell_data(*from_handle(kernel),
-                                         {.live = live_share, .full = full_share});
+    return runtime->dispatcher.tell_tiles(*from_handle(kernel),
+                                          {.live = live_share, .full = full_share});
   });
 }
 
@@ -78,6 +81,39 @@ extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel*
     for (std::size_t slot = 0; slot < declared.size(); ++slot) {
       ATT_TRY(spec.samples[slot], given_sample(declared[slot], sizes.shape, tensors[slot]));
     }
-    return runtime->dispatcher.tell_data(entry, mask_data(spec, sizes.shape));
+    return runtime->dispatcher.tell_tiles(entry, tensor_data(spec, sizes.shape));
+  });
+}
+
+extern "C" att_status att_runtime_tell_lengths(att_runtime* runtime, att_kernel* kernel,
+                                               const att_shape* shape, const int32_t* kv_lengths,
+                                               int64_t page_size) {
+  return guarded([&]() -> Status {
+    if (runtime == nullptr) return null_argument("runtime");
+    if (kernel == nullptr) return null_argument("kernel");
+    if (shape == nullptr) return null_argument("shape");
+    if (kv_lengths == nullptr) return null_argument("kv_lengths");
+    KernelEntry& entry = *from_handle(kernel);
+    const AttentionSpec& spec = entry.spec();
+    if (!is_packed(spec)) {
+      return bad_argument(fmt::format("sequences of layout `{}` have no lengths of their own",
+                                      to_string(spec.layout)));
+    }
+    if (is_paged(spec) ? page_size < 1 || page_size > kMostPageSize : page_size != 0) {
+      return bad_argument(fmt::format("page_size is {}", page_size),
+                          is_paged(spec) ? "rows of a page" : "0: the layout has no pages");
+    }
+    LaunchSizes sizes;
+    ATT_CHECK(check_sizes(spec, *shape, &sizes));
+    if (sizes.is_empty) return ok_status();
+    const std::span<const std::int32_t> lengths(kv_lengths,
+                                                static_cast<std::size_t>(sizes.shape.batch));
+    for (std::size_t b = 0; b < lengths.size(); ++b) {
+      if (lengths[b] < 0 || lengths[b] > sizes.shape.kv_len)
+        return bad_argument(
+            fmt::format("kv_lengths[{}] is {}, and kv_len {}", b, lengths[b], sizes.shape.kv_len));
+    }
+    return runtime->dispatcher.tell_lengths(
+        entry, length_class(lengths, key_rows(spec, sizes.shape), static_cast<int>(page_size)));
   });
 }

@@ -309,6 +309,20 @@ Status Dispatcher::tell_data(KernelEntry& entry, const MaskData& data) {
   return ok_status();
 }
 
+Status Dispatcher::tell_tiles(KernelEntry& entry, const MaskData& tensors) {
+  MaskData data = tensors;
+  data.lengths = entry.data().lengths;
+  return tell_data(entry, data);
+}
+
+Status Dispatcher::tell_lengths(KernelEntry& entry, const LengthClass& lengths) {
+  MaskData data = entry.data();
+  if (data.lengths == lengths) return ok_status();
+  data.lengths = lengths;
+  data.label.clear();  // of lengths that were tuned on
+  return tell_data(entry, data);
+}
+
 Status Dispatcher::refresh() {
   ++counters_.refreshes;
   workshop_->refresh_snapshot();

@@ -54,6 +54,9 @@ class Dispatcher {
   // What `entry`'s launches are on from now on; chooses its plan anew, on this thread or in the
   // background as refresh() does.
   Status tell_data(KernelEntry& entry, const MaskData& data);
+  // The same of a part of it: what was told of the other stays.
+  Status tell_tiles(KernelEntry& entry, const MaskData& tensors);
+  Status tell_lengths(KernelEntry& entry, const LengthClass& lengths);
   // Until nothing is queued or compiled in the background.
   void wait_idle();
 

@@ -28,6 +28,19 @@ std::string flight_key(const AttentionSpec& spec, const KernelPlan& plan,
   return canonical_text(spec) + to_string(plan) + ' ' + family;
 }
 
+// What is told of a launch's data, and what the spec says where nothing is told.
+MaskData completed(MaskData told, const AttentionSpec& spec, const ProblemShape& shape) {
+  if (!told.is_known()) return said_data(spec, shape);
+  if (!is_packed(spec) || (told.live >= 0 && told.lengths.is_known())) return told;
+  const MaskData said = said_data(spec, shape);
+  if (told.live < 0) {
+    told.live = said.live;
+    told.full = said.full;
+  }
+  if (!told.lengths.is_known()) told.lengths = said.lengths;
+  return told;
+}
+
 // Of the rows of a spec and pass, of which there is one, by shape and data. Slower than
 // Snapshot::find(), which knows shapes alone: for choices, not for launches.
 const SnapshotRow* nearest_row(const Snapshot& snapshot, const SpecId& id, Pass pass,
@@ -82,9 +95,9 @@ MeasuredChoices Workshop::measured(const AttentionSpec& spec, const SpecId& id, 
   const SnapshotCell::View snapshot = cache_->snapshot();
   const SnapshotRow* row = snapshot->find(id, pass, shape).row;
   if (row == nullptr) return {};
-  MaskData told = data;
-  if (told.live < 0 && row->by_data.size() > 1) told = said_data(spec, shape);
-  if (told.live >= 0) row = nearest_row(*snapshot, id, pass, shape, told);
+  const MaskData told =
+      row->by_data.size() > 1 || data.is_known() ? completed(data, spec, shape) : data;
+  if (told.is_known()) row = nearest_row(*snapshot, id, pass, shape, told);
   Winner winner = row->winner();
   if (winner.by_data.size() > 1) winner = on_data(std::move(winner), told);
   return measured_choices(spec, pass, shape, device_->facts(), winner,

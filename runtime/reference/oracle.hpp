@@ -83,9 +83,9 @@ struct HostOutput {
 };
 
 // Fresh random inputs for `spec`: normal q, k, v rounded to the dtype; tensors drawn so that masks
-// are neither empty nor full; packed sequences of any lengths, some of them 0, that sum to the
-// shape's; with pages of spec.page_size, sequences of kv_len keys and of fewer, and NaN where no
-// key lies. The same seed gives the same problem.
+// are neither empty nor full; sequences as spec.lengths says, else packed ones of any lengths, some
+// of them 0, that sum to the shape's; with pages of spec.page_size, and NaN where no key lies. The
+// same seed gives the same problem.
 HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
                            std::uint64_t seed);
 

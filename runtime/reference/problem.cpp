@@ -6,6 +6,7 @@
 
 #include "generator/spec/draw_tensor.hpp"
 #include "runtime/reference/cache_scales.hpp"
+#include "runtime/reference/draw_sequences.hpp"
 #include "runtime/reference/oracle.hpp"
 #include "runtime/reference/pages.hpp"
 #include "runtime/support/problem_layout.hpp"
@@ -32,36 +33,13 @@ void round_values(expr::TensorType type, std::vector<double>& values) {
   for (double& value : values) value = round_to(dtype, value);
 }
 
-// Where `count` sequences of `total` tokens begin, and the end of the last.
-std::vector<std::int32_t> random_offsets(std::int64_t count, std::int64_t total, Random& random) {
-  std::uniform_int_distribution<std::int32_t> anywhere(0, static_cast<std::int32_t>(total));
-  std::vector<std::int32_t> offsets = {0};
-  for (std::int64_t i = 1; i < count; ++i) offsets.push_back(anywhere(random));
-  std::ranges::sort(offsets);
-  offsets.push_back(static_cast<std::int32_t>(total));
-  return offsets;
-}
-
-// Few queries are as many of each sequence, as they are when all of them are written on; more come
-// in any lengths. The first sequence has all the keys that there is room for, others at least half
-// and what all begin with.
 void draw_paged(const AttentionSpec& spec, HostProblem& problem, Random& random) {
-  constexpr std::int64_t kFewQueries = 16;
   const ProblemShape& shape = problem.shape;
-  HostSequences& sequences = problem.sequences;
-  if (shape.q_len % shape.batch == 0 && shape.q_len / shape.batch <= kFewQueries) {
-    const auto each = static_cast<std::int32_t>(shape.q_len / shape.batch);
-    for (std::int32_t b = 0; b <= shape.batch; ++b) sequences.cu_q.push_back(b * each);
-  } else {
-    sequences.cu_q = random_offsets(shape.batch, shape.q_len, random);
-  }
-  const auto room = static_cast<std::int32_t>(shape.kv_len);
-  const std::int32_t common = std::min(room, spec.shared_prefix);
-  std::uniform_int_distribution<std::int32_t> length(std::max(room / 2, common), room);
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    sequences.used_kv.push_back(b == 0 ? room : length(random));
-  }
-  problem.pages = draw_pages(sequences.used_kv, shape.kv_len, spec.page_size, random, common);
+  problem.sequences = draw_paged_sequences(spec, shape, random);
+  const auto common =
+      static_cast<std::int32_t>(std::min<std::int64_t>(shape.kv_len, spec.shared_prefix));
+  problem.pages =
+      draw_pages(problem.sequences.used_kv, shape.kv_len, spec.page_size, random, common);
 }
 
 }  // namespace
@@ -106,10 +84,7 @@ HostProblem random_problem(const AttentionSpec& spec, const ProblemShape& shape,
   if (is_paged(spec)) {
     spoil_unused(spec, problem);
   } else if (is_packed(spec)) {
-    problem.sequences.cu_q = random_offsets(shape.batch, shape.q_len, random);
-    problem.sequences.cu_kv = shape.q_len == shape.kv_len
-                                  ? problem.sequences.cu_q
-                                  : random_offsets(shape.batch, shape.kv_len, random);
+    problem.sequences = draw_packed_sequences(spec, shape, random);
   }
   return problem;
 }

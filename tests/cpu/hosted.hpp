@@ -20,10 +20,20 @@ std::string missing();
 
 // The plans that a search of kYaml tries first.
 std::vector<std::string> first_plans(bool backward = false);
+// The plans that a search of another spec tries first, forward.
+std::vector<std::string> first_plans(const std::string& yaml, std::int64_t batch,
+                                     std::int64_t heads, std::int64_t kv_heads, std::int64_t q_len,
+                                     std::int64_t kv_len);
 
 // Of one kind of data that a problem was measured on.
 struct Kind {
   double live, full;
+};
+
+// Of one kind of lengths likewise.
+struct LengthKind {
+  double longest, filled;
+  int page_size;
 };
 
 // A cache file that goes away with the object.
@@ -36,6 +46,10 @@ class CacheFile {
   std::string path() const;
   // On which kYaml's forward pass was measured.
   std::vector<Kind> kinds() const;
+  // On which another spec's was.
+  std::vector<LengthKind> length_kinds(const std::string& yaml, std::int64_t batch,
+                                       std::int64_t heads, std::int64_t kv_heads,
+                                       std::int64_t q_len, std::int64_t kv_len) const;
 
  private:
   struct Directory;

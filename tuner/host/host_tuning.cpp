@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "generator/spec/shape.hpp"
 #include "tuner/host/checked_executor.hpp"
 #include "tuner/host/device_name.hpp"
 #include "tuner/isolation/isolated_executor.hpp"
@@ -37,6 +38,23 @@ std::vector<Compiler*> compilers_of(Workshop& workshop) {
   return found;
 }
 
+void add_given_lengths(const AttentionSpec& spec, const GivenLaunch& launch, MaskData& data) {
+  const ProblemShape& shape = launch.facts().shape;
+  const auto page_size = static_cast<int>(launch.facts().pages.size);
+  const HostSequences sequences = host_sequences(launch);
+  std::vector<std::int32_t> queries, keys;
+  for (int b = 0; b < shape.batch; ++b) {
+    // Kernels clamp what no caller should give.
+    const auto kept = [](std::int64_t length, std::int64_t most) {
+      return static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, most));
+    };
+    queries.push_back(kept(sequences.q_len(b), shape.q_len));
+    keys.push_back(kept(sequences.kv_len(b), shape.kv_len));
+  }
+  add_lengths(given_lengths_label(queries, keys, page_size),
+              length_class(keys, key_rows(spec, shape), page_size), data);
+}
+
 }  // namespace
 
 std::string user_file(const Overlay& cache) {
@@ -57,7 +75,9 @@ MaskData data_of(const AttentionSpec& spec, const GivenLaunch& launch) {
     scalars[slot].value =
         scalars[slot].type == expr::Type::kFloat32 ? double{given.as_float} : double(given.as_int);
   }
-  return mask_data(known, launch.facts().shape);
+  MaskData data = tensor_data(known, launch.facts().shape);
+  if (is_packed(spec)) add_given_lengths(spec, launch, data);
+  return data;
 }
 
 HostTuning::HostTuning(Dispatcher& dispatcher, HostTuningRequest request)
@@ -111,6 +131,7 @@ Result<HostTuningState> HostTuning::search() {
                               .cache = file,
                               .seed = fresh_seed(),
                               .samples = described_samples(spec_),
+                              .sequences = sequence_words(spec_),
                               .launch = request_.launch->publish()};
   return search_in_steps(problem, compilers, *store);
 }
@@ -199,7 +220,7 @@ void HostTuning::take_over() {
   const auto entry =
       dispatcher_.get(request_.spec, request_.id, request_.launch->facts().shape, request_.pass);
   if (!entry.ok()) return;
-  if (data_.live >= 0) (void)dispatcher_.tell_data(**entry, data_);
+  if (data_.is_known()) (void)dispatcher_.tell_data(**entry, data_);
   (*entry)->release();
 }
 

@@ -33,6 +33,9 @@ std::string encode(const WorkerRequest& request) {
     json.set("seed", p.seed);
     json.set("tensors", p.tensors);
     json.set("samples", p.samples);
+    json.set("lengths", p.sequences.lengths);
+    json.set("page_size", p.sequences.page_size);
+    json.set("shared_prefix", p.sequences.shared_prefix);
     json.set("launch", p.launch);
   } else {
     json.set("plan", request.plan);
@@ -79,12 +82,14 @@ Result<WorkerRequest> decode_request(const std::string& line) {
   }
   WorkerProblem& p = request.problem;
   std::string shape, pass;
-  const bool whole = json.read("spec", p.spec_yaml) && json.read("file", p.spec_file) &&
-                     json.read("shape", shape) && json.read("pass", pass) &&
-                     json.read("device", p.device) && json.read("compilers", p.compilers) &&
-                     json.read("cache", p.cache) && json.read("seed", p.seed) &&
-                     json.read("tensors", p.tensors) && json.read("samples", p.samples) &&
-                     json.read("launch", p.launch);
+  const bool whole =
+      json.read("spec", p.spec_yaml) && json.read("file", p.spec_file) &&
+      json.read("shape", shape) && json.read("pass", pass) && json.read("device", p.device) &&
+      json.read("compilers", p.compilers) && json.read("cache", p.cache) &&
+      json.read("seed", p.seed) && json.read("tensors", p.tensors) &&
+      json.read("samples", p.samples) && json.read("lengths", p.sequences.lengths) &&
+      json.read("page_size", p.sequences.page_size) &&
+      json.read("shared_prefix", p.sequences.shared_prefix) && json.read("launch", p.launch);
   const auto known_pass = pass_from_string(pass);
   if (!whole || !known_pass) return protocol_error(line);
   p.pass = *known_pass;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "generator/spec/sequence_words.hpp"
 #include "tuner/executor.hpp"
 
 namespace attune {
@@ -20,7 +21,8 @@ struct WorkerProblem {
   std::uint64_t seed = 0;
   std::vector<std::string> tensors = {};  // files, as give_tensors() takes them
   std::vector<std::string> samples = {};  // as describe() takes them
-  std::string launch = {};                // of a host's data, as GivenLaunch::open() takes it
+  SequenceWords sequences = {};
+  std::string launch = {};  // of a host's data, as GivenLaunch::open() takes it
 };
 
 struct WorkerRequest {

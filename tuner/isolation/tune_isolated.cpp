@@ -13,6 +13,7 @@ Result<TuneResult> tune_isolated(const WorkerProblem& problem, const AttentionSp
   WorkerProblem of_pass = problem;
   of_pass.pass = options.pass;
   of_pass.samples = described_samples(spec);
+  of_pass.sequences = sequence_words(spec);
   executor.open(
       of_pass,
       [&](const Candidate& candidate) {

@@ -76,6 +76,7 @@ class LocalSession final : public WorkerSession {
     ATT_TRY(spec_, parse_spec(problem.spec_yaml, problem.spec_file));
     ATT_CHECK(describe(problem.samples, spec_));
     ATT_CHECK(give_tensors(problem.tensors, spec_));
+    ATT_CHECK(take_words(problem.sequences, spec_));
     if (!problem.launch.empty() && !problem.device.empty()) {
       ATT_TRY(launch_, GivenLaunch::open(spec_, problem.launch));
       give_tensors(*launch_, spec_);

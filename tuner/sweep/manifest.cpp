@@ -42,8 +42,12 @@ Error bad_manifest(const std::string& path, const std::string& why) {
 std::string SweepProblem::digest() const {
   // The forward pass has the name that it had when there was no other.
   const std::string of_pass = pass == Pass::kForward ? "" : fmt::format(" {}", to_string(pass));
-  return hash128_hex(
-      fmt::format("{}:{}{}{}", spec_yaml.size(), spec_yaml, to_string(shape), of_pass));
+  const std::string of_sequences = sequences
+                                       ? fmt::format(" {}, {}, {}", sequences->lengths,
+                                                     sequences->page_size, sequences->shared_prefix)
+                                       : "";
+  return hash128_hex(fmt::format("{}:{}{}{}{}", spec_yaml.size(), spec_yaml, to_string(shape),
+                                 of_pass, of_sequences));
 }
 
 std::string Manifest::hash() const {
@@ -73,10 +77,16 @@ Status write_manifest(const Manifest& manifest, const std::string& directory) {
   }
   Json problems = Json::array();
   for (const SweepProblem& p : manifest.problems) {
-    problems.push_back({{"spec", p.spec_source},
-                        {"shape", to_string(p.shape)},
-                        {"pass", to_string(p.pass)},
-                        {"yaml", p.spec_yaml}});
+    Json entry{{"spec", p.spec_source},
+               {"shape", to_string(p.shape)},
+               {"pass", to_string(p.pass)},
+               {"yaml", p.spec_yaml}};
+    if (p.sequences) {
+      entry.set("lengths", p.sequences->lengths);
+      entry.set("page_size", p.sequences->page_size);
+      entry.set("shared_prefix", p.sequences->shared_prefix);
+    }
+    problems.push_back(std::move(entry));
   }
   const Json json{
       {"attune_sweep", 1}, {"hash", manifest.hash()}, {"problems", std::move(problems)}};
@@ -114,6 +124,11 @@ Result<Manifest> read_manifest(const std::string& directory) {
     const auto pass = pass_from_string(of_pass);
     if (!pass) return bad_manifest(path, "it has a pass that this version does not know");
     problem.pass = *pass;
+    SequenceWords words;
+    if (entry.read("lengths", words.lengths) && entry.read("page_size", words.page_size) &&
+        entry.read("shared_prefix", words.shared_prefix)) {
+      problem.sequences = std::move(words);
+    }
     manifest.problems.push_back(std::move(problem));
   }
   if (json->at("hash").text() != manifest.hash())

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "generator/spec/spec.hpp"
+#include "generator/spec/sequence_words.hpp"
 
 namespace attune {
 
@@ -14,7 +14,8 @@ struct SweepProblem {
   std::string spec_yaml;
   ProblemShape shape;
   Pass pass = Pass::kForward;
-  // Names the problem in the sweep's files: hash of the YAML text, the shape and the pass.
+  std::optional<SequenceWords> sequences = {};  // in the place of what the spec says itself
+  // Names the problem in the sweep's files: hash of the YAML text and all below.
   std::string digest() const;
 };
 

@@ -224,6 +224,14 @@ ATT_API att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel* ke
  * att_tune_result says of its launch. Costs a comparison where they are those told before. */
 ATT_API att_status att_runtime_tell_shares(att_runtime* runtime, att_kernel* kernel,
                                            double live_share, double full_share);
+/* The same of the lengths of sequences, of a spec with layout ATT_THD or ATT_PAGED: `kv_lengths`
+ * are the keys of each of shape->batch sequences, in the HOST's memory, page_size as at a launch, 0
+ * with ATT_THD. What counts is how long the longest is beside the mean one, how much of the room is
+ * filled, and page_size, each coarsely; so lengths may be told at every step, which costs a pass
+ * over them and a comparison, and only seldom another choice. What is told of tensors stays. */
+ATT_API att_status att_runtime_tell_lengths(att_runtime* runtime, att_kernel* kernel,
+                                            const att_shape* shape, const int32_t* kv_lengths,
+                                            int64_t page_size);
 
 typedef struct att_forward_args {
   size_t struct_size; /* sizeof(att_forward_args) */

@@ -330,6 +330,13 @@ class Runtime {
     return Status(
         att_runtime_tell_shares(handle_.get(), kernel.handle_.get(), live_share, full_share));
   }
+  // The same of the keys of each sequence, shape.batch of them in the host's memory, as
+  // att_runtime_tell_lengths() says.
+  Status tell_lengths(Kernel& kernel, const Shape& shape, const std::int32_t* kv_lengths,
+                      std::int64_t page_size = 0) {
+    return Status(att_runtime_tell_lengths(handle_.get(), kernel.handle_.get(), &shape, kv_lengths,
+                                           page_size));
+  }
   // Searches the fastest plan for a launch with the host's own data, as att_tune() says: `args` are
   // copied before tune() returns, what a launch writes is never touched. Without `background` the
   // search is over then.

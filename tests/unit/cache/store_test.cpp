@@ -319,7 +319,7 @@ TEST(Store, WhatIsUsedStaysWhatIsNotGoes) {
       ASSERT_EQ(used.exec(), 1);
     }
   }
-  const auto store = must_open(directory.file(), {.size_limit_bytes = 626'000});
+  const auto store = must_open(directory.file(), {.size_limit_bytes = 635'000});
   ASSERT_TRUE(store->find_code(build_key(1)).value().has_value()) << "used again, now";
   ASSERT_TRUE(store->put_code(build_key(kStored), code(kStored, 100'000)).ok());
   std::vector<int> left;
@@ -380,6 +380,35 @@ TEST(Store, KindsOfDataAreTimedApart) {
   ASSERT_THAT(all, SizeIs(1));
   ASSERT_THAT(all.front().winner.by_data, SizeIs(2));
   EXPECT_EQ(all.front().winner.by_data.front().data, few.data);
+}
+
+TEST(Store, LengthsOfSequencesAreTimedApart) {
+  TemporaryDirectory directory;
+  const auto store = open_store(directory.file()).value();
+  const auto of = [](const char* label, const LengthClass& lengths) {
+    MeasurementKey key = measurement_key();
+    key.data = {.label = label, .lengths = lengths};
+    return key;
+  };
+  const MeasurementKey equal = of("lengths=equal", {1, 1, 16}),
+                       skewed = of("lengths=skewed(longest=0.5)", {8, 0.125, 16}),
+                       large = of("lengths=equal; page=64", {1, 1, 64});
+  for (const auto& [key, fastest] : {std::pair(equal, "a"), {skewed, "b"}, {large, "c"}}) {
+    for (const char* plan : {"a", "b", "c"})
+      ASSERT_TRUE(
+          store->record(key, measurement(plan, plan == std::string(fastest) ? 10 : 30)).ok());
+  }
+  EXPECT_EQ(store->winner(equal).value()->plan, "a");
+  EXPECT_EQ(store->winner(skewed).value()->plan, "b");
+  EXPECT_EQ(store->winner(large).value()->plan, "c");
+  // Of a host that knows the class alone, and of none that was measured.
+  EXPECT_EQ(store->winner(of("", {1, 1, 16})).value()->plan, "a");
+  EXPECT_EQ(store->winner(of("", {4, 0.25, 16})).value()->plan, "b");
+  EXPECT_EQ(store->winner(of("", {1, 1, 128})).value()->plan, "c");
+  const auto all = store->winners(kDevice).value();
+  ASSERT_THAT(all, SizeIs(1));
+  ASSERT_THAT(all.front().winner.by_data, SizeIs(3));
+  EXPECT_EQ(all.front().winner.by_data.front().data, equal.data);
 }
 
 }  // namespace

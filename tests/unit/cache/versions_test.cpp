@@ -1,6 +1,6 @@
 // Files of other schema versions. tests/fixtures/cache/v1.db was written by the last program that
-// knew version 1 alone; v1.txt lists its rows as that program read them; v2.db is the same as the
-// last program of version 2 migrated it.
+// knew version 1 alone; v1.txt lists its rows as that program read them; v2.db and v3.db are the
+// same as the last programs of versions 2 and 3 migrated it.
 #include "cache/versions.hpp"
 
 #include <fmt/format.h>
@@ -175,7 +175,7 @@ TEST_P(OldVersion, MigratedByAnotherProcessIsReadOn) {
   EXPECT_EQ(reader->health().damaged_rows, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, OldVersion, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Every, OldVersion, ::testing::Values(1, 2, 3));
 
 // Of a table that a migration writes anew; others stay as they are.
 TEST(Versions, WithADamagedRowLosesThatRowAlone) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "cache/data_distance.hpp"
 #include "tests/unit/cache/fixtures.hpp"
 
 namespace attune::cache {
@@ -206,6 +207,48 @@ TEST(WinnerOfSeveralKinds, IsTheNearestKindsWhereDataIsKnown) {
   EXPECT_EQ(on_data(winner, {.label = "t0=other"}).plan, "c");
   EXPECT_EQ(on_data(winner, {.label = "t0=other", .live = 0.12, .full = 0}).plan, "a");
   EXPECT_EQ(on_data(winner, {.live = 0.7, .full = 0.7}).plan, "d");
+}
+
+// Two tunings on lengths of one class, which differ in their numbers and so in their times.
+TEST(WinnerOfSeveralKinds, OfOneClassLosesLeastOnAllOfIt) {
+  std::vector<MeasuredRow> rows = two_kinds();
+  const LengthClass alike{.longest = 1, .filled = 1}, skewed{.longest = 8, .filled = 1};
+  for (MeasuredRow& one : rows) one.data = {.label = one.data.label, .lengths = alike};
+  rows.push_back(row("d", 5));
+  rows.back().data = {.label = "lengths=given 1", .lengths = skewed};
+  const Winner winner = winners(rows, {}, kDevice).front().winner;
+  EXPECT_EQ(on_data(winner, {.lengths = alike}).plan, "c");
+  EXPECT_EQ(on_data(winner, {.label = "t0=many", .lengths = alike}).plan, "a");
+  EXPECT_EQ(on_data(winner, {.lengths = skewed}).plan, "d");
+  EXPECT_EQ(on_data(winner, {.lengths = {.longest = 4, .filled = 1}}).plan, "d");
+}
+
+TEST(LengthClass, DistancesGrowWithTheLogarithm) {
+  const LengthClass equal{.longest = 1, .filled = 1, .page_size = 16};
+  LengthClass other = equal;
+  EXPECT_EQ(length_distance(equal, other), 0);
+  other.longest = 4;
+  EXPECT_EQ(length_distance(equal, other), 2);
+  other.filled = 0.5;
+  EXPECT_EQ(length_distance(equal, other), 3);
+  other.page_size = 64;
+  EXPECT_EQ(length_distance(equal, other), 3.5);
+  EXPECT_EQ(length_distance(equal, {}), 0) << "of which nothing is known";
+  EXPECT_EQ(length_distance({}, equal), 1);
+}
+
+TEST(Bucket, LengthsThatArePeculiarGoBeforeANearerShape) {
+  const auto at = [](std::int64_t batch, double longest) {
+    return ProblemWinner{"spec",
+                         {.plan = std::to_string(batch),
+                          .measured_shape = {batch, 1, 1, batch, 8192},
+                          .by_data = {{.data = {.lengths = {.longest = longest, .filled = 1}}}}}};
+  };
+  const std::vector<ProblemWinner> two{at(16, 1), at(32, 8)};
+  const ProblemShape shape{16, 1, 1, 16, 8192};
+  EXPECT_EQ(nearest(two, shape)->winner.plan, "16");
+  EXPECT_EQ(nearest(two, shape, {.lengths = {.longest = 1, .filled = 1}})->winner.plan, "16");
+  EXPECT_EQ(nearest(two, shape, {.lengths = {.longest = 8, .filled = 1}})->winner.plan, "32");
 }
 
 TEST(WinnerOfSeveralKinds, OfPlansThatWereNotMeasuredOnAllTakesTheKindOfMost) {

@@ -139,6 +139,29 @@ TEST_F(DispatcherTest, DataThatAHostTellsOfChoosesAmongKindsThatWereMeasured) {
   EXPECT_EQ(launched(*held).symbol, symbol(other_plan(1))) << "what was told stays";
 }
 
+TEST_F(DispatcherTest, LengthsThatAHostTellsOfChooseAmongClassesThatWereMeasured) {
+  const LengthClass alike{.longest = 1, .filled = 1}, skewed{.longest = 8, .filled = 1};
+  const auto record = [&](int plan, double on_alike, double on_skewed) {
+    record_winner(other_plan(plan), kShape, on_alike, "fake", "",
+                  {.label = "lengths=equal", .lengths = alike});
+    record_winner(other_plan(plan), kShape, on_skewed, "fake", "",
+                  {.label = "lengths=skewed(longest=0.5)", .lengths = skewed});
+  };
+  record(0, 10, 30);
+  record(1, 30, 10);
+  record(2, 14, 14);
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle held = get(dispatcher);
+  EXPECT_EQ(held->version().choice.plan, other_plan(2)) << "nothing is told";
+  ASSERT_TRUE(dispatcher.tell_lengths(*held, {.longest = 4, .filled = 1}).ok());
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan(1)));
+  ASSERT_TRUE(dispatcher.tell_tiles(*held, {.live = 0.5, .full = 0.5}).ok());
+  EXPECT_EQ(held->data().lengths.longest, 4) << "what was told of lengths stays";
+  ASSERT_TRUE(dispatcher.tell_lengths(*held, alike).ok());
+  EXPECT_EQ(launched(*held).symbol, symbol(other_plan(0)));
+  EXPECT_EQ(held->data().live, 0.5);
+}
+
 TEST_F(DispatcherTest, APlanComesFromTheNearestInSharesAsWellAsInShape) {
   constexpr ProblemShape kTwice{.batch = kShape.batch,
                                 .heads = kShape.heads,

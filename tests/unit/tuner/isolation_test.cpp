@@ -159,6 +159,10 @@ TEST(Protocol, RoundTrips) {
   EXPECT_EQ(back->problem.seed, request.problem.seed);
   EXPECT_EQ(back->problem.compilers, request.problem.compilers);
   EXPECT_EQ(back->problem.pass, Pass::kForward);
+  EXPECT_EQ(back->problem.sequences, SequenceWords{});
+  request.problem.sequences = {
+      .lengths = "uniform(low=0.3, high=1)", .page_size = 64, .shared_prefix = 7};
+  EXPECT_EQ(decode_request(encode(request))->problem.sequences, request.problem.sequences);
   request.problem.pass = Pass::kBackward;
   EXPECT_EQ(decode_request(encode(request))->problem.pass, Pass::kBackward);
   const auto compile = decode_request(

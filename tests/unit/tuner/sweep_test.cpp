@@ -118,6 +118,20 @@ TEST(Manifest, TheForwardPassIsWhatHadNoName) {
   EXPECT_EQ(without->problems[0].pass, Pass::kForward);
 }
 
+TEST(Manifest, SequencesThatAreNamedAreOfTheProblem) {
+  cache_testing::TemporaryDirectory directory;
+  SweepProblem problem{
+      .spec_source = "paged.yaml", .spec_yaml = "attune: 1\n", .shape = {.q_len = 5, .kv_len = 5}};
+  SweepProblem named = problem;
+  named.sequences = {.lengths = "skewed(longest=0.5)", .page_size = 64, .shared_prefix = 0};
+  EXPECT_NE(named.digest(), problem.digest());
+  ASSERT_TRUE(write_manifest(make_manifest({problem, named}), directory.file("sweep")).ok());
+  const auto read = read_manifest(directory.file("sweep"));
+  ASSERT_TRUE(read.ok()) << render(read.error());
+  EXPECT_EQ(read->problems[0].sequences, std::nullopt);
+  EXPECT_EQ(read->problems[1].sequences, named.sequences);
+}
+
 TEST(Manifest, LeavesRepeatedProblemsOut) {
   auto problems = manifest_of(3).problems;
   problems.push_back(problems[1]);

@@ -1,0 +1,21 @@
+#include "generator/spec/sequence_words.hpp"
+
+namespace attune {
+
+SequenceWords sequence_words(const AttentionSpec& spec) {
+  return {.lengths = to_string(spec.lengths),
+          .page_size = spec.page_size,
+          .shared_prefix = spec.shared_prefix};
+}
+
+Status take_words(const SequenceWords& words, AttentionSpec& spec) {
+  spec.lengths = {};
+  if (!words.lengths.empty()) {
+    ATT_TRY(spec.lengths, parse_lengths(words.lengths));
+  }
+  spec.page_size = words.page_size;
+  spec.shared_prefix = words.shared_prefix;
+  return ok_status();
+}
+
+}  // namespace attune
