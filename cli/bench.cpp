@@ -91,7 +91,7 @@ struct Results {
                fmt::format("{:.1f}", timing.us.interquartile()), fmt::format("{:.3g}", tflops),
                fmt::format("{:.3g}", gb_per_s), fmt::format("{:.0f} %", share * 100),
                fmt::format("{:.3f}", timing.work.live_share), timing.chosen.origin,
-               to_string(problem), to_string(timing.chosen.plan)});
+               problem_text(loaded.spec, problem), to_string(timing.chosen.plan)});
   }
 };
 

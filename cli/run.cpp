@@ -100,7 +100,7 @@ Result<RunOutcome> run_forward(const RunOptions& options, const LoadedSpec& load
       "{} {} on {}\nshape  {}\nplan   {} ({})\ncode   {}, {}\no      max error {:.2e}\n"
       "lse    max error {:.2e}\nworst  {:.2f} of what its row allows\nrows   {} of {}, seed {}\n",
       right ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed), spec.name,
-      device->identity(), to_string(problem), to_string(chosen.plan), chosen.origin,
+      device->identity(), problem_text(spec, problem), to_string(chosen.plan), chosen.origin,
       built.key.compiler,
       built.from_cache ? "from the cache"
                        : fmt::format("compiled in {:.0f} ms", built.code.compile_seconds * 1e3),

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "generator/plan/length_class.hpp"
 #include "generator/spec/draw_lengths.hpp"
 #include "generator/spec/limits.hpp"
 
@@ -87,6 +88,11 @@ Status give_sequences(const Options& options, std::span<const ProblemShape> shap
   }
   for (const ProblemShape& shape : shapes) ATT_CHECK(check_lengths(spec, shape));
   return ok_status();
+}
+
+std::string problem_text(const AttentionSpec& spec, const ProblemShape& shape) {
+  const std::string label = lengths_label(spec);
+  return label.empty() ? to_string(shape) : fmt::format("{}; {}", to_string(shape), label);
 }
 
 }  // namespace attune::cli

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "cli/options.hpp"
 
@@ -15,5 +16,7 @@ bool names_sequences(const Options& options);
 // such sequences.
 Status give_sequences(const Options& options, std::span<const ProblemShape> shapes,
                       AttentionSpec& spec);
+// The shape, and what is said of its sequences; for tables.
+std::string problem_text(const AttentionSpec& spec, const ProblemShape& shape);
 
 }  // namespace attune::cli

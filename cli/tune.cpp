@@ -79,8 +79,8 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
                std::string(to_string(problem.pass)), fmt::format("{:.1f}", result->median_us),
                fmt::to_string(result->candidates), fmt::to_string(result->measured),
                fmt::to_string(result->rejected), fmt::to_string(result->from_cache),
-               duration(result->seconds), to_string(problem.shape), to_string(result->plan),
-               result->compiler});
+               duration(result->seconds), problem_text(problem.loaded.spec, problem.shape),
+               to_string(result->plan), result->compiler});
     if (interrupted()) break;
   }
   if (options.json) {
