@@ -6,6 +6,7 @@
 #include "tests/unit/tuner/fake_executor.hpp"
 #include "tests/unit/tuner/planted.hpp"
 #include "tuner/isolation/isolated_executor.hpp"
+#include "tuner/isolation/worker.hpp"
 
 namespace attune {
 namespace {
@@ -174,6 +175,21 @@ TEST(Protocol, RoundTrips) {
   EXPECT_EQ(error.error().detail, "log");
   const auto reply = decode_reply(encode(Result<WorkerReply>(WorkerReply{.time_us = 12.5})));
   EXPECT_DOUBLE_EQ(reply->time_us, 12.5);
+}
+
+TEST(Worker, TakesWhatIsSaidOfSequences) {
+  cache_testing::TemporaryDirectory directory;
+  WorkerRequest request{
+      .problem = {.spec_yaml = "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nlayout: thd\n",
+                  .shape = {2, 8, 4, 128, 256},
+                  .cache = directory.file()}};
+  const auto session = make_local_session();
+  request.problem.sequences.lengths = "equal";
+  EXPECT_TRUE(session->handle(request).ok());
+  request.problem.sequences.lengths = "any";
+  const auto refused = session->handle(request);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().id, "lengths-unknown");
 }
 
 TEST(Protocol, GarbageIsAnError) {
