@@ -6,6 +6,7 @@
 
 #include "cli/output.hpp"
 #include "cli/plan_choice.hpp"
+#include "cli/sequence_options.hpp"
 #include "generator/spec/shape.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/support/memory.hpp"
@@ -142,6 +143,7 @@ Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded
                               {"pass", "backward"},
                               {"device", device->identity()},
                               {"shape", to_string(shape)},
+                              {"lengths", to_string(spec.lengths)},
                               {"plan", plan},
                               {"plan_from", backward.chosen.origin},
                               {"compiler", backward.built.key.compiler},
@@ -160,7 +162,7 @@ Result<RunOutcome> run_backward(const Options& options, const LoadedSpec& loaded
       "bytes\n"
       "gradients  {}: {}, seed {}\n",
       wrong.empty() ? paint("ok", Colour::kGreen) : paint("wrong", Colour::kRed), spec.name,
-      device->identity(), to_string(shape), plan, backward.chosen.origin,
+      device->identity(), problem_text(spec, shape), plan, backward.chosen.origin,
       backward.built.key.compiler, workspace, judgement.judged, wrong.empty() ? "yes" : "no", seed);
   return outcome;
 }
