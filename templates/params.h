@@ -110,6 +110,7 @@ struct PieceLists {
   float* rows;       // what each of them found
   int* arrivals;     // of each item, or of each result, zero at launch
   PieceItem* items;  // of packed sequences: what kernels do
+  int processors;    // of the GPU
 };
 
 struct PackedParams : BackwardParams {

@@ -383,6 +383,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
              "constexpr int kWarps = {};\n"
              "constexpr int kPieces = {};\n"
              "constexpr bool kInCluster = {};\n"
+             "constexpr bool kFillsProcessors = false;\n"
              "constexpr bool kMaskReadsHead = {};\n"
              "constexpr int kSharedBytes = {};\n"
              "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",

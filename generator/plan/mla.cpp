@@ -243,8 +243,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .per_kv_head();
   const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
-  const PiecesOfSequences of_sequences =
-      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, true, units);
+  const PiecesOfSequences of_sequences = pieces_of_sequences(
+      spec, shape, double(of_kv_head), tile.pieces, true, units, device.processor_count);
   const double pieces = is_packed(spec)
                             ? of_sequences.of_mean
                             : double(att::piece_count<std::int64_t>(items, tile.pieces));
@@ -357,6 +357,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kWarps = {};\n"
       "constexpr int kPieces = {};\n"
       "constexpr bool kInCluster = false;\n"
+      "constexpr bool kFillsProcessors = true;\n"
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "templates/work_items.h"
+#include "templates/piece_choice.h"
 
 namespace attune {
 namespace {
@@ -24,6 +24,28 @@ std::vector<WorkspaceRegion> regions_of_pieces(const AttentionSpec& spec, int ti
     regions.push_back({.content = Content::kPieceItems, .slot = tile_q, .length_unit = tile_q});
   }
   return regions;
+}
+
+// The host's twin of the launch that deals pieces out (templates/kernels/piece_items.cuh), for
+// `items` of the same `units` each.
+std::int64_t chosen_length(std::int64_t all, std::int64_t units, std::int64_t items,
+                           std::int64_t processors, int most, std::int64_t least) {
+  std::int64_t best = least;
+  long long least_units = 0;
+  for (int which = 0; which < att::kLengthsCompared; ++which) {
+    const std::int64_t length =
+        std::max(least, att::compared_length<std::int64_t>(all, processors, which));
+    const auto pieces = att::pieces_of_units<std::int64_t>(units, length, most);
+    const att::CutItems cut = {.pieces = items * pieces,
+                               .longest = static_cast<int>((units + pieces - 1) / pieces),
+                               .most = static_cast<int>(pieces)};
+    const long long done = att::units_until_done(cut, all, processors);
+    if (which == 0 || done < least_units) {
+      best = length;
+      least_units = done;
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -68,10 +90,16 @@ bool leaves_sequences_to_few(const AttentionSpec& spec, int pieces, bool in_clus
 }
 
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
-                                      double items, int most, bool is_dealt, double units) {
+                                      double items, int most, bool is_dealt, double units,
+                                      int processors) {
   const double all = units * items * double(shape.batch);
   const auto whole = [](double count) { return static_cast<std::int64_t>(std::ceil(count)); };
-  const std::int64_t of_piece = att::units_of_piece(whole(all), shape.kv_heads);
+  std::int64_t of_piece = att::units_of_piece(whole(all), shape.kv_heads);
+  if (processors > 0) {
+    of_piece =
+        chosen_length(whole(all), whole(units), whole(items * double(shape.batch)),
+                      std::max<std::int64_t>(1, processors / shape.kv_heads), most, of_piece);
+  }
   const auto pieces = [&](double of_sequence) {
     return is_dealt ? double(att::pieces_of_units<std::int64_t>(whole(of_sequence), of_piece, most))
                     : double(most);

@@ -34,8 +34,10 @@ struct PiecesOfSequences {
 };
 // Of packed sequences of `units` units of keys on average, each with `items` of a K/V head. `most`
 // pieces: as the launch in front deals them out or, where `is_dealt` is false, of every sequence.
+// `processors`: those that it fills (templates/piece_choice.h); 0: it does not look at them.
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
-                                      double items, int most, bool is_dealt, double units);
+                                      double items, int most, bool is_dealt, double units,
+                                      int processors = 0);
 // Of `tiles` of an item and `rounds` of items where all sequences are equal: the mean of these
 // tiles and of those that the longest sequence asks for.
 double tiles_with_longest(const PiecesOfSequences& of, double tiles, double rounds);

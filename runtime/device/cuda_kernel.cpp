@@ -92,6 +92,7 @@ Status CudaKernel::launch_in_context(const att::LaunchParams& params, void* work
   if (recipe_.workspace.empty()) return launch_all(params, workspace, stream);
   att::LaunchParams completed = params;
   ATT_CHECK(place_workspace(spec_, recipe_, workspace, &completed));
+  completed.pieces.processors = processor_count_;
   return launch_all(completed, workspace, stream);
 }
 

@@ -15,7 +15,6 @@ namespace att {
 struct FixedPieceTables {
   int ends[kItemThreads];     // of a chunk of sequences: items of those up to each
   int results[kItemThreads];  // the same of the results that wait to be merged
-  unsigned long long all_units;
 };
 
 // Of an item of the sequence, if there is room for their results.
@@ -29,14 +28,12 @@ ATT_FN void list_fixed_pieces(const PackedParams& p, FixedPieceTables& tables) {
   const int room = kMostFixedResults / p.kv_heads;  // of results, of a K/V head
   const int thread = thread_index();
   zero_arrivals(p, kMostFixedResults);
-  if (thread == 0) tables.all_units = 0;
-  sync_threads();
+  long long own_units = 0;
   for (int b = thread; b < p.batch; b += kItemThreads) {
     const Dealt of = dealt(p, b);
-    add_units(&tables.all_units, static_cast<unsigned long long>(of.tiles) * of.parts * of.units);
+    own_units += static_cast<long long>(of.tiles) * of.parts * of.units;
   }
-  sync_threads();
-  const long long share = static_cast<long long>(tables.all_units) * p.kv_heads / kItemsThatFill;
+  const long long share = sum_of_all(own_units) * p.kv_heads / kItemsThatFill;
   int done = 0, results = 0;
 #pragma unroll 1
   for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {

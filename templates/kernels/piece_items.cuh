@@ -8,6 +8,7 @@
 #pragma once
 
 #include "templates/items.h"
+#include "templates/piece_choice.h"
 #include "templates/tile/dealt_sequence.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/tile/prefix_sums.cuh"
@@ -16,13 +17,65 @@
 namespace att {
 
 struct PieceTables {
-  int ends[kItemThreads];     // of a chunk of sequences: items of those up to each
+  Dealt dealt[kItemThreads];  // a chunk of sequences
+  int ends[kItemThreads];     // items of those up to each
   int results[kItemThreads];  // the same of the results that wait to be merged
-  unsigned long long all_units;
 };
 
 ATT_FN int pieces_of(const Dealt& of, long long target) {
   return static_cast<int>(pieces_of_units<long long>(of.units, target, plan::kPieces));
+}
+
+// The whole CTA calls it: the length of a piece, `least` or more, with which the processors are
+// done first, where sequences have `all` units, the first chunk is in `dealt`. Lanes have two
+// lengths each, warps take the sequences in turn.
+ATT_FN long long chosen_length(const PackedParams& p, const Dealt* dealt_first, long long all,
+                               long long least) {
+  __shared__ int pieces[kLengthsCompared], longest[kLengthsCompared], most[kLengthsCompared];
+  __shared__ long long until_done[kLengthsCompared];
+  const int thread = thread_index();
+  const long long processors = max_i32(p.pieces.processors / p.kv_heads, 1);
+  const auto length_of = [&](int which) {
+    const long long length = compared_length<long long>(all, processors, which);
+    return at_most(length < least ? least : length, 1 << 30);
+  };
+  if (thread < kLengthsCompared) pieces[thread] = longest[thread] = most[thread] = 0;
+  sync_threads();
+  constexpr int kOfLane = kLengthsCompared / 32;
+  int lengths[kOfLane];
+  CutItems cut[kOfLane] = {};
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) lengths[i] = length_of(lane_index() + 32 * i);
+#pragma unroll 1
+  for (int b = warp_index(); b < p.batch; b += kItemWarps) {
+    const Dealt of = b < kItemThreads ? dealt_first[b] : dealt(p, b);
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int of_item = pieces_of_units(of.units, lengths[i], plan::kPieces);
+      cut[i].pieces += static_cast<long long>(of.tiles) * of.parts * of_item;
+      cut[i].longest = max_i32(cut[i].longest, (of.units + of_item - 1) / of_item);
+      cut[i].most = max_i32(cut[i].most, of_item);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    const int which = lane_index() + 32 * i;
+    add_shared(&pieces[which], at_most(cut[i].pieces, 1 << 24));
+    raise_shared(&longest[which], cut[i].longest);
+    raise_shared(&most[which], cut[i].most);
+  }
+  sync_threads();
+  if (thread < kLengthsCompared) {
+    until_done[thread] =
+        units_until_done({pieces[thread], longest[thread], most[thread]}, all, processors);
+  }
+  sync_threads();
+  int best = 0;
+#pragma unroll 8
+  for (int which = 1; which < kLengthsCompared; ++which) {
+    if (until_done[which] < until_done[best]) best = which;
+  }
+  return length_of(best);
 }
 
 ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
@@ -30,19 +83,24 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
   const int room = kMostPieces / p.kv_heads;  // of results, of a K/V head
   const int thread = thread_index();
   zero_arrivals(p, kMostPieces);
-  if (thread == 0) tables.all_units = 0;
-  sync_threads();
+  Dealt own = {0, 0, 0};
+  long long own_units = 0;
   for (int b = thread; b < p.batch; b += kItemThreads) {
     const Dealt of = dealt(p, b);
-    add_units(&tables.all_units, static_cast<unsigned long long>(of.tiles) * of.parts * of.units);
+    if (b == thread) own = of;
+    own_units += static_cast<long long>(of.tiles) * of.parts * of.units;
   }
-  sync_threads();
-  const long long target =
-      units_of_piece(static_cast<long long>(tables.all_units), static_cast<long long>(p.kv_heads));
+  tables.dealt[thread] = own;
+  const long long all = sum_of_all(own_units);
+  long long target = units_of_piece(all, static_cast<long long>(p.kv_heads));
+  if constexpr (plan::kFillsProcessors) target = chosen_length(p, tables.dealt, all, target);
   int done = 0, results = 0;
 #pragma unroll 1
   for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {
-    const Dealt own = first + thread < p.batch ? dealt(p, first + thread) : Dealt{0, 0, 0};
+    if (first > 0) {
+      own = first + thread < p.batch ? dealt(p, first + thread) : Dealt{0, 0, 0};
+      tables.dealt[thread] = own;
+    }
     const int own_pieces = pieces_of(own, target);
     const long long items = static_cast<long long>(own.tiles) * own.parts * own_pieces;
     tables.ends[thread] = at_most(items, capacity - done);
@@ -58,7 +116,7 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
       for (int step = kItemThreads / 2; step > 0; step /= 2) {
         if (tables.ends[at + step - 1] <= i) at += step;
       }
-      const Dealt of = dealt(p, first + at);
+      const Dealt of = tables.dealt[at];
       PieceItem item;
       item.sequence = first + at;
       item.pieces = pieces_of(of, target);

@@ -20,7 +20,6 @@ struct SharedTables {
   int rows[kItemThreads];     // of a prefix item
   int ends[kItemThreads];     // entries of those up to each
   int results[kItemThreads];  // the same of the results that wait to be merged
-  unsigned long long all_units;
 };
 
 // Keys that two sequences may begin with alike, by their lengths and by what their masks leave.
@@ -161,18 +160,15 @@ ATT_FN void list_shared_pieces(const PackedParams& p, SharedTables& tables) {
   SharedSequence* const records = shared_sequences(p);
   SharedPieceItem* const items = shared_items(p);
   const int thread = thread_index();
-  if (thread == 0) tables.all_units = 0;
   find_prefixes(p, tables);
+  long long own_units = 0;
   for (int b = thread; b < p.batch; b += kItemThreads) {
     const SharedSequence of = records[b];
     const SharedDealt dealt = shared_dealt(p, b, of);
-    unsigned long long units =
-        static_cast<unsigned long long>(dealt.tiles) * dealt.parts * dealt.own_units;
-    if (of.keys > 0 && of.first == b) units += dealt.prefix_units;
-    add_units(&tables.all_units, units);
+    own_units += static_cast<long long>(dealt.tiles) * dealt.parts * dealt.own_units;
+    if (of.keys > 0 && of.first == b) own_units += dealt.prefix_units;
   }
-  sync_threads();
-  const long long target = most_units(static_cast<long long>(tables.all_units), p.kv_heads);
+  const long long target = most_units(sum_of_all(own_units), p.kv_heads);
   int done = 0, results = 0;
 #pragma unroll 1
   for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {

@@ -32,8 +32,11 @@ ATT_FN void zero_arrivals(const PackedParams& p, int count) {
   for (int i = thread_index(); i < count; i += kItemThreads) p.pieces.arrivals[i] = 0;
 }
 
-ATT_FN void add_units(unsigned long long* sum, unsigned long long units) {
-  asm volatile("red.shared.add.u64 [%0], %1;" ::"r"(shared_address(sum)), "l"(units) : "memory");
+ATT_FN void add_shared(int* sum, int value) {
+  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(shared_address(sum)), "r"(value) : "memory");
+}
+ATT_FN void raise_shared(int* most, int value) {
+  asm volatile("red.shared.max.s32 [%0], %1;" ::"r"(shared_address(most)), "r"(value) : "memory");
 }
 
 ATT_FN int at_most(long long value, int most) {
