@@ -275,15 +275,19 @@ struct Consumer {
     // In log2 units: what the constant serves with room to spare, and what is far below the rest.
     constexpr float kLowest = -70.0f, kHighest = 110.0f, kOrdinary = 60.0f;
     const int q_len = sequence().q_len;
-    const float upper = row < q_len ? rows.maximum[0] : 0.0f;
-    const float lower = row + 8 < q_len ? rows.maximum[1] : upper;
-    const bool some_high = any_thread(upper > kHighest || lower > kHighest);
-    if (!some_high && !any_thread(upper < kLowest || lower < kLowest)) {
+    const float upper = rows.maximum[0], lower = rows.maximum[1];
+    const auto some = [&](bool of_upper, bool of_lower) {
+      return any_thread((row < q_len && of_upper) || (row + 8 < q_len && of_lower));
+    };
+    const bool some_high = some(upper > kHighest, lower > kHighest);
+    const bool some_low =
+        some(upper < kLowest && upper != -infinity(), lower < kLowest && lower != -infinity());
+    if (!some_high && !some_low) {
       way = kFirstWay;
       return;
     }
     // Scores that are high from the first tile on have their reference there.
-    const bool some_ordinary = any_thread(upper < kOrdinary || lower < kOrdinary);
+    const bool some_ordinary = some(upper < kOrdinary, lower < kOrdinary);
     way = some_rose || (some_high && some_ordinary) ? kSecondWay : kOwnReference;
   }
 
