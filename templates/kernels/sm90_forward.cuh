@@ -273,7 +273,7 @@ struct Consumer {
       return;
     }
     // In log2 units: what the constant serves with room to spare, and what is far below the rest.
-    constexpr float kLowest = -70.0f, kHighest = 110.0f, kOrdinary = 60.0f;
+    constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
     const int q_len = sequence().q_len;
     const float upper = rows.maximum[0], lower = rows.maximum[1];
     const auto some = [&](bool of_upper, bool of_lower) {
