@@ -4,7 +4,8 @@
 //
 // A piece has at most `target` units of keys. It is chosen so that all sequences together have no
 // more than kMostPieces / 2 full ones; those of sequences with several are then fewer than
-// kMostPieces, which is what their results have room for.
+// kMostPieces, which is what their results have room for. With plan::kFillsProcessors it is longer
+// where the processors are done sooner so.
 #pragma once
 
 #include "templates/items.h"
@@ -27,8 +28,8 @@ ATT_FN int pieces_of(const Dealt& of, long long target) {
 }
 
 // The whole CTA calls it: the length of a piece, `least` or more, with which the processors are
-// done first, where sequences have `all` units, the first chunk is in `dealt`. Lanes have two
-// lengths each, warps take the sequences in turn.
+// done first. `all`: units of all sequences, of which `dealt_first` has the first chunk. Lanes have
+// two lengths each, warps take the sequences in turn.
 ATT_FN long long chosen_length(const PackedParams& p, const Dealt* dealt_first, long long all,
                                long long least) {
   __shared__ int pieces[kLengthsCompared], longest[kLengthsCompared], most[kLengthsCompared];
