@@ -211,7 +211,8 @@ class Sink {
   void bind(SQLite::Statement& statement, int parameter, const Value& value,
             std::size_t column) const {
     // A whole number in a REAL column is stored as an integer.
-    static const std::set<std::string_view> real{"median_us", "spread_us", "compile_seconds"};
+    static const std::set<std::string_view> real{
+        "median_us", "spread_us", "compile_seconds", "live", "full", "longest", "filled"};
     const bool is_real = column < table_.summed.size() && real.contains(table_.summed[column]);
     if (const auto* integer = std::get_if<std::int64_t>(&value)) {
       is_real ? statement.bind(parameter, static_cast<double>(*integer))

@@ -20,14 +20,19 @@ Result<std::string> lengths_text(const std::string& option) {
   if (!option.starts_with('@')) return option;
   const std::string path = option.substr(1);
   std::ifstream file(path, std::ios::binary);
-  std::string text(kMostBytes, '\0');
-  file.read(text.data(), kMostBytes);
+  std::string text(kMostBytes + 1, '\0');
+  file.read(text.data(), kMostBytes + 1);
   if (file.bad() || (!file && !file.eof())) {
     return Error{.kind = ErrorKind::kBadInput,
                  .id = "lengths-file",
                  .message = fmt::format("cannot read `{}`", path)};
   }
   text.resize(static_cast<std::size_t>(file.gcount()));
+  if (std::ssize(text) > kMostBytes) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "lengths-file",
+                 .message = fmt::format("`{}` has more than {} bytes", path, kMostBytes)};
+  }
   // What is no list is no description either: a file would hide what was asked for.
   if (text.find_first_not_of("0123456789, \t\r\n") != std::string::npos || text.empty()) {
     return Error{.kind = ErrorKind::kBadInput,

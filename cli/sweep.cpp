@@ -13,6 +13,7 @@
 #include "cli/progress.hpp"
 #include "cli/sequence_options.hpp"
 #include "cli/tuning.hpp"
+#include "generator/spec/draw_lengths.hpp"
 #include "runtime/support/json.hpp"
 #include "runtime/support/processors.hpp"
 
@@ -124,7 +125,10 @@ Result<ExitCode> run_shard(const SweepCommandOptions& options) {
   const SweepTuner tuner = [&](const SweepProblem& problem, int device, Store& store,
                                const TuneObserver& observer) -> Result<TuneResult> {
     ATT_TRY(AttentionSpec spec, parse_spec(problem.spec_yaml, problem.spec_source));
-    if (problem.sequences) ATT_CHECK(take_words(*problem.sequences, spec));
+    if (problem.sequences) {
+      ATT_CHECK(take_words(*problem.sequences, spec));
+      ATT_CHECK(check_lengths(spec, problem.shape));
+    }
     LoadedSpec loaded{
         .spec = std::move(spec), .source = problem.spec_source, .text = problem.spec_yaml};
     return tuners[static_cast<std::size_t>(device)]->tune(

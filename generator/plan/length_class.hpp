@@ -17,7 +17,7 @@ struct LengthClass {
   double filled = -1;  // keys of all sequences over the rows that there is room for
   int page_size = 0;   // 0: no pages
   bool operator==(const LengthClass&) const = default;
-  bool is_known() const { return longest > 0; }
+  bool is_known() const { return longest > 0 && filled > 0; }
 };
 
 // Of sequences of so many keys, which have room for `room` keys together.

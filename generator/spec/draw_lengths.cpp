@@ -112,11 +112,11 @@ Status check_lengths(const AttentionSpec& spec, const ProblemShape& shape) {
   }
   if (lengths.kind == LengthsKind::kGiven) return check_given(spec, shape);
   const double share = lengths.arguments[0];
-  if (lengths.kind == LengthsKind::kSkewed && share * double(shape.batch) < 1) {
+  if (lengths.kind == LengthsKind::kSkewed && shape.batch > 1 && share * double(shape.batch) < 1) {
     return bad_shape(
         fmt::format("the longest of {} sequences has {} of all keys, less than the others",
                     shape.batch, share),
-        fmt::format("`longest` is {:.3g} at least", 1 / double(shape.batch)));
+        fmt::format("`longest` is {} at least", std::ceil(1e6 / double(shape.batch)) / 1e6));
   }
   return ok_status();
 }

@@ -15,16 +15,16 @@
 namespace attune {
 namespace {
 
-constexpr CallKind kCall{
+constexpr CallKind kLengthsCall{
     .id = "lengths", .noun = "kind of lengths", .example = "uniform(low=0.3, high=1)"};
 
-struct Form {
+struct LengthsForm {
   LengthsKind kind;
   CallForm call;
 };
 
-const std::array<Form, 3>& forms() {
-  static const std::array<Form, 3> kForms{{
+const std::array<LengthsForm, 3>& lengths_forms() {
+  static const std::array<LengthsForm, 3> kForms{{
       {LengthsKind::kEqual, {"equal", {}}},
       {LengthsKind::kUniform, {"uniform", {{"low", 0, 1}, {"high", 0, 1, 1}}}},
       {LengthsKind::kSkewed, {"skewed", {{"longest", 0, 1}}}},
@@ -63,23 +63,23 @@ Result<Lengths> parse_list(std::string_view text) {
 
 std::string to_string(const Lengths& lengths) {
   if (lengths.kind == LengthsKind::kGiven) return fmt::format("{}", fmt::join(lengths.given, ", "));
-  const auto* const form = std::ranges::find(forms(), lengths.kind, &Form::kind);
-  return form == forms().end() ? "" : call_text(form->call, lengths.arguments);
+  const auto* const form = std::ranges::find(lengths_forms(), lengths.kind, &LengthsForm::kind);
+  return form == lengths_forms().end() ? "" : call_text(form->call, lengths.arguments);
 }
 
 Result<Lengths> parse_lengths(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\n,");
   if (first != std::string_view::npos && text.find_first_of("0123456789-+.", first) == first)
     return parse_list(text);
-  ATT_TRY(const CallText call, split_call(text, kCall));
-  const auto* const form =
-      std::ranges::find(forms(), call.name, [](const Form& known) { return known.call.name; });
-  if (form == forms().end()) {
+  ATT_TRY(const CallText call, split_call(text, kLengthsCall));
+  const auto* const form = std::ranges::find(
+      lengths_forms(), call.name, [](const LengthsForm& known) { return known.call.name; });
+  if (form == lengths_forms().end()) {
     std::vector<std::string_view> names;
-    for (const Form& known : forms()) names.push_back(known.call.name);
-    return unknown_call(call.name, names, kCall);
+    for (const LengthsForm& known : lengths_forms()) names.push_back(known.call.name);
+    return unknown_call(call.name, names, kLengthsCall);
   }
-  ATT_TRY(const CallValues values, read_call(form->call, call.inside, kCall));
+  ATT_TRY(const CallValues values, read_call(form->call, call.inside, kLengthsCall));
   return Lengths{.kind = form->kind, .arguments = values, .given = {}};
 }
 

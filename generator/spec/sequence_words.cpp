@@ -1,5 +1,9 @@
 #include "generator/spec/sequence_words.hpp"
 
+#include <fmt/format.h>
+
+#include "generator/spec/limits.hpp"
+
 namespace attune {
 
 SequenceWords sequence_words(const AttentionSpec& spec) {
@@ -9,6 +13,12 @@ SequenceWords sequence_words(const AttentionSpec& spec) {
 }
 
 Status take_words(const SequenceWords& words, AttentionSpec& spec) {
+  if (words.page_size < 1 || words.page_size > kMaxPageSize || words.shared_prefix < 0) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "sequences-size",
+                 .message = fmt::format("page_size is {} and shared_prefix {}", words.page_size,
+                                        words.shared_prefix)};
+  }
   spec.lengths = {};
   if (!words.lengths.empty()) {
     ATT_TRY(spec.lengths, parse_lengths(words.lengths));

@@ -24,6 +24,12 @@ __all__ = [
     "get_requires_for_build_wheel",
 ]
 
+# Without them a resolver compiles everything to read a name and dependencies. Not all versions have them.
+for _hook in ("prepare_metadata_for_build_editable", "prepare_metadata_for_build_wheel"):
+    if hasattr(made, _hook):
+        globals()[_hook] = getattr(made, _hook)
+        __all__ += [_hook]
+
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """PEP 517's."""

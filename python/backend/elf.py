@@ -11,7 +11,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
 class NotElf(ValueError):
-    """Not a little-endian ELF file of 64 bits, or of a machine that has no name here."""
+    """Not a little-endian ELF file of 64 bits, of a machine that has no name here, or without sections."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +36,15 @@ class _Section:
 
 
 def read(file: bytes) -> Needs:
-    if file[:6] != b"\x7fELF\x02\x01":
+    if file[:6] != b"\x7fELF\x02\x01" or len(file) < 64:
         raise NotElf
     machine = _MACHINES.get(struct.unpack_from("<H", file, 18)[0])
     if machine is None:
         raise NotElf
     (at,) = struct.unpack_from("<Q", file, 40)
     size, count = struct.unpack_from("<2H", file, 58)
+    if count == 0:  # it does not say here what it needs
+        raise NotElf
     sections = [_section(file, at + size * i) for i in range(count)]
     libraries: set[str] = set()
     versions: set[str] = set()

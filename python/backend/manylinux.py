@@ -24,7 +24,10 @@ def tag_of(binaries: Iterable[bytes]) -> str | None:
     """None: they need what manylinux does not promise."""
     machines, newest = set(), (2, 17)
     for each in binaries:
-        needs = elf.read(each)
+        try:
+            needs = elf.read(each)
+        except elf.NotElf:  # of a machine that manylinux has no name for, or stripped of what it needs
+            return None
         machines.add(needs.machine)
         if not all(_OF_GLIBC.fullmatch(library) for library in needs.libraries):
             return None

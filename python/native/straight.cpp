@@ -227,7 +227,8 @@ extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
 /// What is a Function's `forward` where launches are such, of False.
 extern "C" ATT_API PyObject* attune_calls_forward(PyObject* of_false) {
   using namespace attune::calls;
-  auto names = std::make_unique<Context>();
+  auto names = std::unique_ptr<Context>(new (std::nothrow) Context);
+  if (names == nullptr) return refuse("no memory");
   names->of_false = Ref::to(of_false);
   return function_of(forward_method, std::move(names));
 }
@@ -235,7 +236,8 @@ extern "C" ATT_API PyObject* attune_calls_forward(PyObject* of_false) {
 /// `record`, of the apply of a Function that has such a `forward`.
 extern "C" ATT_API PyObject* attune_calls_recorder(PyObject* apply) {
   using namespace attune::calls;
-  auto recorder = std::make_unique<Recorder>();
+  auto recorder = std::unique_ptr<Recorder>(new (std::nothrow) Recorder);
+  if (recorder == nullptr) return refuse("no memory");
   recorder->apply = Ref::to(apply);
   return function_of(record_method, std::move(recorder));
 }

@@ -108,10 +108,17 @@ extern "C" att_status att_runtime_tell_lengths(att_runtime* runtime, att_kernel*
     if (sizes.is_empty) return ok_status();
     const std::span<const std::int32_t> lengths(kv_lengths,
                                                 static_cast<std::size_t>(sizes.shape.batch));
+    std::int64_t all = 0;
     for (std::size_t b = 0; b < lengths.size(); ++b) {
       if (lengths[b] < 0 || lengths[b] > sizes.shape.kv_len)
         return bad_argument(
             fmt::format("kv_lengths[{}] is {}, and kv_len {}", b, lengths[b], sizes.shape.kv_len));
+      all += lengths[b];
+    }
+    if (!is_paged(spec) && all > sizes.shape.kv_len) {
+      return bad_argument(
+          fmt::format("kv_lengths come to {}, and kv_len is {}", all, sizes.shape.kv_len),
+          "kv_len is the keys of all sequences together");
     }
     return runtime->dispatcher.tell_lengths(
         entry, length_class(lengths, key_rows(spec, sizes.shape), static_cast<int>(page_size)));

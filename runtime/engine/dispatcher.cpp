@@ -268,6 +268,10 @@ Status Dispatcher::improve(KernelEntry& entry, bool retry) {
   for (const PlanChoice& wanted : choices.usable) {
     const KernelVersion& now = entry.version();
     if (wanted == now.choice) break;
+    if (entry.return_to(wanted)) {
+      ++counters_.replacements;
+      break;
+    }
     const std::string plan = to_string(wanted.plan);
     const auto before = std::ranges::find(failed_before, plan, &FailedPlan::plan);
     if (!retry && before != failed_before.end()) {
@@ -302,25 +306,32 @@ Result<LoadedCode> Dispatcher::code_for(const AttentionSpec& spec, const PlanCho
 }
 
 Status Dispatcher::tell_data(KernelEntry& entry, const MaskData& data) {
-  if (entry.data() == data) return ok_status();
-  entry.set_data(data);
+  return take_data(entry, entry.change_data([&](MaskData& told) { told = data; }));
+}
+
+Status Dispatcher::take_data(KernelEntry& entry, bool changed) {
+  if (!changed) return ok_status();
   if (!background()) return improve(entry, false);
   enqueue_all();
   return ok_status();
 }
 
 Status Dispatcher::tell_tiles(KernelEntry& entry, const MaskData& tensors) {
-  MaskData data = tensors;
-  data.lengths = entry.data().lengths;
-  return tell_data(entry, data);
+  return take_data(entry, entry.change_data([&](MaskData& told) {
+    const LengthClass lengths = told.lengths;
+    told = tensors;
+    told.lengths = lengths;
+    // A kind's label names its lengths too: one of tensors alone would stand for any.
+    if (lengths.is_known()) told.label.clear();
+  }));
 }
 
 Status Dispatcher::tell_lengths(KernelEntry& entry, const LengthClass& lengths) {
-  MaskData data = entry.data();
-  if (data.lengths == lengths) return ok_status();
-  data.lengths = lengths;
-  data.label.clear();  // of lengths that were tuned on
-  return tell_data(entry, data);
+  return take_data(entry, entry.change_data([&](MaskData& told) {
+    if (told.lengths == lengths) return;
+    told.lengths = lengths;
+    told.label.clear();  // of lengths that were tuned on
+  }));
 }
 
 Status Dispatcher::refresh() {

@@ -91,6 +91,8 @@ class Dispatcher {
                                                     const ProblemShape& shape, PlanChoice choice,
                                                     LoadedCode code) const;
   Status improve(KernelEntry& entry, bool retry);
+  // After what an entry is told: chooses anew if that changed anything.
+  Status take_data(KernelEntry& entry, bool changed);
   Result<LoadedCode> code_for(const AttentionSpec& spec, const PlanChoice& wanted,
                               const KernelVersion& now);
   void enqueue(KernelEntry& entry);

@@ -42,6 +42,16 @@ bool KernelEntry::replace(std::unique_ptr<const KernelVersion> version) {
   return true;
 }
 
+bool KernelEntry::return_to(const PlanChoice& choice) {
+  const std::lock_guard lock(mutex_);
+  const auto version =
+      std::ranges::find_if(versions_, [&](const auto& one) { return one->choice == choice; });
+  if (version == versions_.end()) return false;
+  current_.store(version->get(), std::memory_order_release);
+  failed_plans_.clear();
+  return true;
+}
+
 std::size_t KernelEntry::workspace_bytes(const ProblemShape& shape) const {
   std::int64_t bytes = 0;
   for (const Promise& promise : promised_) {
@@ -89,11 +99,6 @@ void KernelEntry::set_failed_plans(std::vector<FailedPlan> plans) {
 MaskData KernelEntry::data() const {
   const std::lock_guard lock(mutex_);
   return data_;
-}
-
-void KernelEntry::set_data(const MaskData& data) {
-  const std::lock_guard lock(mutex_);
-  data_ = data;
 }
 
 }  // namespace attune

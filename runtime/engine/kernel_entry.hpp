@@ -45,6 +45,9 @@ class KernelEntry {
   // From the next launch on. False, and nothing changed, when its code takes a workspace that
   // workspace_bytes() did not promise.
   bool replace(std::unique_ptr<const KernelVersion> version);
+  // The same to a version that it had, if it had such a one: what a host tells may come and go at
+  // every step, and versions stay as long as the entry.
+  bool return_to(const PlanChoice& choice);
 
   // Enough for every version there was, is and may come, so that a version may be replaced between
   // this call and the launch.
@@ -82,7 +85,17 @@ class KernelEntry {
   void set_failed_plans(std::vector<FailedPlan> plans);
   // What the host says of its tensors; {} as long as it says nothing.
   MaskData data() const;
-  void set_data(const MaskData& data);
+  // change(MaskData&) under the entry's lock, so that threads which tell of different parts keep
+  // both. Whether anything changed.
+  template <typename Change>
+  bool change_data(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    MaskData changed = data_;
+    change(changed);
+    if (changed == data_) return false;
+    data_ = std::move(changed);
+    return true;
+  }
 
  private:
   ~KernelEntry() = default;

@@ -179,6 +179,11 @@ TEST_P(LengthTuning, SaysWhatIsNoLengths) {
   EXPECT_EQ(code(layout.alike, page), ATT_OK);
   EXPECT_EQ(code(one_of(-1, 5), page), ATT_BAD_INPUT);
   EXPECT_EQ(code(one_of(513, 0), page), ATT_BAD_INPUT);
+  // Of packed sequences kv_len is what all have together, of paged ones the most of one.
+  EXPECT_EQ(
+      code(std::vector<std::int32_t>(layout.alike.size(), static_cast<std::int32_t>(shape.kv_len)),
+           page),
+      layout.is_paged() ? ATT_OK : ATT_BAD_INPUT);
   EXPECT_EQ(code(layout.alike, layout.is_paged() ? 0 : kPage), ATT_BAD_INPUT);
   EXPECT_EQ(runtime_->tell_lengths(*kernel, shape, nullptr, page).error().code, ATT_BAD_INPUT);
 }

@@ -44,12 +44,9 @@ void add_given_lengths(const AttentionSpec& spec, const GivenLaunch& launch, Mas
   const HostSequences sequences = host_sequences(launch);
   std::vector<std::int32_t> queries, keys;
   for (int b = 0; b < shape.batch; ++b) {
-    // Kernels clamp what no caller should give.
-    const auto kept = [](std::int64_t length, std::int64_t most) {
-      return static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, most));
-    };
-    queries.push_back(kept(sequences.q_len(b), shape.q_len));
-    keys.push_back(kept(sequences.kv_len(b), shape.kv_len));
+    // copy_launch() has refused what is out of range.
+    queries.push_back(static_cast<std::int32_t>(sequences.q_len(b)));
+    keys.push_back(static_cast<std::int32_t>(sequences.kv_len(b)));
   }
   add_lengths(given_lengths_label(queries, keys, page_size),
               length_class(keys, key_rows(spec, shape), page_size), data);

@@ -239,6 +239,23 @@ TEST(Store, DamagedHeaderIsSetAsideAndSalvaged) {
     EXPECT_EQ(store->find_code(build_key(i)).value()->image, code(i).image) << i;
 }
 
+// Shares and classes are whole numbers as often as not, which a file has as integers.
+TEST(Store, WhatADamagedFilesTimesWereMeasuredOnIsCarriedOver) {
+  for (const MaskData& data : {MaskData{.label = "lengths=equal", .lengths = {1, 1, 16}},
+                               MaskData{.label = "t0=few", .live = 1, .full = 0}}) {
+    TemporaryDirectory directory;
+    MeasurementKey key = measurement_key();
+    key.data = data;
+    must_open(directory.file())->record(key, measurement("p", 1000)).value();
+    damage_header(directory.file());
+    Warnings warnings;
+    const auto winner = must_open(directory.file(), warnings.options())->winner(key).value();
+    ASSERT_TRUE(winner.has_value());
+    ASSERT_THAT(winner->by_data, SizeIs(1));
+    EXPECT_EQ(winner->by_data[0].data, data);
+  }
+}
+
 // One that a process did not get to the end of, and then its successor: by a store, and by hand.
 TEST(Store, TwoDamagedFilesAreBothCarriedOver) {
   for (const bool by_hand : {false, true}) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <latch>
+#include <map>
 #include <set>
 
 #include "runtime/device/workspace.hpp"
@@ -160,6 +161,27 @@ TEST_F(DispatcherTest, LengthsThatAHostTellsOfChooseAmongClassesThatWereMeasured
   ASSERT_TRUE(dispatcher.tell_lengths(*held, alike).ok());
   EXPECT_EQ(launched(*held).symbol, symbol(other_plan(0)));
   EXPECT_EQ(held->data().live, 0.5);
+  ASSERT_TRUE(dispatcher.tell_tiles(*held, {.label = "t0=few", .live = 0.5, .full = 0.5}).ok());
+  EXPECT_EQ(held->data().label, "") << "of tensors alone, it would stand for any lengths";
+}
+
+TEST_F(DispatcherTest, ClassesThatComeAndGoHaveAVersionEach) {
+  const LengthClass alike{.longest = 1, .filled = 1}, skewed{.longest = 8, .filled = 1};
+  record_winner(other_plan(0), kShape, 10, "fake", "",
+                {.label = "lengths=equal", .lengths = alike});
+  record_winner(other_plan(1), kShape, 10, "fake", "",
+                {.label = "lengths=skewed(longest=0.5)", .lengths = skewed});
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const Handle held = get(dispatcher);
+  std::map<bool, std::set<const KernelVersion*>> versions;
+  for (int step = 0; step < 20; ++step) {
+    const bool even = step % 2 == 0;
+    ASSERT_TRUE(dispatcher.tell_lengths(*held, even ? alike : skewed).ok());
+    EXPECT_EQ(held->version().choice.plan, other_plan(even ? 0 : 1));
+    versions[even].insert(&held->version());
+  }
+  EXPECT_EQ(versions[false].size(), 1);
+  EXPECT_EQ(versions[true].size(), 1);
 }
 
 TEST_F(DispatcherTest, APlanComesFromTheNearestInSharesAsWellAsInShape) {

@@ -131,6 +131,12 @@ TEST(Lengths, AreCheckedAgainstLayoutAndShape) {
   EXPECT_EQ(wrong(Layout::kThd, "skewed(0.2)"),
             "lengths-shape: the longest of 4 sequences has 0.2 of all keys, less than the others");
   EXPECT_EQ(check_lengths(AttentionSpec{}, shape).ok(), true);
+  const auto skewed = [](std::int64_t batch, const char* lengths) {
+    return check_lengths(spec_of(Layout::kThd, lengths), {.batch = batch, .kv_len = 100});
+  };
+  EXPECT_TRUE(skewed(1, "skewed(0.5)").ok()) << "one sequence has them all";
+  EXPECT_EQ(skewed(3, "skewed(0.333)").error().hint, "`longest` is 0.333334 at least");
+  EXPECT_TRUE(skewed(3, "skewed(0.333334)").ok());
 }
 
 TEST(Lengths, OfASpecAreThoseOfItsTuneShapes) {
@@ -161,6 +167,11 @@ TEST(SequenceWords, TakeTheSpecsPlace) {
   EXPECT_EQ(other.lengths, spec.lengths);
   EXPECT_EQ(sequence_words(other), sequence_words(spec));
   EXPECT_EQ(take_words({.lengths = "some"}, other).error().id, "lengths-unknown");
+  for (const SequenceWords& words :
+       {SequenceWords{.page_size = 0}, SequenceWords{.page_size = 1 << 17},
+        SequenceWords{.shared_prefix = -1}}) {
+    EXPECT_EQ(take_words(words, other).error().id, "sequences-size");
+  }
 }
 
 }  // namespace
