@@ -24,6 +24,11 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "att_runtime_destroy": (None, [c_void_p]),
     "att_runtime_device": (c_char_p, [c_void_p]),
     "att_runtime_refresh": (c_int, [c_void_p]),
+    "att_runtime_tell_lengths": (
+        c_int,
+        [c_void_p, c_void_p, POINTER(_structs.Shape), POINTER(ctypes.c_int32), ctypes.c_int64],
+    ),
+    "att_runtime_tell_shares": (c_int, [c_void_p, c_void_p, ctypes.c_double, ctypes.c_double]),
     "att_runtime_wait": (None, [c_void_p]),
     "att_runtime_status": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "att_spec_from_yaml": (c_int, [c_char_p, _SPEC_OUT]),

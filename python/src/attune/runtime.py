@@ -3,16 +3,18 @@ writes new keys into a cache."""
 
 from __future__ import annotations
 
+import array
 import ctypes
 import functools
 import json
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from attune import _nvrtc, _structs
-from attune._errors import UnsupportedError
+from attune._errors import BadInputError, UnsupportedError
 from attune._library import check, last_report, library
 from attune._structs import Pass, Shape
 from attune.spec import Spec
@@ -46,6 +48,38 @@ class Kernel:
         """ "measured": tuned for this shape, "nearest": for a similar one, "model": a cost model's choice,
         "stand-in": code that is there while better code is not."""
         return library().att_kernel_source(self._handle).decode()
+
+    def tell_lengths(self, shape: Shape, kv_lengths: Sequence[int], page_size: int = 0) -> None:
+        """Says how many keys each of shape.batch sequences has, of a spec with layout thd or paged: of plans that were
+        tuned on several kinds of lengths the kernel takes that of the nearest kind. Cheap enough for every step.
+
+        Args:
+            page_size: as at a launch; 0 with thd.
+
+        Raises:
+            BadInputError: another number of lengths than sequences, or one that the shape has no room for.
+        """
+        if len(kv_lengths) != shape.batch:
+            raise BadInputError(f"{len(kv_lengths)} lengths are given, and the shape has {shape.batch} sequences")
+        try:
+            kept = array.array("i", kv_lengths)  # ctypes would cut off what has too many bits
+        except (TypeError, OverflowError) as error:
+            raise BadInputError(f"kv_lengths: {error}") from None
+        lengths = (ctypes.c_int32 * len(kept)).from_buffer(kept)
+        check(
+            library().att_runtime_tell_lengths(
+                self._runtime.handle, self._handle, ctypes.byref(shape), lengths, page_size
+            )
+        )
+
+    def tell_shares(self, live: float, full: float) -> None:
+        """Says which share of the tiles of 128 queries by 128 keys has a live element, and which has no dead one,
+        where tensors decide the mask.
+
+        Raises:
+            BadInputError: not 0 <= full <= live <= 1.
+        """
+        check(library().att_runtime_tell_shares(self._runtime.handle, self._handle, live, full))
 
     def forward(self, args: _structs.ForwardArgs, stream: int | None) -> None:
         """Enqueues a launch on a CUstream; on the CPU it returns when the launch is done."""
