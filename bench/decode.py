@@ -16,7 +16,6 @@ be imported: the one with the number of splits that is the fastest, the other wi
 and with the fastest of its kernels on pages of 16 or 64.
 """
 
-import argparse
 import functools
 import importlib.util
 import itertools
@@ -27,12 +26,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
 import page  # noqa: E402
+import row_bench  # noqa: E402
 import side_by_side  # noqa: E402
 from decode_problems import VARIANTS, all_problems, exact, make_inputs, of_sequence, sequences_of, yaml  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECONDS_A_PROBLEM = 0.2
-SPACER_CYCLES = 1_000_000  # FlashInfer's Python may take longer than the usual spacer
 SPLITS = 0, 1, 2, 4, 8, 12, 16, 24, 32, 64  # of FlashAttention-3; 0: as it chooses itself
 PAGE_SIZES = 16, 64
 PEERS = "Flex", "SDPA", "FA3", "FlashInfer"
@@ -196,25 +195,12 @@ def table_row(problem, median, notes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", help="libattune.so; default: the newest below build/")
-    parser.add_argument("--cache", default="", help="Attune's cache file; default: none, the cost model's plans")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose key contains this; repeatable")
+    parser = row_bench.parser(__doc__)
     parser.add_argument("--peer", action="append", choices=PEERS, help="no other peer takes part; repeatable")
-    parser.add_argument("--list", action="store_true", help="the keys of the rows, and stop")
-    parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
     arguments = parser.parse_args()
-    chosen = [p for p in all_problems() if not arguments.only or any(text in p.key for text in arguments.only)]
-    if arguments.list:
-        print("\n".join(problem.key for problem in chosen))
-        return
+    chosen = row_bench.chosen(all_problems(), arguments)
     import torch
-    side_by_side.SECONDS_A_PROBLEM = SECONDS_A_PROBLEM
-    side_by_side.SPACER_CYCLES = SPACER_CYCLES
-    torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
-    runtime = attune_c.Library(arguments.library or attune_c.find_library(ROOT)).runtime("cuda:0", arguments.cache)
-    flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
+    runtime, flush, generator = row_bench.opened(arguments, SECONDS_A_PROBLEM, torch)
     rows = []
     for problem in chosen:
         rows.append(table_row(problem, *run(problem, runtime, flush, generator, arguments.peer or PEERS, torch)))

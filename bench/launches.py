@@ -17,7 +17,6 @@ Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so; FlashAttention-3 and F
 `flash_attn_interface` and `flashinfer` can be imported (FlashInfer plans on the host, which is not timed).
 """
 
-import argparse
 import importlib.util
 import os
 import sys
@@ -27,13 +26,13 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import attune_c  # noqa: E402
 import decode  # noqa: E402
 import page  # noqa: E402
+import row_bench  # noqa: E402
 import side_by_side  # noqa: E402
 from decode_problems import Problem, exact, make_inputs, sequences_of, yaml  # noqa: E402
 from problems import median  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECONDS_A_PROBLEM = 1.0
-SPACER_CYCLES = 1_000_000  # FlashInfer's Python may take longer than the usual spacer
 TRACED_ROUNDS = 20
 ROWS = Problem(64, 8192), Problem(16, 32768), Problem(1, 8192), Problem(64, 131072, shorter=1024)
 # The cost model gives this shape a plan without clusters that splits sequences; its code computes any shape.
@@ -158,23 +157,12 @@ def measured(problem, runtime, flush, generator, torch):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", help="libattune.so; default: the newest below build/")
-    parser.add_argument("--cache", default="", help="Attune's cache file; default: none, the cost model's plans")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="problems whose key contains this; repeatable")
-    parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
-    options = parser.parse_args()
+    options = row_bench.parser(__doc__).parse_args()
+    chosen = row_bench.chosen(ROWS, options)
     import torch
-    side_by_side.SECONDS_A_PROBLEM = SECONDS_A_PROBLEM
-    side_by_side.SPACER_CYCLES = SPACER_CYCLES
-    torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
-    runtime = attune_c.Library(options.library or attune_c.find_library(ROOT)).runtime("cuda:0", options.cache)
-    flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
+    runtime, flush, generator = row_bench.opened(options, SECONDS_A_PROBLEM, torch)
     table = []
-    for problem in ROWS:
-        if options.only and not any(text in problem.key for text in options.only):
-            continue
+    for problem in chosen:
         for row in measured(problem, runtime, flush, generator, torch):
             print("  ".join(row), file=sys.stderr, flush=True)
             table.append(row)

@@ -14,7 +14,6 @@ the GPU and can be left out while lengths stay the same, so it stands here with 
 host's work and not timed.
 """
 
-import argparse
 import dataclasses
 import importlib.util
 import itertools
@@ -26,11 +25,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
 import page  # noqa: E402
+import row_bench  # noqa: E402
 import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SECONDS_A_PROBLEM = 0.3
-SPACER_CYCLES = 1_000_000  # FlashInfer's Python may take longer than the usual spacer
 DIM, LATENT = 576, 512
 SCALE = DIM**-0.5
 PAGE_SIZE = 64
@@ -202,24 +201,10 @@ HEADER = ["problem", "Attune us, pages of 64", "TB/s", "TFLOP/s", "Attune us, no
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", help="libattune.so; default: the newest below build/")
-    parser.add_argument("--cache", default="", help="Attune's cache file; default: none, the cost model's plans")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose key contains this; repeatable")
-    parser.add_argument("--list", action="store_true", help="the keys of the rows, and stop")
-    parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
-    options = parser.parse_args()
-    chosen = [p for p in all_problems() if not options.only or any(text in p.key for text in options.only)]
-    if options.list:
-        print("\n".join(problem.key for problem in chosen))
-        return
+    options = row_bench.parser(__doc__).parse_args()
+    chosen = row_bench.chosen(all_problems(), options)
     import torch
-    side_by_side.SECONDS_A_PROBLEM = SECONDS_A_PROBLEM
-    side_by_side.SPACER_CYCLES = SPACER_CYCLES
-    torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
-    runtime = attune_c.Library(options.library or attune_c.find_library(ROOT)).runtime("cuda:0", options.cache)
-    flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
+    runtime, flush, generator = row_bench.opened(options, SECONDS_A_PROBLEM, torch)
     rows = []
     for problem in chosen:
         rows.append(table_row(problem, *run(problem, runtime, flush, generator, torch)))

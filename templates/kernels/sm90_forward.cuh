@@ -36,6 +36,9 @@ struct Consumer : ConsumerPieces {
     kSecondWay,     // the same, raised as the item goes where kTracks
   };
   int way = kUnknown;
+  // In log2 units: what a constant reference serves with room to spare, and what is far below what
+  // it does not.
+  static constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
   bool probes = false;    // whether this item's first tile is looked at
   bool may_try = false;   // with kLearns: whether this item may try the second way
   bool on_trial = false;  // whether it does
@@ -43,7 +46,6 @@ struct Consumer : ConsumerPieces {
   // Looks at a tile's scores, before mask and score, for what the first way does not serve; at two
   // a thread, or with kLearns at all of them. What it overlooks is found at the item's end.
   ATT_MEMBER void probe() {
-    constexpr float kLowest = -70.0f, kHighest = 130.0f;  // in log2 units
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
     const float to_log2 = softmax_scale(p) * kLog2E;
@@ -52,8 +54,8 @@ struct Consumer : ConsumerPieces {
       low = math_min(low, high);
       high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f)) * to_log2;
       if (may_try) {
-        constexpr float kOrdinary = kBf16 ? 29.0f : 16.0f;
-        on_trial = any_thread(low < kLowest || high > kOrdinary);
+        constexpr float kExpected = kBf16 ? 29.0f : 16.0f;
+        on_trial = any_thread(low < kLowest || high > kExpected);
         if (on_trial) way = kSecondWay;
         fixed = fixed && !on_trial;
         return;
@@ -62,7 +64,6 @@ struct Consumer : ConsumerPieces {
     if (!any_thread(low < kLowest || low > kHighest || high < kLowest || high > kHighest)) return;
     fixed = false;
     // Scores all of which are high have their reference in their first tile.
-    constexpr float kOrdinary = 60.0f;
     const bool some_high = any_thread(low > kHighest || high > kHighest);
     const bool some_ordinary = any_thread(low < kOrdinary || high < kOrdinary);
     way = some_high && some_ordinary ? kSecondWay : kOwnReference;
@@ -82,8 +83,6 @@ struct Consumer : ConsumerPieces {
       way = some_rose || some_large ? kSecondWay : kFirstWay;
       return;
     }
-    // In log2 units: what the constant serves with room to spare, and what is far below the rest.
-    constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
     const int q_len = sequence().q_len;
     const float upper = rows.maximum[0], lower = rows.maximum[1];
     const auto some = [&](bool of_upper, bool of_lower) {

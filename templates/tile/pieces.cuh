@@ -6,6 +6,7 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/lane_sums.cuh"
 #include "templates/tile/softmax.cuh"
 
 namespace att {
@@ -38,17 +39,6 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
   own.result = own.arrivals + listed.piece;
   own.all_results = kMostPieces;
   return own;
-}
-
-// Sum of the values of the lanes up to this one.
-ATT_FN int sum_up_to_lane(int value) {
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int lane = lane_index();
-    const int before = shuffle_from(value, lane >= distance ? lane - distance : lane);
-    if (lane >= distance) value += before;
-  }
-  return value;
 }
 
 // Tile `index` of the tiles of all packed sequences, in their order; every warp counts them for

@@ -4,6 +4,7 @@
 #include "templates/ptx/platform.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/head_support.cuh"
+#include "templates/tile/lane_sums.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -11,27 +12,17 @@ namespace att {
 constexpr int kItemWarps = kItemThreads / 32;
 static_assert(kItemWarps == 32);  // as many as a warp has lanes
 
-// The sum of the lanes up to this one, or `most` where that is less; neither is above 2^29.
-ATT_FN int sum_of_lanes(int value, int most) {
-  const int lane = lane_index();
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int before = shuffle_from(value, lane >= distance ? lane - distance : lane);
-    if (lane >= distance) value = min_i32(value + before, most);
-  }
-  return value;
-}
-
 // values[i] becomes the sum of those up to it, or `most` where that is less; neither is above 2^29.
 // The whole CTA calls it, before and after which it has synchronised.
 ATT_FN void add_up(int* values, int count, int most) {
   __shared__ int of_warps[kItemWarps];
   const int i = thread_index(), warp = warp_index(), lane = lane_index();
-  const int own = sum_of_lanes(i < count ? values[i] : 0, most);
+  const auto add = [&](int a, int b) { return min_i32(a + b, most); };
+  const int own = sum_up_to_lane(i < count ? values[i] : 0, add);
   if (lane == 31) of_warps[warp] = own;
   sync_threads();
   if (warp == 0) {
-    const int up_to = sum_of_lanes(of_warps[lane], most);
+    const int up_to = sum_up_to_lane(of_warps[lane], add);
     of_warps[lane] = up_to;
   }
   sync_threads();
