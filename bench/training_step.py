@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A training step of a small decoder on attune.torch.flex_attention, beside the same on torch's compiled
-flex_attention: 12 layers, 16 heads of 128, 8192 tokens in documents, bf16. Attune's step has dropout in its attention,
+flex_attention: 12 layers, 16 heads of 128 or as many as are asked for, 8192 tokens in documents, bf16. Attune's step has dropout in its attention,
 torch's cannot. The documents are the same at every step, or new ones, for which everyone makes a mask.
 
     ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src python3 bench/training_step.py
+    ... python3 bench/training_step.py --heads 16 --heads 8 --heads 4
 
 Before, all learn the same batches without dropout from the same weights, of new documents at every step: their losses
 lie beside one another in what is printed. Needs a CUDA GPU, PyTorch 2.6 or newer with Triton. FlexAttention's FLASH
@@ -30,8 +31,7 @@ import page  # noqa: E402
 import problems  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAYERS, HEADS, DIM, TOKENS, VOCABULARY = 12, 16, 128, 8192, 4096
-WIDTH = HEADS * DIM
+LAYERS, DIM, TOKENS, VOCABULARY = 12, 128, 8192, 4096
 DROPOUT = 0.1
 
 
@@ -80,34 +80,36 @@ def kinds():
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, heads):
         super().__init__()
-        self.before_attention, self.before_mlp = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        width = heads * DIM
+        self.heads = heads
+        self.before_attention, self.before_mlp = nn.RMSNorm(width), nn.RMSNorm(width)
         self.qkv, self.out = (
-            nn.Linear(WIDTH, 3 * WIDTH, bias=False),
-            nn.Linear(WIDTH, WIDTH, bias=False),
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, width, bias=False),
         )
         self.up, self.down = (
-            nn.Linear(WIDTH, 4 * WIDTH, bias=False),
-            nn.Linear(4 * WIDTH, WIDTH, bias=False),
+            nn.Linear(width, 4 * width, bias=False),
+            nn.Linear(4 * width, width, bias=False),
         )
 
     def forward(self, x, attend):
         q, k, v = (
             self.qkv(self.before_attention(x))
-            .view(1, TOKENS, 3, HEADS, DIM)
+            .view(1, TOKENS, 3, self.heads, DIM)
             .permute(2, 0, 3, 1, 4)
         )
-        x = x + self.out(attend(q, k, v).transpose(1, 2).reshape(1, TOKENS, WIDTH))
+        x = x + self.out(attend(q, k, v).transpose(1, 2).reshape(x.shape))
         return x + self.down(F.gelu(self.up(self.before_mlp(x))))
 
 
 class Decoder(nn.Module):
-    def __init__(self):
+    def __init__(self, heads):
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.RMSNorm(WIDTH)
+        self.embedding = nn.Embedding(VOCABULARY, heads * DIM)
+        self.blocks = nn.ModuleList(Block(heads) for _ in range(LAYERS))
+        self.norm = nn.RMSNorm(heads * DIM)
         for matrix in (each for each in self.parameters() if each.dim() == 2):
             nn.init.normal_(matrix, std=0.02)
 
@@ -127,11 +129,11 @@ def documents_of(generator):
 
 
 class Trainer:
-    def __init__(self, attend, seed):
+    def __init__(self, attend, seed, heads):
         torch.manual_seed(seed)
         self.attend, self.model = (
             attend,
-            Decoder().to(device="cuda", dtype=torch.bfloat16),
+            Decoder(heads).to(device="cuda", dtype=torch.bfloat16),
         )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
 
@@ -154,12 +156,12 @@ def make_batches(steps, generator):
     return (first + change.cumsum(1)) % VOCABULARY
 
 
-def learn(batches, documents, seed):
+def learn(batches, documents, seed, heads):
     """Who can do it, and their losses."""
     trainers, losses = {}, {}
     for name, kind in kinds().items():
         try:
-            trainer = Trainer(kind(), seed)
+            trainer = Trainer(kind(), seed, heads)
             losses[name] = [
                 trainer.step(batch[None], of_step).item()
                 for batch, of_step in zip(batches, documents, strict=True)
@@ -173,10 +175,10 @@ def learn(batches, documents, seed):
     return trainers, losses
 
 
-def check(losses, steps):
+def check(losses, steps, heads):
     for name, values in losses.items():
         shown = " ".join(f"{value:.3f}" for value in values[:: max(1, steps // 10)])
-        print(f"loss {name:7}", shown, file=sys.stderr)
+        print(f"{heads} heads, loss {name:7}", shown, file=sys.stderr)
     apart = max(max(each) - min(each) for each in zip(*losses.values(), strict=True))
     print(f"losses lie {apart:.4f} apart at most, of {steps} steps", file=sys.stderr)
     if not apart < 0.05:
@@ -213,18 +215,17 @@ def parse_arguments():
     )
     parser.add_argument("--steps", type=int, default=20, help="to compare losses over")
     parser.add_argument("--rounds", type=int, default=7, help="of a step each, in turn")
+    parser.add_argument("--heads", type=int, action="append", metavar="N", help="of a layer, default 16; repeatable")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
     return parser.parse_args()
 
 
-def main():
-    options = parse_arguments()
-    generator = torch.Generator("cuda").manual_seed(options.seed)
+def rows_of(heads, options, generator, names):
     batches = make_batches(options.steps, generator)
     documents = [documents_of(generator) for _ in range(options.steps)]
-    trainers, losses = learn(batches, documents, options.seed)
-    check(losses, options.steps)
+    trainers, losses = learn(batches, documents, options.seed, heads)
+    check(losses, options.steps, heads)
     trainers["Attune"].attend.dropout = DROPOUT
     new = [
         [documents_of(generator) for _ in range(2)] for _ in range(options.rounds)
@@ -233,11 +234,17 @@ def main():
         "the same documents": [(None, None)] * options.rounds,
         "new documents at every step": new,
     }
-    names = [name for name in kinds() if name != "Attune"]
-    table = [
-        table_row(variant, step_ms(trainers, batches[:1], each), names)
+    return [
+        table_row(f"{heads} heads, {variant}", step_ms(trainers, batches[:1], each), names)
         for variant, each in variants.items()
     ]
+
+
+def main():
+    options = parse_arguments()
+    generator = torch.Generator("cuda").manual_seed(options.seed)
+    names = [name for name in kinds() if name != "Attune"]
+    table = [row for heads in options.heads or [16] for row in rows_of(heads, options, generator, names)]
     header = ["a step", f"Attune ms, with dropout {DROPOUT}"]
     for name in names:
         header += [f"{name} ms, without", "over Attune's"]

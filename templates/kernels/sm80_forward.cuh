@@ -8,7 +8,8 @@
 // met a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling,
 // and no order between chunks of keys. Sums that grow large move their references up after a tile.
 // A sum beyond kFrozenLimit or an O that is not finite says that one tile rose too far for that;
-// then the q tile is done again with the running maximum.
+// then the q tile is done again with the running maximum, as soon as a sum says so: at first with
+// one that follows only what is far above it.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -162,21 +163,22 @@ struct WarpTile {
     });
   }
 
-  // A kv tile with the running maximum, `offset` above which the references lie.
-  ATT_MEMBER void visit_online(int stage, int k0, bool partial, float offset) {
+  // A kv tile with the running maximum, `offset` above which the references lie, but for `slack`.
+  ATT_MEMBER void visit_online(int stage, int k0, bool partial, float offset, float slack) {
 #pragma unroll 1
     for (int key = 0; key < plan::kTileKv; key += kOnlineChunk) {
       float s[kBlocks][kOnlineChunk / 8][4];
       scores<kOnlineChunk, kOnlineUnroll>(s, stage, key, k0 + key, partial);
-      rows.raise(s, o, offset);
+      rows.raise(s, o, offset, slack);
       rows.exponentiate(s);
       accumulate<kOnlineChunk>(s, stage, key, k0 + key);
     }
   }
 
-  // A kv tile with the references as they are, kUnroll chunks in a loop body.
+  // A kv tile with the references as they are, kUnroll chunks in a loop body. True when they were
+  // too far below its scores.
   template <int kUnroll>
-  ATT_MEMBER void visit_frozen(int stage, int k0, bool partial) {
+  ATT_MEMBER bool visit_frozen(int stage, int k0, bool partial) {
 #pragma unroll kUnroll
     for (int key = 0; key < plan::kTileKv; key += plan::kChunk) {
       float s[kBlocks][plan::kChunk / 8][4];
@@ -184,7 +186,7 @@ struct WarpTile {
       rows.exponentiate(s);
       accumulate<plan::kChunk>(s, stage, key, k0 + key);
     }
-    rows.recentre(o);
+    return rows.recentre(o);
   }
 
   ATT_MEMBER bool in_range() const {
@@ -296,6 +298,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       shared + kQOffset, q, params.q_stride.seq * Element::kBytes, q1 - q0);
   WarpTile warp(c, q0, shared);
   bool may_freeze = plan::kFrozenMax;
+  float slack = 0.0f;
   bool first_pass = true;
   while (true) {
     TileWalk<plan::kTileKv> walk(c, q0, q1);
@@ -312,13 +315,20 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     }
     warp.clear();
     bool frozen = false;
+    bool lost = false;  // this warp's results, by a sum
     int stage = 0;
     while (pending[0] != walk.kEnd) {
       const int tile = pending[0];
 #pragma unroll
       for (int i = 0; i + 2 < plan::kStages; ++i) pending[i] = pending[i + 1];
       cp_async_wait<plan::kStages - 2>();
-      sync_threads();  // this tile has come for all, and all have left the stage filled next
+      // This tile has come for all, and all have left the stage filled next. At every eighth one
+      // they ask each other (at each of them: 3 % at d 128).
+      if (plan::kFrozenMax && (tile & 14) == 0) {
+        if (sync_threads_or(lost)) break;
+      } else {
+        sync_threads();
+      }
       pending[plan::kStages - 2] = walk.next(c, q0, q1);
       load_kv(pending[plan::kStages - 2], stage == 0 ? plan::kStages - 1 : stage - 1);
 
@@ -328,18 +338,21 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       // longer one is for full tiles alone, as a branch between one chunk's PV and the next one's
       // QK keeps ptxas from running them together: 8 % at d 64.
       if (frozen && (plan::kUnroll == 1 || full)) {
-        warp.visit_frozen<plan::kUnroll>(stage, k0, plan::kUnroll == 1 && !full);
+        lost |= warp.visit_frozen<plan::kUnroll>(stage, k0, plan::kUnroll == 1 && !full);
       } else if (frozen && spec::kHasMask) {
-        warp.visit_frozen<1>(stage, k0, true);
+        lost |= warp.visit_frozen<1>(stage, k0, true);
       } else {
-        warp.visit_online(stage, k0, !full, may_freeze ? kFrozenOffset : 0.0f);
+        warp.visit_online(stage, k0, !full, may_freeze ? kFrozenOffset : 0.0f, slack);
         frozen = may_freeze && warp.rows.has_reference();
       }
       stage = stage + 1 == plan::kStages ? 0 : stage + 1;
     }
     // Also what makes the stages free for O.
-    const bool again = sync_threads_or(frozen && !warp.in_range());
+    const bool may_fail = frozen || slack > 0.0f;
+    const bool again = sync_threads_or(lost || (may_fail && !warp.in_range()));
     if (!again) break;
+    cp_async_wait<0>();
+    slack = may_freeze ? kRunningSlack : 0.0f;
     may_freeze = false;
     first_pass = false;
   }

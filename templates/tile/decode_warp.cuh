@@ -115,7 +115,7 @@ struct WarpPartOf {
         }
       });
     }
-    rows.raise(s, o, 0.0f);
+    rows.raise(s, o, 0.0f, 0.0f);
     rows.exponentiate(s);
     Cache::scale_weights<kBlocks, plan::kStepKeys>(s, stage + kScalesOffset, lane);
     using Layout = Cache::Rows<kDimV>;

@@ -206,12 +206,6 @@ ATT_FN void stage_probabilities(const Probabilities& p, unsigned buffer) {
 // itself: downwards they are in the first piece, whose maximum is taken.
 constexpr bool kFrozenIsInside = !kConstantReference && !kScoreVariesByKey;
 
-// Whether the first piece of an item whose reference is constant goes through the running softmax
-// too, which then finds a maximum for nothing: a copy of the score less, 5 % of gemma2's compile
-// time. O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas
-// ordered steady loops worse: d 256 full lost 2 % of its speed.)
-constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIsLine;
-
 // Whether the end of the last tile, its product (in two pieces also the low one's softmax), is left
 // to the code that a running softmax has for it: a copy less, 6 to 11 % of the compile time. Other
 // kernels lose by it: masked ones of up to 128 columns 1 to 6 % of their speed, for want of
@@ -248,13 +242,17 @@ ATT_FN float highest_negative_score(const Scores& s, int half) {
   return __builtin_bit_cast(float, lowest);
 }
 
+// What is added to a score, times steady_factor(), to be in log2 units: a line is in it already.
+constexpr float kSteadyOffset = kAddLine ? 0.0f : kScoreOffset * kLog2E;
+ATT_FN float plus_steady_offset(float x) { return kSteadyOffset == 0.0f ? x : x + kSteadyOffset; }
+
 // With kTracks: raises the references that the scores, times `factor`, are too far above. `rises`:
 // by how many powers of two, the upper row's in the low half of the word: nothing is rounded, and
 // one register waits for the product that is still to be added to O. `top` has the largest scores
 // so far of this thread, where they are positive. Whether a reference of the warp rose.
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
                              unsigned& rises) {
-  const float least = kScoreOffset * kLog2E - kTrackedRise;
+  const float least = kSteadyOffset - kTrackedRise;
   rises = 0;
   top[0] = highest_score(s, 0, top[0]);
   top[1] = highest_score(s, 1, top[1]);
@@ -277,7 +275,7 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float above = plus_score_offset(quad_max(highest[half]) * factor) - rows.reference[half];
+    const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
     const int rise = above > kTrackedRise
                          ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
@@ -296,15 +294,15 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
 ATT_FN void take_maxima(const RowState& rows, float (&top)[2], float factor) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    top[half] = math_max((rows.maximum[half] - kScoreOffset * kLog2E) * (1.0f / factor), 0.0f);
+    top[half] = math_max((rows.maximum[half] - kSteadyOffset) * (1.0f / factor), 0.0f);
   }
 }
 ATT_FN void keep_maxima(RowState& rows, const float (&top)[2], float factor) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float highest = quad_max(top[half]);
-    rows.maximum[half] =
-        highest > 0.0f ? plus_score_offset(highest * factor) : rows.reference[half] - kFrozenOffset;
+    rows.maximum[half] = highest > 0.0f ? plus_steady_offset(highest * factor)
+                                        : rows.reference[half] - kFrozenOffset;
   }
 }
 
@@ -327,6 +325,7 @@ ATT_FN void count_rounded_maxima(RowState& rows) {
 
 // What a kernel's scores are multiplied with, as the steady loop has them, to be in log2 units.
 ATT_FN float steady_factor(const ForwardParams& p) {
+  if constexpr (kAddLine) return 1.0f;  // with kTracking
   return spec::kHasScore || (spec::kHasMask && !kMaskUnscaled) ? kScoreFactor
                                                                : softmax_scale(p) * kLog2E;
 }
@@ -346,12 +345,20 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const ScoreLine line = score_line(c, at.row + 8 * half, at.key());
-      base[half] = line.base * kLog2E - rows.reference[half];
+      base[half] = line.base * kLog2E - (kTracking ? 0.0f : rows.reference[half]);
       step[half] = line.step * kLog2E;
     }
-    exponentials(
-        s, rows, scale, [&](int half, int column) { return base[half] + step[half] * column; },
-        wait);
+    const auto on_line = [&](int half, int column) { return base[half] + step[half] * column; };
+    if constexpr (kTracking) {
+#pragma unroll
+      for (int i = 0; i < kPieceKeys / 2; ++i) {
+        s[i] = s[i] * scale + on_line(i / 2 % 2, i / 4 * 8 + (i & 1));
+      }
+      raised = raise_references(s, rows, top, 1.0f, rises);
+      exponentials(s, rows, 1.0f, to_reference, wait);
+    } else {
+      exponentials(s, rows, scale, on_line, wait);
+    }
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
     if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, rises);

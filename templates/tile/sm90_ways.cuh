@@ -15,18 +15,25 @@ namespace sm90 {
 constexpr bool kConstantReference =
     plan::kFrozenMax && kBf16 && !kScoreVariesByKey && (!spec::kHasMask || kRowIsRange);
 
+// Whether the first piece of an item whose reference is constant goes through the running softmax
+// too, which then finds a maximum for nothing: a copy of the score less, 5 % of gemma2's compile
+// time. O is not set by it then but scaled, as it is zeroed before: 2 %. (For all kernels, ptxas
+// ordered steady loops worse: d 256 full lost 2 % of its speed.)
+constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIsLine;
+
+// Whether a second steady loop raises its references where a tile asks for it. Only what is not
+// finite then fails once more. fp16 has room for a rise of 2^23 after the first tile and no more;
+// with bf16 it is heavy tails, and scores that climb by hundreds, that need it. Not in two pieces a
+// tile where the loop shares its first piece's softmax (ptxas serialises the products, C7514), nor
+// where a mask or a score of the key makes it long: two thirds of the kernel's compile time.
+constexpr bool kTracks =
+    plan::kFrozenMax &&
+    (kPieces == 1 || (!kSharesFirst && !kScoreVariesByKey && (kConstantReference || !kBf16)));
+
 // Whether there is a second way before the running maximum. Items that fail their proof are done
 // again with the frozen maximum of their first tile, and so are the later ones of the warpgroup,
 // most of which would fail too.
-constexpr bool kHasSecondWay =
-    kConstantReference || (plan::kFrozenMax && !kBf16 && !kScoreVariesByKey);
-
-// Whether it raises its references where a tile asks for it. Only what is not finite then fails
-// once more. fp16 has room for a rise of 2^23 after the first tile and no more; with bf16 it is
-// heavy tails, and scores that climb by hundreds, that need it. Not where the steady loop shares
-// its first piece's softmax in two pieces a tile: ptxas serialises the products (C7514).
-constexpr bool kTracks =
-    kHasSecondWay && (!kBf16 || kPieces == 1 || !spec::kHasScore || kScoreIsLine);
+constexpr bool kHasSecondWay = kConstantReference || kTracks;
 
 // Whether a warpgroup's first item, where its first tile is not ordinary, is done the second way on
 // trial, and whether its verdict is known to the second one. Not in two pieces a tile: d 64 lost 1

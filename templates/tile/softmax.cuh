@@ -20,6 +20,10 @@ constexpr float kFrozenOffset = kHasRoom ? 40.0f : 0.0f;
 constexpr float kFrozenLimit = kHasRoom ? 0x1p115f : kIsExact ? 0x1p44f : 0x1p62f;
 constexpr float kMostRise = kIsExact ? kFrozenLimit : 0x1p126f;
 
+// By so much, log2, scores may exceed a reference that runs, when a frozen one failed: heavy tails
+// do so at every other tile. O, which may be as large as n times V, has so much less room.
+constexpr float kRunningSlack = kIsExact ? 0.0f : 8.0f;
+
 // A row without a live key has the reference -inf, and all its elements are -inf: 0 keeps the
 // difference from being NaN.
 ATT_FN float finite(float x) { return x == -infinity() ? 0.0f : x; }
@@ -74,11 +78,12 @@ struct RowState {
 
   // Raises the references to `offset` above the maximum of `s` as well and rescales what was
   // accumulated (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); after
-  // the first few keys of a row that is rarely needed, and then skipped.
+  // the first few keys of a row that is rarely needed, and then skipped; nor is it needed while no
+  // reference is more than `slack` too low.
   template <int kTiles, int kOTiles>
   ATT_MEMBER void raise(const float (&s)[kBlocks][kTiles][4], float (&o)[kBlocks][kOTiles][4],
-                        float offset) {
-    float shrink[kBlocks][2];
+                        float offset, float slack) {
+    float above[kBlocks][2];  // what this lane's scores ask for
     bool same = true;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
@@ -89,12 +94,8 @@ struct RowState {
         for (int n = 1; n < kTiles; ++n) {
           maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
         }
-        maximum = quad_max(maximum);
-        const float above = kHasRoom ? maximum * kScoreFactor + offset : maximum * kScoreFactor;
-        const float raised = math_max(reference[m][half], above);
-        same = same && raised == reference[m][half];
-        shrink[m][half] = math_exp2(reference[m][half] - finite(raised));
-        reference[m][half] = raised;
+        above[m][half] = kHasRoom ? maximum * kScoreFactor + offset : maximum * kScoreFactor;
+        same = same && above[m][half] <= reference[m][half] + slack;
       }
     }
     if (all_lanes(same)) return;
@@ -102,11 +103,14 @@ struct RowState {
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        sum[m][half] *= shrink[m][half];
+        const float raised = math_max(reference[m][half], quad_max(above[m][half]));
+        const float rescale = math_exp2(reference[m][half] - finite(raised));
+        reference[m][half] = raised;
+        sum[m][half] *= rescale;
 #pragma unroll
         for (int n = 0; n < kOTiles; ++n) {
-          o[m][n][2 * half] *= shrink[m][half];
-          o[m][n][2 * half + 1] *= shrink[m][half];
+          o[m][n][2 * half] *= rescale;
+          o[m][n][2 * half + 1] *= rescale;
         }
       }
     }
@@ -134,21 +138,25 @@ struct RowState {
 
   // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
   // rounded. Scores that climb from tile to tile then never leave the range; only a rise of more
-  // than that within one tile does (for fp16, of 2^4).
+  // than that within one tile does (for fp16, of 2^4). True when one did in a row of the warp, as
+  // far as sums say it: what else in_range() would find at the end.
   template <int kOTiles>
-  ATT_MEMBER void recentre(float (&o)[kBlocks][kOTiles][4]) {
+  ATT_MEMBER bool recentre(float (&o)[kBlocks][kOTiles][4]) {
     constexpr float kLargeSum = spec::kDType == DType::f16 ? 0x1p12f : 0x1p20f;
+    constexpr float kLostSum = spec::kDType == DType::f16 ? 0x1p16f : kFrozenLimit;
     bool small = true;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
       small = small && sum[m][0] < kLargeSum && sum[m][1] < kLargeSum;
     }
-    if (all_lanes(small)) return;
+    if (all_lanes(small)) return false;
+    bool kept = true;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float total = quad_sum(sum[m][half]);
+        kept = kept && total < kLostSum;
         // What is infinite or NaN, or nearly so, stays, and in_range() sees it.
         const int rise = total >= kLargeSum && total < kMostRise ? exponent(total) : 0;
         const float shrink = power_of_two(-rise);
@@ -161,6 +169,7 @@ struct RowState {
         }
       }
     }
+    return !all_lanes(kept);
   }
 
   // True for the whole warp when every row has met a live key, so that its reference may be frozen.

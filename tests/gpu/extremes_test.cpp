@@ -26,7 +26,8 @@ struct Variant {
   const char* lines;  // of the spec
 };
 // Two score buffers and one; a sink, which outweighs sums below 2^-259; rows without a live key
-// beside others, and dead tiles between live ones; scores with an offset of their own.
+// beside others, and dead tiles between live ones; scores with an offset of their own, and such as
+// depend on the key: a line, in one buffer and two, and what is none.
 constexpr Variant kVariants[] = {
     {"Full64", "head_dim: 64\n"},
     {"CausalSink128", "head_dim: 128\nmask: causal\nsink: -180.0\n"},
@@ -36,6 +37,10 @@ constexpr Variant kVariants[] = {
      "tensors: {doc: {dtype: int32, dims: [kv_len]}}\n"
      "mask: q_idx % 50 >= 7 and doc[kv_idx] == q_idx // 40 % 3\n"},
     {"CappedCausal128", "head_dim: 128\nmask: causal\nscore: 300 * sigmoid(score / 80) - 140\n"},
+    {"SlopedCausal128",
+     "head_dim: 128\nmask: causal\nscore: score - 0.02 * (q_idx - kv_idx) - 3\n"},
+    {"Sloped64", "head_dim: 64\nscore: score + 0.01 * kv_idx\n"},
+    {"Bent64", "head_dim: 64\nscore: score - 0.01 * abs(q_idx - kv_idx)\n"},
 };
 // A reference that follows the largest score, in one score buffer and two.
 constexpr Variant kStrictVariants[] = {

@@ -93,7 +93,7 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
                              "            for (int e = 0; e < 4; ++e) warp.o[m][n][e] *= 0.98f;\n"
                              "      }}\n",
                              kTile, in_tile)}}}},
-      {{kRescale, {{"o[m][n][2 * half] *= shrink[m][half];\n", "\n"}}}, true},
+      {{kRescale, {{"o[m][n][2 * half] *= rescale;\n", "\n"}}}, true},
       {{kLastKey, {dead("key == c.kv_len - 1")}}},
       {{kKvHead,
         {{kHead, fmt::format("const int tile_h = opaque(c.h_kv) ^ (c.h == 1 && q0 <= {0} && {0} < "
@@ -228,7 +228,7 @@ std::vector<GpuFault> decode_faults(const Site& site) {
     return fmt::format("{} == 1 && {} / 16 == {}", h, q, site.row / 16);
   };
   const std::string in_rows = in_16("lane_rows.context(m, half).h", "lane_rows.query(m, half)");
-  constexpr const char* kRaise = "rows.raise(s, o, 0.0f);\n";
+  constexpr const char* kRaise = "rows.raise(s, o, 0.0f, 0.0f);\n";
   constexpr const char* kProduct = "Cache::add_values<kBlocks, kDimV>(o, a, v +";
   constexpr const char* kHead = "key_offset(sequence, Cache::copied(stride), item.h_kv, k0)";
   constexpr const char* kStored = "to[Cache::column(n, 0)] = o[m][n][2 * half];";
@@ -240,7 +240,7 @@ std::vector<GpuFault> decode_faults(const Site& site) {
       {{kStaleV, {stale("v")}}},
       {{kStaleK, {stale("k")}}},
       {{kPart, {{kWeight, "weights.of[row][part] = part == 0 ? 0.0f : weight;"}}}},
-      {{kRescale, {{"o[m][n][2 * half] *= shrink[m][half];\n", "\n"}}}},
+      {{kRescale, {{"o[m][n][2 * half] *= rescale;\n", "\n"}}}},
       {{kLastKey,
         {{kRaise,
           fmt::format("for (int m = 0; m < kBlocks; ++m)\n"
