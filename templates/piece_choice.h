@@ -29,14 +29,16 @@ struct CutItems {
 
 // When the last processor is done, in units of keys: pieces are no more rounds than all of them as
 // long as the longest, and no more than the mean and a longest one at the end. (64 rows: a unit
-// takes 2.2 us on an H200, Q and O of a piece 4, a result that is merged 1.6.)
+// takes 2.2 us on an H200, Q and O of a piece 4. What a result costs that is left and merged does
+// not grow with their number, as CTAs share the merge: templates/tile/piece_merge.cuh.)
 ATT_FN constexpr long long units_until_done(const CutItems& cut, long long all,
                                             long long processors) {
   constexpr int kUnitsOfPiece = 2;
+  constexpr int kUnitsOfMerge = 3;
   const long long longest = cut.longest + kUnitsOfPiece;
   const long long in_rounds = (cut.pieces + processors - 1) / processors * longest;
   const long long on_average = (all + cut.pieces * kUnitsOfPiece) / processors + longest;
-  return (in_rounds < on_average ? in_rounds : on_average) + (cut.most > 1 ? cut.most / 2 + 1 : 0);
+  return (in_rounds < on_average ? in_rounds : on_average) + (cut.most > 1 ? kUnitsOfMerge : 0);
 }
 
 }  // namespace att

@@ -219,14 +219,14 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kItemClocks = 4000;  // Q and the first keys come in, O goes out
   constexpr double kLaunchUs = 3;
   constexpr double kDealUs = 4;   // a launch in front deals out the keys of packed sequences
-  constexpr double kMergeUs = 6;  // counters are zeroed
-  // The CTA that comes last reads what the others found.
+  constexpr double kMergeUs = 4;  // counters are zeroed, CTAs wait for one another
+  // A CTA leaves what it found, and reads as much again: its share of what all pieces found.
   const double piece_us =
       tile.tile_q * spec.head_dim_v * 4.0 / kPortBytesPerClock / (device.clock_ghz * 1e3);
   return {.item = kItemClocks,
           .tile = std::max(transfer, compute),
           .launch_us = kLaunchUs + (is_packed(spec) ? kDealUs : 0) +
-                       (tile.pieces > 1 ? kMergeUs + piece_us * tile.pieces : 0),
+                       (tile.pieces > 1 ? kMergeUs + 2 * piece_us : 0),
           .group = {tile.tile_q, tile.pieces, ctas}};
 }
 

@@ -5,8 +5,7 @@
 // them to warps (Dao et al., "Flash-Decoding", 2023). Every warp goes its own way through its keys:
 // it copies 16 or 32 of them at a time into a ring of buffers that is its own, so nothing but the
 // copies is ever waited for. What the warps found is merged in shared memory; what the pieces
-// found, by the CTA that arrives last, in the order of the pieces: the result does not depend on
-// which one that is.
+// found, by the CTA that arrives last: the result does not depend on which one that is.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -31,7 +30,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   __shared__ UnitTable table;
-  __shared__ bool is_last;
+  __shared__ int share;
   const unsigned shared = shared_address(shared_memory);
 
   if constexpr (spec::kIsPacked) wait_for_launches_before();
@@ -139,7 +138,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
                                            plan::kWarps};
   part.store(warps);
   sync_threads();
-  deliver(params, own, warps, weights, is_last);
+  deliver(params, own, warps, weights, share);
 }
 
 }  // namespace att

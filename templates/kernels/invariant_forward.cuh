@@ -138,7 +138,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     sync_threads();  // the rings are free
     part.store(warps);
     sync_threads();
-    weigh<plan::kWarps>(warps, item.rows(), weights);
+    weigh<plan::kWarps>(warps, 0, item.rows(), weights);
     if (!has_all) break;
     for_each_four_columns(item, [&](int row, int column) {
       folded[row * kFours + column / 4].fold(weights.reference[row], weights.sum[row],
@@ -158,8 +158,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     found = {results + first_row * kStride, results + all_rows * kStride + 2 * first_row,
              own.pieces};
     for_each_four_columns(item, [&](int row, int column) {
-      *reinterpret_cast<FourFloats*>(found.output(own.piece, row) + column) =
-          merge(warps, weights, row, column);
+      store_result(found.output(own.piece, row) + column, merge(warps, weights, row, column));
       if (column == 0) {
         found.statistic(own.piece, row)[0] = weights.reference[row];
         found.statistic(own.piece, row)[1] = weights.sum[row];

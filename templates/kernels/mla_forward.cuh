@@ -25,7 +25,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   __shared__ UnitTableOf<512> table;
-  __shared__ bool is_last;
+  __shared__ int share;
   const unsigned shared = shared_address(shared_memory);
 
   if constexpr (spec::kIsPacked) wait_for_launches_before();
@@ -111,7 +111,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   warp.store(part, sums);
   sync_threads();
   deliver(params, own, part, *reinterpret_cast<ItemWeights*>(shared_memory + kWeightsOffset),
-          is_last);
+          share);
 }
 
 }  // namespace att

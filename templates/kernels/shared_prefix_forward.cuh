@@ -101,7 +101,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
                                            plan::kWarps};
   part.store(warps);
   sync_threads();
-  weigh<plan::kWarps>(warps, work.rows, weights);
+  weigh<plan::kWarps>(warps, 0, work.rows, weights);
   if (!work.is_prefix && members.members[0].results() == 1) {
     for_each_four_of_rows(0, work.rows, [&](int row, int column) {
       write_shared_output(params, members.rows[row], work.h_kv, column,
@@ -113,8 +113,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
 
   const SharedResults results(params, work.h_kv);
   for_each_four_of_rows(0, work.rows, [&](int row, int column) {
-    *reinterpret_cast<FourFloats*>(results.output(work.result, row) + column) =
-        merge(warps, weights, row, column);
+    store_result(results.output(work.result, row) + column, merge(warps, weights, row, column));
     if (column == 0) {
       results.statistic(work.result, row)[0] = weights.reference[row];
       results.statistic(work.result, row)[1] = weights.sum[row];

@@ -53,7 +53,7 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const unsigned shared = shared_address(shared_memory);
   SmallTable& table = *reinterpret_cast<SmallTable*>(shared_memory + kTableOffset);
-  bool& is_last = *reinterpret_cast<bool*>(shared_memory + kFlagOffset);
+  int& share = *reinterpret_cast<int*>(shared_memory + kFlagOffset);
 
   if constexpr (spec::kIsPacked) wait_for_launches_before();
   const PieceOfItem own = piece_at(params, block_index());
@@ -194,7 +194,7 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
   }
   sync_threads();
   deliver(params, own, part, *reinterpret_cast<ItemWeights*>(shared_memory + kWeightsOffset),
-          is_last);
+          share);
 }
 
 }  // namespace att

@@ -41,6 +41,16 @@ ATT_FN int take_one_of(int* counter) {
   return before;
 }
 
+// The same of `count`.
+ATT_FN int take_of(int* counter, int count) {
+  int before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(count)
+               : "memory");
+  return before;
+}
+
 // Makes a counter at least `value`. What threads wrote that this one has waited for is seen by
 // whoever sees that.
 ATT_FN void raise(int* counter, int value) {

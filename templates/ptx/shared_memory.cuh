@@ -73,6 +73,11 @@ ATT_FN void load_global_l2_16(const float* from, float (&values)[4]) {
                : "memory");
 }
 
+// 8 bytes to global memory.
+ATT_FN void store_global_8(void* to, unsigned a, unsigned b) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(a), "r"(b) : "memory");
+}
+
 // 16 bytes to global memory, 16-byte aligned.
 ATT_FN void store_global_16(void* to, const unsigned (&words)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(words[0]), "r"(words[1]),

@@ -7,6 +7,7 @@
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/math.cuh"
+#include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/tile/smem_layout.cuh"
 #include "templates/tile/softmax.cuh"
@@ -53,11 +54,12 @@ ATT_FN void load_q(const ForwardParams& p, const Item& item, unsigned shared) {
   }
 }
 
-// Calls f(row, column) of every fourth column of the item's rows, each from one thread.
-template <typename F>
+// Calls f(row, column) of every fourth column of the item's rows, each from one thread, which takes
+// kAtOnce at once.
+template <int kAtOnce = 1, typename F>
 ATT_FN void for_each_four_columns(const Item& item, const F& f) {
   constexpr int kFours = spec::kHeadDimV / 4;
-#pragma unroll 1
+#pragma unroll kAtOnce
   for (int i = thread_index(); i < item.rows() * kFours; i += kThreads) {
     f(i / kFours, i % kFours * 4);
   }
@@ -69,10 +71,10 @@ ATT_FN void write_columns(const ForwardParams& p, const Item& item, int row, int
   const int h = item.h0 + row / item.queries();
   const int q = item.q0 + row % item.queries();
   const float factor = finish_row(context_of(p, item, h), reference, sum);
-  unsigned* const to = reinterpret_cast<unsigned*>(
-      static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column));
-  to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
-  to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
+  store_global_8(
+      static_cast<char*>(p.o) + 2 * (query_offset(item.sequence, p.o_stride, h, q) + column),
+      pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor),
+      pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor));
   if (p.lse != nullptr && column == 0) {
     p.lse[lse_offset(p, item.sequence, h, q)] = log_sum_exp(reference, sum);
   }

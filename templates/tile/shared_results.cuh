@@ -35,10 +35,10 @@ ATT_FN void write_shared_output(const ForwardParams& p, const SharedRow& of, int
                                 const FourFloats& o, float reference, float sum) {
   const Sequence sequence = {of.q_len, of.kv_len, 0, of.q_first, 0};
   const float factor = finish_row(of.context(p, h_kv), reference, sum);
-  unsigned* const to = reinterpret_cast<unsigned*>(
-      static_cast<char*>(p.o) + 2 * (query_offset(sequence, p.o_stride, of.h, of.q) + column));
-  to[0] = pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor);
-  to[1] = pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor);
+  store_global_8(
+      static_cast<char*>(p.o) + 2 * (query_offset(sequence, p.o_stride, of.h, of.q) + column),
+      pack_2<spec::kDType>(o.x[0] * factor, o.x[1] * factor),
+      pack_2<spec::kDType>(o.x[2] * factor, o.x[3] * factor));
   if (p.lse != nullptr && column == 0) {
     p.lse[lse_offset(p, sequence, of.h, of.q)] = log_sum_exp(reference, sum);
   }

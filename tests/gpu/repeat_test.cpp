@@ -39,27 +39,18 @@ constexpr Case kCases[] = {
     {"TurnsCausal128", 128, "causal", "w3 k80 s3 b1 c1 longest g16 frozen tma pp"},
 };
 
-class Repeat : public testing::TestWithParam<Case> {};
-
-TEST_P(Repeat, EveryLaunchGivesTheSameRightBits) {
+// Every launch of the plan gives the same bits, and they are right.
+void check_repeats(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape) {
   KernelBank& bank = KernelBank::instance();
-  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   Device& device = bank.device();
-  if (device.facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
-  const Case& c = GetParam();
-  const AttentionSpec spec =
-      spec_of(fmt::format("name: t\ndtype: bf16\nhead_dim: {}\nmask: {}\n", c.head_dim, c.mask));
-  const auto plan = parse_plan(fmt::format("sm90a forward sm_90a {}", c.plan));
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
-  if (bank.gives_up(spec, *plan)) GTEST_SKIP() << "this compiler has too few registers for it";
-  const auto kernel = bank.get(spec, *plan);
+  const auto kernel = bank.get(spec, plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const auto problem = DeviceProblem::for_timing(device, spec, kShape, kTimedSeed);
+  const auto problem = DeviceProblem::for_timing(device, spec, shape, kTimedSeed);
   ASSERT_TRUE(problem.ok()) << render(problem.error());
   ASSERT_TRUE((*problem)->prepare(**kernel).ok());
 
-  const std::size_t rows = static_cast<std::size_t>(kShape.batch * kShape.heads * kShape.q_len);
-  std::vector<char> o(rows * static_cast<std::size_t>(c.head_dim) * 2), first_o;
+  const std::size_t rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.q_len);
+  std::vector<char> o(rows * static_cast<std::size_t>(spec.head_dim_v) * 2), first_o;
   std::vector<char> lse(rows * 4), first_lse;
   int different = 0;
   for (int launch = 0; launch < kLaunches; ++launch) {
@@ -78,15 +69,50 @@ TEST_P(Repeat, EveryLaunchGivesTheSameRightBits) {
   const auto oracle = DeviceOracle::make(device, bank.compiler(), spec);
   ASSERT_TRUE(oracle.ok()) << render(oracle.error());
   const att::LaunchParams& params = (*problem)->params();
-  const auto answer = (*oracle)->answer(params, all_rows(kShape));
+  const auto answer = (*oracle)->answer(params, all_rows(shape));
   ASSERT_TRUE(answer.ok()) << render(answer.error());
   const auto verdict = (*oracle)->judge(*answer, params);
   ASSERT_TRUE(verdict.ok()) << render(verdict.error());
   EXPECT_EQ(verdict->wrong, "");
 }
 
+class Repeat : public testing::TestWithParam<Case> {};
+
+TEST_P(Repeat, EveryLaunchGivesTheSameRightBits) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  const Case& c = GetParam();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nhead_dim: {}\nmask: {}\n", c.head_dim, c.mask));
+  const auto plan = parse_plan(fmt::format("sm90a forward sm_90a {}", c.plan));
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  if (bank.gives_up(spec, *plan)) GTEST_SKIP() << "this compiler has too few registers for it";
+  check_repeats(spec, *plan, kShape);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Repeat, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Merges that an item's CTAs share, whoever of them comes last: all CTAs at once, and more than
+// there are processors for, of which only the last wait.
+TEST(RepeatMla, SharedMergesGiveTheSameRightBits) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  const AttentionSpec spec =
+      spec_of("name: t\ndtype: bf16\nhead_dim: {qk: 576, v: 512}\nv_in_k: true\nlayout: bhsd\n");
+  for (const char* text : {"q64 k64 s2 w8 p64", "q16 k64 s3 w8 p128", "q64 k64 s2 w8 p5"}) {
+    const auto plan = parse_plan(fmt::format("mla forward sm_90a {}", text));
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    for (const std::int64_t batch : {1, 3, 50}) {
+      SCOPED_TRACE(fmt::format("{}, {} sequences", text, batch));
+      check_repeats(spec, *plan,
+                    {.batch = batch, .heads = 128, .kv_heads = 1, .q_len = 1, .kv_len = 9000});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace attune::gpu_test

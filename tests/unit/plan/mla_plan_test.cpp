@@ -69,13 +69,19 @@ TEST(MlaPlan, RowsFollowTheHeads) {
   EXPECT_EQ(rows(128), 64);
 }
 
-TEST(MlaPlan, SmallBatchesAreDealtToManyProcessors) {
-  const ProblemShape shape{.batch = 1, .heads = 16, .kv_heads = 1, .q_len = 1, .kv_len = 65536};
-  const auto plan = default_plan(shared_spec(), shape, kHopper);
-  ASSERT_TRUE(plan.ok());
-  const LaunchRecipe recipe = launch_recipe(shared_spec(), *plan);
-  // Not to all: the last one reads 32 KiB of each.
-  EXPECT_GE(item_count(shared_spec(), recipe, recipe.main(), shape), kHopper.processor_count / 4);
+// CTAs share what merging costs, so that it does not grow with their number.
+TEST(MlaPlan, LongSequencesAreDealtToAllProcessorsOnce) {
+  for (const std::int64_t heads : {16, 128}) {
+    const ProblemShape shape{
+        .batch = 1, .heads = heads, .kv_heads = 1, .q_len = 1, .kv_len = 131072};
+    const auto plan = default_plan(shared_spec(), shape, kHopper);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(std::get<MlaPlan>(plan->tile).tile_q, heads == 16 ? 16 : 64) << to_string(*plan);
+    const LaunchRecipe recipe = launch_recipe(shared_spec(), *plan);
+    const std::int64_t pieces = item_count(shared_spec(), recipe, recipe.main(), shape);
+    EXPECT_GE(pieces, kHopper.processor_count * 9 / 10) << to_string(*plan);
+    EXPECT_LE(pieces, kHopper.processor_count) << to_string(*plan);
+  }
 }
 
 TEST(MlaPlan, WhatIsPromisedCoversEveryPlan) {

@@ -35,7 +35,8 @@ TEST(PieceChoice, LeavesItemsWholeThatFillThem) {
 
 TEST(PieceChoice, KeepsToWhatPlansAndSequencesAllow) {
   EXPECT_EQ(pieces_of(1, 2048, 2, 32), 32);
-  EXPECT_GE(pieces_of(1, 2048, 2, 128), 48);
+  EXPECT_EQ(pieces_of(1, 2048, 2, 128), 64);  // 128 heads: 128 pieces
+  EXPECT_EQ(pieces_of(1, 2048, 1, 128), 128);
   EXPECT_EQ(pieces_of(1, 1, 1), 1);
   EXPECT_EQ(pieces_of(1, 0, 1), 1);
 }
