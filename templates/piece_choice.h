@@ -29,11 +29,12 @@ struct CutItems {
 
 // When the last processor is done, in units of keys: pieces are no more rounds than all of them as
 // long as the longest, and no more than the mean and a longest one at the end. (64 rows: a unit
-// takes 2.2 us on an H200, Q and O of a piece 4. What a result costs that is left and merged does
-// not grow with their number, as CTAs share the merge: templates/tile/piece_merge.cuh.)
+// takes 2.2 us on an H200, Q, O and the result of a piece 8: with 2 units for a piece, 64 uneven
+// sequences took a tenth longer. What a merge costs does not grow with the number of results, as
+// CTAs share it: templates/tile/piece_merge.cuh.)
 ATT_FN constexpr long long units_until_done(const CutItems& cut, long long all,
                                             long long processors) {
-  constexpr int kUnitsOfPiece = 2;
+  constexpr int kUnitsOfPiece = 4;
   constexpr int kUnitsOfMerge = 3;
   const long long longest = cut.longest + kUnitsOfPiece;
   const long long in_rounds = (cut.pieces + processors - 1) / processors * longest;

@@ -46,6 +46,10 @@ static_assert(plan::kTileQ * RowsV::kRowBytes <= plan::kSharedBytes);
 
 constexpr int kQSteps = kDimQk / Operand::kDepth;  // of Q K^T
 
+// Whether a CTA leaves a pass when a warp's sums say that it failed. Elsewhere that warp alone does
+// no more of it: what an exit from the loop does to the branches in it cost 3 % at d 128 and 256.
+constexpr bool kStopsEarly = plan::kFrozenMax && plan::kUnroll > 1;
+
 // Keys whose scores are in registers at a time while the maximum runs. With a frozen maximum that
 // is seldom, and 16 keys leave the registers to the other loop; else as many as O and Q leave room
 // for.
@@ -315,17 +319,17 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     }
     warp.clear();
     bool frozen = false;
-    bool lost = false;  // this warp's results, by a sum
+    bool lost = false;   // this warp's results, by a sum
+    bool stops = false;  // as some warp's are
     int stage = 0;
-    while (pending[0] != walk.kEnd) {
+    while (pending[0] != walk.kEnd && !stops) {
       const int tile = pending[0];
 #pragma unroll
       for (int i = 0; i + 2 < plan::kStages; ++i) pending[i] = pending[i + 1];
       cp_async_wait<plan::kStages - 2>();
-      // This tile has come for all, and all have left the stage filled next. At every eighth one
-      // they ask each other (at each of them: 3 % at d 128).
-      if (plan::kFrozenMax && (tile & 14) == 0) {
-        if (sync_threads_or(lost)) break;
+      // This tile has come for all, and all have left the stage filled next.
+      if constexpr (kStopsEarly) {
+        stops = sync_threads_or(lost);
       } else {
         sync_threads();
       }
@@ -337,10 +341,12 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       // One loop for full and partial tiles where its body is one chunk, which spares registers; a
       // longer one is for full tiles alone, as a branch between one chunk's PV and the next one's
       // QK keeps ptxas from running them together: 8 % at d 64.
-      if (frozen && (plan::kUnroll == 1 || full)) {
-        lost |= warp.visit_frozen<plan::kUnroll>(stage, k0, plan::kUnroll == 1 && !full);
+      if (lost) {
+        // Nothing more is wanted of this pass.
+      } else if (frozen && (plan::kUnroll == 1 || full)) {
+        lost = warp.visit_frozen<plan::kUnroll>(stage, k0, plan::kUnroll == 1 && !full);
       } else if (frozen && spec::kHasMask) {
-        lost |= warp.visit_frozen<1>(stage, k0, true);
+        lost = warp.visit_frozen<1>(stage, k0, true);
       } else {
         warp.visit_online(stage, k0, !full, may_freeze ? kFrozenOffset : 0.0f, slack);
         frozen = may_freeze && warp.rows.has_reference();

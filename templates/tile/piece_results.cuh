@@ -56,7 +56,7 @@ ATT_FN void deliver(const ListKernelParams& params, const PieceOfItem& own,
   const long long all_rows = static_cast<long long>(own.all_results) * kRows;
   const Parts<kRows, kColumns> found = {results + first_row * kColumns,
                                         results + all_rows * kColumns + 2 * first_row, own.pieces};
-  const bool waits = kSharesMerge && may_wait(params);
+  const int shares = merge_shares(params, own.first_cta, own.pieces);
   for_each_four_columns<kFoursAtOnce>(own.item, [&](int row, int column) {
     store_result(found.output(own.piece, row) + column, merge(parts, weights, row, column));
     if (column == 0) {
@@ -68,20 +68,15 @@ ATT_FN void deliver(const ListKernelParams& params, const PieceOfItem& own,
   int* const counter = params.pieces.arrivals + own.arrivals;
   // Where the parts were.
   FourFloats* const sums = reinterpret_cast<FourFloats*>(parts.outputs);
-  if constexpr (!kSharesMerge) {
-    if (thread_index() == 0) share = arrive(counter) == own.pieces - 1 ? 0 : kNoShare;
-    sync_threads();
-    if (share == 0) write_share(params, own.item, found, weights, sums, 0, 1);
-    return;
-  }
-  if (thread_index() == 0) share = first_share(counter, own.pieces, waits);
+  if (thread_index() == 0) share = first_share(counter, own.pieces, shares);
 #pragma unroll 1
   for (;;) {
     sync_threads();
     if (share == kNoShare) return;
-    write_share(params, own.item, found, weights, sums, share, own.pieces);
+    write_share(params, own.item, found, weights, sums, share, shares);
+    if (shares == 1) return;
     sync_threads();  // all have read the number
-    if (thread_index() == 0) share = next_share(counter, own.pieces);
+    if (thread_index() == 0) share = next_share(counter, shares);
   }
 }
 

@@ -19,6 +19,7 @@ struct PieceOfItem {
   int result;       // of its results among all_results
   int all_results;  // that the workspace has room for
   int arrivals;     // number of the counter
+  int first_cta;    // of the grid, which has the item's first piece
 };
 
 // Another thread may have changed lengths since they were listed: then there are no rows.
@@ -38,6 +39,7 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
   own.arrivals = h_kv * (kMostPieces / p.kv_heads) + listed.result;
   own.result = own.arrivals + listed.piece;
   own.all_results = kMostPieces;
+  own.first_cta = index - listed.piece * p.kv_heads;
   return own;
 }
 
@@ -86,7 +88,7 @@ ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
   const int items = item_count(p);
   const int pieces = piece_count(items, plan::kPieces);
   const int item = index / pieces;
-  return {item_at(p, item), index % pieces, pieces, index, items * pieces, item};
+  return {item_at(p, item), index % pieces, pieces, index, items * pieces, item, item * pieces};
 }
 
 // ---- Units of keys. Pieces share out those that the mask leaves, so that a window in a long

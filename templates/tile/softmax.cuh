@@ -95,7 +95,7 @@ struct RowState {
           maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
         }
         above[m][half] = kHasRoom ? maximum * kScoreFactor + offset : maximum * kScoreFactor;
-        same = same && above[m][half] <= reference[m][half] + slack;
+        same &= above[m][half] <= reference[m][half] + slack;
       }
     }
     if (all_lanes(same)) return;
@@ -156,7 +156,7 @@ struct RowState {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float total = quad_sum(sum[m][half]);
-        kept = kept && total < kLostSum;
+        kept &= total < kLostSum;
         // What is infinite or NaN, or nearly so, stays, and in_range() sees it.
         const int rise = total >= kLargeSum && total < kMostRise ? exponent(total) : 0;
         const float shrink = power_of_two(-rise);
