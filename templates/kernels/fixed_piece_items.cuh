@@ -24,8 +24,7 @@ ATT_FN void list_fixed_pieces(const PackedParams& p, ListedSequence* listed) {
   // lists at once.
 #pragma unroll 1
   for (int first = 0;;) {
-    const int b = first + thread;
-    const Dealt own = b < p.batch ? dealt(p, b) : Dealt{0, 0, 0, 0};
+    const Dealt own = dealt(p, first + thread);
     const int behind = first + kItemThreads;
     if (!knows_share) {
       own_units += static_cast<long long>(own.items) * own.units;
@@ -41,7 +40,7 @@ ATT_FN void list_fixed_pieces(const PackedParams& p, ListedSequence* listed) {
         continue;
       }
     }
-    const int pieces = fixed_piece_count(own.kv_len);
+    const int pieces = fixed_piece_count(own.sequence.kv_len);
     const int wanted = pieces > 1 && own.units > share ? pieces : 1;
     const int left = max_i32(room + 1 - results, 0);  // one more than there is room for: too many
     ThreadSum of_results[1], of_items[1];
@@ -51,8 +50,7 @@ ATT_FN void list_fixed_pieces(const PackedParams& p, ListedSequence* listed) {
     sync_threads();
     add_up_threads({at_most(static_cast<long long>(own.items) * fitting, capacity - done)},
                    {capacity - done}, of_items);
-    listed[thread] = {of_items[0].before, of_items[0].up_to - of_items[0].before, own.parts,
-                      fitting, results + of_results[0].before};
+    listed[thread] = listed_sequence(own, fitting, of_items[0], results + of_results[0].before);
     sync_threads();
     list_sequences(p, listed, first, min_i32(p.batch - first, kItemThreads), done, room);
     done += of_items[0].all;

@@ -21,21 +21,26 @@
 
 namespace att {
 
+struct CountedSequence {
+  int items, units;
+};
 struct PieceTables {
-  Dealt dealt[kItemThreads];  // a chunk of sequences
-  ListedSequence listed[kItemThreads];
+  union {  // of a chunk of sequences: first to compare lengths, then to list them
+    CountedSequence counted[kItemThreads];
+    ListedSequence listed[kItemThreads];
+  };
   // Of pieces of each length that is compared.
   int pieces[kLengthsCompared], longest[kLengthsCompared], most[kLengthsCompared];
 };
 
-ATT_FN int pieces_of(const Dealt& of, int target) {
-  return static_cast<int>(pieces_of_units<unsigned>(of.units, target, plan::kPieces));
+ATT_FN int pieces_of(int units, int target) {
+  return static_cast<int>(pieces_of_units<unsigned>(units, target, plan::kPieces));
 }
 
 // The whole CTA calls it: the length of a piece, `least` or more, with which all are done first. Of
 // lengths that come to the same it is the longest. `all`: units of the sequences, which
-// tables.dealt has. Each lane has a length; warps take the sequences in turn, and then each of them
-// compares.
+// tables.counted has. Each lane has a length; warps take the sequences in turn, and then each of
+// them compares.
 ATT_FN int chosen_length(const PackedParams& p, PieceTables& tables, int all, int least) {
   const int processors = p.pieces.processors, lane = lane_index();
   const int share = tile_count(all, max_i32(quotient(processors, p.kv_heads), 1));
@@ -43,8 +48,8 @@ ATT_FN int chosen_length(const PackedParams& p, PieceTables& tables, int all, in
   CutItems cut = {0, 0, 0};
 #pragma unroll 1
   for (int b = warp_index(); b < p.batch; b += kItemWarps) {
-    const Dealt of = tables.dealt[b];
-    const int of_item = pieces_of(of, length);
+    const CountedSequence of = tables.counted[b];
+    const int of_item = pieces_of(of.units, length);
     constexpr int kMostCounted = 1 << 16;  // so that int has room
     cut.pieces += min_i32(of.items, kMostCounted) * of_item;
     cut.longest = max_i32(cut.longest, quotient(of.units + of_item - 1, of_item));
@@ -79,8 +84,7 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
   // lists at once.
 #pragma unroll 1
   for (int first = 0;;) {
-    const int b = first + thread;
-    const Dealt own = b < p.batch ? dealt(p, b) : Dealt{0, 0, 0, 0};
+    const Dealt own = dealt(p, first + thread);
     const int behind = first + kItemThreads;
     if (target == 0) {
       own_units += static_cast<long long>(own.items) * own.units;
@@ -88,7 +92,7 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
         first = behind;
         continue;
       }
-      tables.dealt[thread] = own;
+      tables.counted[thread] = {own.items, own.units};
       const int all = sum_of_all(own_units);
       target = units_of_piece(all, p.kv_heads);
       zero_arrivals<kMostPieces>(p);
@@ -100,14 +104,13 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
     }
     const int capacity = piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
     const int room = kMostPieces / p.kv_heads;  // of results, of a K/V head
-    const int own_pieces = pieces_of(own, target);
+    const int own_pieces = pieces_of(own.units, target);
     const long long items = static_cast<long long>(own.items) * own_pieces;
     const int most[2] = {capacity - done, room - results};
     ThreadSum sums[2];
     add_up_threads({at_most(items, most[0]), own_pieces > 1 ? at_most(items, most[1]) : 0}, most,
                    sums);
-    tables.listed[thread] = {sums[0].before, sums[0].up_to - sums[0].before, own.parts, own_pieces,
-                             results + sums[1].before};
+    tables.listed[thread] = listed_sequence(own, own_pieces, sums[0], results + sums[1].before);
     sync_threads();
     list_sequences(p, tables.listed, first, min_i32(p.batch - first, kItemThreads), done, room);
     done += sums[0].all;
