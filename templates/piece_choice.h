@@ -39,8 +39,9 @@ struct PieceTimes {
 
 // When all are done. Pieces start in rounds, of as many as have room at once. Memory is busy all
 // the time or, where the pieces of the last round are so long, until that one starts; these then go
-// no faster than a processor does. `all`: units of all items; `of_round`: what a piece is of a
-// round. (Multiplications where they will do: a GPU's division of floats is a long function.)
+// no faster than a processor does, which may have others beside the longest. `all`: units of all
+// items; `of_round`: what a piece is of a round. (Multiplications where they will do: a GPU's
+// division of floats is a long function.)
 ATT_FN constexpr float time_until_done(const CutItems& cut, int all, float of_round,
                                        const PieceTimes& times) {
   if (cut.pieces == 0) return 0.0f;
@@ -51,9 +52,9 @@ ATT_FN constexpr float time_until_done(const CutItems& cut, int all, float of_ro
   const float mean = static_cast<float>(tile_count(all, cut.pieces));
   const float streamed = ctas * times.streamed;  // a unit of each piece of a round
   const float memory = static_cast<float>(all) * of_round * streamed;
-  const float until_last_ends =
-      full_rounds * mean * streamed +
-      static_cast<float>(cut.longest) * (shares ? times.together : times.alone);
+  const float beside = shares ? mean * (times.together - times.alone) : 0.0f;
+  const float longest = static_cast<float>(cut.longest) * times.alone + beside;
+  const float until_last_ends = full_rounds * mean * streamed + longest;
   return (memory > until_last_ends ? memory : until_last_ends) +
          (full_rounds + 1.0f) * times.round + (cut.most > 1 ? times.merge : 0.0f);
 }
