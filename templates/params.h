@@ -96,13 +96,16 @@ struct SequenceList {
   SequenceItem* items;  // of the workspace: what kernels do, the longest first
 };
 
-// Some keys of one sequence of a packed batch, for some of its queries.
-struct PieceItem {
-  int sequence;  // negative: none
-  int tile;      // of queries
-  int part;      // of the heads of a K/V head
+// Some keys of one sequence of a packed batch, for some of its queries. It says where these lie, so
+// that who takes it need not ask for lengths and offsets first.
+struct alignas(16) PieceItem {
+  int sequence;        // negative: none
+  int tile;            // of queries
+  int part;            // of the heads of a K/V head,
+  int heads_per_item;  // each of so many, or fewer
   int piece, pieces;
   int result;  // where the results of the item's pieces begin, of a K/V head's
+  int q_len, kv_len, q_first, kv_first;  // of the sequence: templates/sequence.h
 };
 
 // CTAs that share an item's keys, of the workspace; templates/tile/pieces.cuh.

@@ -1,9 +1,10 @@
 #include "generator/plan/pieces.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include "templates/piece_choice.h"
+#include <limits>
 
 namespace attune {
 namespace {
@@ -26,26 +27,40 @@ std::vector<WorkspaceRegion> regions_of_pieces(const AttentionSpec& spec, int ti
   return regions;
 }
 
-// The host's twin of the launch that deals pieces out (templates/kernels/piece_items.cuh), for
-// `items` of the same `units` each.
-std::int64_t chosen_length(std::int64_t all, std::int64_t units, std::int64_t items,
-                           std::int64_t processors, int most, std::int64_t least) {
-  std::int64_t best = least;
-  long long least_units = 0;
+// Items of the same length.
+struct AlikeItems {
+  std::int64_t count, units;
+};
+
+// The host's twin of the launch that deals pieces out (templates/kernels/piece_items.cuh).
+std::int64_t chosen_length(std::initializer_list<AlikeItems> items, std::int64_t kv_heads,
+                           int processors, int most, const att::PieceTimes& times) {
+  std::int64_t all = 0;
+  for (const AlikeItems& of : items) all += of.count * of.units;
+  const std::int64_t share =
+      att::tile_count<std::int64_t>(all, std::max<std::int64_t>(processors / kv_heads, 1));
+  const std::int64_t least = att::units_of_piece(all, kv_heads);
+  const int counted = static_cast<int>(std::min<std::int64_t>(all, 1 << 29));
+  const float of_round = float(kv_heads) / float(processors * times.ctas);
+  std::int64_t chosen = least;
+  float least_time = std::numeric_limits<float>::infinity();
   for (int which = 0; which < att::kLengthsCompared; ++which) {
-    const std::int64_t length =
-        std::max(least, att::compared_length<std::int64_t>(all, processors, which));
-    const auto pieces = att::pieces_of_units<std::int64_t>(units, length, most);
-    const att::CutItems cut = {.pieces = items * pieces,
-                               .longest = static_cast<int>((units + pieces - 1) / pieces),
-                               .most = static_cast<int>(pieces)};
-    const long long done = att::units_until_done(cut, all, processors);
-    if (which == 0 || done < least_units) {
-      best = length;
-      least_units = done;
+    const std::int64_t length = std::max(least, att::compared_length(share, which));
+    std::int64_t all_pieces = 0;
+    att::CutItems cut = {};
+    for (const AlikeItems& of : items) {
+      const auto pieces = att::pieces_of_units<std::int64_t>(of.units, length, most);
+      all_pieces += of.count * pieces;
+      cut.longest = std::max(cut.longest, static_cast<int>(att::tile_count(of.units, pieces)));
+      cut.most = std::max(cut.most, static_cast<int>(pieces));
     }
+    cut.pieces = static_cast<int>(std::min<std::int64_t>(all_pieces, 1 << 29));
+    const float time = att::time_until_done(cut, counted, of_round, times);
+    if (time > least_time) continue;
+    chosen = length;
+    least_time = time;
   }
-  return best;
+  return chosen;
 }
 
 }  // namespace
@@ -91,22 +106,33 @@ bool leaves_sequences_to_few(const AttentionSpec& spec, int pieces, bool in_clus
 
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
                                       double items, int most, bool is_dealt, double units,
-                                      int processors) {
-  const double all = units * items * double(shape.batch);
+                                      int processors, const att::PieceTimes& times) {
   const auto whole = [](double count) { return static_cast<std::int64_t>(std::ceil(count)); };
-  std::int64_t of_piece = att::units_of_piece(whole(all), shape.kv_heads);
-  if (processors > 0) {
-    of_piece =
-        chosen_length(whole(all), whole(units), whole(items * double(shape.batch)),
-                      std::max<std::int64_t>(1, processors / shape.kv_heads), most, of_piece);
-  }
-  const auto pieces = [&](double of_sequence) {
-    return is_dealt ? double(att::pieces_of_units<std::int64_t>(whole(of_sequence), of_piece, most))
-                    : double(most);
+  const auto pieces = [&](double of_sequence, std::initializer_list<AlikeItems> among) {
+    if (!is_dealt) return double(most);
+    const std::int64_t of_piece = chosen_length(among, shape.kv_heads, processors, most, times);
+    return double(att::pieces_of_units<std::int64_t>(whole(of_sequence), of_piece, most));
   };
+  const double of_mean = pieces(units, {{whole(items * double(shape.batch)), whole(units)}});
   // Of sequences in pages the length is the most that a row of the table has room for.
-  const double longest = is_paged(spec) ? units : std::max(units, units * double(shape.batch) / 2);
-  return {.of_mean = pieces(units), .longest_units = longest / pieces(longest)};
+  const double longest = is_paged(spec) ? units : units * double(shape.batch) / 2;
+  if (longest <= units) return {.of_mean = of_mean, .longest_units = units / of_mean};
+  const double others = double(shape.batch - 1);
+  const double of_longest = pieces(
+      longest, {{whole(items), whole(longest)}, {whole(items * others), whole(longest / others)}});
+  return {.of_mean = of_mean, .longest_units = longest / of_longest};
+}
+
+std::string piece_constants(const att::PieceTimes& times) {
+  return fmt::format(
+      "// Times of pieces: templates/piece_choice.h.\n"
+      "constexpr float kStreamedTime = {:.1f}f;\n"
+      "constexpr float kAloneTime = {:.1f}f;\n"
+      "constexpr float kTogetherTime = {:.1f}f;\n"
+      "constexpr float kRoundTime = {:.1f}f;\n"
+      "constexpr float kMergeTime = {:.1f}f;\n"
+      "constexpr int kRoundCtas = {};  // of a processor at once\n",
+      times.streamed, times.alone, times.together, times.round, times.merge, times.ctas);
 }
 
 double tiles_with_longest(const PiecesOfSequences& of, double tiles, double rounds) {

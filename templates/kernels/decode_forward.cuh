@@ -39,8 +39,11 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   if (item.rows() <= 0) return;
   const Sequence& sequence = item.sequence;
 
-  load_q<kDimQk>(params, item, shared + kQOffset);
-  cp_async_commit();
+  const auto begin_queries = [&]() {
+    load_q<kDimQk>(params, item, shared + kQOffset);
+    cp_async_commit();
+  };
+  if constexpr (!spec::kIsPaged) begin_queries();
   const Units units = units_of<plan::kWarps>(params, item, own.piece, own.pieces, table);
 
   const unsigned ring = shared + warp_index() * kRingBytes;
@@ -99,12 +102,18 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   int step = warp_index();
   [[maybe_unused]] Pages next;
   if constexpr (spec::kIsPaged) {
-    Pages first[plan::kStages - 1];
+    Pages first[plan::kStages];
 #pragma unroll
-    for (int i = 0; i < plan::kStages - 1; ++i) look_up(first[i], step + i * plan::kWarps);
-    look_up(next, step + (plan::kStages - 1) * plan::kWarps);
+    for (int i = 0; i < plan::kStages; ++i) look_up(first[i], step + i * plan::kWarps);
+    begin_queries();  // while the table is read
+                      // A loop, as its instructions come from memory too.
+#pragma unroll 1
+    for (int i = 0; i < plan::kStages - 1; ++i) {
+      load_pages(first[0], step + i * plan::kWarps, i);
 #pragma unroll
-    for (int i = 0; i < plan::kStages - 1; ++i) load_pages(first[i], step + i * plan::kWarps, i);
+      for (int j = 0; j < plan::kStages - 1; ++j) first[j] = first[j + 1];
+    }
+    next = first[0];
   } else {
 #pragma unroll
     for (int i = 0; i < plan::kStages - 1; ++i) load(step + i * plan::kWarps, i);

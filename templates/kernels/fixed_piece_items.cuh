@@ -12,75 +12,63 @@
 
 namespace att {
 
-struct FixedPieceTables {
-  int ends[kItemThreads];     // of a chunk of sequences: items of those up to each
-  int results[kItemThreads];  // the same of the results that wait to be merged
-};
-
-// Of an item of the sequence, if there is room for their results.
-ATT_FN int wanted_pieces(const PackedParams& p, int b, const Dealt& of, long long share) {
-  const int pieces = fixed_piece_count(sequence_of(p, b).kv_len);
-  return pieces > 1 && of.units > share ? pieces : 1;
-}
-
-ATT_FN void list_fixed_pieces(const PackedParams& p, FixedPieceTables& tables) {
+ATT_FN void list_fixed_pieces(const PackedParams& p, ListedSequence* listed) {
+  const int thread = thread_index();
+  let_next_launch_start();  // it waits of its own accord
   const int capacity = fixed_piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
   const int room = kMostFixedResults / p.kv_heads;  // of results, of a K/V head
-  const int thread = thread_index();
-  zero_arrivals(p, kMostFixedResults);
-  long long own_units = 0;
-  for (int b = thread; b < p.batch; b += kItemThreads) {
-    const Dealt of = dealt(p, b);
-    own_units += static_cast<long long>(of.tiles) * of.parts * of.units;
-  }
-  const long long share = sum_of_all(own_units) * p.kv_heads / kItemsThatFill;
+  bool knows_share = false;
+  long long own_units = 0, share = 0;
   int done = 0, results = 0;
+  // Goes through all chunks for the sum of their units, and again to list them; a single one it
+  // lists at once.
 #pragma unroll 1
-  for (int first = 0; first < p.batch && done < capacity; first += kItemThreads) {
-    const int b = first + thread;
-    const Dealt own = b < p.batch ? dealt(p, b) : Dealt{0, 0, 0};
-    const int wanted = b < p.batch ? wanted_pieces(p, b, own, share) : 1;
-    const long long items = static_cast<long long>(own.tiles) * own.parts;
-    const int left = max_i32(room + 1 - results, 0);  // one more than there is room for: too many
-    tables.results[thread] = wanted > 1 ? at_most(items * wanted, left) : 0;
-    sync_threads();
-    add_up(tables.results, kItemThreads, left);
-    const auto fits = [&](int i) { return results + tables.results[i] <= room; };
-    tables.ends[thread] = at_most(items * (fits(thread) ? wanted : 1), capacity - done);
-    sync_threads();
-    add_up(tables.ends, kItemThreads, capacity - done);
-    const int count = tables.ends[kItemThreads - 1];
-#pragma unroll 1
-    for (int i = thread; i < count; i += kItemThreads) {
-      int at = 0;  // the sequence: how many end before the item
-#pragma unroll 1
-      for (int step = kItemThreads / 2; step > 0; step /= 2) {
-        if (tables.ends[at + step - 1] <= i) at += step;
+  for (int first = 0;;) {
+    const Dealt own = dealt(p, first + thread);
+    const int behind = first + kItemThreads;
+    if (!knows_share) {
+      own_units += static_cast<long long>(own.items) * own.units;
+      if (behind < p.batch) {
+        first = behind;
+        continue;
       }
-      const Dealt of = dealt(p, first + at);
-      PieceItem item;
-      item.sequence = first + at;
-      item.pieces = fits(at) ? wanted_pieces(p, first + at, of, share) : 1;
-      const int of_sequence = i - (at > 0 ? tables.ends[at - 1] : 0);
-      item.piece = of_sequence % item.pieces;
-      const int rest = of_sequence / item.pieces;
-      item.part = rest % of.parts;
-      item.tile = rest / of.parts;
-      item.result = results + (at > 0 ? tables.results[at - 1] : 0) + rest * item.pieces;
-      p.pieces.items[done + i] = item;
+      share = static_cast<long long>(sum_of_all(own_units)) * p.kv_heads / kItemsThatFill;
+      knows_share = true;
+      zero_arrivals<kMostFixedResults>(p);
+      if (first > 0) {
+        first = 0;
+        continue;
+      }
     }
-    done += count;
-    results += tables.results[kItemThreads - 1];
+    const int pieces = fixed_piece_count(own.sequence.kv_len);
+    const int wanted = pieces > 1 && own.units > share ? pieces : 1;
+    const int left = max_i32(room + 1 - results, 0);  // one more than there is room for: too many
+    ThreadSum of_results[1], of_items[1];
+    add_up_threads({wanted > 1 ? at_most(static_cast<long long>(own.items) * wanted, left) : 0},
+                   {left}, of_results);
+    const int fitting = results + of_results[0].up_to <= room ? wanted : 1;
     sync_threads();
+    add_up_threads({at_most(static_cast<long long>(own.items) * fitting, capacity - done)},
+                   {capacity - done}, of_items);
+    listed[thread] = listed_sequence(own, fitting, of_items[0], results + of_results[0].before);
+    sync_threads();
+    list_sequences(p, listed, first, min_i32(p.batch - first, kItemThreads), done, room);
+    done += of_items[0].all;
+    results += of_results[0].all;
+    first = behind;
+    if (first < p.batch && done < capacity) {
+      sync_threads();
+      continue;
+    }
+    list_nothing(p, done, capacity);
+    return;
   }
-#pragma unroll 1
-  for (int i = done + thread; i < capacity; i += kItemThreads) p.pieces.items[i].sequence = -1;
 }
 
 }  // namespace att
 
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::ListKernelParams params) {
-  __shared__ att::FixedPieceTables tables;
-  att::list_fixed_pieces(params, tables);
+  __shared__ att::ListedSequence listed[att::kItemThreads];
+  att::list_fixed_pieces(params, listed);
 }

@@ -28,6 +28,13 @@ ATT_FN int shuffle_from(int value, int lane) {
   return out;
 }
 
+// The least of all lanes' values.
+ATT_FN unsigned least_of_lanes(unsigned value) {
+  unsigned out;
+  asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(out) : "r"(value));
+  return out;
+}
+
 // Bit i: lane i's condition.
 ATT_FN unsigned ballot(bool condition) {
   unsigned out;

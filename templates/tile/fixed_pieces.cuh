@@ -11,7 +11,6 @@
 
 namespace att {
 
-// Another thread may have changed lengths since they were listed: then there are no rows.
 ATT_FN PieceOfItem listed_fixed_piece(const PackedParams& p, int index) {
   PieceOfItem own = listed_piece(p, index);
   if (own.item.rows() <= 0) return own;

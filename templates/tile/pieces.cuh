@@ -22,18 +22,17 @@ struct PieceOfItem {
   int first_cta;    // of the grid, which has the item's first piece
 };
 
-// Another thread may have changed lengths since they were listed: then there are no rows.
+// Lengths are those that were listed: another thread may have changed them since. Nothing is
+// decided by the number of the sequence alone, or the rest of the entry would be asked for after
+// it.
 ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
   const PieceItem listed = p.pieces.items[index / p.kv_heads];
-  PieceOfItem own = {};
-  if (listed.sequence < 0) return own;
-  const Sequence sequence = sequence_of(p, listed.sequence);
-  const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
-  if (listed.tile >= tile_count(sequence.q_len, plan::kTileQ) || listed.part >= grid.head_parts)
-    return own;
   const int h_kv = index % p.kv_heads;
+  const Sequence sequence = {listed.q_len, listed.kv_len, 0, listed.q_first, listed.kv_first};
+  PieceOfItem own = {};
   own.item =
-      item_of(p, sequence, grid.heads_per_item, listed.sequence, h_kv, listed.part, listed.tile);
+      item_of(p, sequence, listed.heads_per_item, listed.sequence, h_kv, listed.part, listed.tile);
+  if ((listed.sequence | listed.kv_len) < 0) own.item.h1 = own.item.h0;
   own.piece = listed.piece;
   own.pieces = listed.pieces;
   own.arrivals = h_kv * (kMostPieces / p.kv_heads) + listed.result;
