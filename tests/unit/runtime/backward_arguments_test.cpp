@@ -69,6 +69,18 @@ class BackwardArguments : public testing::Test {
   att::LaunchParams params_ = {};
 };
 
+TEST_F(BackwardArguments, SayWhereDropoutsSeedLies) {
+  const std::uint64_t state[2] = {7, 9};
+  refused("`dropout_state` is given", [&] { args_.dropout_state = state; });
+  spec_.seed_on_device = true;
+  refused("`dropout_state` is null", [] {});
+  args_.dropout_state = state;
+  const Status status = fill();
+  ASSERT_TRUE(status.ok()) << render(status.error());
+  EXPECT_EQ(static_cast<const void*>(params_.dropout_state), state);
+  EXPECT_EQ(params_.dropout_drop_below, 64u);
+}
+
 TEST_F(BackwardArguments, BecomeParameters) {
   float* d_tensors[] = {nullptr, &memory_[400]};
   args_.d_tensors = d_tensors;
