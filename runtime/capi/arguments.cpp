@@ -32,7 +32,7 @@ Status fill_dropout(const AttentionSpec& spec, const Args& args, att::LaunchPara
   set_dropout(static_cast<unsigned>(drop_below), args.dropout_seed, args.dropout_offset, params);
   if (spec.seed_on_device) {
     ATT_CHECK(check_pointer("dropout_state", args.dropout_state, alignof(std::uint64_t)));
-    params->dropout_state = reinterpret_cast<const unsigned long long*>(args.dropout_state);
+    set_dropout_state(args.dropout_state, params);
   } else if (args.dropout_state != nullptr) {
     return bad_argument(
         "`dropout_state` is given, and the spec takes seed and offset of the launch",

@@ -17,16 +17,16 @@ ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block,
                               unsigned char (&bytes)[kDropoutQueries * kDropoutKeys]) {
   constexpr int kCalls = 32;  // 8 query rows x 4 key pairs
   constexpr unsigned kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
-  const auto [seed, offset] = dropout_state(p);
   unsigned c0[kCalls], c1[kCalls], c2[kCalls], c3[kCalls];
   for (int call = 0; call < kCalls; ++call) {
     c0[call] = static_cast<unsigned>(k_block * 4 + call / 8);
     c1[call] = static_cast<unsigned>(q_block * 8 + call % 8);
     c2[call] = static_cast<unsigned>(b * p.heads + h);
-    c3[call] = static_cast<unsigned>(offset);
+    c3[call] = static_cast<unsigned>(dropout_offset(p));
   }
-  unsigned key0 = static_cast<unsigned>(seed);
-  unsigned key1 = static_cast<unsigned>(seed >> 32) + static_cast<unsigned>(offset >> 32);
+  unsigned key0 = static_cast<unsigned>(dropout_seed(p));
+  unsigned key1 =
+      static_cast<unsigned>(dropout_seed(p) >> 32) + static_cast<unsigned>(dropout_offset(p) >> 32);
   for (int round = 0; round < 7; ++round) {
     for (int call = 0; call < kCalls; ++call) {
       const unsigned long long product0 = static_cast<unsigned long long>(kMultiplier0) * c0[call];

@@ -196,7 +196,7 @@ Result<HostOutput> run_kernel(Device& device, const LoadedKernel& kernel, const 
     std::vector<std::uint8_t> state(2 * sizeof(std::uint64_t));
     std::memcpy(state.data(), &problem.dropout_seed, sizeof(std::uint64_t));
     std::memcpy(&state[sizeof(std::uint64_t)], &problem.dropout_offset, sizeof(std::uint64_t));
-    params.dropout_state = reinterpret_cast<const unsigned long long*>(filled(state).data());
+    set_dropout_state(filled(state).data(), &params);
   }
   for (std::size_t i = 0; i < problem.scalars.size(); ++i) {
     if (spec.environment.scalars[i].type == expr::Type::kInt32) {

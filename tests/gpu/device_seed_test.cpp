@@ -1,5 +1,5 @@
-// Dropout whose seed and offset lie in device memory: the same bits as where the launch brings them,
-// in every family and in both passes, and others where a captured launch finds others.
+// Dropout whose seed and offset lie in device memory: the same bits as where the launch brings
+// them, in every family and in both passes, and others where a captured launch finds others.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -86,8 +86,8 @@ TEST_P(DeviceSeed, GivesTheBitsOfASeedOfTheLaunchBackward) {
 INSTANTIATE_TEST_SUITE_P(Specs, DeviceSeed, testing::ValuesIn(kSpecs),
                          [](const auto& info) { return fmt::format("Spec{}", info.index); });
 
-// A kernel that nobody had asked for when the capture began: it is compiled and loaded meanwhile, on
-// the thread that captures. Each replay drops what the state says that it finds.
+// A kernel that nobody had asked for when the capture began: it is compiled and loaded meanwhile,
+// on the thread that captures. Each replay drops what the state says that it finds.
 TEST(DeviceSeedInAGraph, EachReplayReadsWhatStandsThere) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
@@ -106,8 +106,8 @@ TEST(DeviceSeedInAGraph, EachReplayReadsWhatStandsThere) {
       << att_last_error();
   // With Q of zeros and V of ones O is twice the share of keys that stay.
   std::array<void*, 6> buffers{};
-  const std::array<std::size_t, 6> sizes = {kQueries * 2, kKeys * 2, kKeys * 2, kQueries * 2, 16,
-                                            std::size_t{1} << 24};
+  const std::array<std::size_t, 6> sizes = {kQueries * 2, kKeys * 2, kKeys * 2,
+                                            kQueries * 2, 16,        std::size_t{1} << 24};
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     buffers[i] = device.allocate(sizes[i]).value();
     ASSERT_TRUE(device.fill(buffers[i], 0, sizes[i]).ok());
@@ -143,7 +143,8 @@ TEST(DeviceSeedInAGraph, EachReplayReadsWhatStandsThere) {
     EXPECT_TRUE(device.copy_to_host(o.data(), buffers[3], sizes[3]).ok());
     return o;
   };
-  for (const auto& [seed, offset] : {std::pair<std::uint64_t, std::uint64_t>{1, 0}, {1, 4}, {2, 0}}) {
+  for (const auto& [seed, offset] :
+       {std::pair<std::uint64_t, std::uint64_t>{1, 0}, {1, 4}, {2, 0}}) {
     const std::vector<std::uint16_t> o = replayed(seed, offset);
     EXPECT_EQ(replayed(seed, offset), o);
     int wrong = 0;
@@ -151,8 +152,8 @@ TEST(DeviceSeedInAGraph, EachReplayReadsWhatStandsThere) {
       for (int q = 0; q < 128; ++q) {
         int kept = 0;
         for (int k = 0; k < 64; ++k) kept += dropped(seed, offset, 128, 2, 0, h, q, k) ? 0 : 1;
-        const std::uint32_t bits =
-            std::uint32_t{o[static_cast<std::size_t>(q * 2 + h) * kHead]} << 16;
+        const std::uint32_t bits = std::uint32_t{o[static_cast<std::size_t>(q * 2 + h) * kHead]}
+                                   << 16;
         float value = 0;
         std::memcpy(&value, &bits, sizeof value);
         wrong += value == static_cast<float>(kept) / 32 ? 0 : 1;

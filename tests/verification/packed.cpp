@@ -106,8 +106,7 @@ class Launched {
                 problem.dropout_seed, problem.dropout_offset, &params_);
     if (spec.seed_on_device) {
       const std::uint64_t state[] = {problem.dropout_seed, problem.dropout_offset};
-      params_.dropout_state =
-          reinterpret_cast<const unsigned long long*>(upload(std::as_bytes(std::span(state))));
+      set_dropout_state(upload(std::as_bytes(std::span(state))), &params_);
     }
     for (std::size_t i = 0; i < problem.tensors.size(); ++i) add_tensor(i);
     const HostSequences& sequences = problem.sequences;

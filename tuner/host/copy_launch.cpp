@@ -119,7 +119,7 @@ Result<std::unique_ptr<GivenLaunch>> copy_launch(Device& device, const Attention
   ATT_CHECK(device.synchronize());
   std::uint64_t state[] = {params.dropout_seed, params.dropout_offset};
   if (spec.seed_on_device) {
-    ATT_CHECK(device.copy_to_host(state, params.dropout_state, sizeof state));
+    ATT_CHECK(device.copy_to_host(state, dropout_state(params), sizeof state));
   }
   LaunchFacts facts{.shape = shape,
                     .softmax_scale = params.softmax_scale,

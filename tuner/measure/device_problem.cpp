@@ -197,7 +197,7 @@ Status DeviceProblem::add_dropout_state(std::uint64_t seed, std::uint64_t offset
   const std::uint64_t state[] = {seed, offset};
   const void* data = nullptr;
   ATT_CHECK(add_input(&data, std::as_bytes(std::span(state))));
-  params_.dropout_state = static_cast<const unsigned long long*>(data);
+  set_dropout_state(data, &params_);
   return ok_status();
 }
 

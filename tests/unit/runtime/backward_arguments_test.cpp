@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "runtime/capi/arguments.hpp"
+#include "runtime/support/problem_layout.hpp"
 
 namespace attune {
 namespace {
@@ -77,7 +78,7 @@ TEST_F(BackwardArguments, SayWhereDropoutsSeedLies) {
   args_.dropout_state = state;
   const Status status = fill();
   ASSERT_TRUE(status.ok()) << render(status.error());
-  EXPECT_EQ(static_cast<const void*>(params_.dropout_state), state);
+  EXPECT_EQ(dropout_state(params_), state);
   EXPECT_EQ(params_.dropout_drop_below, 64u);
 }
 

@@ -77,7 +77,7 @@ TEST(CopyLaunch, BringsDropoutsSeedFromTheDevice) {
     att::LaunchParams params = params_of(spec, shape);
     params.q = params.k = params.v = memory.data();
     set_dropout(128, 7, 9, &params);
-    if (spec.seed_on_device) params.dropout_state = state.data();
+    if (spec.seed_on_device) set_dropout_state(state.data(), &params);
     const auto launch = copy_launch(device, spec, shape, Pass::kForward, params);
     ASSERT_TRUE(launch.ok()) << render(launch.error());
     EXPECT_EQ((*launch)->facts().dropout_seed, 7u) << seed;
