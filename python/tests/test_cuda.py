@@ -382,6 +382,7 @@ def test_a_graph_with_dropout(kind, after):
         "packed": packed,
     }[kind]
     given, weights = leaves(torch.float16), torch.randn(BATCH, HEADS, LENGTH, DIM)
+    flex_attention(*operands(), strict=True)  # the device is open
     graph, (out, *found) = graph_of_dropout(attend, given, weights, after)
     outs = []
     for _ in range(4):
