@@ -42,6 +42,7 @@ struct ForwardParams {
   float softmax_scale;          // read only when the spec leaves it to the launch
   unsigned dropout_drop_below;  // of 256: an element is dropped when its random byte is below
   float dropout_keep_scale;     // 256 / (256 - dropout_drop_below)
+  // With spec::kDropoutSeedOnDevice the seed is the address of both in device memory.
   unsigned long long dropout_seed, dropout_offset;
   ScalarValue scalars[kMaxScalars];
   TensorArg tensors[kMaxTensors];

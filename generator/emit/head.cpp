@@ -53,6 +53,7 @@ std::string spec_facts(const AttentionSpec& spec) {
       "constexpr bool kDropoutAtLaunch = {};\n"
       "constexpr unsigned kDropoutDropBelow = {};\n"
       "constexpr float kDropoutKeepScale = {};\n"
+      "constexpr bool kDropoutSeedOnDevice = {};\n"
       "constexpr bool kIsPacked = {};\n"
       "constexpr bool kIsPaged = {};\n"
       "constexpr bool kIsStrict = {};\n"
@@ -61,7 +62,7 @@ std::string spec_facts(const AttentionSpec& spec) {
       spec.head_dim_v, spec.mask != nullptr, spec.score != nullptr, spec.sink != nullptr,
       has_dropout(spec), spec.softmax_scale.at_launch, expr::float_literal(constant_scale(spec)),
       spec.dropout.at_launch, drop_below, expr::float_literal(256.0 / (256 - drop_below)),
-      is_packed(spec), is_paged(spec), spec.accuracy == Accuracy::kStrict);
+      spec.seed_on_device, is_packed(spec), is_paged(spec), spec.accuracy == Accuracy::kStrict);
 }
 
 // The pre-pass of the mask compiler, when there are tensors for it.

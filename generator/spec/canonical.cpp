@@ -64,6 +64,7 @@ std::string canonical_text(const AttentionSpec& spec) {
               ? "dropout float\n"
               : fmt::format("dropout {}/256\n", std::lround(spec.dropout.value * 256));
   // Only where it is asked for: other specs keep the hash that they had.
+  if (spec.seed_on_device) text += "dropout_seed device\n";
   if (spec.precision != Precision::kStrict)
     text += fmt::format("precision {}\n", to_string(spec.precision));
   if (spec.accuracy != Accuracy::kFast)

@@ -71,8 +71,11 @@ struct AttentionSpec {
   expr::Expr mask;              // null: every key is live
   expr::Expr score;             // null: the scaled product as it is
   expr::Expr sink;  // null: none; else a logit per (b, h) that joins the softmax' denominator only
-  Parameter softmax_scale;     // "auto" is resolved to 1/sqrt(head_dim_qk)
-  Parameter dropout;           // probability of dropping, [0, 1)
+  Parameter softmax_scale;  // "auto" is resolved to 1/sqrt(head_dim_qk)
+  Parameter dropout;        // probability of dropping, [0, 1)
+  // Kernels read dropout's seed and offset from the device's memory, where each replay of a graph
+  // may find others.
+  bool seed_on_device = false;
   bool deterministic = false;  // gradients are the same to the bit at every launch
   // A row of O and LSE is the same to the bit whatever other sequences are in the batch.
   bool batch_invariant = false;

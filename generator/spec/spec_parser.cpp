@@ -351,27 +351,43 @@ class SpecParser {
   Status read_dropout() {
     const YamlNode* node = value("dropout");
     if (!node) return ok_status();
-    if (is_word(*node, "float")) {
+    if (node->kind != YamlNode::Kind::kMapping) return read_probability("dropout", *node);
+    constexpr KeyRule kRules[] = {{"p", true}, {"seed", true}};
+    constexpr std::string_view kWords[] = {"launch", "device"};
+    ATT_CHECK(reader_.check_keys(*node, "`dropout`", kRules));
+    ATT_CHECK(read_probability("p", node->find("p")->value));
+    const YamlNode& seed = node->find("seed")->value;
+    ATT_TRY(const std::size_t index, reader_.choice("seed", seed, kWords));
+    spec_.seed_on_device = index == 1;
+    if (!spec_.seed_on_device || has_dropout(spec_)) return ok_status();
+    return reader_.error(seed, "spec-dropout",
+                         "a seed on the device is given, and `p` is 0: nothing is dropped",
+                         "leave `dropout` out");
+  }
+
+  // Of dropping an element; `key` is where it stands.
+  Status read_probability(std::string_view key, const YamlNode& node) {
+    if (is_word(node, "float")) {
       spec_.dropout = {.at_launch = true};
       return ok_status();
     }
-    ATT_TRY(const double dropout, reader_.real("dropout", *node));
+    ATT_TRY(const double dropout, reader_.real(key, node));
     if (!(dropout >= 0 && dropout < 1)) {
-      return reader_.error(*node, "spec-out-of-range",
-                           fmt::format("`dropout` is {}, not in 0 to 1", quoted(node->text)));
+      return reader_.error(node, "spec-out-of-range",
+                           fmt::format("`{}` is {}, not in 0 to 1", key, quoted(node.text)));
     }
     // Kernels compare one random byte with round(256 p).
     const long drop_below = std::lround(dropout * 256);
     if (dropout > 0 && drop_below == 0) {
       return reader_.error(
-          *node, "spec-dropout",
-          fmt::format("`dropout` is {}, which would drop nothing", quoted(node->text)),
+          node, "spec-dropout",
+          fmt::format("`{}` is {}, which would drop nothing", key, quoted(node.text)),
           "dropout has steps of 1/256: give 0, or 1/512 and more");
     }
     if (drop_below == 256) {
       return reader_.error(
-          *node, "spec-dropout",
-          fmt::format("`dropout` is {}, which would drop everything", quoted(node->text)),
+          node, "spec-dropout",
+          fmt::format("`{}` is {}, which would drop everything", key, quoted(node.text)),
           "dropout has steps of 1/256: the largest is 255/256");
     }
     spec_.dropout.value = dropout;
@@ -544,8 +560,7 @@ class SpecParser {
 }  // namespace
 
 Result<AttentionSpec> parse_spec(std::string_view yaml, std::string_view file) {
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  if (yaml.starts_with(kByteOrderMark)) yaml.remove_prefix(kByteOrderMark.size());
+  yaml = without_byte_order_mark(yaml);
   const SpecSource source{.text = yaml, .file = file};
   ATT_TRY(const YamlNode root, parse_yaml(source));
   const SpecReader reader(source);

@@ -48,6 +48,13 @@ std::string_view describe(YamlNode::Kind kind);
 // User text for a message: in backquotes, shortened, control characters shown as `?`.
 std::string quoted(std::string_view text);
 
+// What Windows' editors put before a text tells nothing.
+inline std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  return text;
+}
+
 // The root is a mapping. Never throws, whatever the bytes.
 Result<YamlNode> parse_yaml(const SpecSource& source);
 

@@ -352,6 +352,77 @@ def test_graph(is_learning):
             assert torch.equal(mine, again)
 
 
+def graph_of_dropout(attend, given, weights, after):
+    def step():
+        out = attend(*given)
+        return [out.detach(), *torch.autograd.grad((out.float() * weights).sum(), given)]
+
+    return captured(step, after)
+
+
+@only_on_a_gpu
+@pytest.mark.parametrize("after", [0, 1, 4])
+@pytest.mark.parametrize("kind", ["functions", "words", "spec", "packed"])
+def test_a_graph_with_dropout(kind, after):
+    """Each replay drops other elements, and the gradients those of its own forward pass: O is linear in v. `after` 0:
+    nothing of it was compiled before."""
+    p = 0.25 + after / 64  # kernels of their own
+    spec = attune.Spec("causal_top_left", dtype="fp16", head_dim=DIM, layout="bhsd", dropout=p)
+    cu = torch.arange(0, (BATCH + 1) * LENGTH, LENGTH, dtype=torch.int32)
+
+    def packed(*given):
+        flat = [x.transpose(1, 2).reshape(-1, HEADS, DIM) for x in given]
+        out = attune.attention(*flat, mask="causal", dropout=p, cu_q=cu, cu_kv=cu)
+        return out.view(BATCH, LENGTH, HEADS, DIM).transpose(1, 2)
+
+    attend = {
+        "functions": lambda *given: flex_attention(*given, mask_mod=mods.causal, dropout=p, strict=True),
+        "words": lambda *given: attune.attention(*given, mask="causal_top_left", layout="bhsd", dropout=p),
+        "spec": lambda *given: attune.attention(*given, spec=spec),
+        "packed": packed,
+    }[kind]
+    given, weights = leaves(torch.float16), torch.randn(BATCH, HEADS, LENGTH, DIM)
+    flex_attention(*operands(), strict=True)  # the device is open
+    graph, (out, *found) = graph_of_dropout(attend, given, weights, after)
+    outs = []
+    for _ in range(4):
+        graph.replay()
+        lost = (out.float() * weights).sum() - (given[2].detach().float() * found[2].float()).sum()
+        assert lost.abs() < 1e-3 * weights.norm() * out.float().norm()
+        assert all(x.isfinite().all() for x in found)
+        outs.append(out.clone())
+    assert all(not torch.equal(x, y) for i, x in enumerate(outs) for y in outs[:i])
+    torch.manual_seed(5)
+    graph.replay()
+    first = out.clone()
+    torch.manual_seed(5)
+    graph.replay()
+    assert torch.equal(out, first)
+    eager = attend(*given)  # as before, and of the generator that the graph left
+    assert eager.isfinite().all() and not torch.equal(eager, first)
+
+
+@only_on_a_gpu
+def test_what_a_graph_drops():
+    """P itself: V is the identity."""
+    q, k = (torch.zeros(BATCH, HEADS, LENGTH, DIM, dtype=torch.float16) for _ in range(2))
+    v = torch.eye(LENGTH, dtype=torch.float16).expand(BATCH, HEADS, LENGTH, LENGTH).contiguous().requires_grad_()
+
+    def step():
+        out = flex_attention(q, k, v, dropout=0.25, strict=True)
+        return out.detach(), torch.autograd.grad(out.sum(), v)[0]
+
+    graph, (out, of_v) = captured(step)
+    for _ in range(3):
+        graph.replay()
+        p = out.double() * LENGTH
+        torch.testing.assert_close(p, torch.where(p > 0.5, 1 / 0.75, 0.0).double(), atol=2e-3, rtol=0)
+        assert 0.23 < (p == 0).double().mean() < 0.27
+        # dV of ones is how much of each key was kept, in every column.
+        kept = out.double().sum(2)[..., None].expand(-1, -1, -1, LENGTH)
+        torch.testing.assert_close(of_v.double(), kept, atol=4e-3, rtol=4e-3)
+
+
 @only_on_a_gpu
 def test_reduce_overhead():
     """torch's own graphs."""

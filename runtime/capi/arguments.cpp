@@ -30,6 +30,14 @@ Status fill_dropout(const AttentionSpec& spec, const Args& args, att::LaunchPara
         "elements are dropped with a probability in 256ths");
   }
   set_dropout(static_cast<unsigned>(drop_below), args.dropout_seed, args.dropout_offset, params);
+  if (spec.seed_on_device) {
+    ATT_CHECK(check_pointer("dropout_state", args.dropout_state, alignof(std::uint64_t)));
+    set_dropout_state(args.dropout_state, params);
+  } else if (args.dropout_state != nullptr) {
+    return bad_argument(
+        "`dropout_state` is given, and the spec takes seed and offset of the launch",
+        "it is of a spec with `dropout: {p: ..., seed: device}`");
+  }
   return ok_status();
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "generator/spec/device_seed.hpp"
 #include "generator/spec/shape.hpp"
 #include "runtime/capi/arguments.hpp"
 #include "runtime/capi/guard.hpp"
@@ -120,6 +121,16 @@ att_status att_spec_from_file(const char* path_or_name, att_spec** out) {
   });
 }
 
+att_status att_spec_with_device_seed(const att_spec* spec, att_spec** out) {
+  return guarded([&]() -> Status {
+    if (out == nullptr) return null_argument("out");
+    *out = nullptr;
+    if (spec == nullptr) return null_argument("spec");
+    ATT_TRY(std::string yaml, with_device_seed(spec->yaml));
+    return make_spec(std::move(yaml), "", out);
+  });
+}
+
 void att_spec_destroy(att_spec* spec) { delete spec; }
 
 att_status att_spec_describe(const att_spec* spec, att_spec_info* out) {
@@ -147,6 +158,8 @@ att_status att_spec_describe(const att_spec* spec, att_spec_info* out) {
     info.deterministic = s.deterministic ? 1 : 0;
     info.kv_dtype = static_cast<std::int64_t>(kv_dtype(s));
     info.v_in_k = s.v_in_k ? 1 : 0;
+    info.dropout_seed_on_device = s.seed_on_device ? 1 : 0;
+    info.yaml = spec->yaml.c_str();
     return write_struct("out", info, offsetof(att_spec_info, name), out);
   });
 }

@@ -18,8 +18,10 @@ CudaFunction::~CudaFunction() {
   if (current.status().ok()) api_.library_unload(library_);
 }
 
-// Asking for the function loads it into the context now, as CudaKernel::open() does.
+// Asking for the function loads it into the context now, captures or not, as CudaKernel::open()
+// does.
 Status CudaFunction::open(const std::string& symbol, std::span<const std::uint8_t> image) {
+  const RelaxedCapture relaxed(api_);
   const ScopedContext current(api_, context_);
   ATT_CHECK(Status(current.status()));
   ATT_CHECK(cuda_status(

@@ -32,8 +32,10 @@ CudaKernel::~CudaKernel() {
 }
 
 // The library belongs to no context; asking for the functions loads it into this one now, because
-// the driver cannot do so at the first launch when a graph is being captured.
+// the driver cannot do so at the first launch when a graph is being captured. This may be asked for
+// in the middle of a capture, too: nothing here is of a stream.
 Status CudaKernel::open(CUdevice device, std::span<const std::uint8_t> image) {
+  const RelaxedCapture relaxed(api_);
   const ScopedContext current(api_, context_);
   ATT_CHECK(Status(current.status()));
   ATT_CHECK(cuda_status(

@@ -2,25 +2,10 @@
 
 #include <string>
 
+#include "runtime/device/cuda_context.hpp"
+
 namespace attune {
 namespace {
-
-// For a scope: whatever this thread or another one captures, what this one does on streams that are
-// not captured ends no capture.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const CudaApi& api) : api_(api) { exchange(); }
-  ~RelaxedCapture() { exchange(); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  // A driver that refuses leaves the thread as it was, and `mode_` too.
-  void exchange() { (void)api_.thread_exchange_stream_capture_mode(&mode_); }
-
-  const CudaApi& api_;
-  int mode_ = kStreamCaptureModeRelaxed;
-};
 
 Status check_not_captured(const CudaApi& api, CUstream stream) {
   int capture = kStreamCaptureNone;

@@ -108,4 +108,12 @@ inline void set_dropout(unsigned drop_below, std::uint64_t seed, std::uint64_t o
   params->dropout_offset = offset;
 }
 
+// Where seed and offset lie on the device, for a spec with its seed there.
+inline void set_dropout_state(const void* state, att::LaunchParams* params) {
+  params->dropout_seed = std::bit_cast<std::uintptr_t>(state);
+}
+inline const void* dropout_state(const att::LaunchParams& params) {
+  return std::bit_cast<const void*>(static_cast<std::uintptr_t>(params.dropout_seed));
+}
+
 }  // namespace attune

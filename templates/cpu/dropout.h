@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/cpu/vector.h"
+#include "templates/tile/dropout_state.h"
 
 namespace att {
 
@@ -21,11 +22,11 @@ ATT_INLINE void dropout_bytes(const ForwardParams& p, int b, int h, int q_block,
     c0[call] = static_cast<unsigned>(k_block * 4 + call / 8);
     c1[call] = static_cast<unsigned>(q_block * 8 + call % 8);
     c2[call] = static_cast<unsigned>(b * p.heads + h);
-    c3[call] = static_cast<unsigned>(p.dropout_offset);
+    c3[call] = static_cast<unsigned>(dropout_offset(p));
   }
-  unsigned key0 = static_cast<unsigned>(p.dropout_seed);
+  unsigned key0 = static_cast<unsigned>(dropout_seed(p));
   unsigned key1 =
-      static_cast<unsigned>(p.dropout_seed >> 32) + static_cast<unsigned>(p.dropout_offset >> 32);
+      static_cast<unsigned>(dropout_seed(p) >> 32) + static_cast<unsigned>(dropout_offset(p) >> 32);
   for (int round = 0; round < 7; ++round) {
     for (int call = 0; call < kCalls; ++call) {
       const unsigned long long product0 = static_cast<unsigned long long>(kMultiplier0) * c0[call];

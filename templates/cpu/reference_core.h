@@ -60,7 +60,7 @@ ATT_FN void atomic_add(double* to, double value) {
 
 // Philox4x32-7 as in templates/tile/dropout.cuh.
 ATT_FN bool is_dropped(const Context& c, int q_idx, int kv_idx) {
-  const unsigned long long seed = c.params.dropout_seed, offset = c.params.dropout_offset;
+  const unsigned long long seed = dropout_seed(c.params), offset = dropout_offset(c.params);
   unsigned x[4] = {static_cast<unsigned>(kv_idx / 32 * 4 + kv_idx % 8 / 2),
                    static_cast<unsigned>(q_idx / 16 * 8 + q_idx % 8),
                    static_cast<unsigned>(c.b * c.params.heads + c.h),

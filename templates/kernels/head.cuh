@@ -28,6 +28,7 @@ constexpr float kSoftmaxScale = 0.08838834764831845f;
 constexpr bool kDropoutAtLaunch = false;
 constexpr unsigned kDropoutDropBelow = 0;  // of 256
 constexpr float kDropoutKeepScale = 1.0f;
+constexpr bool kDropoutSeedOnDevice = false;  // the launch names where seed and offset lie
 constexpr bool kIsPacked = false;  // sequences of different lengths, one behind the other
 constexpr bool kIsPaged = false;   // packed queries, keys in pages of a cache
 constexpr bool kIsStrict = false;  // exponentials that decide a row are exact

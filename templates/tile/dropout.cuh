@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
+#include "templates/tile/dropout_state.h"
 
 namespace att {
 
@@ -28,8 +29,8 @@ ATT_FN void philox_7(unsigned (&counter)[4], unsigned key0, unsigned key1) {
 // 0) is element (query half, n, key parity) = (byte / 8, byte / 2 % 4, byte % 2).
 ATT_FN void dropout_words(const Context& c, int q_block, int row, int kv_block, int pair,
                           unsigned (&words)[4]) {
-  const unsigned long long seed = c.params.dropout_seed;
-  const unsigned long long offset = c.params.dropout_offset;
+  const unsigned long long seed = dropout_seed(c.params);
+  const unsigned long long offset = dropout_offset(c.params);
   words[0] = static_cast<unsigned>(kv_block * 4 + pair);
   words[1] = static_cast<unsigned>(q_block * 8 + row);
   words[2] = static_cast<unsigned>(c.b * c.params.heads + c.h);

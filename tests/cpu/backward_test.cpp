@@ -207,6 +207,11 @@ TEST_F(CpuBackward, ScaleAndDropoutAtLaunch) {
         {1, 4, 2, 100, 180});
 }
 
+TEST_F(CpuBackward, DropoutsSeedLiesOnTheDevice) {
+  check(spec_of("dtype: fp32\nhead_dim: 64\nmask: causal\ndropout: {p: float, seed: device}\n"),
+        {1, 4, 2, 100, 180});
+}
+
 TEST_F(CpuBackward, IsTheSameAtEveryLaunch) {
   const AttentionSpec spec = spec_of(
       "dtype: fp32\nhead_dim: 64\nmask: causal\n"

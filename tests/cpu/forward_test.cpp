@@ -189,6 +189,11 @@ TEST_F(CpuForward, DropoutHasTheOraclesBits) {
   }
 }
 
+TEST_F(CpuForward, DropoutsSeedLiesOnTheDevice) {
+  check(spec_of("dtype: bf16\nhead_dim: 64\nmask: causal\ndropout: {p: 0.25, seed: device}\n"),
+        {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 180});
+}
+
 TEST_F(CpuForward, DropoutAtLaunchAndScaleAtLaunch) {
   check(spec_of("dtype: bf16\nhead_dim: 64\nmask: causal\ndropout: float\nsoftmax_scale: float\n"),
         {.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 180});

@@ -192,6 +192,12 @@ Result<HostOutput> run_kernel(Device& device, const LoadedKernel& kernel, const 
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   set_dropout(dropout_drop_below(problem.dropout), problem.dropout_seed, problem.dropout_offset,
               &params);
+  if (spec.seed_on_device) {
+    std::vector<std::uint8_t> state(2 * sizeof(std::uint64_t));
+    std::memcpy(state.data(), &problem.dropout_seed, sizeof(std::uint64_t));
+    std::memcpy(&state[sizeof(std::uint64_t)], &problem.dropout_offset, sizeof(std::uint64_t));
+    set_dropout_state(filled(state).data(), &params);
+  }
   for (std::size_t i = 0; i < problem.scalars.size(); ++i) {
     if (spec.environment.scalars[i].type == expr::Type::kInt32) {
       params.scalars[i].as_int = static_cast<int>(problem.scalars[i]);

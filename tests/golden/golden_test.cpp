@@ -21,6 +21,8 @@ struct Case {
 
 constexpr Case kCases[] = {
     {"causal_sm80", "causal", "sm80 forward sm_80 q128 k64 s2 w4 c64 u1 frozen"},
+    {"causal_sm80_device_seed", "causal", "sm80 forward sm_80 q128 k64 s2 w4 c32 u1 frozen",
+     "dropout: {p: 0.1, seed: device}\n"},
     {"document_causal_sm80", "document_causal", "sm80 forward sm_90a q128 k64 s2 w4 c32 u1 frozen"},
     {"sink_logits_sm80", "sink_logits", "sm80 forward sm_120 q128 k64 s2 w4 c32 u2 qreg frozen"},
     {"gpt2_sm80", "models/gpt2", "sm80 forward sm_80 q128 k64 s3 w4 c32 u1 qreg"},

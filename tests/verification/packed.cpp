@@ -104,6 +104,10 @@ class Launched {
         spec.softmax_scale.at_launch ? problem.softmax_scale : spec.softmax_scale.value);
     set_dropout(dropout_drop_below(spec.dropout.at_launch ? problem.dropout : spec.dropout.value),
                 problem.dropout_seed, problem.dropout_offset, &params_);
+    if (spec.seed_on_device) {
+      const std::uint64_t state[] = {problem.dropout_seed, problem.dropout_offset};
+      set_dropout_state(upload(std::as_bytes(std::span(state))), &params_);
+    }
     for (std::size_t i = 0; i < problem.tensors.size(); ++i) add_tensor(i);
     const HostSequences& sequences = problem.sequences;
     params_.sequences.cu_q = upload(sequences.cu_q);

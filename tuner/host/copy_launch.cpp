@@ -116,11 +116,16 @@ Result<std::unique_ptr<GivenLaunch>> copy_launch(Device& device, const Attention
   }
   const bool backward = pass == Pass::kBackward;
   const att::SequenceList& sequences = params.sequences;
+  ATT_CHECK(device.synchronize());
+  std::uint64_t state[] = {params.dropout_seed, params.dropout_offset};
+  if (spec.seed_on_device) {
+    ATT_CHECK(device.copy_to_host(state, dropout_state(params), sizeof state));
+  }
   LaunchFacts facts{.shape = shape,
                     .softmax_scale = params.softmax_scale,
                     .drop_below = params.dropout_drop_below,
-                    .dropout_seed = params.dropout_seed,
-                    .dropout_offset = params.dropout_offset,
+                    .dropout_seed = state[0],
+                    .dropout_offset = state[1],
                     .has_used_q = sequences.used_q != nullptr,
                     .has_used_kv = sequences.used_kv != nullptr,
                     .has_d_o = backward,
@@ -131,7 +136,6 @@ Result<std::unique_ptr<GivenLaunch>> copy_launch(Device& device, const Attention
     facts.pages = {table.pages_per_sequence, table.page_size, table.pages};
   }
   ATT_TRY(std::unique_ptr<GivenLaunch> launch, GivenLaunch::make(spec, facts));
-  ATT_CHECK(device.synchronize());
   Copier copier(device, spec, *launch);
   const auto [batch, heads, kv_heads, q_len, kv_len] = shape;
   const std::int64_t slices = slice_count(spec, shape);

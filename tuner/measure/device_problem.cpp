@@ -80,6 +80,7 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::upload(Device& device,
   if (!spec.v_in_k) ATT_CHECK(add_cache(&made->params_.v, v, problem.v, problem.v_scales));
   take_v_from_k(spec, &made->params_);
   ATT_CHECK(made->add_scales(problem));
+  ATT_CHECK(made->add_dropout_state(problem.dropout_seed, problem.dropout_offset));
   ATT_CHECK(made->add_tensors(problem));
   ATT_CHECK(made->add_sequences(problem.sequences, problem.pages));
   ATT_CHECK(made->make_outputs());
@@ -117,6 +118,7 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::for_timing(Device& device,
   }
   take_v_from_k(spec, &made->params_);
   ATT_CHECK(made->add_scales(drawn));
+  ATT_CHECK(made->add_dropout_state(drawn.dropout_seed, drawn.dropout_offset));
   ATT_CHECK(made->add_tensors(drawn));
   ATT_CHECK(made->add_sequences(drawn.sequences, drawn.pages));
   ATT_CHECK(made->make_outputs());
@@ -133,6 +135,7 @@ Result<std::unique_ptr<DeviceProblem>> DeviceProblem::of_launch(Device& device,
   if (is_paged(spec)) set_page_strides(spec, facts.shape, facts.pages.size, &p);
   p.softmax_scale = facts.softmax_scale;
   set_dropout(facts.drop_below, facts.dropout_seed, facts.dropout_offset, &p);
+  ATT_CHECK(made->add_dropout_state(facts.dropout_seed, facts.dropout_offset));
   std::ranges::copy(facts.scalars, p.scalars);
   ATT_CHECK(made->add_input(&p.q, launch.bytes(LaunchPart::kQ)));
   ATT_CHECK(made->add_input(&p.k, launch.bytes(LaunchPart::kK)));
@@ -186,6 +189,15 @@ Status DeviceProblem::add_tensors(const HostProblem& problem) {
     att::TensorArg& tensor = params_.tensors[i];
     ATT_CHECK(add_input(&tensor.data, tensor_bytes(spec_.environment.tensors[i], values.values)));
   }
+  return ok_status();
+}
+
+Status DeviceProblem::add_dropout_state(std::uint64_t seed, std::uint64_t offset) {
+  if (!spec_.seed_on_device) return ok_status();
+  const std::uint64_t state[] = {seed, offset};
+  const void* data = nullptr;
+  ATT_CHECK(add_input(&data, std::as_bytes(std::span(state))));
+  set_dropout_state(data, &params_);
   return ok_status();
 }
 

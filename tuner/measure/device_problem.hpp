@@ -55,6 +55,7 @@ class DeviceProblem final : public TimedProblem {
   Status add_input(const void** pointer, std::span<const std::byte> bytes);
   Status add_pattern(const void** pointer, std::size_t bytes, std::span<const std::byte> pattern);
   Status add_tensors(const HostProblem& problem);
+  Status add_dropout_state(std::uint64_t seed, std::uint64_t offset);
   Status add_scales(const HostProblem& problem);
   Status add_sequences(const HostSequences& sequences, const HostPages& pages);
   void set_params(const HostProblem& problem);

@@ -28,7 +28,8 @@ class Launch:
         tensors: each auxiliary tensor of the spec, by name.
         scalars: each scalar that the spec leaves to the launch, by name.
         scale, dropout: where the spec leaves them to the launch.
-        seed, offset: dropout is a pure function of these and an element's place.
+        seed, offset: dropout is a pure function of these and an element's place. With a spec's seed_on_device the seed is
+            torch's tensor of both, int64, on the launch's device.
         scales: of k and v of fp8.
     """
 
@@ -36,7 +37,7 @@ class Launch:
     scalars: Mapping[str, float]
     scale: float | None = None
     dropout: float | None = None
-    seed: int = 0
+    seed: Any = 0
     offset: int = 0
     scales: Scales | None = None
 
@@ -271,10 +272,22 @@ def fill_numbers(args: ForwardArgs | BackwardArgs, spec: Spec, launch: Launch) -
         args.scalars = _scalar_structs(spec, launch.scalars)
 
 
+def fill_seed(args: ForwardArgs | BackwardArgs, spec: Spec, seed: Any, offset: int) -> None:
+    """Dropout's, numbers or a tensor of them, as a Launch has it. What numbers stand in for a tensor is of the CPU, and
+    kept with the struct."""
+    if not spec.seed_on_device:
+        args.dropout_seed, args.dropout_offset = seed, offset
+    elif isinstance(seed, int):
+        args.state = (ctypes.c_uint64 * 2)(seed, offset)
+        args.dropout_state = ctypes.addressof(args.state)
+    else:
+        args.dropout_state = seed.data_ptr()
+
+
 def fill_common(args: ForwardArgs | BackwardArgs, spec: Spec, shape: Shape, launch: Launch, device: str) -> None:
     """The fields that a forward and a backward launch share."""
     args.shape = shape
-    args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
+    fill_seed(args, spec, launch.seed, launch.offset)
     fill_numbers(args, spec, launch)
     if spec.tensors or launch.tensors:
         args.tensor_views = _tensor_structs(spec, shape, launch.tensors, device)

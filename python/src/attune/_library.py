@@ -33,6 +33,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "att_runtime_status": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "att_spec_from_yaml": (c_int, [c_char_p, _SPEC_OUT]),
     "att_spec_from_file": (c_int, [c_char_p, _SPEC_OUT]),
+    "att_spec_with_device_seed": (c_int, [c_void_p, _SPEC_OUT]),
     "att_spec_destroy": (None, [c_void_p]),
     "att_spec_describe": (c_int, [c_void_p, POINTER(_structs.SpecInfo)]),
     "att_spec_describe_scalar": (c_int, [c_void_p, c_int, POINTER(_structs.ScalarInfo)]),

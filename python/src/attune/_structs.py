@@ -108,6 +108,8 @@ class SpecInfo(Sized):
         ("deterministic", c_int),
         ("kv_dtype", c_int64),
         ("v_in_k", c_int64),
+        ("dropout_seed_on_device", c_int64),
+        ("yaml", c_char_p),
     ]
 
 
@@ -191,6 +193,7 @@ class ForwardArgs(Sized):
         ("k_scale_head_stride", c_int64),
         ("v_scale_page_stride", c_int64),
         ("v_scale_head_stride", c_int64),
+        ("dropout_state", c_void_p),
     ]
 
 
@@ -232,6 +235,7 @@ class BackwardArgs(Sized):
         ("cu_kv", c_void_p),
         ("used_q", c_void_p),
         ("used_kv", c_void_p),
+        ("dropout_state", c_void_p),
     ]
 
 

@@ -66,6 +66,7 @@ def write_spec(
     v_in_k: bool = False,
     shared_prefixes: bool = False,
     batch_invariant: bool = False,
+    seed_on_device: bool = False,
 ) -> str:
     """The spec as text. Expressions come last: their lines are what errors point at."""
     qk, v = head_dim if isinstance(head_dim, tuple) else (head_dim, head_dim)
@@ -91,7 +92,9 @@ def write_spec(
         lines += [f"  {_name('tensor', key)}: {_tensor(key, value)}" for key, value in tensors.items()]
     if scale is not None:
         lines.append(f"softmax_scale: {_scalar('scale', scale)}")
-    if dropout:
+    if seed_on_device:
+        lines.append(f"dropout: {{p: {_scalar('dropout', dropout)}, seed: device}}")
+    elif dropout:
         lines.append(f"dropout: {_scalar('dropout', dropout)}")
     for key, text in (("mask", mask), ("score", score), ("sink", sink)):
         if text is not None:

@@ -94,7 +94,8 @@ def attention(
         batch_invariant: with words: a row of O and LSE is the same to the bit whatever else is in the batch. A spec has
             its own.
         seed, offset: dropout is a pure function of both and of an element's place, the same on every device. Without a
-            seed torch draws both from its default generator of q's device; other arrays have 0.
+            seed torch draws both from its default generator of q's device, in a captured CUDA graph anew at each replay;
+            other arrays have 0.
         return_lse: whether to return the rows' log-sum-exp too.
         runtime: what to run on; None: the process' own of q's device.
 
@@ -162,10 +163,12 @@ def attention(
     if call.sequences is None:
         o, lse = _run(call, return_lse, runtime)
     else:
-        if seed is None and call.spec.dropout != 0 and torch is not None and isinstance(q, torch.Tensor):
+        if call.spec.dropout != 0 and torch is not None and isinstance(q, torch.Tensor):
             from attune.torch import _dropout
 
-            call.launch.seed, call.launch.offset = _dropout.draw(q.device)
+            call.launch.seed, call.launch.offset = _dropout.state_of(call.spec, q.device, seed, offset)
+            if isinstance(call.launch.seed, torch.Tensor):
+                call.spec = call.spec.with_device_seed
         if of_gradients is not None:
             recorded = of_gradients.Call(call.spec, call.shape, call.sequences, tensors or {}, call.launch, runtime)
             o, lse = of_gradients.attend(recorded, q, k, v, return_lse)

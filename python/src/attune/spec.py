@@ -84,6 +84,8 @@ class Spec:
         shared_prefixes: whether pages that neighbouring sequences begin with alike are to be read once for several of
             them; of layout "paged".
         batch_invariant: whether a row of O and LSE is to be the same to the bit whatever else is in the batch.
+        seed_on_device: whether kernels read dropout's seed and offset from the device's memory, as they do in a captured
+            CUDA graph whatever the spec says.
         name: of the spec; kernels of equal specs are shared whatever they are called.
 
     Raises:
@@ -109,6 +111,7 @@ class Spec:
         v_in_k: bool = False,
         shared_prefixes: bool = False,
         batch_invariant: bool = False,
+        seed_on_device: bool = False,
         name: str = "attention",
     ) -> None:
         text = write_spec(
@@ -129,6 +132,7 @@ class Spec:
             v_in_k=v_in_k,
             shared_prefixes=shared_prefixes,
             batch_invariant=batch_invariant,
+            seed_on_device=seed_on_device,
         )
         self._take(_parse(text), text)
 
@@ -222,6 +226,28 @@ class Spec:
     def dropout(self) -> float | None:
         """None: the launch brings it."""
         return None if self._info.dropout_at_launch else self._info.dropout
+
+    @property
+    def seed_on_device(self) -> bool:
+        """Whether kernels read dropout's seed and offset from the device's memory."""
+        return bool(self._info.dropout_seed_on_device)
+
+    @functools.cached_property
+    def with_device_seed(self) -> Spec:
+        """The same, but with dropout's seed and offset in the device's memory.
+
+        Raises:
+            BadInputError: it has no dropout.
+        """
+        if self.seed_on_device:
+            return self
+        handle = ctypes.c_void_p()
+        check(library().att_spec_with_device_seed(self.handle, ctypes.byref(handle)))
+        spec = Spec.__new__(Spec)
+        info = _structs.SpecInfo()
+        check(library().att_spec_describe(handle, ctypes.byref(info)))
+        spec._take(handle, info.yaml.decode())
+        return spec
 
     @property
     def passes(self) -> tuple[str, ...]:

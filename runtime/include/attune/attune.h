@@ -91,6 +91,10 @@ ATT_API size_t att_runtime_status(const att_runtime* runtime, char* buffer, size
 /* Text of a YAML spec, or the path of one, or the name of one of the library's. */
 ATT_API att_status att_spec_from_yaml(const char* yaml, att_spec** out);
 ATT_API att_status att_spec_from_file(const char* path_or_name, att_spec** out);
+/* The same spec, but launches name where dropout's seed and offset lie in the device's memory: what
+ * `dropout: {p: ..., seed: device}` says. Kernels read them there, so that each replay of a CUDA
+ * graph finds what the graph put there before. ATT_BAD_INPUT where the spec has no dropout. */
+ATT_API att_status att_spec_with_device_seed(const att_spec* spec, att_spec** out);
 ATT_API void att_spec_destroy(att_spec* spec);
 typedef enum att_dtype {
   ATT_FP16 = 0,
@@ -126,6 +130,8 @@ typedef struct att_spec_info {
   int deterministic; /* 1: gradients are the same to the bit at every launch */
   int64_t kv_dtype;  /* att_dtype, of k and v: `dtype`, unless the spec gives them their own */
   int64_t v_in_k;    /* 1: V is the first head_dim_v columns of K, and launches take k alone */
+  int64_t dropout_seed_on_device; /* 1: launches take `dropout_state` */
+  const char* yaml;               /* the text that makes the spec again */
 } att_spec_info;
 ATT_API att_status att_spec_describe(const att_spec* spec, att_spec_info* out);
 /* Position of a launch-time scalar or tensor in the arguments; negative: no such name. */
@@ -275,6 +281,9 @@ typedef struct att_forward_args {
   const float *k_scales, *v_scales;
   int64_t k_scale_page_stride, k_scale_head_stride; /* in elements; 0: the same for all */
   int64_t v_scale_page_stride, v_scale_head_stride;
+  /* With a spec whose dropout has `seed: device`; else null: seed and offset, of the device, read
+   * by kernels in place of dropout_seed and dropout_offset. 8-byte aligned. */
+  const uint64_t* dropout_state;
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable.
@@ -317,6 +326,7 @@ typedef struct att_backward_args {
   /* Since 0.2. As the forward launch had them: with ATT_THD, of the device; else null. */
   const int32_t *cu_q, *cu_kv;     /* [batch + 1] */
   const int32_t *used_q, *used_kv; /* [batch]; null: all of them */
+  const uint64_t* dropout_state;   /* the same numbers; null where the spec takes none */
 } att_backward_args;
 /* Enqueues as att_forward does; `kernel` is of att_kernel_get_for_pass(ATT_PASS_BACKWARD). */
 ATT_API att_status att_backward(const att_kernel* kernel, const att_backward_args* args,

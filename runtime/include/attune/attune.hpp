@@ -111,6 +111,11 @@ class Spec {
     return make([&](att_spec** out) { return att_spec_from_file(path_or_name.c_str(), out); });
   }
 
+  // The same spec, but launches say where on the device dropout's seed and offset lie.
+  Result<Spec> with_device_seed() const {
+    return make([&](att_spec** out) { return att_spec_with_device_seed(get(), out); });
+  }
+
   SpecInfo info() const {
     SpecInfo info;
     (void)att_spec_describe(handle_.get(), &info);

@@ -89,6 +89,18 @@ TEST(Emit, DropoutIsCountedInBytes) {
   EXPECT_THAT(kernel->source, HasSubstr("constexpr float kDropoutKeepScale = 1.1130434f;"));
 }
 
+TEST(Emit, WhereDropoutsSeedLiesIsAConstant) {
+  AttentionSpec spec = library_spec("full");
+  spec.dropout.value = 0.1;
+  const auto of_launch = emit(spec, sm80_plan());
+  spec.seed_on_device = true;
+  const auto of_device = emit(spec, sm80_plan());
+  ASSERT_TRUE(of_launch.ok() && of_device.ok());
+  EXPECT_THAT(of_launch->source, HasSubstr("constexpr bool kDropoutSeedOnDevice = false;"));
+  EXPECT_THAT(of_device->source, HasSubstr("constexpr bool kDropoutSeedOnDevice = true;"));
+  EXPECT_NE(of_device->symbol, of_launch->symbol);
+}
+
 TEST(Emit, RefusesWhatTheFamilyCannotDo) {
   AttentionSpec spec = library_spec("full");
   spec.dtype = DType::kFp8E4m3;

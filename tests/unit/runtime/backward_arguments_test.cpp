@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "runtime/capi/arguments.hpp"
+#include "runtime/support/problem_layout.hpp"
 
 namespace attune {
 namespace {
@@ -68,6 +69,18 @@ class BackwardArguments : public testing::Test {
   att_backward_args args_ = {};
   att::LaunchParams params_ = {};
 };
+
+TEST_F(BackwardArguments, SayWhereDropoutsSeedLies) {
+  const std::uint64_t state[2] = {7, 9};
+  refused("`dropout_state` is given", [&] { args_.dropout_state = state; });
+  spec_.seed_on_device = true;
+  refused("`dropout_state` is null", [] {});
+  args_.dropout_state = state;
+  const Status status = fill();
+  ASSERT_TRUE(status.ok()) << render(status.error());
+  EXPECT_EQ(dropout_state(params_), state);
+  EXPECT_EQ(params_.dropout_drop_below, 64u);
+}
 
 TEST_F(BackwardArguments, BecomeParameters) {
   float* d_tensors[] = {nullptr, &memory_[400]};

@@ -71,6 +71,33 @@ TEST_F(CApi, LaunchArgumentsAreChecked) {
   refused("`bias` is null", [&](auto& args) { args.tensors = missing; });
 }
 
+TEST_F(CApi, WhereDropoutsSeedLiesIsChecked) {
+  spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\ndropout: {p: 0.5, seed: device}\n");
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  alignas(8) const std::uint64_t state[3] = {7, 9};
+  att_forward_args args = arguments();
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`dropout_state` is null"));
+  args.dropout_state =
+      reinterpret_cast<const std::uint64_t*>(reinterpret_cast<const char*>(state) + 4);
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`dropout_state` is not aligned to 8 bytes"));
+  args.dropout_state = state;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
+}
+
+TEST_F(CApi, ASeedOfTheLaunchLiesNowhere) {
+  spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\ndropout: 0.5\n");
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  const std::uint64_t state[2] = {7, 9};
+  att_forward_args args = arguments();
+  args.dropout_state = state;
+  EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("`dropout_state` is given"));
+}
+
 TEST_F(CApi, AShapeThatCannotBeHasNoWorkspace) {
   spec(kDocuments);
   kernel();

@@ -68,6 +68,27 @@ TEST(Introspection, OfTheSpec) {
   EXPECT_STREQ(renamed->info().hash, plain->info().hash);
 }
 
+TEST(Introspection, OfASpecWithDropoutsSeedOnTheDevice) {
+  const auto spec = Spec::from_yaml(kRich);
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_STREQ(spec->info().yaml, kRich);
+  EXPECT_EQ(spec->info().dropout_seed_on_device, 0);
+  const auto other = spec->with_device_seed();
+  ASSERT_TRUE(other) << other.error().message;
+  const SpecInfo info = other->info();
+  EXPECT_EQ(info.dropout_seed_on_device, 1);
+  EXPECT_EQ(info.dropout_at_launch, 1);
+  EXPECT_EQ(info.tensor_count, 4);
+  EXPECT_STREQ(info.name, "rich");
+  EXPECT_STRNE(info.hash, spec->info().hash);
+  const auto again = Spec::from_yaml(info.yaml);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_STREQ(again->info().hash, info.hash);
+  const auto none = Spec::from_yaml(kFull)->with_device_seed();
+  ASSERT_FALSE(none);
+  EXPECT_THAT(none.error().message, HasSubstr("has no dropout"));
+}
+
 TEST(Introspection, OfTensors) {
   const auto spec = Spec::from_yaml(kRich);
   ASSERT_TRUE(spec) << spec.error().message;

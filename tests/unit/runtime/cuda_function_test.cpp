@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace attune {
 namespace {
@@ -23,6 +24,7 @@ struct Asked {
 };
 Asked asked;
 std::size_t current_context = 7;
+int capture_mode = 0;  // of the thread: 0, the strictest, forbids to load while a graph is captured
 
 template <typename Handle>
 Handle handle(std::size_t number) {
@@ -40,8 +42,13 @@ CudaApi fake_driver() {
     return 0;
   };
   api.context_pop_current = [](CUcontext*) -> CUresult { return 0; };
+  api.thread_exchange_stream_capture_mode = [](int* mode) -> CUresult {
+    std::swap(*mode, capture_mode);
+    return 0;
+  };
   api.library_load_data = [](CUlibrary* library, const void*, void*, void**, unsigned, void*,
                              void**, unsigned) -> CUresult {
+    EXPECT_EQ(capture_mode, kStreamCaptureModeRelaxed);
     *library = handle<CUlibrary>(1);
     return 0;
   };
@@ -55,6 +62,7 @@ CudaApi fake_driver() {
     return 0;
   };
   api.kernel_get_function = [](CUfunction* function, CUkernel kernel) -> CUresult {
+    EXPECT_EQ(capture_mode, kStreamCaptureModeRelaxed);
     *function = std::bit_cast<CUfunction>(kernel);
     return 0;
   };
@@ -78,6 +86,7 @@ TEST(CudaFunction, LaunchesACtaAnItem) {
         CudaFunction::load(api, handle<CUcontext>(7), {.symbol = "append", .threads = 96}, {});
     ASSERT_TRUE(function.ok()) << render(function.error());
     EXPECT_EQ(asked.symbol, "append");
+    EXPECT_EQ(capture_mode, 0) << "the caller's again";
     const int pushed = asked.pushes;
     const Params params = {{1, 2, 3}};
     ASSERT_TRUE((*function)->launch(&params, 70000, handle<void*>(5)).ok());

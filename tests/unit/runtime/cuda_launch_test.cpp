@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/device/cuda_kernel.hpp"
@@ -27,6 +28,7 @@ struct Call {
 std::vector<Call> calls;
 std::vector<std::string> kernels;      // by handle - 1
 std::vector<const void*> map_sources;  // tensors of the descriptors that were encoded
+int capture_mode = 0;  // of the thread: 0, the strictest, forbids to load while a graph is captured
 
 template <typename Handle>
 Handle handle(std::size_t number) {
@@ -41,8 +43,13 @@ CudaApi fake_driver() {
   };
   api.context_push_current = [](CUcontext) -> CUresult { return 0; };
   api.context_pop_current = [](CUcontext*) -> CUresult { return 0; };
+  api.thread_exchange_stream_capture_mode = [](int* mode) -> CUresult {
+    std::swap(*mode, capture_mode);
+    return 0;
+  };
   api.library_load_data = [](CUlibrary* library, const void*, void*, void**, unsigned, void*,
                              void**, unsigned) -> CUresult {
+    EXPECT_EQ(capture_mode, kStreamCaptureModeRelaxed);
     *library = handle<CUlibrary>(1);
     return 0;
   };
@@ -53,6 +60,7 @@ CudaApi fake_driver() {
     return 0;
   };
   api.kernel_get_function = [](CUfunction* function, CUkernel kernel) -> CUresult {
+    EXPECT_EQ(capture_mode, kStreamCaptureModeRelaxed);
     *function = std::bit_cast<CUfunction>(kernel);
     return 0;
   };
@@ -137,6 +145,7 @@ class CudaLaunch : public testing::Test {
 TEST_F(CudaLaunch, LaunchesFollowOneAnotherWithWhatTheyWantZeroed) {
   const Status status = launch(pointer(0x100000));
   ASSERT_TRUE(status.ok()) << render(status.error());
+  EXPECT_EQ(capture_mode, 0) << "the caller's again";
   std::vector<std::string> order;
   for (const Call& call : calls) order.push_back(call.what);
   ASSERT_EQ(order, (std::vector<std::string>{"zero", "pass_rows", "zero", "pass", "pass_queries"}));

@@ -60,6 +60,25 @@ TEST_F(DispatcherTest, ARefreshReplacesKernelsThatAreHeld) {
   EXPECT_EQ(dispatcher.counters().replacements, 1u);
 }
 
+// Their kernels differ by where a seed is read.
+TEST_F(DispatcherTest, ASeedOnTheDeviceHasTheWinnersOfOneOfTheLaunch) {
+  auto of_launch = std::make_shared<AttentionSpec>(*spec_);
+  of_launch->dropout.value = 0.25;
+  auto of_device = std::make_shared<AttentionSpec>(*of_launch);
+  of_device->seed_on_device = true;
+  spec_ = of_launch;
+  record_winner(other_plan());
+  Dispatcher dispatcher(workshop(opener(compiler_)), false);
+  const SpecId id = SpecId::from_hash(spec_hash(*of_device));
+  const Handle kernel(dispatcher.get(of_device, id, kShape).value());
+  EXPECT_EQ(kernel->version().choice.source, PlanSource::kMeasured);
+  EXPECT_EQ(kernel->version().choice.plan, other_plan());
+  spec_ = of_device;
+  record_winner(other_plan(1));
+  ASSERT_TRUE(dispatcher.refresh().ok());
+  EXPECT_EQ(kernel->version().choice.plan, other_plan(1));
+}
+
 TEST_F(DispatcherTest, EachPassHasKernelsAndWinnersOfItsOwn) {
   Dispatcher dispatcher(workshop(opener(compiler_)), false);
   record_winner(other_plan());

@@ -64,6 +64,17 @@ TEST(Canonical, DeterminismIsPartOfItOnlyWhereItIsAskedFor) {
             "0/256\ndeterministic\nmask kv_idx <= q_idx + (kv_len - q_len)\n");
 }
 
+TEST(Canonical, WhereDropoutsSeedLiesIsPartOfItOnlyOnTheDevice) {
+  EXPECT_EQ(hash_with("dropout: {p: 0.25, seed: launch}\n"), hash_with("dropout: 0.25\n"));
+  EXPECT_NE(hash_with("dropout: {p: 0.25, seed: device}\n"), hash_with("dropout: 0.25\n"));
+  const auto spec = parse_spec(
+      "attune: 1\nname: m\ndtype: bf16\nhead_dim: 64\ndropout: {p: float, seed: device}\n", "f");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  EXPECT_EQ(canonical_text(*spec),
+            "attune 1\ndtype bf16\nhead_dim 64 64\nlayout bshd\nsoftmax_scale 0.125\ndropout "
+            "float\ndropout_seed device\n");
+}
+
 TEST(Canonical, BatchInvarianceIsPartOfItOnlyWhereItIsAskedFor) {
   EXPECT_EQ(hash_with("batch_invariant: false\n"), hash_with(""));
   EXPECT_NE(hash_with("batch_invariant: true\n"), hash_with(""));

@@ -104,6 +104,17 @@ TEST(ParseSpec, TakesParametersFromTheLaunch) {
   EXPECT_TRUE(spec.dropout.at_launch);
 }
 
+TEST(ParseSpec, TakesDropoutsSeedFromTheDevice) {
+  EXPECT_FALSE(parsed(minimal("dropout: 0.25\n")).seed_on_device);
+  EXPECT_FALSE(parsed(minimal("dropout: {p: 0.25, seed: launch}\n")).seed_on_device);
+  const AttentionSpec fixed = parsed(minimal("dropout: {p: 0.25, seed: device}\n"));
+  EXPECT_TRUE(fixed.seed_on_device);
+  EXPECT_EQ(fixed.dropout.value, 0.25);
+  const AttentionSpec open = parsed(minimal("dropout: {seed: device, p: float}\n"));
+  EXPECT_TRUE(open.seed_on_device);
+  EXPECT_TRUE(open.dropout.at_launch);
+}
+
 TEST(ParseSpec, TakesLoneWordsForLists) {
   const AttentionSpec spec = parsed(minimal("target: cpu\npasses: backward\n"));
   EXPECT_EQ(spec.targets, std::vector{Target::kCpu});

@@ -67,6 +67,24 @@ TEST(CopyLaunch, BringsMatricesInOrderWhateverTheirStrides) {
   EXPECT_EQ(problem.q[1] - problem.q[0], 1);
 }
 
+TEST(CopyLaunch, BringsDropoutsSeedFromTheDevice) {
+  const ProblemShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 2, .kv_len = 2};
+  FakeDevice device(nothing);
+  const std::vector<float> memory = numbers(100);
+  const std::array<unsigned long long, 2> state{7, 9};
+  for (const char* seed : {"launch", "device"}) {
+    const AttentionSpec spec = spec_of(std::string("dropout: {p: 0.5, seed: ") + seed + "}\n");
+    att::LaunchParams params = params_of(spec, shape);
+    params.q = params.k = params.v = memory.data();
+    set_dropout(128, 7, 9, &params);
+    if (spec.seed_on_device) set_dropout_state(state.data(), &params);
+    const auto launch = copy_launch(device, spec, shape, Pass::kForward, params);
+    ASSERT_TRUE(launch.ok()) << render(launch.error());
+    EXPECT_EQ((*launch)->facts().dropout_seed, 7u) << seed;
+    EXPECT_EQ((*launch)->facts().dropout_offset, 9u) << seed;
+  }
+}
+
 TEST(CopyLaunch, RefusesOffsetsThatAnOracleWouldTripOver) {
   const AttentionSpec spec = spec_of("layout: thd\n");
   const ProblemShape shape{.batch = 2, .heads = 1, .kv_heads = 1, .q_len = 6, .kv_len = 6};

@@ -109,25 +109,27 @@ class Bound:
     ) -> Any:
         """O, or O and LSE, of what `check` passed."""
         q, k, v, launcher, learned = arrays[0], arrays[1], arrays[2], self._launcher, self._learned
-        numbers, given = self._numbers, tensors
+        plan, numbers, given = self._plan, self._numbers, tensors
         if self._names and scalars:
             numbers = (tuple([scalars[name] for name in self._names]), *numbers[1:])
         if self._draws:
-            numbers = (*numbers[:3], *(_dropout.draw(q.device) if seed is None else (seed, offset)))
+            numbers = (*numbers[:3], *_dropout.state_of(plan.variant.spec, q.device, seed, offset))
+            if isinstance(numbers[3], torch.Tensor):
+                plan = plan.variant.for_seed(numbers[3]).forward_plan(q, k, v)
         if self._slots:
             given = [tensors[at] for at in self._slots]
         if self._converts:
-            given = self._plan.variant.auxiliaries(given, q.device)
+            given = plan.variant.auxiliaries(given, q.device)
         if learned is None:
             if launcher is not None:
                 return launcher(q, k, v, given, with_lse, numbers[0])
-            found = self._plan.run(q, k, v, given, with_lse, *numbers)
+            found = plan.run(q, k, v, given, with_lse, *numbers)
             return found if with_lse else found[0]
         told = self._told if numbers is self._numbers else (self._told[0], numbers, self._told[2])
         if self._handle is not None:
             call: Any = self._handle, given, numbers[0], with_lse, told
         else:
-            call = self._plan, given, numbers, with_lse, launcher
+            call = plan, given, numbers, with_lse, launcher
         if learned:
             return self._record(call, q, k, v, *[tensors[at] for at in learned])
         return self._record(call, q, k, v)

@@ -86,7 +86,7 @@ class CacheBound:
         plan, launch = self._plan, self._launch
         if plan.drops:
             launch = Launch({}, {}, launch.scale, launch.dropout)
-            launch.seed, launch.offset = _dropout.draw(arrays[0].device) if seed is None else (seed, offset)
+            launch.seed, launch.offset = _dropout.state_of(plan.spec, arrays[0].device, seed, offset)
         o, lse = plan.run(arrays, [tensors[at] for at in self._slots] if tensors else (), launch, with_lse)
         return (o, lse) if with_lse else o
 

@@ -180,6 +180,9 @@ class CachePlan:
         self, arrays: Arrays, tensors: Sequence[torch.Tensor], launch: Launch, with_lse: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """O and LSE; rows of no sequence are 0 and -inf."""
+        if self.drops and isinstance(launch.seed, torch.Tensor) and not self.spec.seed_on_device:
+            plan = plan_of(self.spec.with_device_seed, arrays, tensors, launch)
+            return plan.run(arrays, tensors, launch, with_lse)
         is_whole = self.sequences is None and self.has_work
         q, k, v = arrays[:3]
         o = self.empty(self.o_sizes, self.o_strides, self.dtype)
@@ -220,7 +223,7 @@ class CachePlan:
         if self.is_open or launch.scale is not None or launch.dropout is not None or launch.scalars:
             _launch.fill_numbers(args, self.spec, launch)
         if self.drops:
-            args.dropout_seed, args.dropout_offset = launch.seed, launch.offset
+            _launch.fill_seed(args, self.spec, launch.seed, launch.offset)
         status = self.function(self.handle, address, None if self.is_on_cpu else _stream(self.device))
         if status:
             check(status)
@@ -306,7 +309,7 @@ def attention(
         given = by_slot(found, tensors)
         plan = plan_of(found, arrays, given, launch)
     if plan.drops:
-        launch.seed, launch.offset = _dropout.draw(q.device) if seed is None else (seed, offset)
+        launch.seed, launch.offset = _dropout.state_of(plan.spec, q.device, seed, offset)
     o, lse = plan.run(arrays, given, launch, return_lse)
     if key is not None and not scalars and not isinstance(spec, str):
         asks_precision = spec is None and words["precision"] is None

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import torch
 
-from attune._errors import UnsupportedError
+from attune.spec import Spec
 
 _STEP = 4  # what a launch takes of a Philox generator's offsets, which torch wants in fours
 _LARGEST = 2**63 - 1
+
+State = int | torch.Tensor  # a seed, beside which there is an offset; or both, int64, on the device
 
 
 def check(probability: float) -> None:
@@ -17,20 +19,36 @@ def check(probability: float) -> None:
         raise ValueError(f"dropout is {probability}, not in [0, 1)")
 
 
-def draw(device: torch.device) -> tuple[int, int]:
-    """Seed and offset for a launch on the device, of its default generator, which moves on."""
+def state_of(spec: Spec, device: torch.device, seed: int | None = None, offset: int = 0) -> tuple[State, int]:
+    """Seed and offset for a launch of the spec: those given, or drawn of the device's default generator, which moves on.
+
+    A tensor of both, and 0, where kernels are to read them on the device: where the spec says so, and while a CUDA graph
+    is captured. Each of its replays draws anew then, by an operator whose generator torch moves on, and the launches in
+    the graph are those of `spec.with_device_seed`."""
+    if seed is not None:
+        return (_on_device(seed, offset, device), 0) if spec.seed_on_device else (seed, offset)
+    if spec.seed_on_device or is_captured(device):
+        return torch.randint(0, _LARGEST, (2,), dtype=torch.int64, device=device), 0
     if device.type != "cuda":
         seed, offset = draw_tensor().tolist()
         return seed, offset
-    if torch.cuda.is_current_stream_capturing():
-        raise UnsupportedError(
-            "dropout while a CUDA graph is captured: each replay would drop the same elements",
-            "compile the call, which draws the seed by an operator of the graph, or capture without dropout",
-        )
     generator = torch.cuda.default_generators[device.index or 0]
     seed, offset = generator.initial_seed(), generator.get_offset()
     generator.set_offset(offset + _STEP)
     return seed & (2**64 - 1), offset
+
+
+def is_captured(device: torch.device) -> bool:
+    """Whether a launch on the device's current stream becomes a part of a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _on_device(seed: int, offset: int, device: torch.device) -> torch.Tensor:
+    """By kernels that fill: nothing is copied from the host, which a capture does not allow."""
+    state = torch.empty(2, dtype=torch.int64, device=device)
+    for place, number in enumerate((seed, offset)):
+        state[place].fill_((number + 2**63) % 2**64 - 2**63)  # the bits of an unsigned number, as a signed one
+    return state
 
 
 def draw_tensor() -> torch.Tensor:

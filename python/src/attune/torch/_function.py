@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attune.torch import _native
+from attune.torch._dropout import State
 from attune.torch._launcher import Launcher
 from attune.torch._plans import ForwardPlan, Numbers, Scalars, Variant
 
@@ -23,7 +24,7 @@ class Launch:
         tensors: the spec's, by slot, as they were captured.
         given: the same as a launch takes them.
         scalars: those that the spec leaves to the launch, by slot; scale and dropout where it leaves them, too.
-        seed, offset: dropout's, where the spec has any.
+        seed, offset: dropout's, where the spec has any, as _dropout.state_of gives them.
     """
 
     tensors: list[torch.Tensor]
@@ -31,7 +32,7 @@ class Launch:
     scalars: Scalars = ()
     scale: float | None = None
     dropout: float | None = None
-    seed: int = 0
+    seed: State = 0
     offset: int = 0
 
     def numbers(self) -> Numbers:
@@ -52,6 +53,8 @@ def attend(
     Raises:
         UnsupportedError: a gradient is wanted, and there is no backward pass for it.
     """
+    if isinstance(launch.seed, torch.Tensor):
+        plan = variant.for_seed(launch.seed).forward_plan(q, k, v)
     if torch.is_grad_enabled():
         learned = [launch.tensors[slot] for slot in variant.learned] if variant.learned else []
         if q.requires_grad or k.requires_grad or v.requires_grad or any(each.requires_grad for each in learned):

@@ -7,6 +7,7 @@ that of their names, and dropout's seed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from attune._errors import BadInputError
 from attune._structs import Layout
 from attune._view import axes
+from attune.torch import _dropout
+from attune.torch._dropout import State
 from attune.torch._plans import Variant, dense_like, variant_of
 
 _TAGS = tuple(
@@ -46,12 +49,22 @@ def _scalars(variant: Variant, ints: Sequence[int], floats: Sequence[float]) -> 
     return tuple(found)
 
 
-def _seed(seed: torch.Tensor | None) -> tuple[int, int]:
-    """Seed and offset of an int64 tensor of both."""
+def _state(variant: Variant, seed: torch.Tensor | None, device: torch.device) -> tuple[Variant, State, int]:
+    """What a launch takes of an int64 tensor of seed and offset, of any device, and whose launch it is."""
     if seed is None:
-        return 0, 0
+        return variant, 0, 0
+    if variant.spec.seed_on_device or (seed.device.type != "cpu" and variant.spec.dropout != 0):
+        seed = seed.to(device).contiguous()
+        return variant.for_seed(seed), seed, 0
+    if variant.spec.dropout != 0 and _dropout.is_captured(device):
+        warnings.warn(
+            "attune: compiled code with dropout in a captured CUDA graph: each replay drops the same elements, as the seed "
+            "is of the CPU's generator. Calls that are not compiled draw it on the device.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     first, second = seed.tolist()
-    return first & (2**64 - 1), second & (2**64 - 1)
+    return variant, first & (2**64 - 1), second & (2**64 - 1)
 
 
 def _attention(
@@ -66,11 +79,11 @@ def _attention(
     dropout: float | None,
     seed: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    variant = variant_of(spec)
+    variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.forward_plan(q, k, v)
     given = variant.auxiliaries(tensors, q.device)
     scalars = _scalars(variant, ints, floats)
-    o, lse = plan.run(q, k, v, given, True, scalars, scale, dropout, *_seed(seed))
+    o, lse = plan.run(q, k, v, given, True, scalars, scale, dropout, *state)
     assert lse is not None
     return o, lse
 
@@ -91,11 +104,11 @@ def _attention_backward(
     dropout: float | None,
     seed: torch.Tensor | None,
 ) -> list[torch.Tensor]:
-    variant = variant_of(spec)
+    variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.backward_plan(q, k, v)
     given = variant.auxiliaries(tensors, q.device)
     scalars = _scalars(variant, ints, floats)
-    found = plan.run((q, k, v), o, lse, d_o, d_lse, given, scalars, scale, dropout, *_seed(seed))
+    found = plan.run((q, k, v), o, lse, d_o, d_lse, given, scalars, scale, dropout, *state)
     learned = [tensors[slot] for slot in variant.learned]
     return found[:3] + [each.reshape(x.shape).to(x.dtype) for each, x in zip(found[3:], learned, strict=True)]
 

@@ -95,7 +95,7 @@ def attention(
     variant, plan = known
     launch = Launch([], [])
     if variant.spec.dropout != 0:
-        launch.seed, launch.offset = _dropout.draw(q.device) if seed is None else (seed, offset)
+        launch.seed, launch.offset = _dropout.state_of(variant.spec, q.device, seed, offset)
     if tensors:
         launch.tensors = [tensors[tensor.name] for tensor in variant.spec.tensors]
         launch.given = variant.auxiliaries(launch.tensors, q.device)

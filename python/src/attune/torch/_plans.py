@@ -21,6 +21,7 @@ from attune._view import ALIGNMENT_BYTES, View, axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec, spec_of_name, spec_of_text
 from attune.torch._auxiliary import as_auxiliary
+from attune.torch._dropout import State
 from attune.torch._memory import empty_on
 
 _MAX_PLANS = 1024  # of a variant; a plan is quickly made again
@@ -28,8 +29,9 @@ _KEPT_WORKSPACE_BYTES = 1 << 20  # on the CPU; a larger one is allocated for eac
 MISALIGNED = ALIGNMENT_BYTES - 1
 
 Scalars = tuple[float, ...]
-# What a launch brings beside tensors: scalars, scale, dropout, seed, offset.
-Numbers = tuple[Scalars, float | None, float | None, int, int]
+# What a launch brings beside tensors: scalars, scale, dropout, seed, offset; of a variant with its seed on the device a
+# tensor of both in the seed's place.
+Numbers = tuple[Scalars, float | None, float | None, State, int]
 
 # The members that change with each launch lie beside each other in att_forward_args: q, k, v, o, lse and workspace, at
 # ADDRESSES of the struct. One call writes them all; 0 is null.
@@ -136,6 +138,12 @@ class Variant:
                 self._backward.clear()
             plan = self._backward[key] = BackwardPlan(self, q, k, v)
         return plan
+
+    def for_seed(self, seed: State) -> Variant:
+        """Whose launches take such a seed."""
+        if self.spec.seed_on_device or not isinstance(seed, torch.Tensor):
+            return self
+        return variant_of(self.spec.with_device_seed.reference)
 
     def auxiliaries(self, tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
         """The captured tensors as a launch takes them, by slot.
@@ -244,7 +252,7 @@ class _Plan:
         scalars: Scalars,
         scale: float | None,
         dropout: float | None,
-        seed: int,
+        seed: State,
         offset: int,
     ) -> None:
         """What a launch brings beside operands."""
@@ -264,7 +272,7 @@ class _Plan:
             args.softmax_scale = _launch.at_launch(spec, "scale", spec.scale, scale)
         if dropout is not None or self.leaves_dropout:
             args.dropout = _launch.at_launch(spec, "dropout", spec.dropout, dropout)
-        args.dropout_seed, args.dropout_offset = seed, offset
+        _launch.fill_seed(args, spec, seed, offset)
 
     def workspace_at(self, arguments: _Arguments) -> int:
         """Where a launch's scratch memory is; 0: it takes none."""
@@ -332,7 +340,7 @@ class ForwardPlan(_Plan):
         scalars: Scalars = (),
         scale: float | None = None,
         dropout: float | None = None,
-        seed: int = 0,
+        seed: State = 0,
         offset: int = 0,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """O, dense, its axes in q's order, and LSE, float32 [batch, heads, q_len]. `tensors` are such as
@@ -447,7 +455,7 @@ class BackwardPlan(_Plan):
         scalars: Scalars = (),
         scale: float | None = None,
         dropout: float | None = None,
-        seed: int = 0,
+        seed: State = 0,
         offset: int = 0,
     ) -> list[torch.Tensor]:
         """The gradients that `empty_gradients` makes, of operands and tensors as the forward launch had them."""

@@ -113,7 +113,7 @@ def flex_attention(
                 tensors = seen.tensors(known)
                 launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device), known.scalars)
             if dropout:
-                launch.seed, launch.offset = _dropout.draw(query.device)
+                launch.seed, launch.offset = _dropout.state_of(known.variant.spec, query.device)
             out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
             if met is not None and met is seen:
                 _bind(met, known, says, given, (query, key, value))
@@ -303,7 +303,7 @@ def _launch(
     scalars = tuple(numbers[variant.spec.scalars[slot].name] for slot, _ in variant.scalar_slots)
     launch = Launch(tensors, variant.auxiliaries(tensors, query.device), scalars)
     if dropout:
-        launch.seed, launch.offset = _dropout.draw(query.device)
+        launch.seed, launch.offset = _dropout.state_of(variant.spec, query.device)
     return plan, launch
 
 
