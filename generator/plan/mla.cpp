@@ -236,11 +236,11 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 }
 
 // Of a unit of keys by the tensor cores of a processor, which are busy, however many CTAs it has.
-// (64 rows: a unit takes 2.2 us on an H200, Q and O of a piece 4. What a result costs that is left
-// and merged does not grow with their number, as CTAs share the merge:
-// templates/tile/piece_merge.cuh.)
+// (64 rows: a unit takes 2.2 us on an H200, Q, O and the result of a piece 8: with 2 units for a
+// piece, 64 uneven sequences took a tenth longer. What a merge costs does not grow with the number
+// of results, as CTAs share it: templates/tile/piece_merge.cuh.)
 constexpr att::PieceTimes kPieceTimes = {
-    .streamed = 1, .alone = 1, .together = 1, .round = 2, .merge = 3, .ctas = 1};
+    .streamed = 1, .alone = 1, .together = 1, .round = 4, .merge = 3, .ctas = 1};
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {

@@ -1,5 +1,5 @@
-// Kernels that read dropout's seed in device memory beside those that take it at launch, compiled by
-// NVRTC for GPUs that need not be here: the same tiles, and hardly another register.
+// Kernels that read dropout's seed in device memory beside those that take it at launch, compiled
+// by NVRTC for GPUs that need not be here: the same tiles, and hardly another register.
 #include <gtest/gtest.h>
 
 #include "generator/emit/emit.hpp"
