@@ -1,4 +1,5 @@
-// How long pieces of packed sequences are: as the time is least in which all of them are done.
+// How long pieces of packed sequences are where a CTA has a processor to itself and what its result
+// costs to merge is no trifle (the mla family): as the time is least in which all of them are done.
 // Shared by the kernel that deals pieces out (templates/kernels/piece_items.cuh) and the cost
 // model.
 #pragma once
@@ -27,36 +28,25 @@ struct CutItems {
   int most;     // pieces of an item, at most
 };
 
-// What takes how long, in any unit of time.
+// In units of keys: of a processor's time for one.
 struct PieceTimes {
-  float streamed;  // a unit of keys for each processor, as memory brings it where all are busy
-  float alone;     // a unit of a piece whose CTA has a processor to itself
-  float together;  // and where as many CTAs share one as have room
-  float round;     // a piece's beginning and end, while its processor waits
-  float merge;     // of pieces' results
-  int ctas;        // that a processor has room for
+  float round;  // a piece's beginning and end
+  float merge;  // of pieces' results
 };
 
-// When all are done. Pieces start in rounds, of as many as have room at once. Memory is busy all
-// the time or, where the pieces of the last round are so long, until that one starts; these then go
-// no faster than a processor does, which may have others beside the longest. `all`: units of all
-// items; `of_round`: what a piece is of a round. (Multiplications where they will do: a GPU's
-// division of floats is a long function.)
+// When all are done. Pieces start in rounds, of one on each processor; those of the last round may
+// be the longest. `all`: units of all items; `of_round`: what a piece is of a round.
+// (Multiplications where they will do: a GPU's division of floats is a long function.)
 ATT_FN constexpr float time_until_done(const CutItems& cut, int all, float of_round,
                                        const PieceTimes& times) {
   if (cut.pieces == 0) return 0.0f;
   const float pieces = static_cast<float>(cut.pieces);
   const float full_rounds = static_cast<float>(static_cast<int>((pieces - 0.5f) * of_round));
-  const float ctas = static_cast<float>(times.ctas);
-  const bool shares = (pieces * of_round - full_rounds) * ctas > 1.001f;
   const float mean = static_cast<float>(tile_count(all, cut.pieces));
-  const float streamed = ctas * times.streamed;  // a unit of each piece of a round
-  const float memory = static_cast<float>(all) * of_round * streamed;
-  const float beside = shares ? mean * (times.together - times.alone) : 0.0f;
-  const float longest = static_cast<float>(cut.longest) * times.alone + beside;
-  const float until_last_ends = full_rounds * mean * streamed + longest;
-  return (memory > until_last_ends ? memory : until_last_ends) +
-         (full_rounds + 1.0f) * times.round + (cut.most > 1 ? times.merge : 0.0f);
+  const float busy = static_cast<float>(all) * of_round;
+  const float until_last_ends = full_rounds * mean + static_cast<float>(cut.longest);
+  return (busy > until_last_ends ? busy : until_last_ends) + (full_rounds + 1.0f) * times.round +
+         (cut.most > 1 ? times.merge : 0.0f);
 }
 
 }  // namespace att

@@ -17,7 +17,6 @@ namespace attune {
 namespace {
 
 constexpr int kElementBytes = 2;             // of Q, fp16 and bf16 alike
-constexpr double kMemoryShare = 0.9;         // of the datasheet's rate: what a copy reaches
 constexpr int kSharedTableBytes = 6 * 1024;  // so, and rows, where prefixes are shared
 // Pieces that such specs have plans for: how long prefixes are no shape says, so the list of pieces
 // decides, and what is asked for here is only the most.
@@ -40,9 +39,6 @@ int step_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
   const int scales = has_scaled_cache(spec) ? 2 * int{sizeof(float)} : 0;
   return tile.step_keys *
          ((padded_qk(spec) + padded_v(spec)) * element_bytes(kv_dtype(spec)) + scales);
-}
-double unit_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
-  return double(kUnitKeys) / tile.step_keys * step_bytes(spec, tile);
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
@@ -203,8 +199,9 @@ int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return std::max(1, resident_ctas(needs, device));
 }
 
-// Clocks in which a processor with so many CTAs takes one unit of keys after the other.
-double unit_clocks(const AttentionSpec& spec, const DecodePlan& tile, int ctas) {
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const DecodePlan& tile = tile_of(plan);
+  const int ctas = resident(spec, plan, device);
   // A processor draws what its warps have on their way in the time that memory takes to answer, up
   // to what its port lets through; and a warp needs its time for a step.
   constexpr double kLatencyClocks = 1000;
@@ -212,8 +209,8 @@ double unit_clocks(const AttentionSpec& spec, const DecodePlan& tile, int ctas) 
   // sequence of 8192 keys takes 17.0 and 16.0 us, one of 131072 146 and 134.
   const double port_bytes_per_clock = tile.warps > 4 ? 37 : 30;
   const double in_flight = double(ctas) * tile.warps * (tile.stages - 1) * step_bytes(spec, tile);
-  const double transfer =
-      unit_bytes(spec, tile) / std::min(port_bytes_per_clock, in_flight / kLatencyClocks);
+  const double unit_bytes = double(kUnitKeys) / tile.step_keys * step_bytes(spec, tile);
+  const double transfer = unit_bytes / std::min(port_bytes_per_clock, in_flight / kLatencyClocks);
   const double products =
       tile.tile_q / 16 * tile.step_keys / 16.0 * (padded_qk(spec) + padded_v(spec));
   const bool widens = has_scaled_cache(spec);
@@ -223,32 +220,7 @@ double unit_clocks(const AttentionSpec& spec, const DecodePlan& tile, int ctas) 
   const double pairs = tile.step_keys * (padded_qk(spec) + padded_v(spec)) / 2 / 32.0;
   const double step_clocks = 350 + 1.5 * products + (widens ? kPairClocks * pairs : 0);
   const double at_once = std::min(widens ? 4 : 16, ctas * tile.warps);
-  return std::max(transfer, step_clocks * kUnitKeys / tile.step_keys / at_once);
-}
-
-// In clocks.
-att::PieceTimes piece_times(const AttentionSpec& spec, const KernelPlan& plan,
-                            const DeviceFacts& device) {
-  const DecodePlan& tile = tile_of(plan);
-  const int ctas = std::clamp(resident(spec, plan, device), 1, 8);
-  const double bytes_per_clock =
-      kMemoryShare * device.memory_gb_per_s / device.clock_ghz / device.processor_count;
-  // What processors draw at most is only just what memory brings to four fifths of them: none is to
-  // be left out for that.
-  constexpr double kUneven = 1.2;
-  const double together = unit_clocks(spec, tile, ctas);
-  // H200: a second round costs 64 x 8192 keys, 32 heads on 8, 8 us, a merge of pieces 5.
-  return {.streamed = float(std::max(unit_bytes(spec, tile) / bytes_per_clock, together)),
-          .alone = float(kUneven * unit_clocks(spec, tile, 1)),
-          .together = float(kUneven * ctas * together),
-          .round = float(5e3 * device.clock_ghz),
-          .merge = float(5e3 * device.clock_ghz),
-          .ctas = ctas};
-}
-
-PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
-  const DecodePlan& tile = tile_of(plan);
-  const int ctas = resident(spec, plan, device);
+  const double compute = step_clocks * kUnitKeys / tile.step_keys / at_once;
   constexpr double kItemClocks = 3000;  // Q and the first keys come in, warps merge
   constexpr double kLaunchUs = 3;
   // Counters are zeroed, the last CTA reads what the others found (H200: 8192 keys of one sequence
@@ -262,16 +234,9 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                           : tile.pieces == 1 ? 0
                                              : kMergeUs + kPieceUs * tile.pieces;
   return {.item = kItemClocks / ctas,
-          .tile = unit_clocks(spec, tile, ctas),
+          .tile = std::max(transfer, compute),
           .launch_us = kLaunchUs + deal_us + merge_us,
-          .group = {tile.tile_q, tile.pieces, ctas, has_scaled_cache(spec) ? tile.warps : 0,
-                    tile.in_cluster}};
-}
-
-// The list of pieces of specs with shared prefixes knows what is shared, and that of
-// batch-invariant ones has fixed pieces.
-bool deals_by_length(const AttentionSpec& spec) {
-  return is_packed(spec) && !spec.batch_invariant && !spec.shared_prefixes;
+          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -295,10 +260,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .per_kv_head();
   const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
-  const bool finds_lengths = deals_by_length(spec);
+  // The list of pieces of specs with shared prefixes knows what is shared.
+  const bool finds_lengths = is_packed(spec) && !spec.batch_invariant && !spec.shared_prefixes;
   const PiecesOfSequences of_sequences =
       pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, !tile.in_cluster, units,
-                          device.processor_count, piece_times(spec, plan, device));
+                          device.processor_count, nullptr);
   const double pieces =
       spec.batch_invariant ? double(att::dealt_pieces<std::int64_t>(items, shape.kv_len))
       : finds_lengths      ? of_sequences.of_mean
@@ -308,6 +274,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double dims = padded_qk(spec) + padded_v(spec);
   const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
+  constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
   const bool waits_for_room =
       tile.in_cluster && double(items) > clusters_at_once(spec, plan, device);
   const double rounds = std::ceil(ctas / device.processor_count) + (waits_for_room ? 1 : 0);
@@ -409,10 +376,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
                 "constexpr int kCtasAtOnce = {};  // that the device has room for\n",
                 queries_in_registers(spec, tile), ctas * device.processor_count)
           : "";
-  const std::string of_pieces = deals_by_length(spec) && !tile.in_cluster
-                                    ? piece_constants(piece_times(spec, plan, device))
-                                    : "";
-  return of_shared + of_pieces +
+  return of_shared +
          fmt::format(
              "constexpr int kTileQ = {};\n"
              "constexpr int kStepKeys = {};\n"

@@ -239,8 +239,7 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 // (64 rows: a unit takes 2.2 us on an H200, Q, O and the result of a piece 8: with 2 units for a
 // piece, 64 uneven sequences took a tenth longer. What a merge costs does not grow with the number
 // of results, as CTAs share it: templates/tile/piece_merge.cuh.)
-constexpr att::PieceTimes kPieceTimes = {
-    .streamed = 1, .alone = 1, .together = 1, .round = 4, .merge = 3, .ctas = 1};
+constexpr att::PieceTimes kPieceTimes = {.round = 4, .merge = 3};
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
@@ -252,7 +251,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
   const PiecesOfSequences of_sequences =
       pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, true, units,
-                          device.processor_count, kPieceTimes);
+                          device.processor_count, &kPieceTimes);
   const double pieces = is_packed(spec)
                             ? of_sequences.of_mean
                             : double(att::piece_count<std::int64_t>(items, tile.pieces));

@@ -34,14 +34,15 @@ struct AlikeItems {
 
 // The host's twin of the launch that deals pieces out (templates/kernels/piece_items.cuh).
 std::int64_t chosen_length(std::initializer_list<AlikeItems> items, std::int64_t kv_heads,
-                           int processors, int most, const att::PieceTimes& times) {
+                           int processors, int most, const att::PieceTimes* times) {
   std::int64_t all = 0;
   for (const AlikeItems& of : items) all += of.count * of.units;
   const std::int64_t share =
       att::tile_count<std::int64_t>(all, std::max<std::int64_t>(processors / kv_heads, 1));
   const std::int64_t least = att::units_of_piece(all, kv_heads);
+  if (times == nullptr) return least;
   const int counted = static_cast<int>(std::min<std::int64_t>(all, 1 << 29));
-  const float of_round = float(kv_heads) / float(processors * times.ctas);
+  const float of_round = float(kv_heads) / float(processors);
   std::int64_t chosen = least;
   float least_time = std::numeric_limits<float>::infinity();
   for (int which = 0; which < att::kLengthsCompared; ++which) {
@@ -55,7 +56,7 @@ std::int64_t chosen_length(std::initializer_list<AlikeItems> items, std::int64_t
       cut.most = std::max(cut.most, static_cast<int>(pieces));
     }
     cut.pieces = static_cast<int>(std::min<std::int64_t>(all_pieces, 1 << 29));
-    const float time = att::time_until_done(cut, counted, of_round, times);
+    const float time = att::time_until_done(cut, counted, of_round, *times);
     if (time > least_time) continue;
     chosen = length;
     least_time = time;
@@ -106,7 +107,7 @@ bool leaves_sequences_to_few(const AttentionSpec& spec, int pieces, bool in_clus
 
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
                                       double items, int most, bool is_dealt, double units,
-                                      int processors, const att::PieceTimes& times) {
+                                      int processors, const att::PieceTimes* times) {
   const auto whole = [](double count) { return static_cast<std::int64_t>(std::ceil(count)); };
   const auto pieces = [&](double of_sequence, std::initializer_list<AlikeItems> among) {
     if (!is_dealt) return double(most);
@@ -126,13 +127,9 @@ PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemSh
 std::string piece_constants(const att::PieceTimes& times) {
   return fmt::format(
       "// Times of pieces: templates/piece_choice.h.\n"
-      "constexpr float kStreamedTime = {:.1f}f;\n"
-      "constexpr float kAloneTime = {:.1f}f;\n"
-      "constexpr float kTogetherTime = {:.1f}f;\n"
       "constexpr float kRoundTime = {:.1f}f;\n"
-      "constexpr float kMergeTime = {:.1f}f;\n"
-      "constexpr int kRoundCtas = {};  // of a processor at once\n",
-      times.streamed, times.alone, times.together, times.round, times.merge, times.ctas);
+      "constexpr float kMergeTime = {:.1f}f;\n",
+      times.round, times.merge);
 }
 
 double tiles_with_longest(const PiecesOfSequences& of, double tiles, double rounds) {

@@ -39,7 +39,7 @@ struct PiecesOfSequences {
 // or, where `is_dealt` is false, of every sequence.
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
                                       double items, int most, bool is_dealt, double units,
-                                      int processors, const att::PieceTimes& times);
+                                      int processors, const att::PieceTimes* times);
 // What that launch is told of them: constants of a kernel's head.
 std::string piece_constants(const att::PieceTimes& times);
 // Of `tiles` of an item and `rounds` of items where all sequences are equal: the mean of these

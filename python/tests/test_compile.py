@@ -10,7 +10,9 @@ from test_gradients import plain_attention  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
 
+from attune._yaml import write_spec  # noqa: E402
 from attune.torch import Untranslatable, create_block_mask, flex_attention  # noqa: E402
+from attune.torch._plans import in_one_line, variant_of  # noqa: E402
 
 DIM = 32
 
@@ -125,6 +127,18 @@ def test_the_graph_holds_the_operators():
     assert "attune.attention.default" in targets(graphs[0])
     assert "attune.attention_backward.default" in targets(graphs[1])
     assert not any("flex" in each for graph in graphs for each in targets(graph))
+    texts = [x for graph in graphs for node in graph.graph.nodes for x in node.args if isinstance(x, str)]
+    assert len(texts) == 2 and not any("\n" in text for text in texts)  # Inductor writes them into comments
+
+
+def test_a_spec_in_a_line_is_the_same():
+    text = write_spec(
+        name="line", dtype="fp32", head_dim=DIM, layout="bhsd", mask="causal", score="score * 2", sink=None, scalars={},
+        tensors={}, dropout=0.0, scale=None, passes=("forward",),
+    )  # fmt: skip
+    text += "# a comment with \\n and \\\\ in it\n"
+    assert "\n" not in in_one_line(text)
+    assert variant_of(in_one_line(text)).spec.hash == variant_of(text).spec.hash
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

@@ -67,7 +67,11 @@ def check(launches, given, function=scaled_dot_product_attention, tolerance=1e-5
     found = run(function, given, weights, **options)
     assert launches == {"forward": 1, "backward": 1}
     deactivate_sdpa()
-    own = run(scaled_dot_product_attention, given, weights, **options)
+    own_options = dict(options)
+    if options.get("attn_mask") is not None:  # torch's kernels for GPUs want a mask whose last dim is contiguous
+        sizes = (BATCH, HEADS, Q_LEN, given[1].shape[2])
+        own_options["attn_mask"] = options["attn_mask"].expand(sizes).contiguous()
+    own = run(scaled_dot_product_attention, given, weights, **own_options)
     if options.get("attn_mask") is not None and options["attn_mask"].is_floating_point():
         options["attn_mask"] = options["attn_mask"].double()
     doubles = [x.detach().double().requires_grad_() for x in given]
@@ -90,7 +94,9 @@ def test_narrow_types(launches, dtype):
 
 
 def test_scale_and_groups(launches):
-    check(launches, operands(kv_heads=2), scale=0.3, enable_gqa=True)
+    # On a GPU torch's float32 attention of groups is made of other operators.
+    dtype, tolerance = (torch.float32, 1e-5) if DEVICE == "cpu" else (torch.bfloat16, 3e-2)
+    check(launches, operands(dtype, kv_heads=2), tolerance=tolerance, scale=0.3, enable_gqa=True)
 
 
 MASKS = {

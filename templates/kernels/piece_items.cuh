@@ -3,10 +3,10 @@
 // that one that is much longer than the others does not keep a few CTAs busy after all others are
 // done.
 //
-// A piece has at most `target` units of keys: the length with which all are done first
-// (templates/piece_choice.h), but no less than lets all sequences together have no more than
-// kMostPieces / 2 full pieces; those of sequences with several are then fewer than kMostPieces,
-// which is what their results have room for.
+// A piece has at most `target` units of keys: such a part of all that all sequences together have
+// kMostPieces / 2 full pieces, or, in the mla family, the length from there on with which all are
+// done first (templates/piece_choice.h); those of sequences with several are then fewer than
+// kMostPieces, which is what their results have room for.
 //
 // The main launch waits for this one, and all that it does comes from a cold memory, its
 // instructions too: so numbers are of 32 bits, and the fewer barriers and instructions, the better.
@@ -62,10 +62,9 @@ ATT_FN int chosen_length(const PackedParams& p, PieceTables& tables, int all, in
   }
   sync_threads();
   cut = {tables.pieces[lane], tables.longest[lane], tables.most[lane]};
-  const float of_round = math_divide(static_cast<float>(p.kv_heads),
-                                     static_cast<float>(processors * plan::kRoundCtas));
-  const PieceTimes times = {plan::kStreamedTime, plan::kAloneTime, plan::kTogetherTime,
-                            plan::kRoundTime,    plan::kMergeTime, plan::kRoundCtas};
+  const float of_round =
+      math_divide(static_cast<float>(p.kv_heads), static_cast<float>(processors));
+  const PieceTimes times = {plan::kRoundTime, plan::kMergeTime};
   // Bits of numbers that are not negative go by their size.
   const unsigned time = __builtin_bit_cast(unsigned, time_until_done(cut, all, of_round, times));
   return shuffle_from(length, highest_bit(ballot(time == least_of_lanes(time))));
@@ -100,7 +99,7 @@ ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
         first = 0;
         continue;
       }
-      target = chosen_length(p, tables, all, target);
+      if constexpr (plan::kFillsProcessors) target = chosen_length(p, tables, all, target);
     }
     const int capacity = piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
     const int room = kMostPieces / p.kv_heads;  // of results, of a K/V head

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from attune import _scales, _structs
-from attune._errors import BadInputError
+from attune._errors import BadInputError, UnsupportedError
 from attune._frameworks import framework_of
 from attune._scales import Scales
 from attune._structs import DTYPE_BY_ARRAY_NAME, FP8_ARRAY_NAMES, BackwardArgs, ForwardArgs, Layout, Pass, Shape
@@ -287,6 +287,11 @@ def fill_seed(args: ForwardArgs | BackwardArgs, spec: Spec, seed: Any, offset: i
 def fill_common(args: ForwardArgs | BackwardArgs, spec: Spec, shape: Shape, launch: Launch, device: str) -> None:
     """The fields that a forward and a backward launch share."""
     args.shape = shape
+    if spec.seed_on_device and isinstance(launch.seed, int) and not device.startswith("cpu"):
+        raise UnsupportedError(
+            f"the spec `{spec.name}` has its dropout's seed on the device, and these arrays are no tensors of torch's",
+            "leave `seed: device` out, or call attune.torch.attention",
+        )
     fill_seed(args, spec, launch.seed, launch.offset)
     fill_numbers(args, spec, launch)
     if spec.tensors or launch.tensors:

@@ -13,26 +13,15 @@ namespace {
 
 constexpr int kProcessors = 132;
 
-// As the mla family has them: a processor's tensor cores take a unit in one unit of time.
-constexpr att::PieceTimes kBusy = {
-    .streamed = 1, .alone = 1, .together = 1, .round = 2, .merge = 3, .ctas = 1};
-// As the decode family has them: memory takes longer for a unit of each processor's than a CTA
-// that is alone on one.
-constexpr att::PieceTimes kStreamed = {
-    .streamed = 1, .alone = 0.75f, .together = 1.5f, .round = 5, .merge = 5, .ctas = 2};
+constexpr att::PieceTimes kTimes = {.round = 2, .merge = 3};
 
 // Of `batch` sequences of `units` units of keys with `items` items each.
 double pieces_of(std::int64_t batch, double units, double items, int most = 64,
-                 int processors = kProcessors, const att::PieceTimes& times = kBusy,
-                 std::int64_t kv_heads = 1) {
+                 int processors = kProcessors, const att::PieceTimes* times = &kTimes) {
   const AttentionSpec spec{.name = "t", .layout = Layout::kPaged};
-  const ProblemShape shape{.batch = batch, .heads = 128, .kv_heads = kv_heads, .q_len = batch};
+  const ProblemShape shape{.batch = batch, .heads = 128, .kv_heads = 1, .q_len = batch};
   return pieces_of_sequences(spec, shape, items, most, true, units, processors, times).of_mean;
 }
-double streamed_pieces(std::int64_t batch, double units, std::int64_t kv_heads) {
-  return pieces_of(batch, units, 1, 16, kProcessors, kStreamed, kv_heads);
-}
-
 TEST(PieceChoice, FillsTheProcessorsOnce) {
   EXPECT_EQ(pieces_of(16, 128, 2), 4);  // 128 heads, 16 x 8192 keys: 128 pieces
   EXPECT_EQ(pieces_of(16, 128, 1), 8);
@@ -54,18 +43,9 @@ TEST(PieceChoice, KeepsToWhatPlansAndSequencesAllow) {
   EXPECT_EQ(pieces_of(1, 6, 1), 1) << "a merge takes longer than half of it";
 }
 
-// Memory has enough to do with a CTA on each processor, and a second round waits twice.
-TEST(PieceChoice, LeavesItemsWholeThatMemoryIsBusyWith) {
-  EXPECT_EQ(streamed_pieces(64, 128, 2), 1) << "128 CTAs on 132 processors";
-  EXPECT_EQ(streamed_pieces(64, 128, 4), 1) << "256 CTAs, two on each";
-  EXPECT_EQ(streamed_pieces(64, 128, 8), 1) << "512 CTAs";
-  EXPECT_EQ(streamed_pieces(16, 512, 8), 1);
-}
-
-TEST(PieceChoice, DealsFewSequencesToAllProcessorsInOneRound) {
-  EXPECT_EQ(streamed_pieces(8, 128, 8), 2);
-  EXPECT_EQ(streamed_pieces(4, 512, 8), 4);
-  EXPECT_EQ(streamed_pieces(1, 2048, 8), 13) << "104 CTAs draw what memory has";
+TEST(PieceChoice, IsAPartOfAllKeysWhereNothingIsCompared) {
+  EXPECT_EQ(pieces_of(16, 128, 1, 64, kProcessors, nullptr), 19);  // of a 512th and 3 units
+  EXPECT_EQ(pieces_of(1, 2048, 1, 128, kProcessors, nullptr), 128);
 }
 
 // Whatever is compared: no length is shorter than a piece may be, they grow, and sums fit.
@@ -89,15 +69,13 @@ TEST(PieceChoice, ComparesLengthsThatGrow) {
 
 // The time that is compared is no less than any order of the pieces takes, up to a piece.
 TEST(PieceChoice, ReckonsNoLessThanTheWork) {
-  for (const att::PieceTimes& times : {kBusy, kStreamed}) {
-    for (const int pieces : {1, 100, 132, 133, 264, 265, 1000}) {
-      for (const int longest : {1, 16, 64}) {
-        const int all = pieces * longest;
-        const float of_round = 1.0f / float(kProcessors * times.ctas);
-        const float time = att::time_until_done({pieces, longest, 1}, all, of_round, times);
-        EXPECT_GE(time * kProcessors, float(all) * times.streamed);
-        EXPECT_GE(time, float(longest) * times.alone);
-      }
+  for (const int pieces : {1, 100, 132, 133, 264, 265, 1000}) {
+    for (const int longest : {1, 16, 64}) {
+      const int all = pieces * longest;
+      const float time =
+          att::time_until_done({pieces, longest, 1}, all, 1.0f / float(kProcessors), kTimes);
+      EXPECT_GE(time * kProcessors, float(all));
+      EXPECT_GE(time, float(longest));
     }
   }
 }

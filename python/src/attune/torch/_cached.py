@@ -26,7 +26,8 @@ from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plain import dense_sizes, text_of
 from attune.torch._memory import empty_on
 from attune.torch._plans import (
-    ADDRESSES, _KEPT_WORKSPACE_BYTES, _forward_function, _stream, _view, key_of, variant_of, write_addresses,
+    ADDRESSES, _KEPT_WORKSPACE_BYTES, _forward_function, _stream, _view, in_one_line, key_of, variant_of,
+    write_addresses,
 )  # fmt: skip
 from attune.torch._sizes import Sizes
 
@@ -296,7 +297,7 @@ def attention(
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
         o, lse = torch.ops.attune.attention_over_cache(
-            *arrays, [tensors[name] for name in sorted(tensors)], text, ints, floats, scale
+            *arrays, [tensors[name] for name in sorted(tensors)], in_one_line(text), ints, floats, scale
         )
         return (o, lse) if return_lse else o
     launch = Launch({}, {})

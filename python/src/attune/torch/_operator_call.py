@@ -11,7 +11,7 @@ from attune._structs import DTYPE_BY_ARRAY_NAME
 from attune._yaml import write_spec
 from attune.torch import _precision
 from attune.torch._captured import CapturedTensors, is_int
-from attune.torch._plans import variant_of
+from attune.torch._plans import in_one_line, variant_of
 from attune.torch._sizes import sizes_of
 from attune.torch._translate import translate
 
@@ -91,4 +91,5 @@ def call_operator(
     numbers = [captured.numbers()[scalar.name] for scalar in spec.scalars]
     ints = [number for number in numbers if is_int(number)]
     floats = [number for number in numbers if not is_int(number)]
-    return torch.ops.attune.attention(query, key, value, ordered, text, ints, floats, None, None, seed)
+    line = in_one_line(text)
+    return torch.ops.attune.attention(query, key, value, ordered, line, ints, floats, None, None, seed)

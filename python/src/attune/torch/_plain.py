@@ -16,7 +16,7 @@ from attune.spec import Spec
 from attune.torch import _autocast, _bound, _dropout, _operators, _precision  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
-from attune.torch._plans import ForwardPlan, Variant, _view, key_of, variant_of
+from attune.torch._plans import ForwardPlan, Variant, _view, in_one_line, key_of, variant_of
 from attune.torch._sizes import Sizes
 
 _MAX_CALLS = 1024
@@ -61,7 +61,7 @@ def attention(
             k,
             v,
             [tensors[name] for name in sorted(tensors)],
-            text,
+            in_one_line(text),
             ints,
             floats,
             scale,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import re
 import struct
 import threading
 from collections.abc import Sequence
@@ -171,9 +172,17 @@ class Variant:
         return found
 
 
+def in_one_line(text: str) -> str:
+    """A spec as a graph has it: Inductor (torch 2.11) puts operands into comments of the code that it writes, where the
+    second line of a text would be code."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
 @functools.lru_cache(maxsize=1024)
 def variant_of(text: str) -> Variant:
-    """Of a spec's YAML, or of a name of the library of specs."""
+    """Of a spec's YAML, also in_one_line(), or of a name of the library of specs."""
+    if "\n" not in text and "\\n" in text:
+        text = re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
     return Variant(spec_of_text(text) if "\n" in text else spec_of_name(text))
 
 
