@@ -263,8 +263,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   // The list of pieces of specs with shared prefixes knows what is shared.
   const bool finds_lengths = is_packed(spec) && !spec.batch_invariant && !spec.shared_prefixes;
   const PiecesOfSequences of_sequences =
-      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, !tile.in_cluster, units,
-                          device.processor_count, nullptr);
+      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, !tile.in_cluster, units);
   const double pieces =
       spec.batch_invariant ? double(att::dealt_pieces<std::int64_t>(items, shape.kv_len))
       : finds_lengths      ? of_sequences.of_mean

@@ -235,12 +235,6 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
   return {.tile_q = tile_of(plan).tile_q, .tile_kv = kUnitKeys, .order = {}};
 }
 
-// Of a unit of keys by the tensor cores of a processor, which are busy, however many CTAs it has.
-// (64 rows: a unit takes 2.2 us on an H200, Q, O and the result of a piece 8: with 2 units for a
-// piece, 64 uneven sequences took a tenth longer. What a merge costs does not grow with the number
-// of results, as CTAs share it: templates/tile/piece_merge.cuh.)
-constexpr att::PieceTimes kPieceTimes = {.round = 4, .merge = 3};
-
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const MlaPlan& tile = tile_of(plan);
@@ -249,9 +243,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .per_kv_head();
   const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
-  const PiecesOfSequences of_sequences =
-      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, true, units,
-                          device.processor_count, &kPieceTimes);
+  const PiecesOfSequences of_sequences = pieces_of_sequences(
+      spec, shape, double(of_kv_head), tile.pieces, true, units, device.processor_count);
   const double pieces = is_packed(spec)
                             ? of_sequences.of_mean
                             : double(att::piece_count<std::int64_t>(items, tile.pieces));
@@ -368,11 +361,10 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
-      "{}{}",
+      "{}",
       tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
       resources_of(spec, plan).shared_memory_bytes,
       std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8),
-      is_packed(spec) ? piece_constants(kPieceTimes) : "",
       has_wgmma(tile) ? products(spec, tile) : "");
 }
 

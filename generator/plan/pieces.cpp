@@ -1,10 +1,11 @@
 #include "generator/plan/pieces.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
+
+#include "templates/piece_choice.h"
 
 namespace attune {
 namespace {
@@ -34,13 +35,13 @@ struct AlikeItems {
 
 // The host's twin of the launch that deals pieces out (templates/kernels/piece_items.cuh).
 std::int64_t chosen_length(std::initializer_list<AlikeItems> items, std::int64_t kv_heads,
-                           int processors, int most, const att::PieceTimes* times) {
+                           int processors, int most) {
   std::int64_t all = 0;
   for (const AlikeItems& of : items) all += of.count * of.units;
   const std::int64_t share =
       att::tile_count<std::int64_t>(all, std::max<std::int64_t>(processors / kv_heads, 1));
   const std::int64_t least = att::units_of_piece(all, kv_heads);
-  if (times == nullptr) return least;
+  if (processors == 0) return least;
   const int counted = static_cast<int>(std::min<std::int64_t>(all, 1 << 29));
   const float of_round = float(kv_heads) / float(processors);
   std::int64_t chosen = least;
@@ -56,7 +57,7 @@ std::int64_t chosen_length(std::initializer_list<AlikeItems> items, std::int64_t
       cut.most = std::max(cut.most, static_cast<int>(pieces));
     }
     cut.pieces = static_cast<int>(std::min<std::int64_t>(all_pieces, 1 << 29));
-    const float time = att::time_until_done(cut, counted, of_round, *times);
+    const float time = att::units_until_done(cut, counted, of_round);
     if (time > least_time) continue;
     chosen = length;
     least_time = time;
@@ -107,11 +108,11 @@ bool leaves_sequences_to_few(const AttentionSpec& spec, int pieces, bool in_clus
 
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
                                       double items, int most, bool is_dealt, double units,
-                                      int processors, const att::PieceTimes* times) {
+                                      int processors) {
   const auto whole = [](double count) { return static_cast<std::int64_t>(std::ceil(count)); };
   const auto pieces = [&](double of_sequence, std::initializer_list<AlikeItems> among) {
     if (!is_dealt) return double(most);
-    const std::int64_t of_piece = chosen_length(among, shape.kv_heads, processors, most, times);
+    const std::int64_t of_piece = chosen_length(among, shape.kv_heads, processors, most);
     return double(att::pieces_of_units<std::int64_t>(whole(of_sequence), of_piece, most));
   };
   const double of_mean = pieces(units, {{whole(items * double(shape.batch)), whole(units)}});
@@ -122,14 +123,6 @@ PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemSh
   const double of_longest = pieces(
       longest, {{whole(items), whole(longest)}, {whole(items * others), whole(longest / others)}});
   return {.of_mean = of_mean, .longest_units = longest / of_longest};
-}
-
-std::string piece_constants(const att::PieceTimes& times) {
-  return fmt::format(
-      "// Times of pieces: templates/piece_choice.h.\n"
-      "constexpr float kRoundTime = {:.1f}f;\n"
-      "constexpr float kMergeTime = {:.1f}f;\n",
-      times.round, times.merge);
 }
 
 double tiles_with_longest(const PiecesOfSequences& of, double tiles, double rounds) {

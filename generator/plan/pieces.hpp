@@ -3,11 +3,9 @@
 
 #include <array>
 #include <initializer_list>
-#include <string>
 #include <vector>
 
 #include "generator/plan/plan.hpp"
-#include "templates/piece_choice.h"
 
 namespace attune {
 
@@ -34,14 +32,13 @@ struct PiecesOfSequences {
   double of_mean = 1;        // of a sequence as long as all are on average
   double longest_units = 0;  // of keys, that a piece of one has which has half of all keys
 };
-// Of packed sequences of `units` units of keys on average, each with `items` of a K/V head, on so
-// many processors. `most` pieces: as the launch in front deals them out (templates/piece_choice.h)
-// or, where `is_dealt` is false, of every sequence.
+// Of packed sequences of `units` units of keys on average, each with `items` of a K/V head. `most`
+// pieces: as the launch in front deals them out or, where `is_dealt` is false, of every sequence.
+// `processors`: that pieces are to keep busy (templates/piece_choice.h); 0: a piece is a part of
+// all keys.
 PiecesOfSequences pieces_of_sequences(const AttentionSpec& spec, const ProblemShape& shape,
                                       double items, int most, bool is_dealt, double units,
-                                      int processors, const att::PieceTimes* times);
-// What that launch is told of them: constants of a kernel's head.
-std::string piece_constants(const att::PieceTimes& times);
+                                      int processors = 0);
 // Of `tiles` of an item and `rounds` of items where all sequences are equal: the mean of these
 // tiles and of those that the longest sequence asks for.
 double tiles_with_longest(const PiecesOfSequences& of, double tiles, double rounds);

@@ -285,8 +285,8 @@ def test_mask(name, sizes, pads):
         live[0, : kv_offset + 2] = live[1, -3:] = False
     given = {"batch_size": 2, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
              "kv_offset": kv_offset, "mask_function": function, "attention_mask": live}  # fmt: skip
-    dense = masking_utils.sdpa_mask(**given, **options, allow_is_causal_skip=False)
-    mask = plug.attention_mask(**given, **options)
+    dense = masking_utils.sdpa_mask(**given, **options, allow_is_causal_skip=False, device=DEVICE)
+    mask = plug.attention_mask(**given, **options, device=DEVICE)
     if isinstance(q_offset, torch.Tensor):
         q_offset.add_(q_length)  # as the cache does before the first layer attends
     assert mask.shape == (2, 1, q_length, kv_length)

@@ -64,9 +64,8 @@ ATT_FN int chosen_length(const PackedParams& p, PieceTables& tables, int all, in
   cut = {tables.pieces[lane], tables.longest[lane], tables.most[lane]};
   const float of_round =
       math_divide(static_cast<float>(p.kv_heads), static_cast<float>(processors));
-  const PieceTimes times = {plan::kRoundTime, plan::kMergeTime};
   // Bits of numbers that are not negative go by their size.
-  const unsigned time = __builtin_bit_cast(unsigned, time_until_done(cut, all, of_round, times));
+  const unsigned time = __builtin_bit_cast(unsigned, units_until_done(cut, all, of_round));
   return shuffle_from(length, highest_bit(ballot(time == least_of_lanes(time))));
 }
 

@@ -13,14 +13,12 @@ namespace {
 
 constexpr int kProcessors = 132;
 
-constexpr att::PieceTimes kTimes = {.round = 2, .merge = 3};
-
 // Of `batch` sequences of `units` units of keys with `items` items each.
 double pieces_of(std::int64_t batch, double units, double items, int most = 64,
-                 int processors = kProcessors, const att::PieceTimes* times = &kTimes) {
+                 int processors = kProcessors) {
   const AttentionSpec spec{.name = "t", .layout = Layout::kPaged};
   const ProblemShape shape{.batch = batch, .heads = 128, .kv_heads = 1, .q_len = batch};
-  return pieces_of_sequences(spec, shape, items, most, true, units, processors, times).of_mean;
+  return pieces_of_sequences(spec, shape, items, most, true, units, processors).of_mean;
 }
 TEST(PieceChoice, FillsTheProcessorsOnce) {
   EXPECT_EQ(pieces_of(16, 128, 2), 4);  // 128 heads, 16 x 8192 keys: 128 pieces
@@ -44,8 +42,8 @@ TEST(PieceChoice, KeepsToWhatPlansAndSequencesAllow) {
 }
 
 TEST(PieceChoice, IsAPartOfAllKeysWhereNothingIsCompared) {
-  EXPECT_EQ(pieces_of(16, 128, 1, 64, kProcessors, nullptr), 19);  // of a 512th and 3 units
-  EXPECT_EQ(pieces_of(1, 2048, 1, 128, kProcessors, nullptr), 128);
+  EXPECT_EQ(pieces_of(16, 128, 1, 64, 0), 19);  // of a 512th and 3 units
+  EXPECT_EQ(pieces_of(1, 2048, 1, 128, 0), 128);
 }
 
 // Whatever is compared: no length is shorter than a piece may be, they grow, and sums fit.
@@ -73,7 +71,7 @@ TEST(PieceChoice, ReckonsNoLessThanTheWork) {
     for (const int longest : {1, 16, 64}) {
       const int all = pieces * longest;
       const float time =
-          att::time_until_done({pieces, longest, 1}, all, 1.0f / float(kProcessors), kTimes);
+          att::units_until_done({pieces, longest, 1}, all, 1.0f / float(kProcessors));
       EXPECT_GE(time * kProcessors, float(all));
       EXPECT_GE(time, float(longest));
     }

@@ -39,14 +39,18 @@ def _convert(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.int32)
 
 
-def as_auxiliary(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous, and of a type that a spec has: int32, float32 or bool.
+def as_auxiliary(tensor: torch.Tensor, keeps: bool = True) -> torch.Tensor:
+    """Contiguous, and of a type that a spec has: int32, float32 or bool. `keeps`: a copy may outlive the call, for the
+    next one; a compiled graph's may lie in the memory of a CUDA graph, where nothing may be left.
 
     Raises:
         Untranslatable: it holds values beyond int32.
     """
-    if tensor.dtype in _TYPES and tensor.is_contiguous():
-        return tensor
+    if tensor.dtype in _TYPES:
+        if tensor.is_contiguous():
+            return tensor
+        if not keeps:
+            return tensor.detach().contiguous()
     known = _converted.get(tensor) if _tells_its_changes(tensor) else None
     if known is None or known[0] != tensor._version:
         plain = tensor.detach()

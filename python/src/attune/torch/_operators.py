@@ -81,7 +81,7 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.forward_plan(q, k, v)
-    given = variant.auxiliaries(tensors, q.device)
+    given = variant.auxiliaries(tensors, q.device, keeps=False)
     scalars = _scalars(variant, ints, floats)
     o, lse = plan.run(q, k, v, given, True, scalars, scale, dropout, *state)
     assert lse is not None
@@ -106,7 +106,7 @@ def _attention_backward(
 ) -> list[torch.Tensor]:
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.backward_plan(q, k, v)
-    given = variant.auxiliaries(tensors, q.device)
+    given = variant.auxiliaries(tensors, q.device, keeps=False)
     scalars = _scalars(variant, ints, floats)
     found = plan.run((q, k, v), o, lse, d_o, d_lse, given, scalars, scale, dropout, *state)
     learned = [tensors[slot] for slot in variant.learned]
