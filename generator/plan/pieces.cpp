@@ -38,10 +38,10 @@ std::int64_t chosen_length(std::initializer_list<AlikeItems> items, std::int64_t
                            int processors, int most) {
   std::int64_t all = 0;
   for (const AlikeItems& of : items) all += of.count * of.units;
-  const std::int64_t share =
-      att::tile_count<std::int64_t>(all, std::max<std::int64_t>(processors / kv_heads, 1));
   const std::int64_t least = att::units_of_piece(all, kv_heads);
   if (processors == 0) return least;
+  const std::int64_t share =
+      att::tile_count<std::int64_t>(all, std::max<std::int64_t>(processors / kv_heads, 1));
   const int counted = static_cast<int>(std::min<std::int64_t>(all, 1 << 29));
   const float of_round = float(kv_heads) / float(processors);
   std::int64_t chosen = least;
@@ -56,7 +56,7 @@ std::int64_t chosen_length(std::initializer_list<AlikeItems> items, std::int64_t
       cut.longest = std::max(cut.longest, static_cast<int>(att::tile_count(of.units, pieces)));
       cut.most = std::max(cut.most, static_cast<int>(pieces));
     }
-    cut.pieces = static_cast<int>(std::min<std::int64_t>(all_pieces, 1 << 29));
+    cut.pieces = static_cast<int>(std::min<std::int64_t>(all_pieces, 1 << 24));
     const float time = att::units_until_done(cut, counted, of_round);
     if (time > least_time) continue;
     chosen = length;

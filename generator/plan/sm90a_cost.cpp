@@ -12,6 +12,9 @@ namespace attune::sm90a {
 namespace {
 
 constexpr int kElementBytes = 2;  // fp16 and bf16 alike
+// What memory takes of masked items in a static order, which leaves it idle at the end: on an H100
+// 32 causal sequences of 512 with 16 heads, d 128, take 135 us so, 110 off the counter.
+constexpr double kStaticTransfer = 1.2;
 
 // Rounds of mean items until the last CTA is done.
 double rounds_of(Schedule schedule, const LiveWork& work, double items, double ctas) {
@@ -184,10 +187,12 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double bytes =
       kElementBytes * dims * double(shape.batch) *
       (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
+  const bool is_static = tile.schedule == Schedule::kPersistent && spec.mask != nullptr;
   return {.rounds = rounds,
           .tiles = kv_tiles,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
+          .transfer_us = (is_static ? kStaticTransfer : 1.0) * bytes /
+                         (kMemoryShare * device.memory_gb_per_s * 1e3)};
 }
 
 }  // namespace attune::sm90a

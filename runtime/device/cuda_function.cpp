@@ -15,6 +15,7 @@ Result<std::unique_ptr<LoadedFunction>> CudaFunction::load(const CudaApi& api, C
 CudaFunction::~CudaFunction() {
   if (library_ == nullptr) return;
   const ScopedContext current(api_, context_);
+  const RelaxedCapture relaxed(api_);
   if (current.status().ok()) api_.library_unload(library_);
 }
 

@@ -28,6 +28,7 @@ Result<std::unique_ptr<LoadedKernel>> CudaKernel::load(const CudaApi& api, CUdev
 CudaKernel::~CudaKernel() {
   if (library_ == nullptr) return;
   const ScopedContext current(api_, context_);
+  const RelaxedCapture relaxed(api_);
   if (current.status().ok()) api_.library_unload(library_);
 }
 

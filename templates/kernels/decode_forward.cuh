@@ -106,7 +106,8 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
 #pragma unroll
     for (int i = 0; i < plan::kStages; ++i) look_up(first[i], step + i * plan::kWarps);
     begin_queries();  // while the table is read
-                      // A loop, as its instructions come from memory too.
+
+    // A loop, as its instructions come from memory too.
 #pragma unroll 1
     for (int i = 0; i < plan::kStages - 1; ++i) {
       load_pages(first[0], step + i * plan::kWarps, i);

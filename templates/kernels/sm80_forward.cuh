@@ -357,6 +357,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     const bool may_fail = frozen || slack > 0.0f;
     const bool again = sync_threads_or(lost || (may_fail && !warp.in_range()));
     if (!again) break;
+    // Each thread copies the same bytes of a stage in every pass: its own wait will do.
     cp_async_wait<0>();
     slack = may_freeze ? kRunningSlack : 0.0f;
     may_freeze = false;

@@ -1,4 +1,4 @@
-// CTAs that hand results to the one of them that comes last.
+// CTAs that hand results to one another.
 #pragma once
 
 #include "templates/ptx/platform.cuh"
@@ -41,7 +41,7 @@ ATT_FN int take_one_of(int* counter) {
   return before;
 }
 
-// The same of `count`.
+// The same of `count`. (Of a constant 1, ptxas has other registers in the kernels that take items.)
 ATT_FN int take_of(int* counter, int count) {
   int before;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"

@@ -66,9 +66,11 @@ constexpr int kFoursOfRow = spec::kHeadDimV / 4;
 constexpr int kMostSums = kRows * kFoursOfRow / kThreads;
 constexpr int kSumsOfThread = kMostSums >= 8 ? 8 : kMostSums >= 4 ? 4 : kMostSums >= 2 ? 2 : 1;
 constexpr int kSumsAtOnce = kSumsOfThread * kThreads;
+// Fours of a share that are worked on at a time: a power of two, however many warps there are.
+constexpr int kFoursAtATime = 1 << (bits_for(kSumsAtOnce + 1) - 1);
 
-// Adds up `count` fours from `first` on into sums[0 .. count), in shared memory with room for
-// kSumsAtOnce; `count` is no more than that. The whole CTA calls it, and may read the sums
+// Adds up `count` fours from `first` on, kFoursAtATime at most, into sums[0 .. count), in shared
+// memory with room for kSumsAtOnce. The whole CTA calls it, and may read the sums
 // afterwards. The order of a sum depends on nothing but `count` and the number of pieces.
 template <int kMostParts>
 ATT_FN void add_pieces(const Parts<kRows, spec::kHeadDimV>& pieces,
@@ -126,8 +128,8 @@ ATT_FN void write_share(const ForwardParams& p, const Item& item,
   if (begin == end) return;
   weigh<plan::kWarps>(pieces, begin / kFoursOfRow, (end - 1) / kFoursOfRow + 1, weights);
 #pragma unroll 1
-  for (int first = begin; first < end; first += kSumsAtOnce) {
-    const int count = min_i32(end - first, kSumsAtOnce);
+  for (int first = begin; first < end; first += kFoursAtATime) {
+    const int count = min_i32(end - first, kFoursAtATime);
     add_pieces(pieces, weights, first, count, sums);
 #pragma unroll 1
     for (int i = thread_index(); i < count; i += kThreads) {  // its own sums

@@ -323,9 +323,10 @@ ATT_FN void count_rounded_maxima(RowState& rows) {
   }
 }
 
-// What a kernel's scores are multiplied with, as the steady loop has them, to be in log2 units.
+// What a kernel's scores are multiplied with, as raise_references() meets them, to be in log2
+// units.
 ATT_FN float steady_factor(const ForwardParams& p) {
-  if constexpr (kAddLine) return 1.0f;  // with kTracking
+  if constexpr (kAddLine) return 1.0f;  // the line was added to them in log2 units
   return spec::kHasScore || (spec::kHasMask && !kMaskUnscaled) ? kScoreFactor
                                                                : softmax_scale(p) * kLog2E;
 }

@@ -139,7 +139,7 @@ struct RowState {
   // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
   // rounded. Scores that climb from tile to tile then never leave the range; only a rise of more
   // than that within one tile does (for fp16, of 2^4). True when one did in a row of the warp, as
-  // far as sums say it: what else in_range() would find at the end.
+  // far as sums say it (for fp16 one may have, of many exponentials).
   template <int kOTiles>
   ATT_MEMBER bool recentre(float (&o)[kBlocks][kOTiles][4]) {
     constexpr float kLargeSum = spec::kDType == DType::f16 ? 0x1p12f : 0x1p20f;

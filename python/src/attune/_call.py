@@ -91,10 +91,12 @@ def describe(
         named = named_spec(spec, words)
         found = named if isinstance(named, Spec) else spec_of_name(named)
         launch = Launch(auxiliary, scalars, scale, dropout, seed or 0, offset)
-    if found.seed_on_device and torch is not None and isinstance(q, torch.Tensor):
+    if found.dropout != 0 and torch is not None and isinstance(q, torch.Tensor):
         from attune.torch import _dropout
 
-        launch.seed, launch.offset = _dropout.state_of(found, q.device, launch.seed, offset)
+        launch.seed, launch.offset = _dropout.state_of(found, q.device, seed, offset)
+        if isinstance(launch.seed, torch.Tensor):
+            found = found.with_device_seed
     if shape is None:
         shape = _launch.shape_of(found.layout_id, *views)
     _launch.check_operands(found, *views)

@@ -163,12 +163,6 @@ def attention(
     if call.sequences is None:
         o, lse = _run(call, return_lse, runtime)
     else:
-        if call.spec.dropout != 0 and torch is not None and isinstance(q, torch.Tensor):
-            from attune.torch import _dropout
-
-            call.launch.seed, call.launch.offset = _dropout.state_of(call.spec, q.device, seed, offset)
-            if isinstance(call.launch.seed, torch.Tensor):
-                call.spec = call.spec.with_device_seed
         if of_gradients is not None:
             recorded = of_gradients.Call(call.spec, call.shape, call.sequences, tensors or {}, call.launch, runtime)
             o, lse = of_gradients.attend(recorded, q, k, v, return_lse)

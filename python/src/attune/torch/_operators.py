@@ -53,7 +53,7 @@ def _state(variant: Variant, seed: torch.Tensor | None, device: torch.device) ->
     """What a launch takes of an int64 tensor of seed and offset, of any device, and whose launch it is."""
     if seed is None:
         return variant, 0, 0
-    if variant.spec.seed_on_device or (seed.device.type != "cpu" and variant.spec.dropout != 0):
+    if seed.device.type != "cpu" and variant.spec.dropout != 0:
         seed = seed.to(device).contiguous()
         return variant.for_seed(seed), seed, 0
     if variant.spec.dropout != 0 and _dropout.is_captured(device):
@@ -64,6 +64,8 @@ def _state(variant: Variant, seed: torch.Tensor | None, device: torch.device) ->
             stacklevel=2,
         )
     first, second = seed.tolist()
+    if variant.spec.seed_on_device:
+        return variant, *_dropout.state_of(variant.spec, device, first, second)
     return variant, first & (2**64 - 1), second & (2**64 - 1)
 
 

@@ -174,17 +174,22 @@ class Variant:
         return found
 
 
+_LINE_ENDS = {"n": "\n", "r": "\r"}
+
+
 def in_one_line(text: str) -> str:
     """A spec as a graph has it: Inductor (torch 2.11) puts operands into comments of the code that it writes, where the
     second line of a text would be code."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
+    if "\n" not in text:
+        return text  # a name
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
 @functools.lru_cache(maxsize=1024)
 def variant_of(text: str) -> Variant:
     """Of a spec's YAML, also in_one_line(), or of a name of the library of specs."""
     if "\n" not in text and "\\n" in text:
-        text = re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
+        return variant_of(re.sub(r"\\(.)", lambda found: _LINE_ENDS.get(found[1], found[1]), text))
     return Variant(spec_of_text(text) if "\n" in text else spec_of_name(text))
 
 
