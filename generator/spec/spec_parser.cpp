@@ -1,19 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <climits>
 #include <cmath>
 #include <utility>
 
 #include "generator/expr/gradient_check.hpp"
 #include "generator/expr/lowering.hpp"
 #include "generator/expr/parser.hpp"
-#include "generator/spec/draw_lengths.hpp"
 #include "generator/spec/environment.hpp"
 #include "generator/spec/limits.hpp"
-#include "generator/spec/shape.hpp"
 #include "generator/spec/spec.hpp"
 #include "generator/spec/spec_reader.hpp"
+#include "generator/spec/tune_section.hpp"
 #include "generator/support/suggest.hpp"
 
 namespace attune {
@@ -62,7 +60,7 @@ class SpecParser {
     ATT_CHECK(read_batch_invariant());
     ATT_CHECK(read_shared_prefixes());
     ATT_CHECK(check_gradients());
-    ATT_CHECK(read_tune());
+    if (const YamlNode* tune = value("tune")) ATT_CHECK(read_tune_section(reader_, *tune, spec_));
     return std::move(spec_);
   }
 
@@ -474,82 +472,6 @@ class SpecParser {
     }
     return reader_.source().error("expr-no-derivative", span, std::move(problem->message),
                                   std::move(problem->hint));
-  }
-
-  Result<ProblemShape> read_shape(const YamlNode& node) {
-    if (node.kind != YamlNode::Kind::kMapping)
-      return reader_.wrong_type("shapes", node, "a list of mappings {heads, q_len, ...}");
-    std::vector<KeyRule> rules;
-    for (const ShapeField& field : kShapeFields) rules.push_back({field.name, field.required});
-    ATT_CHECK(reader_.check_keys(node, "the shape", rules));
-    ProblemShape shape{0, 0, 0, 0, 0};
-    for (const ShapeField& field : kShapeFields) {
-      const YamlEntry* entry = node.find(field.name);
-      if (!entry) continue;
-      ATT_TRY(shape.*field.member, reader_.integer(field.name, entry->value, 1, field.largest));
-    }
-    if (auto problem = complete_shape(shape)) {
-      return reader_.error(node, problem->id, std::move(problem->message),
-                           std::move(problem->hint));
-    }
-    return shape;
-  }
-
-  // A number of pages, of `tune`.
-  Status read_of_pages(const YamlEntry* entry, std::string_view key, int least, int most,
-                       int& number) {
-    if (entry == nullptr) return ok_status();
-    if (!is_paged(spec_)) {
-      return reader_.error(entry->value, "spec-page-size",
-                           fmt::format("layout `{}` has no pages", to_string(spec_.layout)),
-                           fmt::format("`{}` goes with `layout: paged`", key));
-    }
-    ATT_TRY(const std::int64_t given, reader_.integer(key, entry->value, least, most));
-    number = static_cast<int>(given);
-    return ok_status();
-  }
-
-  Status read_tune() {
-    const YamlNode* node = value("tune");
-    if (!node) return ok_status();
-    if (node->kind != YamlNode::Kind::kMapping)
-      return reader_.wrong_type("tune", *node, "a mapping {shapes}");
-    constexpr KeyRule kRules[] = {{"shapes", true}, {"page_size"}, {"shared_prefix"}, {"lengths"}};
-    ATT_CHECK(reader_.check_keys(*node, "`tune`", kRules));
-    ATT_CHECK(
-        read_of_pages(node->find("page_size"), "page_size", 1, kMaxPageSize, spec_.page_size));
-    ATT_CHECK(read_of_pages(node->find("shared_prefix"), "shared_prefix", 0, INT_MAX,
-                            spec_.shared_prefix));
-    const YamlNode& shapes = node->find("shapes")->value;
-    if (shapes.kind != YamlNode::Kind::kSequence)
-      return reader_.wrong_type("shapes", shapes, "a list of mappings {heads, q_len, ...}");
-    if (shapes.items.size() > kMaxTuneShapes) {
-      return reader_.error(shapes.items[kMaxTuneShapes], "spec-too-many",
-                           fmt::format("`shapes` has {} entries, more than {}", shapes.items.size(),
-                                       kMaxTuneShapes));
-    }
-    for (const YamlNode& item : shapes.items) {
-      ATT_TRY(const ProblemShape shape, read_shape(item));
-      spec_.tune_shapes.push_back(shape);
-    }
-    return read_lengths(node->find("lengths"));
-  }
-
-  // Of every shape that is tuned.
-  Status read_lengths(const YamlEntry* entry) {
-    if (!entry) return ok_status();
-    const auto refused = [&](Error error) {
-      return reader_.error(entry->value, std::move(error.id), std::move(error.message),
-                           std::move(error.hint));
-    };
-    ATT_TRY(const std::string_view text, reader_.text("lengths", entry->value));
-    auto parsed = parse_lengths(text);
-    if (!parsed.ok()) return refused(std::move(parsed.error()));
-    spec_.lengths = *std::move(parsed);
-    for (const ProblemShape& shape : spec_.tune_shapes) {
-      if (Status fits = check_lengths(spec_, shape); !fits.ok()) return refused(fits.error());
-    }
-    return ok_status();
   }
 
   const SpecReader& reader_;
