@@ -6,8 +6,8 @@
 
 namespace attune {
 
-// Reads `node` into spec.tune_shapes, page_size, shared_prefix and lengths. The rest of the spec has
-// been read: what a section may say depends on its layout.
+// Reads `node` into spec.tune_shapes, page_size, shared_prefix and lengths. The rest of the spec
+// has been read: what a section may say depends on its layout.
 Status read_tune_section(const SpecReader& reader, const YamlNode& node, AttentionSpec& spec);
 
 }  // namespace attune

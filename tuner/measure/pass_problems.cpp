@@ -25,10 +25,16 @@ std::vector<ProblemShape> verification_shapes(const AttentionSpec& spec, Pass pa
   reduced.batch = std::min(shape.batch, kCheckedBatch);
   reduced.kv_heads = std::min(shape.kv_heads, kCheckedHeads);
   reduced.heads = reduced.kv_heads * group;
+  // Where lengths are of all sequences together, fewer sequences have fewer tokens.
+  const auto of_the_rest = [&](std::int64_t tokens) {
+    return (tokens * reduced.batch + shape.batch - 1) / shape.batch;
+  };
+  if (is_packed(spec)) reduced.q_len = of_the_rest(shape.q_len);
+  if (spec.layout == Layout::kThd) reduced.kv_len = of_the_rest(shape.kv_len);
   ProblemShape ragged = reduced;
   const bool square = shape.q_len == shape.kv_len;
-  ragged.q_len = std::min(shape.q_len, square ? kRaggedKeys : kRaggedQueries);
-  ragged.kv_len = std::min(shape.kv_len, kRaggedKeys);
+  ragged.q_len = std::min(reduced.q_len, square ? kRaggedKeys : kRaggedQueries);
+  ragged.kv_len = std::min(reduced.kv_len, kRaggedKeys);
   if (const int residues = residue_count(spec, pass); has_residues(shape, residues)) {
     ragged.q_len = (ragged.q_len + residues - 1) / residues * residues;
     ragged.kv_len = (ragged.kv_len + residues - 1) / residues * residues;

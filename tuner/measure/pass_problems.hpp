@@ -86,9 +86,9 @@ Status check_memory(Pass pass, const ProblemSource& source);
 std::unique_ptr<PassProblems> make_problems(Pass pass, const ProblemSource& source);
 
 // Problems a candidate must solve before it is timed, as far as the CPU's oracle can afford them:
-// the shape itself with few heads and batches, and a ragged one, because tuned kernels serve other
-// lengths too: those that plans which take sequences apart can serve, where the shape is one of
-// these.
+// the shape itself with few heads and batches (packed sequences keep their own lengths, so there
+// are fewer tokens), and a ragged one, because tuned kernels serve other lengths too: those that
+// plans which take sequences apart can serve, where the shape is one of these.
 std::vector<ProblemShape> verification_shapes(const AttentionSpec& spec, Pass pass,
                                               const ProblemShape& shape);
 

@@ -202,5 +202,22 @@ TEST(VerificationShapes, KeepLengthsAndGroupsAndAddARaggedOne) {
   EXPECT_EQ(verification_shapes({.q_len = 4001, .kv_len = 4001}, *dilated)[1], square_ragged);
 }
 
+TEST(VerificationShapes, FewerPackedSequencesHaveFewerTokens) {
+  const auto first = [](const char* layout, const ProblemShape& shape) {
+    const auto spec = parse_spec(
+        std::string("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nlayout: ") + layout, "t.yaml");
+    EXPECT_TRUE(spec.ok()) << render(spec.error());
+    return verification_shapes(*spec, Pass::kForward, shape)[0];
+  };
+  const ProblemShape decode{.batch = 64, .heads = 32, .kv_heads = 8, .q_len = 64, .kv_len = 195585};
+  EXPECT_EQ(first("thd", decode), (ProblemShape{2, 8, 2, 2, 6113}));
+  EXPECT_EQ(first("paged", {.batch = 64, .heads = 32, .kv_heads = 8, .q_len = 64, .kv_len = 8192}),
+            (ProblemShape{2, 8, 2, 2, 8192}))
+      << "with pages kv_len is of one sequence";
+  EXPECT_EQ(first("thd", {.batch = 12, .heads = 2, .kv_heads = 2, .q_len = 8192, .kv_len = 8192}),
+            (ProblemShape{2, 2, 2, 1366, 1366}))
+      << "as many queries as keys";
+}
+
 }  // namespace
 }  // namespace attune
