@@ -226,7 +226,8 @@ def command(program, arguments):
     """The command line for the page: where results were written, and where the program lay, does not matter to who measures again."""
     kept, skip = [], False
     for argument in arguments:
-        if skip or argument.split("=")[0] in ("--json", "--jsonl", "--out", "--program", "--made", "--append", "--commit"):
+        if skip or argument.split("=")[0] in (
+                "--json", "--jsonl", "--out", "--program", "--library", "--made", "--append", "--commit"):  # fmt: skip
             skip = not skip and "=" not in argument
             continue
         kept.append(argument)
