@@ -1,6 +1,7 @@
 #include "tuner/isolation/tune_isolated.hpp"
 
 #include "generator/plan/mask_data.hpp"
+#include "tuner/isolation/workers_cache.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/run_search.hpp"
 
@@ -10,7 +11,9 @@ Result<TuneResult> tune_isolated(const WorkerProblem& problem, const AttentionSp
                                  const Device& device, std::span<Compiler* const> compilers,
                                  Store& store, IsolatedExecutor& executor,
                                  const TuneOptions& options, const TuneObserver& progress) {
+  const WorkersCache cache(store);
   WorkerProblem of_pass = problem;
+  of_pass.cache = cache.path();
   of_pass.pass = options.pass;
   of_pass.samples = described_samples(spec);
   of_pass.sequences = sequence_words(spec);

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include "generator/support/hash.hpp"
 #include "tests/unit/cache/fixtures.hpp"
@@ -7,6 +8,7 @@
 #include "tests/unit/tuner/planted.hpp"
 #include "tuner/isolation/isolated_executor.hpp"
 #include "tuner/isolation/worker.hpp"
+#include "tuner/isolation/workers_cache.hpp"
 
 namespace attune {
 namespace {
@@ -148,6 +150,29 @@ TEST(ChildProcess, IsToldApartFromItsDeath) {
   kill(child->pid(), SIGKILL);
   EXPECT_THAT(child->ask("hello", kDeadline).error().message, HasSubstr("signal 9"));
   EXPECT_FALSE(child->running());
+}
+
+TEST(WorkersCache, IsTheCallersWhereThatKeepsKernels) {
+  cache_testing::TemporaryDirectory directory;
+  const auto store = std::move(*open_store(directory.file()));
+  EXPECT_EQ(WorkersCache(*store).path(), directory.file());
+}
+
+TEST(WorkersCache, IsOnesOwnWhereOthersMayWriteTheCallers) {
+  cache_testing::TemporaryDirectory directory;
+  ASSERT_EQ(chmod(directory.file("").c_str(), 0777), 0);
+  const auto store = std::move(*open_store(directory.file()));
+  std::string folder;
+  {
+    const WorkersCache cache(*store);
+    EXPECT_NE(cache.path(), directory.file());
+    folder = std::filesystem::path(cache.path()).parent_path().string();
+    const auto shared = std::move(*open_store(cache.path()));
+    const BuildKey key = cache_testing::build_key(0);
+    ASSERT_TRUE(shared->put_code(key, cache_testing::code(0)).ok());
+    EXPECT_TRUE(shared->find_code(key)->has_value());
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
 TEST(Protocol, RoundTrips) {
