@@ -94,6 +94,7 @@ class Lowering {
   // min(a, b) < max(c, d) becomes four comparisons: a bound on what nesting can make of that.
   int expansions_left_ = 256;
   std::vector<std::pair<Expr, IntBounds>> int_known_;
+  std::vector<std::pair<Expr, RealBounds>> real_known_;
   std::vector<std::pair<Expr, Truth>> truth_known_;
 };
 

@@ -28,12 +28,18 @@ RealBounds Lowering::widened(RealBounds bounds, bool coarse) {
 }
 
 RealBounds Lowering::real_bounds(const Expr& e) {
+  for (const auto& [known, result] : real_known_)
+    if (known == e) return result;
+  RealBounds result = {};
   if (is_uniform(e) && !magnifies(e)) {
     const StepId value = p_.uniform(e);
     // A leaf is exact; anything else may be contracted differently here than in the mask itself.
-    return e->args.empty() ? RealBounds{value, value} : widened({value, value}, true);
+    result = e->args.empty() ? RealBounds{value, value} : widened({value, value}, true);
+  } else {
+    result = real_operation(e);
   }
-  return real_operation(e);
+  real_known_.emplace_back(e, result);
+  return result;
 }
 
 RealBounds Lowering::real_corners(StepOp op, RealBounds a, RealBounds b) {

@@ -292,9 +292,9 @@ def _row_with_options():
 
 # What cannot be translated, with a word of the message.
 UNTRANSLATABLE = {
-    "sinh": (lambda: (lambda score, b, h, q, k: torch.sinh(score), None), "score_mod uses `sinh`"),
+    "asinh": (lambda: (lambda score, b, h, q, k: torch.asinh(score), None), "score_mod uses `asinh`"),
     "branch": (lambda: (_branch, None), "a branch on a traced value"),
     "wide row": (lambda: (None, _wide_row()), "mask_mod uses .*no row of at most 128 elements"),
-    "row with options": (lambda: (_row_with_options(), None), "`sum` of a row with options"),
+    "row with options": (lambda: (_row_with_options(), None), "a tensor of shape .1,., where a scalar is wanted"),
     "math": (lambda: (lambda score, b, h, q, k: math.exp(score), None), "`float` of a traced value"),
 }

@@ -167,7 +167,7 @@ def test_what_cannot_be_translated(name, monkeypatch):
     q, k, v = operands()
     with pytest.raises(Untranslatable, match=message):
         flex_attention(q, k, v, score_mod, mask_mod=mask_mod, strict=True)
-    if name not in ("sinh", "row"):
+    if name not in ("asinh", "row"):
         return  # torch cannot run the others either
     monkeypatch.setattr("attune.torch._compiled._warned", set())
     with pytest.warns(UserWarning, match=message):
@@ -382,3 +382,76 @@ def test_int64_beyond_int32():
     large = torch.tensor([2**40] * LENGTH)
     with pytest.raises(Untranslatable, match="beyond int32"):
         flex_attention(*operands(), mask_mod=lambda b, h, q, k: large[q] > large[k], strict=True)
+
+
+# ---- The interface as torch has it
+
+
+def test_aux_is_as_quick_as_lse(monkeypatch):
+    """A call that is made again is found, whatever it asks for."""
+    from attune.torch import _translate
+
+    q, k, v = operands()
+    aux = torch_flex.AuxRequest(lse=True)
+    for _ in range(2):
+        flex_attention(q, k, v, mods.softcap(3.0), return_aux=aux, strict=True)
+    monkeypatch.setattr(_translate, "translate", None)
+    out, found = flex_attention(q, k, v, mods.softcap(3.0), return_aux=aux, strict=True)
+    assert_close((out, found.lse), expected(q, k, v, mods.softcap(3.0)))
+    out, found = flex_attention(q, k, v, mods.softcap(3.0), return_aux=torch_flex.AuxRequest(), strict=True)
+    assert found.lse is found.max_scores is None
+
+
+def test_options_of_block_masks():
+    """What this version of torch takes beside the block's size."""
+    import inspect
+
+    options = [
+        {name: not parameter.default}
+        for name, parameter in inspect.signature(torch_flex.create_block_mask).parameters.items()
+        if isinstance(parameter.default, bool) and name != "_compile"
+    ]
+    for each in options:
+        mask = create_block_mask(mods.causal, None, None, 300, 300, device="cpu", **each)
+        other = torch_flex.create_block_mask(mods.causal, None, None, 300, 300, device="cpu", **each)
+        for attribute in torch_flex.BlockMask._TENSOR_ATTRS:
+            found, wanted = getattr(mask, attribute), getattr(other, attribute)
+            assert found is wanted is None or torch.equal(found, wanted)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'seperate'"):
+        create_block_mask(mods.causal, None, None, 300, 300, device="cpu", seperate=True)
+
+
+def test_a_block_mask_that_a_graph_makes():
+    """Of lists of blocks, in compiled code."""
+    torch.compiler.reset()
+    q, k, v = operands()
+    blocks = torch.tril(torch.ones(1, 1, 4, 4, dtype=torch.bool))
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def attend(q, k, v, blocks):
+        counts, indices = blocks.sum(-1, dtype=torch.int32), blocks.int().argsort(dim=-1, descending=True, stable=True)
+        mask = BlockMask.from_kv_blocks(counts, indices.int(), BLOCK_SIZE=16, mask_mod=mods.causal)
+        return flex_attention(q, k, v, block_mask=mask, strict=True)
+
+    wanted = expected(q, k, v, mask_mod=mods.causal)[0]
+    torch.testing.assert_close(attend(q, k, v, blocks).double(), wanted, atol=2e-5, rtol=2e-5)
+
+
+def test_names_that_are_not_public():
+    from attune.torch import _DEFAULT_SPARSE_BLOCK_SIZE, _mask_mod_signature  # noqa: F401
+
+    assert _DEFAULT_SPARSE_BLOCK_SIZE == torch_flex._DEFAULT_SPARSE_BLOCK_SIZE
+    assert not [name for name in torch_flex.__all__ if not hasattr(attune.torch, name)]
+    with pytest.raises(AttributeError, match=r"attune\.torch.*_mask_mod_signatur'"):
+        attune.torch._mask_mod_signatur  # noqa: B018
+
+
+def test_a_traced_value_prints_what_it_is():
+    seen = []
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        seen.append(f"{score * 2} of {torch.stack([q_idx, kv_idx])}")
+        return score
+
+    translation(score_mod)
+    assert seen == ["traced((score * 2), dtype=torch.float32) of traced(shape=(2,), dtype=torch.int32)"]

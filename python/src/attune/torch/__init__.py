@@ -3,6 +3,9 @@
 The functions of `torch.nn.attention.flex_attention`, with its signatures. docs/python.md says what is translated.
 """
 
+from typing import Any
+
+from torch.nn.attention import flex_attention as _torch_flex
 from torch.nn.attention.flex_attention import (
     AuxOutput,
     AuxRequest,
@@ -37,3 +40,11 @@ __all__ = [
     "noop_mask",
     "or_masks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What code takes from torch's module beside the names above, `_mask_mod_signature` for one, is torch's."""
+    is_private = name.startswith("_") and not name.startswith("__")
+    if not (is_private or name in _torch_flex.__all__) or not hasattr(_torch_flex, name):
+        raise AttributeError(f"module 'attune.torch' has no attribute '{name}'")
+    return getattr(_torch_flex, name)

@@ -104,6 +104,30 @@ def trunc(input: Expression) -> Expression:
     return conditional(compare(">=", input, literal(0)), floor(input), ceil(input))
 
 
+@operation("frac")
+def _frac(input: Expression) -> Expression:
+    return sub(input, trunc(input))
+
+
+@operation("fmod")
+def _fmod(input: Expression, other: Expression) -> Expression:
+    """The rest of a division that is rounded towards zero."""
+    return sub(input, mul(div(input, other, rounding_mode="trunc"), other))
+
+
+@operation("round")
+def _round(input: Expression, *, decimals: Expression | None = None) -> Expression:
+    """Of halves to the even one."""
+    if decimals is not None:
+        raise Untranslatable("`round` to decimals")
+    if input.type != "float":
+        return input
+    up = call("floor", add(input, literal(0.5)), of_type="int")
+    is_half = compare("==", call("float", up), add(input, literal(0.5)))
+    is_odd = compare("!=", binary("%", up, literal(2), "int"), literal(0))
+    return conditional(logical_and(is_half, is_odd), call("float", sub(up, literal(1))), call("float", up))
+
+
 @operation("pos", "positive", "clone", "detach", "contiguous")
 def _same(input: Expression) -> Expression:
     return input
@@ -115,13 +139,13 @@ def _abs(input: Expression) -> Expression:
     return call("abs", input, of_type=input.type)
 
 
-@operation("minimum", "min")
+@operation("minimum", "min", "fmin")
 def minimum(input: Expression, other: Expression) -> Expression:
     left, right = same_type(as_number(input), as_number(other))
     return call("min", left, right, of_type=left.type)
 
 
-@operation("maximum", "max")
+@operation("maximum", "max", "fmax")
 def maximum(input: Expression, other: Expression) -> Expression:
     left, right = same_type(as_number(input), as_number(other))
     return call("max", left, right, of_type=left.type)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Callable
 from typing import Literal
 
 Type = Literal["bool", "int", "float"]
@@ -100,6 +102,25 @@ def conditional(condition: Expression, left: Expression, right: Expression) -> E
     low, high = _hull(left, right)
     text = f"({left.text} if {condition.text} else {right.text})"
     return Expression(text, left.type, low, high, "if", (condition, left, right))
+
+
+def defined(
+    stem: str, value: Expression, *others: Expression
+) -> tuple[Expression, Callable[[Expression], Expression]]:
+    """A name for a value that is used several times, and what puts its definition in front of an expression.
+
+    Args:
+        others: what stands in that expression, too: the name is none of theirs.
+    """
+    if value.operation == "literal" or (value.operation == "" and "(" not in value.text):
+        return value, lambda body: body
+    texts = [value.text, *(each.text for each in others)]
+    chosen = next(f"{stem}{at}_" for at in itertools.count() if not any(f"{stem}{at}_" in text for text in texts))
+
+    def put(body: Expression) -> Expression:
+        return Expression(f"(let {chosen} = {value.text} in {body.text})", body.type, body.low, body.high, "let")
+
+    return Expression(chosen, value.type, value.low, value.high), put
 
 
 def as_number(operand: Expression) -> Expression:

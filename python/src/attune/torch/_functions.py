@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import math
 
-from attune.torch._arithmetic import add, div, maximum, mul, pow, reciprocal
+from attune.torch._arithmetic import add, div, maximum, minimum, mul, pow, reciprocal, sub
 from attune.torch._conditions import compare
-from attune.torch._expression import Expression, as_float, as_number, call, conditional, literal, value_of
+from attune.torch._expression import (
+    Expression,
+    as_float,
+    as_number,
+    call,
+    conditional,
+    defined,
+    literal,
+    negative,
+    value_of,
+)
 from attune.torch._table import OPERATIONS, Translator, operation
 
 
@@ -58,3 +68,166 @@ def _sign(input: Expression) -> Expression:
     input = as_number(input)
     one, zero, less = (literal(x) if input.type == "int" else literal(float(x)) for x in (1, 0, -1))
     return conditional(compare(">", input, zero), one, conditional(compare("<", input, zero), less, zero))
+
+
+@operation("log1p")
+def _log1p(input: Expression) -> Expression:
+    """Absolute errors of 2^-24, which is what a score takes."""
+    return call("log", add(literal(1.0), input))
+
+
+@operation("expm1")
+def _expm1(input: Expression) -> Expression:
+    return sub(call("exp", as_float(input)), literal(1.0))
+
+
+@operation("log10")
+def _log10(input: Expression) -> Expression:
+    return mul(call("log2", as_float(input)), literal(math.log10(2)))
+
+
+@operation("sinh")
+def _sinh(input: Expression) -> Expression:
+    return mul(literal(0.5), sub(call("exp", as_float(input)), call("exp", negative(as_float(input)))))
+
+
+@operation("cosh")
+def _cosh(input: Expression) -> Expression:
+    return mul(literal(0.5), add(call("exp", as_float(input)), call("exp", negative(as_float(input)))))
+
+
+@operation("logsigmoid", "log_sigmoid")
+def _logsigmoid(input: Expression) -> Expression:
+    return negative(call("softplus", negative(as_float(input))))
+
+
+@operation("logaddexp")
+def _logaddexp(input: Expression, other: Expression) -> Expression:
+    input, other = as_float(input), as_float(other)
+    return add(maximum(input, other), call("softplus", negative(call("abs", sub(input, other)))))
+
+
+@operation("hypot")
+def _hypot(input: Expression, other: Expression) -> Expression:
+    return call("sqrt", add(mul(as_float(input), input), mul(as_float(other), other)))
+
+
+@operation("lerp")
+def _lerp(input: Expression, end: Expression, weight: Expression) -> Expression:
+    return add(input, mul(weight, sub(end, input)))
+
+
+@operation("addcmul")
+def _addcmul(
+    input: Expression, tensor1: Expression, tensor2: Expression, *, value: Expression | None = None
+) -> Expression:
+    product = mul(tensor1, tensor2)
+    return add(input, product if value is None else mul(value, product))
+
+
+@operation("leaky_relu")
+def _leaky_relu(input: Expression, negative_slope: Expression | None = None, inplace: object = None) -> Expression:
+    slope = literal(0.01) if negative_slope is None else negative_slope
+    return conditional(compare(">", input, literal(0)), as_float(input), mul(as_float(input), slope))
+
+
+@operation("elu")
+def _elu(input: Expression, alpha: Expression | None = None, inplace: object = None) -> Expression:
+    below = _expm1(minimum(input, literal(0.0)))
+    return conditional(
+        compare(">", input, literal(0)), as_float(input), below if alpha is None else mul(alpha, below)
+    )
+
+
+@operation("relu6")
+def _relu6(input: Expression, inplace: object = None) -> Expression:
+    return minimum(maximum(input, literal(0)), literal(6))
+
+
+@operation("mish")
+def _mish(input: Expression, inplace: object = None) -> Expression:
+    return mul(input, call("tanh", call("softplus", as_float(input))))
+
+
+@operation("hardtanh")
+def _hardtanh(
+    input: Expression, min_val: Expression | None = None, max_val: Expression | None = None, inplace: object = None
+) -> Expression:
+    low, high = (literal(at) if each is None else each for each, at in ((min_val, -1.0), (max_val, 1.0)))
+    return minimum(maximum(input, low), high)
+
+
+@operation("copysign")
+def _copysign(input: Expression, other: Expression) -> Expression:
+    size = call("abs", as_float(input))
+    return conditional(compare("<", other, literal(0)), negative(size), size)
+
+
+@operation("softsign")
+def _softsign(input: Expression) -> Expression:
+    return div(input, add(literal(1.0), call("abs", as_float(input))))
+
+
+@operation("isinf")
+def _isinf(input: Expression) -> Expression:
+    return compare(">", call("abs", as_float(input)), literal(3.4028234e38))
+
+
+@operation("isnan")
+def _isnan(input: Expression) -> Expression:
+    return compare("!=", as_float(input), as_float(input))
+
+
+@operation("isfinite")
+def _isfinite(input: Expression) -> Expression:
+    return compare("<=", call("abs", as_float(input)), literal(3.4028234e38))
+
+
+# atan(t) / t on [0, 1], by powers of t squared from the second on: minimax, errors of 2^-26.
+_ARCTANGENT = (
+    -0.33333093, 0.19993055, -0.14207135, 0.10654684, -0.07533688, 0.04303949, -0.016283073, 0.0029035672,
+)  # fmt: skip
+
+
+@operation("atan2", "arctan2")
+def _atan2(input: Expression, other: Expression) -> Expression:
+    """Absolute errors of 2^-22; 0 of two zeros."""
+    y, of_y = defined("y", as_float(input), other)
+    x, of_x = defined("x", as_float(other), y)
+    high, low = call("max", call("abs", y), call("abs", x)), call("min", call("abs", y), call("abs", x))
+    ratio, of_ratio = defined("r", div(low, call("max", high, literal(1e-37))))
+    square, of_square = defined("s", mul(ratio, ratio), ratio)
+    series = literal(_ARCTANGENT[-1])
+    for coefficient in _ARCTANGENT[-2::-1]:
+        series = add(mul(series, square), literal(coefficient))
+    angle = of_ratio(of_square(add(ratio, mul(ratio, mul(square, series)))))
+    # Each has the angle in it once: definitions count as often as they are used.
+    for condition, turn in (
+        (compare(">", call("abs", y), call("abs", x)), math.pi / 2),
+        (compare("<", x, literal(0.0)), math.pi),
+        (compare("<", y, literal(0.0)), 0.0),
+    ):
+        angle = mul(angle, conditional(condition, literal(-1.0), literal(1.0)))
+        if turn:
+            angle = add(angle, conditional(condition, literal(turn), literal(0.0)))
+    return of_y(of_x(angle))
+
+
+@operation("atan", "arctan")
+def _atan(input: Expression) -> Expression:
+    return _atan2(input, literal(1.0))
+
+
+@operation("asin", "arcsin")
+def _asin(input: Expression) -> Expression:
+    return _atan2(input, call("sqrt", sub(literal(1.0), mul(as_float(input), input))))
+
+
+@operation("acos", "arccos")
+def _acos(input: Expression) -> Expression:
+    return _atan2(call("sqrt", sub(literal(1.0), mul(as_float(input), input))), input)
+
+
+@operation("deg2rad")
+def _deg2rad(input: Expression) -> Expression:
+    return mul(as_float(input), literal(math.pi / 180))

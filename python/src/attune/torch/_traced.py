@@ -1,8 +1,8 @@
-"""What a traced function sees in place of tensors: scalars, and rows of captured tensors."""
+"""What a traced function sees in place of tensors: scalars, small tensors of scalars, and parts of captured tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -25,42 +25,55 @@ class Tracer(Protocol):
     def look_up(self, tensor: torch.Tensor, index: object, known: Sequence[Expression | None]) -> Any: ...
 
 
-class Traced:
-    """A scalar of the traced function."""
+class Symbolic:
+    """What answers as a tensor does. Operations on it are the trace's."""
 
-    shape = torch.Size()
-    ndim = 0
     requires_grad = False
-
-    def __init__(self, trace: Tracer, expression: Expression) -> None:
-        self._trace, self._expression = trace, expression
+    _trace: Any  # a Tracer
 
     @property
-    def dtype(self) -> torch.dtype:
-        return _DTYPES[self._expression.type]
+    def shape(self) -> torch.Size:
+        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:
         return self._trace.device
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def T(self) -> Any:
+        return self._trace.apply("t", (self,), {})
+
     def dim(self) -> int:
-        return 0
+        return len(self.shape)
 
-    def size(self, dim: int | None = None) -> torch.Size:
-        return self.shape
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
 
-    def from_the_end(self, offset: int) -> Traced:
-        """This query's position among the keys, where both sequences end together; offset: kv_len - q_len."""
-        text = f"({self._expression.text} + (kv_len - q_len))"
-        return Traced(self._trace, Expression(text, "int", 0 if offset >= 0 else None))
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise Untranslatable("a scalar as a sequence")
+        for at in range(len(self)):
+            yield self[at]
+
+    def __getitem__(self, index: object) -> Any:
+        return self._trace.apply("getitem", (self, index), {})
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         return lambda *args, **kwargs: self._trace.apply(attribute, (self, *args), kwargs)
-
-    def __getitem__(self, index: object) -> NoReturn:
-        raise Untranslatable("an index into a scalar")
 
     def __bool__(self) -> NoReturn:
         raise Untranslatable(_BRANCH)
@@ -83,7 +96,52 @@ class Traced:
         raise Untranslatable(f"`{canonical_name(func.__name__)}` after the function was traced")
 
 
-class PartialLookUp:
+class Traced(Symbolic):
+    """A scalar of the traced function."""
+
+    def __init__(self, trace: Tracer, expression: Expression) -> None:
+        self._trace, self._expression = trace, expression
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return _DTYPES[self._expression.type]
+
+    def __repr__(self) -> str:
+        return f"traced({self._expression.text}, dtype={self.dtype})"
+
+    def from_the_end(self, offset: int) -> Traced:
+        """This query's position among the keys, where both sequences end together; offset: kv_len - q_len."""
+        text = f"({self._expression.text} + (kv_len - q_len))"
+        return Traced(self._trace, Expression(text, "int", 0 if offset >= 0 else None))
+
+
+class Small(Symbolic):
+    """A tensor of a few scalars.
+
+    `places` has its shape, and says which of the elements stands where: what changes nothing but a shape is torch's own
+    operation on them.
+    """
+
+    def __init__(self, trace: Tracer, elements: Sequence[Traced], places: torch.Tensor) -> None:
+        self._trace, self._elements, self._places = trace, tuple(elements), places
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._places.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._elements[0].dtype if self._elements else torch.float32
+
+    def __repr__(self) -> str:
+        return f"traced(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+
+class PartialLookUp(Symbolic):
     """A captured tensor of which only some dims are indexed yet."""
 
     def __init__(self, trace: Tracer, tensor: torch.Tensor, indices: Sequence[Expression | None]) -> None:
@@ -99,68 +157,20 @@ class PartialLookUp:
     def dtype(self) -> torch.dtype:
         return self._tensor.dtype
 
-    def dim(self) -> int:
-        return len(self.shape)
-
     def __getitem__(self, index: object) -> Any:
         return self._trace.look_up(self._tensor, index, self._indices)
 
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        return lambda *args, **kwargs: self._trace.apply(attribute, (self, *args), kwargs)
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise Untranslatable(f"`{canonical_name(func.__name__)}` of a row of a captured tensor")
-
-
-class Row:
-    """A few scalars in a row: what torch has as a tensor of one dim."""
-
-    def __init__(self, trace: Tracer, elements: Sequence[Traced]) -> None:
-        self._trace, self._elements = trace, tuple(elements)
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((len(self._elements),))
-
-    def dim(self) -> int:
-        return 1
-
-    def __len__(self) -> int:
-        return len(self._elements)
-
-    def __getitem__(self, index: object) -> Any:
-        if isinstance(index, slice):
-            return Row(self._trace, self._elements[index])
-        if isinstance(index, int) and not isinstance(index, bool):
-            return self._elements[index]
-        raise Untranslatable("an index into a row that is no number")
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        return lambda *args, **kwargs: self._trace.apply(attribute, (self, *args), kwargs)
-
-    def __bool__(self) -> NoReturn:
-        raise Untranslatable(_BRANCH)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise Untranslatable(f"`{canonical_name(func.__name__)}` after the function was traced")
-
-
-def _add_operators(cls: type[Traced] | type[PartialLookUp] | type[Row]) -> None:
+def _add_operators() -> None:
     """Python's operators as torch's operations."""
 
     def add(dunder: str, swapped: bool = False) -> None:
         operation = canonical_name(f"__{dunder}__")
 
-        def method(self: Any, *others: object) -> Traced:
+        def method(self: Any, *others: object) -> Any:
             return self._trace.apply(operation, (*others, self) if swapped else (self, *others), {})
 
-        setattr(cls, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
+        setattr(Symbolic, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
 
     for dunder in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
         add(dunder)
@@ -169,8 +179,7 @@ def _add_operators(cls: type[Traced] | type[PartialLookUp] | type[Row]) -> None:
         add(dunder)
 
 
-for _cls in (Traced, PartialLookUp, Row):
-    _add_operators(_cls)
+_add_operators()
 
 
 def holds_traced(value: object) -> bool:
@@ -178,4 +187,4 @@ def holds_traced(value: object) -> bool:
         return any(map(holds_traced, value))
     if isinstance(value, dict):
         return any(map(holds_traced, value.values()))
-    return isinstance(value, (Traced, PartialLookUp, Row))
+    return isinstance(value, Symbolic)

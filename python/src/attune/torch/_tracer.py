@@ -12,31 +12,19 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attune.torch import _rows
+from attune.torch import _small
 from attune.torch._captured import CapturedTensors
-from attune.torch._expression import (
-    Expression,
-    Untranslatable,
-    as_bool,
-    as_float,
-    call,
-    conditional,
-    literal,
-    name,
-    negative,
-)
+from attune.torch._casts import CASTS, CREATORS, cast, created
+from attune.torch._expression import Expression, Untranslatable, literal, name
 from attune.torch._numbers import constants, is_number
 from attune.torch._operations import OPERATIONS, canonical_name
 from attune.torch._sizes import Sizes, is_symbolic
-from attune.torch._traced import PartialLookUp, Row, Traced, holds_traced
+from attune.torch._traced import PartialLookUp, Small, Symbolic, Traced, holds_traced
 
-_CREATORS = {
-    "new_ones": 1, "new_zeros": 0, "ones_like": 1, "zeros_like": 0, "new_full": None, "full_like": None,
-}  # fmt: skip
 # What a function may ask a captured tensor without depending on its values.
 _METADATA = frozenset(
     "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device ndim "
-    "requires_grad is_cuda is_cpu is_meta layout itemsize nbytes".split()
+    "requires_grad is_cuda is_cpu is_meta layout itemsize nbytes data_ptr".split()
 )
 # Where a captured number stays a constant of the kernel: another value is another algorithm, or divisions that constants
 # turn into products and shifts.
@@ -74,7 +62,7 @@ class Trace(TorchFunctionMode):
         arguments = ([score] if score is not None else []) + list(self._indices.values())
         try:
             with self:
-                return self._expression_of(function(*(Traced(self, argument) for argument in arguments)))
+                return self.expression_of(function(*(Traced(self, argument) for argument in arguments)))
         except Untranslatable as problem:
             raise Untranslatable(f"{what} uses {problem}") from None
         except Exception as problem:
@@ -92,18 +80,19 @@ class Trace(TorchFunctionMode):
         return self.apply(operation, args, kwargs)
 
     def apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """torch's operation of scalars, some of them traced, and of rows."""
-        if operation == "unsqueeze" and isinstance(args[0], Traced):
-            return Row(self, args[:1])
-        if _rows.holds_row(args, kwargs):
-            return _rows.apply(self, canonical_name(operation), args, kwargs)
-        if operation in _CREATORS:
-            return Traced(self, self._created(operation, *args[1:], **kwargs))
-        if operation in _CASTS:
-            return Traced(self, _CASTS[operation](self, *args, **kwargs))
-        if canonical_name(operation) not in OPERATIONS:
-            raise Untranslatable(f"`{operation}`")
+        """torch's operation of scalars, some of them traced, and of small tensors."""
         name = canonical_name(operation)
+        if name.endswith("_"):
+            return self._apply_in_place(name[:-1], *args, **kwargs)
+        is_of_one = name in CASTS or name in CREATORS
+        if _small.concerns(name, args[:1] if is_of_one else args, {} if is_of_one else kwargs):
+            return _small.apply(self, name, args, kwargs)
+        if name in CREATORS:
+            return Traced(self, created(self, name, *args, **kwargs))
+        if name in CASTS:
+            return Traced(self, CASTS[name](self, *args, **kwargs))
+        if name not in OPERATIONS:
+            raise Untranslatable(f"`{operation}`")
         if name in _BY_CONSTANTS:
             args, kwargs = constants(tuple(args)), constants(dict(kwargs))
         elif name in _FACTORS:
@@ -111,6 +100,18 @@ class Trace(TorchFunctionMode):
         operands = [self._operand(each) for each in args]
         keywords = {key: self._operand(value) for key, value in kwargs.items()}
         return Traced(self, OPERATIONS[name](*operands, **keywords))
+
+    def _apply_in_place(self, operation: str, target: Any, *args: Any, **kwargs: Any) -> Any:
+        """torch's operation `operation` with "_": what the target is called by elsewhere becomes the result, too."""
+        result = self.apply(operation, (target, *args), kwargs)
+        if not isinstance(target, (Traced, Small)) or result.shape != target.shape:
+            raise Untranslatable(f"`{operation}_` of a captured tensor")
+        if isinstance(target, Traced):
+            target._expression = cast(result._expression, target.dtype)
+        else:
+            result = self.apply("to", (result, target.dtype), {})
+            target._elements, target._places = result._elements, result._places
+        return target
 
     def _factors(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], str]:
         """Operands of a product or a quotient. A kernel folds constant ones: into the scale of its exponentials where they
@@ -132,19 +133,20 @@ class Trace(TorchFunctionMode):
         """tensor[index], where `known` has the indices that earlier brackets brought, None where none did."""
         given = list(index) if isinstance(index, tuple) else [index]
         free = [dim for dim, each in enumerate(known) if each is None]
-        if Ellipsis in [each for each in given if not isinstance(each, (Traced, torch.Tensor))]:
-            at = next(place for place, each in enumerate(given) if each is Ellipsis)
-            given[at : at + 1] = [slice(None)] * (len(free) - len(given) + 1)
-        if len(given) > len(free):
+        at = next((place for place, each in enumerate(given) if each is Ellipsis), None)
+        if at is not None:
+            given[at : at + 1] = [slice(None)] * (len(free) - sum(each is not None for each in given) + 1)
+        if sum(each is not None for each in given) > len(free):
             raise Untranslatable(f"{len(given)} indices into {len(free)} dims of a captured tensor")
+        is_whole = [isinstance(each, slice) and each == slice(None) for each in given]
+        if any(
+            not whole and (each is None or isinstance(each, slice) or _small.is_small(each))
+            for each, whole in zip(given, is_whole, strict=True)
+        ):
+            return _small.part_of(self, tensor, given, known)
         indices = list(known)
         for dim, each in zip(free, given, strict=False):
-            if isinstance(each, slice):
-                if each != slice(None):
-                    raise Untranslatable("a slice beside a traced index")
-            elif each is None:
-                raise Untranslatable("a new axis beside a traced index")
-            else:
+            if not isinstance(each, slice):
                 indices[dim] = self._operand(each)
         whole = [each for each in indices if each is not None]
         if len(whole) < len(indices):
@@ -156,12 +158,13 @@ class Trace(TorchFunctionMode):
         if is_number(value):
             return self.captured.captured_number(value)
         if isinstance(value, (Traced, torch.Tensor, bool, int, float, torch.SymInt, torch.SymFloat)):
-            return self._expression_of(value)
-        if isinstance(value, (PartialLookUp, Row)):
-            raise Untranslatable("a row of a captured tensor, where a scalar is wanted")
+            return self.expression_of(value)
+        if isinstance(value, Symbolic):
+            raise Untranslatable(f"a tensor of shape {tuple(value.shape)}, where a scalar is wanted")
         return value
 
-    def _expression_of(self, value: Any) -> Expression:
+    def expression_of(self, value: Any) -> Expression:
+        """Of a scalar, traced or not."""
         if is_number(value):
             return self.captured.captured_number(value)
         if isinstance(value, Traced):
@@ -172,62 +175,6 @@ class Trace(TorchFunctionMode):
             return literal(value)
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return self.captured.number(value)
+        if isinstance(value, Symbolic):
+            raise Untranslatable(f"a tensor of shape {tuple(value.shape)}, where a scalar is wanted")
         raise Untranslatable(f"a {type(value).__name__} where a scalar is wanted")
-
-    def _created(self, operation: str, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Expression:
-        """A constant of no dims, such as `b.new_ones((), dtype=torch.bool)`."""
-        value = _CREATORS[operation]
-        if value is None:
-            value = kwargs.get("fill_value", args[-1] if args else None)
-        sizes = kwargs.get("size", args[0] if operation.startswith("new") and args else ())
-        if tuple(sizes if isinstance(sizes, (tuple, list)) else (sizes,)):
-            raise Untranslatable(f"`{operation}` of a shape")
-        constant = self._expression_of(value)
-        return constant if dtype is None else _cast(constant, dtype)
-
-
-def _cast(operand: Expression, dtype: torch.dtype) -> Expression:
-    """Of one kind to another. Narrower floats and ints stay as wide as the language's: torch's compiler, too, computes
-    scores in float32."""
-    if dtype == torch.bool:
-        return as_bool(operand)
-    if dtype.is_floating_point:
-        return as_float(operand)
-    if dtype.is_complex:
-        raise Untranslatable(f"a conversion to {dtype}")
-    if operand.type == "float":  # towards zero
-        floored = call("floor", operand, of_type="int")
-        raised = call("floor", negative(operand), of_type="int")
-        return conditional(
-            Expression(f"({operand.text} >= 0.0)", "bool"), floored, Expression(f"(-{raised.text})", "int")
-        )
-    return conditional(operand, literal(1), literal(0)) if operand.type == "bool" else operand
-
-
-def _cast_to(trace: Trace, operand: Traced, *targets: Any, dtype: torch.dtype | None = None, **_: Any) -> Expression:
-    """Tensor.to and its relatives: a dtype, another tensor's, or a device, which is no conversion."""
-    expression = trace._expression_of(operand)
-    for target in (*targets, dtype):
-        if isinstance(target, (Traced, torch.Tensor)):
-            target = target.dtype
-        if isinstance(target, torch.dtype):
-            return _cast(expression, target)
-    return expression
-
-
-def _fixed_cast(dtype: torch.dtype) -> Callable[..., Expression]:
-    return lambda trace, operand, **_: _cast(trace._expression_of(operand), dtype)
-
-
-_CASTS: dict[str, Callable[..., Expression]] = {
-    "to": _cast_to,
-    "type": _cast_to,
-    "type_as": _cast_to,
-    "float": _fixed_cast(torch.float32),
-    "half": _fixed_cast(torch.float16),
-    "bfloat16": _fixed_cast(torch.bfloat16),
-    "double": _fixed_cast(torch.float64),
-    "int": _fixed_cast(torch.int32),
-    "long": _fixed_cast(torch.int64),
-    "bool": _fixed_cast(torch.bool),
-}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ _BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS + torch_flex.BlockMask._C
 
 
 _create_blocks = torch_flex.create_block_mask  # whatever stands under the name later
+_CREATE_OPTIONS = frozenset(inspect.signature(_create_blocks).parameters)
 
 
 class BlockMask(torch_flex.BlockMask):
@@ -29,6 +31,7 @@ class BlockMask(torch_flex.BlockMask):
     _made_of: MaskMod | None
     _sizes: tuple[int, int, int, int]
     _device: torch.device
+    _options: dict[str, Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,12 +44,13 @@ class BlockMask(torch_flex.BlockMask):
         sizes: tuple[int, int, int, int],
         device: torch.device,
         block_size: tuple[int, int],
+        options: dict[str, Any] | None = None,
     ) -> BlockMask:
-        """sizes: batch and heads (1: all are alike), q_len, kv_len."""
+        """sizes: batch and heads (1: all are alike), q_len, kv_len. options: what else torch is told of the blocks."""
         mask = cls.__new__(cls)
         mask.mask_mod = mask._made_of = mask_mod
         mask.seq_lengths, mask.BLOCK_SIZE = sizes[2:], block_size
-        mask._sizes, mask._device = sizes, device
+        mask._sizes, mask._device, mask._options = sizes, device, options or {}
         return mask
 
     def is_its_mask_mod(self) -> bool:
@@ -59,13 +63,15 @@ class BlockMask(torch_flex.BlockMask):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._sizes if self._made_of is not None else super().shape
+        if self._made_of is not None:
+            return self._sizes
+        return (*self.kv_indices.shape[:-2], *self.seq_lengths)  # super() is none of what Dynamo traces in a property
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute not in _BLOCKS:
             raise AttributeError(f"'BlockMask' object has no attribute '{attribute}'")
         made_of: Any = self._made_of
-        made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE)
+        made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE, **self._options)
         for each in _BLOCKS:
             setattr(self, each, getattr(made, each))
         return getattr(self, attribute)
@@ -74,7 +80,7 @@ class BlockMask(torch_flex.BlockMask):
         """On another device; the tensors that the mask_mod captures stay where they are."""
         if not self.is_its_mask_mod():
             return super().to(device)
-        return self.of_mask_mod(self.mask_mod, self._sizes, torch.device(device), self.BLOCK_SIZE)
+        return self.of_mask_mod(self.mask_mod, self._sizes, torch.device(device), self.BLOCK_SIZE, self._options)
 
 
 def create_block_mask(
@@ -86,6 +92,7 @@ def create_block_mask(
     device: torch.device | str | None = None,
     BLOCK_SIZE: int | tuple[int, int] = 128,
     _compile: bool = False,
+    **options: Any,
 ) -> BlockMask:
     """torch's create_block_mask without its cost: nothing is evaluated, however long the sequences are.
 
@@ -96,11 +103,15 @@ def create_block_mask(
         device: of the blocks, should they be read; None: the current accelerator, else the CPU.
         BLOCK_SIZE: of the blocks, should they be read: positions, or a pair of queries and keys.
         _compile: ignored.
+        options: whatever else this version of torch takes; for the blocks, should they be read.
     """
+    unknown = options.keys() - _CREATE_OPTIONS
+    if unknown:
+        raise TypeError(f"create_block_mask() got an unexpected keyword argument '{min(unknown)}'")
     if device is None:
         device = torch.accelerator.current_accelerator() or "cpu"
     block_size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
-    return BlockMask.of_mask_mod(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), torch.device(device), block_size)
+    return BlockMask.of_mask_mod(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), torch.device(device), block_size, options)
 
 
 def _dense(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

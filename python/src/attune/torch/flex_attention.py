@@ -78,6 +78,13 @@ def flex_attention(
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
+    if return_aux is not None and not (return_aux.max_scores or return_lse or torch.compiler.is_dynamo_compiling()):
+        found = flex_attention(
+            query, key, value, score_mod, block_mask, scale, enable_gqa, return_aux.lse, kernel_options,
+            mask_mod=mask_mod, dropout=dropout, sink=sink, precision=precision, strict=strict,
+        )  # fmt: skip
+        out, lse = found if return_aux.lse else (found, None)
+        return out, torch_flex.AuxOutput(lse=lse, max_scores=None)
     met: Seen | None = None
     says: tuple[Any, ...] = ()
     if return_aux is None and sink is None and not torch.compiler.is_dynamo_compiling():
@@ -350,7 +357,7 @@ def _check(
     if tuple(block_mask.BLOCK_SIZE) != (of_all, of_all) and tuple(block_mask.shape[-2:]) != lengths:
         raise ValueError(
             f"block_mask was created for block_mask.shape={block_mask.shape} but got q_len={lengths[0]} and "
-            f"kv_len={lengths[1]}."
+            f"kv_len={lengths[1]}. Create one of these lengths, or cut it to them: block_mask._adjust{lengths}."
         )
     if block_mask.mask_mod is torch_flex._sliced_mask_mod_error:
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
