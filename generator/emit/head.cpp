@@ -110,7 +110,7 @@ std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
                                               : "piece_items");
   }
   const ItemTiles tiles = item_tiles(spec, plan);
-  if (tiles.queries == 0) return "";
+  if (tiles.queries == 0 && tiles.keys == 0) return "";
   return fmt::format(
       "\n"
       "namespace att {{\n"
@@ -121,8 +121,11 @@ std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
       "}}  // namespace att\n"
       "\n"
       "#include \"templates/kernels/{}.cuh\"\n",
-      tiles.queries, tiles.keys > 0 ? tiles.keys : tile_shape(plan).kv,
-      tiles.keys > 0 ? "backward_items" : "sequence_items");
+      tiles.queries > 0 ? tiles.queries : tile_shape(plan).q,
+      tiles.keys > 0 ? tiles.keys : tile_shape(plan).kv,
+      tiles.keys == 0      ? "sequence_items"
+      : tiles.queries == 0 ? "key_items"
+                           : "backward_items");
 }
 
 }  // namespace

@@ -37,6 +37,12 @@ bool is_tall(const Sm90aBackwardPlan& tile) { return tile.tile_q != kTileQ; }
 
 int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
+// Whether a CTA takes one key tile after the other off a counter. Short sequences have many of few
+// query tiles each, so those of packed ones always do.
+bool takes_items(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  return tile.takes_items || is_packed(spec);
+}
+
 // Whether the first key tiles of heads, which all queries see, begin before the others.
 bool has_early_tiles(const AttentionSpec& spec) {
   if (spec.deterministic || is_packed(spec)) return false;
@@ -46,7 +52,7 @@ bool has_early_tiles(const AttentionSpec& spec) {
 
 BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   BackwardRows rows = split_rows(spec);
-  rows.takes_items = tile.takes_items;
+  rows.takes_items = takes_items(spec, tile);
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
   // How many key tiles a packed sequence has the host does not know.
   if (is_packed(spec)) {
@@ -115,9 +121,11 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   // O and dO of which rows are made; their barriers.
   const int staged_rows = rows.ahead_warps * (2 * kStagedRows * 2 * spec.head_dim_v + 8);
   const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
-  const int item = is_packed(spec) ? 32 + 8 * 2 : 0;  // and its barriers
+  // Of packed sequences twice as much of an item, barriers, and dV on its way out.
+  const int packed =
+      is_packed(spec) ? 32 + 8 * 3 + slabs(spec.head_dim_v) * tile_kv(tile) * kSlabRowBytes : 0;
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
-         staged_rows + item + barriers + turns + kReadAgainBytes;
+         staged_rows + packed + barriers + turns + kReadAgainBytes;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -169,17 +177,19 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.rotated && spec.deterministic) {
     return plan_unsupported("key tiles that add in their order begin with the same query tile");
   }
-  // Beside what is learned ptxas has too few and serialises the products (C7512).
-  const bool has_room =
-      is_narrow(spec) && expr::look_up_derivatives(spec.score, spec.environment).empty();
+  // Beside what is learned ptxas has too few and serialises the products (C7512); of packed
+  // sequences, whose items may have no tiles, it does so as well.
+  const bool has_room = is_narrow(spec) && !is_packed(spec) &&
+                        expr::look_up_derivatives(spec.score, spec.environment).empty();
   if (tile.keys_in_registers && !has_room) {
     return plan_unsupported(
-        "K and V stay in registers up to head dim 64, where no tensor is learned");
+        "K and V stay in registers up to head dim 64, where no tensor is learned and sequences are "
+        "not packed");
   }
   const bool may_take_items = is_narrow(spec) && !is_packed(spec) && !spec.deterministic;
   if (tile.takes_items && !may_take_items) {
     return plan_unsupported(
-        "key tiles are taken off a counter up to head dim 64, not of packed sequences nor in "
+        "key tiles are taken off a counter up to head dim 64, of packed sequences always, never in "
         "order");
   }
   const PlanResources needs = resources_of(spec, plan);
@@ -267,7 +277,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .shared_memory_bytes = needs.shared_memory_bytes,
        .item = WorkItem::kKeyTile,
        .tile = tile_kv(tile),
-       .persistent = tile.takes_items,
+       .persistent = takes_items(spec, tile),
        .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, tile_kv(tile)),
                        slab_map(Tensor::kValue, tile_kv(tile)),
                        slab_map(Tensor::kOutputGradient, tile.tile_q),
@@ -275,9 +285,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                        slab_map(Tensor::kValueGradient, kStoreRows)},
        .overlaps_previous = true},
       {.symbol = "_queries",
-       .threads = 128 * tile.warpgroups,
-       .item = is_packed(spec) ? WorkItem::kQueryTile : WorkItem::kLastQueryTile,
-       .tile = tile.tile_q,
+       .threads = 128 * tile.warpgroups * (is_packed(spec) ? of_rows.padding / tile.tile_q : 1),
+       .item = is_packed(spec) ? WorkItem::kSequenceTile : WorkItem::kLastQueryTile,
+       .tile = is_packed(spec) ? of_rows.padding : tile.tile_q,
        .overlaps_previous = true}};
   recipe.workspace = backward_row_regions(rows_of(spec, tile));
   add_learned(spec, recipe);
@@ -302,6 +312,7 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
                                         {"Q", tile.stages, tile.tile_q, qk},
                                         {"dO", tile.stages, tile.tile_q, v},
                                         {"dS", 2, tile.tile_q, tile_kv(tile)}};
+  if (is_packed(spec)) matrices.push_back({"dV", 1, tile_kv(tile), v});
   if (const int warps = rows_of(spec, tile).ahead_warps; warps > 0) {
     matrices.push_back({"rows of O and dO", 2 * warps, kStagedRows, spec.head_dim_v});
   }

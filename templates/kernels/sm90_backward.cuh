@@ -21,6 +21,7 @@
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_keys.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/work_items.h"
 
@@ -28,7 +29,7 @@ ATT_KERNEL __launch_bounds__(att::kRowThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   att::let_next_launch_start();
   att::clear_learned_gradients(p);
-  att::make_row_statistics(p);
+  att::make_row_statistics(p, att::sm90::HasSums{});
   // The launch behind this one waits for it alone, but reads the list of the one in front, too.
   if constexpr (att::spec::kIsPacked) att::wait_for_launches_before();
 }
@@ -45,12 +46,12 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   make_key_gradients<true>(p, &q_map, &k_map, &v_map, &do_map, &dk_map, &dv_map, shared);
 }
 
-ATT_KERNEL __launch_bounds__(att::sm90::kDqShares * 128)
+ATT_KERNEL __launch_bounds__(att::sm90::kQueriesThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   using namespace att::sm90;
   att::wait_for_launches_before();
   if constexpr (att::spec::kIsPacked) {
-    convert_listed_tile(p);
+    convert_packed_rows(p);
     return;
   }
   const int group = p.heads / p.kv_heads;

@@ -136,10 +136,19 @@ ATT_FN void store_row(const BackwardParams& p, long long row, float lse, float d
   }
 }
 
+// Whether sums of dQ are wanted of kRowsAtATime queries of a head of a sequence; a family may know
+// better.
+struct AllHaveSums {
+  ATT_MEMBER bool operator()(const BackwardParams&, const Sequence&, int, int, int) const {
+    return true;
+  }
+};
+
 // store_row() of rows [first_query, first_query + kRowsAtATime) of a head, and what
-// clear_query_sums() says.
-ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int head,
-                                int first_query) {
+// clear_query_sums() says, where has_sums(p, sequence, b, h, first_query).
+template <typename HasSums>
+ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int head, int first_query,
+                                const HasSums& has_sums) {
   constexpr int kLanes = lanes_of_row(), kWords = Element::kWordsOfEight;
   constexpr int kRowsAtOnce = kRowThreads / kLanes;
   constexpr int kSteps = kRowsAtATime / kRowsAtOnce > 0 ? kRowsAtATime / kRowsAtOnce : 1;
@@ -167,7 +176,11 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
       load_words(row_of(p.d_o, p.d_o_stride, q), d_o[i]);
     }
   }
-  if constexpr (plan::kSumColumns > 0) clear_query_sums(p, sequence, b, head, first_query);
+  if constexpr (plan::kSumColumns > 0) {
+    if (!spec::kIsPacked || has_sums(p, sequence, b, h, first_query)) {
+      clear_query_sums(p, sequence, b, head, first_query);
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     const int q = first_query + i * kRowsAtOnce + first_row;
@@ -238,12 +251,17 @@ ATT_FN void clear_counters(const BackwardParams& p) {
 
 // A CTA's: kRowPadding rows of a head, all heads' or, where the main launch makes the others',
 // those of the first ones.
-ATT_FN void make_row_statistics(const BackwardParams& p) {
+template <typename HasSums = AllHaveSums>
+ATT_FN void make_row_statistics(const BackwardParams& p, const HasSums& has_sums = {}) {
   const int tiles = spec::kIsPacked ? sequence_item_count(p.q_len, p.batch, kRowPadding)
                                     : tile_count(p.q_len, kRowPadding);
-  const int head = block_index() / tiles;
+  int head = block_index() / tiles;
   int b = 0, tile = block_index() - head * tiles;
   if constexpr (spec::kIsPacked) {
+    // Of the first heads, whose items come first, L2 then has the zeroed sums.
+    if constexpr (plan::kTakesItems) head = p.heads - 1 - head;
+    // Whether or not the CTA has rows.
+    if (plan::kTakesItems && block_index() == 0 && thread_index() == 0) *p.scheduler_counter = 0;
     b = sequence_of_tile(p, tile);
     const Sequence sequence = sequence_of(p, b);
     tile -= first_sequence_tile(sequence.q_first, b, kRowPadding);
@@ -262,7 +280,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p) {
   }
 #pragma unroll 1
   for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
-    make_row_statistics(p, b, head, first_query + i);
+    make_row_statistics(p, b, head, first_query + i, has_sums);
   }
 }
 

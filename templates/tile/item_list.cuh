@@ -23,7 +23,7 @@ ATT_FN int item_class(int tiles) {
   return kItemClasses - 1 - (8 * (octave - 2) + (tiles >> (octave - 3) & 7));
 }
 
-// What a list is of; a list of key tiles says the same (templates/kernels/backward_items.cuh).
+// What a list is of; a list of key tiles says the same (templates/tile/key_items.cuh).
 struct QueryItems {
   static constexpr int kRows = kItemQueries;
   static ATT_MEMBER int all_rows(const PackedParams& p) { return p.q_len; }

@@ -20,7 +20,9 @@
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_listed.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
+#include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
@@ -79,7 +81,7 @@ struct Consumer {
     b = item.b;
     h_kv = item.h_kv;
     k0 = item.k0;
-    if constexpr (kMakesQueries) sums_base = packed_sums(p, own, b);
+    sums_base = item.sums;
   }
   ATT_MEMBER void take(const WorkItem& item) {
     b = item.b;
@@ -170,12 +172,14 @@ struct Consumer {
 
   // dS of tile n to shared memory, as rows of queries.
   ATT_MEMBER void store_ds(unsigned n) {
-    const int lane = thread % 32;
+    // Of packed sequences there is no register for what follows from it.
+    const int own_thread = spec::kIsPacked ? opaque(thread) : thread;
+    const int lane = own_thread % 32;
     const unsigned slab = shared.d_s(n & 1) + warpgroup * kQSlabBytes;
     // Of step's 16 x 16 block of dS^T the four 8 x 8 matrices are (keys 0..7, queries 0..7), (keys
     // 8..15, queries 0..7), and the same of queries 8..15; each is stored transposed.
     const int row = lane / 16 * 8 + lane % 8;
-    const int unit = thread / 32 * 2 + lane / 8 % 2;
+    const int unit = own_thread / 32 * 2 + lane / 8 % 2;
 #pragma unroll
     for (int step = 0; step < kTileQ / 16; ++step) {
       stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);
@@ -200,13 +204,30 @@ struct Consumer {
 
   ATT_MEMBER float* sums_of(int index) const { return p.d_q_sums + sums_offset(index, warpgroup); }
 
+  // Of packed sequences: a negative index is ~ that of a tile to which nobody else adds.
+  ATT_MEMBER void bring_dq(int index) {
+    if (index >= 0) {
+      add_dq(sums_of(index));
+      return;
+    }
+    const ListedItem item = load_listed_item(shared.item_slot(parity));
+    const auto [h, tile] = tile_of_sums(p, item.sums, ~index);
+    store_share(p, item.own, h, tile, warpgroup,
+                *reinterpret_cast<const float(*)[kDqNumbers / 4][4]>(&d_q));
+  }
+
   // dQ of the tile whose dS is number `n` is there.
-  ATT_MEMBER void end_dq(unsigned n, float* to) {
+  ATT_MEMBER void end_dq(unsigned n, int index) {
+    [[maybe_unused]] float* const to = sums_of(index);
     warp_arrive(shared.ds_empty(n & 1));
     if (!has_sums) mbarrier_wait(shared.sums_ready(), parity);
     has_sums = true;
     if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n & 1), n >> 1 & 1);
-    if (!is_dropped) add_dq(to);
+    if constexpr (spec::kIsPacked) {
+      bring_dq(index);
+    } else {
+      if (!is_dropped) add_dq(to);
+    }
     if constexpr (kTakesTurns) {
       sync_warp();
       warp_arrive(shared.turn_used(n & 1));
@@ -215,7 +236,7 @@ struct Consumer {
 
   // False when no query sees the keys.
   ATT_MEMBER bool has_tiles() {
-    if constexpr ((!spec::kHasMask && !spec::kIsPacked) || kTakesItems) return true;
+    if constexpr (!spec::kIsPacked && (!spec::kHasMask || kTakesItems)) return true;
     at = uniform(at);
     mbarrier_wait(shared.q_full(at.stage), at.parity);
     if (load_tile_info(shared.tile(at.stage)).tile >= 0) return true;
@@ -223,6 +244,8 @@ struct Consumer {
     warp_arrive(shared.q_empty(at.stage));
     warp_arrive(shared.do_empty(at.stage));
     at.advance();
+    if constexpr (kTakesItems) mbarrier_wait(shared.v_full(), parity);
+    if constexpr (spec::kIsPacked) warp_arrive(shared.v_empty());
     return false;
   }
 
@@ -257,10 +280,11 @@ struct Consumer {
       if (tiles > 0) warp_arrive(shared.do_empty(before.stage));
       if constexpr (kMakesQueries) {
         wgmma_pin(d_q);
-        if (tiles > 1) end_dq(written - 2, sums_of(sums));
+        if (tiles > 1) end_dq(written - 2, sums);
       }
       mbarrier_wait(shared.do_full(at.stage), at.parity);
-      if (kMayHaveDeadRows && now.flags == 0) {
+      const int flags = spec::kIsPacked ? now.flags & ~kAllOfQueries : now.flags;
+      if (kMayHaveDeadRows && flags == 0) {
         clean_dead_rows<kTileQ>(shared.references(at.stage), shared.d_o(at.stage),
                                 warpgroup_barrier(warpgroup));
       }
@@ -273,7 +297,9 @@ struct Consumer {
       wgmma_pin(s);
       const Context c = item_context(p, own, b, now.h, h_kv);
       const bool full = (now.flags >> warpgroup & 1) != 0;
-      if constexpr (kTakesItems && spec::kHasMask) is_dropped = now.flags == kDropped;
+      if constexpr (kTakesItems && spec::kHasMask && !spec::kIsPacked) {
+        is_dropped = now.flags == kDropped;
+      }
       const ColumnElements<kTileQ> elements{
           k0 + warpgroup * kKeys + thread / 32 * 16 + thread % 32 / 4,
           now.tile * kTileQ + thread % 4 * 2, shared.references(at.stage) + thread % 4 * 8,
@@ -287,6 +313,7 @@ struct Consumer {
       issue_dv();
       wgmma_wait<1>();  // for dP
       wgmma_pin(d);
+      if (spec::kIsPacked && now.more == 0) warp_arrive(shared.v_empty());
       if constexpr (kTakesItems && spec::kHasMask && LearnedGradients::kLearns) {
         if (is_dropped) zero(d);  // nothing is learned from it
       }
@@ -311,6 +338,7 @@ struct Consumer {
       issue_dk();
       sums = next_sums;
       next_sums = sums_tile(p, sums_base, now.h, now.tile);
+      if (spec::kIsPacked && (now.flags & kAllOfQueries) != 0) next_sums = ~next_sums;
       before = at;
       at.advance();
       ++written;
@@ -327,7 +355,7 @@ struct Consumer {
     warp_arrive(shared.do_empty(before.stage));
     if constexpr (kMakesQueries) {
       wgmma_pin(d_q);
-      if (tiles > 1) end_dq(written - 2, sums_of(sums));
+      if (tiles > 1) end_dq(written - 2, sums);
       mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
       issue_dq(written - 1);
     }
@@ -335,7 +363,7 @@ struct Consumer {
     warp_arrive(shared.q_empty(before.stage));
     if constexpr (kMakesQueries) {
       wgmma_pin(d_q);
-      end_dq(written - 1, sums_of(next_sums));
+      end_dq(written - 1, next_sums);
     }
     learned.end(item_context(p, own, b, 0, h_kv));
     wgmma_pin(d_k);
@@ -347,44 +375,56 @@ struct Consumer {
   }
 
   // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V
-  // of the next item come.
-  ATT_MEMBER void leave(float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) const {
-    const int row = thread / 32 * 16;
+  // of the next item come. Of packed sequences dV leaves from a place of its own: V comes sooner.
+  ATT_MEMBER void leave(float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) {
     warp_arrive(shared.k_empty());
-    store_key_rows<spec::kHeadDimV>(d_v, keep_scale,
-                                    {shared.v(), kKvSlabBytes, dv_map, k0, h_kv, b},
-                                    warpgroup * kKeys + row, thread);
+    // What has had no register all the while.
+    if constexpr (spec::kIsPacked) take(load_listed_item(shared.item_slot(parity)));
+    const int own_thread = spec::kIsPacked ? opaque(thread) : thread;
+    const int row = own_thread / 32 * 16;
+    const int first = spec::kIsPacked ? own.kv_first + k0 : k0;
+    const int slice = spec::kIsPacked ? own.slice : b;
+    leave_rows<spec::kHeadDimV>(
+        d_v, keep_scale,
+        {spec::kIsPacked ? shared.leaving() : shared.v(), kKvSlabBytes, dv_map, first, h_kv, slice},
+        warpgroup * kKeys + row, own_thread, p.d_v, p.d_v_stride);
     // The others have read dS.
     if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
-    store_key_rows<spec::kHeadDimQk>(d_k, softmax_scale(p),
-                                     {shared.d_s(0) + warpgroup * kQSlabBytes, kDsBytes, dk_map,
-                                      k0 + warpgroup * kKeys, h_kv, b},
-                                     row, thread);
-    if (thread % 32 == 0) tma_store_wait_read<1>();
-    warp_arrive(shared.v_empty());
+    leave_rows<spec::kHeadDimQk>(d_k, softmax_scale(p),
+                                 {shared.d_s(0) + warpgroup * kQSlabBytes, kDsBytes, dk_map,
+                                  first + warpgroup * kKeys, h_kv, slice},
+                                 row, own_thread, p.d_k, p.d_k_stride);
+    if constexpr (!spec::kIsPacked) {
+      if (thread % 32 == 0) tma_store_wait_read<1>();
+      warp_arrive(shared.v_empty());
+    }
+  }
+  // A warp's 16 rows of a gradient. Of packed sequences those of another one are not its business.
+  template <int kColumns>
+  ATT_MEMBER void leave_rows(const float (&gradient)[kColumns / 2], float scale, const KeyRows& to,
+                             int row, int own_thread, [[maybe_unused]] void* d_tensor,
+                             [[maybe_unused]] const Strides& stride) const {
+    if constexpr (spec::kIsPacked) {
+      const int key = k0 + warpgroup * kKeys + own_thread / 32 * 16;
+      if (key + 16 > own.kv_len) {
+        char* const out = static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, key);
+        leave_key_rows<kColumns>(gradient, scale, to, row, own_thread);
+        sync_warp();
+        copy_rows<kColumns>(out, 2 * stride.seq, to, row, own.kv_len - key);
+        fence_shared_for_async();
+        sync_warp();
+        return;
+      }
+    }
+    store_key_rows<kColumns>(gradient, scale, to, row, own_thread);
   }
 
   // A gradient's 64 rows to where K's or V's were, and from there to global memory.
   template <int kColumns>
   ATT_MEMBER void store(const float (&gradient)[kColumns / 2], float scale, unsigned matrix,
-                        const TensorMap* map, [[maybe_unused]] void* d_tensor,
-                        [[maybe_unused]] const Strides& stride) const {
-    const int row = warpgroup * kKeys + thread / 32 * 16;
-    if constexpr (spec::kIsPacked) {
-      const KeyRows to{matrix, kKvSlabBytes, map, own.kv_first + k0, h_kv, own.slice};
-      if (k0 + row + 16 > own.kv_len) {
-        char* const out =
-            static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, k0 + row);
-        leave_key_rows<kColumns>(gradient, scale, to, row, thread);
-        sync_warp();
-        copy_rows<kColumns>(out, 2 * stride.seq, to, row, own.kv_len - (k0 + row));
-      } else {
-        store_key_rows<kColumns>(gradient, scale, to, row, thread);
-      }
-    } else {
-      store_key_rows<kColumns>(gradient, scale, {matrix, kKvSlabBytes, map, k0, h_kv, b}, row,
-                               thread);
-    }
+                        const TensorMap* map) const {
+    store_key_rows<kColumns>(gradient, scale, {matrix, kKvSlabBytes, map, k0, h_kv, b},
+                             warpgroup * kKeys + thread / 32 * 16, thread);
   }
 };
 

@@ -54,7 +54,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   if constexpr (kTakesItems) {
     for (int i = 0; i < 2; ++i) {
       mbarrier_init(shared.item_full(i), 1);
-      mbarrier_init(shared.item_empty(i), 4 * kWarpgroups + kHelpers);
+      mbarrier_init(shared.item_empty(i), 4 * kWarpgroups + kItemReaders);
     }
     mbarrier_init(shared.v_full(), 1);
     mbarrier_init(shared.k_empty(), 4 * kWarpgroups);
@@ -63,6 +63,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   if constexpr (spec::kIsPacked) {
     mbarrier_init(shared.kv_raw(), 1);
     mbarrier_init(shared.q_raw(), 2);
+    mbarrier_init(shared.last_tile_found(), 1);
   }
   mbarrier_init_fence();
 }
@@ -261,10 +262,8 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   } else {
     // All have read K; of V each warpgroup has read its own rows only.
     named_barrier_sync(kAllConsumers, kConsumerThreads);
-    consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map, p.d_v,
-                                             p.d_v_stride);
-    consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map, p.d_k,
-                                              p.d_k_stride);
+    consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map);
+    consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
     if constexpr (kMakesQueries && kSumsInTurn) {
       mbarrier_wait(shared.sums_told(), parity);
       const int brings = load_uniform_word(shared.brings());
@@ -285,8 +284,9 @@ ATT_FN void consume_items(const BackwardParams& p, const TensorMap* dk_map, cons
   RingPosition at;
   unsigned written = 0;
   if constexpr (spec::kIsPacked) {
-    consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup, load_listed_item(shared.item()), 0,
-                           at, written);
+    for_each_listed_item(shared, [&](const ListedItem& item, unsigned n) {
+      consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup, item, n & 1, at, written);
+    });
   } else {
     for_each_item(p, shared, [&](const WorkItem& item, unsigned parity) {
       consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup, item, parity, at, written);
@@ -313,20 +313,14 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
   // Of launches that do not overlap these say nothing.
   let_next_launch_start();
   wait_for_launches_before();
-  if constexpr (spec::kIsPacked) {
-    if (thread_index() == 32) store_listed_item(p, shared.item());  // while the first warp inits
-    sync_threads();
-    if (load_listed_item(shared.item()).b < 0) return;
-  } else {
-    sync_threads();
-  }
+  sync_threads();
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
     const int warp = shuffle_from(thread_index() / 32, 0);
     if constexpr (spec::kIsPacked) {
-      if (warp == 0) load_listed(p, q_map, k_map, v_map, do_map, shared);
-      if (warp == 1) clear_foreign_keys(shared);
+      if (warp == 0) load_listed_queries(p, q_map, do_map, shared);
+      if (warp == 1) load_listed_keys(p, k_map, v_map, shared);
     } else {
       if (warp == 0) load_items(p, q_map, k_map, v_map, do_map, shared);
       if (warp > 0 && warp <= kHelpers) help(p, shared, warp - 1);

@@ -58,6 +58,8 @@ constexpr bool kHelpsInPassing = spec::kHasMask && kDsBuffers > 0 && kSumsInTurn
 constexpr int kHelpers = kDsBuffers == 0 || !kSumsInTurn ? 0
                          : kMakesRowsAhead               ? plan::kRowWarps
                                                          : 1;
+// Warps but the consumers' that follow the items: of packed sequences the queries' loader.
+constexpr int kItemReaders = spec::kIsPacked ? 1 : kHelpers;
 // Rows of O and dO that each takes at a time, where they make others' rows.
 constexpr int kRowsOfPart = 32;
 constexpr int kStagedRowBytes = 2 * spec::kHeadDimV;
@@ -70,17 +72,19 @@ constexpr int kQOffset = kVOffset + kVBytes;
 constexpr int kDoOffset = kQOffset + kStages * kQBytes;
 constexpr int kDsOffset = kDoOffset + kStages * kDoBytes;
 constexpr int kStagedRowsOffset = kDsOffset + kDsBuffers * kDsBytes;
-constexpr int kReferenceOffset = kStagedRowsOffset + kStagedRowsBytes;
+constexpr int kLeavingOffset = kStagedRowsOffset + kStagedRowsBytes;
+constexpr int kReferenceOffset = kLeavingOffset + (spec::kIsPacked ? kVBytes : 0);
 constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
 constexpr int kBringsOffset = kTileOffset + 16 * kStages;
 constexpr int kTurnOffset = kBringsOffset + (kDsBuffers > 0 ? 16 : 0);
 constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 16 : 0);
-constexpr int kBarrierOffset = kItemOffset + (spec::kIsPacked || kTakesItems ? 32 : 0);
+constexpr int kItemBytes = spec::kIsPacked ? 32 : 16;
+constexpr int kBarrierOffset = kItemOffset + (kTakesItems ? 2 * kItemBytes : 0);
 constexpr int kRowBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
 constexpr int kLoadedBarrier = kRowBarrier + plan::kRowWarps;
-constexpr int kTurnBarrier = kLoadedBarrier + (kHelpsInPassing ? 1 : 0);
+constexpr int kTurnBarrier = kLoadedBarrier + (kHelpsInPassing || spec::kIsPacked ? 1 : 0);
 constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 6 : 0);
 constexpr int kItemBarrier = kRawBarrier + (spec::kIsPacked ? 2 : 0);
 constexpr int kBarriers = kItemBarrier + (kTakesItems ? 7 : 0);
@@ -97,6 +101,8 @@ struct SharedMemory {
   ATT_MEMBER unsigned staged_rows(int warp) const {
     return base + kStagedRowsOffset + warp * kStagedPartBytes;
   }
+  // Of packed sequences dV on its way out.
+  ATT_MEMBER unsigned leaving() const { return base + kLeavingOffset; }
   ATT_MEMBER unsigned references(int stage) const {
     return base + kReferenceOffset + stage * kReferenceBytes;
   }
@@ -106,7 +112,9 @@ struct SharedMemory {
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
   // Item n of the CTA and the one before it, and who knows them. V has come; K and V have been
   // read.
-  ATT_MEMBER unsigned item_slot(unsigned n) const { return base + kItemOffset + 16 * (n & 1); }
+  ATT_MEMBER unsigned item_slot(unsigned n) const {
+    return base + kItemOffset + kItemBytes * (n & 1);
+  }
   ATT_MEMBER unsigned item_full(unsigned n) const { return barrier(kItemBarrier + (n & 1)); }
   ATT_MEMBER unsigned item_empty(unsigned n) const { return barrier(kItemBarrier + 2 + (n & 1)); }
   ATT_MEMBER unsigned v_full() const { return barrier(kItemBarrier + 4); }
@@ -115,8 +123,6 @@ struct SharedMemory {
   // Whether the CTA brings its head's dQ to rows, told by sums_told; with kHelpsInPassing 1 more
   // than the head whose dQ it brings.
   ATT_MEMBER unsigned brings() const { return base + kBringsOffset; }
-  // The work item, of packed sequences.
-  ATT_MEMBER unsigned item() const { return base + kItemOffset; }
   ATT_MEMBER unsigned q_full(int stage) const { return barrier(stage); }
   ATT_MEMBER unsigned do_full(int stage) const { return barrier(kStages + stage); }
   ATT_MEMBER unsigned q_empty(int stage) const { return barrier(2 * kStages + stage); }
@@ -134,6 +140,8 @@ struct SharedMemory {
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
   // All queries of the CTA's item are on their way.
   ATT_MEMBER unsigned all_loaded() const { return barrier(kLoadedBarrier); }
+  // Of packed sequences: all but those of the item's last tile are.
+  ATT_MEMBER unsigned last_tile_found() const { return barrier(kLoadedBarrier); }
   // O and dO have come of which rows are made.
   ATT_MEMBER unsigned rows_staged(int warp) const { return barrier(kRowBarrier + warp); }
   // Turns at dQ's sums, and how far each of two is: it is the CTA's, its consumers have added, the
@@ -142,7 +150,7 @@ struct SharedMemory {
   ATT_MEMBER unsigned turn_taken(int buffer) const { return barrier(kTurnBarrier + buffer); }
   ATT_MEMBER unsigned turn_used(int buffer) const { return barrier(kTurnBarrier + 2 + buffer); }
   ATT_MEMBER unsigned turn_passed(int buffer) const { return barrier(kTurnBarrier + 4 + buffer); }
-  // Rows of K and V, or of Q and dO, have come, some of which are another packed sequence's.
+  // Rows of K, of V, or of Q and dO, have come, some of which are another packed sequence's.
   ATT_MEMBER unsigned kv_raw() const { return barrier(kRawBarrier); }
   ATT_MEMBER unsigned q_raw() const { return barrier(kRawBarrier + 1); }
 

@@ -11,55 +11,13 @@
 #include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_listed.cuh"
+#include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 
 namespace att {
 namespace sm90 {
-
-// A tile of keys of a key head.
-struct ListedItem {
-  int b, h_kv, k0;
-  Sequence own;
-};
-
-// ---- The item, which one thread looks up for its CTA: whatever becomes of the lengths meanwhile,
-// all of it agree on which rows are the sequence's.
-
-// Heads are taken in groups of about kListedTilesOfGroup tiles, of which a group's longest come
-// first: so that dQ's sums of the heads under way stay in L2, which all heads' would not. 12
-// documents of 8192 tokens, 16 heads, d 128, causal, on an H200: 302 us, in groups of 512 tiles
-// 311, of 1024 341, of all 349.
-constexpr int kListedTilesOfGroup = 256;
-ATT_FN HeadTile<int> listed_tile(const BackwardParams& p) {
-  const int tiles = sequence_item_count(p.kv_len, p.batch, kTileKv);
-  const int groups = max_i32(1, tiles * p.kv_heads / kListedTilesOfGroup);
-  const int size = tile_count(p.kv_heads, groups);
-  return tile_by_group(block_index(), tiles, head_groups(p.kv_heads, GroupSizes<int>{size, size}),
-                       false);
-}
-
-// Only if the item lies in its sequence: the lengths may have changed since it was listed.
-ATT_FN void store_listed_item(const BackwardParams& p, unsigned to) {
-  const SequenceItem* const list = static_cast<const PagedParams&>(p).key_items;
-  const auto [h_kv, index] = listed_tile(p);
-  const SequenceItem listed = list[index];
-  Sequence own = {};
-  if (listed.sequence >= 0) own = sequence_of(p, listed.sequence);
-  const int k0 = listed.tile * kTileKv;
-  const bool is_one = listed.sequence >= 0 && k0 < own.kv_len;
-  store_shared_4(to, is_one ? listed.sequence : -1);
-  store_shared_4(to + 4, h_kv);
-  store_shared_4(to + 8, k0);
-  store_shared_4(to + 12, own.q_len);
-  store_shared_4(to + 16, own.kv_len);
-  store_shared_4(to + 20, own.q_first);
-  store_shared_4(to + 24, own.kv_first);
-}
-ATT_FN ListedItem load_listed_item(unsigned from) {
-  const auto word = [&](int i) { return load_uniform_word(from + 4 * i); };
-  return {word(0), word(1), word(2), {word(3), word(4), 0, word(5), word(6)}};
-}
 
 // ---- Rows of other sequences, zeroed before the consumers see them: 0 times NaN is NaN.
 
@@ -72,25 +30,12 @@ ATT_FN void clear_rows(unsigned matrix, int first) {
   constexpr int kUnits = kRowBytes / 16;  // of a row of a slab, wherever the swizzle puts them
   const int lane = thread_index() % 32;
 #pragma unroll 1
-  for (int slab = 0; slab < kSlabs; ++slab) {
-#pragma unroll 1
-    for (int row = first + lane / kUnits; row < kRows; row += 32 / kUnits) {
+  for (int row = first + lane / kUnits; row < kRows; row += 32 / kUnits) {
+#pragma unroll
+    for (int slab = 0; slab < kSlabs; ++slab) {
       store_shared_16(matrix + (slab * kRows + row) * kRowBytes + lane % kUnits * 16, zeros);
     }
   }
-}
-
-// A warp's beside the loader, which goes on to the queries.
-ATT_FN void clear_foreign_keys(const SharedMemory& shared) {
-  const ListedItem item = load_listed_item(shared.item());
-  if (!has_foreign_keys(item)) return;
-  mbarrier_wait(shared.kv_raw(), 0);
-  const int own_rows = item.own.kv_len - item.k0;
-  clear_rows<kQkSlabs, kTileKv>(shared.k(), own_rows);
-  clear_rows<kVSlabs, kTileKv>(shared.v(), own_rows);
-  fence_shared_for_async();
-  sync_warp();
-  if (thread_index() % 32 == 0) mbarrier_arrive(shared.kv_full());
 }
 
 // The loader's, of a stage whose Q and dO have come to q_raw.
@@ -106,73 +51,143 @@ ATT_FN void clear_foreign_queries(int own_rows, int stage, unsigned parity,
   mbarrier_arrive(shared.do_full(stage));
 }
 
-// ---- The loader warp: load() of templates/tile/sm90_backward_keys.cuh, for a listed item.
+// ---- The warp that finds the items and loads their keys.
 
-ATT_FN void load_listed(const BackwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
-                        const TensorMap* v_map, const TensorMap* do_map,
-                        const SharedMemory& shared) {
+// K or V, to `full`. Where rows of another sequence come with it, it comes to `raw` first.
+template <int kSlabs>
+ATT_FN void load_listed_keys(const ListedItem& item, const TensorMap* map, unsigned matrix,
+                             unsigned raw, unsigned full, unsigned& raw_parity) {
   const bool leader = thread_index() % 32 == 0;
-  const ListedItem item = load_listed_item(shared.item());
-  const Sequence& own = item.own;
+  const bool has_foreign = has_foreign_keys(item);
   if (leader) {
-    const unsigned barrier = has_foreign_keys(item) ? shared.kv_raw() : shared.kv_full();
-    const int row = own.kv_first + item.k0;
-    mbarrier_arrive_expect(barrier, kKBytes + kVBytes);
-    load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, barrier, row, item.h_kv, own.slice,
-                         CacheHint::kEvictFirst);
-    load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, barrier, row, item.h_kv, own.slice,
-                        CacheHint::kEvictFirst);
+    const unsigned barrier = has_foreign ? raw : full;
+    mbarrier_arrive_expect(barrier, kSlabs * kKvSlabBytes);
+    load_slabs<kSlabs>(matrix, kKvSlabBytes, map, barrier, item.own.kv_first + item.k0, item.h_kv,
+                       item.own.slice, CacheHint::kEvictFirst);
   }
-  const int group = p.heads / p.kv_heads;
-  int head = item.h_kv * group;
-  const int end_head = head + group;
-  const auto context = [&] { return item_context(p, own, item.b, head, item.h_kv); };
-  QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
-  walk.begin(context(), item.k0);
-  // The next live tile, of this head or the ones after it.
-  const auto find = [&](TileInfo& out) {
-    while (!walk.next(context(), out)) {
-      if (++head >= end_head) return false;
-      walk.begin(context(), item.k0);
-    }
-    out.h = head;
-    return true;
-  };
-  RingPosition at;
+  if (!has_foreign) return;
+  mbarrier_wait(raw, raw_parity);
+  raw_parity ^= 1;
+  clear_rows<kSlabs, kTileKv>(matrix, item.own.kv_len - item.k0);
+  fence_shared_for_async();
+  sync_warp();
+  if (leader) mbarrier_arrive(full);
+}
+
+ATT_FN void load_listed_keys(const BackwardParams& p, const TensorMap* k_map,
+                             const TensorMap* v_map, const SharedMemory& shared) {
   unsigned raw_parity = 0;
+  for (unsigned n = 0;; ++n) {
+    const unsigned parity = n & 1;
+    // Not before the last one is nearly done: who holds one in reserve may end late.
+    mbarrier_wait(shared.last_tile_found(), parity ^ 1);
+    const ListedItem item = take_listed_item(p, shared, n);
+    if (item.b < 0) return;
+    mbarrier_wait(shared.v_empty(), parity ^ 1);  // which comes before k_empty
+    load_listed_keys<kVSlabs>(item, v_map, shared.v(), shared.kv_raw(), shared.v_full(),
+                              raw_parity);
+    mbarrier_wait(shared.k_empty(), parity ^ 1);
+    load_listed_keys<kQkSlabs>(item, k_map, shared.k(), shared.kv_raw(), shared.kv_full(),
+                               raw_parity);
+  }
+}
+
+// ---- The warp that loads the queries.
+
+// The live tiles of an item. What is known of the item is read anew when it is asked for, as the
+// warp has few registers.
+struct ListedWalk {
+  const BackwardParams& p;
+  unsigned slot;  // of the item
+  int h;          // the query head
+  QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
+
+  ATT_MEMBER Context context(const ListedItem& item) const {
+    return item_context(p, item.own, item.b, h, item.h_kv);
+  }
+  ATT_MEMBER void begin(const ListedItem& item) {
+    h = item.h_kv * (p.heads / opaque(p.kv_heads));
+    walk.begin(context(item), item.k0);
+  }
+  // The next one, of this head or the ones after it that share the keys.
+  ATT_MEMBER bool next(TileInfo& out) {
+    if constexpr (spec::kHasMask) {
+      while (walk.live == 0) {
+        if (!go_on()) return false;
+      }
+      walk.take(out);
+    } else {
+      while (!walk.next(context(load_listed_item(slot)), out)) {
+        if (!begin_next_head(load_listed_item(slot))) return false;
+      }
+    }
+    out.h = h;
+    return true;
+  }
+  // Whether the item's keys are all that the tile sees.
+  ATT_MEMBER bool has_no_other_keys(int tile) const {
+    const ListedItem item = load_listed_item(slot);
+    return sm90::has_no_other_keys(context(item), tile, item.k0);
+  }
+
+ private:
+  ATT_MEMBER bool begin_next_head(const ListedItem& item) {
+    if (++h >= (item.h_kv + 1) * (p.heads / opaque(p.kv_heads))) return false;
+    walk.begin(context(item), item.k0);
+    return true;
+  }
+  ATT_MEMBER bool go_on() {
+    const ListedItem item = load_listed_item(slot);
+    walk.k0 = item.k0;
+    return walk.look(context(item)) || begin_next_head(item);
+  }
+};
+
+// Of an item; `at` and `raw_parity` go on from item to item.
+ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
+                                const TensorMap* do_map, const SharedMemory& shared,
+                                const ListedItem& item, unsigned slot, RingPosition& at,
+                                unsigned& raw_parity) {
+  const bool leader = thread_index() % 32 == 0;
+  ListedWalk walk{p, slot};
+  walk.begin(item);
+  const int sums = item.sums, q_first = item.own.q_first, q_len = item.own.q_len;
   TileInfo info, following;
-  bool has_tile = find(info);
+  bool has_tile = walk.next(info);
   // An item without tiles is told by one behind all tokens: Q and dO come as zeros, and what else
   // comes is not looked at.
-  if (!has_tile) info = {-1, item.h_kv * group, 0, 0};
+  if (!has_tile) info = {-1, walk.h - 1, 0, 0};
   do {
-    const bool more = has_tile && find(following);
+    if (has_tile && walk.has_no_other_keys(info.tile)) info.flags |= kAllOfQueries;
+    const bool more = has_tile && walk.next(following);
     info.more = more ? 1 : 0;
-    const int first = max_i32(info.tile, 0) * kTileQ;
-    const int row = info.tile < 0 ? p.q_len : own.q_first + first;
-    const int own_rows = info.tile < 0 ? kTileQ : own.q_len - first;
+    // Before the last tile is loaded: to find the next item takes three round trips to memory.
+    if (!more && leader) mbarrier_arrive(shared.last_tile_found());
+    const int row = info.tile < 0 ? p.q_len : q_first + info.tile * kTileQ;
+    const int own_rows = info.tile < 0 ? kTileQ : q_len - info.tile * kTileQ;
     const bool has_foreign = own_rows < kTileQ;
+    // What is known of the rows lies as dQ's sums do.
+    const int known = sums_tile(p, sums, info.h, max_i32(info.tile, 0));
     mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
     if (leader) {
       store_tile_info(shared.tile(at.stage), info);
       const unsigned barrier = has_foreign ? shared.q_raw() : shared.q_full(at.stage);
-      const long long known = first_padded_row(p, own, item.b, info.h) + first;
       mbarrier_arrive_expect(barrier, kQBytes + kReferenceBytes);
-      load_slabs<kQkSlabs>(shared.q(at.stage), kQSlabBytes, q_map, barrier, row, info.h, own.slice,
+      load_slabs<kQkSlabs>(shared.q(at.stage), kQSlabBytes, q_map, barrier, row, info.h, 0,
                            CacheHint::kEvictLast);
       bulk_load(shared.references(at.stage),
-                p.row_references + known * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
-                barrier);
+                p.row_references + static_cast<long long>(known) * (kReferenceBytes / 4),
+                kReferenceBytes, barrier);
     }
     mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
     if (leader) {
       const unsigned barrier = has_foreign ? shared.q_raw() : shared.do_full(at.stage);
-      const long long known = first_padded_row(p, own, item.b, info.h) + first;
       mbarrier_arrive_expect(barrier, kDoBytes + kDeltaBytes);
-      load_slabs<kVSlabs>(shared.d_o(at.stage), kQSlabBytes, do_map, barrier, row, info.h,
-                          own.slice, CacheHint::kEvictLast);
-      bulk_load(shared.deltas(at.stage), p.row_deltas + known * (kDeltaBytes / 4 / kTileQ),
-                kDeltaBytes, barrier);
+      load_slabs<kVSlabs>(shared.d_o(at.stage), kQSlabBytes, do_map, barrier, row, info.h, 0,
+                          CacheHint::kEvictLast);
+      bulk_load(shared.deltas(at.stage),
+                p.row_deltas + static_cast<long long>(known) * (kDeltaBytes / 4), kDeltaBytes,
+                barrier);
     }
     if (has_foreign) {
       clear_foreign_queries(own_rows, at.stage, raw_parity, shared);
@@ -182,6 +197,15 @@ ATT_FN void load_listed(const BackwardParams& p, const TensorMap* q_map, const T
     has_tile = more;
     info = following;
   } while (has_tile);
+}
+
+ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
+                                const TensorMap* do_map, const SharedMemory& shared) {
+  RingPosition at;
+  unsigned raw_parity = 0;
+  for_each_listed_item(shared, [&](const ListedItem& item, unsigned n) {
+    load_listed_queries(p, q_map, do_map, shared, item, shared.item_slot(n), at, raw_parity);
+  });
 }
 
 // ---- Gradients of keys whose tile goes on behind the sequence.

@@ -21,6 +21,10 @@
 namespace att {
 namespace sm90 {
 
+// Of the launch that brings sums to rows: of packed sequences a CTA has all padded rows.
+constexpr int kQueriesThreads =
+    (spec::kIsPacked ? kRowPadding / kTileQ : 1) * kDqShares * kWarpgroupThreads;
+
 // The first of a K/V head's query heads among all heads that have sums. `head`: b * kv_heads +
 // h_kv.
 ATT_FN int sums_head(const BackwardParams& p, int head) {
@@ -116,6 +120,27 @@ ATT_FN void store_transposed_rows(const BackwardParams& p, const Sequence& seque
   }
 }
 
+// A share of a tile, by a warpgroup whose accumulators have it.
+ATT_FN void store_share(const BackwardParams& p, const Sequence& sequence, int h, int tile,
+                        int share, const float (&sums)[kDqNumbers / 4][4]) {
+  const int thread = thread_index() % kWarpgroupThreads;
+  const int warp_row = thread / 32 * 16;
+  if constexpr (kTransposesDq) {
+#pragma unroll
+    for (int j = 0; j < kTileQ / 16; ++j) {
+      store_transposed_rows(p, sequence, h, tile * kTileQ + j * 16, share * kDqColumns + warp_row,
+                            *reinterpret_cast<const float(*)[2][4]>(&sums[2 * j]));
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kDqColumns / 32; ++j) {
+      store_query_rows(p, sequence, h, tile * kTileQ + warp_row + thread % 32 / 4,
+                       share * kDqColumns + j * 32,
+                       *reinterpret_cast<const float(*)[4][4]>(&sums[4 * j]));
+    }
+  }
+}
+
 // Brings shares of dQ's tiles from their sums to rows: of the query heads from `h` on those
 // numbered first, first + step, ... below `end`; a head has as many as it has tiles and shares. A
 // warpgroup's; kAtOnce are under way at a time. `clears`: zeroes the sums.
@@ -156,36 +181,9 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
         add_sink_gradient(p, sequence, b, h + head, tile * kTileQ,
                           min_i32((tile + 1) * kTileQ, queries_of(p, sequence)));
       }
-      const int warp_row = thread / 32 * 16;
-      if constexpr (kTransposesDq) {
-#pragma unroll
-        for (int j = 0; j < kTileQ / 16; ++j) {
-          store_transposed_rows(p, sequence, h + head, tile * kTileQ + j * 16,
-                                share * kDqColumns + warp_row,
-                                *reinterpret_cast<const float(*)[2][4]>(&sums[i][2 * j]));
-        }
-      } else {
-#pragma unroll
-        for (int j = 0; j < kDqColumns / 32; ++j) {
-          store_query_rows(p, sequence, h + head, tile * kTileQ + warp_row + thread % 32 / 4,
-                           share * kDqColumns + j * 32,
-                           *reinterpret_cast<const float(*)[4][4]>(&sums[i][4 * j]));
-        }
-      }
+      store_share(p, sequence, h + head, tile, share, sums[i]);
     }
   }
-}
-
-// The same of a tile of packed sequences' list, for a head; a CTA's.
-ATT_FN void convert_listed_tile(const BackwardParams& p) {
-  const int index = block_index() / p.heads, h = block_index() - index * p.heads;
-  const SequenceItem listed = static_cast<const PackedParams&>(p).sequences.items[index];
-  if (listed.sequence < 0) return;
-  const Sequence own = sequence_of(p, listed.sequence);
-  if (listed.tile >= tile_count(own.q_len, kTileQ)) return;
-  const int share = listed.tile * kDqShares + thread_index() / kWarpgroupThreads;
-  const int sums = sums_tile(p, packed_sums(p, own, listed.sequence), h, 0);
-  convert_shares<1>(p, own, listed.sequence, h, sums, share, 1, share + 1, false);
 }
 
 // All of a K/V head's dQ, by the consumers of the CTA that came last.

@@ -14,13 +14,15 @@ namespace sm90 {
 struct TileInfo {
   int tile;   // first query / kTileQ
   int h;      // query head
-  int flags;  // bit i: all of it is live for the i-th 64 keys; or kDropped
+  int flags;  // bit i: all of it is live for the i-th 64 keys; or kDropped; kAllOfQueries
   int more;   // of the work item's tiles that follow; 0: this is the last one
 };
 
 // It stands for the tiles of an item that has none: what becomes of it is dropped, since operands
 // that no pair is made of may be anything.
 constexpr int kDropped = 1 << 16;
+// Of packed sequences: no other keys are live for the tile's queries.
+constexpr int kAllOfQueries = 1 << 17;
 
 ATT_FN void store_tile_info(unsigned address, const TileInfo& info) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(info.tile),
@@ -103,16 +105,26 @@ struct QueryWalk {
       return base < tiles.last;
     }
     while (live == 0) {
-      if (base + kStep >= tiles.last) return false;
-      base += kStep;
-      classify(c);
+      if (!look(c)) return false;
     }
+    take(info);
+    return true;
+  }
+
+  // With a mask its parts: looks at the next few tiles, false when there are none; and takes one of
+  // those found.
+  ATT_MEMBER bool look(const Context& c) {
+    if (base + kStep >= tiles.last) return false;
+    base += kStep;
+    classify(c);
+    return true;
+  }
+  ATT_MEMBER void take(TileInfo& info) {
     const int tile = lowest_bit(live) / kParts;
     constexpr unsigned kTileParts = (1u << kParts) - 1;
     info.tile = base + tile;
     info.flags = full >> tile * kParts & kTileParts;
     live &= ~(kTileParts << tile * kParts);
-    return true;
   }
 
  private:

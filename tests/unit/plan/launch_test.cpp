@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <set>
 
 #include "generator/plan/plan.hpp"
 #include "generator/spec/spec.hpp"
@@ -226,7 +227,7 @@ TEST(Launch, ABackwardPassOfPackedSequencesListsItsTilesOnGpusToo) {
   }
 }
 
-// All heads have sums of dQ, whose launch takes tiles of the list; nothing is counted.
+// All heads have sums of dQ, whose launch finds its rows itself. Main launch: off a counter.
 TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
   const AttentionSpec spec = packed_spec();
   const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 300};
@@ -243,16 +244,22 @@ TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
     EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_rows");
     EXPECT_TRUE(recipe.launches[1].overlaps_previous) << "rows are made while the list is";
     EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], shape), (300 / 128 + 5) * 2);
-    EXPECT_EQ(item_count(spec, recipe, recipe.launches[3], shape), (1000 / 64 + 5) * 8);
+    EXPECT_EQ(item_count(spec, recipe, recipe.launches[3], shape), (1000 / 128 + 5) * 8);
+    EXPECT_EQ(recipe.launches[3].threads, 512);
+    EXPECT_TRUE(recipe.main().persistent);
     const ItemTiles tiles = item_tiles(spec, plan);
-    EXPECT_EQ(tiles.queries, 64);
+    EXPECT_EQ(tiles.queries, 0);
     EXPECT_EQ(tiles.keys, 128);
+    std::set<Content> contents;
     for (const WorkspaceRegion& region : recipe.workspace) {
-      EXPECT_NE(region.content, WorkspaceRegion::Content::kHeadCounters);
+      contents.insert(region.content);
       if (region.content != WorkspaceRegion::Content::kQuerySums) continue;
       const int columns = (spec.head_dim_qk + 63) / 64 * 64;
       EXPECT_EQ(region_bytes(spec, region, shape), 4 * 8 * (1000 / 128 + 5) * 128 * columns);
     }
+    EXPECT_FALSE(contents.contains(Content::kHeadCounters));
+    EXPECT_TRUE(contents.contains(Content::kSchedulerCounter));
+    EXPECT_FALSE(contents.contains(Content::kSequenceItems));
   }
   AttentionSpec in_order = spec;
   in_order.deterministic = true;
