@@ -214,6 +214,10 @@ ATT_FN constexpr Int pieces_of_units(Int units, Int of_piece, Int most) {
   return wanted < 1 ? 1 : wanted < most ? wanted : most;
 }
 
+// CTAs that take stretches of packed sequences' keys, at most (templates/tile/stretches.cuh): each
+// may cut two items, and so leave two results.
+constexpr int kMostStretches = kMostPieces / 2;
+
 // Tiles of packed sequences that a K/V head has at most, whatever the lengths: a sequence of q
 // queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.
 template <typename Int>

@@ -103,7 +103,9 @@ constexpr std::string_view kContext =
 // The lists of items of packed sequences, and the kernel that makes them.
 std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
-  if (launch_recipe(spec, plan).main().item == WorkItem::kListedPiece) {
+  const WorkItem item = launch_recipe(spec, plan).main().item;
+  if (item == WorkItem::kStretch) return "\n#include \"templates/kernels/stretch_counters.cuh\"\n";
+  if (item == WorkItem::kListedPiece) {
     return fmt::format("\n#include \"templates/kernels/{}.cuh\"\n",
                        spec.batch_invariant   ? "fixed_piece_items"
                        : spec.shared_prefixes ? "shared_piece_items"

@@ -127,6 +127,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
       return plan_unsupported(fmt::format("clusters of {} pieces", fmt::join(kClusters, ", ")));
     }
   }
+  if (tile.stretches &&
+      (!is_packed(spec) || tile.in_cluster || spec.batch_invariant || spec.shared_prefixes)) {
+    return plan_unsupported("stretches are of packed sequences, and neither clusters nor fixed");
+  }
   if (spec.batch_invariant &&
       (tile.step_keys != kInvariantStepKeys || tile.warps != kInvariantWarps || tile.pieces != 1)) {
     return plan_unsupported(fmt::format("a batch-invariant spec has k{}, w{} and p1",
@@ -156,6 +160,12 @@ int shared_rows(const AttentionSpec& spec) {
   return fragment_registers(spec, DecodePlan{.tile_q = 32}) <= kMostFragmentRegisters ? 32 : 16;
 }
 
+// How pieces are dealt out: listed, or clusters, or stretches.
+struct Deal {
+  bool in_cluster, stretches;
+};
+constexpr std::array kDeals = {Deal{false, false}, Deal{true, false}, Deal{false, true}};
+
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   for (const int tile_q : {16, 32}) {
@@ -169,7 +179,8 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
                 std::ranges::find(kSharedPieceLimits, pieces) == kSharedPieceLimits.end()) {
               continue;
             }
-            for (const bool in_cluster : {false, true}) {
+            for (const auto& [in_cluster, stretches] : kDeals) {
+              if (stretches && !is_packed(spec)) continue;
               if (leaves_sequences_to_few(spec, pieces, in_cluster)) continue;
               const KernelPlan plan{.pass = Pass::kForward,
                                     .target = device.target,
@@ -178,7 +189,8 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
                                                        .stages = stages,
                                                        .warps = warps,
                                                        .pieces = pieces,
-                                                       .in_cluster = in_cluster}};
+                                                       .in_cluster = in_cluster,
+                                                       .stretches = stretches}};
               if (check(spec, plan, device).ok()) plans.push_back(plan);
             }
           }
@@ -197,6 +209,10 @@ int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     needs.shared_memory_bytes += kTableBytes;
   }
   return std::max(1, resident_ctas(needs, device));
+}
+
+int ctas_at_once(const AttentionSpec& spec, const KernelPlan& plan) {
+  return std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8);
 }
 
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
@@ -229,14 +245,19 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kPieceUs = 0.05;
   constexpr double kClusterMergeUs = 1;  // its CTAs read one another's shared memory
   constexpr double kDealUs = 4;          // a launch in front deals out the keys of packed sequences
-  const double deal_us = is_packed(spec) && !tile.in_cluster ? kDealUs : 0;
+  // Of stretches: a CTA finds its own, counters are zeroed meanwhile, as many pieces are merged as
+  // the lengths ask for.
+  constexpr double kStretchUs = 4.5;
+  const double deal_us = is_packed(spec) && !tile.in_cluster && !tile.stretches ? kDealUs : 0;
   const double merge_us = tile.in_cluster    ? kClusterMergeUs
+                          : tile.stretches   ? kStretchUs
                           : tile.pieces == 1 ? 0
                                              : kMergeUs + kPieceUs * tile.pieces;
   return {.item = kItemClocks / ctas,
           .tile = std::max(transfer, compute),
           .launch_us = kLaunchUs + deal_us + merge_us,
-          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster}};
+          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster,
+                    tile.stretches}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -252,6 +273,37 @@ double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
   return size == 2 ? device.processor_count / 2 * ctas : groups * (14 * ctas / size);
 }
 
+// Of `items` items of a K/V head, of `units` units of keys each, that CTAs take stretches of.
+ShapeCost stretch_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                       const DeviceFacts& device, double items, double units) {
+  const DecodePlan& tile = tile_of(plan);
+  constexpr double kItemUnits = 4, kLeastStretch = 8;  // templates/tile/stretches.cuh
+  constexpr double kMergeUs = 2;
+  const int ctas = resident(spec, plan, device) * device.processor_count;
+  const double stretches =
+      double(std::max<std::int64_t>(1, std::min(ctas, att::kMostStretches) / shape.kv_heads));
+  const double line = items * (units + kItemUnits);
+  const auto length = [&](double longest) {
+    const double most_pieces = tile.pieces > 1 ? (longest + kItemUnits) / (tile.pieces - 1) : 0;
+    return std::max({line / stretches, most_pieces, kLeastStretch});
+  };
+  double equal = length(units);
+  // Items stay whole where that makes stretches little longer.
+  const double whole = std::ceil(equal / (units + kItemUnits)) * (units + kItemUnits);
+  const bool cuts = whole > equal * 17 / 16;
+  if (!cuts) equal = whole;
+  const double taken = std::ceil(line / equal) * double(shape.kv_heads);
+  const double processors = std::min<double>(device.processor_count, taken);
+  const double pieces = items * double(shape.kv_heads) + (cuts ? taken : 0);
+  // One of all may have half of all keys; of sequences in pages none has more than said.
+  const double skewed = is_paged(spec) ? equal : length(std::max(units, items * units / 2));
+  return {.rounds = pieces / processors,
+          .tiles = items * double(shape.kv_heads) * units / pieces,
+          .slowdown = (1 + skewed / equal) / 2,
+          .units_per_us = device.clock_ghz * 1e3,
+          .transfer_us = cuts ? kMergeUs : 0};
+}
+
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const DecodePlan& tile = tile_of(plan);
@@ -260,6 +312,25 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .per_kv_head();
   const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
+  constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
+  const double memory_bytes_per_us = kMemoryShare * device.memory_gb_per_s * 1e3;
+  const double dims = padded_qk(spec) + padded_v(spec);
+  const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
+                       double(shape.kv_heads) * double(shape.kv_len) * work.share;
+  if (tile.stretches) {
+    ShapeCost cost =
+        stretch_cost(spec, plan, shape, device, double(of_kv_head) * double(shape.batch), units);
+    // Some processors draw more of memory's rate than others. Where each CTA has several items
+    // these take more of them from a list; stretches they are through with early (H200: 64 x 8192
+    // keys 504 us instead of 497, one sequence of 131072 beside 63 of 1024 216 instead of 202).
+    // With one CTA each they are so from the first item on.
+    const int at_once = resident(spec, plan, device);
+    const double of_cta =
+        double(items) / std::min(at_once * device.processor_count, att::kMostStretches);
+    const double uneven = 1 + (at_once == 1 ? 0.01 : 0) + 0.06 * std::clamp(of_cta - 1, 0.0, 1.0);
+    cost.transfer_us += uneven * bytes / memory_bytes_per_us;
+    return cost;
+  }
   // The list of pieces of specs with shared prefixes knows what is shared.
   const bool finds_lengths = is_packed(spec) && !spec.batch_invariant && !spec.shared_prefixes;
   const PiecesOfSequences of_sequences =
@@ -270,10 +341,6 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       : tile.in_cluster    ? double(tile.pieces)
                            : double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double ctas = double(items) * pieces;
-  const double dims = padded_qk(spec) + padded_v(spec);
-  const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
-                       double(shape.kv_heads) * double(shape.kv_len) * work.share;
-  constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
   const bool waits_for_room =
       tile.in_cluster && double(items) > clusters_at_once(spec, plan, device);
   const double rounds = std::ceil(ctas / device.processor_count) + (waits_for_room ? 1 : 0);
@@ -289,7 +356,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .tiles = finds_lengths ? tiles_with_longest(of_sequences, tiles, rounds) : tiles,
           .slowdown = (waits ? 1.27 : 1) * uneven,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = uneven * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
+          .transfer_us = uneven * bytes / memory_bytes_per_us};
 }
 
 int launch_pieces(const AttentionSpec& spec, int of_plan) {
@@ -300,7 +367,18 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
   if (!tile.in_cluster) {
-    return piece_recipe(spec, plan.target, needs, tile.tile_q, launch_pieces(spec, tile.pieces));
+    LaunchRecipe recipe =
+        piece_recipe(spec, plan.target, needs, tile.tile_q, launch_pieces(spec, tile.pieces));
+    if (tile.stretches) {  // templates/tile/stretches.cuh
+      Launch& main = recipe.launches.back();
+      main.item = WorkItem::kStretch;
+      main.persistent = true;
+      main.ctas_per_processor = ctas_at_once(spec, plan);
+      std::erase_if(recipe.workspace, [](const WorkspaceRegion& region) {
+        return region.content == WorkspaceRegion::Content::kPieceItems;
+      });
+    }
+    return recipe;
   }
   LaunchRecipe recipe;
   recipe.launches.push_back(
@@ -330,13 +408,13 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const DecodePlan& t = tile_of(plan);
-  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces, t.in_cluster};
+  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces, t.in_cluster, t.stretches};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const DecodePlan& t = tile_of(plan);
-  return fmt::format("q{} k{} s{} w{} p{}{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces,
-                     t.in_cluster ? " cluster" : "");
+  return fmt::format("q{} k{} s{} w{} p{}{}{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces,
+                     t.in_cluster ? " cluster" : "", t.stretches ? " stretches" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -344,13 +422,15 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   for (const std::string_view word : words) {
     if (word == "cluster") {
       tile.in_cluster = true;
+    } else if (word == "stretches") {
+      tile.stretches = true;
     } else if (!parse_word(word, "q", tile.tile_q) && !parse_word(word, "k", tile.step_keys) &&
                !parse_word(word, "s", tile.stages) && !parse_word(word, "w", tile.warps) &&
                !parse_word(word, "p", tile.pieces)) {
       return plan_text_error(fmt::format("`{}` is no word of a decode plan", word));
     }
   }
-  if (words.size() != (tile.in_cluster ? 6 : 5)) {
+  if (words.size() != 5u + (tile.in_cluster ? 1 : 0) + (tile.stretches ? 1 : 0)) {
     return plan_text_error("a decode plan needs q, k, s, w and p once each");
   }
   plan.tile = tile;
@@ -360,20 +440,23 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 std::string symbol_part(const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   return fmt::format("q{}k{}s{}p{}{}", tile.tile_q, tile.step_keys, tile.stages, tile.pieces,
-                     tile.in_cluster ? "c" : "");
+                     tile.in_cluster  ? "c"
+                     : tile.stretches ? "t"
+                                      : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const bool reads_head = spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead);
-  const DeviceFacts device = device_facts(plan.target);
-  const int ctas = resident(spec, plan, device);
+  const int ctas = ctas_at_once(spec, plan);
   const std::string of_shared =
       spec.shared_prefixes
           ? fmt::format(
                 "constexpr bool kQueriesInRegisters = {};\n"
                 "constexpr int kCtasAtOnce = {};  // that the device has room for\n",
-                queries_in_registers(spec, tile), ctas * device.processor_count)
+                queries_in_registers(spec, tile),
+                resident(spec, plan, device_facts(plan.target)) *
+                    device_facts(plan.target).processor_count)
           : "";
   return of_shared +
          fmt::format(
@@ -383,12 +466,13 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
              "constexpr int kWarps = {};\n"
              "constexpr int kPieces = {};\n"
              "constexpr bool kInCluster = {};\n"
+             "constexpr bool kTakesStretches = {};\n"
              "constexpr bool kFillsProcessors = false;\n"
              "constexpr bool kMaskReadsHead = {};\n"
              "constexpr int kSharedBytes = {};\n"
              "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
              tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.in_cluster,
-             reads_head, resources_of(spec, plan).shared_memory_bytes, std::clamp(ctas, 1, 8));
+             tile.stretches, reads_head, resources_of(spec, plan).shared_memory_bytes, ctas);
 }
 
 }  // namespace

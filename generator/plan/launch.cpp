@@ -156,6 +156,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
              launch.parts * shape.kv_heads;
     case WorkItem::kListedPiece:
       return listed_pieces(spec, shape, tile) * shape.kv_heads;
+    case WorkItem::kStretch:
+      return std::max<std::int64_t>(att::kMostStretches, shape.kv_heads);
     case WorkItem::kFoundTile:
       return att::packed_tile_count<std::int64_t>(shape.q_len, shape.batch, shape.heads,
                                                   shape.kv_heads, tile) *

@@ -36,6 +36,7 @@ enum class WorkItem : std::uint8_t {
   kSequenceTile,     // a head of an item of the list of packed sequences, of `tile` queries
   kSequenceKeyTile,  // a K/V head of an item of their list of key tiles, of `tile` keys
   kListedPiece,      // a K/V head of an item of the list of pieces of packed sequences
+  kStretch,          // an equal part of all packed sequences' keys, which its CTA finds for itself
   kFoundTile,        // a K/V head of a tile of packed sequences that its CTAs find for themselves
   kFirstQueryTile,   // kQueryTile of heads that have rows or sums of dQ before the main launch:
                      // att::heads_with_rows, att::SumHeads

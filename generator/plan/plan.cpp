@@ -386,7 +386,7 @@ void add_pre_pass(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecip
 
 bool takes_items(const Launch& launch) {
   return launch.item == WorkItem::kSequenceTile || launch.item == WorkItem::kSequenceKeyTile ||
-         launch.item == WorkItem::kListedPiece;
+         launch.item == WorkItem::kListedPiece || launch.item == WorkItem::kStretch;
 }
 
 // The lists of items of packed sequences come before the launches that take them. A family that

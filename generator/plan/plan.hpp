@@ -39,6 +39,7 @@ struct DecodePlan {
   int warps = 4;
   int pieces = 1;           // of an item's keys, a CTA each; fewer where a launch has many items
   bool in_cluster = false;  // the pieces of an item are a cluster, and merge in shared memory
+  bool stretches = false;   // CTAs take equal stretches of packed sequences' keys
   auto operator<=>(const DecodePlan&) const = default;
 };
 

@@ -23,11 +23,10 @@ namespace att {
 static_assert(plan::kStepKeys * plan::kWarps == kUnitKeys, "each warp has a step of every unit");
 
 constexpr int kQOffset = plan::kWarps * (kRingBytes > kPartBytes ? kRingBytes : kPartBytes);
-constexpr int kFours = spec::kHeadDimV / 4;
 using ItemWeights = Weights<plan::kWarps, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
 constexpr int kFoldedOffset = kWeightsOffset + static_cast<int>(sizeof(ItemWeights));
-static_assert(kFoldedOffset + kRows * kFours * static_cast<int>(sizeof(Folded)) <=
+static_assert(kFoldedOffset + kRows * kFoursOfRow * static_cast<int>(sizeof(Folded)) <=
               plan::kSharedBytes);
 
 ATT_FN void write_output(const ForwardParams& p, const Item& item, int row, int column,
@@ -62,7 +61,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
                                            plan::kWarps};
   if (has_all) {
     for_each_four_columns(
-        item, [&](int row, int column) { folded[row * kFours + column / 4] = Folded{}; });
+        item, [&](int row, int column) { folded[row * kFoursOfRow + column / 4] = Folded{}; });
   }
 
   const unsigned ring = shared + warp_index() * kRingBytes;
@@ -141,8 +140,8 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     weigh<plan::kWarps>(warps, 0, item.rows(), weights);
     if (!has_all) break;
     for_each_four_columns(item, [&](int row, int column) {
-      folded[row * kFours + column / 4].fold(weights.reference[row], weights.sum[row],
-                                             merge(warps, weights, row, column));
+      folded[row * kFoursOfRow + column / 4].fold(weights.reference[row], weights.sum[row],
+                                                  merge(warps, weights, row, column));
     });
     sync_threads();  // the next piece's keys take the place of the results
   }
@@ -174,7 +173,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   for_each_four_columns(item, [&](int row, int column) {
     Folded all;
     if (has_all) {
-      all = folded[row * kFours + column / 4];
+      all = folded[row * kFoursOfRow + column / 4];
     } else {
 #pragma unroll 4
       for (int piece = 0; piece < own.pieces; ++piece) {

@@ -7,16 +7,13 @@
 // kMostPieces / 2 full pieces, or, in the mla family, the length from there on with which all are
 // done first (templates/piece_choice.h); those of sequences with several are then fewer than
 // kMostPieces, which is what their results have room for.
-//
-// The main launch waits for this one, and all that it does comes from a cold memory, its
-// instructions too: so numbers are of 32 bits, and the fewer barriers and instructions, the better.
 #pragma once
 
 #include "templates/items.h"
 #include "templates/piece_choice.h"
 #include "templates/tile/dealt_sequence.cuh"
+#include "templates/tile/piece_list.cuh"
 #include "templates/tile/pieces.cuh"
-#include "templates/tile/prefix_sums.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -26,7 +23,7 @@ struct CountedSequence {
 };
 struct PieceTables {
   union {  // of a chunk of sequences: first to compare lengths, then to list them
-    CountedSequence counted[kItemThreads];
+    CountedSequence counted[plan::kFillsProcessors ? kItemThreads : 1];
     ListedSequence listed[kItemThreads];
   };
   // Of pieces of each length that is compared.
@@ -69,64 +66,40 @@ ATT_FN int chosen_length(const PackedParams& p, PieceTables& tables, int all, in
   return shuffle_from(length, highest_bit(ballot(time == least_of_lanes(time))));
 }
 
-ATT_FN void list_pieces(const PackedParams& p, PieceTables& tables) {
-  const int thread = thread_index();
-  let_next_launch_start();  // it waits of its own accord
-  if (thread < kLengthsCompared) {
-    tables.pieces[thread] = tables.longest[thread] = tables.most[thread] = 0;
-  }
-  int target = 0;  // not known yet
-  long long own_units = 0;
-  int done = 0, results = 0;
-  // Goes through all chunks for the sum of their units, and again to list them; a single one it
-  // lists at once.
-#pragma unroll 1
-  for (int first = 0;;) {
-    const Dealt own = dealt(p, first + thread);
-    const int behind = first + kItemThreads;
-    if (target == 0) {
-      own_units += static_cast<long long>(own.items) * own.units;
-      if (behind < p.batch) {
-        first = behind;
-        continue;
-      }
-      tables.counted[thread] = {own.items, own.units};
-      const int all = sum_of_all(own_units);
-      target = units_of_piece(all, p.kv_heads);
-      zero_arrivals<kMostPieces>(p);
-      if (first > 0) {  // so many sequences fill the processors whole
-        first = 0;
-        continue;
-      }
-      if constexpr (plan::kFillsProcessors) target = chosen_length(p, tables, all, target);
+// Pieces of one length at most; `target` units of keys.
+struct EqualPieces {
+  static constexpr int kResults = kMostPieces;
+  static constexpr bool kMayAskForMore = false;  // but for offsets that overlap
+  PieceTables& tables;
+  int target = 0;
+
+  ATT_MEMBER explicit EqualPieces(PieceTables& of) : tables(of) {
+    if constexpr (plan::kFillsProcessors) {
+      const int i = thread_index();
+      if (i < kLengthsCompared) tables.pieces[i] = tables.longest[i] = tables.most[i] = 0;
     }
-    const int capacity = piece_item_count(p.q_len, p.batch, p.heads, p.kv_heads, plan::kTileQ);
-    const int room = kMostPieces / p.kv_heads;  // of results, of a K/V head
-    const int own_pieces = pieces_of(own.units, target);
-    const long long items = static_cast<long long>(own.items) * own_pieces;
-    const int most[2] = {capacity - done, room - results};
-    ThreadSum sums[2];
-    add_up_threads({at_most(items, most[0]), own_pieces > 1 ? at_most(items, most[1]) : 0}, most,
-                   sums);
-    tables.listed[thread] = listed_sequence(own, own_pieces, sums[0], results + sums[1].before);
-    sync_threads();
-    list_sequences(p, tables.listed, first, min_i32(p.batch - first, kItemThreads), done, room);
-    done += sums[0].all;
-    results += sums[1].all;
-    first = behind;
-    if (first < p.batch && done < capacity) {
-      sync_threads();
-      continue;
-    }
-    list_nothing(p, done, capacity);
-    return;
   }
-}
+  ATT_MEMBER void count(const Dealt& own) {
+    if constexpr (plan::kFillsProcessors) {
+      tables.counted[thread_index()] = {own.items, own.units};
+    }
+  }
+  ATT_MEMBER void decide(const PackedParams& p, int all, bool whole) {
+    target = units_of_piece(all, p.kv_heads);
+    // More sequences than one chunk has fill the processors whole.
+    if (plan::kFillsProcessors && whole) target = chosen_length(p, tables, all, target);
+  }
+  ATT_MEMBER int pieces(const Dealt& own) const { return pieces_of(own.units, target); }
+};
 
 }  // namespace att
 
 ATT_KERNEL __launch_bounds__(att::kItemThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _items)(ATT_GRID_CONSTANT att::ListKernelParams params) {
   __shared__ att::PieceTables tables;
-  att::list_pieces(params, tables);
+  att::EqualPieces rule(tables);
+  att::list_pieces(params, tables.listed,
+                   att::piece_item_count(params.q_len, params.batch, params.heads, params.kv_heads,
+                                         att::plan::kTileQ),
+                   rule);
 }

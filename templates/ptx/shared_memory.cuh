@@ -11,6 +11,14 @@ ATT_FN unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(address);
 }
 
+// Adds to a number in shared memory, or makes it at least `value`.
+ATT_FN void add_shared(int* sum, int value) {
+  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(shared_address(sum)), "r"(value) : "memory");
+}
+ATT_FN void raise_shared(int* most, int value) {
+  asm volatile("red.shared.max.s32 [%0], %1;" ::"r"(shared_address(most)), "r"(value) : "memory");
+}
+
 ATT_FN void store_shared_4(unsigned address, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

@@ -28,10 +28,23 @@ ATT_FN int shuffle_from(int value, int lane) {
   return out;
 }
 
+ATT_FN long long shuffle_long_from(long long value, int lane) {
+  const int low = shuffle_from(static_cast<int>(value), lane);
+  const int high = shuffle_from(static_cast<int>(value >> 32), lane);
+  return static_cast<long long>(high) << 32 | static_cast<unsigned>(low);
+}
+
 // The least of all lanes' values.
 ATT_FN unsigned least_of_lanes(unsigned value) {
   unsigned out;
   asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(out) : "r"(value));
+  return out;
+}
+
+// The most of them.
+ATT_FN unsigned most_of_lanes(unsigned value) {
+  unsigned out;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(out) : "r"(value));
   return out;
 }
 

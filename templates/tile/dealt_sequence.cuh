@@ -50,13 +50,6 @@ ATT_FN void zero_arrivals(const PackedParams& p) {
   for (int i = 0; i < kCount; i += kItemThreads) p.pieces.arrivals[i + thread_index()] = 0;
 }
 
-ATT_FN void add_shared(int* sum, int value) {
-  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(shared_address(sum)), "r"(value) : "memory");
-}
-ATT_FN void raise_shared(int* most, int value) {
-  asm volatile("red.shared.max.s32 [%0], %1;" ::"r"(shared_address(most)), "r"(value) : "memory");
-}
-
 // a / b of numbers that are not negative: fewer instructions than of any.
 ATT_FN int quotient(int a, int b) {
   return static_cast<int>(static_cast<unsigned>(a) / static_cast<unsigned>(b));
@@ -121,7 +114,7 @@ ATT_FN void list_sequences(const PackedParams& p, const ListedSequence* sequence
 // Entries [first, end) of the list are of no sequence.
 ATT_FN void list_nothing(const PackedParams& p, int first, int end) {
 #pragma unroll 1
-  for (int i = first + thread_index(); i < end; i += kItemThreads) p.pieces.items[i].sequence = -1;
+  for (int i = first + thread_index(); i < end; i += kItemThreads) p.pieces.items[i] = {-1};
 }
 
 }  // namespace att

@@ -54,14 +54,15 @@ ATT_FN void load_q(const ForwardParams& p, const Item& item, unsigned shared) {
   }
 }
 
+constexpr int kFoursOfRow = spec::kHeadDimV / 4;  // of columns
+
 // Calls f(row, column) of every fourth column of the item's rows, each from one thread, which takes
 // kAtOnce at once.
 template <int kAtOnce = 1, typename F>
 ATT_FN void for_each_four_columns(const Item& item, const F& f) {
-  constexpr int kFours = spec::kHeadDimV / 4;
 #pragma unroll kAtOnce
-  for (int i = thread_index(); i < item.rows() * kFours; i += kThreads) {
-    f(i / kFours, i % kFours * 4);
+  for (int i = thread_index(); i < item.rows() * kFoursOfRow; i += kThreads) {
+    f(i / kFoursOfRow, i % kFoursOfRow * 4);
   }
 }
 

@@ -39,12 +39,6 @@ ATT_FN long long bytes_before(const PagedKey& key, const Strides& stride, int h_
   return key.page < 0 ? kNowhere : Element::kBytes * key_offset(key, stride, h_kv);
 }
 
-ATT_FN long long shuffle_from(long long value, int lane) {
-  const int low = shuffle_from(static_cast<int>(value), lane);
-  const int high = shuffle_from(static_cast<int>(value >> 32), lane);
-  return static_cast<long long>(high) << 32 | static_cast<unsigned>(low);
-}
-
 // Starts the copy of the rows that the warp has from copy `first` on; before: bytes before the row
 // that this thread has looked up. Rows that lie nowhere, and padding columns, become zeros.
 template <int kRows, int kDim, int kThreads>
@@ -59,7 +53,7 @@ ATT_FN void load_looked_up(unsigned to, const void* tensor, long long before, in
 #pragma unroll
   for (int i = 0; i < Shares::kCopiesOfLookUp; ++i) {
     const int copied = row + (first + i) * Shares::kRowStep;
-    const long long at = shuffle_from(before, i * Shares::kAtOnce + row % Shares::kAtOnce);
+    const long long at = shuffle_long_from(before, i * Shares::kAtOnce + row % Shares::kAtOnce);
     if (has_column && (Shares::kIsExact || copied < kRows)) {
       cp_async_16_or_zero(to + Layout::offset(copied, unit), column + (at == kNowhere ? 0 : at),
                           at != kNowhere && unit * Element::kOfUnit < kDim);

@@ -59,8 +59,6 @@ ATT_FN int first_share(int* counter, int pieces, int shares) {
 
 // ---- A share: fours [begin, end) of the item, of which a row has kFoursOfRow.
 
-constexpr int kFoursOfRow = spec::kHeadDimV / 4;
-
 // Sums that a thread makes at a time: of one four each, or, where a share has fewer, of some of its
 // pieces.
 constexpr int kMostSums = kRows * kFoursOfRow / kThreads;

@@ -126,18 +126,23 @@ ATT_FN Unit unit_at(const Units& units, const UnitTableOf<kMostUnits>& table, in
   return {k0, kv_len - k0 >= units.keys};
 }
 
+// Parts [begin, end) of `all` that an item's live units are taken apart into.
+struct UnitShare {
+  int begin, end, all;
+};
+
 // The whole CTA calls it. All threads may read the table afterwards.
 template <int kWarps, int kMostUnits>
-ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int pieces,
+ATT_FN Units units_of(const ForwardParams& p, const Item& item, const UnitShare& of,
                       UnitTableOf<kMostUnits>& table) {
   const int kv_len = item.sequence.kv_len;
   const auto share = [&](int all, int which) {
-    return static_cast<int>(static_cast<long long>(all) * which / pieces);
+    return static_cast<int>(static_cast<long long>(all) * which / of.all);
   };
   if constexpr (!spec::kHasMask) {
     const int all = tile_count(kv_len, kUnitKeys);
-    const int begin = share(all, piece);
-    return {0, kUnitKeys, begin, share(all, piece + 1) - begin};
+    const int begin = share(all, of.begin);
+    return {0, kUnitKeys, begin, share(all, of.end) - begin};
   }
   Item judged = item;  // one head speaks for all where the mask does not tell them apart
   if (!plan::kMaskReadsHead) judged.h1 = judged.h0 + 1;
@@ -176,7 +181,7 @@ ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int p
   }
   const int up_to = sum_up_to_lane(own);
   const int live_units = shuffle_from(up_to, 31);
-  const int begin = share(live_units, piece), end = share(live_units, piece + 1);
+  const int begin = share(live_units, of.begin), end = share(live_units, of.end);
 #pragma unroll 1
   for (unsigned lanes = ballot(own != 0 && lane % kWarps == warp_index()); lanes != 0;
        lanes &= lanes - 1) {
@@ -196,6 +201,13 @@ ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int p
   }
   sync_threads();
   return {first_key, keys, begin, end - begin};
+}
+
+// One of equal pieces.
+template <int kWarps, int kMostUnits>
+ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int pieces,
+                      UnitTableOf<kMostUnits>& table) {
+  return units_of<kWarps>(p, item, {piece, piece + 1, pieces}, table);
 }
 
 // ---- Results. A part is what some keys give for the item's rows: O that is not divided by the sum

@@ -8,10 +8,12 @@ namespace attune::gpu_test {
 namespace {
 
 // Plans that differ in what merging does: one warp's steps, more pieces than units, more pieces
-// than a warp has lanes, pieces that are a cluster.
-constexpr const char* kPlans[] = {"q16 k16 s3 w4 p1",         "q16 k32 s2 w4 p3",
-                                  "q16 k16 s4 w8 p12",        "q16 k16 s3 w1 p48",
-                                  "q16 k16 s3 w8 p8 cluster", "q32 k16 s3 w4 p4 cluster"};
+// than a warp has lanes, warps whose number is no power of two, pieces that are a cluster.
+constexpr const char* kPlans[] = {
+    "q16 k16 s3 w4 p1",           "q16 k32 s2 w4 p3",           "q16 k16 s4 w8 p12",
+    "q16 k16 s3 w1 p48",          "q16 k16 s3 w3 p5",           "q32 k16 s2 w6 p7",
+    "q16 k16 s3 w8 p8 cluster",   "q32 k16 s3 w4 p4 cluster",   "q16 k16 s3 w4 p16 stretches",
+    "q16 k16 s2 w8 p1 stretches", "q32 k32 s2 w4 p2 stretches", "q16 k16 s4 w3 p64 stretches"};
 
 struct Case {
   const char* name;

@@ -19,8 +19,9 @@ constexpr const char* kSpecs[] = {
     "tensors: {sinks: {dtype: float32, dims: [heads]}}\n",
 };
 // Steps of both sizes; rings that go round at once, and late; one piece, and many.
-constexpr const char* kPlans[] = {"q16 k16 s3 w4 p1", "q16 k32 s2 w4 p3", "q16 k16 s6 w8 p12",
-                                  "q32 k16 s3 w4 p4", "q16 k16 s4 w4 p8 cluster"};
+constexpr const char* kPlans[] = {"q16 k16 s3 w4 p1",  "q16 k32 s2 w4 p3",
+                                  "q16 k16 s6 w8 p12", "q16 k16 s3 w4 p16 stretches",
+                                  "q32 k16 s3 w4 p4",  "q16 k16 s4 w4 p8 cluster"};
 
 std::vector<KernelPlan> plans_of(const AttentionSpec& spec) {
   const DeviceFacts& facts = KernelBank::instance().device().facts();

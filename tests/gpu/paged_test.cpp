@@ -12,8 +12,10 @@ constexpr ProblemShape kTypical{
     .batch = 8, .heads = 4, .kv_heads = 2, .q_len = 2000, .kv_len = 2000};
 
 // Steps of both sizes; one piece, and more than there are units.
-constexpr const char* kDecodePlans[] = {"q16 k16 s3 w4 p1", "q16 k32 s2 w4 p3", "q16 k16 s4 w8 p12",
-                                        "q32 k32 s3 w4 p4", "q16 k16 s3 w8 p8 cluster"};
+constexpr const char* kDecodePlans[] = {"q16 k16 s3 w4 p1",          "q16 k32 s2 w4 p3",
+                                        "q16 k16 s4 w8 p12",         "q32 k32 s3 w4 p4",
+                                        "q16 k16 s3 w8 p8 cluster",  "q16 k16 s3 w4 p16 stretches",
+                                        "q32 k32 s2 w8 p3 stretches"};
 
 std::vector<KernelPlan> decode_plans(const AttentionSpec& spec) {
   const DeviceFacts& facts = KernelBank::instance().device().facts();

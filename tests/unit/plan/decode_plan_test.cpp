@@ -162,6 +162,33 @@ TEST(DecodePlan, NoPlanLeavesALongSequenceToFewCtas) {
   }
 }
 
+// As measured on an H200: stretches where CTAs have an item each or less, the list where they have
+// more (docs/lab/decode.md).
+TEST(DecodePlan, StretchesAreForFewItems) {
+  struct Packed {
+    std::int64_t sequences, kv_heads, keys;  // keys of all
+    bool stretches;
+  };
+  AttentionSpec spec = plain_spec();
+  spec.head_dim_qk = spec.head_dim_v = 128;
+  spec.layout = Layout::kThd;
+  for (const Packed& of :
+       {Packed{8, 8, 8 * 8192, true}, Packed{16, 8, 16 * 32768, true},
+        Packed{64, 2, 64 * 8192, true}, Packed{64, 4, 64 * 8192, true},
+        Packed{64, 8, 64 * 8192, false}, Packed{128, 8, 128 * 4096, false},
+        Packed{64, 32, 64 * 8192, false}, Packed{64, 8, 131072 + 63 * 1024, false}}) {
+    const ProblemShape shape{.batch = of.sequences,
+                             .heads = 32,
+                             .kv_heads = of.kv_heads,
+                             .q_len = of.sequences,
+                             .kv_len = of.keys};
+    const auto plan = default_plan(spec, shape, kHopper, Pass::kForward);
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    EXPECT_EQ(std::get<DecodePlan>(plan->tile).stretches, of.stretches)
+        << of.sequences << " sequences, " << of.kv_heads << " heads: " << to_string(*plan);
+  }
+}
+
 TEST(DecodePlan, ClustersAreRefusedWhereTheyCannotBe) {
   const auto plan = parse_plan("decode forward sm_90a q16 k16 s3 w4 p8 cluster");
   AttentionSpec invariant = plain_spec();

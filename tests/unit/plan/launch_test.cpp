@@ -117,8 +117,10 @@ TEST(Launch, TheListOfItemsIsMadeRightBeforeItIsRead) {
         ASSERT_EQ(recipe.launches.size(), 2u) << to_string(plan);
         EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_items");
         EXPECT_EQ(recipe.launches[0].item, WorkItem::kPass);
-        EXPECT_EQ(recipe.main().item,
-                  family == Family::kDecode ? WorkItem::kListedPiece : WorkItem::kSequenceTile);
+        const auto* decode = std::get_if<DecodePlan>(&plan.tile);
+        EXPECT_EQ(recipe.main().item, decode == nullptr   ? WorkItem::kSequenceTile
+                                      : decode->stretches ? WorkItem::kStretch
+                                                          : WorkItem::kListedPiece);
         EXPECT_TRUE(covers(promised, recipe.workspace)) << to_string(plan);
         EXPECT_EQ(recipe.workspace.back().length_unit, recipe.main().tile * recipe.main().cluster);
       }

@@ -1,0 +1,258 @@
+// How CTAs deal packed sequences' keys out among themselves, whose lengths only the device knows.
+//
+// The items of a K/V head lie on a line, one behind the other in the order of the sequences; an
+// item is as long as its keys are units, and kItemUnits for its beginning and end. A CTA takes a
+// stretch of the line, all of them equally long, and there are as many stretches as CTAs run at
+// once: so all are busy until the end, whatever the lengths (FlashMLA's scheduler, DeepSeek, 2025).
+// Every CTA adds the line up for itself, which takes less time than to wait for a launch that does:
+// on an H200 it knows its first piece after 2.5 us (3.6 where there are more than 32 sequences)
+// instead of 4.9.
+//
+// Where a stretch ends within an item, its keys are cut there. A stretch ends in two items at most,
+// its own first and last; an item's pieces are those of stretches that follow one another.
+#pragma once
+
+#include "templates/items.h"
+#include "templates/ptx/math.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/tile/dealt_sequence.cuh"
+#include "templates/tile/pieces.cuh"
+
+namespace att {
+
+constexpr int kItemUnits = 4;
+constexpr int kLeastCutUnits = 2;  // of an item on either side of a cut
+constexpr int kLeastStretch = 2 * kItemUnits;
+constexpr int kMostRounding = 16;  // stretches grow by a 16th at most to leave items whole
+static_assert(kLeastStretch >= kItemUnits + kLeastCutUnits, "a cut moves by one stretch at most");
+
+// What packed sequences take of the line, some of them one after the other in each element.
+constexpr int kMostChunks = 128;
+struct LineSums {
+  long long units[kMostChunks];
+  int longest[kMostChunks];  // units of an item
+};
+
+// Of a K/V head.
+ATT_FN int stretches_of_line(int kv_heads) {
+  const int of_all = min_i32(block_count(), kMostStretches);
+  return max_i32(of_all / kv_heads, 1);
+}
+
+ATT_FN int units_on_line(int units) { return units + kItemUnits; }
+ATT_FN long long units_on_line(const Dealt& of) {
+  return static_cast<long long>(of.items) * units_on_line(of.units);
+}
+
+// a / b, which takes a tenth of the instructions where a has 31 bits.
+ATT_FN long long quotient(long long a, int b) {
+  if (a >> 31 == 0) return quotient(static_cast<int>(a), b);
+  return a / b;
+}
+
+ATT_FN long long sum_of_lanes(long long value) {
+#pragma unroll 1
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += shuffle_long_from(value, lane_index() ^ distance);
+  }
+  return value;
+}
+
+// What the lanes' values come to up to each of them.
+struct LanesOnLine {
+  long long own, up_to;
+
+  ATT_MEMBER explicit LanesOnLine(long long value) : own(value), up_to(value) {
+    const int lane = lane_index();
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const long long before = shuffle_long_from(up_to, lane >= distance ? lane - distance : lane);
+      if (lane >= distance) up_to += before;
+    }
+  }
+  ATT_MEMBER long long all() const { return shuffle_long_from(up_to, 31); }
+  // The first lane up to which they come to more than `at`; 32: none.
+  ATT_MEMBER int at(long long at) const {
+    const unsigned behind = ballot(up_to > at);
+    return behind == 0 ? 32 : highest_bit(behind & (0u - behind));
+  }
+  ATT_MEMBER long long before(int lane) const { return shuffle_long_from(up_to - own, lane); }
+};
+
+// Lane `lane`'s, the same for all.
+ATT_FN Dealt dealt_from(const Dealt& own, int lane) {
+  Dealt of;
+  of.items = shuffle_from(own.items, lane);
+  of.units = shuffle_from(own.units, lane);
+  of.parts = shuffle_from(own.parts, lane);
+  of.heads_per_item = shuffle_from(own.heads_per_item, lane);
+  of.sequence = own.sequence;
+  of.sequence.q_len = shuffle_from(own.sequence.q_len, lane);
+  of.sequence.kv_len = shuffle_from(own.sequence.kv_len, lane);
+  of.sequence.q_first = shuffle_from(own.sequence.q_first, lane);
+  of.sequence.kv_first = shuffle_from(own.sequence.kv_first, lane);
+  return of;
+}
+
+struct StretchPiece {
+  PieceOfItem piece;
+  UnitShare units;
+};
+
+// A stretch of a K/V head's line, which all warps of a CTA walk alike, 32 sequences at a time, one
+// a lane. Numbers of a piece stay within the room for results even where another thread changes
+// lengths meanwhile.
+struct Stretch {
+  const PackedParams& p;
+  const int number, count, h_kv;  // which of how many
+  int of_chunk, chunks;           // sequences of a chunk
+  bool is_measured = false;       // else begin, end and length are not known yet
+  long long begin = 0, end = 0, length = 0;
+  // The first of the sequences that lanes look at, and where it begins; the next item is the first
+  // that ends behind `at`.
+  int sequence;
+  long long sequence_begin = 0, at = 0;
+
+  ATT_MEMBER Stretch(const PackedParams& params, int which, int stretches, int head)
+      : p(params), number(which), count(stretches), h_kv(head) {
+    of_chunk = 32 * tile_count(p.batch, 32 * kMostChunks);
+    chunks = tile_count(p.batch, of_chunk);
+    sequence = chunks == 1 ? 0 : warp_index() * of_chunk;  // warps take the chunks in turn
+  }
+
+  // The whole CTA calls it; false: the stretch has no other piece. The first call measures the
+  // line, in `sums`, whose memory may be used when it returns. Every instruction comes from a cold
+  // memory, so what looks at sequences stands here once.
+  ATT_MEMBER bool next(LineSums& sums, StretchPiece& found) {
+    long long units = 0;  // of the warp's chunk
+    int longest = 0;
+#pragma unroll 1
+    for (;;) {
+      if (!is_measured && sequence >= p.batch) place(sums);
+      if (is_measured && (at >= end || sequence >= p.batch)) return false;
+      const Dealt own = dealt(p, sequence + lane_index());
+      const LanesOnLine lanes(units_on_line(own));
+      if (!is_measured) {
+        units += lanes.all();
+        longest = max_i32(longest, static_cast<int>(most_of_lanes(own.units)));
+        if (p.batch > 32) {
+          const int chunk = sequence / of_chunk;
+          sequence += 32;
+          if (sequence % of_chunk != 0 && sequence < p.batch) continue;
+          sums.units[chunk] = units;  // all lanes alike
+          sums.longest[chunk] = longest;
+          units = 0;
+          longest = 0;
+          sequence = (chunk + plan::kWarps) * of_chunk;
+          continue;
+        }
+        place(units, longest);  // every warp has seen all sequences
+        if (at >= end) return false;
+      }
+      const int lane = lanes.at(at - sequence_begin);
+      if (lane == 32) {
+        sequence += 32;
+        sequence_begin += lanes.all();
+        continue;
+      }
+      const Dealt of = dealt_from(own, lane);
+      const int width = units_on_line(of.units);
+      const long long first_item = sequence_begin + lanes.before(lane), rest = at - first_item;
+      const int which = rest < width ? 0 : static_cast<int>(quotient(rest, width));
+      const long long of_item = first_item + static_cast<long long>(which) * width;
+      at = of_item + width;
+      const int first = units_before(begin - of_item, of.units);
+      const int last = units_before(end - of_item, of.units);
+      if (first >= last && (of.units > 0 || of_item < begin)) continue;
+      found.units = {first, last, of.units};
+      // Where masks tell heads apart, another than the first may have keys.
+      if (of.units == 0) found.units = {0, spec::kHasMask ? 1 : 0, 1};
+      found.piece = piece_of(of, sequence + lane, which, of_item);
+      return true;
+    }
+  }
+
+  // Where the stretch lies on a line of `all` units, whose longest item has `longest`: such that an
+  // item has no more than plan::kPieces pieces, and none is cut where that makes stretches little
+  // longer.
+  ATT_MEMBER void place(long long all, int longest) {
+    const int width = units_on_line(longest);
+    int least = kLeastStretch;
+    if constexpr (plan::kPieces > 1) least = max_i32(least, tile_count(width, plan::kPieces - 1));
+    length = quotient(all + count - 1, count);
+    if (length < least) length = least;
+    const long long whole = quotient(length + width - 1, width) * width;
+    if (whole - length <= length / kMostRounding) length = whole;
+    begin = number * length;
+    end = begin + length < all ? begin + length : all;
+    at = begin;
+    is_measured = true;
+  }
+
+  // The same once all warps have measured their chunks, and among which sequences it begins.
+  ATT_MEMBER void place(const LineSums& sums) {
+    sync_threads();
+    const int lane = lane_index();
+    long long all = 0;
+    int longest = 0;
+#pragma unroll 1
+    for (int i = lane; i < chunks; i += 32) {
+      all += sums.units[i];
+      longest = max_i32(longest, sums.longest[i]);
+    }
+    place(sum_of_lanes(all), static_cast<int>(most_of_lanes(longest)));
+    sequence = p.batch;
+    if (begin < end) {
+#pragma unroll 1
+      for (int first = 0; first < chunks; first += 32) {
+        const LanesOnLine lanes(first + lane < chunks ? sums.units[first + lane] : 0);
+        const int found = lanes.at(begin - sequence_begin);
+        sequence = (first + found) * of_chunk;
+        sequence_begin += found < 32 ? lanes.before(found) : lanes.all();
+        if (found < 32) break;
+      }
+    }
+    sync_threads();
+  }
+
+  // Units of an item before a cut, which lies so far behind the item's beginning.
+  static ATT_MEMBER int units_before(long long cut, int units) {
+    if (cut <= kItemUnits) return 0;
+    if (cut >= units_on_line(units)) return units;
+    const int before = static_cast<int>(cut) - kItemUnits;
+    if constexpr (plan::kPieces == 1) return 2 * before <= units ? 0 : units;
+    return before < kLeastCutUnits ? 0 : before > units - kLeastCutUnits ? units : before;
+  }
+
+  // The stretch's piece of item `which` of a sequence, which begins at `of_item`.
+  ATT_MEMBER PieceOfItem piece_of(const Dealt& of, int b, int which, long long of_item) const {
+    PieceOfItem own = {};
+    const int tile = of.parts == 1 ? which : which / of.parts;
+    own.item = item_of(p, of.sequence, of.heads_per_item, b, h_kv, which - tile * of.parts, tile);
+    // No cut lies a stretch or more behind its item's end, nor before its beginning.
+    const int width = units_on_line(of.units);
+    const int step = static_cast<int>(length < width ? length : width);
+    int first = number, last = number;
+    if (of_item < begin) {
+      const int behind = static_cast<int>(begin - of_item);
+      const int stretches = tile_count(behind, step);
+      first -= stretches;
+      if (units_before(behind - (stretches - 1) * step, of.units) == 0) ++first;
+    }
+    const long long item_end = of_item + width;
+    if (item_end > end) {
+      const int stretches = tile_count(static_cast<int>(item_end - end), step);
+      last += stretches;
+      if (units_before(end - of_item + (stretches - 1) * step, of.units) == of.units) --last;
+    }
+    first = max_i32(first, 0);
+    own.pieces = min_i32(min_i32(last, count - 1) - first + 1, plan::kPieces);
+    own.piece = min_i32(number - first, own.pieces - 1);
+    own.arrivals = h_kv * count + first;
+    own.result = 2 * own.arrivals + own.piece;
+    own.all_results = kMostPieces;
+    return own;
+  }
+};
+
+}  // namespace att
