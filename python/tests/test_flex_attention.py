@@ -34,7 +34,7 @@ def expected(q, k, v, score_mod=None, mask_mod=None, block_mask=None, **options)
         sizes = (BATCH, HEADS, q.shape[2], k.shape[2])
         # torch's own wants a bool of its mask_mods.
         block_mask = torch_flex.create_block_mask(
-            lambda b, h, i, j: torch.ne(mask_mod(b, h, i, j), 0), *sizes, device="cpu"
+            lambda b, h, i, j: torch.ne(mask_mod(b, h, i, j), 0), *sizes, device=q.device
         )
     aux = torch_flex.AuxRequest(lse=True)
     o, found = torch_flex.flex_attention(

@@ -153,8 +153,8 @@ TEST_P(CounterPlanted, FaultsAreSeen) {
                          "if (number == 0) { if (leader) arrive(&counters->shares_free); "
                          "continue; }"}}},
         planted::Fault{"dV leaves with the next item's number",
-                       {{"{shared.v(), kKvSlabBytes, dv_map, k0, h_kv, b}",
-                         "{shared.v(), kKvSlabBytes, dv_map, k0 + kTileKv, h_kv, b}"}}}}) {
+                       {{"kKvSlabBytes, dv_map, first, h_kv, slice},",
+                         "kKvSlabBytes, dv_map, first + kTileKv, h_kv, slice},"}}}}) {
     expect(false, fault, plans_.front());
   }
 }

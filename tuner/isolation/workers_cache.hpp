@@ -7,8 +7,8 @@
 
 namespace attune {
 
-// Compiling workers put code there, and the measuring one finds it. Where the caller's file keeps no
-// code, since others may write it, each kernel would be compiled once more, one after the other:
+// Compiling workers put code there, and the measuring one finds it. Where the caller's file keeps
+// no code, since others may write it, each kernel would be compiled once more, one after the other:
 // tuning a decode problem took 35 s instead of 12 s so. Then it is a file in a folder that nobody
 // else may enter, which goes with this object.
 class WorkersCache {
