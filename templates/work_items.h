@@ -217,6 +217,11 @@ ATT_FN constexpr Int pieces_of_units(Int units, Int of_piece, Int most) {
 // CTAs that take stretches of packed sequences' keys, at most (templates/tile/stretches.cuh): each
 // may cut two items, and so leave two results.
 constexpr int kMostStretches = kMostPieces / 2;
+// Of their lengths, in units of keys: what an item takes beside its keys, the least, and the part
+// of its length by which one grows at most to leave items whole.
+constexpr int kItemUnits = 4;
+constexpr int kLeastStretch = 2 * kItemUnits;
+constexpr int kMostRounding = 16;
 
 // Tiles of packed sequences that a K/V head has at most, whatever the lengths: a sequence of q
 // queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.

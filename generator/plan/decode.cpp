@@ -277,7 +277,7 @@ double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
 ShapeCost stretch_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                        const DeviceFacts& device, double items, double units) {
   const DecodePlan& tile = tile_of(plan);
-  constexpr double kItemUnits = 4, kLeastStretch = 8;  // templates/tile/stretches.cuh
+  using att::kItemUnits;
   constexpr double kMergeUs = 2;
   const int ctas = resident(spec, plan, device) * device.processor_count;
   const double stretches =
@@ -285,12 +285,12 @@ ShapeCost stretch_cost(const AttentionSpec& spec, const KernelPlan& plan, const 
   const double line = items * (units + kItemUnits);
   const auto length = [&](double longest) {
     const double most_pieces = tile.pieces > 1 ? (longest + kItemUnits) / (tile.pieces - 1) : 0;
-    return std::max({line / stretches, most_pieces, kLeastStretch});
+    return std::max({line / stretches, most_pieces, double(att::kLeastStretch)});
   };
   double equal = length(units);
   // Items stay whole where that makes stretches little longer.
   const double whole = std::ceil(equal / (units + kItemUnits)) * (units + kItemUnits);
-  const bool cuts = whole > equal * 17 / 16;
+  const bool cuts = whole - equal > equal / att::kMostRounding;
   if (!cuts) equal = whole;
   const double taken = std::ceil(line / equal) * double(shape.kv_heads);
   const double processors = std::min<double>(device.processor_count, taken);

@@ -17,13 +17,11 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/dealt_sequence.cuh"
 #include "templates/tile/pieces.cuh"
+#include "templates/work_items.h"
 
 namespace att {
 
-constexpr int kItemUnits = 4;
 constexpr int kLeastCutUnits = 2;  // of an item on either side of a cut
-constexpr int kLeastStretch = 2 * kItemUnits;
-constexpr int kMostRounding = 16;  // stretches grow by a 16th at most to leave items whole
 static_assert(kLeastStretch >= kItemUnits + kLeastCutUnits, "a cut moves by one stretch at most");
 
 // What packed sequences take of the line, some of them one after the other in each element.
