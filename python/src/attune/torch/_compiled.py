@@ -116,9 +116,12 @@ def _hint(size: Any) -> int:
     return _ANY_LENGTH if known is None else known
 
 
-def _check_kernels(text: str, query: torch.Tensor, key: torch.Tensor) -> None:
+def _check_kernels(text: str, query: torch.Tensor, key: torch.Tensor, seed: torch.Tensor | None) -> None:
     """Raises UnsupportedError where the device has no kernel, before the graph is one with it."""
-    spec = variant_of(text).spec
+    variant = variant_of(text)
+    if seed is not None and seed.device.type != "cpu":
+        variant = variant.for_seed(seed)
+    spec = variant.spec
     sizes = sizes_of(query, key)
     # Heads are numbers to a graph; should they be symbols, one is as good as another.
     heads, kv_heads = (_hint(sizes.heads), _hint(sizes.kv_heads))
@@ -129,7 +132,7 @@ def _check_kernels(text: str, query: torch.Tensor, key: torch.Tensor) -> None:
         return
     device = device_name(query.device)
     default_runtime(device).kernel(spec, shape, Pass.FORWARD)
-    learns = bool(variant_of(text).learned)
+    learns = bool(variant.learned)
     if torch.is_grad_enabled() and (learns or query.requires_grad or key.requires_grad):
         backward_kernel(spec, shape, device)
 
@@ -149,7 +152,7 @@ def _attend(
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
-    _check_kernels(text, query, key)
+    _check_kernels(text, query, key, seed)
     return call_operator(query, key, value, text, captured, seed)
 
 

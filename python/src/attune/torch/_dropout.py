@@ -28,9 +28,9 @@ def state_of(spec: Spec, device: torch.device, seed: int | None = None, offset: 
     if seed is not None:
         return (_on_device(seed, offset, device), 0) if spec.seed_on_device else (seed, offset)
     if spec.seed_on_device or is_captured(device):
-        return torch.randint(0, _LARGEST, (2,), dtype=torch.int64, device=device), 0
+        return draw_tensor(device), 0
     if device.type != "cuda":
-        seed, offset = draw_tensor().tolist()
+        seed, offset = draw_tensor(device).tolist()
         return seed, offset
     generator = torch.cuda.default_generators[device.index or 0]
     seed, offset = generator.initial_seed(), generator.get_offset()
@@ -51,6 +51,7 @@ def _on_device(seed: int, offset: int, device: torch.device) -> torch.Tensor:
     return state
 
 
-def draw_tensor() -> torch.Tensor:
-    """The same of the CPU's generator, as the operator takes it: torch's compiler knows to draw once, or again the same."""
-    return torch.randint(0, _LARGEST, (2,), dtype=torch.int64, device="cpu")
+def draw_tensor(device: torch.device) -> torch.Tensor:
+    """The same as the operator takes it, of the generator of the device on which the attention is: torch's compiler knows
+    to draw once, or again the same, and each replay of a graph that it captures draws anew."""
+    return torch.randint(0, _LARGEST, (2,), dtype=torch.int64, device=device)

@@ -58,8 +58,8 @@ def _state(variant: Variant, seed: torch.Tensor | None, device: torch.device) ->
         return variant.for_seed(seed), seed, 0
     if variant.spec.dropout != 0 and _dropout.is_captured(device):
         warnings.warn(
-            "attune: compiled code with dropout in a captured CUDA graph: each replay drops the same elements, as the seed "
-            "is of the CPU's generator. Calls that are not compiled draw it on the device.",
+            "attune: compiled code with dropout in a captured CUDA graph: each replay drops the same elements, as the call "
+            "gives the seed. Without `seed=` each replay draws one.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -66,7 +66,7 @@ def attention(
             floats,
             scale,
             dropout_at_launch,
-            _dropout.draw_tensor() if seed is None else torch.tensor([seed, offset], device="cpu"),
+            _dropout.draw_tensor(q.device) if seed is None else torch.tensor([seed, offset], device="cpu"),
         )
         return (o, lse) if return_lse else o
     records = torch.is_grad_enabled()

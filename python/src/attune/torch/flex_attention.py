@@ -140,7 +140,7 @@ def flex_attention(
             return _of_torch(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
             )
-        seed = _dropout.draw_tensor() if dropout else None
+        seed = _dropout.draw_tensor(query.device) if dropout else None
         out, lse = trace_call(
             query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink,
             precision,
@@ -290,7 +290,7 @@ def _run(
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
     if not is_plain(query, key, value):
-        return call_operator(query, key, value, text, captured, _dropout.draw_tensor() if dropout else None)
+        return call_operator(query, key, value, text, captured, _dropout.draw_tensor(query.device) if dropout else None)
     variant = variant_of(text)
     plan, launch = _launch(variant, captured, query, key, value, dropout)
     return attend(variant, plan, launch, query, key, value, wants_lse)
