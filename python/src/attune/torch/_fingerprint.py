@@ -159,9 +159,9 @@ class Fingerprint:
             twin = next((at for at, other in enumerate(self.tensors) if other.data_ptr() == place), None)
             known = self._seen[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
-            stands: tuple[Any, ...] = (tensor.dtype, tensor.shape, tensor.device, tensor.requires_grad)
+            stands: tuple[Any, ...] = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
             if twin is not None:
-                stands += (twin, tensor.stride())
+                stands += (twin,)
             if not tensor.dim() and tensor.device.type == "cpu":
                 self.is_bound = False
                 stands += (math.isfinite(tensor.item()),)

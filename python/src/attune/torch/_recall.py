@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from attune.torch._auxiliary import as_auxiliary
 from attune.torch._bound import Bound
 from attune.torch._captured import CapturedTensors
+from attune.torch._expression import Untranslatable
 from attune.torch._fingerprint import Fingerprint, Unknown
 from attune.torch._function import Launch
 from attune.torch._numbers import Captured, Recipe, evaluate, may_be_brought
@@ -23,13 +25,52 @@ _MAX_FINGERPRINTS = 1024
 Key = tuple[Any, ...]
 
 
+class View(NamedTuple):
+    """A part of a tensor that functions see, which they make themselves: where the tensor stands among those, and the
+    part's sizes, strides and offset in it. `Fingerprint.key` tells the tensor's own sizes and strides."""
+
+    of: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def made(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_cuda and not tensor.is_floating_point() and tensor.is_contiguous():
+            # The tensor's copy in a type that kernels take is kept, one of a view would be made at each call.
+            with contextlib.suppress(Untranslatable):
+                tensor = as_auxiliary(tensor)
+        return tensor.as_strided(self.sizes, self.strides, tensor.storage_offset() + self.offset)
+
+
+def _source_of(tensor: torch.Tensor, seen: list[torch.Tensor]) -> int | View | None:
+    """Which of the tensors that functions see it is, or is a view of. None: of none; a copy, for one."""
+    for at, source in enumerate(seen):
+        if source is tensor:
+            return at
+    # The fingerprint tells whether a CPU's number is finite only of tensors that the functions see.
+    if not tensor.dim() and tensor.device.type == "cpu":
+        return None
+    for at, source in enumerate(seen):
+        if (
+            source.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+            and source.dtype is tensor.dtype
+            and source.requires_grad is tensor.requires_grad
+        ):
+            offset = tensor.storage_offset() - source.storage_offset()
+            return View(at, tuple(tensor.shape), tensor.stride(), offset)
+    return None
+
+
+Sources = tuple["int | View", ...]
+
+
 @dataclasses.dataclass(slots=True)
 class Known:
     """A translated call: which of the tensors that its functions see are the spec's, by slot, and its scalars."""
 
     variant: Variant
     plan: ForwardPlan
-    sources: tuple[int, ...]
+    sources: Sources
     scalars: Scalars = ()
     launch: Launch = dataclasses.field(init=False)  # of a call without tensors and dropout: always the same
 
@@ -43,7 +84,7 @@ class _Translated:
 
     variant: Variant
     plan: ForwardPlan
-    sources: tuple[int, ...]
+    sources: Sources
     recipes: tuple[tuple[Recipe, type], ...]
 
     def known(self, numbers: tuple[float, ...]) -> Known | None:
@@ -126,7 +167,8 @@ class Seen:
 
     def tensors(self, known: Known) -> list[torch.Tensor]:
         """As the functions see them now."""
-        return [self.fingerprint.tensors[source] for source in known.sources]
+        tensors = self.fingerprint.tensors
+        return [tensors[each] if type(each) is int else each.made(tensors[each.of]) for each in known.sources]
 
     def open(self, *functions: Any) -> tuple[tuple[Any, ...], Captured]:
         """The functions that were looked at, with Numbers where they captured numbers."""
@@ -144,9 +186,8 @@ class Seen:
         """A call that was translated just now, unless the translation depends on more than the fingerprint says."""
         if tensors.reads_values:
             return
-        places = {id(tensor): at for at, tensor in enumerate(self.fingerprint.tensors)}
         named = tensors.tensors()
-        found = [places.get(id(named[tensor.name])) for tensor in variant.spec.tensors]
+        found = [_source_of(named[tensor.name], self.fingerprint.tensors) for tensor in variant.spec.tensors]
         sources = tuple(source for source in found if source is not None)
         if len(sources) < len(found):
             return

@@ -26,6 +26,11 @@ _METADATA = frozenset(
     "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device ndim "
     "requires_grad is_cuda is_cpu is_meta layout itemsize nbytes data_ptr".split()
 )
+# What makes a view of a captured tensor, or a copy, which is told from a view by where it lies.
+_VIEWS = frozenset(
+    "view view_as reshape reshape_as flatten unflatten squeeze unsqueeze expand expand_as transpose swapaxes swapdims "
+    "permute movedim moveaxis t T mT select narrow diagonal unbind unfold split chunk getitem __getitem__".split()
+)
 # Where a captured number stays a constant of the kernel: another value is another algorithm, or divisions that constants
 # turn into products and shifts.
 _BY_CONSTANTS = frozenset(
@@ -71,8 +76,9 @@ class Trace(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not holds_traced(args) and not holds_traced(kwargs):
-            if not self.captured.reads_values and _asked(func) not in _METADATA:
-                self.captured.reads_values = True
+            if not self.captured.reads_values:
+                name = _asked(func)
+                self.captured.reads_values = name not in _METADATA and name not in _VIEWS
             return func(*constants(args), **constants(kwargs))
         operation = canonical_name(func.__name__)
         if operation == "getitem" and isinstance(args[0], torch.Tensor):

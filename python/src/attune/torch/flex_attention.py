@@ -193,6 +193,8 @@ def _bind(
     operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ) -> None:
     """A call that was recalled: the next one that says the same, of such tensors, is found at once."""
+    if any(type(source) is not int for source in known.sources):
+        return  # a view that is kept stays where it is when its tensor's memory is another's
     captured = tuple(seen.tensors(known))
     scale, _, dropout, precision, *_ = says
     if can_be_bound(given, operands, captured, (scale, dropout)):
