@@ -11,7 +11,8 @@ _INT32 = torch.iinfo(torch.int32)
 # What the language takes as it is; other types are converted to the one of these that holds them.
 _TYPES: dict[torch.dtype, Type] = {torch.bool: "bool", torch.int32: "int", torch.float32: "float"}
 
-# A CUDA tensor's converted copy, with the version that was converted: the check of its values waits for the device.
+# A CUDA tensor's converted copy, with the version that was converted and where it lay, which `tensor.data = other` changes
+# alone: the check of its values waits for the device.
 _converted: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -52,10 +53,10 @@ def as_auxiliary(tensor: torch.Tensor, keeps: bool = True) -> torch.Tensor:
         if not keeps:
             return tensor.detach().contiguous()
     known = _converted.get(tensor) if _tells_its_changes(tensor) else None
-    if known is None or known[0] != tensor._version:
+    if known is None or known[:2] != (tensor._version, tensor.data_ptr()):
         plain = tensor.detach()
         copy = (plain if plain.dtype in _TYPES else _convert(plain)).contiguous()
         if not _tells_its_changes(tensor):
             return copy
-        known = _converted[tensor] = tensor._version, copy
-    return known[1]
+        known = _converted[tensor] = tensor._version, tensor.data_ptr(), copy
+    return known[2]
