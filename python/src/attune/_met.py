@@ -32,15 +32,16 @@ def _yes() -> bool:
 # torch's own, once attune.torch is there: until then there is nothing to meet.
 _is_compiling: Callable[[], bool] = _yes
 _is_grad_enabled: Callable[[], bool] = _yes
+_forward_mode: Any = None  # its module; what is met tells nothing of tangents
 # What finds calls and makes them, of q, k, v, arguments by name, and their kinds. None: it is not there, or there are
 # no calls yet.
 find: Callable[..., Any] | None = None
 
 
-def begin(is_compiling: Callable[[], bool], is_grad_enabled: Callable[[], bool]) -> None:
+def begin(is_compiling: Callable[[], bool], is_grad_enabled: Callable[[], bool], forward_mode: Any) -> None:
     """attune.torch is there."""
-    global _is_compiling, _is_grad_enabled
-    _is_compiling, _is_grad_enabled = is_compiling, is_grad_enabled
+    global _is_compiling, _is_grad_enabled, _forward_mode
+    _is_compiling, _is_grad_enabled, _forward_mode = is_compiling, is_grad_enabled, forward_mode
 
 
 class _Names:
@@ -95,7 +96,7 @@ def remembered(function: Function) -> Function:
 
     @functools.wraps(function)
     def met(q: Any, k: Any, v: Any, **given: Any) -> Any:
-        if _is_compiling():
+        if _is_compiling() or _forward_mode._current_level >= 0:
             return function(q, k, v, **given)
         said = tuple(given)
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from attune import _met
 from attune._met import CALLS
@@ -174,4 +175,4 @@ def keep(key: Any, bound: Any) -> None:
         _met.find = _native.find()
 
 
-_met.begin(torch.compiler.is_dynamo_compiling, torch.is_grad_enabled)
+_met.begin(torch.compiler.is_dynamo_compiling, torch.is_grad_enabled, forward_ad)

@@ -13,6 +13,7 @@ from attune.torch._expression import Expression, Type, Untranslatable, binary, c
 from attune.torch._numbers import Number, Recipe, is_number
 from attune.torch._sizes import Sizes, is_symbolic
 from attune.torch._table_dims import DIM_OF_INDEX, computed_dim
+from attune.torch._transforms import is_transformed
 
 _MAX_DIMS = 4
 _DTYPE_NAMES: dict[Type, str] = {"bool": "bool", "int": "int32", "float": "float32"}
@@ -60,7 +61,7 @@ class CapturedTensors:
         """A tensor without dims: what changes it is no new kernel."""
         if tensor.dim() != 0:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)} that is not looked up")
-        if not is_symbolic(tensor):
+        if not is_symbolic(tensor) and not is_transformed(tensor):
             is_read = self.reads_values  # what is done here to look at it is no operation of the function's
             if tensor.device != self._device or (tensor.device.type == "cpu" and not torch.isfinite(tensor)):
                 self.reads_values = True
@@ -102,7 +103,7 @@ class CapturedTensors:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)}")
         # What is captured stays alive, so no other tensor comes to lie there.
         memory: tuple[object, ...] = (id(tensor),)
-        if not is_symbolic(tensor):
+        if not is_symbolic(tensor) and not is_transformed(tensor):
             memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad)
         known = self._by_memory.get(memory)
         if known is None:

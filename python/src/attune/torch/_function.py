@@ -14,6 +14,7 @@ from attune.torch import _native
 from attune.torch._dropout import State
 from attune.torch._launcher import Launcher
 from attune.torch._plans import ForwardPlan, Numbers, Scalars, Variant
+from attune.torch._transforms import refuse_tangents
 
 
 @dataclasses.dataclass(slots=True)
@@ -52,7 +53,9 @@ def attend(
 
     Raises:
         UnsupportedError: a gradient is wanted, and there is no backward pass for it.
+        NotImplementedError: one of forward mode is.
     """
+    refuse_tangents(q, k, v, *launch.tensors)
     if isinstance(launch.seed, torch.Tensor):
         plan = variant.for_seed(launch.seed).forward_plan(q, k, v)
     if torch.is_grad_enabled():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from attune._errors import UnsupportedError
 from attune._structs import DTYPE_BY_ARRAY_NAME
@@ -13,21 +14,22 @@ from attune.torch import _precision
 from attune.torch._captured import CapturedTensors, is_int
 from attune.torch._plans import in_one_line, variant_of
 from attune.torch._sizes import sizes_of
+from attune.torch._transforms import run_operator, transforms
 from attune.torch._translate import translate
 
-
-_dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether they are nothing but memory, and no mode of torch's wants to see what is done with them."""
+    """Whether they are nothing but memory, and nothing of torch's wants to see what is done with them."""
     return (
         type(query) in _OWN_TYPES
         and type(key) in _OWN_TYPES
         and type(value) in _OWN_TYPES
         and not _dispatch_modes()
-        and _transforms() is None
+        and transforms() is None
+        and forward_ad._current_level < 0
     )
 
 
@@ -92,4 +94,4 @@ def call_operator(
     ints = [number for number in numbers if is_int(number)]
     floats = [number for number in numbers if not is_int(number)]
     line = in_one_line(text)
-    return torch.ops.attune.attention(query, key, value, ordered, line, ints, floats, None, None, seed)
+    return run_operator(query, key, value, ordered, (line, ints, floats, None, None), seed)

@@ -19,6 +19,7 @@ from attune._view import axes
 from attune.torch import _dropout
 from attune.torch._dropout import State
 from attune.torch._plans import Variant, dense_like, variant_of
+from attune.torch._transforms import refuse_tangents
 
 _TAGS = tuple(
     getattr(torch.Tag, tag) for tag in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, tag)
@@ -81,6 +82,7 @@ def _attention(
     dropout: float | None,
     seed: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    refuse_tangents(q, k, v, *tensors)
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.forward_plan(q, k, v)
     given = variant.auxiliaries(tensors, q.device, keeps=False)
@@ -106,11 +108,12 @@ def _attention_backward(
     dropout: float | None,
     seed: torch.Tensor | None,
 ) -> list[torch.Tensor]:
+    refuse_tangents(d_o, d_lse, q, k, v, *tensors)
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.backward_plan(q, k, v)
     given = variant.auxiliaries(tensors, q.device, keeps=False)
     scalars = _scalars(variant, ints, floats)
-    found = plan.run((q, k, v), o, lse, d_o, d_lse, given, scalars, scale, dropout, *state)
+    found = plan.run((q, k, v), o, lse.contiguous(), d_o, d_lse, given, scalars, scale, dropout, *state)
     learned = [tensors[slot] for slot in variant.learned]
     return found[:3] + [each.reshape(x.shape).to(x.dtype) for each, x in zip(found[3:], learned, strict=True)]
 

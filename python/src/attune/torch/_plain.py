@@ -18,6 +18,7 @@ from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
 from attune.torch._plans import ForwardPlan, Variant, _view, in_one_line, key_of, variant_of
 from attune.torch._sizes import Sizes
+from attune.torch._transforms import run_operator
 
 _MAX_CALLS = 1024
 _KEY_WORDS = ("mask", "score", "sink", "layout", "v_in_k", "batch_invariant")
@@ -56,17 +57,16 @@ def attention(
         # Slots are in the order of names, those of ints and floats among themselves too.
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
-        o, lse = torch.ops.attune.attention(
+        state = None
+        if _has_dropout(text):
+            state = _dropout.draw_tensor(q.device) if seed is None else torch.tensor([seed, offset], device="cpu")
+        o, lse = run_operator(
             q,
             k,
             v,
             [tensors[name] for name in sorted(tensors)],
-            in_one_line(text),
-            ints,
-            floats,
-            scale,
-            dropout_at_launch,
-            _dropout.draw_tensor(q.device) if seed is None else torch.tensor([seed, offset], device="cpu"),
+            (in_one_line(text), ints, floats, scale, dropout_at_launch),
+            state,
         )
         return (o, lse) if return_lse else o
     records = torch.is_grad_enabled()
@@ -197,6 +197,11 @@ def text_of(
     precision = (words["precision"], q.device.type, q.dtype)
     kind = (None, False, False, bool(words["batch_invariant"])) if kind is None else kind
     return _write(precision, head_dim, layout, of_words, scalars, tuple(declared), dropout, scale, kind)
+
+
+@torch.compiler.assume_constant_result
+def _has_dropout(text: str) -> bool:
+    return variant_of(text).spec.dropout != 0
 
 
 def _width(size: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
@@ -87,7 +88,7 @@ def flex_attention(
         return out, torch_flex.AuxOutput(lse=lse, max_scores=None)
     met: Seen | None = None
     says: tuple[Any, ...] = ()
-    if return_aux is None and sink is None and not torch.compiler.is_dynamo_compiling():
+    if return_aux is None and sink is None and not torch.compiler.is_dynamo_compiling() and forward_ad._current_level < 0:
         met = _meet(score_mod, block_mask, mask_mod)
         if met is not None:
             says = (

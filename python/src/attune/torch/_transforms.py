@@ -1,0 +1,126 @@
+"""The operator under the transforms of torch.func, and what forward-mode differentiation is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd import forward_ad
+
+from attune._structs import Layout
+from attune.torch._plans import variant_of
+
+_FORWARD_MODE = "attune: attention has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad)"
+
+transforms: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+# Whether a tensor stands for another one, as a transform has it: it lies nowhere.
+is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+
+# The spec's text, ints, floats, scale and dropout, as the operator takes them.
+Call: TypeAlias = tuple[str, Sequence[Any], Sequence[Any], "float | None", "float | None"]
+
+
+def refuse_tangents(*tensors: torch.Tensor | None) -> None:
+    """torch drops what an operator says nothing of, and a derivative of 0 is no answer.
+
+    Raises:
+        NotImplementedError: a tensor carries a tangent.
+    """
+    if forward_ad._current_level >= 0:
+        for tensor in tensors:
+            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+                raise NotImplementedError(_FORWARD_MODE)
+
+
+def run_operator(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    call: Call,
+    seed: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """O and LSE by the operator, which torch.func may transform: grad, vjp, jacrev, vmap."""
+    if transforms() is None or torch.compiler.is_dynamo_compiling():
+        found: tuple[torch.Tensor, torch.Tensor] = torch.ops.attune.attention(q, k, v, tensors, *call, seed)
+        return found
+    return _Attention.apply(call, seed, q, k, v, *tensors)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(call: Call, seed: Any, q: Any, k: Any, v: Any, *tensors: Any) -> Any:
+        return torch.ops.attune.attention(q, k, v, tensors, *call, seed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.call, *given = inputs
+        ctx.save_for_backward(*given, *output)
+
+    @staticmethod
+    def backward(ctx: Any, d_o: torch.Tensor, d_lse: torch.Tensor) -> Any:
+        seed, q, k, v, *tensors, o, lse = ctx.saved_tensors
+        found = _Backward.apply(ctx.call, seed, d_o, d_lse, q, k, v, o, lse, *tensors)
+        of_tensors: list[Any] = [None] * len(tensors)
+        for slot, gradient in zip(variant_of(ctx.call[0]).learned, found[3:], strict=True):
+            of_tensors[slot] = gradient
+        return None, None, *found[:3], *of_tensors
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(_FORWARD_MODE)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: Call, *given: Any) -> Any:
+        return _mapped(_Attention.apply, info.batch_size, in_dims[1:], call, given)
+
+
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(call: Call, seed: Any, d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *tensors: Any) -> Any:
+        return tuple(torch.ops.attune.attention_backward(d_o, d_lse, q, k, v, o, lse, tensors, *call, seed))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *of_gradients: Any) -> Any:
+        raise NotImplementedError("attune: attention has no second derivative")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: Call, *given: Any) -> Any:
+        return _mapped(_Backward.apply, info.batch_size, in_dims[1:], call, given)
+
+
+def _mapped(apply: Callable[..., Any], count: int, dims: Sequence[int | None], call: Call, given: Sequence[Any]) -> Any:
+    """`count` calls, as torch's vmap wants them: their results stacked, and along which dims. One launch where the mapped
+    dim may be a part of the batch."""
+    given = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(given, dims, strict=True)]
+    if _may_be_batch(call, given):
+        flat = [None if x is None else _in_batch(x, dim is not None, count) for x, dim in zip(given, dims, strict=True)]
+        found = tuple(x.unflatten(0, (count, -1)) for x in apply(call, *flat))
+    else:
+        each = [
+            apply(call, *(x if dim is None else x[at] for x, dim in zip(given, dims, strict=True))) for at in range(count)
+        ]
+        found = tuple(torch.stack(x) for x in zip(*each, strict=True))
+    return found, (0,) * len(found)
+
+
+def _in_batch(x: torch.Tensor, is_mapped: bool, count: int) -> torch.Tensor:
+    return (x if is_mapped else x.expand(count, *x.shape)).flatten(0, 1)
+
+
+def _may_be_batch(call: Call, given: Sequence[Any]) -> bool:
+    """Whether nothing tells one element of the batch from another: no tensor, no dropout, no `b` in the spec."""
+    spec = variant_of(call[0]).spec
+    return (
+        spec.layout_id in (Layout.BSHD, Layout.BHSD)
+        and not spec.tensors
+        and spec.dropout == 0
+        and spec.yaml is not None
+        and re.search(r"\b(b|batch)\b", spec.yaml) is None
+    )
