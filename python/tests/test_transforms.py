@@ -1,9 +1,11 @@
-"""torch.func's transforms beside those of attention's definition in float64, and forward mode, which is refused."""
+"""torch.func's transforms beside those of attention's definition in float64, and forward mode, which is refused. On
+ATTUNE_TEST_DEVICE."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import devices  # noqa: E402
 import mods  # noqa: E402
 from test_recall import by_definition  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
@@ -14,6 +16,12 @@ from attune.torch import flex_attention  # noqa: E402
 
 BATCH, HEADS, LENGTH, DIM = 2, 2, 12, 16
 SAMPLES = 3
+
+
+@pytest.fixture(autouse=True)
+def on_device():
+    with devices.on_device():
+        yield
 
 
 def operands(*mapped):
