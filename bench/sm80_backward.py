@@ -23,7 +23,7 @@ import side_by_side  # noqa: E402
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADS = {64: 32, 128: 16, 256: 8}
 PLANS = {64: ("w4 t32 s2 sums wide", "w4 t64 s2 sums"), 128: ("w8 t64 s2 sums pairs", "w4 t64 s2 sums pairs"),
-         256: ("w8 t32 s2 sums fours", "w4 t32 s2 sums fours", "w8 t32 s2")}
+         256: ("w8 t64 s2 sums fours", "w8 t32 s2 sums fours", "w4 t32 s2 sums fours", "w8 t32 s2")}
 
 
 def rows():

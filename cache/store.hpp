@@ -79,7 +79,8 @@ struct MeasuredPlan {
   std::string compiler;  // that built what was measured; empty: not known
   double median_us = 0;
 };
-// What won on one kind of data, fastest first; never empty.
+// What won on one kind of data, fastest first; where variations of it were measured too
+// (generator/plan/mask_data.hpp), first those that lose least on average; never empty.
 struct DataPlans {
   MaskData data;
   std::vector<MeasuredPlan> plans;

@@ -136,6 +136,36 @@ std::vector<MeasuredPlan> least_loss(std::span<const DataPlans> kinds) {
   return ranking;
 }
 
+// Of what tensors are said to be like, the plans that were measured on its variations too, by what
+// they lose on all of them on average; then the others. (On the worst of kinds that are all as
+// likely, what gains most elsewhere gives way for a chance.)
+void rank_by_variations(std::span<const DataPlans> kinds, DataPlans& described) {
+  if (described.data.label.empty()) return;
+  const std::string mark = described.data.label + std::string(kVariationMark);
+  std::vector<const DataPlans*> varied;
+  for (const DataPlans& kind : kinds) {
+    if (kind.data.label.starts_with(mark)) varied.push_back(&kind);
+  }
+  if (varied.empty()) return;
+  using Place = std::pair<bool, double>;  // not measured everywhere, loss
+  std::map<std::pair<std::string, std::string>, Place> places;
+  for (const MeasuredPlan& one : described.plans) {
+    const auto loss_on = [&](const DataPlans& kind) {
+      const auto at = std::ranges::find_if(kind.plans, [&](const MeasuredPlan& other) {
+        return std::tie(other.plan, other.compiler) == std::tie(one.plan, one.compiler);
+      });
+      return at == kind.plans.end() ? INFINITY : std::log(at->median_us / best_us(kind.plans));
+    };
+    double loss = loss_on(described);
+    for (const DataPlans* const kind : varied) loss += loss_on(*kind);
+    const bool is_missing = !std::isfinite(loss);
+    places[{one.plan, one.compiler}] = {is_missing, is_missing ? loss_on(described) : loss};
+  }
+  std::ranges::stable_sort(described.plans, {}, [&](const MeasuredPlan& one) {
+    return places.at({one.plan, one.compiler});
+  });
+}
+
 void set_plans(std::vector<MeasuredPlan> ranking, Winner& winner) {
   winner.plan = std::move(ranking.front().plan);
   winner.compiler = std::move(ranking.front().compiler);
@@ -219,6 +249,8 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
                          .pass = pass};
     std::vector<DataPlans>& by_data = winner.winner.by_data;
     for (const auto& [label, kind] : kinds) by_data.push_back({kind.data, rank(kind.builds)});
+    const std::vector<DataPlans> by_time = by_data;
+    for (DataPlans& kind : by_data) rank_by_variations(by_time, kind);
     set_plans(by_data.size() == 1 ? by_data.front().plans : least_loss(by_data), winner.winner);
     for (DataPlans& kind : by_data) kind.plans.resize(std::min(kind.plans.size(), kRunnersUp + 1));
     result.push_back(std::move(winner));

@@ -103,10 +103,11 @@ struct SumHeads {
 // fewer than 32 tiles at most kWaveOfShortHeads.
 constexpr int kWaveOfShortHeads = 256;
 template <typename Int>
-ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave) {
+ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave,
+                                         bool all_have_sums = false) {
   const bool is_less = kv_tiles < 32 && wave > kWaveOfShortHeads;
   const Int behind = tile_count(is_less ? Int{kWaveOfShortHeads} : wave, kv_tiles) + 1;
-  const Int slots = 2 * behind;
+  const Int slots = all_have_sums ? kv_heads : 2 * behind;
   return {slots < kv_heads ? slots : kv_heads, behind, behind < kv_heads ? kv_heads - behind : 0};
 }
 
@@ -114,11 +115,12 @@ ATT_FN constexpr SumHeads<Int> sum_heads(Int kv_heads, Int kv_tiles, Int wave) {
 // come so many heads after those that make it for them on the way. A head's CTAs share out its
 // rows, which takes each about as long as its own tiles do where there are four: with 8 on an H200,
 // d 128, a pass was 2 % faster so. Under a mask CTAs end sooner: causal, 4 tiles a head were 3 %
-// slower, 8 level, 32 1 % faster.
+// slower, 8 level, 32 1 % faster. Where all heads have sums only two warps make them: 16 tiles a
+// head were 4 % slower, 32 2 % faster.
 template <typename Int>
 ATT_FN constexpr Int heads_with_rows(Int kv_heads, Int kv_tiles, const SumHeads<Int>& sums,
-                                     bool uneven) {
-  return kv_tiles < (uneven ? 16 : 8) ? kv_heads : kv_heads - sums.converted;
+                                     bool uneven, bool all_have_sums = false) {
+  return kv_tiles < (all_have_sums ? 32 : uneven ? 16 : 8) ? kv_heads : kv_heads - sums.converted;
 }
 
 // Tiles of groups of `size` heads, the first tile the first, where that one is much longer than the

@@ -18,8 +18,6 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                               const TuneOptions& options, const TuneObserver& progress) {
   ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts(), options.pass));
   const MaskData data = options.data ? *options.data : mask_data(spec, shape);
-  const bool is_drawn = !options.data && data.live >= 0 && !described_samples(spec).empty();
-  const double guess_margin = is_drawn && !options.exhaustive ? options.guess_margin : 0;
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
                                       .device = device.identity(),
                                       .shape = shape,
@@ -29,8 +27,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                                       .data = data},
                               .plans = std::move(plans),
                               .compilers = compilers,
-                              .compile_while_measuring = device.facts().target != Target::kCpu,
-                              .guess_margin = guess_margin};
+                              .compile_while_measuring = device.facts().target != Target::kCpu};
   ATT_TRY(const DeviceLock lock, DeviceLock::acquire(device.unit(), [&] {
             return progress({.state = TuneState::kWaiting});
           }));

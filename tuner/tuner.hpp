@@ -22,11 +22,6 @@ struct TuneOptions {
   std::vector<KernelPlan> contenders = {};  // to ask for before others
   // What the tensors are like that decide a mask; else mask_data() of the spec.
   std::optional<MaskData> data = {};
-  // Where these are drawn as the spec says, so much faster than the model's first guess another
-  // plan has to be: a launch brings others. Of fifteen masks on an H200 four had plans that were at
-  // most 2.5 % faster than the guess on what was drawn, and 1 to 3 % slower than it on real
-  // tensors.
-  double guess_margin = 0.03;
 };
 
 enum class TuneState { kWaiting, kCompiling, kVerifying, kMeasuring, kDone };
@@ -55,9 +50,10 @@ struct TuneResult {
 };
 
 // Where nothing is said of tensors that decide a mask, runs `tune_once` on every one of
-// plausible_specs(), and on each again with the winners and first guesses of all as contenders. The
-// result is the plan that loses least on the worst of them, with its time on the first kind; the
-// counts are of all runs.
+// plausible_specs(), and on each again with the winners and first guesses of all as contenders.
+// Where all is said, on that, and on each of varied_specs() with what was nearly the fastest and
+// the first guesses alone. The result is the plan that loses least, on the worst kind of the former
+// and on all of the latter on average, with its time on the first kind; the counts are of all runs.
 using TuneOnce = std::function<Result<TuneResult>(const AttentionSpec&, const TuneOptions&)>;
 Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const ProblemShape& shape,
                                           const Device& device, const Store& store,

@@ -78,7 +78,8 @@ std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
                        .length_unit = rows.padding,
                        .columns = rows.sum_columns,
                        .sum_tile = rows.sum_tile,
-                       .sum_wave = rows.sum_wave});
+                       .sum_wave = rows.sum_wave,
+                       .all_have_sums = rows.all_have_sums});
     if (rows.sum_wave > 0) regions.push_back({.content = Content::kHeadCounters});
     if (rows.takes_items) regions.push_back({.content = Content::kSchedulerCounter});
     if (rows.turn_rows > 0) {
@@ -97,11 +98,13 @@ std::string backward_row_constants(const BackwardRows& rows) {
       "constexpr int kSumColumns = {};\n"
       "constexpr int kSumTile = {};\n"
       "constexpr int kSumWave = {};\n"
+      "constexpr bool kAllHaveSums = {};\n"
       "constexpr int kRowWarps = {};\n"
       "constexpr bool kTakesItems = {};\n"
       "constexpr bool kFirstTilesEarly = {};\n",
       rows.padding, rows.at_a_time, rows.splits_references, rows.splits_deltas, rows.sum_columns,
-      rows.sum_tile, rows.sum_wave, rows.ahead_warps, rows.takes_items, rows.first_tiles_early);
+      rows.sum_tile, rows.sum_wave, rows.all_have_sums, rows.ahead_warps, rows.takes_items,
+      rows.first_tiles_early);
 }
 
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

@@ -18,6 +18,7 @@ struct BackwardRows {
   int at_a_time = 64;              // and made so many at a time
   int sum_columns = 0;             // of dQ's sums, which it zeroes; 0: there are none
   int sum_tile = 1, sum_wave = 1;  // of these; WorkspaceRegion
+  bool all_have_sums = false;      // all heads at a time
   int ahead_warps = 0;             // of a CTA, that make rows of later heads; 0: all come first
   bool takes_items = false;        // CTAs take key tiles off a counter
   bool first_tiles_early = false;  // of heads, before the other tiles of earlier heads

@@ -37,8 +37,11 @@ inline double launch_us(const PlanCost& plan, const ShapeCost& shape) {
 
 // What of a mask a group's ShapeCost needs to know.
 struct Tiling {
-  int tile_q = 0, tile_kv = 0;     // 0: nothing
-  std::optional<ItemOrder> order;  // of a static schedule
+  int tile_q = 0, tile_kv = 0;  // 0: nothing
+  // Of a static schedule; and where tensors decide, of any that cares.
+  std::optional<ItemOrder> order;
+  int part_q = 0;  // queries of the parts of a tile that are skipped alone; 0: none are
+  LiveTile tile() const { return {tile_q, tile_kv, part_q}; }
 };
 
 }  // namespace attune

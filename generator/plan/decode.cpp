@@ -215,6 +215,9 @@ int ctas_at_once(const AttentionSpec& spec, const KernelPlan& plan) {
   return std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8);
 }
 
+// Whether the warps of a CTA ask for few keys at a time.
+bool draws_little(const DecodePlan& tile) { return tile.warps * tile.step_keys < 128; }
+
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const DecodePlan& tile = tile_of(plan);
   const int ctas = resident(spec, plan, device);
@@ -257,7 +260,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
           .tile = std::max(transfer, compute),
           .launch_us = kLaunchUs + deal_us + merge_us,
           .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster,
-                    tile.stretches}};
+                    tile.stretches, spec.samples.empty() ? 0 : draws_little(tile)}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -304,6 +307,24 @@ ShapeCost stretch_cost(const AttentionSpec& spec, const KernelPlan& plan, const 
           .transfer_us = cuts ? kMergeUs : 0};
 }
 
+// What memory waits for CTAs where the tensors of a mask make items uneven. In the end it waits for
+// the one that has the longest, in one piece: a CTA draws only so much, less where its warps ask
+// for few keys at a time. And in between for clusters that begin. Of 64 lengths up to 8192 with a
+// mean of 2430, 8 K/V heads, memory alone would take an H200 148 us: whole items 176 with steps of
+// 128 keys, and 187 with 64; clusters of two and eight warps 166, of four 193, of eight 296; of
+// four and four warps 169.
+double uneven_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                 const DeviceFacts& device, const LiveWork& work, double items, double pieces) {
+  if (!work.is_described) return 0;
+  constexpr double kShare = 0.4, kBytesPerClock = 30, kClusterUs = 1.8;
+  const double keys = double(shape.kv_len) * work.share * work.longest;
+  const double bytes = keys * element_bytes(kv_dtype(spec)) * (padded_qk(spec) + padded_v(spec));
+  const double slow = draws_little(tile_of(plan)) ? 1.3 : 1;
+  const double last_us = kShare * slow * bytes / pieces / (kBytesPerClock * device.clock_ghz * 1e3);
+  if (!tile_of(plan).in_cluster) return last_us;
+  return last_us + kClusterUs * items / clusters_at_once(spec, plan, device);
+}
+
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const DecodePlan& tile = tile_of(plan);
@@ -346,7 +367,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double rounds = std::ceil(ctas / device.processor_count) + (waits_for_room ? 1 : 0);
   // What the last clusters read, few processors read: 89 us where pieces on their own take 77. And
   // where two CTAs fit on a processor, those of a cluster share one: 49.7 us against 45.1.
-  const double uneven = waits_for_room                                        ? 1.2
+  const bool is_many =
+      work.is_described && double(items) > 2 * clusters_at_once(spec, plan, device);
+  const double uneven = waits_for_room                                        ? is_many ? 1 : 1.2
                         : tile.in_cluster && resident(spec, plan, device) > 1 ? 1.1
                                                                               : 1;
   const double tiles = std::ceil(units / pieces);
@@ -356,7 +379,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .tiles = finds_lengths ? tiles_with_longest(of_sequences, tiles, rounds) : tiles,
           .slowdown = (waits ? 1.27 : 1) * uneven,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = uneven * bytes / memory_bytes_per_us};
+          .transfer_us = uneven * bytes / memory_bytes_per_us +
+                         uneven_us(spec, plan, shape, device, work, double(items), pieces)};
 }
 
 int launch_pieces(const AttentionSpec& spec, int of_plan) {
@@ -369,15 +393,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!tile.in_cluster) {
     LaunchRecipe recipe =
         piece_recipe(spec, plan.target, needs, tile.tile_q, launch_pieces(spec, tile.pieces));
-    if (tile.stretches) {  // templates/tile/stretches.cuh
-      Launch& main = recipe.launches.back();
-      main.item = WorkItem::kStretch;
-      main.persistent = true;
-      main.ctas_per_processor = ctas_at_once(spec, plan);
-      std::erase_if(recipe.workspace, [](const WorkspaceRegion& region) {
-        return region.content == WorkspaceRegion::Content::kPieceItems;
-      });
-    }
+    if (tile.stretches) take_stretches(recipe, ctas_at_once(spec, plan));
     return recipe;
   }
   LaunchRecipe recipe;

@@ -90,7 +90,7 @@ std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, st
 att::SumHeads<std::int64_t> sum_heads(const WorkspaceRegion& region, const ProblemShape& shape) {
   return att::sum_heads<std::int64_t>(product({shape.batch, shape.kv_heads}),
                                       att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile),
-                                      region.sum_wave);
+                                      region.sum_wave, region.all_have_sums);
 }
 
 }  // namespace
@@ -99,8 +99,10 @@ const Launch& LaunchRecipe::main() const {
   return *std::ranges::find(launches, symbol, &Launch::symbol);
 }
 
-bool LaunchRecipe::uses_tensor_maps() const {
-  return std::ranges::any_of(launches, [](const Launch& l) { return !l.tensor_maps.empty(); });
+bool LaunchRecipe::needs_tensor_maps() const {
+  return std::ranges::any_of(launches, [](const Launch& l) {
+    return !std::ranges::all_of(l.tensor_maps, &TensorMapRecipe::is_optional);
+  });
 }
 
 RangeGeometry range_geometry(const expr::TensorDecl& tensor, const ProblemShape& shape) {
@@ -134,8 +136,9 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
       if (launch.item == WorkItem::kFirstQueryTile) {
         const std::int64_t tiles = att::tile_count<std::int64_t>(shape.kv_len, region.sum_tile);
         const bool uneven = spec.mask != nullptr;
-        kv_heads = std::max(sums.slots, att::heads_with_rows(kv_heads, tiles, sums, uneven));
-      } else {
+        kv_heads = std::max(
+            sums.slots, att::heads_with_rows(kv_heads, tiles, sums, uneven, region.all_have_sums));
+      } else if (!region.all_have_sums) {
         kv_heads -= sums.converted;
       }
       return att::tile_count(shape.q_len, tile) * kv_heads * (shape.heads / shape.kv_heads);
@@ -295,8 +298,12 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
                                 need.content == WorkspaceRegion::Content::kKeyItems;
       const bool has_length = counts_tiles ? has.length_unit <= need.length_unit
                                            : has.length_unit % need.length_unit == 0;
-      return has.content == need.content && has.slot == need.slot && has_length &&
-             has.sum_tile == need.sum_tile && has.sum_wave == need.sum_wave &&
+      // All heads' are enough for some.
+      const bool has_heads =
+          has.sum_tile == need.sum_tile &&
+          (has.all_have_sums ? need.sum_wave > 0
+                             : has.sum_wave == need.sum_wave && !need.all_have_sums);
+      return has.content == need.content && has.slot == need.slot && has_length && has_heads &&
              has.columns >= need.columns && has.pieces >= need.pieces &&
              (has.per_query_head || !need.per_query_head);
     });

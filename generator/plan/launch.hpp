@@ -24,9 +24,10 @@ struct TensorMapRecipe {
     kKeyGradient,
     kValueGradient
   } tensor = Tensor::kQuery;
-  int box_columns = 64;     // along the head dim, elements, at most swizzle_bytes
-  int box_rows = 64;        // along the sequence, <= 256
-  int swizzle_bytes = 128;  // 0, 32, 64 or 128
+  int box_columns = 64;      // along the head dim, elements, at most swizzle_bytes
+  int box_rows = 64;         // along the sequence, <= 256
+  int swizzle_bytes = 128;   // 0, 32, 64 or 128
+  bool is_optional = false;  // the kernel gets zeros, and does without, where strides have none
 };
 
 // What an item of a launch is; templates/work_items.h numbers them.
@@ -77,6 +78,7 @@ struct WorkspaceRegion {
   int pieces = 1;                  // as Launch::pieces; nothing is kept of a single one
   bool in_parts = false;           // of kQuerySums: a row has att::head_parts times `columns`
   int sum_tile = 0, sum_wave = 0;  // of kQuerySums: keys of a tile, and att::sum_heads' wave
+  bool all_have_sums = false;      // of kQuerySums with a sum_wave: all heads nevertheless
   bool per_query_head = false;  // of kKeySums and kValueSums: partial results, [batch, heads, ...]
   bool operator==(const WorkspaceRegion&) const = default;
 };
@@ -120,7 +122,7 @@ struct LaunchRecipe {
 
   // The launch that the recipe is named after.
   const Launch& main() const;
-  bool uses_tensor_maps() const;
+  bool needs_tensor_maps() const;
 };
 
 // What is larger than 64 bits can say is this much: no memory and no grid has room for it.

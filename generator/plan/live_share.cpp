@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
+#include <span>
+#include <tuple>
 
 #include "templates/work_items.h"
 
@@ -12,6 +15,11 @@ namespace {
 // Tiles that are looked at.
 constexpr std::int64_t kRows = 16;
 constexpr std::int64_t kColumns = 32;
+// Where tensors decide, in several batch entries and heads: query tiles of all of them together,
+// of how many at least, and of how many parts are looked at as well.
+constexpr std::size_t kMostItems = 64;
+constexpr std::size_t kLeastEntries = 8;
+constexpr std::size_t kEntriesOfParts = 4;
 
 // Those of `length` in the middle of equal parts, at most so many.
 std::vector<expr::Positions> sampled_tiles(std::int64_t length, int tile, std::int64_t most) {
@@ -27,6 +35,16 @@ std::vector<expr::Positions> sampled_tiles(std::int64_t length, int tile, std::i
   return sample;
 }
 
+// `tiles` in parts of `length`.
+std::vector<expr::Positions> parts_of(const std::vector<expr::Positions>& tiles, int length) {
+  std::vector<expr::Positions> parts;
+  for (const expr::Positions& tile : tiles) {
+    for (std::int32_t begin = tile.begin; begin < tile.end; begin += length)
+      parts.push_back({begin, std::min(begin + length, tile.end)});
+  }
+  return parts;
+}
+
 std::vector<std::optional<double>> known_scalars(const AttentionSpec& spec) {
   std::vector<std::optional<double>> values;
   for (const expr::ScalarDecl& scalar : spec.environment.scalars)
@@ -39,7 +57,7 @@ double cost_of_row(double row, const LiveWork& work) { return std::max(row, work
 
 struct Answer {
   ProblemShape shape;
-  int tile_q = 0, tile_kv = 0;
+  LiveTile tile;
   ItemOrder order;
   LiveRows rows;
   LiveWork work;
@@ -54,6 +72,39 @@ struct Memory {
   std::array<Answer, 4> known;  // the plans of one tile shape have a few orders, in turn
   std::size_t oldest = 0;
 };
+
+// What CTAs have to do.
+class Loads {
+ public:
+  Loads(std::size_t ctas, bool takes_next) : loads_(ctas), takes_next_(takes_next) {}
+
+  // Of the next CTA, or of the first that is done.
+  void add(double item) {
+    if (!takes_next_) {
+      loads_[next_] += item;
+      if (++next_ == loads_.size()) next_ = 0;
+      return;
+    }
+    std::ranges::pop_heap(loads_, std::greater());
+    loads_.back() += item;
+    std::ranges::push_heap(loads_, std::greater());
+  }
+  double most() const { return std::ranges::max(loads_); }
+
+ private:
+  std::vector<double> loads_;
+  bool takes_next_;
+  std::size_t next_ = 0;
+};
+
+// At least, of the keys of an entry, those that some query sees.
+double keys_of(const LiveRows& rows) {
+  const std::size_t count = rows.live.size();
+  double keys = 0;
+  for (std::size_t begin = 0; begin < rows.of_entries.size(); begin += count)
+    keys += std::ranges::max(std::span(rows.of_entries).subspan(begin, count));
+  return keys * double(count) / double(rows.of_entries.size());
+}
 
 }  // namespace
 
@@ -85,25 +136,48 @@ std::shared_ptr<const MaskTensors> LiveShare::tensors(const ProblemShape& shape)
   return MaskTensors::draw(mask_, declared_, samples_, shape);
 }
 
-LiveRows LiveShare::rows(const ProblemShape& shape, int tile_q, int tile_kv,
+LiveRows LiveShare::rows(const ProblemShape& shape, const LiveTile& tile,
                          const MaskTensors* tensors) const {
   if (!counter_) return {.live = {1}};
-  const std::vector<expr::Positions> columns = sampled_tiles(shape.kv_len, tile_kv, kColumns);
+  const std::vector<expr::Positions> columns = sampled_tiles(shape.kv_len, tile.kv, kColumns);
   expr::TileBox box;
   box.q_len = static_cast<std::int32_t>(shape.q_len);
   box.kv_len = static_cast<std::int32_t>(shape.kv_len);
   box.scalars = scalars_;
   if (tensors != nullptr) box.tensor_range = tensors->range();
-  const std::vector<expr::Positions> queries = sampled_tiles(shape.q_len, tile_q, kRows);
-  const std::int32_t batches = tensors == nullptr ? 1 : tensors->batch();
+  const std::vector<expr::Positions> queries = sampled_tiles(shape.q_len, tile.q, kRows);
+  const std::size_t most_entries = std::max(kMostItems / queries.size(), kLeastEntries);
+  const std::vector<MaskEntry> entries =
+      tensors == nullptr ? std::vector<MaskEntry>(1) : tensors->entries(most_entries);
   LiveRows rows{.live = std::vector<double>(queries.size()), .full = 0};
-  for (box.b = 0; box.b < batches; ++box.b) {
+  const double tiles_of_item = static_cast<double>(columns.size());
+  const double all_items = static_cast<double>(entries.size() * queries.size());
+  const std::vector<expr::Positions> parts = tensors == nullptr || tile.part_q == 0
+                                                 ? std::vector<expr::Positions>()
+                                                 : parts_of(queries, tile.part_q);
+  const std::size_t step = std::max<std::size_t>(1, entries.size() / kEntriesOfParts);
+  double live_tiles = 0, live_parts = 0, full_parts = 0;  // where parts are looked at
+  for (std::size_t at = 0; at < entries.size(); ++at) {
+    const MaskEntry& entry = entries[at];
+    std::tie(box.b, box.h, box.h_kv) = std::tie(entry.b, entry.h, entry.h_kv);
     const std::vector<expr::TileCounts> counts = (*counter_)(box, queries, columns);
-    const double tiles_of_row = static_cast<double>(columns.size()) * batches;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      rows.live[i] += counts[i].live / tiles_of_row;
-      rows.full += counts[i].full / tiles_of_row / static_cast<double>(counts.size());
+    if (!parts.empty() && at % step == 0) {
+      for (const expr::TileCounts& of_tile : counts) live_tiles += of_tile.live;
+      for (const expr::TileCounts& of_part : (*counter_)(box, parts, columns)) {
+        live_parts += of_part.live;
+        full_parts += of_part.full;
+      }
     }
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const double live = counts[i].live / tiles_of_item;
+      rows.live[i] += live / static_cast<double>(entries.size());
+      rows.full += counts[i].full / tiles_of_item / all_items;
+      if (tensors != nullptr) rows.of_entries.push_back(live);
+    }
+  }
+  if (live_parts > 0) {
+    rows.live_parts = live_parts * tile.part_q / (live_tiles * tile.q);
+    rows.full_parts = full_parts / live_parts;
   }
   return rows;
 }
@@ -115,20 +189,28 @@ LiveWork LiveShare::work(const LiveRows& rows, const MaskTensors* tensors) const
   LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns)),
                 .reads_tensors = reads_tensors_ && tensors == nullptr};
   if (!work.reads_tensors) work.partial = std::clamp(1 - rows.full / work.share, 0.0, 1.0);
-  const auto [shortest, longest] = std::ranges::minmax(rows.live);
+  const std::vector<double>& items = rows.of_entries.empty() ? rows.live : rows.of_entries;
+  const auto [shortest, longest] = std::ranges::minmax(items);
   work.shortest = cost_of_row(shortest, work) / work.share;
   work.longest = cost_of_row(longest, work) / work.share;
+  work.is_described = tensors != nullptr;
+  work.live_parts = rows.live_parts;
+  work.full_parts = rows.full_parts;
+  if (work.is_described) work.keys = keys_of(rows);
   return work;
 }
 
 // Live tiles of the busiest CTA over the mean.
 double LiveShare::busiest(const LiveRows& rows, const LiveWork& work, const ProblemShape& shape,
                           int tile_q, const ItemOrder& order) {
-  // What is uneven repeats; more heads only even it out.
-  constexpr std::int64_t kRounds = 64;
+  if (order.takes_next && !work.is_described) return 1;  // the families' rules of thumb
+  // What is uneven repeats; more heads only even it out. A CTA that takes the next item is at the
+  // end no more behind of many than of few.
+  const std::int64_t most_rounds = order.takes_next ? 12 : 64;
   const std::int64_t tiles =
       att::tile_count<std::int64_t>(shape.q_len, std::int64_t{tile_q} * order.tiles_of_item);
-  const std::int64_t heads = std::min(shape.heads * shape.batch, kRounds * order.ctas / tiles + 1);
+  const std::int64_t heads =
+      std::min(shape.heads * shape.batch, most_rounds * order.ctas / tiles + 1);
   const std::int64_t items = heads * tiles;
   if (work.longest == work.shortest) {  // whoever takes one more than others
     return double(att::tile_count(items, order.ctas)) * double(order.ctas) / double(items);
@@ -136,32 +218,37 @@ double LiveShare::busiest(const LiveRows& rows, const LiveWork& work, const Prob
   const auto groups = att::head_groups<std::int64_t>(
       heads, {std::min(order.group, heads), std::min(order.last_group, heads)});
   const auto count = std::int64_t(rows.live.size());
-  std::vector<double> busy(static_cast<std::size_t>(order.ctas));
+  const std::vector<double>& live = rows.of_entries.empty() ? rows.live : rows.of_entries;
+  const std::int64_t entries = std::int64_t(live.size()) / count;
+  Loads loads(static_cast<std::size_t>(order.ctas), order.takes_next);
   double total = 0;
-  std::size_t cta = 0;
   for (std::int64_t group = 0; group * groups.size < heads && group <= groups.before_last;
        ++group) {
     const std::int64_t size = groups.size_of(group);
     for (std::int64_t tile = tiles - 1; tile >= 0; --tile) {
-      const double live =
-          cost_of_row(rows.live[static_cast<std::size_t>(tile * count / tiles)], work);
       for (std::int64_t i = 0; i < size; ++i) {
-        busy[cta] += live;
-        if (++cta == busy.size()) cta = 0;
+        // Those that were looked at stand for their neighbours.
+        const std::int64_t entry = (group * groups.size + i) * entries / heads;
+        const double item =
+            (work.is_described ? order.item_share : 0) +
+            cost_of_row(live[static_cast<std::size_t>(entry * count + tile * count / tiles)], work);
+        loads.add(item);
+        total += item;
       }
-      total += live * double(size);
     }
   }
-  return std::ranges::max(busy) * double(order.ctas) / total;
+  const double busiest = loads.most() * double(order.ctas) / total;
+  if (!order.takes_next) return busiest;
+  return 1 + (busiest - 1) * double(heads) / double(shape.heads * shape.batch);
 }
 
-const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
-                          int tile_kv, const ItemOrder& order) {
+const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape,
+                          const LiveTile& tile, const ItemOrder& order) {
   thread_local std::optional<Memory> memory;
   if (!memory || !memory->share.is_of(spec)) memory.emplace(spec);
   LiveRows rows;  // dear, and the same in every order
   for (const Answer& answer : memory->known) {
-    if (answer.shape != shape || answer.tile_q != tile_q || answer.tile_kv != tile_kv) continue;
+    if (answer.shape != shape || answer.tile != tile) continue;
     if (answer.order == order) return answer.work;
     rows = answer.rows;
   }
@@ -170,12 +257,12 @@ const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, 
     memory->drawn_shape = shape;
   }
   const MaskTensors* tensors = memory->drawn.get();
-  if (rows.live.empty()) rows = memory->share.rows(shape, tile_q, tile_kv, tensors);
+  if (rows.live.empty()) rows = memory->share.rows(shape, tile, tensors);
   LiveWork work = memory->share.work(rows, tensors);
-  work.busiest = LiveShare::busiest(rows, work, shape, tile_q, order);
+  work.busiest = LiveShare::busiest(rows, work, shape, tile.q, order);
   Answer& answer = memory->known[memory->oldest];
   memory->oldest = (memory->oldest + 1) % memory->known.size();
-  answer = {shape, tile_q, tile_kv, order, std::move(rows), work};
+  answer = {shape, tile, order, std::move(rows), work};
   return answer.work;
 }
 

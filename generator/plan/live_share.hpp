@@ -11,13 +11,21 @@
 
 namespace attune {
 
-// How work items are dealt out to CTAs that take every n-th one: in the order of
-// att::tile_by_group, the last group of `last_group` heads or a few more.
+// How work items are dealt out to CTAs, in the order of att::tile_by_group, the last group of
+// `last_group` heads or a few more.
 struct ItemOrder {
   std::int64_t ctas = 1;
   int tiles_of_item = 1;  // query tiles
   std::int64_t group = 1, last_group = 1;
+  bool takes_next = false;  // a CTA takes the next item when it is done, else every n-th one
+  double item_share = 0;    // what an item costs beside its tiles, over what all tiles cost
   bool operator==(const ItemOrder&) const = default;
+};
+
+// Of the score square. Where tensors decide, parts of so many queries are looked at, too; 0: none.
+struct LiveTile {
+  int q = 0, kv = 0, part_q = 0;
+  bool operator==(const LiveTile&) const = default;
 };
 
 // What a mask leaves of the work items (query tiles of a head) of one tile shape, from a sample of
@@ -29,9 +37,15 @@ struct LiveWork {
   // all of its elements.
   double partial = 0;
   // Live tiles of the longest and the shortest item, and of the busiest CTA; each over the mean.
+  // Of a CTA that takes the next item it is known where the tensors are.
   double longest = 1, shortest = 1, busiest = 1;
   // range_slots() of which nothing is said: tiles that are not known to be dead may be.
   bool reads_tensors = false;
+  // Whether the tensors that decide are known. Then also: of the parts of live tiles those that
+  // live, and of these those without a dead element; and of the keys of an entry those that some
+  // query sees, at least.
+  bool is_described = false;
+  double live_parts = 1, full_parts = 1, keys = 1;
 };
 
 // The sample of one tile shape at one shape.
@@ -39,6 +53,10 @@ struct LiveRows {
   // By query tile, the first one first, the share of its tiles that are not skipped.
   std::vector<double> live;
   double full = 1;  // share of all tiles that have no dead element
+  // Where tensors decide: the same as `live` of each batch entry and head that was looked at, one
+  // after the other; and what LiveWork says of parts.
+  std::vector<double> of_entries = {};
+  double live_parts = 1, full_parts = 1;
 };
 
 // The mask of one spec, analysed once. Immutable, thread-safe.
@@ -51,11 +69,10 @@ class LiveShare {
   std::shared_ptr<const MaskTensors> tensors(const ProblemShape& shape) const;
 
   // `tensors` are those of the shape, or null.
-  LiveRows rows(const ProblemShape& shape, int tile_q, int tile_kv,
-                const MaskTensors* tensors) const;
+  LiveRows rows(const ProblemShape& shape, const LiveTile& tile, const MaskTensors* tensors) const;
   // All but `busiest`, which is 1, what it is at least.
   LiveWork work(const LiveRows& rows, const MaskTensors* tensors) const;
-  // Of CTAs that take items in `order`; `rows` and `work` are those of the tile shape.
+  // Of CTAs that deal with items in `order`; `rows` and `work` are those of the tile shape.
   static double busiest(const LiveRows& rows, const LiveWork& work, const ProblemShape& shape,
                         int tile_q, const ItemOrder& order);
 
@@ -74,7 +91,7 @@ class LiveShare {
 
 // Remembered for the last questions: plans that are compared in a row share a few tile shapes, and
 // each answer classifies hundreds of tiles. Valid until the thread's next call.
-const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape, int tile_q,
-                          int tile_kv, const ItemOrder& order = {});
+const LiveWork& live_work(const AttentionSpec& spec, const ProblemShape& shape,
+                          const LiveTile& tile, const ItemOrder& order = {});
 
 }  // namespace attune

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "generator/plan/mask_tensors.hpp"
 #include "generator/spec/shape.hpp"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::int32_t kTile = 128;
 constexpr std::int32_t kSampled = 16;  // tiles along each side
+constexpr std::size_t kMostEntries = 8;
 
 std::string given_label(const expr::TensorValues& given) {
   const std::string_view bytes(reinterpret_cast<const char*>(given.values.data()),
@@ -56,7 +58,8 @@ void count_tiles(const AttentionSpec& spec, const ProblemShape& shape, MaskData&
   box.scalars = *scalars;
   box.tensor_range = tensors->range();
   double live = 0, full = 0, all = 0;
-  for (box.b = 0; box.b < tensors->batch(); ++box.b) {
+  for (const MaskEntry& entry : tensors->entries(kMostEntries)) {
+    std::tie(box.b, box.h, box.h_kv) = std::tie(entry.b, entry.h, entry.h_kv);
     for (const std::int32_t q : sampled(shape.q_len)) {
       for (const std::int32_t k : sampled(shape.kv_len)) {
         box.q0 = q;
@@ -90,6 +93,34 @@ std::vector<std::string> other_kinds(const expr::TensorDecl& tensor, const Probl
     default:
       return {"normal(deviation=0.1)", "normal(deviation=2)"};
   }
+}
+
+// The same of another size: parts twice as long, the longer half of lengths, and so on.
+Sample of_other_size(Sample sample) {
+  auto& [first, second] = sample.arguments;
+  switch (sample.kind) {
+    case SampleKind::kSegments:
+      first *= 2;
+      break;
+    case SampleKind::kLengths:
+      first = (first + second) / 2;
+      break;
+    case SampleKind::kSubtreeEnds:
+    case SampleKind::kAncestors:
+      first = 1 + 2 * (first - 1);
+      break;
+    case SampleKind::kChance:
+      first = std::min(1.0, 2 * first);
+      break;
+    default:
+      break;
+  }
+  return sample;
+}
+
+Sample skewed(Sample sample) {
+  sample.skewed = may_be_skewed(sample.kind);
+  return sample;
 }
 
 }  // namespace
@@ -133,6 +164,28 @@ std::vector<AttentionSpec> plausible_specs(const AttentionSpec& spec, const Prob
     }
   }
   return specs;
+}
+
+std::vector<VariedSpec> varied_specs(const AttentionSpec& spec, const ProblemShape& shape) {
+  const std::vector<int> slots = expr::telling_slots(spec.mask);
+  for (const int slot : slots) {
+    const SampleKind kind = sample_of(spec, static_cast<std::size_t>(slot)).kind;
+    if (kind == SampleKind::kUnsaid || kind == SampleKind::kGiven) return {};
+  }
+  const MaskData described = mask_data(spec, shape);
+  std::vector<VariedSpec> varied;
+  for (const auto& vary : {skewed, of_other_size}) {
+    VariedSpec one{.spec = spec};
+    for (const int slot : slots) {
+      Sample& sample = one.spec.samples[static_cast<std::size_t>(slot)];
+      sample = vary(sample);
+    }
+    if (one.spec.samples == spec.samples) continue;
+    one.data = mask_data(one.spec, shape);
+    one.data.label = described.label + std::string(kVariationMark) + one.data.label;
+    varied.push_back(std::move(one));
+  }
+  return varied;
 }
 
 std::vector<std::string> described_samples(const AttentionSpec& spec) {

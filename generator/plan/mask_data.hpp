@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/plan/length_class.hpp"
@@ -41,6 +42,17 @@ MaskData said_data(const AttentionSpec& spec, const ProblemShape& shape);
 // then, many small parts, and numbers without order. `spec` alone where all is said that decides a
 // mask.
 std::vector<AttentionSpec> plausible_specs(const AttentionSpec& spec, const ProblemShape& shape);
+
+// What else tensors may be like that a spec describes: who does knows about how long documents are,
+// not how their lengths spread. `spec` with skewed samples, and with larger or fewer parts; each
+// with what stands for it in the cache, whose label is the description's with a mark and its own
+// behind it. Empty where something is not said that decides a mask, or is given.
+struct VariedSpec {
+  AttentionSpec spec;
+  MaskData data;
+};
+std::vector<VariedSpec> varied_specs(const AttentionSpec& spec, const ProblemShape& shape);
+inline constexpr std::string_view kVariationMark = " ~ ";
 
 // "doc=segments(mean=700)" of each tensor of which something is said; given ones left out. What
 // describe() takes.

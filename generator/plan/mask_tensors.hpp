@@ -18,7 +18,13 @@ std::vector<Sample> samples_of(const AttentionSpec& spec);
 // By slot, the values of the spec's scalars. Nothing where a launch gives one of them.
 std::optional<std::vector<double>> constant_scalars(const AttentionSpec& spec);
 
-// Tensors of a few batch entries and one head, as their samples say. Immutable, thread-safe.
+// Where a mask is looked at.
+struct MaskEntry {
+  std::int32_t b = 0, h = 0, h_kv = 0;
+};
+
+// Tensors of a few batch entries, of one head where no other has another mask, as their samples
+// say. Immutable, thread-safe.
 class MaskTensors {
  public:
   // By slot; of which nothing is said, too. Null where they are too large to be drawn in passing.
@@ -29,7 +35,8 @@ class MaskTensors {
   MaskTensors(const MaskTensors&) = delete;  // ranges view values
   MaskTensors& operator=(const MaskTensors&) = delete;
 
-  std::int32_t batch() const { return batch_; }
+  // At most so many, of all batch entries and heads alike.
+  std::vector<MaskEntry> entries(std::size_t most) const;
   // As TileBox::tensor_range. Valid as long as this is.
   std::function<expr::RealInterval(int, std::span<const expr::IntInterval>)> range() const {
     return [this](int slot, std::span<const expr::IntInterval> box) {
@@ -39,9 +46,9 @@ class MaskTensors {
 
  private:
   MaskTensors(const expr::Expr& mask, std::span<const expr::TensorDecl> declared,
-              std::span<const Sample> samples, const ProblemShape& one_head);
+              std::span<const Sample> samples, const ProblemShape& drawn);
 
-  std::int32_t batch_;
+  const ProblemShape drawn_;
   std::vector<expr::TensorValues> values_;
   std::vector<expr::TensorRanges> ranges_;
 };

@@ -10,6 +10,7 @@
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/pieces.hpp"
+#include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
 #include "templates/work_items.h"
 
@@ -19,7 +20,8 @@ namespace {
 constexpr int kElementBytes = 2;
 constexpr int kSmallTableBytes = 2304;  // static shared memory: the units of a mask, and a flag
 constexpr int kFlagBytes = 16;
-constexpr int kColumnStep = 64;  // eight threads bring 128 bytes of a row at a time
+constexpr int kTakenBytes = 224;  // with 64 rows: the pieces of a stretch
+constexpr int kColumnStep = 64;   // eight threads bring 128 bytes of a row at a time
 
 const MlaPlan& tile_of(const KernelPlan& plan) { return std::get<MlaPlan>(plan.tile); }
 
@@ -68,6 +70,7 @@ int fragment_registers(const AttentionSpec& spec, const MlaPlan& tile) {
 }
 // With more of them ptxas spills within the loop, NVRTC 13.0.
 constexpr int kMostFragmentRegisters = 224;
+constexpr int kMostWithStretch = 200;  // where a CTA keeps its stretch meanwhile
 constexpr int kOtherRegisters = 40;
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -81,7 +84,7 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
         3 * stage_bytes(spec, tile) +
         wgmma_p_tiles(spec) * kWgmmaRows * tile.step_keys * kElementBytes + 2 * kWgmmaRows * 4 +
         2 * (spec.head_dim_qk / kColumnStep) * 8 + kFlagBytes +
-        (spec.mask ? kSmallTableBytes - 128 : 0);
+        (spec.mask ? kSmallTableBytes - 128 : 0) + (tile.stretches ? kTakenBytes : 0);
     resources.registers_per_thread = kMaxRegistersPerThread;
     return resources;
   }
@@ -100,6 +103,7 @@ Status check_wgmma(const AttentionSpec& spec, const KernelPlan& plan, const Devi
     return plan_unsupported(fmt::format("1 to {} pieces", kMostPieces));
   }
   tile.pieces = kWgmmaPlan.pieces;
+  tile.stretches = false;
   if (tile != kWgmmaPlan) return plan_unsupported("k64, s2 and w8 with 64 rows of an item");
   if (spec.head_dim_v % 128 != 0) {
     return plan_unsupported(
@@ -113,6 +117,8 @@ Status check_wgmma(const AttentionSpec& spec, const KernelPlan& plan, const Devi
 
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const MlaPlan& tile = tile_of(plan);
+  if (tile.stretches && !is_packed(spec))
+    return plan_unsupported("stretches are of packed sequences");
   if (has_wgmma(tile)) return check_wgmma(spec, plan, device);
   if (tile.tile_q != 16 && tile.tile_q != 32)
     return plan_unsupported("16, 32 or 64 rows of an item");
@@ -130,9 +136,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format(
         "{} columns of O are no multiple of 16 for each of {} warps", spec.head_dim_v, tile.warps));
   }
-  if (const int fragments = fragment_registers(spec, tile); fragments > kMostFragmentRegisters) {
+  const int most_fragments = tile.stretches ? kMostWithStretch : kMostFragmentRegisters;
+  if (const int fragments = fragment_registers(spec, tile); fragments > most_fragments) {
     return plan_unsupported(fmt::format("{} registers a thread for fragments alone, {} leave room",
-                                        fragments, kMostFragmentRegisters));
+                                        fragments, most_fragments));
   }
   const int ring_bytes = tile.stages * stage_bytes(spec, tile);
   const int results_bytes = tile.tile_q * (spec.head_dim_v + tile.pieces + 8) * 4;
@@ -147,34 +154,34 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return ok_status();
 }
 
+// Those that deal out keys in some way and have this tile otherwise.
+void add_pieces(const AttentionSpec& spec, const DeviceFacts& device, MlaPlan tile,
+                std::vector<KernelPlan>& plans) {
+  for (const int pieces : kPieces) {
+    if (leaves_sequences_to_few(spec, pieces)) continue;
+    for (const bool stretches : {false, true}) {
+      tile.pieces = pieces;
+      tile.stretches = stretches;
+      const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
+      if (check(spec, plan, device).ok()) plans.push_back(plan);
+    }
+  }
+}
+
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   for (const int tile_q : {16, 32}) {
     for (const int step_keys : {64, 32}) {
       for (const int warps : {8, 4}) {
         for (const int stages : {3, 4, 5, 6, 2}) {
-          for (const int pieces : kPieces) {
-            if (leaves_sequences_to_few(spec, pieces)) continue;
-            const KernelPlan plan{.pass = Pass::kForward,
-                                  .target = device.target,
-                                  .tile = MlaPlan{.tile_q = tile_q,
-                                                  .step_keys = step_keys,
-                                                  .stages = stages,
-                                                  .warps = warps,
-                                                  .pieces = pieces}};
-            if (check(spec, plan, device).ok()) plans.push_back(plan);
-          }
+          add_pieces(spec, device,
+                     {.tile_q = tile_q, .step_keys = step_keys, .stages = stages, .warps = warps},
+                     plans);
         }
       }
     }
   }
-  for (const int pieces : kPieces) {
-    if (leaves_sequences_to_few(spec, pieces)) continue;
-    MlaPlan tile = kWgmmaPlan;
-    tile.pieces = pieces;
-    const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
-    if (check(spec, plan, device).ok()) plans.push_back(plan);
-  }
+  add_pieces(spec, device, kWgmmaPlan, plans);
   return plans;
 }
 
@@ -182,6 +189,10 @@ int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   PlanResources needs = resources_of(spec, plan);
   if (spec.mask && !has_wgmma(tile_of(plan))) needs.shared_memory_bytes += kSmallTableBytes;
   return std::max(1, resident_ctas(needs, device));
+}
+
+int ctas_at_once(const AttentionSpec& spec, const KernelPlan& plan) {
+  return std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8);
 }
 
 // What a warp does with a tile one product after the other, between two barriers. An H200 took 2924
@@ -207,10 +218,10 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double ahead = has_wgmma(tile) ? 1 : tile.stages - 1.5;
   const double transfer = unit_bytes / std::min(kPortBytesPerClock / ctas,
                                                 ahead * stage_bytes(spec, tile) / kLatencyClocks);
-  // Two warpgroups' products, and what is between them: as 128 heads of 128 x 4096 keys took 274 us
+  // Two warpgroups' products, and what is between them: as 128 heads of 128 x 4096 keys took 267 us
   // on an H200.
   constexpr double kWgmmaFlopsPerClock = 4096;
-  constexpr double kWgmmaWaitClocks = 1650;
+  constexpr double kWgmmaWaitClocks = 1200;
   const double compute = has_wgmma(tile)
                              ? 2.0 * kWgmmaRows * kUnitKeys * (spec.head_dim_qk + spec.head_dim_v) /
                                        kWgmmaFlopsPerClock +
@@ -218,21 +229,60 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                              : step_clocks(spec, tile) * kUnitKeys / tile.step_keys;
   constexpr double kItemClocks = 4000;  // Q and the first keys come in, O goes out
   constexpr double kLaunchUs = 3;
-  constexpr double kDealUs = 4;   // a launch in front deals out the keys of packed sequences
-  constexpr double kMergeUs = 4;  // counters are zeroed, CTAs wait for one another
+  constexpr double kDealUs = 4;       // a launch in front deals out the keys of packed sequences
+  constexpr double kStretchUs = 2.5;  // CTAs find theirs
+  constexpr double kMergeUs = 4;      // counters are zeroed, CTAs wait for one another
   // A CTA leaves what it found, and reads as much again: its share of what all pieces found.
   const double piece_us =
       tile.tile_q * spec.head_dim_v * 4.0 / kPortBytesPerClock / (device.clock_ghz * 1e3);
   return {.item = kItemClocks,
           .tile = std::max(transfer, compute),
-          .launch_us = kLaunchUs + (is_packed(spec) ? kDealUs : 0) +
+          .launch_us = kLaunchUs +
+                       (tile.stretches    ? kStretchUs
+                        : is_packed(spec) ? kDealUs
+                                          : 0) +
                        (tile.pieces > 1 ? kMergeUs + 2 * piece_us : 0),
-          .group = {tile.tile_q, tile.pieces, ctas}};
+          .group = {tile.tile_q, tile.pieces, ctas, tile.stretches}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
               const DeviceFacts&) {
   return {.tile_q = tile_of(plan).tile_q, .tile_kv = kUnitKeys, .order = {}};
+}
+
+// Of `items` items of a K/V head in each sequence, of `units` units of keys, that CTAs take
+// stretches of (templates/tile/stretches.cuh): pieces of a CTA, and their tiles.
+ShapeCost stretch_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                       const DeviceFacts& device, double items, double units) {
+  const MlaPlan& tile = tile_of(plan);
+  using att::kItemUnits;
+  const std::int64_t lines =
+      shape.kv_heads *
+      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, 1, tile.tile_q).head_parts;
+  const int ctas =
+      std::min(resident(spec, plan, device) * device.processor_count, att::kMostStretches);
+  const double stretches = double(std::max<std::int64_t>(1, ctas / lines));
+  const double of_line =
+      std::ceil(items * double(shape.kv_heads) / double(lines)) * double(shape.batch);  // items
+  const double width = units + kItemUnits;
+  // One of all may have half of all keys; of sequences in pages none has more than said.
+  const double longest = is_paged(spec) ? width : std::max(width, of_line * width / 2);
+  const double equal = of_line * width / stretches;
+  const double of_pieces = tile.pieces > 1 ? longest / (tile.pieces - 1) : 0;
+  const double length = std::max({equal, of_pieces, double(att::kLeastStretch)});
+  const double rounds_up = std::ceil(length / width) * width;
+  const bool cuts = rounds_up - length > length / att::kMostRounding;
+  const double taken = cuts ? length : rounds_up;
+  const double pieces = taken / width + (cuts ? 1 : 0);
+  // Where all lengths are as likely, sequences in pages come to half of the most that they may
+  // have, and stretches would be so much shorter, but for the longest one's pieces (H200: 8 of 1000
+  // to 32768 keys, 16 heads, 91 us with 16 at most, packed with 48 67).
+  const double mean = is_paged(spec) ? (1 + 1 / double(shape.batch)) / 2 : 1;
+  const double waits = std::max(1.0, of_pieces / (equal * mean));
+  return {.rounds = pieces,
+          .tiles = taken / width * units / pieces,
+          .slowdown = is_paged(spec) ? (1 + waits) / 2 : 1,
+          .units_per_us = device.clock_ghz * 1e3};
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
@@ -243,17 +293,23 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .per_kv_head();
   const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
-  const PiecesOfSequences of_sequences = pieces_of_sequences(
-      spec, shape, double(of_kv_head), tile.pieces, true, units, device.processor_count);
-  const double pieces = is_packed(spec)
-                            ? of_sequences.of_mean
-                            : double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double bytes = double(kElementBytes) * spec.head_dim_qk * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
   constexpr double kMemoryShare = 0.85;  // of the datasheet's rate: 4.0 TB/s of 4.8
   // Keys that other items of the head have brought come out of L2, at most at so much the rate.
   constexpr double kL2Rate = 1.3;
   const double memory_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);
+  const double transfer_us = memory_us * std::max(1.0, double(of_kv_head) / kL2Rate);
+  if (tile.stretches) {
+    ShapeCost cost = stretch_cost(spec, plan, shape, device, double(of_kv_head), units);
+    cost.transfer_us = transfer_us;
+    return cost;
+  }
+  const PiecesOfSequences of_sequences = pieces_of_sequences(
+      spec, shape, double(of_kv_head), tile.pieces, true, units, device.processor_count);
+  const double pieces = is_packed(spec)
+                            ? of_sequences.of_mean
+                            : double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double rounds =
       std::ceil(double(items) * pieces / (device.processor_count * resident(spec, plan, device)));
   const double tiles = std::ceil(units / pieces);
@@ -261,12 +317,20 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .tiles = is_packed(spec) ? tiles_with_longest(of_sequences, tiles, rounds) : tiles,
           .slowdown = 1,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = memory_us * std::max(1.0, double(of_kv_head) / kL2Rate)};
+          .transfer_us = transfer_us};
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const MlaPlan& tile = tile_of(plan);
-  return piece_recipe(spec, plan.target, resources_of(spec, plan), tile.tile_q, tile.pieces);
+  LaunchRecipe recipe =
+      piece_recipe(spec, plan.target, resources_of(spec, plan), tile.tile_q, tile.pieces);
+  if (tile.stretches) take_stretches(recipe, ctas_at_once(spec, plan));
+  if (has_wgmma(tile)) {
+    TensorMapRecipe keys = slab_map(TensorMapRecipe::Tensor::kKey, tile.step_keys);
+    keys.is_optional = true;
+    recipe.launches.back().tensor_maps = {keys};
+  }
+  return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
@@ -288,16 +352,21 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const MlaPlan& t = tile_of(plan);
-  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces};
+  return {t.tile_q, t.step_keys, t.stages, t.warps, t.pieces, t.stretches};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const MlaPlan& t = tile_of(plan);
-  return fmt::format("q{} k{} s{} w{} p{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces);
+  return fmt::format("q{} k{} s{} w{} p{}{}", t.tile_q, t.step_keys, t.stages, t.warps, t.pieces,
+                     t.stretches ? " stretches" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   MlaPlan tile;
+  if (!words.empty() && words.back() == "stretches") {
+    tile.stretches = true;
+    words = words.first(words.size() - 1);
+  }
   ATT_CHECK(parse_numbers(words,
                           {{"q", &tile.tile_q},
                            {"k", &tile.step_keys},
@@ -311,13 +380,15 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const MlaPlan& tile = tile_of(plan);
-  return fmt::format("q{}k{}s{}w{}p{}", tile.tile_q, tile.step_keys, tile.stages, tile.warps,
-                     tile.pieces);
+  return fmt::format("q{}k{}s{}w{}p{}{}", tile.tile_q, tile.step_keys, tile.stages, tile.warps,
+                     tile.pieces, tile.stretches ? "t" : "");
 }
 
 std::string_view template_path_of(const KernelPlan& plan) {
-  return has_wgmma(tile_of(plan)) ? "templates/kernels/sm90_mla_forward.cuh"
-                                  : "templates/kernels/mla_forward.cuh";
+  const MlaPlan& tile = tile_of(plan);
+  return !has_wgmma(tile) ? "templates/kernels/mla_forward.cuh"
+         : tile.stretches ? "templates/kernels/sm90_mla_stretches.cuh"
+                          : "templates/kernels/sm90_mla_forward.cuh";
 }
 
 // S = or += Q K^T of 64 columns of a tile, and O += P V of half the columns, P in registers or in
@@ -357,14 +428,14 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kWarps = {};\n"
       "constexpr int kPieces = {};\n"
       "constexpr bool kInCluster = false;\n"
+      "constexpr bool kTakesStretches = {};\n"
       "constexpr bool kFillsProcessors = true;\n"
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
       "{}",
-      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, reads_head,
-      resources_of(spec, plan).shared_memory_bytes,
-      std::clamp(resident(spec, plan, device_facts(plan.target)), 1, 8),
+      tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.stretches, reads_head,
+      resources_of(spec, plan).shared_memory_bytes, ctas_at_once(spec, plan),
       has_wgmma(tile) ? products(spec, tile) : "");
 }
 

@@ -89,6 +89,16 @@ LaunchRecipe piece_recipe(const AttentionSpec& spec, Target target, const PlanRe
   return recipe;
 }
 
+void take_stretches(LaunchRecipe& recipe, int ctas_per_processor) {
+  Launch& main = recipe.launches.back();
+  main.item = WorkItem::kStretch;
+  main.persistent = true;
+  main.ctas_per_processor = ctas_per_processor;
+  std::erase_if(recipe.workspace, [](const WorkspaceRegion& region) {
+    return region.content == WorkspaceRegion::Content::kPieceItems;
+  });
+}
+
 std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
                                                   std::initializer_list<int> rows) {
   std::vector<WorkspaceRegion> widest;

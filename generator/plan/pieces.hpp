@@ -18,6 +18,8 @@ inline constexpr int kTableBytes = 9 * 1024;  // static shared memory: the units
 // kFixedPieces), and what of the workspace they need.
 LaunchRecipe piece_recipe(const AttentionSpec& spec, Target target, const PlanResources& needs,
                           int tile_q, int pieces);
+// The same of CTAs that take stretches of packed sequences' keys (templates/tile/stretches.cuh).
+void take_stretches(LaunchRecipe& recipe, int ctas_per_processor);
 // Regions that cover those of items of each of these numbers of rows.
 std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
                                                   std::initializer_list<int> rows);

@@ -301,7 +301,7 @@ double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemS
   if (family == nullptr) return std::numeric_limits<double>::infinity();
   const Tiling tiling = family->tiling(spec, plan, shape, device);
   const LiveWork work = tiling.tile_q == 0 ? LiveWork{}
-                                           : live_work(spec, shape, tiling.tile_q, tiling.tile_kv,
+                                           : live_work(spec, shape, tiling.tile(),
                                                        tiling.order.value_or(ItemOrder{}));
   return launch_us(family->plan_cost(spec, plan, device),
                    family->shape_cost(spec, plan, shape, device, work));

@@ -51,7 +51,8 @@ struct MlaPlan {
   int step_keys = 32;  // of a tile
   int stages = 4;      // of these in shared memory
   int warps = 4;
-  int pieces = 1;  // of an item's keys, a CTA each; fewer where a launch has many items
+  int pieces = 1;          // of an item's keys, a CTA each; fewer where a launch has many items
+  bool stretches = false;  // CTAs take equal stretches of packed sequences' keys
   auto operator<=>(const MlaPlan&) const = default;
 };
 

@@ -64,12 +64,11 @@ class PlanSpace::Samples {
 
   LiveWork work(const LiveRows& rows) const { return share_.work(rows, tensors_.get()); }
 
-  const LiveRows& rows(int tile_q, int tile_kv) {
+  const LiveRows& rows(const LiveTile& wanted) {
     for (const auto& [tile, rows] : known_) {
-      if (tile == std::pair(tile_q, tile_kv)) return rows;
+      if (tile == wanted) return rows;
     }
-    known_.emplace_back(std::pair(tile_q, tile_kv),
-                        share_.rows(shape_, tile_q, tile_kv, tensors_.get()));
+    known_.emplace_back(wanted, share_.rows(shape_, wanted, tensors_.get()));
     return known_.back().second;
   }
 
@@ -77,7 +76,7 @@ class PlanSpace::Samples {
   const LiveShare& share_;
   const ProblemShape& shape_;
   const std::shared_ptr<const MaskTensors> tensors_;
-  std::deque<std::pair<std::pair<int, int>, LiveRows>> known_;
+  std::deque<std::pair<LiveTile, LiveRows>> known_;
 };
 
 PlanSpace::PlanSpace(const AttentionSpec& spec, const DeviceFacts& device)
@@ -121,8 +120,11 @@ const PlanSpace::Candidate& PlanSpace::cheapest(const Group& group, const ShapeC
 // What each group takes at least, the least first.
 std::vector<PlanSpace::Bound> PlanSpace::bounds(const ProblemShape& shape, const Wanted& wanted,
                                                 Samples& samples) const {
-  LiveWork least = samples.work(samples.rows(smallest_q_, smallest_kv_));
+  LiveWork least = samples.work(samples.rows({smallest_q_, smallest_kv_}));
+  // Nor have they more without a dead element; samples differ by so much.
+  least.full_parts = std::min(1.0, 0.05 + 1.2 * (1 - least.partial));
   least.longest = least.shortest = least.partial = 0;
+  least.live_parts = 1;
   const double live_area = kLeastShare * least.share * tiled_area(shape, smallest_q_, smallest_kv_);
   std::vector<Bound> found;
   found.reserve(groups_.size());
@@ -161,7 +163,7 @@ std::optional<KernelPlan> PlanSpace::best(const ProblemShape& shape, const Wante
     if (tiling.tile_q == 0) {
       us = look();
     } else {
-      const LiveRows& rows = samples.rows(tiling.tile_q, tiling.tile_kv);
+      const LiveRows& rows = samples.rows(tiling.tile());
       work = samples.work(rows);
       us = look();
       if (tiling.order && us <= best_us) {

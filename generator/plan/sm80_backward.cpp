@@ -27,6 +27,11 @@ int sharers(const Sm80BackwardPlan& tile) {
   return tile.keys == Keys::kByTwo ? 2 : tile.keys == Keys::kByFour ? 4 : 1;
 }
 
+// Whether four of its warps make P and four dS.
+bool has_roles(const Sm80BackwardPlan& tile) {
+  return tile.keys == Keys::kByFour && tile.warps == 8;
+}
+
 int rows(const Sm80BackwardPlan& tile) {
   const int keys = tile.keys == Keys::kThirtyTwo ? 32 : 32 / std::max(2, sharers(tile));
   return keys * tile.warps;
@@ -53,9 +58,9 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   PlanResources resources;
   resources.threads = 32 * tile.warps;
   const int score_tiles = sharers(tile) > 1 ? 2 : tile.adds_queries ? 1 : 0;
-  resources.shared_memory_bytes = rows(tile) * row_bytes +
-                                  tile.stages * tile.step * (row_bytes + kStatisticsBytes) +
-                                  score_tiles * 2 * rows(tile) * tile.step;
+  resources.shared_memory_bytes =
+      rows(tile) * row_bytes + tile.stages * tile.step * (row_bytes + kStatisticsBytes) +
+      score_tiles * 2 * rows(tile) * tile.step + (has_roles(tile) ? 4 * rows(tile) * tile.step : 0);
   const int blocks = tile.keys == Keys::kThirtyTwo ? 2 : 1;  // of 16 keys whose scores a warp has
   const int parts = sharers(tile) == 4 ? 2 : column_parts(spec, tile);
   const int sums = std::max(dims / 2 / parts, padded(spec.head_dim_qk) / 2);
@@ -161,18 +166,18 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 }
 
 // Of the rate that seven products reach with four warps and 32 queries at a time. H200, full, s
-// 8192, bf16, TFLOP/s of five products: d 128 seven 211, sums w4 254, w8 248, pairs w8 t64 291, w4
-// t64 278, w8 t32 229; d 64 seven w4 t64 218, sums w4 t64 260, wide w4 296, w8 239, pairs w8 t64
-// 225.
+// 8192, bf16, TFLOP/s of five products: d 128 seven 211, sums w4 254, w8 248, pairs w8 t64 303, w4
+// t64 307, w8 t32 229; d 64 seven w4 t64 218, sums w4 t64 260, wide w4 296, w8 239, pairs w8 t64
+// 225; d 256 fours w8 t64 284, t32 249.
 double relative_rate(const AttentionSpec& spec, const Sm80BackwardPlan& tile) {
   const double by_warps = tile.warps == 4 ? 1.0 : 0.95;
   const double by_step = tile.step == 64 ? 1.05 : 1.0;
   if (!tile.adds_queries) return by_warps * by_step;
   if (tile.keys == Keys::kThirtyTwo) return tile.warps == 4 && tile.step == 32 ? 0.97 : 0.78;
-  if (sharers(tile) == 4) return tile.warps == 8 ? 0.70 : 0.68;
+  if (sharers(tile) == 4) return tile.warps == 4 ? 0.68 : tile.step == 64 ? 0.95 : 0.84;
   if (sharers(tile) > 1) {
     const bool is_wide = padded(spec.head_dim_qk) + padded(spec.head_dim_v) > 192;
-    return is_wide && tile.step == 64 ? (tile.warps == 8 ? 0.985 : 0.94) : 0.76;
+    return is_wide && tile.step == 64 ? (tile.warps == 8 ? 1.03 : 1.04) : 0.76;
   }
   return 0.86 * by_warps;
 }
@@ -252,6 +257,7 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
                                         {"dO", tile.stages, tile.step, v}};
   if (tile.adds_queries) matrices.push_back({"dS^T", 1, rows(tile), tile.step});
   if (sharers(tile) > 1) matrices.push_back({"P^T", 1, rows(tile), tile.step});
+  if (has_roles(tile)) matrices.push_back({"slopes", 2, rows(tile), tile.step});
   return matrices;
 }
 
@@ -318,11 +324,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kLoopsHeads = {};\n"
       "constexpr bool kAddsQueries = {};\n"
       "constexpr int kSharers = {};  // warps that share 32 keys\n"
+      "constexpr bool kHasRoles = {};  // half of the warps make P, the others dS\n"
       "constexpr int kWarpKeys = {};\n"
       "{}{}",
       tile.warps, tile.step, tile.stages, column_parts(spec, tile), needs.shared_memory_bytes,
       std::clamp(resident_ctas(needs, device_facts(plan.target)), 1, 8), looped.batches,
-      looped.heads, tile.adds_queries, sharers(tile), rows(tile) / tile.warps,
+      looped.heads, tile.adds_queries, sharers(tile), has_roles(tile), rows(tile) / tile.warps,
       backward_row_constants(rows_of(spec, tile)) + learned_constants(spec),
       sm80_element_constants(spec));
 }

@@ -25,7 +25,8 @@ constexpr int kKeys = 64;  // of a warpgroup
 constexpr int kWarpgroups = 2;
 constexpr int kStoreRows = 16;
 constexpr int kTileQ = 64, kTallTileQ = 80;
-constexpr int kStagedRows = 32;   // of O and dO; templates/tile/sm90_backward_rows_ahead.cuh
+constexpr int kStagedRows = 32;  // of O and dO; templates/tile/sm90_backward_rows_ahead.cuh
+constexpr int kStagedRowsApart = 16;
 constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
 
 const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
@@ -41,6 +42,19 @@ int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 // query tiles each, so those of packed ones always do.
 bool takes_items(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   return tile.takes_items || is_packed(spec);
+}
+
+bool is_wide(const AttentionSpec& spec) { return slabs(spec.head_dim_qk) > 1; }
+
+// Whether a warp of its own loads the keys of such items, and all heads have sums of dQ: above head
+// dim 64 no warp has registers enough to bring others' sums to rows meanwhile.
+bool loads_keys_apart(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  return is_packed(spec) || (tile.takes_items && is_wide(spec));
+}
+
+// Of O and dO, of which a warp beside the loader makes rows.
+int staged_rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  return loads_keys_apart(spec, tile) ? kStagedRowsApart : kStagedRows;
 }
 
 // Whether the first key tiles of heads, which all queries see, begin before the others.
@@ -70,19 +84,27 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   // heads are done: four keys that all queries see and a window of 1024, 8192 keys, d 128, on an
   // H200 1640 us, so 980; a window alone 720 and 715, documents 856 and 741, causal, 4096 keys,
   // 1224 and 1231.
-  const bool is_wide = slabs(spec.head_dim_qk) > 1;
   rows.sum_wave = spec.deterministic       ? 256
                   : !spec.mask             ? 132
                   : rows.first_tiles_early ? 1024
-                  : is_wide                ? 512
+                  : is_wide(spec)          ? 512
                                            : 256;
   // Those beside the loader's. In a deterministic pass they wait for turns.
-  if (spec.deterministic) {
+  if (loads_keys_apart(spec, tile)) {
+    if (!rows.first_tiles_early) rows.sum_wave = 256;
+    rows.all_have_sums = true;
+    rows.ahead_warps = 2;
+  } else if (spec.deterministic) {
     rows.turn_rows = kTileQ;
   } else {
     rows.ahead_warps = is_tall(tile) ? 2 : 3;
   }
   return rows;
+}
+
+// Whether CTAs may take key tiles off a counter. Without a mask wide heads' items are long enough.
+bool may_take_items(const AttentionSpec& spec) {
+  return (!is_wide(spec) || spec.mask) && !is_packed(spec) && !spec.deterministic;
 }
 
 bool is_narrow(const AttentionSpec& spec) {
@@ -119,13 +141,15 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   constexpr int kHalvesBytes = 128;
   const int barriers = 8 * (4 * tile.stages + 9) + (rows.takes_items ? 32 + 8 * 7 : 0);
   // O and dO of which rows are made; their barriers.
-  const int staged_rows = rows.ahead_warps * (2 * kStagedRows * 2 * spec.head_dim_v + 8);
+  const int staged_rows =
+      rows.ahead_warps * (2 * staged_rows_of(spec, tile) * 2 * spec.head_dim_v + 8);
   const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
-  // Of packed sequences twice as much of an item, barriers, and dV on its way out.
-  const int packed =
-      is_packed(spec) ? 32 + 8 * 3 + slabs(spec.head_dim_v) * tile_kv(tile) * kSlabRowBytes : 0;
+  // dV on its way out and a barrier; of packed sequences twice as much of an item, and two more.
+  const int apart =
+      loads_keys_apart(spec, tile) ? 8 + slabs(spec.head_dim_v) * tile_kv(tile) * kSlabRowBytes : 0;
+  const int packed = is_packed(spec) ? 32 + 8 * 2 : 0;
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
-         staged_rows + packed + barriers + turns + kReadAgainBytes;
+         staged_rows + apart + packed + barriers + turns + kReadAgainBytes;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -186,11 +210,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
         "K and V stay in registers up to head dim 64, where no tensor is learned and sequences are "
         "not packed");
   }
-  const bool may_take_items = is_narrow(spec) && !is_packed(spec) && !spec.deterministic;
-  if (tile.takes_items && !may_take_items) {
+  if (tile.takes_items && !may_take_items(spec)) {
     return plan_unsupported(
-        "key tiles are taken off a counter up to head dim 64, of packed sequences always, never in "
-        "order");
+        "key tiles are taken off a counter up to head dim 64 or where there is a mask, of packed "
+        "sequences always, never in order");
   }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
@@ -242,8 +265,18 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to
   // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
   constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
-  return {.item = tile.takes_items ? kTakenItemClocks : kItemClocks,
-          .tile = flops / flops_per_clock + (tile.takes_items ? kRowsClocks : 0),
+  // Wide heads, whose keys then are loaded apart, gain more by an item and lose more by a tile, as
+  // all heads have sums: causal, d 128, 512 385 to 338 us, 1024 505 to 459, 4096 1225 to 1221, a
+  // window of 1024 726 to 717; beside a softcap 2832 to 2994.
+  constexpr double kApartItemClocks = 1000, kApartClocks = 160, kApartScoreClocks = 400;
+  const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
+  const double taken_clocks = !is_apart                         ? kRowsClocks
+                              : spec.score || has_dropout(spec) ? kApartScoreClocks
+                                                                : kApartClocks;
+  return {.item = is_apart           ? kApartItemClocks
+                  : tile.takes_items ? kTakenItemClocks
+                                     : kItemClocks,
+          .tile = flops / flops_per_clock + (tile.takes_items ? taken_clocks : 0),
           .launch_us = kLaunchesUs,
           .group = {tile.tile_q, tile_kv(tile)}};
 }
@@ -295,9 +328,16 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
-  BackwardRows rows = rows_of(spec, {.takes_items = true});
-  if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
-  return with_learned(spec, backward_row_regions(rows));
+  std::vector<WorkspaceRegion> regions;
+  for (const bool takes_items : {true, false}) {
+    if (takes_items && !may_take_items(spec)) continue;
+    BackwardRows rows = rows_of(spec, {.takes_items = takes_items});
+    if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
+    for (const WorkspaceRegion& region : backward_row_regions(rows)) {
+      if (!covers(regions, {&region, 1})) regions.push_back(region);
+    }
+  }
+  return with_learned(spec, std::move(regions));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -312,9 +352,10 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
                                         {"Q", tile.stages, tile.tile_q, qk},
                                         {"dO", tile.stages, tile.tile_q, v},
                                         {"dS", 2, tile.tile_q, tile_kv(tile)}};
-  if (is_packed(spec)) matrices.push_back({"dV", 1, tile_kv(tile), v});
+  if (loads_keys_apart(spec, tile)) matrices.push_back({"dV", 1, tile_kv(tile), v});
   if (const int warps = rows_of(spec, tile).ahead_warps; warps > 0) {
-    matrices.push_back({"rows of O and dO", 2 * warps, kStagedRows, spec.head_dim_v});
+    matrices.push_back(
+        {"rows of O and dO", 2 * warps, staged_rows_of(spec, tile), spec.head_dim_v});
   }
   return matrices;
 }

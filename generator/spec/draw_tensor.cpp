@@ -11,6 +11,8 @@ namespace {
 
 using Random = std::mt19937_64;
 
+constexpr double kRun = 8;  // elements of neighbours that are alike, where a sample is skewed
+
 // Along the last dim, of which tensors are made row by row.
 using Row = std::span<double>;
 
@@ -20,38 +22,80 @@ std::int64_t whole_between(double low, double high, Random& random) {
 
 bool is_true(double share, Random& random) { return std::bernoulli_distribution(share)(random); }
 
+// Between both, three in four in the lower half.
+double skewed_between(double low, double high, Random& random) {
+  const double share = std::uniform_real_distribution<double>(0, 1)(random);
+  return low + (high - low) * share * share * share;
+}
+
 double uniform(const expr::TensorDecl& tensor, const Sample& sample, Random& random) {
   const auto [low, high] = sample.arguments;
+  if (sample.skewed) return skewed_between(low, high, random);
   if (tensor.type == expr::TensorType::kInt32)
     return static_cast<double>(whole_between(low, high, random));
   return low < high ? std::uniform_real_distribution<double>(low, high)(random) : low;
 }
 
-// Numbers of segments whose mean length is `mean`.
-void draw_segments(Row row, double mean, Random& random) {
-  std::bernoulli_distribution boundary(std::min(1.0, 1 / mean));
-  double segment = 0;
+// Numbers of segments whose mean length is `mean`. Skewed: of a fourth it is three times as much,
+// of the others a third.
+void draw_segments(Row row, double mean, bool skewed, Random& random) {
+  const auto of_segment = [&] {
+    return !skewed ? mean : is_true(0.25, random) ? 3 * mean : std::max(1.0, mean / 3);
+  };
+  double segment = 0, own_mean = of_segment();
   for (std::size_t i = 0; i < row.size(); ++i) {
-    if (i > 0 && boundary(random)) ++segment;
+    if (i > 0 && is_true(std::min(1.0, 1 / own_mean), random)) {
+      ++segment;
+      own_mean = of_segment();
+    }
     row[i] = segment;
   }
 }
 
+// Neighbours have the same value: the first one's of each of the runs, `length` long on average.
+void repeat_neighbours(Row row, double length, Random& random) {
+  for (std::size_t i = 1; i < row.size(); ++i) {
+    if (!is_true(1 / length, random)) row[i] = row[i - 1];
+  }
+}
+
+// 0 to n - 1. Skewed: every other one is in its place.
+void draw_permutation(Row row, bool skewed, Random& random) {
+  std::iota(row.begin(), row.end(), 0.0);
+  if (!skewed) {
+    std::ranges::shuffle(row, random);
+    return;
+  }
+  std::vector<double> moved;
+  for (std::size_t i = 0; i < row.size(); i += 2) moved.push_back(row[i]);
+  std::ranges::shuffle(moved, random);
+  for (std::size_t i = 0; i < row.size(); i += 2) row[i] = moved[i / 2];
+}
+
 // The parent of every node of a random tree in preorder, the root's -1: a node has no child with
-// probability 1 - 1 / branch, else `branch` on average, all below one root.
-std::vector<std::int64_t> draw_parents(std::size_t nodes, double branch, Random& random) {
+// probability 1 - 1 / branch, else `branch` on average, all below one root. Skewed: a node that has
+// none is followed by a child of any of those above it, so that a few nodes have many.
+std::vector<std::int64_t> draw_parents(std::size_t nodes, double branch, bool skewed,
+                                       Random& random) {
   std::bernoulli_distribution descends(1 / branch);
-  std::vector<std::int64_t> parents(nodes, -1);
+  std::vector<std::int64_t> parents(nodes, -1), path;
   for (std::size_t node = 1; node < nodes; ++node) {
     auto parent = static_cast<std::int64_t>(node) - 1;
-    while (parent != 0 && !descends(random)) parent = parents[static_cast<std::size_t>(parent)];
+    if (skewed) {
+      path.push_back(parent);
+      if (!descends(random))
+        path.resize(std::uniform_int_distribution<std::size_t>(1, path.size())(random));
+      parent = path.back();
+    }
+    while (!skewed && parent != 0 && !descends(random))
+      parent = parents[static_cast<std::size_t>(parent)];
     parents[node] = parent;
   }
   return parents;
 }
 
-void draw_subtree_ends(Row row, double branch, Random& random) {
-  const std::vector<std::int64_t> parents = draw_parents(row.size(), branch, random);
+void draw_subtree_ends(Row row, double branch, bool skewed, Random& random) {
+  const std::vector<std::int64_t> parents = draw_parents(row.size(), branch, skewed, random);
   for (std::size_t node = row.size(); node-- > 0;) {
     row[node] = std::max(row[node], static_cast<double>(node + 1));
     if (node == 0) continue;
@@ -61,9 +105,10 @@ void draw_subtree_ends(Row row, double branch, Random& random) {
 }
 
 // `row` is the matrix [nodes, columns] of the last two dims.
-void draw_ancestors(Row matrix, std::size_t columns, double branch, Random& random) {
+void draw_ancestors(Row matrix, std::size_t columns, const Sample& sample, Random& random) {
   const std::size_t nodes = matrix.size() / columns;
-  const std::vector<std::int64_t> parents = draw_parents(nodes, branch, random);
+  const std::vector<std::int64_t> parents =
+      draw_parents(nodes, sample.arguments[0], sample.skewed, random);
   for (std::size_t node = 0; node < nodes; ++node) {
     for (auto at = static_cast<std::int64_t>(node); at >= 0;
          at = parents[static_cast<std::size_t>(at)]) {
@@ -88,7 +133,7 @@ void draw_unsaid(const expr::TensorDecl& tensor, const ProblemShape& shape, Row 
       return;
     case expr::TensorType::kInt32:
       if (is_along_sequence(tensor)) {
-        draw_segments(row, std::max(1.0, static_cast<double>(row.size()) / 3), random);
+        draw_segments(row, std::max(1.0, static_cast<double>(row.size()) / 3), false, random);
         return;
       }
       for (double& value : row)
@@ -114,6 +159,7 @@ void draw_row(const expr::TensorDecl& tensor, const Sample& sample, const Proble
       return;
     case SampleKind::kUniform:
       for (double& value : row) value = uniform(tensor, sample, random);
+      if (sample.skewed && is_along_sequence(tensor)) repeat_neighbours(row, kRun, random);
       return;
     case SampleKind::kNormal: {
       std::normal_distribution<double> normal;
@@ -125,21 +171,23 @@ void draw_row(const expr::TensorDecl& tensor, const Sample& sample, const Proble
       std::ranges::sort(row);
       return;
     case SampleKind::kSegments:
-      return draw_segments(row, first, random);
+      return draw_segments(row, first, sample.skewed, random);
     case SampleKind::kPermutation:
-      std::iota(row.begin(), row.end(), 0.0);
-      std::ranges::shuffle(row, random);
-      return;
+      return draw_permutation(row, sample.skewed, random);
     case SampleKind::kSubtreeEnds:
-      return draw_subtree_ends(row, first, random);
+      return draw_subtree_ends(row, first, sample.skewed, random);
     case SampleKind::kLengths: {
       const auto keys = static_cast<double>(shape.kv_len);
-      for (double& value : row)
-        value = static_cast<double>(whole_between(first * keys, second * keys, random));
+      for (double& value : row) {
+        value = sample.skewed
+                    ? std::nearbyint(skewed_between(first * keys, second * keys, random))
+                    : static_cast<double>(whole_between(first * keys, second * keys, random));
+      }
       return;
     }
     case SampleKind::kChance:
       for (double& value : row) value = is_true(first, random) ? 1 : 0;
+      if (sample.skewed) repeat_neighbours(row, kRun, random);
       return;
     case SampleKind::kSlopes:
       for (std::size_t i = 0; i < row.size(); ++i)
@@ -179,7 +227,7 @@ expr::TensorValues draw_tensor(const expr::TensorDecl& tensor, const Sample& sam
     const std::size_t matrix =
         columns * static_cast<std::size_t>(drawn.sizes[drawn.sizes.size() - 2]);
     for (std::size_t at = 0; at < count; at += matrix)
-      draw_ancestors(Row(drawn.values).subspan(at, matrix), columns, sample.arguments[0], random);
+      draw_ancestors(Row(drawn.values).subspan(at, matrix), columns, sample, random);
     return drawn;
   }
   for (std::size_t at = 0; at < count; at += columns)

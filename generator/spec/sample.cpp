@@ -13,6 +13,7 @@ namespace attune {
 namespace {
 
 constexpr double kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::string_view kSkewed = "skewed ";
 constexpr CallKind kCall{.id = "sample", .noun = "sample", .example = "segments(mean=700)"};
 
 enum Types : std::uint8_t { kInts = 1, kReals = 2, kBools = 4 };
@@ -87,10 +88,29 @@ Status check_tensor(const Form& form, const expr::TensorDecl& tensor) {
 std::string to_string(const Sample& sample) {
   if (sample.kind == SampleKind::kGiven) return "given";
   const Form* form = form_of(sample.kind);
-  return form == nullptr ? "" : call_text(form->call, sample.arguments);
+  if (form == nullptr) return "";
+  return std::string(sample.skewed ? kSkewed : "") + call_text(form->call, sample.arguments);
+}
+
+bool may_be_skewed(SampleKind kind) {
+  switch (kind) {
+    case SampleKind::kUniform:
+    case SampleKind::kSorted:
+    case SampleKind::kSegments:
+    case SampleKind::kPermutation:
+    case SampleKind::kSubtreeEnds:
+    case SampleKind::kAncestors:
+    case SampleKind::kLengths:
+    case SampleKind::kChance:
+      return true;
+    default:
+      return false;
+  }
 }
 
 Result<Sample> parse_sample(std::string_view text, const expr::TensorDecl& tensor) {
+  const bool skewed = text.starts_with(kSkewed);
+  if (skewed) text.remove_prefix(kSkewed.size());
   ATT_TRY(const CallText call, split_call(text, kCall));
   const auto form =
       std::ranges::find(forms(), call.name, [](const Form& known) { return known.call.name; });
@@ -99,9 +119,14 @@ Result<Sample> parse_sample(std::string_view text, const expr::TensorDecl& tenso
     for (const Form& known : forms()) names.push_back(known.call.name);
     return unknown_call(call.name, names, kCall);
   }
+  if (skewed && !may_be_skewed(form->kind)) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "sample-type",
+                 .message = fmt::format("`{}` is never skewed", call.name)};
+  }
   ATT_CHECK(check_tensor(*form, tensor));
   ATT_TRY(const CallValues values, read_call(form->call, call.inside, kCall));
-  return Sample{.kind = form->kind, .arguments = values};
+  return Sample{.kind = form->kind, .arguments = values, .skewed = skewed};
 }
 
 }  // namespace attune

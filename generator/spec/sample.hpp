@@ -35,13 +35,18 @@ enum class SampleKind : std::uint8_t {
 
 struct Sample {
   SampleKind kind = SampleKind::kUnsaid;
-  std::array<double, 2> arguments{};                          // as many as the kind has
+  std::array<double, 2> arguments{};  // as many as the kind has
+  // Numbers of which few are large and many small, or that lie together; docs/spec.md.
+  bool skewed = false;
   std::shared_ptr<const expr::TensorValues> given = nullptr;  // of kGiven
   bool operator==(const Sample&) const = default;
 };
 
-// "segments(mean=700)"; "" of kUnsaid.
+// "segments(mean=700)", "skewed segments(mean=700)"; "" of kUnsaid.
 std::string to_string(const Sample& sample);
+
+// Whether samples of the kind may be skewed.
+bool may_be_skewed(SampleKind kind);
 
 // What `to_string` makes; arguments may also be told by their order, `mean: 700` is as good as
 // `mean=700`, and those with defaults may be left out. Fails with "sample-syntax",

@@ -127,7 +127,11 @@ Status CudaKernel::launch_one(const Launch& launch, CUfunction function,
   void* arguments[1 + kMaxTensorMaps];
   arguments[0] = const_cast<att::LaunchParams*>(&params);  // as many bytes as the kernel declares
   for (std::size_t i = 0; i < launch.tensor_maps.size(); ++i) {
-    ATT_CHECK(encode_tensor_map(api_, spec_, launch.tensor_maps[i], params, &maps[i]));
+    const TensorMapRecipe& map = launch.tensor_maps[i];
+    maps[i] = {};
+    if (!map.is_optional || tensor_map_possible(spec_, map, params)) {
+      ATT_CHECK(encode_tensor_map(api_, spec_, map, params, &maps[i]));
+    }
     arguments[1 + i] = &maps[i];
   }
   CUlaunchConfig config{};

@@ -101,11 +101,16 @@ int swizzle_code(int bytes) {  // CUtensorMapSwizzle
 
 }  // namespace
 
+bool tensor_map_possible(const AttentionSpec& spec, const TensorMapRecipe& map,
+                         const att::LaunchParams& params) {
+  return box_rows(spec, map, params) >= std::min(map.box_rows, att::kLeastPageBoxRows) &&
+         possible(view(spec, params, map.tensor), element_bytes(spec.dtype));
+}
+
 bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
                           const att::LaunchParams& params) {
   return std::ranges::all_of(maps, [&](const TensorMapRecipe& map) {
-    return box_rows(spec, map, params) >= std::min(map.box_rows, att::kLeastPageBoxRows) &&
-           possible(view(spec, params, map.tensor), element_bytes(spec.dtype));
+    return map.is_optional || tensor_map_possible(spec, map, params);
   });
 }
 

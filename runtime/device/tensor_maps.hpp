@@ -14,9 +14,12 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
-// False when, of a tensor that `maps` describe, a stride is negative, zero where it steps, not a
+// False when, of the tensor that `map` describes, a stride is negative, zero where it steps, not a
 // multiple of 16 bytes or 2^40 bytes and more, or the base is not 16-byte aligned, or the page size
 // is no multiple of 16: the tensor unit cannot walk such a tensor.
+bool tensor_map_possible(const AttentionSpec& spec, const TensorMapRecipe& map,
+                         const att::LaunchParams& params);
+// Whether all are that a kernel needs.
 bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
                           const att::LaunchParams& params);
 

@@ -23,7 +23,7 @@ std::vector<KernelPlan> fallback_plans(const AttentionSpec& spec, const KernelPl
     if (whole.ok()) fallbacks.push_back(*whole);
   }
   const KernelPlan& last = fallbacks.empty() ? plan : fallbacks.back();
-  if (launch_recipe(spec, last).uses_tensor_maps()) {
+  if (launch_recipe(spec, last).needs_tensor_maps()) {
     const auto best = plan_for_any_strides(spec, plan.pass, shape, facts);
     if (best.ok()) fallbacks.push_back(*best);
   }

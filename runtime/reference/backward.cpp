@@ -9,6 +9,7 @@
 
 #include "generator/spec/shape.hpp"
 #include "runtime/reference/backward_part.hpp"
+#include "runtime/reference/operands.hpp"
 #include "runtime/support/parallel.hpp"
 
 namespace attune {
@@ -28,8 +29,8 @@ std::int64_t parts_of_head(const AttentionSpec& spec, const ProblemShape& shape,
   return std::clamp<std::int64_t>(std::min(kParts / heads, kElements / elements), 1, shape.q_len);
 }
 
-BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, const Given& given,
-                         const BackwardSample& sample, bool rounds_p) {
+BackwardOracle oracle_of_operands(const AttentionSpec& spec, const HostProblem& problem,
+                                  const Given& given, const BackwardSample& sample, bool rounds_p) {
   const Roundings allowed = roundings(spec.dtype, spec.precision, rounds_p);
   const Derivatives derivatives = derivatives_of(spec);
   const ProblemShape& s = problem.shape;
@@ -81,6 +82,16 @@ BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, 
     oracle.tensors.push_back(in_fp32(spec.environment.tensors[slot].name, sums));
   }
   return oracle;
+}
+
+BackwardOracle oracle_of(const AttentionSpec& spec, const HostProblem& problem, const Given& given,
+                         const BackwardSample& sample, bool rounds_p) {
+  const Arithmetic arithmetic = rounds_p ? Arithmetic::kMatrixUnit : Arithmetic::kVector;
+  if (!rounds_operands(spec, arithmetic))
+    return oracle_of_operands(spec, problem, given, sample, rounds_p);
+  const OutputGradients gradients = with_tf32_operands(given.gradients);
+  return oracle_of_operands(spec, with_tf32_operands(problem), {gradients, given.forward}, sample,
+                            rounds_p);
 }
 
 }  // namespace

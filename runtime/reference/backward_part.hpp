@@ -179,8 +179,7 @@ class Part {
 
   void add_if_live(RowView& view, std::int64_t k) {
     if (!view.live(k)) return;
-    const Product product =
-        product_of(view.query(), view.key(k), spec_.head_dim_qk, roundings_.product);
+    const Product product = product_of(view.query(), view.key(k), spec_.head_dim_qk);
     Key key{
         .index = k,
         .product = view.scale() * product.sum,
@@ -260,8 +259,7 @@ class Part {
     const int key_place = keys_of_head_.places[static_cast<std::size_t>(key.index)];
     double dp = 0, dp_variance = 0;
     if (!view.is_dropped(key.index)) {
-      const Product product =
-          product_of(d_o, view.value(key.index), spec_.head_dim_v, roundings_.product);
+      const Product product = product_of(d_o, view.value(key.index), spec_.head_dim_v);
       dp = view.keep_scale() * product.sum;
       dp_variance = square(view.keep_scale()) * product.variance;
       const double weight = key.weight * view.keep_scale();

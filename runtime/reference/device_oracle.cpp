@@ -5,6 +5,7 @@
 #include "generator/emit/flatten.hpp"
 #include "generator/emit/head.hpp"
 #include "runtime/reference/element_bits.hpp"
+#include "runtime/reference/operands.hpp"
 #include "runtime/reference/oracle_answers.hpp"
 
 namespace attune {
@@ -45,6 +46,8 @@ std::string tolerance_text(const AttentionSpec& spec) {
   constant("kLseUnit", model.lse_unit);
   constant("kLseSmallest", model.lse_smallest);
   constant("kScoreNoise", kScoreNoise);
+  text += fmt::format("constexpr bool kRoundsOperands = {};\n",
+                      rounds_operands(spec, Arithmetic::kMatrixUnit));
   return "\nnamespace att {\nnamespace tolerance {\n" + text + "}\n}\n";
 }
 

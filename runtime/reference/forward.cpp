@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/reference/operands.hpp"
 #include "runtime/reference/oracle.hpp"
 #include "runtime/reference/row_view.hpp"
 #include "runtime/support/parallel.hpp"
@@ -132,10 +133,8 @@ class ForwardRow {
   double score_error_ = 0, score_variance_ = 0, lost_ = 0;
 };
 
-}  // namespace
-
-ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
-                             const std::vector<Row>& rows, Arithmetic arithmetic) {
+ForwardOracle oracle_of_operands(const AttentionSpec& spec, const HostProblem& problem,
+                                 const std::vector<Row>& rows, Arithmetic arithmetic) {
   const ErrorModel model = error_model(spec, arithmetic);
   const auto dim = static_cast<std::size_t>(spec.head_dim_v);
   ForwardOracle oracle{.o = {"o", dim, std::vector<double>(rows.size() * dim), {}},
@@ -150,6 +149,15 @@ ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& probl
              &oracle.lse.values[at], &oracle.lse.limits[at]);
   });
   return oracle;
+}
+
+}  // namespace
+
+ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,
+                             const std::vector<Row>& rows, Arithmetic arithmetic) {
+  if (!rounds_operands(spec, arithmetic))
+    return oracle_of_operands(spec, problem, rows, arithmetic);
+  return oracle_of_operands(spec, with_tf32_operands(problem), rows, arithmetic);
 }
 
 ForwardOracle oracle_forward(const AttentionSpec& spec, const HostProblem& problem,

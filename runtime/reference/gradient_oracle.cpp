@@ -10,6 +10,7 @@
 #include "generator/emit/head.hpp"
 #include "runtime/reference/element_bits.hpp"
 #include "runtime/reference/gradient_sums.hpp"
+#include "runtime/reference/operands.hpp"
 #include "runtime/reference/oracle_answers.hpp"
 #include "runtime/support/problem_layout.hpp"
 #include "templates/reference_params.h"
@@ -28,7 +29,8 @@ Error unsupported(const char* message) {
 
 // The error model as constants of the source.
 std::string tolerance_constants(const AttentionSpec& spec, Target target) {
-  const bool rounds_p = arithmetic_of(target) == Arithmetic::kMatrixUnit;
+  const Arithmetic arithmetic = arithmetic_of(target);
+  const bool rounds_p = arithmetic == Arithmetic::kMatrixUnit;
   const Roundings allowed = roundings(spec.dtype, spec.precision, rounds_p);
   std::string text;
   const auto constant = [&](const char* name, double value) {
@@ -45,11 +47,11 @@ std::string tolerance_constants(const AttentionSpec& spec, Target target) {
   constant("kUnit", allowed.dtype + 4 * kLargestFp32Rounding);
   constant("kSmallest", allowed.smallest);
   constant("kPUnit", allowed.p);
-  constant("kProductUnit", allowed.product);
   constant("kTruncation", allowed.truncation);
   constant("kLseUnit", allowed.lse);
   constant("kLseSmallest", allowed.lse_smallest);
   constant("kScoreNoise", kNoiseOfScores);
+  text += fmt::format("constexpr bool kRoundsOperands = {};\n", rounds_operands(spec, arithmetic));
   return "\nnamespace att {\nnamespace tolerance {\n" + text + "}\n}\n";
 }
 

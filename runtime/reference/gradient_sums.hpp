@@ -25,7 +25,6 @@ inline double square(double x) { return x * x; }
 struct Roundings {
   double dtype, smallest;    // of a value in the dtype; absolute, of a subnormal one
   double p;                  // of P and dS; 0 where they stay in fp32
-  double product = 0;        // of a product's operands, where they are rounded to less than fp32
   double truncation;         // of a matrix unit's sum, a term
   double lse, lse_smallest;  // of LSE and the scores' maximum; absolute
 };
@@ -44,7 +43,7 @@ inline Roundings roundings(DType dtype, Precision precision, bool rounds_p) {
   if (dtype == DType::kF32) {
     r.lse_smallest = 0x1p-21;
     if (precision == Precision::kTf32) {
-      r.p = r.product = kTf32ProductUnit;
+      r.p = kTf32Unit;
       r.truncation = kLargestFp32Rounding / 8;
     }
     return r;
@@ -56,18 +55,17 @@ inline Roundings roundings(DType dtype, Precision precision, bool rounds_p) {
 }
 
 // A dot product, and the variance that fp32 additions give it, which round partial sums that grow
-// like a walk or like a line, and its operands' roundings, `unit` at most.
+// like a walk or like a line.
 struct Product {
   double sum = 0, variance = 0;
 };
-inline Product product_of(const double* a, const double* b, int count, double unit) {
+inline Product product_of(const double* a, const double* b, int count) {
   double sum = 0, squares = 0;
   for (int i = 0; i < count; ++i) {
     sum += a[i] * b[i];
     squares += square(a[i] * b[i]);
   }
-  return {sum, square(kFp32Rounding) * count * (squares / 2 + square(sum) / 3) +
-                   square(kRmsOfRounding * unit) * squares};
+  return {sum, square(kFp32Rounding) * count * (squares / 2 + square(sum) / 3)};
 }
 
 // Elements that are sums, and the variance of what their terms may be off by.

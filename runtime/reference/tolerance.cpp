@@ -37,7 +37,7 @@ ErrorModel model_of_dtype(DType dtype, Arithmetic arithmetic, Precision precisio
     model.lse_unit = 4 * kFp32Unit;
     model.lse_smallest = 0x1p-21;
     if (precision == Precision::kTf32) {
-      model.product_unit = model.p_unit = kTf32ProductUnit;
+      model.p_unit = kTf32Unit;
       model.truncation = kFp32Unit / 8;  // a step is 8 keys
     }
     return model;

@@ -9,7 +9,8 @@ namespace attune {
 enum class Arithmetic : std::uint8_t {
   kMatrixUnit,  // the GPU families: P is rounded to the dtype, sums are a matrix unit's, 2^x and
                 // log2 x the hardware's approximations. fp32 keeps P, or rounds it and all else
-                // that is multiplied to tf32
+                // that is multiplied to tf32: P's rounding is an error, the inputs' the
+                // definition's (operands.hpp)
   kVector,      // the CPU family: fp32 until O is rounded
 };
 Arithmetic arithmetic_of(Target target);
@@ -21,15 +22,15 @@ inline constexpr double kDeviations = 8;
 // the largest, over all mantissas.
 inline constexpr double kFp32Unit = 0x1p-24, kMeanRounding = 0.425;
 
-// tf32 has 11 bits; of a product both operands are rounded, independently.
-inline constexpr double kTf32Unit = 0x1p-11, kTf32ProductUnit = 1.4142135623730951 * kTf32Unit;
+// tf32 has 11 bits.
+inline constexpr double kTf32Unit = 0x1p-11;
 
 // Probabilities below it are not far from what an fp32 sum of 1 cannot hold.
 inline constexpr double kNegligible = 0x1p-21;
 
 // Relative errors; absolute where it says so.
 struct ErrorModel {
-  double product_unit = 0;    // largest rounding of a product of q and k, of its operands
+  double product_unit = 0;    // largest rounding of a product of q and k, beside its sum's
   double p_unit = 0;          // largest rounding of an element of P
   double p_smallest = 0;      // absolute, of a subnormal element, where the row's largest is 1
   double o_unit = 0;          // largest rounding of an element of O

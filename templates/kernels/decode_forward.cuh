@@ -28,7 +28,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     const int stretches = stretches_of_line(params.kv_heads);
 #pragma unroll 1
     for (int i = block_index(); i < stretches * params.kv_heads; i += block_count()) {
-      Stretch stretch(params, i / params.kv_heads, stretches, i % params.kv_heads);
+      Stretch stretch(params, i / params.kv_heads, stretches, {i % params.kv_heads, 0, 1});
       StretchPiece next;
 #pragma unroll 1
       while (stretch.next(sums, next)) {

@@ -79,7 +79,7 @@ struct ReferenceRow {
       float sum = 0;  // of eight, which costs two-byte types nothing that a kernel's sum keeps
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const float a = element(left, i), b = element(right, i);
+        const float a = operand(element(left, i)), b = operand(element(right, i));
         if constexpr (spec::kDType == DType::f32) exact += static_cast<double>(a) * b;
         const float term = a * b;
         sum += term;
@@ -182,7 +182,7 @@ struct ReferenceRow {
         for (int i = 0; i < kReferenceSlices; ++i) {
           const int d = 32 * i + lane;
           if (d >= spec::kHeadDimV) continue;
-          const float value = read_element(p.v, v + d);
+          const float value = operand(read_element(p.v, v + d));
           o[i] += w * value;
           const float one = one_deviation * value;
           variance[i] += one * one;

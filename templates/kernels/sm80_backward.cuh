@@ -7,10 +7,10 @@
 // one warp, in a fixed order of sums, so the pass is deterministic. The price is that S and dP are
 // computed twice.
 //
-// In the keys' kernel kSharers warps may share 32 keys (sm80_shared_keys.cuh), or a warp has as
-// many alone (sm80_wide_keys.cuh). With kAddsQueries it also makes dS K, of all of its keys, which
-// it adds up in global memory in whatever order CTAs come to it; the queries' kernel then brings
-// the sums to rows.
+// In the keys' kernel kSharers warps may share 32 keys (sm80_shared_keys.cuh; sm80_role_keys.cuh),
+// or a warp has as many alone (sm80_wide_keys.cuh). With kAddsQueries it also makes dS K, of all of
+// its keys, which it adds up in global memory in whatever order CTAs come to it; the queries'
+// kernel then brings the sums to rows.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
@@ -28,6 +28,7 @@
 #include "templates/tile/products.cuh"
 #include "templates/tile/query_walk.cuh"
 #include "templates/tile/sm80_own_keys.cuh"
+#include "templates/tile/sm80_role_keys.cuh"
 #include "templates/tile/sm80_shared_keys.cuh"
 #include "templates/tile/sm80_wide_keys.cuh"
 #include "templates/tile/tile_walk.cuh"
@@ -52,14 +53,15 @@ ATT_FN void make_gradients_of(const BackwardParams& p, const Sequence& own, int 
   const auto stage_at = [&](int stage) { return shared + kStageOffset + stage * kStageBytes; };
   GroupWalk<kStep> walk(context(h_kv * group), k0, k1, group, kRows);
   const auto load = [&](const GroupTile& tile, int stage) {
-    if (tile.index >= 0) {
+    constexpr int kLoaders = plan::kHasRoles ? kThreads / 2 : kThreads;
+    if (tile.index >= 0 && (kLoaders == kThreads || thread_index() < kLoaders)) {
       const int q0 = tile.index * kStep;
       const unsigned to = stage_at(stage);
-      load_tile<kStep, spec::kHeadDimQk>(to, query_source(p.q, p.q_stride, own, tile.h), q0,
-                                         queries_of(p, own));
-      load_tile<kStep, spec::kHeadDimV>(to + kOtherStepOffset,
-                                        query_source(p.d_o, p.d_o_stride, own, tile.h), q0,
-                                        queries_of(p, own));
+      load_tile<kStep, spec::kHeadDimQk, kLoaders>(to, query_source(p.q, p.q_stride, own, tile.h),
+                                                   q0, queries_of(p, own));
+      load_tile<kStep, spec::kHeadDimV, kLoaders>(to + kOtherStepOffset,
+                                                  query_source(p.d_o, p.d_o_stride, own, tile.h),
+                                                  q0, queries_of(p, own));
       const long long row = first_padded_row(p, own, b, tile.h) + q0;
       const int lane = thread_index();
       if (lane < kStep / 2) {
@@ -103,7 +105,9 @@ ATT_FN void make_gradients_of(const BackwardParams& p, const Sequence& own, int 
 template <int kPart>
 ATT_FN void make_key_gradients(const BackwardParams& p, const Sequence& own, int b, int h_kv,
                                int k0, unsigned shared) {
-  if constexpr (plan::kSharers > 1) {
+  if constexpr (plan::kHasRoles) {
+    make_gradients_of<RoleKeys<spec::kDType>>(p, own, b, h_kv, k0, shared);
+  } else if constexpr (plan::kSharers > 1) {
     make_gradients_of<SharedKeys<spec::kDType>>(p, own, b, h_kv, k0, shared);
   } else if constexpr (plan::kWarpKeys == 32) {
     make_gradients_of<WideKeys<spec::kDType>>(p, own, b, h_kv, k0, shared);

@@ -55,12 +55,18 @@ ATT_KERNEL __launch_bounds__(att::sm90::kQueriesThreads)
     return;
   }
   const int group = p.heads / p.kv_heads;
-  const int first = att::sum_heads(p).converted;  // of the K/V heads
+  // Of the K/V heads.
+  const int first = kLoadsKeysApart ? 0 : att::sum_heads(p).converted;
   const int shares = att::tile_count(p.q_len, kTileQ) * kDqShares;
   const int number = att::block_index() * kDqShares + att::thread_index() / kWarpgroupThreads;
   const int head = first * group + number / shares;  // of the query heads
   const int b = head / p.heads, h = head - b * p.heads, kv_head = head / group;
   const int share = number % shares;
-  convert_shares<1>(p, att::sequence_of(p, b), b, h, sums_head(p, kv_head) + head - kv_head * group,
-                    share, 1, share + 1, false);
+  const int sums = sums_head(p, kv_head) + head - kv_head * group;
+  if constexpr (kLoadsKeysApart) {
+    convert_shares<1>(p, att::sequence_of(p, b), b, h, sums, share, 1, share + 1, false,
+                      TileHasSums{p, b});
+  } else {
+    convert_shares<1>(p, att::sequence_of(p, b), b, h, sums, share, 1, share + 1, false);
+  }
 }

@@ -5,6 +5,13 @@
 
 namespace att {
 
+// Whether there is reduce_add_4().
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool kReducesFour = true;
+#else
+constexpr bool kReducesFour = false;
+#endif
+
 // Adds four fp32 at `to`, 16-byte aligned. sm_90 and later.
 ATT_FN void reduce_add_4(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a),

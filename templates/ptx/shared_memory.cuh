@@ -46,6 +46,15 @@ ATT_FN void store_shared_16(unsigned address, const unsigned (&words)[4]) {
                : "memory");
 }
 
+ATT_FN void store_shared_floats(unsigned address, const float (&values)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(values[0]),
+               "f"(values[1]), "f"(values[2]), "f"(values[3]));
+}
+ATT_FN void load_shared_floats(unsigned address, float (&values)[4]) {
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+               : "r"(address));
+}
 ATT_FN void store_shared_8(unsigned address, float a, float b) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }

@@ -96,11 +96,11 @@ constexpr bool kSumsInTurn = plan::kSumWave > 0;
 constexpr bool kMakesRowsAhead = plan::kRowWarps > 0;
 ATT_FN SumHeads<int> sum_heads(const BackwardParams& p) {
   return sum_heads(p.batch * p.kv_heads, tile_count(opaque(p.kv_len), plan::kSumTile),
-                   plan::kSumWave);
+                   plan::kSumWave, plan::kAllHaveSums);
 }
 ATT_FN int heads_with_rows(const BackwardParams& p) {
   return heads_with_rows(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), sum_heads(p),
-                         spec::kHasMask);
+                         spec::kHasMask, plan::kAllHaveSums);
 }
 ATT_FN void clear_query_sums(const BackwardParams& p, const Sequence& sequence, int b, int head,
                              int first_query) {
@@ -177,7 +177,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
     }
   }
   if constexpr (plan::kSumColumns > 0) {
-    if (!spec::kIsPacked || has_sums(p, sequence, b, h, first_query)) {
+    if (has_sums(p, sequence, b, h, first_query)) {
       clear_query_sums(p, sequence, b, head, first_query);
     }
   }
@@ -270,6 +270,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, const HasSums& has_sums
   }
   const int first_query = tile * kRowPadding;
   if constexpr (plan::kSumColumns > 0 && kSumsInTurn) clear_counters(p);
+  if constexpr (plan::kAllHaveSums) head = p.batch * p.heads - 1 - head;
   // Of heads whose rows the main launch makes there are only sums to zero.
   if (kMakesRowsAhead && head >= heads_with_rows(p) * (p.heads / p.kv_heads)) {
 #pragma unroll 1

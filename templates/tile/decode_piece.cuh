@@ -19,15 +19,6 @@ using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
 static_assert(kWeightsOffset + static_cast<int>(sizeof(ItemWeights)) <= plan::kSharedBytes);
 
-ATT_FN Units units_of_piece(const ForwardParams& params, const Item& item, const UnitShare& shares,
-                            UnitTable& table) {
-  // Without a mask a stretch has counted the very units.
-  if constexpr (plan::kTakesStretches && !spec::kHasMask) {
-    return {0, kUnitKeys, shares.begin, shares.end - shares.begin};
-  }
-  return units_of<plan::kWarps>(params, item, shares, table);
-}
-
 // The whole CTA calls it. The item has rows; `shares`: its units that are the piece's; `table` and
 // `share` are in shared memory.
 ATT_FN void attend_piece(const ListKernelParams& params, const PieceOfItem& own,

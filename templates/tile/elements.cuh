@@ -29,7 +29,7 @@ struct Elements {
 
   // Eight elements that follow one another, 16-byte aligned.
   static constexpr int kWordsOfEight = 4;
-  // sum + a b, of the elements of a word.
+  // sum + a b, of the elements of a word of O and one of dO.
   static ATT_MEMBER float add_products(float sum, unsigned a, unsigned b) {
     sum += low_half(a) * low_half(b);
     sum += low_half(a >> 16) * low_half(b >> 16);

@@ -1,6 +1,7 @@
 // Elements of fp32: four in 16 bytes.
 #pragma once
 
+#include "templates/ptx/mma_tf32.cuh"
 #include "templates/tile/elements.cuh"
 
 namespace att {
@@ -39,7 +40,10 @@ struct Elements<DType::f32> {
   }
 
   static constexpr int kWordsOfEight = 8;
+  // b as the backward pass's products have it: D is taken from dP, whose sum it is, and what dO's
+  // rounding changed in one of them alone would be left in all of a row's dS.
   static ATT_MEMBER float add_products(float sum, unsigned a, unsigned b) {
+    if constexpr (plan::kTf32Products == 1) b = round_to_tf32(b);
     return sum + __builtin_bit_cast(float, a) * __builtin_bit_cast(float, b);
   }
 };

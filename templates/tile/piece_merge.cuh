@@ -25,16 +25,18 @@ constexpr bool kSharesMerge = plan::kFillsProcessors;
 constexpr int kShareTaken = 1 << 16;
 constexpr int kNoShare = -1;
 
-// In how many shares the item is merged whose first piece is the grid's CTA `first`: its pieces,
-// where behind that one are no more CTAs than there are processors. Then all of them have a place;
-// else one that waits would keep another from its work.
-ATT_FN int merge_shares(const PackedParams& p, int first, int pieces) {
+// In how many shares the item is merged: its pieces, where behind the grid's CTA that has the first
+// one are no more CTAs than there are processors. Then all of them have a place; else one that
+// waits would keep another from its work. Of stretches all have one, and of two pieces one has come
+// long before the other.
+ATT_FN int merge_shares(const PackedParams& p, const PieceOfItem& own) {
   if constexpr (!kSharesMerge) return 1;
-  const int behind = first + p.pieces.processors;
+  if constexpr (plan::kTakesStretches) return own.pieces > 2 ? own.pieces : 1;
+  const int behind = own.first_cta + p.pieces.processors;
   const bool all_have_places =
       behind >= block_count() ||
       (spec::kIsPacked && p.pieces.items[behind / p.kv_heads].sequence < 0);
-  return all_have_places ? pieces : 1;
+  return all_have_places ? own.pieces : 1;
 }
 
 // One thread calls it, which has seen that all pieces have come.
@@ -43,15 +45,17 @@ ATT_FN int next_share(int* counter, int shares) {
   return share < shares ? share : kNoShare;
 }
 
-// One thread calls it: its CTA's piece is there. The first share that the CTA merges.
-ATT_FN int first_share(int* counter, int pieces, int shares) {
+// One thread calls it: its CTA's piece is there. The first share that the CTA merges. One that has
+// another piece does not wait.
+ATT_FN int first_share(int* counter, const PieceOfItem& own, int shares) {
   constexpr int kMostPolls = 128;  // of about half a microsecond: no longer than a merge is worth
-  const bool last = arrive(counter) == pieces - 1;
+  const bool last = arrive(counter) == own.pieces - 1;
   if (shares == 1) return last ? 0 : kNoShare;
   if (last) return next_share(counter, shares);
+  if (plan::kTakesStretches && own.goes_on) return kNoShare;
 #pragma unroll 1
   for (int i = 0; i < kMostPolls; ++i) {
-    if (load_acquire(counter) % kShareTaken == pieces) return next_share(counter, shares);
+    if (load_acquire(counter) % kShareTaken == own.pieces) return next_share(counter, shares);
     wait_a_while();
   }
   return kNoShare;

@@ -56,7 +56,7 @@ ATT_FN void deliver(const ListKernelParams& params, const PieceOfItem& own,
   const long long all_rows = static_cast<long long>(own.all_results) * kRows;
   const Parts<kRows, kColumns> found = {results + first_row * kColumns,
                                         results + all_rows * kColumns + 2 * first_row, own.pieces};
-  const int shares = merge_shares(params, own.first_cta, own.pieces);
+  const int shares = merge_shares(params, own);
   for_each_four_columns<kFoursAtOnce>(own.item, [&](int row, int column) {
     store_result(found.output(own.piece, row) + column, merge(parts, weights, row, column));
     if (column == 0) {
@@ -68,7 +68,7 @@ ATT_FN void deliver(const ListKernelParams& params, const PieceOfItem& own,
   int* const counter = params.pieces.arrivals + own.arrivals;
   // Where the parts were.
   FourFloats* const sums = reinterpret_cast<FourFloats*>(parts.outputs);
-  if (thread_index() == 0) share = first_share(counter, own.pieces, shares);
+  if (thread_index() == 0) share = first_share(counter, own, shares);
 #pragma unroll 1
   for (;;) {
     sync_threads();

@@ -20,6 +20,7 @@ struct PieceOfItem {
   int all_results;  // that the workspace has room for
   int arrivals;     // number of the counter
   int first_cta;    // of the grid, which has the item's first piece
+  bool goes_on;     // the CTA has another piece after it
 };
 
 // Lengths are those that were listed: another thread may have changed them since. Nothing is
@@ -103,6 +104,7 @@ struct UnitTableOf {
   int listed[kMostUnits];  // those of the piece: 2 * unit + (1 when full)
 };
 using UnitTable = UnitTableOf<2048>;
+using SmallTable = UnitTableOf<512>;  // of the mla family
 
 // Of a piece.
 struct Units {
@@ -208,6 +210,16 @@ template <int kWarps, int kMostUnits>
 ATT_FN Units units_of(const ForwardParams& p, const Item& item, int piece, int pieces,
                       UnitTableOf<kMostUnits>& table) {
   return units_of<kWarps>(p, item, {piece, piece + 1, pieces}, table);
+}
+
+// Of a stretch's piece, which without a mask has counted the very units, or a listed one.
+template <int kMostUnits>
+ATT_FN Units units_of_piece(const ForwardParams& p, const Item& item, const UnitShare& shares,
+                            UnitTableOf<kMostUnits>& table) {
+  if constexpr (plan::kTakesStretches && !spec::kHasMask) {
+    return {0, kUnitKeys, shares.begin, shares.end - shares.begin};
+  }
+  return units_of<plan::kWarps>(p, item, shares, table);
 }
 
 // ---- Results. A part is what some keys give for the item's rows: O that is not divided by the sum

@@ -20,6 +20,16 @@ ATT_FN double exp_exact(double x) {
   return sum * __builtin_bit_cast(double, static_cast<long long>(n + 1023) << 52);
 }
 
+// What products are made of in place of an element: the nearest tf32, of two the larger in size,
+// where the spec says so.
+ATT_FN float operand(float x) {
+  if constexpr (tolerance::kRoundsOperands) {
+    if (!(math_abs(x) < infinity())) return x;
+    return __builtin_bit_cast(float, (__builtin_bit_cast(unsigned, x) + 0x1000u) & 0xffffe000u);
+  }
+  return x;
+}
+
 // An error in units of what is allowed; above 1 it is wrong.
 ATT_FN float excess(float out, float value, float limit) {
   if (value != value) return out != out ? 0.0f : infinity();

@@ -39,7 +39,7 @@ ATT_FN ReferenceDot reference_dot(const void* a, long long a_at, const void* b, 
     float sum = 0, squares = 0;  // of eight, which costs two-byte types nothing that matters
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float x = element(left, i), y = element(right, i);
+      const float x = operand(element(left, i)), y = operand(element(right, i));
       if constexpr (spec::kDType == DType::f32) exact += static_cast<double>(x) * y;
       const float term = x * y;
       sum += term;
@@ -50,10 +50,9 @@ ATT_FN ReferenceDot reference_dot(const void* a, long long a_at, const void* b, 
   }
   return dot;
 }
-// What fp32 additions and the roundings of operands make of it.
+// What fp32 additions make of it.
 ATT_FN double variance_of(const ReferenceDot& dot, int count) {
-  return square(tolerance::kFp32Rounding) * count * (dot.squares / 2 + square(dot.sum) / 3) +
-         square(tolerance::kRmsOfRounding * tolerance::kProductUnit) * dot.squares;
+  return square(tolerance::kFp32Rounding) * count * (dot.squares / 2 + square(dot.sum) / 3);
 }
 // Of the rounding of P or dS to the dtype.
 ATT_FN double rounding_variance(double value) {
@@ -213,7 +212,7 @@ ATT_FN void reference_delta(const GradientReferenceParams& params, long long row
   double sum = 0, squares = 0;
   for (int d = lane; d < spec::kHeadDimV && !is_dead; d += kReferenceLanes) {
     const double term =
-        static_cast<double>(read_element(p.d_o, d_o + d)) * read_element(p.o, o + d);
+        static_cast<double>(operand(read_element(p.d_o, d_o + d))) * read_element(p.o, o + d);
     sum += term;
     squares += square(term);
   }
@@ -375,7 +374,7 @@ ATT_FN void reference_query(const GradientReferenceParams& params, long long slo
       for (int i = 0; i < kQkSlices; ++i) {
         const int d = kReferenceLanes * i + lane;
         if (d >= spec::kHeadDimQk) continue;
-        const double element = read_element(p.k, k + d);
+        const double element = operand(read_element(p.k, k + d));
         sums[i].add(factor, variance, element);
         means[i] += of_delta * element;
       }
@@ -423,7 +422,7 @@ ATT_FN void reference_key(const GradientReferenceParams& params, long long slot,
 #pragma unroll kQkUnroll
         for (int i = 0; i < kQkSlices; ++i) {
           const int d = kReferenceLanes * i + lane;
-          if (d < spec::kHeadDimQk) d_k[i].add(factor, variance, read_element(p.q, q + d));
+          if (d < spec::kHeadDimQk) d_k[i].add(factor, variance, operand(read_element(p.q, q + d)));
         }
         if ((kept >> j & 1u) == 0) continue;
         const double weight = shuffle_from(pair.weight, j);
@@ -434,7 +433,7 @@ ATT_FN void reference_key(const GradientReferenceParams& params, long long slot,
         for (int i = 0; i < kVSlices; ++i) {
           const int d = kReferenceLanes * i + lane;
           if (d < spec::kHeadDimV)
-            d_v[i].add(weight, weight_variance, read_element(p.d_o, d_o + d));
+            d_v[i].add(weight, weight_variance, operand(read_element(p.d_o, d_o + d)));
         }
       }
     }

@@ -30,7 +30,9 @@ constexpr int kStatisticsOffset = kOtherStepOffset + kStep * Rows<kDimV>::kRowBy
 constexpr int kStageBytes = kStatisticsOffset + kStep * 8;
 constexpr int kScoresOffset = kStageOffset + plan::kStages * kStageBytes;
 constexpr int kScoreTiles = plan::kSharers > 1 ? 2 : plan::kAddsQueries ? 1 : 0;
-static_assert(kScoresOffset + kScoreTiles * 2 * kRows * kStep <= plan::kSharedBytes);
+// Slopes on their way from warp to warp, in fp32.
+constexpr int kSlopesOffset = kScoresOffset + kScoreTiles * 2 * kRows * kStep;
+static_assert(kSlopesOffset + (plan::kHasRoles ? 4 * kRows * kStep : 0) <= plan::kSharedBytes);
 static_assert(kStageBytes % 128 == 0);
 
 // A tile's 16-byte units, one row after the other, from where a tensor lies.
@@ -52,9 +54,10 @@ ATT_FN Source query_source(const void* data, const Strides& strides, const Seque
 ATT_FN Source key_source(const void* data, const Strides& strides, const Sequence& s, int h_kv) {
   return {data, strides, s.slice, s.kv_first, h_kv};
 }
-template <int kCount, int kDim>
+// By the CTA's first kLoaders threads, which call it.
+template <int kCount, int kDim, int kLoaders = kThreads>
 ATT_FN void load_tile(unsigned to, const Source& from, int first, int length) {
-  load_rows<kCount, kDim, kThreads>(to, from.row(first), from.stride * Element::kBytes,
+  load_rows<kCount, kDim, kLoaders>(to, from.row(first), from.stride * Element::kBytes,
                                     length - first);
 }
 
@@ -65,12 +68,13 @@ struct WarpRows {
   ATT_MEMBER WarpRows(unsigned tile, int first_row)
       : address(tile +
                 Rows<kDim>::offset(first_row + down_row(lane_index()), down_unit(lane_index()))) {}
-  // s = rows times 8 kColumns of the stage's rows, from `step` on, transposed.
-  template <int kBlocks, int kColumns>
+  // s = rows times 8 kColumns of the stage's rows, from `step` on, transposed. kSteps stand in a
+  // loop body, within which ptxas reads a step's fragments while those before are multiplied.
+  template <int kSteps = 2, int kBlocks, int kColumns>
   ATT_MEMBER void multiply(float (&s)[kBlocks][kColumns][4], unsigned step) const {
     const int lane = lane_index();
     const unsigned from = opaque(address);
-    Operand::multiply<kBlocks, 8 * kColumns, kDim, 2>(
+    Operand::multiply<kBlocks, 8 * kColumns, kDim, kSteps>(
         s,
         [&](unsigned(&a)[4], int m, int k) {
           ldmatrix_x4(a, Rows<kDim>::step(from, 2 * k) + m * 16 * Rows<kDim>::kRowBytes);

@@ -5,6 +5,7 @@
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/mma.cuh"
+#include "templates/ptx/reduce.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/learned_sums.cuh"
 #include "templates/tile/products.cuh"
@@ -13,12 +14,15 @@
 
 namespace att {
 
-// Sums lie as accumulators do, so that what a warp adds at a time is a line: of 16 queries and 16
-// columns the blocks of 8 columns, of these elements, of these lanes.
+// Sums lie as accumulators do, so that what a warp adds at a time is lines: of 16 queries and 16
+// columns the blocks of 8 columns, and of these the elements of each lane together where a thread
+// adds four at a time, else the lanes of each element.
 constexpr int kSumsOfBlock = 16 * 16;
 ATT_FN long long sums_offset(long long row, int chunk) {
   return row * kDimQk + chunk * kSumsOfBlock;  // `row` is a multiple of 16
 }
+// From a lane's of a block of 8 columns to the next lane's, and from an element of it to the next.
+constexpr int kLaneStride = kReducesFour ? 4 : 1, kElementStride = kReducesFour ? 1 : 32;
 
 // Of a plan whose queries' kernel makes dQ anew.
 template <bool kAdds, DType kType>
@@ -70,7 +74,7 @@ struct QuerySums<true, kType> {
     const unsigned of_keys =
         Keys::step(keys + Keys::offset(down_row(lane), down_unit(lane)), 2 * group);
     float sum[kBlocks][kOwnChunks][2][4] = {};
-#pragma unroll 2
+#pragma unroll(plan::kSharers > 1 ? 4 : 2)
     for (int j = 0; j < kRows / 16; ++j) {
       unsigned a[kBlocks][4];
 #pragma unroll
@@ -95,9 +99,18 @@ struct QuerySums<true, kType> {
       for (int i = 0; i < kOwnChunks; ++i) {
         const int chunk = group + i * kGroups;
         if (kChunks % kGroups != 0 && chunk >= kChunks) break;
-        float* const to = sums + sums_offset(row + 16 * (first_block + m), chunk) + lane;
+        float* const to =
+            sums + sums_offset(row + 16 * (first_block + m), chunk) + kLaneStride * lane;
 #pragma unroll
-        for (int e = 0; e < 8; ++e) reduce_add(to + 32 * e, sum[m][i][e / 4][e % 4]);
+        for (int half = 0; half < 2; ++half) {
+          const float(&add)[4] = sum[m][i][half];
+          if constexpr (kReducesFour) {
+            reduce_add_4(to + 128 * half, add[0], add[1], add[2], add[3]);
+          } else {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) reduce_add(to + 128 * half + kElementStride * e, add[e]);
+          }
+        }
       }
     }
   }
@@ -105,11 +118,11 @@ struct QuerySums<true, kType> {
 
 // A warp's 16 rows of dQ, which are complete.
 ATT_FN void load_sums(float (&d_q)[kDimQk / 8][4], const float* sums, long long row) {
-  const float* const from = sums + sums_offset(row, 0) + lane_index();
+  const float* const from = sums + sums_offset(row, 0) + kLaneStride * lane_index();
 #pragma unroll
   for (int n = 0; n < kDimQk / 8; ++n) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) d_q[n][e] = from[(n * 4 + e) * 32];
+    for (int e = 0; e < 4; ++e) d_q[n][e] = from[n * 128 + kElementStride * e];
   }
 }
 

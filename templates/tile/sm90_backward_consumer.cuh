@@ -72,9 +72,10 @@ struct Consumer {
   unsigned parity = 0;   // of the item
   Sequence own = {};     // of packed sequences
   int b = 0, h_kv = 0, k0 = 0;
-  int sums_base = 0;             // of the item's sums of dQ: sums_tile()
-  bool has_sums = !kSumsInTurn;  // they are ready to be added to
-  bool is_dropped = false;       // what the item's only tile gives
+  int sums_base = 0;  // of the item's sums of dQ: sums_tile()
+  // They are ready to be added to.
+  bool has_sums = !kSumsInTurn || kLoadsKeysApart;
+  bool is_dropped = false;  // what the item's only tile gives
 
   ATT_MEMBER void take(const ListedItem& item) {
     own = item.own;
@@ -172,8 +173,8 @@ struct Consumer {
 
   // dS of tile n to shared memory, as rows of queries.
   ATT_MEMBER void store_ds(unsigned n) {
-    // Of packed sequences there is no register for what follows from it.
-    const int own_thread = spec::kIsPacked ? opaque(thread) : thread;
+    // Beside what is known of the item there is no register for what follows from it.
+    const int own_thread = kLoadsKeysApart ? opaque(thread) : thread;
     const int lane = own_thread % 32;
     const unsigned slab = shared.d_s(n & 1) + warpgroup * kQSlabBytes;
     // Of step's 16 x 16 block of dS^T the four 8 x 8 matrices are (keys 0..7, queries 0..7), (keys
@@ -204,7 +205,7 @@ struct Consumer {
 
   ATT_MEMBER float* sums_of(int index) const { return p.d_q_sums + sums_offset(index, warpgroup); }
 
-  // Of packed sequences: a negative index is ~ that of a tile to which nobody else adds.
+  // With kLoadsKeysApart: a negative index is ~ that of a tile to which nobody else adds.
   ATT_MEMBER void bring_dq(int index) {
     if (index >= 0) {
       add_dq(sums_of(index));
@@ -223,7 +224,7 @@ struct Consumer {
     if (!has_sums) mbarrier_wait(shared.sums_ready(), parity);
     has_sums = true;
     if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n & 1), n >> 1 & 1);
-    if constexpr (spec::kIsPacked) {
+    if constexpr (kLoadsKeysApart) {
       bring_dq(index);
     } else {
       if (!is_dropped) add_dq(to);
@@ -236,7 +237,7 @@ struct Consumer {
 
   // False when no query sees the keys.
   ATT_MEMBER bool has_tiles() {
-    if constexpr (!spec::kIsPacked && (!spec::kHasMask || kTakesItems)) return true;
+    if constexpr (!kLoadsKeysApart && (!spec::kHasMask || kTakesItems)) return true;
     at = uniform(at);
     mbarrier_wait(shared.q_full(at.stage), at.parity);
     if (load_tile_info(shared.tile(at.stage)).tile >= 0) return true;
@@ -245,7 +246,7 @@ struct Consumer {
     warp_arrive(shared.do_empty(at.stage));
     at.advance();
     if constexpr (kTakesItems) mbarrier_wait(shared.v_full(), parity);
-    if constexpr (spec::kIsPacked) warp_arrive(shared.v_empty());
+    if constexpr (kLoadsKeysApart) warp_arrive(shared.v_empty());
     return false;
   }
 
@@ -283,7 +284,7 @@ struct Consumer {
         if (tiles > 1) end_dq(written - 2, sums);
       }
       mbarrier_wait(shared.do_full(at.stage), at.parity);
-      const int flags = spec::kIsPacked ? now.flags & ~kAllOfQueries : now.flags;
+      const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
       if (kMayHaveDeadRows && flags == 0) {
         clean_dead_rows<kTileQ>(shared.references(at.stage), shared.d_o(at.stage),
                                 warpgroup_barrier(warpgroup));
@@ -297,7 +298,7 @@ struct Consumer {
       wgmma_pin(s);
       const Context c = item_context(p, own, b, now.h, h_kv);
       const bool full = (now.flags >> warpgroup & 1) != 0;
-      if constexpr (kTakesItems && spec::kHasMask && !spec::kIsPacked) {
+      if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
         is_dropped = now.flags == kDropped;
       }
       const ColumnElements<kTileQ> elements{
@@ -313,7 +314,7 @@ struct Consumer {
       issue_dv();
       wgmma_wait<1>();  // for dP
       wgmma_pin(d);
-      if (spec::kIsPacked && now.more == 0) warp_arrive(shared.v_empty());
+      if (kLoadsKeysApart && now.more == 0) warp_arrive(shared.v_empty());
       if constexpr (kTakesItems && spec::kHasMask && LearnedGradients::kLearns) {
         if (is_dropped) zero(d);  // nothing is learned from it
       }
@@ -338,7 +339,7 @@ struct Consumer {
       issue_dk();
       sums = next_sums;
       next_sums = sums_tile(p, sums_base, now.h, now.tile);
-      if (spec::kIsPacked && (now.flags & kAllOfQueries) != 0) next_sums = ~next_sums;
+      if (kLoadsKeysApart && (now.flags & kAllOfQueries) != 0) next_sums = ~next_sums;
       before = at;
       at.advance();
       ++written;
@@ -375,18 +376,18 @@ struct Consumer {
   }
 
   // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V
-  // of the next item come. Of packed sequences dV leaves from a place of its own: V comes sooner.
+  // of the next item come. With kLoadsKeysApart dV leaves from a place of its own: V comes sooner.
   ATT_MEMBER void leave(float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) {
     warp_arrive(shared.k_empty());
     // What has had no register all the while.
-    if constexpr (spec::kIsPacked) take(load_listed_item(shared.item_slot(parity)));
-    const int own_thread = spec::kIsPacked ? opaque(thread) : thread;
+    if constexpr (kLoadsKeysApart) take(load_listed_item(shared.item_slot(parity)));
+    const int own_thread = kLoadsKeysApart ? opaque(thread) : thread;
     const int row = own_thread / 32 * 16;
-    const int first = spec::kIsPacked ? own.kv_first + k0 : k0;
-    const int slice = spec::kIsPacked ? own.slice : b;
+    const int first = own.kv_first + k0;
+    const int slice = kLoadsKeysApart ? own.slice : b;
     leave_rows<spec::kHeadDimV>(
         d_v, keep_scale,
-        {spec::kIsPacked ? shared.leaving() : shared.v(), kKvSlabBytes, dv_map, first, h_kv, slice},
+        {kLoadsKeysApart ? shared.leaving() : shared.v(), kKvSlabBytes, dv_map, first, h_kv, slice},
         warpgroup * kKeys + row, own_thread, p.d_v, p.d_v_stride);
     // The others have read dS.
     if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
@@ -394,7 +395,7 @@ struct Consumer {
                                  {shared.d_s(0) + warpgroup * kQSlabBytes, kDsBytes, dk_map,
                                   first + warpgroup * kKeys, h_kv, slice},
                                  row, own_thread, p.d_k, p.d_k_stride);
-    if constexpr (!spec::kIsPacked) {
+    if constexpr (!kLoadsKeysApart) {
       if (thread % 32 == 0) tma_store_wait_read<1>();
       warp_arrive(shared.v_empty());
     }

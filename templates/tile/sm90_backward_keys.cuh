@@ -14,6 +14,7 @@
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_items.cuh"
+#include "templates/tile/sm90_backward_later_rows.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
@@ -63,8 +64,8 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   if constexpr (spec::kIsPacked) {
     mbarrier_init(shared.kv_raw(), 1);
     mbarrier_init(shared.q_raw(), 2);
-    mbarrier_init(shared.last_tile_found(), 1);
   }
+  if constexpr (kLoadsKeysApart) mbarrier_init(shared.last_tile_found(), 1);
   mbarrier_init_fence();
 }
 
@@ -252,7 +253,7 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   consumer.run();
   at = consumer.at;
   written = consumer.written;
-  if constexpr (kMakesQueries && kSumsInTurn) {
+  if constexpr (kMakesQueries && kSumsInTurn && !kLoadsKeysApart) {
     sync_warp();
     if (thread_index() % 32 == 0) mbarrier_arrive(shared.sums_added());
   }
@@ -283,7 +284,7 @@ ATT_FN void consume_items(const BackwardParams& p, const TensorMap* dk_map, cons
                           const SharedMemory& shared, int warpgroup) {
   RingPosition at;
   unsigned written = 0;
-  if constexpr (spec::kIsPacked) {
+  if constexpr (kLoadsKeysApart) {
     for_each_listed_item(shared, [&](const ListedItem& item, unsigned n) {
       consume<kMakesQueries>(p, dk_map, dv_map, shared, warpgroup, item, n & 1, at, written);
     });
@@ -318,9 +319,10 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
     const int warp = shuffle_from(thread_index() / 32, 0);
-    if constexpr (spec::kIsPacked) {
+    if constexpr (kLoadsKeysApart) {
       if (warp == 0) load_listed_queries(p, q_map, do_map, shared);
       if (warp == 1) load_listed_keys(p, k_map, v_map, shared);
+      if (kMakesRowsAhead && warp >= 2) make_later_rows(p, shared, warp - 2);
     } else {
       if (warp == 0) load_items(p, q_map, k_map, v_map, do_map, shared);
       if (warp > 0 && warp <= kHelpers) help(p, shared, warp - 1);

@@ -29,7 +29,10 @@ constexpr bool kTakesTurns = kDsBuffers > 0 && plan::kOrderedSums;
 constexpr int kDsBytes = kWarpgroups * kQSlabBytes;
 // Whether a CTA takes one tile of keys after the other, or has a single one.
 constexpr bool kTakesItems = kDsBuffers > 0 && plan::kTakesItems;
-// Then dV leaves from where V was, and dK from where dS was, so that K may come meanwhile.
+// Whether a warp of its own finds the items and loads their keys, another one their queries; dV
+// leaves from a place of its own. All heads have sums then.
+constexpr bool kLoadsKeysApart = kTakesItems && (spec::kIsPacked || plan::kAllHaveSums);
+// Else dV leaves from where V was, and dK from where dS was, so that K may come meanwhile.
 static_assert(!kTakesItems || (kTileQ == kKeys && kQkSlabs <= kDsBuffers));
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
 constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
@@ -58,10 +61,10 @@ constexpr bool kHelpsInPassing = spec::kHasMask && kDsBuffers > 0 && kSumsInTurn
 constexpr int kHelpers = kDsBuffers == 0 || !kSumsInTurn ? 0
                          : kMakesRowsAhead               ? plan::kRowWarps
                                                          : 1;
-// Warps but the consumers' that follow the items: of packed sequences the queries' loader.
-constexpr int kItemReaders = spec::kIsPacked ? 1 : kHelpers;
+// Warps but the consumers' that follow the items: the queries' loader, where it does not find them.
+constexpr int kItemReaders = kLoadsKeysApart ? 1 : kHelpers;
 // Rows of O and dO that each takes at a time, where they make others' rows.
-constexpr int kRowsOfPart = 32;
+constexpr int kRowsOfPart = kLoadsKeysApart ? 16 : 32;
 constexpr int kStagedRowBytes = 2 * spec::kHeadDimV;
 constexpr int kStagedPartBytes = 2 * kRowsOfPart * kStagedRowBytes;
 constexpr int kStagedRowsBytes = plan::kRowWarps * kStagedPartBytes;
@@ -73,7 +76,7 @@ constexpr int kDoOffset = kQOffset + kStages * kQBytes;
 constexpr int kDsOffset = kDoOffset + kStages * kDoBytes;
 constexpr int kStagedRowsOffset = kDsOffset + kDsBuffers * kDsBytes;
 constexpr int kLeavingOffset = kStagedRowsOffset + kStagedRowsBytes;
-constexpr int kReferenceOffset = kLeavingOffset + (spec::kIsPacked ? kVBytes : 0);
+constexpr int kReferenceOffset = kLeavingOffset + (kLoadsKeysApart ? kVBytes : 0);
 constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
 constexpr int kHalvesOffset = kDeltaOffset + kStages * kDeltaBytes;
 constexpr int kTileOffset = kHalvesOffset + 128;  // TileInfo, 16 bytes a stage
@@ -84,7 +87,7 @@ constexpr int kItemBytes = spec::kIsPacked ? 32 : 16;
 constexpr int kBarrierOffset = kItemOffset + (kTakesItems ? 2 * kItemBytes : 0);
 constexpr int kRowBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
 constexpr int kLoadedBarrier = kRowBarrier + plan::kRowWarps;
-constexpr int kTurnBarrier = kLoadedBarrier + (kHelpsInPassing || spec::kIsPacked ? 1 : 0);
+constexpr int kTurnBarrier = kLoadedBarrier + (kHelpsInPassing || kLoadsKeysApart ? 1 : 0);
 constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 6 : 0);
 constexpr int kItemBarrier = kRawBarrier + (spec::kIsPacked ? 2 : 0);
 constexpr int kBarriers = kItemBarrier + (kTakesItems ? 7 : 0);
@@ -101,7 +104,7 @@ struct SharedMemory {
   ATT_MEMBER unsigned staged_rows(int warp) const {
     return base + kStagedRowsOffset + warp * kStagedPartBytes;
   }
-  // Of packed sequences dV on its way out.
+  // With kLoadsKeysApart dV on its way out.
   ATT_MEMBER unsigned leaving() const { return base + kLeavingOffset; }
   ATT_MEMBER unsigned references(int stage) const {
     return base + kReferenceOffset + stage * kReferenceBytes;
@@ -140,7 +143,7 @@ struct SharedMemory {
   ATT_MEMBER unsigned sums_told() const { return barrier(4 * kStages + 2 * kDsBuffers + 3); }
   // All queries of the CTA's item are on their way.
   ATT_MEMBER unsigned all_loaded() const { return barrier(kLoadedBarrier); }
-  // Of packed sequences: all but those of the item's last tile are.
+  // With kLoadsKeysApart: all but those of the item's last tile are.
   ATT_MEMBER unsigned last_tile_found() const { return barrier(kLoadedBarrier); }
   // O and dO have come of which rows are made.
   ATT_MEMBER unsigned rows_staged(int warp) const { return barrier(kRowBarrier + warp); }

@@ -10,6 +10,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
+#include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/work_items.h"
@@ -67,12 +68,20 @@ ATT_FN bool store_listed_item(const BackwardParams& p, int number, unsigned to) 
 }
 ATT_FN ListedItem load_listed_item(unsigned from) {
   const auto word = [&](int i) { return load_uniform_word(from + 4 * i); };
+  if constexpr (!spec::kIsPacked) {
+    const WorkItem item = load_item(from);
+    return {item.b, item.h_kv, item.k0, item.sums, {0, 0, item.b, 0, 0}};
+  }
   return {word(0), word(1), word(2), word(3), {word(4), word(5), 0, word(6), word(7)}};
 }
 
 // A warp's, which finds the items and tells the others. n: items of the CTA before.
 ATT_FN ListedItem take_listed_item(const BackwardParams& p, const SharedMemory& shared,
                                    unsigned n) {
+  if constexpr (!spec::kIsPacked) {
+    const WorkItem item = take_item(p, shared, n);
+    return {item.b, item.h_kv, item.k0, item.sums, {0, 0, item.b, 0, 0}};
+  }
   mbarrier_wait(shared.item_empty(n), (n >> 1 & 1) ^ 1);
   if (thread_index() % 32 == 0) {
     const int count = listed_tiles(p) * p.kv_heads;

@@ -14,6 +14,7 @@
 #include "templates/tile/sm90_backward_listed.cuh"
 #include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_rows_ahead.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 
 namespace att {
@@ -21,7 +22,9 @@ namespace sm90 {
 
 // ---- Rows of other sequences, zeroed before the consumers see them: 0 times NaN is NaN.
 
-ATT_FN bool has_foreign_keys(const ListedItem& item) { return item.k0 + kTileKv > item.own.kv_len; }
+ATT_FN bool has_foreign_keys(const ListedItem& item) {
+  return spec::kIsPacked && item.k0 + kTileKv > item.own.kv_len;
+}
 
 // Rows [first, kRows) of a matrix, by a warp.
 template <int kSlabs, int kRows>
@@ -151,7 +154,8 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
   const bool leader = thread_index() % 32 == 0;
   ListedWalk walk{p, slot};
   walk.begin(item);
-  const int sums = item.sums, q_first = item.own.q_first, q_len = item.own.q_len;
+  const int sums = item.sums, q_first = item.own.q_first, slice = item.own.slice;
+  const int q_len = queries_of(p, item.own);
   TileInfo info, following;
   bool has_tile = walk.next(info);
   // An item without tiles is told by one behind all tokens: Q and dO come as zeros, and what else
@@ -165,7 +169,7 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
     if (!more && leader) mbarrier_arrive(shared.last_tile_found());
     const int row = info.tile < 0 ? p.q_len : q_first + info.tile * kTileQ;
     const int own_rows = info.tile < 0 ? kTileQ : q_len - info.tile * kTileQ;
-    const bool has_foreign = own_rows < kTileQ;
+    const bool has_foreign = spec::kIsPacked && own_rows < kTileQ;
     // What is known of the rows lies as dQ's sums do.
     const int known = sums_tile(p, sums, info.h, max_i32(info.tile, 0));
     mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
@@ -173,7 +177,7 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
       store_tile_info(shared.tile(at.stage), info);
       const unsigned barrier = has_foreign ? shared.q_raw() : shared.q_full(at.stage);
       mbarrier_arrive_expect(barrier, kQBytes + kReferenceBytes);
-      load_slabs<kQkSlabs>(shared.q(at.stage), kQSlabBytes, q_map, barrier, row, info.h, 0,
+      load_slabs<kQkSlabs>(shared.q(at.stage), kQSlabBytes, q_map, barrier, row, info.h, slice,
                            CacheHint::kEvictLast);
       bulk_load(shared.references(at.stage),
                 p.row_references + static_cast<long long>(known) * (kReferenceBytes / 4),
@@ -183,7 +187,7 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
     if (leader) {
       const unsigned barrier = has_foreign ? shared.q_raw() : shared.do_full(at.stage);
       mbarrier_arrive_expect(barrier, kDoBytes + kDeltaBytes);
-      load_slabs<kVSlabs>(shared.d_o(at.stage), kQSlabBytes, do_map, barrier, row, info.h, 0,
+      load_slabs<kVSlabs>(shared.d_o(at.stage), kQSlabBytes, do_map, barrier, row, info.h, slice,
                           CacheHint::kEvictLast);
       bulk_load(shared.deltas(at.stage),
                 p.row_deltas + static_cast<long long>(known) * (kDeltaBytes / 4), kDeltaBytes,
@@ -204,6 +208,7 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
   RingPosition at;
   unsigned raw_parity = 0;
   for_each_listed_item(shared, [&](const ListedItem& item, unsigned n) {
+    if constexpr (kMakesRowsAhead) wait_for_rows(p, item.b * p.kv_heads + item.h_kv);
     load_listed_queries(p, q_map, do_map, shared, item, shared.item_slot(n), at, raw_parity);
   });
 }

@@ -50,9 +50,9 @@ ATT_FN bool is_of_one_key_tile(const Context& c, int tile) {
 struct HasSums {
   ATT_MEMBER bool operator()(const BackwardParams& p, const Sequence& own, int b, int h,
                              int first_query) const {
-    if constexpr (spec::kIsPacked) {
-      static_assert(!spec::kIsPacked || kRowsAtATime == kTileQ);
-      if (first_query >= own.q_len) return false;
+    if constexpr (kLoadsKeysApart) {
+      static_assert(!kLoadsKeysApart || kRowsAtATime == kTileQ);
+      if (first_query >= queries_of(p, own)) return false;
       const Context c = item_context(p, own, b, h, h / (p.heads / p.kv_heads));
       return !is_of_one_key_tile(c, first_query / kTileQ);
     }
@@ -65,6 +65,10 @@ struct HeadTileOfSums {
   int h, tile;
 };
 ATT_FN HeadTileOfSums tile_of_sums(const BackwardParams& p, int base, int index) {
+  if constexpr (!spec::kIsPacked) {
+    const int of_head = padded_rows(p.q_len) / kTileQ;
+    return {index / of_head - base, index % of_head};
+  }
   const int of_head = sequence_item_count(p.q_len, p.batch, kRowPadding) * (kRowPadding / kTileQ);
   const int h = (index - base) / of_head;
   return {h, index - base - h * of_head};
@@ -98,6 +102,16 @@ ATT_FN void convert_packed_rows(const BackwardParams& p) {
   for (int j = 0; j < kDqNumbers / 4; ++j) load_global_l2_16(from + j * 512, numbers[j]);
   store_share(p, own, h, tile, share, numbers);
 }
+
+// Of sequences of batch b that are not packed: whether there are sums of a tile.
+struct TileHasSums {
+  const BackwardParams& p;
+  int b;
+  ATT_MEMBER bool operator()(int h, int tile) const {
+    const Sequence own = sequence_of(p, b);
+    return !is_of_one_key_tile(item_context(p, own, b, h, h / (p.heads / p.kv_heads)), tile);
+  }
+};
 
 }  // namespace sm90
 }  // namespace att

@@ -141,12 +141,18 @@ ATT_FN void store_share(const BackwardParams& p, const Sequence& sequence, int h
   }
 }
 
+// Whether a tile of dQ has sums, of a query head and a tile of it; a caller may know better.
+struct AllTilesHaveSums {
+  ATT_MEMBER bool operator()(int, int) const { return true; }
+};
+
 // Brings shares of dQ's tiles from their sums to rows: of the query heads from `h` on those
 // numbered first, first + step, ... below `end`; a head has as many as it has tiles and shares. A
 // warpgroup's; kAtOnce are under way at a time. `clears`: zeroes the sums.
-template <int kAtOnce>
+template <int kAtOnce, typename HasSums = AllTilesHaveSums>
 ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, int b, int h,
-                           int sums_head, int first, int step, int end, bool clears) {
+                           int sums_head, int first, int step, int end, bool clears,
+                           const HasSums& has_sums = {}) {
   const int thread = thread_index() % kWarpgroupThreads;
   const int shares = tile_count(queries_of(p, sequence), kTileQ) * kDqShares;  // of a head
 #pragma unroll 1
@@ -157,6 +163,7 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
       const int number = first + i * step;
       if (number >= end) continue;
       const int head = number / shares, tile = (number - head * shares) / kDqShares;
+      if (!has_sums(h + head, tile)) continue;
       float* const from = p.d_q_sums +
                           sums_offset(sums_tile(p, sums_head, head, tile), number % kDqShares) +
                           thread * 4;
@@ -181,7 +188,7 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
         add_sink_gradient(p, sequence, b, h + head, tile * kTileQ,
                           min_i32((tile + 1) * kTileQ, queries_of(p, sequence)));
       }
-      store_share(p, sequence, h + head, tile, share, sums[i]);
+      if (has_sums(h + head, tile)) store_share(p, sequence, h + head, tile, share, sums[i]);
     }
   }
 }

@@ -21,7 +21,7 @@ struct TileInfo {
 // It stands for the tiles of an item that has none: what becomes of it is dropped, since operands
 // that no pair is made of may be anything.
 constexpr int kDropped = 1 << 16;
-// Of packed sequences: no other keys are live for the tile's queries.
+// Where key tiles of all heads are listed: no other keys are live for the tile's queries.
 constexpr int kAllOfQueries = 1 << 17;
 
 ATT_FN void store_tile_info(unsigned address, const TileInfo& info) {

@@ -37,7 +37,6 @@ constexpr int kSecondReferenceOffset = kFirstReferenceOffset + kRows * 4;
 constexpr int kBarrierOffset = kSecondReferenceOffset + kRows * 4;
 constexpr int kFlagOffset = kBarrierOffset + 2 * kSlabs * 8;
 constexpr int kTableOffset = kFlagOffset + 16;
-using SmallTable = UnitTableOf<512>;
 constexpr int kPartStride = kDimV + 4;  // floats; rows fall into different banks
 constexpr int kMostParts = plan::kPieces;
 using ItemWeights = Weights<kMostParts, kRows>;

@@ -13,6 +13,11 @@
 
 namespace att {
 
+// Of a lane's two rows, with what both warpgroups have summed.
+struct RowTotals {
+  float reference[2], sum[2];
+};
+
 struct RowsOfP {
   const ForwardParams& p;
   const Item& item;
@@ -130,6 +135,12 @@ struct RowsOfP {
   // For the other warpgroup, its sum; and with what the other has left, the item's.
   ATT_MEMBER void leave_sum(unsigned shared) const {
     leave_of_rows(shared, {quad_sum(sum[0]), quad_sum(sum[1])});
+  }
+  ATT_MEMBER RowTotals totals(unsigned shared) const {
+    float others[2];
+    take_of_rows(shared, others);
+    return {{reference[0], reference[1]},
+            {quad_sum(sum[0]) + others[0], quad_sum(sum[1]) + others[1]}};
   }
   ATT_MEMBER void store_statistics(const Parts<kRows, kPartStride>& part, unsigned shared) const {
     float others[2];

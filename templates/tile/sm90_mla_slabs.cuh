@@ -7,14 +7,17 @@
 // second one brings the other half. With the second tile it is the other way round, but for the
 // last slab if P has taken its place: the first one reads P.
 //
-// Copies are cp.async, so that keys may lie in pages of any size; those of a slab complete its
-// barrier.
+// Copies are cp.async, so that keys may lie in pages of any size, or, where tiles lie in a row or
+// in a page (kByMap), the tensor unit's, which leaves the warps to their products. A slab's
+// complete its barrier. The tensor unit also brings what lies behind a sequence's last keys:
+// whoever multiplies that tile by Q puts zeros there.
 #pragma once
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/tma.cuh"
 #include "templates/sequence.h"
 #include "templates/tile/page_rows.cuh"
 #include "templates/tile/sm90_mla.cuh"
@@ -38,18 +41,77 @@ ATT_FN constexpr int early_slabs(int which) {
 ATT_FN unsigned barrier_of(unsigned shared, int which, int slab) {
   return shared + kBarrierOffset + (which * kSlabs + slab) * 8;
 }
+// The map of the keys where the tensor unit copies them, else null.
+ATT_FN const TensorMap* usable_map(const ListKernelParams& params, const TensorMap& map) {
+  bool usable = exists(map);
+  if constexpr (spec::kIsPaged) {
+    usable = usable && page_box_rows(page_table_of(params).page_size, kKeys) == kKeys;
+  }
+  return usable ? &map : nullptr;
+}
+
 // One thread calls it.
-ATT_FN void init_slab_barriers(unsigned shared) {
+ATT_FN void init_slab_barriers(unsigned shared, bool by_map) {
 #pragma unroll 1
-  for (int i = 0; i < 2 * kSlabs; ++i) mbarrier_init(barrier_of(shared, 0, i), kGroupThreads);
+  for (int i = 0; i < 2 * kSlabs; ++i) {
+    mbarrier_init(barrier_of(shared, 0, i), by_map ? 1 : kGroupThreads);
+  }
   mbarrier_init_fence();
 }
 
-// A warpgroup's copies. Eight threads bring a row's 128 bytes of a slab, 16 rows at a time.
-struct SlabCopies {
+// A warpgroup's copies.
+template <bool kByMap>
+struct SlabCopies;
+
+// By the tensor unit, each warp some of the slabs.
+template <>
+struct SlabCopies<true> {
+  const ListKernelParams& params;
+  const TensorMap* map;
+  const Item& item;
+  unsigned shared;
+  // Where the two tiles of the next pair lie, looked up some time before they are copied: an even
+  // lane has the first, an odd one the second.
+  PagedKey ahead;
+
+  ATT_MEMBER void look_up(int first_k0, int second_k0) {
+    if constexpr (spec::kIsPaged) {
+      const int k0 = lane_index() % 2 == 0 ? first_k0 : second_k0;
+      ahead =
+          PagedSequence{page_table_of(params), item.b, item.h_kv, item.sequence.kv_len}.look_up(k0);
+    }
+  }
+
+  // Starts the copies of the kFrom-th to kTo-th slab of a tile that begins with key k0. Outside of
+  // the cache where there are no keys: they become zeros.
+  template <int kWhich, int kFrom, int kTo>
+  ATT_MEMBER void load(int k0) const {
+    int row = item.sequence.kv_first + k0;
+    int slice = k0 < item.sequence.kv_len ? item.sequence.slice : -1;
+    if constexpr (spec::kIsPaged) {
+      const PagedKey key = checked_key(page_table_of(params), ahead);
+      row = shuffle_from(key.row, kWhich);
+      slice = shuffle_from(key.page, kWhich);
+    }
+    if (lane_index() != 0) return;
+#pragma unroll 1
+    for (int i = kFrom + warp_index() % 4; i < kTo; i += 4) {
+      const int slab = slab_at(kWhich, i);
+      const unsigned barrier = barrier_of(shared, kWhich, slab);
+      mbarrier_arrive_expect(barrier, kSlabBytes);
+      tma_load(tile_of(shared, kWhich) + slab * kSlabBytes, map, barrier, slab * 64, row, item.h_kv,
+               slice, CacheHint::kEvictFirst);
+    }
+  }
+};
+
+// By cp.async: eight threads bring a row's 128 bytes of a slab, 16 rows at a time.
+template <>
+struct SlabCopies<false> {
   static constexpr int kPasses = 4;
 
   const ListKernelParams& params;
+  const TensorMap* map;  // not used
   const Item& item;
   unsigned shared;
   // Where rows of the pair that comes next lie, looked up some time before they are copied: lane
@@ -111,9 +173,25 @@ struct SlabCopies {
   }
 };
 
+// The warpgroup that has multiplied a tile by Q calls it: values of keys from the `valid`-th on
+// become zeros.
+ATT_FN void clear_values(unsigned shared, int which, int valid) {
+  const unsigned tile = tile_of(shared, which);
+  constexpr int kUnits = kDimV / 8;
+#pragma unroll 1
+  for (int i = valid * kUnits + thread_index() % kGroupThreads; i < kKeys * kUnits;
+       i += kGroupThreads) {
+    const int row = i / kUnits, unit = i % kUnits;
+    const unsigned zeros[4] = {};
+    store_shared_16(tile + unit / 8 * kSlabBytes + row * 128 + unit % 8 * 16, zeros);
+  }
+  fence_shared_for_async();
+  sync_group(which);
+}
+
 // S = Q K^T of a pair's first or second tile, slab by slab as these come. `parity`: of the pair's
 // number.
-template <int kWhich>
+template <bool kByMap, int kWhich>
 ATT_FN void multiply_keys(float (&s)[kKeys / 2], unsigned shared, unsigned parity) {
   const unsigned q = wgmma_descriptor(shared, kSlabBytes);
   const unsigned k = wgmma_descriptor(tile_of(shared, kWhich), kSlabBytes);
@@ -121,7 +199,7 @@ ATT_FN void multiply_keys(float (&s)[kKeys / 2], unsigned shared, unsigned parit
   for (int i = 0; i < kSlabs; ++i) {
     const int slab = slab_at(kWhich, i);
     mbarrier_wait(barrier_of(shared, kWhich, slab), parity);
-    fence_shared_for_async();  // what was copied is for wgmma to read
+    if constexpr (!kByMap) fence_shared_for_async();  // what was copied is for wgmma to read
     const int at = slab * (kSlabBytes / 16);
     wgmma_fence();
     if (i == 0) {

@@ -10,6 +10,11 @@
 //
 // Where a stretch ends within an item, its keys are cut there. A stretch ends in two items at most,
 // its own first and last; an item's pieces are those of stretches that follow one another.
+//
+// Items of a sequence read the same keys. Where memory is no faster than their products a K/V head
+// has several lines, so that CTAs beside one another are with the same keys at the same time, which
+// come out of L2 for all but one of them: each line has every n-th of a sequence's items, and as
+// many, so that a stretch of all lines is the same keys.
 #pragma once
 
 #include "templates/items.h"
@@ -31,15 +36,25 @@ struct LineSums {
   int longest[kMostChunks];  // units of an item
 };
 
-// Of a K/V head.
-ATT_FN int stretches_of_line(int kv_heads) {
+// Lines of a K/V head: the items of a sequence with a single query.
+ATT_FN int lines_of_head(const PackedParams& p) {
+  if constexpr (!plan::kFillsProcessors) return 1;
+  return packed_tiles(p.heads, p.kv_heads, 1, plan::kTileQ).head_parts;
+}
+
+// Of a line, of so many.
+ATT_FN int stretches_of_line(int lines) {
   const int of_all = min_i32(block_count(), kMostStretches);
-  return max_i32(of_all / kv_heads, 1);
+  return max_i32(of_all / lines, 1);
 }
 
 ATT_FN int units_on_line(int units) { return units + kItemUnits; }
-ATT_FN long long units_on_line(const Dealt& of) {
-  return static_cast<long long>(of.items) * units_on_line(of.units);
+ATT_FN int items_of_line(const Dealt& of, int lines) {
+  if constexpr (!plan::kFillsProcessors) return of.items;
+  return tile_count(of.items, lines);
+}
+ATT_FN long long units_on_line(const Dealt& of, int lines) {
+  return static_cast<long long>(items_of_line(of, lines)) * units_on_line(of.units);
 }
 
 // a / b, which takes a tenth of the instructions where a has 31 bits.
@@ -97,25 +112,51 @@ struct StretchPiece {
   UnitShare units;
 };
 
-// A stretch of a K/V head's line, which all warps of a CTA walk alike, 32 sequences at a time, one
+// How far a CTA is with its stretch, for who does not keep all of it in registers.
+struct StretchPlace {
+  long long begin, end, length, sequence_begin, at;
+  int sequence;
+};
+
+// Which of a K/V head's lines.
+struct Line {
+  int h_kv, number, count;  // of so many of the head
+};
+
+// A stretch of a line, which all warps of a CTA walk alike, 32 sequences at a time, one
 // a lane. Numbers of a piece stay within the room for results even where another thread changes
 // lengths meanwhile.
 struct Stretch {
   const PackedParams& p;
-  const int number, count, h_kv;  // which of how many
-  int of_chunk, chunks;           // sequences of a chunk
-  bool is_measured = false;       // else begin, end and length are not known yet
+  const int number, count;  // which of how many
+  const Line line;
+  int of_chunk, chunks;      // sequences of a chunk
+  bool is_measured = false;  // else begin, end and length are not known yet
   long long begin = 0, end = 0, length = 0;
   // The first of the sequences that lanes look at, and where it begins; the next item is the first
   // that ends behind `at`.
   int sequence;
   long long sequence_begin = 0, at = 0;
 
-  ATT_MEMBER Stretch(const PackedParams& params, int which, int stretches, int head)
-      : p(params), number(which), count(stretches), h_kv(head) {
+  ATT_MEMBER Stretch(const PackedParams& params, int which, int stretches, const Line& of)
+      : p(params), number(which), count(stretches), line(of) {
     of_chunk = 32 * tile_count(p.batch, 32 * kMostChunks);
     chunks = tile_count(p.batch, of_chunk);
     sequence = chunks == 1 ? 0 : warp_index() * of_chunk;  // warps take the chunks in turn
+  }
+
+  ATT_MEMBER StretchPlace place_now() const {
+    return {begin, end, length, sequence_begin, at, sequence};
+  }
+  // From here on a single warp may call next().
+  ATT_MEMBER void go_on_from(const StretchPlace& from) {
+    begin = from.begin;
+    end = from.end;
+    length = from.length;
+    sequence_begin = from.sequence_begin;
+    at = from.at;
+    sequence = from.sequence;
+    is_measured = true;
   }
 
   // The whole CTA calls it; false: the stretch has no other piece. The first call measures the
@@ -129,7 +170,7 @@ struct Stretch {
       if (!is_measured && sequence >= p.batch) place(sums);
       if (is_measured && (at >= end || sequence >= p.batch)) return false;
       const Dealt own = dealt(p, sequence + lane_index());
-      const LanesOnLine lanes(units_on_line(own));
+      const LanesOnLine lanes(units_on_line(own, line.count));
       if (!is_measured) {
         units += lanes.all();
         longest = max_i32(longest, static_cast<int>(most_of_lanes(own.units)));
@@ -165,7 +206,12 @@ struct Stretch {
       found.units = {first, last, of.units};
       // Where masks tell heads apart, another than the first may have keys.
       if (of.units == 0) found.units = {0, spec::kHasMask ? 1 : 0, 1};
-      found.piece = piece_of(of, sequence + lane, which, of_item);
+      int item = which;
+      if constexpr (plan::kFillsProcessors) {
+        item = which * line.count + line.number;
+        if (item >= of.items) continue;  // another line has one more
+      }
+      found.piece = piece_of(of, sequence + lane, item, of_item);
       return true;
     }
   }
@@ -181,6 +227,12 @@ struct Stretch {
     if (length < least) length = least;
     const long long whole = quotient(length + width - 1, width) * width;
     if (whole - length <= length / kMostRounding) length = whole;
+    if constexpr (plan::kFillsProcessors) {
+      // Nor do stretches end in a second item where all items have the same length.
+      const int parts = length < width ? quotient(width, static_cast<int>(length)) : 1;
+      const int part = tile_count(width, parts);
+      if (parts > 1 && part - length <= length / kMostRounding) length = part;
+    }
     begin = number * length;
     end = begin + length < all ? begin + length : all;
     at = begin;
@@ -226,7 +278,8 @@ struct Stretch {
   ATT_MEMBER PieceOfItem piece_of(const Dealt& of, int b, int which, long long of_item) const {
     PieceOfItem own = {};
     const int tile = of.parts == 1 ? which : which / of.parts;
-    own.item = item_of(p, of.sequence, of.heads_per_item, b, h_kv, which - tile * of.parts, tile);
+    own.item =
+        item_of(p, of.sequence, of.heads_per_item, b, line.h_kv, which - tile * of.parts, tile);
     // No cut lies a stretch or more behind its item's end, nor before its beginning.
     const int width = units_on_line(of.units);
     const int step = static_cast<int>(length < width ? length : width);
@@ -246,9 +299,10 @@ struct Stretch {
     first = max_i32(first, 0);
     own.pieces = min_i32(min_i32(last, count - 1) - first + 1, plan::kPieces);
     own.piece = min_i32(number - first, own.pieces - 1);
-    own.arrivals = h_kv * count + first;
+    own.arrivals = (line.h_kv * line.count + line.number) * count + first;
     own.result = 2 * own.arrivals + own.piece;
     own.all_results = kMostPieces;
+    own.goes_on = item_end < end;
     return own;
   }
 };

@@ -90,6 +90,22 @@ TEST(PlantedSource, OfTheMlaFamilyHasItsPlaces) {
   }
 }
 
+TEST(PlantedSource, OfTheMlaFamilysStretchesHasItsPlaces) {
+  const auto spec =
+      parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\nv_in_k: true\nlayout: thd\n") +
+                     mla::kSequenceSpecs[0],
+                 "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plan = parse_plan("mla forward sm_90a q64 k64 s2 w8 p16 stretches");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto kernel = emit(*spec, *plan);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  for (const planted::Fault& fault : mla::stretch_faults()) {
+    const auto edited = planted::with_fault(kernel->source, fault);
+    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+  }
+}
+
 TEST(PlantedSource, OfTheBackwardPassCompiles) {
   auto compiler = open_compiler(Target::kSm90a);
   if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;

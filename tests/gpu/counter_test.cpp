@@ -22,11 +22,12 @@ constexpr ProblemShape kMany{.batch = 8, .heads = 16, .kv_heads = 16, .q_len = 1
 constexpr ProblemShape kGrouped{
     .batch = 4, .heads = 32, .kv_heads = 16, .q_len = 200, .kv_len = 1100};
 
-// Key tiles enough for first ones that are early, of more heads than have sums at a time.
-constexpr ProblemShape kEarly{.batch = 3, .heads = 32, .kv_heads = 32, .q_len = 24, .kv_len = 4000};
+// Key tiles enough for first ones that are early and for rows that are made ahead, of more heads
+// than have sums at a time.
+constexpr ProblemShape kLong{.batch = 3, .heads = 32, .kv_heads = 32, .q_len = 24, .kv_len = 4000};
 
 struct Case : NamedLines {
-  bool has_global_keys = false;
+  bool is_long = false;  // kLong's, too
 };
 // Under the band keys from 200 on have no queries where there are 100.
 constexpr Case kCases[] = {
@@ -38,6 +39,11 @@ constexpr Case kCases[] = {
       "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"}},
     {{"Softcap", "head_dim: {qk: 64, v: 32}\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"}},
     {{"Window128", "head_dim: 128\nmask: causal and q_idx - kv_idx < 60\n"}},
+    // Tiles of queries whose keys lie in one tile of keys, and tiles of keys without queries.
+    {{"Band128", "head_dim: 128\nmask: abs(q_idx - kv_idx) < 40\n"}, true},
+    {{"Sink128",
+      "head_dim: {qk: 128, v: 96}\nmask: abs(q_idx - kv_idx) < 70\nsink: sinks[h]\n"
+      "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"}},
     {{"Global", "head_dim: 64\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n"}, true},
     {{"Global128", "head_dim: 128\nmask: abs(100 * q_idx - kv_idx) < 300 or kv_idx < 4\n"}, true},
 };
@@ -77,7 +83,7 @@ class Counter : public HopperBackward, public testing::WithParamInterface<Case> 
 TEST_P(Counter, EveryPlanIsTheDerivative) {
   KernelBank::instance().prepare(requests_of(spec_, {.forward = forward_, .backward = plans_}));
   std::vector<ProblemShape> shapes = {kMany, kGrouped};
-  if (GetParam().has_global_keys) shapes.push_back(kEarly);
+  if (GetParam().is_long) shapes.push_back(kLong);
   constexpr int kLaunches = 2;
   for (const ProblemShape& shape : shapes)
     EXPECT_TRUE(judge_backward(spec_, shape, 11, forward_, plans_, kLaunches));
@@ -194,9 +200,30 @@ TEST_P(PassingPlanted, HelpIsRightAndItsFaultsAreSeen) {
 INSTANTIATE_TEST_SUITE_P(Specs, PassingPlanted, testing::Values(kCases[5]),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Off the counter wide heads' keys are loaded by a warp of its own, and all have sums.
+class ApartPlanted : public CounterPlanted {};
+
+TEST_P(ApartPlanted, FaultsAreSeen) {
+  const KernelPlan& plan = plans_.front();
+  ASSERT_TRUE(takes_items(plan));
+  expect(true, {"none", {}}, plan);
+  for (const planted::Fault& fault :
+       {planted::Fault{"dQ of one key tile goes to another tile of queries",
+                       {{"return {index / of_head - base, index % of_head};",
+                         "return {index / of_head - base, (index + 1) % of_head};"}}},
+        planted::Fault{"K comes with the next key tile's number",
+                       {{"item.own.kv_first + item.k0, item.h_kv,",
+                         "item.own.kv_first + item.k0 + kTileKv, item.h_kv,"}}}}) {
+    expect(false, fault, plan);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, ApartPlanted, testing::Values(kCases[6]),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 class EarlyPlanted : public CounterPlanted {
  protected:
-  EarlyPlanted() { shape_ = kEarly; }
+  EarlyPlanted() { shape_ = kLong; }
 };
 
 TEST_P(EarlyPlanted, FaultsAreSeen) {
@@ -209,7 +236,7 @@ TEST_P(EarlyPlanted, FaultsAreSeen) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, EarlyPlanted, testing::Values(kCases[6]),
+INSTANTIATE_TEST_SUITE_P(Specs, EarlyPlanted, testing::Values(kCases[8]),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

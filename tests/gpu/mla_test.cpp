@@ -20,8 +20,14 @@ constexpr const char* kPlans[] = {"q16 k32 s3 w4 p1", "q16 k32 s4 w4 p12", "q16 
                                   "q64 k64 s2 w8 p1", "q64 k64 s2 w8 p5"};
 
 // Of sequences, whose problems take longer to make than to run.
-constexpr const char* kSequencePlans[] = {"q16 k32 s4 w4 p12", "q16 k64 s3 w8 p1",
-                                          "q32 k64 s3 w8 p2", "q64 k64 s2 w8 p5"};
+constexpr const char* kSequencePlans[] = {"q16 k32 s4 w4 p12",
+                                          "q16 k64 s3 w8 p1",
+                                          "q32 k64 s3 w8 p2",
+                                          "q64 k64 s2 w8 p5",
+                                          "q16 k64 s3 w8 p16 stretches",
+
+                                          "q64 k64 s2 w8 p16 stretches",
+                                          "q64 k64 s2 w8 p2 stretches"};
 
 AttentionSpec shared_spec(const char* dtype, std::string_view lines) {
   return spec_of(fmt::format("name: t\ndtype: {}\nv_in_k: true\n{}\n", dtype, lines));
@@ -118,6 +124,78 @@ TEST(MlaPaged, EveryKernelOnEveryKindOfBatch) {
       paged::check_garbage(bank.device(), **kernel, spec, garbage);
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+// One query, or two, of each of many heads, over sequences that CTAs cut anywhere.
+HostProblem stretched_problem(const AttentionSpec& spec, int queries) {
+  std::vector<std::int32_t> cu_q = {0}, cu_kv = {0};
+  for (const int length : mla::kStretchedLengths) {
+    cu_q.push_back(cu_q.back() + queries);
+    cu_kv.push_back(cu_kv.back() + length);
+  }
+  const ProblemShape shape{.batch = static_cast<std::int64_t>(cu_q.size()) - 1,
+                           .heads = 128,
+                           .kv_heads = 1,
+                           .q_len = cu_q.back(),
+                           .kv_len = cu_kv.back()};
+  return packed::packed_problem(spec, shape, {.cu_q = cu_q, .cu_kv = cu_kv}, 11);
+}
+
+KernelPlan stretching_plan(const char* text) {
+  const auto plan = parse_plan(fmt::format("mla forward sm_90a {} stretches", text));
+  EXPECT_TRUE(plan.ok()) << render(plan.error());
+  return *plan;
+}
+
+TEST(MlaStretches, ItemsThatAreCutAnywhere) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  for (const char* lines : mla::kSequenceSpecs) {
+    const AttentionSpec spec = shared_spec("bf16", fmt::format("layout: thd\n{}", lines));
+    for (const int queries : {1, 2}) {
+      const HostProblem problem = stretched_problem(spec, queries);
+      const std::vector<Row> rows = sample_rows(problem, 200, 3);
+      const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+      for (const char* text : {"q64 k64 s2 w8 p2", "q64 k64 s2 w8 p64", "q16 k64 s3 w8 p128"}) {
+        SCOPED_TRACE(fmt::format("{}{} queries, {}", lines, queries, text));
+        const auto kernel = bank.get(spec, stretching_plan(text));
+        ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+        const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+        ASSERT_TRUE(output.ok()) << render(output.error());
+        EXPECT_EQ(compare(*output, exact).wrong, "");
+      }
+    }
+  }
+}
+
+TEST(MlaStretches, FaultsAreSeen) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  const AttentionSpec spec =
+      shared_spec("bf16", fmt::format("layout: thd\n{}", mla::kSequenceSpecs[0]));
+  const KernelPlan plan = stretching_plan("q64 k64 s2 w8 p16");
+  const HostProblem problem = stretched_problem(spec, 1);
+  const std::vector<Row> rows = all_rows(problem);
+  const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+  std::vector<planted::Fault> faults = mla::stretch_faults();
+  faults.push_back({"none", {}});
+  std::vector<Result<BuiltKernel>> built(faults.size(), Error{});
+  parallel_for(static_cast<std::int64_t>(faults.size()), [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    planted::EditingCompiler faulty(bank.compiler(), faults[at]);
+    built[at] = build(spec, plan, faulty, nullptr);
+  });
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    SCOPED_TRACE(faults[i].name);
+    ASSERT_TRUE(built[i].ok()) << render(built[i].error());
+    const auto kernel = bank.device().load(spec, plan, built[i]->code.image);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    // Rows that nobody has written are an error.
+    const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+    EXPECT_EQ(output.ok() && compare(*output, exact).wrong.empty(), faults[i].edits.empty());
   }
 }
 

@@ -12,8 +12,9 @@ namespace attune::gpu_test {
 namespace {
 
 constexpr const char* kTiles[] = {
-    "w4 t32 s2 sums",       "w8 t32 s3 sums",      "w4 t64 s2 sums",       "w8 t64 s2 sums pairs",
-    "w4 t64 s2 sums pairs", "w4 t32 s2 sums wide", "w8 t32 s2 sums fours", "w4 t32 s2 sums fours"};
+    "w4 t32 s2 sums",       "w8 t32 s3 sums",       "w4 t64 s2 sums",
+    "w8 t64 s2 sums pairs", "w4 t64 s2 sums pairs", "w4 t32 s2 sums wide",
+    "w8 t32 s2 sums fours", "w4 t32 s2 sums fours", "w8 t64 s2 sums fours"};
 
 // Lengths within a tile, at its end and beyond; queries without keys; keys without queries.
 constexpr ProblemShape kShapes[] = {
@@ -26,6 +27,7 @@ constexpr const char* kSpecs[] = {
     "dtype: fp16\nhead_dim: 64",
     "dtype: bf16\nhead_dim: 64\nmask: causal and q_pos - kv_idx < 70\ndropout: 0.2",
     "dtype: bf16\nhead_dim: 256\nmask: causal and q_pos - kv_idx < 300",
+    "dtype: fp16\nhead_dim: 256\nmask: causal\nscore: 20 * tanh(score / 20)\ndropout: 0.1",
     "dtype: bf16\nhead_dim: {qk: 96, v: 80}\nmask: causal\nscore: 20 * tanh(score / 20)",
     "dtype: fp16\nhead_dim: {qk: 128, v: 64}\nmask: kv_idx < 40 or kv_idx > 300\nsink: sinks[h]\n"
     "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}",
@@ -74,9 +76,8 @@ TEST_P(Sm80Sums, FaultsAreSeen) {
               "for (int j = 0; j < kRows / 16 - 1; ++j) {\n      unsigned a[kBlocks][4];"}}},
         planted::Fault{
             "a head's sums begin as they were found",
-            {{"if constexpr (plan::kSumColumns > 0) clear_query_sums(p, sequence, b, head, "
-              "first_query);",
-              "if (head > 0) clear_query_sums(p, sequence, b, head, first_query);"}}}}) {
+            {{"      clear_query_sums(p, sequence, b, head, first_query);",
+              "      if (head > 0) clear_query_sums(p, sequence, b, head, first_query);"}}}}) {
     EXPECT_TRUE(is_found(fault, spec_, kShapes[0], plans_.front()));
   }
 }

@@ -97,7 +97,7 @@ inline std::vector<planted::Fault> wgmma_faults() {
       {"the second half of O not rescaled", {{"half.shrink(less);", ""}}},
       {"P of the first tile not rescaled for the second half",
        {{"rows.store(shared + kFirstPOffset, to_both);",
-         "rows.store(shared + kFirstPOffset, as_they_are);"}}},
+         "rows.store(shared + kFirstPOffset, {1.0f, 1.0f});"}}},
       {"the sum not rescaled", {{"sum[half] *= less[half];", ""}}},
       {"a warpgroup's sum lost",
        {{"quad_sum(sum[half]) + others[half]", "quad_sum(sum[half]) + 0 * others[half]"}}},
@@ -109,14 +109,37 @@ inline std::vector<planted::Fault> wgmma_faults() {
       {"the first half's values for both",
        {{"values_of(shared, 0, 1)", "values_of(shared, 0, 0)"}}},
       {"some columns of the keys stale",
-       {{"copies.load<0, kFirstEarly, kSlabs>(keys_at(2 * pair + 2).k0);",
-         "copies.load<0, kFirstEarly, kSlabs>(keys_at(2 * pair).k0);"}}},
+       {{"copies.template load<0, kFirstEarly, kSlabs>(keys.at(2 * pair + 2).k0);",
+         "copies.template load<0, kFirstEarly, kSlabs>(keys.at(2 * pair).k0);"}}},
       {"a piece lost",
        {{"weights.of[row][part] = weight;", "weights.of[row][part] = part == 1 ? 0.0f : weight;"}}},
       {"a key too many",
        {{"x = is_live(c, mask, 8 * n + e) ? x : -infinity();",
          "x = is_live(c, mask, 8 * n + e - 1) ? x : -infinity();"}}}};
 }
+// Of plans whose CTAs take stretches of packed sequences' keys.
+inline std::vector<planted::Fault> stretch_faults() {
+  return {
+      {"pieces of an item in one another's place",
+       {{"own.piece = min_i32(number - first, own.pieces - 1);", "own.piece = 0;"}}},
+      {"an item of every line the same",
+       {{"item = which * line.count + line.number;", "item = which * line.count;"}}},
+      {"a unit behind a cut lost",
+       {{"const int first = units_before(begin - of_item, of.units);",
+         "const int first = units_before(begin - of_item, of.units) + (begin > of_item ? 1 : "
+         "0);"}}},
+      {"results added as they are",
+       {{"all[j][0] += weights[i] * of[j][0];", "all[j][0] += of[j][0];"}}},
+      {"a warpgroup's sum lost",
+       {{"quad_sum(sum[1]) + others[1]", "quad_sum(sum[1]) + 0 * others[1]"}}},
+      {"columns of O exchanged",
+       {{"const unsigned other = shuffle_xor(odd != 0 ? first : second, 1);",
+         "const unsigned other = shuffle_xor(odd != 0 ? second : first, 1);"}}},
+      {"another sequence's keys", {{"int row = item.sequence.kv_first + k0;", "int row = k0;"}}}};
+}
+// Cut anywhere, into few pieces and many.
+inline constexpr int kStretchedLengths[] = {5000, 100, 20000, 0, 700, 1, 3100, 64, 8193};
+
 inline constexpr const char* kFaultySpec = "head_dim: {qk: 576, v: 512}\nmask: causal";
 struct FaultyPlan {
   const char* text;

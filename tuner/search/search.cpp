@@ -110,19 +110,19 @@ class Search {
     return options_.exhaustive || options_.max_candidates > 0 ? SIZE_MAX
                                                               : search_bound(problem_.plans.size());
   }
-  // Whether nothing is known to be faster than the model's first guess by more than the margin.
-  bool first_guess_holds(double margin) const {
+  // Whether nothing is known to be faster than the model's first guess by more than it may.
+  bool first_guess_holds() const {
     const auto order = ranking();
     if (order.empty()) return true;
     const auto guess = known_.find(problem_.plans.front());
     return guess != known_.end() &&
-           order.front()->median_us >= guess->second.median_us * (1 - margin);
+           order.front()->median_us >= guess->second.median_us * (1 - kGuessHolds);
   }
   std::size_t budget() const {
     const std::size_t most = options_.max_candidates > 0
                                  ? static_cast<std::size_t>(options_.max_candidates)
-                             : first_guess_holds(kGuessHolds) ? bound()
-                                                              : SIZE_MAX;
+                             : first_guess_holds() ? bound()
+                                                   : SIZE_MAX;
     return most - std::min(most, asked_.size());
   }
 
@@ -344,16 +344,11 @@ class Search {
   }
 
   // The best ones, as every compiler builds them, against each other, unless an earlier run did
-  // that. A first guess with a margin, if it holds, is alone
-  // there, and so wins.
+  // that.
   Status run_final() {
     std::vector<Candidate> finalists;
     bool has_been = true;
-    std::vector<const Known*> order = ranking();
-    const bool guess_wins =
-        problem_.guess_margin > 0 && !order.empty() && first_guess_holds(problem_.guess_margin);
-    if (guess_wins) order = {&known_.at(problem_.plans.front())};
-    for (const Known* known : order) {
+    for (const Known* known : ranking()) {
       if (finalists.size() == kFinalists) break;
       if (finalists.size() > 1 &&
           known->median_us > known_.at(finalists.front()).median_us * kFinalWithin)
@@ -372,7 +367,7 @@ class Search {
       }
     }
     finalists.insert(finalists.end(), rebuilt.begin(), rebuilt.end());
-    if ((finalists.size() < 2 && !guess_wins) || has_been) return ok_status();
+    if (finalists.size() < 2 || has_been) return ok_status();
     std::vector<Contestant> field;
     std::vector<Candidate> fresh;
     for (const Candidate& finalist : finalists) {

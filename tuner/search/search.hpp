@@ -18,7 +18,6 @@ struct SearchProblem {
   int compilers = 1;                    // that the executor has; the first builds every candidate,
                                         // the others those that may win
   bool compile_while_measuring = true;  // false where compiling disturbs the clock: on the CPU
-  double guess_margin = 0;              // TuneOptions::guess_margin where it counts
 };
 
 // Seconds since some moment.

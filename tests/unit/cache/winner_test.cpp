@@ -209,6 +209,19 @@ TEST(WinnerOfSeveralKinds, IsTheNearestKindsWhereDataIsKnown) {
   EXPECT_EQ(on_data(winner, {.live = 0.7, .full = 0.7}).plan, "d");
 }
 
+// A description stands for its variations too, if what wins there was measured on all of them.
+TEST(WinnerOfSeveralKinds, OfADescriptionLosesLeastOnItsVariations) {
+  std::vector<MeasuredRow> rows = two_kinds();
+  for (MeasuredRow& one : rows) {
+    if (one.data.label == "t0=few") one.data.label = "t0=many ~ t0=few";
+  }
+  const Winner winner = winners(rows, {}, kDevice).front().winner;
+  const Winner described = on_data(winner, {.label = "t0=many"});
+  EXPECT_EQ(described.plan, "c");
+  EXPECT_EQ(described.median_us, 12);  // its own time there
+  EXPECT_EQ(on_data(winner, {.label = "t0=many ~ t0=few"}).plan, "d");
+}
+
 // Two tunings on lengths of one class, which differ in their numbers and so in their times.
 TEST(WinnerOfSeveralKinds, OfOneClassLosesLeastOnAllOfIt) {
   std::vector<MeasuredRow> rows = two_kinds();

@@ -53,7 +53,7 @@ TEST(Launch, ItemsFollowFromTheShape) {
   EXPECT_EQ(items(1), 2 * 2 * 3);  // 300 keys are two times 256
   EXPECT_EQ(items(2), 2 * 8 * 3);
   EXPECT_EQ(&recipe.main(), &recipe.launches[1]);
-  EXPECT_TRUE(recipe.uses_tensor_maps());
+  EXPECT_TRUE(recipe.needs_tensor_maps());
   // Four heads of a K/V head share an item of 96 rows where each has 20 queries.
   const Launch packed{.item = WorkItem::kPackedQueryTile, .tile = 96};
   ProblemShape decode = kShape;
@@ -309,6 +309,27 @@ TEST(Launch, KeyTilesMayBeTakenOffACounter) {
   const LaunchRecipe taken = recipe_of("sm90a backward sm_90a w2 q64 s3 kreg counter");
   EXPECT_EQ(counts(taken), 1);
   EXPECT_EQ(grid(taken), 132u);
+}
+
+// Wide heads that come off the counter all have sums of dQ, and a later launch brings all to rows.
+TEST(Launch, AllWideHeadsOffACounterHaveSums) {
+  const AttentionSpec spec =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml")
+          .value();
+  const ProblemShape shape{.batch = 4, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
+  const auto recipe_of = [&](const char* text) {
+    return launch_recipe(spec, parse_plan(text).value());
+  };
+  const LaunchRecipe taken = recipe_of("sm90a backward sm_90a w2 q64 s2 counter");
+  const LaunchRecipe one_each = recipe_of("sm90a backward sm_90a w2 q64 s2");
+  EXPECT_EQ(item_count(spec, taken, taken.launches[2], shape), 4 * 16 * 64);
+  EXPECT_LT(item_count(spec, one_each, one_each.launches[2], shape), 4 * 16 * 64);
+  EXPECT_GE(workspace_bytes(spec, taken.workspace, shape), 4ll * 16 * 4096 * 128 * 4);
+  EXPECT_TRUE(covers(taken.workspace, one_each.workspace));
+  EXPECT_FALSE(covers(one_each.workspace, taken.workspace));
+  const auto widest = widest_workspace(spec, Pass::kBackward, Target::kSm90a);
+  EXPECT_TRUE(covers(widest, taken.workspace));
+  EXPECT_TRUE(covers(widest, one_each.workspace));
 }
 
 // Hopper's backward pass: the main launch makes rows of heads that come later, not those of the

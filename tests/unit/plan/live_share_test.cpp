@@ -24,14 +24,14 @@ constexpr ProblemShape kShape{
     .batch = 4, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192};
 
 double share(const AttentionSpec& spec, const ProblemShape& shape = kShape) {
-  return live_work(spec, shape, 64, 64).share;
+  return live_work(spec, shape, {64, 64}).share;
 }
 
 TEST(LiveShare, LookUpsAreUnknownUnlessDescribed) {
   EXPECT_NEAR(share(documents("")), 0.5, 0.05);
-  EXPECT_TRUE(live_work(documents(""), kShape, 64, 64).reads_tensors);
+  EXPECT_TRUE(live_work(documents(""), kShape, {64, 64}).reads_tensors);
   const AttentionSpec described = documents(", sample: segments(mean=256)");
-  EXPECT_FALSE(live_work(described, kShape, 64, 64).reads_tensors);
+  EXPECT_FALSE(live_work(described, kShape, {64, 64}).reads_tensors);
   EXPECT_LT(share(described), 0.1);
   EXPECT_GT(share(documents(", sample: segments(mean=2048)")), share(described));
   EXPECT_NEAR(share(documents(", sample: constant(3)")), 0.5, 0.05);
@@ -67,15 +67,15 @@ constexpr ProblemShape kShort{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 51
 
 TEST(LiveShare, PartialTilesAreToldFromFullOnes) {
   const AttentionSpec spec = short_documents();
-  const LiveWork exact = live_work(spec, kShort, 64, 64);
+  const LiveWork exact = live_work(spec, kShort, {64, 64});
   EXPECT_EQ(exact.share, 0.125);
   EXPECT_EQ(exact.partial, 0);
-  const LiveWork wide = live_work(spec, kShort, 64, 128);  // each with two documents
+  const LiveWork wide = live_work(spec, kShort, {64, 128});  // each with two documents
   EXPECT_EQ(wide.share, 0.25);
   EXPECT_EQ(wide.partial, 1);
-  EXPECT_EQ(live_work(documents(""), kShape, 64, 64).partial, 0) << "nothing is known";
+  EXPECT_EQ(live_work(documents(""), kShape, {64, 64}).partial, 0) << "nothing is known";
   // The diagonal's eight of 36.
-  const LiveWork causal = live_work(documents(", sample: constant(3)"), kShort, 64, 64);
+  const LiveWork causal = live_work(documents(", sample: constant(3)"), kShort, {64, 64});
   EXPECT_DOUBLE_EQ(causal.partial, 8.0 / 36);
 }
 
@@ -118,6 +118,50 @@ TEST(LiveShare, WhatAKernelCannotTellIsNotCounted) {
       spec_of("m[q_idx, kv_idx]", "m: {dtype: bool, dims: [q_len, kv_len], sample: chance(0)}");
   EXPECT_EQ(share(dense, {.q_len = 512, .kv_len = 512}), 1);
   EXPECT_EQ(share(dense), 1);  // nor is it drawn: 2^26 elements
+}
+
+// The longest item decides when a launch is done, wherever it is.
+TEST(LiveShare, BatchEntriesAndHeadsAreLookedAtOneByOne) {
+  const ProblemShape shape{.batch = 4, .heads = 8, .kv_heads = 4, .q_len = 1, .kv_len = 8192};
+  AttentionSpec spec = spec_of("padding(lengths)", "lengths: {dtype: int32, dims: [batch]}");
+  const auto give = [&](std::vector<double> values) {
+    const auto size = static_cast<std::int64_t>(values.size());
+    spec.samples = {{.kind = SampleKind::kGiven,
+                     .given = std::make_shared<const expr::TensorValues>(
+                         expr::TensorValues{.sizes = {size}, .values = std::move(values)})}};
+  };
+  give({1024, 1024, 1024, 5120});
+  const LiveWork uneven = live_work(spec, shape, {16, 64});
+  EXPECT_EQ(uneven.share, 0.25);
+  EXPECT_EQ(uneven.longest, 2.5);
+  EXPECT_EQ(uneven.shortest, 0.5);
+  EXPECT_EQ(uneven.keys, 0.25);
+  give({2048, 2048, 2048, 2048});
+  EXPECT_EQ(live_work(spec, shape, {16, 64}).longest, 1);
+
+  spec = spec_of("kv_idx < reach[h]", "reach: {dtype: int32, dims: [heads]}");
+  give({0, 0, 0, 0, 0, 0, 0, 8192});
+  EXPECT_EQ(live_work(spec, shape, {16, 64}).share, 0.125);
+  EXPECT_EQ(live_work(spec, shape, {16, 64}).longest, 8);
+}
+
+// Four heads, one of which is as long as the other three: two CTAs that take the next item end
+// together, whatever the order; of four one has it all.
+TEST(LiveShare, WhoTakesTheNextItemEvensThemOut) {
+  const ProblemShape shape{.batch = 1, .heads = 4, .kv_heads = 4, .q_len = 64, .kv_len = 8192};
+  AttentionSpec spec = spec_of("kv_idx < reach[h]", "reach: {dtype: int32, dims: [heads]}");
+  spec.samples = {{.kind = SampleKind::kGiven,
+                   .given = std::make_shared<const expr::TensorValues>(
+                       expr::TensorValues{.sizes = {4}, .values = {1024, 3072, 1024, 1024}})}};
+  const auto busiest = [&](std::int64_t ctas, bool takes_next, double item_share = 0) {
+    return live_work(spec, shape, {64, 64},
+                     {.ctas = ctas, .takes_next = takes_next, .item_share = item_share})
+        .busiest;
+  };
+  EXPECT_DOUBLE_EQ(busiest(2, true), 1);
+  EXPECT_DOUBLE_EQ(busiest(2, false), 4.0 / 3);
+  EXPECT_DOUBLE_EQ(busiest(4, true), 2);
+  EXPECT_LT(busiest(4, true, 1), 1.3);  // what items cost beside their tiles is even
 }
 
 TEST(LiveShare, ASampleMakesAnotherSpaceOfPlans) {

@@ -88,6 +88,28 @@ TEST(PlausibleSpecs, KeepWhatIsSaidOfOthers) {
               ElementsAre("doc=segments(mean=9)", "n=lengths(low=0.02, high=0.2)"));
 }
 
+TEST(VariedSpecs, AreOfWhatIsDescribed) {
+  const AttentionSpec spec = documents(", sample: segments(mean=128)");
+  const auto varied = varied_specs(spec, kShape);
+  ASSERT_THAT(varied, SizeIs(2));
+  EXPECT_EQ(varied[0].data.label, "t0=segments(mean=128) ~ t0=skewed segments(mean=128)");
+  EXPECT_EQ(varied[1].data.label, "t0=segments(mean=128) ~ t0=segments(mean=256)");
+  for (const VariedSpec& one : varied) {
+    EXPECT_EQ(spec_hash(one.spec), spec_hash(spec));
+    EXPECT_EQ(one.data.live, mask_data(one.spec, kShape).live);
+    // They are told to another process in words.
+    AttentionSpec told = documents();
+    ASSERT_TRUE(describe(described_samples(one.spec), told).ok());
+    EXPECT_EQ(told.samples, one.spec.samples);
+  }
+  // What has no other size is only skewed; a constant is what it is.
+  EXPECT_THAT(varied_specs(documents(", sample: permutation"), kShape), SizeIs(1));
+  EXPECT_THAT(varied_specs(documents(", sample: constant(3)"), kShape), IsEmpty());
+  EXPECT_THAT(varied_specs(documents(), kShape), IsEmpty());
+  EXPECT_THAT(varied_specs(spec_of("causal", "bias: {dtype: float32, dims: [heads]}"), kShape),
+              IsEmpty());
+}
+
 TEST(DescribedSamples, AreWhatDescribeTakes) {
   const std::vector<std::string> samples = {"doc=segments(mean=9)"};
   AttentionSpec spec = documents();

@@ -103,6 +103,41 @@ TEST(MlaPlan, WhatIsPromisedCoversEveryPlan) {
   }
 }
 
+// CTAs take stretches of packed sequences, whose lengths no shape says.
+TEST(MlaPlan, PackedSequencesAreTakenInStretches) {
+  for (const Layout layout : {Layout::kThd, Layout::kPaged}) {
+    AttentionSpec spec = shared_spec();
+    spec.layout = layout;
+    for (const std::int64_t heads : {16, 128}) {
+      const std::int64_t keys = layout == Layout::kPaged ? 8192 : 64 * 4600;
+      const ProblemShape shape{
+          .batch = 64, .heads = heads, .kv_heads = 1, .q_len = 64, .kv_len = keys};
+      const auto plan = default_plan(spec, shape, kHopper);
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      EXPECT_TRUE(std::get<MlaPlan>(plan->tile).stretches) << to_string(*plan);
+      const LaunchRecipe recipe = launch_recipe(spec, *plan);
+      EXPECT_EQ(recipe.main().item, WorkItem::kStretch);
+      EXPECT_TRUE(recipe.main().persistent);
+      // Copies do without the tensor unit where it cannot walk the strides.
+      EXPECT_FALSE(recipe.needs_tensor_maps());
+    }
+  }
+}
+
+TEST(MlaPlan, StretchesAreRefusedWhereTheyCannotBe) {
+  AttentionSpec packed = shared_spec();
+  packed.layout = Layout::kThd;
+  const auto plan = parse_plan("mla forward sm_90a q64 k64 s2 w8 p16 stretches");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  EXPECT_EQ(to_string(*plan), "mla forward sm_90a q64 k64 s2 w8 p16 stretches");
+  EXPECT_TRUE(check_plan(packed, *plan, kHopper).ok());
+  EXPECT_FALSE(check_plan(shared_spec(), *plan, kHopper).ok());
+  // The compiler would spill.
+  const auto wide = parse_plan("mla forward sm_90a q32 k64 s3 w8 p16 stretches");
+  ASSERT_TRUE(wide.ok()) << render(wide.error());
+  EXPECT_FALSE(check_plan(packed, *wide, kHopper).ok());
+}
+
 // 64 rows are Hopper's, and have one tile.
 TEST(MlaPlan, OtherTilesOf64RowsAreRefused) {
   for (const char* text :

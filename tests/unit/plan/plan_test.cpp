@@ -7,6 +7,7 @@
 
 #include "generator/plan/family.hpp"
 #include "generator/spec/library.hpp"
+#include "generator/spec/spec.hpp"
 #include "tests/unit/plan/plain_spec.hpp"
 
 namespace attune {
@@ -110,6 +111,13 @@ TEST(Plan, ShortNarrowHeadsTakeKeyTilesOffACounter) {
   const KernelPlan plan = parse_plan("sm90a backward sm_90a w2 q64 s2 counter").value();
   EXPECT_TRUE(check_plan(plain_spec(64), plan, hopper).ok());
   EXPECT_FALSE(check_plan(plain_spec(128), plan, hopper).ok());
+  // Under a mask wide heads may, whose keys a warp of its own loads.
+  AttentionSpec causal = plain_spec(128);
+  causal.mask =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml")->mask;
+  EXPECT_TRUE(check_plan(causal, plan, hopper).ok());
+  EXPECT_TRUE(takes_items(causal, 1024));
+  EXPECT_FALSE(takes_items(causal, 16384));
   AttentionSpec spec = plain_spec(64);
   spec.deterministic = true;
   EXPECT_FALSE(check_plan(spec, plan, hopper).ok());
@@ -472,9 +480,9 @@ TEST(Plan, StridesThatTheTensorUnitCannotWalkAreForAnotherFamily) {
   const DeviceFacts device = device_facts(Target::kSm90a);
   const auto plan = plan_for_any_strides(plain_spec(), Pass::kForward, shape, device);
   ASSERT_TRUE(plan.ok()) << render(plan.error());
-  EXPECT_FALSE(launch_recipe(plain_spec(), *plan).uses_tensor_maps());
+  EXPECT_FALSE(launch_recipe(plain_spec(), *plan).needs_tensor_maps());
   EXPECT_TRUE(
-      launch_recipe(plain_spec(), *default_plan(plain_spec(), shape, device)).uses_tensor_maps());
+      launch_recipe(plain_spec(), *default_plan(plain_spec(), shape, device)).needs_tensor_maps());
 }
 
 }  // namespace

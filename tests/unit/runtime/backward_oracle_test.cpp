@@ -347,8 +347,30 @@ TEST_P(Limits, FitTheDtypesArithmetic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backward, Limits,
-                         testing::Combine(testing::Values("bf16", "fp16"),
+                         testing::Combine(testing::Values("bf16", "fp16", "fp32\nprecision: tf32"),
                                           testing::Values(0.0, 2.0)));
+
+// Where K is V, as in the numbers that the tuner times, what dO's rounding to tf32 makes of dP is
+// no smaller a part of dQ for many keys than for one: it is of the definition, not an error that
+// would average out.
+TEST(LimitsOfTf32, HoldWhereKeysAreValues) {
+  auto spec = parse_spec("attune: 1\nname: t\nhead_dim: 16\ndtype: fp32\nprecision: tf32\n", "t");
+  ASSERT_TRUE(spec.ok());
+  HostProblem problem = random_problem(*spec, {.q_len = 24, .kv_len = 4096}, 5);
+  problem.v = problem.k;
+  OutputGradients gradients = random_output_gradients(*spec, problem.shape, 6);
+  gradients.d_lse.clear();
+  const auto judged = [&](int faulty) {
+    const auto plain = plain_backward(*spec, problem, gradients, faulty);
+    const BackwardOracle oracle =
+        oracle_backward(*spec, problem, plain.forward, gradients, whole_sample(problem));
+    return std::max({judge(oracle.dq, plain.dq).worst, judge(oracle.dk, plain.dk).worst,
+                     judge(oracle.dv, plain.dv).worst});
+  };
+  EXPECT_THAT(judged(-1), AllOf(Gt(0.1), Lt(0.85)));
+  // One of 4096 keys, left out of one row.
+  EXPECT_GT(judged(2000), 1);
+}
 
 }  // namespace
 }  // namespace attune

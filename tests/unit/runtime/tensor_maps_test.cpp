@@ -107,6 +107,9 @@ TEST_F(TensorMaps, ALaunchAnswersForItsOwnTensorsOnly) {
   const TensorMapRecipe query{.tensor = Tensor::kQuery};
   EXPECT_TRUE(tensor_maps_possible(spec_, {&query, 1}, p_));
   EXPECT_TRUE(tensor_maps_possible(spec_, {}, p_));
+  const TensorMapRecipe key{.tensor = Tensor::kKey, .is_optional = true};
+  EXPECT_TRUE(tensor_maps_possible(spec_, {&key, 1}, p_));
+  EXPECT_FALSE(tensor_map_possible(spec_, key, p_));
 }
 
 TEST_F(TensorMaps, GradientsAreLaidOutByTheirOwnStrides) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -45,6 +46,17 @@ TEST(Sample, TakesArgumentsByOrderByNameAndByDefault) {
   EXPECT_EQ(said("uniform(high: 5, low: 1)", kInts), "uniform(low=1, high=5)");
   EXPECT_EQ(said("subtree_ends", kInts), "subtree_ends(branch=3)");
   EXPECT_EQ(said("normal(deviation=2)", kReals), "normal(mean=0, deviation=2)");
+}
+
+TEST(Sample, MayBeSkewed) {
+  for (const char* text : {"skewed segments(mean=700)", "skewed lengths(low=0.3, high=1)",
+                           "skewed permutation", "skewed subtree_ends(branch=2.5)"}) {
+    EXPECT_EQ(said(text, kInts), text);
+  }
+  EXPECT_EQ(said("skewed chance(0.25)", kBools), "skewed chance(share=0.25)");
+  EXPECT_EQ(said("skewed normal", kReals), "sample-type");
+  EXPECT_EQ(said("skewed constant(3)", kInts), "sample-type");
+  EXPECT_EQ(said("skew permutation", kInts), "sample-unknown");
 }
 
 TEST(Sample, SaysWhatIsWrong) {
@@ -136,6 +148,54 @@ TEST(DrawTensor, AncestorsAreTransitiveAndOnesOwn) {
       EXPECT_LE(j, i);
       for (std::size_t k = 0; k <= j; ++k) EXPECT_TRUE(!is(j, k) || is(i, k));
     }
+  }
+}
+
+// How many of `row` differ from the one before.
+std::ptrdiff_t changes(const std::vector<double>& row) {
+  std::ptrdiff_t count = 0;
+  for (std::size_t i = 1; i < row.size(); ++i) count += row[i] != row[i - 1];
+  return count;
+}
+
+TEST(DrawTensor, SkewedKeepsWhatIsSaidAndSpreadsIt) {
+  const auto row = [](const char* text, const expr::TensorDecl& declared = kInts) {
+    std::mt19937_64 random(3);
+    const ProblemShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 64, .kv_len = 1 << 14};
+    return draw_tensor(declared, *parse_sample(text, declared), shape, random).values;
+  };
+  // As many segments, the longest much longer.
+  const auto longest = [](const std::vector<double>& segments) {
+    std::map<double, int> lengths;
+    for (const double number : segments) ++lengths[number];
+    int most = 0;
+    for (const auto& [number, length] : lengths) most = std::max(most, length);
+    return most;
+  };
+  const auto even = row("segments(32)"), spread = row("skewed segments(32)");
+  EXPECT_NEAR(static_cast<double>(changes(spread)) / static_cast<double>(changes(even)), 1, 0.15);
+  EXPECT_GT(longest(spread), 1.5 * longest(even));
+  EXPECT_TRUE(std::ranges::is_sorted(spread));
+
+  auto lengths = row("skewed lengths(0.25, 1)");
+  std::ranges::sort(lengths);
+  EXPECT_GE(lengths.front(), 1 << 12);
+  EXPECT_LE(lengths.back(), 1 << 14);
+  EXPECT_NEAR(lengths[lengths.size() / 2], (1 << 14) * (0.25 + 0.75 / 8), 400);
+
+  const auto permuted = row("skewed permutation");
+  EXPECT_EQ(permuted[777], 777);
+  EXPECT_EQ(std::set<double>(permuted.begin(), permuted.end()).size(), permuted.size());
+
+  const auto runs = row("skewed chance(0.5)", kBools), noise = row("chance(0.5)", kBools);
+  EXPECT_LT(changes(runs), changes(noise) / 4);
+  const double share = std::accumulate(runs.begin(), runs.end(), 0.0) / double(runs.size());
+  EXPECT_NEAR(share, 0.5, 0.02);
+
+  const auto ends = row("skewed subtree_ends(1.5)");
+  for (std::size_t node = 0; node < ends.size(); ++node) {
+    ASSERT_GT(ends[node], static_cast<double>(node));
+    ASSERT_LE(ends[node], static_cast<double>(ends.size()));
   }
 }
 

@@ -1,7 +1,8 @@
-// Tuning where nobody says what a mask's tensors are like.
+// Tuning where tensors decide a mask that no launch has brought yet.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "generator/expr/evaluator.hpp"
 #include "generator/plan/mask_data.hpp"
 #include "tests/unit/cache/fixtures.hpp"
 #include "tests/unit/tuner/fake_device.hpp"
@@ -33,11 +34,12 @@ class PlausibleData : public testing::Test {
 
   // What was asked for, and a time of every contender and of the kind's own best.
   Result<TuneResult> once(const AttentionSpec& described, const TuneOptions& options) {
-    const MaskData data = mask_data(described, kShape);
+    const MaskData data = options.data ? *options.data : mask_data(described, kShape);
     const auto plans = *plans_by_cost(described, kShape, device_.facts());
     const KernelPlan best = plans[data.label.empty() ? 1 : data.label.find("segments") ? 2 : 3];
     asked_.push_back(data.label);
     contenders_.push_back(options.contenders.size());
+    limits_.push_back(options.max_candidates);
     std::vector<KernelPlan> measured = options.contenders;
     measured.push_back(best);
     for (const KernelPlan& plan : measured) {
@@ -68,14 +70,41 @@ class PlausibleData : public testing::Test {
   std::unique_ptr<Store> store_;
   std::vector<std::string> asked_;
   std::vector<std::size_t> contenders_;
+  std::vector<int> limits_;
   bool stops_ = false;
 };
 
-TEST_F(PlausibleData, ADescribedSpecIsTunedOnce) {
-  const auto result = tune(documents(", sample: segments(mean=64)"));
+TEST_F(PlausibleData, ADescribedSpecIsTunedOnVariationsToo) {
+  const AttentionSpec spec = documents(", sample: segments(mean=64)");
+  const auto result = tune(spec);
   ASSERT_TRUE(result.ok()) << render(result.error());
-  EXPECT_THAT(asked_, ElementsAre("t0=segments(mean=64)"));
-  EXPECT_EQ(result->candidates, 5);
+  const std::string said = "t0=segments(mean=64)";
+  EXPECT_THAT(asked_, ElementsAre(said, said, said + " ~ t0=skewed segments(mean=64)",
+                                  said + " ~ t0=segments(mean=128)"));
+  // One search; then what it found, and first guesses, alone.
+  EXPECT_EQ(contenders_[0], 0u);
+  EXPECT_EQ(limits_[0], 0);
+  for (const std::size_t at : {1, 2, 3}) {
+    EXPECT_GE(contenders_[at], 2u);
+    EXPECT_EQ(limits_[at], static_cast<int>(contenders_[at]));
+  }
+  EXPECT_EQ(result->candidates, 20);
+  const auto winner = store_->winner({.spec_hash = spec_hash(spec),
+                                      .device = device_.identity(),
+                                      .shape = kShape,
+                                      .protocol = std::string(kMeasurementProtocol),
+                                      .data = mask_data(spec, kShape)});
+  ASSERT_TRUE(winner.ok() && winner->has_value());
+  EXPECT_EQ((*winner)->plan, to_string(result->plan));
+}
+
+TEST_F(PlausibleData, AGivenTensorIsTunedOnOnce) {
+  AttentionSpec spec = documents("");
+  expr::TensorValues doc{.sizes = {1, 1024}, .values = std::vector<double>(1024)};
+  spec.samples = {{.kind = SampleKind::kGiven,
+                   .given = std::make_shared<const expr::TensorValues>(std::move(doc))}};
+  ASSERT_TRUE(tune(spec).ok());
+  EXPECT_THAT(asked_, SizeIs(1));
 }
 
 TEST_F(PlausibleData, EveryKindMeasuresTheOthersWinners) {

@@ -52,8 +52,7 @@ struct Bench {
     const SearchProblem problem{.key = cache_testing::measurement_key(),
                                 .plans = plans,
                                 .compilers = compilers,
-                                .compile_while_measuring = compile_while_measuring,
-                                .guess_margin = guess_margin};
+                                .compile_while_measuring = compile_while_measuring};
     return search(problem, executor, *store, options, executor.clock(), observer);
   }
   // The same store, another process.
@@ -68,7 +67,6 @@ struct Bench {
   std::vector<KernelPlan> plans = whole_space();
   int compilers = 1;
   bool compile_while_measuring = true;
-  double guess_margin = 0;
 };
 
 Behaviour smooth(const KernelPlan& plan) { return {.time_us = smooth_time(plan), .noise = 0.003}; }
@@ -346,25 +344,6 @@ TEST(Search, WithinNoiseTheSmallerWins) {
   });
   bench.plans = {large, small};
   EXPECT_EQ(bench.run()->plan, small);
-}
-
-// What is measured there is not what will be launched.
-TEST(Search, WhereDataIsDrawnTheGuessWinsUnlessAnotherIsFasterByTheMargin) {
-  for (const double gain : {0.02, 0.06}) {
-    Bench bench([&](const KernelPlan& plan) -> Behaviour {
-      return {.time_us = plan == kBest ? 100 * (1 - gain) : 100.0, .noise = 0.001};
-    });
-    const KernelPlan guess = bench.plans.front();
-    bench.guess_margin = 0.03;
-    const auto result = bench.run({.contenders = {kBest}});
-    ASSERT_TRUE(result.ok());
-    EXPECT_EQ(result->plan == guess, gain < bench.guess_margin) << to_string(result->plan);
-    // So says a second run, which measures nothing.
-    const auto again = bench.run({.contenders = {kBest}});
-    ASSERT_TRUE(again.ok());
-    EXPECT_EQ(again->measured, 0);
-    EXPECT_EQ(again->plan, result->plan);
-  }
 }
 
 // The GPU got warmer, and one of the two minds more.
