@@ -19,23 +19,7 @@
 namespace att {
 namespace sm90 {
 
-// Of a lane's half of a row, from which both lanes begin with units of their own.
 constexpr int kHalfRowBytes = kStagedRowBytes / 2;
-ATT_FN float staged_half_product(unsigned o, unsigned d_o) {
-  constexpr int kUnits = kHalfRowBytes / 16;
-  float sum = 0.0f;
-  unsigned unit = static_cast<unsigned>(lane_index()) % kUnits * 16;
-#pragma unroll 1
-  for (int i = 0; i < kUnits; ++i) {
-    unsigned a[4], b[4];
-    load_shared_16(o + unit, a);
-    load_shared_16(d_o + unit, b);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sum = Element::add_products(sum, a[j], b[j]);
-    unit = unit + 16 < kHalfRowBytes ? unit + 16 : 0;
-  }
-  return sum;
-}
 
 // As make_rows(), for parts of 16 rows.
 ATT_FN void make_rows_by_pairs(const BackwardParams& p, const SharedMemory& shared, int head,
@@ -72,7 +56,7 @@ ATT_FN void make_rows_by_pairs(const BackwardParams& p, const SharedMemory& shar
     parity ^= 1;
     float product = 0.0f;
     if (q < p.q_len) {
-      product = staged_half_product(o + half * kHalfRowBytes, d_o + half * kHalfRowBytes);
+      product = staged_product<kHalfRowBytes>(o + half * kHalfRowBytes, d_o + half * kHalfRowBytes);
     }
     product += shuffle_xor(product, 1);
     if (half == 0) {

@@ -35,10 +35,11 @@ ATT_FN void wait_for_rows(const BackwardParams& p, int head) {
   fence_global_for_async();
 }
 
-// rowsum(dO O) of a lane's row, where both lie in shared memory as they lie in global memory. Each
-// lane begins with another unit of 16 bytes, or all would ask the same banks.
-ATT_FN float staged_row_product(unsigned o, unsigned d_o) {
-  constexpr int kUnits = kStagedRowBytes / 16;
+// rowsum(dO O) of a lane's row, or of kBytes of one, where both lie in shared memory as they lie in
+// global memory. Each lane begins with another unit of 16 bytes, or all would ask the same banks.
+template <int kBytes>
+ATT_FN float staged_product(unsigned o, unsigned d_o) {
+  constexpr int kUnits = kBytes / 16;
   float sum = 0.0f;
   unsigned unit = static_cast<unsigned>(lane_index()) % kUnits * 16;
 #pragma unroll 1
@@ -48,7 +49,7 @@ ATT_FN float staged_row_product(unsigned o, unsigned d_o) {
     load_shared_16(d_o + unit, b);
 #pragma unroll
     for (int j = 0; j < 4; ++j) sum = Element::add_products(sum, a[j], b[j]);
-    unit = unit + 16 < kStagedRowBytes ? unit + 16 : 0;
+    unit = unit + 16 < kBytes ? unit + 16 : 0;
   }
   return sum;
 }
@@ -87,7 +88,7 @@ ATT_FN void make_rows(const BackwardParams& p, const SharedMemory& shared, int h
     }
     mbarrier_wait(shared.rows_staged(warp), parity);
     parity ^= 1;
-    const float product = q < p.q_len ? staged_row_product(o, d_o) : 0.0f;
+    const float product = q < p.q_len ? staged_product<kStagedRowBytes>(o, d_o) : 0.0f;
     const long long row_head = opaque(b * p.heads + h);  // not kept in registers all the while
     const long long lse_row = lse_offset(p, row_head, q);
     const float lse = q < p.q_len ? p.lse[lse_row] : -infinity();

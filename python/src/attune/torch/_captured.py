@@ -24,6 +24,11 @@ def is_int(value: Any) -> bool:
     return isinstance(value, (int, torch.SymInt))
 
 
+def _lies_somewhere(tensor: torch.Tensor) -> bool:
+    """Whether it is memory with values, and neither a tensor of a trace nor one of a transform."""
+    return not is_symbolic(tensor) and not is_transformed(tensor)
+
+
 @dataclasses.dataclass
 class _Captured:
     tensor: torch.Tensor
@@ -61,7 +66,7 @@ class CapturedTensors:
         """A tensor without dims: what changes it is no new kernel."""
         if tensor.dim() != 0:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)} that is not looked up")
-        if not is_symbolic(tensor) and not is_transformed(tensor):
+        if _lies_somewhere(tensor):
             is_read = self.reads_values  # what is done here to look at it is no operation of the function's
             if tensor.device != self._device or (tensor.device.type == "cpu" and not torch.isfinite(tensor)):
                 self.reads_values = True
@@ -103,7 +108,7 @@ class CapturedTensors:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)}")
         # What is captured stays alive, so no other tensor comes to lie there.
         memory: tuple[object, ...] = (id(tensor),)
-        if not is_symbolic(tensor) and not is_transformed(tensor):
+        if _lies_somewhere(tensor):
             memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad)
         known = self._by_memory.get(memory)
         if known is None:
