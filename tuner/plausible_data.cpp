@@ -125,9 +125,8 @@ Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const Probl
   }
   TuneResult sum;
   TuneOptions of_kind = options;
-  const TuneOptions alone = options;
   for (const AttentionSpec& kind : kinds) {
-    ATT_TRY(TuneResult run, tune_once(kind, alone));
+    ATT_TRY(TuneResult run, tune_once(kind, options));
     add(run.plan, of_kind.contenders);
     if (const auto guess = default_plan(kind, shape, device.facts(), options.pass); guess.ok())
       add(*guess, of_kind.contenders);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int32_t kTile = 128;
 constexpr std::int32_t kSampled = 16;  // tiles along each side
-constexpr std::size_t kMostEntries = 8;
+constexpr std::size_t kLookedAt = 8;   // entries of the batch and heads
 
 std::string given_label(const expr::TensorValues& given) {
   const std::string_view bytes(reinterpret_cast<const char*>(given.values.data()),
@@ -58,7 +58,7 @@ void count_tiles(const AttentionSpec& spec, const ProblemShape& shape, MaskData&
   box.scalars = *scalars;
   box.tensor_range = tensors->range();
   double live = 0, full = 0, all = 0;
-  for (const MaskEntry& entry : tensors->entries(kMostEntries)) {
+  for (const MaskEntry& entry : tensors->entries(kLookedAt)) {
     std::tie(box.b, box.h, box.h_kv) = std::tie(entry.b, entry.h, entry.h_kv);
     for (const std::int32_t q : sampled(shape.q_len)) {
       for (const std::int32_t k : sampled(shape.kv_len)) {
