@@ -431,6 +431,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kHeadsPerGroup = {};\n"
       "constexpr long long kGroupBytes = {};\n"
       "constexpr bool kFrozenMax = {};\n"
+      "constexpr bool kSameBits = {};\n"
       "constexpr bool kTmaStore = {};\n"
       "constexpr bool kStagesInQ = {};\n"
       "constexpr int kOutputSlabs = {};\n"
@@ -444,7 +445,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.p_in_shared, tile.heads_abreast, has_launch_in_front(spec), tile.cluster,
       kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
-      kGroupBytes, tile.frozen_max, tile.tma_store, stages_in_q(spec, tile),
+      kGroupBytes, tile.frozen_max, spec.deterministic, tile.tma_store, stages_in_q(spec, tile),
       output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,
       resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }

@@ -76,7 +76,7 @@ struct AttentionSpec {
   // Kernels read dropout's seed and offset from the device's memory, where each replay of a graph
   // may find others.
   bool seed_on_device = false;
-  bool deterministic = false;  // gradients are the same to the bit at every launch
+  bool deterministic = false;  // results are the same to the bit at every launch
   // A row of O and LSE is the same to the bit whatever other sequences are in the batch.
   bool batch_invariant = false;
   // Pages that neighbouring sequences begin with alike are read once for all of them, where the

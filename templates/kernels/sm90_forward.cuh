@@ -128,6 +128,7 @@ struct Consumer : ConsumerPieces {
       if constexpr (kHasSecondWay) {
         const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
         const bool failed = (failures >> slice & 1) != 0;
+        if constexpr (!kTeaches) way = kUnknown;
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.

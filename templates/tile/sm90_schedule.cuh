@@ -79,7 +79,8 @@ constexpr int kSecondRedo = 1 << 16;  // in `redo`: the one before it failed too
 
 // Off the counter, where chance says what a CTA does, bit kLearnedShift + w of `redo` says that an
 // item of warpgroup w failed before this one, which so begins with the second way.
-constexpr bool kHints = kHasSecondWay && plan::kSchedule == plan::Schedule::longest_first;
+constexpr bool kHints =
+    kTeaches && kHasSecondWay && plan::kSchedule == plan::Schedule::longest_first;
 constexpr int kLearnedShift = 20;
 
 // What `redo` says of the item itself; 0: it is done for the first time.

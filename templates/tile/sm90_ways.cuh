@@ -35,10 +35,14 @@ constexpr bool kTracks =
 // most of which would fail too.
 constexpr bool kHasSecondWay = kConstantReference || kTracks;
 
+// Whether an item teaches the warpgroup how to do its next ones. Off the counter it is chance which
+// they are, and with the way their last bits: not where launches are to give the same ones.
+constexpr bool kTeaches = !plan::kSameBits || plan::kSchedule != plan::Schedule::longest_first;
+
 // Whether a warpgroup's first item, where its first tile is not ordinary, is done the second way on
 // trial, and whether its verdict is known to the second one. Not in two pieces a tile: d 64 lost 1
 // to 4 % of its speed on normal numbers, where no such code runs.
-constexpr bool kLearns = kTracks && kPieces == 1;
+constexpr bool kLearns = kTeaches && kTracks && kPieces == 1;
 
 }  // namespace sm90
 }  // namespace att

@@ -65,17 +65,23 @@ TEST_P(EveryPlan, IsRightInFp32) {
 }
 
 // More work items than any GPU has processors, three in four with rows that a fixed reference
-// cannot hold, so that items are done again between others of the same CTA.
+// cannot hold, so that items are done again between others of the same CTA. Off a counter it is
+// chance which items teach which, unless the spec asks for the same bits.
 TEST_P(EveryPlan, DoesAgainWhatOverflowed) {
-  const AttentionSpec spec = spec_of("name: test\ndtype: bf16\nhead_dim: 64\n");
-  const ProblemShape shape = {.batch = 3, .heads = 128, .kv_heads = 2, .q_len = 130, .kv_len = 400};
-  HostProblem problem = random_problem(spec, shape, 29);
-  offset_scores(spec, problem, 200, [](int head, int q_idx) -> ScoreOffsets {
-    if (q_idx % 8 != 5) return {};
-    constexpr ScoreOffsets kOfHead[] = {{200, 200}, {-250, -250}, {0, 150}, {}};
-    return kOfHead[head % 4];
-  });
-  EXPECT_TRUE(judge(spec, problem, plans_of_slice(spec)));
+  for (const bool deterministic : {false, true}) {
+    const AttentionSpec spec = spec_of(fmt::format(
+        "name: test\ndtype: bf16\nhead_dim: 64\ndeterministic: {}\n", deterministic));
+    const ProblemShape shape = {
+        .batch = 3, .heads = 128, .kv_heads = 2, .q_len = 130, .kv_len = 400};
+    HostProblem problem = random_problem(spec, shape, 29);
+    offset_scores(spec, problem, 200, [](int head, int q_idx) -> ScoreOffsets {
+      if (q_idx % 8 != 5) return {};
+      constexpr ScoreOffsets kOfHead[] = {{200, 200}, {-250, -250}, {0, 150}, {}};
+      return kOfHead[head % 4];
+    });
+    const int launches = deterministic ? 10 : 1;
+    EXPECT_TRUE(judge(spec, problem, plans_of_slice(spec), launches)) << deterministic;
+  }
 }
 
 // P through shared memory: one piece and two, pieces that are dead, dropout, both dtypes.

@@ -31,7 +31,7 @@ Result<HostOutput> run(DeviceProblem& problem, Device& device, const LoadedKerne
 }  // namespace
 
 testing::AssertionResult judge(const AttentionSpec& spec, const HostProblem& problem,
-                               const std::vector<KernelPlan>& plans) {
+                               const std::vector<KernelPlan>& plans, int launches) {
   KernelBank& bank = KernelBank::instance();
   if (plans.empty()) return testing::AssertionFailure() << "no plan serves the spec";
   const std::vector<Row> rows = sample_rows(problem.shape, kMaxRows, 1);
@@ -47,7 +47,7 @@ testing::AssertionResult judge(const AttentionSpec& spec, const HostProblem& pro
     auto kernel = bank.get(spec, plan);
     if (!kernel.ok()) return failure(render(kernel.error()));
     HostOutput first;
-    for (int launch = 0; launch < 2; ++launch) {
+    for (int launch = 0; launch < launches; ++launch) {
       auto out = run(**on_device, device, **kernel, rows);
       if (!out.ok()) return failure(render(out.error()));
       const std::string wrong = compare(*out, oracle).wrong;

@@ -19,10 +19,10 @@ namespace attune::gpu_test {
 // keys in fp64, so this keeps a case of 4096 keys at some tens of milliseconds.
 inline constexpr int kMaxRows = 256;
 
-// Launches every plan twice on outputs filled with NaN, every buffer followed by a canary: right by
-// the oracle and the same to the bit both times, nothing written behind a buffer.
+// Launches every plan on outputs filled with NaN, every buffer followed by a canary: right by the
+// oracle and the same to the bit each time, nothing written behind a buffer.
 testing::AssertionResult judge(const AttentionSpec& spec, const HostProblem& problem,
-                               const std::vector<KernelPlan>& plans);
+                               const std::vector<KernelPlan>& plans, int launches = 2);
 
 // The same of backward plans and the gradients of random numbers, which are the same to the bit
 // where the spec is deterministic. `forward` makes the O and LSE that come in.

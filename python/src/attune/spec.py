@@ -267,7 +267,7 @@ class Spec:
 
     @property
     def deterministic(self) -> bool:
-        """Whether gradients are the same to the bit at every launch."""
+        """Whether results are the same to the bit at every launch."""
         return bool(self._info.deterministic)
 
     def tensor_sizes(

@@ -127,7 +127,7 @@ typedef struct att_spec_info {
   double dropout;       /* likewise; 0: none */
   int passes;           /* 1 << att_pass of each that the spec lists */
   int has_mask, has_score, has_sink;
-  int deterministic; /* 1: gradients are the same to the bit at every launch */
+  int deterministic; /* 1: results are the same to the bit at every launch */
   int64_t kv_dtype;  /* att_dtype, of k and v: `dtype`, unless the spec gives them their own */
   int64_t v_in_k;    /* 1: V is the first head_dim_v columns of K, and launches take k alone */
   int64_t dropout_seed_on_device; /* 1: launches take `dropout_state` */
