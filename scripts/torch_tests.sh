@@ -33,4 +33,5 @@ export ATTUNE_LIBRARY=$build/lib/libattune.so PYTHONPATH=$root/python/src PYTHON
   test_recall.py test_recalled_views.py test_transforms.py test_append.py test_serving.py \
   test_serving_compile.py test_guard.py test_calls_again.py \
   test_words_again.py test_cache_calls_again.py test_native.py \
-  test_notebook.py test_diffusers.py test_sdpa.py test_device_seed.py test_dropout.py test_packed_gradients.py
+  test_notebook.py test_diffusers.py test_sdpa.py test_device_seed.py test_dropout.py test_packed_gradients.py \
+  test_determinism.py

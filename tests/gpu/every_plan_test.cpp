@@ -69,8 +69,8 @@ TEST_P(EveryPlan, IsRightInFp32) {
 // chance which items teach which, unless the spec asks for the same bits.
 TEST_P(EveryPlan, DoesAgainWhatOverflowed) {
   for (const bool deterministic : {false, true}) {
-    const AttentionSpec spec = spec_of(fmt::format(
-        "name: test\ndtype: bf16\nhead_dim: 64\ndeterministic: {}\n", deterministic));
+    const AttentionSpec spec = spec_of(
+        fmt::format("name: test\ndtype: bf16\nhead_dim: 64\ndeterministic: {}\n", deterministic));
     const ProblemShape shape = {
         .batch = 3, .heads = 128, .kv_heads = 2, .q_len = 130, .kv_len = 400};
     HostProblem problem = random_problem(spec, shape, 29);

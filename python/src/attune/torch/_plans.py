@@ -22,6 +22,7 @@ from attune._view import ALIGNMENT_BYTES, View, axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec, spec_of_name, spec_of_text
 from attune.torch._auxiliary import as_auxiliary
+from attune.torch._determinism import of_backward
 from attune.torch._dropout import State
 from attune.torch._memory import empty_on
 
@@ -431,6 +432,7 @@ class BackwardPlan(_Plan):
             self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= _KEPT_WORKSPACE_BYTES
         # Of o or its gradient, by strides such as a launch takes.
         self._known_strides: dict[tuple[int, ...], Strides] = {}
+        self._in_order: BackwardPlan | None = self if variant.spec.deterministic else None
 
     def _arguments(self) -> _Arguments:
         layout = self.variant.spec.layout_id
@@ -455,6 +457,13 @@ class BackwardPlan(_Plan):
             found = self._known_strides[strides] = operand_strides(layout, view)
         return x, found
 
+    def _ordered(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> BackwardPlan:
+        """What torch.use_deterministic_algorithms() asks for; this one where there is none, and torch only warns."""
+        if self._in_order is None:
+            make = lambda spec: variant_of(spec.reference).backward_plan(q, k, v) if spec.deterministic else None  # noqa: E731
+            self._in_order = of_backward(self.variant.spec, make)
+        return self._in_order or self
+
     def empty_gradients(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Of q, k and v, dense in the order of their axes, then of each learned tensor, float32."""
         found = [self.empty(sizes, strides, self.dtype) for sizes, strides in self.dense]
@@ -475,6 +484,8 @@ class BackwardPlan(_Plan):
         offset: int = 0,
     ) -> list[torch.Tensor]:
         """The gradients that `empty_gradients` makes, of operands and tensors as the forward launch had them."""
+        if torch.are_deterministic_algorithms_enabled() and (plan := self._ordered(*operands)) is not self:
+            return plan.run(operands, o, lse, d_o, d_lse, tensors, scalars, scale, dropout, seed, offset)
         gradients = self.empty_gradients(tensors)
         if not self.has_work:
             return [each.zero_() for each in gradients]

@@ -1,0 +1,42 @@
+"""Gradients that are the same to the bit at every launch, where torch.use_deterministic_algorithms asks for them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from attune._errors import UnsupportedError
+from attune.spec import Spec
+
+T = TypeVar("T")
+
+
+@functools.lru_cache(maxsize=256)
+def in_order(spec: Spec) -> Spec:
+    """The same with `deterministic: true`."""
+    if spec.deterministic:
+        return spec
+    text = re.sub(r"(?m)^deterministic[ \t]*:.*\n?", "", spec.yaml)
+    return Spec.from_yaml(text.rstrip() + "\ndeterministic: true\n")
+
+
+def of_backward(spec: Spec, make: Callable[[Spec], T]) -> T:
+    """What `make` gives of the spec as torch wants its backward pass now.
+
+    Raises:
+        UnsupportedError: torch wants an order of sums, and no plan has one.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        return make(spec)
+    try:
+        return make(in_order(spec))
+    except UnsupportedError as reason:
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise
+        warnings.warn(f"gradients may differ in their last bits from launch to launch: {reason.message}", stacklevel=2)
+        return make(spec)
