@@ -329,6 +329,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
     TensorMapRecipe keys = slab_map(TensorMapRecipe::Tensor::kKey, tile.step_keys);
     keys.is_optional = true;
     recipe.launches.back().tensor_maps = {keys};
+    recipe.launches.back().otherwise = "_copies";
   }
   return recipe;
 }
