@@ -8,6 +8,7 @@
 
 #include "generator/expr/ast.hpp"
 #include "generator/expr/lowering.hpp"
+#include "generator/plan/decode_stretches.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/pieces.hpp"
@@ -276,37 +277,6 @@ double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
   return size == 2 ? device.processor_count / 2 * ctas : groups * (14 * ctas / size);
 }
 
-// Of `items` items of a K/V head, of `units` units of keys each, that CTAs take stretches of.
-ShapeCost stretch_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-                       const DeviceFacts& device, double items, double units) {
-  const DecodePlan& tile = tile_of(plan);
-  using att::kItemUnits;
-  constexpr double kMergeUs = 2;
-  const int ctas = resident(spec, plan, device) * device.processor_count;
-  const double stretches =
-      double(std::max<std::int64_t>(1, std::min(ctas, att::kMostStretches) / shape.kv_heads));
-  const double line = items * (units + kItemUnits);
-  const auto length = [&](double longest) {
-    const double most_pieces = tile.pieces > 1 ? (longest + kItemUnits) / (tile.pieces - 1) : 0;
-    return std::max({line / stretches, most_pieces, double(att::kLeastStretch)});
-  };
-  double equal = length(units);
-  // Items stay whole where that makes stretches little longer.
-  const double whole = std::ceil(equal / (units + kItemUnits)) * (units + kItemUnits);
-  const bool cuts = whole - equal > equal / att::kMostRounding;
-  if (!cuts) equal = whole;
-  const double taken = std::ceil(line / equal) * double(shape.kv_heads);
-  const double processors = std::min<double>(device.processor_count, taken);
-  const double pieces = items * double(shape.kv_heads) + (cuts ? taken : 0);
-  // One of all may have half of all keys; of sequences in pages none has more than said.
-  const double skewed = is_paged(spec) ? equal : length(std::max(units, items * units / 2));
-  return {.rounds = pieces / processors,
-          .tiles = items * double(shape.kv_heads) * units / pieces,
-          .slowdown = (1 + skewed / equal) / 2,
-          .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = cuts ? kMergeUs : 0};
-}
-
 // What memory waits for CTAs where the tensors of a mask make items uneven. In the end it waits for
 // the one that has the longest, in one piece: a CTA draws only so much, less where its warps ask
 // for few keys at a time. And in between for clusters that begin. Of 64 lengths up to 8192 with a
@@ -339,8 +309,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;
   if (tile.stretches) {
-    ShapeCost cost =
-        stretch_cost(spec, plan, shape, device, double(of_kv_head) * double(shape.batch), units);
+    ShapeCost cost = decode_stretch_cost(
+        {tile.pieces, resident(spec, plan, device) * device.processor_count, is_paged(spec)}, shape,
+        device, double(of_kv_head) * double(shape.batch), units);
     // Some processors draw more of memory's rate than others. Where each CTA has several items
     // these take more of them from a list; stretches they are through with early (H200: 64 x 8192
     // keys 504 us instead of 497, one sequence of 131072 beside 63 of 1024 216 instead of 202).

@@ -27,7 +27,7 @@ struct TensorMapRecipe {
   int box_columns = 64;      // along the head dim, elements, at most swizzle_bytes
   int box_rows = 64;         // along the sequence, <= 256
   int swizzle_bytes = 128;   // 0, 32, 64 or 128
-  bool is_optional = false;  // the kernel gets zeros, and does without, where strides have none
+  bool is_optional = false;  // Launch::otherwise runs where strides have none, or pages cut boxes
 };
 
 // What an item of a launch is; templates/work_items.h numbers them.
@@ -93,6 +93,8 @@ inline constexpr int kSharedPieces = -1;
 // One kernel on the stream.
 struct Launch {
   std::string symbol;  // of the image that all launches of a recipe share
+  std::string otherwise =
+      "";  // of what runs in its place, without maps, where an optional one fails
   int threads = 1;
   int shared_memory_bytes = 0;  // dynamic
   int cluster = 1;              // CTAs that take an item together, `tile` of them each

@@ -302,7 +302,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double transfer_us = memory_us * std::max(1.0, double(of_kv_head) / kL2Rate);
   if (tile.stretches) {
     ShapeCost cost = stretch_cost(spec, plan, shape, device, double(of_kv_head), units);
-    cost.transfer_us = transfer_us;
+    cost.transfer_us = transfer_us * cost.slowdown;  // CTAs that wait draw nothing from memory
     return cost;
   }
   const PiecesOfSequences of_sequences = pieces_of_sequences(
@@ -329,6 +329,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
     TensorMapRecipe keys = slab_map(TensorMapRecipe::Tensor::kKey, tile.step_keys);
     keys.is_optional = true;
     recipe.launches.back().tensor_maps = {keys};
+    recipe.launches.back().otherwise = "_copies";
   }
   return recipe;
 }

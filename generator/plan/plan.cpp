@@ -451,7 +451,10 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   recipe.symbol = fmt::format("att_{}_{}_{}_{}_{}_{}", family->symbol_name,
                               plan.pass == Pass::kForward ? "fwd" : "bwd", to_string(spec.dtype),
                               dims, family->symbol_part(plan), hash);
-  for (Launch& launch : recipe.launches) launch.symbol = recipe.symbol + launch.symbol;
+  for (Launch& launch : recipe.launches) {
+    launch.symbol = recipe.symbol + launch.symbol;
+    if (!launch.otherwise.empty()) launch.otherwise = recipe.symbol + launch.otherwise;
+  }
   return recipe;
 }
 

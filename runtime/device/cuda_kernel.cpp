@@ -48,22 +48,31 @@ Status CudaKernel::open(CUdevice device, std::span<const std::uint8_t> image) {
       return Error{.id = "launch-recipe",
                    .message = "a kernel takes more TMA descriptors than known"};
     }
-    CUkernel kernel = nullptr;
-    ATT_CHECK(cuda_status(api_, api_.library_get_kernel(&kernel, library_, launch.symbol.c_str()),
-                          "cuLibraryGetKernel"));
-    ATT_CHECK(cuda_status(api_, api_.kernel_get_function(&functions_.emplace_back(nullptr), kernel),
-                          "cuKernelGetFunction"));
-    ATT_CHECK(cuda_status(api_,
-                          api_.kernel_set_attribute(kFunctionMaxDynamicSharedBytes,
-                                                    launch.shared_memory_bytes, kernel, device),
-                          "cuKernelSetAttribute(dynamic shared memory)"));
-    if (launch.cluster > kPortableClusterSize) {
-      ATT_CHECK(cuda_status(
-          api_, api_.kernel_set_attribute(kFunctionNonPortableClusterSize, 1, kernel, device),
-          "cuKernelSetAttribute(cluster size)"));
-    }
+    Functions& functions = functions_.emplace_back();
+    ATT_TRY(functions.main, function(launch, launch.symbol, device));
+    if (launch.otherwise.empty()) continue;
+    ATT_TRY(functions.otherwise, function(launch, launch.otherwise, device));
   }
   return ok_status();
+}
+
+Result<CUfunction> CudaKernel::function(const Launch& launch, const std::string& symbol,
+                                        CUdevice device) const {
+  CUkernel kernel = nullptr;
+  CUfunction found = nullptr;
+  ATT_CHECK(cuda_status(api_, api_.library_get_kernel(&kernel, library_, symbol.c_str()),
+                        "cuLibraryGetKernel"));
+  ATT_CHECK(cuda_status(api_, api_.kernel_get_function(&found, kernel), "cuKernelGetFunction"));
+  ATT_CHECK(cuda_status(api_,
+                        api_.kernel_set_attribute(kFunctionMaxDynamicSharedBytes,
+                                                  launch.shared_memory_bytes, kernel, device),
+                        "cuKernelSetAttribute(dynamic shared memory)"));
+  if (launch.cluster > kPortableClusterSize) {
+    ATT_CHECK(cuda_status(
+        api_, api_.kernel_set_attribute(kFunctionNonPortableClusterSize, 1, kernel, device),
+        "cuKernelSetAttribute(cluster size)"));
+  }
+  return found;
 }
 
 std::size_t CudaKernel::workspace_bytes(const ProblemShape& shape) const {
@@ -120,18 +129,15 @@ Result<unsigned> CudaKernel::grid_of(const Launch& launch, const ProblemShape& s
   return grid_size(launch, item_count(spec_, recipe_, launch, shape), processor_count_);
 }
 
-Status CudaKernel::launch_one(const Launch& launch, CUfunction function,
+Status CudaKernel::launch_one(const Launch& launch, const Functions& functions,
                               const att::LaunchParams& params, const ProblemShape& shape,
                               CUstream stream) const {
+  const bool has_maps = has_optional_maps(spec_, launch.tensor_maps, params);
   TensorMap maps[kMaxTensorMaps];
   void* arguments[1 + kMaxTensorMaps];
   arguments[0] = const_cast<att::LaunchParams*>(&params);  // as many bytes as the kernel declares
-  for (std::size_t i = 0; i < launch.tensor_maps.size(); ++i) {
-    const TensorMapRecipe& map = launch.tensor_maps[i];
-    maps[i] = {};
-    if (!map.is_optional || tensor_map_possible(spec_, map, params)) {
-      ATT_CHECK(encode_tensor_map(api_, spec_, map, params, &maps[i]));
-    }
+  for (std::size_t i = 0; i < launch.tensor_maps.size() && has_maps; ++i) {
+    ATT_CHECK(encode_tensor_map(api_, spec_, launch.tensor_maps[i], params, &maps[i]));
     arguments[1 + i] = &maps[i];
   }
   CUlaunchConfig config{};
@@ -153,7 +159,8 @@ Status CudaKernel::launch_one(const Launch& launch, CUfunction function,
     overlaps.id = kLaunchOverlapsPrevious;
     overlaps.value.programmatic_stream_serialization = 1;
   }
-  return cuda_status(api_, api_.launch_kernel(&config, function, arguments, nullptr),
+  const CUfunction chosen = has_maps ? functions.main : functions.otherwise;
+  return cuda_status(api_, api_.launch_kernel(&config, chosen, arguments, nullptr),
                      "cuLaunchKernelEx");
 }
 

@@ -27,12 +27,18 @@ class CudaKernel final : public LoadedKernel {
         processor_count_(processor_count),
         spec_(spec),
         recipe_(std::move(recipe)) {}
+  struct Functions {
+    CUfunction main = nullptr, otherwise = nullptr;
+  };
   Status open(CUdevice device, std::span<const std::uint8_t> image);
   Status launch_in_context(const att::LaunchParams& params, void* workspace, CUstream stream) const;
   Status launch_all(const att::LaunchParams& params, void* workspace, CUstream stream) const;
   Result<unsigned> grid_of(const Launch& launch, const ProblemShape& shape) const;
-  Status launch_one(const Launch& launch, CUfunction function, const att::LaunchParams& params,
-                    const ProblemShape& shape, CUstream stream) const;
+  Result<CUfunction> function(const Launch& launch, const std::string& symbol,
+                              CUdevice device) const;
+  Status launch_one(const Launch& launch, const Functions& functions,
+                    const att::LaunchParams& params, const ProblemShape& shape,
+                    CUstream stream) const;
 
   const CudaApi& api_;
   const CUcontext context_;
@@ -40,7 +46,7 @@ class CudaKernel final : public LoadedKernel {
   const AttentionSpec spec_;
   const LaunchRecipe recipe_;
   CUlibrary library_ = nullptr;
-  std::vector<CUfunction> functions_;  // of the recipe's launches
+  std::vector<Functions> functions_;  // of the recipe's launches
 };
 
 }  // namespace attune

@@ -107,6 +107,14 @@ bool tensor_map_possible(const AttentionSpec& spec, const TensorMapRecipe& map,
          possible(view(spec, params, map.tensor), element_bytes(spec.dtype));
 }
 
+bool has_optional_maps(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
+                       const att::LaunchParams& params) {
+  return std::ranges::all_of(maps, [&](const TensorMapRecipe& map) {
+    return !map.is_optional ||
+           (box_rows(spec, map, params) == map.box_rows && tensor_map_possible(spec, map, params));
+  });
+}
+
 bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
                           const att::LaunchParams& params) {
   return std::ranges::all_of(maps, [&](const TensorMapRecipe& map) {

@@ -22,6 +22,9 @@ bool tensor_map_possible(const AttentionSpec& spec, const TensorMapRecipe& map,
 // Whether all are that a kernel needs.
 bool tensor_maps_possible(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
                           const att::LaunchParams& params);
+// Whether the optional ones are, and pages do not cut their boxes: else Launch::otherwise runs.
+bool has_optional_maps(const AttentionSpec& spec, std::span<const TensorMapRecipe> maps,
+                       const att::LaunchParams& params);
 
 // Encodes one descriptor; takes about as long as one driver call and does not touch the device.
 Status encode_tensor_map(const CudaApi& api, const AttentionSpec& spec,

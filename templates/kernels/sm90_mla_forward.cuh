@@ -1,7 +1,10 @@
 // Attention forward for queries of many heads whose V is the first columns of K: the mla family's
 // kernel for Hopper, wgmma.
 //
-// A CTA has a piece of an item's keys; what its two warpgroups do with it: sm90_mla_loop.cuh.
+// A CTA has a piece of an item's keys; what its two warpgroups do with it: sm90_mla_loop.cuh. There
+// is a kernel for keys that the tensor unit brings, and one for those that it cannot: with both
+// loops in one kernel each was slower, by a tenth where launches are short, as instructions come
+// from memory.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -15,8 +18,9 @@
 
 namespace att {
 
-ATT_KERNEL __launch_bounds__(kThreads, 1)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params, ATT_GRID_CONSTANT TensorMap k_map) {
+// `map`: of the keys, kByMap.
+template <bool kByMap>
+ATT_FN void attend_own_piece(const ListKernelParams& params, const TensorMap* map) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const unsigned shared = shared_address(shared_memory);
   SmallTable& table = *reinterpret_cast<SmallTable*>(shared_memory + kTableOffset);
@@ -29,24 +33,15 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
   const int kv_len = item.sequence.kv_len;
   const int group = warp_index() / 4;
 
-  const TensorMap* const map = usable_map(params, k_map);
-  if (thread_index() == 0) init_slab_barriers(shared, map != nullptr);
+  if (thread_index() == 0) init_slab_barriers<kByMap>(shared);
   load_rows_of_q(params, item, shared);
   cp_async_commit();
   const PieceKeys keys(units_of<plan::kWarps>(params, item, own.piece, own.pieces, table), table,
                        kv_len);
   sync_threads();  // barriers are there
 
-  PagedKey ahead = {-1, 0};
-  if (map != nullptr) {
-    SlabCopies<true> copies = {params, map, item, shared, ahead};
-    begin_pairs(copies, keys);
-    ahead = copies.ahead;
-  } else {
-    SlabCopies<false> copies = {params, map, item, shared, ahead};
-    begin_pairs(copies, keys);
-    ahead = copies.ahead;
-  }
+  SlabCopies<kByMap> copies = {params, map, item, shared, {-1, 0}};
+  begin_pairs(copies, keys);
   cp_async_wait<0>();  // of what is committed: Q
   fence_shared_for_async();
   sync_threads();
@@ -56,11 +51,7 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
   HalfOfO half;
   half.clear();
   RowsOfP rows(params, item);
-  if (map != nullptr) {
-    attend<true>({params, map, item, shared, ahead}, keys, rows, half, shared, 0);
-  } else {
-    attend<false>({params, map, item, shared, ahead}, keys, rows, half, shared, 0);
-  }
+  attend(copies, keys, rows, half, shared, 0);
   if (group == 1) rows.leave_sum(shared + kFirstReferenceOffset);
   sync_threads();  // what results take the place of is free, and the other's sum is there
   if (group == 0) rows.store_statistics(part, shared + kFirstReferenceOffset);
@@ -68,6 +59,16 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
   sync_threads();
   deliver(params, own, part, *reinterpret_cast<ItemWeights*>(shared_memory + kWeightsOffset),
           share);
+}
+
+ATT_KERNEL __launch_bounds__(kThreads, 1)
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params, ATT_GRID_CONSTANT TensorMap k_map) {
+  attend_own_piece<true>(params, &k_map);
+}
+
+ATT_KERNEL __launch_bounds__(kThreads, 1)
+    ATT_JOIN(ATT_KERNEL_NAME, _copies)(ATT_GRID_CONSTANT ListKernelParams params) {
+  attend_own_piece<false>(params, nullptr);
 }
 
 }  // namespace att

@@ -30,8 +30,9 @@ constexpr int kTakenOffset =
 static_assert(kTakenOffset % 8 == 0 &&
               kTakenOffset + static_cast<int>(sizeof(TakenPieces)) <= plan::kSharedBytes);
 
-ATT_KERNEL __launch_bounds__(kThreads, 1)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params, ATT_GRID_CONSTANT TensorMap k_map) {
+// `map`: of the keys, kByMap.
+template <bool kByMap>
+ATT_FN void take_stretches(const ListKernelParams& params, const TensorMap* map) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const unsigned shared = shared_address(shared_memory);
   SmallTable& table = *reinterpret_cast<SmallTable*>(shared_memory + kTableOffset);
@@ -39,8 +40,7 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
   int& flag = *reinterpret_cast<int*>(shared_memory + kFlagOffset);
   LineSums& sums = *reinterpret_cast<LineSums*>(shared_memory);
   const int group = warp_index() / 4;
-  const TensorMap* const map = usable_map(params, k_map);
-  if (thread_index() == 0) init_slab_barriers(shared, map != nullptr);
+  if (thread_index() == 0) init_slab_barriers<kByMap>(shared);
 
   const int lines = lines_of_head(params), all = lines * params.kv_heads;
   const int stretches = stretches_of_line(all);
@@ -76,11 +76,7 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
         const PieceKeys keys(units, table, item.sequence.kv_len);
         half.clear();
         RowsOfP rows(params, item);
-        if (map != nullptr) {
-          attend<true>({params, map, item, shared, ahead}, keys, rows, half, shared, parity);
-        } else {
-          attend<false>({params, map, item, shared, ahead}, keys, rows, half, shared, parity);
-        }
+        attend<kByMap>({params, map, item, shared, ahead}, keys, rows, half, shared, parity);
         parity ^= keys.pairs & 1;
         const int to = group == 0 ? kSecondReferenceOffset : kFirstReferenceOffset;
         const int from = group == 0 ? kFirstReferenceOffset : kSecondReferenceOffset;
@@ -110,15 +106,9 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
         cp_async_commit();
         units = units_of_piece(params, item, next.units, table);
         const PieceKeys keys(units, table, item.sequence.kv_len);
-        if (map != nullptr) {
-          SlabCopies<true> copies = {params, map, item, shared, {-1, 0}};
-          begin_pairs(copies, keys);
-          ahead = copies.ahead;
-        } else {
-          SlabCopies<false> copies = {params, map, item, shared, {-1, 0}};
-          begin_pairs(copies, keys);
-          ahead = copies.ahead;
-        }
+        SlabCopies<kByMap> copies = {params, map, item, shared, {-1, 0}};
+        begin_pairs(copies, keys);
+        ahead = copies.ahead;
       }
       if (piece > 0 && !is_of_many) {
         const PieceOfItem own = current.piece;
@@ -129,6 +119,18 @@ ATT_KERNEL __launch_bounds__(kThreads, 1)
     }
   }
   wait_for_launches_before();  // none ends before the one in front
+}
+
+// One for keys that the tensor unit brings, and one for others: with the loops of both a kernel has
+// twice the instructions, which come from memory.
+ATT_KERNEL __launch_bounds__(kThreads, 1)
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT ListKernelParams params, ATT_GRID_CONSTANT TensorMap k_map) {
+  take_stretches<true>(params, &k_map);
+}
+
+ATT_KERNEL __launch_bounds__(kThreads, 1)
+    ATT_JOIN(ATT_KERNEL_NAME, _copies)(ATT_GRID_CONSTANT ListKernelParams params) {
+  take_stretches<false>(params, nullptr);
 }
 
 }  // namespace att

@@ -20,10 +20,6 @@ enum class CacheHint : unsigned long long {
   kEvictLast = 0x14F0000000000000ull
 };
 
-// Where the tensor unit cannot walk a tensor that a kernel may do without, the host hands over
-// zeros.
-ATT_FN bool exists(const TensorMap& map) { return map.opaque[0] != 0; }
-
 ATT_FN void tma_prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -41,20 +41,13 @@ ATT_FN constexpr int early_slabs(int which) {
 ATT_FN unsigned barrier_of(unsigned shared, int which, int slab) {
   return shared + kBarrierOffset + (which * kSlabs + slab) * 8;
 }
-// The map of the keys where the tensor unit copies them, else null.
-ATT_FN const TensorMap* usable_map(const ListKernelParams& params, const TensorMap& map) {
-  bool usable = exists(map);
-  if constexpr (spec::kIsPaged) {
-    usable = usable && page_box_rows(page_table_of(params).page_size, kKeys) == kKeys;
-  }
-  return usable ? &map : nullptr;
-}
 
 // One thread calls it.
-ATT_FN void init_slab_barriers(unsigned shared, bool by_map) {
+template <bool kByMap>
+ATT_FN void init_slab_barriers(unsigned shared) {
 #pragma unroll 1
   for (int i = 0; i < 2 * kSlabs; ++i) {
-    mbarrier_init(barrier_of(shared, 0, i), by_map ? 1 : kGroupThreads);
+    mbarrier_init(barrier_of(shared, 0, i), kByMap ? 1 : kGroupThreads);
   }
   mbarrier_init_fence();
 }

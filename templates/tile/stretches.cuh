@@ -11,6 +11,9 @@
 // Where a stretch ends within an item, its keys are cut there. A stretch ends in two items at most,
 // its own first and last; an item's pieces are those of stretches that follow one another.
 //
+// Where lengths are nearly the same, and equal parts of items are as many as there are CTAs, these
+// take one each (templates/tile/equal_parts.cuh).
+//
 // Items of a sequence read the same keys. Where memory is no faster than their products a K/V head
 // has several lines, so that CTAs beside one another are with the same keys at the same time, which
 // come out of L2 for all but one of them: each line has every n-th of a sequence's items, and as
@@ -21,6 +24,8 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/dealt_sequence.cuh"
+#include "templates/tile/equal_parts.cuh"
+#include "templates/tile/lines.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/work_items.h"
 
@@ -36,77 +41,6 @@ struct LineSums {
   int longest[kMostChunks];  // units of an item
 };
 
-// Lines of a K/V head: the items of a sequence with a single query.
-ATT_FN int lines_of_head(const PackedParams& p) {
-  if constexpr (!plan::kFillsProcessors) return 1;
-  return packed_tiles(p.heads, p.kv_heads, 1, plan::kTileQ).head_parts;
-}
-
-// Of a line, of so many.
-ATT_FN int stretches_of_line(int lines) {
-  const int of_all = min_i32(block_count(), kMostStretches);
-  return max_i32(of_all / lines, 1);
-}
-
-ATT_FN int units_on_line(int units) { return units + kItemUnits; }
-ATT_FN int items_of_line(const Dealt& of, int lines) {
-  if constexpr (!plan::kFillsProcessors) return of.items;
-  return tile_count(of.items, lines);
-}
-ATT_FN long long units_on_line(const Dealt& of, int lines) {
-  return static_cast<long long>(items_of_line(of, lines)) * units_on_line(of.units);
-}
-
-// a / b, which takes a tenth of the instructions where a has 31 bits.
-ATT_FN long long quotient(long long a, int b) {
-  if (a >> 31 == 0) return quotient(static_cast<int>(a), b);
-  return a / b;
-}
-
-ATT_FN long long sum_of_lanes(long long value) {
-#pragma unroll 1
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += shuffle_long_from(value, lane_index() ^ distance);
-  }
-  return value;
-}
-
-// What the lanes' values come to up to each of them.
-struct LanesOnLine {
-  long long own, up_to;
-
-  ATT_MEMBER explicit LanesOnLine(long long value) : own(value), up_to(value) {
-    const int lane = lane_index();
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const long long before = shuffle_long_from(up_to, lane >= distance ? lane - distance : lane);
-      if (lane >= distance) up_to += before;
-    }
-  }
-  ATT_MEMBER long long all() const { return shuffle_long_from(up_to, 31); }
-  // The first lane up to which they come to more than `at`; 32: none.
-  ATT_MEMBER int at(long long at) const {
-    const unsigned behind = ballot(up_to > at);
-    return behind == 0 ? 32 : highest_bit(behind & (0u - behind));
-  }
-  ATT_MEMBER long long before(int lane) const { return shuffle_long_from(up_to - own, lane); }
-};
-
-// Lane `lane`'s, the same for all.
-ATT_FN Dealt dealt_from(const Dealt& own, int lane) {
-  Dealt of;
-  of.items = shuffle_from(own.items, lane);
-  of.units = shuffle_from(own.units, lane);
-  of.parts = shuffle_from(own.parts, lane);
-  of.heads_per_item = shuffle_from(own.heads_per_item, lane);
-  of.sequence = own.sequence;
-  of.sequence.q_len = shuffle_from(own.sequence.q_len, lane);
-  of.sequence.kv_len = shuffle_from(own.sequence.kv_len, lane);
-  of.sequence.q_first = shuffle_from(own.sequence.q_first, lane);
-  of.sequence.kv_first = shuffle_from(own.sequence.kv_first, lane);
-  return of;
-}
-
 struct StretchPiece {
   PieceOfItem piece;
   UnitShare units;
@@ -116,11 +50,6 @@ struct StretchPiece {
 struct StretchPlace {
   long long begin, end, length, sequence_begin, at;
   int sequence;
-};
-
-// Which of a K/V head's lines.
-struct Line {
-  int h_kv, number, count;  // of so many of the head
 };
 
 // A stretch of a line, which all warps of a CTA walk alike, 32 sequences at a time, one
@@ -186,6 +115,10 @@ struct Stretch {
           continue;
         }
         place(units, longest);  // every warp has seen all sequences
+        if constexpr (plan::kFillsProcessors) {
+          const int most = units_of_part(own, line, length, longest, count);
+          if (most > 0) return take_part(own, most, found);
+        }
         if (at >= end) return false;
       }
       const int lane = lanes.at(at - sequence_begin);
@@ -204,16 +137,41 @@ struct Stretch {
       const int last = units_before(end - of_item, of.units);
       if (first >= last && (of.units > 0 || of_item < begin)) continue;
       found.units = {first, last, of.units};
-      // Where masks tell heads apart, another than the first may have keys.
-      if (of.units == 0) found.units = {0, spec::kHasMask ? 1 : 0, 1};
+      if (of.units == 0) found.units = units_of_none();
       int item = which;
       if constexpr (plan::kFillsProcessors) {
-        item = which * line.count + line.number;
+        item = item_of_line(which);
         if (item >= of.items) continue;  // another line has one more
       }
       found.piece = piece_of(of, sequence + lane, item, of_item);
       return true;
     }
+  }
+
+  // The CTA's part of an item, which is all that it has, where no part has more than `most` units.
+  ATT_MEMBER bool take_part(const Dealt& own, int most, StretchPiece& found) {
+    end = at;
+    const LanesOnLine lanes(items_of_line(own, line.count) * equal_parts(own.units, most));
+    const int lane = lanes.at(number);
+    if (lane == 32) return false;
+    const Dealt of = dealt_from(own, lane);
+    const int parts = equal_parts(of.units, most);
+    const int rest = number - static_cast<int>(lanes.before(lane));
+    const int which = quotient(rest, parts), part = rest - which * parts;
+    const int item = item_of_line(which);
+    if (item >= of.items) return false;  // another line has one more
+    const auto units_before = [&](int other) {
+      const int each = quotient(of.units, parts);
+      return other * each + min_i32(other, of.units - parts * each);
+    };
+    found.units = {units_before(part), units_before(part + 1), of.units};
+    if (of.units == 0) found.units = units_of_none();
+    found.piece = {};
+    found.piece.item = made_item(of, lane, item);
+    found.piece.pieces = parts;
+    found.piece.piece = part;
+    set_results(found.piece, number - part);
+    return true;
   }
 
   // Where the stretch lies on a line of `all` units, whose longest item has `longest`: such that an
@@ -277,9 +235,7 @@ struct Stretch {
   // The stretch's piece of item `which` of a sequence, which begins at `of_item`.
   ATT_MEMBER PieceOfItem piece_of(const Dealt& of, int b, int which, long long of_item) const {
     PieceOfItem own = {};
-    const int tile = of.parts == 1 ? which : which / of.parts;
-    own.item =
-        item_of(p, of.sequence, of.heads_per_item, b, line.h_kv, which - tile * of.parts, tile);
+    own.item = made_item(of, b, which);
     // No cut lies a stretch or more behind its item's end, nor before its beginning.
     const int width = units_on_line(of.units);
     const int step = static_cast<int>(length < width ? length : width);
@@ -299,11 +255,26 @@ struct Stretch {
     first = max_i32(first, 0);
     own.pieces = min_i32(min_i32(last, count - 1) - first + 1, plan::kPieces);
     own.piece = min_i32(number - first, own.pieces - 1);
+    set_results(own, first);
+    own.goes_on = item_end < end;
+    return own;
+  }
+
+  // Of an item whose first head has none. Where masks tell heads apart another one may have keys.
+  static ATT_MEMBER UnitShare units_of_none() { return {0, spec::kHasMask ? 1 : 0, 1}; }
+
+  // Of a sequence, the line's item number `which`.
+  ATT_MEMBER int item_of_line(int which) const { return which * line.count + line.number; }
+
+  ATT_MEMBER Item made_item(const Dealt& of, int b, int which) const {
+    const int tile = of.parts == 1 ? which : which / of.parts;
+    return item_of(p, of.sequence, of.heads_per_item, b, line.h_kv, which - tile * of.parts, tile);
+  }
+  // Where results of an item wait whose first piece stretch `first` has.
+  ATT_MEMBER void set_results(PieceOfItem& own, int first) const {
     own.arrivals = (line.h_kv * line.count + line.number) * count + first;
     own.result = 2 * own.arrivals + own.piece;
     own.all_results = kMostPieces;
-    own.goes_on = item_end < end;
-    return own;
   }
 };
 

@@ -100,7 +100,9 @@ TEST(PlantedSource, OfTheMlaFamilysStretchesHasItsPlaces) {
   ASSERT_TRUE(plan.ok()) << render(plan.error());
   const auto kernel = emit(*spec, *plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  for (const planted::Fault& fault : mla::stretch_faults()) {
+  std::vector<planted::Fault> faults = mla::stretch_faults();
+  for (const planted::Fault& fault : mla::part_faults()) faults.push_back(fault);
+  for (const planted::Fault& fault : faults) {
     const auto edited = planted::with_fault(kernel->source, fault);
     EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <span>
+#include <tuple>
 
 #include "runtime/support/parallel.hpp"
 #include "tests/gpu/judge.hpp"
@@ -25,7 +26,6 @@ constexpr const char* kSequencePlans[] = {"q16 k32 s4 w4 p12",
                                           "q32 k64 s3 w8 p2",
                                           "q64 k64 s2 w8 p5",
                                           "q16 k64 s3 w8 p16 stretches",
-
                                           "q64 k64 s2 w8 p16 stretches",
                                           "q64 k64 s2 w8 p2 stretches"};
 
@@ -88,24 +88,28 @@ TEST(MlaLengths, AreRight) {
   }
 }
 
-TEST(MlaPacked, EveryKernelOnEveryKindOfBatch) {
+// Of a spec and a plan each, as all of them in one test take minutes.
+class MlaPacked : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(MlaPacked, EveryKindOfBatch) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  for (const char* lines : mla::kSequenceSpecs) {
-    const AttentionSpec spec = shared_spec("bf16", fmt::format("layout: thd\n{}", lines));
-    bank.prepare(requests_of(spec));
-    for (const auto& [of, plan] : requests_of(spec)) {
-      SCOPED_TRACE(fmt::format("{}{}", lines, to_string(plan)));
-      const auto kernel = bank.get(spec, plan);
-      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-      packed::check_random(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit, 2, 50);
-      packed::check_lengths(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit);
-      packed::check_empty(bank.device(), **kernel, spec);
-      packed::check_garbage(bank.device(), **kernel, spec);
-      if (HasFatalFailure()) return;
-    }
+  const auto [lines, text] = GetParam();
+  const AttentionSpec spec = shared_spec("bf16", fmt::format("layout: thd\n{}", lines));
+  for (const KernelPlan& plan : plans_of(spec, {&text, 1})) {
+    SCOPED_TRACE(fmt::format("{}{}", lines, to_string(plan)));
+    const auto kernel = bank.get(spec, plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    packed::check_random(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit, 2, 50);
+    packed::check_lengths(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit);
+    packed::check_empty(bank.device(), **kernel, spec);
+    packed::check_garbage(bank.device(), **kernel, spec);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sequences, MlaPacked,
+                         testing::Combine(testing::ValuesIn(mla::kSequenceSpecs),
+                                          testing::ValuesIn(kSequencePlans)));
 
 TEST(MlaPaged, EveryKernelOnEveryKindOfBatch) {
   KernelBank& bank = KernelBank::instance();
@@ -127,10 +131,11 @@ TEST(MlaPaged, EveryKernelOnEveryKindOfBatch) {
   }
 }
 
-// One query, or two, of each of many heads, over sequences that CTAs cut anywhere.
-HostProblem stretched_problem(const AttentionSpec& spec, int queries) {
+// One query, or two, of each of many heads, over sequences of these lengths.
+HostProblem stretched_problem(const AttentionSpec& spec, std::span<const int> lengths,
+                              int queries) {
   std::vector<std::int32_t> cu_q = {0}, cu_kv = {0};
-  for (const int length : mla::kStretchedLengths) {
+  for (const int length : lengths) {
     cu_q.push_back(cu_q.back() + queries);
     cu_kv.push_back(cu_kv.back() + length);
   }
@@ -148,18 +153,28 @@ KernelPlan stretching_plan(const char* text) {
   return *plan;
 }
 
-TEST(MlaStretches, ItemsThatAreCutAnywhere) {
+constexpr const char* kStretchingPlans[] = {"q64 k64 s2 w8 p2", "q64 k64 s2 w8 p64",
+                                            "q16 k64 s3 w8 p128"};
+
+void check_stretches(std::span<const int> lengths) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  std::vector<AttentionSpec> specs;
+  std::vector<Request> requests;
   for (const char* lines : mla::kSequenceSpecs) {
-    const AttentionSpec spec = shared_spec("bf16", fmt::format("layout: thd\n{}", lines));
+    specs.push_back(shared_spec("bf16", fmt::format("layout: thd\n{}", lines)));
+    for (const char* text : kStretchingPlans)
+      requests.push_back({specs.back(), stretching_plan(text)});
+  }
+  bank.prepare(requests);
+  for (const AttentionSpec& spec : specs) {
     for (const int queries : {1, 2}) {
-      const HostProblem problem = stretched_problem(spec, queries);
+      const HostProblem problem = stretched_problem(spec, lengths, queries);
       const std::vector<Row> rows = sample_rows(problem, 200, 3);
       const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
-      for (const char* text : {"q64 k64 s2 w8 p2", "q64 k64 s2 w8 p64", "q16 k64 s3 w8 p128"}) {
-        SCOPED_TRACE(fmt::format("{}{} queries, {}", lines, queries, text));
+      for (const char* text : kStretchingPlans) {
+        SCOPED_TRACE(fmt::format("{}{} queries, {}", canonical_text(spec), queries, text));
         const auto kernel = bank.get(spec, stretching_plan(text));
         ASSERT_TRUE(kernel.ok()) << render(kernel.error());
         const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
@@ -170,17 +185,20 @@ TEST(MlaStretches, ItemsThatAreCutAnywhere) {
   }
 }
 
-TEST(MlaStretches, FaultsAreSeen) {
+TEST(MlaStretches, ItemsThatAreCutAnywhere) { check_stretches(mla::kStretchedLengths); }
+TEST(MlaStretches, ItemsInEqualParts) { check_stretches(mla::kNearlyEqualLengths); }
+
+// Each of them, and none.
+void check_faults(std::span<const int> lengths, std::vector<planted::Fault> faults) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
   const AttentionSpec spec =
       shared_spec("bf16", fmt::format("layout: thd\n{}", mla::kSequenceSpecs[0]));
   const KernelPlan plan = stretching_plan("q64 k64 s2 w8 p16");
-  const HostProblem problem = stretched_problem(spec, 1);
+  const HostProblem problem = stretched_problem(spec, lengths, 1);
   const std::vector<Row> rows = all_rows(problem);
   const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
-  std::vector<planted::Fault> faults = mla::stretch_faults();
   faults.push_back({"none", {}});
   std::vector<Result<BuiltKernel>> built(faults.size(), Error{});
   parallel_for(static_cast<std::int64_t>(faults.size()), [&](std::int64_t i) {
@@ -197,6 +215,11 @@ TEST(MlaStretches, FaultsAreSeen) {
     const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
     EXPECT_EQ(output.ok() && compare(*output, exact).wrong.empty(), faults[i].edits.empty());
   }
+}
+
+TEST(MlaStretches, FaultsAreSeen) { check_faults(mla::kStretchedLengths, mla::stretch_faults()); }
+TEST(MlaStretches, FaultsOfPartsAreSeen) {
+  check_faults(mla::kNearlyEqualLengths, mla::part_faults());
 }
 
 // The judge sees wrong kernels.

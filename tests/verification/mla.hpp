@@ -1,6 +1,7 @@
 // Specs and problems of a cache whose rows are K, and whose first columns are V.
 #pragma once
 
+#include <iterator>
 #include <vector>
 
 #include "generator/spec/spec.hpp"
@@ -123,7 +124,7 @@ inline std::vector<planted::Fault> stretch_faults() {
       {"pieces of an item in one another's place",
        {{"own.piece = min_i32(number - first, own.pieces - 1);", "own.piece = 0;"}}},
       {"an item of every line the same",
-       {{"item = which * line.count + line.number;", "item = which * line.count;"}}},
+       {{"return which * line.count + line.number;", "return which * line.count;"}}},
       {"a unit behind a cut lost",
        {{"const int first = units_before(begin - of_item, of.units);",
          "const int first = units_before(begin - of_item, of.units) + (begin > of_item ? 1 : "
@@ -137,8 +138,23 @@ inline std::vector<planted::Fault> stretch_faults() {
          "const unsigned other = shuffle_xor(odd != 0 ? second : first, 1);"}}},
       {"another sequence's keys", {{"int row = item.sequence.kv_first + k0;", "int row = k0;"}}}};
 }
-// Cut anywhere, into few pieces and many.
-inline constexpr int kStretchedLengths[] = {5000, 100, 20000, 0, 700, 1, 3100, 64, 8193};
+// Of the same, whose CTAs have equal parts of items.
+inline std::vector<planted::Fault> part_faults() {
+  return {{"parts of an item in one another's place", {{"found.piece.piece = part;", ""}}},
+          {"a part twice",
+           {{"found.units = {units_before(part), units_before(part + 1), of.units};",
+             "found.units = {units_before(part - (part == 1)), units_before(part + (part != 1)), "
+             "of.units};"}}},
+          {"an item of every line the same",
+           {{"return which * line.count + line.number;", "return which * line.count;"}}}};
+}
+// More sequences than equal parts are tried for: cut anywhere, into few pieces and many.
+inline constexpr int kStretchedLengths[] = {
+    5000, 100, 20000, 0,   700, 1,  3100, 64, 8193, 128, 1, 63, 65, 200, 0, 1,    90, 300,
+    64,   2,   1000,  129, 1,   77, 0,    64, 15,   500, 1, 3,  64, 192, 9, 1500, 1,  40};
+static_assert(std::size(kStretchedLengths) > 32);
+// Items that CTAs have equal parts of, many and one.
+inline constexpr int kNearlyEqualLengths[] = {8192, 7000, 7900, 0, 7501, 7168, 64, 8000, 7300};
 
 inline constexpr const char* kFaultySpec = "head_dim: {qk: 576, v: 512}\nmask: causal";
 struct FaultyPlan {

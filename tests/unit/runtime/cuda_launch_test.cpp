@@ -189,5 +189,23 @@ TEST_F(CudaLaunch, NothingBeginsWhereALaterLaunchCannot) {
   EXPECT_TRUE(calls.empty());
 }
 
+TEST_F(CudaLaunch, WithoutOptionalMapsAnotherKernelRuns) {
+  recipe_ = {.symbol = "pass",
+             .launches = {{.symbol = "pass",
+                           .otherwise = "pass_copies",
+                           .item = WorkItem::kKeyTile,
+                           .tile = 128,
+                           .tensor_maps = {{.tensor = Tensor::kKeyGradient, .is_optional = true}}}},
+             .workspace = {}};
+  ASSERT_TRUE(launch(nullptr).ok());
+  EXPECT_EQ(map_sources, (std::vector<const void*>{pointer(0x2000)}));
+  params_.d_k_stride.seq = 4;
+  ASSERT_TRUE(launch(nullptr).ok());
+  EXPECT_EQ(map_sources.size(), 1u);
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].what, "pass");
+  EXPECT_EQ(calls[1].what, "pass_copies");
+}
+
 }  // namespace
 }  // namespace attune

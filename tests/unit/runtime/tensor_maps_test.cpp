@@ -112,6 +112,23 @@ TEST_F(TensorMaps, ALaunchAnswersForItsOwnTensorsOnly) {
   EXPECT_FALSE(tensor_map_possible(spec_, key, p_));
 }
 
+TEST_F(TensorMaps, OptionalOnesNeedStridesAndPagesOfWholeBoxes) {
+  const TensorMapRecipe maps[] = {{.tensor = Tensor::kKey, .box_rows = 64, .is_optional = true}};
+  EXPECT_TRUE(has_optional_maps(spec_, maps, p_));
+  spec_.layout = Layout::kPaged;
+  p_.page_table.pages = 10;
+  for (const auto& [page_size, whole] :
+       {std::pair{64, true}, {192, true}, {32, false}, {96, false}, {1, false}}) {
+    p_.page_table.page_size = page_size;
+    EXPECT_EQ(has_optional_maps(spec_, maps, p_), whole) << page_size;
+  }
+  p_.page_table.page_size = 64;
+  p_.k_stride.batch = 4;
+  EXPECT_FALSE(has_optional_maps(spec_, maps, p_));
+  const TensorMapRecipe needed[] = {{.tensor = Tensor::kKey}};
+  EXPECT_TRUE(has_optional_maps(spec_, needed, p_));  // not for it to say
+}
+
 TEST_F(TensorMaps, GradientsAreLaidOutByTheirOwnStrides) {
   void* const places[] = {reinterpret_cast<void*>(0x2000), reinterpret_cast<void*>(0x3000),
                           reinterpret_cast<void*>(0x4000), reinterpret_cast<void*>(0x5000)};
