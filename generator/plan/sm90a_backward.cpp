@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "generator/expr/build.hpp"
 #include "generator/expr/derivative.hpp"
@@ -49,7 +50,7 @@ bool is_wide(const AttentionSpec& spec) { return slabs(spec.head_dim_qk) > 1; }
 // Whether a warp of its own loads the keys of such items, and all heads have sums of dQ: above head
 // dim 64 no warp has registers enough to bring others' sums to rows meanwhile.
 bool loads_keys_apart(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  return is_packed(spec) || (tile.takes_items && is_wide(spec));
+  return is_packed(spec) || (tile.takes_items && (is_wide(spec) || tile.keys_apart));
 }
 
 // Of O and dO, of which a warp beside the loader makes rows.
@@ -169,7 +170,8 @@ struct Registers {
   int producer, consumer;
 };
 Registers registers_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  const bool has_help = spec.deterministic || tile.takes_items;
+  const bool has_help =
+      spec.deterministic || (tile.takes_items && !loads_keys_apart(spec, tile));
   return has_help && is_narrow(spec) ? Registers{40, 232} : Registers{24, 240};
 }
 
@@ -215,6 +217,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
         "key tiles are taken off a counter up to head dim 64 or where there is a mask, of packed "
         "sequences always, never in order");
   }
+  if (tile.keys_apart && (!tile.takes_items || is_wide(spec))) {
+    return plan_unsupported(
+        "keys are loaded apart off a counter: up to head dim 64 by choice, above it always");
+  }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
@@ -227,11 +233,13 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       // A third stage gains 2 to 5 % where heads are narrow, else nothing.
       if (stages == 3 && !is_narrow(spec)) continue;
       for (const bool in_registers : {false, true}) {
-        for (const bool takes_items : {false, true}) {
+        for (const auto& [takes_items, apart] :
+             {std::pair{false, false}, {true, false}, {true, true}}) {
           tiles.push_back({.stages = stages,
                            .rotated = rotated,
                            .keys_in_registers = in_registers,
-                           .takes_items = takes_items});
+                           .takes_items = takes_items,
+                           .keys_apart = apart});
         }
       }
     }
@@ -329,9 +337,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   std::vector<WorkspaceRegion> regions;
-  for (const bool takes_items : {true, false}) {
+  for (const auto& [takes_items, apart] : {std::pair{true, true}, {true, false}, {false, false}}) {
     if (takes_items && !may_take_items(spec)) continue;
-    BackwardRows rows = rows_of(spec, {.takes_items = takes_items});
+    BackwardRows rows = rows_of(spec, {.takes_items = takes_items, .keys_apart = apart});
     if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
     for (const WorkspaceRegion& region : backward_row_regions(rows)) {
       if (!covers(regions, {&region, 1})) regions.push_back(region);
@@ -362,14 +370,15 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aBackwardPlan& t = tile_of(plan);
-  return {t.warpgroups, t.tile_q, t.stages, t.rotated, t.keys_in_registers, t.takes_items};
+  return {t.warpgroups, t.tile_q, t.stages, t.rotated, t.keys_in_registers,
+          t.takes_items, t.keys_apart};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{} q{} s{}{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
+  return fmt::format("w{} q{} s{}{}{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
                      tile.rotated ? " rot" : "", tile.keys_in_registers ? " kreg" : "",
-                     tile.takes_items ? " counter" : "");
+                     tile.takes_items ? " counter" : "", tile.keys_apart ? " apart" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -382,6 +391,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.keys_in_registers = true;
     } else if (word == "counter") {
       tile.takes_items = true;
+    } else if (word == "apart") {
+      tile.keys_apart = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "q", tile.tile_q) ||
                parse_word(word, "s", tile.stages)) {
       ++seen;
