@@ -103,6 +103,12 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   return rows;
 }
 
+// Whether warps beside the loader make rows for an item that other heads wait for, under a mask,
+// which leaves some items little else.
+bool helpers_take_time(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  return spec.mask && !spec.deterministic && !loads_keys_apart(spec, tile);
+}
+
 // Whether CTAs may take key tiles off a counter. Without a mask wide heads' items are long enough.
 bool may_take_items(const AttentionSpec& spec) {
   return (!is_wide(spec) || spec.mask) && !is_packed(spec) && !spec.deterministic;
@@ -170,8 +176,7 @@ struct Registers {
   int producer, consumer;
 };
 Registers registers_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  const bool has_help =
-      spec.deterministic || (tile.takes_items && !loads_keys_apart(spec, tile));
+  const bool has_help = spec.deterministic || (tile.takes_items && !loads_keys_apart(spec, tile));
   return has_help && is_narrow(spec) ? Registers{40, 232} : Registers{24, 240};
 }
 
@@ -273,34 +278,65 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to
   // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
   constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
-  // Wide heads, whose keys then are loaded apart, gain more by an item and lose more by a tile, as
-  // all heads have sums: causal, d 128, 512 385 to 338 us, 1024 505 to 459, 4096 1225 to 1221, a
-  // window of 1024 726 to 717; beside a softcap 2832 to 2994.
-  constexpr double kApartItemClocks = 1000, kApartClocks = 160, kApartScoreClocks = 400;
+  // With keys loaded apart a tile costs more, as all heads have sums, whose way is to memory, and
+  // nothing of what shape_cost() says of items: beside a softcap, d 128, 2832 to 2994 us.
+  constexpr double kApartClocks = 120, kApartScoreClocks = 400;
+  constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 180;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
-  const double taken_clocks = !is_apart                         ? kRowsClocks
+  const double apart_clocks = narrow                            ? kNarrowApartClocks
                               : spec.score || has_dropout(spec) ? kApartScoreClocks
                                                                 : kApartClocks;
-  return {.item = is_apart           ? kApartItemClocks
-                  : tile.takes_items ? kTakenItemClocks
-                                     : kItemClocks,
-          .tile = flops / flops_per_clock + (tile.takes_items ? taken_clocks : 0),
+  const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
+  return {.item = tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks,
+          .tile = flops / flops_per_clock + (is_apart           ? apart_clocks
+                                             : tile.takes_items ? kRowsClocks
+                                                                : 0),
           .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, tile_kv(tile)}};
+          .group = {tile.tile_q, tile_kv(tile), is_apart}};
 }
 
-Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
+Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape&,
               const DeviceFacts&) {
-  return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_kv(tile_of(plan)), .order = {}};
+  return {.tile_q = tile_of(plan).tile_q,
+          .tile_kv = tile_kv(tile_of(plan)),
+          .order = {},
+          .by_keys = spec.mask != nullptr && !is_packed(spec)};
 }
+
+// Query tiles of a head that a mean item takes as long as, beside its own, where helpers_take_time:
+// it lasts as long as they take for its share of rows, and somewhat longer where they make later
+// heads' rows, too. H200, with keys apart, whose items lack this: d 128 causal 512 385 to 338 us,
+// 1024 505 to 459, 4096 1225 to 1221; half of the key tiles seen by two query tiles (block
+// diffusion) 1373 to 1283; a window of 1024 718 to 703. d 64: causal 512 453 to 392, 1024 532 to
+// 538, 2048 835 to 833, 4096 1393 to 1467; a window 906 to 856.
+double tiles_of_helpers(const AttentionSpec& spec, const ProblemShape& shape,
+                        const Sm90aBackwardPlan& tile, const LiveWork& work) {
+  const double least = is_narrow(spec) ? 5 : 7, rows_ahead = is_narrow(spec) ? 1.3 : 1;
+  constexpr std::int64_t kTilesOfHead = 16;  // from so many on: att::heads_with_rows
+  const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
+  double lacking = 0;
+  for (const double live : work.of_keys) lacking += std::max(0.0, least - live * query_tiles);
+  if (!work.of_keys.empty()) lacking /= double(work.of_keys.size());
+  return lacking + (shape.kv_len > (kTilesOfHead - 1) * tile_kv(tile) ? rows_ahead : 0);
+}
+
+// Of what unknown tensors may leave, which are there to leave less: documents, causal, of 680 keys
+// on average leave a tenth.
+constexpr double kShareOfUnknown = 0.25;
 
 // O, dO and zeroed sums, then sums and dQ.
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  return backward_shape_cost(tile.tile_q, tile_kv(tile),
-                             4.0 * spec.head_dim_v + 10.0 * rows_of(spec, tile).sum_columns, shape,
-                             device, work);
+  ShapeCost cost = backward_shape_cost(
+      tile.tile_q, tile_kv(tile), 4.0 * spec.head_dim_v + 10.0 * rows_of(spec, tile).sum_columns,
+      shape, device, work);
+  if (work.reads_tensors) cost.tiles *= kShareOfUnknown;
+  if (helpers_take_time(spec, tile)) {
+    const double group = double(shape.heads) / double(shape.kv_heads);
+    cost.tiles += group * tiles_of_helpers(spec, shape, tile, work);
+  }
+  return cost;
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -370,8 +406,8 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aBackwardPlan& t = tile_of(plan);
-  return {t.warpgroups, t.tile_q, t.stages, t.rotated, t.keys_in_registers,
-          t.takes_items, t.keys_apart};
+  return {t.warpgroups,        t.tile_q,      t.stages,    t.rotated,
+          t.keys_in_registers, t.takes_items, t.keys_apart};
 }
 
 std::string tile_text(const KernelPlan& plan) {
