@@ -19,9 +19,8 @@ bool has_sums_of_all(const WorkspaceRegion& region) {
 void add(std::vector<WorkspaceRegion>& regions, const std::vector<WorkspaceRegion>& more) {
   for (const WorkspaceRegion& region : more) {
     if (covers(regions, {&region, 1})) continue;
-    std::erase_if(regions, [&](const WorkspaceRegion& one) {
-      return covers({&region, 1}, {&one, 1});
-    });
+    std::erase_if(regions,
+                  [&](const WorkspaceRegion& one) { return covers({&region, 1}, {&one, 1}); });
     regions.push_back(region);
   }
 }

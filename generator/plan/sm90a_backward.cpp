@@ -281,7 +281,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // With keys loaded apart a tile costs more, as all heads have sums, whose way is to memory, and
   // nothing of what shape_cost() says of items: beside a softcap, d 128, 2832 to 2994 us.
   constexpr double kApartClocks = 120, kApartScoreClocks = 400;
-  constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 180;
+  constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 200;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
   const double apart_clocks = narrow                            ? kNarrowApartClocks
                               : spec.score || has_dropout(spec) ? kApartScoreClocks
