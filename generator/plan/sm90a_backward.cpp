@@ -176,7 +176,7 @@ struct Registers {
   int producer, consumer;
 };
 Registers registers_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  const bool has_help = spec.deterministic || (tile.takes_items && !loads_keys_apart(spec, tile));
+  const bool has_help = spec.deterministic || tile.takes_items;
   return has_help && is_narrow(spec) ? Registers{40, 232} : Registers{24, 240};
 }
 
@@ -282,17 +282,22 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // nothing of what shape_cost() says of items: beside a softcap, d 128, 2832 to 2994 us.
   constexpr double kApartClocks = 120, kApartScoreClocks = 400;
   constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 200;
+  // d 64, 2048 keys, causal: ALiBi 898 to 938 us, a softcap 1098 to 1260.
+  constexpr double kNarrowApartBiasClocks = 370, kNarrowApartScoreClocks = 770;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
-  const double apart_clocks = narrow                            ? kNarrowApartClocks
-                              : spec.score || has_dropout(spec) ? kApartScoreClocks
-                                                                : kApartClocks;
+  const bool is_plain = !spec.score && !has_dropout(spec);
+  const bool adds = split_rows(spec).splits_references && !has_dropout(spec);
+  const double narrow_clocks = is_plain ? kNarrowApartClocks
+                               : adds   ? kNarrowApartBiasClocks
+                                        : kNarrowApartScoreClocks;
+  const double apart_clocks = narrow ? narrow_clocks : is_plain ? kApartClocks : kApartScoreClocks;
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
   return {.item = tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks,
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks
                                              : tile.takes_items ? kRowsClocks
                                                                 : 0),
           .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, tile_kv(tile), is_apart}};
+          .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items}};
 }
 
 Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape&,
@@ -321,8 +326,12 @@ double tiles_of_helpers(const AttentionSpec& spec, const ProblemShape& shape,
 }
 
 // Of what unknown tensors may leave, which are there to leave less: documents, causal, of 680 keys
-// on average leave a tenth.
-constexpr double kShareOfUnknown = 0.25;
+// on average leave a tenth of 8192.
+constexpr double kShareOfUnknown = 0.125;
+// As tiles_of_helpers, where unknown tensors leave some heads' items long and others' short: off
+// the counter helpers wait for all of an earlier head's. Documents, d 64, of 16384 keys: 1822 to
+// 2106.
+constexpr double kTilesOfUnknownWait = 7;
 
 // O, dO and zeroed sums, then sums and dQ.
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
@@ -335,6 +344,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   if (helpers_take_time(spec, tile)) {
     const double group = double(shape.heads) / double(shape.kv_heads);
     cost.tiles += group * tiles_of_helpers(spec, shape, tile, work);
+    if (work.reads_tensors && tile.takes_items) cost.tiles += group * kTilesOfUnknownWait;
   }
   return cost;
 }
