@@ -16,7 +16,7 @@ bool has_sums_of_all(const WorkspaceRegion& region) {
 }
 
 // Those of `more` that `regions` do not cover yet, in place of what they cover.
-void add(std::vector<WorkspaceRegion>& regions, const std::vector<WorkspaceRegion>& more) {
+void add_promised(std::vector<WorkspaceRegion>& regions, const std::vector<WorkspaceRegion>& more) {
   for (const WorkspaceRegion& region : more) {
     if (covers(regions, {&region, 1})) continue;
     std::erase_if(regions,
@@ -44,7 +44,7 @@ std::vector<WorkspaceRegion> promised_workspace(const AttentionSpec& spec, const
     const std::vector<WorkspaceRegion> needed = launch_recipe(spec, own).workspace;
     const bool may_come = std::ranges::none_of(needed, has_sums_of_all) || plan == first ||
                           us <= kLittleLonger * least_us;
-    if (may_come) add(promised, needed);
+    if (may_come) add_promised(promised, needed);
   }
   return promised;
 }
