@@ -98,8 +98,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   ShapeCost cost = backward_shape_cost(
-      tile.tile_q, tile_kv(tile), 4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns,
-      shape, device, work);
+      tile.tile_q, tile_kv(tile),
+      4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
   if (work.reads_tensors) cost.tiles *= kShareOfUnknown;
   if (helpers_take_time(spec, tile)) {
     const double group = double(shape.heads) / double(shape.kv_heads);
