@@ -40,8 +40,9 @@ struct Tiling {
   int tile_q = 0, tile_kv = 0;  // 0: nothing
   // Of a static schedule; and where tensors decide, of any that cares.
   std::optional<ItemOrder> order;
-  int part_q = 0;  // queries of the parts of a tile that are skipped alone; 0: none are
-  LiveTile tile() const { return {tile_q, tile_kv, part_q}; }
+  int part_q = 0;        // queries of the parts of a tile that are skipped alone; 0: none are
+  bool by_keys = false;  // LiveWork::of_keys
+  LiveTile tile() const { return {tile_q, tile_kv, part_q, by_keys}; }
 };
 
 }  // namespace attune

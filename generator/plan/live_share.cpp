@@ -168,6 +168,13 @@ LiveRows LiveShare::rows(const ProblemShape& shape, const LiveTile& tile,
         full_parts += of_part.full;
       }
     }
+    for (std::size_t i = 0; tile.by_keys && at % step == 0 && i < columns.size(); ++i) {
+      double live = 0;
+      for (const expr::TileCounts& of_tile :
+           (*counter_)(box, queries, std::span(columns).subspan(i, 1)))
+        live += of_tile.live;
+      rows.of_keys.push_back(live / double(queries.size()));
+    }
     for (std::size_t i = 0; i < counts.size(); ++i) {
       const double live = counts[i].live / tiles_of_item;
       rows.live[i] += live / static_cast<double>(entries.size());
@@ -197,6 +204,7 @@ LiveWork LiveShare::work(const LiveRows& rows, const MaskTensors* tensors) const
   work.live_parts = rows.live_parts;
   work.full_parts = rows.full_parts;
   if (work.is_described) work.keys = keys_of(rows);
+  work.of_keys = rows.of_keys;
   return work;
 }
 

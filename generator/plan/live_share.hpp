@@ -23,8 +23,10 @@ struct ItemOrder {
 };
 
 // Of the score square. Where tensors decide, parts of so many queries are looked at, too; 0: none.
+// `by_keys`: tiles of keys are looked at one by one, too.
 struct LiveTile {
   int q = 0, kv = 0, part_q = 0;
+  bool by_keys = false;
   bool operator==(const LiveTile&) const = default;
 };
 
@@ -46,6 +48,8 @@ struct LiveWork {
   // query sees, at least.
   bool is_described = false;
   double live_parts = 1, full_parts = 1, keys = 1;
+  // By key tile, where they are looked at one by one, the share of its query tiles that live.
+  std::vector<double> of_keys = {};
 };
 
 // The sample of one tile shape at one shape.
@@ -57,6 +61,7 @@ struct LiveRows {
   // after the other; and what LiveWork says of parts.
   std::vector<double> of_entries = {};
   double live_parts = 1, full_parts = 1;
+  std::vector<double> of_keys = {};
 };
 
 // The mask of one spec, analysed once. Immutable, thread-safe.

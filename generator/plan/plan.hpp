@@ -130,6 +130,9 @@ struct Sm90aBackwardPlan {
   bool rotated = false;            // without a mask: each key tile begins with another query tile
   bool keys_in_registers = false;  // K and V, on the left of S^T and dP^T
   bool takes_items = false;        // a CTA takes key tiles off a counter, else it has one
+  // Of narrow heads off the counter: a warp of its own loads the keys, and all heads have sums of
+  // dQ. Of wide heads that is so off the counter.
+  bool keys_apart = false;
   auto operator<=>(const Sm90aBackwardPlan&) const = default;
 };
 

@@ -1,15 +1,15 @@
 // The sm90a family's plans of the backward pass. What they mean in the kernels:
 // templates/kernels/sm90_backward.cuh.
+#include "generator/plan/sm90a_backward.hpp"
+
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "generator/expr/build.hpp"
 #include "generator/expr/derivative.hpp"
 #include "generator/expr/global_keys.hpp"
-#include "generator/expr/lowering.hpp"
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
@@ -21,35 +21,19 @@
 namespace attune {
 namespace {
 
-constexpr int kKeys = 64;  // of a warpgroup
+using namespace sm90a_backward;
+
 constexpr int kWarpgroups = 2;
 constexpr int kStoreRows = 16;
-constexpr int kTileQ = 64, kTallTileQ = 80;
+constexpr int kTallTileQ = 80;
 constexpr int kStagedRows = 32;  // of O and dO; templates/tile/sm90_backward_rows_ahead.cuh
 constexpr int kStagedRowsApart = 16;
 constexpr int kMaxColumns = 128;  // dK and dV of more leave no registers for S and dP
-
-const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
-  return std::get<Sm90aBackwardPlan>(plan.tile);
-}
-
-// Whose dQ is made transposed, and dK of what lies in shared memory.
-bool is_tall(const Sm90aBackwardPlan& tile) { return tile.tile_q != kTileQ; }
-
-int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 
 // Whether a CTA takes one key tile after the other off a counter. Short sequences have many of few
 // query tiles each, so those of packed ones always do.
 bool takes_items(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   return tile.takes_items || is_packed(spec);
-}
-
-bool is_wide(const AttentionSpec& spec) { return slabs(spec.head_dim_qk) > 1; }
-
-// Whether a warp of its own loads the keys of such items, and all heads have sums of dQ: above head
-// dim 64 no warp has registers enough to bring others' sums to rows meanwhile.
-bool loads_keys_apart(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  return is_packed(spec) || (tile.takes_items && is_wide(spec));
 }
 
 // Of O and dO, of which a warp beside the loader makes rows.
@@ -105,10 +89,6 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
 // Whether CTAs may take key tiles off a counter. Without a mask wide heads' items are long enough.
 bool may_take_items(const AttentionSpec& spec) {
   return (!is_wide(spec) || spec.mask) && !is_packed(spec) && !spec.deterministic;
-}
-
-bool is_narrow(const AttentionSpec& spec) {
-  return std::max(spec.head_dim_qk, spec.head_dim_v) <= 64;
 }
 
 // Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
@@ -215,6 +195,10 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
         "key tiles are taken off a counter up to head dim 64 or where there is a mask, of packed "
         "sequences always, never in order");
   }
+  if (tile.keys_apart && (!tile.takes_items || !is_narrow(spec))) {
+    return plan_unsupported(
+        "keys are loaded apart off a counter: up to head dim 64 by choice, above it always");
+  }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
@@ -227,11 +211,13 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       // A third stage gains 2 to 5 % where heads are narrow, else nothing.
       if (stages == 3 && !is_narrow(spec)) continue;
       for (const bool in_registers : {false, true}) {
-        for (const bool takes_items : {false, true}) {
+        for (const auto& [takes_items, apart] :
+             {std::pair{false, false}, {true, false}, {true, true}}) {
           tiles.push_back({.stages = stages,
                            .rotated = rotated,
                            .keys_in_registers = in_registers,
-                           .takes_items = takes_items});
+                           .takes_items = takes_items,
+                           .keys_apart = apart});
         }
       }
     }
@@ -242,57 +228,6 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   }
   return plans;
-}
-
-PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
-  const Sm90aBackwardPlan& tile = tile_of(plan);
-  const double flops =
-      5.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
-  // Measured on an H200: d 128 reaches 0.67 of the dense rate, d 64 0.53; there beginning with
-  // different tiles gains 5 %, at d 128 nothing. K and V in registers gain 4 % under a causal mask
-  // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
-  // relative bias they gain 3 %, beside ALiBi, whose slope is the head's, they lose 3 % (H200).
-  const bool narrow = is_narrow(spec);
-  const bool is_of_head = spec.score && (expr::depends_on(spec.score, expr::Variable::kHead) ||
-                                         !spec.environment.tensors.empty());
-  const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
-                      (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
-                      (!is_tall(tile) ? 1.0
-                       : is_of_head   ? 0.99
-                                      : 1.03);
-  const double flops_per_clock =
-      rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
-  // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to
-  // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
-  constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
-  // Wide heads, whose keys then are loaded apart, gain more by an item and lose more by a tile, as
-  // all heads have sums: causal, d 128, 512 385 to 338 us, 1024 505 to 459, 4096 1225 to 1221, a
-  // window of 1024 726 to 717; beside a softcap 2832 to 2994.
-  constexpr double kApartItemClocks = 1000, kApartClocks = 160, kApartScoreClocks = 400;
-  const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
-  const double taken_clocks = !is_apart                         ? kRowsClocks
-                              : spec.score || has_dropout(spec) ? kApartScoreClocks
-                                                                : kApartClocks;
-  return {.item = is_apart           ? kApartItemClocks
-                  : tile.takes_items ? kTakenItemClocks
-                                     : kItemClocks,
-          .tile = flops / flops_per_clock + (tile.takes_items ? taken_clocks : 0),
-          .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, tile_kv(tile)}};
-}
-
-Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
-              const DeviceFacts&) {
-  return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_kv(tile_of(plan)), .order = {}};
-}
-
-// O, dO and zeroed sums, then sums and dQ.
-ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
-                     const DeviceFacts& device, const LiveWork& work) {
-  const Sm90aBackwardPlan& tile = tile_of(plan);
-  return backward_shape_cost(tile.tile_q, tile_kv(tile),
-                             4.0 * spec.head_dim_v + 10.0 * rows_of(spec, tile).sum_columns, shape,
-                             device, work);
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -329,9 +264,9 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   std::vector<WorkspaceRegion> regions;
-  for (const bool takes_items : {true, false}) {
+  for (const auto& [takes_items, apart] : {std::pair{true, true}, {true, false}, {false, false}}) {
     if (takes_items && !may_take_items(spec)) continue;
-    BackwardRows rows = rows_of(spec, {.takes_items = takes_items});
+    BackwardRows rows = rows_of(spec, {.takes_items = takes_items, .keys_apart = apart});
     if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
     for (const WorkspaceRegion& region : backward_row_regions(rows)) {
       if (!covers(regions, {&region, 1})) regions.push_back(region);
@@ -362,14 +297,15 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aBackwardPlan& t = tile_of(plan);
-  return {t.warpgroups, t.tile_q, t.stages, t.rotated, t.keys_in_registers, t.takes_items};
+  return {t.warpgroups,        t.tile_q,      t.stages,    t.rotated,
+          t.keys_in_registers, t.takes_items, t.keys_apart};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{} q{} s{}{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
+  return fmt::format("w{} q{} s{}{}{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
                      tile.rotated ? " rot" : "", tile.keys_in_registers ? " kreg" : "",
-                     tile.takes_items ? " counter" : "");
+                     tile.takes_items ? " counter" : "", tile.keys_apart ? " apart" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -382,6 +318,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.keys_in_registers = true;
     } else if (word == "counter") {
       tile.takes_items = true;
+    } else if (word == "apart") {
+      tile.keys_apart = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "q", tile.tile_q) ||
                parse_word(word, "s", tile.stages)) {
       ++seen;

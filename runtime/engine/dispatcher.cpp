@@ -287,10 +287,12 @@ Status Dispatcher::improve(KernelEntry& entry, bool retry) {
     }
     if (entry.replace(make_version(spec, entry.key.shape, wanted, *std::move(code)))) {
       ++counters_.replacements;
-    } else {
-      ++counters_.failed_replacements;
+      break;
     }
-    break;
+    ++counters_.failed_replacements;
+    failed.push_back(failed_plan(plan, {.kind = ErrorKind::kUnsupported,
+                                        .id = "workspace-not-promised",
+                                        .message = "the kernel was got with less workspace"}));
   }
   entry.set_failed_plans(std::move(failed));
   return failure;

@@ -2,16 +2,20 @@
 
 #include <algorithm>
 
+#include "generator/plan/promised_workspace.hpp"
 #include "generator/spec/residues.hpp"
 
 namespace attune {
 
 std::vector<KernelEntry::Promise> KernelEntry::promises(
-    const std::shared_ptr<const AttentionSpec>& spec, const KernelPlan& plan) {
-  std::vector<Promise> promised = {{spec, widest_workspace(*spec, plan.pass, plan.target)}};
-  if (residue_count(*spec, plan.pass) > 1) {
+    const std::shared_ptr<const AttentionSpec>& spec, const KernelPlan& plan,
+    const ProblemShape& shape, const DeviceFacts& device) {
+  std::vector<Promise> promised = {{spec, promised_workspace(*spec, plan, shape, device)}};
+  if (const int residues = residue_count(*spec, plan.pass); residues > 1) {
     const auto part = std::make_shared<const AttentionSpec>(residue_spec(*spec));
-    promised.push_back({part, widest_workspace(*part, plan.pass, plan.target)});
+    const ProblemShape of_part =
+        has_residues(shape, residues) ? residue_shape(shape, residues) : shape;
+    promised.push_back({part, promised_workspace(*part, plan, of_part, device)});
   }
   return promised;
 }
@@ -23,7 +27,7 @@ KernelEntry::KernelEntry(const KernelKey& key, std::shared_ptr<Workshop> worksho
       workshop_(std::move(workshop)),
       spec_(std::move(spec)),
       checks_launches_(workshop_->checks_launches() && is_packed(*spec_)),
-      promised_(promises(spec_, version->choice.plan)),
+      promised_(promises(spec_, version->choice.plan, key.shape, workshop_->device().facts())),
       current_(version.get()) {
   versions_.push_back(std::move(version));
 }

@@ -49,8 +49,8 @@ class KernelEntry {
   // every step, and versions stay as long as the entry.
   bool return_to(const PlanChoice& choice);
 
-  // Enough for every version there was, is and may come, so that a version may be replaced between
-  // this call and the launch.
+  // Enough for every version there was, is and may come (promised_workspace.hpp), so that a version
+  // may be replaced between this call and the launch.
   std::size_t workspace_bytes(const ProblemShape& shape) const;
   Status launch(const att::LaunchParams& params, void* workspace, StreamHandle stream) const;
 
@@ -112,7 +112,8 @@ class KernelEntry {
     std::vector<WorkspaceRegion> regions;
   };
   static std::vector<Promise> promises(const std::shared_ptr<const AttentionSpec>& spec,
-                                       const KernelPlan& plan);
+                                       const KernelPlan& plan, const ProblemShape& shape,
+                                       const DeviceFacts& device);
   const std::vector<Promise> promised_;
   std::atomic<const KernelVersion*> current_;
   std::atomic<std::uint64_t> serves_{0};  // twice a version, plus one: some

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "generator/plan/plan.hpp"
+#include "generator/plan/promised_workspace.hpp"
 #include "generator/spec/spec.hpp"
 #include "templates/work_items.h"
 #include "tests/unit/plan/plain_spec.hpp"
@@ -330,6 +331,34 @@ TEST(Launch, AllWideHeadsOffACounterHaveSums) {
   const auto widest = widest_workspace(spec, Pass::kBackward, Target::kSm90a);
   EXPECT_TRUE(covers(widest, taken.workspace));
   EXPECT_TRUE(covers(widest, one_each.workspace));
+}
+
+// A kernel has room for them if it begins with such a plan, or one is nearly the fastest.
+TEST(Launch, SumsOfAllHeadsArePromisedWhereTheyMayCome) {
+  const AttentionSpec spec =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n", "t.yaml").value();
+  const KernelPlan apart = parse_plan("sm90a backward sm_90a w2 q64 s3 kreg counter apart").value();
+  const KernelPlan in_turn = parse_plan("sm90a backward sm_90a w2 q64 s3 kreg").value();
+  const auto shape_of = [](std::int64_t length) {
+    return ProblemShape{
+        .batch = 16384 / length, .heads = 32, .kv_heads = 32, .q_len = length, .kv_len = length};
+  };
+  const auto room_of = [&](const KernelPlan& first, std::int64_t length) {
+    return promised_workspace(spec, first, shape_of(length), device_facts(Target::kSm90a));
+  };
+  const auto needed = launch_recipe(spec, apart).workspace;
+  EXPECT_TRUE(covers(room_of(apart, 16384), needed));
+  EXPECT_TRUE(covers(room_of(in_turn, 512), needed));
+  EXPECT_FALSE(covers(room_of(in_turn, 16384), needed));
+  EXPECT_LT(workspace_bytes(spec, room_of(in_turn, 16384), shape_of(16384)),
+            workspace_bytes(spec, needed, shape_of(16384)) / 2);
+  for (const KernelPlan& plan :
+       legal_plans(spec, Family::kSm90a, device_facts(Target::kSm90a), Pass::kBackward)) {
+    const auto regions = launch_recipe(spec, plan).workspace;
+    EXPECT_TRUE(covers(room_of(plan, 16384), regions)) << to_string(plan);
+    EXPECT_TRUE(covers(room_of(in_turn, 16384), regions) || covers(regions, needed))
+        << to_string(plan);
+  }
 }
 
 // Hopper's backward pass: the main launch makes rows of heads that come later, not those of the

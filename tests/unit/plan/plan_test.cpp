@@ -124,6 +124,48 @@ TEST(Plan, ShortNarrowHeadsTakeKeyTilesOffACounter) {
   EXPECT_FALSE(takes_items(spec, 1024));
 }
 
+// Of narrow heads that is a plan's choice: under a mask, where some items or all are short.
+TEST(Plan, NarrowHeadsKeysAreLoadedApartWhereItemsAreShort) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  const auto spec_of = [](int head_dim, std::string_view mask) {
+    return parse_spec(
+               fmt::format("attune: 1\nname: t\ndtype: bf16\nhead_dim: {}\n{}", head_dim, mask),
+               "t.yaml")
+        .value();
+  };
+  const KernelPlan apart = parse_plan("sm90a backward sm_90a w2 q64 s3 kreg counter apart").value();
+  EXPECT_EQ(to_string(apart), "sm90a backward sm_90a w2 q64 s3 kreg counter apart");
+  EXPECT_TRUE(check_plan(plain_spec(64), apart, hopper).ok());
+  const KernelPlan alone = parse_plan("sm90a backward sm_90a w2 q64 s3 apart").value();
+  EXPECT_FALSE(check_plan(plain_spec(64), alone, hopper).ok());
+  const KernelPlan wide = parse_plan("sm90a backward sm_90a w2 q64 s2 counter apart").value();
+  EXPECT_FALSE(check_plan(spec_of(128, "mask: causal\n"), wide, hopper).ok());
+  const auto is_apart = [&](int head_dim, std::int64_t length, std::string_view mask) {
+    const ProblemShape shape{
+        .batch = 16384 / length, .heads = 32, .kv_heads = 32, .q_len = length, .kv_len = length};
+    const KernelPlan plan =
+        default_plan(spec_of(head_dim, mask), shape, hopper, Pass::kBackward).value();
+    const Sm90aBackwardPlan& tile = std::get<Sm90aBackwardPlan>(plan.tile);
+    return head_dim > 64 ? tile.takes_items : tile.keys_apart;
+  };
+  constexpr std::string_view kWindow = "mask: causal and q_idx - kv_idx < 1024\n";
+  // The first half of the keys is seen by next to no queries, the other half by many.
+  constexpr std::string_view kHalves =
+      "mask: \"kv_idx >= 4096 and q_idx % 4096 > kv_idx - 4096 or "
+      "abs(q_idx - kv_idx) < 32\"\n";
+  constexpr std::string_view kDocuments =
+      "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+      "mask: doc[b, q_idx] == doc[b, kv_idx] and q_idx >= kv_idx\n";
+  for (const int head_dim : {64, 128}) {
+    EXPECT_TRUE(is_apart(head_dim, 512, "mask: causal\n"));
+    EXPECT_FALSE(is_apart(head_dim, 16384, "mask: causal\n"));
+    EXPECT_TRUE(is_apart(head_dim, 8192, kWindow));
+    EXPECT_TRUE(is_apart(head_dim, 8192, kHalves));
+    EXPECT_TRUE(is_apart(head_dim, 8192, kDocuments));
+    EXPECT_FALSE(is_apart(head_dim, 512, ""));
+  }
+}
+
 // Where the sm90a family's five products fit they are faster than the ordered kernels' seven.
 TEST(Plan, OrderedKernelsServeWhatFiveProductsCannot) {
   const DeviceFacts hopper = device_facts(Target::kSm90a);

@@ -1,0 +1,112 @@
+// The cost model of the sm90a family's backward plans.
+#include <algorithm>
+#include <cmath>
+
+#include "generator/expr/lowering.hpp"
+#include "generator/plan/backward.hpp"
+#include "generator/plan/sm90a_backward.hpp"
+
+namespace attune::sm90a_backward {
+namespace {
+
+// Whether warps beside the loader make rows for an item that other heads wait for, under a mask,
+// which leaves some items little else.
+bool helpers_take_time(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  return spec.mask && !spec.deterministic && !loads_keys_apart(spec, tile);
+}
+
+// Query tiles of a head that a mean item takes as long as, beside its own, where helpers_take_time:
+// it lasts as long as they take for its share of rows, and somewhat longer where they make later
+// heads' rows, too. H200, with keys apart, whose items lack this: d 128 causal 512 385 to 338 us,
+// 1024 505 to 459, 4096 1225 to 1221; half of the key tiles seen by two query tiles (block
+// diffusion) 1373 to 1283; a window of 1024 718 to 703. d 64: causal 512 453 to 392, 1024 532 to
+// 538, 2048 835 to 833, 4096 1393 to 1467; a window 906 to 856.
+double tiles_of_helpers(const AttentionSpec& spec, const ProblemShape& shape,
+                        const Sm90aBackwardPlan& tile, const LiveWork& work) {
+  const double least = is_narrow(spec) ? 5 : 7, rows_ahead = is_narrow(spec) ? 1.3 : 1;
+  constexpr std::int64_t kTilesOfHead = 16;  // from so many on: att::heads_with_rows
+  const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
+  double lacking = 0;
+  for (const double live : work.of_keys) lacking += std::max(0.0, least - live * query_tiles);
+  if (!work.of_keys.empty()) lacking /= double(work.of_keys.size());
+  return lacking + (shape.kv_len > (kTilesOfHead - 1) * tile_kv(tile) ? rows_ahead : 0);
+}
+
+// Of what unknown tensors may leave, which are there to leave less: documents, causal, of 680 keys
+// on average leave a tenth of 8192.
+constexpr double kShareOfUnknown = 0.125;
+// As tiles_of_helpers, where unknown tensors leave some heads' items long and others' short: off
+// the counter helpers wait for all of an earlier head's. Documents, d 64, of 16384 keys: 1822 to
+// 2106.
+constexpr double kTilesOfUnknownWait = 7;
+
+}  // namespace
+
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  const double flops =
+      5.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
+  // Measured on an H200: d 128 reaches 0.67 of the dense rate, d 64 0.53; there beginning with
+  // different tiles gains 5 %, at d 128 nothing. K and V in registers gain 4 % under a causal mask
+  // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
+  // relative bias they gain 3 %, beside ALiBi, whose slope is the head's, they lose 3 % (H200).
+  const bool narrow = is_narrow(spec);
+  const bool is_of_head = spec.score && (expr::depends_on(spec.score, expr::Variable::kHead) ||
+                                         !spec.environment.tensors.empty());
+  const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
+                      (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
+                      (!is_tall(tile) ? 1.0
+                       : is_of_head   ? 0.99
+                                      : 1.03);
+  const double flops_per_clock =
+      rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
+  // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to
+  // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
+  constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
+  // With keys loaded apart a tile costs more, as all heads have sums, whose way is to memory, and
+  // nothing of what shape_cost() says of items: beside a softcap, d 128, 2832 to 2994 us.
+  constexpr double kApartClocks = 120, kApartScoreClocks = 400;
+  constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 200;
+  // d 64, 2048 keys, causal: ALiBi 898 to 938 us, a softcap 1098 to 1260.
+  constexpr double kNarrowApartBiasClocks = 370, kNarrowApartScoreClocks = 770;
+  const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
+  const bool is_plain = !spec.score && !has_dropout(spec);
+  const bool adds = split_rows(spec).splits_references && !has_dropout(spec);
+  const double narrow_clocks = is_plain ? kNarrowApartClocks
+                               : adds   ? kNarrowApartBiasClocks
+                                        : kNarrowApartScoreClocks;
+  const double apart_clocks = narrow ? narrow_clocks : is_plain ? kApartClocks : kApartScoreClocks;
+  const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
+  return {.item = tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks,
+          .tile = flops / flops_per_clock + (is_apart           ? apart_clocks
+                                             : tile.takes_items ? kRowsClocks
+                                                                : 0),
+          .launch_us = kLaunchesUs,
+          .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items}};
+}
+
+Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape&,
+              const DeviceFacts&) {
+  return {.tile_q = tile_of(plan).tile_q,
+          .tile_kv = tile_kv(tile_of(plan)),
+          .order = {},
+          .by_keys = spec.mask != nullptr && !is_packed(spec)};
+}
+
+// O, dO and zeroed sums, then sums and dQ.
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work) {
+  const Sm90aBackwardPlan& tile = tile_of(plan);
+  ShapeCost cost = backward_shape_cost(
+      tile.tile_q, tile_kv(tile),
+      4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
+  if (work.reads_tensors) cost.tiles *= kShareOfUnknown;
+  if (helpers_take_time(spec, tile)) {
+    const double group = double(shape.heads) / double(shape.kv_heads);
+    cost.tiles += group * tiles_of_helpers(spec, shape, tile, work);
+    if (work.reads_tensors && tile.takes_items) cost.tiles += group * kTilesOfUnknownWait;
+  }
+  return cost;
+}
+
+}  // namespace attune::sm90a_backward
