@@ -153,7 +153,10 @@ Status survey(const DataCommand& options, Device* device, Compiler* compiler,
   ATT_TRY(const auto by_real, plans_by_cost(problem.real, problem.shape, facts));
   std::vector<KernelPlan> plans = surveyed(by_said, by_real, problem.shape, options.plans);
   if (options.without_device) {
-    for (const KernelPlan& plan : plans) fmt::print("{}: {}\n", mask, to_string(plan));
+    for (const KernelPlan& plan : plans) {
+      fmt::print("{}: {}, {:.1f} us by the model\n", mask, to_string(plan),
+                 cost_us(problem.real, plan, problem.shape, facts));
+    }
     return ok_status();
   }
   ATT_TRY(const auto kinds, kinds_of(options.directory, mask, problem));

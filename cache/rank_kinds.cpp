@@ -120,10 +120,10 @@ void rank_by_variations(std::span<const DataPlans> kinds, const FirstGuesses& gu
     double loss = 0;
     for (std::size_t i = 0; i < (everywhere ? times.size() : 1); ++i)
       loss += std::log(times[i] / best_us(same[i]->plans));
-    const Place place = !everywhere           ? kNotEverywhere
-                        : one.plan == guess   ? kGuess
+    const Place place = !everywhere              ? kNotEverywhere
+                        : one.plan == guess      ? kGuess
                         : beats(times, guess_us) ? kFaster
-                                              : kSlower;
+                                                 : kSlower;
     places[build_of(one)] = {place, loss};
   }
   std::ranges::stable_sort(described.plans, {},
