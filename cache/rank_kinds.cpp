@@ -13,10 +13,10 @@ using Build = std::pair<std::string, std::string>;  // plan, compiler
 // Medians of one plan, taken at different times, differ by as much.
 constexpr double kBeyondNoise = 0.005;
 // What a plan must gain on the first guess on average, and what it may lose on the worst kind. On
-// fifteen masks with seven kinds of tensors each (docs/lab/search.md), what lost 2 % somewhere,
+// fifteen masks with seven kinds of tensors each (docs/lab/search.md), what lost more somewhere,
 // whatever it gained elsewhere, was mostly slower on the real ones.
 constexpr double kLeastGain = 0.01;
-constexpr double kMostLoss = 0.015;
+constexpr double kMostLoss = 0.02;
 
 Build build_of(const MeasuredPlan& plan) { return {plan.plan, plan.compiler}; }
 
