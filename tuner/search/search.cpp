@@ -359,8 +359,8 @@ class Search {
     }
     // What takes the first guess's place was raced against it to the end.
     const auto guess = finalists.empty() ? known_.end() : known_.find(first_guess());
-    if (guess != known_.end() && std::ranges::find(finalists, guess->first) == finalists.end()) {
-      finalists.push_back(guess->first);
+    if (guess != known_.end()) {
+      if (std::ranges::count(finalists, guess->first) == 0) finalists.push_back(guess->first);
       has_been = has_been && guess->second.measurements > 1;
     }
     std::vector<Candidate> rebuilt;
@@ -443,10 +443,8 @@ class Search {
     result_.candidates = static_cast<int>(asked_.size());
     result_.seconds = clock_() - began_;
     const Known* chosen = best();
-    if (chosen == nullptr && result_.stopped) {
-      return Error{.id = "tune-stopped",
-                   .message = "stopped before the first candidate was measured"};
-    }
+    if (chosen == nullptr && result_.stopped)
+      return Error{.id = "tune-stopped", .message = "stopped before a candidate was measured"};
     if (chosen == nullptr) {
       return Error{
           .id = "tune-no-plan",
