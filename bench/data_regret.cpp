@@ -1,7 +1,7 @@
 // How far from the best plan a launch runs whose mask is decided by tensors that no tuner had seen.
 //
-//     data_regret [--budget S] [--plans N] [--rounds N] DEVICE DIRECTORY MASK...
-//     data_regret --check DIRECTORY MASK...
+//     data_regret [--device D] [--budget S] [--plans N] [--rounds N] DIRECTORY [MASK...]
+//     data_regret --check DIRECTORY [MASK...]
 //
 // Of each DIRECTORY/MASK.yaml the tuner searches on what the spec says of its tensors, or on
 // several plausible kinds where it says nothing, at the first of the spec's shapes. What counts is
@@ -11,10 +11,9 @@
 // search on them finds and the fastest three of all that was measured on them then run against each
 // other in interleaved rounds. --check: only what a mask leaves and what the model guesses for an
 // H100; no device. One JSON object a line on stdout, progress on stderr; bench/data_regret.py makes
-// the tensors and the table. DEVICE: cuda:0 or cpu.
+// the tensors and the table.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -24,6 +23,7 @@
 #include <set>
 #include <vector>
 
+#include "bench/data_command.hpp"
 #include "bench/data_problem.hpp"
 #include "bench/duel.hpp"
 #include "tuner/search/search.hpp"
@@ -36,15 +36,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kFastest = 3;  // of the yardstick: a lucky median may be among the first
 constexpr double kDuelSeconds = 2;   // kept back from a mask's share of the budget
-
-struct Options {
-  bool check = false;
-  double budget_s = INFINITY;
-  std::size_t plans = SIZE_MAX;
-  int rounds = 60;
-  std::string device, directory;
-  std::vector<std::string> masks;
-};
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -102,7 +93,7 @@ double noise_of(const std::map<KernelPlan, std::vector<double>>& samples) {
 
 class Bench {
  public:
-  Bench(Device& device, Compiler& compiler, const Options& options)
+  Bench(Device& device, Compiler& compiler, const DataCommand& options)
       : device_(device), compilers_{&compiler}, options_(options) {}
 
   // `share_s`: what the mask may take; its searches run to their end.
@@ -206,13 +197,13 @@ class Bench {
 
   Device& device_;
   const std::vector<Compiler*> compilers_;
-  const Options& options_;
+  const DataCommand& options_;
   std::string name_;
   Problem problem_;
   std::unique_ptr<Store> store_;
 };
 
-Status check(const Options& options) {
+Status check(const DataCommand& options) {
   for (const std::string& mask : options.masks) {
     ATT_TRY(const Problem problem, open_problem(options.directory, mask));
     ATT_TRY(const Json line, checked(mask, problem));
@@ -221,7 +212,7 @@ Status check(const Options& options) {
   return ok_status();
 }
 
-Status run(const Options& options) {
+Status run(const DataCommand& options) {
   const double began = now();
   ATT_TRY(const std::unique_ptr<Device> device, open_device(options.device));
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_compiler(device->facts().target));
@@ -253,23 +244,11 @@ Status run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace attune;
   CLI::App app("How far from the best plans are that were tuned without the real tensors");
-  Options options;
-  app.add_flag("--check", options.check, "shares and first guesses only; needs no device");
-  app.add_option("--budget", options.budget_s, "seconds for all masks together");
-  app.add_option("--plans", options.plans, "measure at most so many; default: all that are legal");
-  app.add_option("--rounds", options.rounds, "of the plans against each other");
-  app.add_option("place", options.masks, "DEVICE (not with --check), DIRECTORY, masks")->required();
-  CLI11_PARSE(app, argc, argv);
-  const std::size_t leading = options.check ? 1 : 2;
-  if (options.masks.size() <= leading) {
-    fmt::print(stderr, "usage: data_regret [--check | DEVICE] DIRECTORY MASK...\n");
-    return 2;
-  }
-  if (!options.check) options.device = options.masks.front();
-  options.directory = options.masks[leading - 1];
-  options.masks.erase(options.masks.begin(),
-                      options.masks.begin() + static_cast<std::ptrdiff_t>(leading));
-  const Status status = options.check ? check(options) : run(options);
+  DataCommand options;
+  if (const auto ended = parse_data_command(argc, argv, app, "--check",
+                                            "shares and first guesses only; no device", options))
+    return *ended;
+  const Status status = options.without_device ? check(options) : run(options);
   if (status.ok()) return 0;
   fmt::print(stderr, "{}", render(status.error()));
   return exit_code(status.error().kind);

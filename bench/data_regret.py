@@ -134,7 +134,7 @@ def measured(program, directory, names, arguments):
     command = [program, "--budget", str(arguments.budget), "--rounds", str(arguments.rounds)]
     if arguments.plans:
         command += ["--plans", str(arguments.plans)]
-    process = subprocess.Popen([*command, arguments.device, directory, *names], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "--device", arguments.device, directory, *names], stdout=subprocess.PIPE, text=True)
     for line in process.stdout:
         yield json.loads(line)
     if process.wait() != 0:

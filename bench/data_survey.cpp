@@ -1,22 +1,23 @@
 // Times of plans from all over the space of masks that tensors decide, on several kinds of tensors:
 // what the cost model and the choice among plans are fitted to.
 //
-//     data_survey [--budget S] [--rounds N] [--plans N] DEVICE DIRECTORY MASK...
-//     data_survey --list DIRECTORY MASK...      which plans; no device
+//     data_survey [--device D] [--budget S] [--plans N] [--rounds N] DIRECTORY [MASK...]
+//     data_survey --list DIRECTORY [MASK...]      which plans; no device
 //
-// A kind: what the spec DIRECTORY/MASK.yaml says ("said"), the tensors in DIRECTORY/MASK ("real"),
-// and those in each DIRECTORY/MASK@NAME. Interleaved rounds from cold L2; nothing is verified. One
-// JSON object a line on stdout.
+// A kind: what the spec DIRECTORY/MASK.yaml says ("said"), what the tuner varies it to and confirms
+// it on, the tensors in DIRECTORY/MASK ("real"), and those in each DIRECTORY/MASK@NAME. Interleaved
+// rounds from cold L2; nothing is verified. One JSON object a line on stdout.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <set>
 
+#include "bench/data_command.hpp"
 #include "bench/data_problem.hpp"
+#include "generator/plan/distance.hpp"
 #include "runtime/support/parallel.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/statistics.hpp"
@@ -27,16 +28,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kFirstOfModel = 4;
-constexpr double kHopeless = 1.6;  // times the fastest after two rounds
-
-struct Options {
-  bool list = false;
-  double budget_s = INFINITY;
-  std::size_t plans = 96;
-  int rounds = 9;
-  std::string device, directory;
-  std::vector<std::string> masks;
-};
+constexpr std::size_t kMostNeighbours = 24;  // of the first guess
+constexpr double kHopeless = 1.6;            // times the fastest after two rounds
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -82,6 +75,10 @@ std::vector<KernelPlan> surveyed(const std::vector<KernelPlan>& by_said,
     add(by_real[i]);
     add(by_said[i]);
   }
+  for (const KernelPlan& plan : by_said) {
+    if (plans.size() == 2 * kFirstOfModel + kMostNeighbours) break;
+    if (plan_distance(plan, by_said.front()) == 1) add(plan);
+  }
   std::set<std::string> cells{""};
   std::size_t of_sm80 = 0;
   for (const KernelPlan& plan : by_real) {
@@ -98,6 +95,10 @@ Result<std::vector<std::pair<std::string, AttentionSpec>>> kinds_of(const std::s
                                                                     const Problem& problem) {
   std::vector<std::pair<std::string, AttentionSpec>> kinds{{"real", problem.real},
                                                            {"said", problem.said}};
+  for (const auto& varied :
+       {varied_specs(problem.said, problem.shape), confirming_specs(problem.said, problem.shape)}) {
+    for (const VariedSpec& one : varied) kinds.emplace_back(one.data.label, one.spec);
+  }
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
@@ -144,15 +145,18 @@ std::map<KernelPlan, double> timed(LocalExecutor& executor, std::vector<KernelPl
   return medians;
 }
 
-Status survey(const Options& options, Device* device, Compiler* compiler, const std::string& mask,
-              double deadline) {
+Status survey(const DataCommand& options, Device* device, Compiler* compiler,
+              const std::string& mask, double deadline) {
   ATT_TRY(const Problem problem, open_problem(options.directory, mask));
   const DeviceFacts facts = device != nullptr ? device->facts() : device_facts(Target::kSm90a);
   ATT_TRY(const auto by_said, plans_by_cost(problem.said, problem.shape, facts));
   ATT_TRY(const auto by_real, plans_by_cost(problem.real, problem.shape, facts));
   std::vector<KernelPlan> plans = surveyed(by_said, by_real, problem.shape, options.plans);
-  if (options.list) {
-    for (const KernelPlan& plan : plans) fmt::print("{}: {}\n", mask, to_string(plan));
+  if (options.without_device) {
+    for (const KernelPlan& plan : plans) {
+      fmt::print("{}: {}, {:.1f} us by the model\n", mask, to_string(plan),
+                 cost_us(problem.real, plan, problem.shape, facts));
+    }
     return ok_status();
   }
   ATT_TRY(const auto kinds, kinds_of(options.directory, mask, problem));
@@ -190,10 +194,10 @@ Status survey(const Options& options, Device* device, Compiler* compiler, const 
   return ok_status();
 }
 
-Status run(const Options& options) {
+Status run(const DataCommand& options) {
   std::unique_ptr<Device> device;
   std::unique_ptr<Compiler> compiler;
-  if (!options.list) {
+  if (!options.without_device) {
     ATT_TRY(device, open_device(options.device));
     ATT_TRY(compiler, open_compiler(device->facts().target));
   }
@@ -217,19 +221,10 @@ Status run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace attune;
   CLI::App app("Times of plans of masks that tensors decide");
-  Options options;
-  app.add_flag("--list", options.list, "say which plans; needs no device");
-  app.add_option("--budget", options.budget_s, "seconds for all masks together");
-  app.add_option("--rounds", options.rounds, "of all plans of a kind");
-  app.add_option("--plans", options.plans, "at most so many of a mask");
-  app.add_option("place", options.masks, "DEVICE (not with --list), DIRECTORY, masks")->required();
-  CLI11_PARSE(app, argc, argv);
-  const std::size_t leading = options.list ? 1 : 2;
-  if (options.masks.size() <= leading) return 2;
-  if (!options.list) options.device = options.masks.front();
-  options.directory = options.masks[leading - 1];
-  options.masks.erase(options.masks.begin(),
-                      options.masks.begin() + static_cast<std::ptrdiff_t>(leading));
+  DataCommand options{.plans = 96, .rounds = 9};
+  if (const auto ended =
+          parse_data_command(argc, argv, app, "--list", "say which plans; no device", options))
+    return *ended;
   const Status status = run(options);
   if (!status.ok()) fmt::print(stderr, "{}", render(status.error()));
   return status.ok() ? 0 : 1;

@@ -8,6 +8,7 @@
 
 #include "cache/data_distance.hpp"
 #include "cache/keys.hpp"
+#include "cache/rank_kinds.hpp"
 
 namespace attune::cache {
 namespace {
@@ -102,70 +103,6 @@ std::vector<MeasuredPlan> rank(std::vector<Entry> entries) {
   return ranking;
 }
 
-double best_us(const std::vector<MeasuredPlan>& ranking) {
-  return std::ranges::min_element(ranking, {}, &MeasuredPlan::median_us)->median_us;
-}
-
-// What was measured on every kind of data, by what it loses to the best on the worst kind; times
-// are those losses of the first kind's best. Where nothing was measured on all of them, the kind
-// that most was measured on.
-std::vector<MeasuredPlan> least_loss(std::span<const DataPlans> kinds) {
-  struct Loss {
-    std::size_t kinds = 0;
-    double worst = 1;
-  };
-  std::map<std::pair<std::string, std::string>, Loss> losses;
-  for (const DataPlans& kind : kinds) {
-    for (const MeasuredPlan& one : kind.plans) {
-      Loss& loss = losses[{one.plan, one.compiler}];
-      ++loss.kinds;
-      loss.worst = std::max(loss.worst, one.median_us / best_us(kind.plans));
-    }
-  }
-  std::vector<MeasuredPlan> ranking;
-  for (const auto& [build, loss] : losses) {
-    if (loss.kinds == kinds.size())
-      ranking.push_back({build.first, build.second, loss.worst * best_us(kinds.front().plans)});
-  }
-  if (ranking.empty()) {
-    return std::ranges::max_element(kinds, {},
-                                    [](const DataPlans& kind) { return kind.plans.size(); })
-        ->plans;
-  }
-  std::ranges::stable_sort(ranking, {}, &MeasuredPlan::median_us);
-  return ranking;
-}
-
-// Of what tensors are said to be like, the plans that were measured on its variations too, by what
-// they lose on all of them on average; then the others. (On the worst of kinds that are all as
-// likely, what gains most elsewhere gives way for a chance.)
-void rank_by_variations(std::span<const DataPlans> kinds, DataPlans& described) {
-  if (described.data.label.empty()) return;
-  const std::string mark = described.data.label + std::string(kVariationMark);
-  std::vector<const DataPlans*> varied;
-  for (const DataPlans& kind : kinds) {
-    if (kind.data.label.starts_with(mark)) varied.push_back(&kind);
-  }
-  if (varied.empty()) return;
-  using Place = std::pair<bool, double>;  // not measured everywhere, loss
-  std::map<std::pair<std::string, std::string>, Place> places;
-  for (const MeasuredPlan& one : described.plans) {
-    const auto loss_on = [&](const DataPlans& kind) {
-      const auto at = std::ranges::find_if(kind.plans, [&](const MeasuredPlan& other) {
-        return std::tie(other.plan, other.compiler) == std::tie(one.plan, one.compiler);
-      });
-      return at == kind.plans.end() ? INFINITY : std::log(at->median_us / best_us(kind.plans));
-    };
-    double loss = loss_on(described);
-    for (const DataPlans* const kind : varied) loss += loss_on(*kind);
-    const bool is_missing = !std::isfinite(loss);
-    places[{one.plan, one.compiler}] = {is_missing, is_missing ? loss_on(described) : loss};
-  }
-  std::ranges::stable_sort(described.plans, {}, [&](const MeasuredPlan& one) {
-    return places.at({one.plan, one.compiler});
-  });
-}
-
 void set_plans(std::vector<MeasuredPlan> ranking, Winner& winner) {
   winner.plan = std::move(ranking.front().plan);
   winner.compiler = std::move(ranking.front().compiler);
@@ -174,6 +111,12 @@ void set_plans(std::vector<MeasuredPlan> ranking, Winner& winner) {
   ranking.resize(std::min(ranking.size(), kRunnersUp));
   winner.runners_up = std::move(ranking);
 }
+
+// What was measured on one kind of data.
+struct Kind {
+  MaskData data;
+  std::map<std::string, Standing> builds;
+};
 
 // Of one problem on one kind of data.
 std::vector<MeasuredPlan> rank(const std::map<std::string, Standing>& builds) {
@@ -192,6 +135,25 @@ std::vector<MeasuredPlan> rank(const std::map<std::string, Standing>& builds) {
     entries.push_back(std::move(entry));
   }
   return rank(std::move(entries));
+}
+
+// What stands under kFirstGuessKind, taken out of `kinds`; of several, another model's say, the
+// last one.
+FirstGuesses take_first_guesses(std::map<std::string, Kind>& kinds) {
+  FirstGuesses guesses;
+  std::erase_if(kinds, [&](const auto& entry) {
+    const auto& [label, kind] = entry;
+    if (!label.ends_with(kFirstGuessKind)) return false;
+    const Standing* last = nullptr;
+    for (const auto& [build, standing] : kind.builds) {
+      if (last == nullptr ||
+          std::tie(last->newest, last->plan) < std::tie(standing.newest, standing.plan))
+        last = &standing;
+    }
+    guesses[label.substr(0, label.size() - kFirstGuessKind.size())] = last->plan;
+    return true;
+  });
+  return guesses;
 }
 
 }  // namespace
@@ -213,10 +175,6 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
   }
   // Problem -> (same driver, protocol) -> label of the data -> build -> standing.
   using Source = std::pair<bool, std::string>;
-  struct Kind {
-    MaskData data;
-    std::map<std::string, Standing> builds;
-  };
   std::map<Problem, std::map<Source, std::map<std::string, Kind>>> problems;
   for (const MeasuredRow& row : rows) {
     if (hardware_of(row.device) != hardware_of(device)) continue;
@@ -241,17 +199,21 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
     standing.shared_bytes = std::max(standing.shared_bytes, m.shared_bytes);
   }
   std::vector<ProblemWinner> result;
-  for (const auto& [problem, sources] : problems) {
-    const auto& [source, kinds] = *sources.rbegin();  // true sorts last
+  for (auto& [problem, sources] : problems) {
+    auto& [source, kinds] = *sources.rbegin();  // true sorts last
     const auto& [spec_hash, pass, shape] = problem;
+    const FirstGuesses guesses = take_first_guesses(kinds);
+    if (kinds.empty()) continue;
     ProblemWinner winner{.spec_hash = spec_hash,
                          .winner = {.measured_shape = shape, .same_driver = source.first},
                          .pass = pass};
     std::vector<DataPlans>& by_data = winner.winner.by_data;
     for (const auto& [label, kind] : kinds) by_data.push_back({kind.data, rank(kind.builds)});
     const std::vector<DataPlans> by_time = by_data;
-    for (DataPlans& kind : by_data) rank_by_variations(by_time, kind);
-    set_plans(by_data.size() == 1 ? by_data.front().plans : least_loss(by_data), winner.winner);
+    for (DataPlans& kind : by_data) rank_by_variations(by_time, guesses, kind);
+    const std::string guess = guesses.size() == 1 ? guesses.begin()->second : "";
+    set_plans(by_data.size() == 1 ? by_data.front().plans : least_loss(by_data, guess),
+              winner.winner);
     for (DataPlans& kind : by_data) kind.plans.resize(std::min(kind.plans.size(), kRunnersUp + 1));
     result.push_back(std::move(winner));
   }

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "cache/store.hpp"
 #include "generator/plan/mask_data.hpp"
@@ -73,55 +75,132 @@ Status set_winner(const Store& store, const MeasurementKey& key, TuneResult& res
   return ok_status();
 }
 
-// The search on what is described; then what was best there, and the first guesses of all, on the
-// variations. What loses least on average wins: cache/winner.cpp.
-Result<TuneResult> tune_on_variations(const AttentionSpec& spec, const ProblemShape& shape,
-                                      const Device& device, const Store& store,
-                                      const TuneOptions& options, const TuneOnce& tune_once,
-                                      const std::vector<VariedSpec>& varied) {
-  ATT_TRY(const TuneResult found, tune_once(spec, options));
-  if (found.stopped) return found;
-  TuneResult sum = found;
-  const MeasurementKey key = key_of(spec, shape, device, options, mask_data(spec, shape));
-  TuneOptions of_few = options;
-  const auto add_guess = [&](const AttentionSpec& of) {
-    if (const auto guess = default_plan(of, shape, device.facts(), options.pass); guess.ok())
-      add(*guess, of_few.contenders);
-  };
-  of_few.contenders = {found.plan};
-  add_guess(spec);
-  for (const VariedSpec& one : varied) add_guess(one.spec);
-  for (const KernelPlan& plan : fastest(store, key)) add(plan, of_few.contenders);
-  of_few.max_candidates = static_cast<int>(of_few.contenders.size());
-  of_few.force = false;
-  const auto measure = [&](const AttentionSpec& of, const TuneOptions& with) -> Status {
-    ATT_TRY(TuneResult run, tune_once(of, with));
-    count(std::move(run), sum);
-    std::tie(sum.plan, sum.compiler, sum.median_us) =
-        std::tie(found.plan, found.compiler, found.median_us);
-    return ok_status();
-  };
-  ATT_CHECK(measure(spec, of_few));  // guesses that were not asked for
-  of_few.force = options.force;
-  for (const VariedSpec& one : varied) {
-    if (sum.stopped) return sum;
-    of_few.data = one.data;
-    ATT_CHECK(measure(one.spec, of_few));
-  }
-  ATT_CHECK(set_winner(store, key, sum));
-  return sum;
+// What the model guesses without any measurement, told to the store: what takes its place must be
+// faster on every kind of data.
+void note_first_guess(Store& store, MeasurementKey key, const Result<KernelPlan>& guess,
+                      TuneResult& sum) {
+  if (!guess.ok()) return;
+  const auto measured = store.measurements(key);
+  if (!measured.ok()) return;
+  const std::string plan = to_string(*guess);
+  const auto at = std::ranges::find(*measured, plan, &Measurement::plan);
+  if (at == measured->end()) return;
+  key.data = {.label = key.data.label + std::string(kFirstGuessKind)};
+  const auto noted = store.measurements(key);
+  if (noted.ok() && !noted->empty() && noted->back().plan == plan) return;
+  Measurement note = *at;
+  note.measured_at.clear();
+  if (Status stored = store.record(key, note); !stored.ok() && !sum.not_stored)
+    sum.not_stored = stored.error();
 }
+
+// Of one description.
+class Variations {
+ public:
+  Variations(const AttentionSpec& spec, const ProblemShape& shape, const Device& device,
+             Store& store, const TuneOptions& options, const TuneOnce& tune_once)
+      : spec_(spec),
+        shape_(shape),
+        device_(device),
+        store_(store),
+        options_(options),
+        tune_once_(tune_once),
+        key_(key_of(spec, shape, device, options, mask_data(spec, shape))) {}
+
+  // The search on what is described; then what was best there, and the first guesses of all, on
+  // the variations; then what was faster than the first guess everywhere, and that guess, on other
+  // draws. What loses least on average wins: cache/rank_kinds.cpp.
+  Result<TuneResult> tune(const std::vector<VariedSpec>& varied) {
+    ATT_TRY(found_, tune_once_(spec_, options_));
+    sum_ = found_;
+    if (sum_.stopped) return sum_;
+    const std::vector<KernelPlan> few = first_choice(varied);
+    ATT_CHECK(measure(spec_, few, std::nullopt, false));  // guesses that were not asked for
+    ATT_CHECK(measure_all(varied, few));
+    if (sum_.stopped) return sum_;
+    const auto guess = guess_of(spec_);
+    note_first_guess(store_, key_, guess, sum_);
+    if (const auto better = before(guess); !better.empty())
+      ATT_CHECK(measure_all(confirming_specs(spec_, shape_), better));
+    if (!sum_.stopped) ATT_CHECK(set_winner(store_, key_, sum_));
+    return sum_;
+  }
+
+ private:
+  Result<KernelPlan> guess_of(const AttentionSpec& spec) const {
+    return default_plan(spec, shape_, device_.facts(), options_.pass);
+  }
+
+  std::vector<KernelPlan> first_choice(const std::vector<VariedSpec>& varied) const {
+    std::vector<KernelPlan> plans = {found_.plan};
+    const auto add_guess = [&](const AttentionSpec& of) {
+      if (const auto guess = guess_of(of); guess.ok()) add(*guess, plans);
+    };
+    add_guess(spec_);
+    for (const VariedSpec& one : varied) add_guess(one.spec);
+    for (const KernelPlan& plan : fastest(store_, key_)) add(plan, plans);
+    return plans;
+  }
+
+  // What has the guess's place so far, at most so many, and the guess. Empty where nothing has.
+  std::vector<KernelPlan> before(const Result<KernelPlan>& guess) const {
+    constexpr std::size_t kMost = 3;
+    std::vector<KernelPlan> plans;
+    const auto winner = store_.winner(key_);
+    if (!guess.ok() || !winner.ok() || !winner->has_value()) return plans;
+    for (const DataPlans& kind : (*winner)->by_data) {
+      if (kind.data.label != key_.data.label) continue;
+      for (const MeasuredPlan& one : kind.plans) {
+        const auto plan = parse_plan(one.plan);
+        if (!plan.ok() || *plan == *guess || plans.size() == kMost) break;
+        add(*plan, plans);
+      }
+    }
+    if (!plans.empty()) plans.push_back(*guess);
+    return plans;
+  }
+
+  Status measure(const AttentionSpec& of, const std::vector<KernelPlan>& plans,
+                 std::optional<MaskData> data, bool force) {
+    TuneOptions options = options_;
+    options.contenders = plans;
+    options.max_candidates = static_cast<int>(plans.size());
+    options.data = std::move(data);
+    options.force = force;
+    ATT_TRY(TuneResult run, tune_once_(of, options));
+    count(std::move(run), sum_);
+    std::tie(sum_.plan, sum_.compiler, sum_.median_us) =
+        std::tie(found_.plan, found_.compiler, found_.median_us);
+    return ok_status();
+  }
+  Status measure_all(const std::vector<VariedSpec>& specs, const std::vector<KernelPlan>& plans) {
+    for (const VariedSpec& one : specs) {
+      if (sum_.stopped) break;
+      ATT_CHECK(measure(one.spec, plans, one.data, options_.force));
+    }
+    return ok_status();
+  }
+
+  const AttentionSpec& spec_;
+  const ProblemShape& shape_;
+  const Device& device_;
+  Store& store_;
+  const TuneOptions& options_;
+  const TuneOnce& tune_once_;
+  const MeasurementKey key_;
+  TuneResult found_, sum_;
+};
 
 }  // namespace
 
 Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const ProblemShape& shape,
-                                          const Device& device, const Store& store,
+                                          const Device& device, Store& store,
                                           const TuneOptions& options, const TuneOnce& tune_once) {
   const std::vector<AttentionSpec> kinds = plausible_specs(spec, shape);
   if (kinds.size() == 1) {
     const std::vector<VariedSpec> varied = varied_specs(spec, shape);
     if (varied.empty() || options.exhaustive) return tune_once(spec, options);
-    return tune_on_variations(spec, shape, device, store, options, tune_once, varied);
+    return Variations(spec, shape, device, store, options, tune_once).tune(varied);
   }
   TuneResult sum;
   TuneOptions of_kind = options;
@@ -139,7 +218,9 @@ Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const Probl
     count(std::move(run), sum);
     if (sum.stopped) return sum;
   }
-  ATT_CHECK(set_winner(store, key_of(spec, shape, device, options, {}), sum));
+  const MeasurementKey key = key_of(spec, shape, device, options, {});
+  note_first_guess(store, key, default_plan(spec, shape, device.facts(), options.pass), sum);
+  ATT_CHECK(set_winner(store, key, sum));
   return sum;
 }
 

@@ -52,11 +52,13 @@ struct TuneResult {
 // Where nothing is said of tensors that decide a mask, runs `tune_once` on every one of
 // plausible_specs(), and on each again with the winners and first guesses of all as contenders.
 // Where all is said, on that, and on each of varied_specs() with what was nearly the fastest and
-// the first guesses alone. The result is the plan that loses least, on the worst kind of the former
-// and on all of the latter on average, with its time on the first kind; the counts are of all runs.
+// the first guesses alone; then what was faster than the first guess on all of them on each of
+// confirming_specs(), beside that guess. The result is the plan that loses least, on the worst kind
+// of the former and on all of the latter on average, with its time on the first kind; in either the
+// first guess keeps its place where it can (cache/rank_kinds.hpp). The counts are of all runs.
 using TuneOnce = std::function<Result<TuneResult>(const AttentionSpec&, const TuneOptions&)>;
 Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const ProblemShape& shape,
-                                          const Device& device, const Store& store,
+                                          const Device& device, Store& store,
                                           const TuneOptions& options, const TuneOnce& tune_once);
 
 // In this process. The first compiler builds every candidate, the others the finalists as well.

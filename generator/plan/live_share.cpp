@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
 #include <span>
 #include <tuple>
 
@@ -23,7 +22,7 @@ constexpr std::size_t kEntriesOfParts = 4;
 
 // Those of `length` in the middle of equal parts, at most so many.
 std::vector<expr::Positions> sampled_tiles(std::int64_t length, int tile, std::int64_t most) {
-  const std::int64_t tiles = (length + tile - 1) / tile;
+  const auto tiles = att::tile_count<std::int64_t>(length, tile);
   const std::int64_t count = std::min(tiles, most);
   std::vector<expr::Positions> sample;
   sample.reserve(static_cast<std::size_t>(count));
@@ -35,12 +34,26 @@ std::vector<expr::Positions> sampled_tiles(std::int64_t length, int tile, std::i
   return sample;
 }
 
+// The same with the first and the last one, which are no others' example, where there are more.
+std::vector<expr::Positions> sampled_with_ends(std::int64_t length, int tile, std::int64_t most) {
+  std::vector<expr::Positions> sample = sampled_tiles(length, tile, most);
+  const auto end = static_cast<std::int32_t>(length), last = (end - 1) / tile * tile;
+  if (sample.front().begin > 0) sample.insert(sample.begin(), {0, tile});
+  if (sample.back().begin < last) sample.push_back({last, end});
+  return sample;
+}
+
+struct Part {
+  std::size_t tile = 0;  // whose part it is
+  expr::Positions queries;
+};
+
 // `tiles` in parts of `length`.
-std::vector<expr::Positions> parts_of(const std::vector<expr::Positions>& tiles, int length) {
-  std::vector<expr::Positions> parts;
-  for (const expr::Positions& tile : tiles) {
-    for (std::int32_t begin = tile.begin; begin < tile.end; begin += length)
-      parts.push_back({begin, std::min(begin + length, tile.end)});
+std::vector<Part> parts_of(const std::vector<expr::Positions>& tiles, int length) {
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    for (std::int32_t begin = tiles[i].begin; begin < tiles[i].end; begin += length)
+      parts.push_back({i, {begin, std::min(begin + length, tiles[i].end)}});
   }
   return parts;
 }
@@ -108,6 +121,19 @@ double keys_of(const LiveRows& rows) {
 
 }  // namespace
 
+double LiveRows::share_of(std::size_t row) const {
+  const auto count = static_cast<double>(live.size());
+  if (end_share == 0) return 1 / count;
+  return row == 0 || row + 1 == live.size() ? end_share : (1 - 2 * end_share) / (count - 2);
+}
+
+std::int64_t LiveRows::row_of(std::int64_t tile, std::int64_t tiles) const {
+  const auto count = static_cast<std::int64_t>(live.size());
+  if (end_share == 0 || tiles <= 2) return tile * count / tiles;
+  if (tile == 0 || tile == tiles - 1) return tile == 0 ? 0 : count - 1;
+  return 1 + (tile - 1) * (count - 2) / (tiles - 2);
+}
+
 LiveShare::LiveShare(const AttentionSpec& spec)
     : mask_(spec.mask), known_scalars_(known_scalars(spec)), samples_(samples_of(spec)) {
   if (!mask_) return;
@@ -139,22 +165,28 @@ std::shared_ptr<const MaskTensors> LiveShare::tensors(const ProblemShape& shape)
 LiveRows LiveShare::rows(const ProblemShape& shape, const LiveTile& tile,
                          const MaskTensors* tensors) const {
   if (!counter_) return {.live = {1}};
-  const std::vector<expr::Positions> columns = sampled_tiles(shape.kv_len, tile.kv, kColumns);
   expr::TileBox box;
   box.q_len = static_cast<std::int32_t>(shape.q_len);
   box.kv_len = static_cast<std::int32_t>(shape.kv_len);
+  const std::vector<expr::Positions> columns = sampled_tiles(box.kv_len, tile.kv, kColumns);
   box.scalars = scalars_;
   if (tensors != nullptr) box.tensor_range = tensors->range();
-  const std::vector<expr::Positions> queries = sampled_tiles(shape.q_len, tile.q, kRows);
+  const std::int64_t tiles = att::tile_count<std::int64_t>(shape.q_len, tile.q);
+  const bool with_ends = tensors != nullptr && tiles > kRows;
+  const std::vector<expr::Positions> queries =
+      (with_ends ? sampled_with_ends : sampled_tiles)(box.q_len, tile.q, kRows);
   const std::size_t most_entries = std::max(kMostItems / queries.size(), kLeastEntries);
   const std::vector<MaskEntry> entries =
       tensors == nullptr ? std::vector<MaskEntry>(1) : tensors->entries(most_entries);
-  LiveRows rows{.live = std::vector<double>(queries.size()), .full = 0};
-  const double tiles_of_item = static_cast<double>(columns.size());
-  const double all_items = static_cast<double>(entries.size() * queries.size());
-  const std::vector<expr::Positions> parts = tensors == nullptr || tile.part_q == 0
-                                                 ? std::vector<expr::Positions>()
-                                                 : parts_of(queries, tile.part_q);
+  LiveRows rows{.live = std::vector<double>(queries.size()),
+                .full = 0,
+                .end_share = with_ends ? 1 / static_cast<double>(tiles) : 0};
+  const auto tiles_of_item = static_cast<double>(columns.size());
+  const auto all_entries = static_cast<double>(entries.size());
+  const std::vector<Part> parts =
+      tensors == nullptr || tile.part_q == 0 ? std::vector<Part>() : parts_of(queries, tile.part_q);
+  std::vector<expr::Positions> of_parts;
+  for (const Part& part : parts) of_parts.push_back(part.queries);
   const std::size_t step = std::max<std::size_t>(1, entries.size() / kEntriesOfParts);
   double live_tiles = 0, live_parts = 0, full_parts = 0;  // where parts are looked at
   for (std::size_t at = 0; at < entries.size(); ++at) {
@@ -162,23 +194,25 @@ LiveRows LiveShare::rows(const ProblemShape& shape, const LiveTile& tile,
     std::tie(box.b, box.h, box.h_kv) = std::tie(entry.b, entry.h, entry.h_kv);
     const std::vector<expr::TileCounts> counts = (*counter_)(box, queries, columns);
     if (!parts.empty() && at % step == 0) {
-      for (const expr::TileCounts& of_tile : counts) live_tiles += of_tile.live;
-      for (const expr::TileCounts& of_part : (*counter_)(box, parts, columns)) {
-        live_parts += of_part.live;
-        full_parts += of_part.full;
+      for (std::size_t i = 0; i < counts.size(); ++i)
+        live_tiles += rows.share_of(i) * counts[i].live;
+      const std::vector<expr::TileCounts> part_counts = (*counter_)(box, of_parts, columns);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        live_parts += rows.share_of(parts[i].tile) * part_counts[i].live;
+        full_parts += rows.share_of(parts[i].tile) * part_counts[i].full;
       }
     }
     for (std::size_t i = 0; tile.by_keys && at % step == 0 && i < columns.size(); ++i) {
+      const auto of_tiles = (*counter_)(box, queries, std::span(columns).subspan(i, 1));
       double live = 0;
-      for (const expr::TileCounts& of_tile :
-           (*counter_)(box, queries, std::span(columns).subspan(i, 1)))
-        live += of_tile.live;
-      rows.of_keys.push_back(live / double(queries.size()));
+      for (std::size_t row = 0; row < of_tiles.size(); ++row)
+        live += rows.share_of(row) * of_tiles[row].live;
+      rows.of_keys.push_back(live);
     }
     for (std::size_t i = 0; i < counts.size(); ++i) {
       const double live = counts[i].live / tiles_of_item;
-      rows.live[i] += live / static_cast<double>(entries.size());
-      rows.full += counts[i].full / tiles_of_item / all_items;
+      rows.live[i] += live / all_entries;
+      rows.full += rows.share_of(i) * counts[i].full / tiles_of_item / all_entries;
       if (tensors != nullptr) rows.of_entries.push_back(live);
     }
   }
@@ -190,10 +224,10 @@ LiveRows LiveShare::rows(const ProblemShape& shape, const LiveTile& tile,
 }
 
 LiveWork LiveShare::work(const LiveRows& rows, const MaskTensors* tensors) const {
-  const auto count = double(rows.live.size());
-  const double mean = std::accumulate(rows.live.begin(), rows.live.end(), 0.0) / count;
+  double mean = 0;
+  for (std::size_t i = 0; i < rows.live.size(); ++i) mean += rows.share_of(i) * rows.live[i];
   // Something lives, if not in the sample.
-  LiveWork work{.share = std::max(mean, 1.0 / (count * kColumns)),
+  LiveWork work{.share = std::max(mean, 1.0 / double(rows.live.size() * kColumns)),
                 .reads_tensors = reads_tensors_ && tensors == nullptr};
   if (!work.reads_tensors) work.partial = std::clamp(1 - rows.full / work.share, 0.0, 1.0);
   const std::vector<double>& items = rows.of_entries.empty() ? rows.live : rows.of_entries;
@@ -239,7 +273,8 @@ double LiveShare::busiest(const LiveRows& rows, const LiveWork& work, const Prob
         const std::int64_t entry = (group * groups.size + i) * entries / heads;
         const double item =
             (work.is_described ? order.item_share : 0) +
-            cost_of_row(live[static_cast<std::size_t>(entry * count + tile * count / tiles)], work);
+            cost_of_row(live[static_cast<std::size_t>(entry * count + rows.row_of(tile, tiles))],
+                        work);
         loads.add(item);
         total += item;
       }

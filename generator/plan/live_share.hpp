@@ -62,6 +62,14 @@ struct LiveRows {
   std::vector<double> of_entries = {};
   double live_parts = 1, full_parts = 1;
   std::vector<double> of_keys = {};
+  // Not 0: the first and the last one are no others' example, and of all query tiles this share
+  // each. Global tokens and the like are mostly there.
+  double end_share = 0;
+
+  // Of all query tiles, those that number `row` stands for.
+  double share_of(std::size_t row) const;
+  // The number that stands for tile number `tile` of `tiles`.
+  std::int64_t row_of(std::int64_t tile, std::int64_t tiles) const;
 };
 
 // The mask of one spec, analysed once. Immutable, thread-safe.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "generator/plan/mask_tensors.hpp"
@@ -123,6 +124,34 @@ Sample skewed(Sample sample) {
   return sample;
 }
 
+Sample another(Sample sample) {
+  sample.another = is_random(sample.kind);
+  return sample;
+}
+
+// Whether something is said of all that decides the mask, and nothing of it is given.
+bool is_described(const AttentionSpec& spec) {
+  return std::ranges::all_of(expr::telling_slots(spec.mask), [&](int slot) {
+    const SampleKind kind = sample_of(spec, static_cast<std::size_t>(slot)).kind;
+    return kind != SampleKind::kUnsaid && kind != SampleKind::kGiven;
+  });
+}
+
+// `of`, which is `described` or a variation of it, with its samples varied; nothing where they
+// stay what they are.
+std::optional<VariedSpec> varied_spec(const AttentionSpec& described, const AttentionSpec& of,
+                                      const ProblemShape& shape, Sample (*vary)(Sample)) {
+  VariedSpec one{.spec = of, .data = {}};
+  for (const int slot : expr::telling_slots(of.mask)) {
+    Sample& sample = one.spec.samples[static_cast<std::size_t>(slot)];
+    sample = vary(sample);
+  }
+  if (one.spec.samples == of.samples) return std::nullopt;
+  one.data = mask_data(one.spec, shape);
+  one.data.label = mask_data(described, shape).label + std::string(kVariationMark) + one.data.label;
+  return one;
+}
+
 }  // namespace
 
 MaskData tensor_data(const AttentionSpec& spec, const ProblemShape& shape) {
@@ -167,25 +196,23 @@ std::vector<AttentionSpec> plausible_specs(const AttentionSpec& spec, const Prob
 }
 
 std::vector<VariedSpec> varied_specs(const AttentionSpec& spec, const ProblemShape& shape) {
-  const std::vector<int> slots = expr::telling_slots(spec.mask);
-  for (const int slot : slots) {
-    const SampleKind kind = sample_of(spec, static_cast<std::size_t>(slot)).kind;
-    if (kind == SampleKind::kUnsaid || kind == SampleKind::kGiven) return {};
-  }
-  const MaskData described = mask_data(spec, shape);
+  if (!is_described(spec)) return {};
   std::vector<VariedSpec> varied;
   for (const auto& vary : {skewed, of_other_size}) {
-    VariedSpec one{.spec = spec};
-    for (const int slot : slots) {
-      Sample& sample = one.spec.samples[static_cast<std::size_t>(slot)];
-      sample = vary(sample);
-    }
-    if (one.spec.samples == spec.samples) continue;
-    one.data = mask_data(one.spec, shape);
-    one.data.label = described.label + std::string(kVariationMark) + one.data.label;
-    varied.push_back(std::move(one));
+    if (auto one = varied_spec(spec, spec, shape, vary)) varied.push_back(*std::move(one));
   }
   return varied;
+}
+
+std::vector<VariedSpec> confirming_specs(const AttentionSpec& spec, const ProblemShape& shape) {
+  if (!is_described(spec)) return {};
+  std::vector<VariedSpec> drawn;
+  const auto add = [&](const AttentionSpec& of) {
+    if (auto one = varied_spec(spec, of, shape, another)) drawn.push_back(*std::move(one));
+  };
+  add(spec);
+  for (const VariedSpec& one : varied_specs(spec, shape)) add(one.spec);
+  return drawn;
 }
 
 std::vector<std::string> described_samples(const AttentionSpec& spec) {

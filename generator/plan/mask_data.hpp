@@ -52,7 +52,13 @@ struct VariedSpec {
   MaskData data;
 };
 std::vector<VariedSpec> varied_specs(const AttentionSpec& spec, const ProblemShape& shape);
+// Other draws of the description and of its variations, likewise: what a choice that was made on
+// those is held against.
+std::vector<VariedSpec> confirming_specs(const AttentionSpec& spec, const ProblemShape& shape);
 inline constexpr std::string_view kVariationMark = " ~ ";
+// Behind a description's label: no kind of data, but which plan was the model's first guess there,
+// with a time of it. What is better than that must be so on every kind.
+inline constexpr std::string_view kFirstGuessKind = " ~ first guess";
 
 // "doc=segments(mean=700)" of each tensor of which something is said; given ones left out. What
 // describe() takes.

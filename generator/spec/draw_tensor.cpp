@@ -211,6 +211,12 @@ void repeat_given(const expr::TensorValues& given, expr::TensorValues& tensor) {
 
 expr::TensorValues draw_tensor(const expr::TensorDecl& tensor, const Sample& sample,
                                const ProblemShape& shape, Random& random) {
+  if (sample.another) {
+    Sample same = sample;
+    same.another = false;
+    Random other(random());
+    return draw_tensor(tensor, same, shape, other);
+  }
   expr::TensorValues drawn;
   std::size_t count = 1;
   for (const expr::DimSize& dim : tensor.dims) {

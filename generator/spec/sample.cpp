@@ -13,7 +13,7 @@ namespace attune {
 namespace {
 
 constexpr double kMost = std::numeric_limits<std::int32_t>::max();
-constexpr std::string_view kSkewed = "skewed ";
+constexpr std::string_view kSkewed = "skewed ", kAnother = "another ";
 constexpr CallKind kCall{.id = "sample", .noun = "sample", .example = "segments(mean=700)"};
 
 enum Types : std::uint8_t { kInts = 1, kReals = 2, kBools = 4 };
@@ -89,7 +89,8 @@ std::string to_string(const Sample& sample) {
   if (sample.kind == SampleKind::kGiven) return "given";
   const Form* form = form_of(sample.kind);
   if (form == nullptr) return "";
-  return std::string(sample.skewed ? kSkewed : "") + call_text(form->call, sample.arguments);
+  return fmt::format("{}{}{}", sample.another ? kAnother : "", sample.skewed ? kSkewed : "",
+                     call_text(form->call, sample.arguments));
 }
 
 bool may_be_skewed(SampleKind kind) {
@@ -108,7 +109,11 @@ bool may_be_skewed(SampleKind kind) {
   }
 }
 
+bool is_random(SampleKind kind) { return may_be_skewed(kind) || kind == SampleKind::kNormal; }
+
 Result<Sample> parse_sample(std::string_view text, const expr::TensorDecl& tensor) {
+  const bool another = text.starts_with(kAnother);
+  if (another) text.remove_prefix(kAnother.size());
   const bool skewed = text.starts_with(kSkewed);
   if (skewed) text.remove_prefix(kSkewed.size());
   ATT_TRY(const CallText call, split_call(text, kCall));
@@ -124,9 +129,14 @@ Result<Sample> parse_sample(std::string_view text, const expr::TensorDecl& tenso
                  .id = "sample-type",
                  .message = fmt::format("`{}` is never skewed", call.name)};
   }
+  if (another && !is_random(form->kind)) {
+    return Error{.kind = ErrorKind::kBadInput,
+                 .id = "sample-type",
+                 .message = fmt::format("`{}` is the same whenever it is drawn", call.name)};
+  }
   ATT_CHECK(check_tensor(*form, tensor));
   ATT_TRY(const CallValues values, read_call(form->call, call.inside, kCall));
-  return Sample{.kind = form->kind, .arguments = values, .skewed = skewed};
+  return Sample{.kind = form->kind, .arguments = values, .skewed = skewed, .another = another};
 }
 
 }  // namespace attune

@@ -38,15 +38,19 @@ struct Sample {
   std::array<double, 2> arguments{};  // as many as the kind has
   // Numbers of which few are large and many small, or that lie together; docs/spec.md.
   bool skewed = false;
+  // Other numbers of the same kind: what was chosen on one draw is confirmed on another.
+  bool another = false;
   std::shared_ptr<const expr::TensorValues> given = nullptr;  // of kGiven
   bool operator==(const Sample&) const = default;
 };
 
-// "segments(mean=700)", "skewed segments(mean=700)"; "" of kUnsaid.
+// "segments(mean=700)", "another skewed segments(mean=700)"; "" of kUnsaid.
 std::string to_string(const Sample& sample);
 
 // Whether samples of the kind may be skewed.
 bool may_be_skewed(SampleKind kind);
+// Whether another draw of the kind has other numbers.
+bool is_random(SampleKind kind);
 
 // What `to_string` makes; arguments may also be told by their order, `mean: 700` is as good as
 // `mean=700`, and those with defaults may be left out. Fails with "sample-syntax",

@@ -107,14 +107,15 @@ class Search {
 
   // What it allows itself where the options do not say, while the model's first guess holds.
   std::size_t bound() const {
-    return options_.exhaustive || options_.max_candidates > 0 ? SIZE_MAX
-                                                              : search_bound(problem_.plans.size());
+    const bool is_told = options_.exhaustive || options_.max_candidates > 0;
+    return is_told ? SIZE_MAX : search_bound(problem_.plans.size());
   }
+  Candidate first_guess() const { return problem_.plans.front(); }
   // Whether nothing is known to be faster than the model's first guess by more than it may.
   bool first_guess_holds() const {
     const auto order = ranking();
     if (order.empty()) return true;
-    const auto guess = known_.find(problem_.plans.front());
+    const auto guess = known_.find(first_guess());
     return guess != known_.end() &&
            order.front()->median_us >= guess->second.median_us * (1 - kGuessHolds);
   }
@@ -333,7 +334,7 @@ class Search {
 
   void release_all_but_the_best() {
     const auto order = ranking();
-    std::set<Candidate> keep;
+    std::set<Candidate> keep{first_guess()};
     for (std::size_t i = 0; i < std::min(kFinalists, order.size()); ++i)
       keep.insert(order[i]->candidate);
     std::erase_if(ready_, [&](const Candidate& candidate) {
@@ -355,6 +356,12 @@ class Search {
         break;
       finalists.push_back(known->candidate);
       has_been = has_been && known->measurements > 1;
+    }
+    // What takes the first guess's place was raced against it to the end.
+    const auto guess = finalists.empty() ? known_.end() : known_.find(first_guess());
+    if (guess != known_.end()) {
+      if (std::ranges::count(finalists, guess->first) == 0) finalists.push_back(guess->first);
+      has_been = has_been && guess->second.measurements > 1;
     }
     std::vector<Candidate> rebuilt;
     for (const Candidate& finalist : finalists) {
@@ -436,10 +443,8 @@ class Search {
     result_.candidates = static_cast<int>(asked_.size());
     result_.seconds = clock_() - began_;
     const Known* chosen = best();
-    if (chosen == nullptr && result_.stopped) {
-      return Error{.id = "tune-stopped",
-                   .message = "stopped before the first candidate was measured"};
-    }
+    if (chosen == nullptr && result_.stopped)
+      return Error{.id = "tune-stopped", .message = "stopped before a candidate was measured"};
     if (chosen == nullptr) {
       return Error{
           .id = "tune-no-plan",

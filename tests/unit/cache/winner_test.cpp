@@ -222,6 +222,45 @@ TEST(WinnerOfSeveralKinds, OfADescriptionLosesLeastOnItsVariations) {
   EXPECT_EQ(on_data(winner, {.label = "t0=many ~ t0=few"}).plan, "d");
 }
 
+// Launches bring tensors of none of the kinds that were measured: what is slower than the model's
+// first guess on one of them may be so there, too.
+TEST(WinnerOfSeveralKinds, TheFirstGuessKeepsItsPlaceUnlessBeatenOnAllKinds) {
+  const auto winner_of = [](double guess_on_many, double guess_on_few) {
+    std::vector<MeasuredRow> rows;
+    const auto add = [&](const char* plan, double us, const char* label, double live) {
+      rows.push_back(row(plan, us));
+      rows.back().data = {.label = label, .live = live, .full = live};
+    };
+    add("guess", guess_on_many, "t0=many", 0.1);
+    add("guess", guess_on_few, "t0=many ~ t0=few", 0.9);
+    add("other", 10, "t0=many", 0.1);
+    add("other", 10, "t0=many ~ t0=few", 0.9);
+    add("guess", 1, "t0=many ~ first guess", -1);
+    const Winner winner = winners(rows, {}, kDevice).front().winner;
+    EXPECT_THAT(winner.by_data, testing::SizeIs(2));
+    return on_data(winner, {.label = "t0=many"}).plan;
+  };
+  EXPECT_EQ(winner_of(11, 11), "other");
+  EXPECT_EQ(winner_of(11, 10), "other");
+  EXPECT_EQ(winner_of(11, 9.9), "other") << "within noise";
+  EXPECT_EQ(winner_of(20, 9.8), "guess");
+  EXPECT_EQ(winner_of(10.08, 10.08), "guess") << "within noise";
+}
+
+TEST(WinnerOfSeveralKinds, OfEqualWorstLossesTheFirstGuessWins) {
+  std::vector<MeasuredRow> rows = two_kinds();
+  const std::string best = winners(rows, {}, kDevice).front().winner.plan;
+  for (const MeasuredRow& one : two_kinds()) {
+    if (one.measurement.plan != best) continue;
+    rows.push_back(one);
+    rows.back().measurement.plan = rows.back().measurement.build_digest = "zz guess";
+  }
+  EXPECT_EQ(winners(rows, {}, kDevice).front().winner.plan, best);
+  rows.push_back(row("zz guess", 1));
+  rows.back().data = {.label = std::string(kFirstGuessKind)};
+  EXPECT_EQ(winners(rows, {}, kDevice).front().winner.plan, "zz guess");
+}
+
 // Two tunings on lengths of one class, which differ in their numbers and so in their times.
 TEST(WinnerOfSeveralKinds, OfOneClassLosesLeastOnAllOfIt) {
   std::vector<MeasuredRow> rows = two_kinds();

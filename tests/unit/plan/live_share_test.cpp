@@ -51,6 +51,16 @@ TEST(LiveShare, AGivenTensorCounts) {
   EXPECT_NEAR(give(4096), 0.25, 0.05);  // two triangles of half the length
 }
 
+// The first query tile sees everything, the others nothing.
+TEST(LiveShare, QueryTilesAtTheEndsAreLookedAtAndStandForThemselves) {
+  const AttentionSpec spec = spec_of("q_idx < 128 or block_sparse(table, 128)",
+                                     "table: {dtype: bool, dims: [64, 64], sample: constant(0)}");
+  const LiveWork work = live_work(spec, kShape, {128, 128});
+  ASSERT_TRUE(work.is_described);
+  EXPECT_NEAR(work.share, 1.0 / 64, 1e-9);
+  EXPECT_NEAR(work.longest, 64, 1e-6);
+}
+
 // Documents of 64 tokens under a mask that nothing else decides.
 AttentionSpec short_documents() {
   auto spec = spec_of("document(doc)", "doc: {dtype: int32, dims: [batch, kv_len]}");

@@ -110,6 +110,17 @@ TEST(VariedSpecs, AreOfWhatIsDescribed) {
               IsEmpty());
 }
 
+TEST(ConfirmingSpecs, AreOtherDrawsOfADescriptionAndItsVariations) {
+  const AttentionSpec spec = documents(", sample: segments(mean=128)");
+  std::vector<std::string> labels;
+  for (const VariedSpec& one : confirming_specs(spec, kShape)) labels.push_back(one.data.label);
+  const std::string said = "t0=segments(mean=128) ~ t0=another ";
+  EXPECT_THAT(labels, ElementsAre(said + "segments(mean=128)", said + "skewed segments(mean=128)",
+                                  said + "segments(mean=256)"));
+  EXPECT_THAT(confirming_specs(documents(", sample: constant(3)"), kShape), IsEmpty());
+  EXPECT_THAT(confirming_specs(documents(), kShape), IsEmpty());
+}
+
 TEST(DescribedSamples, AreWhatDescribeTakes) {
   const std::vector<std::string> samples = {"doc=segments(mean=9)"};
   AttentionSpec spec = documents();

@@ -317,7 +317,8 @@ TEST(Sm90aCost, PartsOfATileThatAreDeadCostLess) {
   const AttentionSpec labels =
       spec_with("label[b, q_idx] == label[b, kv_idx]",
                 "label: {dtype: int32, dims: [batch, kv_len], sample: 'uniform(0, 7)'}");
-  EXPECT_EQ(live_work(labels, shape, {192, 64, 64}).live_parts, 1);
+  // The last tile has two parts.
+  EXPECT_NEAR(live_work(labels, shape, {192, 64, 64}).live_parts, 1, 0.01);
   EXPECT_EQ(live_work(labels, shape, {192, 64, 64}).full_parts, 0);
 }
 

@@ -110,6 +110,18 @@ TEST(DrawTensor, KeepsNumbersInTheirRange) {
               Each(testing::AllOf(testing::Ge(150), testing::Le(225))));
 }
 
+TEST(DrawTensor, AnotherDrawIsOfOtherNumbersOfTheSameKind) {
+  for (const char* const text : {"segments(50)", "permutation", "lengths(0.1, 0.9)"}) {
+    const std::string other = std::string("another ") + text;
+    EXPECT_NE(drawn(text, kInts, kShape), drawn(other, kInts, kShape)) << text;
+    EXPECT_EQ(drawn(other, kInts, kShape), drawn(other, kInts, kShape)) << text;
+  }
+  const Sample sample = *parse_sample("another skewed segments(50)", kInts);
+  EXPECT_TRUE(sample.another && sample.skewed);
+  EXPECT_EQ(to_string(sample), "another skewed segments(mean=50)");
+  EXPECT_EQ(parse_sample("another constant(3)", kInts).error().id, "sample-type");
+}
+
 TEST(DrawTensor, SegmentsAreAsLongAsSaidOnAverage) {
   const ProblemShape lengthy{.q_len = 100'000, .kv_len = 100'000};
   const std::vector<double> segments = drawn("segments(50)", kInts, lengthy);
