@@ -15,6 +15,11 @@ struct PyMethodDef {
   const char* documentation;
 };
 constexpr int METH_FASTCALL = 0x80;
+using vectorcallfunc = PyObject* (*)(PyObject* callable, PyObject* const* arguments,
+                                     std::size_t flags, PyObject* names);
+// In a vectorcall's flags, beside the number of arguments without a name.
+constexpr std::size_t PY_VECTORCALL_OFFSET = std::size_t{1} << (8 * sizeof(std::size_t) - 1);
+constexpr int kPyEq = 2;  // Py_EQ
 
 extern PyObject* PyExc_TypeError;
 
@@ -44,6 +49,7 @@ PyObject* PyObject_CallObject(PyObject* callable, PyObject* arguments);
 PyObject* PyObject_GetAttr(PyObject*, PyObject* name);
 PyObject* PyObject_GetItem(PyObject*, PyObject* key);
 int PyObject_IsTrue(PyObject*);
+int PyObject_RichCompareBool(PyObject*, PyObject*, int operation);
 int PyObject_SetAttr(PyObject*, PyObject* name, PyObject* value);
 PyObject* PySequence_GetItem(PyObject*, Py_ssize_t);
 Py_ssize_t PySequence_Size(PyObject*);
@@ -54,4 +60,9 @@ PyObject* PyTuple_Pack(Py_ssize_t, ...);
 int PyTuple_SetItem(PyObject*, Py_ssize_t, PyObject* item);  // takes the item
 Py_ssize_t PyTuple_Size(PyObject*);
 PyObject* PyUnicode_InternFromString(const char*);
+
+// Not of the stable interface: null where a Python has them not. Python 3.12 and newer have both.
+[[gnu::weak]] PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* arguments,
+                                            std::size_t flags, PyObject* names);
+[[gnu::weak]] void PyFunction_SetVectorcall(PyObject* function, vectorcallfunc);
 }
