@@ -13,6 +13,8 @@ namespace {
 
 /// Of attune.attention, as attune._met has it.
 struct Attention {
+  static constexpr char kName[] = "attune.attention";
+
   Ref function;  // its bytecode
   Watched watched;
   Ref namespace_of_met, names, find{PyUnicode_InternFromString("find")};
@@ -20,15 +22,11 @@ struct Attention {
   Finder finder;
 };
 
-/// One a process, which outlives Python's objects of it.
-Attention* attention = nullptr;
-
 /// What the call gave before; null without an error, or None: it has to be worked out.
 PyObject* met(const Attention& entry, const Given& given) {
   const Py_ssize_t named = given.named();
   if (given.positional() != 3 || named > kMaxNames || entry.watched.is_watching()) return nullptr;
-  PyObject* const find =
-      PyDict_GetItemWithError(entry.namespace_of_met.get(), entry.find.get());
+  PyObject* const find = PyDict_GetItemWithError(entry.namespace_of_met.get(), entry.find.get());
   PyObject* const said = given.names == nullptr ? entry.no_names.get() : given.names;
   PyObject* const known = PyDict_GetItemWithError(entry.names.get(), said);
   PyObject* const none = entry.watched.none.get();
@@ -44,26 +42,31 @@ PyObject* met(const Attention& entry, const Given& given) {
   return find_call(entry.finder, given.arguments, given.arguments + 3, named, kinds.get());
 }
 
-PyObject* call_attention(PyObject*, PyObject* const* arguments, std::size_t flags,
-                         PyObject* names) {
-  const Given given{arguments, flags, names};
-  PyObject* const found = met(*attention, given);
-  if (found == nullptr && PyErr_Occurred() != nullptr) return nullptr;
-  if (found == nullptr) return given.of(attention->function);
-  if (found != attention->watched.none.get()) return found;
-  Py_DecRef(found);
-  return given.of(attention->function);
-}
-
 // The parameters of attune.torch.flex_attention, in its order.
 enum Parameter {
-  kQuery, kKey, kValue, kScoreMod, kBlockMask, kScale, kEnableGqa, kReturnLse, kKernelOptions,
-  kReturnAux, kMaskMod, kDropout, kSink, kPrecision, kStrict, kParameters
+  kQuery,
+  kKey,
+  kValue,
+  kScoreMod,
+  kBlockMask,
+  kScale,
+  kEnableGqa,
+  kReturnLse,
+  kKernelOptions,
+  kReturnAux,
+  kMaskMod,
+  kDropout,
+  kSink,
+  kPrecision,
+  kStrict,
+  kParameters
 };
 constexpr Py_ssize_t kPositional = kReturnAux;
 
 /// Of attune.torch.flex_attention.
 struct Flex {
+  static constexpr char kName[] = "attune.flex_attention";
+
   Ref function;  // its bytecode
   Watched watched;
   Ref parameters, defaults;  // by place
@@ -73,8 +76,6 @@ struct Flex {
   Ref bound{PyUnicode_InternFromString("bound")}, says{PyUnicode_InternFromString("says")};
   Ref go{PyUnicode_InternFromString("go")}, kept{PyUnicode_InternFromString("kept")};
 };
-
-Flex* flex = nullptr;
 
 /// Whether the arguments are such as the function takes. Sets no error.
 bool place(const Flex& entry, const Given& given, PyObject** placed) {
@@ -136,7 +137,7 @@ PyObject* met(const Flex& entry, const Given& given) {
     const Ref go(PyObject_GetAttr(each, entry.go.get()));
     const Ref kept(PyObject_GetAttr(each, entry.kept.get()));
     if (!go || !kept) break;
-    PyObject* const *const operands = placed + kQuery, *const lse = placed[kReturnLse];
+    PyObject *const *const operands = placed + kQuery, *const lse = placed[kReturnLse];
     Ref found(go.get() == none
                   ? PyObject_CallFunctionObjArgs(entry.again.get(), each, operands[0], operands[1],
                                                  operands[2], lse, nullptr)
@@ -148,20 +149,49 @@ PyObject* met(const Flex& entry, const Given& given) {
   return nullptr;
 }
 
-PyObject* call_flex(PyObject*, PyObject* const* arguments, std::size_t flags, PyObject* names) {
+/// Of a kind the one that stands before its function. It outlives Python's objects of it.
+template <class Entry>
+const Entry* standing = nullptr;
+
+template <class Entry>
+PyObject* call(PyObject*, PyObject* const* arguments, std::size_t flags, PyObject* names) {
+  const Entry& entry = *standing<Entry>;
   const Given given{arguments, flags, names};
-  PyObject* const found = met(*flex, given);
-  if (found != nullptr || PyErr_Occurred() != nullptr) return found;
-  return given.of(flex->function);
+  PyObject* const found = met(entry, given);
+  if (found == nullptr && PyErr_Occurred() != nullptr) return nullptr;
+  if (found != nullptr && found != entry.watched.none.get()) return found;
+  Py_DecRef(found);
+  return given.of(entry.function);
 }
 
-/// `entry` on the function, in the place of the one that may be there.
+/// The call as `call` finds it, by itself: None where it has to be worked out.
 template <class Entry>
-PyObject* put(Entry*& place, std::unique_ptr<Entry> entry, PyObject* function,
-              vectorcallfunc call) {
-  PyObject* const none = entry->watched.none.get();
-  place = entry.release();
-  return enter(function, call) ? Ref::to(function).release() : Ref::to(none).release();
+PyObject* meet(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+  const auto* entry = owned_by<Entry>(self);
+  if (entry == nullptr) return nullptr;
+  PyObject* const found = met(*entry, {arguments, static_cast<std::size_t>(count), names});
+  if (found != nullptr || PyErr_Occurred() != nullptr) return found;
+  return Ref::to(entry->watched.none.get()).release();
+}
+
+template <class Entry>
+PyMethodDef meet_method{
+    "met",
+    reinterpret_cast<decltype(PyMethodDef::function)>(reinterpret_cast<void (*)()>(meet<Entry>)),
+    METH_FASTCALL | METH_KEYWORDS, "what the call gives, or None"};
+
+/// `meet` of the entry, and whether it now stands before the function.
+template <class Entry>
+PyObject* put(std::unique_ptr<Entry> entry, PyObject* function) {
+  const Entry* const mine = entry.get();
+  const Ref self = capsule_of(std::move(entry));
+  const Ref found(self ? PyCFunction_NewEx(&meet_method<Entry>, self.get(), nullptr) : nullptr);
+  if (!found) return nullptr;
+  if (!can_enter()) return PyTuple_Pack(2, found.get(), Ref(PyLong_FromLong(0)).get());
+  static_cast<void>(Ref::to(self.get()).release());
+  standing<Entry> = mine;
+  PyFunction_SetVectorcall(function, call<Entry>);
+  return PyTuple_Pack(2, found.get(), Ref(PyLong_FromLong(1)).get());
 }
 
 }  // namespace
@@ -169,7 +199,8 @@ PyObject* put(Entry*& place, std::unique_ptr<Entry> entry, PyObject* function,
 }  // namespace attune::calls
 
 /// Of (attune.attention, its bytecode, (forward_ad, Dynamo's callback, None, False), vars(_met),
-/// _met._names, what a finder is made of): the function, or None where this Python has no such way.
+/// _met._names, what a finder is made of): what finds its calls, and whether that now stands before
+/// the function, as it can where the Python is one of 3.12 or newer.
 extern "C" ATT_API PyObject* attune_calls_enter_attention(PyObject* given) {
   using namespace attune::calls;
   PyObject* part[6];
@@ -188,7 +219,7 @@ extern "C" ATT_API PyObject* attune_calls_enter_attention(PyObject* given) {
   entry->names = Ref::to(part[3]);
   entry->no_names = Ref(PyTuple_New(0));
   if (!take(entry->finder, of_finder)) return nullptr;
-  return put(attention, std::move(entry), part[0], call_attention);
+  return put(std::move(entry), part[0]);
 }
 
 /// Of (attune.torch.flex_attention, its bytecode, what is watched as above, parameters, defaults,
@@ -214,5 +245,5 @@ extern "C" ATT_API PyObject* attune_calls_enter_flex(PyObject* given) {
   entry->meet = Ref::to(part[4]);
   entry->again = Ref::to(part[5]);
   entry->is_grad_enabled = Ref::to(part[6]);
-  return put(flex, std::move(entry), part[0], call_flex);
+  return put(std::move(entry), part[0]);
 }

@@ -44,11 +44,9 @@ struct Given {
   }
 };
 
-/// Whether this Python can have a function of its own called so. False sets no error.
-inline bool enter(PyObject* function, vectorcallfunc call) {
-  if (&PyFunction_SetVectorcall == nullptr || &PyObject_Vectorcall == nullptr) return false;
-  PyFunction_SetVectorcall(function, call);
-  return true;
+/// Whether this Python lets a function be called otherwise.
+inline bool can_enter() {
+  return &PyFunction_SetVectorcall != nullptr && &PyObject_Vectorcall != nullptr;
 }
 
 }  // namespace attune::calls

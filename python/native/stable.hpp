@@ -14,7 +14,7 @@ struct PyMethodDef {
   int flags;
   const char* documentation;
 };
-constexpr int METH_FASTCALL = 0x80;
+constexpr int METH_FASTCALL = 0x80, METH_KEYWORDS = 0x2;
 using vectorcallfunc = PyObject* (*)(PyObject* callable, PyObject* const* arguments,
                                      std::size_t flags, PyObject* names);
 // In a vectorcall's flags, beside the number of arguments without a name.

@@ -144,28 +144,35 @@ def _of_finder() -> tuple[Any, ...]:
 
 
 @functools.cache
-def enter_attention(function: Any) -> bool:
+def enter_attention(function: Any) -> tuple[Callable[..., Any], bool] | None:
     """From now on `function`, which is attune.attention, is called without a frame and a mapping of arguments wherever
-    `find` finds its call. Whether it is so: Python 3.12 and newer let functions be called otherwise. Everyone who looks
-    into the function, as torch's compiler does, sees what it was."""
+    `find` finds its call, and as ever elsewhere. Everyone who looks into the function, as torch's compiler does, sees
+    what it was.
+
+    Returns:
+        What finds calls, of the function's arguments: it gives None where there is none. And whether it stands before
+        the function: Python lets it from 3.12 on. None: there is no such thing.
+    """
     functions, watched = _functions(), _watched()
     if functions is None or watched is None:
-        return False
+        return None
     parts = function, _bytecode_of(function), watched, vars(_met), _met._names, _of_finder()
-    return functions.enter_attention(parts) is not None
+    met, stands = functions.enter_attention(parts)
+    return met, bool(stands)
 
 
 @functools.cache
-def enter_flex(function: Any, meet: Any, again: Any) -> bool:
+def enter_flex(function: Any, meet: Any, again: Any) -> tuple[Callable[..., Any], bool] | None:
     """The same of attune.torch.flex_attention, whose calls are found by what `meet` says of its functions, and made by
     `again` where it takes bytecode."""
     functions, watched = _functions(), _watched()
     if functions is None or watched is None:
-        return False
+        return None
     declared = inspect.signature(function).parameters
     defaults = tuple([None if x.default is x.empty else x.default for x in declared.values()])
     parts = function, _bytecode_of(function), watched, tuple(declared), defaults, meet, again, torch.is_grad_enabled
-    return functions.enter_flex(parts) is not None
+    met, stands = functions.enter_flex(parts)
+    return met, bool(stands)
 
 
 def _watched() -> tuple[Any, ...] | None:
