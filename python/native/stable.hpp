@@ -19,7 +19,6 @@ using vectorcallfunc = PyObject* (*)(PyObject* callable, PyObject* const* argume
                                      std::size_t flags, PyObject* names);
 // In a vectorcall's flags, beside the number of arguments without a name.
 constexpr std::size_t PY_VECTORCALL_OFFSET = std::size_t{1} << (8 * sizeof(std::size_t) - 1);
-constexpr int kPyEq = 2;  // Py_EQ
 
 extern PyObject* PyExc_TypeError;
 
@@ -49,7 +48,6 @@ PyObject* PyObject_CallObject(PyObject* callable, PyObject* arguments);
 PyObject* PyObject_GetAttr(PyObject*, PyObject* name);
 PyObject* PyObject_GetItem(PyObject*, PyObject* key);
 int PyObject_IsTrue(PyObject*);
-int PyObject_RichCompareBool(PyObject*, PyObject*, int operation);
 int PyObject_SetAttr(PyObject*, PyObject* name, PyObject* value);
 PyObject* PySequence_GetItem(PyObject*, Py_ssize_t);
 Py_ssize_t PySequence_Size(PyObject*);

@@ -299,59 +299,29 @@ def test_what_is_shown_of_the_function():
     assert attune.attention.__name__ == "attention" and "Returns:" in attune.attention.__doc__
 
 
-def entered():
-    """What stands before attention and flex_attention, or would in a Python that is new enough."""
-    flex = sys.modules["attune.torch.flex_attention"]
-    return (
-        _native.enter_attention(_met.function_of_calls),
-        _native.enter_flex(flex_attention, flex._meet, flex._again),
-    )
-
-
-def test_what_stands_before_the_functions():
-    of_attention, of_flex = entered()
-    assert of_attention[1] is of_flex[1] is (sys.version_info >= (3, 12))
+def test_what_stands_before_attention():
+    met, stands = _native.enter_attention(_met.function_of_calls)
+    assert stands is (sys.version_info >= (3, 12))
     spec, given = SPECS["causal"], operands()
     wanted, wanted_lse = attune.attention(*given, spec=spec, return_lse=True)
 
     def calls():
-        """Of both, by every way to give arguments."""
-        q, k, v = given
-        yield of_attention[0](q, k, v, spec=spec)
-        yield of_attention[0](q, k, v, spec=spec, return_lse=True)
-        yield of_flex[0](q, k, v, mask_mod=causal)
-        yield of_flex[0](q, k, v, None, None, None, False, True, mask_mod=causal)
-        yield of_flex[0](value=v, key=k, query=q, return_lse=True, mask_mod=causal)
+        yield met(*given, spec=spec)
+        yield met(*given, spec=spec, return_lse=True)
 
     assert all(found is None for found in calls())
     for _ in range(3):
         attune.attention(*given, spec=spec)
         attune.attention(*given, spec=spec, return_lse=True)
-        flex_attention(*given, mask_mod=causal, return_lse=True)
-    for found in calls():
-        o, lse = found if isinstance(found, tuple) else (found, wanted_lse)
-        assert torch.equal(o, wanted) and torch.equal(lse, wanted_lse)
-    wrong = (
-        ((), {}), (given[:2], {"mask_mod": causal}), ((*given, None), {"score_mod": None}),
-        (given, {"mask_mod": causal, "nothing": 1}), ([None] * 12, {}), (given, {"mask_mod": causal, "scale": torch.ones(2)}),
-    )  # fmt: skip
-    for arguments, named in wrong:
-        assert of_flex[0](*arguments, **named) is None
-    assert of_attention[0](*given, spec=spec, nothing=1) is None and of_attention[0](*given[:2], spec=spec) is None
+    o, (again, lse) = calls()
+    assert torch.equal(o, wanted) and torch.equal(again, wanted) and torch.equal(lse, wanted_lse)
+    assert met(*given, spec=spec, nothing=1) is None and met(*given[:2], spec=spec) is None and met() is None
+    with pytest.raises(TypeError):
+        attune.attention(*given, spec=spec, nothing=1)
     with torch.autograd.forward_ad.dual_level():
         assert all(found is None for found in calls())
     seen = []
-
-    def looked_at(_, __):
-        seen.extend(calls())
-        return 1
-
+    graph_break = torch._dynamo.graph_break
     # Frames that torch's compiler wants to see are run as what they are.
-    torch.compile(lambda x: (torch._dynamo.graph_break(), looked_at(x, 1), x + 1)[2], backend="eager")(given[0])
-    assert len(seen) == 5 and all(found is None for found in seen)
-    with torch.enable_grad(), pytest.raises(TypeError):
-        attune.attention(*given, spec=spec, nothing=1)
-
-
-def causal(b, h, q_idx, kv_idx):
-    return q_idx >= kv_idx
+    torch.compile(lambda x: (graph_break(), seen.extend(calls()), x + 1)[2], backend="eager")(given[0])
+    assert seen == [None, None] and met(*given, spec=spec) is not None

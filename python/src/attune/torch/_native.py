@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-import inspect
 import pathlib
 import sysconfig
 import types
@@ -29,7 +28,7 @@ _data_ptr: Any = torch.Tensor.data_ptr
 @dataclasses.dataclass(frozen=True)
 class _Functions:
     """Of the library: what makes finders, launchers, calls, and what a Function is made of, and what puts calls that were
-    made before in front of a function's bytecode."""
+    made before in front of attune.attention's bytecode."""
 
     finder: Callable[[Any], Any]
     launcher: Callable[[Any], Any]
@@ -37,7 +36,6 @@ class _Functions:
     forward: Callable[[Any], Any]
     recorder: Callable[[Any], Any]
     enter_attention: Callable[[Any], Any]
-    enter_flex: Callable[[Any], Any]
 
 
 @functools.cache
@@ -158,20 +156,6 @@ def enter_attention(function: Any) -> tuple[Callable[..., Any], bool] | None:
         return None
     parts = function, _bytecode_of(function), watched, vars(_met), _met._names, _of_finder()
     met, stands = functions.enter_attention(parts)
-    return met, bool(stands)
-
-
-@functools.cache
-def enter_flex(function: Any, meet: Any, again: Any) -> tuple[Callable[..., Any], bool] | None:
-    """The same of attune.torch.flex_attention, whose calls are found by what `meet` says of its functions, and made by
-    `again` where it takes bytecode."""
-    functions, watched = _functions(), _watched()
-    if functions is None or watched is None:
-        return None
-    declared = inspect.signature(function).parameters
-    defaults = tuple([None if x.default is x.empty else x.default for x in declared.values()])
-    parts = function, _bytecode_of(function), watched, tuple(declared), defaults, meet, again, torch.is_grad_enabled
-    met, stands = functions.enter_flex(parts)
     return met, bool(stands)
 
 

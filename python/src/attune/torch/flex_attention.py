@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
-from attune.torch import _autocast, _dropout, _native, _precision
+from attune.torch import _autocast, _dropout, _precision
 from attune.torch._bound import Bound, can_be_bound, holds_of, latest
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
@@ -96,10 +96,15 @@ def flex_attention(
                 None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
             )  # fmt: skip
             for bound in met.bound:
-                if bound.says == says:
-                    found = _again(bound, query, key, value, return_lse)
+                if bound.says != says:
+                    continue
+                captured = bound.kept
+                if bound.go is not None:
+                    found = bound.go(query, key, value, captured, return_lse)
                     if found is not None:
                         return found
+                elif bound.check(query, key, value, *captured) and (bound.holds is None or bound.holds()):
+                    return bound.run((query, key, value), captured, return_lse)
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     given = query, key, value
     query, key, value = _autocast.cast(query, key, value)
@@ -181,15 +186,6 @@ def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: Mas
     return recall(score_mod, of_blocks, mask_mod, None) if of_blocks is block_mask._made_of else None
 
 
-def _again(bound: Bound, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, return_lse: bool) -> Any:
-    """What the call gives; None where its tensors, or what torch is told beside them, are not as they were."""
-    if bound.go is not None:
-        return bound.go(query, key, value, bound.kept, return_lse)
-    if bound.check(query, key, value, *bound.kept) and (bound.holds is None or bound.holds()):
-        return bound.run((query, key, value), bound.kept, return_lse)
-    return None
-
-
 def _bind(
     seen: Seen,
     known: Known,
@@ -207,7 +203,6 @@ def _bind(
         holds = holds_of(operands[0], precision is None)
         bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, says, captured)
         seen.bound = latest(bound, seen.bound)
-        _native.enter_flex(flex_attention, _meet, _again)
 
 
 def _recall(
