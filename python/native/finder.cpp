@@ -1,9 +1,10 @@
 // What attune._met does to find a call that was made before, without running bytecode.
+#include "finder.hpp"
+
 #include <cstddef>
 #include <new>
 
 #include "attune/attune.h"
-#include "objects.hpp"
 
 namespace attune::calls {
 
@@ -12,14 +13,6 @@ namespace {
 /// What an argument is to `find`; attune._met has the same numbers.
 enum Argument : long { kByValue, kOfLaunch, kLse, kTensors, kScalars, kArrays };  // and behind them
 constexpr long kArrayCount = 7;
-
-/// Finds calls that were made before, as attune._met does.
-struct Finder {
-  static constexpr char kName[] = "attune.finder";
-
-  Ref calls;  // by key
-  Ref is_grad_enabled, none, of_false, of_true, empty, go;
-};
 
 /// What a call says beside q, k and v.
 struct Said {
@@ -30,8 +23,8 @@ struct Said {
 };
 
 /// False where there is an error.
-bool read(const Finder& finder, PyObject* v, PyObject* given, PyObject* kinds, Said& said) {
-  const Py_ssize_t count = PyTuple_Size(kinds) - 1;
+bool read(const Finder& finder, PyObject* v, PyObject* const* values, Py_ssize_t count,
+          PyObject* kinds, Said& said) {
   const Ref grad(PyObject_CallFunctionObjArgs(finder.is_grad_enabled.get(), nullptr));
   said.key = Ref(PyTuple_New(3 + count));
   if (!grad || !said.key) return false;
@@ -42,10 +35,8 @@ bool read(const Finder& finder, PyObject* v, PyObject* given, PyObject* kinds, S
   said.tensors = Ref::to(finder.empty.get());
   said.with_lse = finder.of_false.get();
   said.scalars = finder.none.get();
-  PyObject *name = nullptr, *value = nullptr;
-  Py_ssize_t position = 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (PyDict_Next(given, &position, &name, &value) == 0) return false;
+    PyObject* const value = values[i];
     const long kind = PyLong_AsLong(PyTuple_GetItem(kinds, 1 + i));
     Ref part = Ref::to(kind == kByValue ? value : finder.none.get());
     if (kind == kLse) said.with_lse = value;
@@ -83,28 +74,55 @@ Ref arrays_of(const Finder& finder, PyObject* const* operands, const Said& said)
   return all;
 }
 
+}  // namespace
+
+bool take(Finder& finder, PyObject* const* part) {
+  finder.calls = Ref::to(part[0]);
+  finder.is_grad_enabled = Ref::to(part[1]);
+  finder.none = Ref::to(part[2]);
+  finder.of_false = Ref::to(part[3]);
+  finder.of_true = Ref::to(part[4]);
+  finder.empty = Ref(PyTuple_New(0));
+  finder.go = Ref(PyUnicode_InternFromString("go"));
+  return finder.empty && finder.go;
+}
+
+PyObject* find_call(const Finder& finder, PyObject* const* operands, PyObject* const* values,
+                    Py_ssize_t count, PyObject* kinds) {
+  if (PyTuple_Size(kinds) != 1 + count) return Ref::to(finder.none.get()).release();
+  Said said{};
+  Ref bound, arrays;
+  if (read(finder, operands[2], values, count, kinds, said)) {
+    bound = Ref::to(PyDict_GetItemWithError(finder.calls.get(), said.key.get()));
+    if (bound && said.has_arrays) arrays = arrays_of(finder, operands, said);
+  }
+  const Py_ssize_t known = bound ? PyTuple_Size(bound.get()) : 0;
+  for (Py_ssize_t i = 0; i < known; ++i) {
+    const Ref go(PyObject_GetAttr(PyTuple_GetItem(bound.get(), i), finder.go.get()));
+    if (!go || go.get() == finder.none.get()) break;
+    Ref found(PyObject_CallFunctionObjArgs(go.get(), operands[0], operands[1], operands[2],
+                                           said.tensors.get(), said.with_lse, said.scalars,
+                                           arrays.get(), nullptr));
+    if (!found || found.get() != finder.none.get()) return found.release();
+  }
+  PyErr_Clear();
+  return Ref::to(finder.none.get()).release();
+}
+
+namespace {
+
 /// find(q, k, v, arguments by name, their kinds): what the call gives; None where it is not among
 /// those that were made before. Of errors nothing is said: the call is worked out, and says them.
 PyObject* find(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* finder = owned_by<Finder>(self);
   if (finder == nullptr || count != 5) return refuse("find takes five arguments");
-  Said said{};
-  Ref bound, arrays;
-  if (read(*finder, arguments[2], arguments[3], arguments[4], said)) {
-    bound = Ref::to(PyDict_GetItemWithError(finder->calls.get(), said.key.get()));
-    if (bound && said.has_arrays) arrays = arrays_of(*finder, arguments, said);
+  PyObject* values[kMaxNames];
+  PyObject *name = nullptr, *value = nullptr;
+  Py_ssize_t position = 0, given = 0;
+  while (given < kMaxNames && PyDict_Next(arguments[3], &position, &name, &value) != 0) {
+    values[given++] = value;
   }
-  const Py_ssize_t known = bound ? PyTuple_Size(bound.get()) : 0;
-  for (Py_ssize_t i = 0; i < known; ++i) {
-    const Ref go(PyObject_GetAttr(PyTuple_GetItem(bound.get(), i), finder->go.get()));
-    if (!go || go.get() == finder->none.get()) break;
-    Ref found(PyObject_CallFunctionObjArgs(go.get(), arguments[0], arguments[1], arguments[2],
-                                           said.tensors.get(), said.with_lse, said.scalars,
-                                           arrays.get(), nullptr));
-    if (!found || found.get() != finder->none.get()) return found.release();
-  }
-  PyErr_Clear();
-  return Ref::to(finder->none.get()).release();
+  return find_call(*finder, arguments, values, given, arguments[4]);
 }
 
 PyMethodDef find_method{"find", find, METH_FASTCALL,
@@ -123,13 +141,6 @@ extern "C" ATT_API PyObject* attune_calls_finder(PyObject* given) {
   }
   auto finder = std::unique_ptr<Finder>(new (std::nothrow) Finder{});
   if (finder == nullptr) return refuse("no memory");
-  finder->calls = Ref::to(part[0]);
-  finder->is_grad_enabled = Ref::to(part[1]);
-  finder->none = Ref::to(part[2]);
-  finder->of_false = Ref::to(part[3]);
-  finder->of_true = Ref::to(part[4]);
-  finder->empty = Ref(PyTuple_New(0));
-  finder->go = Ref(PyUnicode_InternFromString("go"));
-  if (!finder->empty || !finder->go) return nullptr;
+  if (!take(*finder, part)) return nullptr;
   return function_of(find_method, std::move(finder));
 }

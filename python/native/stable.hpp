@@ -14,7 +14,11 @@ struct PyMethodDef {
   int flags;
   const char* documentation;
 };
-constexpr int METH_FASTCALL = 0x80;
+constexpr int METH_FASTCALL = 0x80, METH_KEYWORDS = 0x2;
+using vectorcallfunc = PyObject* (*)(PyObject* callable, PyObject* const* arguments,
+                                     std::size_t flags, PyObject* names);
+// In a vectorcall's flags, beside the number of arguments without a name.
+constexpr std::size_t PY_VECTORCALL_OFFSET = std::size_t{1} << (8 * sizeof(std::size_t) - 1);
 
 extern PyObject* PyExc_TypeError;
 
@@ -54,4 +58,9 @@ PyObject* PyTuple_Pack(Py_ssize_t, ...);
 int PyTuple_SetItem(PyObject*, Py_ssize_t, PyObject* item);  // takes the item
 Py_ssize_t PyTuple_Size(PyObject*);
 PyObject* PyUnicode_InternFromString(const char*);
+
+// Not of the stable interface: null where a Python has them not. Python 3.12 and newer have both.
+[[gnu::weak]] PyObject* PyObject_Vectorcall(PyObject* callable, PyObject* const* arguments,
+                                            std::size_t flags, PyObject* names);
+[[gnu::weak]] void PyFunction_SetVectorcall(PyObject* function, vectorcallfunc);
 }

@@ -455,3 +455,22 @@ def test_a_traced_value_prints_what_it_is():
 
     translation(score_mod)
     assert seen == ["traced((score * 2), dtype=torch.float32) of traced(shape=(2,), dtype=torch.int32)"]
+
+
+def test_ints_that_32_bits_do_not_hold():
+    """They are ends that none reaches; floats in their place would have made products of them silently wrong."""
+    q, k, v = (torch.randn(1, 2, 40, 16) for _ in range(3))
+    wanted = flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i >= j, strict=True)
+    for mask_mod in (
+        lambda b, h, i, j: (i < 2**40) & (i > -(2**40)) & (i >= j),
+        lambda b, h, i, j: i.clamp(-(2**40), 2**40) >= torch.clamp(j, max=2**33),
+    ):
+        torch.testing.assert_close(flex_attention(q, k, v, mask_mod=mask_mod, strict=True), wanted)
+    for mask_mod in (
+        lambda b, h, i, j: (i * 2654435761 + j) % 5 < 3,
+        lambda b, h, i, j: i % 2**32 >= j,
+        lambda b, h, i, j: i - 2**31 >= j - 2**31,
+        lambda b, h, i, j: i.clamp(min=2**40) >= j,
+    ):
+        with pytest.raises(Untranslatable, match="32 bits"):
+            flex_attention(q, k, v, mask_mod=mask_mod, strict=True)

@@ -297,3 +297,31 @@ def test_what_is_shown_of_the_function():
     shown = inspect.signature(attune.attention).parameters
     assert [*shown][:4] == ["q", "k", "v", "spec"] and "key" not in shown and shown["runtime"].default is None
     assert attune.attention.__name__ == "attention" and "Returns:" in attune.attention.__doc__
+
+
+def test_what_stands_before_attention():
+    met, stands = _native.enter_attention(_met.function_of_calls)
+    assert stands is (sys.version_info >= (3, 12))
+    spec, given = SPECS["causal"], operands()
+    wanted, wanted_lse = attune.attention(*given, spec=spec, return_lse=True)
+
+    def calls():
+        yield met(*given, spec=spec)
+        yield met(*given, spec=spec, return_lse=True)
+
+    assert all(found is None for found in calls())
+    for _ in range(3):
+        attune.attention(*given, spec=spec)
+        attune.attention(*given, spec=spec, return_lse=True)
+    o, (again, lse) = calls()
+    assert torch.equal(o, wanted) and torch.equal(again, wanted) and torch.equal(lse, wanted_lse)
+    assert met(*given, spec=spec, nothing=1) is None and met(*given[:2], spec=spec) is None and met() is None
+    with pytest.raises(TypeError):
+        attune.attention(*given, spec=spec, nothing=1)
+    with torch.autograd.forward_ad.dual_level():
+        assert all(found is None for found in calls())
+    seen = []
+    graph_break = torch._dynamo.graph_break
+    # Frames that torch's compiler wants to see are run as what they are.
+    torch.compile(lambda x: (graph_break(), seen.extend(calls()), x + 1)[2], backend="eager")(given[0])
+    assert seen == [None, None] and met(*given, spec=spec) is not None

@@ -36,6 +36,7 @@ _forward_mode: Any = None  # its module; what is met tells nothing of tangents
 # What finds calls and makes them, of q, k, v, arguments by name, and their kinds. None: it is not there, or there are
 # no calls yet.
 find: Callable[..., Any] | None = None
+function_of_calls: Callable[..., Any] | None = None  # attune.attention, which is `remembered`
 
 
 def begin(is_compiling: Callable[[], bool], is_grad_enabled: Callable[[], bool], forward_mode: Any) -> None:
@@ -130,4 +131,6 @@ def remembered(function: Function) -> Function:
     declared = inspect.signature(function)
     of_callers = [each for name, each in declared.parameters.items() if name != "key"]
     met.__signature__ = declared.replace(parameters=of_callers)  # type: ignore[attr-defined]
+    global function_of_calls
+    function_of_calls = met
     return met  # type: ignore[return-value]

@@ -14,6 +14,7 @@ from attune.torch._expression import (
     binary,
     call,
     conditional,
+    is_wide,
     literal,
     negative,
     value_of,
@@ -27,8 +28,16 @@ def wider(left: Expression, right: Expression) -> Type:
     return "float" if "float" in (left.type, right.type) else "int"
 
 
+def _refuse_wide(left: Expression, right: Expression) -> None:
+    """Raises where the result is an int of torch's 64 bits."""
+    for wide, other in ((left, right), (right, left)):
+        if is_wide(wide) and (other.type == "int" or is_wide(other)):
+            raise Untranslatable(f"arithmetic of ints with {wide.low}, which 32 bits do not hold")
+
+
 def arithmetic(operator: str, left: Expression, right: Expression) -> Expression:
     left, right = as_number(left), as_number(right)
+    _refuse_wide(left, right)
     return binary(operator, left, right, wider(left, right))
 
 
@@ -69,6 +78,7 @@ def div(input: Expression, other: Expression, *, rounding_mode: str | None = Non
 @operation("floor_divide")
 def floor_divide(input: Expression, other: Expression) -> Expression:
     input, other = as_number(input), as_number(other)
+    _refuse_wide(input, other)
     if wider(input, other) == "int":
         return binary("//", input, other, "int")
     return floor(div(input, other))
@@ -77,6 +87,7 @@ def floor_divide(input: Expression, other: Expression) -> Expression:
 @operation("remainder")
 def _remainder(input: Expression, other: Expression) -> Expression:
     input, other = as_number(input), as_number(other)
+    _refuse_wide(input, other)
     if wider(input, other) == "int":
         return binary("%", input, other, "int")
     return sub(input, mul(floor_divide(input, other), other))
@@ -141,14 +152,23 @@ def _abs(input: Expression) -> Expression:
 
 @operation("minimum", "min", "fmin")
 def minimum(input: Expression, other: Expression) -> Expression:
-    left, right = same_type(as_number(input), as_number(other))
-    return call("min", left, right, of_type=left.type)
+    return _extreme("min", as_number(input), as_number(other))
 
 
 @operation("maximum", "max", "fmax")
 def maximum(input: Expression, other: Expression) -> Expression:
-    left, right = same_type(as_number(input), as_number(other))
-    return call("max", left, right, of_type=left.type)
+    return _extreme("max", as_number(input), as_number(other))
+
+
+def _extreme(function: str, left: Expression, right: Expression) -> Expression:
+    for wide, other in ((left, right), (right, left)):
+        if is_wide(wide) and other.type == "int":  # an end that is none
+            assert wide.low is not None
+            if (wide.low > 0) == (function == "min"):
+                return other
+            _refuse_wide(wide, other)
+    left, right = same_type(left, right)
+    return call(function, left, right, of_type=left.type)
 
 
 @operation("clamp", "clip")

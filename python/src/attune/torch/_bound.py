@@ -173,6 +173,7 @@ def keep(key: Any, bound: Any) -> None:
     CALLS[key] = latest(bound, CALLS.get(key, ()))
     if _met.find is None:
         _met.find = _native.find()
+        _native.enter_attention(_met.function_of_calls)
 
 
 _met.begin(torch.compiler.is_dynamo_compiling, torch.is_grad_enabled, forward_ad)

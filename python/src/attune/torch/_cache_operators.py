@@ -1,7 +1,8 @@
 """The operators `torch.ops.attune.append` and `attention_over_cache`: what a compiled graph of a serving loop holds.
 
 Append says what it writes, so that a compiler keeps the order of a launch that fills a cache and one that reads it. The
-spec travels as text, as it does with `torch.ops.attune.attention`. Neither has a gradient.
+spec travels as text, as it does with `torch.ops.attune.attention`. _packed_operators.py has the gradient of sequences
+that are packed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import torch
 
 from attune._append import NAMES as APPENDED
 from attune._append import WRITTEN
-from attune._errors import UnsupportedError
 from attune._launch import Launch, refuse
 from attune._structs import Layout
 from attune._view import axes
@@ -74,13 +74,8 @@ def _attention_fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return q.new_empty((*q.shape[:-1], spec.head_dim[1])), lse
 
 
-def _no_gradient(ctx: Any, *_: Any) -> Any:
-    raise UnsupportedError("attention over a cache has no backward pass in a graph", "call under torch.no_grad()")
-
-
 for _device in ("CPU", "CUDA"):
     _library.impl("append", _append_impl, _device)
     _library.impl("attention_over_cache", _attention, _device)
 torch.library.register_fake("attune::append", _append_fake, lib=_library)
 torch.library.register_fake("attune::attention_over_cache", _attention_fake, lib=_library)
-torch.library.register_autograd("attune::attention_over_cache", _no_gradient, lib=_library)

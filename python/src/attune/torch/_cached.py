@@ -65,7 +65,8 @@ def takes(
     tensors: Mapping[str, torch.Tensor] | None,
     dropout: float | None,
 ) -> bool:
-    """Whether all is torch's, nothing wants a gradient, and nothing is drawn while a graph is made."""
+    """Whether all is torch's, nothing wants a gradient but in a graph that packed sequences are part of, and nothing is
+    drawn while a graph is made."""
     given = (
         offsets.cu_q, offsets.cu_kv, offsets.used_q, offsets.used_kv, offsets.page_table, scales["k_scales"],
         scales["v_scales"],
@@ -76,7 +77,9 @@ def takes(
         return False
     if torch.is_grad_enabled():
         of_gradients = (q, k, v, scales["k_scales"], scales["v_scales"], *(tensors or {}).values())
-        return not any([x is not None and x.requires_grad for x in of_gradients])
+        if any([x is not None and x.requires_grad for x in of_gradients]):
+            is_packed = offsets.cu_q is not None and offsets.page_table is None and v is not None
+            return is_packed and torch.compiler.is_dynamo_compiling()
     return True
 
 

@@ -25,7 +25,8 @@ class Expression:
     """A typed expression: its text, in brackets unless it is one word, and how it was made.
 
     Attributes:
-        low, high: bounds of an int's values at the traced launch; None: not known.
+        low, high: bounds of an int's values at the traced launch; None: not known. Of floats only literals of ints that
+            int32 does not hold have them.
         operation, operands: of the outermost operation; "" of a name, "literal" of a finite number.
     """
 
@@ -57,7 +58,13 @@ def literal(value: bool | int | float) -> Expression:
     if abs(value) >= _FLOAT32_MAX:
         return infinity(value < 0)
     text = repr(float(value))
-    return Expression(f"({text})" if value < 0 else text, "float", operation="literal")
+    bound = value if isinstance(value, int) else None
+    return Expression(f"({text})" if value < 0 else text, "float", bound, bound, operation="literal")
+
+
+def is_wide(operand: Expression) -> bool:
+    """Whether it is the literal of an int that int32 does not hold, which ints can be compared with, and no more."""
+    return operand.type == "float" and operand.low is not None
 
 
 def value_of(operand: Expression) -> int | float | None:

@@ -7,10 +7,12 @@ import dataclasses
 import functools
 import pathlib
 import sysconfig
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from attune import _met
 from attune._library import check, library
@@ -25,13 +27,15 @@ _data_ptr: Any = torch.Tensor.data_ptr
 
 @dataclasses.dataclass(frozen=True)
 class _Functions:
-    """Of the library: what makes finders, launchers, calls, and what a Function is made of."""
+    """Of the library: what makes finders, launchers, calls, and what a Function is made of, and what puts calls that were
+    made before in front of attune.attention's bytecode."""
 
     finder: Callable[[Any], Any]
     launcher: Callable[[Any], Any]
     straight: Callable[[Any], Any]
     forward: Callable[[Any], Any]
     recorder: Callable[[Any], Any]
+    enter_attention: Callable[[Any], Any]
 
 
 @functools.cache
@@ -129,6 +133,45 @@ def find() -> Callable[..., Any] | None:
     functions = _functions()
     if functions is None:
         return None
-    parts = _met.CALLS, torch.is_grad_enabled, None, False, True
-    found: Callable[..., Any] = functions.finder(parts)
+    found: Callable[..., Any] = functions.finder(_of_finder())
+    return found
+
+
+def _of_finder() -> tuple[Any, ...]:
+    return _met.CALLS, torch.is_grad_enabled, None, False, True
+
+
+@functools.cache
+def enter_attention(function: Any) -> tuple[Callable[..., Any], bool] | None:
+    """From now on `function`, which is attune.attention, is called without a frame and a mapping of arguments wherever
+    `find` finds its call, and as ever elsewhere. Everyone who looks into the function, as torch's compiler does, sees
+    what it was.
+
+    Returns:
+        What finds calls, of the function's arguments: it gives None where there is none. And whether it stands before
+        the function: Python lets it from 3.12 on. None: there is no such thing.
+    """
+    functions, watched = _functions(), _watched()
+    if functions is None or watched is None:
+        return None
+    parts = function, _bytecode_of(function), watched, vars(_met), _met._names, _of_finder()
+    met, stands = functions.enter_attention(parts)
+    return met, bool(stands)
+
+
+def _watched() -> tuple[Any, ...] | None:
+    """What tells whether somebody wants to see a call's bytecode run. None: this torch does not say it."""
+    try:
+        from torch._C._dynamo.eval_frame import get_eval_frame_callback
+    except ImportError:
+        return None
+    return forward_ad, get_eval_frame_callback, None, False
+
+
+def _bytecode_of(function: Any) -> Any:
+    """The function once more: what it is when nothing is in front of it."""
+    found = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    found.__kwdefaults__ = function.__kwdefaults__
     return found

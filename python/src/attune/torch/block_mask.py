@@ -105,9 +105,9 @@ def create_block_mask(
         _compile: ignored.
         options: whatever else this version of torch takes; for the blocks, should they be read.
     """
-    unknown = options.keys() - _CREATE_OPTIONS
-    if unknown:
-        raise TypeError(f"create_block_mask() got an unexpected keyword argument '{min(unknown)}'")
+    for name in options:  # as torch 2.11 traces it: of a set's difference from a dict's keys it makes an error
+        if name not in _CREATE_OPTIONS:
+            raise TypeError(f"create_block_mask() got an unexpected keyword argument '{name}'")
     if device is None:
         device = torch.accelerator.current_accelerator() or "cpu"
     block_size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE

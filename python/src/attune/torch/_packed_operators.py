@@ -1,0 +1,100 @@
+"""The gradient of `torch.ops.attune.attention_over_cache` where it is one of packed sequences: keys in a cache have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attune import _packed
+from attune._errors import UnsupportedError
+from attune._launch import Launch
+from attune._packed import OFFSETS, Offsets
+from attune._structs import Layout
+from attune.torch._cached import NAMES
+from attune.torch._operators import _TAGS, _library, _scalars
+from attune.torch._packed import Call, _kernel, _launch_backward, _view
+from attune.torch._plans import variant_of
+
+_OFFSETS = [name for name in OFFSETS if name != "page_table"]
+_library.define(
+    "attention_packed_backward(Tensor? d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
+    f"{', '.join(f'Tensor? {name}' for name in _OFFSETS)}, Tensor[] tensors, str spec, SymInt[] ints, float[] floats, "
+    "float? scale) -> Tensor[]",
+    tags=_TAGS,
+)
+
+
+def _backward_impl(
+    d_o: torch.Tensor | None,
+    d_lse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    *given: Any,
+) -> list[torch.Tensor]:
+    """Gradients of q, k, v and the tensors that learn; 0 in rows of no sequence."""
+    offsets, (tensors, text, ints, floats, scale) = given[: len(_OFFSETS)], given[len(_OFFSETS) :]
+    variant = variant_of(text)
+    spec = variant.spec
+    views = {name: None if x is None else _view(x.contiguous()) for name, x in zip(_OFFSETS, offsets, strict=True)}
+    sequences, batch = _packed.sequences_of(Offsets(**views, page_table=None))
+    shape = _packed.shape_of(batch, *(_view(x) for x in (q, k, v)))
+    named = {declared.name: x.contiguous() for declared, x in zip(spec.tensors, tensors, strict=True)}
+    scalars = dict(zip(spec.launch_scalar_slots, _scalars(variant, ints, floats), strict=True))
+    launch = Launch({name: _view(x) for name, x in named.items()}, scalars, scale)
+    call = Call(spec, shape, sequences, named, launch, None)
+    of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    of_learned = [torch.zeros_like(named[name], dtype=torch.float32) for name in call.learned]
+    if _packed.has_work(shape):
+        _kernel(call, q)
+        _launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
+    return [*of_operands, *of_learned]
+
+
+def _backward_fake(d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, *given: Any) -> list[torch.Tensor]:
+    tensors, text = given[2 + len(_OFFSETS)], given[3 + len(_OFFSETS)]
+    learned = [tensors[slot] for slot in variant_of(text).learned]
+    made = [x.new_empty(x.shape) for x in (q, k, v)]
+    return [*made, *(x.new_empty(x.shape, dtype=torch.float32) for x in learned)]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    arrays = dict(zip(NAMES, inputs[: len(NAMES)], strict=True))
+    tensors, ctx.spec, *ctx.launch = inputs[len(NAMES) :]
+    ctx.count = len(tensors)
+    ctx.is_packed = variant_of(ctx.spec).spec.layout_id == Layout.THD and arrays["v"] is not None
+    ctx.is_packed = ctx.is_packed and arrays["k_scales"] is None and arrays["v_scales"] is None
+    ctx.set_materialize_grads(False)
+    offsets = [arrays[name] for name in _OFFSETS]
+    if ctx.is_packed:
+        ctx.save_for_backward(arrays["q"], arrays["k"], arrays["v"], *output, *offsets, *tensors)
+
+
+def _backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
+    if not ctx.is_packed:
+        raise UnsupportedError(
+            "attention over a cache has no backward pass in a graph", "call under torch.no_grad()"
+        )
+    ints, floats, scale = ctx.launch
+    of_numbers: tuple[Any, Any] = None if ints else [], None if floats else []  # as the dense operator's
+    gradients: list[torch.Tensor | None] = [None] * ctx.count
+    of_offsets = [None] * (len(NAMES) - 3)
+    if d_o is None and d_lse is None:
+        return None, None, None, *of_offsets, gradients, None, *of_numbers, None
+    *saved, = ctx.saved_tensors
+    tensors = saved[5 + len(_OFFSETS) :]
+    found = torch.ops.attune.attention_packed_backward(
+        d_o, d_lse, *saved[: 5 + len(_OFFSETS)], tensors, ctx.spec, ints, floats, scale
+    )
+    for slot, gradient in zip(variant_of(ctx.spec).learned, found[3:], strict=True):
+        gradients[slot] = gradient.to(tensors[slot].dtype)
+    return *found[:3], *of_offsets, gradients, None, *of_numbers, None
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("attention_packed_backward", _backward_impl, _device)
+torch.library.register_fake("attune::attention_packed_backward", _backward_fake, lib=_library)
+torch.library.register_autograd("attune::attention_over_cache", _backward, setup_context=_setup_context, lib=_library)

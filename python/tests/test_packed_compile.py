@@ -1,0 +1,56 @@
+"""attune.attention of packed sequences in compiled code, with gradients: an operator of the graph, and no break."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import attune  # noqa: E402
+import attune.torch  # noqa: E402
+
+CU = [0, 30, 31, 31, 70]
+KV = [0, 40, 45, 45, 84]
+WORDS = {
+    "causal": {"mask": "causal"},
+    "slopes": {"mask": "local(12, 0)", "score": "score - slope[h] * abs(kv_idx - q_pos)"},
+}
+
+
+def operands():
+    torch.manual_seed(2)
+    q, k, v = torch.randn(72, 4, 16), torch.randn(84, 2, 16), torch.randn(84, 2, 16)  # two rows of no sequence
+    return [x.requires_grad_() for x in (q, k, v, torch.rand(4))]
+
+
+@pytest.mark.parametrize("with_lse", [False, True])
+@pytest.mark.parametrize("name", WORDS)
+def test_gradients(name, with_lse):
+    def attend(q, k, v, slope, cu_q, cu_kv):
+        tensors = {"slope": slope} if name == "slopes" else {}
+        given = {"layout": "thd", "cu_q": cu_q, "cu_kv": cu_kv, "tensors": tensors, "return_lse": with_lse}
+        found = attune.attention(2 * q, k, v, **given, **WORDS[name])
+        # Rows of no sequence have an LSE of -inf.
+        return found[0].square().sum() + found[1][:, :70].nan_to_num(neginf=0).sum() if with_lse else found.square().sum()
+
+    offsets = [torch.tensor(each, dtype=torch.int32) for each in (CU, KV)]
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=True)
+    leaves = operands() if name == "slopes" else operands()[:3]
+    for _ in range(2):
+        results = []
+        for function in (attend, compiled):
+            out = function(*leaves, *([None] if name != "slopes" else []), *offsets)
+            results.append([out, *torch.autograd.grad(out, leaves)])
+        for mine, wanted in zip(*results, strict=True):
+            torch.testing.assert_close(mine, wanted, atol=1e-5, rtol=1e-5)
+        assert not results[1][1][70:].any()
+
+
+def test_keys_in_pages_have_none():
+    cache = torch.randn(4, 8, 2, 16)
+    where = {"cu_q": torch.tensor([0, 1], dtype=torch.int32), "used_kv": torch.tensor([9], dtype=torch.int32)}
+    table = torch.tensor([[2, 0]], dtype=torch.int32)
+
+    def attend(q):
+        return attune.attention(q, cache, cache, mask="causal", page_table=table, **where)
+
+    with pytest.raises(Exception, match="no backward pass"):
+        attend(torch.randn(1, 4, 16, requires_grad=True))
