@@ -12,7 +12,7 @@ from attune._errors import BadInputError, UnsupportedError
 from attune._view import ALIGNMENT_BYTES
 from attune.runtime import default_runtime
 from attune.torch._cached import are_tensors, is_plain  # noqa: F401
-from attune.torch._plans import _stream, _view, device_name, key_of
+from attune.torch._launch_plan import device_name, key_of, stream_of, view_of
 
 _MAX_PLANS = 1024
 _MISALIGNED = ALIGNMENT_BYTES - 1
@@ -72,7 +72,7 @@ def launch(
     key = rope, rotary_dim, rope_base, rope_factor, layout, key_of(arrays)
     plan = _plans.get(key)
     if plan is None:
-        views = {name: None if x is None else _view(x) for name, x in zip(NAMES, arrays, strict=True)}
+        views = {name: None if x is None else view_of(x) for name, x in zip(NAMES, arrays, strict=True)}
         device = arrays[_PLACES["k"]].device  # type: ignore[union-attr]
         plan = AppendPlan(
             Options(rope, rotary_dim, rope_base, rope_factor, layout), views, default_runtime(device_name(device))
@@ -95,7 +95,7 @@ def launch(
             return launch(found, rope, rotary_dim, rope_base, rope_factor, layout)
     if "q_out" in addresses and "q" not in addresses:
         addresses["q"] = addresses["q_out"]
-    plan.run(addresses, None if plan.is_on_cpu else _stream(arrays[_PLACES["k"]].device))  # type: ignore[union-attr]
+    plan.run(addresses, None if plan.is_on_cpu else stream_of(arrays[_PLACES["k"]].device))  # type: ignore[union-attr]
     del keep
     of_all = [arrays[place] for place in _WRITTEN_PLACES]
     written = [x for x in of_all if x is not None and not x.is_inference()]

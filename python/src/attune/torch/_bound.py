@@ -18,8 +18,9 @@ from attune._met import CALLS
 from attune.torch import _autocast, _dropout, _native, _precision
 from attune.torch._function import record, record_launch
 from attune.torch._guard import Check, check_of, may_be_met
+from attune.torch._launch_plan import Numbers, Scalars
 from attune.torch._launcher import launcher_of
-from attune.torch._plans import ForwardPlan, Numbers, Scalars
+from attune.torch._plans import ForwardPlan
 
 MAX_BOUND = 4  # of one key; each costs a look
 _MAX_KEYS = 1024

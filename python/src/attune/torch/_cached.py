@@ -24,11 +24,11 @@ from attune.spec import Spec
 from attune.torch import _cache_bound, _dropout, _precision
 from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plain import dense_sizes, text_of
-from attune.torch._memory import empty_on
-from attune.torch._plans import (
-    ADDRESSES, _KEPT_WORKSPACE_BYTES, _forward_function, _stream, _view, in_one_line, key_of, variant_of,
-    write_addresses,
+from attune.torch._launch_plan import (
+    ADDRESSES, KEPT_WORKSPACE_BYTES, forward_function, key_of, stream_of, view_of, write_addresses,
 )  # fmt: skip
+from attune.torch._memory import empty_on
+from attune.torch._plans import in_one_line, variant_of
 from attune.torch._sizes import Sizes
 
 _MAX_PLANS = 1024
@@ -104,7 +104,7 @@ class CachePlan:
     """
 
     def __init__(self, spec: Spec, arrays: Arrays, tensors: Sequence[torch.Tensor], launch: Launch) -> None:
-        views = {name: None if x is None else _view(x) for name, x in zip(NAMES, arrays, strict=True)}
+        views = {name: None if x is None else view_of(x) for name, x in zip(NAMES, arrays, strict=True)}
         q, k, v = operands = views["q"], views["k"], views["v"]
         assert q is not None and k is not None
         self.spec, self.device, self.is_on_cpu = spec, arrays[0].device, q.device == "cpu"
@@ -144,16 +144,16 @@ class CachePlan:
         self.is_open = bool(spec.launch_scalar_slots or spec.scale is None or spec.dropout is None)
         self.pool: list[Any] = []
         self.workspace_bytes = 0
-        self.declared = [_view(x) for x in tensors]
+        self.declared = [view_of(x) for x in tensors]
         for view in self.declared:
             view.strides = contiguous_strides(view.sizes)
         if self.has_work:
             self.pool.append(self._arguments(launch))
             self.kernel = default_runtime(q.device).kernel(spec, self.shape)
             self.workspace_bytes, self.handle = self.kernel.workspace_bytes, self.kernel.handle
-            self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= _KEPT_WORKSPACE_BYTES
+            self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= KEPT_WORKSPACE_BYTES
             self.scales = launch.scales
-            self.function = _forward_function()
+            self.function = forward_function()
 
     def _sequences(
         self, views: Mapping[str, View | None], q: View, k: View, v: View | None
@@ -228,7 +228,7 @@ class CachePlan:
             _launch.fill_numbers(args, self.spec, launch)
         if self.drops:
             _launch.fill_seed(args, self.spec, launch.seed, launch.offset)
-        status = self.function(self.handle, address, None if self.is_on_cpu else _stream(self.device))
+        status = self.function(self.handle, address, None if self.is_on_cpu else stream_of(self.device))
         if status:
             check(status)
         # A GPU may still be at work on the workspace: there the next launch has one of its own.

@@ -23,7 +23,8 @@ from attune.runtime import default_runtime
 from attune.torch import _autocast
 from attune.torch._expression import Untranslatable
 from attune.torch._operator_call import call_operator, spec_text
-from attune.torch._plans import backward_kernel, device_name, variant_of
+from attune.torch._launch_plan import device_name
+from attune.torch._plans import backward_kernel, variant_of
 from attune.torch._sizes import sizes_of
 from attune.torch.block_mask import mask_mod_of_blocks
 

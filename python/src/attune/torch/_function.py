@@ -12,8 +12,9 @@ import torch
 
 from attune.torch import _native
 from attune.torch._dropout import State
+from attune.torch._launch_plan import Numbers, Scalars
 from attune.torch._launcher import Launcher
-from attune.torch._plans import ForwardPlan, Numbers, Scalars, Variant
+from attune.torch._plans import ForwardPlan, Variant
 from attune.torch._transforms import refuse_tangents
 
 

@@ -9,7 +9,8 @@ import torch
 
 from attune._library import check
 from attune.torch import _native
-from attune.torch._plans import ADDRESSES, MISALIGNED, ForwardPlan, Scalars, raw_stream, write_addresses
+from attune.torch._launch_plan import ADDRESSES, MISALIGNED, Scalars, raw_stream, write_addresses
+from attune.torch._plans import ForwardPlan
 
 # Of q, k, v, tensors, with_lse and scalars: O, or O and LSE.
 Launcher = Callable[..., Any]

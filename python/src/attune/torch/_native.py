@@ -17,7 +17,8 @@ from torch.autograd import forward_ad
 from attune import _met
 from attune._library import check, library
 from attune.torch import _memory
-from attune.torch._plans import ForwardPlan, raw_stream
+from attune.torch._launch_plan import raw_stream
+from attune.torch._plans import ForwardPlan
 
 _NAME = "libattune_calls.so"
 _MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launcher.hpp has them, too

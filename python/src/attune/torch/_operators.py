@@ -18,7 +18,8 @@ from attune._structs import Layout
 from attune._view import axes
 from attune.torch import _dropout
 from attune.torch._dropout import State
-from attune.torch._plans import Variant, dense_like, variant_of
+from attune.torch._launch_plan import dense_like
+from attune.torch._plans import Variant, variant_of
 from attune.torch._transforms import refuse_tangents
 
 _TAGS = tuple(

@@ -40,7 +40,7 @@ def refuse_gradients(*given: Mapping[str, Any]) -> None:
         )
 
 
-def _view(x: torch.Tensor) -> View:
+def detached_view(x: torch.Tensor) -> View:
     return framework_of("a tensor", x).view(x.detach())
 
 
@@ -92,9 +92,9 @@ class _Attention(torch.autograd.Function):
     ) -> Any:
         call, return_lse = given
         if _packed.has_work(call.shape):  # where there is no backward pass it is said now
-            _kernel(call, q)
+            kernel_of_backward(call, q)
         arrays = q.detach(), k.detach(), v.detach()
-        views = [_view(x) for x in arrays]
+        views = [detached_view(x) for x in arrays]
         o, lse = _packed.run(
             framework_of("q", q), call.spec, call.shape, call.sequences, views, arrays, call.launch, True, call.runtime
         )
@@ -114,18 +114,18 @@ class _Attention(torch.autograd.Function):
         of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
         of_learned = [torch.zeros(shape, dtype=torch.float32, device=q.device) for shape, _ in ctx.sizes]
         if _packed.has_work(call.shape) and (d_o is not None or d_lse is not None):
-            _launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
+            launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
         learned = [x.to(dtype) for x, (_, dtype) in zip(of_learned, ctx.sizes, strict=True)]
         return None, *of_operands, *learned
 
 
-def _kernel(call: Call, q: torch.Tensor) -> Kernel:
+def kernel_of_backward(call: Call, q: torch.Tensor) -> Kernel:
     device = framework_of("q", q).view(q.detach()).device
     runtime = call.runtime or default_runtime(device)
     return of_backward(call.spec, lambda spec: backward_kernel(spec, call.shape, device, runtime))
 
 
-def _launch_backward(
+def launch_backward(
     call: Call,
     operands: tuple[torch.Tensor, ...],
     o: torch.Tensor,
@@ -140,29 +140,29 @@ def _launch_backward(
         d_o = torch.zeros_like(o)
     # A copy stays alive until the launch is enqueued.
     given = [x.detach() for x in (*operands, d_o)]
-    given = [x if _view(x).is_operand(call.spec.dtype_id) else framework.contiguous(x) for x in given]
-    q, k, v, of_output = (_view(x) for x in given)
+    given = [x if detached_view(x).is_operand(call.spec.dtype_id) else framework.contiguous(x) for x in given]
+    q, k, v, of_output = (detached_view(x) for x in given)
     if d_lse is not None:
         d_lse = d_lse.to(torch.float32).contiguous()
-    d_q, d_k, d_v = (_view(x) for x in of_operands)
+    d_q, d_k, d_v = (detached_view(x) for x in of_operands)
     gradients = _launch.Gradients(
         of_output,
-        None if d_lse is None else _view(d_lse),
+        None if d_lse is None else detached_view(d_lse),
         d_q,
         d_k,
         d_v,
-        {name: _view(x) for name, x in zip(call.learned, of_learned, strict=True)},
+        {name: detached_view(x) for name, x in zip(call.learned, of_learned, strict=True)},
     )
     _launch.backward(
         call.spec,
         call.shape,
         (q, k, v),
-        _view(o),
-        _view(lse),
+        detached_view(o),
+        detached_view(lse),
         gradients,
         call.launch,
         _packed.allocator(framework, q.device),
         framework.stream(q.device),
-        _kernel(call, o),
+        kernel_of_backward(call, o),
         call.sequences,
     )

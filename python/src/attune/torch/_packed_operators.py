@@ -13,7 +13,7 @@ from attune._packed import OFFSETS, Offsets
 from attune._structs import Layout
 from attune.torch._cached import NAMES
 from attune.torch._operators import _TAGS, _library, _scalars
-from attune.torch._packed import Call, _kernel, _launch_backward, _view
+from attune.torch._packed import Call, kernel_of_backward, launch_backward, detached_view
 from attune.torch._plans import variant_of
 
 _OFFSETS = [name for name in OFFSETS if name != "page_table"]
@@ -39,18 +39,18 @@ def _backward_impl(
     offsets, (tensors, text, ints, floats, scale) = given[: len(_OFFSETS)], given[len(_OFFSETS) :]
     variant = variant_of(text)
     spec = variant.spec
-    views = {name: None if x is None else _view(x.contiguous()) for name, x in zip(_OFFSETS, offsets, strict=True)}
+    views = {name: None if x is None else detached_view(x.contiguous()) for name, x in zip(_OFFSETS, offsets, strict=True)}
     sequences, batch = _packed.sequences_of(Offsets(**views, page_table=None))
-    shape = _packed.shape_of(batch, *(_view(x) for x in (q, k, v)))
+    shape = _packed.shape_of(batch, *(detached_view(x) for x in (q, k, v)))
     named = {declared.name: x.contiguous() for declared, x in zip(spec.tensors, tensors, strict=True)}
     scalars = dict(zip(spec.launch_scalar_slots, _scalars(variant, ints, floats), strict=True))
-    launch = Launch({name: _view(x) for name, x in named.items()}, scalars, scale)
+    launch = Launch({name: detached_view(x) for name, x in named.items()}, scalars, scale)
     call = Call(spec, shape, sequences, named, launch, None)
     of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
     of_learned = [torch.zeros_like(named[name], dtype=torch.float32) for name in call.learned]
     if _packed.has_work(shape):
-        _kernel(call, q)
-        _launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
+        kernel_of_backward(call, q)
+        launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
     return [*of_operands, *of_learned]
 
 

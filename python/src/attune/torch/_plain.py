@@ -16,7 +16,8 @@ from attune.spec import Spec
 from attune.torch import _autocast, _bound, _dropout, _operators, _precision  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
-from attune.torch._plans import ForwardPlan, Variant, _view, in_one_line, key_of, variant_of
+from attune.torch._launch_plan import key_of, view_of
+from attune.torch._plans import ForwardPlan, Variant, in_one_line, variant_of
 from attune.torch._sizes import Sizes
 from attune.torch._transforms import run_operator
 
@@ -153,7 +154,7 @@ def _text(
     if words["v_in_k"] is not None:
         raise BadInputError("both `v` and `v_in_k` are given", "V is an array, or the first columns of K")
     if not torch.compiler.is_dynamo_compiling():
-        shape_of(Layout[layout.upper()], *(_view(x) for x in (q, k, v)))
+        shape_of(Layout[layout.upper()], *(view_of(x) for x in (q, k, v)))
     return text_of(layout, dense_sizes(layout, q, k), q, v.shape[-1], words, tensors, scalars, dropout, scale)
 
 

@@ -17,7 +17,8 @@ from attune.torch._fingerprint import Fingerprint, Unknown
 from attune.torch._function import Launch
 from attune.torch._numbers import Captured, Recipe, evaluate, may_be_brought
 from attune.torch._opened import open_numbers
-from attune.torch._plans import ForwardPlan, Scalars, Variant
+from attune.torch._launch_plan import Scalars
+from attune.torch._plans import ForwardPlan, Variant
 
 _MAX_CALLS = 1024  # of functions with one fingerprint: sizes, types
 _MAX_FINGERPRINTS = 1024
