@@ -109,10 +109,9 @@ TEST_F(Tensors, ATuneOfWhatNobodyDescribedTriesSeveralKinds) {
   words[1] = spec(", sample: segments(mean=8)");
   const Outcome one = attune(words);
   ASSERT_EQ(one.code, 0) << one.err;
-  // One kind, and what was nearly the fastest, of which a clock decides, on it and two variations.
-  const int candidates = parse(one)["results"][0]["candidates"];
-  EXPECT_GE(candidates, 2 + 3);
-  EXPECT_EQ((candidates - 2) % 3, 0) << candidates;
+  // One kind, and what was nearly the fastest on it and two variations. A clock decides how many
+  // these are, and what is measured again.
+  EXPECT_GE(parse(one)["results"][0]["candidates"], 2 + 3);
   // Data of that kind gets the plan of that kind.
   words = command("run", words[1]);
   const Outcome run = attune(words);
