@@ -65,6 +65,18 @@ def test_a_forward_pass_may_come_before_the_setting(asked):
     assert asked[-1] is True
 
 
+def test_specs_of_every_origin(asked, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text("attune: 1\nname: own\ndtype: fp32\ndeterministic: false\nhead_dim: 16\nmask: causal\n")
+    torch.use_deterministic_algorithms(True)
+    for spec in (attune.Spec.from_file(file), attune.Spec.from_file("causal"), "causal"):
+        wide = isinstance(spec, str) or spec.name == "causal"
+        q = torch.randn(1, 9, 8, 128 if wide else 16, device=DEVICE, dtype=torch.bfloat16 if wide else torch.float32)
+        q.requires_grad_()
+        attune.attention(q, q, q, spec=spec).sum().backward()
+        assert asked[-1] is True and q.grad.isfinite().all()
+
+
 def test_packed_sequences(asked):
     q, k, v = (torch.randn(40, 2, 16, device=DEVICE).requires_grad_() for _ in range(3))
     ends = torch.tensor([0, 17, 40], dtype=torch.int32, device=DEVICE)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import re
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -269,6 +270,14 @@ class Spec:
     def deterministic(self) -> bool:
         """Whether results are the same to the bit at every launch."""
         return bool(self._info.deterministic)
+
+    @functools.cached_property
+    def in_order(self) -> Spec:
+        """The same with `deterministic: true`."""
+        if self.deterministic:
+            return self
+        text = re.sub(r"(?m)^deterministic[ \t]*:.*\n?", "", self._info.yaml.decode())
+        return Spec.from_yaml(text.rstrip() + "\ndeterministic: true\n")
 
     def tensor_sizes(
         self, name: str, *, batch: int, heads: int, q_len: int, kv_heads: int | None = None, kv_len: int | None = None

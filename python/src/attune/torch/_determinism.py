@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 import warnings
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,15 +14,6 @@ from attune.spec import Spec
 T = TypeVar("T")
 
 
-@functools.lru_cache(maxsize=256)
-def in_order(spec: Spec) -> Spec:
-    """The same with `deterministic: true`."""
-    if spec.deterministic:
-        return spec
-    text = re.sub(r"(?m)^deterministic[ \t]*:.*\n?", "", spec.yaml)
-    return Spec.from_yaml(text.rstrip() + "\ndeterministic: true\n")
-
-
 def of_backward(spec: Spec, make: Callable[[Spec], T]) -> T:
     """What `make` gives of the spec as torch wants its backward pass now.
 
@@ -34,7 +23,7 @@ def of_backward(spec: Spec, make: Callable[[Spec], T]) -> T:
     if not torch.are_deterministic_algorithms_enabled():
         return make(spec)
     try:
-        return make(in_order(spec))
+        return make(spec.in_order)
     except UnsupportedError as reason:
         if not torch.is_deterministic_algorithms_warn_only_enabled():
             raise
