@@ -20,15 +20,20 @@ def there():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Whether each backward kernel that was asked for is of a deterministic spec."""
+    """Whether the kernel of each plan of a backward pass, and of each packed launch, is of a deterministic spec."""
     found = []
 
-    def kernel(spec, *args, of_plans=_plans.backward_kernel):
-        found.append(spec.deterministic)
-        return of_plans(spec, *args)
+    def make(plan, *args, of_plans=_plans.BackwardPlan.__init__):
+        of_plans(plan, *args)
+        found.append(plan.kernel._spec.deterministic)
 
-    for module in (_plans, _packed):
-        monkeypatch.setattr(module, "backward_kernel", kernel)
+    def kernel(*args, of_plans=_plans.backward_kernel):
+        kernel = of_plans(*args)
+        found.append(kernel._spec.deterministic)
+        return kernel
+
+    monkeypatch.setattr(_plans.BackwardPlan, "__init__", make)
+    monkeypatch.setattr(_packed, "backward_kernel", kernel)
     _plans.variant_of.cache_clear()
     return found
 

@@ -16,7 +16,6 @@ from attune._structs import Shape
 from attune._view import View
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec
-from attune.torch._determinism import of_backward
 from attune.torch._plans import backward_kernel
 
 
@@ -121,8 +120,7 @@ class _Attention(torch.autograd.Function):
 
 def kernel_of_backward(call: Call, q: torch.Tensor) -> Kernel:
     device = framework_of("q", q).view(q.detach()).device
-    runtime = call.runtime or default_runtime(device)
-    return of_backward(call.spec, lambda spec: backward_kernel(spec, call.shape, device, runtime))
+    return backward_kernel(call.spec, call.shape, device, call.runtime or default_runtime(device))
 
 
 def launch_backward(

@@ -13,7 +13,7 @@ from attune._packed import OFFSETS, Offsets
 from attune._structs import Layout
 from attune.torch._cached import NAMES
 from attune.torch._operators import _TAGS, _library, _scalars
-from attune.torch._packed import Call, kernel_of_backward, launch_backward, detached_view
+from attune.torch._packed import Call, detached_view, launch_backward
 from attune.torch._plans import variant_of
 
 _OFFSETS = [name for name in OFFSETS if name != "page_table"]
@@ -49,7 +49,6 @@ def _backward_impl(
     of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
     of_learned = [torch.zeros_like(named[name], dtype=torch.float32) for name in call.learned]
     if _packed.has_work(shape):
-        kernel_of_backward(call, q)
         launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
     return [*of_operands, *of_learned]
 
@@ -84,7 +83,7 @@ def _backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) ->
     of_offsets = [None] * (len(NAMES) - 3)
     if d_o is None and d_lse is None:
         return None, None, None, *of_offsets, gradients, None, *of_numbers, None
-    *saved, = ctx.saved_tensors
+    saved = ctx.saved_tensors
     tensors = saved[5 + len(_OFFSETS) :]
     found = torch.ops.attune.attention_packed_backward(
         d_o, d_lse, *saved[: 5 + len(_OFFSETS)], tensors, ctx.spec, ints, floats, scale

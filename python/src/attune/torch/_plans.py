@@ -59,7 +59,7 @@ class Variant:
 
     def backward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> BackwardPlan:
         """Raises UnsupportedError where the device has no backward pass for it."""
-        key = key_of((q, k, v))
+        key = *key_of((q, k, v)), torch.get_deterministic_debug_mode()
         plan = self._backward.get(key)
         if plan is None:
             if len(self._backward) >= _MAX_PLANS:
@@ -194,9 +194,11 @@ class NoGradientError(UnsupportedError):
 
 
 def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | None = None) -> Kernel:
-    """Raises NoGradientError where the device's family has no backward pass for the spec."""
+    """In the order of sums that torch asks for now. Raises NoGradientError where the device's family has no backward pass
+    for the spec, or none in an order."""
+    runtime = runtime or default_runtime(device)
     try:
-        return (runtime or default_runtime(device)).kernel(spec, shape, Pass.BACKWARD)
+        return of_backward(spec, lambda spec: runtime.kernel(spec, shape, Pass.BACKWARD))
     except UnsupportedError as reason:
         raise NoGradientError(
             f"a gradient is wanted, and attune cannot make it on {device}: {reason.message}",
@@ -227,7 +229,7 @@ class BackwardPlan(Plan):
             self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= KEPT_WORKSPACE_BYTES
         # Of o or its gradient, by strides such as a launch takes.
         self._known_strides: dict[tuple[int, ...], Strides] = {}
-        self._in_order: BackwardPlan | None = self if variant.spec.deterministic else None
+        self._made_under = torch.get_deterministic_debug_mode()  # which decides the kernel
 
     def _arguments(self) -> Arguments:
         layout = self.variant.spec.layout_id
@@ -252,13 +254,6 @@ class BackwardPlan(Plan):
             found = self._known_strides[strides] = operand_strides(layout, view)
         return x, found
 
-    def _ordered(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> BackwardPlan:
-        """What torch.use_deterministic_algorithms() asks for; this one where there is none, and torch only warns."""
-        if self._in_order is None:
-            make = lambda spec: variant_of(spec.reference).backward_plan(q, k, v) if spec.deterministic else None  # noqa: E731
-            self._in_order = of_backward(self.variant.spec, make)
-        return self._in_order or self
-
     def empty_gradients(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Of q, k and v, dense in the order of their axes, then of each learned tensor, float32."""
         found = [self.empty(sizes, strides, self.dtype) for sizes, strides in self.dense]
@@ -279,7 +274,8 @@ class BackwardPlan(Plan):
         offset: int = 0,
     ) -> list[torch.Tensor]:
         """The gradients that `empty_gradients` makes, of operands and tensors as the forward launch had them."""
-        if torch.are_deterministic_algorithms_enabled() and (plan := self._ordered(*operands)) is not self:
+        if torch.get_deterministic_debug_mode() != self._made_under:
+            plan = self.variant.backward_plan(*operands)
             return plan.run(operands, o, lse, d_o, d_lse, tensors, scalars, scale, dropout, seed, offset)
         gradients = self.empty_gradients(tensors)
         if not self.has_work:
