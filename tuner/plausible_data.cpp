@@ -148,37 +148,39 @@ class Variations {
     return plans;
   }
 
-  // The fastest on each variation, and the guess. Empty where it is the guess on all.
-  std::vector<KernelPlan> best_on_variations(const Result<KernelPlan>& guess) const {
+  // What `take` adds of each kind of data that was measured, and the guess; empty where that is
+  // nothing.
+  template <class Take>
+  std::vector<KernelPlan> beside(const Result<KernelPlan>& guess, const Take& take) const {
     std::vector<KernelPlan> plans;
     const auto winner = store_.winner(key_);
     if (!guess.ok() || !winner.ok() || !winner->has_value()) return plans;
-    const std::string mark = key_.data.label + std::string(kVariationMark);
-    for (const DataPlans& kind : (*winner)->by_data) {
-      if (!kind.data.label.starts_with(mark)) continue;
-      const auto plan = parse_plan(kind.plans.front().plan);
-      if (plan.ok() && *plan != *guess) add(*plan, plans);
-    }
+    for (const DataPlans& kind : (*winner)->by_data) take(kind, plans);
     if (!plans.empty()) plans.push_back(*guess);
     return plans;
   }
 
-  // What has the guess's place so far, at most so many, and the guess. Empty where nothing has.
+  // The fastest on each variation where that is not the guess.
+  std::vector<KernelPlan> best_on_variations(const Result<KernelPlan>& guess) const {
+    const std::string mark = key_.data.label + std::string(kVariationMark);
+    return beside(guess, [&](const DataPlans& kind, std::vector<KernelPlan>& plans) {
+      if (!kind.data.label.starts_with(mark)) return;
+      const auto plan = parse_plan(kind.plans.front().plan);
+      if (plan.ok() && *plan != *guess) add(*plan, plans);
+    });
+  }
+
+  // What has the guess's place so far, at most so many.
   std::vector<KernelPlan> before(const Result<KernelPlan>& guess) const {
     constexpr std::size_t kMost = 3;
-    std::vector<KernelPlan> plans;
-    const auto winner = store_.winner(key_);
-    if (!guess.ok() || !winner.ok() || !winner->has_value()) return plans;
-    for (const DataPlans& kind : (*winner)->by_data) {
-      if (kind.data.label != key_.data.label) continue;
+    return beside(guess, [&](const DataPlans& kind, std::vector<KernelPlan>& plans) {
+      if (kind.data.label != key_.data.label) return;
       for (const MeasuredPlan& one : kind.plans) {
         const auto plan = parse_plan(one.plan);
         if (!plan.ok() || *plan == *guess || plans.size() == kMost) break;
         add(*plan, plans);
       }
-    }
-    if (!plans.empty()) plans.push_back(*guess);
-    return plans;
+    });
   }
 
   Status measure(const AttentionSpec& of, const std::vector<KernelPlan>& plans,

@@ -52,11 +52,7 @@ TEST(DeterministicForward, DoesTheSameWhereItemsFail) {
     const AttentionSpec spec =
         spec_of(fmt::format("name: t\ndtype: bf16\ndeterministic: true\n{}\n", lines));
     HostProblem problem = random_problem(spec, shape, 41);
-    offset_scores(spec, problem, 200, [](int head, int q_idx) -> ScoreOffsets {
-      if (q_idx % 8 != 5) return {};
-      constexpr ScoreOffsets kOfHead[] = {{200, 200}, {-250, -250}, {0, 150}, {}};
-      return kOfHead[head % 4];
-    });
+    offset_scores(spec, problem, 200, beyond_in_three_of_four_heads);
     const auto plans = plans_of_families(spec, shape, bank.device().facts());
     EXPECT_TRUE(judge(spec, problem, plans, 20)) << lines;
   }

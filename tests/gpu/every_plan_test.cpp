@@ -74,11 +74,7 @@ TEST_P(EveryPlan, DoesAgainWhatOverflowed) {
     const ProblemShape shape = {
         .batch = 3, .heads = 128, .kv_heads = 2, .q_len = 130, .kv_len = 400};
     HostProblem problem = random_problem(spec, shape, 29);
-    offset_scores(spec, problem, 200, [](int head, int q_idx) -> ScoreOffsets {
-      if (q_idx % 8 != 5) return {};
-      constexpr ScoreOffsets kOfHead[] = {{200, 200}, {-250, -250}, {0, 150}, {}};
-      return kOfHead[head % 4];
-    });
+    offset_scores(spec, problem, 200, beyond_in_three_of_four_heads);
     const int launches = deterministic ? 10 : 1;
     EXPECT_TRUE(judge(spec, problem, plans_of_slice(spec), launches)) << deterministic;
   }

@@ -16,6 +16,10 @@ struct ScoreOffsets {
 // By batch entry times heads and head, and by query.
 using OffsetsOfRow = std::function<ScoreOffsets(int head, int q_idx)>;
 
+// Of a row in eight of three heads in four: what a fixed reference cannot hold, for each head in
+// another way.
+ScoreOffsets beyond_in_three_of_four_heads(int head, int q_idx);
+
 // The head dim that no offset uses: zero in each query, one in each key.
 inline constexpr int kSpareDim = 2;
 
