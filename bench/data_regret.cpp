@@ -127,6 +127,7 @@ class Bench {
     line["noise"] = noise_of(samples);
     for (const auto& [role, plan] : named) line["plans"][role] = to_string(plan);
     line["us"] = medians_of(samples, named);
+    line["chosen by"] = times_as_said(named);
     return line;
   }
 
@@ -150,14 +151,34 @@ class Bench {
     return found;
   }
 
-  // What tune() on the real tensors stores its times under.
-  MeasurementKey key() const {
-    return {.spec_hash = spec_hash(problem_.real),
+  // What tune() stores its times under.
+  MeasurementKey key_of(const AttentionSpec& spec) const {
+    return {.spec_hash = spec_hash(spec),
             .device = device_.identity(),
             .shape = problem_.shape,
             .protocol = std::string(kMeasurementProtocol),
-            .spec_text = canonical_text(problem_.real),
-            .data = mask_data(problem_.real, problem_.shape)};
+            .spec_text = canonical_text(spec),
+            .data = mask_data(spec, problem_.shape)};
+  }
+  MeasurementKey key() const { return key_of(problem_.real); }
+
+  // What the choice went by: on each kind of data that was drawn, the last times of named plans.
+  Json times_as_said(const NamedPlans& named) const {
+    Json kinds = Json::object();
+    MeasurementKey at = key_of(problem_.said);
+    const auto winner = store_->winner(at);
+    if (!winner.ok() || !winner->has_value()) return kinds;
+    for (const DataPlans& kind : (*winner)->by_data) {
+      at.data = kind.data;
+      const auto rows = store_->measurements(at);
+      if (!rows.ok()) continue;
+      for (const auto& [role, plan] : named) {
+        for (const Measurement& row : *rows) {
+          if (row.plan == to_string(plan)) kinds[kind.data.label][role] = row.median_us;
+        }
+      }
+    }
+    return kinds;
   }
 
   Status measure_yardstick(std::vector<KernelPlan> plans, LocalExecutor& executor,

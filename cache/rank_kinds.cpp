@@ -53,15 +53,36 @@ std::vector<double> times_of_guess(const std::string& guess,
   return fastest;
 }
 
-bool beats(const std::vector<double>& times, const std::vector<double>& guess) {
-  if (guess.empty()) return true;
-  double gain = 0, most_loss = 0;
+// Beside the guess, of the kinds that both were measured on.
+struct Difference {
+  double gain = 0;  // on average
+  double most_loss = 0;
+};
+Difference difference(const std::vector<double>& times, const std::vector<double>& guess) {
+  Difference difference;
   for (std::size_t i = 0; i < guess.size(); ++i) {
     const double loss = std::log(times[i] / guess[i]);
-    gain -= loss / static_cast<double>(guess.size());
-    most_loss = std::max(most_loss, loss);
+    difference.gain -= loss / static_cast<double>(guess.size());
+    difference.most_loss = std::max(difference.most_loss, loss);
   }
+  return difference;
+}
+
+bool beats(const std::vector<double>& times, const std::vector<double>& guess) {
+  if (guess.empty()) return true;
+  const auto [gain, most_loss] = difference(times, guess);
   return gain > kLeastGain && most_loss < kMostLoss;
+}
+
+// The kind of `described` and its variations.
+std::vector<const DataPlans*> kinds_like(const DataPlans& described,
+                                         std::span<const DataPlans> kinds) {
+  const std::string mark = described.data.label + std::string(kVariationMark);
+  std::vector<const DataPlans*> same{&described};
+  for (const DataPlans& kind : kinds) {
+    if (kind.data.label.starts_with(mark)) same.push_back(&kind);
+  }
+  return same;
 }
 
 }  // namespace
@@ -103,11 +124,7 @@ std::vector<MeasuredPlan> least_loss(std::span<const DataPlans> kinds, const std
 void rank_by_variations(std::span<const DataPlans> kinds, const FirstGuesses& guesses,
                         DataPlans& described) {
   if (described.data.label.empty()) return;
-  const std::string mark = described.data.label + std::string(kVariationMark);
-  std::vector<const DataPlans*> same{&described};
-  for (const DataPlans& kind : kinds) {
-    if (kind.data.label.starts_with(mark)) same.push_back(&kind);
-  }
+  const std::vector<const DataPlans*> same = kinds_like(described, kinds);
   if (same.size() == 1) return;
   const auto known = guesses.find(described.data.label);
   const std::string guess = known == guesses.end() ? "" : known->second;
@@ -128,6 +145,27 @@ void rank_by_variations(std::span<const DataPlans> kinds, const FirstGuesses& gu
   }
   std::ranges::stable_sort(described.plans, {},
                            [&](const MeasuredPlan& one) { return places.at(build_of(one)); });
+}
+
+std::vector<std::string> may_beat(std::span<const DataPlans> kinds, const std::string& label,
+                                  const std::string& guess) {
+  const auto described =
+      std::ranges::find_if(kinds, [&](const DataPlans& kind) { return kind.data.label == label; });
+  if (label.empty() || described == kinds.end()) return {};
+  const std::vector<const DataPlans*> same = kinds_like(*described, kinds);
+  const std::vector<double> guess_us = times_of_guess(guess, same);
+  if (guess_us.empty()) return {};
+  std::vector<std::pair<double, std::string>> order;
+  for (const MeasuredPlan& one : described->plans) {
+    const std::vector<double> times = times_of(build_of(one), same);
+    if (one.plan == guess || !is_everywhere(times)) continue;
+    const auto [gain, most_loss] = difference(times, guess_us);
+    if (gain > 0 && most_loss < kMostLoss) order.emplace_back(-gain, one.plan);
+  }
+  std::ranges::sort(order);
+  std::vector<std::string> plans;
+  for (auto& [gain, plan] : order) plans.push_back(std::move(plan));
+  return plans;
 }
 
 }  // namespace attune::cache

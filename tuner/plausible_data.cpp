@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cache/rank_kinds.hpp"
 #include "cache/store.hpp"
 #include "generator/plan/mask_data.hpp"
 #include "tuner/tuner.hpp"
@@ -109,7 +110,7 @@ class Variations {
 
   // The search on what is described; then what was best there, and the first guesses of all, on
   // the variations; then what was the fastest on one of these beside the first guess on what is
-  // described; then what was faster than that guess everywhere, and the guess, on other draws. What
+  // described; then what may be faster than that guess, and the guess, on other draws. What
   // loses least on average wins: cache/rank_kinds.cpp.
   Result<TuneResult> tune(const std::vector<VariedSpec>& varied) {
     ATT_TRY(found_, tune_once_(spec_, options_));
@@ -126,8 +127,8 @@ class Variations {
       ATT_CHECK(measure(spec_, fast, std::nullopt, true));
     if (sum_.stopped) return sum_;
     note_first_guess(store_, key_, guess, sum_);
-    if (const auto better = before(guess); !better.empty())
-      ATT_CHECK(measure_all(confirming_specs(spec_, shape_), better));
+    if (const auto plans = promising(guess); !plans.empty())
+      ATT_CHECK(measure_all(confirming_specs(spec_, shape_), plans));
     if (!sum_.stopped) ATT_CHECK(set_winner(store_, key_, sum_));
     return sum_;
   }
@@ -148,39 +149,35 @@ class Variations {
     return plans;
   }
 
-  // What `take` adds of each kind of data that was measured, and the guess; empty where that is
-  // nothing.
-  template <class Take>
-  std::vector<KernelPlan> beside(const Result<KernelPlan>& guess, const Take& take) const {
+  // The fastest on each variation where that is not the guess, and the guess; empty where it always
+  // is.
+  std::vector<KernelPlan> best_on_variations(const Result<KernelPlan>& guess) const {
+    const std::string mark = key_.data.label + std::string(kVariationMark);
     std::vector<KernelPlan> plans;
     const auto winner = store_.winner(key_);
     if (!guess.ok() || !winner.ok() || !winner->has_value()) return plans;
-    for (const DataPlans& kind : (*winner)->by_data) take(kind, plans);
+    for (const DataPlans& kind : (*winner)->by_data) {
+      if (!kind.data.label.starts_with(mark)) continue;
+      const auto plan = parse_plan(kind.plans.front().plan);
+      if (plan.ok() && *plan != *guess) add(*plan, plans);
+    }
     if (!plans.empty()) plans.push_back(*guess);
     return plans;
   }
 
-  // The fastest on each variation where that is not the guess.
-  std::vector<KernelPlan> best_on_variations(const Result<KernelPlan>& guess) const {
-    const std::string mark = key_.data.label + std::string(kVariationMark);
-    return beside(guess, [&](const DataPlans& kind, std::vector<KernelPlan>& plans) {
-      if (!kind.data.label.starts_with(mark)) return;
-      const auto plan = parse_plan(kind.plans.front().plan);
-      if (plan.ok() && *plan != *guess) add(*plan, plans);
-    });
-  }
-
-  // What has the guess's place so far, at most so many.
-  std::vector<KernelPlan> before(const Result<KernelPlan>& guess) const {
+  // What may take the guess's place, at most so many, and the guess.
+  std::vector<KernelPlan> promising(const Result<KernelPlan>& guess) const {
     constexpr std::size_t kMost = 3;
-    return beside(guess, [&](const DataPlans& kind, std::vector<KernelPlan>& plans) {
-      if (kind.data.label != key_.data.label) return;
-      for (const MeasuredPlan& one : kind.plans) {
-        const auto plan = parse_plan(one.plan);
-        if (!plan.ok() || *plan == *guess || plans.size() == kMost) break;
-        add(*plan, plans);
-      }
-    });
+    std::vector<KernelPlan> plans;
+    const auto winner = store_.winner(key_);
+    if (!guess.ok() || !winner.ok() || !winner->has_value()) return plans;
+    for (const std::string& text :
+         cache::may_beat((*winner)->by_data, key_.data.label, to_string(*guess))) {
+      const auto plan = parse_plan(text);
+      if (plan.ok() && plans.size() < kMost) add(*plan, plans);
+    }
+    if (!plans.empty()) plans.push_back(*guess);
+    return plans;
   }
 
   Status measure(const AttentionSpec& of, const std::vector<KernelPlan>& plans,
