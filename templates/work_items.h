@@ -89,6 +89,13 @@ ATT_FN constexpr HeadTile<Int> tile_by_group(Int index, Int tiles, const HeadGro
   return {first_head + rest - tile * size, uneven ? tiles - 1 - tile : tile};
 }
 
+// The same where the first tile is the longest, as with global tokens: it comes first, before the
+// last one. Of the last group these would otherwise begin when all else is done.
+template <typename Int>
+ATT_FN constexpr Int with_first_tile_first(Int tile, Int tiles) {
+  return tile == tiles - 1 ? Int{0} : tile + 1;
+}
+
 // ---- Sums of dQ in global memory, to which the CTAs of a K/V head's key tiles add. They stay in
 // L2, as only the heads under way have some: a head's last CTA and others that end meanwhile, or
 // the CTAs of a later one, bring them to rows and free them.

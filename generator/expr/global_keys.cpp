@@ -25,6 +25,17 @@ bool hides_far_keys(const Expr& e, std::span<const double> scalars) {
                                                         .tensor_range = {}}) == TileClass::kSkip;
 }
 
+TileClass of_all_keys(const Expr& mask, std::int32_t query, std::span<const double> scalars) {
+  return classify(mask, {.q0 = query,
+                         .q1 = query + 1,
+                         .k0 = 0,
+                         .k1 = kLong,
+                         .q_len = kLong,
+                         .kv_len = kLong,
+                         .scalars = scalars,
+                         .tensor_range = {}});
+}
+
 }  // namespace
 
 bool has_global_keys(const Expr& mask, std::span<const double> scalars) {
@@ -34,6 +45,11 @@ bool has_global_keys(const Expr& mask, std::span<const double> scalars) {
   return (mask->op == Op::kOr && std::ranges::any_of(mask->args, asks_for_key) &&
           std::ranges::any_of(mask->args, hides)) ||
          std::ranges::any_of(mask->args, in_part);
+}
+
+bool has_global_queries(const Expr& mask, std::span<const double> scalars) {
+  return mask && of_all_keys(mask, 0, scalars) == TileClass::kFull &&
+         of_all_keys(mask, kLong / 2, scalars) != TileClass::kFull;
 }
 
 }  // namespace attune::expr

@@ -1,4 +1,4 @@
-// Keys that a mask shows to queries wherever these stand.
+// Keys that a mask shows to queries wherever these stand, and queries that see all keys.
 #pragma once
 
 #include <span>
@@ -11,5 +11,9 @@ namespace attune::expr {
 // for the key alone, as `kv_idx < 4`, and one that hides the first keys of a long sequence from its
 // last queries, as a window does. `scalars`: their values, by slot. Null is no mask.
 bool has_global_keys(const Expr& mask, std::span<const double> scalars);
+
+// Whether the first query of a long sequence sees all keys, as with `q_idx < 64`, whatever tensors
+// hold, and others do not.
+bool has_global_queries(const Expr& mask, std::span<const double> scalars);
 
 }  // namespace attune::expr

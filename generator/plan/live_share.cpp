@@ -6,6 +6,7 @@
 #include <span>
 #include <tuple>
 
+#include "generator/expr/global_keys.hpp"
 #include "templates/work_items.h"
 
 namespace attune {
@@ -121,6 +122,12 @@ double keys_of(const LiveRows& rows) {
 
 }  // namespace
 
+bool has_long_first_tile(const AttentionSpec& spec) {
+  if (is_packed(spec)) return false;
+  const auto scalars = constant_scalars(spec);
+  return scalars && expr::has_global_queries(spec.mask, *scalars);
+}
+
 double LiveRows::share_of(std::size_t row) const {
   const auto count = static_cast<double>(live.size());
   if (end_share == 0) return 1 / count;
@@ -138,6 +145,7 @@ LiveShare::LiveShare(const AttentionSpec& spec)
     : mask_(spec.mask), known_scalars_(known_scalars(spec)), samples_(samples_of(spec)) {
   if (!mask_) return;
   reads_tensors_ = !expr::range_slots(mask_).empty();
+  long_first_ = has_long_first_tile(spec);
   const std::vector<int> read = expr::telling_slots(mask_);
   const auto scalars = constant_scalars(spec);
   if (!scalars) return;
@@ -180,7 +188,8 @@ LiveRows LiveShare::rows(const ProblemShape& shape, const LiveTile& tile,
       tensors == nullptr ? std::vector<MaskEntry>(1) : tensors->entries(most_entries);
   LiveRows rows{.live = std::vector<double>(queries.size()),
                 .full = 0,
-                .end_share = with_ends ? 1 / static_cast<double>(tiles) : 0};
+                .end_share = with_ends ? 1 / static_cast<double>(tiles) : 0,
+                .long_first = long_first_};
   const auto tiles_of_item = static_cast<double>(columns.size());
   const auto all_entries = static_cast<double>(entries.size());
   const std::vector<Part> parts =
@@ -235,6 +244,7 @@ LiveWork LiveShare::work(const LiveRows& rows, const MaskTensors* tensors) const
   work.shortest = cost_of_row(shortest, work) / work.share;
   work.longest = cost_of_row(longest, work) / work.share;
   work.is_described = tensors != nullptr;
+  work.long_first = rows.long_first;
   work.live_parts = rows.live_parts;
   work.full_parts = rows.full_parts;
   if (work.is_described) work.keys = keys_of(rows);
@@ -267,7 +277,9 @@ double LiveShare::busiest(const LiveRows& rows, const LiveWork& work, const Prob
   for (std::int64_t group = 0; group * groups.size < heads && group <= groups.before_last;
        ++group) {
     const std::int64_t size = groups.size_of(group);
-    for (std::int64_t tile = tiles - 1; tile >= 0; --tile) {
+    for (std::int64_t at = tiles - 1; at >= 0; --at) {
+      const bool moves = order.first_tile_first && rows.long_first;
+      const std::int64_t tile = moves ? att::with_first_tile_first(at, tiles) : at;
       for (std::int64_t i = 0; i < size; ++i) {
         // Those that were looked at stand for their neighbours.
         const std::int64_t entry = (group * groups.size + i) * entries / heads;

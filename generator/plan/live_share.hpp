@@ -11,14 +11,19 @@
 
 namespace attune {
 
+// Whether the first query tile of a head is the longest, whatever tensors hold. Not of packed
+// sequences, whose items are listed.
+bool has_long_first_tile(const AttentionSpec& spec);
+
 // How work items are dealt out to CTAs, in the order of att::tile_by_group, the last group of
 // `last_group` heads or a few more.
 struct ItemOrder {
   std::int64_t ctas = 1;
   int tiles_of_item = 1;  // query tiles
   std::int64_t group = 1, last_group = 1;
-  bool takes_next = false;  // a CTA takes the next item when it is done, else every n-th one
-  double item_share = 0;    // what an item costs beside its tiles, over what all tiles cost
+  bool takes_next = false;        // a CTA takes the next item when it is done, else every n-th one
+  bool first_tile_first = false;  // with has_long_first_tile()
+  double item_share = 0;          // what an item costs beside its tiles, over what all tiles cost
   bool operator==(const ItemOrder&) const = default;
 };
 
@@ -43,6 +48,7 @@ struct LiveWork {
   double longest = 1, shortest = 1, busiest = 1;
   // range_slots() of which nothing is said: tiles that are not known to be dead may be.
   bool reads_tensors = false;
+  bool long_first = false;  // has_long_first_tile(), which the sample may not have
   // Whether the tensors that decide are known. Then also: of the parts of live tiles those that
   // live, and of these those without a dead element; and of the keys of an entry those that some
   // query sees, at least.
@@ -65,6 +71,7 @@ struct LiveRows {
   // Not 0: the first and the last one are no others' example, and of all query tiles this share
   // each. Global tokens and the like are mostly there.
   double end_share = 0;
+  bool long_first = false;  // has_long_first_tile()
 
   // Of all query tiles, those that number `row` stands for.
   double share_of(std::size_t row) const;
@@ -97,7 +104,7 @@ class LiveShare {
   std::vector<std::optional<double>> known_scalars_;
   std::vector<double> scalars_;
   std::optional<expr::LiveTileCounter> counter_;  // nullopt: everything lives, as far as one knows
-  bool reads_tensors_ = false;
+  bool reads_tensors_ = false, long_first_ = false;
   const std::vector<Sample> samples_;
   std::vector<expr::TensorDecl> declared_;  // empty: not all that is read is described
 };

@@ -10,6 +10,7 @@
 #include "generator/expr/lowering.hpp"
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
 
@@ -430,6 +431,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr Schedule kSchedule = Schedule::{};\n"
       "constexpr int kHeadsPerGroup = {};\n"
       "constexpr long long kGroupBytes = {};\n"
+      "constexpr bool kFirstTileFirst = {};\n"
       "constexpr bool kFrozenMax = {};\n"
       "constexpr bool kSameBits = {};\n"
       "constexpr bool kTmaStore = {};\n"
@@ -445,9 +447,10 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.p_in_shared, tile.heads_abreast, has_launch_in_front(spec), tile.cluster,
       kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
-      kGroupBytes, tile.frozen_max, spec.deterministic, tile.tma_store, stages_in_q(spec, tile),
-      output_slabs(spec, tile), tile.ping_pong, registers.producer, registers.consumer,
-      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
+      kGroupBytes, has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
+      stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,
+      registers.consumer, resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk),
+      wgmma_function(pv));
 }
 
 }  // namespace

@@ -43,16 +43,22 @@ struct Consumer : ConsumerPieces {
   bool may_try = false;   // with kLearns: whether this item may try the second way
   bool on_trial = false;  // whether it does
 
+  // Whether probe() looks at all scores for the highest. Without a mask, where items are alike, two
+  // pieces a tile gain 1 % by it at most.
+  static constexpr bool kSeesAll = kLearns || (kTracks && spec::kHasMask);
+
   // Looks at a tile's scores, before mask and score, for what the first way does not serve; at two
-  // a thread, or with kLearns at all of them. What it overlooks is found at the item's end.
+  // a thread, or with kSeesAll at more. What it overlooks is found at the item's end.
   ATT_MEMBER void probe() {
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
     const float to_log2 = softmax_scale(p) * kLog2E;
     float low = scores[0] * to_log2, high = scores[2] * to_log2;
-    if constexpr (kLearns) {
+    if constexpr (kSeesAll) {
       low = math_min(low, high);
       high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f)) * to_log2;
+    }
+    if constexpr (kLearns) {
       if (may_try) {
         constexpr float kExpected = kBf16 ? 29.0f : 16.0f;
         on_trial = any_thread(low < kLowest || high > kExpected);

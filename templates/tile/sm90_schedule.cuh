@@ -61,7 +61,9 @@ ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups,
     const SequenceItem listed = static_cast<const PackedParams&>(p).sequences.items[at];
     return {listed.sequence, first_head(p, index - at * heads), listed.tile * kItemQueries};
   }
-  const auto [head, tile] = tile_by_group(index, q_tiles(p), groups, spec::kHasMask);
+  const int tiles = q_tiles(p);
+  const auto [head, at] = tile_by_group(index, tiles, groups, spec::kHasMask);
+  const int tile = plan::kFirstTileFirst ? with_first_tile_first(at, tiles) : at;
   const int b = head / heads;
   return {b, first_head(p, head - b * heads), tile * kItemQueries};
 }

@@ -24,5 +24,18 @@ TEST(GlobalKeys, AreNoneWhereFarQueriesSeeTheOthersTooOrNobodyDoes) {
   EXPECT_FALSE(has_global_keys(nullptr, {}));
 }
 
+TEST(GlobalQueries, SeeAllKeysWhereOthersDoNot) {
+  for (const std::string_view text : {"global_window(128, 2)", "q_idx < 4 or causal",
+                                      "q_idx < 4 or doc[b, kv_idx] == 0", "kv_idx >= q_idx"}) {
+    EXPECT_TRUE(has_global_queries(parsed(text), kScalars)) << text;
+  }
+  for (const std::string_view text :
+       {"causal", "kv_idx < 100", "sink_window(1024, 4)", "document(doc)",
+        "abs(kv_idx - q_idx) < 9", "abs(kv_idx - q_idx) < 100000"}) {
+    EXPECT_FALSE(has_global_queries(parsed(text), kScalars)) << text;
+  }
+  EXPECT_FALSE(has_global_queries(nullptr, {}));
+}
+
 }  // namespace
 }  // namespace attune::expr

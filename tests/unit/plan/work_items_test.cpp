@@ -36,6 +36,16 @@ TEST(WorkItems, GroupsTakeWhatFitsAndAreCapped) {
   EXPECT_EQ(group_sizes<long long>(2, 16, 4, 100, 1 << 20, 0, true).size, 32);  // all
 }
 
+TEST(WorkItems, AFirstTileComesBeforeTheLastOne) {
+  for (const int tiles : {1, 2, 5}) {
+    std::vector<int> order;
+    for (int at = tiles - 1; at >= 0; --at) order.push_back(with_first_tile_first(at, tiles));
+    std::vector<int> expected = {0};
+    for (int tile = tiles - 1; tile > 0; --tile) expected.push_back(tile);
+    EXPECT_EQ(order, expected);
+  }
+}
+
 TEST(WorkItems, GroupsOfHeadsFollowOneAnotherTileByTile) {
   for (const bool uneven : {false, true}) {
     for (const int most : {0, 1, 3, 5, 8}) {
