@@ -3,7 +3,7 @@
 interleaved rounds with a cold L2. Times are of all kernels of the pass.
 
     python3 bench/backward_side_by_side.py --out backward.md
-    python3 bench/backward_side_by_side.py --only custom/
+    python3 bench/backward_side_by_side.py --only custom/ --workers 14     # compiled at once, timed one at a time
     python3 bench/backward_side_by_side.py --only 4096 --memory     # what a pass takes beside its operands, too
     python3 bench/backward_side_by_side.py --beside before/libattune.so --alone     # what a change did to all rows
 
@@ -18,6 +18,7 @@ the cost model's plans.
 
 import argparse
 import dataclasses
+import functools
 import gc
 import importlib.util
 import os
@@ -29,6 +30,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
 import contestants  # noqa: E402
+import in_turns  # noqa: E402
 import page  # noqa: E402
 import problems  # noqa: E402
 import side_by_side  # noqa: E402
@@ -47,6 +49,8 @@ def parse_arguments():
     parser.add_argument("--alone", action="store_true", help="without the peers")
     parser.add_argument("--memory", action="store_true",
                         help="a column of what a pass takes beside q, k, v, o, lse, dO and the gradients")
+    parser.add_argument("--workers", type=int, metavar="N",
+                        help="a process for each row: so many compile at once, and one at a time is timed")
     parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
     return parser.parse_args()
 
@@ -368,13 +372,18 @@ def extra_bytes(entry, torch):
 
 def measured(row, runtimes, options, generator, flush, torch):
     """Its row of the table."""
-    inputs = make_inputs(row, generator, torch)
-    entries, notes = take_part(row, contestants_of(row, inputs, runtimes, options.alone, torch), torch)
-    if "Attune" not in entries:
-        return [row.key, notes["Attune"], "", "", "", ""] + [""] * options.memory
-    difference = largest_difference(row, entries, inputs, torch)
-    memory = [", ".join(f"{n} {extra_bytes(e, torch) / 1e6:.1f}" for n, e in entries.items())] if options.memory else []
-    median, _ = side_by_side.time_entries(entries, flush, torch)
+    with in_turns.compiling():
+        inputs = make_inputs(row, generator, torch)
+        entries, notes = take_part(row, contestants_of(row, inputs, runtimes, options.alone, torch), torch)
+        if "Attune" not in entries:
+            return [row.key, notes["Attune"], "", "", "", ""] + [""] * options.memory
+        difference = largest_difference(row, entries, inputs, torch)
+        memory = []
+        if options.memory:
+            memory = [", ".join(f"{n} {extra_bytes(e, torch) / 1e6:.1f}" for n, e in entries.items())]
+        torch.cuda.synchronize()
+    with in_turns.timing():
+        median, _ = side_by_side.time_entries(entries, flush, torch)
     ours = median["Attune"]
     rate = f"{row.flops / ours / 1e6:.0f}" if row.problem is None else ""
     ratios = [f"{n} {t:.0f} us ({t / ours:.2f})" for n, t in median.items() if n != "Attune"]
@@ -386,11 +395,8 @@ def chosen_rows(options):
     return [row for row in rows() if not options.only or any(text in row.key for text in options.only)]
 
 
-def main():
-    options = parse_arguments()
-    if options.list:
-        print("\n".join(row.key for row in chosen_rows(options)))
-        return
+def measuring(options):
+    """A function of a row."""
     import torch
     libraries = {"Attune": options.library or attune_c.find_library(ROOT)}
     if options.beside:
@@ -398,12 +404,31 @@ def main():
     runtimes = {name: attune_c.Library(path).runtime("cuda:0", "") for name, path in libraries.items()}
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
+    return lambda row: measured(row, runtimes, options, generator, flush, torch)
+
+
+def measured_alone(options, key):
+    """Of a process of its own."""
+    return measuring(options)(next(row for row in rows() if row.key == key))
+
+
+def main():
+    options = parse_arguments()
+    chosen = chosen_rows(options)
+    if options.list:
+        print("\n".join(row.key for row in chosen))
+        return
+    import torch
+    if options.workers:
+        found = in_turns.results(functools.partial(measured_alone, options), [row.key for row in chosen], options.workers)
+    else:
+        found = map(measuring(options), chosen)
     table = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for row in chosen_rows(options):
-            table.append(measured(row, runtimes, options, generator, flush, torch))
-            print("  ".join(table[-1]), file=sys.stderr, flush=True)
+        for cells in found:
+            table.append(cells)
+            print("  ".join(cells), file=sys.stderr, flush=True)
     finally:  # a run that is stopped keeps what it has
         header = ["row", "Attune us", "TFLOP/s", "peers (their time over ours)", "largest difference in norm", "plan"]
         header += ["MB beside operands and gradients"] * options.memory

@@ -5,8 +5,6 @@
 
 namespace attune::calls {
 
-constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has them, too
-
 /// Thread-safe.
 struct Launcher;
 

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "attune/attune.h"
+#include "launch.hpp"
 #include "launcher.hpp"
 
 namespace attune::calls {

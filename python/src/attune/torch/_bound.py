@@ -17,6 +17,7 @@ from attune import _met
 from attune._met import CALLS
 from attune.torch import _autocast, _dropout, _native, _precision
 from attune.torch._function import record, record_launch
+from attune.torch._gradients import Told
 from attune.torch._guard import Check, check_of, may_be_met
 from attune.torch._launch_plan import Numbers, Scalars
 from attune.torch._launcher import launcher_of
@@ -80,12 +81,13 @@ class Bound:
         self._names = tuple(names)
         self._launcher, self._handle = launcher_of(plan)
         self._learned: tuple[int, ...] | None = None  # no gradient is wanted
-        self._told: Any = None  # what a backward pass needs to know
+        self._told: Told | None = None  # what a backward pass needs to know
         of_launch = None
         of_gradients = (*operands, *(by_slot[slot] for slot in variant.learned))
         if torch.is_grad_enabled() and any(x.requires_grad for x in of_gradients):
             self._learned = tuple(self._slots[slot] for slot in variant.learned)
-            self._told = plan.backward, self._numbers, [(tensors[at].shape, tensors[at].dtype) for at in self._learned]
+            learning = [(tensors[at].shape, tensors[at].dtype) for at in self._learned]
+            self._told = Told(plan.backward, self._numbers, learning, []) if plan.backward is not None else None
             of_launch = None if self._handle is None or plan.backward is None else record_launch()
             if of_launch is None:
                 self._handle = None
@@ -127,7 +129,9 @@ class Bound:
                 return launcher(q, k, v, given, with_lse, numbers[0])
             found = plan.run(q, k, v, given, with_lse, *numbers)
             return found if with_lse else found[0]
-        told = self._told if numbers is self._numbers else (self._told[0], numbers, self._told[2])
+        told = self._told
+        if numbers is not self._numbers and told is not None:
+            told = told._replace(numbers=numbers)
         if self._handle is not None:
             call: Any = self._handle, given, numbers[0], with_lse, told
         else:

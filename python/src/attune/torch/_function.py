@@ -12,6 +12,7 @@ import torch
 
 from attune.torch import _native
 from attune.torch._dropout import State
+from attune.torch._gradients import Told, gradients_once
 from attune.torch._launch_plan import Numbers, Scalars
 from attune.torch._launcher import Launcher
 from attune.torch._plans import ForwardPlan, Variant
@@ -92,7 +93,7 @@ class _Attention(torch.autograd.Function):
         else:
             o, lse = launcher(q, k, v, given, True, numbers[0])
         sizes = [(each.shape, each.dtype) for each in learned] if learned else ()
-        ctx.call = plan.backward, numbers, sizes
+        ctx.call = Told(plan.backward, numbers, sizes)
         if with_lse:
             ctx.set_materialize_grads(False)
         # Saved, captured tensors too: torch notices where one was changed in between.
@@ -100,18 +101,8 @@ class _Attention(torch.autograd.Function):
         return (o, lse) if with_lse else o
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[Any, ...]:
-        return None, *_gradients(ctx, d_o, d_lse)
-
-
-def _gradients(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
-    """Of q, k, v and learned tensors."""
-    q, k, v, o, lse, *tensors = ctx.saved_tensors
-    plan, numbers, learned = ctx.call
-    found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *numbers)
-    gradients = (each.reshape(sizes).to(dtype) for each, (sizes, dtype) in zip(found[3:], learned, strict=True))
-    return *found[:3], *gradients
+        return None, *gradients_once(ctx, d_o, d_lse)
 
 
 # Function.apply is this behind a look at transforms of torch.func and at what they left, which costs two microseconds:
@@ -134,7 +125,7 @@ def record_launch() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
         for name in _LOOKED_UP
         if hasattr(torch.autograd.Function, name)
     }
-    backward = torch.autograd.function.once_differentiable(_gradients)
+    backward = _native.backward(gradients_once)
     own = {**inherited, "forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type("_Attention", (torch.autograd.Function,), own)
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply

@@ -17,24 +17,26 @@ from torch.autograd import forward_ad
 from attune import _met
 from attune._library import check, library
 from attune.torch import _memory
-from attune.torch._launch_plan import raw_stream
-from attune.torch._plans import ForwardPlan
+from attune.torch._launch_plan import Arguments, Plan, raw_stream
+from attune.torch._plans import BackwardPlan, ForwardPlan
 
 _NAME = "libattune_calls.so"
-_MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launcher.hpp has them, too
+_MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launch.hpp has them, too
 
 _data_ptr: Any = torch.Tensor.data_ptr
 
 
 @dataclasses.dataclass(frozen=True)
 class _Functions:
-    """Of the library: what makes finders, launchers, calls, and what a Function is made of, and what puts calls that were
-    made before in front of attune.attention's bytecode."""
+    """Of the library: what makes finders, launchers of both passes, calls, and what a Function is made of, and what puts
+    calls that were made before in front of attune.attention's bytecode."""
 
     finder: Callable[[Any], Any]
     launcher: Callable[[Any], Any]
     straight: Callable[[Any], Any]
     forward: Callable[[Any], Any]
+    backward: Callable[[Any], Any]
+    bound_backward: Callable[[Any], Any]
     recorder: Callable[[Any], Any]
     enter_attention: Callable[[Any], Any]
 
@@ -70,13 +72,20 @@ def recorder(apply: Any) -> Callable[..., Any]:
     return found
 
 
+def backward(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """backward(ctx, d_o[, d_lse]) of a Function whose forward is `forward`'s: the launches that `ctx.call[3]` has of
+    `bound_backward`, and for all else `otherwise`."""
+    functions = _functions()
+    assert functions is not None, "there is a forward"
+    asks_order = getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
+    found: Callable[..., Any] = functions.backward((torch.is_grad_enabled, asks_order, otherwise, None))
+    return found
+
+
 def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
     """What attune.torch._launcher's has, for a plan of which that has one, and what `forward` takes in its place."""
-    functions, spec = _functions(), plan.variant.spec
-    if functions is None or len(spec.scalars) > _MAX_SCALARS or len(spec.tensors) > _MAX_TENSORS:
-        return None
-    empty = _memory._on_cpu if plan.is_on_cpu else _memory._on_gpu
-    if empty is None or (not plan.is_on_cpu and (_memory._current_gpu is None or raw_stream is None)):
+    functions = _functions()
+    if functions is None or not _can_launch(plan):
         return None
     arguments = plan._arguments()
     found: tuple[Callable[..., Any], Any] = functions.launcher(
@@ -84,23 +93,65 @@ def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
             ctypes.cast(library().att_forward, ctypes.c_void_p).value,
             plan.handle,
             arguments.address,
-            tuple(plan.variant.scalar_slots),
             (plan.o_sizes, plan.o_strides, plan.dtype),
             (plan.lse_sizes, plan.lse_strides, torch.float32),
-            ((plan.workspace_bytes,), (1,), torch.uint8),
-            empty,
-            _memory._current_gpu,
-            raw_stream,
-            plan.device.index or 0,
-            _data_ptr,
             plan.run,
-            check,
-            arguments,
-            not plan.is_on_cpu,
-            plan.keeps_workspace,
+            _of_launch(plan, arguments),
         )
     )
     return found
+
+
+def bound_backward(
+    plan: BackwardPlan,
+    arguments: Arguments,
+    check_saved: Callable[..., bool],
+    gradients: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...],
+) -> Any:
+    """A launch of what `check_saved` passes, for the fourth place of a context's `call`; None: there is none. `arguments`
+    are all but addresses, `gradients` the sizes, strides and types of what it gives."""
+    functions = _functions()
+    if functions is None or not _can_launch(plan):
+        return None
+    return functions.bound_backward(
+        (
+            ctypes.cast(library().att_backward, ctypes.c_void_p).value,
+            plan.kernel.handle,
+            arguments.address,
+            check_saved,
+            gradients,
+            plan.variant.learned,
+            _of_launch(plan, (arguments, plan.kernel)),
+        )
+    )
+
+
+def _empty(plan: Plan) -> Any:
+    return _memory._on_cpu if plan.is_on_cpu else _memory._on_gpu
+
+
+def _can_launch(plan: Plan) -> bool:
+    spec = plan.variant.spec
+    if len(spec.scalars) > _MAX_SCALARS or len(spec.tensors) > _MAX_TENSORS or _empty(plan) is None:
+        return False
+    return plan.is_on_cpu or (_memory._current_gpu is not None and raw_stream is not None)
+
+
+def _of_launch(plan: Plan, keep: Any) -> tuple[Any, ...]:
+    """What python/native/launch.cpp takes of a plan of either pass. `keep` is kept as long as its launches are."""
+    return (
+        tuple(plan.variant.scalar_slots),
+        ((plan.workspace_bytes,), (1,), torch.uint8),
+        _empty(plan),
+        _memory._current_gpu,
+        raw_stream,
+        plan.device.index or 0,
+        _data_ptr,
+        check,
+        keep,
+        not plan.is_on_cpu,
+        plan.keeps_workspace,
+    )
 
 
 def straight(

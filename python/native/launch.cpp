@@ -1,0 +1,139 @@
+#include "launch.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace attune::calls {
+
+namespace {
+
+constexpr std::size_t kScratchAlignment = 64;
+
+bool fill_scalars(const Launch& launch, PyObject* scalars, Frame& frame) {
+  if (launch.slot_count != 0) std::memset(frame.scalars, 0, sizeof frame.scalars);
+  for (int i = 0; i < launch.slot_count; ++i) {
+    const auto [at, is_int] = launch.slots[i];
+    PyObject* const given = PyTuple_GetItem(scalars, i);
+    if (is_int) {
+      const long long value = PyLong_AsLongLong(given);
+      if (value != static_cast<std::int32_t>(value) || (value == -1 && PyErr_Occurred())) {
+        return false;
+      }
+      frame.scalars[at].i = static_cast<std::int32_t>(value);
+    } else {
+      const double value = PyFloat_AsDouble(given);
+      if (value == -1 && PyErr_Occurred()) return false;
+      frame.scalars[at].f = static_cast<float>(value);
+    }
+  }
+  return true;
+}
+
+bool fill_tensors(const Launch& launch, PyObject* tensors, Frame& frame) {
+  for (int i = 0; i < launch.tensor_count; ++i) {
+    frame.tensors[i] = launch.tensors[i];
+    const Ref tensor(PySequence_GetItem(tensors, i));
+    if (!tensor || !address_of(launch, tensor.get(), frame.tensors[i].data)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Launch::~Launch() { std::free(scratch.load()); }
+
+Workspace::~Workspace() {
+  if (kept_ != nullptr) std::free(launch_.scratch.exchange(kept_));
+}
+
+bool Workspace::take(void*& found) {
+  found = nullptr;
+  if (launch_.workspace_bytes == 0) return true;
+  if (launch_.keeps_scratch) {
+    kept_ = launch_.scratch.exchange(nullptr);
+    if (kept_ == nullptr) {
+      const std::size_t bytes = (launch_.workspace_bytes | (kScratchAlignment - 1)) + 1;
+      kept_ = std::aligned_alloc(kScratchAlignment, bytes);
+    }
+    found = kept_;
+  }
+  if (found != nullptr) return true;
+  tensor_ = new_tensor(launch_, launch_.workspace);
+  return tensor_ && address_of(launch_, tensor_.get(), found);
+}
+
+bool take(Kind& kind, PyObject* given) {
+  PyObject *sizes = nullptr, *strides = nullptr, *dtype = nullptr;
+  if (PyArg_ParseTuple(given, "OOO", &sizes, &strides, &dtype) == 0) return false;
+  kind = {Ref::to(sizes), Ref::to(strides), Ref::to(dtype)};
+  return true;
+}
+
+bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
+          std::size_t workspace_bytes) {
+  PyObject *slots = nullptr, *workspace = nullptr, *empty = nullptr, *current = nullptr,
+           *stream = nullptr, *index = nullptr, *data_ptr = nullptr, *raise = nullptr,
+           *keep = nullptr;
+  int is_on_gpu = 0, keeps_scratch = 0;
+  if (PyArg_ParseTuple(given, "OOOOOOOOOii", &slots, &workspace, &empty, &current, &stream, &index,
+                       &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch) == 0) {
+    return false;
+  }
+  if (tensor_count > kMaxTensors) return refuse("too many tensors") != nullptr;
+  launch.tensor_count = tensor_count;
+  for (int i = 0; i < tensor_count; ++i) launch.tensors[i] = tensors[i];
+  launch.workspace_bytes = workspace_bytes;
+  const Py_ssize_t count = PyTuple_Size(slots);
+  if (count < 0 || count > kMaxScalars) return refuse("too many scalars") != nullptr;
+  for (launch.slot_count = 0; launch.slot_count < count; ++launch.slot_count) {
+    int at = 0, is_int = 0;
+    PyObject* const slot = PyTuple_GetItem(slots, launch.slot_count);
+    if (PyArg_ParseTuple(slot, "ii", &at, &is_int) == 0) return false;
+    if (at < 0 || at >= kMaxScalars) return refuse("too many scalars") != nullptr;
+    launch.slots[launch.slot_count] = {at, is_int != 0};
+  }
+  launch.device = -1;
+  if (is_on_gpu != 0) {
+    launch.device = PyLong_AsLongLong(index);
+    if (launch.device < 0) return refuse("no device") != nullptr;
+  }
+  launch.keeps_scratch = keeps_scratch != 0;
+  launch.empty = Ref::to(empty);
+  launch.current_device = Ref::to(current);
+  launch.stream = Ref::to(stream);
+  launch.device_index = Ref::to(index);
+  launch.data_ptr = Ref::to(data_ptr);
+  launch.raise = Ref::to(raise);
+  launch.keep = Ref::to(keep);
+  return take(launch.workspace, workspace);
+}
+
+bool is_current(const Launch& launch) {
+  if (launch.device < 0) return true;
+  const Ref index(PyObject_CallFunctionObjArgs(launch.current_device.get(), nullptr));
+  if (index && PyLong_AsLongLong(index.get()) == launch.device) return true;
+  PyErr_Clear();
+  return false;
+}
+
+bool find_stream(const Launch& launch, void*& stream) {
+  stream = nullptr;
+  if (launch.device < 0) return true;
+  const Ref number(
+      PyObject_CallFunctionObjArgs(launch.stream.get(), launch.device_index.get(), nullptr));
+  if (!number) return false;
+  stream = reinterpret_cast<void*>(PyLong_AsUnsignedLongLong(number.get()));
+  return PyErr_Occurred() == nullptr;
+}
+
+bool fill(const Launch& launch, PyObject* tensors, PyObject* scalars, Frame& frame) {
+  if (PySequence_Size(tensors) == launch.tensor_count &&
+      PyTuple_Size(scalars) == launch.slot_count && fill_scalars(launch, scalars, frame) &&
+      fill_tensors(launch, tensors, frame)) {
+    return true;
+  }
+  PyErr_Clear();
+  return false;
+}
+
+}  // namespace attune::calls

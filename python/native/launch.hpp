@@ -1,0 +1,109 @@
+// What the launches of both passes share: what they ask torch by the objects that Python hands over,
+// so that nothing here knows its ABI, and what of their arguments stays.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "attune/attune.h"
+#include "objects.hpp"
+
+namespace attune::calls {
+
+constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has them, too
+constexpr std::uint64_t kMisaligned = 15;
+
+/// What torch.empty_strided is given.
+struct Kind {
+  Ref sizes, strides, dtype;
+};
+
+/// A scalar that launches bring.
+struct Slot {
+  int at;
+  bool is_int;
+};
+
+/// Nothing of it changes but `scratch`.
+struct Launch {
+  att_tensor tensors[kMaxTensors];
+  int tensor_count;
+  Slot slots[kMaxScalars];
+  int slot_count;
+  long long device;  // of CUDA; negative: the CPU
+  std::size_t workspace_bytes;
+  bool keeps_scratch;
+  std::atomic<void*> scratch;  // kept for the next launch; null: there is none, or it is in use
+  Kind workspace;
+  Ref empty, current_device, stream, device_index, data_ptr, raise, keep;
+
+  ~Launch();
+};
+
+/// One launch's numbers and tensors. They are the caller's, as are those of every thread.
+struct Frame {
+  att_tensor tensors[kMaxTensors];
+  att_scalar scalars[kMaxScalars];
+};
+
+/// A launch's scratch memory, which of a GPU is free once the launch is enqueued: the next one is
+/// behind it.
+class Workspace {
+ public:
+  explicit Workspace(Launch& launch) : launch_(launch) {}
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace();
+
+  /// Null where none is needed. False with an error set where there is none to be had.
+  bool take(void*& found);
+
+ private:
+  Launch& launch_;
+  void* kept_ = nullptr;
+  Ref tensor_;
+};
+
+/// Of (slots, workspace's kind, empty, current device, stream, device's index, data_ptr, raise,
+/// keep, whether it is on a GPU, whether it keeps its scratch memory), and of what a launch's
+/// arguments say. False where there is an error.
+bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
+          std::size_t workspace_bytes);
+bool take(Kind& kind, PyObject* given);
+
+/// Whether the device is the one on which new tensors are made. Sets no error.
+bool is_current(const Launch& launch);
+/// False where there is an error.
+bool find_stream(const Launch& launch, void*& stream);
+
+/// Whether all that is brought beside operands is such as a launch takes. Sets no error.
+bool fill(const Launch& launch, PyObject* tensors, PyObject* scalars, Frame& frame);
+
+/// False with an error set where it is no tensor that has memory.
+inline bool address_of(const Launch& launch, PyObject* tensor, std::uint64_t& found) {
+  const Ref number(PyObject_CallFunctionObjArgs(launch.data_ptr.get(), tensor, nullptr));
+  if (!number) return false;
+  found = PyLong_AsUnsignedLongLong(number.get());
+  return found != ~0ull || PyErr_Occurred() == nullptr;
+}
+
+template <class T>
+bool address_of(const Launch& launch, PyObject* tensor, T*& found) {
+  std::uint64_t address = 0;
+  if (!address_of(launch, tensor, address)) return false;
+  found = reinterpret_cast<T*>(address);
+  return true;
+}
+
+inline Ref new_tensor(const Launch& launch, const Kind& kind) {
+  return Ref(PyObject_CallFunctionObjArgs(launch.empty.get(), kind.sizes.get(), kind.strides.get(),
+                                          kind.dtype.get(), nullptr));
+}
+
+/// Raises what an att_status that is not 0 means.
+inline void raise(const Launch& launch, int status) {
+  const Ref code(PyLong_FromLong(status));
+  const Ref raised(PyObject_CallFunctionObjArgs(launch.raise.get(), code.get(), nullptr));
+}
+
+}  // namespace attune::calls

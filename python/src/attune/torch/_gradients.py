@@ -1,0 +1,92 @@
+"""The backward pass of a recorded call, and its launches that are made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from attune._dlpack import contiguous_strides
+from attune._view import operand_strides
+from attune.torch import _native
+from attune.torch._guard import check_of, may_be_met
+from attune.torch._launch_plan import Numbers, view_of
+from attune.torch._plans import BackwardPlan
+
+_NO_SECOND = (
+    "attune's attention has no second derivative: where one is wanted (create_graph=True, a penalty on a gradient), use "
+    "torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
+)
+
+MAX_BOUND = 4  # of one recorded call; each costs a look
+
+
+class Told(NamedTuple):
+    """What a forward pass tells its backward pass. python/native/backward.cpp knows the places.
+
+    Attributes:
+        learned: sizes and types of the learned tensors, as the caller has them.
+        bound: what _native.bound_backward gave for the same call made before; None: it is not made again.
+    """
+
+    plan: BackwardPlan
+    numbers: Numbers
+    learned: Sequence[tuple[torch.Size, torch.dtype]] = ()
+    bound: list[Any] | None = None
+
+
+def gradients_of(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    """Of q, k, v and learned tensors."""
+    saved: tuple[torch.Tensor, ...] = ctx.saved_tensors
+    q, k, v, o, lse, *tensors = saved
+    told: Told = ctx.call
+    # Hooks on what is saved may give it back with other strides.
+    plan = told.plan.variant.backward_plan(q, k, v)
+    found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *told.numbers)
+    if told.bound is not None and len(told.bound) < MAX_BOUND and d_o is not None and d_lse is None:
+        launch = _bound(plan, told, saved, d_o)
+        if launch is not None:
+            told.bound.append(launch)
+    gradients = (each.reshape(sizes).to(dtype) for each, (sizes, dtype) in zip(found[3:], told.learned, strict=True))
+    return *found[:3], *gradients
+
+
+def gradients_once(
+    ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None
+) -> tuple[torch.Tensor, ...]:
+    """The same. A gradient of these raises: torch's once_differentiable lets them pass for constants where d_o is one,
+    and a penalty on a gradient would then train nothing."""
+    with torch.no_grad():
+        found = gradients_of(ctx, d_o, d_lse)
+    if not torch.is_grad_enabled():
+        return found
+    raising: Any = torch._C._functions.DelayedError(_NO_SECOND.encode(), len(found))
+    return tuple(raising(*[each.detach().requires_grad_() for each in found]))
+
+
+def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor) -> Any:
+    """The launch that `plan` just had, for tensors that are as these. None: there was more to do."""
+    q, _, _, o, _, *tensors = saved
+    spec, views = plan.variant.spec, [view_of(x) for x in (o, d_o)]
+    learned = [(tensors[slot].shape, tensors[slot].dtype) for slot in plan.variant.learned]
+    if (
+        not plan.has_work
+        or plan.copies_any
+        or plan.draws_or_scales
+        or any(each is not None for each in told.numbers[1:3])
+        or torch.get_deterministic_debug_mode()
+        or not all(view.is_operand(spec.dtype_id) for view in views)
+        or list(told.learned) != learned
+        or any(x.device != q.device for x in (*saved, d_o))
+        or len({id(x) for x in (*saved, d_o)}) != len(saved) + 1
+        or not may_be_met((*saved, d_o))
+    ):
+        return None
+    arguments = plan._arguments()
+    o_strides, d_o_strides = (operand_strides(spec.layout_id, view) for view in views)
+    arguments.args.o_strides, arguments.args.d_o_strides = o_strides, d_o_strides
+    kinds = [(sizes, strides, plan.dtype) for sizes, strides in plan.dense]
+    for sizes, dtype in learned:
+        kinds.append((tuple(sizes), contiguous_strides(sizes), dtype))
+    return _native.bound_backward(plan, arguments, check_of((*saved, d_o)), tuple(kinds))
