@@ -77,9 +77,9 @@ Ref new_gradients(const Bound& bound, att_backward_args& args, float** of_tensor
   void** const of_operands[] = {&args.d_q, &args.d_k, &args.d_v};
   for (int i = 0; made && i < count; ++i) {
     Ref each = new_tensor(bound.launch, bound.gradients[i]);
-    const bool has = each && (i < 3 ? address_of(bound.launch, each.get(), *of_operands[i])
-                                    : address_of(bound.launch, each.get(),
-                                                 of_tensors[bound.learned[i - 3]]));
+    const bool has =
+        each && (i < 3 ? address_of(bound.launch, each.get(), *of_operands[i])
+                       : address_of(bound.launch, each.get(), of_tensors[bound.learned[i - 3]]));
     if (!has) return {};
     PyTuple_SetItem(made.get(), i, each.release());
   }

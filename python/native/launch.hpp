@@ -1,5 +1,5 @@
-// What the launches of both passes share: what they ask torch by the objects that Python hands over,
-// so that nothing here knows its ABI, and what of their arguments stays.
+// What the launches of both passes share: what they ask torch by the objects that Python hands
+// over, so that nothing here knows its ABI, and what of their arguments stays.
 #pragma once
 
 #include <atomic>

@@ -8,6 +8,9 @@ a cache; `Spec` is a variant by itself; errors carry line, caret and hint. `attu
 Nothing here imports a framework that the program has not imported itself.
 """
 
+import importlib
+from typing import Any
+
 from attune._errors import AttuneError, BadInputError, UnavailableError, UnsupportedError
 from attune._explain import Explanation
 from attune._library import version
@@ -16,6 +19,16 @@ from attune.attention import attention
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import ScalarInfo, Spec, TensorInfo
 from attune.tuning import Tuning, tune
+
+_OF_TORCH = ("flex_attention", "create_block_mask", "and_masks", "or_masks")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":  # imported once it is asked for: it needs torch
+        return importlib.import_module("attune.torch")
+    where = f": it is attune.torch.{name}" if name in _OF_TORCH else ""
+    raise AttributeError(f"module 'attune' has no attribute '{name}'{where}")
+
 
 __all__ = [
     "AttuneError",

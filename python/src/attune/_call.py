@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attune import _launch, _packed, _paged
+from attune import _advice, _launch, _packed, _paged
 from attune._dims import guess_dims
-from attune._errors import BadInputError
+from attune._errors import AttuneError, BadInputError
 from attune._frameworks import Framework, framework_of
 from attune._launch import Launch, Sequences
 from attune._packed import Offsets
@@ -157,7 +157,12 @@ def _spec_of_words(
         precision=words["precision"],
         **kind_of_cache(k.dtype, words),
     )
-    return spec_of_text(text)
+    if layout == Layout.BSHD and words["layout"] is None:
+        _advice.warn_of_layout(q.sizes, k.sizes)
+    try:
+        return spec_of_text(text)
+    except AttuneError as error:
+        raise _advice.explained(error, (*tensors, *scalars)) from None
 
 
 def width_of_v(own: Any, v_in_k: int | None) -> Any:
@@ -197,7 +202,8 @@ def _declarations(
     declared = {}
     for name, view in tensors.items():
         if view.dtype not in ("int32", "float32", "bool"):
-            hint = f"int32, float32 and bool are: {name}.astype('int32'), in torch {name}.to(torch.int32)"
+            kept = "float32" if view.dtype.startswith(("float", "bfloat")) else "int32"
+            hint = f"int32, float32 and bool are: {name}.astype('{kept}'), in torch {name}.to(torch.{kept})"
             raise BadInputError(f"`{name}` is {view.dtype}, which no auxiliary tensor can be", hint)
         grad = " grad" if name in learned else ""
         declared[name] = f"{view.dtype}[{dims.get(name) or guess_dims(view.sizes, shape, bool(grad))}]{grad}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import numbers
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -122,7 +123,8 @@ def shape_of(layout: Layout, q: View, k: View, v: View | None) -> Shape:
     batch, q_len, heads, _ = axes(layout, q.sizes)
     k_batch, kv_len, kv_heads, _ = axes(layout, k.sizes)
     if k_batch != batch:
-        refuse("k", f"has batch {k_batch}, and `q` {batch}, in layout {name}")
+        hint = "one for all is expanded, which copies nothing: k.expand(batch, -1, -1, -1)" if k_batch == 1 else ""
+        refuse("k", f"has batch {k_batch}, and `q` {batch}, in layout {name}", hint)
     check_heads(name, q, heads, kv_heads, k, v)
     return Shape(batch, heads, kv_heads, q_len, kv_len)
 
@@ -247,9 +249,9 @@ def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
     for name, slot in slots.items():
         value = scalars[name]
         if spec.scalars[slot].dtype == "int32":
-            if not isinstance(value, int) or not -(2**31) <= value < 2**31:
+            if not isinstance(value, numbers.Integral) or not -(2**31) <= value < 2**31:
                 refuse(name, f"is {value!r}, and the spec has an int of 32 bits")
-            structs[slot].i = value
+            structs[slot].i = int(value)
         else:
             structs[slot].f = value
     return structs

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from attune import _advice
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 Given = Mapping[str, Any]  # arguments by name
 
@@ -36,6 +38,7 @@ _forward_mode: Any = None  # its module; what is met tells nothing of tangents
 # What finds calls and makes them, of q, k, v, arguments by name, and their kinds. None: it is not there, or there are
 # no calls yet.
 find: Callable[..., Any] | None = None
+_arguments: frozenset[str] = frozenset()  # of attune.attention, by name
 function_of_calls: Callable[..., Any] | None = None  # attune.attention, which is `remembered`
 
 
@@ -84,7 +87,8 @@ _names: dict[tuple[str, ...], _Names | None] = {}
 
 
 def _look_at(names: tuple[str, ...]) -> _Names | None:
-    """None: such calls are not remembered."""
+    """None: such calls are not remembered. Raises TypeError where one is no argument."""
+    _advice.refuse_unknown(names, _arguments)
     if len(_names) >= _MAX_NAMES:
         _names.clear()
     found = _names[names] = None if "runtime" in names else _Names(names)
@@ -131,6 +135,6 @@ def remembered(function: Function) -> Function:
     declared = inspect.signature(function)
     of_callers = [each for name, each in declared.parameters.items() if name != "key"]
     met.__signature__ = declared.replace(parameters=of_callers)  # type: ignore[attr-defined]
-    global function_of_calls
-    function_of_calls = met
+    global function_of_calls, _arguments
+    function_of_calls, _arguments = met, frozenset(each.name for each in of_callers)
     return met  # type: ignore[return-value]

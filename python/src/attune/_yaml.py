@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 
@@ -23,8 +24,11 @@ def _name(what: str, name: str) -> str:
 def _number(what: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, numbers.Real):  # NumPy's, too
+        value = int(value) if isinstance(value, numbers.Integral) else float(value)
     if not isinstance(value, (int, float)):
-        raise BadInputError(f"`{what}` is a {type(value).__name__}, not a number")
+        hint = f"{what}.item() is one, once it has been waited for" if hasattr(value, "item") else ""
+        raise BadInputError(f"`{what}` is a {type(value).__name__}, not a number", hint)
     return repr(value)
 
 

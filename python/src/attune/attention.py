@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from attune import _launch, _packed
+from attune import _advice, _launch, _packed
 from attune._call import Call, describe, named_spec
 from attune._frameworks import framework_of
 from attune._met import remembered
@@ -110,6 +110,9 @@ def attention(
         UnsupportedError: the device has no kernel for this.
         UnavailableError: the device, its driver or a compiler is missing.
     """
+    _advice.check_words(
+        {"mask": mask, "score": score, "sink": sink}, {"tensors": tensors, "dims": dims, "scalars": scalars}
+    )
     torch = sys.modules.get("torch")
     offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
     scales = {"k_scales": k_scales, "v_scales": v_scales}

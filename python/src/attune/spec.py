@@ -184,6 +184,15 @@ class Spec:
         check(library().att_spec_describe_tensor(self.handle, slot, ctypes.byref(info)))
         return TensorInfo(info.name.decode(), DType(info.dtype).array_name, info.dims.decode(), bool(info.grad))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (self.reference,)
+
+    def __copy__(self) -> Spec:
+        return self
+
+    def __deepcopy__(self, _: Any) -> Spec:
+        return self  # nothing of it changes
+
     @property
     def name(self) -> str:
         return self._info.name.decode()
@@ -389,6 +398,11 @@ def _parse(text: str) -> ctypes.c_void_p:
 def spec_of_text(text: str) -> Spec:
     """Spec.from_yaml, once a text: a call that brings its variant as words costs a look-up from then on."""
     return Spec.from_yaml(text)
+
+
+def _made_again(reference: str) -> Spec:
+    """What `Spec.reference` says, in a process that may be another one."""
+    return spec_of_text(reference) if "\n" in reference else spec_of_name(reference)
 
 
 @functools.lru_cache(maxsize=256)

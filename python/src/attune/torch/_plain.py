@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
+from attune import _advice
 from attune._dims import guess_dims
-from attune._errors import BadInputError
+from attune._errors import AttuneError, BadInputError
 from attune._launch import shape_of
 from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
 from attune._yaml import write_spec
 from attune.spec import Spec
-from attune.torch import _autocast, _bound, _dropout, _operators, _precision  # noqa: F401
+from attune.torch import _autocast, _bound, _dropout, _operators, _precision, _varied  # noqa: F401
 from attune.torch._function import Launch, attend
 from attune.torch._operator_call import is_plain
 from attune.torch._launch_plan import key_of, view_of
@@ -50,8 +51,11 @@ def attention(
     q, k, v = _autocast.cast(q, k, v)
     if torch.compiler.is_dynamo_compiling() or not is_plain(q, k, v):
         if spec is None:
-            text = _text(q, k, v, words, tensors, tuple(scalars.items()), dropout, scale)
-            scalars, dropout_at_launch, scale = {}, None, None
+            # What the graph leaves open its launches bring.
+            brought = {name: value for name, value in scalars.items() if not _has_value(value)}
+            constants = [(name, int if name in brought else value) for name, value in scalars.items()]
+            text = _text(q, k, v, words, tensors, tuple(constants), dropout, scale)
+            scalars, dropout_at_launch, scale = brought, None, None
         else:
             text = spec if isinstance(spec, str) else spec.reference
             dropout_at_launch = dropout
@@ -78,22 +82,42 @@ def attention(
     )
     if tensors:
         call += tuple((name, x.dtype, x.shape, records and x.requires_grad) for name, x in tensors.items())
+    family, left = None, ()
     if spec is None:
         precision = _precision.of_call(words["precision"], q.device.type, q.dtype)
-        call += (dropout, scale, precision, tuple((name, type(x), x) for name, x in scalars.items()))
+        call += (precision,)
+        numbers = dict(scalars)
+        if scale is not None:
+            numbers[_varied.SCALE] = scale
+        if dropout:
+            numbers[_varied.DROPOUT] = dropout
+        if numbers:
+            family = _varied.family_of(call[:2], numbers)
+            left = family.left_to_launch(numbers)
+            call += tuple([(name, type(x), None if name in left else x) for name, x in numbers.items()])
     known = _calls.get(call)
     is_new = known is None
     if known is None:
         if spec is None:
-            variant = variant_of(_text(q, k, v, words, tensors, tuple(scalars.items()), dropout, scale))
+            try:
+                variant = variant_of(_text_of_words(q, k, v, words, tensors, scalars, dropout, scale, left))
+            except AttuneError as error:
+                if family is None or not left:
+                    raise _advice.explained(error, (*tensors, *scalars)) from None
+                family.is_fixed = True  # a number of these is a constant or nothing
+                return attention(q, k, v, spec, words, tensors, scalars, dropout, scale, seed, offset, return_lse)
         else:
             variant = variant_of(spec if isinstance(spec, str) else spec.reference)
+        if spec is None and words["layout"] is None:
+            _advice.warn_of_layout(q.shape, k.shape)
         _check(variant, tensors, records)
         known = variant, variant.forward_plan(q, k, v)
         if len(_calls) >= _MAX_CALLS:
             _calls.clear()
         _calls[call] = known
     variant, plan = known
+    if family is not None and left:
+        is_new = not family.has_met(numbers)
     launch = Launch([], [])
     if variant.spec.dropout != 0:
         launch.seed, launch.offset = _dropout.state_of(variant.spec, q.device, seed, offset)
@@ -104,9 +128,12 @@ def attention(
         launch.scale, launch.dropout = scale, dropout
         if scalars or variant.scalar_slots:
             launch.scalars = _scalars(variant, scalars)
+    elif left:
+        launch.scale, launch.dropout = (numbers[x] if x in left else None for x in (_varied.SCALE, _varied.DROPOUT))
+        launch.scalars = tuple([scalars[name] for name in variant.spec.launch_scalar_slots])
     o, lse = attend(variant, plan, launch, q, k, v, return_lse)
     if key is not None and not is_new and not isinstance(spec, str):
-        _bind(key, plan, given, (q, k, v), spec, words, tensors, scalars, dropout, scale)
+        _bind(key, plan, given, (q, k, v), spec, words, tensors, scalars, dropout, scale, launch)
     return (o, lse) if return_lse else o
 
 
@@ -121,6 +148,7 @@ def _bind(
     scalars: Mapping[str, Any],
     dropout: float | None,
     scale: float | None,
+    launch: Launch,
 ) -> None:
     """A call that was made twice."""
     arrays, own = tuple(tensors.values()), plan.variant.spec
@@ -129,12 +157,29 @@ def _bind(
         return
     names = list(tensors)
     slots = [names.index(tensor.name) for tensor in own.tensors]
-    numbers = ((), None, None) if spec is None else ((), scale, dropout)
+    # Scalars of a spec each call brings by name, those of words are known by the key.
+    numbers = (launch.scalars if spec is None else (), launch.scale, launch.dropout)
     holds = _bound.holds_of(operands[0], spec is None and words["precision"] is None)
-    bound = _bound.Bound(
-        plan, operands, arrays, slots, numbers, own.dropout != 0, holds, kept=spec, names=tuple(own.launch_scalar_slots)
-    )
+    names = () if spec is None else tuple(own.launch_scalar_slots)
+    bound = _bound.Bound(plan, operands, arrays, slots, numbers, own.dropout != 0, holds, kept=spec, names=names)
     _bound.keep(key, bound)
+
+
+def _text_of_words(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    words: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, Any],
+    dropout: Any,
+    scale: Any,
+    left: tuple[str, ...],
+) -> str:
+    """Of what the launch brings the text has types."""
+    declared = tuple([(name, type(x) if name in left else x) for name, x in scalars.items()])
+    of_scale, of_dropout = (float if each in left else x for each, x in ((_varied.SCALE, scale), (_varied.DROPOUT, dropout)))
+    return _text(q, k, v, words, tensors, declared, of_dropout, of_scale)
 
 
 def _text(
@@ -187,7 +232,8 @@ def text_of(
     declared = []
     for name, tensor in tensors.items():
         if tensor.dtype not in _AUXILIARY:
-            hint = f"int32, float32 and bool are: {name}.to(torch.int32)"
+            kept = "float32" if tensor.dtype.is_floating_point else "int32"
+            hint = f"int32, float32 and bool are: {name}.to(torch.{kept})"
             raise BadInputError(f"`{name}` is {_name(tensor.dtype)}, which no auxiliary tensor can be", hint)
         learned = torch.is_grad_enabled() and tensor.requires_grad
         own = dims.get(name) or guess_dims(tuple(tensor.shape), sizes, learned)
@@ -198,6 +244,15 @@ def text_of(
     precision = (words["precision"], q.device.type, q.dtype)
     kind = (None, False, False, bool(words["batch_invariant"])) if kind is None else kind
     return _write(precision, head_dim, layout, of_words, scalars, tuple(declared), dropout, scale, kind)
+
+
+def _has_value(value: Any) -> bool:
+    """Whether a graph that is being made has the number for a constant."""
+    if not torch.compiler.is_dynamo_compiling() or not isinstance(value, int):
+        return True
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # of torch 2.8 and newer
+
+    return has_static_value(value)
 
 
 @torch.compiler.assume_constant_result

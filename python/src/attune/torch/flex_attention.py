@@ -126,6 +126,8 @@ def flex_attention(
             if met is not None and met is seen:
                 _bind(met, known, says, given, (query, key, value))
             return (out, lse) if return_lse else out
+    if not torch.compiler.is_dynamo_compiling():
+        _check_functions(score_mod, block_mask, mask_mod)
     _check(query, key, value, block_mask, enable_gqa)
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
@@ -323,6 +325,20 @@ def _both(of_blocks: MaskMod | None, mask_mod: MaskMod | None) -> MaskMod | None
     if mask_mod is None:
         return of_blocks
     return torch_flex.and_masks(of_blocks, mask_mod)
+
+
+def _check_functions(score_mod: Any, block_mask: Any, mask_mod: Any) -> None:
+    """Raises TypeError where one of them is no such thing."""
+    for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
+        if function is not None and not callable(function):
+            advice = "; expressions in words are attune.attention's" if isinstance(function, str) else ""
+            raise TypeError(f"{name} is a {type(function).__name__}, not a function{advice}")
+    if block_mask is not None and not hasattr(block_mask, "BLOCK_SIZE"):
+        advice = ": look it up in a function, mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
+        raise TypeError(
+            f"block_mask is a {type(block_mask).__name__}, no BlockMask"
+            + (advice if isinstance(block_mask, torch.Tensor) else ": create_block_mask makes one")
+        )
 
 
 def _check(

@@ -1,0 +1,79 @@
+"""Numbers of words. They are constants of the kernel, until one has had so many values that it changes from call to
+call: from then on the launch brings it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from attune.torch._numbers import may_be_brought
+
+# No names of scalars, which have no blanks.
+SCALE, DROPOUT = "the scale", "the dropout"
+
+_MAX_CONSTANTS = 2  # what layers of two kinds have
+_MAX_KNOWN = 1024
+_MAX_AGAIN = 64
+
+Values = tuple[tuple[str, type, Any], ...]
+
+
+class Family:
+    """Calls that differ in numbers alone. Not thread-safe in what it counts, which costs a kernel at worst.
+
+    Attributes:
+        is_fixed: whether no kernel takes them from the launch.
+    """
+
+    __slots__ = ("_again", "_constants", "_varied", "is_fixed")
+
+    def __init__(self) -> None:
+        self._constants: list[Values] = []
+        self._varied: frozenset[str] = frozenset()
+        self._again: set[Values] = set()
+        self.is_fixed = False
+
+    def left_to_launch(self, numbers: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names of those that the launch brings."""
+        values = _values(numbers)
+        if self.is_fixed or values in self._constants:
+            return ()
+        if len(self._constants) < _MAX_CONSTANTS:
+            self._constants.append(values)
+            return ()
+        self._varied |= {x[0] for known in self._constants for x, y in zip(values, known, strict=True) if x != y}
+        return tuple([name for name, value in numbers.items() if name in self._varied and _is_open(name, value)])
+
+    def has_met(self, numbers: Mapping[str, Any]) -> bool:
+        """Whether the launch brought these very numbers before."""
+        values = _values(numbers)
+        if values in self._again:
+            return True
+        if len(self._again) >= _MAX_AGAIN:
+            self._again.clear()
+        self._again.add(values)
+        return False
+
+
+_families: dict[Hashable, Family] = {}
+
+
+def family_of(said: Hashable, numbers: Mapping[str, Any]) -> Family:
+    """`said`: all that the caller said beside numbers and arrays."""
+    key = said, tuple([(name, type(value)) for name, value in numbers.items()])
+    found = _families.get(key)
+    if found is None:
+        if len(_families) >= _MAX_KNOWN:
+            _families.clear()
+        found = _families[key] = Family()
+    return found
+
+
+def _values(numbers: Mapping[str, Any]) -> Values:
+    return tuple([(name, type(value), value) for name, value in numbers.items()])
+
+
+def _is_open(name: str, value: Any) -> bool:
+    if name in (SCALE, DROPOUT):
+        return isinstance(value, float) and 0 < value and (name == SCALE or value < 1) and may_be_brought(value)
+    return may_be_brought(value)
