@@ -231,3 +231,52 @@ def test_in_compiled_code_it_stands_beside_the_graph():
     d_o = torch.randn(arrays[0].shape)
     found = torch.autograd.grad(torch.compile(layer, backend="eager")(*arrays), arrays, d_o)
     check(found, [x.double() for x in torch.autograd.grad(layer(*arrays), arrays, d_o)])
+
+
+@pytest.mark.parametrize("what", ["words", "spec", "learned", "dropout", "lse"])
+def test_calls_that_are_made_again(what):
+    """By plans: with other values, lengths within them, and strides of gradients."""
+    bias = torch.randn(HEADS, 16, requires_grad=True)
+    words = {"mask": "causal"}
+    if what == "spec":
+        words = {"spec": attune.Spec("causal", dtype="fp32", head_dim=DIM, layout="thd")}
+    elif what == "learned":
+        words = {"score": "score + bias[h, max(0, min(15, q_idx - kv_idx))]", "tensors": {"bias": bias}}
+        words["dims"] = {"bias": "heads, 16"}
+    elif what == "dropout":
+        words |= {"dropout": 0.5, "seed": 3}
+    learned = [bias] if what == "learned" else []
+    of_q, of_kv = offsets(LENGTHS_Q), offsets(LENGTHS_KV)
+    given = {"cu_q": of_q, "cu_kv": of_kv, **({} if what == "spec" else {"layout": "thd"})}
+    for turned in (False, False, True, False, True, False):
+        arrays = operands()
+        found = attune.attention(*arrays, **given, **words, return_lse=what == "lse")
+        o, lse = found if what == "lse" else (found, None)
+        d_o = torch.randn_like(o)
+        d_o = d_o.transpose(0, 1).contiguous().transpose(0, 1) if turned else d_o
+        if what == "lse":
+            d_lse = torch.randn_like(lse).masked_fill(lse.detach().isinf(), 0)
+            mine = torch.autograd.grad([o, lse], arrays, [d_o, d_lse])
+            alone = call(arrays, mask="causal", return_lse=True, runtime=attune.default_runtime(str(o.device)))
+            check(mine, [x.double() for x in torch.autograd.grad(alone, arrays, [d_o, d_lse])])
+            continue
+        mine = torch.autograd.grad(o, [*arrays, *learned], d_o)
+        if what == "dropout":  # by the way that keeps no plans
+            alone = attune.attention(*arrays, **given, **words, runtime=attune.default_runtime(str(o.device)))
+            assert torch.equal(alone.detach(), o.detach())
+            check(mine, [x.double() for x in torch.autograd.grad(alone, arrays, d_o)])
+        else:
+            check(mine, wanted(arrays, d_o, None, causal=what != "learned", bias=bias if learned else None), 1e-4)
+
+
+def test_hooks_that_give_back_other_strides():
+    for turned in (False, True, True):
+        arrays = [x.detach() for x in operands()]
+        if turned:
+            arrays = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in arrays]
+        arrays = [x.requires_grad_() for x in arrays]
+        pack = lambda x: x.detach().clone(memory_format=torch.contiguous_format)  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            o = call(arrays, mask="causal")
+        d_o = torch.randn_like(o)
+        check(torch.autograd.grad(o, arrays, d_o), wanted(arrays, d_o, None, causal=True))

@@ -38,7 +38,7 @@ def _picker(arrays: _bound.Arrays) -> Callable[[_bound.Arrays], tuple[Any, ...]]
 class CacheBound:
     """A call of a CachePlan. The attributes are a Bound's."""
 
-    __slots__ = ("_launch", "_plan", "_slots", "check", "holds", "kept", "present")
+    __slots__ = ("_launch", "_plan", "_records", "_run", "_slots", "check", "holds", "kept", "present")
 
     def __init__(
         self,
@@ -49,11 +49,13 @@ class CacheBound:
         launch: Launch,
         holds: _bound.Holds | None,
         kept: Any,
+        records: bool,
+        run: Callable[..., Any],
     ) -> None:
         self.present = _picker(arrays)
         self.check: Check = check_of((*self.present(arrays), *tensors))
         self.holds, self.kept = holds, kept
-        self._plan, self._slots = plan, tuple(slots)
+        self._plan, self._slots, self._records, self._run = plan, tuple(slots), records, run
         self._launch = Launch({}, {}, launch.scale, launch.dropout)
 
     def go(
@@ -87,7 +89,8 @@ class CacheBound:
         if plan.drops:
             launch = Launch({}, {}, launch.scale, launch.dropout)
             launch.seed, launch.offset = _dropout.state_of(plan.spec, arrays[0].device, seed, offset)
-        o, lse = plan.run(arrays, [tensors[at] for at in self._slots] if tensors else (), launch, with_lse)
+        given = [tensors[at] for at in self._slots] if tensors else ()
+        o, lse = self._run(plan, arrays, given, launch, with_lse, self._records)
         return (o, lse) if with_lse else o
 
 
@@ -107,8 +110,11 @@ def bind(
     numbers: Sequence[Any],
     asks_precision: bool,
     kept: Any,
+    records: bool,
+    run: Callable[..., Any],
 ) -> None:
-    """A call that was made just now, without scalars, nothing of which is the caller's beside `kept`."""
+    """A call that was made just now, without scalars, nothing of which is the caller's beside `kept`. `run`: _cached's,
+    which may record."""
     given = tuple({id(x): x for x in arrays if x is not None}.values())
     names, own = list(tensors), tuple(tensors.values())
     if len(given) < 2 or not _bound.can_be_bound(given, given, own, numbers):
@@ -116,4 +122,4 @@ def bind(
     slots = [names.index(tensor.name) for tensor in plan.spec.tensors]
     holds = _bound.holds_of(arrays[0], asks_precision)
     kind = DrawingCacheBound if plan.drops else CacheBound
-    _bound.keep(key, kind(plan, arrays, own, slots, launch, holds, kept))
+    _bound.keep(key, kind(plan, arrays, own, slots, launch, holds, kept, records, run))

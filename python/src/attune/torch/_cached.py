@@ -21,7 +21,7 @@ from attune._structs import Layout, Shape
 from attune._view import ALIGNMENT_BYTES, View
 from attune.runtime import default_runtime
 from attune.spec import Spec
-from attune.torch import _cache_bound, _dropout, _precision
+from attune.torch import _cache_bound, _dropout, _packed_plan, _precision
 from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plain import dense_sizes, text_of
 from attune.torch._launch_plan import (
@@ -79,7 +79,10 @@ def takes(
         of_gradients = (q, k, v, scales["k_scales"], scales["v_scales"], *(tensors or {}).values())
         if any([x is not None and x.requires_grad for x in of_gradients]):
             is_packed = offsets.cu_q is not None and offsets.page_table is None and v is not None
-            return is_packed and torch.compiler.is_dynamo_compiling()
+            if torch.compiler.is_dynamo_compiling():
+                return is_packed
+            is_scaled = scales["k_scales"] is not None or scales["v_scales"] is not None or k.dtype in _FP8
+            return is_packed and not is_scaled and is_plain((q, k, v, *given, *(tensors or {}).values()))
     return True
 
 
@@ -143,6 +146,7 @@ class CachePlan:
         self.drops = spec.dropout != 0
         self.is_open = bool(spec.launch_scalar_slots or spec.scale is None or spec.dropout is None)
         self.pool: list[Any] = []
+        self.key, self.backwards = key_of(arrays), {}
         self.workspace_bytes = 0
         self.declared = [view_of(x) for x in tensors]
         for view in self.declared:
@@ -314,11 +318,25 @@ def attention(
         plan = plan_of(found, arrays, given, launch)
     if plan.drops:
         launch.seed, launch.offset = _dropout.state_of(plan.spec, q.device, seed, offset)
-    o, lse = plan.run(arrays, given, launch, return_lse)
+    records = torch.is_grad_enabled() and any([x.requires_grad for x in (*arrays, *given) if x is not None])
+    if records:
+        _packed_plan.check_learned(plan, given)
+    o, lse = run(plan, arrays, given, launch, return_lse, records)
     if key is not None and not scalars and not isinstance(spec, str):
         asks_precision = spec is None and words["precision"] is None
-        _cache_bound.bind(key, plan, arrays, tensors, launch, (dropout, scale), asks_precision, spec)
+        numbers = (dropout, scale)
+        _cache_bound.bind(key, plan, arrays, tensors, launch, numbers, asks_precision, spec, records, run)
     return (o, lse) if return_lse else o
+
+
+def run(
+    plan: CachePlan, arrays: Arrays, tensors: Sequence[torch.Tensor], launch: Launch, with_lse: bool, records: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if not records:
+        return plan.run(arrays, tensors, launch, with_lse)
+    if plan.drops and isinstance(launch.seed, torch.Tensor) and not plan.spec.seed_on_device:
+        plan = plan_of(plan.spec.with_device_seed, arrays, tensors, launch)
+    return _packed_plan.record(plan, arrays, tensors, launch, with_lse)
 
 
 def by_slot(spec: Spec, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -351,7 +369,8 @@ def _plan_of_words(
     if scalars:
         key += tuple([(name, type(x), x) for name, x in scalars.items()])
     if tensors:
-        key += (*tensors, *key_of(tuple(tensors.values())))
+        learned = [torch.is_grad_enabled() and x.requires_grad for x in tensors.values()]
+        key += (*tensors, *learned, *key_of(tuple(tensors.values())))
     plan = _of_words.get(key)
     if plan is None:
         spec = variant_of(_text(arrays, words, tensors, tuple(scalars.items()), dropout, scale)).spec

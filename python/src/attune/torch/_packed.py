@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,15 @@ from attune import _launch, _packed
 from attune._errors import BadInputError, UnsupportedError
 from attune._frameworks import framework_of
 from attune._launch import Launch, Sequences
+from attune._packed import OFFSETS, Offsets
 from attune._structs import Shape
 from attune._view import View
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec
 from attune.torch._plans import backward_kernel
+
+
+_OFFSETS = [name for name in OFFSETS if name != "page_table"]
 
 
 def needing_gradients(arrays: Mapping[str, Any]) -> list[str]:
@@ -116,6 +120,34 @@ class _Attention(torch.autograd.Function):
             launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
         learned = [x.to(dtype) for x, (_, dtype) in zip(of_learned, ctx.sizes, strict=True)]
         return None, *of_operands, *learned
+
+
+def gradients_of(
+    spec: Spec,
+    arrays: Sequence[torch.Tensor | None],
+    tensors: Sequence[torch.Tensor],
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    d_o: torch.Tensor | None,
+    d_lse: torch.Tensor | None,
+    launch: Launch,
+) -> list[torch.Tensor]:
+    """Of q, k, v and the tensors that learn, float32; 0 in rows of no sequence. `arrays` are q, k, v, cu_q, cu_kv, used_q,
+    used_kv, and what may stand behind them is not there; `tensors` are the spec's, by slot."""
+    q, k, v, *rest = arrays
+    assert q is not None and k is not None and v is not None
+    offsets = rest[: len(_OFFSETS)]
+    views = {name: None if x is None else detached_view(x.contiguous()) for name, x in zip(_OFFSETS, offsets, strict=True)}
+    sequences, batch = _packed.sequences_of(Offsets(**views, page_table=None))
+    shape = _packed.shape_of(batch, *(detached_view(x) for x in (q, k, v)))
+    named = {declared.name: x.contiguous() for declared, x in zip(spec.tensors, tensors, strict=True)}
+    own = dataclasses.replace(launch, tensors={name: detached_view(x) for name, x in named.items()})
+    call = Call(spec, shape, sequences, named, own, None)
+    of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    of_learned = [torch.zeros_like(named[name], dtype=torch.float32) for name in call.learned]
+    if _packed.has_work(shape) and (d_o is not None or d_lse is not None):
+        launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
+    return [*of_operands, *of_learned]
 
 
 def kernel_of_backward(call: Call, q: torch.Tensor) -> Kernel:

@@ -6,17 +6,14 @@ from typing import Any
 
 import torch
 
-from attune import _packed
 from attune._errors import UnsupportedError
 from attune._launch import Launch
-from attune._packed import OFFSETS, Offsets
 from attune._structs import Layout
 from attune.torch._cached import NAMES
 from attune.torch._operators import _TAGS, _library, _scalars
-from attune.torch._packed import Call, detached_view, launch_backward
+from attune.torch._packed import _OFFSETS, gradients_of
 from attune.torch._plans import variant_of
 
-_OFFSETS = [name for name in OFFSETS if name != "page_table"]
 _library.define(
     "attention_packed_backward(Tensor? d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
     f"{', '.join(f'Tensor? {name}' for name in _OFFSETS)}, Tensor[] tensors, str spec, SymInt[] ints, float[] floats, "
@@ -39,18 +36,8 @@ def _backward_impl(
     offsets, (tensors, text, ints, floats, scale) = given[: len(_OFFSETS)], given[len(_OFFSETS) :]
     variant = variant_of(text)
     spec = variant.spec
-    views = {name: None if x is None else detached_view(x.contiguous()) for name, x in zip(_OFFSETS, offsets, strict=True)}
-    sequences, batch = _packed.sequences_of(Offsets(**views, page_table=None))
-    shape = _packed.shape_of(batch, *(detached_view(x) for x in (q, k, v)))
-    named = {declared.name: x.contiguous() for declared, x in zip(spec.tensors, tensors, strict=True)}
     scalars = dict(zip(spec.launch_scalar_slots, _scalars(variant, ints, floats), strict=True))
-    launch = Launch({name: detached_view(x) for name, x in named.items()}, scalars, scale)
-    call = Call(spec, shape, sequences, named, launch, None)
-    of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-    of_learned = [torch.zeros_like(named[name], dtype=torch.float32) for name in call.learned]
-    if _packed.has_work(shape):
-        launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
-    return [*of_operands, *of_learned]
+    return gradients_of(spec, (q, k, v, *offsets), tensors, o, lse, d_o, d_lse, Launch({}, scalars, scale))
 
 
 def _backward_fake(d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, *given: Any) -> list[torch.Tensor]:
