@@ -280,3 +280,11 @@ def test_hooks_that_give_back_other_strides():
             o = call(arrays, mask="causal")
         d_o = torch.randn_like(o)
         check(torch.autograd.grad(o, arrays, d_o), wanted(arrays, d_o, None, causal=True))
+
+
+def test_a_second_derivative_is_refused():
+    arrays = operands()
+    for o in (call(arrays), call(arrays, runtime=attune.default_runtime(str(arrays[0].device)))):
+        (found,) = torch.autograd.grad(o.sum(), arrays[:1], create_graph=True)
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            found.sum().backward()

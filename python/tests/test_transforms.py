@@ -157,7 +157,7 @@ def test_a_second_derivative_is_refused(attend):
     given = [x.requires_grad_() for x in operands()]
     for _ in range(4):
         (found,) = torch.autograd.grad(attend(*given).square().sum(), given[0], create_graph=True)
-        with pytest.raises(RuntimeError, match="twice"):
+        with pytest.raises(RuntimeError, match="no second derivative"):
             found.sum().backward()
     with pytest.raises(NotImplementedError, match="second derivative"):
         grad(lambda q: grad(lambda q: attend(q, *operands()[1:]).square().sum())(q).sum())(operands()[0])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -52,17 +53,23 @@ def gradients_of(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None 
     return *found[:3], *gradients
 
 
-def gradients_once(
-    ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None
-) -> tuple[torch.Tensor, ...]:
-    """The same. A gradient of these raises: torch's once_differentiable lets them pass for constants where d_o is one,
+def once(function: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """A `backward` of which gradients raise. torch's once_differentiable lets them pass for constants where d_o is one,
     and a penalty on a gradient would then train nothing."""
-    with torch.no_grad():
-        found = gradients_of(ctx, d_o, d_lse)
-    if not torch.is_grad_enabled():
-        return found
-    raising: Any = torch._C._functions.DelayedError(_NO_SECOND.encode(), len(found))
-    return tuple(raising(*[each.detach().requires_grad_() for each in found]))
+
+    @functools.wraps(function)
+    def backward(*given: Any) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            found = function(*given)
+        if not torch.is_grad_enabled():
+            return found
+        raising: Any = torch._C._functions.DelayedError(_NO_SECOND.encode(), len(found))
+        return tuple(raising(*[each.detach().requires_grad_() for each in found]))
+
+    return backward
+
+
+gradients_once = once(gradients_of)
 
 
 def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor) -> Any:

@@ -17,6 +17,7 @@ from attune._structs import Shape
 from attune._view import View
 from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec
+from attune.torch._gradients import once
 from attune.torch._plans import backward_kernel
 
 
@@ -109,17 +110,21 @@ class _Attention(torch.autograd.Function):
         return (o, lse) if return_lse else o
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[Any, ...]:
-        q, k, v, o, lse, *_ = ctx.saved_tensors
-        call: Call = ctx.call
-        # A launch leaves rows alone that are no sequence's: nothing depends on them.
-        of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-        of_learned = [torch.zeros(shape, dtype=torch.float32, device=q.device) for shape, _ in ctx.sizes]
-        if _packed.has_work(call.shape) and (d_o is not None or d_lse is not None):
-            launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
-        learned = [x.to(dtype) for x, (_, dtype) in zip(of_learned, ctx.sizes, strict=True)]
-        return None, *of_operands, *learned
+        return None, *_gradients_once(ctx, d_o, d_lse)
+
+
+@once
+def _gradients_once(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    q, k, v, o, lse, *_ = ctx.saved_tensors
+    call: Call = ctx.call
+    # A launch leaves rows alone that are no sequence's: nothing depends on them.
+    of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    of_learned = [torch.zeros(shape, dtype=torch.float32, device=q.device) for shape, _ in ctx.sizes]
+    if _packed.has_work(call.shape) and (d_o is not None or d_lse is not None):
+        launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
+    learned = [x.to(dtype) for x, (_, dtype) in zip(of_learned, ctx.sizes, strict=True)]
+    return *of_operands, *learned
 
 
 def gradients_of(

@@ -15,6 +15,7 @@ from attune._launch import Launch
 from attune._library import check, library
 from attune._view import View
 from attune.torch import _packed
+from attune.torch._gradients import once
 from attune.torch._launch_plan import KEPT_WORKSPACE_BYTES, MISALIGNED, copy_of, key_of, stream_of, view_of
 from attune.torch._plans import backward_kernel
 
@@ -168,24 +169,28 @@ class _Attention(torch.autograd.Function):
         return (o, lse) if with_lse else o
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[Any, ...]:
-        plan, launch, sizes = ctx.call
-        q, k, v, o, lse, *saved = ctx.saved_tensors
-        others = len(saved) - len(plan.spec.tensors)
-        arrays, tensors = (q, k, v, *saved[:others]), saved[others:]
-        found = None
-        if plan.has_work and (d_o is not None or d_lse is not None):
-            d_o = torch.zeros_like(o) if d_o is None else d_o
-            if not view_of(d_o).is_operand(plan.spec.dtype_id) or d_o.data_ptr() & MISALIGNED:
-                d_o = copy_of(d_o)
-            d_lse = None if d_lse is None else d_lse.to(torch.float32).contiguous()
-            if key_of(arrays) == plan.key:  # hooks on what is saved may give it back with other strides
-                found = _backward_of(plan, d_o.stride()).run(arrays, tensors, o, lse, d_o, d_lse, launch)
-        if found is None:
-            found = _packed.gradients_of(plan.spec, arrays, tensors, o, lse, d_o, d_lse, launch)
-        learned = [x.to(dtype).reshape(shape) for x, (shape, dtype) in zip(found[3:], sizes, strict=True)]
-        return None, *found[:3], *learned
+        return None, *_gradients_once(ctx, d_o, d_lse)
+
+
+@once
+def _gradients_once(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    plan, launch, sizes = ctx.call
+    q, k, v, o, lse, *saved = ctx.saved_tensors
+    others = len(saved) - len(plan.spec.tensors)
+    arrays, tensors = (q, k, v, *saved[:others]), saved[others:]
+    found = None
+    if plan.has_work and (d_o is not None or d_lse is not None):
+        d_o = torch.zeros_like(o) if d_o is None else d_o
+        if not view_of(d_o).is_operand(plan.spec.dtype_id) or d_o.data_ptr() & MISALIGNED:
+            d_o = copy_of(d_o)
+        d_lse = None if d_lse is None else d_lse.to(torch.float32).contiguous()
+        if key_of(arrays) == plan.key:  # hooks on what is saved may give it back with other strides
+            found = _backward_of(plan, d_o.stride()).run(arrays, tensors, o, lse, d_o, d_lse, launch)
+    if found is None:
+        found = _packed.gradients_of(plan.spec, arrays, tensors, o, lse, d_o, d_lse, launch)
+    learned = [x.to(dtype).reshape(shape) for x, (shape, dtype) in zip(found[3:], sizes, strict=True)]
+    return *found[:3], *learned
 
 
 _apply: Any = super(torch.autograd.Function, _Attention).apply  # as attune.torch._function's `record`
