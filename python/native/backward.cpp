@@ -117,8 +117,9 @@ PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* scalars) {
   return made.release();
 }
 
-/// As `run`, of a Function's context and the gradient of o.
-PyObject* run_bound(const Gradients& of, PyObject* context, PyObject* d_o) {
+/// As `run`, of a Function's context and the gradient of o. `saved` is what was saved, once it was
+/// asked for.
+PyObject* run_bound(const Gradients& of, PyObject* context, PyObject* d_o, Ref& saved) {
   // Where gradients of gradients are wanted, or another kernel, Python knows what to do.
   const int records = ask(of.is_grad_enabled.get(), nullptr);
   const int is_ordered = ask(of.is_deterministic.get(), nullptr);
@@ -128,7 +129,7 @@ PyObject* run_bound(const Gradients& of, PyObject* context, PyObject* d_o) {
   PyObject* const known = PyTuple_GetItem(call.get(), kBoundAt);
   const Py_ssize_t count = known == nullptr ? -1 : PySequence_Size(known);
   if (count <= 0) return nullptr;
-  const Ref saved(PyObject_GetAttr(context, of.saved_tensors.get()));
+  saved = Ref(PyObject_GetAttr(context, of.saved_tensors.get()));
   if (!saved || PyTuple_Size(saved.get()) < kSaved) return nullptr;
   const Ref all = items_from(saved.get(), 0, d_o);
   for (Py_ssize_t i = 0; all && i < count; ++i) {
@@ -149,16 +150,15 @@ PyObject* backward(PyObject* self, PyObject* const* arguments, Py_ssize_t count)
   const auto* of = owned_by<Gradients>(self);
   if (of == nullptr || count < 2) return refuse("a backward pass takes a gradient");
   PyObject* const none = of->none.get();
+  Ref saved;
   if (arguments[1] != none && (count == 2 || (count == 3 && arguments[2] == none))) {
-    PyObject* const found = run_bound(*of, arguments[0], arguments[1]);
+    PyObject* const found = run_bound(*of, arguments[0], arguments[1], saved);
     if (found != nullptr || PyErr_Occurred() != nullptr) return found;
   }
-  const Ref all(PyTuple_New(count));
-  if (!all) return nullptr;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyTuple_SetItem(all.get(), i, Ref::to(arguments[i]).release());
-  }
-  return PyObject_CallObject(of->otherwise.get(), all.get());
+  // Hooks on what is saved let it be asked for once.
+  return PyObject_CallFunctionObjArgs(of->otherwise.get(), arguments[0], arguments[1],
+                                      count > 2 ? arguments[2] : none, saved ? saved.get() : none,
+                                      nullptr);
 }
 
 PyMethodDef backward_method{"backward", backward, METH_FASTCALL, "backward(ctx, d_o, d_lse)"};

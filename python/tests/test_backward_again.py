@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from devices import DEVICE, on_device, one_thread  # noqa: E402
 
+import torch.utils.checkpoint  # noqa: E402
+
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
@@ -180,6 +182,57 @@ def test_an_order_of_sums_that_is_asked_for_later(monkeypatch):
         torch.use_deterministic_algorithms(False)
     assert counted
     gradients()
+
+
+def test_a_second_derivative_is_no_zero():
+    """Of a hessian, whose inner gradient has a constant for its output's."""
+    for _ in range(4):
+        q, k, v = leaves()
+        (d_q,) = torch.autograd.grad(attune.attention(q, k, v, spec=SPECS["causal"]).sum(), [q], create_graph=True)
+        for x in (q, k, v):
+            with pytest.raises(NotImplementedError, match="no second derivative"):
+                torch.autograd.grad(d_q.sum(), [x], allow_unused=True, retain_graph=True)
+
+
+def test_gradients_in_batches_are_refused():
+    for _ in range(4):
+        q, k, v = leaves()
+        o = attune.attention(q, k, v, spec=SPECS["causal"])
+        with pytest.raises(NotImplementedError, match="jacrev"):
+            torch.autograd.grad(o, [q], torch.randn(3, *o.shape), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("again", [0, 4])
+def test_what_is_saved_is_asked_for_once(again):
+    """As checkpoints want it, whose second forward pass saves other tensors."""
+    def layer(q, k, v):
+        return attune.attention(q * 1, k, v, spec=SPECS["causal"])
+
+    for _ in range(again):
+        q, k, v = leaves()
+        torch.autograd.grad(layer(q, k, v), [q, k, v], torch.randn_like(q))
+        torch.autograd.grad(attune.attention(q, k, v, spec=SPECS["causal"]), [q, k, v], torch.randn_like(q))
+    for _ in range(3):
+        q, k, v = leaves()
+        d_o = torch.randn_like(q)
+        o = torch.utils.checkpoint.checkpoint(layer, q, k, v, use_reentrant=False)
+        assert_close(torch.autograd.grad(o, [q, k, v], d_o), reference(q, k, v, d_o))
+        turned = torch.randn(1, LENGTH, HEADS, DIM).transpose(1, 2)
+        o = torch.utils.checkpoint.checkpoint(layer, q, k, v, use_reentrant=False)
+        assert_close(torch.autograd.grad(o, [q, k, v], turned), reference(q, k, v, turned))
+
+
+def test_compiled_autograd():
+    enable = pytest.importorskip("torch._dynamo.compiled_autograd", reason="of newer torch")._enable
+    torch.compiler.reset()
+    q, k, v = leaves()
+    d_o = torch.randn_like(q)
+    for _ in range(4):
+        attune.attention(q, k, v, spec=SPECS["causal"]).backward(d_o)
+    q.grad = k.grad = v.grad = None
+    with enable(torch.compile(backend="eager")):
+        attune.attention(q, k, v, spec=SPECS["causal"]).backward(d_o)
+    assert_close([x.grad for x in (q, k, v)], reference(q, k, v, d_o))
 
 
 def test_only_one_learns():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +18,14 @@ _NO_SECOND = (
     "attune's attention has no second derivative: where one is wanted (create_graph=True, a penalty on a gradient), use "
     "torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
 )
+
+_NO_BATCH = (
+    "attune's attention has no gradients in batches (is_grads_batched=True, vectorize=True): call torch.func.jacrev or "
+    "vmap on the whole function, which it takes, or leave that out"
+)
+
+_is_wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched: Any = getattr(torch._C._functorch, "is_legacy_batchedtensor", _is_wrapped)
 
 MAX_BOUND = 4  # of one recorded call; each costs a look
 
@@ -37,11 +44,11 @@ class Told(NamedTuple):
     bound: list[Any] | None = None
 
 
-def gradients_of(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+def gradients_of(
+    told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor | None, d_lse: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
     """Of q, k, v and learned tensors."""
-    saved: tuple[torch.Tensor, ...] = ctx.saved_tensors
     q, k, v, o, lse, *tensors = saved
-    told: Told = ctx.call
     # Hooks on what is saved may give it back with other strides.
     plan = told.plan.variant.backward_plan(q, k, v)
     found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *told.numbers)
@@ -53,18 +60,43 @@ def gradients_of(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None 
     return *found[:3], *gradients
 
 
-def once(function: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A `backward` of which gradients raise. torch's once_differentiable lets them pass for constants where d_o is one,
-    and a penalty on a gradient would then train nothing."""
+class _Once(torch.autograd.Function):
+    """Gradients, of which no gradient is to be had: torch's once_differentiable lets them pass for constants where d_o is
+    one, and a penalty on a gradient would then train nothing."""
 
-    @functools.wraps(function)
-    def backward(*given: Any) -> tuple[torch.Tensor, ...]:
+    @staticmethod
+    def forward(ctx: Any, count: int, *given: Any) -> Any:
+        """Of so many gradients, and of all that they depend on."""
+        return tuple([x.view_as(x) for x in given[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(_NO_SECOND)
+
+
+Gradients = Callable[..., tuple[torch.Tensor, ...]]
+
+
+def once(function: Gradients) -> Gradients:
+    """backward(ctx, d_o, d_lse, saved) of a `function` of ctx.call, of what was saved, and of d_o and d_lse. Hooks let it
+    be asked for once: `saved` is what it was, where somebody has done so."""
+
+    def backward(
+        ctx: Any,
+        d_o: torch.Tensor | None,
+        d_lse: torch.Tensor | None = None,
+        saved: tuple[torch.Tensor, ...] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        saved = ctx.saved_tensors if saved is None else saved
+        for x in (d_o, d_lse):
+            if x is not None and (_is_wrapped(x) or _is_batched(x)):
+                raise NotImplementedError(_NO_BATCH)
         with torch.no_grad():
-            found = function(*given)
+            found = function(ctx.call, saved, d_o, d_lse)
         if not torch.is_grad_enabled():
             return found
-        raising: Any = torch._C._functions.DelayedError(_NO_SECOND.encode(), len(found))
-        return tuple(raising(*[each.detach().requires_grad_() for each in found]))
+        once: tuple[torch.Tensor, ...] = _Once.apply(len(found), *found, *saved, d_o, d_lse)
+        return once
 
     return backward
 

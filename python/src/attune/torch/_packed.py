@@ -102,8 +102,7 @@ class _Attention(torch.autograd.Function):
         o, lse = _packed.run(
             framework_of("q", q), call.spec, call.shape, call.sequences, views, arrays, call.launch, True, call.runtime
         )
-        ctx.call = call
-        ctx.sizes = [(x.shape, x.dtype) for x in learned]
+        ctx.call = call, [(x.shape, x.dtype) for x in learned]
         ctx.set_materialize_grads(False)
         # Saved, those that are looked up too: torch notices where one was changed in between.
         ctx.save_for_backward(q, k, v, o, lse, *call.tensors.values())
@@ -115,15 +114,16 @@ class _Attention(torch.autograd.Function):
 
 
 @once
-def _gradients_once(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    q, k, v, o, lse, *_ = ctx.saved_tensors
-    call: Call = ctx.call
+def _gradients_once(
+    told: tuple[Call, Any], saved: tuple[Any, ...], d_o: torch.Tensor | None, d_lse: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    (call, sizes), (q, k, v, o, lse, *_) = told, saved
     # A launch leaves rows alone that are no sequence's: nothing depends on them.
     of_operands = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-    of_learned = [torch.zeros(shape, dtype=torch.float32, device=q.device) for shape, _ in ctx.sizes]
+    of_learned = [torch.zeros(shape, dtype=torch.float32, device=q.device) for shape, _ in sizes]
     if _packed.has_work(call.shape) and (d_o is not None or d_lse is not None):
         launch_backward(call, (q, k, v), o, lse, d_o, d_lse, of_operands, of_learned)
-    learned = [x.to(dtype) for x, (_, dtype) in zip(of_learned, ctx.sizes, strict=True)]
+    learned = [x.to(dtype) for x, (_, dtype) in zip(of_learned, sizes, strict=True)]
     return *of_operands, *learned
 
 

@@ -174,11 +174,16 @@ class _Attention(torch.autograd.Function):
 
 
 @once
-def _gradients_once(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    plan, launch, sizes = ctx.call
-    q, k, v, o, lse, *saved = ctx.saved_tensors
-    others = len(saved) - len(plan.spec.tensors)
-    arrays, tensors = (q, k, v, *saved[:others]), saved[others:]
+def _gradients_once(
+    call: tuple[CachePlan, Launch, Any],
+    saved: tuple[Any, ...],
+    d_o: torch.Tensor | None,
+    d_lse: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    plan, launch, sizes = call
+    q, k, v, o, lse, *rest = saved
+    others = len(rest) - len(plan.spec.tensors)
+    arrays, tensors = (q, k, v, *rest[:others]), rest[others:]
     found = None
     if plan.has_work and (d_o is not None or d_lse is not None):
         d_o = torch.zeros_like(o) if d_o is None else d_o
