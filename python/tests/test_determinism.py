@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from devices import DEVICE, on_device  # noqa: E402
 
 import attune  # noqa: E402
-from attune.torch import _packed, _plans  # noqa: E402
+from attune.torch import _packed, _packed_plan, _plans  # noqa: E402
 from attune.torch.flex_attention import flex_attention  # noqa: E402
 
 
@@ -33,7 +33,8 @@ def asked(monkeypatch):
         return kernel
 
     monkeypatch.setattr(_plans.BackwardPlan, "__init__", make)
-    monkeypatch.setattr(_packed, "backward_kernel", kernel)
+    for module in (_packed, _packed_plan):
+        monkeypatch.setattr(module, "backward_kernel", kernel)
     _plans.variant_of.cache_clear()
     return found
 
