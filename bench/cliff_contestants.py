@@ -220,8 +220,9 @@ def peers(problem, inputs):
     scaled_dot_product_attention's at the diagonal."""
     found, same = {}, problem.q_len == problem.kv_len or problem.mask == "none"
     if problem.is_dense and same:
-        names = ("cuDNN", "efficient", "SDPA flash") if problem.dropout or problem.dtype == "fp32" else ("cuDNN",
-                                                                                                       "efficient")
+        names = ["cuDNN", "efficient"] + (["SDPA flash"] if problem.dropout or problem.dtype == "fp32" else [])
+        if problem.kind == "sm80":  # what a GPU before Hopper has
+            names = ["efficient"]
         found |= {name: lambda name=name: sdpa(problem, inputs, BACKENDS[name]) for name in names}
     half, one_dim = problem.dtype != "fp32", problem.dim == problem.dim_v
     if half and one_dim and not problem.dropout and (problem.is_dense or problem.lengths or MASKS[problem.mask].window and

@@ -230,9 +230,9 @@ def worst(rows, count):
 def told(rows, options):
     text = f"Seed {options.seed if options.seed is not None else 'of the file'}, {len(rows)} problems.\n\n{summary(rows)}\n\n"
     text += f"The {options.worst} furthest behind:\n\n{worst(rows, options.worst)}\n"
-    failed = [f"- {row['number']}, {row['key']}: {row['unable']['Attune']}" for row in rows if "Attune" in row["unable"]]
+    failed = [f"- {row['number']}, {row['key']}: {row['unable']['Attune']}" for row in rows if "Attune" in row.get("unable", {})]
     text += "\nAttune has no kernel for:\n\n" + "\n".join(failed) + "\n" if failed else ""
-    differs = [f"- {row['number']}, {row['key']}: {row['differs']}" for row in rows if row["differs"]]
+    differs = [f"- {row['number']}, {row['key']}: {row['differs']}" for row in rows if row.get("differs")]
     return text + ("\nResults that differ from Attune's:\n\n" + "\n".join(differs) + "\n" if differs else "")
 
 

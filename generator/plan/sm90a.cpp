@@ -82,9 +82,9 @@ Status serves(const AttentionSpec& spec, Target target) {
         fmt::format("the sm90a family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
   }
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
-    if (dim < 16 || dim > 256 || dim % 16 != 0) {
+    if (dim < 16 || dim > 256 || dim % 8 != 0) {
       return plan_unsupported(
-          fmt::format("the sm90a family has head dims 16 to 256 in steps of 16, not {}", dim));
+          fmt::format("the sm90a family has head dims 16 to 256 in steps of 8, not {}", dim));
     }
   }
   return ok_status();
@@ -124,9 +124,10 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // documents spill 468 bytes.
   const int packed_registers = is_packed(spec) ? 8 : 0;
   resources.registers_per_thread = tile.score_buffers * piece_keys / 2 +
-                                   (tile.p_in_shared ? 8 : piece_keys / 4) + spec.head_dim_v / 2 +
-                                   (tile.q_in_registers ? spec.head_dim_qk / 4 : 0) + rest +
-                                   score_registers + packed_registers;
+                                   (tile.p_in_shared ? 8 : piece_keys / 4) +
+                                   whole_steps(spec.head_dim_v) / 2 +
+                                   (tile.q_in_registers ? whole_steps(spec.head_dim_qk) / 4 : 0) +
+                                   rest + score_registers + packed_registers;
   return resources;
 }
 
@@ -406,13 +407,13 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const WgmmaChain qk{.name = "multiply_qk",
                       .element = element,
                       .columns = piece_keys,
-                      .steps = spec.head_dim_qk / 16,
+                      .steps = whole_steps(spec.head_dim_qk) / 16,
                       .accumulates = false,
                       .a_in_registers = tile.q_in_registers,
                       .transposes_b = false};
   const WgmmaChain pv{.name = "multiply_pv",
                       .element = element,
-                      .columns = spec.head_dim_v,
+                      .columns = whole_steps(spec.head_dim_v),
                       .steps = piece_keys / 16,
                       .accumulates = true,
                       .a_in_registers = !tile.p_in_shared,

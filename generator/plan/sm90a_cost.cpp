@@ -6,6 +6,7 @@
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a.hpp"
+#include "generator/plan/wgmma.hpp"
 #include "templates/work_items.h"
 
 namespace attune::sm90a {
@@ -95,7 +96,7 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
                        const DeviceFacts& device) {
   const bool has_mask = spec.mask != nullptr;
   const double elements = double(tile.warpgroups * kRows) * tile.tile_kv;
-  const double dims = spec.head_dim_qk + spec.head_dim_v;
+  const double dims = whole_steps(spec.head_dim_qk) + whole_steps(spec.head_dim_v);
   const double flops_per_clock =
       device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   // A product of 48 keys still leaves the tensor cores time to fetch the next one's operands.

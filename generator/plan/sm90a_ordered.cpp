@@ -101,7 +101,9 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
                queries_bytes(spec, tile, value_stages(spec, tile, device_facts(plan.target))));
   // A gradient or two, a product or two, and an operand; the rest is addresses.
   const int gradients =
-      (tile.both_gradients ? spec.head_dim_qk + spec.head_dim_v : widest(spec)) / 2;
+      (tile.both_gradients ? whole_steps(spec.head_dim_qk) + whole_steps(spec.head_dim_v)
+                           : whole_steps(widest(spec))) /
+      2;
   resources.registers_per_thread =
       gradients + tile.tile_q + tile.tile_q / 4 + 28 + (spec.score ? 8 : 0);
   return resources;
@@ -166,8 +168,8 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  const double flops =
-      7.0 * (spec.head_dim_qk + spec.head_dim_v) * double(tile.tile_q) * tile_kv(tile);
+  const double flops = 7.0 * (whole_steps(spec.head_dim_qk) + whole_steps(spec.head_dim_v)) *
+                       double(tile.tile_q) * tile_kv(tile);
   // Measured on an H200, 4096 queries and keys without a mask: d 256 reaches 0.73 of the dense
   // rate, d 128 0.60, d 64 0.48. There larger tiles and a third stage gain 2 % each, at d 128 5 %.
   // Both gradients a warpgroup: a guess, from what the four products of sm90_backward.cuh reach

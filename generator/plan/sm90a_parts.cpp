@@ -16,7 +16,7 @@ std::string wgmma_product(const AttentionSpec& spec, std::string_view name, int 
   return wgmma_function({.name = name,
                          .element = wgmma_element(spec.dtype),
                          .columns = columns,
-                         .steps = head_dim / 16,
+                         .steps = whole_steps(head_dim) / 16,
                          .accumulates = false,
                          .a_in_registers = rows_in_registers,
                          .transposes_b = false});
@@ -26,7 +26,7 @@ std::string wgmma_gradient(const AttentionSpec& spec, std::string_view name, int
                            bool left_in_registers) {
   return wgmma_function({.name = name,
                          .element = wgmma_element(spec.dtype),
-                         .columns = head_dim,
+                         .columns = whole_steps(head_dim),
                          .steps = rows / 16,
                          .accumulates = true,
                          .a_in_registers = left_in_registers,

@@ -11,6 +11,9 @@ namespace attune {
 // Of a 16-bit dtype: "bf16" or "f16".
 std::string_view wgmma_element(DType dtype);
 
+// What a product goes through of a head dim, in steps of 16.
+constexpr int whole_steps(int head_dim) { return (head_dim + 15) / 16 * 16; }
+
 // D[64, columns] = or += A B, `steps` times 16 deep, as a function of a kernel's head.
 struct WgmmaChain {
   std::string_view name;     // of the function

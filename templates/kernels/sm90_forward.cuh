@@ -194,7 +194,7 @@ struct Consumer : ConsumerPieces {
     if (starts_dead) wgmma_wait<0>();
     if (kConstantReference || starts_dead) {
 #pragma unroll
-      for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = 0.0f;
+      for (int i = 0; i < kColumnsV / 2; ++i) o[i] = 0.0f;
     }
     // A dead first tile is skipped in the loop: a copy of to_next() costs 6 % of the compile time.
     bool skips = starts_dead;

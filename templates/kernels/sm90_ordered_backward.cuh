@@ -141,13 +141,12 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
     consumer.make_value_gradient(d_v);
     // The other one reads V to its last tile, and this one K.
     named_barrier_sync(kAllConsumers, kWarpgroups * kWarpgroupThreads);
-    consumer.store<spec::kHeadDimV>(d_v, dropout_scale(Context{p, 0, 0, 0, 0, 0}), shared.v(),
-                                    dv_map);
+    consumer.store<kColumnsV>(d_v, dropout_scale(Context{p, 0, 0, 0, 0, 0}), shared.v(), dv_map);
   } else {
     KeyGradient d_k;
     consumer.make_key_gradient(d_k);
     named_barrier_sync(kAllConsumers, kWarpgroups * kWarpgroupThreads);
-    consumer.store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
+    consumer.store<kColumnsQk>(d_k, softmax_scale(p), shared.k(), dk_map);
   }
 }
 

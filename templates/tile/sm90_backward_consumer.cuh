@@ -38,8 +38,8 @@ using Operand = unsigned[kTileQ / 16][4];  // P^T, dS^T of them
 // K's and V's rows as left operands of S^T and dP^T, where they stay in registers.
 template <int kColumns>
 using KeyRowsOperand = unsigned[plan::kKeysInRegisters ? kColumns / 16 : 1][4];
-using KeyGradient = float[spec::kHeadDimQk / 2];
-using ValueGradient = float[spec::kHeadDimV / 2];
+using KeyGradient = float[kColumnsQk / 2];
+using ValueGradient = float[kColumnsV / 2];
 // Of a kernel that leaves dQ to another one there is none.
 template <bool kMakesQueries>
 using QueryGradient = float[kMakesQueries ? kDqNumbers : 1];
@@ -64,8 +64,8 @@ struct Consumer {
   KeyGradient& d_k;
   ValueGradient& d_v;
   QueryGradient<kMakesQueries>& d_q;
-  KeyRowsOperand<spec::kHeadDimQk>& k_rows;
-  KeyRowsOperand<spec::kHeadDimV>& v_rows;
+  KeyRowsOperand<kColumnsQk>& k_rows;
+  KeyRowsOperand<kColumnsV>& v_rows;
 
   RingPosition at = {};  // of the stage of the current tile
   unsigned written = 0;  // tiles whose dS is written, of all items
@@ -334,7 +334,7 @@ struct Consumer {
       // For dV, where P's registers are wanted (C7512), or where ptxas would serialise it beside
       // what is learned (C7513). Else not: 2 to 5 % at d 64.
       constexpr bool kLearnsAlone = !kMakesQueries && kGradLoads > 0;
-      if constexpr (spec::kHeadDimQk + spec::kHeadDimV > 128 || kLearnsAlone) wgmma_wait<0>();
+      if constexpr (kColumnsQk + kColumnsV > 128 || kLearnsAlone) wgmma_wait<0>();
       if constexpr (kMakesQueries) issue_dq(written - 1);
       issue_dk();
       sums = next_sums;
@@ -401,17 +401,19 @@ struct Consumer {
     }
   }
   // A warp's 16 rows of a gradient. Of packed sequences those of another one are not its business.
-  template <int kColumns>
-  ATT_MEMBER void leave_rows(const float (&gradient)[kColumns / 2], float scale, const KeyRows& to,
-                             int row, int own_thread, [[maybe_unused]] void* d_tensor,
+  template <int kHeadDim>
+  ATT_MEMBER void leave_rows(const float (&gradient)[whole_steps(kHeadDim) / 2], float scale,
+                             const KeyRows& to, int row, int own_thread,
+                             [[maybe_unused]] void* d_tensor,
                              [[maybe_unused]] const Strides& stride) const {
+    constexpr int kColumns = whole_steps(kHeadDim);
     if constexpr (spec::kIsPacked) {
       const int key = k0 + warpgroup * kKeys + own_thread / 32 * 16;
       if (key + 16 > own.kv_len) {
         char* const out = static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, key);
         leave_key_rows<kColumns>(gradient, scale, to, row, own_thread);
         sync_warp();
-        copy_rows<kColumns>(out, 2 * stride.seq, to, row, own.kv_len - key);
+        copy_rows<kHeadDim>(out, 2 * stride.seq, to, row, own.kv_len - key);
         fence_shared_for_async();
         sync_warp();
         return;

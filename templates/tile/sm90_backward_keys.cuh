@@ -234,8 +234,8 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   [[maybe_unused]] QueryGradient<kMakesQueries> own_d_q;
   // dQ of a tile comes when dP of it is done with, and goes before the next one's.
   auto& d_q = choose < sizeof(own_d_q) == sizeof(d) > (d, own_d_q);
-  KeyRowsOperand<spec::kHeadDimQk> k_rows;
-  KeyRowsOperand<spec::kHeadDimV> v_rows;
+  KeyRowsOperand<kColumnsQk> k_rows;
+  KeyRowsOperand<kColumnsV> v_rows;
   Consumer<kMakesQueries> consumer{p,     shared, warpgroup, thread_index() % kWarpgroupThreads,
                                    s,     d,      p_operand, ds_operand,
                                    d_k,   d_v,    d_q,       k_rows,
@@ -263,8 +263,8 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   } else {
     // All have read K; of V each warpgroup has read its own rows only.
     named_barrier_sync(kAllConsumers, kConsumerThreads);
-    consumer.template store<spec::kHeadDimV>(d_v, keep_scale, shared.v(), dv_map);
-    consumer.template store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map);
+    consumer.template store<kColumnsV>(d_v, keep_scale, shared.v(), dv_map);
+    consumer.template store<kColumnsQk>(d_k, softmax_scale(p), shared.k(), dk_map);
     if constexpr (kMakesQueries && kSumsInTurn) {
       mbarrier_wait(shared.sums_told(), parity);
       const int brings = load_uniform_word(shared.brings());

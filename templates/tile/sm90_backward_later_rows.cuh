@@ -19,7 +19,9 @@
 namespace att {
 namespace sm90 {
 
-constexpr int kHalfRowBytes = kStagedRowBytes / 2;
+// Of a row that has an odd number of units of 16 bytes the first half is the longer one.
+constexpr int kHalfRowBytes = (kStagedRowBytes / 16 + 1) / 2 * 16;
+constexpr int kOtherHalfBytes = kStagedRowBytes - kHalfRowBytes;
 
 // As make_rows(), for parts of 16 rows.
 ATT_FN void make_rows_by_pairs(const BackwardParams& p, const SharedMemory& shared, int head,
@@ -56,7 +58,13 @@ ATT_FN void make_rows_by_pairs(const BackwardParams& p, const SharedMemory& shar
     parity ^= 1;
     float product = 0.0f;
     if (q < p.q_len) {
-      product = staged_product<kHalfRowBytes>(o + half * kHalfRowBytes, d_o + half * kHalfRowBytes);
+      const unsigned from = half * kHalfRowBytes;
+      if constexpr (kOtherHalfBytes == kHalfRowBytes) {
+        product = staged_product<kHalfRowBytes>(o + from, d_o + from);
+      } else {
+        product = half == 0 ? staged_product<kHalfRowBytes>(o, d_o)
+                            : staged_product<kOtherHalfBytes>(o + from, d_o + from);
+      }
     }
     product += shuffle_xor(product, 1);
     if (half == 0) {

@@ -14,7 +14,7 @@ namespace sm90 {
 constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
 constexpr int kTileKv = kWarpgroups * kKeys;  // keys of a work item, kKeys of a warpgroup
 constexpr int kTileQ = plan::kTileQ;          // queries of a stage of Q and dO
-static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kTileQ % 16 == 0);
+static_assert(spec::kHeadDimQk % 8 == 0 && spec::kHeadDimV % 8 == 0 && kTileQ % 16 == 0);
 
 constexpr int kKvSlabBytes = kTileKv * kRowBytes;
 constexpr int kQSlabBytes = kTileQ * kRowBytes;

@@ -216,9 +216,9 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
 // ---- Gradients of keys whose tile goes on behind the sequence.
 
 // Of a warp's 16 rows of the matrix, which leave_key_rows() left, the first `count`.
-template <int kColumns>
+template <int kHeadDim>
 ATT_FN void copy_rows(char* out, long long stride_bytes, const KeyRows& from, int row, int count) {
-  constexpr int kUnits = kColumns / 8;
+  constexpr int kUnits = kHeadDim / 8;
 #pragma unroll 1
   for (int i = thread_index() % 32; i < 16 * kUnits; i += 32) {
     const int at = i / kUnits, unit = i % kUnits;

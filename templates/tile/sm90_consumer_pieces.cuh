@@ -150,7 +150,7 @@ struct ConsumerPieces {
       const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
                                shrinkage(static_cast<int>(rises >> 16))};
 #pragma unroll
-      for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= factor[i / 2 % 2];
+      for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();
@@ -168,7 +168,7 @@ struct ConsumerPieces {
     if (raised) {
       wgmma_pin(o);
 #pragma unroll
-      for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= correction[i / 2 % 2];
+      for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= correction[i / 2 % 2];
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();

@@ -28,6 +28,11 @@ constexpr int kRowBytes = 128;
 ATT_FN constexpr int slabs(int columns) { return (columns + kSlabColumns - 1) / kSlabColumns; }
 constexpr int kQkSlabs = slabs(spec::kHeadDimQk);
 constexpr int kVSlabs = slabs(spec::kHeadDimV);
+// Products go through a head dim in steps of 16. What lies behind a head's own columns are zeros
+// that TMA brings, and TMA leaves out what they come to.
+ATT_FN constexpr int whole_steps(int columns) { return (columns + 15) / 16 * 16; }
+constexpr int kColumnsQk = whole_steps(spec::kHeadDimQk);
+constexpr int kColumnsV = whole_steps(spec::kHeadDimV);
 
 // The 16-byte unit `unit` (8 columns) of row `row` in a slab.
 ATT_FN unsigned swizzled(unsigned slab, int row, int unit) {

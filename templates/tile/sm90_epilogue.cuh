@@ -35,7 +35,7 @@ ATT_FN unsigned total_rows(const Output& o, RowState& rows, bool tracked) {
   }
   float finite[8] = {};  // NaN once an element is not; eight short chains rather than a long one
 #pragma unroll
-  for (int i = 0; i < spec::kHeadDimV / 2; ++i) finite[i % 8] = o[i] * 0.0f + finite[i % 8];
+  for (int i = 0; i < kColumnsV / 2; ++i) finite[i % 8] = o[i] * 0.0f + finite[i % 8];
 #pragma unroll
   for (int i = 1; i < 8; ++i) finite[0] += finite[i];
   return finite[0] != 0.0f ? bad | 4u : bad;
@@ -87,7 +87,7 @@ ATT_FN void normalise(const Context& c, Output& o, RowState& rows, int row) {
     rows.sum[half] = sum == 0.0f ? -infinity() : (reference + math_log2(sum)) * kLn2;
   }
 #pragma unroll
-  for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= inverse[i / 2 % 2];
+  for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= inverse[i / 2 % 2];
 }
 
 // O through shared memory to global memory by TMA, which leaves out the rows past q_len. Each warp
@@ -100,7 +100,7 @@ ATT_FN void stage_output(const Output& o, unsigned buffer, int first_slab) {
 #pragma unroll
   for (int i = 0; i < kStagedSlabs * kSlabSteps; ++i) {
     const int step = first_slab * kSlabSteps + i;
-    if (step >= spec::kHeadDimV / 16) break;
+    if (step >= kColumnsV / 16) break;
     unsigned packed[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {

@@ -21,9 +21,9 @@ constexpr int kCluster = plan::kCluster;
 constexpr int kSlices = kCluster * kWarpgroups;
 constexpr int kItemQueries = plan::kHeadsAbreast ? kRows : kSlices * kRows;
 
-constexpr int kQkSteps = spec::kHeadDimQk / 16;  // of wgmma's k
+constexpr int kQkSteps = kColumnsQk / 16;  // of wgmma's k
 constexpr int kPvSteps = kPieceKeys / 16;
-static_assert(spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 && kPieceKeys % 16 == 0);
+static_assert(spec::kHeadDimQk % 8 == 0 && spec::kHeadDimV % 8 == 0 && kPieceKeys % 16 == 0);
 
 constexpr int kQSlabBytes = kRows * kRowBytes;     // of one warpgroup's Q or O
 constexpr int kKvSlabBytes = kTileKv * kRowBytes;  // of one stage's K or V

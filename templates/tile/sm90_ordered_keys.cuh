@@ -21,8 +21,8 @@
 namespace att {
 namespace sm90 {
 
-using KeyGradient = float[spec::kHeadDimQk / 2];
-using ValueGradient = float[spec::kHeadDimV / 2];
+using KeyGradient = float[kColumnsQk / 2];
+using ValueGradient = float[kColumnsV / 2];
 
 struct KeysConsumer {
   using Products = float[kTileQ / 2];        // S^T, dP^T: 64 keys x kTileQ queries
@@ -90,7 +90,7 @@ struct KeysConsumer {
     Products s;
     Operand operand;
 #pragma unroll
-    for (int i = 0; i < spec::kHeadDimV / 2; ++i) d_v[i] = 0.0f;
+    for (int i = 0; i < kColumnsV / 2; ++i) d_v[i] = 0.0f;
     const unsigned k = wgmma_descriptor(shared.k(), slab_bytes(kKeys));
     Ring<kStages> at, before;
     unsigned tiles = 0;
@@ -147,7 +147,7 @@ struct KeysConsumer {
     Products d, slopes;
     Operand operand;
 #pragma unroll
-    for (int i = 0; i < spec::kHeadDimQk / 2; ++i) d_k[i] = 0.0f;
+    for (int i = 0; i < kColumnsQk / 2; ++i) d_k[i] = 0.0f;
     const unsigned v = wgmma_descriptor(shared.v(), slab_bytes(kKeys));
     Ring<kStages> at, before;
     unsigned tiles = 0;

@@ -9,7 +9,7 @@
 namespace att {
 namespace sm90 {
 
-static_assert(kWarpgroups == 2 && spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0);
+static_assert(kWarpgroups == 2 && spec::kHeadDimQk % 8 == 0 && spec::kHeadDimV % 8 == 0);
 
 constexpr int kTileQ = plan::kTileQ;  // queries of a stage
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;

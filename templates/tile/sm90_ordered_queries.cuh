@@ -19,7 +19,7 @@ namespace sm90 {
 struct QueriesConsumer {
   using Products = float[kStepKeys / 2];        // S, dP: 64 queries x kStepKeys keys
   using Operand = unsigned[kStepKeys / 16][4];  // dS of them
-  using Gradient = float[spec::kHeadDimQk / 2];
+  using Gradient = float[kColumnsQk / 2];
   template <int kColumns>
   using Rows = unsigned[plan::kRowsInRegisters ? kColumns / 16 : 1][4];
 
@@ -52,12 +52,12 @@ struct QueriesConsumer {
     Operand operand;
     Gradient d_q;
 #pragma unroll
-    for (int i = 0; i < spec::kHeadDimQk / 2; ++i) d_q[i] = 0.0f;
+    for (int i = 0; i < kColumnsQk / 2; ++i) d_q[i] = 0.0f;
     const Context c{p, b, h, h / (p.heads / p.kv_heads), p.q_len, p.kv_len};
     const RowElements own = elements();
     // On the left of S and dP: descriptors, or fragments.
-    Rows<spec::kHeadDimQk> q_rows;
-    Rows<spec::kHeadDimV> o_rows;
+    Rows<kColumnsQk> q_rows;
+    Rows<kColumnsV> o_rows;
     const unsigned q = wgmma_descriptor(shared.q() + warpgroup * slab_bytes(64), slab_bytes(kRows));
     const unsigned o =
         wgmma_descriptor(shared.d_o() + warpgroup * slab_bytes(64), slab_bytes(kRows));

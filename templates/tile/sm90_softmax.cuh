@@ -19,7 +19,7 @@ namespace sm90 {
 
 using Scores = float[kPieceKeys / 2];         // of one piece of a tile
 using Probabilities = unsigned[kPvSteps][4];  // A fragments, one a step of 16 keys
-using Output = float[spec::kHeadDimV / 2];
+using Output = float[kColumnsV / 2];
 
 // With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
@@ -210,7 +210,7 @@ constexpr bool kFrozenIsInside = !kConstantReference && !kScoreVariesByKey;
 // to the code that a running softmax has for it: a copy less, 6 to 11 % of the compile time. Other
 // kernels lose by it: masked ones of up to 128 columns 1 to 6 % of their speed, for want of
 // registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
-constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || spec::kHeadDimV > 128 : kSharesFirst;
+constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || kColumnsV > 128 : kSharesFirst;
 
 // 2^-rise, or 0 where that is smaller than any float: what it is multiplied with is below 2^60, and
 // what comes beside it 2^-40 (fp16: 2^-8) and more.
@@ -396,7 +396,7 @@ ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
     }
   }
 #pragma unroll
-  for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
+  for (int i = 0; i < kColumnsV / 2; ++i) {
     o[i] = o[i] * shrink[i / 2 % 2][0] * shrink[i / 2 % 2][1];
   }
 #pragma unroll
@@ -450,7 +450,7 @@ ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output&
     rows.sum[half] = corrected(rows.sum[half], correction[half]);
   }
 #pragma unroll
-  for (int i = 0; i < spec::kHeadDimV / 2; ++i) {
+  for (int i = 0; i < kColumnsV / 2; ++i) {
     o[i] = !kSharesFirst && first ? 0.0f : corrected(o[i], correction[i / 2 % 2]);
   }
   exponentials(s, rows, kScoreFactor,

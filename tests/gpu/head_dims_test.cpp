@@ -1,0 +1,102 @@
+// Head dims that Hopper's products do not go through in whole steps of 16: what TMA brings and
+// leaves out behind a head's own columns. Neighbours of a head in memory are other heads, so that a
+// column too many shows.
+#include <fmt/format.h>
+
+#include "tests/gpu/hopper_backward.hpp"
+#include "tests/gpu/judge.hpp"
+#include "tests/gpu/planting.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+constexpr ProblemShape kTypical{.batch = 2, .heads = 8, .kv_heads = 8, .q_len = 2048, .kv_len = 2048};
+constexpr ProblemShape kOdd{.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 333};
+
+// A few of a family's plans, spread over all.
+std::vector<KernelPlan> spread(const std::vector<KernelPlan>& plans, std::size_t count) {
+  std::vector<KernelPlan> some;
+  for (std::size_t i = 0; i < count; ++i) some.push_back(plans[i * plans.size() / count]);
+  return some;
+}
+
+class HeadDims : public testing::TestWithParam<NamedLines> {
+ protected:
+  void SetUp() override {
+    KernelBank& bank = KernelBank::instance();
+    if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+    if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+    spec_ = spec_of(fmt::format("name: t\ndtype: bf16\n{}", GetParam().lines));
+  }
+  // The cost model's choice and others of the family.
+  std::vector<KernelPlan> plans(Pass pass, std::size_t count) const {
+    const DeviceFacts& facts = KernelBank::instance().device().facts();
+    std::vector<KernelPlan> found =
+        spread(legal_plans(spec_, Family::kSm90a, facts, pass), count);
+    const KernelPlan first = plans_by_cost(spec_, kTypical, facts, pass).value().front();
+    EXPECT_EQ(first.family(), Family::kSm90a) << to_string(first);
+    found.push_back(first);
+    return found;
+  }
+
+  AttentionSpec spec_;
+};
+
+TEST_P(HeadDims, ForwardIsRight) {
+  KernelBank& bank = KernelBank::instance();
+  std::vector<KernelPlan> found = plans(Pass::kForward, 6);
+  bank.prepare(requests_of(spec_, {.forward = found.back(), .backward = found}));
+  std::erase_if(found, [&](const KernelPlan& plan) { return bank.gives_up(spec_, plan); });
+  EXPECT_TRUE(judge(spec_, random_problem(spec_, kOdd, 7), found));
+}
+
+TEST_P(HeadDims, GradientsAreRight) {
+  const KernelPlan forward = plans(Pass::kForward, 1).back();
+  const DeviceFacts& facts = KernelBank::instance().device().facts();
+  // All: each has its own way to rows of O and dO.
+  std::vector<KernelPlan> found = legal_plans(spec_, Family::kSm90a, facts, Pass::kBackward);
+  if (found.size() > 8) found = spread(found, 8);
+  KernelBank::instance().prepare(requests_of(spec_, {.forward = forward, .backward = found}));
+  EXPECT_TRUE(judge_backward(spec_, kOdd, 11, forward, found));
+  // Heads enough for rows that are made ahead.
+  const ProblemShape many = {.batch = 8, .heads = 16, .kv_heads = 16, .q_len = 100, .kv_len = 520};
+  EXPECT_TRUE(judge_backward(spec_, many, 12, forward, found));
+}
+
+TEST_P(HeadDims, FaultsAreSeen) {
+  const AttentionSpec& spec = spec_;
+  for (const KernelPlan& plan : plans(Pass::kForward, 6)) {
+    const bool by_tma = std::get<Sm90aPlan>(plan.tile).tma_store;
+    if (!by_tma && spec.head_dim_v % 16 != 0) {
+      EXPECT_TRUE(is_found({"O has columns of the next head",
+                            {{"first + lane < spec::kHeadDimV / 8) {", "first + lane < kColumnsV / 8) {"}}},
+                           spec, kOdd, plan));
+      return;
+    }
+  }
+}
+
+constexpr NamedLines kCases[] = {
+    {"D24", "head_dim: 24\n"},
+    {"D40", "head_dim: 40\n"},
+    {"D40Causal", "head_dim: 40\nmask: causal\n"},
+    {"D56Window", "head_dim: 56\nmask: causal and q_pos - kv_idx < 60\n"},
+    {"D72", "head_dim: 72\n"},
+    {"D72Causal", "head_dim: 72\nmask: causal\n"},
+    {"D72Softcap", "head_dim: 72\nmask: causal\nscore: 20 * tanh(score / 20)\ndropout: 0.1\n"},
+    {"D88Sink",
+     "head_dim: 88\nmask: causal\nsink: sinks[h]\n"
+     "tensors: {sinks: {dtype: float32, dims: [heads], grad: true}}\n"},
+    {"D104", "head_dim: 104\nmask: (q_idx + kv_idx) % 3 == 0\n"},
+    {"D120Causal", "head_dim: 120\nmask: causal\n"},
+    {"Qk72V40", "head_dim: {qk: 72, v: 40}\nmask: causal\n"},
+    {"Qk40V72", "head_dim: {qk: 40, v: 72}\n"},
+    {"D136", "head_dim: 136\nmask: causal\n"},
+    {"D200", "head_dim: 200\n"},
+    {"D248Strict", "head_dim: 248\nmask: causal\naccuracy: strict\n"},
+};
+INSTANTIATE_TEST_SUITE_P(Specs, HeadDims, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace attune::gpu_test
