@@ -107,6 +107,19 @@ std::string backward_row_constants(const BackwardRows& rows) {
       rows.first_tiles_early);
 }
 
+double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, double keys_slowdown,
+                           const QueriesKernel& queries, double queries_slowdown,
+                           const ProblemShape& shape, const DeviceFacts& device,
+                           const LiveWork& work) {
+  const double items =
+      std::ceil(double(shape.q_len) / queries.rows) * double(shape.heads) * double(shape.batch);
+  const double tiles = std::ceil(double(shape.kv_len) / queries.step_keys) * work.share;
+  const double elements = double(queries.rows) * queries.step_keys / keys_tile_elements;
+  const double beside = std::ceil(items / device.processor_count) * tiles * elements /
+                        std::max(1e-9, keys.rounds * keys.tiles);
+  return (1 - queries.share) * keys_slowdown + queries.share * beside * queries_slowdown;
+}
+
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,
                               const DeviceFacts& device, const LiveWork& work) {
   const double items =

@@ -42,6 +42,18 @@ BackwardRows split_rows(const AttentionSpec& spec);
 std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows);
 std::string backward_row_constants(const BackwardRows& rows);
 
+// Of a pass whose second kernel makes dQ: the share of its products, and tiles of its items.
+struct QueriesKernel {
+  double share;
+  int rows, step_keys;
+};
+// How many times as long both kernels' tiles take as all products would as the first one's.
+// `keys`: of the first, `keys_slowdown` its own.
+double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, double keys_slowdown,
+                           const QueriesKernel& queries, double queries_slowdown,
+                           const ProblemShape& shape, const DeviceFacts& device,
+                           const LiveWork& work);
+
 // Of a kernel whose items are tiles of keys; `row_bytes`: moved for a query row besides.
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,
                               const DeviceFacts& device, const LiveWork& work);

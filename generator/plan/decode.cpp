@@ -241,7 +241,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Exponentials, mask and sums of a lane's scores. Chunks of prompts feel them, to which one
   // query's step is small (H200: 384 queries of 10 heads on 16384 keys, d 72, 136 us where products
   // and copies alone would take 82; 4096 of d 16 under a window of 512 109, not 42).
-  constexpr double kScoreClocks = 70;
+  constexpr double kScoreClocks = 40;
   const double scores = tile.tile_q * tile.step_keys / 32.0;
   const double step_clocks =
       350 + 1.5 * products + kScoreClocks * scores + (widens ? kPairClocks * pairs : 0);

@@ -197,7 +197,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   return {.item = kItemClocks,
           .tile = flops / flops_per_clock,
           .launch_us = kLaunchesUs,
-          .group = {rows(tile), tile.step}};
+          .group = {rows(tile), tile.step, tile.warps, tile.adds_queries,
+                    resident_ctas(resources_of(spec, plan), device)}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -207,9 +208,30 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
-  return backward_shape_cost(tile_of(plan).step, rows(tile_of(plan)),
-                             2.0 * sm80_elements(spec).bytes * (spec.head_dim_qk + spec.head_dim_v),
-                             shape, device, work);
+  const Sm80BackwardPlan& tile = tile_of(plan);
+  ShapeCost cost = backward_shape_cost(
+      tile.step, rows(tile), 2.0 * sm80_elements(spec).bytes * (spec.head_dim_qk + spec.head_dim_v),
+      shape, device, work);
+  // A processor with fewer than eight warps waits for them (H200, two warps: 32 heads on 8 of 500
+  // keys, d 128, 135 us, where eight would take 44).
+  const int at_once = std::max(1, resident_ctas(resources_of(spec, plan), device));
+  const auto slowdown = [&](double items) {
+    const double of_processor = std::ceil(items / device.processor_count);
+    return std::max(1.0, 8 / (std::min<double>(at_once, of_processor) * tile.warps));
+  };
+  const double keys_items =
+      std::ceil(double(shape.kv_len) / rows(tile)) * double(shape.kv_heads) * double(shape.batch);
+  if (tile.adds_queries) {
+    cost.slowdown = slowdown(keys_items);
+    return cost;
+  }
+  const double query_items =
+      std::ceil(double(shape.q_len) / rows(tile)) * double(shape.heads) * double(shape.batch);
+  cost.slowdown =
+      with_queries_kernel(cost, double(rows(tile)) * tile.step, slowdown(keys_items),
+                          {.share = 3.0 / 7, .rows = rows(tile), .step_keys = tile.step},
+                          slowdown(query_items), shape, device, work);
+  return cost;
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {

@@ -193,7 +193,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   return {.item = kItemClocks,
           .tile = flops / flops_per_clock,
           .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, tile_kv(tile), tile_rows(tile)}};
+          .group = {tile.tile_q, tile_kv(tile), tile_rows(tile), tile.step_keys}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -201,16 +201,15 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
   return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_kv(tile_of(plan)), .order = {}};
 }
 
-// Three products of seven have the rows of the queries' kernel, whole tiles of them.
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  const auto whole_tiles = [&](int rows) {
-    return std::ceil(double(shape.q_len) / rows) * double(rows);
-  };
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile), 4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
-  cost.slowdown = (4 + 3 * whole_tiles(tile_rows(tile)) / whole_tiles(tile.tile_q)) / 7;
+  cost.slowdown =
+      with_queries_kernel(cost, double(tile.tile_q) * tile_kv(tile), 1,
+                          {.share = 3.0 / 7, .rows = tile_rows(tile), .step_keys = tile.step_keys},
+                          1, shape, device, work);
   return cost;
 }
 

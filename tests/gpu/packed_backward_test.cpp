@@ -19,8 +19,9 @@ AttentionSpec spec_of(const std::string& dtype, const std::string& lines) {
   return gpu_test::spec_of(fmt::format("name: t\ndtype: {}\n{}", dtype, lines));
 }
 
-// d 64, 128 and 80; two parts of the columns; masks that walk both ways and look tokens up; scores
-// whose slope varies; and what learns: by distance and a sink under dropout, and by token.
+// d 64, 128 and 80, and two that are no multiple of 16; two parts of the columns; masks that walk
+// both ways and look tokens up; scores whose slope varies; and what learns: by distance and a sink
+// under dropout, and by token.
 std::vector<AttentionSpec> specs() {
   return {spec_of("bf16", packed::kSpecs[0]),
           spec_of("bf16", packed::kSpecs[1]),
@@ -31,6 +32,8 @@ std::vector<AttentionSpec> specs() {
           spec_of("fp32", packed::kSpecs[1]),
           spec_of("bf16", packed::kLearningSpecs[0]),
           spec_of("fp16", packed::kLearningSpecs[1]),
+          spec_of("bf16", "head_dim: 72\nlayout: thd\nmask: causal\n"),
+          spec_of("fp16", "head_dim: {qk: 40, v: 56}\nlayout: thd\n"),
           spec_of("bf16", std::string("deterministic: true\n") + packed::kSpecs[2])};
 }
 

@@ -31,6 +31,7 @@ inline constexpr const char* kSpecs[] = {
     "layout: thd\nhead_dim: 64\nmask: causal\ndropout: 0.2\nsink: sinks[h]\n"
     "tensors: {sinks: {dtype: float32, dims: [heads]}}\n",
     "layout: thd\nhead_dim: {qk: 192, v: 128}\nmask: causal\nsoftmax_scale: float\n",
+    "layout: thd\nhead_dim: 72\nmask: causal\n",
 };
 
 // Up to `most` sequences of fewer than `longest` tokens, keys as queries, or up to 200 more of
