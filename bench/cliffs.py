@@ -5,7 +5,7 @@ and backward, with a cold L2. Every result is compared with the peers' before an
     python3 bench/cliffs.py --seed 1 --count 200 --jsonl cliffs.jsonl
     python3 bench/cliffs.py --seed 1 --numbers 17,58 --beside before/libattune.so    # two of them, with another build
     python3 bench/cliffs.py --seed 1 --count 200 --list                              # the problems; needs no GPU
-    python3 bench/cliffs.py --render cliffs.jsonl --worst 40 --out docs/lab/cliffs_table.md
+    python3 bench/cliffs.py --render cliffs.jsonl --seed 1 --worst 40     # several files of a seed: the later wins
 
 A problem is one of shape, pass, head dims, dtype, layout, mask, score and dropout (bench/cliff_problems.py). Its peers
 are those that can compute it: FlashAttention-3, where its package `flash_attn_interface` can be imported and was built
@@ -195,20 +195,31 @@ def kind_of(row):
     return (kind if kind in cliff_problems.SHARES else "model") + ", " + of_pass
 
 
+def before(row):
+    """The ratio of the build beside; of rows that were timed without one, whose plans it shares, the same."""
+    return ratio(row, "Attune beside") or ratio(row)
+
+
 def summary(rows):
     """A line a kind of problem, and one of all."""
+    beside = any("Attune beside" in row["us"] for row in rows)
     by_kind = {}
     for row in rows:
         for kind in (kind_of(row), "all"):
             by_kind.setdefault(kind, []).append(row)
     lines = []
     for kind in sorted(by_kind, key=lambda k: (k == "all", k)):
-        ratios = [r for row in by_kind[kind] if (r := ratio(row))]
-        if ratios:
-            ahead = sum(r >= EVEN for r in ratios) / len(ratios)
-            lines.append([kind, str(len(ratios)), f"{ahead:.0%}", f"{problems.geometric_mean(ratios):.2f}",
-                          f"{problems.median(ratios):.2f}", f"{min(ratios):.2f}"])
-    return page.table(["kind", "problems", f"at least {EVEN} of the best peer", "mean ratio", "median", "worst"], lines)
+        of_kind = [row for row in by_kind[kind] if ratio(row)]
+        if of_kind:
+            lines.append([kind, str(len(of_kind)), *told_ratios([ratio(row) for row in of_kind]),
+                          *(told_ratios([before(row) for row in of_kind]) if beside else [])])
+    header = [f"at least {EVEN} of the best peer", "mean ratio", "worst"]
+    return page.table(["kind", "problems", *header, *(f"build beside: {text}" for text in header if beside)], lines)
+
+
+def told_ratios(ratios):
+    ahead = sum(r >= EVEN for r in ratios) / len(ratios)
+    return [f"{ahead:.0%}", f"{problems.geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"]
 
 
 def worst(rows, count):
@@ -239,8 +250,10 @@ def told(rows, options):
 def main():
     options = parse_arguments()
     if options.render:
-        rows = [json.loads(line) for name in options.render for line in page.read(name).splitlines() if line.startswith("{")]
-        page.write(options.out, told(rows, options))
+        lines = [line for name in options.render for line in page.read(name).splitlines() if line.startswith("{")]
+        wanted = set(options.numbers or range(options.first, options.first + options.count))
+        rows = {row["number"]: row for row in map(json.loads, lines) if row["number"] in wanted}
+        page.write(options.out, told(list(rows.values()), options))
         return
     options.seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     if options.list:

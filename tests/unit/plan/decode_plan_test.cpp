@@ -50,6 +50,18 @@ TEST(DecodePlan, IsChosenForFewQueriesOnManyKeysAlone) {
   }
 }
 
+// Narrow heads bring it little to read, and as many scores as others.
+TEST(DecodePlan, IsNotChosenForPromptsOfNarrowHeads) {
+  const AttentionSpec spec = plain_spec(16);
+  for (const std::int64_t length : {1024, 4096, 16384}) {
+    const ProblemShape shape{
+        .batch = 2, .heads = 20, .kv_heads = 20, .q_len = length, .kv_len = length};
+    const auto plan = default_plan(spec, shape, kHopper);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_NE(plan->family(), Family::kDecode) << length;
+  }
+}
+
 TEST(DecodePlan, SmallBatchesAreDealtToManyProcessors) {
   const AttentionSpec spec = plain_spec();
   const auto ctas = [&](std::int64_t batch) {

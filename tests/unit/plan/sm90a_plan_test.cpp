@@ -38,6 +38,34 @@ TEST(Sm90aPlan, TextRoundTrips) {
   EXPECT_EQ(*parsed, plan);
 }
 
+// A product goes through 80 columns of a head dim of 72.
+TEST(Sm90aPlan, HeadDimsInStepsOf8TakeWholeStepsOf16) {
+  for (const int head_dim : {40, 72, 104, 120}) {
+    const AttentionSpec spec = plain_spec(head_dim), wider = plain_spec(head_dim + 8);
+    const ProblemShape shape{
+        .batch = 2, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const auto plan = default_plan(spec, shape, device_facts(Target::kSm90a), pass);
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      EXPECT_EQ(plan->family(), Family::kSm90a) << to_string(*plan);
+      EXPECT_EQ(resources(spec, *plan).registers_per_thread,
+                resources(wider, *plan).registers_per_thread);
+    }
+  }
+}
+
+// With few key tiles two warps of a processor wait for themselves.
+TEST(Sm90aPlan, GradientsOfFewKvHeadsAreNotForTwoWarps) {
+  for (const auto& [heads, kv_heads] : {std::pair{32, 8}, {28, 4}, {71, 1}}) {
+    const ProblemShape shape{
+        .batch = 1, .heads = heads, .kv_heads = kv_heads, .q_len = 500, .kv_len = 500};
+    const auto plan =
+        default_plan(plain_spec(), shape, device_facts(Target::kSm90a), Pass::kBackward);
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    EXPECT_NE(plan->family(), Family::kSm80) << to_string(*plan);
+  }
+}
+
 TEST(Sm90aPlan, BadTextIsAnError) {
   for (const char* text : {"sm90a forward sm_90a w2 k128 s2 b2 c1 g1",
                            "sm90a forward sm_90a w2 k128 s2 b2 c1 persistent persistent g1",
