@@ -238,9 +238,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // that more warps do not hide it (H200, d 128: 16 keys 1093 clocks of a scheduler, 32 keys 1886).
   constexpr double kPairClocks = 6;
   const double pairs = tile.step_keys * (padded_qk(spec) + padded_v(spec)) / 2 / 32.0;
-  // Exponentials, mask and sums of a lane's scores, which chunks of prompts feel (H200: 4096
-  // queries of d 16 under a window of 512 take 109 us, without them the model said 42).
-  constexpr double kScoreClocks = 40;
+  constexpr double kScoreClocks = 40;  // of a lane: prompts feel them (docs/lab/cliffs.md)
   const double step_clocks = 350 + 1.5 * products + (widens ? kPairClocks * pairs : 0) +
                              kScoreClocks * tile.tile_q * tile.step_keys / 32;
   const double at_once = std::min(widens ? 4 : 16, ctas * tile.warps);
