@@ -35,6 +35,14 @@ constexpr int kGroupColumns = 2048;
 
 constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
 
+// What the pieces of a batch-invariant spec's items come to, behind `before` bytes
+// (templates/tile/sm90_fixed_rows.cuh).
+int folded_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int before) {
+  if (!spec.batch_invariant) return 0;
+  const int padding = (before + 127) / 128 * 128 - before;
+  return padding + tile.warpgroups * kRows * spec.head_dim_v * int{sizeof(float)};
+}
+
 // With room for so many slabs of each warpgroup's O beside its Q.
 int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_slabs) {
   const int p_slabs = tile.p_in_shared ? slabs(tile.tile_kv / tile.score_buffers) : 0;
@@ -45,7 +53,9 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_sl
   const int stage_barriers = is_packed(spec) ? 5 : 4;
   const int barriers =
       8 * (stage_barriers * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
-  return (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
+  const int bytes =
+      (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
+  return bytes + folded_bytes(spec, tile, bytes);
 }
 
 // Of a warpgroup's O, how many are staged for TMA at a time in a buffer of their own: all, or what
@@ -123,9 +133,11 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Where a packed sequence lies and how long it is: 154 fragments of three warpgroups beside
   // documents spill 468 bytes.
   const int packed_registers = is_packed(spec) ? 8 : 0;
+  // A chain's O and its piece's.
+  const int outputs = spec.batch_invariant ? 2 : 1;
   resources.registers_per_thread = tile.score_buffers * piece_keys / 2 +
                                    (tile.p_in_shared ? 8 : piece_keys / 4) +
-                                   whole_steps(spec.head_dim_v) / 2 +
+                                   outputs * whole_steps(spec.head_dim_v) / 2 +
                                    (tile.q_in_registers ? whole_steps(spec.head_dim_qk) / 4 : 0) +
                                    rest + score_registers + packed_registers;
   return resources;
@@ -154,8 +166,24 @@ Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
   return ok_status();
 }
 
+// Of batch-invariant specs a tile is a unit of keys (templates/tile/fixed_order.cuh), and the
+// kernel has no other form than this. Warpgroups, stages and the order of items are free.
+constexpr int kUnitKeys = 64;
+
+Status check_invariant(const Sm90aPlan& tile) {
+  if (tile.tile_kv != kUnitKeys || tile.score_buffers != 1 || tile.q_in_registers ||
+      tile.cluster != 1 || tile.frozen_max || tile.tma_store || tile.ping_pong ||
+      tile.p_in_shared || tile.heads_abreast || tile.warpgroups == 1) {
+    return plan_unsupported(fmt::format(
+        "a batch-invariant spec has k{}, b1, c1, two or three warpgroups, and no other word",
+        kUnitKeys));
+  }
+  return ok_status();
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
+  if (spec.batch_invariant) ATT_CHECK(check_invariant(tile));
   if (tile.warpgroups < 1 || tile.warpgroups > 3) {
     return plan_unsupported(fmt::format("1 to 3 warpgroups, not {}", tile.warpgroups));
   }
@@ -472,6 +500,7 @@ const FamilyOperations& sm90a_family() {
       .name = "sm90a",
       .symbol_name = "sm90",
       .template_path = "templates/kernels/sm90_forward.cuh",
+      .template_path_invariant = "templates/kernels/sm90_invariant_forward.cuh",
       .serves = serves,
       .legal_plans = legal,
       .check = check,

@@ -1,10 +1,10 @@
 // Attention forward where a row's bits must not depend on what else is in the launch: the decode
 // family's kernel of batch-invariant specs, mma.sync.
 //
-// As templates/kernels/decode_forward.cuh, but keys are cut into pieces that are fixed
-// (templates/work_items.h), a step of 16 keys belongs to a warp by its number, and pieces are
-// merged one after the other in their order. Whether each has a CTA of its own, or one CTA goes
-// through all of them, the additions are the same.
+// As templates/kernels/decode_forward.cuh, but keys are added up in a fixed order
+// (templates/tile/fixed_order.cuh): each warp has a chain of every piece. Whether a piece has a CTA
+// of its own, or one CTA goes through all of them, the additions are the same, and those of
+// templates/kernels/sm90_invariant_forward.cuh, which is for many queries.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -20,19 +20,14 @@
 
 namespace att {
 
-static_assert(plan::kStepKeys * plan::kWarps == kUnitKeys, "each warp has a step of every unit");
-
 constexpr int kQOffset = plan::kWarps * (kRingBytes > kPartBytes ? kRingBytes : kPartBytes);
-using ItemWeights = Weights<plan::kWarps, kRows>;
-constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
-constexpr int kFoldedOffset = kWeightsOffset + static_cast<int>(sizeof(ItemWeights));
+constexpr int kFoldedOffset = kQOffset + kRows * kDimQk * 2;
 static_assert(kFoldedOffset + kRows * kFoursOfRow * static_cast<int>(sizeof(Folded)) <=
               plan::kSharedBytes);
 
 ATT_FN void write_output(const ForwardParams& p, const Item& item, int row, int column,
                          const Folded& of) {
-  const FourFloats o = {{of.o[0], of.o[1], of.o[2], of.o[3]}};
-  write_columns(p, item, row, column, o, of.reference, of.sum);
+  write_columns(p, item, row, column, of.columns(), of.reference, of.sum);
 }
 
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
@@ -55,28 +50,26 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   const KvBounds bounds = bounds_of(params, judged);
 
   float* const outputs = reinterpret_cast<float*>(shared_memory);
-  ItemWeights& weights = *reinterpret_cast<ItemWeights*>(shared_memory + kWeightsOffset);
   Folded* const folded = reinterpret_cast<Folded*>(shared_memory + kFoldedOffset);
-  const Parts<kRows, kPartStride> warps = {outputs, outputs + plan::kWarps * kRows * kPartStride,
-                                           plan::kWarps};
+  const Parts<kRows, kPartStride> chains = {outputs, outputs + plan::kWarps * kRows * kPartStride,
+                                            plan::kWarps};
   if (has_all) {
     for_each_four_columns(
         item, [&](int row, int column) { folded[row * kFoursOfRow + column / 4] = Folded{}; });
   }
 
   const unsigned ring = shared + warp_index() * kRingBytes;
-  const int step_offset = warp_index() * plan::kStepKeys;
-  const auto first_key = [&](int unit) { return unit / kUnitKeys * kUnitKeys + step_offset; };
+  const auto first_key = [&](int step) { return step & -plan::kStepKeys; };
   using Pages = PageSteps<plan::kStepKeys>;
-  const auto look_up = [&](Pages& pages, int unit) {
+  const auto look_up = [&](Pages& pages, int step) {
     if constexpr (spec::kIsPaged) {
-      if (unit < 0) return;
-      pages.look_up({page_table_of(params), item.b, item.h_kv, sequence.kv_len}, first_key(unit));
+      if (step < 0) return;
+      pages.look_up({page_table_of(params), item.b, item.h_kv, sequence.kv_len}, first_key(step));
     }
   };
-  const auto load = [&](const Pages& pages, int unit, int stage) {
-    if (unit >= 0) {
-      const int k0 = first_key(unit);
+  const auto load = [&](const Pages& pages, int step, int stage) {
+    if (step >= 0) {
+      const int k0 = first_key(step);
       const unsigned to = ring + stage * kStageBytes;
       if constexpr (spec::kIsPaged) {
         const PagedSequence from = {page_table_of(params), item.b, item.h_kv, sequence.kv_len};
@@ -100,48 +93,48 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   const PieceRange range = has_all ? pieces_of(bounds) : PieceRange{own.piece, own.piece};
 #pragma unroll 1
   for (int piece = range.first; piece <= range.last; ++piece) {
-    UnitWalk walk(params, judged, bounds, piece);
+    StepWalk walk(params, judged, bounds, piece);
     constexpr int kAhead = plan::kStages - 1;
-    int units[kAhead];  // whose copies are on their way, the oldest first
+    int steps[kAhead];  // whose copies are on their way, the oldest first
     Pages pages[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      units[i] = walk.advance();
-      look_up(pages[i], units[i]);
+      steps[i] = walk.advance();
+      look_up(pages[i], steps[i]);
     }
     int next = walk.advance();
     Pages next_pages;
     look_up(next_pages, next);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) load(pages[i], units[i], i);
+    for (int i = 0; i < kAhead; ++i) load(pages[i], steps[i], i);
     cp_async_wait<kAhead>();
     sync_threads();
     WarpPart part(params, item);
     part.queries.keep(shared + kQOffset);
     int stage = 0;
 #pragma unroll 1
-    while (units[0] >= 0) {
+    while (steps[0] >= 0) {
       cp_async_wait<kAhead - 1>();
       sync_warp();  // this step's keys have come for all lanes, and all have left the stage before
       load(next_pages, next, stage == 0 ? kAhead : stage - 1);
-      const int now = units[0];
+      const int now = steps[0];
 #pragma unroll
-      for (int i = 0; i + 1 < kAhead; ++i) units[i] = units[i + 1];
-      units[kAhead - 1] = next;
+      for (int i = 0; i + 1 < kAhead; ++i) steps[i] = steps[i + 1];
+      steps[kAhead - 1] = next;
       next = walk.advance();
       look_up(next_pages, next);
-      part.visit(ring + stage * kStageBytes, first_key(now), now % 2 == 0);
+      part.visit<true>(ring + stage * kStageBytes, first_key(now), now % 2 == 0);
       stage = stage == kAhead ? 0 : stage + 1;
     }
     cp_async_wait<0>();
     sync_threads();  // the rings are free
-    part.store(warps);
+    part.store(chains);
     sync_threads();
-    weigh<plan::kWarps>(warps, 0, item.rows(), weights);
     if (!has_all) break;
     for_each_four_columns(item, [&](int row, int column) {
-      folded[row * kFoursOfRow + column / 4].fold(weights.reference[row], weights.sum[row],
-                                                  merge(warps, weights, row, column));
+      const Folded of_piece = fold_chains(chains, row, column);
+      folded[row * kFoursOfRow + column / 4].fold(of_piece.reference, of_piece.sum,
+                                                  of_piece.columns());
     });
     sync_threads();  // the next piece's keys take the place of the results
   }
@@ -157,10 +150,11 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     found = {results + first_row * kStride, results + all_rows * kStride + 2 * first_row,
              own.pieces};
     for_each_four_columns(item, [&](int row, int column) {
-      store_result(found.output(own.piece, row) + column, merge(warps, weights, row, column));
+      const Folded of_piece = fold_chains(chains, row, column);
+      store_result(found.output(own.piece, row) + column, of_piece.columns());
       if (column == 0) {
-        found.statistic(own.piece, row)[0] = weights.reference[row];
-        found.statistic(own.piece, row)[1] = weights.sum[row];
+        found.statistic(own.piece, row)[0] = of_piece.reference;
+        found.statistic(own.piece, row)[1] = of_piece.sum;
       }
     });
     sync_threads();

@@ -6,6 +6,7 @@
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/decode_cache.cuh"
+#include "templates/tile/fixed_order.cuh"
 #include "templates/tile/item_rows.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/tile/softmax.cuh"
@@ -82,7 +83,9 @@ struct WarpPartOf {
     }
   }
 
-  // kStepKeys keys from k0 on, whose K and V lie at `stage`.
+  // kStepKeys keys from k0 on, whose K and V lie at `stage`. `kInFixedOrder`: a row's reference
+  // follows from its own scores alone.
+  template <bool kInFixedOrder = false>
   ATT_MEMBER void visit(unsigned stage, int k0, bool partial) {
     constexpr int kTiles = plan::kStepKeys / 8;
     const int lane = lane_index();
@@ -115,7 +118,11 @@ struct WarpPartOf {
         }
       });
     }
-    rows.raise(s, o, 0.0f, 0.0f);
+    if constexpr (kInFixedOrder) {
+      raise_rows(rows, s, o);
+    } else {
+      rows.raise(s, o, 0.0f, 0.0f);
+    }
     rows.exponentiate(s);
     Cache::scale_weights<kBlocks, plan::kStepKeys>(s, stage + kScalesOffset, lane);
     using Layout = Cache::Rows<kDimV>;

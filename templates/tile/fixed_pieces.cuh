@@ -7,6 +7,7 @@
 #include "templates/items.h"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/fixed_order.cuh"
 #include "templates/tile/pieces.cuh"
 
 namespace att {
@@ -39,74 +40,85 @@ ATT_FN PieceRange pieces_of(const KvBounds& bounds) {
   return {fixed_piece_count(bounds.begin + 1) - 1, fixed_piece_count(bounds.end) - 1};
 }
 
-// Goes through the live units of a piece, in order. A warp finds 32 at a time for itself.
-struct UnitWalk {
+static_assert(plan::kWarps == kChains && plan::kStepKeys == kChainStepKeys &&
+              kUnitKeys == kChainUnitKeys);
+
+// Goes through the steps of the live units of a piece that are of the warp's chain, in order. A
+// warp finds 32 units at a time for itself.
+struct StepWalk {
   const ForwardParams& p;
   const Item& judged;
-  int next, end;  // keys not looked at yet
+  int next, end;              // keys not looked at yet
+  int key = 0, unit_end = 0;  // of the unit, those that are still to come
+  int unit_is_full = 0;
   int base = 0;
   unsigned live = 0, full = 0;  // of the units from `base` on
 
-  ATT_MEMBER UnitWalk(const ForwardParams& params, const Item& of, const KvBounds& bounds,
+  ATT_MEMBER StepWalk(const ForwardParams& params, const Item& of, const KvBounds& bounds,
                       int piece)
       : p(params), judged(of) {
     const long long begin = fixed_piece_begin(piece), behind = fixed_piece_begin(piece + 1);
     const int first = bounds.begin / kFixedPieceKeys * kFixedPieceKeys;
-    next = begin > first ? static_cast<int>(begin) : first;
+    next = (begin > first ? static_cast<int>(begin) : first) + warp_index() * kUnitKeys;
     end = behind < bounds.end ? static_cast<int>(behind) : bounds.end;
   }
 
-  // First key of the next one, plus one where all of it is live; negative: there is none.
+  // First key of the next one, plus one where all of its unit is live; negative: there is none.
   ATT_MEMBER int advance() {
-    while (live == 0) {
-      if (next >= end) return -1;
-      base = next;
-      next += 32 * kUnitKeys;
-      const int kv_len = judged.sequence.kv_len;
-      const int k0 = base + lane_index() * kUnitKeys;
-      const int k1 = kv_len - k0 < kUnitKeys ? kv_len : k0 + kUnitKeys;
-      TileClass found = TileClass::kSkip;
-      if (k0 < end) found = class_of(p, judged, k0, k1);
-      live = ballot(found != TileClass::kSkip);
-      full = ballot(found == TileClass::kFull && k1 - k0 == kUnitKeys);
+    if (key >= unit_end) {
+      while (live == 0) {
+        if (next >= end) return -1;
+        base = next;
+        next += 32 * kChains * kUnitKeys;
+        const int kv_len = judged.sequence.kv_len;
+        const int k0 = base + lane_index() * (kChains * kUnitKeys);
+        const int k1 = kv_len - k0 < kUnitKeys ? kv_len : k0 + kUnitKeys;
+        TileClass found = TileClass::kSkip;
+        if (k0 < end) found = class_of(p, judged, k0, k1);
+        live = ballot(found != TileClass::kSkip);
+        full = ballot(found == TileClass::kFull && k1 - k0 == kUnitKeys);
+      }
+      const int bit = highest_bit(live & (0u - live));
+      live &= live - 1;
+      key = base + kChains * kUnitKeys * bit;
+      unit_end = min_i32(key + kUnitKeys, end);
+      unit_is_full = static_cast<int>(full >> bit & 1);
     }
-    const int bit = highest_bit(live & (0u - live));
-    live &= live - 1;
-    return base + kUnitKeys * bit + static_cast<int>(full >> bit & 1);
+    const int step = key + unit_is_full;
+    key += plan::kStepKeys;
+    return step;
   }
 };
 
-// ---- Merging: one piece after the other, in their order. Roundings are spelled out, so that they
-// are the same wherever this is done.
+// ---- Merging.
 
-ATT_FN float rounded_product(float x, float y) {
-  float out;
-  asm("mul.rn.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(y));
-  return out;
-}
-ATT_FN float rounded_multiply_add(float x, float y, float z) {
-  float out;
-  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(x), "f"(y), "f"(z));
-  return out;
-}
-
-// What the pieces up to now give for four columns of a row.
+// Results up to now for four columns of a row.
 struct Folded {
   float reference = -infinity(), sum = 0.0f;
   float o[4] = {};
 
-  // The next piece's.
+  ATT_MEMBER FourFloats columns() const { return {{o[0], o[1], o[2], o[3]}}; }
+
+  // The next one.
   ATT_MEMBER void fold(float its_reference, float its_sum, const FourFloats& its_o) {
     if (its_reference == -infinity()) return;
-    const float raised = math_max(reference, its_reference);
-    const float before = math_exp2(reference - raised), after = math_exp2(its_reference - raised);
-    reference = raised;
-    sum = rounded_multiply_add(its_sum, after, rounded_product(sum, before));
+    const FoldFactors by = fold_statistics(reference, sum, its_reference, its_sum);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      o[i] = rounded_multiply_add(its_o.x[i], after, rounded_product(o[i], before));
-    }
+    for (int i = 0; i < 4; ++i) o[i] = folded(o[i], its_o.x[i], by);
   }
 };
+
+// Four columns of a row of what a piece's chains have come to.
+template <int kRows, int kStride>
+ATT_FN Folded fold_chains(const Parts<kRows, kStride>& chains, int row, int column) {
+  Folded all;
+#pragma unroll
+  for (int chain = 0; chain < kChains; ++chain) {
+    const float* const statistic = chains.statistic(chain, row);
+    all.fold(statistic[0], statistic[1],
+             *reinterpret_cast<const FourFloats*>(chains.output(chain, row) + column));
+  }
+  return all;
+}
 
 }  // namespace att

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
 
 #include "tests/gpu/judge.hpp"
 #include "tests/verification/batches.hpp"
@@ -11,16 +14,30 @@
 namespace attune::gpu_test {
 namespace {
 
-// Items of 16 and of 32 rows, the fewest stages and the most.
+// Of few queries: items of 16 and of 32 rows, the fewest stages and the most. And those of many:
+// two warpgroups and three, items off the counter and one a CTA.
 std::vector<KernelPlan> some_plans(const AttentionSpec& spec) {
+  using Schedule = Sm90aPlan::Schedule;
   const DeviceFacts& facts = KernelBank::instance().device().facts();
   std::vector<KernelPlan> plans = legal_plans(spec, Family::kDecode, facts);
   std::erase_if(plans, [](const KernelPlan& plan) {
     const int stages = std::get<DecodePlan>(plan.tile).stages;
     return stages != 2 && stages != 3;
   });
+  for (const KernelPlan& plan : legal_plans(spec, Family::kSm90a, facts)) {
+    const auto& tile = std::get<Sm90aPlan>(plan.tile);
+    if ((tile.stages == 3 && tile.schedule == Schedule::kLongestFirst) ||
+        (tile.stages == 2 && tile.schedule == Schedule::kSingle)) {
+      plans.push_back(plan);
+    }
+  }
   return plans;
 }
+
+struct Built {
+  std::string plan;
+  std::shared_ptr<LoadedKernel> kernel;
+};
 
 class GpuBatchInvariant : public testing::Test {
  protected:
@@ -30,54 +47,64 @@ class GpuBatchInvariant : public testing::Test {
   static KernelBank& bank() { return KernelBank::instance(); }
 
   // Of some plans; none after a failure.
-  static std::vector<std::shared_ptr<LoadedKernel>> kernels_of(const AttentionSpec& spec) {
+  static std::vector<Built> kernels_of(const AttentionSpec& spec) {
     std::vector<Request> requests;
     for (const KernelPlan& plan : some_plans(spec)) requests.push_back({spec, plan});
     bank().prepare(requests);
-    std::vector<std::shared_ptr<LoadedKernel>> kernels;
+    std::vector<Built> kernels;
     for (const Request& request : requests) {
       auto kernel = bank().get(spec, request.plan);
       EXPECT_TRUE(kernel.ok()) << to_string(request.plan) << render(kernel.error());
       if (!kernel.ok()) return {};
-      kernels.push_back(*kernel);
+      kernels.push_back({to_string(request.plan), *kernel});
     }
     EXPECT_GE(kernels.size(), 2u);
     return kernels;
   }
-
-  static void check(const char* dtype, const char* layout, const char* lines, bool has_parts) {
-    SCOPED_TRACE(fmt::format("{} {}\n{}", dtype, layout, lines));
-    const AttentionSpec spec = batches::spec_of(dtype, layout, lines);
-    const auto kernels = kernels_of(spec);
-    std::uint64_t seed = 1;
-    for (const auto& kernel : kernels) {
-      EXPECT_EQ(batches::differs_in_batches(bank().device(), *kernel, spec, 50, ++seed,
-                                            kernels.front().get()),
-                "");
-      if (!has_parts) continue;
-      EXPECT_EQ(batches::differs_in_parts(bank().device(), *kernel, spec, 5), "");
-    }
-  }
 };
 
-// 4 plans of 50 batches each.
-TEST_F(GpuBatchInvariant, OfPackedSequences) {
-  for (const char* dtype : {"bf16", "fp16"}) {
-    for (const char* lines : batches::kSpecs) check(dtype, "thd", lines, true);
-    check(dtype, "thd", batches::kTree, false);
+struct BatchCase {
+  const char* dtype;
+  const char* layout;
+  const char* lines;
+  bool has_parts = true;
+};
+
+void PrintTo(const BatchCase& of, std::ostream* out) {
+  *out << of.dtype << ' ' << of.layout << '\n' << of.lines;
+}
+
+class GpuBatchInvariantBits : public GpuBatchInvariant,
+                              public testing::WithParamInterface<BatchCase> {};
+
+// 50 batches by each plan, beside what the first one gives of sequences that are alone.
+TEST_P(GpuBatchInvariantBits, DoNotKnowTheBatch) {
+  const BatchCase& of = GetParam();
+  const AttentionSpec spec = batches::spec_of(of.dtype, of.layout, of.lines);
+  const std::vector<Built> kernels = kernels_of(spec);
+  ASSERT_FALSE(kernels.empty());
+  const LoadedKernel& first = *kernels.front().kernel;
+  std::uint64_t seed = 1;
+  for (const auto& [plan, kernel] : kernels) {
+    SCOPED_TRACE(plan);
+    EXPECT_EQ(batches::differs_in_batches(bank().device(), *kernel, spec, 50, ++seed, &first), "");
+    if (!of.has_parts) continue;
+    EXPECT_EQ(batches::differs_in_parts(bank().device(), *kernel, spec, 5, &first), "");
   }
 }
 
-TEST_F(GpuBatchInvariant, OfSequencesInPages) {
+std::vector<BatchCase> batch_cases() {
+  std::vector<BatchCase> cases;
   for (const char* dtype : {"bf16", "fp16"}) {
-    for (const char* lines : batches::kSpecs) check(dtype, "paged", lines, true);
-    check(dtype, "paged", batches::kTree, false);
+    for (const char* layout : {"thd", "paged"}) {
+      for (const char* lines : batches::kSpecs) cases.push_back({dtype, layout, lines});
+      cases.push_back({dtype, layout, batches::kTree, false});
+    }
   }
+  for (const char* lines : batches::kSpecs) cases.push_back({"fp16", "bhsd", lines});
+  return cases;
 }
-
-TEST_F(GpuBatchInvariant, OfBatchesOfOneLength) {
-  for (const char* lines : batches::kSpecs) check("fp16", "bhsd", lines, true);
-}
+INSTANTIATE_TEST_SUITE_P(All, GpuBatchInvariantBits, testing::ValuesIn(batch_cases()));
 
 TEST_F(GpuBatchInvariant, PackedIsWhatTheOracleSays) {
   for (const char* lines : packed::kSpecs) {
@@ -85,7 +112,8 @@ TEST_F(GpuBatchInvariant, PackedIsWhatTheOracleSays) {
     SCOPED_TRACE(lines);
     const AttentionSpec spec =
         spec_of(fmt::format("name: t\ndtype: bf16\nbatch_invariant: true\n{}", lines));
-    for (const auto& kernel : kernels_of(spec)) {
+    for (const auto& [plan, kernel] : kernels_of(spec)) {
+      SCOPED_TRACE(plan);
       packed::check_random(bank().device(), *kernel, spec, Arithmetic::kMatrixUnit, 4, 7);
       packed::check_lengths(bank().device(), *kernel, spec, Arithmetic::kMatrixUnit);
       if (spec.sink == nullptr) packed::check_empty(bank().device(), *kernel, spec);
@@ -102,7 +130,8 @@ TEST_F(GpuBatchInvariant, PagedIsWhatTheOracleSays) {
         spec_of(fmt::format("name: t\ndtype: fp16\nbatch_invariant: true\n{}", lines));
     const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 4, 8);
     const auto garbage = paged::garbage_problems(spec);
-    for (const auto& kernel : kernels_of(spec)) {
+    for (const auto& [plan, kernel] : kernels_of(spec)) {
+      SCOPED_TRACE(plan);
       paged::check_cases(bank().device(), *kernel, spec, cases);
       if (spec.sink == nullptr) paged::check_empty(bank().device(), *kernel, spec);
       paged::check_garbage(bank().device(), *kernel, spec, garbage);

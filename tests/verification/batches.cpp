@@ -334,24 +334,25 @@ std::string differs_in_batches(Device& device, const LoadedKernel& kernel,
 }
 
 std::string differs_in_parts(Device& device, const LoadedKernel& kernel, const AttentionSpec& spec,
-                             std::uint64_t seed) {
+                             std::uint64_t seed, const LoadedKernel* parts_by) {
   const Pool pool(spec);
   std::mt19937_64 random(seed);
-  constexpr int kQueries = 70, kKeys = 4150;  // over a piece's end
+  constexpr int kQueries = 150, kKeys = 4150;  // over ends of a piece and of an item of 128
   const Sequence whole = draw(spec, pool, kQueries, kKeys, random);
   const auto expected = run_batch(device, kernel, spec, pool, {&whole}, 0, random);
   if (!expected.ok()) return render(expected.error());
   const auto check = [&](int first, int count) -> std::string {
     const Sequence part = part_of(spec, whole, first, count);
-    const auto output = run_batch(device, kernel, spec, pool, {&part}, 0, random);
+    const auto output =
+        run_batch(device, parts_by != nullptr ? *parts_by : kernel, spec, pool, {&part}, 0, random);
     if (!output.ok()) return render(output.error());
     const std::string found = difference(spec, *expected, kQueries, *output, count, first);
     return found.empty() ? found : fmt::format("queries {} + {}: {}", first, count, found);
   };
-  for (int i = 0; i < kQueries; i += 7) {
+  for (int i = 0; i < kQueries; i += 11) {
     if (std::string found = check(i, 1); !found.empty()) return found;
   }
-  for (const int count : {2, 5, 16, 33, 64}) {
+  for (const int count : {2, 5, 16, 33, 64, 130}) {
     for (const int first : {0, 3, kQueries - count}) {
       if (first + count > kQueries) continue;
       if (std::string found = check(first, count); !found.empty()) return found;
