@@ -33,6 +33,10 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
 
+// Of batch-invariant specs a tile is a unit of keys (templates/tile/fixed_order.cuh), and the
+// kernel has no other form than this. Warpgroups, stages and the order of items are free.
+constexpr int kUnitKeys = 64;
+
 constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
 
 // What the pieces of a batch-invariant spec's items come to, behind `before` bytes
@@ -111,11 +115,21 @@ int registers_of_score(const AttentionSpec& spec) {
   return !reads || expr::score_line(spec.score) ? 28 : 48;  // loads need addresses
 }
 
+// Of batch-invariant specs: scores, P, a chain's O and its piece's. What masks and scores want for
+// a while is spilled where a piece ends: 100 to 300 bytes at d 128.
+int invariant_registers(const AttentionSpec& spec) {
+  return kUnitKeys / 2 + kUnitKeys / 4 + spec.head_dim_v + 28;
+}
+
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
   PlanResources resources;
   resources.threads = 128 * (tile.warpgroups + 1);
   resources.shared_memory_bytes = shared_bytes(spec, tile);
+  if (spec.batch_invariant) {
+    resources.registers_per_thread = invariant_registers(spec);
+    return resources;
+  }
   // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
   // when it stays; the rest is addresses, ring positions and row state.
   const int piece_keys = tile.tile_kv / tile.score_buffers;
@@ -133,11 +147,9 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Where a packed sequence lies and how long it is: 154 fragments of three warpgroups beside
   // documents spill 468 bytes.
   const int packed_registers = is_packed(spec) ? 8 : 0;
-  // A chain's O and its piece's.
-  const int outputs = spec.batch_invariant ? 2 : 1;
   resources.registers_per_thread = tile.score_buffers * piece_keys / 2 +
                                    (tile.p_in_shared ? 8 : piece_keys / 4) +
-                                   outputs * whole_steps(spec.head_dim_v) / 2 +
+                                   whole_steps(spec.head_dim_v) / 2 +
                                    (tile.q_in_registers ? whole_steps(spec.head_dim_qk) / 4 : 0) +
                                    rest + score_registers + packed_registers;
   return resources;
@@ -165,10 +177,6 @@ Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
   }
   return ok_status();
 }
-
-// Of batch-invariant specs a tile is a unit of keys (templates/tile/fixed_order.cuh), and the
-// kernel has no other form than this. Warpgroups, stages and the order of items are free.
-constexpr int kUnitKeys = 64;
 
 Status check_invariant(const Sm90aPlan& tile) {
   if (tile.tile_kv != kUnitKeys || tile.score_buffers != 1 || tile.q_in_registers ||

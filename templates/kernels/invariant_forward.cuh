@@ -123,7 +123,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       steps[kAhead - 1] = next;
       next = walk.advance();
       look_up(next_pages, next);
-      part.visit<true>(ring + stage * kStageBytes, first_key(now), now % 2 == 0);
+      part.visit<FixedArithmetic>(ring + stage * kStageBytes, first_key(now), now % 2 == 0);
       stage = stage == kAhead ? 0 : stage + 1;
     }
     cp_async_wait<0>();

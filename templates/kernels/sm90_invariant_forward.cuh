@@ -98,8 +98,8 @@ struct FixedConsumer {
     wgmma_pin(s);
     finish_scores(c, s, row, at.key, (at.flags >> (kFullShift + warpgroup) & 1) != 0);
     const float tops[2] = {top_of<0, kPvSteps>(s, 0), top_of<0, kPvSteps>(s, 1)};
-    const bool rises =
-        !all_lanes(!is_raised(tops[0], rows.reference[0]) && !is_raised(tops[1], rows.reference[1]));
+    const bool rises = !all_lanes(!is_raised(tops[0], rows.reference[0]) &&
+                                  !is_raised(tops[1], rows.reference[1]));
     bool done = false;
     if (rises) {
       wgmma_wait<0>();
@@ -116,8 +116,8 @@ struct FixedConsumer {
     wgmma_pin(probabilities);
   }
 
-  // Raises references that a tile's scores ask for, and true where that was in the midst of it: then
-  // the tile is done, and exponentials of zero are left for the warpgroup's product.
+  // Raises references that a tile's scores ask for, and true where that was in the midst of it:
+  // then the tile is done, and exponentials of zero are left for the warpgroup's product.
   ATT_MEMBER bool raise_tile(const FixedTileAt& at) {
     float first[2], later[2];
 #pragma unroll
@@ -132,7 +132,8 @@ struct FixedConsumer {
       again |= is_raised(later[half], is_raised(first[half], before) ? first[half] : before);
     }
     if (all_lanes(!again)) {
-      const float rescale[2] = {raise(rows, 0, first[0]), raise(rows, 1, first[1])};
+      const float rescale[2] = {raise_row(rows.reference[0], rows.sum[0], first[0]),
+                                raise_row(rows.reference[1], rows.sum[1], first[1])};
       scale_rows(o, rescale);
       wgmma_pin(o);
       return false;

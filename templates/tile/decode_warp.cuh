@@ -6,7 +6,6 @@
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/decode_cache.cuh"
-#include "templates/tile/fixed_order.cuh"
 #include "templates/tile/item_rows.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/tile/softmax.cuh"
@@ -49,6 +48,11 @@ ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
   Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset, lane);
 }
 
+// A row's arithmetic as the compiler rounds it, beside the warp's other rows; else FixedArithmetic.
+struct WarpArithmetic {
+  static constexpr bool kIsFixed = false;
+};
+
 // What a warp found for `Rows`.
 template <typename Rows>
 struct WarpPartOf {
@@ -83,9 +87,8 @@ struct WarpPartOf {
     }
   }
 
-  // kStepKeys keys from k0 on, whose K and V lie at `stage`. `kInFixedOrder`: a row's reference
-  // follows from its own scores alone.
-  template <bool kInFixedOrder = false>
+  // kStepKeys keys from k0 on, whose K and V lie at `stage`.
+  template <typename Arithmetic = WarpArithmetic>
   ATT_MEMBER void visit(unsigned stage, int k0, bool partial) {
     constexpr int kTiles = plan::kStepKeys / 8;
     const int lane = lane_index();
@@ -100,7 +103,11 @@ struct WarpPartOf {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& x = s[m][n][2 * half + e];
-            x = modified_score(c, x, scale, q, first_key + 8 * n + e);
+            if constexpr (Arithmetic::kIsFixed) {
+              x = Arithmetic::modified_score(c, x, scale, q, first_key + 8 * n + e);
+            } else {
+              x = modified_score(c, x, scale, q, first_key + 8 * n + e);
+            }
           }
         }
       });
@@ -118,12 +125,13 @@ struct WarpPartOf {
         }
       });
     }
-    if constexpr (kInFixedOrder) {
-      raise_rows(rows, s, o);
+    if constexpr (Arithmetic::kIsFixed) {
+      Arithmetic::raise(rows, s, o);
+      Arithmetic::exponentiate(rows, s);
     } else {
       rows.raise(s, o, 0.0f, 0.0f);
+      rows.exponentiate(s);
     }
-    rows.exponentiate(s);
     Cache::scale_weights<kBlocks, plan::kStepKeys>(s, stage + kScalesOffset, lane);
     using Layout = Cache::Rows<kDimV>;
     const unsigned v = stage + kKBytes + Layout::offset(down_row(lane), down_unit(lane));

@@ -10,6 +10,7 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/quad.cuh"
+#include "templates/tile/scores.cuh"
 #include "templates/tile/softmax.cuh"
 
 namespace att {
@@ -23,50 +24,8 @@ constexpr int kChainStepKeys = 16;
 // 2^8 lose nothing; with `accuracy: strict` the largest are to be exact.
 constexpr float kChainSlack = spec::kIsStrict ? 0.0f : 8.0f;
 
-// Whether a step's largest score raises a row's reference. No other row has a say.
-ATT_FN bool is_raised(float top, float reference) { return top > reference + kChainSlack; }
-
-// Raises the references of rows whose scores of a step ask for it, and scales what was summed.
-template <int kBlocks, int kTiles, int kOTiles>
-ATT_FN void raise_rows(RowState<kBlocks>& rows, const float (&s)[kBlocks][kTiles][4],
-                       float (&o)[kBlocks][kOTiles][4]) {
-  float tops[kBlocks][2];  // of this lane's scores
-  bool none = true;
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float maximum = math_max(s[m][0][2 * half], s[m][0][2 * half + 1]);
-#pragma unroll
-      for (int n = 1; n < kTiles; ++n) {
-        maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
-      }
-      tops[m][half] = maximum * kScoreFactor;
-      none &= !is_raised(tops[m][half], rows.reference[m][half]);
-    }
-  }
-  if (all_lanes(none)) return;
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float before = rows.reference[m][half];
-      const float top = quad_max(tops[m][half]);
-      const float raised = is_raised(top, before) ? top : before;
-      const float rescale = math_exp2(before - finite(raised));
-      rows.reference[m][half] = raised;
-      rows.sum[m][half] *= rescale;
-#pragma unroll
-      for (int n = 0; n < kOTiles; ++n) {
-        o[m][n][2 * half] *= rescale;
-        o[m][n][2 * half + 1] *= rescale;
-      }
-    }
-  }
-}
-
-// ---- Folding one result into another. Roundings are spelled out, so that they are the same
-// wherever this is done.
+// ---- Roundings that are spelled out: where a product meets a sum the compiler contracts them in
+// one kernel and not in another.
 
 ATT_FN float rounded_product(float x, float y) {
   float out;
@@ -78,6 +37,105 @@ ATT_FN float rounded_multiply_add(float x, float y, float z) {
   asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(x), "f"(y), "f"(z));
   return out;
 }
+
+// ---- A step of a chain.
+
+// As modified_score() of scores.cuh.
+template <typename Query, typename Key>
+ATT_FN float fixed_score(const Context& c, float product, float scale, Query q, Key key) {
+  if constexpr (spec::kHasScore) {
+    const float given = spec::kScaleAtLaunch ? rounded_product(product, scale) : product;
+    const float x = rounded_product(score_core(c, given, q, key), kScoreMultiplier * kLog2E);
+    return kScoreOffset != 0.0f ? x + kScoreOffset * kLog2E : x;
+  }
+  return rounded_product(product, scale * kLog2E);
+}
+
+// An element's exponential; shift: minus the reference.
+ATT_FN float fixed_exponential(float score, float shift) {
+  return math_exp2(kScoreFactor == 1.0f ? score + shift
+                                        : rounded_multiply_add(score, kScoreFactor, shift));
+}
+
+// Whether a step's largest score raises a row's reference. No other row has a say.
+ATT_FN bool is_raised(float top, float reference) { return top > reference + kChainSlack; }
+
+// Takes a row's new reference, where `top` asks for one. What O is to be multiplied by.
+ATT_FN float raise_row(float& reference, float& sum, float top) {
+  const float raised = is_raised(top, reference) ? top : reference;
+  const float rescale = math_exp2(reference - finite(raised));
+  reference = raised;
+  sum = rounded_product(sum, rescale);
+  return rescale;
+}
+
+// What a warp of few queries does with a step.
+struct FixedArithmetic {
+  static constexpr bool kIsFixed = true;
+
+  template <typename Query, typename Key>
+  static ATT_MEMBER float modified_score(const Context& c, float product, float scale, Query q,
+                                         Key key) {
+    return fixed_score(c, product, scale, q, key);
+  }
+
+  // Raises references of rows whose scores ask for it, and scales what was summed.
+  template <int kBlocks, int kTiles, int kOTiles>
+  static ATT_MEMBER void raise(RowState<kBlocks>& rows, const float (&s)[kBlocks][kTiles][4],
+                               float (&o)[kBlocks][kOTiles][4]) {
+    float tops[kBlocks][2];  // of this lane's scores
+    bool none = true;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float maximum = math_max(s[m][0][2 * half], s[m][0][2 * half + 1]);
+#pragma unroll
+        for (int n = 1; n < kTiles; ++n) {
+          maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        }
+        tops[m][half] = rounded_product(maximum, kScoreFactor);
+        none &= !is_raised(tops[m][half], rows.reference[m][half]);
+      }
+    }
+    if (all_lanes(none)) return;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float rescale =
+            raise_row(rows.reference[m][half], rows.sum[m][half], quad_max(tops[m][half]));
+#pragma unroll
+        for (int n = 0; n < kOTiles; ++n) {
+          o[m][n][2 * half] = rounded_product(o[m][n][2 * half], rescale);
+          o[m][n][2 * half + 1] = rounded_product(o[m][n][2 * half + 1], rescale);
+        }
+      }
+    }
+  }
+
+  // s = the exponentials, added to the sums.
+  template <int kBlocks, int kTiles>
+  static ATT_MEMBER void exponentiate(RowState<kBlocks>& rows, float (&s)[kBlocks][kTiles][4]) {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float shift = -finite(rows.reference[m][half]);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            s[m][n][e] = fixed_exponential(s[m][n][e], shift);
+            rows.sum[m][half] += s[m][n][e];
+          }
+        }
+      }
+    }
+  }
+};
+
+// ---- Folding one result into another.
 
 // What is multiplied with both.
 struct FoldFactors {

@@ -74,8 +74,7 @@ ATT_FN void load_in_order(const ForwardParams& p, const TensorMap* k_map, const 
     PagedKey next_box = {};
     const auto look_up = [&](const FixedTile& at) {
       if constexpr (spec::kIsPaged)
-        next_box =
-            look_up_box(page_table_of(p), item.b, context.kv_len, at.tile * kTileKv);
+        next_box = look_up_box(page_table_of(p), item.b, context.kv_len, at.tile * kTileKv);
     };
     look_up(tile);
     while (tile.chain >= 0) {

@@ -44,7 +44,7 @@ ATT_FN void finish_scores(const Context& c, Scores& s, int row, int k0, bool ful
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s[4 * n + 2 * half + e];
-          x = modified_score(c, x, scale, q, first_key + 8 * n + e);
+          x = fixed_score(c, x, scale, q, first_key + 8 * n + e);
         }
       }
     }
@@ -74,7 +74,7 @@ ATT_FN float top_of(const Scores& s, int half) {
   for (int i = 8 * kFirst; i < 8 * (kFirst + kSteps); i += 4) {
     maximum = math_max(maximum, math_max(s[i + 2 * half], s[i + 2 * half + 1]));
   }
-  return maximum * kScoreFactor;
+  return rounded_product(maximum, kScoreFactor);
 }
 
 // Exponentials of a step, added to the sums, and as an operand.
@@ -86,7 +86,7 @@ ATT_FN void exponentiate_step(Scores& s, int step, Statistics& rows) {
     for (int i = 8 * step + 2 * half; i < 8 * step + 8; i += 4) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        s[i + e] = math_exp2(s[i + e] * kScoreFactor + shift);
+        s[i + e] = fixed_exponential(s[i + e], shift);
         rows.sum[half] += s[i + e];
       }
     }
@@ -99,19 +99,9 @@ ATT_FN void pack_step(const Scores& s, int step, unsigned (&p)[4]) {
   }
 }
 
-// Takes a row's new reference. What is to be multiplied by what was summed before.
-ATT_FN float raise(Statistics& rows, int half, float top) {
-  const float before = rows.reference[half];
-  const float raised = is_raised(top, before) ? top : before;
-  const float rescale = math_exp2(before - finite(raised));
-  rows.reference[half] = raised;
-  rows.sum[half] *= rescale;
-  return rescale;
-}
-
 ATT_FN void scale_rows(Output& o, const float (&by)[2]) {
 #pragma unroll
-  for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] *= by[i / 2 % 2];
+  for (int i = 0; i < spec::kHeadDimV / 2; ++i) o[i] = rounded_product(o[i], by[i / 2 % 2]);
 }
 
 // A tile in which a row's reference is raised behind the first step: step by step, its product with
@@ -129,7 +119,8 @@ ATT_FN void visit_by_steps(Scores& s, Statistics& rows, Output& o, unsigned v) {
       for (int i = 8 * step; i < 8 * step + 8; i += 4) {
         maximum = math_max(maximum, math_max(s[i + 2 * half], s[i + 2 * half + 1]));
       }
-      rescale[half] = raise(rows, half, quad_max(maximum * kScoreFactor));
+      rescale[half] = raise_row(rows.reference[half], rows.sum[half],
+                                quad_max(rounded_product(maximum, kScoreFactor)));
     }
     scale_rows(o, rescale);
     exponentiate_step(s, step, rows);
@@ -199,8 +190,8 @@ struct FoldedPieces {
       for (int half = 0; half < 2; ++half) {
         changes[half] = of_piece.reference[half] != -infinity();
         if (changes[half]) {
-          by[half] = fold_statistics(rows.reference[half], rows.sum[half],
-                                     of_piece.reference[half], of_piece.sum[half]);
+          by[half] = fold_statistics(rows.reference[half], rows.sum[half], of_piece.reference[half],
+                                     of_piece.sum[half]);
         }
       }
 #pragma unroll

@@ -257,6 +257,9 @@ Result<HostOutput> run_batch(Device& device, const LoadedKernel& kernel, const A
   return packed::run_packed(device, kernel, spec, problem, rows);
 }
 
+// Pages of some sizes, which the tensor unit cannot walk.
+bool is_refused(const Error& error) { return error.id == kStridesUnsupported; }
+
 bool same_bits(const double* a, const double* b, std::size_t count) {
   return std::memcmp(a, b, count * sizeof(double)) == 0;
 }
@@ -304,6 +307,7 @@ std::string differs_in_batches(Device& device, const LoadedKernel& kernel,
     if (!output.ok()) return render(output.error());
     alone.push_back(*std::move(output));
   }
+  int compared = 0;
   for (int run = 0; run < count; ++run) {
     const std::size_t which = random() % known.size();
     const int kind = below(random, 6);  // a few of some length, long ones, very many
@@ -322,7 +326,9 @@ std::string differs_in_batches(Device& device, const LoadedKernel& kernel,
     const std::size_t place = random() % (batch.size() + 1);
     batch.insert(batch.begin() + static_cast<std::ptrdiff_t>(place), &known[which]);
     const auto output = run_batch(device, kernel, spec, pool, batch, place, random);
+    if (!output.ok() && is_refused(output.error())) continue;
     if (!output.ok()) return render(output.error());
+    ++compared;
     const int queries = known[which].queries;
     const std::string found = difference(spec, alone[which], queries, *output, queries, 0);
     if (!found.empty()) {
@@ -330,6 +336,7 @@ std::string differs_in_batches(Device& device, const LoadedKernel& kernel,
                          queries, known[which].keys, place, found);
     }
   }
+  if (compared < count / 4) return fmt::format("{} of {} batches were launched", compared, count);
   return "";
 }
 
@@ -339,7 +346,9 @@ std::string differs_in_parts(Device& device, const LoadedKernel& kernel, const A
   std::mt19937_64 random(seed);
   constexpr int kQueries = 150, kKeys = 4150;  // over ends of a piece and of an item of 128
   const Sequence whole = draw(spec, pool, kQueries, kKeys, random);
-  const auto expected = run_batch(device, kernel, spec, pool, {&whole}, 0, random);
+  auto expected = run_batch(device, kernel, spec, pool, {&whole}, 0, random);
+  for (int i = 0; i < 20 && !expected.ok() && is_refused(expected.error()); ++i)
+    expected = run_batch(device, kernel, spec, pool, {&whole}, 0, random);
   if (!expected.ok()) return render(expected.error());
   const auto check = [&](int first, int count) -> std::string {
     const Sequence part = part_of(spec, whole, first, count);

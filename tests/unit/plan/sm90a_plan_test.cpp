@@ -74,6 +74,27 @@ TEST(Sm90aPlan, BadTextIsAnError) {
   }
 }
 
+// What decides in which order a row's keys are added up is the same in all of them.
+TEST(Sm90aPlan, OfBatchInvariantSpecsTilesAreUnits) {
+  AttentionSpec spec = plain_spec();
+  spec.batch_invariant = true;
+  const DeviceFacts& device = device_facts(Target::kSm90a);
+  for (const int dim : {64, 128}) {
+    spec.head_dim_qk = spec.head_dim_v = dim;
+    const std::vector<KernelPlan> plans = legal_plans(spec, Family::kSm90a, device);
+    EXPECT_GT(plans.size(), 1u) << dim;
+    for (const KernelPlan& plan : plans) {
+      const auto& tile = std::get<Sm90aPlan>(plan.tile);
+      EXPECT_EQ(std::tuple(tile.tile_kv, tile.score_buffers, tile.cluster), std::tuple(64, 1, 1));
+      EXPECT_FALSE(tile.frozen_max || tile.heads_abreast || tile.p_in_shared) << to_string(plan);
+    }
+  }
+  // Registers have no room for two outputs.
+  spec.head_dim_qk = spec.head_dim_v = 256;
+  EXPECT_TRUE(legal_plans(spec, Family::kSm90a, device).empty());
+  EXPECT_FALSE(check_tile(spec, {}).ok());
+}
+
 TEST(Sm90aPlan, LimitsAreKept) {
   const Sm90aPlan good;
   EXPECT_TRUE(check_tile(plain_spec(), good).ok());
