@@ -138,8 +138,9 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
   if (family == nullptr) {
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
   }
-  const expr::HeadExpressions expressions = {spec.mask, spec.score, spec.sink,
-                                             constant_scale(spec)};
+  // Of a batch-invariant spec several kernels give the same bits; on CPUs there is one.
+  const expr::HeadExpressions expressions = {spec.mask, spec.score, spec.sink, constant_scale(spec),
+                                             spec.batch_invariant && plan.target != Target::kCpu};
   std::string functions = expr::emit_functions(expressions, spec.environment);
   if (plan.pass == Pass::kBackward)
     functions += expr::emit_gradients(expressions, spec.environment);

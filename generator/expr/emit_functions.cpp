@@ -16,8 +16,13 @@
 namespace attune::expr {
 namespace {
 
+Products products_of(const HeadExpressions& e) {
+  return e.rounds_products ? Products::kRounded : Products::kContracted;
+}
+
 std::string value_functions(const HeadExpressions& e, const Environment& environment) {
-  std::string text = mask_functions(e.mask, environment);
+  const Products products = products_of(e);
+  std::string text = mask_functions(e.mask, environment, products);
   text +=
       "\n"
       "// Natural-unit score of one element from its scaled product s. Query and Key are int or "
@@ -26,18 +31,19 @@ std::string value_functions(const HeadExpressions& e, const Environment& environ
       "template <typename Query, typename Key>\n"
       "ATT_FN float score([[maybe_unused]] const Context& c, [[maybe_unused]] float s,\n"
       "                   [[maybe_unused]] Query q_idx, [[maybe_unused]] Key kv_idx) {\n";
-  text += e.score ? emit_value(e.score, environment) : "  return s;\n";
+  text += e.score ? emit_value(e.score, environment, products) : "  return s;\n";
   text +=
       "}\n"
       "\n"
       "// The logit that joins the softmax' denominator.\n"
       "ATT_FN float sink([[maybe_unused]] const Context& c) {\n";
-  text += e.sink ? emit_value(e.sink, environment) : "  return 0.0f;\n";
+  text += e.sink ? emit_value(e.sink, environment, products) : "  return 0.0f;\n";
   return text + "}\n";
 }
 
 // What a family may use instead of score() whose constants meet others.
-std::string score_core_function(const Expr& score, float scale, const Environment& environment) {
+std::string score_core_function(const Expr& score, float scale, const Environment& environment,
+                                Products products) {
   const ScoreCore made =
       score ? score_core(score, scale) : ScoreCore{make_variable(Variable::kScore), 1, 0};
   return fmt::format(
@@ -54,7 +60,7 @@ std::string score_core_function(const Expr& score, float scale, const Environmen
       "{}"
       "}}\n",
       float_literal(made.multiplier), float_literal(made.offset),
-      emit_value(made.core, environment));
+      emit_value(made.core, environment, products));
 }
 
 // What a family may use instead of score() where that only adds a line.
@@ -155,12 +161,13 @@ std::string support_includes(const HeadExpressions& e, const Environment& enviro
   if (std::ranges::any_of(environment.tensors,
                           [](const TensorDecl& tensor) { return is_half(tensor.type); }))
     text += "#include \"templates/tile/half_tensors.cuh\"\n";
+  if (e.rounds_products) text += "#include \"templates/ptx/rounded.cuh\"\n";
   return text;
 }
 
 std::string emit_functions(const HeadExpressions& e, const Environment& environment) {
   return value_functions(e, environment) +
-         score_core_function(e.score, e.softmax_scale, environment) +
+         score_core_function(e.score, e.softmax_scale, environment, products_of(e)) +
          score_line_function(e.score, environment) + classify_function(e.mask, environment) +
          bounds_function(e.mask, environment, true) + bounds_function(e.mask, environment, false) +
          row_bounds_function(e.mask, environment);

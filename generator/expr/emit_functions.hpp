@@ -15,6 +15,8 @@ struct HeadExpressions {
   Expr sink;   // null: none
   // Of the raw product, for score_core(); 1 where only the launch knows it.
   float softmax_scale = 1;
+  // Of floats, each by itself: for what several kernels are to agree on to the bit.
+  bool rounds_products = false;
 };
 
 // The templates that the functions need beside those of every head, as lines of `#include`.

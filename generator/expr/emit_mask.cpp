@@ -42,10 +42,10 @@ std::string members(const std::vector<Expr>& parts) {
 }
 
 // The body of a function that returns `first` and the parts.
-std::string body(const std::vector<Expr>& parts, std::string first,
-                 const Environment& environment) {
+std::string body(const std::vector<Expr>& parts, std::string first, const Environment& environment,
+                 Products products) {
   std::string lines;
-  ValueEmitter emitter(environment, lines);
+  ValueEmitter emitter(environment, lines, products);
   for (const Expr& part : parts) emitter.count(part);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string value = emitter.value(parts[i]);
@@ -55,9 +55,10 @@ std::string body(const std::vector<Expr>& parts, std::string first,
   return lines + fmt::format("  return {{{}}};\n", first);
 }
 
-std::string rest(const Expr& mask, const Parts& parts, const Environment& environment) {
+std::string rest(const Expr& mask, const Parts& parts, const Environment& environment,
+                 Products products) {
   std::string lines;
-  ValueEmitter emitter(environment, lines);
+  ValueEmitter emitter(environment, lines, products);
   const auto know = [&](const std::vector<Expr>& of, std::string_view name) {
     for (std::size_t i = 0; i < of.size(); ++i) emitter.know(of[i], fmt::format("{}.v{}", name, i));
   };
@@ -71,7 +72,7 @@ std::string rest(const Expr& mask, const Parts& parts, const Environment& enviro
 
 }  // namespace
 
-std::string mask_functions(const Expr& mask, const Environment& environment) {
+std::string mask_functions(const Expr& mask, const Environment& environment, Products products) {
   Parts parts;
   if (mask) parts.find(mask);
   return fmt::format(
@@ -105,9 +106,9 @@ std::string mask_functions(const Expr& mask, const Environment& environment) {
       "ATT_FN bool mask(const Context& c, int q_idx, Key kv_idx) {{\n"
       "  return mask_at(c, mask_row(c, q_idx), mask_column(c, kv_idx), kv_idx);\n"
       "}}\n",
-      members(parts.of_row), body(parts.of_row, "q_idx", environment), members(parts.of_column),
-      body(parts.of_column, "", environment),
-      mask ? rest(mask, parts, environment) : "  return true;\n");
+      members(parts.of_row), body(parts.of_row, "q_idx", environment, products),
+      members(parts.of_column), body(parts.of_column, "", environment, products),
+      mask ? rest(mask, parts, environment, products) : "  return true;\n");
 }
 
 }  // namespace attune::expr

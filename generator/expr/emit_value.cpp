@@ -109,8 +109,8 @@ std::string_view function_name(Op op) {
 
 class ValueEmitter::Impl {
  public:
-  Impl(const Environment& environment, std::string& lines)
-      : environment_(environment), lines_(lines) {}
+  Impl(const Environment& environment, std::string& lines, Products products)
+      : environment_(environment), lines_(lines), products_(products) {}
 
   void know(const Expr& e, std::string name) { names_.emplace(e, std::move(name)); }
 
@@ -257,8 +257,8 @@ class ValueEmitter::Impl {
     }
   }
 
-  static std::string binary(const Expr& e, const std::string& a, const std::string& b,
-                            bool is_float) {
+  std::string binary(const Expr& e, const std::string& a, const std::string& b,
+                     bool is_float) const {
     switch (e->op) {
       case Op::kAdd:
       case Op::kSubtract:
@@ -266,6 +266,7 @@ class ValueEmitter::Impl {
         const int which = e->op == Op::kAdd ? 0 : e->op == Op::kSubtract ? 1 : 2;
         constexpr std::string_view kWrapping[] = {"add_i32", "subtract_i32", "multiply_i32"};
         if (!is_float && may_wrap(e)) return fmt::format("{}({}, {})", kWrapping[which], a, b);
+        if (is_float && e->op == Op::kMultiply) return product(a, b);
         return fmt::format("({} {} {})", a, "+-*"[which], b);
       }
       case Op::kDivide:
@@ -309,12 +310,18 @@ class ValueEmitter::Impl {
     }
   }
 
+  std::string product(const std::string& a, const std::string& b) const {
+    if (products_ == Products::kRounded)
+      return fmt::format("rounded_product({}, {})", unbracketed(a), unbracketed(b));
+    return fmt::format("({} * {})", a, b);
+  }
+
   // By a constant: times its reciprocal, half an ulp more than a division and one instruction.
-  static std::string divide(const Expr& e, const std::string& a, const std::string& b) {
+  std::string divide(const Expr& e, const std::string& a, const std::string& b) const {
     const Expr& divisor = e->args[1];
     if (divisor->op == Op::kFloat) {
       const auto reciprocal = static_cast<float>(1 / divisor->float_value);
-      if (std::isnormal(reciprocal)) return fmt::format("({} * {})", a, float_literal(reciprocal));
+      if (std::isnormal(reciprocal)) return product(a, float_literal(reciprocal));
     }
     return fmt::format("math_divide({}, {})", a, b);
   }
@@ -412,6 +419,7 @@ class ValueEmitter::Impl {
   std::unordered_map<Expr, std::string, HashByValue, ByValue> names_;
   int made_ = 0;
   std::string& lines_;
+  Products products_;
 };
 
 std::string int_literal(std::int64_t value) {
@@ -435,8 +443,8 @@ std::string unbracketed(const std::string& text) {
   return text;
 }
 
-ValueEmitter::ValueEmitter(const Environment& environment, std::string& lines)
-    : impl_(std::make_unique<Impl>(environment, lines)) {}
+ValueEmitter::ValueEmitter(const Environment& environment, std::string& lines, Products products)
+    : impl_(std::make_unique<Impl>(environment, lines, products)) {}
 ValueEmitter::~ValueEmitter() = default;
 void ValueEmitter::know(const Expr& expression, std::string name) {
   impl_->know(expression, std::move(name));
@@ -445,9 +453,9 @@ void ValueEmitter::count(const Expr& expression) { impl_->count(expression); }
 std::string ValueEmitter::value(const Expr& expression) { return impl_->value(expression); }
 std::string ValueEmitter::offset(const Expr& look_up) { return impl_->offset(look_up); }
 
-std::string emit_value(const Expr& expression, const Environment& environment) {
+std::string emit_value(const Expr& expression, const Environment& environment, Products products) {
   std::string lines;
-  ValueEmitter emitter(environment, lines);
+  ValueEmitter emitter(environment, lines, products);
   emitter.count(expression);
   const std::string result = emitter.value(expression);
   return lines + fmt::format("  return {};\n", unbracketed(result));

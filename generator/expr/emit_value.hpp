@@ -9,12 +9,17 @@
 
 namespace attune::expr {
 
+// How products of floats are rounded: as the compiler contracts them with sums, which may be
+// another way in another kernel, or by themselves (templates/ptx/rounded.cuh).
+enum class Products { kContracted, kRounded };
+
 // Prints expressions that share their common parts. Count all of them before the first value().
 class ValueEmitter {
  public:
   // Declarations are appended to `lines`, each indented by two. Names in scope there: c (Context),
   // s (the scaled product), q_idx, kv_idx.
-  ValueEmitter(const Environment& environment, std::string& lines);
+  ValueEmitter(const Environment& environment, std::string& lines,
+               Products products = Products::kContracted);
   ~ValueEmitter();
 
   // The name of a value that is there already. Before anything that holds it is counted.
@@ -32,7 +37,8 @@ class ValueEmitter {
 
 // The body of a function that returns the expression's value: declarations of what is used more
 // than once or loaded from memory, then `return ...;`.
-std::string emit_value(const Expr& expression, const Environment& environment);
+std::string emit_value(const Expr& expression, const Environment& environment,
+                       Products products = Products::kContracted);
 
 std::string_view cpp_type(Type type);
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "templates/ptx/math.cuh"
+#include "templates/ptx/rounded.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/quad.cuh"
 #include "templates/tile/scores.cuh"
@@ -24,19 +25,7 @@ constexpr int kChainStepKeys = 16;
 // 2^8 lose nothing; with `accuracy: strict` the largest are to be exact.
 constexpr float kChainSlack = spec::kIsStrict ? 0.0f : 8.0f;
 
-// ---- Roundings that are spelled out: where a product meets a sum the compiler contracts them in
-// one kernel and not in another.
-
-ATT_FN float rounded_product(float x, float y) {
-  float out;
-  asm("mul.rn.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(y));
-  return out;
-}
-ATT_FN float rounded_multiply_add(float x, float y, float z) {
-  float out;
-  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(x), "f"(y), "f"(z));
-  return out;
-}
+// Roundings are spelled out, so that both kernels have the same.
 
 // ---- A step of a chain.
 
