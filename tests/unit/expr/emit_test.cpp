@@ -65,6 +65,16 @@ TEST(Emit, Values) {
     EXPECT_EQ(emit_value(parsed(row.text), test_environment()), row.body) << row.text;
 }
 
+TEST(Emit, ProductsAreRoundedByThemselvesWhereKernelsAreToAgree) {
+  const Expr score = parsed("score * cap - score / 3");
+  EXPECT_THAT(emit_value(score, test_environment(), Products::kRounded),
+              HasSubstr("return rounded_product(s, c.params.scalars[1].as_float) - "
+                        "rounded_product(s, 0.33333334f);"));
+  const HeadExpressions head = {
+      .mask = nullptr, .score = score, .sink = nullptr, .rounds_products = true};
+  EXPECT_THAT(support_includes(head, test_environment()), HasSubstr("rounded.cuh"));
+}
+
 TEST(Emit, CausalIsTwoComparisonsATile) {
   const std::string text = emitted("causal");
   EXPECT_THAT(text, HasSubstr("const bool every = kv_last <= ((c.kv_len - c.q_len) + q_first);"));
