@@ -11,6 +11,7 @@
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/sm90a_invariant.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
 
@@ -33,19 +34,7 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
 
-// Of batch-invariant specs a tile is a unit of keys (templates/tile/fixed_order.cuh), and the
-// kernel has no other form than this. Warpgroups, stages and the order of items are free.
-constexpr int kUnitKeys = 64;
-
 constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
-
-// What the pieces of a batch-invariant spec's items come to, behind `before` bytes
-// (templates/tile/sm90_fixed_rows.cuh).
-int folded_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int before) {
-  if (!spec.batch_invariant) return 0;
-  const int padding = (before + 127) / 128 * 128 - before;
-  return padding + tile.warpgroups * kRows * spec.head_dim_v * int{sizeof(float)};
-}
 
 // With room for so many slabs of each warpgroup's O beside its Q.
 int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_slabs) {
@@ -59,7 +48,7 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_sl
       8 * (stage_barriers * tile.stages + 2 * tile.warpgroups + 2 * kItemSlots + 1);
   const int bytes =
       (matrices + barriers + 15) / 16 * 16 + kItemSlotBytes * kItemSlots + 8 * tile.stages;
-  return bytes + folded_bytes(spec, tile, bytes);
+  return bytes + sm90a::folded_bytes(spec, tile, bytes);
 }
 
 // Of a warpgroup's O, how many are staged for TMA at a time in a buffer of their own: all, or what
@@ -115,20 +104,13 @@ int registers_of_score(const AttentionSpec& spec) {
   return !reads || expr::score_line(spec.score) ? 28 : 48;  // loads need addresses
 }
 
-// Of batch-invariant specs: scores, P, a chain's O and its piece's. What masks and scores want for
-// a while is spilled where chains end: 70 to 230 bytes at d 128, 500 at 144; of three warpgroups
-// 190 to 400 at d 64.
-int invariant_registers(const AttentionSpec& spec) {
-  return kUnitKeys / 2 + kUnitKeys / 4 + spec.head_dim_v + 44;
-}
-
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
   PlanResources resources;
   resources.threads = 128 * (tile.warpgroups + 1);
   resources.shared_memory_bytes = shared_bytes(spec, tile);
   if (spec.batch_invariant) {
-    resources.registers_per_thread = invariant_registers(spec);
+    resources.registers_per_thread = sm90a::invariant_registers(spec);
     return resources;
   }
   // Fragments a consumer thread holds through the steady loop: scores, P of one piece, O, and Q
@@ -179,20 +161,9 @@ Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
   return ok_status();
 }
 
-Status check_invariant(const Sm90aPlan& tile) {
-  if (tile.tile_kv != kUnitKeys || tile.score_buffers != 1 || tile.q_in_registers ||
-      tile.cluster != 1 || tile.frozen_max || tile.tma_store || tile.ping_pong ||
-      tile.p_in_shared || tile.heads_abreast || tile.warpgroups == 1) {
-    return plan_unsupported(fmt::format(
-        "a batch-invariant spec has k{}, b1, c1, two or three warpgroups, and no other word",
-        kUnitKeys));
-  }
-  return ok_status();
-}
-
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
-  if (spec.batch_invariant) ATT_CHECK(check_invariant(tile));
+  if (spec.batch_invariant) ATT_CHECK(sm90a::check_invariant(tile));
   if (tile.warpgroups < 1 || tile.warpgroups > 3) {
     return plan_unsupported(fmt::format("1 to 3 warpgroups, not {}", tile.warpgroups));
   }
