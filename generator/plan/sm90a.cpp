@@ -84,10 +84,12 @@ Status serves(const AttentionSpec& spec, Target target) {
     return plan_unsupported(
         fmt::format("the sm90a family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
   }
+  // Batch-invariant specs have a kernel without columns that pad O.
+  const int step = spec.batch_invariant ? 16 : 8;
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
-    if (dim < 16 || dim > 256 || dim % 8 != 0) {
-      return plan_unsupported(
-          fmt::format("the sm90a family has head dims 16 to 256 in steps of 8, not {}", dim));
+    if (dim < 16 || dim > 256 || dim % step != 0) {
+      return plan_unsupported(fmt::format(
+          "the sm90a family has head dims 16 to 256 in steps of {}, not {}", step, dim));
     }
   }
   return ok_status();

@@ -89,6 +89,9 @@ TEST(Sm90aPlan, OfBatchInvariantSpecsTilesAreUnits) {
       EXPECT_FALSE(tile.frozen_max || tile.heads_abreast || tile.p_in_shared) << to_string(plan);
     }
   }
+  // Nothing pads O to a multiple of 16.
+  spec.head_dim_qk = spec.head_dim_v = 72;
+  EXPECT_TRUE(legal_plans(spec, Family::kSm90a, device).empty());
   // Registers have no room for two outputs.
   spec.head_dim_qk = spec.head_dim_v = 256;
   EXPECT_TRUE(legal_plans(spec, Family::kSm90a, device).empty());
