@@ -48,6 +48,12 @@ bool has_early_tiles(const AttentionSpec& spec) {
   return scalars && expr::has_global_keys(spec.mask, *scalars);
 }
 
+// Key tiles of a group of heads that take turns: with a mask so many that a head has few CTAs at a
+// time, which then wait less for one another, but whose sums stay in L2. 4096 and 16384 keys on an
+// H200: d 64 causal 256 tiles 1650 and 5923 us, 512 1625 and 5846, 768 1749 and 6137; d 128 256
+// 1377 and 4912, 512 1606 and 5282.
+int tiles_of_turns(const AttentionSpec& spec) { return spec.mask && !is_wide(spec) ? 512 : 256; }
+
 BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   BackwardRows rows = split_rows(spec);
   rows.takes_items = takes_items(spec, tile);
@@ -68,27 +74,26 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   // heads are done: four keys that all queries see and a window of 1024, 8192 keys, d 128, on an
   // H200 1640 us, so 980; a window alone 720 and 715, documents 856 and 741, causal, 4096 keys,
   // 1224 and 1231.
-  rows.sum_wave = spec.deterministic       ? 256
+  rows.sum_wave = spec.deterministic       ? tiles_of_turns(spec)
                   : !spec.mask             ? 132
                   : rows.first_tiles_early ? 1024
                   : is_wide(spec)          ? 512
                                            : 256;
   // Those beside the loader's. In a deterministic pass they wait for turns.
   if (loads_keys_apart(spec, tile)) {
-    if (!rows.first_tiles_early) rows.sum_wave = 256;
+    if (!rows.first_tiles_early && !spec.deterministic) rows.sum_wave = 256;
     rows.all_have_sums = true;
-    rows.ahead_warps = 2;
-  } else if (spec.deterministic) {
-    rows.turn_rows = kTileQ;
-  } else {
+    rows.ahead_warps = spec.deterministic ? 0 : 2;
+  } else if (!spec.deterministic) {
     rows.ahead_warps = is_tall(tile) ? 2 : 3;
   }
+  if (spec.deterministic) rows.turn_rows = tile.tile_q;
   return rows;
 }
 
 // Whether CTAs may take key tiles off a counter. Without a mask wide heads' items are long enough.
 bool may_take_items(const AttentionSpec& spec) {
-  return (!is_wide(spec) || spec.mask) && !is_packed(spec) && !spec.deterministic;
+  return (!is_wide(spec) || spec.mask || spec.deterministic) && !is_packed(spec);
 }
 
 // Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
@@ -123,7 +128,7 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   // O and dO of which rows are made; their barriers.
   const int staged_rows =
       rows.ahead_warps * (2 * staged_rows_of(spec, tile) * 2 * spec.head_dim_v + 8);
-  const int turns = spec.deterministic ? 16 + 8 * 6 : 0;
+  const int turns = spec.deterministic ? (spec.mask ? 4 : 2) * (8 + 8 * 3) : 0;
   // dV on its way out and a barrier; of packed sequences twice as much of an item, and two more.
   const int apart =
       loads_keys_apart(spec, tile) ? 8 + slabs(spec.head_dim_v) * tile_kv(tile) * kSlabRowBytes : 0;
@@ -193,8 +198,13 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   }
   if (tile.takes_items && !may_take_items(spec)) {
     return plan_unsupported(
-        "key tiles are taken off a counter up to head dim 64 or where there is a mask, of packed "
-        "sequences always, never in order");
+        "key tiles are taken off a counter up to head dim 64, where there is a mask or in order; "
+        "of "
+        "packed sequences always");
+  }
+  if (tile.takes_items && spec.deterministic && !loads_keys_apart(spec, tile)) {
+    return plan_unsupported(
+        "in order key tiles come off a counter where their keys are loaded apart");
   }
   if (tile.keys_apart && (!tile.takes_items || !is_narrow(spec))) {
     return plan_unsupported(

@@ -223,7 +223,7 @@ struct Consumer {
     warp_arrive(shared.ds_empty(n & 1));
     if (!has_sums) mbarrier_wait(shared.sums_ready(), parity);
     has_sums = true;
-    if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n & 1), n >> 1 & 1);
+    if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n), shared.turn_parity(n));
     if constexpr (kLoadsKeysApart) {
       bring_dq(index);
     } else {
@@ -231,7 +231,7 @@ struct Consumer {
     }
     if constexpr (kTakesTurns) {
       sync_warp();
-      warp_arrive(shared.turn_used(n & 1));
+      warp_arrive(shared.turn_used(n));
     }
   }
 

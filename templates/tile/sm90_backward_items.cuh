@@ -12,7 +12,7 @@
 #include "templates/tile/backward_order.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
-#include "templates/tile/sm90_backward_turns.cuh"
+#include "templates/turn_order.h"
 #include "templates/work_items.h"
 
 namespace att {
@@ -31,10 +31,16 @@ ATT_FN HeadTile<int> taken_tile(int number, int tiles, int heads) {
   const int size = tiles < kLeastTilesOfHead ? 1 : last;
   return tile_by_group(number, tiles, head_groups(heads, GroupSizes<int>{size, last}), false);
 }
+// The order of those that take turns, where those are what a head's sums are made for.
+ATT_FN TurnOrder<int> turn_order(const BackwardParams& p) {
+  const int heads = p.batch * opaque(p.kv_heads);
+  return att::turn_order<int>(heads, opaque(key_tiles(p)), plan::kSumWave, sum_heads(p).slots,
+                              spec::kHasMask);
+}
 // Heads of too few tiles have no room for tiles that are early.
 constexpr int kLeastTilesOfEarlyHead = 32;
 ATT_FN HeadTile<int> tile_in_order(const BackwardParams& p, int number, int tiles, int heads) {
-  if constexpr (kTakesTurns) return tile_of_turns(number, tiles, heads);
+  if constexpr (kTakesTurns) return turn_order(p).item(number);
   if constexpr (plan::kFirstTilesEarly) {
     const int size = max_i32(1, kTilesOfGroup / tiles);
     const int early = early_heads(size, sum_heads(p).behind);

@@ -46,10 +46,10 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
     if constexpr (kHelpsInPassing) mbarrier_init(shared.all_loaded(), 1);
   }
   for (int warp = 0; warp < plan::kRowWarps; ++warp) mbarrier_init(shared.rows_staged(warp), 1);
-  for (int buffer = 0; kTakesTurns && buffer < 2; ++buffer) {
-    mbarrier_init(shared.turn_taken(buffer), 1);
-    mbarrier_init(shared.turn_used(buffer), 4 * kDqShares);
-    mbarrier_init(shared.turn_passed(buffer), 1);
+  for (int n = 0; kTakesTurns && n < kTurns; ++n) {
+    mbarrier_init(shared.turn_taken(n), 1);
+    mbarrier_init(shared.turn_used(n), 4 * kDqShares);
+    mbarrier_init(shared.turn_passed(n), 1);
   }
   mbarrier_init(shared.kv_full(), 1);
   if constexpr (kTakesItems) {
@@ -100,8 +100,11 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   if constexpr (kMakesRowsAhead) wait_for_rows(p, item.b * p.kv_heads + item.h_kv);
   int next_head = item.h_kv * group;
   const int end_head = next_head + group;
-  QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
+  QueryWalk<kTileQ, kWarpgroups, plan::kRotated, kTakesTurns> walk;
   walk.live = 0;
+  if constexpr (kTakesTurns) {
+    walk.turn_round(turn_order(p).is_turned_round(item.b * p.kv_heads + item.h_kv));
+  }
   TileInfo info, following;
   // The next live tile, of this head or the ones after it.
   bool begun = false;
@@ -328,10 +331,8 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
       if (warp > 0 && warp <= kHelpers) help(p, shared, warp - 1);
     }
     if constexpr (kTakesTurns) {
-      const WorkItem item = work_item(p, block_index());
-      const int key_tile = item.k0 / kTileKv;
-      if (warp == 2) take_turns(p, shared, item.b, item.h_kv, key_tile);
-      if (warp == 3 && thread_index() % 32 == 0) pass_turns(p, shared, key_tile);
+      if (warp == 2) take_turns(p, shared);
+      if (warp == 3 && thread_index() % 32 == 0) pass_turns(p, shared);
     }
   } else {
     registers_acquire_to<kConsumerRegisters>();

@@ -103,13 +103,16 @@ struct ListedWalk {
   const BackwardParams& p;
   unsigned slot;  // of the item
   int h;          // the query head
-  QueryWalk<kTileQ, kWarpgroups, plan::kRotated> walk;
+  QueryWalk<kTileQ, kWarpgroups, plan::kRotated, kTakesTurns> walk;
 
   ATT_MEMBER Context context(const ListedItem& item) const {
     return item_context(p, item.own, item.b, h, item.h_kv);
   }
   ATT_MEMBER void begin(const ListedItem& item) {
     h = item.h_kv * (p.heads / opaque(p.kv_heads));
+    if constexpr (kTakesTurns) {
+      walk.turn_round(turn_order(p).is_turned_round(item.b * p.kv_heads + item.h_kv));
+    }
     walk.begin(context(item), item.k0);
   }
   // The next one, of this head or the ones after it that share the keys.

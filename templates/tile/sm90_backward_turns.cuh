@@ -3,10 +3,7 @@
 // it: one waits for the CTA's turns ahead of its consumers, the other passes them on behind them,
 // so that no consumer waits for memory.
 //
-// With a mask the last key tile comes first. Under a causal one a CTA then begins with query tiles
-// that are its own, and when it comes to another's, that one has been there. Without a mask all
-// begin with the first query tile, the first key tile ahead. A CTA waits for none but CTAs of lower
-// numbers, which have started before.
+// In which order: templates/turn_order.h.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
@@ -15,10 +12,12 @@
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
-#include "templates/tile/backward_order.cuh"
 #include "templates/tile/backward_rows.cuh"
+#include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_listed.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/turn_order.h"
 #include "templates/work_items.h"
 
 namespace att {
@@ -26,32 +25,24 @@ namespace sm90 {
 
 static_assert(!kTakesTurns || kTileQ == kRowsAtATime, "clear_query_sums() clears a turn a tile");
 
-// Where a key tile comes in the order, and the other way round.
-ATT_FN int turn_of_tile(int tile, int tiles) { return spec::kHasMask ? tiles - 1 - tile : tile; }
-
-// The work item of a CTA. Of a group of heads all that come first, then all that come next: each
-// waits at its first query tile until the one before it is done there, the longer the more of a
-// head start together.
-ATT_FN HeadTile<int> tile_of_turns(int index, int tiles, int heads) {
-  const int size = max_i32(1, kTilesOfGroup / tiles);
-  return tile_by_group(index, tiles, head_groups(heads, GroupSizes<int>{size, 1}), spec::kHasMask);
-}
-
 // The turn of the key tile whose CTA visits the query tile before that of key tile `tile`;
 // negative: none does. The whole warp's.
 //
 // A tile that kv_bounds() leaves out adds zeros, if its CTA visits the query tile at all, and the
 // order of zeros does not matter.
-ATT_FN int turn_before(const Context& c, int query_tile, int tile) {
+ATT_FN int turn_before(const Context& c, int query_tile, int tile, const TurnOrder<int>& order,
+                       bool turned_round) {
   if constexpr (!spec::kHasMask) return tile - 1;
   using Walk = QueryWalk<kTileQ, kWarpgroups, false>;
   const int q0 = query_tile * kTileQ;
-  const int end = tile_count(kv_bounds(c, q0, min_i32(q0 + kTileQ, c.q_len)).end, kTileKv);
+  const KvBounds bounds = kv_bounds(c, q0, min_i32(q0 + kTileQ, c.q_len));
+  const int step = turned_round ? -1 : 1;
+  const int end = turned_round ? bounds.begin / kTileKv - 1 : tile_count(bounds.end, kTileKv);
 #pragma unroll 1
-  for (int first = tile + 1; first < end; first += Walk::kStep) {
-    const int other = first + lane_index() / Walk::kParts;
+  for (int first = tile + step; (end - first) * step > 0; first += step * Walk::kStep) {
+    const int other = first + step * (lane_index() / Walk::kParts);
     bool is_visited = false;
-    if (other < end) {
+    if ((end - other) * step > 0) {
       const int k0 = other * kTileKv;
       is_visited =
           Walk::tiles_of(c, k0).has(query_tile) &&
@@ -59,72 +50,86 @@ ATT_FN int turn_before(const Context& c, int query_tile, int tile) {
     }
     const unsigned visited = ballot(is_visited);
     if (visited != 0) {
-      const int found = first + highest_bit(visited & (0 - visited)) / Walk::kParts;
-      return turn_of_tile(found, tile_count(c.kv_len, kTileKv));
+      const int found = first + step * (highest_bit(visited & (0 - visited)) / Walk::kParts);
+      return order.turn_of_tile(found, turned_round);
     }
   }
   return -1;
 }
 
-// Of a query tile, where the CTA's n-th turn is at it; negative: there is none.
+// A CTA's n-th turn. A negative index: it has had all of them.
 struct Turn {
   int index;  // in sum_turns
-  int more;   // turns that follow
+  int next;   // what is there when it is passed on
 };
 ATT_FN void store_turn(unsigned address, const Turn& turn) {
   store_shared_4(address, turn.index);
-  store_shared_4(address + 4, turn.more);
+  store_shared_4(address + 4, turn.next);
 }
 ATT_FN Turn load_turn(unsigned address) {
   return {static_cast<int>(load_shared_4(address)), static_cast<int>(load_shared_4(address + 4))};
 }
 
-// A warp's, which reads what the stages say of their tiles, as the consumers do.
+// One thread's: turn n is the CTA's.
+ATT_FN void tell_turn(const SharedMemory& shared, unsigned n, const Turn& turn) {
+  mbarrier_wait(shared.turn_passed(n), shared.turn_parity(n) ^ 1);
+  store_turn(shared.turn(n), turn);
+  mbarrier_arrive(shared.turn_taken(n));
+}
+
+// A warp's, which reads what the stages say of an item's tiles, as the consumers do. `at` and `n`,
+// turns so far, go on from item to item. An item without tiles has no turn.
 ATT_FN void take_turns(const BackwardParams& p, const SharedMemory& shared, int b, int h_kv,
-                       int key_tile) {
+                       int key_tile, RingPosition& at, unsigned& n) {
   const bool leader = thread_index() % 32 == 0;
-  RingPosition at;
-  unsigned n = 0;
-  Turn turn;
+  const TurnOrder<int> order = turn_order(p);
+  const bool turned_round = order.is_turned_round(b * p.kv_heads + h_kv);
+  const int own = order.turn_of_tile(key_tile, turned_round);
+  TileInfo info;
   do {
     mbarrier_wait(shared.q_full(at.stage), at.parity);
-    const TileInfo info = load_tile_info(shared.tile(at.stage));
+    info = load_tile_info(shared.tile(at.stage));
     if (leader) mbarrier_arrive(shared.q_empty(at.stage));
     at.advance();
-    turn = {-1, 0};
-    int before = -1;
-    if (info.tile >= 0) {
-      before = turn_before(Context{p, b, info.h, h_kv, p.q_len, p.kv_len}, info.tile, key_tile);
-      turn = {(b * p.heads + info.h) * tile_count(p.q_len, kTileQ) + info.tile, info.more};
-    }
+    if (info.tile < 0) return;
+    const int before = turn_before(Context{p, b, info.h, h_kv, p.q_len, p.kv_len}, info.tile,
+                                   key_tile, order, turned_round);
     if (leader) {
+      const int index = (b * p.heads + info.h) * tile_count(p.q_len, kTileQ) + info.tile;
       if (before >= 0) {
-        while (load_acquire(p.sum_turns + turn.index) <= before) {
+        while (load_acquire(p.sum_turns + index) <= before) {
         }
       }
-      mbarrier_wait(shared.turn_passed(n & 1), (n >> 1 & 1) ^ 1);
-      store_turn(shared.turn(n & 1), turn);
-      mbarrier_arrive(shared.turn_taken(n & 1));
+      tell_turn(shared, n, {index, own + 1});
     }
     sync_warp();
     ++n;
-  } while (turn.more != 0);
+  } while (info.more != 0);
+}
+
+ATT_FN void take_turns(const BackwardParams& p, const SharedMemory& shared) {
+  RingPosition at;
+  unsigned n = 0;
+  if constexpr (kLoadsKeysApart) {
+    for_each_listed_item(shared, [&](const ListedItem& item, unsigned) {
+      take_turns(p, shared, item.b, item.h_kv, item.k0 / kTileKv, at, n);
+    });
+  } else {
+    const WorkItem item = work_item(p, block_index());
+    take_turns(p, shared, item.b, item.h_kv, item.k0 / kTileKv, at, n);
+  }
+  if (thread_index() % 32 == 0) tell_turn(shared, n, {-1, 0});
 }
 
 // One thread's.
-ATT_FN void pass_turns(const BackwardParams& p, const SharedMemory& shared, int key_tile) {
-  const int own = turn_of_tile(key_tile, tile_count(p.kv_len, kTileKv));
-  unsigned n = 0;
-  while (true) {
-    const unsigned parity = n >> 1 & 1;
-    mbarrier_wait(shared.turn_taken(n & 1), parity);
-    const Turn turn = load_turn(shared.turn(n & 1));
+ATT_FN void pass_turns(const BackwardParams& p, const SharedMemory& shared) {
+  for (unsigned n = 0;; ++n) {
+    mbarrier_wait(shared.turn_taken(n), shared.turn_parity(n));
+    const Turn turn = load_turn(shared.turn(n));
     if (turn.index < 0) return;
-    mbarrier_wait(shared.turn_used(n & 1), parity);
-    raise(p.sum_turns + turn.index, own + 1);
-    mbarrier_arrive(shared.turn_passed(n & 1));
-    if (turn.more == 0) return;
-    ++n;
+    mbarrier_wait(shared.turn_used(n), shared.turn_parity(n));
+    raise(p.sum_turns + turn.index, turn.next);
+    mbarrier_arrive(shared.turn_passed(n));
   }
 }
 

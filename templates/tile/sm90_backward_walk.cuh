@@ -43,11 +43,23 @@ ATT_FN TileInfo load_tile_info(unsigned address) {
 
 constexpr int kKeys = 64;  // of a block, which tiles are classified for
 
+// Whether tiles are walked downwards, where that is not the same for all items.
+template <bool kEitherWay>
+struct WalkDirection {
+  bool goes_down = false;
+  ATT_MEMBER void turn_round(bool down) { goes_down = down; }
+};
+template <>
+struct WalkDirection<false> {
+  ATT_MEMBER void turn_round(bool) {}
+};
+
 // Upwards through the tiles of kTileQ queries of one head that are live for kKeyBlocks blocks of
 // keys from k0 on; kRotated: without a mask, key tiles that run together begin with different ones.
-// With a mask each lane classifies a tile for one block. The whole warp calls next().
-template <int kTileQ, int kKeyBlocks, bool kRotated>
-struct QueryWalk {
+// With a mask each lane classifies a tile for one block. The whole warp calls next(). kEitherWay:
+// with a mask some items go downwards.
+template <int kTileQ, int kKeyBlocks, bool kRotated, bool kEitherWay = false>
+struct QueryWalk : WalkDirection<kEitherWay> {
   static constexpr int kTileKv = kKeyBlocks * kKeys;
   // [first, last)
   struct Tiles {
@@ -122,12 +134,19 @@ struct QueryWalk {
   ATT_MEMBER void take(TileInfo& info) {
     const int tile = lowest_bit(live) / kParts;
     constexpr unsigned kTileParts = (1u << kParts) - 1;
-    info.tile = base + tile;
+    info.tile = place(base + tile);
     info.flags = full >> tile * kParts & kTileParts;
     live &= ~(kTileParts << tile * kParts);
   }
 
  private:
+  // Downwards tiles are counted from the last one.
+  ATT_MEMBER int place(int tile) const {
+    if constexpr (kEitherWay) {
+      if (this->goes_down) return tiles.first + tiles.last - 1 - tile;
+    }
+    return tile;
+  }
   static ATT_MEMBER int lowest_bit(unsigned bits) { return highest_bit(bits & (0 - bits)); }
 
   ATT_MEMBER void classify(const Context& c) {
@@ -135,7 +154,7 @@ struct QueryWalk {
     const int tile = base + lane / kParts;
     const int part = lane % kParts;
     TileClass found = TileClass::kSkip;
-    if (tile < tiles.last) found = class_of(c, tile, k0, part);
+    if (tile < tiles.last) found = class_of(c, place(tile), k0, part);
     live = ballot(found != TileClass::kSkip);
     full = ballot(found == TileClass::kFull && k0 + (part + 1) * kKeys <= c.kv_len);
   }

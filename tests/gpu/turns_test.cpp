@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <variant>
 
 #include "tests/gpu/hopper_backward.hpp"
 #include "tests/gpu/judge.hpp"
@@ -18,8 +19,11 @@ namespace {
 // Several query heads a K/V head, and a last tile of either length that is not full.
 constexpr ProblemShape kRagged{.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 461};
 constexpr ProblemShape kBusy{.batch = 4, .heads = 16, .kv_heads = 8, .q_len = 700, .kv_len = 900};
+// Heads of several groups, of which the last one is turned round (templates/turn_order.h).
+constexpr ProblemShape kGroups{.batch = 2, .heads = 8, .kv_heads = 8, .q_len = 70, .kv_len = 4000};
+constexpr ProblemShape kTall{.batch = 4, .heads = 8, .kv_heads = 8, .q_len = 4000, .kv_len = 4000};
 // A launch that fills the GPU beside another, and small ones between them.
-constexpr ProblemShape kBeside[] = {kBusy, kRagged, kBusy, kRagged};
+constexpr ProblemShape kBeside[] = {kBusy, kRagged, kTall, kRagged};
 
 // Of the band the tiles that a query tile has no turn at lie between, of the holes among the
 // others.
@@ -45,9 +49,16 @@ class Turns : public HopperBackward, public testing::WithParamInterface<NamedLin
     if (IsSkipped() || HasFatalFailure()) return;
     KernelBank& bank = KernelBank::instance();
     const auto plans = plans_by_cost(spec_, kBusy, bank.device().facts(), Pass::kBackward).value();
-    backward_ = *std::ranges::find(plans, Family::kSm90a, &KernelPlan::family);
+    const auto found = std::ranges::find_if(plans, [&](const KernelPlan& plan) {
+      const auto* const tile = std::get_if<Sm90aBackwardPlan>(&plan.tile);
+      return tile != nullptr && tile->takes_items == takes_items();
+    });
+    ASSERT_NE(found, plans.end());
+    backward_ = *found;
     bank.prepare({{spec_, forward_}, {spec_, backward_}});
   }
+
+  virtual bool takes_items() const { return false; }
 
   // Of `launches` of the kernel, on four streams.
   void expect_same_bits(bool same, const LoadedKernel& kernel, int launches) {
@@ -63,6 +74,7 @@ class Turns : public HopperBackward, public testing::WithParamInterface<NamedLin
 
 TEST_P(Turns, IsTheDerivative) {
   EXPECT_TRUE(judge_backward(spec_, kRagged, 11, forward_, {backward_}));
+  EXPECT_TRUE(judge_backward(spec_, kGroups, 12, forward_, {backward_}));
 }
 
 TEST_P(Turns, EveryLaunchGivesTheSameBits) {
@@ -72,6 +84,25 @@ TEST_P(Turns, EveryLaunchGivesTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Turns, testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// The same where a CTA takes one key tile after the other.
+class TurnsOffCounter : public Turns {
+  bool takes_items() const override { return true; }
+};
+
+TEST_P(TurnsOffCounter, IsTheDerivative) {
+  EXPECT_TRUE(judge_backward(spec_, kRagged, 11, forward_, {backward_}));
+  EXPECT_TRUE(judge_backward(spec_, kGroups, 12, forward_, {backward_}));
+}
+
+TEST_P(TurnsOffCounter, EveryLaunchGivesTheSameBits) {
+  const auto backward = KernelBank::instance().get(spec_, backward_);
+  ASSERT_TRUE(backward.ok()) << render(backward.error());
+  expect_same_bits(true, **backward, 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, TurnsOffCounter, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // What the bits are asked for is what the waiting gives.

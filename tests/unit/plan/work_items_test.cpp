@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "templates/turn_order.h"
+
 namespace att {
 namespace {
 
@@ -123,6 +125,32 @@ TEST(WorkItems, HeadsWaitForSumsAndRowsOfEarlierGroupsAlone) {
             }
             if (head >= with_rows) {
               ASSERT_LT((head - with_rows) / group, head / group);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// CTAs that take turns wait for those of their head that come before in the order, and for all of
+// the head that had their sums: all of which have started before.
+TEST(WorkItems, TurnsWaitForEarlierItemsAlone) {
+  for (const bool has_mask : {false, true}) {
+    for (const int group : {256, 512}) {
+      for (const bool all_have_sums : {false, true}) {
+        for (const int tiles : {1, 2, 5, 8, 31, 32, 33, 128, 600}) {
+          for (const int heads : {1, 2, 3, 7, 32, 65, 300}) {
+            const int slots = sum_heads(heads, tiles, group, all_have_sums).slots;
+            const auto order = turn_order(heads, tiles, group, slots, has_mask);
+            std::vector<int> next(heads, 0);
+            for (int i = 0; i < heads * tiles; ++i) {
+              const auto [head, tile] = order.item(i);
+              ASSERT_TRUE(head >= 0 && head < heads);
+              ASSERT_EQ(order.turn_of_tile(tile, order.is_turned_round(head)), next[head]++);
+              if (head >= slots) {
+                ASSERT_EQ(next[head - slots], tiles) << heads;
+              }
             }
           }
         }
