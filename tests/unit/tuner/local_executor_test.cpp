@@ -114,7 +114,7 @@ Planted planted_in(const std::vector<KernelPlan>& plans, const KernelPlan& plan)
 TEST(Tune, ABackwardPassHasItsOwnPlansAndItsOwnWinner) {
   std::vector<KernelPlan> plans;
   Bench bench([&](const KernelPlan& plan) { return planted_in(plans, plan); }, Target::kSm80);
-  plans = bench.plans(Pass::kBackward);
+  plans = search_seeds(bench.plans(Pass::kBackward));
   const auto result = bench.run({.pass = Pass::kBackward});
   ASSERT_TRUE(result.ok()) << render(result.error());
   EXPECT_EQ(result->plan, plans[4]);
@@ -140,7 +140,7 @@ TEST(Tune, ABackwardPassHasItsOwnPlansAndItsOwnWinner) {
 TEST(LocalExecutor, FindsAWrongGradientAmongRowsOfALongProblem) {
   std::vector<KernelPlan> plans;
   Bench bench([&](const KernelPlan& plan) { return planted_in(plans, plan); }, Target::kSm80);
-  plans = bench.plans(Pass::kBackward);
+  plans = search_seeds(bench.plans(Pass::kBackward));
   const ProblemShape long_shape{.heads = 2, .q_len = 1100, .kv_len = 1000};
   std::array<Compiler*, 1> compilers{&bench.compiler};
   LocalExecutor executor(bench.spec, long_shape, bench.device, compilers, nullptr, 7,
