@@ -408,8 +408,13 @@ def measuring(options):
 
 
 def measured_alone(options, key):
-    """Of a process of its own."""
-    return measuring(options)(next(row for row in rows() if row.key == key))
+    """Of a process of its own, which leaves the device's memory to those that wait for their turn."""
+    import torch
+    try:
+        return measuring(options)(next(row for row in rows() if row.key == key))
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def main():

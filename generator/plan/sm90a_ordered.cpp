@@ -57,6 +57,10 @@ Status serves(const AttentionSpec& spec, Target target) {
                     "adds nothing up in memory either",
                     to_string(spec.layout)));
   }
+  // Of wider ones in steps of 8 no gradient was judged on a GPU.
+  if (widest(spec) > 128 && (spec.head_dim_qk % 16 != 0 || spec.head_dim_v % 16 != 0)) {
+    return plan_unsupported("Hopper's backward passes of head dims above 128 go in steps of 16");
+  }
   return backward_serves(spec, LearnedSums::kByWarps);
 }
 

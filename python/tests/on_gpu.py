@@ -4,6 +4,7 @@ Everything is made on the default device, which `on_the_device` sets to the GPU.
 themselves where there is none.
 """
 
+import gc
 import os
 from inspect import signature
 
@@ -51,6 +52,7 @@ def captured(step, after=1):
         for _ in range(after):
             step()
     torch.cuda.current_stream().wait_stream(side)
+    gc.collect()  # graphs of tests before, which would be freed meanwhile
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = step()

@@ -3,6 +3,8 @@
 // column too many shows.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tests/gpu/hopper_backward.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
@@ -51,6 +53,9 @@ TEST_P(HeadDims, ForwardIsRight) {
 }
 
 TEST_P(HeadDims, GradientsAreRight) {
+  if (std::max(spec_.head_dim_qk, spec_.head_dim_v) > 128) {
+    GTEST_SKIP() << "the sm80 family makes gradients of wider heads";
+  }
   const KernelPlan forward = plans(Pass::kForward, 1).back();
   // Each has its own way to rows of O and dO.
   const std::vector<KernelPlan> found = plans(Pass::kBackward, 8);
