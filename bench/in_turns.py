@@ -20,7 +20,7 @@ def compiling():
             yield
     finally:
         if _turns:
-            _turns["all_ready"].wait()
+            _turns["all_ready"].wait(timeout=1800)  # a row whose process died ends the others, too
 
 
 def timing():

@@ -34,4 +34,4 @@ export ATTUNE_LIBRARY=$build/lib/libattune.so PYTHONPATH=$root/python/src PYTHON
   test_serving_compile.py test_guard.py test_calls_again.py \
   test_words_again.py test_cache_calls_again.py test_native.py \
   test_notebook.py test_diffusers.py test_sdpa.py test_device_seed.py test_dropout.py test_packed_gradients.py \
-  test_packed_compile.py test_determinism.py
+  test_packed_compile.py test_determinism.py test_backward_again.py test_changing_numbers.py test_newcomers.py

@@ -22,7 +22,7 @@ inline int folded_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int be
 }
 
 // Of batch-invariant specs: scores, P, a chain's O and its piece's. What masks and scores want for
-// a while is spilled where chains end: 70 to 230 bytes at d 128, 500 at 144; of three warpgroups
+// a while is spilled where chains end: 70 to 230 bytes at d 128; of three warpgroups
 // 190 to 400 at d 64.
 inline int invariant_registers(const AttentionSpec& spec) {
   return kUnitKeys / 2 + kUnitKeys / 4 + spec.head_dim_v + 44;
@@ -32,9 +32,11 @@ inline Status check_invariant(const Sm90aPlan& tile) {
   if (tile.tile_kv != kUnitKeys || tile.score_buffers != 1 || tile.q_in_registers ||
       tile.cluster != 1 || tile.frozen_max || tile.tma_store || tile.ping_pong ||
       tile.p_in_shared || tile.heads_abreast || tile.warpgroups == 1) {
-    return plan_unsupported(fmt::format(
-        "a batch-invariant spec has k{}, b1, c1, two or three warpgroups, and no other word",
-        kUnitKeys));
+    return plan_unsupported(
+        fmt::format("a batch-invariant spec has k{}, b1, c1, two or three warpgroups, and beside "
+                    "these only stages "
+                    "and an order of items",
+                    kUnitKeys));
   }
   return ok_status();
 }

@@ -149,6 +149,27 @@ def test_hooks_that_give_back_other_strides(turned, again):
         assert_close(torch.autograd.grad(of_mod, [q, k, v], d_o), reference(q, k, v, d_o))
 
 
+@pytest.mark.parametrize("turned", ["lse", "tensors"])
+def test_hooks_that_turn_what_is_read_as_it_lies(turned):
+    spec = attune.Spec(
+        "causal", "score + bias[q_idx, kv_idx]", tensors={"bias": "float32[q_len, kv_len]"}, passes=("forward", "backward"), **KEYS
+    )
+    bias = torch.randn(LENGTH, LENGTH)
+    ndim = {"lse": 3, "tensors": 2}[turned]
+
+    def unpack(x):
+        return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.dim() == ndim else x
+
+    for _ in range(3):
+        q, k, v = leaves(batch=2)
+        d_o = torch.randn_like(q)
+        o = attune.attention(q, k, v, spec=spec, tensors={"bias": bias})
+        wanted = [x.double() for x in torch.autograd.grad(o, [q, k, v], d_o)]
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            o = attune.attention(q, k, v, spec=spec, tensors={"bias": bias})
+        assert_close(torch.autograd.grad(o, [q, k, v], d_o), wanted)
+
+
 def test_what_raises_still_raises():
     for _ in range(5):
         q, k, v = leaves()
@@ -192,6 +213,17 @@ def test_a_second_derivative_is_no_zero():
         for x in (q, k, v):
             with pytest.raises(NotImplementedError, match="no second derivative"):
                 torch.autograd.grad(d_q.sum(), [x], allow_unused=True, retain_graph=True)
+
+
+def test_gradients_of_a_recorded_backward_pass_are_changed_in_place():
+    q, k, v = leaves()
+    found = torch.autograd.grad(attune.attention(q, k, v, spec=SPECS["causal"]).sum(), [q, k, v], create_graph=True)
+    before = [x.detach().clone() for x in found]
+    for x in found:
+        x.mul_(0.5)
+    assert_close(found, [x.double() * 0.5 for x in before])
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(found[0].sum(), [q])
 
 
 def test_gradients_in_batches_are_refused():

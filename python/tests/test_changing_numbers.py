@@ -118,6 +118,23 @@ def test_an_annealed_dropout(qkv, variants):
     assert variants() - 8 <= 4
 
 
+def test_a_mistake_with_operands_fixes_no_number(qkv, variants):
+    q, k, v = qkv
+    for scale in (0.1, 0.2):
+        attune.attention(q, k, v, scale=scale)
+    with pytest.raises(attune.BadInputError, match="batch"):
+        attune.attention(q, k.expand(2, -1, -1, -1), v.expand(2, -1, -1, -1), scale=0.3)
+    for step in range(5):
+        attune.attention(q, k, v, scale=0.4 + step)
+    assert variants() == 3
+
+
+def test_a_tensor_is_no_number(qkv):
+    for _ in range(4):
+        with pytest.raises(attune.BadInputError):
+            attune.attention(*qkv, score="score * x", scalars={"x": torch.ones(2)})
+
+
 def test_a_number_that_no_launch_brings(qkv, variants):
     """Another value is another kernel, and right."""
     for power in range(1, 6):

@@ -88,9 +88,9 @@ def test_advice_is_right(qkv):
         ),
         (
             attune.attention(
-                *qkv, mask="causal", score="score + slope[h] * (kv_idx - q_pos)", tensors={"slope": slopes}
+                *qkv, score="score - slope[h] * abs(kv_idx - q_pos)", tensors={"slope": slopes}
             ),
-            by_definition(lambda s: s - slopes[:, None, None] * back, back >= 0),
+            by_definition(lambda s: s - slopes[:, None, None] * back.abs(), every),
         ),
         (
             attune.attention(*qkv, score="score + bias[h, q_idx, kv_idx]", tensors={"bias": bias}),
@@ -177,6 +177,9 @@ def test_a_spec_is_copied_and_pickled(qkv):
             if not spec.dropout:
                 wanted = attune.attention(*qkv, spec=spec, tensors=given)
                 assert torch.equal(attune.attention(*qkv, spec=again, tensors=given), wanted)
+    one_line = attune.Spec.from_yaml(f"{{attune: 1, name: a, dtype: fp32, head_dim: {DIM}, layout: bshd}}")
+    assert pickle.loads(pickle.dumps(one_line)).hash == one_line.hash
+    torch.testing.assert_close(attune.attention(*qkv, spec=one_line), attune.attention(*qkv))
     named = attune.Spec.from_file("models/llama3_8b")
     assert pickle.loads(pickle.dumps(named)).hash == named.hash
 

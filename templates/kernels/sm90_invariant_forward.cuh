@@ -22,12 +22,6 @@ namespace sm90 {
 static_assert(!plan::kQInRegisters && !plan::kPInShared && !plan::kFrozenMax && !plan::kPingPong &&
               !plan::kTmaStore);
 
-// A tile that a warpgroup has got.
-struct FixedTileAt {
-  RingPosition at;
-  int key, flags;
-};
-
 // A warpgroup of consumers. The register arrays are the caller's locals, so that the compiler keeps
 // each of them in registers.
 struct FixedConsumer {
@@ -46,7 +40,7 @@ struct FixedConsumer {
   int b, h, h_kv;
   Sequence sequence;
   int row;  // this thread's first
-  FixedTileAt tile;
+  Tile tile;
 
   ATT_MEMBER Context context() const { return context_of(p, sequence, b, h, h_kv); }
 
@@ -69,31 +63,31 @@ struct FixedConsumer {
   // ---- Tiles.
 
   // Waits for the next tile's K, and issues its product.
-  ATT_MEMBER FixedTileAt take() {
+  ATT_MEMBER Tile take() {
     mbarrier_wait(shared.k_full(position.stage), position.parity);
     issue_qk(position);
-    FixedTileAt next = {position, 0, 0};
+    Tile next = {position, 0, 0};
     position.advance();
     position = uniform(position);
     return next;
   }
-  ATT_MEMBER void look(FixedTileAt& at) const {
+  ATT_MEMBER void look(Tile& at) const {
     const TileInfo info = load_tile_info(shared.tile(at.at.stage));
     at.key = info.tile * kTileKv;
     at.flags = info.flags;
   }
   // The product with K is done.
-  ATT_MEMBER void release_k(const FixedTileAt& at) const {
+  ATT_MEMBER void release_k(const Tile& at) const {
     warp_arrive(shared.k_empty(at.at.stage));
     if ((at.flags & kItemEnds) != 0) warp_arrive(shared.q_empty(warpgroup));
   }
-  ATT_MEMBER void wait_v(const FixedTileAt& at) const {
+  ATT_MEMBER void wait_v(const Tile& at) const {
     mbarrier_wait(shared.v_full(at.at.stage), at.at.parity);
   }
 
   // From a tile's products, which are there, to its P. The product with the V of the tile before
   // may still run; then it does no longer.
-  ATT_MEMBER void soften(const FixedTileAt& at) {
+  ATT_MEMBER void soften(const Tile& at) {
     const Context c = context();
     wgmma_pin(s);
     finish_scores(c, s, row, at.key, (at.flags >> (kFullShift + warpgroup) & 1) != 0);
@@ -118,7 +112,7 @@ struct FixedConsumer {
 
   // Raises references that a tile's scores ask for, and true where that was in the midst of it:
   // then the tile is done, and exponentials of zero are left for the warpgroup's product.
-  ATT_MEMBER bool raise_tile(const FixedTileAt& at) {
+  ATT_MEMBER bool raise_tile(const Tile& at) {
     float first[2], later[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -140,6 +134,7 @@ struct FixedConsumer {
     }
     wait_v(at);
     visit_by_steps(s, rows, o, shared.v(at.at.stage));
+    sync_warp();  // all lanes have read V when lane 0 gives it back
     wgmma_pin(o);
 #pragma unroll
     for (int i = 0; i < kTileKv / 2; ++i) s[i] = 0.0f;
@@ -164,7 +159,7 @@ struct FixedConsumer {
     soften(tile);
     wait_v(tile);
     while ((tile.flags & kChainEnds) == 0) {
-      FixedTileAt next = take();
+      Tile next = take();
       issue_pv(tile.at);
       look(next);
       wgmma_wait<1>();

@@ -99,9 +99,9 @@ struct Folded {
 
   ATT_MEMBER FourFloats columns() const { return {{o[0], o[1], o[2], o[3]}}; }
 
-  // The next one.
+  // The next one. The sum of a row that has met a live key is 1 and more, or NaN.
   ATT_MEMBER void fold(float its_reference, float its_sum, const FourFloats& its_o) {
-    if (its_reference == -infinity()) return;
+    if (its_sum == 0.0f) return;
     const FoldFactors by = fold_statistics(reference, sum, its_reference, its_sum);
 #pragma unroll
     for (int i = 0; i < 4; ++i) o[i] = folded(o[i], its_o.x[i], by);

@@ -149,7 +149,7 @@ ATT_FN void visit_by_steps(Scores& s, Statistics& rows, Output& o, unsigned v) {
 ATT_FN void fold_rows(Output& o, Statistics& rows, const Output& its, const Statistics& of_its) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (of_its.reference[half] == -infinity()) continue;
+    if (of_its.sum[half] == 0.0f) continue;
     const FoldFactors by = fold_statistics(rows.reference[half], rows.sum[half],
                                            of_its.reference[half], of_its.sum[half]);
 #pragma unroll
@@ -188,7 +188,7 @@ struct FoldedPieces {
       bool changes[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        changes[half] = of_piece.reference[half] != -infinity();
+        changes[half] = of_piece.sum[half] != 0.0f;
         if (changes[half]) {
           by[half] = fold_statistics(rows.reference[half], rows.sum[half], of_piece.reference[half],
                                      of_piece.sum[half]);

@@ -5,7 +5,7 @@
 
 `attention` takes arrays of NumPy, torch, CuPy, or anything that speaks DLPack; `append` writes new keys and values into
 a cache; `Spec` is a variant by itself; errors carry line, caret and hint. `attune.torch` has FlexAttention's names.
-Nothing here imports a framework that the program has not imported itself.
+Nothing here imports a framework that the program has not imported itself; to name `attune.torch` imports torch.
 """
 
 import importlib
@@ -25,7 +25,10 @@ _OF_TORCH = ("flex_attention", "create_block_mask", "and_masks", "or_masks")
 
 def __getattr__(name: str) -> Any:
     if name == "torch":  # imported once it is asked for: it needs torch
-        return importlib.import_module("attune.torch")
+        try:
+            return importlib.import_module("attune.torch")
+        except ModuleNotFoundError as reason:
+            raise AttributeError(f"attune.torch needs torch: {reason}") from reason
     where = f": it is attune.torch.{name}" if name in _OF_TORCH else ""
     raise AttributeError(f"module 'attune' has no attribute '{name}'{where}")
 

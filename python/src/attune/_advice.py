@@ -13,16 +13,16 @@ _FUNCTIONS = "functions are translated by attune.torch.flex_attention(q, k, v, s
 _TENSOR = 'look it up in words: mask="live[b, q_idx, kv_idx]", tensors={"live": live}, which is bool; a bias is added in score'
 _OF_CALLS = {
     "causal": 'say mask="causal"',
-    "is_causal": 'say mask="causal"; where there are more keys than queries, scaled_dot_product_attention\'s is "causal_top_left"',
+    "is_causal": 'say mask="causal"; where there are not as many keys as queries, scaled_dot_product_attention\'s is "causal_top_left"',
     "softmax_scale": "it is called scale",
     "sm_scale": "it is called scale",
     "scaling": "it is called scale",
     "dropout_p": "it is called dropout",
     "p": "it is called dropout",
     "window_size": 'say mask="sliding_window(n)" for the query\'s position and the n - 1 before it, which is (n - 1, 0); '
-    'for (left, right) mask="q_pos - kv_idx <= left and kv_idx - q_pos <= right", scalars={"left": left, "right": right}',
+    'for (left, right) mask="q_pos - kv_idx <= left and kv_idx - q_pos <= right", scalars={"left": left, "right": right}; -1 is no limit: leave that half out',
     "softcap": 'say score="cap * tanh(score / cap)", scalars={"cap": softcap}',
-    "alibi_slopes": 'say score="score + slope[h] * (kv_idx - q_pos)", tensors={"slope": alibi_slopes}',
+    "alibi_slopes": 'say score="score - slope[h] * abs(kv_idx - q_pos)", tensors={"slope": alibi_slopes}',
     "attn_mask": _TENSOR,
     "key_padding_mask": 'say mask="live[b, kv_idx]", tensors={"live": live}, true where a key is there',
     "attention_mask": 'say mask="live[b, kv_idx]", tensors={"live": live}, true where a key is there',

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import numbers
 import dataclasses
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 

@@ -141,7 +141,8 @@ class Spec:
     def from_yaml(cls, text: str) -> Spec:
         """Of a spec's YAML text."""
         spec = cls.__new__(cls)
-        spec._take(_parse(text), text)
+        # Where a text or a name may stand, a text has an end of a line.
+        spec._take(_parse(text), text if "\n" in text else text + "\n")
         return spec
 
     @classmethod

@@ -48,8 +48,9 @@ def gradients_of(
     told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor | None, d_lse: torch.Tensor | None
 ) -> tuple[torch.Tensor, ...]:
     """Of q, k, v and learned tensors."""
-    q, k, v, o, lse, *tensors = saved
     # Hooks on what is saved may give it back with other strides.
+    q, k, v, o, lse, *tensors = saved
+    lse, tensors = lse.contiguous(), [x.contiguous() for x in tensors]
     plan = told.plan.variant.backward_plan(q, k, v)
     found = plan.run((q, k, v), o, lse, d_o, d_lse, tensors, *told.numbers)
     if told.bound is not None and len(told.bound) < MAX_BOUND and d_o is not None and d_lse is None:
@@ -67,7 +68,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, count: int, *given: Any) -> Any:
         """Of so many gradients, and of all that they depend on."""
-        return tuple([x.view_as(x) for x in given[:count]])
+        return tuple([x.detach() for x in given[:count]])
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -106,7 +107,7 @@ gradients_once = once(gradients_of)
 
 def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor) -> Any:
     """The launch that `plan` just had, for tensors that are as these. None: there was more to do."""
-    q, _, _, o, _, *tensors = saved
+    q, _, _, o, lse, *tensors = saved
     spec, views = plan.variant.spec, [view_of(x) for x in (o, d_o)]
     learned = [(tensors[slot].shape, tensors[slot].dtype) for slot in plan.variant.learned]
     if (
@@ -118,6 +119,7 @@ def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o:
         or not all(view.is_operand(spec.dtype_id) for view in views)
         or list(told.learned) != learned
         or any(x.device != q.device for x in (*saved, d_o))
+        or not all(x.is_contiguous() for x in (lse, *tensors))
         or len({id(x) for x in (*saved, d_o)}) != len(saved) + 1
         or not may_be_met((*saved, d_o))
     ):

@@ -183,14 +183,15 @@ def _gradients_once(
     plan, launch, sizes = call
     q, k, v, o, lse, *rest = saved
     others = len(rest) - len(plan.spec.tensors)
-    arrays, tensors = (q, k, v, *rest[:others]), rest[others:]
+    arrays, tensors, lse = (q, k, v, *rest[:others]), rest[others:], lse.contiguous()
     found = None
     if plan.has_work and (d_o is not None or d_lse is not None):
         d_o = torch.zeros_like(o) if d_o is None else d_o
         if not view_of(d_o).is_operand(plan.spec.dtype_id) or d_o.data_ptr() & MISALIGNED:
             d_o = copy_of(d_o)
         d_lse = None if d_lse is None else d_lse.to(torch.float32).contiguous()
-        if key_of(arrays) == plan.key:  # hooks on what is saved may give it back with other strides
+        # Hooks on what is saved may give it back with other strides.
+        if key_of(arrays) == plan.key and o.stride() == tuple(plan.o_strides):
             found = _backward_of(plan, d_o.stride()).run(arrays, tensors, o, lse, d_o, d_lse, launch)
     if found is None:
         found = _packed.gradients_of(plan.spec, arrays, tensors, o, lse, d_o, d_lse, launch)

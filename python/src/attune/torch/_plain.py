@@ -105,7 +105,11 @@ def attention(
                 if family is None or not left:
                     raise _advice.explained(error, (*tensors, *scalars)) from None
                 family.is_fixed = True  # a number of these is a constant or nothing
-                return attention(q, k, v, spec, words, tensors, scalars, dropout, scale, seed, offset, return_lse)
+                try:
+                    return attention(q, k, v, spec, words, tensors, scalars, dropout, scale, seed, offset, return_lse)
+                except AttuneError:
+                    family.is_fixed = False  # it was not the numbers
+                    raise
         else:
             variant = variant_of(spec if isinstance(spec, str) else spec.reference)
         if spec is None and words["layout"] is None:

@@ -22,7 +22,7 @@ from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec, spec_of_name, spec_of_text
 from attune.torch._auxiliary import as_auxiliary
 from attune.torch._determinism import of_backward
-from attune.torch._dropout import State
+from attune.torch._dropout import State, is_captured
 from attune.torch._launch_plan import (
     ADDRESSES, KEPT_WORKSPACE_BYTES, MISALIGNED, Arguments, Plan, Scalars, aligned, copy_of, dense_like, device_name,
     forward_function, key_of, stream_of, view_of, write_addresses,
@@ -128,7 +128,9 @@ class ForwardPlan(Plan):
         self.o_sizes, self.o_strides = tuple(sizes), tuple(strides)
         self.lse_strides = contiguous_strides(self.lse_sizes)
         if self.has_work:
-            if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+            # Not while a graph is captured: that would be another thread's calls of the driver in its midst.
+            is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+            if is_recorded and not is_captured(q.device):
                 build_backward_ahead(variant.spec, self.shape, device_name(q.device))
             self.kernel = default_runtime(device_name(q.device)).kernel(variant.spec, self.shape)
             self.handle, self.workspace_bytes = self.kernel.handle, self.kernel.workspace_bytes

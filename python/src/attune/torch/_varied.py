@@ -4,6 +4,7 @@ call: from then on the launch brings it."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from numbers import Real
 from typing import Any
 
 from attune.torch._numbers import may_be_brought
@@ -70,7 +71,8 @@ def family_of(said: Hashable, numbers: Mapping[str, Any]) -> Family:
 
 
 def _values(numbers: Mapping[str, Any]) -> Values:
-    return tuple([(name, type(value), value) for name, value in numbers.items()])
+    """What is no number, and refused later, by its identity: tensors would be compared by element."""
+    return tuple([(name, type(x), x if isinstance(x, Real) else id(x)) for name, x in numbers.items()])
 
 
 def _is_open(name: str, value: Any) -> bool:
