@@ -14,7 +14,7 @@
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/sm90_fixed_feed.cuh"
 #include "templates/tile/sm90_fixed_rows.cuh"
-#include "templates/tile/transpose.cuh"
+#include "templates/tile/sm90_output_rows.cuh"
 
 namespace att {
 namespace sm90 {
@@ -210,31 +210,18 @@ struct FixedConsumer {
   // O and LSE.
   ATT_MEMBER void store() {
     const Context c = context();
-    const Strides& stride = p.o_stride;
-    const int lane = thread_index() % 4;
-    char* const out = static_cast<char*>(p.o) + 2 * query_offset(sequence, stride, h, row);
+    float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float factor = finish_row(c, of_piece.reference[half], of_piece.sum[half]);
-      const bool exists = row + 8 * half < c.q_len;
-#pragma unroll
-      for (int first = 0; first < spec::kHeadDimV / 8; first += 4) {  // blocks of 8 columns
-        unsigned words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int block = first + i < spec::kHeadDimV / 8 ? first + i : first;
-          words[i] = pack_2<spec::kDType>(piece[4 * block + 2 * half] * factor,
-                                          piece[4 * block + 2 * half + 1] * factor);
-        }
-        transpose_quad(words);
-        if (exists && first + lane < spec::kHeadDimV / 8)
-          store_global_16(out + 2 * (8 * half * stride.seq + 8 * (first + lane)), words);
-      }
-      if (exists && p.lse != nullptr && lane == 0) {
-        p.lse[lse_offset(p, sequence, h, row + 8 * half)] =
+      factor[half] = finish_row(c, of_piece.reference[half], of_piece.sum[half]);
+      const int at = row + 8 * half;
+      if (p.lse != nullptr && thread_index() % 4 == 0 && at < c.q_len) {
+        p.lse[lse_offset(p, sequence, h, at)] =
             log_sum_exp(of_piece.reference[half], of_piece.sum[half]);
       }
     }
+    scale_rows(piece, factor);
+    store_output_rows(piece, c, row);
   }
 };
 

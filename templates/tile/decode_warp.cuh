@@ -50,7 +50,19 @@ ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
 
 // A row's arithmetic as the compiler rounds it, beside the warp's other rows; else FixedArithmetic.
 struct WarpArithmetic {
-  static constexpr bool kIsFixed = false;
+  template <typename Query, typename Key>
+  static ATT_MEMBER float modified_score(const Context& c, float product, float scale, Query q,
+                                         Key key) {
+    return att::modified_score(c, product, scale, q, key);
+  }
+  template <typename Rows, typename S, typename O>
+  static ATT_MEMBER void raise(Rows& rows, const S& s, O& o) {
+    rows.raise(s, o, 0.0f, 0.0f);
+  }
+  template <typename Rows, typename S>
+  static ATT_MEMBER void exponentiate(Rows& rows, S& s) {
+    rows.exponentiate(s);
+  }
 };
 
 // What a warp found for `Rows`.
@@ -103,11 +115,7 @@ struct WarpPartOf {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& x = s[m][n][2 * half + e];
-            if constexpr (Arithmetic::kIsFixed) {
-              x = Arithmetic::modified_score(c, x, scale, q, first_key + 8 * n + e);
-            } else {
-              x = modified_score(c, x, scale, q, first_key + 8 * n + e);
-            }
+            x = Arithmetic::modified_score(c, x, scale, q, first_key + 8 * n + e);
           }
         }
       });
@@ -125,13 +133,8 @@ struct WarpPartOf {
         }
       });
     }
-    if constexpr (Arithmetic::kIsFixed) {
-      Arithmetic::raise(rows, s, o);
-      Arithmetic::exponentiate(rows, s);
-    } else {
-      rows.raise(s, o, 0.0f, 0.0f);
-      rows.exponentiate(s);
-    }
+    Arithmetic::raise(rows, s, o);
+    Arithmetic::exponentiate(rows, s);
     Cache::scale_weights<kBlocks, plan::kStepKeys>(s, stage + kScalesOffset, lane);
     using Layout = Cache::Rows<kDimV>;
     const unsigned v = stage + kKBytes + Layout::offset(down_row(lane), down_unit(lane));

@@ -13,6 +13,7 @@
 #include "templates/tile/quad.cuh"
 #include "templates/tile/scores.cuh"
 #include "templates/tile/softmax.cuh"
+#include "templates/work_items.h"
 
 namespace att {
 
@@ -24,6 +25,29 @@ constexpr int kChainStepKeys = 16;
 // pass over O, and in tiles of many rows each some row is raised, without it. Exponentials up to
 // 2^8 lose nothing; with `accuracy: strict` the largest are to be exact.
 constexpr float kChainSlack = spec::kIsStrict ? 0.0f : 8.0f;
+
+// ---- Pieces.
+
+// The pieces [first, last] that keys from bounds.begin to bounds.end lie in; none where there are
+// no such keys.
+struct PieceRange {
+  int first, last;
+};
+ATT_FN PieceRange pieces_of(const KvBounds& bounds) {
+  if (bounds.begin >= bounds.end) return {0, -1};
+  return {fixed_piece_count(bounds.begin + 1) - 1, fixed_piece_count(bounds.end) - 1};
+}
+
+// Those of a piece's keys that may be within `bounds`, from the beginning of fixed keys on.
+struct PieceKeys {
+  int begin, end;
+};
+ATT_FN PieceKeys keys_of_piece(const KvBounds& bounds, int piece) {
+  const long long begin = fixed_piece_begin(piece), behind = fixed_piece_begin(piece + 1);
+  const int first = bounds.begin / kFixedPieceKeys * kFixedPieceKeys;
+  return {begin > first ? static_cast<int>(begin) : first,
+          behind < bounds.end ? static_cast<int>(behind) : bounds.end};
+}
 
 // Roundings are spelled out, so that both kernels have the same.
 
@@ -60,8 +84,6 @@ ATT_FN float raise_row(float& reference, float& sum, float top) {
 
 // What a warp of few queries does with a step.
 struct FixedArithmetic {
-  static constexpr bool kIsFixed = true;
-
   template <typename Query, typename Key>
   static ATT_MEMBER float modified_score(const Context& c, float product, float scale, Query q,
                                          Key key) {

@@ -30,16 +30,6 @@ ATT_FN PieceOfItem fixed_piece_at(const PackedParams& p, int index) {
   return {item_at(p, item), index % pieces, pieces, index, items * pieces, item};
 }
 
-// The pieces [first, last] that keys from bounds.begin to bounds.end lie in; none where there are
-// no such keys.
-struct PieceRange {
-  int first, last;
-};
-ATT_FN PieceRange pieces_of(const KvBounds& bounds) {
-  if (bounds.begin >= bounds.end) return {0, -1};
-  return {fixed_piece_count(bounds.begin + 1) - 1, fixed_piece_count(bounds.end) - 1};
-}
-
 static_assert(plan::kWarps == kChains && plan::kStepKeys == kChainStepKeys &&
               kUnitKeys == kChainUnitKeys);
 
@@ -57,10 +47,9 @@ struct StepWalk {
   ATT_MEMBER StepWalk(const ForwardParams& params, const Item& of, const KvBounds& bounds,
                       int piece)
       : p(params), judged(of) {
-    const long long begin = fixed_piece_begin(piece), behind = fixed_piece_begin(piece + 1);
-    const int first = bounds.begin / kFixedPieceKeys * kFixedPieceKeys;
-    next = (begin > first ? static_cast<int>(begin) : first) + warp_index() * kUnitKeys;
-    end = behind < bounds.end ? static_cast<int>(behind) : bounds.end;
+    const PieceKeys keys = keys_of_piece(bounds, piece);
+    next = keys.begin + warp_index() * kUnitKeys;
+    end = keys.end;
   }
 
   // First key of the next one, plus one where all of its unit is live; negative: there is none.

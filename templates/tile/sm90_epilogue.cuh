@@ -7,8 +7,8 @@
 #include "templates/ptx/stmatrix.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/quad.cuh"
+#include "templates/tile/sm90_output_rows.cuh"
 #include "templates/tile/sm90_softmax.cuh"
-#include "templates/tile/transpose.cuh"
 
 namespace att {
 namespace sm90 {
@@ -138,30 +138,6 @@ ATT_FN void store_output(const Output& o, const TensorMap* o_map, unsigned buffe
     stage_output(o, buffer, slab);
     sync_warp();
     if (leader) store_staged(o_map, buffer, c, slab, first_row);
-  }
-}
-
-// O straight from registers, where shared memory has no room for it beside Q.
-ATT_FN void store_output_rows(const Output& o, const Context& c, int row) {
-  const int lane = thread_index() % 4;
-  const Strides& stride = c.params.o_stride;
-  char* const out =
-      static_cast<char*>(c.params.o) + 2 * query_offset(sequence_of(c), stride, c.h, row);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int first = 0; first < spec::kHeadDimV / 8; first += 4) {  // blocks of 8 columns
-      unsigned words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int block = first + i < spec::kHeadDimV / 8 ? first + i : first;
-        words[i] = pack_2<spec::kDType>(o[4 * block + 2 * half], o[4 * block + 2 * half + 1]);
-      }
-      transpose_quad(words);
-      if (row + 8 * half < c.q_len && first + lane < spec::kHeadDimV / 8) {
-        store_global_16(out + 2 * (8 * half * stride.seq + 8 * (first + lane)), words);
-      }
-    }
   }
 }
 

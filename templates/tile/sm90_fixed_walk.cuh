@@ -8,7 +8,6 @@
 #include "templates/tile/fixed_order.cuh"
 #include "templates/tile/sm90_layout.cuh"
 #include "templates/tile/sm90_walk.cuh"
-#include "templates/work_items.h"
 
 namespace att {
 namespace sm90 {
@@ -45,9 +44,9 @@ struct FixedWalk {
     bounds = {0, c.kv_len};
     if (spec::kHasMask && (!spec::kIsPacked || c.kv_len > 0))
       bounds = kv_bounds(c, q0, min_i32(q0 + kItemQueries, c.q_len));
-    const bool has_keys = bounds.begin < bounds.end;
-    piece = has_keys ? fixed_piece_count(bounds.begin + 1) - 1 : 0;
-    last_piece = has_keys ? fixed_piece_count(bounds.end) - 1 : -1;
+    const PieceRange range = pieces_of(bounds);
+    piece = range.first;
+    last_piece = range.last;
     chain = 0;
     begin_chain();
   }
@@ -78,10 +77,9 @@ struct FixedWalk {
 
  private:
   ATT_MEMBER void begin_chain() {
-    const int first = bounds.begin / kFixedPieceKeys * kFixedPieceKeys;
-    const long long begin = fixed_piece_begin(piece), behind = fixed_piece_begin(piece + 1);
-    next = (begin > first ? static_cast<int>(begin) : first) + chain * kTileKv;
-    end = behind < bounds.end ? static_cast<int>(behind) : bounds.end;
+    const PieceKeys keys = keys_of_piece(bounds, piece);
+    next = keys.begin + chain * kTileKv;
+    end = keys.end;
   }
 
   ATT_MEMBER void classify(const Context& c) {

@@ -107,14 +107,13 @@ gradients_once = once(gradients_of)
 
 def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor) -> Any:
     """The launch that `plan` just had, for tensors that are as these. None: there was more to do."""
+    if not plan.has_work or plan.copies_any or plan.draws_or_scales:
+        return None
     q, _, _, o, lse, *tensors = saved
     spec, views = plan.variant.spec, [view_of(x) for x in (o, d_o)]
     learned = [(tensors[slot].shape, tensors[slot].dtype) for slot in plan.variant.learned]
     if (
-        not plan.has_work
-        or plan.copies_any
-        or plan.draws_or_scales
-        or any(each is not None for each in told.numbers[1:3])
+        any(each is not None for each in told.numbers[1:3])
         or torch.get_deterministic_debug_mode()
         or not all(view.is_operand(spec.dtype_id) for view in views)
         or list(told.learned) != learned

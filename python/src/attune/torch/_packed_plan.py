@@ -83,10 +83,10 @@ class PackedBackward:
         if plan.copied:
             arrays = tuple([copy_of(x) if place in plan.copied else x for place, x in enumerate(arrays)])
         tensors = [x.contiguous() for x in tensors]
-        found = [plan.empty(*each, plan.dtype).zero_() for each in self.dense]
         given = [x.data_ptr() for x in (*arrays[:3], o, lse, d_o)]
         if any([address & MISALIGNED for address in given]):
             return None
+        found = [plan.empty(*each, plan.dtype).zero_() for each in self.dense]
         found += [torch.zeros_like(tensors[slot]) for slot in self.learned]
         try:
             args, pointers, scratch = self.pool.pop()
