@@ -126,8 +126,9 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const bool is_narrow =
       tile.warpgroups == 3 && tile.score_buffers == 1 && spec.environment.tensors.empty();
   // Of three warpgroups' two buffers, 120 fragments beside a causal mask are serialised (d 80); of
-  // one, 124 beside documents spill, and lose 7 %.
-  const int narrow_mask = tile.warpgroups == 3 ? 42 : 36;
+  // one, 124 beside documents spill, and lose 7 %. Pieces of 80 keys take 4 more: beside 116
+  // fragments (d 32) every mask was serialised.
+  const int narrow_mask = tile.warpgroups < 3 ? 36 : piece_keys > 64 ? 46 : 42;
   const int rest = !spec.mask || is_narrow ? 28 : is_wide ? wide_mask : narrow_mask;
   // Where a packed sequence lies and how long it is: 154 fragments of three warpgroups beside
   // documents spill 468 bytes.

@@ -34,6 +34,21 @@ std::vector<KernelPlan> fallback_plans(const AttentionSpec& spec, const KernelPl
 // no accident.
 constexpr std::size_t kPlansToTry = 4;
 
+// Of plans, the cheapest of each family and tile: where the compiler runs out of registers it does
+// so in all orders of the same tile's items.
+std::vector<KernelPlan> unlike_plans(const std::vector<KernelPlan>& by_cost, std::size_t limit) {
+  std::vector<KernelPlan> chosen;
+  for (const KernelPlan& plan : by_cost) {
+    if (chosen.size() == limit) break;
+    const auto is_alike = [&](const KernelPlan& other) {
+      const TileShape tile = tile_shape(plan), others = tile_shape(other);
+      return plan.family() == other.family() && tile.q == others.q && tile.kv == others.kv;
+    };
+    if (std::ranges::none_of(chosen, is_alike)) chosen.push_back(plan);
+  }
+  return chosen;
+}
+
 }  // namespace
 
 Dispatcher::Dispatcher(std::shared_ptr<Workshop> workshop, bool background,
@@ -215,9 +230,9 @@ Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& 
     first.version = stand_in(spec, key);
     if (first.version != nullptr) return first;
   } else {
-    auto plans = plans_by_cost(spec, key.shape, workshop_->device().facts(), key.pass);
-    if (plans.ok()) plans->resize(std::min(plans->size(), kPlansToTry));
-    for (const KernelPlan& plan : plans.ok() ? *plans : std::vector<KernelPlan>{}) {
+    const auto plans = plans_by_cost(spec, key.shape, workshop_->device().facts(), key.pass);
+    for (const KernelPlan& plan :
+         plans.ok() ? unlike_plans(*plans, kPlansToTry) : std::vector<KernelPlan>{}) {
       const auto tried = std::ranges::find(choices.usable, plan, &PlanChoice::plan);
       if (tried == choices.usable.end() && attempt({.plan = plan})) return first;
     }

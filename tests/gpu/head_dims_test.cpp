@@ -76,7 +76,7 @@ TEST_P(HeadDims, FaultsAreSeen) {
   ASSERT_NE(plan, all.end());
   EXPECT_TRUE(
       is_found({"O has columns of the next head",
-                {{"first + lane < spec::kHeadDimV / 8) {", "first + lane < kColumnsV / 8) {"}}},
+                {{"first + lane < spec::kHeadDimV / 8) {", "first + lane < kRegisters / 4) {"}}},
                spec_, kOdd, *plan));
 }
 
