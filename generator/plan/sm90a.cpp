@@ -130,6 +130,8 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // fragments (d 32) every mask was serialised.
   const int narrow_mask = tile.warpgroups < 3 ? 36 : piece_keys > 64 ? 46 : 42;
   const int rest = !spec.mask || is_narrow ? 28 : is_wide ? wide_mask : narrow_mask;
+  // Of Q of 192 columns beside O of 128 every mask was serialised, of O of 112 none.
+  const int wide_q = spec.mask && tile.q_in_registers && spec.head_dim_qk > 128 ? 16 : 0;
   // Where a packed sequence lies and how long it is: 154 fragments of three warpgroups beside
   // documents spill 468 bytes.
   const int packed_registers = is_packed(spec) ? 8 : 0;
@@ -137,7 +139,7 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
                                    (tile.p_in_shared ? 8 : piece_keys / 4) +
                                    whole_steps(spec.head_dim_v) / 2 +
                                    (tile.q_in_registers ? whole_steps(spec.head_dim_qk) / 4 : 0) +
-                                   rest + score_registers + packed_registers;
+                                   rest + wide_q + score_registers + packed_registers;
   return resources;
 }
 
