@@ -33,6 +33,7 @@ class Entry:
     launch: object  # () -> None
     results: object  # () -> tensors: O, or dQ, dK and dV
     plan: str = ""
+    alike = True  # all compute the same
 
 
 def empty(problem, heads, length, dim):
@@ -209,6 +210,10 @@ def flex(problem, inputs):
 
     return of_autograd(problem, inputs, lambda q, k, v: compiled(q, k, v, score_mod=score_mod, block_mask=block_mask,
                                                                  enable_gqa=problem.heads != problem.kv_heads))
+
+
+def check(problem, inputs, entry):
+    """Results are held against one another's."""
 
 
 def can_flex(problem):

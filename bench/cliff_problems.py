@@ -79,6 +79,14 @@ class Problem:
         products = (1, 1) if self.of_pass == FORWARD else (3, 2)
         return 2 * self.heads * pairs * (products[0] * self.dim + products[1] * self.dim_v)
 
+    @property
+    def bytes(self):
+        """Of Q, K, V and O, or of gradients and what they are made of."""
+        (queries, keys), batch = self.total, 1 if self.lengths else self.batch
+        dims = self.dim + self.dim_v
+        moved = (4 if self.dtype == "fp32" else 2) * batch * dims * (self.heads * queries + self.kv_heads * keys)
+        return moved * (1 if self.of_pass == FORWARD else 2)
+
 
 @dataclasses.dataclass(frozen=True)
 class Mask:

@@ -7,17 +7,24 @@ and backward, with a cold L2. Every result is compared with the peers' before an
     python3 bench/cliffs.py --seed 1 --count 200 --list                              # the problems; needs no GPU
     python3 bench/cliffs.py --render cliffs.jsonl --seed 1 --worst 40     # several files of a seed: the later wins
 
+    python3 bench/cliffs.py --survey serving --seed 1 --count 150    # packed sequences and caches in pages
+
 A problem is one of shape, pass, head dims, dtype, layout, mask, score and dropout (bench/cliff_problems.py). Its peers
 are those that can compute it: FlashAttention-3, where its package `flash_attn_interface` can be imported and was built
 for it; PyTorch's cuDNN, FlashAttention-2 and memory-efficient back ends, on the same tensors with the same strides; and
 where there is a mask or score that those cannot say, compiled FlexAttention. All compile in parallel before the first
 is timed. A row's ratio is the fastest peer's time over Attune's: above 1 Attune is ahead.
 
+The survey `serving` has lengths that differ, with and without pages (bench/serving_problems.py). Its peers are
+FlashAttention-3, with and without splits, and PyTorch's FlashAttention-2 and cuDNN; those that read no pages get the cache
+without any, and where a score or sinks leave nobody they run without these. All are checked against fp64, too.
+
 Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so.
 """
 
 import argparse
 import concurrent.futures
+import importlib
 import json
 import os
 import subprocess
@@ -30,15 +37,19 @@ import attune_c  # noqa: E402
 import cliff_problems  # noqa: E402
 import page  # noqa: E402
 import problems  # noqa: E402
+import serving_problems  # noqa: E402
 import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ALLOWED = 0.02  # of a result's error in norm; two correct bf16 kernels are at a quarter of it
 EVEN = 0.97  # from this ratio on a problem counts as not behind
+PROBLEMS = {"kernels": cliff_problems, "serving": serving_problems}
+CONTESTANTS = {"kernels": "cliff_contestants", "serving": "serving_contestants"}  # these need torch
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--survey", choices=PROBLEMS, default="kernels", help="what kind of problems; default: kernels")
     parser.add_argument("--seed", type=int, help="of the problems and their numbers; default: fresh")
     parser.add_argument("--count", type=int, default=200, help="of problems")
     parser.add_argument("--first", type=int, default=0, help="the first problem's number")
@@ -61,17 +72,21 @@ def parse_arguments():
 
 def chosen(options):
     numbers = options.numbers or range(options.first, options.first + options.count)
-    found = [cliff_problems.drawn(options.seed, number) for number in numbers]
+    found = [PROBLEMS[options.survey].drawn(options.seed, number) for number in numbers]
     return [p for p in found if not options.only or any(text in p.key for text in options.only)]
+
+
+def contestants_of(options):
+    return importlib.import_module(CONTESTANTS[options.survey])
 
 
 def compile_share(options, found):
     """Runs this process' share of FlexAttention's problems once: their code is on disk then."""
-    import cliff_contestants
+    contestants = contestants_of(options)
     index, count = (int(n) for n in options.compile_share.split("/"))
-    for problem in [p for p in found if cliff_contestants.can_flex(p)][index::count]:
+    for problem in [p for p in found if contestants.can_flex(p)][index::count]:
         try:
-            entry = cliff_contestants.flex(problem, cliff_contestants.make_inputs(problem, options.seed))
+            entry = contestants.flex(problem, contestants.make_inputs(problem, options.seed))
             entry.launch()
         except Exception as error:  # the measuring process meets it again, and says so
             print(f"{problem.key}: {str(error)[:100]}", file=sys.stderr)
@@ -79,16 +94,16 @@ def compile_share(options, found):
 
 def compile_ahead(options, found, runtimes):
     """number -> kernels or what went wrong, by runtime."""
-    import cliff_contestants
+    contestants = contestants_of(options)
     workers = []
-    if not options.alone:
+    if not options.alone and any(contestants.can_flex(p) for p in found):
         command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--seed", str(options.seed)]
         workers = [subprocess.Popen([*command, "--compile-share", f"{i}/{options.workers}"], stdout=subprocess.DEVNULL)
                    for i in range(options.workers)]
 
     def one(runtime, problem):
         try:
-            return cliff_contestants.kernels(problem, runtime)
+            return contestants.kernels(problem, runtime)
         except attune_c.AttuneError as error:
             return error
 
@@ -103,10 +118,12 @@ def compile_ahead(options, found, runtimes):
 
 
 def differences(entries, torch):
-    """name -> the largest error in norm of its results beside Attune's."""
+    """name -> the largest error in norm of its results beside Attune's, of those that compute the same."""
     ours = entries["Attune"].results()
     found = {}
     for name, entry in entries.items():
+        if not entry.alike:
+            continue
         errors = []
         results = entry.results()
         floor = max(t.float().norm().item() for t in results) * 0.01  # a gradient that is zero but for rounding
@@ -118,12 +135,12 @@ def differences(entries, torch):
 
 
 def run(problem, built, flush, seed, options, torch):
-    import cliff_contestants
-    inputs = cliff_contestants.make_inputs(problem, seed)
+    contestants = contestants_of(options)
+    inputs = contestants.make_inputs(problem, seed)
     entries, unable = {}, {}
-    makers = {name: lambda of_all=of_all: cliff_contestants.attune(problem, inputs, of_all[problem.number])
+    makers = {name: lambda of_all=of_all: contestants.attune(problem, inputs, of_all[problem.number])
               for name, of_all in built.items()}
-    makers |= {} if options.alone else cliff_contestants.peers(problem, inputs)
+    makers |= {} if options.alone else contestants.peers(problem, inputs)
     for name, make in makers.items():
         try:
             if name in built and isinstance(built[name][problem.number], Exception):
@@ -131,10 +148,12 @@ def run(problem, built, flush, seed, options, torch):
             entries[name] = make()
             entries[name].launch()
             torch.cuda.synchronize()
+            contestants.check(problem, inputs, entries[name])
         except Exception as error:  # a peer may lack a kernel for the problem
             entries.pop(name, None)
             unable[name] = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-    row = {"number": problem.number, "key": problem.key, "flops": problem.flops, "unable": unable, "differs": {}}
+    row = {"number": problem.number, "key": problem.key, "flops": problem.flops, "bytes": problem.bytes, "unable": unable,
+           "differs": {}}
     if "Attune" in entries:
         row["plan"] = entries["Attune"].plan
         if not problem.dropout:  # whose bits are each library's own
@@ -192,7 +211,8 @@ def measure(options):
 
 def kind_of(row):
     kind, of_pass = row["key"].split(", ")[:2]
-    return (kind if kind in cliff_problems.SHARES else "model") + ", " + of_pass
+    is_known = any(kind in of_survey.SHARES for of_survey in PROBLEMS.values())
+    return (kind if is_known else "model") + ", " + of_pass
 
 
 def before(row):
@@ -227,14 +247,15 @@ def worst(rows, count):
     lines = []
     for row in sorted((row for row in rows if ratio(row)), key=ratio)[:count]:
         best = min((us, name) for name, us in row["us"].items() if not name.startswith("Attune"))
-        lines.append([str(row["number"]), row["key"], f"{row['us']['Attune']:.1f}", best[1], f"{best[0]:.1f}",
-                      f"{ratio(row):.2f}"])
+        ours = row["us"]["Attune"]
+        lines.append([str(row["number"]), row["key"], f"{ours:.1f}", f"{row.get('bytes', 0) / ours / 1e6:.2f}",
+                      f"{row['flops'] / ours / 1e6:.0f}", best[1], f"{best[0]:.1f}", f"{ratio(row):.2f}"])
         if beside:
             other = ratio(row, "Attune beside")
             lines[-1].append(f"{other:.2f}" if other else "")
         lines[-1].append(row["plan"])
-    header = ["number", "problem", "Attune us", "best peer", "its us", "ratio", *(["ratio of the build beside"] if beside else []),
-              "plan"]
+    header = ["number", "problem", "Attune us", "TB/s", "TFLOP/s", "best peer", "its us", "ratio",
+              *(["ratio of the build beside"] if beside else []), "plan"]
     return page.table(header, lines)
 
 
@@ -242,7 +263,7 @@ def told(rows, options):
     text = f"Seed {options.seed if options.seed is not None else 'of the file'}, {len(rows)} problems.\n\n{summary(rows)}\n\n"
     text += f"The {options.worst} furthest behind:\n\n{worst(rows, options.worst)}\n"
     failed = [f"- {row['number']}, {row['key']}: {row['unable']['Attune']}" for row in rows if "Attune" in row.get("unable", {})]
-    text += "\nAttune has no kernel for:\n\n" + "\n".join(failed) + "\n" if failed else ""
+    text += "\nAttune has no kernel for, or a wrong one:\n\n" + "\n".join(failed) + "\n" if failed else ""
     differs = [f"- {row['number']}, {row['key']}: {row['differs']}" for row in rows if row.get("differs")]
     return text + ("\nResults that differ from Attune's:\n\n" + "\n".join(differs) + "\n" if differs else "")
 
