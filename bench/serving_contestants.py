@@ -206,13 +206,13 @@ def flash_attention_2(problem, inputs, layout):
     return Entry(backward, lambda: state["grads"])
 
 
-def flash_attention_3(problem, inputs, splits):
+def flash_attention_3(problem, inputs, splits, in_pages):
     """`splits`: 1, or 0: as many as it finds best."""
     import flash_attn_interface as fa
     packed = {"cu_seqlens_q": inputs.cu_q, "max_seqlen_q": max(problem.queries), "max_seqlen_k": max(problem.keys),
               "softmax_scale": problem.dim**-0.5}
     of_keys, k, v = {"cu_seqlens_k": inputs.cu_kv}, inputs.k, inputs.v
-    if problem.page:
+    if in_pages:
         (k, v), of_keys = inputs.pages.caches, {"page_table": inputs.pages.table, "seqused_k": inputs.used}
     more = window_of(problem)
     causal, state = problem.causal and not problem.window, {}
@@ -254,6 +254,12 @@ def reads_pages():
     return any(a.name == "block_table" for a in FLASH_FORWARD.default._schema.arguments)
 
 
+def fa3_lacks(feature):
+    """Whether it was built without."""
+    from flash_attn_config import CONFIG
+    return CONFIG["build_flags"][f"FLASHATTENTION_DISABLE_{feature}"]
+
+
 def peers(problem, inputs):
     """name -> () -> Entry, of those that may be able to. Where a score or a sink leaves nobody, they run without it."""
     found, forward, plain = {}, problem.of_pass == FORWARD, "" if problem.is_plain else ", plain"
@@ -266,8 +272,10 @@ def peers(problem, inputs):
         if not problem.window and (problem.queries[0] in (1, problem.keys[0]) or not problem.causal):
             found["cuDNN" + (", no pages" if problem.page else "") + plain + ", dense"] = lambda: cudnn(problem, inputs)
     if (problem.dtype == "bf16" and problem.dim <= 128 and importlib.util.find_spec("flash_attn_interface") and
-            (forward or not problem.window)):
-        found["FA3" + plain] = lambda: flash_attention_3(problem, inputs, 1)
-        if forward:
-            found["FA3" + plain + ", split"] = lambda: flash_attention_3(problem, inputs, 0)
+            not (problem.window and (fa3_lacks("LOCAL") or not forward))):
+        in_pages = bool(problem.page) and not fa3_lacks("PAGEDKV")
+        name = "FA3" + (", no pages" if problem.page and not in_pages else "") + plain
+        found[name] = lambda: flash_attention_3(problem, inputs, 1, in_pages)
+        if forward and not fa3_lacks("SPLIT"):
+            found[name + ", split"] = lambda: flash_attention_3(problem, inputs, 0, in_pages)
     return found

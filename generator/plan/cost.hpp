@@ -26,13 +26,14 @@ struct ShapeCost {
   double slowdown = 1;
   double units_per_us = 1;
   double transfer_us = 0;  // what memory takes at least
+  double beside_us = 0;    // as PlanCost::launch_us, where it depends on the shape
 };
 
 // Predicted time of one launch, microseconds. Grows with every number of both but `units_per_us`.
 inline double launch_us(const PlanCost& plan, const ShapeCost& shape) {
   const double compute_us =
       shape.rounds * (plan.item + shape.tiles * plan.tile) * shape.slowdown / shape.units_per_us;
-  return std::max(compute_us, shape.transfer_us) + plan.launch_us;
+  return std::max(compute_us, shape.transfer_us) + plan.launch_us + shape.beside_us;
 }
 
 // What of a mask a group's ShapeCost needs to know.

@@ -3,22 +3,23 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/plan/decode_merge.hpp"
 #include "templates/work_items.h"
 
 namespace attune {
 
 ShapeCost decode_stretch_cost(const StretchRoom& room, const ProblemShape& shape,
-                              const DeviceFacts& device, double items, double units) {
+                              const DeviceFacts& device, double items, double units,
+                              double longest) {
   using att::kItemUnits;
-  constexpr double kMergeUs = 2;
   const double stretches =
       double(std::max<std::int64_t>(1, std::min(room.ctas, att::kMostStretches) / shape.kv_heads));
   const double line = items * (units + kItemUnits);
-  const auto length = [&](double longest) {
-    const double most_pieces = room.pieces > 1 ? (longest + kItemUnits) / (room.pieces - 1) : 0;
+  const auto length = [&](double of_one) {
+    const double most_pieces = room.pieces > 1 ? (of_one + kItemUnits) / (room.pieces - 1) : 0;
     return std::max({line / stretches, most_pieces, double(att::kLeastStretch)});
   };
-  double equal = length(units);
+  double equal = length(longest);
   // Items stay whole where that makes stretches little longer.
   const double whole = std::ceil(equal / (units + kItemUnits)) * (units + kItemUnits);
   const bool cuts = whole - equal > equal / att::kMostRounding;
@@ -28,11 +29,13 @@ ShapeCost decode_stretch_cost(const StretchRoom& room, const ProblemShape& shape
   const double pieces = items * double(shape.kv_heads) + (cuts ? taken : 0);
   // One of all may have half of all keys; of sequences in pages none has more than said.
   const double skewed = room.is_paged ? equal : length(std::max(units, items * units / 2));
-  return {.rounds = pieces / processors,
-          .tiles = items * double(shape.kv_heads) * units / pieces,
-          .slowdown = (1 + skewed / equal) / 2,
-          .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = cuts ? kMergeUs : 0};
+  return {
+      .rounds = pieces / processors,
+      .tiles = items * double(shape.kv_heads) * units / pieces,
+      .slowdown = (1 + skewed / equal) / 2,
+      .units_per_us = device.clock_ghz * 1e3,
+      .beside_us =
+          cuts ? kStretchMergeUs + merge_us((units + kItemUnits) / equal, room.result_bytes) : 0};
 }
 
 }  // namespace attune

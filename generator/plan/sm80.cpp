@@ -8,6 +8,7 @@
 #include "generator/expr/lowering.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/sequence_lengths.hpp"
 #include "generator/plan/sm80_elements.hpp"
 
 namespace attune {
@@ -216,7 +217,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kLaunchUs = 3;
   return {.item = kItemClocks,
           .tile = kv_tile_clocks(spec, tile, flops_per_clock),
-          .launch_us = kLaunchUs,
+          .launch_us = kLaunchUs + tile_list_us(spec),
           .group = {tile.tile_q, tile.tile_kv, tile.warps,
                     resident_ctas(resources_of(spec, plan), device)}};
 }
@@ -229,7 +230,8 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm80Plan& tile = tile_of(plan);
-  const double q_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
+  const double q_tiles = mean_query_tiles(spec, shape, tile.tile_q);
+  const double filled = filled_share(spec, shape, work.share);
   // The busiest SM's items; with fewer than eight warps there, latencies show: 1.5 times at four.
   const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double items_per_processor = std::ceil(items / device.processor_count);
@@ -239,11 +241,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
 
   const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   constexpr double kMemoryShare = 0.8;  // of the datasheet's rate, as of the sm90a family
-  const double bytes =
-      sm80_elements(spec).bytes * dims * double(shape.batch) *
-      (double(shape.heads) * double(shape.q_len) + double(shape.kv_heads) * double(shape.kv_len));
-  return {.rounds = items_per_processor,
-          .tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share,
+  const double bytes = sm80_elements(spec).bytes * dims * double(shape.batch) *
+                       (double(shape.heads) * double(shape.q_len) +
+                        double(shape.kv_heads) * double(shape.kv_len) * filled);
+  return {.rounds = std::max(items_per_processor, 1 / filled),
+          .tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share * filled,
           .slowdown = 1 + idle,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};

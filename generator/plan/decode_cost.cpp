@@ -1,0 +1,188 @@
+// The decode family's cost model.
+#include <algorithm>
+#include <cmath>
+
+#include "generator/plan/decode.hpp"
+#include "generator/plan/decode_merge.hpp"
+#include "generator/plan/decode_stretches.hpp"
+#include "generator/plan/live_share.hpp"
+#include "generator/plan/pieces.hpp"
+#include "generator/plan/sequence_lengths.hpp"
+#include "templates/work_items.h"
+
+namespace attune::decode {
+namespace {
+
+// Whether the warps of a CTA ask for few keys at a time.
+bool draws_little(const DecodePlan& tile) { return tile.warps * tile.step_keys < 128; }
+
+// Whether a list of pieces or of stretches follows from the lengths alone. Where prefixes are
+// shared it follows from these, too.
+bool finds_lengths(const AttentionSpec& spec) {
+  return is_packed(spec) && !spec.batch_invariant && !spec.shared_prefixes;
+}
+
+// A cluster lies in one of the groups that processors come in: of an H200 eight, 14 to 18 each.
+double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
+                        const DeviceFacts& device) {
+  const int size = tile_of(plan).pieces, ctas = resident(spec, plan, device);
+  const int groups = device.processor_count / 16;
+  return size == 2 ? device.processor_count / 2 * ctas : groups * (14 * ctas / size);
+}
+
+// What memory waits for CTAs where the tensors of a mask make items uneven. In the end it waits for
+// the one that has the longest, in one piece: a CTA draws only so much, less where its warps ask
+// for few keys at a time. And in between for clusters that begin. Of 64 lengths up to 8192 with a
+// mean of 2430, 8 K/V heads, memory alone would take an H200 148 us: whole items 176 with steps of
+// 128 keys, and 187 with 64; clusters of two and eight warps 166, of four 193, of eight 296; of
+// four and four warps 169.
+double uneven_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                 const DeviceFacts& device, const LiveWork& work, double items, double pieces) {
+  if (!work.is_described) return 0;
+  constexpr double kShare = 0.4, kBytesPerClock = 30, kClusterUs = 1.8;
+  const double keys = double(shape.kv_len) * work.share * work.longest;
+  const double bytes = keys * element_bytes(kv_dtype(spec)) * (padded_qk(spec) + padded_v(spec));
+  const double slow = draws_little(tile_of(plan)) ? 1.3 : 1;
+  const double last_us = kShare * slow * bytes / pieces / (kBytesPerClock * device.clock_ghz * 1e3);
+  if (!tile_of(plan).in_cluster) return last_us;
+  return last_us + kClusterUs * items / clusters_at_once(spec, plan, device);
+}
+
+double result_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
+  return double(tile.tile_q) * (spec.head_dim_v + 2) * 4;
+}
+
+// Of packed sequences, beside items and keys; of stretches decode_stretch_cost() says it.
+double beside_us(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device,
+                 double items, double pieces) {
+  const DecodePlan& tile = tile_of(plan);
+  if (!finds_lengths(spec)) return 0;
+  if (tile.in_cluster) {
+    return kClusterRoundUs * std::max(0.0, items / clusters_at_once(spec, plan, device) - 1);
+  }
+  return pieces > 1 ? kListMergeUs + merge_us(pieces, result_bytes(spec, tile)) : kUncutListUs;
+}
+
+}  // namespace
+
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const DecodePlan& tile = tile_of(plan);
+  const int ctas = resident(spec, plan, device);
+  // A processor draws what its warps have on their way in the time that memory takes to answer, up
+  // to what its port lets through; and a warp needs its time for a step.
+  constexpr double kLatencyClocks = 1000;
+  // 48 CTAs of four warps drew 32 a clock each of an H200, 64 of eight 37: in a cluster one
+  // sequence of 8192 keys takes 17.0 and 16.0 us, one of 131072 146 and 134.
+  const double port_bytes_per_clock = tile.warps > 4 ? 37 : 30;
+  const double in_flight = double(ctas) * tile.warps * (tile.stages - 1) * step_bytes(spec, tile);
+  const double unit_bytes = double(kUnitKeys) / tile.step_keys * step_bytes(spec, tile);
+  const double transfer = unit_bytes / std::min(port_bytes_per_clock, in_flight / kLatencyClocks);
+  const double products =
+      tile.tile_q / 16 * tile.step_keys / 16.0 * (padded_qk(spec) + padded_v(spec));
+  const bool widens = has_scaled_cache(spec);
+  // Of 32 lanes for a pair of elements of fp8. Its instructions keep the four schedulers busy, so
+  // that more warps do not hide it (H200, d 128: 16 keys 1093 clocks of a scheduler, 32 keys 1886).
+  constexpr double kPairClocks = 6;
+  const double pairs = tile.step_keys * (padded_qk(spec) + padded_v(spec)) / 2 / 32.0;
+  constexpr double kScoreClocks = 40;  // of a lane: prompts feel them (docs/lab/cliffs.md)
+  const double step_clocks = 350 + 1.5 * products + (widens ? kPairClocks * pairs : 0) +
+                             kScoreClocks * tile.tile_q * tile.step_keys / 32;
+  const double at_once = std::min(widens ? 4 : 16, ctas * tile.warps);
+  const double compute = step_clocks * kUnitKeys / tile.step_keys / at_once;
+  constexpr double kItemClocks = 3000;  // Q and the first keys come in, warps merge
+  constexpr double kLaunchUs = 3;
+  // Counters are zeroed, the last CTA reads what the others found (H200: 8192 keys of one sequence
+  // take 20.9 us in 12 pieces, 18.2 in a cluster of 8).
+  constexpr double kMergeUs = 6;
+  constexpr double kPieceUs = 0.05;
+  constexpr double kClusterMergeUs = 1;  // its CTAs read one another's shared memory
+  constexpr double kDealUs = 4;          // a launch in front deals out the keys of packed sequences
+  // Of stretches: a CTA finds its own, counters are zeroed meanwhile.
+  constexpr double kStretchUs = 4.5;
+  const double deal_us = is_packed(spec) && !tile.in_cluster && !tile.stretches ? kDealUs : 0;
+  const double merge_us = tile.in_cluster  ? is_packed(spec) ? kPackedClusterUs : kClusterMergeUs
+                          : tile.stretches ? kStretchUs
+                          : tile.pieces == 1 || finds_lengths(spec)
+                              ? 0
+                              : kMergeUs + kPieceUs * tile.pieces;
+  return {.item = kItemClocks / ctas,
+          .tile = std::max(transfer, compute),
+          .launch_us = kLaunchUs + deal_us + merge_us,
+          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster,
+                    tile.stretches, spec.samples.empty() ? 0 : draws_little(tile)}};
+}
+
+Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
+              const DeviceFacts&) {
+  return {.tile_q = tile_of(plan).tile_q, .tile_kv = kUnitKeys, .order = {}};
+}
+
+ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                     const DeviceFacts& device, const LiveWork& work) {
+  const DecodePlan& tile = tile_of(plan);
+  const std::int64_t of_kv_head =
+      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
+          .per_kv_head();
+  const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
+  const double filled = finds_lengths(spec) ? filled_share(spec, shape, work.share) : 1;
+  const double longest = double(shape.kv_len) * work.share / kUnitKeys, units = longest * filled;
+  constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches
+  const double memory_bytes_per_us = kMemoryShare * device.memory_gb_per_s * 1e3;
+  const double dims = padded_qk(spec) + padded_v(spec);
+  const double bytes = element_bytes(kv_dtype(spec)) * dims * double(shape.batch) *
+                       double(shape.kv_heads) * double(shape.kv_len) * work.share * filled;
+  if (tile.stretches) {
+    ShapeCost cost = decode_stretch_cost(
+        {tile.pieces, resident(spec, plan, device) * device.processor_count, is_paged(spec),
+         result_bytes(spec, tile)},
+        shape, device, double(of_kv_head) * double(shape.batch), units, longest);
+    // Some processors draw more of memory's rate than others. Where each CTA has several items
+    // these take more of them from a list; stretches they are through with early (H200: 64 x 8192
+    // keys 504 us instead of 497, one sequence of 131072 beside 63 of 1024 216 instead of 202).
+    // With one CTA each they are so from the first item on.
+    const int at_once = resident(spec, plan, device);
+    const double of_cta =
+        double(items) / std::min(at_once * device.processor_count, att::kMostStretches);
+    const double uneven = 1 + (at_once == 1 ? 0.01 : 0) + 0.06 * std::clamp(of_cta - 1, 0.0, 1.0);
+    cost.transfer_us += uneven * bytes / memory_bytes_per_us;
+    cost.beside_us += kStretchItemUs * std::max(0.0, of_cta - 1);
+    return cost;
+  }
+  PiecesOfSequences of_sequences =
+      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, !tile.in_cluster, units);
+  of_sequences.longest_units /= filled;
+  const double pieces =
+      spec.batch_invariant  ? double(att::dealt_pieces<std::int64_t>(items, shape.kv_len))
+      : finds_lengths(spec) ? of_sequences.of_mean
+      : tile.in_cluster     ? double(tile.pieces)
+                            : double(att::piece_count<std::int64_t>(items, tile.pieces));
+  const double ctas = double(items) * pieces;
+  const bool waits_for_room =
+      tile.in_cluster && double(items) > clusters_at_once(spec, plan, device);
+  const double rounds = std::ceil(ctas / device.processor_count) + (waits_for_room ? 1 : 0);
+  // What the last clusters read, few processors read: 89 us where pieces on their own take 77. And
+  // where two CTAs fit on a processor, those of a cluster share one: 49.7 us against 45.1.
+  const bool is_many =
+      work.is_described && double(items) > 2 * clusters_at_once(spec, plan, device);
+  const double uneven = (waits_for_room                                        ? is_many ? 1 : 1.2
+                         : tile.in_cluster && resident(spec, plan, device) > 1 ? 1.1
+                                                                               : 1) *
+                        (filled == 1        ? 1
+                         : tile.in_cluster ? 1 + kUnevenClusters * (1 - filled)
+                                           : 1 + kUnevenList * (1 - filled));
+  const double tiles = std::ceil(units / pieces);
+  // A scheduler with a single warp waits for it: 1390 clocks where more need 1093 each.
+  const bool waits = has_scaled_cache(spec) && rounds * tile.warps < 8;
+  return {.rounds = rounds,
+          .tiles = !finds_lengths(spec) ? tiles
+                   : tile.in_cluster && is_paged(spec)
+                       ? std::max(tiles, of_sequences.longest_units / rounds)
+                       : tiles_with_longest(of_sequences, tiles, rounds),
+          .slowdown = (waits ? 1.27 : 1) * uneven,
+          .units_per_us = device.clock_ghz * 1e3,
+          .transfer_us = uneven * bytes / memory_bytes_per_us +
+                         uneven_us(spec, plan, shape, device, work, double(items), pieces),
+          .beside_us = beside_us(spec, plan, device, double(items), pieces)};
+}
+
+}  // namespace attune::decode

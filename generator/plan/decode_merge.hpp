@@ -1,0 +1,30 @@
+// What the decode family's packed plans take for merging the pieces of items that are cut. Of an
+// H200, cold L2 (docs/lab/serving_cliffs.md).
+#pragma once
+
+namespace attune {
+
+// Pieces of a list, and where none is cut: 16 items of 3 units take 15.9 us, in stretches 23.3.
+constexpr double kListMergeUs = 6.8, kUncutListUs = 2;
+// Stretches cut nearly every item. Each CTA then has two, and waits for another's.
+constexpr double kStretchMergeUs = 2;
+// And what items of few keys take beside, each that a CTA has after its first: 2048 of 101 keys on
+// average 65 us, 52 from a list; 1024 of 89 45 and 39.
+constexpr double kStretchItemUs = 1;
+// CTAs of a cluster look for their item themselves, and wait for one another at both ends.
+constexpr double kPackedClusterUs = 2;
+// Clusters that wait for room start slowly: 512 of four, d 256, 24 at once, take 189 us where a
+// list takes 71; 512 of d 128, 56 at once, 99 and 58.
+constexpr double kClusterRoundUs = 6;
+// Of what sequences in pages lack of the longest (filled_share), how much longer memory takes. A
+// cluster of the longest has no more CTAs than the others: of 4 of 9883 to 22735 keys 89 us, 76 in
+// stretches. Of a list: 64 of 426 to 31855, d 64, 503 us, 443 in stretches.
+constexpr double kUnevenClusters = 0.2, kUnevenList = 0.12;
+
+// What the last CTA of an item reads: 128 pieces of 16 rows of 128 columns are 1 MB, and take 8 us.
+inline double merge_us(double pieces, double result_bytes) {
+  constexpr double kBytesPerUs = 130e3;
+  return pieces > 1 ? pieces * result_bytes / kBytesPerUs : 0;
+}
+
+}  // namespace attune
