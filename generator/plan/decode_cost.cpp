@@ -167,7 +167,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double uneven = (waits_for_room                                        ? is_many ? 1 : 1.2
                          : tile.in_cluster && resident(spec, plan, device) > 1 ? 1.1
                                                                                : 1) *
-                        (filled == 1        ? 1
+                        (filled == 1       ? 1
                          : tile.in_cluster ? 1 + kUnevenClusters * (1 - filled)
                                            : 1 + kUnevenList * (1 - filled));
   const double tiles = std::ceil(units / pieces);

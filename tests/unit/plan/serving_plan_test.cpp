@@ -1,0 +1,101 @@
+// The cost model's choices for packed sequences and caches in pages, as docs/lab/serving_cliffs.md has them measured.
+#include <gtest/gtest.h>
+
+#include "generator/plan/plan.hpp"
+#include "generator/plan/sequence_lengths.hpp"
+#include "tests/unit/plan/plain_spec.hpp"
+
+namespace attune {
+namespace {
+
+const DeviceFacts kHopper = device_facts(Target::kSm90a);
+
+AttentionSpec packed(Layout layout, int head_dim, std::string_view mask = "causal") {
+  const std::string text =
+      "attune: 1\nname: t\ndtype: bf16\nhead_dim: " + std::to_string(head_dim) +
+      "\nlayout: " + (layout == Layout::kThd ? "thd" : "paged") + "\nmask: " + std::string(mask);
+  return parse_spec(text, "").value();
+}
+
+KernelPlan chosen(const AttentionSpec& spec, const ProblemShape& shape) {
+  return default_plan(spec, shape, kHopper).value();
+}
+
+TEST(ServingPlan, StretchesNeedRegistersBesideFragments) {
+  const auto has_stretches = [](int head_dim) {
+    const AttentionSpec spec = packed(Layout::kPaged, head_dim);
+    for (const KernelPlan& plan : legal_plans(spec, Family::kDecode, kHopper)) {
+      if (std::get<DecodePlan>(plan.tile).stretches) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(has_stretches(192));
+  EXPECT_FALSE(has_stretches(256));
+}
+
+// 64 sequences of 149 keys on average: 19.7 us, in stretches, which cut nearly all of them, 25.3.
+TEST(ServingPlan, ShortSequencesAreListed) {
+  const ProblemShape shape{64, 16, 4, 64, 9564};
+  const KernelPlan plan = chosen(packed(Layout::kThd, 64), shape);
+  ASSERT_EQ(plan.family(), Family::kDecode);
+  const DecodePlan& tile = std::get<DecodePlan>(plan.tile);
+  EXPECT_FALSE(tile.stretches || tile.in_cluster) << to_string(plan);
+}
+
+// 32 of up to 4096 keys and a window, 512 clusters of which 56 fit: 99 us, from a list 58.
+TEST(ServingPlan, ManyClustersWait) {
+  const AttentionSpec spec =
+      packed(Layout::kPaged, 128, "causal and q_pos - kv_idx < 512");
+  const ProblemShape shape{32, 24, 8, 256, 4096};
+  const auto cost = [&](const char* tile) {
+    const auto plan = parse_plan(std::string("decode forward sm_90a ") + tile);
+    return cost_us(spec, plan.value(), shape, kHopper);
+  };
+  EXPECT_GT(cost("q16 k16 s3 w4 p4 cluster"), 1.5 * cost("q16 k16 s3 w4 p16"));
+}
+
+// 16 sequences of 8 queries and 256 keys: 23.1 us by the tensor units' kernel, 16.8 by this.
+TEST(ServingPlan, FewQueriesDoNotWaitForAListOfTiles) {
+  const ProblemShape shape{16, 16, 8, 128, 256};
+  EXPECT_EQ(chosen(packed(Layout::kPaged, 96), shape).family(), Family::kDecode);
+}
+
+// A chunk of 1976 queries beside 15 single ones, 7 heads on one: 362 us in tiles of two
+// warpgroups' queries in a static order, 284 with a head each and the longest first.
+TEST(ServingPlan, ChunksBesideSingleTokensComeLongestFirst) {
+  const ProblemShape shape{16, 56, 8, 1991, 66143};
+  const KernelPlan plan = chosen(packed(Layout::kThd, 128), shape);
+  ASSERT_EQ(plan.family(), Family::kSm90a);
+  EXPECT_EQ(std::get<Sm90aPlan>(plan.tile).schedule, Sm90aPlan::Schedule::kLongestFirst)
+      << to_string(plan);
+}
+
+TEST(SequenceLengths, OfOneTileOrMore) {
+  const AttentionSpec dense = plain_spec(), spec = packed(Layout::kThd, 64);
+  for (const std::int64_t queries : {1, 5, 16, 100, 129, 1000}) {
+    const ProblemShape shape{.batch = 4, .heads = 8, .kv_heads = 8, .q_len = queries, .kv_len = 1000};
+    for (const double rows : {64.0, 128.0, 192.0}) {
+      const double whole = std::ceil(double(queries) / rows);
+      EXPECT_EQ(mean_query_tiles(dense, shape, rows), whole);
+      EXPECT_GE(mean_query_tiles(spec, shape, rows), 1);
+      EXPECT_LE(mean_query_tiles(spec, shape, rows), whole + 0.5);
+      EXPECT_GE(mean_query_tiles(spec, shape, rows), double(queries) / rows);
+    }
+  }
+}
+
+// What a mask leaves may not cost more where it leaves less.
+TEST(SequenceLengths, WhatIsFilledGrowsWithTheMask) {
+  const AttentionSpec spec = packed(Layout::kPaged, 64);
+  const ProblemShape shape{.batch = 4, .heads = 8, .kv_heads = 8, .q_len = 4, .kv_len = 1000};
+  double before = 0;
+  for (double share = 0.01; share <= 1; share += 0.01) {
+    const double work = share * filled_share(spec, shape, share);
+    EXPECT_GT(work, before);
+    before = work;
+  }
+  EXPECT_EQ(filled_share(packed(Layout::kThd, 64), shape, 1), 1);
+}
+
+}  // namespace
+}  // namespace attune
