@@ -1,4 +1,5 @@
-// The cost model's choices for packed sequences and caches in pages, as docs/lab/serving_cliffs.md has them measured.
+// The cost model's choices for packed sequences and caches in pages, as docs/lab/serving_cliffs.md
+// has them measured.
 #include <gtest/gtest.h>
 
 #include "generator/plan/plan.hpp"
@@ -44,8 +45,7 @@ TEST(ServingPlan, ShortSequencesAreListed) {
 
 // 32 of up to 4096 keys and a window, 512 clusters of which 56 fit: 99 us, from a list 58.
 TEST(ServingPlan, ManyClustersWait) {
-  const AttentionSpec spec =
-      packed(Layout::kPaged, 128, "causal and q_pos - kv_idx < 512");
+  const AttentionSpec spec = packed(Layout::kPaged, 128, "causal and q_pos - kv_idx < 512");
   const ProblemShape shape{32, 24, 8, 256, 4096};
   const auto cost = [&](const char* tile) {
     const auto plan = parse_plan(std::string("decode forward sm_90a ") + tile);
@@ -73,7 +73,8 @@ TEST(ServingPlan, ChunksBesideSingleTokensComeLongestFirst) {
 TEST(SequenceLengths, OfOneTileOrMore) {
   const AttentionSpec dense = plain_spec(), spec = packed(Layout::kThd, 64);
   for (const std::int64_t queries : {1, 5, 16, 100, 129, 1000}) {
-    const ProblemShape shape{.batch = 4, .heads = 8, .kv_heads = 8, .q_len = queries, .kv_len = 1000};
+    const ProblemShape shape{
+        .batch = 4, .heads = 8, .kv_heads = 8, .q_len = queries, .kv_len = 1000};
     for (const double rows : {64.0, 128.0, 192.0}) {
       const double whole = std::ceil(double(queries) / rows);
       EXPECT_EQ(mean_query_tiles(dense, shape, rows), whole);
