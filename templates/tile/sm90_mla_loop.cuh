@@ -14,6 +14,9 @@
 //   its half of O, to r1              <- P1 <- its half of O, to r1, += P1 V1
 //     += P1 V1                                   += P0 V0
 //
+// References are not the rows' highest scores, but near them: kSlack. The second warpgroup's are
+// the first one's or higher, and what the first one takes over.
+//
 // While one pair is multiplied the next one takes its place slab by slab (sm90_mla_slabs.cuh). An
 // odd number of tiles is followed by one without keys.
 #pragma once
@@ -105,6 +108,7 @@ ATT_FN void attend_as_first(SlabCopies<kByMap>& copies, const PieceKeys& keys, R
     rows.finish_scores(unit.k0, !unit.full);
     float highest[2], to_first[2], to_both[2];  // references; by how much sums shrink
     rows.find_highest(highest);
+    rows.keep_close(highest, rows.reference);
     rows.raise(highest, to_first);
     leave_of_rows(shared + kFirstReferenceOffset, rows.reference);
     hand_over(kFirstReference);
@@ -156,8 +160,7 @@ ATT_FN void attend_as_second(SlabCopies<kByMap>& copies, const PieceKeys& keys, 
     rows.find_highest(highest);
     wait_for(kFirstReference);  // and all have left the slab that P takes the place of
     take_of_rows(shared + kFirstReferenceOffset, first);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) highest[i] = math_max(highest[i], first[i]);
+    rows.keep_close(highest, first);
     rows.raise(highest, less);
     leave_of_rows(shared + kSecondReferenceOffset, rows.reference);
     hand_over(kSecondReference);

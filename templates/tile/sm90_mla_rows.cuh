@@ -13,6 +13,11 @@
 
 namespace att {
 
+// By how much a row's scores may be above its reference, in log2 units: only beyond does it rise, so
+// that what has been summed need not shrink whenever a tile has a score that is a little higher.
+// Exponentials of up to 2^8 lose nothing, in fp16 neither.
+constexpr float kSlack = 8.0f;
+
 // Of a lane's two rows, with what both warpgroups have summed.
 struct RowTotals {
   float reference[2], sum[2];
@@ -74,6 +79,15 @@ struct RowsOfP {
         maximum = math_max(maximum, math_max(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
       }
       highest[half] = quad_max(maximum) * kScoreFactor;
+    }
+  }
+
+  // Where the rows' references shall be after scores up to these: where they are, unless scores are
+  // far above.
+  ATT_MEMBER static void keep_close(float (&highest)[2], const float (&references)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!(highest[half] > references[half] + kSlack)) highest[half] = references[half];
     }
   }
 
