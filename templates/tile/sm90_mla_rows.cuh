@@ -13,8 +13,8 @@
 
 namespace att {
 
-// By how much a row's scores may be above its reference, in log2 units: only beyond does it rise, so
-// that what has been summed need not shrink whenever a tile has a score that is a little higher.
+// By how much a row's scores may be above its reference, in log2 units: only beyond does it rise,
+// so that what has been summed need not shrink whenever a tile has a score that is a little higher.
 // Exponentials of up to 2^8 lose nothing, in fp16 neither.
 constexpr float kSlack = 8.0f;
 
