@@ -11,8 +11,8 @@
 //   P0 by r0                          <- r1 <- references r1 >= r0 of the rows
 //   its half of O, to r0, += P0 V0             P1 by r1
 //   P0 from r0 to r1                  -> P0 ->
-//   its half of O, to r1              <- P1 <- its half of O, to r1, += P1 V1
-//     += P1 V1                                   += P0 V0
+//   its half of O, to r1                       its half of O, to r1, += P1 V1
+//     += P1 V1                        <- P1 <-   += P0 V0
 //
 // References are not the rows' highest scores, but near them: kSlack. The second warpgroup's are
 // the first one's or higher, and what the first one takes over.
@@ -23,6 +23,7 @@
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/cp_async.cuh"
+#include "templates/ptx/fence.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/item_rows.cuh"
@@ -122,6 +123,7 @@ ATT_FN void attend_as_first(SlabCopies<kByMap>& copies, const PieceKeys& keys, R
     take_of_rows(shared + kSecondReferenceOffset, highest);
     rows.raise(highest, to_both);
     rows.store(shared + kFirstPOffset, to_both);
+    fence_shared_for_async();
     hand_over(kFirstP);
     wgmma_wait<0>();
     wgmma_pin(half.o);
@@ -166,15 +168,18 @@ ATT_FN void attend_as_second(SlabCopies<kByMap>& copies, const PieceKeys& keys, 
     hand_over(kSecondReference);
     rows.weigh_keys();
     rows.store(shared + kSecondPOffset, as_they_are);
-    hand_over(kSecondP);
     half.shrink(less);
     wgmma_pin(half.o);
     wgmma_pin(rows.weights);
     wgmma_fence();
     add_values(half, rows.weights, values_of(shared, 1, 1));
+    fence_shared_for_async();  // of P1, while the product runs
     wait_for(kFirstP);
     wgmma_fence();
     add_values_shared(half, shared + kFirstPOffset, values_of(shared, 0, 1));
+    // Only now: the first warpgroup's last product is not to come before these two, behind which
+    // the next pair's copies begin.
+    hand_over(kSecondP);
     wgmma_wait<1>();
     if (goes_on) {
       sync_group(1);

@@ -129,7 +129,7 @@ struct RowsOfP {
   }
 
   // The exponentials times `by` for the other warpgroup. They are rounded anew: a product may still
-  // be reading `weights`.
+  // be reading `weights`. A fence is to follow.
   ATT_MEMBER void store(unsigned shared, const float (&by)[2]) const {
     const int lane = lane_index();
     const int row = thread_index() % kGroupThreads / 32 * 16 + lane % 16;
@@ -143,7 +143,6 @@ struct RowsOfP {
       }
       stmatrix_x4(shared + SlabRows<kRows>::offset(row, 2 * step + lane / 16), words);
     }
-    fence_shared_for_async();
   }
 
   // For the other warpgroup, its sum; and with what the other has left, the item's.
