@@ -147,17 +147,15 @@ void rank_by_variations(std::span<const DataPlans> kinds, const FirstGuesses& gu
                            [&](const MeasuredPlan& one) { return places.at(build_of(one)); });
 }
 
-std::vector<std::string> may_beat(std::span<const DataPlans> kinds, const std::string& label,
-                                  const std::string& guess) {
-  const auto described =
-      std::ranges::find_if(kinds, [&](const DataPlans& kind) { return kind.data.label == label; });
-  if (label.empty() || described == kinds.end()) return {};
-  const std::vector<const DataPlans*> same = kinds_like(*described, kinds);
-  const std::vector<double> guess_us = times_of_guess(guess, same);
+std::vector<std::string> may_beat(std::span<const DataPlans> kinds, const std::string& guess) {
+  if (kinds.empty()) return {};
+  std::vector<const DataPlans*> all;
+  for (const DataPlans& kind : kinds) all.push_back(&kind);
+  const std::vector<double> guess_us = times_of_guess(guess, all);
   if (guess_us.empty()) return {};
   std::vector<std::pair<double, std::string>> order;
-  for (const MeasuredPlan& one : described->plans) {
-    const std::vector<double> times = times_of(build_of(one), same);
+  for (const MeasuredPlan& one : kinds.front().plans) {
+    const std::vector<double> times = times_of(build_of(one), all);
     if (one.plan == guess || !is_everywhere(times)) continue;
     const auto [gain, most_loss] = difference(times, guess_us);
     if (gain > 0 && most_loss < kMostLoss) order.emplace_back(-gain, one.plan);

@@ -28,10 +28,9 @@ std::vector<MeasuredPlan> least_loss(std::span<const DataPlans> kinds,
 void rank_by_variations(std::span<const DataPlans> kinds, const FirstGuesses& guesses,
                         DataPlans& described);
 
-// Of tensors that are said to be like `label`, the plans that more kinds of data may yet put before
-// the first guess, the most promising first: on those that were measured they gain on average and
-// lose on none by more than kinds may differ. What is known of a plan is too little to say more.
-std::vector<std::string> may_beat(std::span<const DataPlans> kinds, const std::string& label,
-                                  const std::string& guess);
+// The plans that more kinds of data may yet put before the first guess, the most promising first:
+// on these kinds they gain on average and lose on none by more than kinds may differ. What is known
+// of a plan is too little to say more. Empty where the guess was not measured on all of these.
+std::vector<std::string> may_beat(std::span<const DataPlans> kinds, const std::string& guess);
 
 }  // namespace attune::cache

@@ -214,7 +214,8 @@ std::vector<ProblemWinner> winners(std::span<const MeasuredRow> rows,
     const std::string guess = guesses.size() == 1 ? guesses.begin()->second : "";
     set_plans(by_data.size() == 1 ? by_data.front().plans : least_loss(by_data, guess),
               winner.winner);
-    for (DataPlans& kind : by_data) kind.plans.resize(std::min(kind.plans.size(), kRunnersUp + 1));
+    const std::size_t most = by_data.size() == 1 ? kRunnersUp + 1 : kPlansOfKind;
+    for (DataPlans& kind : by_data) kind.plans.resize(std::min(kind.plans.size(), most));
     result.push_back(std::move(winner));
   }
   return result;

@@ -2,6 +2,7 @@
 // depend on the order in which they came or on which of two merged files they stood.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,6 +37,10 @@ constexpr double kNoiseFraction = 0.005;
 // before others of fewer than half the samples (a search's final has more than the races before
 // it), unless those are so much faster.
 constexpr double kBetweenTimes = 1.05;
+
+// Plans of each of several kinds of data, which are compared plan by plan: as many as a tuner takes
+// from one kind to the others, and first guesses. Of a single kind the winner and its runners-up.
+inline constexpr std::size_t kPlansOfKind = 24;
 
 // True when `rejection`, noted on one device and shape, forbids the candidate on another.
 bool rejects(const RejectedRow& rejection, const std::string& device, const ProblemShape& shape);

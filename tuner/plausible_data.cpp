@@ -7,6 +7,7 @@
 #include "cache/rank_kinds.hpp"
 #include "cache/store.hpp"
 #include "generator/plan/mask_data.hpp"
+#include "tuner/search/diverse.hpp"
 #include "tuner/tuner.hpp"
 
 namespace attune {
@@ -38,23 +39,19 @@ MeasurementKey key_of(const AttentionSpec& spec, const ProblemShape& shape, cons
           .data = data};
 }
 
-// Of what was measured under the key, the plans that are nearly the fastest.
-std::vector<KernelPlan> fastest(const Store& store, const MeasurementKey& key) {
-  constexpr std::size_t kMost = 16;
-  constexpr double kWithin = 1.1;
-  std::vector<KernelPlan> plans;
+// Of what was measured under the key, what is worth a look on other data.
+std::vector<KernelPlan> worth_a_look(const Store& store, const MeasurementKey& key) {
   const auto measured = store.measurements(key);
-  if (!measured.ok()) return plans;
-  std::map<std::string, double> times;  // the last ones
-  for (const Measurement& m : *measured) times[m.plan] = m.median_us;
-  std::vector<std::pair<double, std::string>> order;
-  for (const auto& [plan, us] : times) order.emplace_back(us, plan);
-  std::ranges::sort(order);
-  for (const auto& [us, text] : order) {
-    if (plans.size() == kMost || us > kWithin * order.front().first) break;
-    if (const auto plan = parse_plan(text); plan.ok()) plans.push_back(*plan);
+  if (!measured.ok()) return {};
+  // The first ones, of races that have one yardstick: finals are later, on a warmer GPU.
+  std::map<std::string, double> times;
+  for (const Measurement& m : *measured) times.try_emplace(m.plan, m.median_us);
+  std::vector<TimedPlan> order;
+  for (const auto& [text, us] : times) {
+    if (const auto plan = parse_plan(text); plan.ok()) order.push_back({us, *plan});
   }
-  return plans;
+  std::ranges::stable_sort(order, {}, &TimedPlan::us);
+  return diverse_plans(order);
 }
 
 // The store's own answer, which is what launches get.
@@ -108,10 +105,10 @@ class Variations {
         tune_once_(tune_once),
         key_(key_of(spec, shape, device, options, mask_data(spec, shape))) {}
 
-  // The search on what is described; then what was best there, and the first guesses of all, on
-  // the variations; then what was the fastest on one of these beside the first guess on what is
-  // described; then what may be faster than that guess, and the guess, on other draws. What
-  // loses least on average wins: cache/rank_kinds.cpp.
+  // The search on what is described; then what was best there, of every kind of plan, and the first
+  // guesses of all, on the variations; then what was the fastest on one of these, or gained on all,
+  // beside the first guess on what is described; then what may be faster than that guess, and the
+  // guess, on other draws. What loses least on average wins: cache/rank_kinds.cpp.
   Result<TuneResult> tune(const std::vector<VariedSpec>& varied) {
     ATT_TRY(found_, tune_once_(spec_, options_));
     sum_ = found_;
@@ -121,10 +118,9 @@ class Variations {
     ATT_CHECK(measure_all(varied, few));
     if (sum_.stopped) return sum_;
     const auto guess = guess_of(spec_);
-    // What left the search's races early has times of a colder GPU, which tell less than a rule
-    // asks.
-    if (const auto fast = best_on_variations(guess); !fast.empty())
-      ATT_CHECK(measure(spec_, fast, std::nullopt, true));
+    // What left the search's races early has times of few rounds, which tell less than a rule asks.
+    if (const auto good = good_on_variations(guess); !good.empty())
+      ATT_CHECK(measure(spec_, good, std::nullopt, true));
     if (sum_.stopped) return sum_;
     note_first_guess(store_, key_, guess, sum_);
     if (const auto plans = promising(guess); !plans.empty())
@@ -145,38 +141,53 @@ class Variations {
     };
     add_guess(spec_);
     for (const VariedSpec& one : varied) add_guess(one.spec);
-    for (const KernelPlan& plan : fastest(store_, key_)) add(plan, plans);
+    for (const KernelPlan& plan : worth_a_look(store_, key_)) add(plan, plans);
     return plans;
   }
 
-  // The fastest on each variation where that is not the guess, and the guess; empty where it always
-  // is.
-  std::vector<KernelPlan> best_on_variations(const Result<KernelPlan>& guess) const {
-    const std::string mark = key_.data.label + std::string(kVariationMark);
-    std::vector<KernelPlan> plans;
+  // The variations, behind the description where it is wanted.
+  std::vector<DataPlans> kinds(bool with_description) const {
+    std::vector<DataPlans> kinds;
     const auto winner = store_.winner(key_);
-    if (!guess.ok() || !winner.ok() || !winner->has_value()) return plans;
+    if (!winner.ok() || !winner->has_value()) return kinds;
+    const std::string mark = key_.data.label + std::string(kVariationMark);
     for (const DataPlans& kind : (*winner)->by_data) {
-      if (!kind.data.label.starts_with(mark)) continue;
+      if (kind.data.label.starts_with(mark)) kinds.push_back(kind);
+      if (kind.data.label == key_.data.label && with_description) kinds.insert(kinds.begin(), kind);
+    }
+    return kinds;
+  }
+
+  // What is the fastest on a variation, or gains on the guess on all of them, and the guess; empty
+  // where that is nothing else.
+  std::vector<KernelPlan> good_on_variations(const Result<KernelPlan>& guess) const {
+    std::vector<KernelPlan> plans;
+    const std::vector<DataPlans> variations = kinds(false);
+    if (!guess.ok()) return plans;
+    for (const DataPlans& kind : variations) {
       const auto plan = parse_plan(kind.plans.front().plan);
       if (plan.ok() && *plan != *guess) add(*plan, plans);
     }
+    for (const KernelPlan& plan : most_promising(variations, *guess)) add(plan, plans);
     if (!plans.empty()) plans.push_back(*guess);
     return plans;
   }
 
-  // What may take the guess's place, at most so many, and the guess.
+  // What may take the guess's place, and the guess.
   std::vector<KernelPlan> promising(const Result<KernelPlan>& guess) const {
+    if (!guess.ok()) return {};
+    std::vector<KernelPlan> plans = most_promising(kinds(true), *guess);
+    if (!plans.empty()) plans.push_back(*guess);
+    return plans;
+  }
+  static std::vector<KernelPlan> most_promising(const std::vector<DataPlans>& kinds,
+                                                const KernelPlan& guess) {
     constexpr std::size_t kMost = 3;
     std::vector<KernelPlan> plans;
-    const auto winner = store_.winner(key_);
-    if (!guess.ok() || !winner.ok() || !winner->has_value()) return plans;
-    for (const std::string& text :
-         cache::may_beat((*winner)->by_data, key_.data.label, to_string(*guess))) {
+    for (const std::string& text : cache::may_beat(kinds, to_string(guess))) {
       const auto plan = parse_plan(text);
       if (plan.ok() && plans.size() < kMost) add(*plan, plans);
     }
-    if (!plans.empty()) plans.push_back(*guess);
     return plans;
   }
 

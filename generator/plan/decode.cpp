@@ -345,6 +345,7 @@ const FamilyOperations& decode_family() {
       .plan_cost = decode::plan_cost,
       .tiling = decode::tiling,
       .shape_cost = decode::shape_cost,
+      .repeats_another = has_pieces_of_fewer,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = true,

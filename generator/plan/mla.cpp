@@ -457,6 +457,7 @@ const FamilyOperations& mla_family() {
       .plan_cost = plan_cost,
       .tiling = tiling,
       .shape_cost = shape_cost,
+      .repeats_another = has_pieces_of_fewer,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = true,

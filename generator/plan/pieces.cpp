@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "templates/piece_choice.h"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -108,6 +109,25 @@ std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int
     }
   }
   return widest;
+}
+
+bool has_pieces_of_fewer(const AttentionSpec& spec, const KernelPlan& plan,
+                         const ProblemShape& shape) {
+  // Those of sequences are dealt out by their lengths, those of batch-invariant specs by their
+  // keys.
+  if (is_packed(spec) || spec.batch_invariant) return false;
+  const auto* decode = std::get_if<DecodePlan>(&plan.tile);
+  const auto* mla = std::get_if<MlaPlan>(&plan.tile);
+  if ((decode == nullptr || decode->in_cluster) && mla == nullptr) return false;
+  const int tile_q = decode != nullptr ? decode->tile_q : mla->tile_q;
+  const int pieces = decode != nullptr ? decode->pieces : mla->pieces;
+  const std::int64_t items =
+      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile_q)
+          .per_kv_head() *
+      shape.kv_heads * shape.batch;
+  const auto of_launch = [&](int most) { return att::piece_count<std::int64_t>(items, most); };
+  return std::ranges::any_of(
+      kPieces, [&](int fewer) { return fewer < pieces && of_launch(fewer) == of_launch(pieces); });
 }
 
 bool leaves_sequences_to_few(const AttentionSpec& spec, int pieces, bool in_cluster) {

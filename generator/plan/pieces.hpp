@@ -24,6 +24,11 @@ void take_stretches(LaunchRecipe& recipe, int ctas_per_processor);
 std::vector<WorkspaceRegion> widest_piece_regions(const AttentionSpec& spec, int pieces,
                                                   std::initializer_list<int> rows);
 
+// Whether launches of the shape have as many pieces as with a smaller one of kPieces at most: 512
+// items have 2 with each from 2 to 128. Of plans of the decode and the MLA family.
+bool has_pieces_of_fewer(const AttentionSpec& spec, const KernelPlan& plan,
+                         const ProblemShape& shape);
+
 // Whether a plan with so many pieces of a sequence at most may leave a long one among packed ones
 // to few CTAs, as no shape says how long one is beside the others: such plans are not offered. On
 // an H200 64 sequences of 8192 keys take 502 us with 1 and 503 with 16, one of 131072 beside 63 of

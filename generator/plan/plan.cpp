@@ -326,7 +326,9 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
   std::vector<std::pair<double, KernelPlan>> costed;
   const auto add = [&](const AttentionSpec& of, const ProblemShape& at) {
     for (const Family family : families) {
+      const auto repeats = family_operations(family, pass)->repeats_another;
       for (const KernelPlan& plan : whole_plans(of, family, device, pass)) {
+        if (repeats != nullptr && repeats(of, plan, at)) continue;
         costed.emplace_back(cost_us(of, plan, at, device), with_residues(plan, of.residues));
       }
     }

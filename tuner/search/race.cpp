@@ -73,6 +73,19 @@ class Race {
     return ok_status();
   }
 
+  // What the GPU takes now of what it took when the incumbent was new.
+  double drift() const {
+    for (const Contestant& c : field_) {
+      if (!c.is_new && c.known_us > 0) return spread_of(c.samples_us).median / c.known_us;
+    }
+    return 1;
+  }
+  Contestant as_before(Contestant contestant) const {
+    const double now = drift();
+    for (double& us : contestant.samples_us) us /= now;
+    return contestant;
+  }
+
   void cut(double rung) {
     std::vector<Standing> standings;
     for (std::size_t i = 0; i < field_.size(); ++i)
@@ -83,7 +96,7 @@ class Race {
     const Contestant& leader = field_[standings.front().index];
     if (options_.leads && leader.candidate != leader_) {
       leader_ = leader.candidate;
-      options_.leads(leader);
+      options_.leads(as_before(leader));
     }
     std::vector<std::size_t> leaving;
     for (std::size_t place = 0; place < standings.size(); ++place) {
@@ -98,7 +111,7 @@ class Race {
       if (rung == kRungs.back() || (out && field_[s.index].is_new)) leaving.push_back(s.index);
     }
     for (const std::size_t index : leaving) {
-      if (field_[index].is_new) options_.finished(field_[index]);
+      if (field_[index].is_new) options_.finished(as_before(field_[index]));
     }
     remove(leaving);
   }

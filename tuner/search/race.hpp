@@ -13,14 +13,17 @@ namespace attune {
 struct Contestant {
   Candidate candidate;
   CompiledFacts facts;
-  bool is_new = true;  // false: an incumbent that runs along to compare with; it never leaves
+  bool is_new = true;   // false: an incumbent that runs along to compare with; it never leaves
+  double known_us = 0;  // of an incumbent: what it took in the race that it was new in; 0: unknown
   std::vector<double> samples_us;
 };
 
 struct RaceOptions {
   double noise_fraction = 0.01;
   int rounds_factor = 1;  // times full_sample_count()
-  // Called for every contestant that leaves or finishes, as it does, with at least one sample.
+  // Called for every contestant that leaves or finishes, as it does, with at least one sample. Its
+  // samples are as if the GPU were as it was when the incumbent was new: what that takes in the
+  // same rounds says how much slower or faster it has become since.
   std::function<void(const Contestant&)> finished;
   // Called for one that failed; `error` is the candidate's.
   std::function<void(const Contestant&, const Error& error)> failed;

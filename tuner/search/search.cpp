@@ -283,8 +283,8 @@ class Search {
     // The best so far runs along, so that newcomers are cut against it under the same conditions.
     const auto order = ranking();
     if (!order.empty() && ready_.contains(order.front()->candidate)) {
-      field.push_back(
-          {.candidate = order.front()->candidate, .facts = order.front()->facts, .is_new = false});
+      const Known& best = *order.front();
+      field.push_back({best.candidate, best.facts, false, best.median_us, {}});
     }
     RaceOptions options = race_options();
     options.leads = [this, before_us = best_median_us()](const Contestant& c) {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "generator/plan/plan.hpp"
 #include "templates/work_items.h"
 #include "tests/unit/plan/plain_spec.hpp"
@@ -28,6 +30,29 @@ TEST(DecodePlan, ServesWhatHasNoDropout) {
   EXPECT_TRUE(legal_plans(spec, Family::kDecode, device_facts(Target::kCpu)).empty());
   spec.dropout.value = 0.25;
   EXPECT_TRUE(legal_plans(spec, Family::kDecode, kHopper).empty());
+}
+
+// 512 items have two pieces with every larger number: nobody need measure the same launch twelve
+// times.
+TEST(DecodePlan, WhatALaunchDoesStandsInTheOrderOnce) {
+  const AttentionSpec spec = plain_spec();
+  const auto piece_numbers = [&](std::int64_t batch) {
+    std::set<int> listed, clusters;
+    const ProblemShape shape{
+        .batch = batch, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 8192};
+    const auto plans = plans_by_cost(spec, shape, kHopper);
+    EXPECT_TRUE(plans.ok());
+    for (const KernelPlan& plan : *plans) {
+      if (const auto* tile = std::get_if<DecodePlan>(&plan.tile))
+        (tile->in_cluster ? clusters : listed).insert(tile->pieces);
+    }
+    EXPECT_EQ(clusters, (std::set{2, 4, 8}));
+    return listed;
+  };
+  EXPECT_EQ(piece_numbers(64), (std::set{1, 2}));
+  EXPECT_EQ(piece_numbers(128), (std::set{1}));
+  EXPECT_EQ(piece_numbers(24), (std::set{1, 2, 3, 4, 6})) << "five pieces, with 6 and with 8";
+  EXPECT_EQ(piece_numbers(1).size(), 13u);
 }
 
 TEST(DecodePlan, IsChosenForFewQueriesOnManyKeysAlone) {

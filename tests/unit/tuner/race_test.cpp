@@ -84,6 +84,35 @@ TEST(Race, FailureCostsOnlyTheCandidate) {
   EXPECT_EQ(outcome.samples.size(), 3u);
 }
 
+// The GPU has grown warm since the incumbent was new: what newcomers take is told as of then.
+TEST(Race, NewcomersAreTimedAsIfTheGpuWereAsItWas) {
+  const std::map<KernelPlan, double> times{{kPlans[0], 106}, {kPlans[1], 106 * 1.02}};
+  FakeExecutor executor(
+      [&](const KernelPlan& plan) { return Behaviour{.time_us = times.at(plan)}; });
+  std::vector<Contestant> field;
+  for (const KernelPlan& plan : {kPlans[0], kPlans[1]}) {
+    const auto facts = executor.compile(plan);
+    EXPECT_TRUE(executor.verify(plan).ok());
+    field.push_back({.candidate = plan, .facts = *facts});
+  }
+  field[0].is_new = false;
+  field[0].known_us = 100;
+  std::map<KernelPlan, double> medians;
+  const RaceOptions options{
+      .finished =
+          [&](const Contestant& c) { medians[c.candidate.plan] = spread_of(c.samples_us).median; },
+      .failed = [](const Contestant&, const Error&) {},
+      .leads =
+          [&](const Contestant& c) {
+            EXPECT_EQ(c.candidate.plan, kPlans[0]);
+            EXPECT_DOUBLE_EQ(spread_of(c.samples_us).median, 100);
+          },
+      .go_on = [] { return true; }};
+  ASSERT_TRUE(race(field, executor, options).ok());
+  ASSERT_EQ(medians.size(), 1u);
+  EXPECT_NEAR(medians.at(kPlans[1]), 102, 1e-9);
+}
+
 TEST(Race, MachinesFailureEndsIt) {
   FakeExecutor executor([](const KernelPlan&) { return Behaviour{}; });
   executor.machine_fails_after = 6;
