@@ -118,7 +118,8 @@ class Variations {
     ATT_CHECK(measure_all(varied, few));
     if (sum_.stopped) return sum_;
     const auto guess = guess_of(spec_);
-    // What left the search's races early has times of few rounds, which tell less than a rule asks.
+    // What left the search's races early has times of few rounds on another GPU than the final's,
+    // which tell less than a rule asks.
     if (const auto good = good_on_variations(guess); !good.empty())
       ATT_CHECK(measure(spec_, good, std::nullopt, true));
     if (sum_.stopped) return sum_;
@@ -196,6 +197,7 @@ class Variations {
     TuneOptions options = options_;
     options.contenders = plans;
     options.max_candidates = static_cast<int>(plans.size());
+    options.to_the_end = data.has_value() || force;
     options.data = std::move(data);
     options.force = force;
     ATT_TRY(TuneResult run, tune_once_(of, options));

@@ -20,6 +20,7 @@ struct TuneOptions {
   bool force = false;            // measure again what is already measured
   bool exhaustive = false;       // ask for every legal plan; what the search is judged against
   std::vector<KernelPlan> contenders = {};  // to ask for before others
+  bool to_the_end = false;  // all race all rounds: of few, whose times a choice goes by
   // What the tensors are like that decide a mask; else mask_data() of the spec.
   std::optional<MaskData> data = {};
 };

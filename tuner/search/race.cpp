@@ -108,7 +108,8 @@ class Race {
       const bool out = s.spread.lower_quartile > best.median * kHopeless ||
                        (!first_cut && (clearly_slower(s.spread, best, options_.noise_fraction) ||
                                        (slower_half && !in_noise)));
-      if (rung == kRungs.back() || (out && field_[s.index].is_new)) leaving.push_back(s.index);
+      const bool may_leave = field_[s.index].is_new && !options_.to_the_end;
+      if (rung == kRungs.back() || (out && may_leave)) leaving.push_back(s.index);
     }
     for (const std::size_t index : leaving) {
       if (field_[index].is_new) options_.finished(as_before(field_[index]));

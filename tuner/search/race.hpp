@@ -20,7 +20,8 @@ struct Contestant {
 
 struct RaceOptions {
   double noise_fraction = 0.01;
-  int rounds_factor = 1;  // times full_sample_count()
+  int rounds_factor = 1;    // times full_sample_count()
+  bool to_the_end = false;  // nobody leaves before
   // Called for every contestant that leaves or finishes, as it does, with at least one sample. Its
   // samples are as if the GPU were as it was when the incumbent was new: what that takes in the
   // same rounds says how much slower or faster it has become since.

@@ -300,6 +300,7 @@ class Search {
   RaceOptions race_options() {
     return {.noise_fraction = options_.noise_fraction,
             .rounds_factor = 1,
+            .to_the_end = options_.to_the_end,
             .finished = [this](const Contestant& c) { note(c); },
             .failed =
                 [this](const Contestant& c, const Error& error) {
@@ -351,7 +352,7 @@ class Search {
     bool has_been = true;
     for (const Known* known : ranking()) {
       if (finalists.size() == kFinalists) break;
-      if (finalists.size() > 1 &&
+      if (finalists.size() > 1 && !options_.to_the_end &&
           known->median_us > known_.at(finalists.front()).median_us * kFinalWithin)
         break;
       finalists.push_back(known->candidate);

@@ -42,8 +42,8 @@ TEST(DiversePlans, AClusterIsAKindOfItsOwn) {
                       .target = Target::kSm90a,
                       .tile = DecodePlan{.pieces = pieces, .in_cluster = in_cluster}};
   };
-  const std::vector<KernelPlan> plans = diverse_plans(
-      std::vector<TimedPlan>{{100, decode(2, false)}, {115, decode(4, false)}, {116, decode(2, true)}});
+  const std::vector<KernelPlan> plans = diverse_plans(std::vector<TimedPlan>{
+      {100, decode(2, false)}, {115, decode(4, false)}, {116, decode(2, true)}});
   EXPECT_THAT(plans, testing::ElementsAre(decode(2, false), decode(2, true)));
   EXPECT_TRUE(diverse_plans({}).empty());
 }

@@ -41,6 +41,7 @@ class PlausibleData : public testing::Test {
     asked_.push_back(data.label);
     contenders_.push_back(options.contenders.size());
     limits_.push_back(options.max_candidates);
+    to_the_end_.push_back(options.to_the_end);
     std::vector<KernelPlan> measured = options.contenders;
     measured.push_back(best);
     const bool is_unlucky =
@@ -78,6 +79,7 @@ class PlausibleData : public testing::Test {
   std::vector<std::string> asked_;
   std::vector<std::size_t> contenders_;
   std::vector<int> limits_;
+  std::vector<bool> to_the_end_;
   bool stops_ = false;
   bool fails_to_confirm_ = false;
   bool leaves_early_ = false;
@@ -102,6 +104,8 @@ TEST_F(PlausibleData, ADescribedSpecIsTunedOnVariationsToo) {
   }
   // Then what is faster than the first guess, and that guess.
   for (const std::size_t at : {4, 5, 6, 7}) EXPECT_EQ(contenders_[at], 2u);
+  // What a choice goes by is measured in full.
+  EXPECT_THAT(to_the_end_, ElementsAre(false, false, true, true, true, true, true, true));
   EXPECT_EQ(result->candidates, 40);
   const auto winner = store_->winner({.spec_hash = spec_hash(spec),
                                       .device = device_.identity(),

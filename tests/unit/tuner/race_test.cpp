@@ -16,8 +16,8 @@ struct Outcome {
   bool ok = true;
 };
 
-Outcome run(FakeExecutor& executor, const std::vector<KernelPlan>& plans,
-            int rounds_allowed = 1000) {
+Outcome run(FakeExecutor& executor, const std::vector<KernelPlan>& plans, int rounds_allowed = 1000,
+            bool to_the_end = false) {
   std::vector<Contestant> field;
   for (const KernelPlan& plan : plans) {
     const auto facts = executor.compile(plan);
@@ -26,6 +26,7 @@ Outcome run(FakeExecutor& executor, const std::vector<KernelPlan>& plans,
   }
   Outcome outcome;
   const RaceOptions options{
+      .to_the_end = to_the_end,
       .finished =
           [&](const Contestant& c) { outcome.samples[c.candidate.plan] = c.samples_us.size(); },
       .failed = [&](const Contestant&, const Error& e) { outcome.failed.push_back(e.id); },
@@ -47,6 +48,15 @@ TEST(Race, EverybodyFinishesTheFasterTheLonger) {
   EXPECT_EQ(outcome.samples.at(kPlans[0]), 30u);
   EXPECT_EQ(outcome.samples.at(kPlans[1]), 5u) << "clearly slower after the second cut";
   EXPECT_EQ(outcome.samples.at(kPlans[3]), 2u) << "hopeless after the first";
+}
+
+TEST(Race, ToTheEndNobodyLeaves) {
+  const std::map<KernelPlan, double> times{
+      {kPlans[0], 100}, {kPlans[1], 104}, {kPlans[2], 120}, {kPlans[3], 200}};
+  FakeExecutor executor(
+      [&](const KernelPlan& plan) { return Behaviour{.time_us = times.at(plan)}; });
+  const Outcome outcome = run(executor, kPlans, 1000, true);
+  for (const KernelPlan& plan : kPlans) EXPECT_EQ(outcome.samples.at(plan), 30u);
 }
 
 TEST(Race, SaysWhoLeadsWhenThatChanges) {

@@ -361,6 +361,14 @@ TEST(Search, TheFinalDecidesNotTheRaceBeforeIt) {
   EXPECT_EQ(made.run()->plan, steady);
 }
 
+// Contenders that a choice goes by have as many rounds as the best.
+TEST(Search, ToTheEndAllAreInTheFinal) {
+  Bench bench(smooth);
+  const std::vector<KernelPlan> few = {kBest, bench.plans[0], bench.plans[100], bench.plans[200]};
+  ASSERT_TRUE(bench.run({.max_candidates = 4, .contenders = few, .to_the_end = true}).ok());
+  for (const KernelPlan& plan : few) EXPECT_EQ(bench.executor.timings.at(plan), 120);
+}
+
 // The GPU is a tenth slower from the second wave on, in which plans are that much faster.
 TEST(Search, AGpuThatGrowsWarmHidesNoGain) {
   Bench* bench = nullptr;
