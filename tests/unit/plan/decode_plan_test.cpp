@@ -55,6 +55,21 @@ TEST(DecodePlan, WhatALaunchDoesStandsInTheOrderOnce) {
   EXPECT_EQ(piece_numbers(1).size(), 13u);
 }
 
+// The last query tile of a causal prompt has twice the mean's keys, and all begin together.
+TEST(DecodePlan, TheLongestItemOfACausalPromptEndsLast) {
+  const auto parsed = [](const std::string& mask) {
+    return parse_spec("attune: 1\nname: t\ndtype: fp16\nhead_dim: 112\n" + mask, "").value();
+  };
+  const AttentionSpec causal = parsed("mask: causal\n"), full = parsed("");
+  const auto expected_us = [](const AttentionSpec& spec, std::int64_t batch) {
+    return cost_us(spec, plan_of(32, 1),
+                   {.batch = batch, .heads = 2, .kv_heads = 2, .q_len = 1025, .kv_len = 1025},
+                   kHopper);
+  };
+  EXPECT_GT(expected_us(causal, 3), 0.6 * expected_us(full, 3));
+  EXPECT_LT(expected_us(causal, 64), 0.6 * expected_us(full, 64));
+}
+
 TEST(DecodePlan, IsChosenForFewQueriesOnManyKeysAlone) {
   const AttentionSpec spec = plain_spec();
   for (const std::int64_t batch : {1, 8, 64}) {

@@ -398,5 +398,18 @@ TEST(Sm90aCost, MasksAreForThreeWarpgroups) {
   EXPECT_EQ(first_guess(*spec, {2, 16, 16, 8192, 8192}).warpgroups, 3);
 }
 
+// A warpgroup alone draws K and V twice as often, which rows that begin amid a sector do not allow.
+TEST(Sm90aPlan, SplitRowsAreNotDrawnByOneWarpgroup) {
+  const auto expected_us = [](int head_dim, int warpgroups) {
+    const Sm90aPlan tile{.warpgroups = warpgroups, .schedule = Sm90aPlan::Schedule::kSingle};
+    return cost_us(plain_spec(head_dim), hopper_plan(tile),
+                   {.batch = 3, .heads = 32, .kv_heads = 32, .q_len = 256, .kv_len = 4096},
+                   device_facts(Target::kSm90a));
+  };
+  EXPECT_GT(expected_us(72, 1), 1.5 * expected_us(72, 2));
+  EXPECT_LT(expected_us(72, 2), 1.1 * expected_us(80, 2));
+  EXPECT_LT(expected_us(80, 1), 1.2 * expected_us(80, 2));
+}
+
 }  // namespace
 }  // namespace attune
