@@ -220,8 +220,7 @@ PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan);
 double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                const DeviceFacts& device);
 // All legal plans of every family that serves `spec` on the device, the cost model's cheapest
-// first; without those that take sequences apart which cannot be; of those with the same launches
-// one.
+// first; without those that take sequences apart which cannot be; of equal launches one.
 Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const ProblemShape& shape,
                                               const DeviceFacts& device,
                                               Pass pass = Pass::kForward);
