@@ -45,7 +45,7 @@ struct Consumer : ConsumerPieces {
 
   // Whether probe() looks at all scores for the highest. Without a mask, where items are alike, two
   // pieces a tile gain 1 % by it at most.
-  static constexpr bool kSeesAll = kLearns || (kTracks && spec::kHasMask);
+  static constexpr bool kSeesAll = kLearns || (kTracks && (spec::kHasMask || kScoreVariesByKey));
 
   // Looks at a tile's scores, before mask and score, for what the first way does not serve; at two
   // a thread, or with kSeesAll at more. What it overlooks is found at the item's end.
@@ -138,8 +138,7 @@ struct Consumer : ConsumerPieces {
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.
-        probes = (kConstantReference || kLearns) && may_freeze && way == kUnknown &&
-                 own.row < sequence().q_len;
+        probes = kProbes && may_freeze && way == kUnknown && own.row < sequence().q_len;
         may_try = n == 0;  // which item comes later may be chance
         way = probes ? kFirstWay : way;
       }
@@ -218,7 +217,7 @@ struct Consumer : ConsumerPieces {
     if constexpr (!kQAhead) issue_qk_tile();
     wgmma_wait<0>();
     if constexpr (kReleasesKFirst) stream.release_k(tile);
-    if constexpr (kConstantReference || kLearns) {
+    if constexpr (kProbes) {
       if (probes) probe();
       probes = false;
     }

@@ -24,11 +24,8 @@ constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIs
 // Whether a second steady loop raises its references where a tile asks for it. Only what is not
 // finite then fails once more. fp16 has room for a rise of 2^23 after the first tile and no more;
 // with bf16 it is heavy tails, and scores that climb by hundreds, that need it. Not in two pieces a
-// tile where the loop shares its first piece's softmax (ptxas serialises the products, C7514), nor
-// where a mask or a score of the key makes it long: two thirds of the kernel's compile time.
-constexpr bool kTracks =
-    plan::kFrozenMax &&
-    (kPieces == 1 || (!kSharesFirst && !kScoreVariesByKey && (kConstantReference || !kBf16)));
+// tile where the loop shares its first piece's softmax: ptxas serialises the products (C7514).
+constexpr bool kTracks = plan::kFrozenMax && (kPieces == 1 || !kSharesFirst);
 
 // Whether there is a second way before the running maximum. Items that fail their proof are done
 // again with the frozen maximum of their first tile, and so are the later ones of the warpgroup,
@@ -43,6 +40,10 @@ constexpr bool kTeaches = !plan::kSameBits || plan::kSchedule != plan::Schedule:
 // trial, and whether its verdict is known to the second one. Not in two pieces a tile: d 64 lost 1
 // to 4 % of its speed on normal numbers, where no such code runs.
 constexpr bool kLearns = kTeaches && kTracks && kPieces == 1;
+
+// Whether the first tile of an item is looked at for what the first way does not serve. A frozen
+// maximum serves all scores but those that rise above it: heavy tails, of bf16.
+constexpr bool kProbes = kConstantReference || kLearns || (kTracks && kBf16 && kPieces == 2);
 
 }  // namespace sm90
 }  // namespace att
