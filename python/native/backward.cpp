@@ -87,9 +87,12 @@ Ref new_gradients(const Bound& bound, att_backward_args& args, float** of_tensor
 }
 
 /// The gradients, or null: with an error, or without one where it is no launch like others.
-PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* scalars) {
+PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* numbers) {
   Launch& launch = bound.launch;
   Frame frame;
+  Drawn drawn{};
+  if (launch.draws && !take(drawn, numbers)) return nullptr;
+  PyObject* const scalars = PyTuple_GetItem(numbers, 0);
   att_backward_args args = bound.args;
   const Ref tensors = items_from(saved, kSaved);
   if (!tensors || !is_current(launch) || !find_operands(bound, saved, d_o, args) ||
@@ -98,6 +101,10 @@ PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* scalars) {
   }
   if (launch.slot_count != 0) args.scalars = frame.scalars;
   if (launch.tensor_count != 0) args.tensor_views = frame.tensors;
+  if (launch.draws) {
+    args.dropout_seed = drawn.seed;
+    args.dropout_offset = drawn.offset;
+  }
   float* of_tensors[kMaxTensors] = {};
   Ref made = new_gradients(bound, args, of_tensors);
   if (bound.learned_count != 0) {
@@ -139,8 +146,7 @@ PyObject* run_bound(const Gradients& of, PyObject* context, PyObject* d_o, Ref& 
     const int passes = ask(bound->check.get(), all.get());
     if (passes < 0) return nullptr;
     if (passes == 0) continue;
-    PyObject* const numbers = PyTuple_GetItem(call.get(), 1);
-    return run(*bound, saved.get(), d_o, PyTuple_GetItem(numbers, 0));
+    return run(*bound, saved.get(), d_o, PyTuple_GetItem(call.get(), 1));
   }
   return nullptr;
 }
@@ -169,7 +175,7 @@ PyMethodDef backward_method{"backward", backward, METH_FASTCALL, "backward(ctx, 
 
 /// What is a Function's `backward`: of (is_grad_enabled, whether torch asks for an order of sums,
 /// what does it in Python, None). A context's `call` has the capsules of launches in its fourth
-/// place, and in the first of its second one the launch's scalars.
+/// place, and in its second one the launch's numbers.
 extern "C" ATT_API PyObject* attune_calls_backward(PyObject* given) {
   using namespace attune::calls;
   PyObject* part[4];

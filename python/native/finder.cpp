@@ -40,9 +40,12 @@ bool read(const Finder& finder, PyObject* v, PyObject* const* values, Py_ssize_t
     const long kind = PyLong_AsLong(PyTuple_GetItem(kinds, 1 + i));
     Ref part = Ref::to(kind == kByValue ? value : finder.none.get());
     if (kind == kLse) said.with_lse = value;
-    if (kind >= kArrays && kind < kArrays + kArrayCount) {
+    const bool is_array = kind >= kArrays && kind < kArrays + kArrayCount;
+    if (is_array || kind == kOfLaunch) {
       const bool is_none = value == finder.none.get();
       part = Ref::to((is_none ? finder.of_true : finder.of_false).get());
+    }
+    if (is_array) {
       said.arrays[kind - kArrays] = value;
       said.has_arrays = true;
     }

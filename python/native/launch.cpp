@@ -74,9 +74,9 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
   PyObject *slots = nullptr, *workspace = nullptr, *empty = nullptr, *current = nullptr,
            *stream = nullptr, *index = nullptr, *data_ptr = nullptr, *raise = nullptr,
            *keep = nullptr;
-  int is_on_gpu = 0, keeps_scratch = 0;
-  if (PyArg_ParseTuple(given, "OOOOOOOOOii", &slots, &workspace, &empty, &current, &stream, &index,
-                       &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch) == 0) {
+  int is_on_gpu = 0, keeps_scratch = 0, draws = 0;
+  if (PyArg_ParseTuple(given, "OOOOOOOOOiii", &slots, &workspace, &empty, &current, &stream, &index,
+                       &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch, &draws) == 0) {
     return false;
   }
   if (tensor_count > kMaxTensors) return refuse("too many tensors") != nullptr;
@@ -98,6 +98,7 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
     if (launch.device < 0) return refuse("no device") != nullptr;
   }
   launch.keeps_scratch = keeps_scratch != 0;
+  launch.draws = draws != 0;
   launch.empty = Ref::to(empty);
   launch.current_device = Ref::to(current);
   launch.stream = Ref::to(stream);
@@ -106,6 +107,19 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
   launch.raise = Ref::to(raise);
   launch.keep = Ref::to(keep);
   return take(launch.workspace, workspace);
+}
+
+bool take(Drawn& drawn, PyObject* numbers) {
+  constexpr Py_ssize_t kSeedAt = 3, kOffsetAt = 4;
+  drawn.seed_object = PyTuple_GetItem(numbers, kSeedAt);
+  drawn.offset_object = PyTuple_GetItem(numbers, kOffsetAt);
+  if (drawn.offset_object != nullptr) {
+    drawn.seed = PyLong_AsUnsignedLongLong(drawn.seed_object);
+    drawn.offset = PyLong_AsUnsignedLongLong(drawn.offset_object);
+  }
+  if (PyErr_Occurred() == nullptr) return true;
+  PyErr_Clear();
+  return false;
 }
 
 bool is_current(const Launch& launch) {

@@ -33,11 +33,18 @@ struct Launch {
   long long device;  // of CUDA; negative: the CPU
   std::size_t workspace_bytes;
   bool keeps_scratch;
+  bool draws;                  // each launch brings dropout's seed and offset
   std::atomic<void*> scratch;  // kept for the next launch; null: there is none, or it is in use
   Kind workspace;
   Ref empty, current_device, stream, device_index, data_ptr, raise, keep;
 
   ~Launch();
+};
+
+/// Dropout's seed and offset of one launch, as numbers and as Python has them, which are borrowed.
+struct Drawn {
+  std::uint64_t seed, offset;
+  PyObject *seed_object, *offset_object;
 };
 
 /// One launch's numbers and tensors. They are the caller's, as are those of every thread.
@@ -65,11 +72,15 @@ class Workspace {
 };
 
 /// Of (slots, workspace's kind, empty, current device, stream, device's index, data_ptr, raise,
-/// keep, whether it is on a GPU, whether it keeps its scratch memory), and of what a launch's
-/// arguments say. False where there is an error.
+/// keep, whether it is on a GPU, whether it keeps its scratch memory, whether launches bring a
+/// seed), and of what a launch's arguments say. False where there is an error.
 bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
           std::size_t workspace_bytes);
 bool take(Kind& kind, PyObject* given);
+
+/// Of a launch's numbers, as attune.torch._launch_plan has them. False without an error where the
+/// seed is no number: it lies on the device.
+bool take(Drawn& drawn, PyObject* numbers);
 
 /// Whether the device is the one on which new tensors are made. Sets no error.
 bool is_current(const Launch& launch);

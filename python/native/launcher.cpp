@@ -15,17 +15,21 @@ struct Launcher {
   const att_kernel* kernel;
   att_forward_args args;  // all but addresses
   Kind o, lse;
-  Ref otherwise;
+  Ref otherwise, none;
   Launch launch;
 };
 
 namespace {
 
 Outputs run_in_python(const Launcher& launcher, PyObject* const* operands, PyObject* tensors,
-                      bool with_lse, PyObject* scalars) {
+                      bool with_lse, PyObject* scalars, const Drawn* drawn) {
   const Ref flag(PyLong_FromLong(with_lse));
-  const Ref found(PyObject_CallFunctionObjArgs(launcher.otherwise.get(), operands[0], operands[1],
-                                               operands[2], tensors, flag.get(), scalars, nullptr));
+  PyObject* const none = launcher.none.get();  // no scale, no probability
+  PyObject* const seed = drawn == nullptr ? nullptr : drawn->seed_object;
+  const Ref found(PyObject_CallFunctionObjArgs(
+      launcher.otherwise.get(), operands[0], operands[1], operands[2], tensors, flag.get(), scalars,
+      seed == nullptr ? nullptr : none, none, seed,
+      drawn == nullptr ? nullptr : drawn->offset_object, nullptr));
   if (!found) return {};
   return {Ref(PySequence_GetItem(found.get(), 0)), Ref(PySequence_GetItem(found.get(), 1))};
 }
@@ -33,8 +37,12 @@ Outputs run_in_python(const Launcher& launcher, PyObject* const* operands, PyObj
 }  // namespace
 
 Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bool with_lse,
-            PyObject* scalars) {
+            PyObject* scalars, const Drawn* drawn) {
   Launch& launch = launcher.launch;
+  if (launch.draws != (drawn != nullptr)) {
+    refuse("dropout's seed is brought where there is dropout");
+    return {};
+  }
   Frame frame;
   std::uint64_t at[3];
   for (int i = 0; i < 3; ++i) {
@@ -42,11 +50,15 @@ Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bo
   }
   if (((at[0] | at[1] | at[2]) & kMisaligned) != 0 || !is_current(launch) ||
       !fill(launch, tensors, scalars, frame)) {
-    return run_in_python(launcher, operands, tensors, with_lse, scalars);
+    return run_in_python(launcher, operands, tensors, with_lse, scalars, drawn);
   }
   att_forward_args args = launcher.args;
   if (launch.slot_count != 0) args.scalars = frame.scalars;
   if (launch.tensor_count != 0) args.tensor_views = frame.tensors;
+  if (drawn != nullptr) {
+    args.dropout_seed = drawn->seed;
+    args.dropout_offset = drawn->offset;
+  }
   args.q = reinterpret_cast<const void*>(at[0]);
   args.k = reinterpret_cast<const void*>(at[1]);
   args.v = reinterpret_cast<const void*>(at[2]);
@@ -80,7 +92,7 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (launcher == nullptr || count != 6) return refuse("a launch takes six arguments");
   const int with_lse = PyObject_IsTrue(arguments[4]);
   if (with_lse < 0) return nullptr;
-  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, arguments[5]),
+  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, arguments[5], nullptr),
                   with_lse != 0);
 }
 
@@ -96,8 +108,9 @@ PyMethodDef launch_method{"launch", launch, METH_FASTCALL,
 extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   using namespace attune::calls;
   unsigned long long function = 0, kernel = 0, address = 0;
-  PyObject *o = nullptr, *lse = nullptr, *otherwise = nullptr, *of_launch = nullptr;
-  if (PyArg_ParseTuple(given, "KKKOOOO", &function, &kernel, &address, &o, &lse, &otherwise,
+  PyObject *o = nullptr, *lse = nullptr, *otherwise = nullptr, *none = nullptr,
+           *of_launch = nullptr;
+  if (PyArg_ParseTuple(given, "KKKOOOOO", &function, &kernel, &address, &o, &lse, &otherwise, &none,
                        &of_launch) == 0) {
     return nullptr;
   }
@@ -110,6 +123,7 @@ extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   launcher->kernel = reinterpret_cast<const att_kernel*>(kernel);
   launcher->args = *args;
   launcher->otherwise = Ref::to(otherwise);
+  launcher->none = Ref::to(none);
   if (!take(launcher->launch, of_launch, args->tensor_views, args->tensor_view_count,
             args->workspace_bytes) ||
       !take(launcher->o, o) || !take(launcher->lse, lse)) {

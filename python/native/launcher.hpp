@@ -5,6 +5,7 @@
 
 namespace attune::calls {
 
+struct Drawn;
 /// Thread-safe.
 struct Launcher;
 
@@ -16,10 +17,11 @@ struct Outputs {
 /// Null and an error where the capsule owns none.
 Launcher* launcher_of(PyObject* capsule);
 
-/// Of q, k and v, a sequence of tensors, and a tuple of scalars. Whatever is not as usual goes the
-/// way of Python, which says what is wrong.
+/// Of q, k and v, a sequence of tensors, a tuple of scalars, and what was drawn, of launches that
+/// have dropout, else null. Whatever is not as usual goes the way of Python, which says what is
+/// wrong.
 Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bool with_lse,
-            PyObject* scalars);
+            PyObject* scalars, const Drawn* drawn);
 
 /// O, or O and LSE, or null and an error.
 inline PyObject* as_asked(Outputs made, bool with_lse) {

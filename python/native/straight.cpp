@@ -16,6 +16,7 @@ struct Straight {
   static constexpr char kName[] = "attune.straight";
 
   Ref check, capsule, record, scalars, told, none;
+  Ref draw, drawn_otherwise;  // of calls with dropout; empty: it has none
   Ref names;  // of the scalars that each call brings, by slot; empty: they are `scalars`
   int learned[kMaxTensors], learned_count;  // places among the tensors
 };
@@ -61,6 +62,7 @@ Ref scalars_of(const Straight& call, PyObject* given) {
 struct Recorded {
   PyObject *capsule, *given, *scalars, *told;
   bool with_lse;
+  const Drawn* drawn;  // null: there is no dropout
 };
 
 /// Beside the arguments of apply, of which torch looks at each: one that is no tensor takes it as
@@ -77,9 +79,9 @@ PyObject* record(const Recorded& call, const Apply& apply) {
   return made;
 }
 
-PyObject* record(const Straight& call, PyObject* const* operands, PyObject* tensors,
-                 bool with_lse) {
-  const Recorded mine{call.capsule.get(), tensors, call.scalars.get(), call.told.get(), with_lse};
+PyObject* record(const Straight& call, PyObject* const* operands, PyObject* tensors, bool with_lse,
+                 PyObject* told, const Drawn* drawn) {
+  const Recorded mine{call.capsule.get(), tensors, call.scalars.get(), told, with_lse, drawn};
   if (call.learned_count == 0) {
     return record(mine, [&] {
       return PyObject_CallFunctionObjArgs(call.record.get(), operands[0], operands[1], operands[2],
@@ -107,11 +109,25 @@ PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const int passes = is_as_it_was(*call, arguments, arguments[3]);
   if (passes < 0) return nullptr;
   if (passes == 0) return Ref::to(call->none.get()).release();
-  if (call->record) return record(*call, arguments, arguments[3], with_lse != 0);
+  Ref told = Ref::to(call->told.get());
+  Drawn drawn{};
+  const Drawn* const of_launch = call->draw ? &drawn : nullptr;
+  if (of_launch != nullptr) {
+    told = Ref(PyObject_CallFunctionObjArgs(call->draw.get(), nullptr));
+    if (!told) return nullptr;
+    if (!take(drawn, PyTuple_GetItem(told.get(), 1))) {
+      return PyObject_CallFunctionObjArgs(call->drawn_otherwise.get(), arguments[0], arguments[1],
+                                          arguments[2], arguments[3], arguments[4], told.get(),
+                                          nullptr);
+    }
+  }
+  if (call->record) {
+    return record(*call, arguments, arguments[3], with_lse != 0, told.get(), of_launch);
+  }
   Launcher* const launcher = launcher_of(call->capsule.get());
   const Ref scalars = scalars_of(*call, count > 5 ? arguments[5] : nullptr);
   if (launcher == nullptr || !scalars) return nullptr;
-  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, scalars.get()),
+  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, scalars.get(), of_launch),
                   with_lse != 0);
 }
 
@@ -154,7 +170,7 @@ PyObject* forward(PyObject* self, PyObject* const* arguments, Py_ssize_t count) 
   const auto* names = owned_by<Context>(self);
   Launcher* const launcher = launcher_of(call->capsule);
   if (names == nullptr || launcher == nullptr) return nullptr;
-  Outputs made = run(*launcher, arguments + 1, call->given, true, call->scalars);
+  Outputs made = run(*launcher, arguments + 1, call->given, true, call->scalars, call->drawn);
   if (!made.o || !save(arguments[0], *names, *call, arguments + 1, made)) return nullptr;
   return as_asked(std::move(made), call->with_lse);
 }
@@ -181,7 +197,7 @@ PyObject* record_call(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   for (Py_ssize_t i = 1; i < count; ++i) {
     PyTuple_SetItem(all.get(), i - 1, Ref::to(arguments[i]).release());
   }
-  return record({part[0], part[1], part[2], part[4], with_lse != 0},
+  return record({part[0], part[1], part[2], part[4], with_lse != 0, nullptr},
                 [&] { return PyObject_CallObject(recorder->apply.get(), all.get()); });
 }
 
@@ -198,12 +214,14 @@ PyMethodDef record_method{"record", record_call, METH_FASTCALL, "record(call, q,
 }  // namespace attune::calls
 
 /// A call as `go`: of (check, capsule, a Function's apply or None, scalars, told, None, names,
-/// places of learned tensors).
+/// places of learned tensors, what draws, what runs a call whose seed lies on the device). What
+/// draws gives what the backward pass is told, with the launch's numbers in its second place; None:
+/// there is no dropout.
 extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
   using namespace attune::calls;
-  PyObject* part[8];
-  if (PyArg_ParseTuple(given, "OOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
-                       &part[5], &part[6], &part[7]) == 0) {
+  PyObject* part[10];
+  if (PyArg_ParseTuple(given, "OOOOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
+                       &part[5], &part[6], &part[7], &part[8], &part[9]) == 0) {
     return nullptr;
   }
   auto call = std::unique_ptr<Straight>(new (std::nothrow) Straight{});
@@ -215,6 +233,8 @@ extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
   call->told = Ref::to(part[4]);
   call->none = Ref::to(part[5]);
   call->names = Ref::to(part[6]);
+  if (part[8] != part[5]) call->draw = Ref::to(part[8]);
+  call->drawn_otherwise = Ref::to(part[9]);
   const Py_ssize_t learned = PyTuple_Size(part[7]);
   if (learned < 0 || learned > kMaxTensors) return refuse("too many tensors");
   for (; call->learned_count < learned; ++call->learned_count) {

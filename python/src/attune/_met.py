@@ -79,7 +79,7 @@ class _Names:
             elif kind == _DIMS:
                 key.append(None if value is None else tuple(value.items()))
             else:
-                key.append(value is None if kind >= _ARRAY else None)
+                key.append(value is None if kind >= _ARRAY or kind == _OF_LAUNCH else None)
         return tuple(key)
 
 

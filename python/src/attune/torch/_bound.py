@@ -64,10 +64,11 @@ class Bound:
         says: Any = None,
         kept: Any = None,
         names: Sequence[str] = (),
+        is_seeded: bool = False,
     ) -> None:
         """`tensors` are in the caller's order, and `slots` says which of them is the spec's, by slot. `draws`: whether
         a call without a seed takes one of torch's generator. `names`: of the scalars that each call brings, by slot;
-        without any they are those of `numbers`."""
+        without any they are those of `numbers`. `is_seeded`: whether each call brings a seed."""
         self.check: Check = check_of((*operands, *tensors))
         self.holds, self.says, self.kept = holds, says, kept
         self._plan, self._slots, self._draws = plan, tuple(slots), draws
@@ -79,7 +80,8 @@ class Bound:
             for x, dtype in zip(by_slot, variant.dtypes, strict=True)
         )
         self._names = tuple(names)
-        self._launcher, self._handle = launcher_of(plan)
+        self._launcher, handle = launcher_of(plan)
+        self._handle = None if draws else handle  # with a seed none but `go` launches it
         self._learned: tuple[int, ...] | None = None  # no gradient is wanted
         self._told: Told | None = None  # what a backward pass needs to know
         of_launch = None
@@ -88,19 +90,35 @@ class Bound:
             self._learned = tuple(self._slots[slot] for slot in variant.learned)
             learning = [(tensors[at].shape, tensors[at].dtype) for at in self._learned]
             self._told = Told(plan.backward, self._numbers, learning, []) if plan.backward is not None else None
-            of_launch = None if self._handle is None or plan.backward is None else record_launch()
+            of_launch = None if handle is None or plan.backward is None else record_launch()
             if of_launch is None:
-                self._handle = None
-            self._record = record if of_launch is None else of_launch[1]
+                handle = self._handle = None
+            self._record = record if of_launch is None or draws else of_launch[1]
         if self._slots == tuple(range(len(tensors))):
             self._slots = ()  # as they are
         self.go: Callable[..., Any] | None = None
         is_recorded = self._learned is not None
         apply = of_launch[0] if is_recorded and of_launch is not None else None
-        if not (holds or draws or self._converts or self._slots or (names and is_recorded)):
+        if not (holds or self._converts or self._slots or (names and (is_recorded or draws)) or (draws and is_seeded)):
             self.go = _native.straight(
-                self.check, self._handle, apply, numbers[0], self._told, self._names, self._learned or ()
-            )
+                self.check, handle, apply, numbers[0], self._told, self._names, self._learned or (),
+                self._drawn if draws else None, self._run_drawn if draws else None,
+            )  # fmt: skip
+
+    def _drawn(self) -> Any:
+        """What a backward pass needs to know, with a seed that is drawn now."""
+        plan = self._plan
+        numbers = (*self._numbers[:3], *_dropout.state_of(plan.variant.spec, plan.device))
+        told = self._told
+        return (None, numbers) if told is None else Told(told.plan, numbers, told.learned, told.bound)
+
+    def _run_drawn(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: Tensors, with_lse: bool, told: Any
+    ) -> Any:
+        """With a seed that was drawn on the device, as in a captured graph."""
+        numbers = told[1]
+        plan = self._plan.variant.for_seed(numbers[3]).forward_plan(q, k, v)
+        return self._made(plan, (q, k, v), tensors, tensors, with_lse, numbers)
 
     def run(
         self,
@@ -112,7 +130,7 @@ class Bound:
         scalars: Mapping[str, Any] | None = None,
     ) -> Any:
         """O, or O and LSE, of what `check` passed."""
-        q, k, v, launcher, learned = arrays[0], arrays[1], arrays[2], self._launcher, self._learned
+        q, k, v = arrays[0], arrays[1], arrays[2]
         plan, numbers, given = self._plan, self._numbers, tensors
         if self._names and scalars:
             numbers = (tuple([scalars[name] for name in self._names]), *numbers[1:])
@@ -124,6 +142,19 @@ class Bound:
             given = [tensors[at] for at in self._slots]
         if self._converts:
             given = plan.variant.auxiliaries(given, q.device)
+        return self._made(plan, (q, k, v), tensors, given, with_lse, numbers)
+
+    def _made(
+        self,
+        plan: ForwardPlan,
+        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        tensors: Tensors,
+        given: Tensors,
+        with_lse: bool,
+        numbers: Numbers,
+    ) -> Any:
+        """`tensors` are the caller's, `given` the same as a launch takes them."""
+        (q, k, v), launcher, learned = operands, self._launcher, self._learned
         if learned is None:
             if launcher is not None:
                 return launcher(q, k, v, given, with_lse, numbers[0])

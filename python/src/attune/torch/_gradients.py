@@ -107,7 +107,9 @@ gradients_once = once(gradients_of)
 
 def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor) -> Any:
     """The launch that `plan` just had, for tensors that are as these. None: there was more to do."""
-    if not plan.has_work or plan.copies_any or plan.draws_or_scales:
+    if not plan.has_work or plan.copies_any or (plan.draws_or_scales and not plan.draws):
+        return None
+    if plan.draws and not isinstance(told.numbers[3], int):
         return None
     q, _, _, o, lse, *tensors = saved
     spec, views = plan.variant.spec, [view_of(x) for x in (o, d_o)]

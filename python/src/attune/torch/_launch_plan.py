@@ -155,6 +155,8 @@ class Plan:
         # Whether a launch brings numbers beside scalars.
         self.draws_or_scales = spec.dropout != 0 or spec.scale is None
         self.leaves_scale, self.leaves_dropout = spec.scale is None, spec.dropout is None
+        # Whether all that it brings beside scalars is a seed, which is the host's.
+        self.draws = spec.dropout != 0 and not (self.leaves_scale or self.leaves_dropout or spec.seed_on_device)
         self.is_on_cpu = q.device.type == "cpu"
         self.pool: list[Arguments] = []
         if self.has_work:

@@ -96,6 +96,7 @@ def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
             (plan.o_sizes, plan.o_strides, plan.dtype),
             (plan.lse_sizes, plan.lse_strides, torch.float32),
             plan.run,
+            None,
             _of_launch(plan, arguments),
         )
     )
@@ -151,6 +152,7 @@ def _of_launch(plan: Plan, keep: Any) -> tuple[Any, ...]:
         keep,
         not plan.is_on_cpu,
         plan.keeps_workspace,
+        plan.draws,
     )
 
 
@@ -162,6 +164,8 @@ def straight(
     told: Any,
     names: tuple[str, ...] = (),
     learned: tuple[int, ...] = (),
+    draw: Callable[[], Any] | None = None,
+    drawn_otherwise: Callable[..., Any] | None = None,
 ) -> Callable[..., Any] | None:
     """go(q, k, v, tensors, with_lse, scalars by name, ...): O, or O and LSE; None where `check` does not pass the tensors.
 
@@ -171,11 +175,13 @@ def straight(
             backward pass.
         names: of scalars that each call brings, by slot; without any they are `scalars`. Not with `apply`.
         learned: places of the tensors that the Function is given.
+        draw: what gives `told` with a seed that it draws, of launches with dropout. Of one that lies on the device
+            `drawn_otherwise` makes the call, of q, k, v, tensors, with_lse and `told`.
     """
     functions = _functions()
     if functions is None or handle is None:
         return None
-    parts = check, handle, apply, scalars, told, None, names, learned
+    parts = check, handle, apply, scalars, told, None, names, learned, draw, drawn_otherwise
     found: Callable[..., Any] = functions.straight(parts)
     return found
 
