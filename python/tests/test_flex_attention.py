@@ -170,8 +170,9 @@ def test_what_cannot_be_translated(name, monkeypatch):
     if name not in ("asinh", "row"):
         return  # torch cannot run the others either
     monkeypatch.setattr("attune.torch._compiled._warned", set())
-    with pytest.warns(UserWarning, match=message):
+    with pytest.warns(UserWarning, match=message) as told:
         found = flex_attention(q, k, v, score_mod, mask_mod=mask_mod, return_lse=True)
+    assert {each.filename for each in told if "attune" in str(each.message)} == {__file__}
     assert_close(found, expected(q, k, v, score_mod, mask_mod))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

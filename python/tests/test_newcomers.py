@@ -133,8 +133,9 @@ def test_tensors_that_were_forgotten_or_are_of_another_type(of_torch, qkv):
 def test_a_layout_that_nobody_said(monkeypatch, qkv):
     monkeypatch.setattr(_advice, "_warned_of_layout", False)
     long = [torch.randn(1, 2, 97, 16) for _ in range(3)]
-    with pytest.warns(UserWarning, match='layout="bhsd"'):
+    with pytest.warns(UserWarning, match='layout="bhsd"') as told:
         attune.attention(*long, mask="causal")
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         attune.attention(*long, mask="causal and kv_idx < 90")  # said once

@@ -1,9 +1,14 @@
 """Captured numbers: scalars of the launch where that costs nothing, and right at every value wherever they stand."""
 
+import argparse
+import collections
+import enum
 import functools
 import itertools
 import math
+import types
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -191,9 +196,58 @@ def by_index():
     return lambda window: lambda b, h, i, j: table[window] | table[(i - window).clamp(min=0)] | (i == j)
 
 
+def by_number_of_numpy():
+    return lambda window: by_closure()(numpy.int32(window))
+
+
+def by_float_of_numpy():
+    def make(window):
+        window = numpy.float32(window)
+        return lambda b, h, i, j: (i - j).abs() * numpy.float32(0.5) < window + numpy.float64(0.25)
+
+    return make
+
+
+Sizes = collections.namedtuple("Sizes", ["window", "unused"])
+
+
+def by_named_tuple():
+    return lambda window: (lambda sizes: lambda b, h, i, j: (i - j).abs() < sizes.window)(Sizes(window, 2))
+
+
+def by_namespace():
+    def make(window):
+        options = argparse.Namespace(window=window, folder="/tmp")
+        others = types.SimpleNamespace(window=window)
+        return lambda b, h, i, j: (i - j).abs() < options.window + others.window
+
+    return make
+
+
+class Halved:
+    def __init__(self, window):
+        self._whole = window
+
+    @property
+    def window(self):
+        return self.doubled(self._whole) // 2
+
+    @staticmethod
+    def doubled(window):
+        return 2 * window
+
+    def mask_mod(self, b, h, i, j):
+        return (i - j).abs() < self.window
+
+
+def by_property():
+    return lambda window: Halved(window).mask_mod
+
+
 WAYS = [
     *(by_closure, by_global, by_default, by_keyword_default, by_partial, by_keyword_of_a_partial, by_layer),
     *(by_object_in_a_cell, by_item, by_key, by_inner_function, by_combination, by_arithmetic, by_float, by_bounds),
+    *(by_number_of_numpy, by_float_of_numpy, by_named_tuple, by_namespace, by_property),
     *(by_index, lambda: Near, lambda: lambda window: Near(window).mask_mod),
 ]
 
@@ -206,6 +260,28 @@ def test_five_values_are_one_kernel(way):
         check(mask_mod=make(window))
     assert specs() == 1
     assert compiles() <= before + 1
+
+
+class Kind(enum.Enum):
+    CAUSAL = 1
+    WHOLE = 2
+
+
+def test_what_is_no_number_is_told_apart():
+    """Members of enumerations, sets."""
+
+    def make(kind, kept):
+        def mask_mod(b, h, i, j):
+            if kind is Kind.CAUSAL and 3 in kept:
+                return i >= j
+            return (i - j).abs() < 40
+
+        return mask_mod
+
+    for kind, kept in itertools.product(Kind, ({3}, {4}, frozenset((3, 4)), frozenset())):
+        check(mask_mod=make(kind, kept))
+        assert _recall.look_at(None, None, make(kind, kept), None) is not None
+    assert specs() == 2
 
 
 def test_five_values_are_built_once():

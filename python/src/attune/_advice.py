@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -60,6 +62,16 @@ def refuse_unknown(names: Collection[str], known: Collection[str]) -> None:
             )
 
 
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """At the program's own line: the nearest one that is neither of this package nor of torch."""
+    torch = sys.modules.get("torch")
+    inside = [os.path.dirname(file) + os.sep for file in (__file__, getattr(torch, "__file__", None)) if file]
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(tuple(inside)):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
 def check_words(words: Mapping[str, Any], of_names: Mapping[str, Any]) -> None:
     """`words` are expressions, `of_names` what is given by name; any of them may be None.
 
@@ -101,8 +113,7 @@ def warn_of_layout(q_sizes: Sequence[int], k_sizes: Sequence[int]) -> None:
         return
     _warned_of_layout = True
     batch, length, heads, _ = q_sizes
-    warnings.warn(
+    warn(
         f"attune: q of {tuple(q_sizes)} is read as batch {batch}, length {length}, {heads} heads. Where heads come before "
-        'lengths, as in scaled_dot_product_attention, say layout="bhsd"; layout="bshd" is silent',
-        stacklevel=2,
+        'lengths, as in scaled_dot_product_attention, say layout="bhsd"; layout="bshd" is silent'
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -131,12 +132,14 @@ class CapturedTensors:
         """How captured numbers become scalars, by the scalars' names, and their types."""
         return {f"n{at}": (each.recipe, each.of_type()) for at, each in enumerate(self._numbers) if is_number(each)}
 
-    def declarations(self) -> dict[str, str]:
-        """What a spec says of the tensors: of those that want a gradient, too, where torch records any."""
+    def declarations(self, expressions: Iterable[str | None]) -> dict[str, str]:
+        """What a spec says of the tensors: of those that want a gradient, too, where torch records any and one of these
+        expressions, through which gradients come, reads them."""
+        read = set(re.findall(r"\bt\d+\b", " ".join([each for each in expressions if each is not None])))
         records = torch.is_grad_enabled()
         return {
             captured.name: f"{_DTYPE_NAMES[captured.type]}[{self._dims(captured)}]"
-            + (" grad" if records and captured.tensor.requires_grad else "")
+            + (" grad" if records and captured.tensor.requires_grad and captured.name in read else "")
             for captured in self._by_memory.values()
         }
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import importlib
 import math
-import warnings
 from typing import Any
 
 import torch
 from torch.nn.attention import flex_attention as torch_flex
 
+from attune import _advice
 from attune._errors import BadInputError, UnsupportedError
 from attune._library import version
 from attune._structs import Pass, Shape
@@ -40,11 +40,11 @@ _VERSION = version()
 _warned: set[str] = set()
 
 
-def warn_of_fallback(reason: str, stacklevel: int = 3) -> None:
+def warn_of_fallback(reason: str) -> None:
     """Once a reason."""
     if reason not in _warned:
         _warned.add(reason)
-        warnings.warn(f"attune falls back to torch's flex_attention: {reason}", stacklevel=stacklevel + 1)
+        _advice.warn(f"attune falls back to torch's flex_attention: {reason}")
 
 
 def mark_of_torch() -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
+from attune import _advice
 from attune._errors import UnsupportedError
 from attune.spec import Spec
 
@@ -27,5 +27,5 @@ def of_backward(spec: Spec, make: Callable[[Spec], T]) -> T:
     except UnsupportedError as reason:
         if not torch.is_deterministic_algorithms_warn_only_enabled():
             raise
-        warnings.warn(f"gradients may differ in their last bits from launch to launch: {reason.message}", stacklevel=2)
+        _advice.warn(f"gradients may differ in their last bits from launch to launch: {reason.message}")
         return make(spec)

@@ -7,7 +7,9 @@ has no fingerprint, and is translated at every call.
 
 from __future__ import annotations
 
+import argparse
 import dis
+import enum
 import functools
 import math
 import types
@@ -16,7 +18,7 @@ from typing import Any
 
 import torch
 
-from attune.torch._numbers import may_be_brought
+from attune.torch._numbers import may_be_brought, plain
 from attune.torch._positions import FromTheEnd
 
 # Where a number stands: a kind of place, the address of what has the place, and which one it is.
@@ -24,7 +26,7 @@ Place = tuple[str, int, Any]
 
 _MAX_VALUES = 256
 # Packages whose functions and constants do not change.
-_FIXED = frozenset(("torch", "math", "cmath", "builtins", "operator", "functools", "itertools", "typing"))
+_FIXED = frozenset(("torch", "numpy", "math", "cmath", "builtins", "operator", "functools", "itertools", "typing"))
 # What reads names that stand nowhere in the code.
 _DYNAMIC = frozenset(("getattr", "setattr", "vars", "eval", "exec", "globals", "locals", "__dict__", "__getattribute__"))
 # Methods of a class that an operation without a name does not call, or that tell objects apart by all they have.
@@ -35,6 +37,12 @@ _HARMLESS = frozenset(
 )
 # What a frozen dataclass has beside them: they refuse, whatever is asked.
 _OF_FROZEN = frozenset(("__setattr__", "__delattr__"))
+# What namedtuple and Enum write into the classes that they make.
+_OF_MADE = frozenset(
+    "_make _replace __replace__ _asdict __repr__ __new__ __getnewargs__ _generate_next_value_ __reduce_ex__".split()
+)
+# Objects that are their attributes.
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _OPERATORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 _PLAIN = (range, int, bool, str, bytes, type(None), complex, torch.dtype, torch.device, torch.Size, torch.layout, type(...))
 _MISSING = object()
@@ -70,6 +78,32 @@ def _is_frozen(kind: type) -> bool:
     """Whether it is a frozen dataclass whose own methods are those that dataclasses give it."""
     parameters = vars(kind).get("__dataclass_params__")
     return parameters is not None and parameters.frozen
+
+
+def _code_of(member: Any) -> types.CodeType | None:
+    """What runs where an attribute of a class is asked for."""
+    if isinstance(member, property):
+        member = member.fget
+    if isinstance(member, (classmethod, staticmethod)):
+        member = member.__func__
+    return member.__code__ if isinstance(member, types.FunctionType) else None
+
+
+def _functions_of(kind: type) -> list[str]:
+    """Names of what a class has of the program's own: all that runs, but what its kind of class is made of."""
+    return [
+        name
+        for each in kind.__mro__
+        if not is_fixed(each.__module__) and each.__module__ not in ("enum", "collections")
+        for name, member in vars(each).items()
+        if name not in _OF_MADE and _code_of(member) is not None
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def is_named_tuple(kind: type) -> bool:
+    """Whether it is a namedtuple and nothing else."""
+    return kind.__mro__[1:] == (tuple, object) and hasattr(kind, "_fields") and not _functions_of(kind)
 
 
 def is_fixed(module: str | None) -> bool:
@@ -131,6 +165,7 @@ class Fingerprint:
     def _value(self, value: Any, names: frozenset[str], place: Place | None = None) -> None:
         """`names`: those that the code which sees the value uses, as attributes perhaps. `place`: where it stands, if a
         number can be left open there."""
+        value = plain(value)
         kind = type(value)
         if place is not None and not self._closed and (kind is int or kind is float) and may_be_brought(value):
             self.places[place] = len(self.numbers)
@@ -142,10 +177,15 @@ class Fingerprint:
             self._parts.append((kind, value.hex()))  # 0.0 is not -0.0
         elif isinstance(value, torch.Tensor):
             self._tensor(value)
-        elif kind is tuple:
+        elif kind is tuple or is_named_tuple(kind):
             self._parts.append((kind, len(value)))
             for at, each in enumerate(value):
                 self._value(each, names, ("item", id(value), at))
+        elif kind in (set, frozenset) and all(type(each) in _PLAIN for each in value):
+            self.is_bound &= kind is frozenset
+            self._parts.append((kind, frozenset((type(each), each) for each in value)))
+        elif isinstance(value, enum.Enum) and not _functions_of(kind):
+            self._by_address(value)
         else:
             self._object(value, kind, names)
 
@@ -178,7 +218,7 @@ class Fingerprint:
         if self._count > _MAX_VALUES:
             raise Unknown
         self._seen[id(value)] = -self._count
-        if not self._closed and kind in (types.FunctionType, types.MethodType, list, dict, functools.partial):
+        if not self._closed and kind in (types.FunctionType, types.MethodType, list, dict, functools.partial, *NAMESPACES):
             self.opened.add(id(value))
         if kind is types.FunctionType:
             self._function(value)
@@ -214,6 +254,12 @@ class Fingerprint:
             self._parts.append(kind)
             for each in (value.func, value.args, value.keywords):
                 self._value(each, names)
+        elif kind in NAMESPACES:
+            self.is_bound = False
+            self._parts.append(kind)
+            for name in sorted(names & vars(value).keys()):
+                self._parts.append(name)
+                self._value(vars(value)[name], names, ("attribute", id(value), name))
         elif kind is FromTheEnd:  # what it adds is the launch's
             self._parts.append(kind)
         elif kind in _OPERATORS or kind.__module__ == "torch._ops":
@@ -283,8 +329,8 @@ class Fingerprint:
         members = {name: member for each in reversed(classes) for name, member in vars(each).items()}
         called = {"__call__"} | names
         while True:  # methods name attributes, which may be methods
-            methods = [members[name] for name in called & members.keys() if isinstance(members[name], types.FunctionType)]
-            more = called.union(*(names_of(method.__code__) for method in methods))
+            methods = [_code_of(members[name]) for name in called & members.keys()]
+            more = called.union(*(names_of(code) for code in methods if code is not None))
             if more == called:
                 break
             called = more
@@ -304,8 +350,13 @@ class Fingerprint:
             for table in (value._parameters, value._buffers, value._modules):
                 self._attributes(table, names)
         for name in sorted(names & members.keys()):
-            if isinstance(members[name], (property, classmethod, staticmethod)):
-                raise Unknown
+            member = members[name]
             self._parts.append(name)
-            self._value(members[name], names)
+            if isinstance(member, property):
+                self._parts.append(property)
+                member = member.fget
+            elif isinstance(member, (classmethod, staticmethod)):
+                self._parts.append(type(member))
+                member = member.__func__
+            self._value(member, names)
         self._closed = was_closed

@@ -29,6 +29,20 @@ def _elementary(name: str) -> Translator:
 
 for _name in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sigmoid", "sin", "cos", "tan", "erf"):
     OPERATIONS[_name] = _elementary(_name)
+OPERATIONS["expit"] = OPERATIONS["sigmoid"]
+
+
+@operation("erfc")
+def _erfc(input: Expression) -> Expression:
+    return sub(literal(1.0), call("erf", as_float(input)))
+
+
+@operation("logit")
+def _logit(input: Expression, eps: Expression | None = None) -> Expression:
+    input = as_float(input)
+    if eps is not None:
+        input = minimum(maximum(input, eps), sub(literal(1.0), eps))
+    return call("log", div(input, sub(literal(1.0), input)))
 
 
 @operation("rsqrt")

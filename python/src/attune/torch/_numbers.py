@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,14 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 # How a value follows from the captured numbers: ("captured", place), ("constant", value), or an operation of such.
 Recipe = tuple[Any, ...]
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers as Python's; all else as it is."""
+    if type(value).__module__ == "numpy" and isinstance(value, sys.modules["numpy"].generic):
+        number = value.item()
+        return number if type(number) in (int, float, bool) else value
+    return value
 
 
 def may_be_brought(value: Any) -> bool:
@@ -70,6 +79,7 @@ class Number:
         recipe: how it is computed.
     """
 
+    __array_ufunc__ = None  # NumPy's numbers leave their operators to this
     __slots__ = ("_captured", "_places", "_value", "recipe")
 
     def __init__(self, captured: Captured, recipe: Recipe, places: frozenset[int], value: float) -> None:
@@ -130,6 +140,7 @@ def constants(value: Any) -> Any:
 def _operand(value: Any) -> tuple[Recipe, frozenset[int], Any] | None:
     if type(value) is Number:
         return value.recipe, value._places, value._value
+    value = plain(value)
     return (("constant", value), frozenset(), value) if type(value) in (int, float) else None
 
 
@@ -161,6 +172,7 @@ def _add_operators() -> None:
 
     def comparison(name: str) -> Callable[[Number, Any], Any]:
         def method(self: Number, other: Any) -> Any:
+            other = plain(other)
             if not isinstance(other, (int, float)):
                 return NotImplemented
             return getattr(operator, name)(self.decide(), constants(other))

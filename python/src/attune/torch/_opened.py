@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from attune.torch._fingerprint import Fingerprint, Place, is_fixed, names_of
-from attune.torch._numbers import Captured
+from attune.torch._fingerprint import NAMESPACES, Fingerprint, Place, is_fixed, is_named_tuple, names_of
+from attune.torch._numbers import Captured, plain
 
 
 class _Cycle(Exception):
@@ -45,16 +45,18 @@ class _Opener:
         }
 
     def value(self, value: Any, place: Place | None) -> Any:
-        kind = type(value)
+        number = plain(value)
+        kind = type(number)
         if kind is int or kind is float:
             at = self.fingerprint.places.get(place) if place is not None else None
             if at is None:
                 return value
             self.reached.add(at)
             return self.captured.number(at)
-        if kind is not tuple and id(value) not in self.fingerprint.opened:
+        is_tuple = kind is tuple or is_named_tuple(kind)
+        if not is_tuple and id(value) not in self.fingerprint.opened:
             return value
-        copy = self._by_type.get(kind, self._instance)
+        copy = self._by_type.get(tuple if is_tuple else kind, self._instance)
         done = self._done.get(id(value))
         if done is None:
             if id(value) in self._within:
@@ -111,7 +113,9 @@ class _Opener:
 
     def _sequence(self, values: tuple[Any, ...] | list[Any]) -> Any:
         found = [self.value(each, ("item", id(values), at)) for at, each in enumerate(values)]
-        return values if all(new is old for new, old in zip(found, values, strict=True)) else type(values)(found)
+        if all(new is old for new, old in zip(found, values, strict=True)):
+            return values
+        return type(values)._make(found) if hasattr(values, "_make") else type(values)(found)
 
     def _dict(self, values: dict[Any, Any]) -> Any:
         found = {key: self.value(each, ("key", id(values), key)) for key, each in values.items()}
@@ -124,6 +128,8 @@ class _Opener:
         }
         if all(each is attributes[name] for name, each in found.items()):
             return instance
+        if type(instance) in NAMESPACES:
+            return type(instance)(**found)
         copy = object.__new__(type(instance))
         copy.__dict__.update(found)
         return copy

@@ -7,12 +7,12 @@ that of their names, and dropout's seed.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from attune import _advice
 from attune._errors import BadInputError
 from attune._structs import Layout
 from attune._view import axes
@@ -59,11 +59,10 @@ def _state(variant: Variant, seed: torch.Tensor | None, device: torch.device) ->
         seed = seed.to(device).contiguous()
         return variant.for_seed(seed), seed, 0
     if variant.spec.dropout != 0 and _dropout.is_captured(device):
-        warnings.warn(
+        _advice.warn(
             "attune: compiled code with dropout in a captured CUDA graph: each replay drops the same elements, as the call "
             "gives the seed. Without `seed=` each replay draws one.",
             RuntimeWarning,
-            stacklevel=2,
         )
     first, second = seed.tolist()
     if variant.spec.seed_on_device:

@@ -16,6 +16,7 @@ from attune._yaml import write_spec
 from attune.spec import Spec
 from attune.torch import _autocast, _bound, _dropout, _operators, _precision, _varied  # noqa: F401
 from attune.torch._function import Launch, attend
+from attune.torch._numbers import plain
 from attune.torch._operator_call import is_plain
 from attune.torch._launch_plan import key_of, view_of
 from attune.torch._plans import ForwardPlan, Variant, in_one_line, variant_of
@@ -49,6 +50,8 @@ def attention(
     caller said beside tensors, where the call may be found by it."""
     given = q, k, v
     q, k, v = _autocast.cast(q, k, v)
+    if not torch.compiler.is_dynamo_compiling():
+        scalars, dropout, scale = {name: plain(x) for name, x in scalars.items()}, plain(dropout), plain(scale)
     if torch.compiler.is_dynamo_compiling() or not is_plain(q, k, v):
         if spec is None:
             # What the graph leaves open its launches bring.
@@ -137,7 +140,7 @@ def attention(
         launch.scalars = tuple([scalars[name] for name in variant.spec.launch_scalar_slots])
     o, lse = attend(variant, plan, launch, q, k, v, return_lse)
     if key is not None and not is_new and not isinstance(spec, str):
-        _bind(key, plan, given, (q, k, v), spec, words, tensors, scalars, dropout, scale, launch)
+        _bind(key, plan, given, (q, k, v), spec, words, tensors, scalars, dropout, scale, launch, seed is not None)
     return (o, lse) if return_lse else o
 
 
@@ -153,6 +156,7 @@ def _bind(
     dropout: float | None,
     scale: float | None,
     launch: Launch,
+    is_seeded: bool,
 ) -> None:
     """A call that was made twice."""
     arrays, own = tuple(tensors.values()), plan.variant.spec
@@ -165,7 +169,9 @@ def _bind(
     numbers = (launch.scalars if spec is None else (), launch.scale, launch.dropout)
     holds = _bound.holds_of(operands[0], spec is None and words["precision"] is None)
     names = () if spec is None else tuple(own.launch_scalar_slots)
-    bound = _bound.Bound(plan, operands, arrays, slots, numbers, own.dropout != 0, holds, kept=spec, names=names)
+    bound = _bound.Bound(
+        plan, operands, arrays, slots, numbers, own.dropout != 0, holds, kept=spec, names=names, is_seeded=is_seeded
+    )
     _bound.keep(key, bound)
 
 

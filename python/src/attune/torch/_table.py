@@ -25,11 +25,11 @@ _DUNDERS = {
 
 
 def canonical_name(name: str) -> str:
-    """The table's name for an operator's method: "div" for "__truediv__"."""
+    """The table's name for an operator's method: "div" for "__truediv__"; and for what torch.special calls its own."""
     if name.startswith("__") and name.endswith("__"):
         name = name[2:-2]
         return _DUNDERS.get(name, name)
-    return name
+    return name.removeprefix("special_")
 
 
 def operation(*names: str) -> Callable[[Translator], Translator]:

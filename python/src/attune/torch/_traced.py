@@ -29,6 +29,7 @@ class Symbolic:
     """What answers as a tensor does. Operations on it are the trace's."""
 
     requires_grad = False
+    __array_ufunc__ = None  # NumPy's numbers leave their operators to this
     _trace: Any  # a Tracer
 
     @property

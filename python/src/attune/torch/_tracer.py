@@ -16,7 +16,7 @@ from attune.torch import _small
 from attune.torch._captured import CapturedTensors
 from attune.torch._casts import CASTS, CREATORS, cast, created
 from attune.torch._expression import Expression, Untranslatable, literal, name
-from attune.torch._numbers import constants, is_number
+from attune.torch._numbers import constants, is_number, plain
 from attune.torch._operations import OPERATIONS, canonical_name
 from attune.torch._sizes import Sizes, is_symbolic
 from attune.torch._traced import PartialLookUp, Small, Symbolic, Traced, holds_traced
@@ -161,6 +161,7 @@ class Trace(TorchFunctionMode):
 
     def _operand(self, value: Any) -> Any:
         """What translations take: an Expression of numbers and tensors; anything else is an option."""
+        value = plain(value)
         if is_number(value):
             return self.captured.captured_number(value)
         if isinstance(value, (Traced, torch.Tensor, bool, int, float, torch.SymInt, torch.SymFloat)):
@@ -171,6 +172,7 @@ class Trace(TorchFunctionMode):
 
     def expression_of(self, value: Any) -> Expression:
         """Of a scalar, traced or not."""
+        value = plain(value)
         if is_number(value):
             return self.captured.captured_number(value)
         if isinstance(value, Traced):
