@@ -8,6 +8,7 @@ A program is Python's text, so that one that fails can be read. `python3 python/
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import random
 import sys
@@ -547,3 +548,33 @@ def near(found, wanted, tolerance: float, what: str) -> None:
         scale = max(wanted.double().abs().max().item(), 1.0)
         error = (found.double() - wanted.double()).abs().max().item()
         assert error <= tolerance * scale, f"{what} is {error} apart, of {scale}"
+
+
+def main() -> None:
+    """Tries many, and says which fail."""
+    import argparse
+
+    from attune.torch import flex_attention
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first program")
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--show", action="store_true", help="the text of those that fail")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_default_device(DEVICE)
+    failed = 0
+    for seed in range(options.first, options.first + options.count):
+        each = program(seed)
+        try:
+            run(each, functools.partial(flex_attention, strict=True))
+        except Exception as problem:  # whatever it is
+            failed += 1
+            print(f"{seed}: {type(problem).__name__}: {problem}\n  {vars(Way(seed))}", flush=True)
+            if options.show:
+                print(each.text)
+    print(f"{failed} of {options.count} fail")
+
+
+if __name__ == "__main__":
+    main()

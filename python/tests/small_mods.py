@@ -155,6 +155,15 @@ def functions(score, b, h, q, k):
     return bent + torch.copysign(score.abs(), -score) + torch.log10(1 + score.abs())
 
 
+def activations(score, b, h, q, k):
+    bent = F.hardsigmoid(score) + F.hardswish(score) + F.selu(score) + F.celu(score, 0.7) + F.tanhshrink(score)
+    bent = bent + F.softshrink(score, 0.2) + F.threshold(score, -9.0, 0.5) + torch.special.expit(score)
+    bent = bent + torch.addcdiv(score, score, 1 + score.abs(), value=0.5) + torch.logaddexp2(score, 0 * score)
+    bent = bent + torch.ldexp(score, h % 3 - 1) + torch.rad2deg(score / 60) + torch.special.erfc(score)
+    bent = bent + torch.special.logit(torch.sigmoid(score / 2)) + torch.norm(torch.stack([score, score + 1]), p=2)
+    return bent + torch.heaviside(q - k + 0.5, torch.tensor(0.5)) + F.hardshrink(q - k + 0.25, 2.0)
+
+
 def roundings(score, b, h, q, k):
     rounded = torch.round((q - k) / 2) + torch.frac((q - k) / 3) + 0.1 * torch.fmod(q - k, 5)
     return torch.where(torch.isfinite(score) & ~torch.isnan(score), score, 0.0) + rounded + torch.fmod(score, 0.7)
@@ -178,6 +187,7 @@ SMALL_MODS = {
     "gathered": lambda: (None, gathered()),
     "in place": lambda: (in_place, None),
     "functions": lambda: (functions, None),
+    "activations": lambda: (activations, None),
     "roundings": lambda: (roundings, None),
     "softmax": lambda: (lambda s, b, h, q, k: torch.softmax(torch.stack([s, s * 2]), 0)[1] + s, None),
     "logsumexp": lambda: (lambda s, b, h, q, k: torch.logsumexp(torch.stack([s, s * 2]), 0), None),

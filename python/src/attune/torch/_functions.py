@@ -91,7 +91,7 @@ def _log1p(input: Expression) -> Expression:
 
 
 @operation("expm1")
-def _expm1(input: Expression) -> Expression:
+def expm1(input: Expression) -> Expression:
     return sub(call("exp", as_float(input)), literal(1.0))
 
 
@@ -116,7 +116,7 @@ def _logsigmoid(input: Expression) -> Expression:
 
 
 @operation("logaddexp")
-def _logaddexp(input: Expression, other: Expression) -> Expression:
+def logaddexp(input: Expression, other: Expression) -> Expression:
     input, other = as_float(input), as_float(other)
     return add(maximum(input, other), call("softplus", negative(call("abs", sub(input, other)))))
 
@@ -146,8 +146,8 @@ def _leaky_relu(input: Expression, negative_slope: Expression | None = None, inp
 
 
 @operation("elu")
-def _elu(input: Expression, alpha: Expression | None = None, inplace: object = None) -> Expression:
-    below = _expm1(minimum(input, literal(0.0)))
+def elu(input: Expression, alpha: Expression | None = None, inplace: object = None) -> Expression:
+    below = expm1(minimum(input, literal(0.0)))
     return conditional(
         compare(">", input, literal(0)), as_float(input), below if alpha is None else mul(alpha, below)
     )
