@@ -352,26 +352,26 @@ def test_a_score_of_minus_infinity_becomes_a_mask():
 
 
 def test_dims_are_called_by_what_runs_over_them():
-    assert translation(mask_mod=mods.document_mask()).captured.declarations() == {"t0": "int32[batch, kv_len]"}
-    assert translation(mods.alibi()).captured.declarations() == {"t0": "float32[heads]"}
-    bias = translation(mods.dense_bias(torch.float16)).captured.declarations()
+    assert translation(mask_mod=mods.document_mask()).declarations() == {"t0": "int32[batch, kv_len]"}
+    assert translation(mods.alibi()).declarations() == {"t0": "float32[heads]"}
+    bias = translation(mods.dense_bias(torch.float16)).declarations()
     assert bias == {"t0": "float32[batch, heads, q_len, kv_len]"}
 
 
 def test_dims_that_follow_from_a_length():
     blocks = torch_flex.create_block_mask(mods.causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=(24, 16))
-    found = translation(mask_mod=mask_mod_of(blocks)).captured.declarations()
+    found = translation(mask_mod=mask_mod_of(blocks)).declarations()
     assert set(found.values()) == {"bool[1, 1, (q_len + 23) // 24, (kv_len + 15) // 16]"}
     floor, more, far, other = (torch.ones(size) for size in (LENGTH // 24, LENGTH + 1, 2 * LENGTH - 1, 99))
 
     def look_up(score, b, h, q, k):
         return score + floor[torch.clamp(q // 24, max=1)] + floor[k // 24] + more[k + 1] + far[q - k] + other[q]
 
-    found = translation(look_up).captured.declarations()
+    found = translation(look_up).declarations()
     sizes = ["kv_len // 24", "kv_len + 1", "2 * kv_len - 1", "99"]
     assert list(found.values()) == [f"float32[{size}]" for size in sizes]
     far.requires_grad_()
-    assert list(translation(look_up).captured.declarations().values())[2] == f"float32[{2 * LENGTH - 1}] grad"
+    assert list(translation(look_up).declarations().values())[2] == f"float32[{2 * LENGTH - 1}] grad"
 
 
 def test_an_index_that_is_never_negative_is_written_as_it_is():

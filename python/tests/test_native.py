@@ -215,6 +215,51 @@ def test_a_gradient_of_what_both_outputs_give():
         assert all(torch.equal(x, y) for x, y in zip(each, found[at % 3], strict=True))
 
 
+@pytest.mark.parametrize("way", ["words", "spec", "functions"])
+def test_dropout_draws_what_python_draws(way):
+    given, d_o = [x.requires_grad_() for x in operands()], torch.randn(1, HEADS, LENGTH, DIM)
+    spec = attune.Spec("causal", dtype="fp32", head_dim=DIM, layout="bhsd", dropout=0.25)
+    call = {
+        "words": lambda: attune.attention(*given, mask="causal", layout="bhsd", dropout=0.25),
+        "spec": lambda: attune.attention(*given, spec=spec),
+        "functions": lambda: flex_attention(*given, mask_mod=lambda b, h, i, j: i >= j, dropout=0.25, strict=True),
+    }[way]
+
+    def steps():
+        torch.manual_seed(5)
+        found = []
+        for _ in range(5):  # from the third on it is remembered
+            with torch.no_grad():
+                found.append(call())
+            o = call()
+            found += [o.detach(), *torch.autograd.grad(o, given, d_o)]
+        return found
+
+    found = steps()
+    again = steps()
+    assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
+    assert all(not torch.equal(x, y) for at, x in enumerate(found[::5]) for y in found[: 5 * at : 5])
+    _met.CALLS.clear()
+    _recall.forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_native, "_functions", lambda: None)
+        patch.setattr(_met, "find", None)
+        in_python = steps()
+    assert all(torch.equal(x, y) for x, y in zip(found, in_python, strict=True))
+    _met.CALLS.clear()
+
+
+def test_a_seed_that_is_given_is_the_calls():
+    given = operands()
+    words = {"mask": "causal", "layout": "bhsd", "dropout": 0.25}
+    wanted = attune.attention(*given, **words, seed=3, offset=4)
+    for _ in range(4):
+        assert torch.equal(attune.attention(*given, **words, seed=3, offset=4), wanted)
+        assert not torch.equal(attune.attention(*given, **words, seed=None, offset=4), wanted)
+        assert not torch.equal(attune.attention(*given, **words), wanted)
+        assert not torch.equal(attune.attention(*given, **words, seed=3, offset=8), wanted)
+
+
 def test_saved_tensors_are_torchs():
     """Hooks see them, as they do for offloading and for checkpoints."""
     leaves, seen = [x.requires_grad_() for x in operands()], []

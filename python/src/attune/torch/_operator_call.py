@@ -68,7 +68,7 @@ def spec_text(
         score=translation.score,
         sink=translation.sink,
         scalars=captured.scalars(),
-        tensors=captured.declarations((translation.score, translation.sink)),
+        tensors=translation.declarations(),
         dropout=dropout,
         scale=None if scale is None else float(scale),
         passes=("forward",),

@@ -187,7 +187,8 @@ def _gradients_once(
     found = None
     if plan.has_work and (d_o is not None or d_lse is not None):
         d_o = torch.zeros_like(o) if d_o is None else d_o
-        if not view_of(d_o).is_operand(plan.spec.dtype_id) or d_o.data_ptr() & MISALIGNED:
+        is_known = (d_o.stride(), torch.get_deterministic_debug_mode()) in plan.backwards  # strides that a launch took
+        if not (is_known or view_of(d_o).is_operand(plan.spec.dtype_id)) or d_o.data_ptr() & MISALIGNED:
             d_o = copy_of(d_o)
         d_lse = None if d_lse is None else d_lse.to(torch.float32).contiguous()
         # Hooks on what is saved may give it back with other strides.

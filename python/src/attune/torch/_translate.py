@@ -25,6 +25,10 @@ class Translation:
     sink: str | None
     captured: CapturedTensors
 
+    def declarations(self) -> dict[str, str]:
+        """What a spec says of the tensors."""
+        return self.captured.declarations((self.score, self.sink))
+
 
 def translate(
     score_mod: Callable[..., Any] | None,
