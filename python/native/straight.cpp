@@ -158,8 +158,10 @@ bool save(PyObject* context, const Context& names, const Recorded& call, PyObjec
     if (!each) return false;
     PyTuple_SetItem(tensors.get(), 5 + i, each.release());
   }
+  // Of one output there is a gradient wherever the backward pass is asked for.
   return PyObject_SetAttr(context, names.to_save.get(), tensors.get()) == 0 &&
-         PyObject_SetAttr(context, names.materialize.get(), names.of_false.get()) == 0 &&
+         (!call.with_lse ||
+          PyObject_SetAttr(context, names.materialize.get(), names.of_false.get()) == 0) &&
          PyObject_SetAttr(context, names.call.get(), call.told) == 0;
 }
 
