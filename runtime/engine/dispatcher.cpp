@@ -147,7 +147,7 @@ void Dispatcher::build_backward_ahead(const std::shared_ptr<const AttentionSpec>
     try {
       const auto choice = workshop_->choose(*spec, key.spec, key.pass, key.shape);
       if (!choice.ok()) return;
-      std::ignore = workshop_->load(*spec, choice->plan, compiler_family(choice->compiler));
+      std::ignore = workshop_->build_ahead(*spec, choice->plan, compiler_family(choice->compiler));
     } catch (const std::exception&) {  // out of memory
     }
   };

@@ -43,6 +43,13 @@ class SingleFlight {
     return *found->second->result;
   }
 
+  // A value that is made is made again when it is asked for.
+  void forget(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = flights_.find(key);
+    if (found != flights_.end() && found->second->landed) flights_.erase(found);
+  }
+
  private:
   struct Flight {
     bool landed = false;

@@ -198,17 +198,36 @@ Result<std::shared_ptr<LoadedCode>> Workshop::load_code(const AttentionSpec& spe
 
 Result<LoadedCode> Workshop::load(const AttentionSpec& spec, const KernelPlan& plan,
                                   const std::string& family) {
-  ATT_TRY(
-      const std::shared_ptr<LoadedCode> code,
-      kernels_.get(flight_key(spec, plan, family), [&]() -> Result<std::shared_ptr<LoadedCode>> {
-        ATT_TRY(const BuiltKernel built, build_or_find(spec, plan, family));
-        auto loaded = load_code(spec, built);
-        if (loaded.ok() || !built.from_cache) return loaded;
-        // Stored under another driver, perhaps, or not what it says it is.
-        const auto afresh = compile_afresh(spec, plan, family);
-        return afresh.ok() ? load_code(spec, *afresh) : loaded;
-      }));
+  const std::string key = flight_key(spec, plan, family);
+  ATT_TRY(const std::shared_ptr<LoadedCode> code,
+          kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedCode>> {
+            ATT_TRY(const std::shared_ptr<BuiltKernel> built, build_once(key, spec, plan, family));
+            auto loaded = load_code(spec, *built);
+            builds_.forget(key);
+            if (loaded.ok() || !built->from_cache) return loaded;
+            // Stored under another driver, perhaps, or not what it says it is.
+            const auto afresh = compile_afresh(spec, plan, family);
+            return afresh.ok() ? load_code(spec, *afresh) : loaded;
+          }));
   return *code;
+}
+
+Status Workshop::build_ahead(const AttentionSpec& spec, const KernelPlan& plan,
+                             const std::string& family) {
+  const std::string key = flight_key(spec, plan, family);
+  if (kernels_.find(key) != nullptr) return ok_status();
+  ATT_CHECK(build_once(key, spec, plan, family));
+  return ok_status();
+}
+
+Result<std::shared_ptr<BuiltKernel>> Workshop::build_once(const std::string& key,
+                                                          const AttentionSpec& spec,
+                                                          const KernelPlan& plan,
+                                                          const std::string& family) {
+  return builds_.get(key, [&]() -> Result<std::shared_ptr<BuiltKernel>> {
+    ATT_TRY(BuiltKernel built, build_or_find(spec, plan, family));
+    return std::make_shared<BuiltKernel>(std::move(built));
+  });
 }
 
 Result<LoadedCode> Workshop::load_ready(const AttentionSpec& spec, const KernelPlan& plan,

@@ -96,6 +96,10 @@ class Workshop {
   // it; the compiler's kUnavailable when there is none.
   Result<LoadedCode> load(const AttentionSpec& spec, const KernelPlan& plan,
                           const std::string& family = "");
+  // What load() then need not wait for. Nothing is loaded: whoever captures a graph meanwhile hears
+  // of no other thread's calls of the driver.
+  Status build_ahead(const AttentionSpec& spec, const KernelPlan& plan,
+                     const std::string& family = "");
   // The same, but nothing instead of a compile.
   Result<LoadedCode> load_ready(const AttentionSpec& spec, const KernelPlan& plan,
                                 const std::string& family = "");
@@ -114,6 +118,10 @@ class Workshop {
                                                    const std::string& family);
   Result<BuiltKernel> build_or_find(const AttentionSpec& spec, const KernelPlan& plan,
                                     const std::string& family);
+  // By load()'s key, until the code is loaded.
+  Result<std::shared_ptr<BuiltKernel>> build_once(const std::string& key, const AttentionSpec& spec,
+                                                  const KernelPlan& plan,
+                                                  const std::string& family);
   // Without the cache.
   Result<BuiltKernel> compile_afresh(const AttentionSpec& spec, const KernelPlan& plan,
                                      const std::string& family);
@@ -135,6 +143,7 @@ class Workshop {
   std::vector<std::pair<std::string, KernelPlan>>
       loaded_;  // by canonical_text, in order of loading
   SingleFlight<LoadedCode> kernels_;
+  SingleFlight<BuiltKernel> builds_;        // of code that is not loaded yet
   SingleFlight<LoadedFunction> functions_;  // by to_string(AppendKernel)
 };
 

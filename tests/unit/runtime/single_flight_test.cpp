@@ -86,5 +86,20 @@ TEST(SingleFlight, KeysDoNotWaitForEachOther) {
   EXPECT_EQ(**value, 2);
 }
 
+TEST(SingleFlight, WhatIsForgottenIsMadeAgain) {
+  SingleFlight<int> flights;
+  int made = 0;
+  const auto make = [&]() -> Result<std::shared_ptr<int>> {
+    flights.forget("a");  // is being made
+    return std::make_shared<int>(++made);
+  };
+  EXPECT_EQ(**flights.get("a", make), 1);
+  EXPECT_EQ(**flights.get("a", make), 1);
+  flights.forget("a");
+  flights.forget("b");  // never was
+  EXPECT_EQ(flights.find("a"), nullptr);
+  EXPECT_EQ(**flights.get("a", make), 2);
+}
+
 }  // namespace
 }  // namespace attune
