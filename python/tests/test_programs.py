@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("numpy")
 
-from programs import Way, program, run  # noqa: E402
+from programs import DEVICE, Way, program, run  # noqa: E402
 
 from attune.torch import flex_attention  # noqa: E402
 from attune.torch._fingerprint import Fingerprint  # noqa: E402
@@ -21,8 +21,8 @@ def test_all_are_translated():
     for seed in range(150):
         each = program(seed)
         score_mod, mask_mod, _ = each.functions()
-        q = torch.zeros(each.batch, each.heads, each.q_len, 16)
-        k = torch.zeros(each.batch, each.kv_heads, each.kv_len, 16)
+        q = torch.zeros(each.batch, each.heads, each.q_len, 16, device=DEVICE)
+        k = torch.zeros(each.batch, each.kv_heads, each.kv_len, 16, device=DEVICE)
         text, captured = spec_text(q, k, k, score_mod, mask_mod, None)
         if len(captured.tensors()) > 8:
             others += 1
