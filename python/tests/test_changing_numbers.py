@@ -1,5 +1,6 @@
 """Numbers of words that change from call to call: no kernel for each of them."""
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -53,12 +54,21 @@ def assert_close(found, wanted):
 
 
 @pytest.mark.parametrize("again", [1, 4])
-def test_an_annealed_window(qkv, variants, again):
+@pytest.mark.parametrize("kind", [int, numpy.int64])
+def test_an_annealed_window(qkv, variants, again, kind):
     for window in range(3, 20):
         for _ in range(again):  # as many layers
-            o = attune.attention(*qkv, mask="sliding_window(w)", scalars={"w": window})
+            o = attune.attention(*qkv, mask="sliding_window(w)", scalars={"w": kind(window)})
             assert_close(o, reference(*qkv, window=window))
     assert variants() == 3  # two constants, and one that the launch brings
+
+
+def test_a_scale_of_numpy(qkv, variants):
+    for step in range(1, 9):
+        scale = numpy.float32(step / 8)
+        for _ in range(3):
+            assert_close(attune.attention(*qkv, mask="causal", scale=scale), reference(*qkv, scale=float(scale)))
+    assert variants() == 3
 
 
 def test_two_windows_are_constants(qkv, variants):

@@ -21,6 +21,7 @@ from attune.torch._gradients import Told
 from attune.torch._guard import Check, check_of, may_be_met
 from attune.torch._launch_plan import Numbers, Scalars
 from attune.torch._launcher import launcher_of
+from attune.torch._numbers import plain
 from attune.torch._plans import ForwardPlan
 
 MAX_BOUND = 4  # of one key; each costs a look
@@ -177,7 +178,7 @@ def can_be_bound(given: Tensors, operands: Tensors, tensors: Tensors, numbers: S
     `operands` the same as autocast has them, `numbers` what is compared."""
     return (
         all([x is y for x, y in zip(given, operands, strict=True)])
-        and all([type(each) in _NUMBERS for each in numbers])
+        and all([type(plain(each)) in _NUMBERS for each in numbers])
         and len({id(x) for x in (*operands, *tensors)}) == len(operands) + len(tensors)
         and may_be_met((*operands, *tensors))
     )

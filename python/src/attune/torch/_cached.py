@@ -28,6 +28,7 @@ from attune.torch._launch_plan import (
     ADDRESSES, KEPT_WORKSPACE_BYTES, forward_function, key_of, stream_of, view_of, write_addresses,
 )  # fmt: skip
 from attune.torch._memory import empty_on
+from attune.torch._numbers import plain
 from attune.torch._plans import in_one_line, variant_of
 from attune.torch._sizes import Sizes
 
@@ -290,6 +291,8 @@ def attention(
 ) -> Any:
     """As attune.attention has it, `words` being all that stands for a spec. `key`: all that the caller said beside
     tensors, where the call may be found by it."""
+    if not torch.compiler.is_dynamo_compiling():
+        scalars, dropout, scale = {name: plain(x) for name, x in scalars.items()}, plain(dropout), plain(scale)
     arrays = (
         q, k, v, offsets.cu_q, offsets.cu_kv, offsets.used_q, offsets.used_kv, offsets.page_table,
         scales["k_scales"], scales["v_scales"],
