@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("numpy")
 
-from programs import DEVICE, Way, program, run  # noqa: E402
+from programs import DEVICE, program  # noqa: E402
+from try_programs import Way, run  # noqa: E402
 
 from attune.torch import flex_attention  # noqa: E402
 from attune.torch._fingerprint import Fingerprint  # noqa: E402
