@@ -70,7 +70,7 @@ struct BackwardParams : ForwardParams {
   float* row_references;  // [batch, heads, q_len rounded up]: of the exponentials
   float* row_deltas;      // the same: rowsum(dO O) - dLSE
   float* d_q_sums;        // [batch, heads, q_len rounded up, qk], or of some heads at a time
-  float* d_k_sums;        // [batch, kv_heads, kv_len rounded up, qk], or of all query heads
+  float* d_k_sums;        // [parts, batch, kv_heads, kv_len rounded up, qk]: of walks that are cut
   float* d_v_sums;        // the same with v columns
   float* learned_sums;    // [batch, heads, key tiles, numbers]: parts of what d_tensors will be
   HeadCounters* head_counters;  // [batch, kv_heads]

@@ -159,6 +159,32 @@ ATT_FN constexpr Int early_heads(Int size, Int behind) {
   return behind < 2 * size ? 0 : (behind / size - 1) * size;
 }
 
+// ---- Walks of key tiles, cut where key tiles are few: a CTA takes a part of the query tiles that
+// one visits. What the parts come to is added up in the order of the parts.
+
+// So many CTAs there are at most, unless there are more key tiles: the processors of an H200, each
+// of which has room for one.
+constexpr int kCtasOfWalks = 132;
+// Query tiles that a part has at least. A CTA's beginning and end take as long as a few of them.
+constexpr int kLeastWalk = 2;
+
+// Of the walk of each of `items` key tiles, which visits `tiles` query tiles of all heads together.
+template <typename Int>
+ATT_FN constexpr Int walk_parts(Int items, Int tiles) {
+  const Int fitting = items < kCtasOfWalks ? kCtasOfWalks / items : 1;
+  const Int most = tiles / kLeastWalk;
+  const Int parts = fitting < most ? fitting : most;
+  return parts < 1 ? 1 : parts;
+}
+
+// Columns of a row of dK or dV that a thread adds up of all parts, and CTAs of so many threads that
+// do so, where `rows` have `columns` of both together.
+constexpr int kColumnsOfSum = 8;
+template <typename Int>
+ATT_FN constexpr Int ctas_of_sums(Int parts, Int rows, Int columns, Int threads) {
+  return parts > 1 ? tile_count(rows * (columns / kColumnsOfSum), threads) : 0;
+}
+
 // ---- Query tiles that heads of one K/V head share, where the queries of a single head do not fill
 // one (decoding). Tiles follow one another, then parts of a K/V head, then K/V heads.
 

@@ -86,6 +86,12 @@ std::vector<WorkspaceRegion> backward_row_regions(const BackwardRows& rows) {
       regions.push_back({.content = Content::kSumTurns, .length_unit = rows.turn_rows});
     }
   }
+  if (rows.part_keys > 0) {
+    for (const Content content : {Content::kKeySums, Content::kValueSums}) {
+      regions.push_back(
+          {.content = content, .length_unit = rows.part_keys, .walk_tile = rows.walk_tile});
+    }
+  }
   return regions;
 }
 
@@ -101,10 +107,11 @@ std::string backward_row_constants(const BackwardRows& rows) {
       "constexpr bool kAllHaveSums = {};\n"
       "constexpr int kRowWarps = {};\n"
       "constexpr bool kTakesItems = {};\n"
-      "constexpr bool kFirstTilesEarly = {};\n",
+      "constexpr bool kFirstTilesEarly = {};\n"
+      "constexpr int kPartKeys = {};\n",
       rows.padding, rows.at_a_time, rows.splits_references, rows.splits_deltas, rows.sum_columns,
       rows.sum_tile, rows.sum_wave, rows.all_have_sums, rows.ahead_warps, rows.takes_items,
-      rows.first_tiles_early);
+      rows.first_tiles_early, rows.part_keys);
 }
 
 double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, double keys_slowdown,

@@ -23,6 +23,9 @@ struct BackwardRows {
   bool takes_items = false;        // CTAs take key tiles off a counter
   bool first_tiles_early = false;  // of heads, before the other tiles of earlier heads
   int turn_rows = 0;               // queries to whose sums CTAs add in order; 0: in none
+  // Keys of a tile whose walk is cut into parts, and queries of the tiles that it visits; 0: it is
+  // not. templates/tile/walk_parts.cuh.
+  int part_keys = 0, walk_tile = 0;
 };
 
 // How a family adds up gradients of tensors.

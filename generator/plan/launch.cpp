@@ -86,6 +86,25 @@ std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, st
   return unit == 1 ? length : att::sequence_item_count(length, shape.batch, unit);
 }
 
+// Of the walk of a key tile.
+std::int64_t walk_parts(const ProblemShape& shape, int tile_kv, int tile_q) {
+  const std::int64_t key_tiles = att::tile_count<std::int64_t>(shape.kv_len, tile_kv);
+  const std::int64_t query_tiles = att::tile_count<std::int64_t>(shape.q_len, tile_q);
+  return att::walk_parts(product({key_tiles, shape.kv_heads, shape.batch}),
+                         product({query_tiles, shape.heads / shape.kv_heads}));
+}
+
+// CTAs of a launch that add up what parts of walks left.
+std::int64_t sum_ctas(const AttentionSpec& spec, const LaunchRecipe& recipe, const Launch& launch,
+                      const ProblemShape& shape) {
+  if (!launch.adds_parts) return 0;
+  const Launch& keys = recipe.main();
+  return att::ctas_of_sums<std::int64_t>(
+      walk_parts(shape, keys.tile, keys.walk_tile),
+      product({shape.kv_len, shape.kv_heads, shape.batch}),
+      std::int64_t{spec.head_dim_qk} + spec.head_dim_v, launch.threads);
+}
+
 // Of sums of dQ.
 att::SumHeads<std::int64_t> sum_heads(const WorkspaceRegion& region, const ProblemShape& shape) {
   return att::sum_heads<std::int64_t>(product({shape.batch, shape.kv_heads}),
@@ -126,7 +145,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
   switch (launch.item) {
     case WorkItem::kQueryTile:
       return att::tile_count(shape.q_len, tile * launch.cluster) * head_sets(launch, shape) *
-             shape.batch;
+                 shape.batch +
+             sum_ctas(spec, recipe, launch, shape);
     case WorkItem::kFirstQueryTile:
     case WorkItem::kLastQueryTile: {
       const auto& region = *std::ranges::find(
@@ -167,7 +187,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
              shape.kv_heads;
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
-             shape.batch;
+             shape.batch *
+             (launch.walk_tile > 0 ? walk_parts(shape, launch.tile, launch.walk_tile) : 1);
     case WorkItem::kKvHead:
       return shape.kv_heads * shape.batch;
     case WorkItem::kHeadPart:
@@ -208,13 +229,17 @@ Result<unsigned> grid_size(const Launch& launch, std::int64_t items, int process
 std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& region,
                           const ProblemShape& shape) {
   using Content = WorkspaceRegion::Content;
-  const std::int64_t kv_heads = region.per_query_head ? shape.heads : shape.kv_heads;
   const auto columns = [&](int usual) { return region.columns > 0 ? region.columns : usual; };
   const std::int64_t slices = slice_count(spec, shape);
   const std::int64_t unit = region.length_unit;
   const std::int64_t q_rows = product({unit_count(spec, shape, shape.q_len, unit), unit});
   const std::int64_t kv_units = unit_count(spec, shape, shape.kv_len, unit);
   const std::int64_t kv_rows = product({kv_units, unit});
+  // A single part is stored where it belongs.
+  const auto parts_kept = [&]() -> std::int64_t {
+    const std::int64_t parts = walk_parts(shape, region.length_unit, region.walk_tile);
+    return parts > 1 ? parts : 0;
+  };
   std::int64_t bytes = 0;
   switch (region.content) {
     case Content::kSchedulerCounter:
@@ -243,10 +268,10 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       bytes = product({slices, shape.heads, unit_count(spec, shape, shape.q_len, unit), 4});
       break;
     case Content::kKeySums:
-      bytes = product({slices, kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
+      bytes = product({parts_kept(), slices, shape.kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
       break;
     case Content::kValueSums:
-      bytes = product({slices, kv_heads, kv_rows, columns(spec.head_dim_v), 4});
+      bytes = product({parts_kept(), slices, shape.kv_heads, kv_rows, columns(spec.head_dim_v), 4});
       break;
     case Content::kLearnedSums:
       bytes = product({slices, shape.heads, kv_units, columns(1), 4});
@@ -296,6 +321,8 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
       const bool counts_tiles = need.content == WorkspaceRegion::Content::kLearnedSums ||
                                 need.content == WorkspaceRegion::Content::kSequenceItems ||
                                 need.content == WorkspaceRegion::Content::kKeyItems;
+      const bool of_walks = need.content == WorkspaceRegion::Content::kKeySums ||
+                            need.content == WorkspaceRegion::Content::kValueSums;
       const bool has_length = counts_tiles ? has.length_unit <= need.length_unit
                                            : has.length_unit % need.length_unit == 0;
       // All heads' are enough for some.
@@ -305,7 +332,8 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
                              : has.sum_wave == need.sum_wave && !need.all_have_sums);
       return has.content == need.content && has.slot == need.slot && has_length && has_heads &&
              has.columns >= need.columns && has.pieces >= need.pieces &&
-             (has.per_query_head || !need.per_query_head);
+             has.walk_tile == need.walk_tile &&
+             (!of_walks || has.length_unit == need.length_unit);
     });
   });
 }

@@ -63,8 +63,8 @@ struct WorkspaceRegion {
     kQuerySums,         // fp32 [batch, heads, q_len, qk]; with a sum_wave of some heads at a time
     kHeadCounters,      // att::HeadCounters [batch, kv_heads]
     kSumTurns,          // int32 [batch, heads, tiles of length_unit queries]
-    kKeySums,           // fp32 [batch, kv_heads, kv_len, qk]
-    kValueSums,         // fp32 [batch, kv_heads, kv_len, v]
+    kKeySums,           // fp32 [parts of a walk, batch, kv_heads, kv_len, qk]
+    kValueSums,         // fp32 [parts of a walk, batch, kv_heads, kv_len, v]
     kLearnedSums,       // fp32 [batch, heads, tiles of length_unit keys, `columns`]
     kSequenceItems,     // pairs of int32: the items of packed sequences, of length_unit queries
     kKeyItems,          // the same of length_unit keys
@@ -79,7 +79,8 @@ struct WorkspaceRegion {
   bool in_parts = false;           // of kQuerySums: a row has att::head_parts times `columns`
   int sum_tile = 0, sum_wave = 0;  // of kQuerySums: keys of a tile, and att::sum_heads' wave
   bool all_have_sums = false;      // of kQuerySums with a sum_wave: all heads nevertheless
-  bool per_query_head = false;  // of kKeySums and kValueSums: partial results, [batch, heads, ...]
+  // Of kKeySums and kValueSums: walks of tiles of so many queries, as Launch::walk_tile.
+  int walk_tile = 1;
   bool operator==(const WorkspaceRegion&) const = default;
 };
 
@@ -101,6 +102,10 @@ struct Launch {
   int parts = 1;                // of the columns of a key tile's gradients, a CTA each
   int heads = 1;                // of a K/V head that an item takes abreast, its queries of each
   int pieces = 1;  // of an item's keys, at most so many CTAs: att::piece_count; or one of the above
+  // Of key tiles: queries of the tiles that one visits, where this walk is cut into
+  // att::walk_parts, a CTA each; 0: it is not.
+  int walk_tile = 0;
+  bool adds_parts = false;  // CTAs in front of its items' add up what the main launch's parts left
   WorkItem item = WorkItem::kQueryTile;
   int tile = 1;
   // Grid, in the x dimension only: the CTAs of every item, or, persistent, SM count times

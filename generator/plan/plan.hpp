@@ -148,6 +148,8 @@ struct Sm90aOrderedPlan {
   // Of the queries' kernel.
   int query_warpgroups = 2;        // consumers, 64 queries each
   bool rows_in_registers = false;  // Q and dO, else products read them from shared memory
+  // Where key tiles are few: CTAs share the walk of one, att::walk_parts.
+  bool cuts_walks = false;
   auto operator<=>(const Sm90aOrderedPlan&) const = default;
 };
 

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/expr/derivative.hpp"
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -95,6 +97,22 @@ int value_stages(const AttentionSpec& spec, const Sm90aOrderedPlan& tile,
   return queries_bytes(spec, tile, 2) <= device.shared_memory_per_block_bytes ? 2 : 1;
 }
 
+// Of one tiling of each head dim, so that workspaces have room for its parts alone. Sums of what is
+// learned have a place for each key tile, not for parts.
+bool may_cut_walks(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
+  return (tile.both_gradients || widest(spec) > kMostForBoth) &&
+         expr::look_up_derivatives(spec.score, spec.environment).empty();
+}
+
+BackwardRows rows_of(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
+  BackwardRows rows = split_rows(spec);
+  if (tile.cuts_walks) {
+    rows.part_keys = tile_kv(tile);
+    rows.walk_tile = tile.tile_q;
+  }
+  return rows;
+}
+
 // Of the kernel that takes more.
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
@@ -132,6 +150,11 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.query_warpgroups > 2 && (spec.head_dim_qk > 96 || tile.step_keys > 64)) {
     return plan_unsupported("three warpgroups leave no registers for so many columns");
   }
+  if (tile.cuts_walks && !may_cut_walks(spec, tile)) {
+    return plan_unsupported(
+        "walks are cut of key tiles whose warpgroups keep both gradients, or of wide heads, where "
+        "nothing is learned of the score");
+  }
   // Of narrow heads no GPU has run them.
   if (tile.rows_in_registers && (tile.step_keys > 64 || tile.query_warpgroups > 2 ||
                                  widest(spec) > kMostForBoth || widest(spec) <= kNarrow)) {
@@ -142,10 +165,16 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
 
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
-  const auto add = [&](const Sm90aOrderedPlan& tile) {
-    const KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
-    const bool is_legal = check(spec, plan, device).ok();
-    if (is_legal) plans.push_back(plan);
+  const auto add = [&](Sm90aOrderedPlan tile) {
+    const auto add_one = [&] {
+      const KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
+      const bool is_legal = check(spec, plan, device).ok();
+      if (is_legal) plans.push_back(plan);
+      return is_legal;
+    };
+    const bool is_legal = add_one();
+    tile.cuts_walks = true;
+    add_one();
     return is_legal;
   };
   for (const int step_keys : {64, 128}) {
@@ -194,10 +223,12 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   constexpr double kItemClocks = 9000, kLaunchesUs = 10;
-  return {.item = kItemClocks,
+  // A guess: what parts leave on its way to L2, and back.
+  constexpr double kPartClocks = 3000, kSumsUs = 1;
+  return {.item = kItemClocks + (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock,
-          .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, tile_kv(tile), tile_rows(tile), tile.step_keys}};
+          .launch_us = kLaunchesUs + (tile.cuts_walks ? kSumsUs : 0),
+          .group = {tile.tile_q, tile_kv(tile), tile_rows(tile), tile.step_keys, tile.cuts_walks}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -210,6 +241,15 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const Sm90aOrderedPlan& tile = tile_of(plan);
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile), 4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
+  if (tile.cuts_walks) {
+    const std::int64_t items = att::tile_count<std::int64_t>(shape.kv_len, tile_kv(tile)) *
+                               shape.kv_heads * shape.batch;
+    const std::int64_t walk = att::tile_count<std::int64_t>(shape.q_len, tile.tile_q) *
+                              (shape.heads / shape.kv_heads);
+    const std::int64_t parts = att::walk_parts(items, walk);
+    cost.rounds = std::ceil(double(items * parts) / device.processor_count);
+    cost.tiles = std::max(1.0, cost.tiles / double(parts));
+  }
   cost.slowdown =
       with_queries_kernel(cost, double(tile.tile_q) * tile_kv(tile), 1,
                           {.share = 3.0 / 7, .rows = tile_rows(tile), .step_keys = tile.step_keys},
@@ -227,6 +267,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
       {.symbol = "",
        .threads = 128 * (kWarpgroups + 1),
        .shared_memory_bytes = keys_bytes(spec, tile),
+       .walk_tile = tile.cuts_walks ? tile.tile_q : 0,
        .item = WorkItem::kKeyTile,
        .tile = keys,
        .tensor_maps = {slab_map(Tensor::kQuery, tile.tile_q), slab_map(Tensor::kKey, keys),
@@ -238,18 +279,21 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .threads = 128 * (tile.query_warpgroups + 1),
        .shared_memory_bytes =
            queries_bytes(spec, tile, value_stages(spec, tile, device_facts(plan.target))),
+       .adds_parts = tile.cuts_walks,
        .item = WorkItem::kQueryTile,
        .tile = rows,
        .tensor_maps = {slab_map(Tensor::kQuery, rows), slab_map(Tensor::kKey, tile.step_keys),
                        slab_map(Tensor::kValue, tile.step_keys),
                        slab_map(Tensor::kOutputGradient, rows)}}};
-  recipe.workspace = backward_row_regions(split_rows(spec));
+  recipe.workspace = backward_row_regions(rows_of(spec, tile));
   add_learned(spec, recipe);
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
-  return with_learned(spec, backward_row_regions(split_rows(spec)));
+  Sm90aOrderedPlan tile{.both_gradients = widest(spec) <= kMostForBoth};
+  tile.cuts_walks = may_cut_walks(spec, tile);
+  return with_learned(spec, backward_row_regions(rows_of(spec, tile)));
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -268,8 +312,8 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aOrderedPlan& t = tile_of(plan);
-  return {t.tile_q,         t.step_keys,        t.stages,
-          t.both_gradients, t.query_warpgroups, t.rows_in_registers};
+  return {t.tile_q,           t.step_keys,         t.stages,    t.both_gradients,
+          t.query_warpgroups, t.rows_in_registers, t.cuts_walks};
 }
 
 constexpr int kUsualWarpgroups = 2;  // of queries, which a text leaves out
@@ -281,9 +325,9 @@ std::string warpgroups_text(std::string_view before, const Sm90aOrderedPlan& til
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  return fmt::format("q{} k{} s{}{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
+  return fmt::format("q{} k{} s{}{}{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
                      tile.both_gradients ? " both" : "", warpgroups_text(" ", tile),
-                     tile.rows_in_registers ? " qreg" : "");
+                     tile.rows_in_registers ? " qreg" : "", tile.cuts_walks ? " parts" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -294,6 +338,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.both_gradients = true;
     } else if (word == "qreg") {
       tile.rows_in_registers = true;
+    } else if (word == "parts") {
+      tile.cuts_walks = true;
     } else if (!parse_word(word, "w", tile.query_warpgroups)) {
       numbers.push_back(word);
     }
@@ -307,9 +353,9 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  return fmt::format("q{}k{}s{}{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
+  return fmt::format("q{}k{}s{}{}{}{}{}", tile.tile_q, tile.step_keys, tile.stages,
                      tile.both_gradients ? "both" : "", warpgroups_text("", tile),
-                     tile.rows_in_registers ? "qreg" : "");
+                     tile.rows_in_registers ? "qreg" : "", tile.cuts_walks ? "parts" : "");
 }
 
 std::string_view template_path_of(const KernelPlan& plan) {
@@ -328,7 +374,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
                          wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
                                        tile.rows_in_registers) +
                          wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
-  const BackwardRows rows = split_rows(spec);
+  const BackwardRows rows = rows_of(spec, tile);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q);
   const int v_stages = value_stages(spec, tile, device_facts(plan.target));

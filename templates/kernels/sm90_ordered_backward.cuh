@@ -25,6 +25,7 @@
 #include "templates/tile/sm90_ordered_keys.cuh"
 #include "templates/tile/sm90_ordered_keys_layout.cuh"
 #include "templates/tile/sm90_ordered_queries_cta.cuh"
+#include "templates/tile/walk_parts.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -37,7 +38,7 @@ struct KeyTile {
 };
 ATT_FN KeyTile key_tile(const BackwardParams& p) {
   const auto [head, tile] =
-      backward_tile(block_index(), tile_count(p.kv_len, kKeys), p.batch * p.kv_heads, false);
+      backward_tile(own_key_tile(p), tile_count(p.kv_len, kKeys), p.batch * p.kv_heads, false);
   const int b = head / p.kv_heads;
   return {b, head - b * p.kv_heads, tile * kKeys};
 }
@@ -60,24 +61,35 @@ struct GroupWalk {
   const BackwardParams& p;
   const KeyTile item;
   int h;
-  const int end;
+  int end;
   QueryWalk<kTileQ, 1, false> walk;
 
   ATT_MEMBER GroupWalk(const BackwardParams& p, const KeyTile& item)
       : p(p), item(item), h(item.h_kv * (p.heads / p.kv_heads)), end(h + p.heads / p.kv_heads) {
-    walk.begin(context(), item.k0);
+    if constexpr (kCutsWalks) {
+      const WalkPart part = own_walk_part(p);
+      end = h + part.end_head;
+      h += part.first_head;
+    }
+    begin();
   }
   // False when there is none left. The whole warp calls it.
   ATT_MEMBER bool next(TileInfo& tile) {
     while (!walk.next(context(), tile)) {
       if (++h >= end) return false;
-      walk.begin(context(), item.k0);
+      begin();
     }
     tile.h = h;
     return true;
   }
 
  private:
+  ATT_MEMBER void begin() {
+    walk.begin(context(), item.k0);
+    if constexpr (kCutsWalks) {
+      walk.keep(own_walk_part(p).cut(h - item.h_kv * (p.heads / p.kv_heads), walk.tiles));
+    }
+  }
   ATT_MEMBER Context context() const { return {p, item.b, h, item.h_kv, p.q_len, p.kv_len}; }
 };
 
@@ -141,11 +153,17 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
     consumer.make_value_gradient(d_v);
     // The other one reads V to its last tile, and this one K.
     named_barrier_sync(kAllConsumers, kWarpgroups * kWarpgroupThreads);
+    if constexpr (kCutsWalks) {
+      if (consumer.leaves_part<spec::kHeadDimV>(d_v, p.d_v_sums)) return;
+    }
     consumer.store<kColumnsV>(d_v, dropout_scale(Context{p, 0, 0, 0, 0, 0}), shared.v(), dv_map);
   } else {
     KeyGradient d_k;
     consumer.make_key_gradient(d_k);
     named_barrier_sync(kAllConsumers, kWarpgroups * kWarpgroupThreads);
+    if constexpr (kCutsWalks) {
+      if (consumer.leaves_part<spec::kHeadDimQk>(d_k, p.d_k_sums)) return;
+    }
     consumer.store<kColumnsQk>(d_k, softmax_scale(p), shared.k(), dk_map);
   }
 }

@@ -26,6 +26,7 @@
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/tile/walk_parts.cuh"
 
 namespace att {
 namespace sm90 {
@@ -420,6 +421,22 @@ struct Consumer {
       }
     }
     store_key_rows<kColumns>(gradient, scale, to, row, own_thread);
+  }
+
+  // A part's of a walk, to be added up by others. False where there is a single part.
+  ATT_MEMBER bool leaves_part() {
+    wgmma_pin(d_k);
+    wgmma_pin(d_v);
+    const WalkPart own_part = own_walk_part(p);
+    if (own_part.parts == 1) return false;
+    const int row = k0 + warpgroup * kKeys, head = b * p.kv_heads + h_kv;
+    store_part<spec::kHeadDimQk>(
+        d_k, part_rows<spec::kHeadDimQk>(p, p.d_k_sums, own_part.part, head) + row * spec::kHeadDimQk,
+        thread);
+    store_part<spec::kHeadDimV>(
+        d_v, part_rows<spec::kHeadDimV>(p, p.d_v_sums, own_part.part, head) + row * spec::kHeadDimV,
+        thread);
+    return true;
   }
 
   // A gradient's 64 rows to where K's or V's were, and from there to global memory.

@@ -12,6 +12,7 @@
 #include "templates/tile/backward_order.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
+#include "templates/tile/walk_parts.cuh"
 #include "templates/turn_order.h"
 #include "templates/work_items.h"
 
@@ -101,7 +102,7 @@ ATT_FN void for_each_item(const BackwardParams& p, const SharedMemory& shared, c
       if (thread_index() % 32 == 0) mbarrier_arrive(shared.item_empty(n));
     }
   } else {
-    body(work_item(p, block_index()), 0u);
+    body(work_item(p, own_key_tile(p)), 0u);
   }
 }
 

@@ -23,6 +23,7 @@
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_turns.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/tile/walk_parts.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -99,7 +100,12 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   if constexpr (!kTakesItems) load_keys();
   if constexpr (kMakesRowsAhead) wait_for_rows(p, item.b * p.kv_heads + item.h_kv);
   int next_head = item.h_kv * group;
-  const int end_head = next_head + group;
+  int end_head = next_head + group;
+  if constexpr (kCutsWalks) {
+    const WalkPart part = own_walk_part(p);
+    end_head = next_head + part.end_head;
+    next_head += part.first_head;
+  }
   QueryWalk<kTileQ, kWarpgroups, plan::kRotated, kTakesTurns> walk;
   walk.live = 0;
   if constexpr (kTakesTurns) {
@@ -121,6 +127,9 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
       if (next_head >= end_head) return false;
       const Context c{p, item.b, next_head, item.h_kv, p.q_len, p.kv_len};
       walk.begin(c, item.k0);
+      if constexpr (kCutsWalks) {
+        walk.keep(own_walk_part(p).cut(next_head - item.h_kv * group, walk.tiles));
+      }
       begun = true;
     }
   };
@@ -175,7 +184,7 @@ ATT_FN void load_items(const BackwardParams& p, const TensorMap* q_map, const Te
       load(p, q_map, k_map, v_map, do_map, shared, item, n & 1, at);
     }
   } else {
-    load(p, q_map, k_map, v_map, do_map, shared, work_item(p, block_index()), 0, at);
+    load(p, q_map, k_map, v_map, do_map, shared, work_item(p, own_key_tile(p)), 0, at);
     if (kHelpsInPassing && thread_index() % 32 == 0) mbarrier_arrive(shared.all_loaded());
   }
 }
@@ -266,6 +275,9 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   } else {
     // All have read K; of V each warpgroup has read its own rows only.
     named_barrier_sync(kAllConsumers, kConsumerThreads);
+    if constexpr (kCutsWalks) {
+      if (consumer.leaves_part()) return;
+    }
     consumer.template store<kColumnsV>(d_v, keep_scale, shared.v(), dv_map);
     consumer.template store<kColumnsQk>(d_k, softmax_scale(p), shared.k(), dk_map);
     if constexpr (kMakesQueries && kSumsInTurn) {

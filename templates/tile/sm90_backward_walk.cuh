@@ -104,6 +104,12 @@ struct QueryWalk : WalkDirection<kEitherWay> {
     }
   }
 
+  // Of all tiles these alone, before the first is asked for.
+  ATT_MEMBER void keep(const Tiles& part) {
+    tiles = part;
+    base = tiles.first - kStep;
+  }
+
   // False when there is none left.
   ATT_MEMBER bool next(const Context& c, TileInfo& info) {
     if constexpr (!spec::kHasMask) {

@@ -17,6 +17,7 @@
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_ordered_keys_layout.cuh"
+#include "templates/tile/walk_parts.cuh"
 
 namespace att {
 namespace sm90 {
@@ -202,6 +203,17 @@ struct KeysConsumer {
     wgmma_wait<0>();
     wgmma_pin(d_k);
     learned.end(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
+  }
+
+  // A part's of a walk, to be added up by others. False where there is a single part.
+  template <int kHeadDim, int kNumbers>
+  ATT_MEMBER bool leaves_part(float (&gradient)[kNumbers], float* sums) const {
+    wgmma_pin(gradient);
+    const WalkPart part = own_walk_part(p);
+    if (part.parts == 1) return false;
+    float* const rows = part_rows<kHeadDim>(p, sums, part.part, b * p.kv_heads + h_kv);
+    store_part<kHeadDim>(gradient, rows + k0 * kHeadDim, thread);
+    return true;
   }
 
   // A gradient's 64 rows to where K's or V's were, and from there to global memory.

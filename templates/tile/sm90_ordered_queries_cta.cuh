@@ -1,5 +1,6 @@
 // The sm90a family's ordered queries' kernel: a CTA takes the queries of a head, 64 for each
-// consumer warpgroup, and walks the live key tiles, which a loader warp brings by TMA.
+// consumer warpgroup, and walks the live key tiles, which a loader warp brings by TMA. Where walks
+// of key tiles were cut the first CTAs add up what the parts left.
 #pragma once
 
 #include "templates/ptx/mbarrier.cuh"
@@ -14,6 +15,7 @@
 #include "templates/tile/sm90_ordered_queries.cuh"
 #include "templates/tile/sm90_ordered_queries_layout.cuh"
 #include "templates/tile/tile_walk.cuh"
+#include "templates/tile/walk_parts.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -82,10 +84,19 @@ ATT_FN void load_queries_tiles(const BackwardParams& p, int b, int h, int q0,
 ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map,
                                  const TensorMap* k_map, const TensorMap* v_map,
                                  const TensorMap* do_map, const QueriesMemory& shared) {
+  int index = block_index();
+  if constexpr (kCutsWalks) {
+    const int ctas = sum_ctas<kQueryThreads>(p);
+    if (index < ctas) {
+      add_parts_of_keys<kQueryThreads>(p);
+      return;
+    }
+    index -= ctas;
+  }
   if (thread_index() == 0) init_barriers(shared);
   sync_threads();
   const auto [head, tile] =
-      backward_tile(block_index(), tile_count(p.q_len, kRows), p.batch * p.heads, true);
+      backward_tile(index, tile_count(p.q_len, kRows), p.batch * p.heads, true);
   const int b = head / p.heads;
   const int h = head - b * p.heads;
   const int q0 = tile * kRows;

@@ -32,7 +32,7 @@ LaunchRecipe made_up_backward() {
                        {.symbol = "att_bwd_queries", .item = WorkItem::kQueryTile, .tile = 64}},
           .workspace = {{.content = Content::kRowDeltas},
                         {.content = Content::kQuerySums, .length_unit = 64},
-                        {.content = Content::kKeySums, .per_query_head = true}}};
+                        {.content = Content::kKeySums, .length_unit = 128, .walk_tile = 64}}};
 }
 
 AttentionSpec spec_192_128() {
@@ -422,10 +422,17 @@ TEST(Launch, RegionsHaveTheSizesOfTheirTensors) {
   EXPECT_EQ(bytes({.content = Content::kSumTurns, .length_unit = 64}), 3 * 8 * 2 * 4);
   EXPECT_EQ(bytes({.content = Content::kQuerySums}), 3 * 8 * 100 * 192 * 4);
   EXPECT_EQ(bytes({.content = Content::kQuerySums, .length_unit = 64}), 3 * 8 * 128 * 192 * 4);
-  EXPECT_EQ(bytes({.content = Content::kKeySums}), 3 * 2 * 300 * 192 * 4);
-  EXPECT_EQ(bytes({.content = Content::kValueSums}), 3 * 2 * 300 * 128 * 4);
-  EXPECT_EQ(bytes({.content = Content::kValueSums, .length_unit = 128, .per_query_head = true}),
-            3 * 8 * 384 * 128 * 4);
+  // Four parts, as two of eight query tiles are the least.
+  EXPECT_EQ(bytes({.content = Content::kKeySums, .length_unit = 128, .walk_tile = 64}),
+            4 * 3 * 2 * 384 * 192 * 4);
+  EXPECT_EQ(bytes({.content = Content::kValueSums, .length_unit = 64, .walk_tile = 64}),
+            4 * 3 * 2 * 320 * 128 * 4);
+  // A single one has no place in it.
+  ProblemShape many_keys = kShape;
+  many_keys.kv_len = 1500;
+  EXPECT_EQ(region_bytes(spec, {.content = Content::kKeySums, .length_unit = 128, .walk_tile = 64},
+                         many_keys),
+            0);
   const auto learned = [&](int keys) {
     return bytes({.content = Content::kLearnedSums, .length_unit = keys, .columns = 32});
   };
@@ -433,7 +440,7 @@ TEST(Launch, RegionsHaveTheSizesOfTheirTensors) {
   EXPECT_EQ(learned(INT_MAX), 3 * 8 * 32 * 4);
   const LaunchRecipe recipe = made_up_backward();
   EXPECT_EQ(workspace_bytes(spec, recipe.workspace, kShape),
-            3 * 8 * 100 * 4 + 3 * 8 * 128 * 192 * 4 + 3 * 8 * 300 * 192 * 4);
+            3 * 8 * 100 * 4 + 3 * 8 * 128 * 192 * 4 + 4 * 3 * 2 * 384 * 192 * 4);
   EXPECT_EQ(workspace_bytes(spec, {}, kShape), 0);
 }
 
@@ -484,10 +491,13 @@ TEST(Launch, WhatNoMachineHoldsIsNotSmall) {
 }
 
 TEST(Launch, APromiseCoversWhatIsNoLarger) {
-  const WorkspaceRegion unit_128{.content = Content::kKeySums, .length_unit = 128};
-  const WorkspaceRegion unit_64{.content = Content::kKeySums, .length_unit = 64};
-  const WorkspaceRegion per_head{
-      .content = Content::kKeySums, .length_unit = 128, .per_query_head = true};
+  const WorkspaceRegion unit_128{.content = Content::kRowDeltas, .length_unit = 128};
+  const WorkspaceRegion unit_64{.content = Content::kRowDeltas, .length_unit = 64};
+  // Of other tiles there are other parts.
+  const WorkspaceRegion parts_128{
+      .content = Content::kKeySums, .length_unit = 128, .walk_tile = 64};
+  const WorkspaceRegion parts_64{.content = Content::kKeySums, .length_unit = 64, .walk_tile = 64};
+  const WorkspaceRegion longer{.content = Content::kKeySums, .length_unit = 128, .walk_tile = 128};
   const WorkspaceRegion ranges_0{.content = Content::kBlockRanges};
   const WorkspaceRegion ranges_1{.content = Content::kBlockRanges, .slot = 1};
   const auto one_covers = [](const WorkspaceRegion& has, const WorkspaceRegion& need) {
@@ -495,8 +505,9 @@ TEST(Launch, APromiseCoversWhatIsNoLarger) {
   };
   EXPECT_TRUE(one_covers(unit_128, unit_64));
   EXPECT_FALSE(one_covers(unit_64, unit_128));
-  EXPECT_TRUE(one_covers(per_head, unit_64));
-  EXPECT_FALSE(one_covers(unit_128, per_head));
+  EXPECT_TRUE(one_covers(parts_128, parts_128));
+  EXPECT_FALSE(one_covers(parts_128, parts_64));
+  EXPECT_FALSE(one_covers(parts_128, longer));
   EXPECT_FALSE(one_covers(ranges_0, ranges_1));
   EXPECT_TRUE(covers({}, {}));
 }

@@ -225,6 +225,36 @@ TEST(Plan, OrderedPlansFitAndRoundTrip) {
   }
   EXPECT_FALSE(is_legal(96, "q64 k64 s2 both w3 qreg"));
   EXPECT_FALSE(is_legal(64, "q64 k128 s2 both w3"));
+  EXPECT_TRUE(is_legal(64, "q64 k64 s2 both parts"));
+  EXPECT_TRUE(is_legal(256, "q64 k64 s2 parts"));
+  EXPECT_FALSE(is_legal(64, "q64 k64 s2 parts"));
+}
+
+// As many CTAs as there are processors where key tiles are few, and a launch that adds up what they
+// leave; where they are many there is one for each, and nothing to add.
+TEST(Plan, WalksOfFewKeyTilesAreCut) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  const AttentionSpec spec = plain_spec(128);
+  const auto first = [&](const ProblemShape& shape) {
+    return plans_by_cost(spec, shape, hopper, Pass::kBackward).value().front();
+  };
+  const ProblemShape few{.batch = 2, .heads = 6, .kv_heads = 1, .q_len = 65536, .kv_len = 154};
+  const KernelPlan plan = first(few);
+  ASSERT_EQ(plan.family(), Family::kSm90aOrdered) << to_string(plan);
+  EXPECT_TRUE(std::get<Sm90aOrderedPlan>(plan.tile).cuts_walks) << to_string(plan);
+  const LaunchRecipe recipe = launch_recipe(spec, plan);
+  EXPECT_EQ(item_count(spec, recipe, recipe.launches[1], few), 132);
+  // 308 rows of 256 columns, 8 a thread, beside 2 x 6 heads of 512 tiles.
+  EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], few), 26 + 2 * 6 * 512);
+  ProblemShape many = few;
+  many.kv_heads = 6;
+  many.kv_len = 4096;
+  EXPECT_EQ(item_count(spec, recipe, recipe.launches[1], many), 2 * 6 * 32);
+  EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], many), 2 * 6 * 512);
+  const KernelPlan usual = first(many);
+  EXPECT_FALSE(usual.family() == Family::kSm90aOrdered &&
+               std::get<Sm90aOrderedPlan>(usual.tile).cuts_walks)
+      << to_string(usual);
 }
 
 // Both of a warpgroup's gradients where it has registers for them, and a CTA of twice the keys.
