@@ -167,14 +167,25 @@ ATT_FN constexpr Int early_heads(Int size, Int behind) {
 constexpr int kCtasOfWalks = 132;
 // Query tiles that a part has at least. A CTA's beginning and end take as long as a few of them.
 constexpr int kLeastWalk = 2;
+// Where walks are uneven, so many CTAs for each processor, if parts then are no shorter than this:
+// with one each, all would wait for the longest.
+constexpr int kUnevenRounds = 2;
+constexpr int kLeastUnevenWalk = 16;
 
-// Of the walk of each of `items` key tiles, which visits `tiles` query tiles of all heads together.
+// Parts of at least `least` query tiles, where all key tiles' come to no more than `ctas`.
 template <typename Int>
-ATT_FN constexpr Int walk_parts(Int items, Int tiles) {
-  const Int fitting = items < kCtasOfWalks ? kCtasOfWalks / items : 1;
-  const Int most = tiles / kLeastWalk;
+ATT_FN constexpr Int walk_parts_within(Int items, Int tiles, int ctas, int least) {
+  const Int fitting = ctas / items, most = tiles / least;
   const Int parts = fitting < most ? fitting : most;
   return parts < 1 ? 1 : parts;
+}
+// Of the walk of each of `items` key tiles, which visits `tiles` query tiles of all heads together.
+template <typename Int>
+ATT_FN constexpr Int walk_parts(Int items, Int tiles, bool uneven) {
+  const Int parts = walk_parts_within(items, tiles, kCtasOfWalks, kLeastWalk);
+  if (!uneven) return parts;
+  const Int more = walk_parts_within(items, tiles, kUnevenRounds * kCtasOfWalks, kLeastUnevenWalk);
+  return parts < more ? more : parts;
 }
 
 // Columns of a row of dK or dV that a thread adds up of all parts, and CTAs of so many threads that

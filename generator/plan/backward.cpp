@@ -127,6 +127,15 @@ double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, dou
   return (1 - queries.share) * keys_slowdown + queries.share * beside * queries_slowdown;
 }
 
+double longest_key_tile(const LiveWork& work) {
+  double longest = 0, all = 0;
+  for (const double live : work.of_keys) {
+    longest = std::max(longest, live);
+    all += live;
+  }
+  return all > 0 ? longest * double(work.of_keys.size()) / all : 1;
+}
+
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,
                               const DeviceFacts& device, const LiveWork& work) {
   const double items =

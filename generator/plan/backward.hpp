@@ -57,6 +57,10 @@ double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, dou
                            const ProblemShape& shape, const DeviceFacts& device,
                            const LiveWork& work);
 
+// Of a kernel whose items are tiles of keys, which a mask may leave of uneven lengths: where each has
+// a processor for itself all wait for the longest, of so many times the mean's tiles.
+double longest_key_tile(const LiveWork& work);
+
 // Of a kernel whose items are tiles of keys; `row_bytes`: moved for a query row besides.
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,
                               const DeviceFacts& device, const LiveWork& work);

@@ -87,11 +87,13 @@ std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, st
 }
 
 // Of the walk of a key tile.
-std::int64_t walk_parts(const ProblemShape& shape, int tile_kv, int tile_q) {
+std::int64_t walk_parts(const AttentionSpec& spec, const ProblemShape& shape, int tile_kv,
+                        int tile_q) {
   const std::int64_t key_tiles = att::tile_count<std::int64_t>(shape.kv_len, tile_kv);
   const std::int64_t query_tiles = att::tile_count<std::int64_t>(shape.q_len, tile_q);
   return att::walk_parts(product({key_tiles, shape.kv_heads, shape.batch}),
-                         product({query_tiles, shape.heads / shape.kv_heads}));
+                         product({query_tiles, shape.heads / shape.kv_heads}),
+                         spec.mask != nullptr);
 }
 
 // CTAs of a launch that add up what parts of walks left.
@@ -100,7 +102,7 @@ std::int64_t sum_ctas(const AttentionSpec& spec, const LaunchRecipe& recipe, con
   if (!launch.adds_parts) return 0;
   const Launch& keys = recipe.main();
   return att::ctas_of_sums<std::int64_t>(
-      walk_parts(shape, keys.tile, keys.walk_tile),
+      walk_parts(spec, shape, keys.tile, keys.walk_tile),
       product({shape.kv_len, shape.kv_heads, shape.batch}),
       std::int64_t{spec.head_dim_qk} + spec.head_dim_v, launch.threads);
 }
@@ -188,7 +190,7 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
              shape.batch *
-             (launch.walk_tile > 0 ? walk_parts(shape, launch.tile, launch.walk_tile) : 1);
+             (launch.walk_tile > 0 ? walk_parts(spec, shape, launch.tile, launch.walk_tile) : 1);
     case WorkItem::kKvHead:
       return shape.kv_heads * shape.batch;
     case WorkItem::kHeadPart:
@@ -237,7 +239,7 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
   const std::int64_t kv_rows = product({kv_units, unit});
   // A single part is stored where it belongs.
   const auto parts_kept = [&]() -> std::int64_t {
-    const std::int64_t parts = walk_parts(shape, region.length_unit, region.walk_tile);
+    const std::int64_t parts = walk_parts(spec, shape, region.length_unit, region.walk_tile);
     return parts > 1 ? parts : 0;
   };
   std::int64_t bytes = 0;

@@ -105,6 +105,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile),
       4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
+  if (cost.rounds <= 1 && !is_packed(spec)) cost.tiles *= longest_key_tile(work);
   if (work.reads_tensors) cost.tiles *= kShareOfUnknown;
   if (spec.mask && spec.deterministic && !loads_keys_apart(spec, tile)) {
     cost.tiles += kTilesOfStartInOrder * double(shape.heads) / double(shape.kv_heads);

@@ -223,17 +223,20 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   constexpr double kItemClocks = 9000, kLaunchesUs = 10;
-  // A guess: what parts leave on its way to L2, and back.
-  constexpr double kPartClocks = 3000, kSumsUs = 1;
+  // Guesses: what parts leave on its way to L2, and back; and what launches that overlap save.
+  constexpr double kPartClocks = 3000, kOverlapUs = -1;
   return {.item = kItemClocks + (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock,
-          .launch_us = kLaunchesUs + (tile.cuts_walks ? kSumsUs : 0),
+          .launch_us = kLaunchesUs + (tile.cuts_walks ? kOverlapUs : 0),
           .group = {tile.tile_q, tile_kv(tile), tile_rows(tile), tile.step_keys, tile.cuts_walks}};
 }
 
-Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
+Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape&,
               const DeviceFacts&) {
-  return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_kv(tile_of(plan)), .order = {}};
+  return {.tile_q = tile_of(plan).tile_q,
+          .tile_kv = tile_kv(tile_of(plan)),
+          .order = {},
+          .by_keys = spec.mask != nullptr};
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
@@ -246,10 +249,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
                                shape.kv_heads * shape.batch;
     const std::int64_t walk = att::tile_count<std::int64_t>(shape.q_len, tile.tile_q) *
                               (shape.heads / shape.kv_heads);
-    const std::int64_t parts = att::walk_parts(items, walk);
+    const std::int64_t parts = att::walk_parts(items, walk, spec.mask != nullptr);
     cost.rounds = std::ceil(double(items * parts) / device.processor_count);
     cost.tiles = std::max(1.0, cost.tiles / double(parts));
   }
+  if (cost.rounds <= 1) cost.tiles *= longest_key_tile(work);
   cost.slowdown =
       with_queries_kernel(cost, double(tile.tile_q) * tile_kv(tile), 1,
                           {.share = 3.0 / 7, .rows = tile_rows(tile), .step_keys = tile.step_keys},
@@ -274,7 +278,8 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                        slab_map(Tensor::kValue, keys),
                        slab_map(Tensor::kOutputGradient, tile.tile_q),
                        slab_map(Tensor::kKeyGradient, kStoreRows),
-                       slab_map(Tensor::kValueGradient, kStoreRows)}},
+                       slab_map(Tensor::kValueGradient, kStoreRows)},
+       .overlaps_previous = tile.cuts_walks},
       {.symbol = "_queries",
        .threads = 128 * (tile.query_warpgroups + 1),
        .shared_memory_bytes =
@@ -284,7 +289,8 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .tile = rows,
        .tensor_maps = {slab_map(Tensor::kQuery, rows), slab_map(Tensor::kKey, tile.step_keys),
                        slab_map(Tensor::kValue, tile.step_keys),
-                       slab_map(Tensor::kOutputGradient, rows)}}};
+                       slab_map(Tensor::kOutputGradient, rows)},
+       .overlaps_previous = tile.cuts_walks}};
   recipe.workspace = backward_row_regions(rows_of(spec, tile));
   add_learned(spec, recipe);
   return recipe;

@@ -10,6 +10,7 @@
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/kernels/learned_totals.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
@@ -173,6 +174,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
+  if constexpr (att::kCutsWalks) att::let_next_launch_start();
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
 }
@@ -189,6 +191,10 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   const KeysMemory shared{shared_address(shared_memory)};
   if (thread_index() < 32) store_halves(shared.halves());
   if (thread_index() == 0) init_barriers(shared);
+  if constexpr (kCutsWalks) {
+    let_next_launch_start();
+    wait_for_launches_before();
+  }
   sync_threads();
   const KeyTile item = key_tile(p);
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;

@@ -6,6 +6,7 @@
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/kernels/learned_totals.cuh"
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/backward_rows.cuh"
@@ -13,9 +14,11 @@
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_ordered_queries_cta.cuh"
 #include "templates/tile/sm90_ordered_queries_layout.cuh"
+#include "templates/tile/walk_parts.cuh"
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
+  if constexpr (att::kCutsWalks) att::let_next_launch_start();
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
 }

@@ -3,6 +3,7 @@
 // of key tiles were cut the first CTAs add up what the parts left.
 #pragma once
 
+#include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
 #include "templates/ptx/shared_memory.cuh"
@@ -84,8 +85,10 @@ ATT_FN void load_queries_tiles(const BackwardParams& p, int b, int h, int q0,
 ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map,
                                  const TensorMap* k_map, const TensorMap* v_map,
                                  const TensorMap* do_map, const QueriesMemory& shared) {
+  if (thread_index() == 0) init_barriers(shared);
   int index = block_index();
   if constexpr (kCutsWalks) {
+    wait_for_launches_before();
     const int ctas = sum_ctas<kQueryThreads>(p);
     if (index < ctas) {
       add_parts_of_keys<kQueryThreads>(p);
@@ -93,7 +96,6 @@ ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map
     }
     index -= ctas;
   }
-  if (thread_index() == 0) init_barriers(shared);
   sync_threads();
   const auto [head, tile] =
       backward_tile(index, tile_count(p.q_len, kRows), p.batch * p.heads, true);

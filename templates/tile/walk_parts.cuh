@@ -26,7 +26,7 @@ struct CutWalks {
 ATT_FN CutWalks cut_walks(const BackwardParams& p) {
   const int key_tiles = tile_count(p.kv_len, kPartKeys) * p.batch * opaque(p.kv_heads);
   const int walk = p.heads / opaque(p.kv_heads) * tile_count(p.q_len, plan::kTileQ);
-  return {key_tiles, walk, walk_parts(key_tiles, walk)};
+  return {key_tiles, walk, walk_parts(key_tiles, walk, spec::kHasMask)};
 }
 
 // CTAs that run together take the same part, and so share Q and dO in L2 where they share heads.
