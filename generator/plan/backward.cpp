@@ -10,6 +10,7 @@
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -134,6 +135,17 @@ double longest_key_tile(const LiveWork& work) {
     all += live;
   }
   return all > 0 ? longest * double(work.of_keys.size()) / all : 1;
+}
+
+void cut_walks(ShapeCost& cost, int tile_q, int tile_kv, bool uneven, const ProblemShape& shape,
+               const DeviceFacts& device) {
+  const std::int64_t items =
+      att::tile_count<std::int64_t>(shape.kv_len, tile_kv) * shape.kv_heads * shape.batch;
+  const std::int64_t walk =
+      att::tile_count<std::int64_t>(shape.q_len, tile_q) * (shape.heads / shape.kv_heads);
+  const std::int64_t parts = att::walk_parts(items, walk, uneven);
+  cost.rounds = std::ceil(double(items * parts) / device.processor_count);
+  cost.tiles = std::max(1.0, cost.tiles / double(parts));
 }
 
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

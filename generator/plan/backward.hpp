@@ -57,9 +57,15 @@ double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, dou
                            const ProblemShape& shape, const DeviceFacts& device,
                            const LiveWork& work);
 
-// Of a kernel whose items are tiles of keys, which a mask may leave of uneven lengths: where each has
-// a processor for itself all wait for the longest, of so many times the mean's tiles.
+// Of a kernel whose items are tiles of keys, which a mask may leave of uneven lengths: where each
+// has a processor for itself all wait for the longest, of so many times the mean's tiles.
 double longest_key_tile(const LiveWork& work);
+
+// What parts of walks leave, on its way to L2: a guess.
+inline constexpr double kPartClocks = 3000;
+// Of a kernel that cuts them, where its items were whole before.
+void cut_walks(ShapeCost& cost, int tile_q, int tile_kv, bool uneven, const ProblemShape& shape,
+               const DeviceFacts& device);
 
 // Of a kernel whose items are tiles of keys; `row_bytes`: moved for a query row besides.
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

@@ -101,10 +101,10 @@ std::int64_t sum_ctas(const AttentionSpec& spec, const LaunchRecipe& recipe, con
                       const ProblemShape& shape) {
   if (!launch.adds_parts) return 0;
   const Launch& keys = recipe.main();
-  return att::ctas_of_sums<std::int64_t>(
-      walk_parts(spec, shape, keys.tile, keys.walk_tile),
-      product({shape.kv_len, shape.kv_heads, shape.batch}),
-      std::int64_t{spec.head_dim_qk} + spec.head_dim_v, launch.threads);
+  return att::ctas_of_sums<std::int64_t>(walk_parts(spec, shape, keys.tile, keys.walk_tile),
+                                         product({shape.kv_len, shape.kv_heads, shape.batch}),
+                                         std::int64_t{spec.head_dim_qk} + spec.head_dim_v,
+                                         launch.threads);
 }
 
 // Of sums of dQ.
@@ -163,7 +163,8 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
       } else if (!region.all_have_sums) {
         kv_heads -= sums.converted;
       }
-      return att::tile_count(shape.q_len, tile) * kv_heads * (shape.heads / shape.kv_heads);
+      return att::tile_count(shape.q_len, tile) * kv_heads * (shape.heads / shape.kv_heads) +
+             sum_ctas(spec, recipe, launch, shape);
     }
     case WorkItem::kPackedQueryTile: {
       const std::int64_t items = packed_items(shape, tile);
@@ -270,7 +271,8 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
       bytes = product({slices, shape.heads, unit_count(spec, shape, shape.q_len, unit), 4});
       break;
     case Content::kKeySums:
-      bytes = product({parts_kept(), slices, shape.kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
+      bytes =
+          product({parts_kept(), slices, shape.kv_heads, kv_rows, columns(spec.head_dim_qk), 4});
       break;
     case Content::kValueSums:
       bytes = product({parts_kept(), slices, shape.kv_heads, kv_rows, columns(spec.head_dim_v), 4});
@@ -334,8 +336,7 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
                              : has.sum_wave == need.sum_wave && !need.all_have_sums);
       return has.content == need.content && has.slot == need.slot && has_length && has_heads &&
              has.columns >= need.columns && has.pieces >= need.pieces &&
-             has.walk_tile == need.walk_tile &&
-             (!of_walks || has.length_unit == need.length_unit);
+             has.walk_tile == need.walk_tile && (!of_walks || has.length_unit == need.length_unit);
     });
   });
 }

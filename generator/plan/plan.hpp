@@ -133,6 +133,8 @@ struct Sm90aBackwardPlan {
   // Of narrow heads off the counter: a warp of its own loads the keys, and all heads have sums of
   // dQ. Of wide heads that is so off the counter.
   bool keys_apart = false;
+  // Where key tiles are few, keys loaded apart: CTAs share the walk of one, att::walk_parts.
+  bool cuts_walks = false;
   auto operator<=>(const Sm90aBackwardPlan&) const = default;
 };
 

@@ -88,12 +88,23 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
     rows.ahead_warps = is_tall(tile) ? 2 : 3;
   }
   if (spec.deterministic) rows.turn_rows = tile.tile_q;
+  if (tile.cuts_walks) {
+    rows.part_keys = tile_kv(tile);
+    rows.walk_tile = tile.tile_q;
+  }
   return rows;
 }
 
 // Whether CTAs may take key tiles off a counter. Without a mask wide heads' items are long enough.
 bool may_take_items(const AttentionSpec& spec) {
   return (!is_wide(spec) || spec.mask || spec.deterministic) && !is_packed(spec);
+}
+
+// Whether CTAs may share the walk of a key tile, where keys are loaded apart. Sums of what is
+// learned have a place for each key tile, and turns an order of these.
+bool may_cut_walks(const AttentionSpec& spec) {
+  return !is_packed(spec) && !spec.deterministic &&
+         expr::look_up_derivatives(spec.score, spec.environment).empty();
 }
 
 // Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
@@ -124,7 +135,8 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
                        2 * tile.warpgroups * tile.tile_q * kSlabRowBytes;
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
-  const int barriers = 8 * (4 * tile.stages + 9) + (rows.takes_items ? 32 + 8 * 7 : 0);
+  const int barriers =
+      8 * (4 * tile.stages + 9) + (rows.takes_items ? 32 + 8 * 7 : 0) + (tile.cuts_walks ? 32 : 0);
   // O and dO of which rows are made; their barriers.
   const int staged_rows =
       rows.ahead_warps * (2 * staged_rows_of(spec, tile) * 2 * spec.head_dim_v + 8);
@@ -210,6 +222,12 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(
         "keys are loaded apart off a counter: up to head dim 64 by choice, above it always");
   }
+  if (tile.cuts_walks && !(loads_keys_apart(spec, tile) && may_cut_walks(spec))) {
+    return plan_unsupported(
+        "walks are cut where keys are loaded apart, of sequences that are not packed, where "
+        "nothing "
+        "is learned of the score; not with `deterministic: true`");
+  }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
 }
@@ -235,8 +253,11 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   }
   tiles.push_back({.tile_q = kTallTileQ, .stages = 2});
   for (const Sm90aBackwardPlan& tile : tiles) {
-    const KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
-    if (check(spec, plan, device).ok()) plans.push_back(plan);
+    for (const bool cuts_walks : {false, true}) {
+      KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
+      std::get<Sm90aBackwardPlan>(plan.tile).cuts_walks = cuts_walks;
+      if (check(spec, plan, device).ok()) plans.push_back(plan);
+    }
   }
   return plans;
 }
@@ -254,6 +275,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
       {.symbol = "",
        .threads = needs.threads,
        .shared_memory_bytes = needs.shared_memory_bytes,
+       .walk_tile = tile.cuts_walks ? tile.tile_q : 0,
        .item = WorkItem::kKeyTile,
        .tile = tile_kv(tile),
        .persistent = takes_items(spec, tile),
@@ -265,6 +287,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .overlaps_previous = true},
       {.symbol = "_queries",
        .threads = 128 * tile.warpgroups * (is_packed(spec) ? of_rows.padding / tile.tile_q : 1),
+       .adds_parts = tile.cuts_walks,
        .item = is_packed(spec) ? WorkItem::kSequenceTile : WorkItem::kLastQueryTile,
        .tile = is_packed(spec) ? of_rows.padding : tile.tile_q,
        .overlaps_previous = true}};
@@ -278,6 +301,10 @@ std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target)
   for (const auto& [takes_items, apart] : {std::pair{true, true}, {true, false}, {false, false}}) {
     if (takes_items && !may_take_items(spec)) continue;
     BackwardRows rows = rows_of(spec, {.takes_items = takes_items, .keys_apart = apart});
+    if (takes_items && apart && may_cut_walks(spec)) {
+      rows.part_keys = kKeys * kWarpgroups;
+      rows.walk_tile = kTileQ;
+    }
     if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
     for (const WorkspaceRegion& region : backward_row_regions(rows)) {
       if (!covers(regions, {&region, 1})) regions.push_back(region);
@@ -308,15 +335,16 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
 
 std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aBackwardPlan& t = tile_of(plan);
-  return {t.warpgroups,        t.tile_q,      t.stages,    t.rotated,
-          t.keys_in_registers, t.takes_items, t.keys_apart};
+  return {t.warpgroups,        t.tile_q,      t.stages,     t.rotated,
+          t.keys_in_registers, t.takes_items, t.keys_apart, t.cuts_walks};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
-  return fmt::format("w{} q{} s{}{}{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
+  return fmt::format("w{} q{} s{}{}{}{}{}{}", tile.warpgroups, tile.tile_q, tile.stages,
                      tile.rotated ? " rot" : "", tile.keys_in_registers ? " kreg" : "",
-                     tile.takes_items ? " counter" : "", tile.keys_apart ? " apart" : "");
+                     tile.takes_items ? " counter" : "", tile.keys_apart ? " apart" : "",
+                     tile.cuts_walks ? " parts" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -331,6 +359,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.takes_items = true;
     } else if (word == "apart") {
       tile.keys_apart = true;
+    } else if (word == "parts") {
+      tile.cuts_walks = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "q", tile.tile_q) ||
                parse_word(word, "s", tile.stages)) {
       ++seen;

@@ -82,12 +82,13 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                                         : kNarrowApartScoreClocks;
   const double apart_clocks = narrow ? narrow_clocks : is_plain ? kApartClocks : kApartScoreClocks;
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
-  return {.item = tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks,
+  return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) +
+                  (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks
                                              : tile.takes_items ? kRowsClocks
                                                                 : 0),
           .launch_us = kLaunchesUs,
-          .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items}};
+          .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items, tile.cuts_walks}};
 }
 
 Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape&,
@@ -105,6 +106,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile),
       4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
+  if (tile.cuts_walks) {
+    cut_walks(cost, tile.tile_q, tile_kv(tile), spec.mask != nullptr, shape, device);
+  }
   if (cost.rounds <= 1 && !is_packed(spec)) cost.tiles *= longest_key_tile(work);
   if (work.reads_tensors) cost.tiles *= kShareOfUnknown;
   if (spec.mask && spec.deterministic && !loads_keys_apart(spec, tile)) {

@@ -12,7 +12,6 @@
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
-#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -223,9 +222,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double flops_per_clock =
       rate * device.matrix_tflops * 1e3 / (device.processor_count * device.clock_ghz);
   constexpr double kItemClocks = 9000, kLaunchesUs = 10;
-  // Guesses: what parts leave on its way to L2, and back; and what launches that overlap save.
-  constexpr double kPartClocks = 3000, kOverlapUs = -1;
-  return {.item = kItemClocks + (tile.cuts_walks ? kPartClocks : 0),
+  constexpr double kOverlapUs = -1;  // a guess: what launches that overlap save
+  return {.item = kItemClocks,
           .tile = flops / flops_per_clock,
           .launch_us = kLaunchesUs + (tile.cuts_walks ? kOverlapUs : 0),
           .group = {tile.tile_q, tile_kv(tile), tile_rows(tile), tile.step_keys, tile.cuts_walks}};
@@ -245,13 +243,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile), 4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
   if (tile.cuts_walks) {
-    const std::int64_t items = att::tile_count<std::int64_t>(shape.kv_len, tile_kv(tile)) *
-                               shape.kv_heads * shape.batch;
-    const std::int64_t walk = att::tile_count<std::int64_t>(shape.q_len, tile.tile_q) *
-                              (shape.heads / shape.kv_heads);
-    const std::int64_t parts = att::walk_parts(items, walk, spec.mask != nullptr);
-    cost.rounds = std::ceil(double(items * parts) / device.processor_count);
-    cost.tiles = std::max(1.0, cost.tiles / double(parts));
+    cut_walks(cost, tile.tile_q, tile_kv(tile), spec.mask != nullptr, shape, device);
   }
   if (cost.rounds <= 1) cost.tiles *= longest_key_tile(work);
   cost.slowdown =

@@ -23,6 +23,7 @@
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
+#include "templates/tile/walk_parts.cuh"
 #include "templates/work_items.h"
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
@@ -58,7 +59,16 @@ ATT_KERNEL __launch_bounds__(att::sm90::kQueriesThreads)
   // Of the K/V heads.
   const int first = kLoadsKeysApart ? 0 : att::sum_heads(p).converted;
   const int shares = att::tile_count(p.q_len, kTileQ) * kDqShares;
-  const int number = att::block_index() * kDqShares + att::thread_index() / kWarpgroupThreads;
+  int index = att::block_index();
+  if constexpr (att::kCutsWalks) {
+    const int ctas = att::sum_ctas<kQueriesThreads>(p);
+    if (index < ctas) {
+      att::add_parts_of_keys<kQueriesThreads>(p);
+      return;
+    }
+    index -= ctas;
+  }
+  const int number = index * kDqShares + att::thread_index() / kWarpgroupThreads;
   const int head = first * group + number / shares;  // of the query heads
   const int b = head / p.heads, h = head - b * p.heads, kv_head = head / group;
   const int share = number % shares;

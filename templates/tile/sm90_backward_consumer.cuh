@@ -382,6 +382,9 @@ struct Consumer {
     warp_arrive(shared.k_empty());
     // What has had no register all the while.
     if constexpr (kLoadsKeysApart) take(load_listed_item(shared.item_slot(parity)));
+    if constexpr (kCutsWalks) {
+      if (leaves_part(walk_part(p, load_listed_item(shared.item_slot(parity)).part))) return;
+    }
     const int own_thread = kLoadsKeysApart ? opaque(thread) : thread;
     const int row = own_thread / 32 * 16;
     const int first = own.kv_first + k0;
@@ -424,14 +427,15 @@ struct Consumer {
   }
 
   // A part's of a walk, to be added up by others. False where there is a single part.
-  ATT_MEMBER bool leaves_part() {
+  ATT_MEMBER bool leaves_part() { return leaves_part(own_walk_part(p)); }
+  ATT_MEMBER bool leaves_part(const WalkPart& own_part) {
     wgmma_pin(d_k);
     wgmma_pin(d_v);
-    const WalkPart own_part = own_walk_part(p);
     if (own_part.parts == 1) return false;
     const int row = k0 + warpgroup * kKeys, head = b * p.kv_heads + h_kv;
     store_part<spec::kHeadDimQk>(
-        d_k, part_rows<spec::kHeadDimQk>(p, p.d_k_sums, own_part.part, head) + row * spec::kHeadDimQk,
+        d_k,
+        part_rows<spec::kHeadDimQk>(p, p.d_k_sums, own_part.part, head) + row * spec::kHeadDimQk,
         thread);
     store_part<spec::kHeadDimV>(
         d_v, part_rows<spec::kHeadDimV>(p, p.d_v_sums, own_part.part, head) + row * spec::kHeadDimV,

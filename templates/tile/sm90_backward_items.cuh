@@ -22,8 +22,13 @@ namespace sm90 {
 struct WorkItem {
   int b, h_kv, k0;  // negative b: none
   int sums;         // sums_tile()'s base
+  int part = 0;     // of its walk
 };
-ATT_FN int item_count(const BackwardParams& p) { return key_tiles(p) * p.batch * p.kv_heads; }
+ATT_FN int item_count(const BackwardParams& p) {
+  const int key_tiles_of_all = key_tiles(p) * p.batch * p.kv_heads;
+  if constexpr (kCutsWalks) return key_tiles_of_all * cut_walks(p).parts;
+  return key_tiles_of_all;
+}
 // Off the counter short heads come one by one as well, but for the last ones, whose long tiles come
 // first, so that CTAs end together: causal, d 64, 1024 keys, on an H200 539 us without, 530 with.
 ATT_FN HeadTile<int> taken_tile(int number, int tiles, int heads) {
@@ -53,12 +58,22 @@ ATT_FN HeadTile<int> tile_in_order(const BackwardParams& p, int number, int tile
                      : backward_tile(number, tiles, heads, false);
 }
 // What is divided by is opaque: else its reciprocal is made once and kept from item to item.
-ATT_FN WorkItem work_item(const BackwardParams& p, int number) {
+ATT_FN WorkItem whole_work_item(const BackwardParams& p, int number) {
   const int tiles = opaque(key_tiles(p)), kv_heads = opaque(p.kv_heads);
   const int heads = p.batch * kv_heads;
   const auto [head, tile] = tile_in_order(p, number, tiles, heads);
   const int b = head / kv_heads, h_kv = head - b * kv_heads;
   return {b, h_kv, tile * kTileKv, kSumsInTurn ? sums_base(p, head, h_kv) : 0};
+}
+ATT_FN WorkItem work_item(const BackwardParams& p, int number) {
+  if constexpr (kCutsWalks && kTakesItems) {
+    // Parts of a key tile follow one another: those of the longest ones come first.
+    const int parts = opaque(cut_walks(p).parts), item = number / parts;
+    WorkItem found = whole_work_item(p, item);
+    found.part = number - item * parts;
+    return found;
+  }
+  return whole_work_item(p, number);
 }
 
 ATT_FN void store_item(unsigned to, const WorkItem& item) {
@@ -66,9 +81,11 @@ ATT_FN void store_item(unsigned to, const WorkItem& item) {
   store_shared_4(to + 4, item.h_kv);
   store_shared_4(to + 8, item.k0);
   store_shared_4(to + 12, item.sums);
+  if constexpr (kCutsWalks) store_shared_4(to + 16, item.part);
 }
 ATT_FN WorkItem load_item(unsigned from) {
   const auto word = [&](int i) { return load_uniform_word(from + 4 * i); };
+  if constexpr (kCutsWalks) return {word(0), word(1), word(2), word(3), word(4)};
   return {word(0), word(1), word(2), word(3)};
 }
 

@@ -7,6 +7,7 @@
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/sm90_cta.cuh"
+#include "templates/tile/walk_parts.cuh"
 
 namespace att {
 namespace sm90 {
@@ -87,7 +88,7 @@ constexpr int kTurnOffset = kBringsOffset + (kDsBuffers > 0 ? 16 : 0);
 // slower.
 constexpr int kTurns = spec::kHasMask ? 4 : 2;
 constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 8 * kTurns : 0);
-constexpr int kItemBytes = spec::kIsPacked ? 32 : 16;
+constexpr int kItemBytes = spec::kIsPacked || kCutsWalks ? 32 : 16;
 constexpr int kBarrierOffset = kItemOffset + (kTakesItems ? 2 * kItemBytes : 0);
 constexpr int kRowBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
 constexpr int kLoadedBarrier = kRowBarrier + plan::kRowWarps;

@@ -23,6 +23,7 @@ struct ListedItem {
   int b, h_kv, k0;  // negative b: none
   int sums;         // number of the sequence's first tile of dQ's sums, of head 0
   Sequence own;
+  int part = 0;  // of its walk
 };
 
 // Heads are taken in groups of about kListedTilesOfGroup tiles, of which a group's longest come
@@ -70,7 +71,7 @@ ATT_FN ListedItem load_listed_item(unsigned from) {
   const auto word = [&](int i) { return load_uniform_word(from + 4 * i); };
   if constexpr (!spec::kIsPacked) {
     const WorkItem item = load_item(from);
-    return {item.b, item.h_kv, item.k0, item.sums, {0, 0, item.b, 0, 0}};
+    return {item.b, item.h_kv, item.k0, item.sums, {0, 0, item.b, 0, 0}, item.part};
   }
   return {word(0), word(1), word(2), word(3), {word(4), word(5), 0, word(6), word(7)}};
 }
@@ -80,7 +81,7 @@ ATT_FN ListedItem take_listed_item(const BackwardParams& p, const SharedMemory& 
                                    unsigned n) {
   if constexpr (!spec::kIsPacked) {
     const WorkItem item = take_item(p, shared, n);
-    return {item.b, item.h_kv, item.k0, item.sums, {0, 0, item.b, 0, 0}};
+    return {item.b, item.h_kv, item.k0, item.sums, {0, 0, item.b, 0, 0}, item.part};
   }
   mbarrier_wait(shared.item_empty(n), (n >> 1 & 1) ^ 1);
   if (thread_index() % 32 == 0) {

@@ -113,7 +113,8 @@ struct ListedWalk {
     if constexpr (kTakesTurns) {
       walk.turn_round(turn_order(p).is_turned_round(item.b * p.kv_heads + item.h_kv));
     }
-    walk.begin(context(item), item.k0);
+    if constexpr (kCutsWalks) h += walk_part(p, item.part).first_head;
+    begin_head(item);
   }
   // The next one, of this head or the ones after it that share the keys.
   ATT_MEMBER bool next(TileInfo& out) {
@@ -137,9 +138,21 @@ struct ListedWalk {
   }
 
  private:
-  ATT_MEMBER bool begin_next_head(const ListedItem& item) {
-    if (++h >= (item.h_kv + 1) * (p.heads / opaque(p.kv_heads))) return false;
+  ATT_MEMBER void begin_head(const ListedItem& item) {
     walk.begin(context(item), item.k0);
+    if constexpr (kCutsWalks) {
+      const int first = item.h_kv * (p.heads / opaque(p.kv_heads));
+      walk.keep(walk_part(p, item.part).cut(h - first, walk.tiles));
+    }
+  }
+  ATT_MEMBER int end_head(const ListedItem& item) const {
+    const int group = p.heads / opaque(p.kv_heads);
+    if constexpr (kCutsWalks) return item.h_kv * group + walk_part(p, item.part).end_head;
+    return (item.h_kv + 1) * group;
+  }
+  ATT_MEMBER bool begin_next_head(const ListedItem& item) {
+    if (++h >= end_head(item)) return false;
+    begin_head(item);
     return true;
   }
   ATT_MEMBER bool go_on() {

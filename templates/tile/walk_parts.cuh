@@ -1,5 +1,5 @@
-// Where key tiles are few the walk of one, over the query tiles of all heads that share its keys, is
-// cut into parts: a CTA takes one, and leaves its dK and dV in fp32. CTAs in front of the next
+// Where key tiles are few the walk of one, over the query tiles of all heads that share its keys,
+// is cut into parts: a CTA takes one, and leaves its dK and dV in fp32. CTAs in front of the next
 // launch's add up what the parts of a key tile have left, always in the same order.
 //
 // Parts are equal where heads are counted as if the keys saw all of their queries; of a head that
@@ -38,9 +38,9 @@ ATT_FN int own_key_tile(const BackwardParams& p) {
 // What a CTA walks.
 struct WalkPart {
   int part, parts;
-  int first_head, end_head;   // of the group
-  int first_tile, last_tiles; // of the first head those from there on, of the last one so many,
-  int tiles;                  // where the keys see so many
+  int first_head, end_head;    // of the group
+  int first_tile, last_tiles;  // of the first head those from there on, of the last one so many,
+  int tiles;                   // where the keys see so many
 
   // Of a head's tiles [first, last), which the keys see, those of the part.
   template <typename Tiles>
@@ -59,18 +59,26 @@ struct WalkPart {
 };
 // Asked for again and again: what is divided is opaque, else it would be kept in registers that
 // loaders and consumers need.
-ATT_FN WalkPart own_walk_part(const BackwardParams& p) {
+ATT_FN WalkPart walk_part(const BackwardParams& p, int part) {
   const CutWalks cut = cut_walks(p);
-  const int part = opaque(block_index()) / cut.key_tiles;
   const int tiles = opaque(tile_count(p.q_len, plan::kTileQ));
   const auto bound = [&](unsigned i) {
     return static_cast<int>(static_cast<unsigned>(cut.walk) * i / cut.parts);
   };
   const int begin = bound(part), end = bound(part + 1);
   const int first_head = begin / tiles, last_head = (end - 1) / tiles;
-  return {part,      cut.parts,     first_head,
-          last_head + 1, begin - first_head * tiles, end - last_head * tiles,
+  return {part,
+          cut.parts,
+          first_head,
+          last_head + 1,
+          begin - first_head * tiles,
+          end - last_head * tiles,
           tiles};
+}
+
+// Of a CTA that has a single one.
+ATT_FN WalkPart own_walk_part(const BackwardParams& p) {
+  return walk_part(p, opaque(block_index()) / cut_walks(p).key_tiles);
 }
 
 // ---- What parts leave: rows of kHeadDim numbers.
@@ -162,10 +170,9 @@ ATT_FN void add_parts_of_keys(const BackwardParams& p) {
     add_parts_of_row<spec::kHeadDimQk>(p, p.d_k_sums, parts, b, h_kv, key, unit * kColumnsOfSum,
                                        softmax_scale(p), p.d_k, p.d_k_stride);
   } else {
-    add_parts_of_row<spec::kHeadDimV>(p, p.d_v_sums, parts, b, h_kv, key,
-                                      (unit - kKeyUnits) * kColumnsOfSum,
-                                      dropout_scale(Context{p, 0, 0, 0, 0, 0}), p.d_v,
-                                      p.d_v_stride);
+    add_parts_of_row<spec::kHeadDimV>(
+        p, p.d_v_sums, parts, b, h_kv, key, (unit - kKeyUnits) * kColumnsOfSum,
+        dropout_scale(Context{p, 0, 0, 0, 0, 0}), p.d_v, p.d_v_stride);
   }
 }
 
