@@ -222,6 +222,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(
         "keys are loaded apart off a counter: up to head dim 64 by choice, above it always");
   }
+  if (tile.cuts_walks && tile.rotated) {
+    return plan_unsupported("a part of a walk begins where the one before ends");
+  }
   if (tile.cuts_walks && !(loads_keys_apart(spec, tile) && may_cut_walks(spec))) {
     return plan_unsupported(
         "walks are cut where keys are loaded apart, of sequences that are not packed, where "
