@@ -73,14 +73,18 @@ class Race {
     return ok_status();
   }
 
-  // What the GPU takes now of what it took when the incumbent was new.
-  double drift() const {
+  // What the GPU takes now of what it took when the incumbent was new. Once that has failed, what
+  // it said last: those who finish later are compared with those who have been told as of then.
+  double drift() {
     for (const Contestant& c : field_) {
-      if (!c.is_new && c.known_us > 0) return spread_of(c.samples_us).median / c.known_us;
+      if (!c.is_new && c.known_us > 0) {
+        drift_ = spread_of(c.samples_us).median / c.known_us;
+        break;
+      }
     }
-    return 1;
+    return drift_;
   }
-  Contestant as_before(Contestant contestant) const {
+  Contestant as_before(Contestant contestant) {
     const double now = drift();
     for (double& us : contestant.samples_us) us /= now;
     return contestant;
@@ -127,6 +131,7 @@ class Race {
   Executor& executor_;
   const RaceOptions& options_;
   int rounds_ = 0;
+  double drift_ = 1;  // as of the last cut that an incumbent was in
   std::optional<Candidate> leader_;
 };
 

@@ -123,6 +123,48 @@ TEST(Race, NewcomersAreTimedAsIfTheGpuWereAsItWas) {
   EXPECT_NEAR(medians.at(kPlans[1]), 102, 1e-9);
 }
 
+// Who left before it failed and who stays behind are told as of the same GPU.
+TEST(Race, NewcomersAreTimedAlikeWhenTheIncumbentFails) {
+  const std::map<KernelPlan, double> times{
+      {kPlans[0], 106}, {kPlans[1], 106 * 1.02}, {kPlans[3], 106 * 2}};
+  int rounds = 0;
+  FakeExecutor executor([&](const KernelPlan& plan) {
+    Behaviour behaviour{.time_us = times.at(plan)};
+    if (plan == kPlans[0] && rounds == 3) {
+      behaviour.fails_at = "time";
+      behaviour.reason = "hang";
+    }
+    return behaviour;
+  });
+  std::vector<Contestant> field;
+  for (const KernelPlan& plan : {kPlans[0], kPlans[1], kPlans[3]}) {
+    const auto facts = executor.compile(plan);
+    EXPECT_TRUE(executor.verify(plan).ok());
+    field.push_back({.candidate = plan, .facts = *facts});
+  }
+  field[0].is_new = false;
+  field[0].known_us = 100;
+  std::map<KernelPlan, Contestant> finished;
+  int failed = 0;
+  const RaceOptions options{
+      .finished = [&](const Contestant& c) { finished.emplace(c.candidate.plan, c); },
+      .failed = [&](const Contestant&, const Error&) { ++failed; },
+      .go_on =
+          [&] {
+            ++rounds;
+            return true;
+          }};
+  ASSERT_TRUE(race(field, executor, options).ok());
+  EXPECT_EQ(failed, 1);
+  ASSERT_EQ(finished.size(), 2u);
+  const auto& early = finished.at(kPlans[3]).samples_us;
+  const auto& late = finished.at(kPlans[1]).samples_us;
+  EXPECT_EQ(early.size(), 2u);
+  EXPECT_EQ(late.size(), 30u);
+  EXPECT_NEAR(spread_of(early).median, 200, 1e-9);
+  EXPECT_NEAR(spread_of(late).median, 102, 1e-9);
+}
+
 TEST(Race, MachinesFailureEndsIt) {
   FakeExecutor executor([](const KernelPlan&) { return Behaviour{}; });
   executor.machine_fails_after = 6;
