@@ -43,12 +43,26 @@ MeasurementKey key_of(const AttentionSpec& spec, const ProblemShape& shape, cons
 std::vector<KernelPlan> worth_a_look(const Store& store, const MeasurementKey& key) {
   const auto measured = store.measurements(key);
   if (!measured.ok()) return {};
-  // The first ones, of races that have one yardstick: finals are later, on a warmer GPU.
-  std::map<std::string, double> times;
-  for (const Measurement& m : *measured) times.try_emplace(m.plan, m.median_us);
+  // Times of a build that templates have replaced say nothing of what would run: as in the store's
+  // own ranking, a plan stands by the latest build of each compiler.
+  using Build = std::pair<std::string, std::string>;  // a plan and who compiled it
+  const auto build_of = [](const Measurement& m) {
+    return Build(m.plan, compiler_family(m.compiler));
+  };
+  std::map<Build, std::pair<std::string, std::string>> latest;  // when measured, and its digest
+  for (const Measurement& m : *measured) {
+    auto& newest = latest[build_of(m)];
+    newest = std::max(newest, {m.measured_at, m.build_digest});
+  }
+  // Its first ones, of races that have one yardstick: finals are later, on a warmer GPU.
+  std::map<Build, double> times;
+  for (const Measurement& m : *measured) {
+    const Build build = build_of(m);
+    if (m.build_digest == latest.at(build).second) times.try_emplace(build, m.median_us);
+  }
   std::vector<TimedPlan> order;
-  for (const auto& [text, us] : times) {
-    if (const auto plan = parse_plan(text); plan.ok()) order.push_back({us, *plan});
+  for (const auto& [build, us] : times) {
+    if (const auto plan = parse_plan(build.first); plan.ok()) order.push_back({us, *plan});
   }
   std::ranges::stable_sort(order, {}, &TimedPlan::us);
   return diverse_plans(order);

@@ -186,6 +186,42 @@ TEST_F(PlausibleData, AnotherNumberOfWarpgroupsIsLookedAtOnVariations) {
   EXPECT_EQ(to_string(result->plan), to_string(other));
 }
 
+// Templates changed since some of the store's times were taken.
+TEST_F(PlausibleData, PlansAreLookedAtOnVariationsByTheTimesOfTheirLatestBuild) {
+  const AttentionSpec spec = documents(", sample: segments(mean=64)");
+  const std::vector<KernelPlan> all = *plans_by_cost(spec, kShape, device_.facts());
+  const KernelPlan guess = *default_plan(spec, kShape, device_.facts());
+  const KernelPlan faster_now = all[all.size() - 1], slower_now = all[all.size() - 2];
+  const auto record = [&](const KernelPlan& plan, const std::string& build, double us,
+                          const std::string& measured_at) {
+    return store_->record({.spec_hash = spec_hash(spec),
+                           .device = device_.identity(),
+                           .shape = kShape,
+                           .protocol = std::string(kMeasurementProtocol),
+                           .data = mask_data(spec, kShape)},
+                          {.plan = to_string(plan),
+                           .build_digest = to_string(plan) + build,
+                           .median_us = us,
+                           .spread_us = 0.1,
+                           .samples = 30,
+                           .measured_at = measured_at});
+  };
+  ASSERT_TRUE(record(faster_now, "old", 90, "2020-01-01T00:00:00Z").ok());
+  ASSERT_TRUE(record(slower_now, "old", 20, "2020-01-01T00:00:00Z").ok());
+  ASSERT_TRUE(record(faster_now, "new", 20, "2021-01-01T00:00:00Z").ok());
+  ASSERT_TRUE(record(slower_now, "new", 90, "2021-01-01T00:00:00Z").ok());
+  ASSERT_TRUE(record(guess, "new", 20, "2021-01-01T00:00:00Z").ok());
+  std::vector<KernelPlan> looked_at;
+  const auto once = [&](const AttentionSpec&, const TuneOptions& options) -> Result<TuneResult> {
+    if (looked_at.empty()) looked_at = options.contenders;
+    return TuneResult{.plan = guess};
+  };
+  const auto result = tune_on_plausible_data(spec, kShape, device_, *store_, {}, once);
+  ASSERT_TRUE(result.ok()) << render(result.error());
+  EXPECT_THAT(looked_at, Contains(faster_now));
+  EXPECT_THAT(looked_at, testing::Not(Contains(slower_now)));
+}
+
 TEST_F(PlausibleData, AGivenTensorIsTunedOnOnce) {
   AttentionSpec spec = documents("");
   expr::TensorValues doc{.sizes = {1, 1024}, .values = std::vector<double>(1024)};
