@@ -11,9 +11,9 @@
 
 namespace attune {
 
-// Keeps every value made. A failure is told to those who waited for it and then forgotten, so that
-// the next caller tries again; so is an exception, which goes on in the caller that made it.
-// Thread-safe.
+// Keeps a value that was made until it is forgotten. A failure is told to those who waited for it
+// and then forgotten, so that the next caller tries again; so is an exception, which goes on in the
+// caller that made it. Thread-safe.
 template <typename T>
 class SingleFlight {
  public:
@@ -43,7 +43,9 @@ class SingleFlight {
     return *found->second->result;
   }
 
-  // A value that is made is made again when it is asked for.
+  // For a value that its users keep themselves, or that has become something else: here it would
+  // take memory to the end. Whoever asks for it after all makes it again. One that is being made
+  // stays, for those who wait for it.
   void forget(const std::string& key) {
     const std::lock_guard lock(mutex_);
     const auto found = flights_.find(key);
