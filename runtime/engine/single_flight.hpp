@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,11 +37,17 @@ class SingleFlight {
   }
 
   // The value of `key` if it is made; null otherwise, also while it is being made.
-  std::shared_ptr<T> find(const std::string& key) {
+  std::shared_ptr<T> find(const std::string& key) const {
     const std::lock_guard lock(mutex_);
     const auto found = flights_.find(key);
     if (found == flights_.end() || !found->second->landed || !found->second->result.ok()) return {};
     return *found->second->result;
+  }
+
+  // Of values that are kept or being made.
+  std::size_t size() const {
+    const std::lock_guard lock(mutex_);
+    return flights_.size();
   }
 
   // For a value that its users keep themselves, or that has become something else: here it would
@@ -79,7 +86,7 @@ class SingleFlight {
     Flight& flight_;
   };
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable landed_;
   std::map<std::string, std::shared_ptr<Flight>> flights_;
 };

@@ -199,17 +199,17 @@ Result<std::shared_ptr<LoadedCode>> Workshop::load_code(const AttentionSpec& spe
 Result<LoadedCode> Workshop::load(const AttentionSpec& spec, const KernelPlan& plan,
                                   const std::string& family) {
   const std::string key = flight_key(spec, plan, family);
-  ATT_TRY(const std::shared_ptr<LoadedCode> code,
-          kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedCode>> {
-            ATT_TRY(const std::shared_ptr<BuiltKernel> built, build_once(key, spec, plan, family));
-            auto loaded = load_code(spec, *built);
-            builds_.forget(key);
-            if (loaded.ok() || !built->from_cache) return loaded;
-            // Stored under another driver, perhaps, or not what it says it is.
-            const auto afresh = compile_afresh(spec, plan, family);
-            return afresh.ok() ? load_code(spec, *afresh) : loaded;
-          }));
-  return *code;
+  const auto code = kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedCode>> {
+    ATT_TRY(const std::shared_ptr<BuiltKernel> built, build_once(key, spec, plan, family));
+    auto loaded = load_code(spec, *built);
+    if (loaded.ok() || !built->from_cache) return loaded;
+    // Stored under another driver, perhaps, or not what it says it is.
+    const auto afresh = compile_afresh(spec, plan, family);
+    return afresh.ok() ? load_code(spec, *afresh) : loaded;
+  });
+  builds_.forget(key);  // not before others find the code: build_ahead() would build again
+  if (!code.ok()) return code.error();
+  return **code;
 }
 
 Status Workshop::build_ahead(const AttentionSpec& spec, const KernelPlan& plan,
@@ -217,6 +217,8 @@ Status Workshop::build_ahead(const AttentionSpec& spec, const KernelPlan& plan,
   const std::string key = flight_key(spec, plan, family);
   if (kernels_.find(key) != nullptr) return ok_status();
   ATT_CHECK(build_once(key, spec, plan, family));
+  // Loaded meanwhile from a cache file: whoever did so found no build that could be forgotten.
+  if (kernels_.find(key) != nullptr) builds_.forget(key);
   return ok_status();
 }
 
@@ -234,17 +236,24 @@ Result<LoadedCode> Workshop::load_ready(const AttentionSpec& spec, const KernelP
                                         const std::string& family) {
   const std::string key = flight_key(spec, plan, family);
   if (const std::shared_ptr<LoadedCode> known = kernels_.find(key)) return *known;
-  const auto compiler = this->compiler(plan.target, family);
-  ATT_TRY(const std::optional<BuiltKernel> found,
-          find_built(spec, plan, compiler.ok() ? *compiler : nullptr, *cache_, family));
-  if (!found) return LoadedCode{};
-  ATT_TRY(const std::shared_ptr<LoadedCode> code,
-          kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedCode>> {
-            ++counters_.from_cache;
-            if (!compiler.ok()) ++counters_.from_cache_without_compiler;
-            return load_code(spec, *found);
-          }));
-  return *code;
+  const std::shared_ptr<const BuiltKernel> ahead = builds_.find(key);  // counted
+  std::optional<BuiltKernel> stored;
+  bool has_compiler = true;
+  if (ahead == nullptr) {
+    const auto compiler = this->compiler(plan.target, family);
+    has_compiler = compiler.ok();
+    ATT_TRY(stored, find_built(spec, plan, has_compiler ? *compiler : nullptr, *cache_, family));
+    if (!stored) return LoadedCode{};
+  }
+  const auto code = kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedCode>> {
+    if (ahead != nullptr) return load_code(spec, *ahead);
+    ++counters_.from_cache;
+    if (!has_compiler) ++counters_.from_cache_without_compiler;
+    return load_code(spec, *stored);
+  });
+  builds_.forget(key);
+  if (!code.ok()) return code.error();
+  return **code;
 }
 
 std::vector<KernelPlan> Workshop::ready_plans(const AttentionSpec& spec, Pass pass) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -100,7 +101,9 @@ class Workshop {
   // of no other thread's calls of the driver.
   Status build_ahead(const AttentionSpec& spec, const KernelPlan& plan,
                      const std::string& family = "");
-  // The same, but nothing instead of a compile.
+  // Builds that no load has taken over yet.
+  std::size_t built_ahead() const { return builds_.size(); }
+  // As load(), but nothing instead of a compile.
   Result<LoadedCode> load_ready(const AttentionSpec& spec, const KernelPlan& plan,
                                 const std::string& family = "");
   // Code that appends to a cache, on this device whatever target `kernel` names; built at the first

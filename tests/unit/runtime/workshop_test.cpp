@@ -103,6 +103,63 @@ TEST_F(WorkshopTest, CodeIsMadeByTheCompilerThatWasMeasuredElseByTheTargetsOwn) 
   EXPECT_EQ(compiler_->compiles, 2);
 }
 
+TEST_F(WorkshopTest, CodeBuiltAheadIsKeptUntilItIsLoaded) {
+  for (const bool is_waited_for : {true, false}) {
+    const auto built = workshop(opener(compiler_));
+    ASSERT_TRUE(built->build_ahead(*spec_, model_plan()).ok());
+    EXPECT_EQ(built->built_ahead(), 1u);
+    const auto loaded =
+        is_waited_for ? built->load(*spec_, model_plan()) : built->load_ready(*spec_, model_plan());
+    ASSERT_TRUE(loaded.ok());
+    EXPECT_NE(loaded->kernel, nullptr);
+    EXPECT_EQ(built->built_ahead(), 0u);
+    ASSERT_TRUE(built->build_ahead(*spec_, model_plan()).ok());
+    EXPECT_EQ(built->built_ahead(), 0u);
+  }
+  EXPECT_EQ(compiler_->compiles, 1);
+}
+
+TEST_F(WorkshopTest, CodeBuiltAheadIsReadyWithoutACacheFile) {
+  Workshop built(std::make_unique<FakeDevice>(), Overlay::open({}), opener(compiler_));
+  ASSERT_TRUE(built.build_ahead(*spec_, model_plan()).ok());
+  const auto ready = built.load_ready(*spec_, model_plan());
+  ASSERT_TRUE(ready.ok());
+  EXPECT_NE(ready->kernel, nullptr);
+  EXPECT_EQ(built.counters().compiles, 1u);
+  EXPECT_EQ(built.counters().from_cache, 0u);
+}
+
+// Another process stores the code while this one compiles it, and the load takes the file's.
+TEST_F(WorkshopTest, CodeBuiltAheadIsNotKeptWhereItIsLoadedMeanwhile) {
+  const auto built = workshop(opener(compiler_));
+  compiler_->on_compile = [&] {
+    const auto other = std::make_shared<CompilerState>();
+    ASSERT_TRUE(workshop(opener(other))->load(*spec_, model_plan()).ok());
+    const auto ready = built->load_ready(*spec_, model_plan());
+    ASSERT_TRUE(ready.ok());
+    EXPECT_NE(ready->kernel, nullptr);
+  };
+  ASSERT_TRUE(built->build_ahead(*spec_, model_plan()).ok());
+  EXPECT_EQ(built->built_ahead(), 0u);
+}
+
+// A load has taken the build, and compiles because it was damaged.
+TEST_F(WorkshopTest, CodeThatIsBeingLoadedIsNotBuiltAheadAgain) {
+  {
+    auto store = open_store(cache_file());
+    ASSERT_TRUE(store.ok());
+    FakeCompiler same(compiler_);
+    const auto key = build_key(*spec_, model_plan(), same);
+    ASSERT_TRUE(key.ok());
+    ASSERT_TRUE((*store)->put_code(*key, {.image = {'?'}}).ok());
+  }
+  const auto built = workshop(opener(compiler_));
+  compiler_->on_compile = [&] { EXPECT_TRUE(built->build_ahead(*spec_, model_plan()).ok()); };
+  ASSERT_TRUE(built->load(*spec_, model_plan()).ok());
+  EXPECT_EQ(built->counters().from_cache, 1u);
+  EXPECT_EQ(built->built_ahead(), 0u);
+}
+
 TEST_F(WorkshopTest, ReadyPlansAreThoseWithCodeHereOrInTheCache) {
   ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, other_plan(0)).ok());
   const auto second = workshop(opener(compiler_));
