@@ -154,10 +154,12 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   PlanResources resources;
   resources.threads = 128 * (tile.warpgroups + 1);
   resources.shared_memory_bytes = shared_bytes(spec, tile);
-  // dK and dV, S and dP, and one of P and dS as operands; the rest is addresses.
-  resources.registers_per_thread =
-      (whole_steps(spec.head_dim_qk) + whole_steps(spec.head_dim_v)) / 2 + tile.tile_q +
-      tile.tile_q / 4 + 28 + (spec.score ? 8 : 0);
+  // dK and dV, S and dP, and one of P and dS as operands, K and V where they stay; the rest is
+  // addresses.
+  const int columns = whole_steps(spec.head_dim_qk) + whole_steps(spec.head_dim_v);
+  resources.registers_per_thread = columns / 2 + tile.tile_q + tile.tile_q / 4 +
+                                   (tile.keys_in_registers ? columns / 4 : 0) + 28 +
+                                   (spec.score ? 8 : 0);
   return resources;
 }
 

@@ -34,17 +34,24 @@ std::vector<KernelPlan> fallback_plans(const AttentionSpec& spec, const KernelPl
 // no accident.
 constexpr std::size_t kPlansToTry = 4;
 
-// Of plans, the cheapest of each family and tile: where the compiler runs out of registers it does
-// so in all orders of the same tile's items.
-std::vector<KernelPlan> unlike_plans(const std::vector<KernelPlan>& by_cost, std::size_t limit) {
+// Of plans, the cheapest of each family, tile and number of threads, and those behind it that need
+// fewer registers: where the compiler runs out of them it does so in all orders of the same tile's
+// items, but not where K, say, stays in shared memory.
+std::vector<KernelPlan> unlike_plans(const AttentionSpec& spec,
+                                     const std::vector<KernelPlan>& by_cost, std::size_t limit) {
   std::vector<KernelPlan> chosen;
   for (const KernelPlan& plan : by_cost) {
     if (chosen.size() == limit) break;
-    const auto is_alike = [&](const KernelPlan& other) {
-      const TileShape tile = tile_shape(plan), others = tile_shape(other);
-      return plan.family() == other.family() && tile.q == others.q && tile.kv == others.kv;
+    const TileShape tile = tile_shape(plan);
+    const PlanResources needs = resources(spec, plan);
+    const auto is_no_easier = [&](const KernelPlan& other) {
+      const TileShape others = tile_shape(other);
+      const PlanResources others_needs = resources(spec, other);
+      return plan.family() == other.family() && tile.q == others.q && tile.kv == others.kv &&
+             needs.threads == others_needs.threads &&
+             needs.registers_per_thread >= others_needs.registers_per_thread;
     };
-    if (std::ranges::none_of(chosen, is_alike)) chosen.push_back(plan);
+    if (std::ranges::none_of(chosen, is_no_easier)) chosen.push_back(plan);
   }
   return chosen;
 }
@@ -232,7 +239,7 @@ Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& 
   } else {
     const auto plans = plans_by_cost(spec, key.shape, workshop_->device().facts(), key.pass);
     for (const KernelPlan& plan :
-         plans.ok() ? unlike_plans(*plans, kPlansToTry) : std::vector<KernelPlan>{}) {
+         plans.ok() ? unlike_plans(spec, *plans, kPlansToTry) : std::vector<KernelPlan>{}) {
       const auto tried = std::ranges::find(choices.usable, plan, &PlanChoice::plan);
       if (tried == choices.usable.end() && attempt({.plan = plan})) return first;
     }

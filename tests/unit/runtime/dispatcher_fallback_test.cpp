@@ -51,21 +51,52 @@ TEST_F(DispatcherTest, AWinnerThatNoCompilerHereCanBuildGivesWayToTheCostModel) 
   EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan())));
 }
 
+// The first of `by_cost` that is another tile than the first one's, of other threads, or needs
+// fewer registers.
+KernelPlan next_to_try(const AttentionSpec& spec, const std::vector<KernelPlan>& by_cost) {
+  const TileShape failed = tile_shape(by_cost.front());
+  const PlanResources needed = resources(spec, by_cost.front());
+  for (const KernelPlan& plan : by_cost) {
+    const TileShape tile = tile_shape(plan);
+    const PlanResources needs = resources(spec, plan);
+    if (plan.family() != by_cost.front().family() || tile.q != failed.q || tile.kv != failed.kv ||
+        needs.threads != needed.threads || needs.registers_per_thread < needed.registers_per_thread)
+      return plan;
+  }
+  ADD_FAILURE() << "all plans are alike";
+  return {};
+}
+
 TEST_F(DispatcherTest, TheCostModelsPlanGivesWayToItsNextTileWhereTheCompilerFailsAtIt) {
   compiler_->fails_at = symbol(model_plan());
   Dispatcher dispatcher(workshop(opener(compiler_)), false);
   const Handle kernel = get(dispatcher);
   ASSERT_NE(kernel, nullptr);
   const auto plans = plans_by_cost(*spec_, kShape, device_facts(Target::kSm80));
-  const TileShape failed = tile_shape(model_plan());
-  const auto next = std::ranges::find_if(*plans, [&](const KernelPlan& plan) {
-    const TileShape tile = tile_shape(plan);
-    return tile.q != failed.q || tile.kv != failed.kv;
-  });
-  ASSERT_NE(next, plans->end());
   EXPECT_EQ(kernel->version().choice.source, PlanSource::kCostModel);
-  EXPECT_EQ(launched(*kernel).symbol, symbol(*next));
+  EXPECT_EQ(launched(*kernel).symbol, symbol(next_to_try(*spec_, *plans)));
   EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(model_plan())));
+}
+
+// All of Hopper's backward plans but one are of one tile: with K and V in registers the compiler
+// may run out of them.
+TEST_F(DispatcherTest, APlanGivesWayToTheSameTileWithFewerRegisters) {
+  const DeviceFacts facts = device_facts(Target::kSm90a);
+  const auto plans = plans_by_cost(*spec_, kShape, facts, Pass::kBackward);
+  ASSERT_TRUE(plans.ok());
+  const KernelPlan failing = plans->front(), next = next_to_try(*spec_, *plans);
+  ASSERT_EQ(next.family(), failing.family());
+  ASSERT_EQ(tile_shape(next).q, tile_shape(failing).q);
+  ASSERT_EQ(tile_shape(next).kv, tile_shape(failing).kv);
+  compiler_->fails_at = symbol(failing);
+  const auto on_hopper =
+      std::make_shared<Workshop>(std::make_unique<FakeDevice>("fake", Target::kSm90a),
+                                 Overlay::open({.user_file = cache_file()}), opener(compiler_));
+  Dispatcher dispatcher(on_hopper, false);
+  const Handle kernel = get(dispatcher, kShape, Pass::kBackward);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(launched(*kernel).symbol, symbol(next));
+  EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(failing)));
 }
 
 TEST_F(DispatcherTest, AWinnerThatCannotBeBuiltGivesWayToTheNextUntilItCan) {
