@@ -238,8 +238,9 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
   const std::int64_t q_rows = product({unit_count(spec, shape, shape.q_len, unit), unit});
   const std::int64_t kv_units = unit_count(spec, shape, shape.kv_len, unit);
   const std::int64_t kv_rows = product({kv_units, unit});
-  // A single part is stored where it belongs.
+  // A single part of a cut walk is stored where it belongs.
   const auto parts_kept = [&]() -> std::int64_t {
+    if (region.walk_tile == 0) return 1;
     const std::int64_t parts = walk_parts(spec, shape, region.length_unit, region.walk_tile);
     return parts > 1 ? parts : 0;
   };

@@ -79,8 +79,9 @@ struct WorkspaceRegion {
   bool in_parts = false;           // of kQuerySums: a row has att::head_parts times `columns`
   int sum_tile = 0, sum_wave = 0;  // of kQuerySums: keys of a tile, and att::sum_heads' wave
   bool all_have_sums = false;      // of kQuerySums with a sum_wave: all heads nevertheless
-  // Of kKeySums and kValueSums: walks of tiles of so many queries, as Launch::walk_tile.
-  int walk_tile = 1;
+  // Of kKeySums and kValueSums: as Launch::walk_tile, of the parts that a walk is cut into; 0: one
+  // set of sums, of walks that are whole.
+  int walk_tile = 0;
   bool operator==(const WorkspaceRegion&) const = default;
 };
 

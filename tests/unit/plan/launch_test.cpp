@@ -422,6 +422,8 @@ TEST(Launch, RegionsHaveTheSizesOfTheirTensors) {
   EXPECT_EQ(bytes({.content = Content::kSumTurns, .length_unit = 64}), 3 * 8 * 2 * 4);
   EXPECT_EQ(bytes({.content = Content::kQuerySums}), 3 * 8 * 100 * 192 * 4);
   EXPECT_EQ(bytes({.content = Content::kQuerySums, .length_unit = 64}), 3 * 8 * 128 * 192 * 4);
+  // Of walks that are whole.
+  EXPECT_EQ(bytes({.content = Content::kKeySums, .length_unit = 128}), 3 * 2 * 384 * 192 * 4);
   // Four parts, as two of eight query tiles are the least.
   EXPECT_EQ(bytes({.content = Content::kKeySums, .length_unit = 128, .walk_tile = 64}),
             4 * 3 * 2 * 384 * 192 * 4);
