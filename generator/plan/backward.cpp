@@ -9,6 +9,7 @@
 #include "generator/expr/look_up_pattern.hpp"
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/item_counts.hpp"
 #include "generator/plan/learned_plan.hpp"
 #include "templates/work_items.h"
 
@@ -141,9 +142,7 @@ void cut_walks(ShapeCost& cost, int tile_q, int tile_kv, bool uneven, const Prob
                const DeviceFacts& device) {
   const std::int64_t items =
       att::tile_count<std::int64_t>(shape.kv_len, tile_kv) * shape.kv_heads * shape.batch;
-  const std::int64_t walk =
-      att::tile_count<std::int64_t>(shape.q_len, tile_q) * (shape.heads / shape.kv_heads);
-  const std::int64_t parts = att::walk_parts(items, walk, uneven);
+  const std::int64_t parts = walk_parts(shape, tile_kv, tile_q, uneven);
   cost.rounds = std::ceil(double(items * parts) / device.processor_count);
   cost.tiles = std::max(1.0, cost.tiles / double(parts));
 }

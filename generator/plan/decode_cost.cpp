@@ -5,6 +5,7 @@
 #include "generator/plan/decode.hpp"
 #include "generator/plan/decode_merge.hpp"
 #include "generator/plan/decode_stretches.hpp"
+#include "generator/plan/item_counts.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/pieces.hpp"
 #include "generator/plan/sequence_lengths.hpp"
@@ -100,14 +101,14 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Of stretches: a CTA finds its own, counters are zeroed meanwhile.
   constexpr double kStretchUs = 4.5;
   const double deal_us = is_packed(spec) && !tile.in_cluster && !tile.stretches ? kDealUs : 0;
-  const double merge_us = tile.in_cluster  ? is_packed(spec) ? kPackedClusterUs : kClusterMergeUs
-                          : tile.stretches ? kStretchUs
-                          : tile.pieces == 1 || finds_lengths(spec)
-                              ? 0
-                              : kMergeUs + kPieceUs * tile.pieces;
+  const double end_us = tile.in_cluster  ? is_packed(spec) ? kPackedClusterUs : kClusterMergeUs
+                        : tile.stretches ? kStretchUs
+                        : tile.pieces == 1 || finds_lengths(spec)
+                            ? 0
+                            : kMergeUs + kPieceUs * tile.pieces;
   return {.item = kItemClocks / ctas,
           .tile = std::max(transfer, compute),
-          .launch_us = kLaunchUs + deal_us + merge_us,
+          .launch_us = kLaunchUs + deal_us + end_us,
           .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster,
                     tile.stretches, spec.samples.empty() ? 0 : draws_little(tile)}};
 }
@@ -123,7 +124,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const std::int64_t of_kv_head =
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
           .per_kv_head();
-  const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
+  const std::int64_t items = packed_items(shape, tile.tile_q);
   const double filled = finds_lengths(spec) ? filled_share(spec, shape, work.share) : 1;
   const double longest = double(shape.kv_len) * work.share / kUnitKeys, units = longest * filled;
   constexpr double kMemoryShare = 0.9;  // of the datasheet's rate: what a copy reaches

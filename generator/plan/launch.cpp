@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <climits>
-#include <initializer_list>
 
+#include "generator/plan/item_counts.hpp"
 #include "generator/spec/shape.hpp"
 #include "templates/params.h"
 #include "templates/shared_prefix.h"
@@ -16,23 +16,9 @@ namespace {
 
 constexpr std::int64_t kAlignmentBytes = 16;
 
-std::int64_t product(std::initializer_list<std::int64_t> factors) {
-  std::int64_t value = 1;
-  for (const std::int64_t factor : factors) {
-    if (__builtin_mul_overflow(value, factor, &value)) return kTooLarge;
-  }
-  return value;
-}
-
 std::int64_t sum(std::int64_t a, std::int64_t b) {
   std::int64_t value = 0;
   return __builtin_add_overflow(a, b, &value) ? kTooLarge : value;
-}
-
-// Of the queries of the heads that share a K/V head.
-std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile) {
-  return att::packed_tiles(shape.heads, shape.kv_heads, shape.q_len, tile).per_kv_head() *
-         shape.kv_heads * shape.batch;
 }
 
 // Items of a query tile in all heads.
@@ -89,11 +75,7 @@ std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, st
 // Of the walk of a key tile.
 std::int64_t walk_parts(const AttentionSpec& spec, const ProblemShape& shape, int tile_kv,
                         int tile_q) {
-  const std::int64_t key_tiles = att::tile_count<std::int64_t>(shape.kv_len, tile_kv);
-  const std::int64_t query_tiles = att::tile_count<std::int64_t>(shape.q_len, tile_q);
-  return att::walk_parts(product({key_tiles, shape.kv_heads, shape.batch}),
-                         product({query_tiles, shape.heads / shape.kv_heads}),
-                         spec.mask != nullptr);
+  return attune::walk_parts(shape, tile_kv, tile_q, spec.mask != nullptr);
 }
 
 // CTAs of a launch that add up what parts of walks left.

@@ -8,6 +8,7 @@
 #include "generator/expr/ast.hpp"
 #include "generator/expr/lowering.hpp"
 #include "generator/plan/family.hpp"
+#include "generator/plan/item_counts.hpp"
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/pieces.hpp"
 #include "generator/plan/sm90a_parts.hpp"
@@ -291,7 +292,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const std::int64_t of_kv_head =
       att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
           .per_kv_head();
-  const std::int64_t items = of_kv_head * shape.kv_heads * shape.batch;
+  const std::int64_t items = packed_items(shape, tile.tile_q);
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
   const double bytes = double(kElementBytes) * spec.head_dim_qk * double(shape.batch) *
                        double(shape.kv_heads) * double(shape.kv_len) * work.share;

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "generator/plan/item_counts.hpp"
 #include "templates/piece_choice.h"
 #include "templates/work_items.h"
 
@@ -121,10 +122,7 @@ bool has_pieces_of_fewer(const AttentionSpec& spec, const KernelPlan& plan,
   if ((decode == nullptr || decode->in_cluster) && mla == nullptr) return false;
   const int tile_q = decode != nullptr ? decode->tile_q : mla->tile_q;
   const int pieces = decode != nullptr ? decode->pieces : mla->pieces;
-  const std::int64_t items =
-      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile_q)
-          .per_kv_head() *
-      shape.kv_heads * shape.batch;
+  const std::int64_t items = packed_items(shape, tile_q);
   const auto of_launch = [&](int most) { return att::piece_count<std::int64_t>(items, most); };
   return std::ranges::any_of(
       kPieces, [&](int fewer) { return fewer < pieces && of_launch(fewer) == of_launch(pieces); });

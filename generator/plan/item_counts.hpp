@@ -1,0 +1,20 @@
+// How many items and parts a launch has, for its grid, its workspace and what it costs alike. What
+// is larger than 64 bits can say is kTooLarge.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "generator/spec/shape.hpp"
+
+namespace attune {
+
+std::int64_t product(std::initializer_list<std::int64_t> factors);
+
+// Of `tile` queries of the heads that share a K/V head.
+std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile);
+
+// Of the walk of a tile of `tile_kv` keys over tiles of `tile_q` queries; uneven under a mask.
+std::int64_t walk_parts(const ProblemShape& shape, int tile_kv, int tile_q, bool uneven);
+
+}  // namespace attune
