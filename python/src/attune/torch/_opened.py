@@ -7,7 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from attune.torch._fingerprint import NAMESPACES, Fingerprint, Place, is_fixed, is_named_tuple, names_of
+from attune.torch._code import is_fixed_function, names_of
+from attune.torch._fingerprint import NAMESPACES, Fingerprint, Place, is_named_tuple
 from attune.torch._numbers import Captured, plain
 
 
@@ -76,7 +77,7 @@ class _Opener:
         defaults = tuple(self.value(each, ("default", mine, at)) for at, each in enumerate(by_place))
         named = {name: self.value(each, ("default", mine, name)) for name, each in by_name.items()}
         namespace, found = function.__globals__, {}
-        if not is_fixed(function.__module__):
+        if not is_fixed_function(function):
             for name in names_of(function.__code__) & namespace.keys():
                 found[name] = self.value(namespace[name], ("global", mine, name))
         changed = {name: each for name, each in found.items() if each is not namespace[name]}

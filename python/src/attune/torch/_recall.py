@@ -182,10 +182,17 @@ class Seen:
         return opened or functions, captured
 
     def remember(
-        self, key: Key, variant: Variant, plan: ForwardPlan, tensors: CapturedTensors, numbers: Captured
+        self,
+        key: Key,
+        variant: Variant,
+        plan: ForwardPlan,
+        tensors: CapturedTensors,
+        numbers: Captured,
+        called: set[type],
     ) -> None:
-        """A call that was translated just now, unless the translation depends on more than the fingerprint says."""
-        if tensors.reads_values:
+        """A call that was translated just now, unless the translation depends on more than the fingerprint says.
+        `called`: classes of the modules that the functions called."""
+        if tensors.reads_values or not called <= self.fingerprint.whole:
             return
         named = tensors.tensors()
         found = [_source_of(named[tensor.name], self.fingerprint.tensors) for tensor in variant.spec.tensors]

@@ -11,6 +11,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from attune._errors import BadInputError, UnsupportedError
 from attune.torch import _autocast, _dropout, _precision
 from attune.torch._bound import Bound, can_be_bound, holds_of, latest
+from attune.torch._called_modules import watched
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
@@ -261,20 +262,21 @@ def _run_seen(
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     opened, numbers = seen.open(*functions)
-    try:
-        text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink, precision)
-        variant = variant_of(text)
-    except (Untranslatable, BadInputError):
-        if opened is functions:
-            raise
-        # With constants it may do: scalars are few, and what takes a number may not take one without a value.
-        numbers.decide_all()
-        closed = functions[0], _both(*functions[1:])
-        text, captured = spec_text(query, key, value, *closed, scale, dropout, sink, precision)
-        variant = variant_of(text)
+    with watched(seen.fingerprint.sees_modules) as called:
+        try:
+            text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink, precision)
+            variant = variant_of(text)
+        except (Untranslatable, BadInputError):
+            if opened is functions:
+                raise
+            # With constants it may do: scalars are few, and what takes a number may not take one without a value.
+            numbers.decide_all()
+            closed = functions[0], _both(*functions[1:])
+            text, captured = spec_text(query, key, value, *closed, scale, dropout, sink, precision)
+            variant = variant_of(text)
     plan, launch = _launch(variant, captured, query, key, value, dropout)
     found = attend(variant, plan, launch, query, key, value, wants_lse)
-    seen.remember(call, variant, plan, captured, numbers)
+    seen.remember(call, variant, plan, captured, numbers, called)
     return found
 
 
