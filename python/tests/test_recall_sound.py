@@ -176,3 +176,14 @@ def test_what_is_handed_on_is_recalled(translations):  # noqa: F811
     for _ in range(3):
         check(*by_helper(5))
     assert len(translations) == 1
+
+
+@pytest.mark.parametrize("function", [torch.logaddexp, torch.logaddexp2])
+def test_sums_of_no_exponentials(function):
+    """Of two -inf is -inf, not NaN."""
+    from attune.torch import flex_attention
+
+    table = torch.tensor([-torch.inf, 0.0])
+    given = torch.zeros(1, 1, 1, 16), torch.zeros(1, 1, 2, 16), torch.ones(1, 1, 2, 16)
+    _, lse = flex_attention(*given, lambda s, b, h, i, j: function(table[j], table[j]), return_lse=True, strict=True)
+    torch.testing.assert_close(lse.flatten(), function(table, table)[1:], atol=1e-5, rtol=1e-5)

@@ -118,7 +118,10 @@ def _logsigmoid(input: Expression) -> Expression:
 @operation("logaddexp")
 def logaddexp(input: Expression, other: Expression) -> Expression:
     input, other = as_float(input), as_float(other)
-    return add(maximum(input, other), call("softplus", negative(call("abs", sub(input, other)))))
+    larger = maximum(input, other)
+    found = add(larger, call("softplus", negative(call("abs", sub(input, other)))))
+    is_alike = compare("==", input, other)  # of two infinities, too, whose difference is NaN
+    return conditional(is_alike, add(larger, literal(math.log(2))), found)
 
 
 @operation("hypot")
