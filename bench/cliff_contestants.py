@@ -33,7 +33,7 @@ class Entry:
     launch: object  # () -> None
     results: object  # () -> tensors: O, or dQ, dK and dV
     plan: str = ""
-    alike = True  # all compute the same
+    alike: bool = True  # False: it computes something simpler, which a peer's time stands for
 
 
 def empty(problem, heads, length, dim):

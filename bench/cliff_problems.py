@@ -214,9 +214,13 @@ BACKWARD_SHARE = {"self": 0.4, "model": 0.4, "cross": 0.4, "chunk": 0.3, "mask":
 
 def drawn(seed, number):
     """The `number`th problem of a seed."""
-    rng = random.Random(f"{seed}/{number}")
-    kind = rng.choices(tuple(SHARES), tuple(SHARES.values()))[0]
-    of_pass = BACKWARD if rng.random() < BACKWARD_SHARE.get(kind, 0) else FORWARD
+    return draw(random.Random(f"{seed}/{number}"), number, SHARES, BACKWARD_SHARE, of_kind, fits)
+
+
+def draw(rng, number, shares, backward_share, of_kind, fits):
+    """A problem of a survey: of kinds by their shares, the first one that fits."""
+    kind = rng.choices(tuple(shares), tuple(shares.values()))[0]
+    of_pass = BACKWARD if rng.random() < backward_share.get(kind, 0) else FORWARD
     while True:
         problem = of_kind(kind, of_pass, rng)
         if fits(problem):

@@ -8,8 +8,8 @@ import itertools
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import attune_c
 import cache_pages
+from cliff_contestants import Entry, kernels  # noqa: F401 - kernels() is for cliffs.py, which asks this module for all
 from serving_problems import BACKWARD, FORWARD
 
 DEVICE = "cuda"
@@ -31,14 +31,6 @@ class Inputs:
     used: torch.Tensor
     sinks: torch.Tensor
     pages: cache_pages.Pages = None
-
-
-@dataclasses.dataclass
-class Entry:
-    launch: object  # () -> None
-    results: object  # () -> tensors: O, or dQ, dK and dV
-    plan: str = ""
-    alike: bool = True  # False: it computes something simpler, which a peer's time stands for
 
 
 def bounds(lengths):
@@ -136,15 +128,6 @@ def check(problem, inputs, entry):
 
 def stream():
     return torch.cuda.current_stream().cuda_stream if DEVICE == "cuda" else None
-
-
-def kernels(problem, runtime):
-    """(forward, backward or None); compiles at first."""
-    shape = attune_c.Shape(problem.batch, problem.heads, problem.kv_heads, *problem.total)
-    spec = runtime.spec_from_yaml(problem.yaml)
-    forward = runtime.kernel_of(spec, shape, attune_c.PASS_FORWARD)
-    backward = runtime.kernel_of(spec, shape, attune_c.PASS_BACKWARD) if problem.of_pass == BACKWARD else None
-    return forward, backward
 
 
 def attune(problem, inputs, found):

@@ -5,7 +5,8 @@ import dataclasses
 import math
 import random
 
-FORWARD, BACKWARD = "forward", "backward"
+from cliff_problems import BACKWARD, FORWARD, draw
+
 MOST_FLOPS = {FORWARD: 0.6e12, BACKWARD: 0.4e12}
 MOST_CACHE_ELEMENTS = 1 << 29  # of K
 MOST_QUERY_ELEMENTS = 1 << 27
@@ -168,10 +169,4 @@ BACKWARD_SHARE = {"varlen self": 0.5}
 
 def drawn(seed, number):
     """The `number`th problem of a seed."""
-    rng = random.Random(f"serving {seed}/{number}")
-    kind = rng.choices(tuple(SHARES), tuple(SHARES.values()))[0]
-    of_pass = BACKWARD if rng.random() < BACKWARD_SHARE.get(kind, 0) else FORWARD
-    while True:
-        problem = of_kind(kind, of_pass, rng)
-        if fits(problem):
-            return dataclasses.replace(problem, number=number)
+    return draw(random.Random(f"serving {seed}/{number}"), number, SHARES, BACKWARD_SHARE, of_kind, fits)
