@@ -121,9 +121,7 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const DecodePlan& tile = tile_of(plan);
-  const std::int64_t of_kv_head =
-      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
-          .per_kv_head();
+  const std::int64_t of_kv_head = packed_items_of_head(shape, tile.tile_q);
   const std::int64_t items = packed_items(shape, tile.tile_q);
   const double filled = finds_lengths(spec) ? filled_share(spec, shape, work.share) : 1;
   const double longest = double(shape.kv_len) * work.share / kUnitKeys, units = longest * filled;

@@ -13,9 +13,12 @@ std::int64_t product(std::initializer_list<std::int64_t> factors) {
   return value;
 }
 
+std::int64_t packed_items_of_head(const ProblemShape& shape, std::int64_t tile) {
+  return att::packed_tiles(shape.heads, shape.kv_heads, shape.q_len, tile).per_kv_head();
+}
+
 std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile) {
-  return att::packed_tiles(shape.heads, shape.kv_heads, shape.q_len, tile).per_kv_head() *
-         shape.kv_heads * shape.batch;
+  return packed_items_of_head(shape, tile) * shape.kv_heads * shape.batch;
 }
 
 std::int64_t walk_parts(const ProblemShape& shape, int tile_kv, int tile_q, bool uneven) {

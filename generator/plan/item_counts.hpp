@@ -11,7 +11,8 @@ namespace attune {
 
 std::int64_t product(std::initializer_list<std::int64_t> factors);
 
-// Of `tile` queries of the heads that share a K/V head.
+// Of `tile` queries of the heads that share a K/V head: of one such head, and of all.
+std::int64_t packed_items_of_head(const ProblemShape& shape, std::int64_t tile);
 std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile);
 
 // Of the walk of a tile of `tile_kv` keys over tiles of `tile_q` queries; uneven under a mask.

@@ -289,9 +289,7 @@ ShapeCost stretch_cost(const AttentionSpec& spec, const KernelPlan& plan, const 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const MlaPlan& tile = tile_of(plan);
-  const std::int64_t of_kv_head =
-      att::packed_tiles<std::int64_t>(shape.heads, shape.kv_heads, shape.q_len, tile.tile_q)
-          .per_kv_head();
+  const std::int64_t of_kv_head = packed_items_of_head(shape, tile.tile_q);
   const std::int64_t items = packed_items(shape, tile.tile_q);
   const double units = double(shape.kv_len) * work.share / kUnitKeys;
   const double bytes = double(kElementBytes) * spec.head_dim_qk * double(shape.batch) *

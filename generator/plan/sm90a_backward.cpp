@@ -230,8 +230,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.cuts_walks && !(loads_keys_apart(spec, tile) && may_cut_walks(spec))) {
     return plan_unsupported(
         "walks are cut where keys are loaded apart, of sequences that are not packed, where "
-        "nothing "
-        "is learned of the score; not with `deterministic: true`");
+        "nothing is learned of the score; not with `deterministic: true`");
   }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);

@@ -284,7 +284,10 @@ class Search {
     const auto order = ranking();
     if (!order.empty() && ready_.contains(order.front()->candidate)) {
       const Known& best = *order.front();
-      field.push_back({best.candidate, best.facts, false, best.median_us, {}});
+      field.push_back({.candidate = best.candidate,
+                       .facts = best.facts,
+                       .is_new = false,
+                       .known_us = best.median_us});
     }
     RaceOptions options = race_options();
     options.leads = [this, before_us = best_median_us()](const Contestant& c) {
