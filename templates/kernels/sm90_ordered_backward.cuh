@@ -1,6 +1,7 @@
 // The sm90a family's ordered backward kernels: row statistics, then dK and dV by key tiles, then dQ
-// by query tiles. S and dP are computed twice, seven products in all, and nothing is added up in
-// memory: every sum has one order, and gradients are the same to the bit at each launch.
+// by query tiles. S and dP are computed twice, seven products in all, and no CTA adds to what
+// another one has in memory: every sum has one order, that of walk_parts.cuh's parts of dK and dV
+// too, and gradients are the same to the bit at each launch.
 //
 // A CTA of the keys' kernel takes 64 keys of a K/V head and walks the live query tiles of all query
 // heads that share them; one of the queries' kernel takes 64 queries of a head for each consumer

@@ -1,7 +1,7 @@
 // The sm90a family's ordered backward kernels where a warpgroup has registers for both dK and dV of
 // its keys: row statistics, then dK and dV by key tiles as sm90_backward.cuh makes them, but for
-// dQ, then dQ by query tiles as sm90_ordered_backward.cuh does. Seven products, and nothing is
-// added up in memory.
+// dQ, then dQ by query tiles as sm90_ordered_backward.cuh does. Seven products, and every sum has
+// one order.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"

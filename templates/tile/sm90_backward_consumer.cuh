@@ -433,13 +433,8 @@ struct Consumer {
     wgmma_pin(d_v);
     if (own_part.parts == 1) return false;
     const int row = k0 + warpgroup * kKeys, head = b * p.kv_heads + h_kv;
-    store_part<spec::kHeadDimQk>(
-        d_k,
-        part_rows<spec::kHeadDimQk>(p, p.d_k_sums, own_part.part, head) + row * spec::kHeadDimQk,
-        thread);
-    store_part<spec::kHeadDimV>(
-        d_v, part_rows<spec::kHeadDimV>(p, p.d_v_sums, own_part.part, head) + row * spec::kHeadDimV,
-        thread);
+    leave_part<spec::kHeadDimQk>(p, own_part, d_k, p.d_k_sums, head, row, thread);
+    leave_part<spec::kHeadDimV>(p, own_part, d_v, p.d_v_sums, head, row, thread);
     return true;
   }
 

@@ -211,8 +211,7 @@ struct KeysConsumer {
     wgmma_pin(gradient);
     const WalkPart part = own_walk_part(p);
     if (part.parts == 1) return false;
-    float* const rows = part_rows<kHeadDim>(p, sums, part.part, b * p.kv_heads + h_kv);
-    store_part<kHeadDim>(gradient, rows + k0 * kHeadDim, thread);
+    leave_part<kHeadDim>(p, part, gradient, sums, b * p.kv_heads + h_kv, k0, thread);
     return true;
   }
 

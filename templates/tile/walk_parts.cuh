@@ -106,6 +106,15 @@ ATT_FN void store_part(const float (&gradient)[kNumbers], float* to, int thread)
   }
 }
 
+// The rows of K/V head `head` from `row` on, of a gradient of the part.
+template <int kHeadDim, int kNumbers>
+ATT_FN void leave_part(const BackwardParams& p, const WalkPart& part,
+                       const float (&gradient)[kNumbers], float* sums, int head, int row,
+                       int thread) {
+  store_part<kHeadDim>(gradient, part_rows<kHeadDim>(p, sums, part.part, head) + row * kHeadDim,
+                       thread);
+}
+
 // ---- Their sums.
 
 // kColumnsOfSum of a row, `parts` of which are `step` numbers apart, to `to`.
@@ -151,7 +160,6 @@ ATT_FN void add_parts_of_row(const BackwardParams& p, float* sums, int parts, in
 // CTAs of kThreads that do so, the first ones of a launch.
 template <int kThreads>
 ATT_FN int sum_ctas(const BackwardParams& p) {
-  if constexpr (!kCutsWalks) return 0;
   return ctas_of_sums(cut_walks(p).parts, p.batch * p.kv_heads * p.kv_len,
                       spec::kHeadDimQk + spec::kHeadDimV, kThreads);
 }
