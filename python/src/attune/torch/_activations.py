@@ -11,14 +11,6 @@ from attune.torch._functions import elu, expm1, logaddexp
 from attune.torch._table import operation
 
 
-@operation("addcdiv")
-def _addcdiv(
-    input: Expression, tensor1: Expression, tensor2: Expression, *, value: Expression | None = None
-) -> Expression:
-    quotient = div(tensor1, tensor2)
-    return add(input, quotient if value is None else mul(value, quotient))
-
-
 @operation("hardsigmoid")
 def _hardsigmoid(input: Expression, inplace: object = None) -> Expression:
     return minimum(maximum(add(div(input, literal(6.0)), literal(0.5)), literal(0.0)), literal(1.0))

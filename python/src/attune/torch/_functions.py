@@ -138,8 +138,18 @@ def _lerp(input: Expression, end: Expression, weight: Expression) -> Expression:
 def _addcmul(
     input: Expression, tensor1: Expression, tensor2: Expression, *, value: Expression | None = None
 ) -> Expression:
-    product = mul(tensor1, tensor2)
-    return add(input, product if value is None else mul(value, product))
+    return _add_scaled(input, mul(tensor1, tensor2), value)
+
+
+@operation("addcdiv")
+def _addcdiv(
+    input: Expression, tensor1: Expression, tensor2: Expression, *, value: Expression | None = None
+) -> Expression:
+    return _add_scaled(input, div(tensor1, tensor2), value)
+
+
+def _add_scaled(input: Expression, term: Expression, value: Expression | None) -> Expression:
+    return add(input, term if value is None else mul(value, term))
 
 
 @operation("leaky_relu")
