@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attune import _advice, _launch, _packed, _paged
 from attune._dims import guess_dims
 from attune._errors import AttuneError, BadInputError
-from attune._frameworks import Framework, framework_of
+from attune._frameworks import Framework, framework_of, is_torch_there
 from attune._launch import Launch, Sequences
 from attune._packed import Offsets
 from attune._structs import DTYPE_BY_ARRAY_NAME, FP8_ARRAY_NAMES, DType, Layout, Shape
@@ -63,7 +62,9 @@ def describe(
     framework = framework_of("q", q)
     views: list[Any] = [optional_view(name, array) for name, array in operands.items()]
     auxiliary = {name: _contiguous_view(name, array) for name, array in tensors.items()}
-    torch = sys.modules.get("torch")
+    torch: Any = None
+    if is_torch_there():
+        import torch
     layout, sequences, shape = words["layout"], None, None
     if offsets.page_table is not None or layout == "paged":
         sequences, batch = _paged.sequences_of(_packed.offset_views(offsets, views[0].device), views[1])

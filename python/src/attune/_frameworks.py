@@ -14,6 +14,16 @@ from attune._errors import BadInputError, UnavailableError, UnsupportedError
 from attune._view import View
 
 
+def is_torch_there() -> bool:
+    """Whether the program has imported torch."""
+    return "torch" in sys.modules
+
+
+# torch.compile takes what it returns for a constant. Reading the body it would walk through sys.modules, into which
+# other threads import meanwhile, and guard each graph by it.
+is_torch_there._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 class Framework(Protocol):
     """One framework. Dtypes are NumPy's names ("float32"), devices "cpu" or "cuda:N"."""
 

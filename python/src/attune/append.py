@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from attune._append import NAMES, WRITTEN, AppendPlan, Options
 from attune._errors import BadInputError, UnsupportedError
-from attune._frameworks import framework_of, is_writable
+from attune._frameworks import framework_of, is_writable, is_torch_there
 from attune.runtime import Runtime, default_runtime
 
 
@@ -84,7 +83,9 @@ def append(
         q, k, v, q_out, k_cache, v_cache, cu_q, used_q, cu_kv, used_kv, page_table, positions, cosines, sines,
         k_scales, v_scales,
     )  # fmt: skip
-    torch = sys.modules.get("torch")
+    torch: Any = None
+    if is_torch_there():
+        import torch
     if torch is not None and isinstance(k, torch.Tensor):
         from attune.torch import _append as of_torch
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from attune import _advice, _launch, _packed
 from attune._call import Call, describe, named_spec
-from attune._frameworks import framework_of
+from attune._frameworks import framework_of, is_torch_there
 from attune._met import remembered
 from attune._packed import Offsets
 from attune.runtime import Runtime
@@ -113,7 +112,9 @@ def attention(
     _advice.check_words(
         {"mask": mask, "score": score, "sink": sink}, {"tensors": tensors, "dims": dims, "scalars": scalars}
     )
-    torch = sys.modules.get("torch")
+    torch: Any = None
+    if is_torch_there():
+        import torch
     offsets = Offsets(cu_q, cu_kv, used_q, used_kv, page_table)
     scales = {"k_scales": k_scales, "v_scales": v_scales}
     words = {
