@@ -2,8 +2,10 @@
 // over, so that nothing here knows its ABI, and what of their arguments stays.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "attune/attune.h"
 #include "objects.hpp"
@@ -11,17 +13,30 @@
 namespace attune::calls {
 
 constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has them, too
+constexpr int kMaxMembers = 8;
 constexpr std::uint64_t kMisaligned = 15;
 
-/// What torch.empty_strided is given.
+/// What torch.empty_strided is given, and what all of it is filled with before a launch that leaves
+/// some rows as they are.
 struct Kind {
   Ref sizes, strides, dtype;
+  unsigned long long filled_words;  // of four bytes; 0: the launch writes all of it
+  unsigned word;
 };
+
+/// The driver's cuMemsetD32Async: 0 where it succeeds.
+using FillWords = int (*)(unsigned long long at, unsigned word, std::size_t count, void* stream);
 
 /// A scalar that launches bring.
 struct Slot {
   int at;
   bool is_int;
+};
+
+/// A member of a launch's arguments that points to a tensor.
+struct Member {
+  std::size_t at;  // in bytes, of the arguments
+  int tensor;      // place among those behind the spec's
 };
 
 /// Nothing of it changes but `scratch`.
@@ -30,7 +45,10 @@ struct Launch {
   int tensor_count;
   Slot slots[kMaxScalars];
   int slot_count;
-  long long device;  // of CUDA; negative: the CPU
+  Member members[kMaxMembers];
+  int member_count, behind_count;  // `behind_count`: tensors behind the spec's
+  FillWords fill_words;            // null on the CPU
+  long long device;                // of CUDA; negative: the CPU
   std::size_t workspace_bytes;
   bool keeps_scratch;
   bool draws;                  // each launch brings dropout's seed and offset
@@ -51,6 +69,7 @@ struct Drawn {
 struct Frame {
   att_tensor tensors[kMaxTensors];
   att_scalar scalars[kMaxScalars];
+  const void* behind[kMaxMembers];
 };
 
 /// A launch's scratch memory, which of a GPU is free once the launch is enqueued: the next one is
@@ -73,9 +92,15 @@ class Workspace {
 
 /// Of (slots, workspace's kind, empty, current device, stream, device's index, data_ptr, raise,
 /// keep, whether it is on a GPU, whether it keeps its scratch memory, whether launches bring a
-/// seed), and of what a launch's arguments say. False where there is an error.
+/// seed, how many tensors stand behind the spec's, (offset in the arguments, place among those) of
+/// each member that points to one, the driver's cuMemsetD32Async or 0), and of what a launch's
+/// arguments say. False where there is an error.
 bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
-          std::size_t workspace_bytes);
+          std::size_t workspace_bytes, std::size_t argument_bytes);
+template <class Arguments>
+bool take(Launch& launch, PyObject* given, const Arguments& of) {
+  return take(launch, given, of.tensor_views, of.tensor_view_count, of.workspace_bytes, sizeof of);
+}
 bool take(Kind& kind, PyObject* given);
 
 /// Of a launch's numbers, as attune.torch._launch_plan has them. False without an error where the
@@ -87,8 +112,32 @@ bool is_current(const Launch& launch);
 /// False where there is an error.
 bool find_stream(const Launch& launch, void*& stream);
 
-/// Whether all that is brought beside operands is such as a launch takes. Sets no error.
+/// Whether all that is brought beside operands is such as a launch takes: the spec's tensors and
+/// those behind them, and scalars. Sets no error.
 bool fill(const Launch& launch, PyObject* tensors, PyObject* scalars, Frame& frame);
+
+/// Writes into the arguments what the frame has, which must live as long.
+template <class Arguments>
+void put(const Launch& launch, Frame& frame, Arguments& arguments) {
+  if (launch.slot_count != 0) arguments.scalars = frame.scalars;
+  if (launch.tensor_count != 0) arguments.tensor_views = frame.tensors;
+  for (int i = 0; i < launch.member_count; ++i) {
+    const auto [at, tensor] = launch.members[i];
+    std::memcpy(reinterpret_cast<char*>(&arguments) + at, &frame.behind[tensor], sizeof(void*));
+  }
+}
+
+/// Of a new tensor, in the order of the stream; without the interpreter's lock. False where the
+/// driver refuses.
+inline bool fill_whole(const Launch& launch, const Kind& kind, void* at, void* stream) {
+  if (kind.filled_words == 0 || at == nullptr) return true;
+  if (launch.fill_words == nullptr) {
+    std::fill_n(static_cast<std::uint32_t*>(at), kind.filled_words, kind.word);
+    return true;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  return launch.fill_words(address, kind.word, kind.filled_words, stream) == 0;
+}
 
 /// False with an error set where it is no tensor that has memory.
 inline bool address_of(const Launch& launch, PyObject* tensor, std::uint64_t& found) {

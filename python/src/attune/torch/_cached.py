@@ -145,10 +145,13 @@ class CachePlan:
         if self.sequences is not None and views["cu_kv"] is None and not self.in_pages:
             self.members += (("cu_kv", NAMES.index("cu_q")),)
         self.drops = spec.dropout != 0
+        self.draws = self.drops and not spec.seed_on_device  # a seed that is the host's
+        slots = spec.launch_scalar_slots.values()
+        self.scalar_slots = tuple([(slot, spec.scalars[slot].dtype == "int32") for slot in slots])
         self.is_open = bool(spec.launch_scalar_slots or spec.scale is None or spec.dropout is None)
         self.pool: list[Any] = []
         self.key, self.backwards = key_of(arrays), {}
-        self.workspace_bytes = 0
+        self.workspace_bytes, self.keeps_workspace = 0, False
         self.declared = [view_of(x) for x in tensors]
         for view in self.declared:
             view.strides = contiguous_strides(view.sizes)
@@ -325,10 +328,11 @@ def attention(
     if records:
         _packed_plan.check_learned(plan, given)
     o, lse = run(plan, arrays, given, launch, return_lse, records)
-    if key is not None and not scalars and not isinstance(spec, str):
+    if key is not None and not isinstance(spec, str) and (spec is not None or not scalars):
         asks_precision = spec is None and words["precision"] is None
-        numbers = (dropout, scale)
-        _cache_bound.bind(key, plan, arrays, tensors, launch, numbers, asks_precision, spec, records, run)
+        numbers = (dropout, scale, *scalars.values())
+        is_seeded = seed is not None
+        _cache_bound.bind(key, plan, arrays, tensors, launch, numbers, asks_precision, spec, records, run, is_seeded)
     return (o, lse) if return_lse else o
 
 

@@ -128,7 +128,10 @@ def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o:
     arguments = plan._arguments()
     o_strides, d_o_strides = (operand_strides(spec.layout_id, view) for view in views)
     arguments.args.o_strides, arguments.args.d_o_strides = o_strides, d_o_strides
-    kinds = [(sizes, strides, plan.dtype) for sizes, strides in plan.dense]
+    kinds = [_native.kind_of(sizes, strides, plan.dtype) for sizes, strides in plan.dense]
     for sizes, dtype in learned:
-        kinds.append((tuple(sizes), contiguous_strides(sizes), dtype))
-    return _native.bound_backward(plan, arguments, check_of((*saved, d_o)), tuple(kinds))
+        kinds.append(_native.kind_of(tuple(sizes), contiguous_strides(sizes), dtype))
+    check = check_of((*saved, d_o))
+    return _native.bound_backward(
+        plan, plan.kernel, arguments.address, arguments, check, tuple(kinds), plan.variant.learned
+    )

@@ -1,0 +1,197 @@
+"""Packed sequences whose calls are made again without bytecode: the same as by plans, rows of no sequence too."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from devices import DEVICE, on_device, one_thread  # noqa: E402
+
+import attune  # noqa: E402
+import attune.torch  # noqa: E402
+from attune import _met  # noqa: E402
+from attune.torch import _cache_launch, _cached, _native, _packed_plan  # noqa: E402
+
+HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 16, 24
+SPEC = attune.Spec("q_idx - kv_idx <= back", dtype="fp32", head_dim=DIM, layout="thd", scalars={"back": int})
+
+pytestmark = pytest.mark.skipif(_native._functions() is None, reason="libattune_calls.so is not there")
+
+
+@pytest.fixture(autouse=True)
+def anew():
+    with on_device(), one_thread():
+        torch.manual_seed(5)
+        _met.CALLS.clear(), _cached._plans.clear(), _cached._of_words.clear()
+        yield
+        _met.CALLS.clear()
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """One entry a launch that Python makes."""
+    made = []
+    for owner, name in ((_cached.CachePlan, "run"), (_packed_plan.PackedBackward, "run")):
+        of_plan = getattr(owner, name)
+
+        def run(self, *args, of_plan=of_plan):
+            made.append(type(self).__name__)
+            return of_plan(self, *args)
+
+        monkeypatch.setattr(owner, name, run)
+    return made
+
+
+@pytest.fixture
+def no_memory_is_clean(monkeypatch):
+    """What is new is NaN wherever a launch does not write."""
+    empty = _native._empty
+
+    def of_plan(plan):
+        make = empty(plan)
+
+        def made(sizes, strides, dtype):
+            x = make(sizes, strides, dtype)
+            return x.fill_(torch.nan) if x.is_floating_point() else x
+
+        return made if make is not None else None
+
+    monkeypatch.setattr(_native, "_empty", of_plan)
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def leaves(dtype=torch.float32):
+    return [torch.randn(TOKENS, heads, DIM).to(dtype).requires_grad_() for heads in (HEADS, KV_HEADS, KV_HEADS)]
+
+
+def anew_by_python(arrays, d_o, **given):
+    """O, LSE and gradients by the way that keeps nothing."""
+    runtime = attune.default_runtime("cpu" if DEVICE == "cpu" else "cuda:0")
+    o, lse = attune.attention(*arrays, **given, return_lse=True, runtime=runtime)
+    return o.detach(), lse.detach(), *torch.autograd.grad(o, arrays, d_o)
+
+
+def both(arrays, d_o, **given):
+    o, lse = attune.attention(*arrays, **given, return_lse=True)
+    return o.detach(), lse.detach(), *torch.autograd.grad(o, arrays, d_o)
+
+
+def assert_same(mine, other):
+    for x, y in zip(mine, other, strict=True):
+        torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_no_sequence(dtype, in_python, no_memory_is_clean):
+    lists = [
+        {"cu_q": int32(0, 7, 20), "cu_kv": int32(0, 9, 21)},
+        {"cu_q": int32(0, 2, 3), "cu_kv": int32(0, 1, 24)},
+        {"cu_q": int32(0, 0, 24), "cu_kv": int32(0, 11, 11)},
+    ]
+    used = {"used_q": int32(3, 1), "used_kv": int32(5, 0)}
+    for more in ({}, used):
+        for at in range(6):
+            arrays = leaves(dtype)
+            d_o = torch.randn(TOKENS, HEADS, DIM).to(dtype)
+            given = {"mask": "causal", **lists[at % 3], **more}
+            in_python.clear()
+            mine = both(arrays, d_o, **given)
+            assert not in_python or at < 2
+            assert_same(mine, anew_by_python(arrays, d_o, **given))
+
+
+def test_one_list_for_both(in_python, no_memory_is_clean):
+    for at in range(5):
+        arrays, d_o = leaves(), torch.randn(TOKENS, HEADS, DIM)
+        cu = int32(0, 3 + at, 21)
+        in_python.clear()
+        mine = both(arrays, d_o, mask="causal", cu_q=cu, cu_kv=cu)
+        assert not in_python or at < 2
+        assert_same(mine, both(arrays, d_o, mask="causal", cu_q=cu))
+        assert_same(mine, both(arrays, d_o, mask="causal", cu_q=cu, cu_kv=int32(0, 3 + at, 21)))
+        assert_same(mine, anew_by_python(arrays, d_o, mask="causal", cu_q=cu))
+
+
+def test_keys_that_are_values(in_python):
+    q, k, _ = leaves()
+    for _ in range(4):
+        o = attune.attention(q, k, k, mask="causal", cu_q=int32(0, 4, 24))
+        once = attune.attention(q, k, k.clone(), mask="causal", cu_q=int32(0, 4, 24))
+        torch.testing.assert_close(o, once)
+        (d_k,) = torch.autograd.grad(o.sum(), [k])
+        (other,) = torch.autograd.grad(once.sum(), [k])
+        torch.testing.assert_close(d_k, other, atol=1e-5, rtol=1e-4)
+    assert in_python
+
+
+def test_scalars_that_the_launch_brings(in_python):
+    arrays = [x.detach() for x in leaves()]
+    cu = int32(0, 10, 24)
+    alone = {
+        back: attune.attention(*arrays, mask="q_idx - kv_idx <= back", scalars={"back": back}, cu_q=cu) for back in range(4)
+    }
+    in_python.clear()
+    for at in range(12):
+        torch.testing.assert_close(
+            attune.attention(*arrays, spec=SPEC, scalars={"back": at % 4}, cu_q=cu), alone[at % 4]
+        )
+    assert len(in_python) == 1
+    with pytest.raises(attune.BadInputError, match="back"):
+        attune.attention(*arrays, spec=SPEC, scalars={"back": 2**31}, cu_q=cu)
+    learning = leaves()
+    for at in range(8):
+        o = attune.attention(*learning, spec=SPEC, scalars={"back": at % 4}, cu_q=cu)
+        words = attune.attention(*learning, mask="q_idx - kv_idx <= back", scalars={"back": at % 4}, cu_q=cu)
+        d_o = torch.randn_like(o)
+        assert_same(torch.autograd.grad(o, learning, d_o), torch.autograd.grad(words, learning, d_o))
+
+
+def test_dropout_is_drawn(in_python):
+    arrays = leaves()
+    given = {"mask": "causal", "cu_q": int32(0, 10, 24), "dropout": 0.5}
+
+    def run():
+        torch.manual_seed(3)
+        first = attune.attention(*arrays, **given)
+        second = attune.attention(*arrays, **given)
+        assert not torch.equal(first, second)
+        return first, second, *torch.autograd.grad(second, arrays, torch.ones_like(second))
+
+    wanted = run()
+    for _ in range(3):
+        assert_same(run(), wanted)
+    in_python.clear()
+    assert_same(run(), wanted)
+    assert not in_python
+    seeded = attune.attention(*arrays, **given, seed=1)
+    assert torch.equal(attune.attention(*arrays, **given, seed=1), seeded)
+    assert not torch.equal(attune.attention(*arrays, **given, seed=2), seeded)
+
+
+def test_what_begins_between_two_multiples_of_16_bytes(in_python):
+    arrays, cu = [x.detach() for x in leaves()], int32(0, 10, 24)
+    odd = torch.randn(arrays[0].numel() + 1)[1:].view(arrays[0].shape).copy_(arrays[0])
+    for _ in range(4):
+        wanted = attune.attention(*arrays, mask="causal", cu_q=cu)
+        torch.testing.assert_close(attune.attention(odd, *arrays[1:], mask="causal", cu_q=cu), wanted)
+    learning = [odd.requires_grad_(), *(x.requires_grad_() for x in arrays[1:])]
+    for _ in range(4):
+        d_o = torch.randn_like(wanted)
+        mine = torch.autograd.grad(attune.attention(*learning, mask="causal", cu_q=cu), learning, d_o)
+        assert_same(mine, anew_by_python(learning, d_o, mask="causal", cu_q=cu)[2:])
+
+
+def test_what_is_no_member_is_refused():
+    with pytest.raises(TypeError, match="no such member"):
+        plan = next(iter(_plan_of_a_call()))
+        views = _cache_launch.ForwardArgs.cu_q.offset
+        args, address, _ = plan._arguments(_cache_launch.Launch({}, {}, scales=plan.scales))
+        kinds = _native.kind_of(plan.o_sizes, plan.o_strides, plan.dtype), _native.kind_of((1,), (1,), torch.float32)
+        _native.launcher(plan, plan.handle, address, args, kinds, plan.run, _native.Behind(1, ((views, 1),)))
+
+
+def _plan_of_a_call():
+    attune.attention(*[x.detach() for x in leaves()], mask="causal", cu_q=int32(0, 10, 24))
+    return _cached._plans.values()
