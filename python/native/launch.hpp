@@ -47,7 +47,7 @@ struct Launch {
   int slot_count;
   Member members[kMaxMembers];
   int member_count, behind_count;  // `behind_count`: tensors behind the spec's
-  FillWords fill_words;            // null on the CPU
+  FillWords fill_words;            // null: there is no driver
   long long device;                // of CUDA; negative: the CPU
   std::size_t workspace_bytes;
   bool keeps_scratch;
@@ -128,15 +128,16 @@ void put(const Launch& launch, Frame& frame, Arguments& arguments) {
 }
 
 /// Of a new tensor, in the order of the stream; without the interpreter's lock. False where the
-/// driver refuses.
+/// driver refuses or cannot be asked.
 inline bool fill_whole(const Launch& launch, const Kind& kind, void* at, void* stream) {
   if (kind.filled_words == 0 || at == nullptr) return true;
-  if (launch.fill_words == nullptr) {
+  if (launch.device < 0) {
     std::fill_n(static_cast<std::uint32_t*>(at), kind.filled_words, kind.word);
     return true;
   }
   const auto address = reinterpret_cast<std::uintptr_t>(at);
-  return launch.fill_words(address, kind.word, kind.filled_words, stream) == 0;
+  return launch.fill_words != nullptr &&
+         launch.fill_words(address, kind.word, kind.filled_words, stream) == 0;
 }
 
 /// False with an error set where it is no tensor that has memory.

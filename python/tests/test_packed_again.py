@@ -14,7 +14,7 @@ if DEVICE == "cuda":
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _cache_launch, _cached, _native, _packed_plan  # noqa: E402
+from attune.torch import _cache_launch, _cache_plan, _cache_words, _native, _packed_plan, _varied  # noqa: E402
 
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 32, 24
 SPEC = attune.Spec("q_idx - kv_idx <= back", dtype="fp32", head_dim=DIM, layout="thd", scalars={"back": int})
@@ -29,7 +29,8 @@ pytestmark = pytest.mark.skipif(_native._functions() is None, reason="libattune_
 def anew():
     with on_device(), one_thread():
         torch.manual_seed(5)
-        _met.CALLS.clear(), _cached._plans.clear(), _cached._of_words.clear()
+        for known in (_met.CALLS, _cache_plan._plans, _cache_words._known, _varied._families):
+            known.clear()
         yield
         _met.CALLS.clear()
 
@@ -38,7 +39,7 @@ def anew():
 def in_python(monkeypatch):
     """One entry a launch that Python makes."""
     made = []
-    for owner, name in ((_cached.CachePlan, "run"), (_packed_plan.PackedBackward, "run")):
+    for owner, name in ((_cache_plan.CachePlan, "run"), (_packed_plan.PackedBackward, "run")):
         of_plan = getattr(owner, name)
 
         def run(self, *args, of_plan=of_plan):
@@ -151,6 +152,39 @@ def test_scalars_that_the_launch_brings(in_python):
         attune.attention(*detached, spec=SPEC, scalars={"back": 2**31}, cu_q=cu)
 
 
+def test_numbers_of_words_that_change():
+    """Two values are constants, and what changes more often the launch brings."""
+    learning, cu = leaves(), int32(0, 10, 24)
+    runtime = attune.default_runtime("cpu" if DEVICE == "cpu" else "cuda:0")
+    open_spec = attune.Spec(
+        "sliding_window(w)", dtype="fp32", head_dim=DIM, layout="thd", scalars={"w": int}, scale=float, dropout=float
+    )
+    for step in range(6):
+        given = {"scalars": {"w": 3 + step}, "scale": 0.1 + step / 8, "dropout": 0.1 + step / 16, "cu_q": cu, "seed": 3}
+        d_o = torch.randn(TOKENS, HEADS, DIM)
+        words = {"mask": "sliding_window(w)", "precision": "strict", **given}
+        for _ in range(1 + step % 3):
+            o = attune.attention(*learning, **words)
+        mine = o.detach(), *torch.autograd.grad(o, learning, d_o)
+        other = attune.attention(*learning, spec=open_spec, **given, runtime=runtime)
+        assert_same(mine, (other.detach(), *torch.autograd.grad(other, learning, d_o)))
+        with torch.no_grad():
+            assert_same([attune.attention(*learning, **words) for _ in range(3)], [other] * 3)
+    assert len(_cache_words._known) == 3
+
+
+def test_a_mistake_with_operands_fixes_no_number():
+    q, k, v = (x.detach() for x in leaves())
+    given = {"mask": "causal", "precision": "strict", "cu_q": int32(0, 10, 24)}
+    for scale in (0.1, 0.2):
+        attune.attention(q, k, v, scale=scale, **given)
+    with pytest.raises(attune.BadInputError, match="heads"):
+        attune.attention(q, k[:, :1].expand(-1, 3, -1), v[:, :1].expand(-1, 3, -1), scale=0.3, **given)
+    for step in range(5):
+        attune.attention(q, k, v, scale=0.4 + step, **given)
+    assert len(_cache_words._known) == 3
+
+
 def test_dropout_is_drawn(in_python):
     arrays = leaves()
     given = {**CAUSAL, "cu_q": int32(0, 10, 24), "dropout": 0.5}
@@ -229,4 +263,4 @@ def test_what_is_no_member_is_refused():
 
 def _plan_of_a_call():
     attune.attention(*[x.detach() for x in leaves()], **CAUSAL, cu_q=int32(0, 10, 24))
-    return _cached._plans.values()
+    return _cache_plan._plans.values()

@@ -15,7 +15,7 @@ from attune.torch._cache_launch import CacheLaunch, can_be_native
 from attune.torch._guard import Check, check_of
 
 if TYPE_CHECKING:
-    from attune.torch._cached import CachePlan
+    from attune.torch._cache_plan import CachePlan
 
 
 _NO_ARRAYS = (None,) * len(OFFSETS) + (None, None)  # and scales

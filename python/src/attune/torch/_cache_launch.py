@@ -18,7 +18,7 @@ from attune.torch._guard import check_of, may_be_met
 from attune.torch._launch_plan import Numbers, key_of
 
 if TYPE_CHECKING:
-    from attune.torch._cached import Arrays, CachePlan
+    from attune.torch._cache_plan import Arrays, CachePlan
 
 _NOTHING, _LEAST = 0, 0xFF800000  # words of 0 and of float32's -inf: what rows of no sequence are
 
@@ -35,6 +35,7 @@ def can_be_native(plan: CachePlan, arrays: Arrays, tensors: _Tensors) -> bool:
         and len({id(x) for x in operands}) == len(operands)
         and all([x.is_contiguous() for x in tensors])
         and _native.can_launch(plan)
+        and (plan.is_on_cpu or _native.fills_on_gpu() != 0)
     )
 
 

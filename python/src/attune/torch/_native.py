@@ -181,11 +181,11 @@ def can_launch(plan: Launches) -> bool:
         return False
     if len(spec.scalars) > _MAX_SCALARS or len(spec.tensors) > _MAX_TENSORS:
         return False
-    return plan.is_on_cpu or (_memory._current_gpu is not None and raw_stream is not None and _fills_on_gpu() != 0)
+    return plan.is_on_cpu or (_memory._current_gpu is not None and raw_stream is not None)
 
 
 @functools.cache
-def _fills_on_gpu() -> int:
+def fills_on_gpu() -> int:
     """Address of the driver's cuMemsetD32Async; 0: there is no driver."""
     try:
         return ctypes.cast(ctypes.CDLL("libcuda.so.1").cuMemsetD32Async, ctypes.c_void_p).value or 0
@@ -210,7 +210,7 @@ def _of_launch(plan: Launches, keep: Any, behind: Behind) -> tuple[Any, ...]:
         plan.draws,
         behind.count,
         behind.members,
-        0 if plan.is_on_cpu else _fills_on_gpu(),
+        0 if plan.is_on_cpu else fills_on_gpu(),
     )
 
 

@@ -20,7 +20,7 @@ from attune.torch._launch_plan import KEPT_WORKSPACE_BYTES, MISALIGNED, copy_of,
 from attune.torch._plans import backward_kernel
 
 if TYPE_CHECKING:
-    from attune.torch._cached import Arrays, CachePlan
+    from attune.torch._cache_plan import Arrays, CachePlan
 
 _MAX_PLANS = 16  # of one forward plan: strides that gradients of o have
 _FIRST = ("q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v")  # what each launch has
