@@ -115,9 +115,9 @@ PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* numbers) {
   Workspace workspace(launch);
   if (!made || !find_stream(launch, stream) || !workspace.take(args.workspace)) return nullptr;
   void* const thread = PyEval_SaveThread();
-  const bool is_filled = fill_whole(launch, bound.gradients[0], args.d_q, stream) &&
-                         fill_whole(launch, bound.gradients[1], args.d_k, stream) &&
-                         fill_whole(launch, bound.gradients[2], args.d_v, stream);
+  const bool is_filled = write_rest(launch, frame, bound.gradients[0], args.d_q, stream) &&
+                         write_rest(launch, frame, bound.gradients[1], args.d_k, stream) &&
+                         write_rest(launch, frame, bound.gradients[2], args.d_v, stream);
   const int status = is_filled ? bound.backward(bound.kernel, &args, stream) : 0;
   PyEval_RestoreThread(thread);
   if (!is_filled) return nullptr;

@@ -97,10 +97,13 @@ bool Workspace::take(void*& found) {
 
 bool take(Kind& kind, PyObject* given) {
   PyObject *sizes = nullptr, *strides = nullptr, *dtype = nullptr;
-  unsigned long long words = 0;
-  unsigned word = 0;
-  if (PyArg_ParseTuple(given, "OOOKI", &sizes, &strides, &dtype, &words, &word) == 0) return false;
-  kind = {Ref::to(sizes), Ref::to(strides), Ref::to(dtype), words, word};
+  Untouched rows{};
+  if (PyArg_ParseTuple(given, "OOO(KIiIIII)", &sizes, &strides, &dtype, &rows.words, &rows.word,
+                       &rows.offsets, &rows.last, &rows.outer, &rows.rows, &rows.inner) == 0) {
+    return false;
+  }
+  if (rows.offsets >= kMaxMembers) return refuse("too many tensors") != nullptr;
+  kind = {Ref::to(sizes), Ref::to(strides), Ref::to(dtype), rows};
   return true;
 }
 
@@ -110,10 +113,11 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
            *stream = nullptr, *index = nullptr, *data_ptr = nullptr, *raise = nullptr,
            *keep = nullptr, *members = nullptr;
   int is_on_gpu = 0, keeps_scratch = 0, draws = 0;
-  unsigned long long fill_words = 0;
-  if (PyArg_ParseTuple(given, "OOOOOOOOOiiiiOK", &slots, &workspace, &empty, &current, &stream,
+  unsigned long long fill_words = 0, launch_kernel = 0, rows_behind = 0;
+  if (PyArg_ParseTuple(given, "OOOOOOOOOiiiiO(KKK)", &slots, &workspace, &empty, &current, &stream,
                        &index, &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch, &draws,
-                       &launch.behind_count, &members, &fill_words) == 0) {
+                       &launch.behind_count, &members, &fill_words, &launch_kernel,
+                       &rows_behind) == 0) {
     return false;
   }
   if (tensor_count > kMaxTensors || launch.behind_count < 0 || launch.behind_count > kMaxMembers) {
@@ -123,7 +127,9 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
   for (int i = 0; i < tensor_count; ++i) launch.tensors[i] = tensors[i];
   launch.workspace_bytes = workspace_bytes;
   if (!take_slots(launch, slots) || !take_members(launch, members, argument_bytes)) return false;
-  launch.fill_words = reinterpret_cast<FillWords>(fill_words);
+  launch.writer = {reinterpret_cast<FillWords>(fill_words),
+                   reinterpret_cast<LaunchKernel>(launch_kernel),
+                   reinterpret_cast<void*>(rows_behind)};
   launch.device = -1;
   if (is_on_gpu != 0) {
     launch.device = PyLong_AsLongLong(index);

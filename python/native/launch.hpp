@@ -2,13 +2,13 @@
 // over, so that nothing here knows its ABI, and what of their arguments stays.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 
 #include "attune/attune.h"
 #include "objects.hpp"
+#include "untouched.hpp"
 
 namespace attune::calls {
 
@@ -16,16 +16,11 @@ constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has t
 constexpr int kMaxMembers = 8;
 constexpr std::uint64_t kMisaligned = 15;
 
-/// What torch.empty_strided is given, and what all of it is filled with before a launch that leaves
-/// some rows as they are.
+/// What torch.empty_strided is given, and the rows of it that a launch leaves as they are.
 struct Kind {
   Ref sizes, strides, dtype;
-  unsigned long long filled_words;  // of four bytes; 0: the launch writes all of it
-  unsigned word;
+  Untouched untouched;
 };
-
-/// The driver's cuMemsetD32Async: 0 where it succeeds.
-using FillWords = int (*)(unsigned long long at, unsigned word, std::size_t count, void* stream);
 
 /// A scalar that launches bring.
 struct Slot {
@@ -47,8 +42,8 @@ struct Launch {
   int slot_count;
   Member members[kMaxMembers];
   int member_count, behind_count;  // `behind_count`: tensors behind the spec's
-  FillWords fill_words;            // null: there is no driver
-  long long device;                // of CUDA; negative: the CPU
+  Writer writer;
+  long long device;  // of CUDA; negative: the CPU
   std::size_t workspace_bytes;
   bool keeps_scratch;
   bool draws;                  // each launch brings dropout's seed and offset
@@ -93,8 +88,8 @@ class Workspace {
 /// Of (slots, workspace's kind, empty, current device, stream, device's index, data_ptr, raise,
 /// keep, whether it is on a GPU, whether it keeps its scratch memory, whether launches bring a
 /// seed, how many tensors stand behind the spec's, (offset in the arguments, place among those) of
-/// each member that points to one, the driver's cuMemsetD32Async or 0), and of what a launch's
-/// arguments say. False where there is an error.
+/// each member that points to one, a Writer's three addresses), and of what a launch's arguments
+/// say. False where there is an error.
 bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
           std::size_t workspace_bytes, std::size_t argument_bytes);
 template <class Arguments>
@@ -127,17 +122,13 @@ void put(const Launch& launch, Frame& frame, Arguments& arguments) {
   }
 }
 
-/// Of a new tensor, in the order of the stream; without the interpreter's lock. False where the
-/// driver refuses or cannot be asked.
-inline bool fill_whole(const Launch& launch, const Kind& kind, void* at, void* stream) {
-  if (kind.filled_words == 0 || at == nullptr) return true;
-  if (launch.device < 0) {
-    std::fill_n(static_cast<std::uint32_t*>(at), kind.filled_words, kind.word);
-    return true;
-  }
-  const auto address = reinterpret_cast<std::uintptr_t>(at);
-  return launch.fill_words != nullptr &&
-         launch.fill_words(address, kind.word, kind.filled_words, stream) == 0;
+/// What a launch does not write of a new tensor, as write_untouched.
+inline bool write_rest(const Launch& launch, const Frame& frame, const Kind& kind, void* at,
+                       void* stream) {
+  const int place = kind.untouched.offsets;
+  const bool is_there = place >= 0 && place < launch.behind_count;
+  const void* const offsets = is_there ? frame.behind[place] : nullptr;
+  return write_untouched(kind.untouched, offsets, launch.device >= 0, launch.writer, at, stream);
 }
 
 /// False with an error set where it is no tensor that has memory.

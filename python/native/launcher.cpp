@@ -73,8 +73,8 @@ Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bo
   Workspace workspace(launch);
   if (!find_stream(launch, stream) || !workspace.take(args.workspace)) return {};
   void* const thread = PyEval_SaveThread();
-  const bool is_filled = fill_whole(launch, launcher.o, args.o, stream) &&
-                         fill_whole(launch, launcher.lse, args.lse, stream);
+  const bool is_filled = write_rest(launch, frame, launcher.o, args.o, stream) &&
+                         write_rest(launch, frame, launcher.lse, args.lse, stream);
   const int status = is_filled ? launcher.forward(launcher.kernel, &args, stream) : 0;
   PyEval_RestoreThread(thread);
   if (!is_filled) return run_in_python(launcher, operands, tensors, with_lse, scalars, drawn);

@@ -14,7 +14,7 @@ if DEVICE == "cuda":
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _cache_launch, _cache_plan, _cache_words, _native, _packed_plan, _varied  # noqa: E402
+from attune.torch import _cache_launch, _cache_plan, _cache_words, _native, _packed_plan, _untouched, _varied  # noqa: E402
 
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 32, 24
 SPEC = attune.Spec("q_idx - kv_idx <= back", dtype="fp32", head_dim=DIM, layout="thd", scalars={"back": int})
@@ -257,7 +257,10 @@ def test_what_is_no_member_is_refused():
         plan = next(iter(_plan_of_a_call()))
         views = _cache_launch.ForwardArgs.cu_q.offset
         args, address, _ = plan._arguments(_cache_launch.Launch({}, {}, scales=plan.scales))
-        kinds = _native.kind_of(plan.o_sizes, plan.o_strides, plan.dtype), _native.kind_of((1,), (1,), torch.float32)
+        kinds = (
+            (plan.o_sizes, plan.o_strides, plan.dtype, _untouched.NONE),
+            ((1,), (1,), torch.float32, _untouched.NONE),
+        )
         _native.launcher(plan, plan.handle, address, args, kinds, plan.run, _native.Behind(1, ((views, 1),)))
 
 

@@ -16,11 +16,10 @@ from attune.torch._function import record_launch
 from attune.torch._gradients import MAX_BOUND, Told, once
 from attune.torch._guard import check_of, may_be_met
 from attune.torch._launch_plan import Numbers, key_of
+from attune.torch._untouched import LEAST, NONE, ZERO, untouched, writer_on
 
 if TYPE_CHECKING:
     from attune.torch._cache_plan import Arrays, CachePlan
-
-_NOTHING, _LEAST = 0, 0xFF800000  # words of 0 and of float32's -inf: what rows of no sequence are
 
 _Tensors = Sequence[torch.Tensor]
 
@@ -35,7 +34,7 @@ def can_be_native(plan: CachePlan, arrays: Arrays, tensors: _Tensors) -> bool:
         and len({id(x) for x in operands}) == len(operands)
         and all([x.is_contiguous() for x in tensors])
         and _native.can_launch(plan)
-        and (plan.is_on_cpu or _native.fills_on_gpu() != 0)
+        and (plan.is_on_cpu or writer_on(plan.device)[0] != 0)
     )
 
 
@@ -73,14 +72,25 @@ class CacheLaunch:
         members = [(getattr(struct, name).offset, self._place_of[place]) for name, place in self.plan.members]
         return _native.Behind(len(self._places), tuple(members))
 
+    def ends_of(self, side: str) -> tuple[int, int] | None:
+        """Of queries, "q", or keys, "kv": where among what stands behind the spec's tensors their offsets are, and in these
+        the end of the last sequence. None: not all tokens before it are a sequence's."""
+        members = dict(self.plan.members)
+        if f"cu_{side}" not in members or f"used_{side}" in members:
+            return None
+        return self._place_of[members[f"cu_{side}"]], self.plan.shape.batch
+
     def _made(self, arrays: Arrays, tensors: _Tensors, scalars: tuple[float, ...]) -> Callable[..., Any] | None:
         plan = self.plan
         args, address, _ = plan._arguments(self._launch)
         args.workspace_bytes = plan.workspace_bytes
-        leaves_rows = plan.sequences is not None
+        of_o = of_lse = NONE
+        if plan.sequences is not None:
+            of_o = untouched(plan.o_sizes, plan.dtype, ZERO, 0, self.ends_of("q"))
+            of_lse = untouched(plan.lse_sizes, torch.float32, LEAST, 1, self.ends_of("q"))
         outputs = (
-            _native.kind_of(plan.o_sizes, plan.o_strides, plan.dtype, _NOTHING if leaves_rows else None),
-            _native.kind_of(plan.lse_sizes, plan.lse_strides, torch.float32, _LEAST if leaves_rows else None),
+            (plan.o_sizes, plan.o_strides, plan.dtype, of_o),
+            (plan.lse_sizes, plan.lse_strides, torch.float32, of_lse),
         )
         _, handle = _native.launcher(
             plan, plan.handle, address, (args, plan), outputs, self.run, self.behind(ForwardArgs)
@@ -200,9 +210,12 @@ def _bound(of: CacheLaunch, told: Told, saved: tuple[torch.Tensor, ...], d_o: to
     ):
         return None
     args, *keep = backward._arguments(launch)
-    kinds = [_native.kind_of(sizes, strides, plan.dtype, _NOTHING) for sizes, strides in backward.dense]
+    kinds = [
+        (sizes, strides, plan.dtype, untouched(sizes, plan.dtype, ZERO, 0, of.ends_of(side)))
+        for (sizes, strides), side in zip(backward.dense, ("q", "kv", "kv"), strict=True)
+    ]
     for sizes, dtype in learned:
-        kinds.append(_native.kind_of(tuple(sizes), contiguous_strides(sizes), dtype))
+        kinds.append((tuple(sizes), contiguous_strides(sizes), dtype, NONE))
     return _native.bound_backward(
         backward, backward.kernel, ctypes.addressof(args), (args, keep), check_of((*saved, d_o)), tuple(kinds),
         backward.learned, of.behind(BackwardArgs),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-import math
 import pathlib
 import sysconfig
 import types
@@ -21,21 +20,15 @@ from attune.runtime import Kernel
 from attune.torch import _memory
 from attune.torch._launch_plan import raw_stream
 from attune.torch._plans import ForwardPlan
+from attune.torch._untouched import NONE, Untouched, writer_on
 
 _NAME = "libattune_calls.so"
 _MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launch.hpp has them, too
 
 _data_ptr: Any = torch.Tensor.data_ptr
 
-# Sizes, strides and type of a new tensor, with how many words of four bytes it is filled before the launch, and the word.
-Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int, int]
-
-
-def kind_of(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, word: int | None = None) -> Kind:
-    """`word`: what all of it is filled with, where the launch leaves some rows as they are."""
-    size_bytes = math.prod(sizes) * dtype.itemsize
-    assert word is None or size_bytes % 4 == 0, "rows are of 16 bytes"
-    return sizes, strides, dtype, 0 if word is None else size_bytes // 4, word or 0
+# Sizes, strides and type of a new tensor, and the rows of it that a launch leaves as they are.
+Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, Untouched]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +120,8 @@ def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
     if functions is None or not can_launch(plan):
         return None
     arguments = plan._arguments()
-    outputs = kind_of(plan.o_sizes, plan.o_strides, plan.dtype), kind_of(plan.lse_sizes, plan.lse_strides, torch.float32)
+    o = plan.o_sizes, plan.o_strides, plan.dtype, NONE
+    outputs = o, (plan.lse_sizes, plan.lse_strides, torch.float32, NONE)
     return launcher(plan, plan.handle, arguments.address, arguments, outputs, plan.run)
 
 
@@ -184,20 +178,11 @@ def can_launch(plan: Launches) -> bool:
     return plan.is_on_cpu or (_memory._current_gpu is not None and raw_stream is not None)
 
 
-@functools.cache
-def fills_on_gpu() -> int:
-    """Address of the driver's cuMemsetD32Async; 0: there is no driver."""
-    try:
-        return ctypes.cast(ctypes.CDLL("libcuda.so.1").cuMemsetD32Async, ctypes.c_void_p).value or 0
-    except (OSError, AttributeError):
-        return 0
-
-
 def _of_launch(plan: Launches, keep: Any, behind: Behind) -> tuple[Any, ...]:
     """What python/native/launch.cpp takes of a plan of either pass. `keep` is kept as long as its launches are."""
     return (
         tuple(plan.scalar_slots),
-        kind_of((plan.workspace_bytes,), (1,), torch.uint8),
+        ((plan.workspace_bytes,), (1,), torch.uint8, NONE),
         _empty(plan),
         _memory._current_gpu,
         raw_stream,
@@ -210,7 +195,7 @@ def _of_launch(plan: Launches, keep: Any, behind: Behind) -> tuple[Any, ...]:
         plan.draws,
         behind.count,
         behind.members,
-        0 if plan.is_on_cpu else fills_on_gpu(),
+        writer_on(plan.device) if behind.count else (0, 0, 0),
     )
 
 
