@@ -36,8 +36,8 @@ bool write_untouched(const Untouched& rows, const void* offsets, bool is_on_gpu,
     return writer.launch_kernel(writer.rows_behind, kBlocks, 1, 1, kThreads, 1, 1, 0, stream,
                                 parameters, nullptr) == 0;
   }
-  return writer.fill_words != nullptr &&
-         writer.fill_words(reinterpret_cast<std::uintptr_t>(at), rows.word, rows.words, stream) == 0;
+  return writer.fill_words != nullptr && writer.fill_words(reinterpret_cast<std::uintptr_t>(at),
+                                                           rows.word, rows.words, stream) == 0;
 }
 
 }  // namespace attune::calls

@@ -24,8 +24,8 @@ struct Writer {
 struct Untouched {
   unsigned long long words;  // of all of it; 0: the launch writes every row
   unsigned word;
-  int offsets;     // place among the tensors behind the spec's; negative: all rows are filled
-  unsigned last;   // of the offsets: where the last sequence ends
+  int offsets;    // place among the tensors behind the spec's; negative: all rows are filled
+  unsigned last;  // of the offsets: where the last sequence ends
   unsigned outer, rows, inner;
 };
 

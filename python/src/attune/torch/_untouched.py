@@ -107,12 +107,11 @@ _kernels: dict[int, int] = {}  # by device
 
 
 def _kernel_on(driver: ctypes.CDLL, device: torch.device) -> int:
-    """0: there is none yet."""
+    """0: there is none yet. torch has made a launch on this thread, and so the device's context is current."""
     index = device.index or 0
     if index not in _kernels and not is_captured(device):
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(index):
-            torch.cuda.current_stream(index).query()  # the device's context is this thread's from here on
             if driver.cuModuleLoadData(ctypes.byref(module), _PTX) == 0 and not driver.cuModuleGetFunction(
                 ctypes.byref(function), module, b"attune_rows_behind"
             ):
