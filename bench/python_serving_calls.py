@@ -14,7 +14,7 @@ import torch
 
 import attune
 import attune.torch  # noqa: F401
-from attune.torch import _append, _cached
+from attune.torch import _append, _cache_plan
 
 SEQUENCES, HEADS, KV_HEADS, DIM, PAGE_SIZE = 2, 4, 2, 64, 16
 WAITS = {"cpu": lambda: None, "cuda": lambda: torch.cuda.synchronize()}
@@ -72,7 +72,7 @@ def main():
     with torch.no_grad():
         append(), decode()
         wait()
-        (of_append,), (of_decode,) = _append._plans.values(), _cached._plans.values()
+        (of_append,), (of_decode,) = _append._plans.values(), _cache_plan._plans.values()
         rows = {
             "att_append": c_call(of_append),
             "append, queries into a tensor": append,

@@ -9,7 +9,8 @@ namespace attune::calls {
 
 namespace {
 
-constexpr Py_ssize_t kSaved = 5;  // q, k, v, o and lse, and behind them the spec's tensors
+// q, k, v, o and lse, and behind them the spec's tensors and what else a launch is given.
+constexpr Py_ssize_t kSaved = 5;
 constexpr Py_ssize_t kBoundAt = 3;
 
 /// A BackwardPlan's launch on tensors that are as others were.
@@ -99,8 +100,7 @@ PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* numbers) {
       !fill(launch, tensors.get(), scalars, frame)) {
     return nullptr;
   }
-  if (launch.slot_count != 0) args.scalars = frame.scalars;
-  if (launch.tensor_count != 0) args.tensor_views = frame.tensors;
+  put(launch, frame, args);
   if (launch.draws) {
     args.dropout_seed = drawn.seed;
     args.dropout_offset = drawn.offset;
@@ -115,8 +115,12 @@ PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* numbers) {
   Workspace workspace(launch);
   if (!made || !find_stream(launch, stream) || !workspace.take(args.workspace)) return nullptr;
   void* const thread = PyEval_SaveThread();
-  const int status = bound.backward(bound.kernel, &args, stream);
+  const bool is_filled = write_rest(launch, frame, bound.gradients[0], args.d_q, stream) &&
+                         write_rest(launch, frame, bound.gradients[1], args.d_k, stream) &&
+                         write_rest(launch, frame, bound.gradients[2], args.d_v, stream);
+  const int status = is_filled ? bound.backward(bound.kernel, &args, stream) : 0;
   PyEval_RestoreThread(thread);
+  if (!is_filled) return nullptr;
   if (status != 0) {
     raise(launch, status);
     return nullptr;
@@ -208,10 +212,7 @@ extern "C" ATT_API PyObject* attune_calls_bound_backward(PyObject* given) {
   bound->kernel = reinterpret_cast<const att_kernel*>(kernel);
   bound->args = *args;
   bound->check = Ref::to(check);
-  if (!take(bound->launch, of_launch, args->tensor_views, args->tensor_view_count,
-            args->workspace_bytes)) {
-    return nullptr;
-  }
+  if (!take(bound->launch, of_launch, *args)) return nullptr;
   const Py_ssize_t count = PyTuple_Size(learned);
   if (count < 0 || count > args->tensor_view_count || PyTuple_Size(gradients) != 3 + count) {
     return refuse("gradients of other tensors");

@@ -1,7 +1,6 @@
 #include "launch.hpp"
 
 #include <cstdlib>
-#include <cstring>
 
 namespace attune::calls {
 
@@ -35,6 +34,40 @@ bool fill_tensors(const Launch& launch, PyObject* tensors, Frame& frame) {
     const Ref tensor(PySequence_GetItem(tensors, i));
     if (!tensor || !address_of(launch, tensor.get(), frame.tensors[i].data)) return false;
   }
+  for (int i = 0; i < launch.behind_count; ++i) {
+    const Ref tensor(PySequence_GetItem(tensors, launch.tensor_count + i));
+    if (!tensor || !address_of(launch, tensor.get(), frame.behind[i])) return false;
+  }
+  return true;
+}
+
+bool take_slots(Launch& launch, PyObject* slots) {
+  const Py_ssize_t count = PyTuple_Size(slots);
+  if (count < 0 || count > kMaxScalars) return refuse("too many scalars") != nullptr;
+  for (launch.slot_count = 0; launch.slot_count < count; ++launch.slot_count) {
+    int at = 0, is_int = 0;
+    PyObject* const slot = PyTuple_GetItem(slots, launch.slot_count);
+    if (PyArg_ParseTuple(slot, "ii", &at, &is_int) == 0) return false;
+    if (at < 0 || at >= kMaxScalars) return refuse("too many scalars") != nullptr;
+    launch.slots[launch.slot_count] = {at, is_int != 0};
+  }
+  return true;
+}
+
+bool take_members(Launch& launch, PyObject* members, std::size_t argument_bytes) {
+  const Py_ssize_t count = PyTuple_Size(members);
+  if (count < 0 || count > kMaxMembers) return refuse("too many members") != nullptr;
+  for (launch.member_count = 0; launch.member_count < count; ++launch.member_count) {
+    unsigned long long at = 0;
+    int tensor = 0;
+    if (PyArg_ParseTuple(PyTuple_GetItem(members, launch.member_count), "Ki", &at, &tensor) == 0) {
+      return false;
+    }
+    if (at > argument_bytes - sizeof(void*) || tensor < 0 || tensor >= launch.behind_count) {
+      return refuse("no such member") != nullptr;
+    }
+    launch.members[launch.member_count] = {static_cast<std::size_t>(at), tensor};
+  }
   return true;
 }
 
@@ -64,34 +97,39 @@ bool Workspace::take(void*& found) {
 
 bool take(Kind& kind, PyObject* given) {
   PyObject *sizes = nullptr, *strides = nullptr, *dtype = nullptr;
-  if (PyArg_ParseTuple(given, "OOO", &sizes, &strides, &dtype) == 0) return false;
-  kind = {Ref::to(sizes), Ref::to(strides), Ref::to(dtype)};
+  Untouched rows{};
+  if (PyArg_ParseTuple(given, "OOO(KIiIIII)", &sizes, &strides, &dtype, &rows.words, &rows.word,
+                       &rows.offsets, &rows.last, &rows.outer, &rows.rows, &rows.inner) == 0) {
+    return false;
+  }
+  if (rows.offsets >= kMaxMembers) return refuse("too many tensors") != nullptr;
+  kind = {Ref::to(sizes), Ref::to(strides), Ref::to(dtype), rows};
   return true;
 }
 
 bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
-          std::size_t workspace_bytes) {
+          std::size_t workspace_bytes, std::size_t argument_bytes) {
   PyObject *slots = nullptr, *workspace = nullptr, *empty = nullptr, *current = nullptr,
            *stream = nullptr, *index = nullptr, *data_ptr = nullptr, *raise = nullptr,
-           *keep = nullptr;
+           *keep = nullptr, *members = nullptr;
   int is_on_gpu = 0, keeps_scratch = 0, draws = 0;
-  if (PyArg_ParseTuple(given, "OOOOOOOOOiii", &slots, &workspace, &empty, &current, &stream, &index,
-                       &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch, &draws) == 0) {
+  unsigned long long fill_words = 0, launch_kernel = 0, rows_behind = 0;
+  if (PyArg_ParseTuple(given, "OOOOOOOOOiiiiO(KKK)", &slots, &workspace, &empty, &current, &stream,
+                       &index, &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch, &draws,
+                       &launch.behind_count, &members, &fill_words, &launch_kernel,
+                       &rows_behind) == 0) {
     return false;
   }
-  if (tensor_count > kMaxTensors) return refuse("too many tensors") != nullptr;
+  if (tensor_count > kMaxTensors || launch.behind_count < 0 || launch.behind_count > kMaxMembers) {
+    return refuse("too many tensors") != nullptr;
+  }
   launch.tensor_count = tensor_count;
   for (int i = 0; i < tensor_count; ++i) launch.tensors[i] = tensors[i];
   launch.workspace_bytes = workspace_bytes;
-  const Py_ssize_t count = PyTuple_Size(slots);
-  if (count < 0 || count > kMaxScalars) return refuse("too many scalars") != nullptr;
-  for (launch.slot_count = 0; launch.slot_count < count; ++launch.slot_count) {
-    int at = 0, is_int = 0;
-    PyObject* const slot = PyTuple_GetItem(slots, launch.slot_count);
-    if (PyArg_ParseTuple(slot, "ii", &at, &is_int) == 0) return false;
-    if (at < 0 || at >= kMaxScalars) return refuse("too many scalars") != nullptr;
-    launch.slots[launch.slot_count] = {at, is_int != 0};
-  }
+  if (!take_slots(launch, slots) || !take_members(launch, members, argument_bytes)) return false;
+  launch.writer = {reinterpret_cast<FillWords>(fill_words),
+                   reinterpret_cast<LaunchKernel>(launch_kernel),
+                   reinterpret_cast<void*>(rows_behind)};
   launch.device = -1;
   if (is_on_gpu != 0) {
     launch.device = PyLong_AsLongLong(index);
@@ -141,7 +179,7 @@ bool find_stream(const Launch& launch, void*& stream) {
 }
 
 bool fill(const Launch& launch, PyObject* tensors, PyObject* scalars, Frame& frame) {
-  if (PySequence_Size(tensors) == launch.tensor_count &&
+  if (PySequence_Size(tensors) == launch.tensor_count + launch.behind_count &&
       PyTuple_Size(scalars) == launch.slot_count && fill_scalars(launch, scalars, frame) &&
       fill_tensors(launch, tensors, frame)) {
     return true;

@@ -4,18 +4,22 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "attune/attune.h"
 #include "objects.hpp"
+#include "untouched.hpp"
 
 namespace attune::calls {
 
 constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has them, too
+constexpr int kMaxMembers = 8;
 constexpr std::uint64_t kMisaligned = 15;
 
-/// What torch.empty_strided is given.
+/// What torch.empty_strided is given, and the rows of it that a launch leaves as they are.
 struct Kind {
   Ref sizes, strides, dtype;
+  Untouched untouched;
 };
 
 /// A scalar that launches bring.
@@ -24,12 +28,21 @@ struct Slot {
   bool is_int;
 };
 
+/// A member of a launch's arguments that points to a tensor.
+struct Member {
+  std::size_t at;  // in bytes, of the arguments
+  int tensor;      // place among those behind the spec's
+};
+
 /// Nothing of it changes but `scratch`.
 struct Launch {
   att_tensor tensors[kMaxTensors];
   int tensor_count;
   Slot slots[kMaxScalars];
   int slot_count;
+  Member members[kMaxMembers];
+  int member_count, behind_count;  // `behind_count`: tensors behind the spec's
+  Writer writer;
   long long device;  // of CUDA; negative: the CPU
   std::size_t workspace_bytes;
   bool keeps_scratch;
@@ -51,6 +64,7 @@ struct Drawn {
 struct Frame {
   att_tensor tensors[kMaxTensors];
   att_scalar scalars[kMaxScalars];
+  const void* behind[kMaxMembers];
 };
 
 /// A launch's scratch memory, which of a GPU is free once the launch is enqueued: the next one is
@@ -73,9 +87,15 @@ class Workspace {
 
 /// Of (slots, workspace's kind, empty, current device, stream, device's index, data_ptr, raise,
 /// keep, whether it is on a GPU, whether it keeps its scratch memory, whether launches bring a
-/// seed), and of what a launch's arguments say. False where there is an error.
+/// seed, how many tensors stand behind the spec's, (offset in the arguments, place among those) of
+/// each member that points to one, a Writer's three addresses), and of what a launch's arguments
+/// say. False where there is an error.
 bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
-          std::size_t workspace_bytes);
+          std::size_t workspace_bytes, std::size_t argument_bytes);
+template <class Arguments>
+bool take(Launch& launch, PyObject* given, const Arguments& of) {
+  return take(launch, given, of.tensor_views, of.tensor_view_count, of.workspace_bytes, sizeof of);
+}
 bool take(Kind& kind, PyObject* given);
 
 /// Of a launch's numbers, as attune.torch._launch_plan has them. False without an error where the
@@ -87,8 +107,29 @@ bool is_current(const Launch& launch);
 /// False where there is an error.
 bool find_stream(const Launch& launch, void*& stream);
 
-/// Whether all that is brought beside operands is such as a launch takes. Sets no error.
+/// Whether all that is brought beside operands is such as a launch takes: the spec's tensors and
+/// those behind them, and scalars. Sets no error.
 bool fill(const Launch& launch, PyObject* tensors, PyObject* scalars, Frame& frame);
+
+/// Writes into the arguments what the frame has, which must live as long.
+template <class Arguments>
+void put(const Launch& launch, Frame& frame, Arguments& arguments) {
+  if (launch.slot_count != 0) arguments.scalars = frame.scalars;
+  if (launch.tensor_count != 0) arguments.tensor_views = frame.tensors;
+  for (int i = 0; i < launch.member_count; ++i) {
+    const auto [at, tensor] = launch.members[i];
+    std::memcpy(reinterpret_cast<char*>(&arguments) + at, &frame.behind[tensor], sizeof(void*));
+  }
+}
+
+/// What a launch does not write of a new tensor, as write_untouched.
+inline bool write_rest(const Launch& launch, const Frame& frame, const Kind& kind, void* at,
+                       void* stream) {
+  const int place = kind.untouched.offsets;
+  const bool is_there = place >= 0 && place < launch.behind_count;
+  const void* const offsets = is_there ? frame.behind[place] : nullptr;
+  return write_untouched(kind.untouched, offsets, launch.device >= 0, launch.writer, at, stream);
+}
 
 /// False with an error set where it is no tensor that has memory.
 inline bool address_of(const Launch& launch, PyObject* tensor, std::uint64_t& found) {

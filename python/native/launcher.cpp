@@ -44,8 +44,9 @@ Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bo
     return {};
   }
   Frame frame;
-  std::uint64_t at[3];
-  for (int i = 0; i < 3; ++i) {
+  std::uint64_t at[3] = {};
+  const int operand_count = operands[2] == launcher.none.get() ? 2 : 3;  // V may lie in K
+  for (int i = 0; i < operand_count; ++i) {
     if (!address_of(launch, operands[i], at[i])) return {};
   }
   if (((at[0] | at[1] | at[2]) & kMisaligned) != 0 || !is_current(launch) ||
@@ -53,8 +54,7 @@ Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bo
     return run_in_python(launcher, operands, tensors, with_lse, scalars, drawn);
   }
   att_forward_args args = launcher.args;
-  if (launch.slot_count != 0) args.scalars = frame.scalars;
-  if (launch.tensor_count != 0) args.tensor_views = frame.tensors;
+  put(launch, frame, args);
   if (drawn != nullptr) {
     args.dropout_seed = drawn->seed;
     args.dropout_offset = drawn->offset;
@@ -73,8 +73,11 @@ Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bo
   Workspace workspace(launch);
   if (!find_stream(launch, stream) || !workspace.take(args.workspace)) return {};
   void* const thread = PyEval_SaveThread();
-  const int status = launcher.forward(launcher.kernel, &args, stream);
+  const bool is_filled = write_rest(launch, frame, launcher.o, args.o, stream) &&
+                         write_rest(launch, frame, launcher.lse, args.lse, stream);
+  const int status = is_filled ? launcher.forward(launcher.kernel, &args, stream) : 0;
   PyEval_RestoreThread(thread);
+  if (!is_filled) return run_in_python(launcher, operands, tensors, with_lse, scalars, drawn);
   if (status != 0) {
     raise(launch, status);
     return {};
@@ -124,9 +127,8 @@ extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   launcher->args = *args;
   launcher->otherwise = Ref::to(otherwise);
   launcher->none = Ref::to(none);
-  if (!take(launcher->launch, of_launch, args->tensor_views, args->tensor_view_count,
-            args->workspace_bytes) ||
-      !take(launcher->o, o) || !take(launcher->lse, lse)) {
+  if (!take(launcher->launch, of_launch, *args) || !take(launcher->o, o) ||
+      !take(launcher->lse, lse)) {
     return nullptr;
   }
   const Ref capsule = capsule_of(std::move(launcher));

@@ -19,26 +19,53 @@ struct Straight {
   Ref draw, drawn_otherwise;  // of calls with dropout; empty: it has none
   Ref names;  // of the scalars that each call brings, by slot; empty: they are `scalars`
   int learned[kMaxTensors], learned_count;  // places among the tensors
+  // Of calls that bring more arrays: those that stand behind the spec's tensors, and pairs of
+  // places at which there is one array.
+  int behind[kMaxMembers], behind_count, twins[kMaxMembers][2], twin_count;
 };
+
+/// The spec's tensors, and what stands behind them. Empty: other arrays are one than were before.
+Ref given_of(const Straight& call, PyObject* tensors, PyObject* arrays) {
+  if (call.behind_count == 0) return Ref::to(tensors);
+  if (arrays == nullptr) return {};
+  for (int i = 0; i < call.twin_count; ++i) {
+    const auto [first, second] = call.twins[i];
+    if (PyTuple_GetItem(arrays, first) != PyTuple_GetItem(arrays, second)) return {};
+  }
+  const Py_ssize_t count = PySequence_Size(tensors);
+  Ref all(count < 0 ? nullptr : PyTuple_New(count + call.behind_count));
+  for (Py_ssize_t i = 0; all && i < count; ++i) {
+    Ref each(PySequence_GetItem(tensors, i));
+    if (!each) return {};
+    PyTuple_SetItem(all.get(), i, each.release());
+  }
+  for (int i = 0; all && i < call.behind_count; ++i) {
+    PyObject* const each = PyTuple_GetItem(arrays, call.behind[i]);
+    if (each == nullptr) return {};
+    PyTuple_SetItem(all.get(), count + i, Ref::to(each).release());
+  }
+  return all;
+}
 
 /// 1 or 0, or -1 and an error.
 int is_as_it_was(const Straight& call, PyObject* const* operands, PyObject* tensors) {
   const Py_ssize_t count = PySequence_Size(tensors);
   if (count < 0) return -1;
+  const Py_ssize_t first = operands[2] == call.none.get() ? 2 : 3;
   Ref found;
-  if (count == 0) {
+  if (count == 0 && first == 3) {
     found = Ref(PyObject_CallFunctionObjArgs(call.check.get(), operands[0], operands[1],
                                              operands[2], nullptr));
   } else {
-    const Ref all(PyTuple_New(3 + count));
+    const Ref all(PyTuple_New(first + count));
     if (!all) return -1;
-    for (Py_ssize_t i = 0; i < 3; ++i) {
+    for (Py_ssize_t i = 0; i < first; ++i) {
       PyTuple_SetItem(all.get(), i, Ref::to(operands[i]).release());
     }
     for (Py_ssize_t i = 0; i < count; ++i) {
       Ref each(PySequence_GetItem(tensors, i));
       if (!each) return -1;
-      PyTuple_SetItem(all.get(), 3 + i, each.release());
+      PyTuple_SetItem(all.get(), first + i, each.release());
     }
     found = Ref(PyObject_CallObject(call.check.get(), all.get()));
   }
@@ -100,13 +127,15 @@ PyObject* record(const Straight& call, PyObject* const* operands, PyObject* tens
 }
 
 /// go(q, k, v, tensors, with_lse, scalars by name, all arrays): O, or O and LSE; None where they
-/// are not as they were. The last two may be left out.
+/// are not as they were. The last two may be left out, where no array beside tensors is brought.
 PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* call = owned_by<Straight>(self);
   if (call == nullptr || count < 5 || count > 7) return refuse("a call takes seven arguments");
   const int with_lse = PyObject_IsTrue(arguments[4]);
   if (with_lse < 0) return nullptr;
-  const int passes = is_as_it_was(*call, arguments, arguments[3]);
+  const Ref given = given_of(*call, arguments[3], count > 6 ? arguments[6] : nullptr);
+  if (!given && PyErr_Occurred() != nullptr) return nullptr;
+  const int passes = given ? is_as_it_was(*call, arguments, given.get()) : 0;
   if (passes < 0) return nullptr;
   if (passes == 0) return Ref::to(call->none.get()).release();
   Ref told = Ref::to(call->told.get());
@@ -117,18 +146,37 @@ PyObject* go(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     if (!told) return nullptr;
     if (!take(drawn, PyTuple_GetItem(told.get(), 1))) {
       return PyObject_CallFunctionObjArgs(call->drawn_otherwise.get(), arguments[0], arguments[1],
-                                          arguments[2], arguments[3], arguments[4], told.get(),
+                                          arguments[2], given.get(), arguments[4], told.get(),
                                           nullptr);
     }
   }
   if (call->record) {
-    return record(*call, arguments, arguments[3], with_lse != 0, told.get(), of_launch);
+    return record(*call, arguments, given.get(), with_lse != 0, told.get(), of_launch);
   }
   Launcher* const launcher = launcher_of(call->capsule.get());
   const Ref scalars = scalars_of(*call, count > 5 ? arguments[5] : nullptr);
   if (launcher == nullptr || !scalars) return nullptr;
-  return as_asked(run(*launcher, arguments, arguments[3], with_lse != 0, scalars.get(), of_launch),
+  return as_asked(run(*launcher, arguments, given.get(), with_lse != 0, scalars.get(), of_launch),
                   with_lse != 0);
+}
+
+/// False where there is an error.
+bool take_places(Straight& call, PyObject* behind, PyObject* twins) {
+  const Py_ssize_t behind_count = PyTuple_Size(behind), twin_count = PyTuple_Size(twins);
+  if (behind_count < 0 || behind_count > kMaxMembers || twin_count < 0 ||
+      twin_count > kMaxMembers) {
+    return refuse("too many arrays") != nullptr;
+  }
+  for (; call.behind_count < behind_count; ++call.behind_count) {
+    PyObject* const place = PyTuple_GetItem(behind, call.behind_count);
+    call.behind[call.behind_count] = static_cast<int>(PyLong_AsLong(place));
+  }
+  for (; call.twin_count < twin_count; ++call.twin_count) {
+    auto& [first, second] = call.twins[call.twin_count];
+    PyObject* const pair = PyTuple_GetItem(twins, call.twin_count);
+    if (PyArg_ParseTuple(pair, "ii", &first, &second) == 0) return false;
+  }
+  return PyErr_Occurred() == nullptr;
 }
 
 /// What `forward` says to a Function's context: what its methods of like names do there, in Python.
@@ -216,14 +264,16 @@ PyMethodDef record_method{"record", record_call, METH_FASTCALL, "record(call, q,
 }  // namespace attune::calls
 
 /// A call as `go`: of (check, capsule, a Function's apply or None, scalars, told, None, names,
-/// places of learned tensors, what draws, what runs a call whose seed lies on the device). What
-/// draws gives what the backward pass is told, with the launch's numbers in its second place; None:
-/// there is no dropout.
+/// places of learned tensors, what draws, what runs a call whose seed lies on the device, places of
+/// the arrays behind the tensors, pairs of places at which there is one array). What draws gives
+/// what the backward pass is told, with the launch's numbers in its second place; None: there is no
+/// dropout.
 extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
   using namespace attune::calls;
-  PyObject* part[10];
-  if (PyArg_ParseTuple(given, "OOOOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
-                       &part[5], &part[6], &part[7], &part[8], &part[9]) == 0) {
+  PyObject* part[12];
+  if (PyArg_ParseTuple(given, "OOOOOOOOOOOO", &part[0], &part[1], &part[2], &part[3], &part[4],
+                       &part[5], &part[6], &part[7], &part[8], &part[9], &part[10],
+                       &part[11]) == 0) {
     return nullptr;
   }
   auto call = std::unique_ptr<Straight>(new (std::nothrow) Straight{});
@@ -243,6 +293,7 @@ extern "C" ATT_API PyObject* attune_calls_straight(PyObject* given) {
     PyObject* const place = PyTuple_GetItem(part[7], call->learned_count);
     call->learned[call->learned_count] = static_cast<int>(PyLong_AsLongLong(place));
   }
+  if (!take_places(*call, part[10], part[11])) return nullptr;
   return function_of(go_method, std::move(call));
 }
 

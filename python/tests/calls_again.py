@@ -18,9 +18,8 @@ WAYS = {
 }
 
 
-@pytest.fixture(params=WAYS, autouse=True)
-def straight(request, monkeypatch):
-    """One entry a call that went straight to its launch."""
+def counting(request, monkeypatch, kind):
+    """One entry a call that went straight to its launch, of `kind` where it went by bytecode."""
     check_of, functions = WAYS[request.param]
     monkeypatch.setattr(_guard, "_check_of", check_of)
     monkeypatch.setattr(_native, "_functions", functions)
@@ -43,11 +42,16 @@ def straight(request, monkeypatch):
 
         return None if go is None else counted
 
-    of_bound, of_native = _bound.Bound.run, _native.straight
-    monkeypatch.setattr(_bound.Bound, "run", run)
+    of_bound, of_native = kind.run, _native.straight
+    monkeypatch.setattr(kind, "run", run)
     monkeypatch.setattr(_native, "straight", go_of)
     yield made
     forget()
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def straight(request, monkeypatch):
+    yield from counting(request, monkeypatch, _bound.Bound)
 
 
 def forget():

@@ -4,28 +4,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from calls_again import WAYS, counting  # noqa: E402
+
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
-from attune import _met  # noqa: E402
 from attune.torch import _cache_bound  # noqa: E402
 
 HEADS, KV_HEADS, DIM, PAGE_SIZE, PAGES = 4, 2, 32, 4, 8
 
 
-@pytest.fixture(autouse=True)
-def straight(monkeypatch):
-    """One entry a call that went straight to its launch."""
-    _met.CALLS.clear()
-    made = []
-
-    def run(self, *args, **kwargs):
-        made.append(self)
-        return of_bound(self, *args, **kwargs)
-
-    of_bound = _cache_bound.CacheBound.run
-    monkeypatch.setattr(_cache_bound.CacheBound, "run", run)
-    yield made
-    _met.CALLS.clear()
+@pytest.fixture(params=WAYS, autouse=True)
+def straight(request, monkeypatch):
+    yield from counting(request, monkeypatch, _cache_bound.CacheBound)
 
 
 def int32(*values):

@@ -11,10 +11,11 @@ import torch
 from attune._launch import Launch
 from attune._packed import OFFSETS
 from attune.torch import _bound, _dropout
+from attune.torch._cache_launch import CacheLaunch, can_be_native
 from attune.torch._guard import Check, check_of
 
 if TYPE_CHECKING:
-    from attune.torch._cached import CachePlan
+    from attune.torch._cache_plan import CachePlan
 
 
 _NO_ARRAYS = (None,) * len(OFFSETS) + (None, None)  # and scales
@@ -38,7 +39,7 @@ def _picker(arrays: _bound.Arrays) -> Callable[[_bound.Arrays], tuple[Any, ...]]
 class CacheBound:
     """A call of a CachePlan. The attributes are a Bound's."""
 
-    __slots__ = ("_launch", "_plan", "_records", "_run", "_slots", "check", "holds", "kept", "present")
+    __slots__ = ("_launch", "_names", "_plan", "_records", "_run", "_slots", "check", "holds", "kept", "present")
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class CacheBound:
         self.holds, self.kept = holds, kept
         self._plan, self._slots, self._records, self._run = plan, tuple(slots), records, run
         self._launch = Launch({}, {}, launch.scale, launch.dropout)
+        self._names = tuple(plan.spec.launch_scalar_slots)  # of scalars that each call brings
 
     def go(
         self,
@@ -86,8 +88,9 @@ class CacheBound:
         scalars: Any,
     ) -> Any:
         plan, launch = self._plan, self._launch
+        if plan.drops or self._names:
+            launch = Launch({}, {name: scalars[name] for name in self._names}, launch.scale, launch.dropout)
         if plan.drops:
-            launch = Launch({}, {}, launch.scale, launch.dropout)
             launch.seed, launch.offset = _dropout.state_of(plan.spec, arrays[0].device, seed, offset)
         given = [tensors[at] for at in self._slots] if tensors else ()
         o, lse = self._run(plan, arrays, given, launch, with_lse, self._records)
@@ -101,6 +104,12 @@ class DrawingCacheBound(CacheBound):
     go = None  # type: ignore[assignment]
 
 
+class NativeCacheBound(CacheBound):
+    """One that goes without bytecode."""
+
+    __slots__ = ("go",)
+
+
 def bind(
     key: Any,
     plan: CachePlan,
@@ -112,9 +121,10 @@ def bind(
     kept: Any,
     records: bool,
     run: Callable[..., Any],
+    is_seeded: bool,
 ) -> None:
-    """A call that was made just now, without scalars, nothing of which is the caller's beside `kept`. `run`: _cached's,
-    which may record."""
+    """A call that was made just now, nothing of which is the caller's beside `kept`. `run`: _cached's, which may record.
+    `is_seeded`: whether each call brings a seed."""
     given = tuple({id(x): x for x in arrays if x is not None}.values())
     names, own = list(tensors), tuple(tensors.values())
     if len(given) < 2 or not _bound.can_be_bound(given, given, own, numbers):
@@ -122,4 +132,12 @@ def bind(
     slots = [names.index(tensor.name) for tensor in plan.spec.tensors]
     holds = _bound.holds_of(arrays[0], asks_precision)
     kind = DrawingCacheBound if plan.drops else CacheBound
-    _bound.keep(key, kind(plan, arrays, own, slots, launch, holds, kept, records, run))
+    go = None
+    in_order = slots == list(range(len(slots))) and holds is None
+    brings = records and bool(launch.scalars)
+    if in_order and not (brings or (plan.drops and is_seeded)) and can_be_native(plan, arrays, own):
+        go = CacheLaunch(plan, arrays, own, launch, records, run).go
+    bound = (kind if go is None else NativeCacheBound)(plan, arrays, own, slots, launch, holds, kept, records, run)
+    if go is not None:
+        bound.go = go  # type: ignore[method-assign]
+    _bound.keep(key, bound)

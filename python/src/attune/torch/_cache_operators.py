@@ -17,7 +17,7 @@ from attune._launch import Launch, refuse
 from attune._structs import Layout
 from attune._view import axes
 from attune.torch import _append
-from attune.torch._cached import NAMES, plan_of
+from attune.torch._cache_plan import NAMES, plan_of
 from attune.torch._operators import _TAGS, _library, _scalars
 from attune.torch._plans import variant_of
 

@@ -12,7 +12,7 @@ import torch
 
 from attune.torch import _native
 from attune.torch._dropout import State
-from attune.torch._gradients import Told, gradients_once
+from attune.torch._gradients import Gradients, Told, gradients_once
 from attune.torch._launch_plan import Numbers, Scalars
 from attune.torch._launcher import Launcher
 from attune.torch._plans import ForwardPlan, Variant
@@ -114,9 +114,9 @@ _LOOKED_UP = ("setup_context", "clear_saved_tensors_on_access")
 
 
 @functools.cache
-def record_launch() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+def record_launch(gradients: Gradients = gradients_once) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     """The same of launches without bytecode: what _native.straight takes for `apply`, and what _native.recorder makes
-    of it. None: there are none."""
+    of it. None: there are none. `gradients`: a backward pass that was not had before, as `once` makes it."""
     forward = _native.forward()
     if forward is None:
         return None
@@ -125,7 +125,7 @@ def record_launch() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
         for name in _LOOKED_UP
         if hasattr(torch.autograd.Function, name)
     }
-    of_library = _native.backward(gradients_once)
+    of_library = _native.backward(gradients)
 
     def backward(ctx: Any, *of_outputs: torch.Tensor | None) -> tuple[Any, ...]:
         """What torch's compiled autograd reads, which asserts that a Function's backward is Python's."""

@@ -13,6 +13,7 @@ from attune.torch import _native
 from attune.torch._guard import check_of, may_be_met
 from attune.torch._launch_plan import Numbers, view_of
 from attune.torch._plans import BackwardPlan
+from attune.torch._untouched import NONE
 
 _NO_SECOND = (
     "attune's attention has no second derivative: where one is wanted (create_graph=True, a penalty on a gradient), use "
@@ -128,7 +129,10 @@ def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o:
     arguments = plan._arguments()
     o_strides, d_o_strides = (operand_strides(spec.layout_id, view) for view in views)
     arguments.args.o_strides, arguments.args.d_o_strides = o_strides, d_o_strides
-    kinds = [(sizes, strides, plan.dtype) for sizes, strides in plan.dense]
+    kinds = [(sizes, strides, plan.dtype, NONE) for sizes, strides in plan.dense]
     for sizes, dtype in learned:
-        kinds.append((tuple(sizes), contiguous_strides(sizes), dtype))
-    return _native.bound_backward(plan, arguments, check_of((*saved, d_o)), tuple(kinds))
+        kinds.append((tuple(sizes), contiguous_strides(sizes), dtype, NONE))
+    check = check_of((*saved, d_o))
+    return _native.bound_backward(
+        plan, plan.kernel, arguments.address, arguments, check, tuple(kinds), plan.variant.learned
+    )

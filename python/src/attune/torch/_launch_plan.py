@@ -134,7 +134,8 @@ class Plan:
 
     def __init__(self, variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         spec = variant.spec
-        self.variant, self.device, self.dtype = variant, q.device, q.dtype
+        self.variant, self.spec, self.scalar_slots = variant, spec, variant.scalar_slots
+        self.device, self.dtype = q.device, q.dtype
         self.empty = empty_on(q.device)
         views = [view_of(x) for x in (q, k, v)]
         self.shape = _launch.shape_of(spec.layout_id, *views)

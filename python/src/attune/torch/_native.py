@@ -9,21 +9,53 @@ import pathlib
 import sysconfig
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.autograd import forward_ad
 
 from attune import _met
 from attune._library import check, library
+from attune.runtime import Kernel
 from attune.torch import _memory
-from attune.torch._launch_plan import Arguments, Plan, raw_stream
-from attune.torch._plans import BackwardPlan, ForwardPlan
+from attune.torch._launch_plan import raw_stream
+from attune.torch._plans import ForwardPlan
+from attune.torch._untouched import NONE, Untouched, writer_on
 
 _NAME = "libattune_calls.so"
 _MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launch.hpp has them, too
 
 _data_ptr: Any = torch.Tensor.data_ptr
+
+# Sizes, strides and type of a new tensor, and the rows of it that a launch leaves as they are.
+Kind = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, Untouched]
+
+
+@dataclasses.dataclass(frozen=True)
+class Behind:
+    """Tensors that a launch is given behind the spec's.
+
+    Attributes:
+        members: of those of the launch's struct that point to one its offset, in bytes, and the tensor's place.
+    """
+
+    count: int = 0
+    members: tuple[tuple[int, int], ...] = ()
+
+
+NOTHING = Behind()
+
+
+class Launches(Protocol):
+    """What is asked of a plan of either pass."""
+
+    spec: Any
+    scalar_slots: tuple[tuple[int, bool], ...]
+    device: torch.device
+    is_on_cpu: bool
+    draws: bool
+    keeps_workspace: bool
+    workspace_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,64 +117,72 @@ def backward(otherwise: Callable[..., Any]) -> Callable[..., Any]:
 def launcher_of(plan: ForwardPlan) -> tuple[Callable[..., Any], Any] | None:
     """What attune.torch._launcher's has, for a plan of which that has one, and what `forward` takes in its place."""
     functions = _functions()
-    if functions is None or not _can_launch(plan):
+    if functions is None or not can_launch(plan):
         return None
     arguments = plan._arguments()
+    o = plan.o_sizes, plan.o_strides, plan.dtype, NONE
+    outputs = o, (plan.lse_sizes, plan.lse_strides, torch.float32, NONE)
+    return launcher(plan, plan.handle, arguments.address, arguments, outputs, plan.run)
+
+
+def launcher(
+    plan: Launches,
+    handle: Any,
+    address: int,
+    keep: Any,
+    outputs: tuple[Kind, Kind],
+    otherwise: Callable[..., Any],
+    behind: Behind = NOTHING,
+) -> tuple[Callable[..., Any], Any]:
+    """`launcher_of` of any plan that `can_launch`: its arguments lie at `address` and are kept with `keep`, and
+    `otherwise` is what runs launches that are not as usual, as ForwardPlan.run."""
+    functions = _functions()
+    assert functions is not None, "it can launch"
+    function = ctypes.cast(library().att_forward, ctypes.c_void_p).value
     found: tuple[Callable[..., Any], Any] = functions.launcher(
-        (
-            ctypes.cast(library().att_forward, ctypes.c_void_p).value,
-            plan.handle,
-            arguments.address,
-            (plan.o_sizes, plan.o_strides, plan.dtype),
-            (plan.lse_sizes, plan.lse_strides, torch.float32),
-            plan.run,
-            None,
-            _of_launch(plan, arguments),
-        )
+        (function, handle, address, *outputs, otherwise, None, _of_launch(plan, keep, behind))
     )
     return found
 
 
 def bound_backward(
-    plan: BackwardPlan,
-    arguments: Arguments,
+    plan: Launches,
+    kernel: Kernel,
+    address: int,
+    keep: Any,
     check_saved: Callable[..., bool],
-    gradients: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...],
+    gradients: tuple[Kind, ...],
+    learned: tuple[int, ...],
+    behind: Behind = NOTHING,
 ) -> Any:
-    """A launch of what `check_saved` passes, for the fourth place of a context's `call`; None: there is none. `arguments`
-    are all but addresses, `gradients` the sizes, strides and types of what it gives."""
+    """A launch of what `check_saved` passes, for the fourth place of a context's `call`; None: there is none. Its arguments
+    at `address` are all but addresses, `gradients` are what it gives, `learned` the slots of those behind the third."""
     functions = _functions()
-    if functions is None or not _can_launch(plan):
+    if functions is None or not can_launch(plan):
         return None
-    return functions.bound_backward(
-        (
-            ctypes.cast(library().att_backward, ctypes.c_void_p).value,
-            plan.kernel.handle,
-            arguments.address,
-            check_saved,
-            gradients,
-            plan.variant.learned,
-            _of_launch(plan, (arguments, plan.kernel)),
-        )
-    )
+    function = ctypes.cast(library().att_backward, ctypes.c_void_p).value
+    of_launch = _of_launch(plan, (keep, kernel), behind)
+    return functions.bound_backward((function, kernel.handle, address, check_saved, gradients, learned, of_launch))
 
 
-def _empty(plan: Plan) -> Any:
+def _empty(plan: Launches) -> Any:
     return _memory._on_cpu if plan.is_on_cpu else _memory._on_gpu
 
 
-def _can_launch(plan: Plan) -> bool:
-    spec = plan.variant.spec
-    if len(spec.scalars) > _MAX_SCALARS or len(spec.tensors) > _MAX_TENSORS or _empty(plan) is None:
+def can_launch(plan: Launches) -> bool:
+    spec = plan.spec
+    if _functions() is None or _empty(plan) is None:
+        return False
+    if len(spec.scalars) > _MAX_SCALARS or len(spec.tensors) > _MAX_TENSORS:
         return False
     return plan.is_on_cpu or (_memory._current_gpu is not None and raw_stream is not None)
 
 
-def _of_launch(plan: Plan, keep: Any) -> tuple[Any, ...]:
+def _of_launch(plan: Launches, keep: Any, behind: Behind) -> tuple[Any, ...]:
     """What python/native/launch.cpp takes of a plan of either pass. `keep` is kept as long as its launches are."""
     return (
-        tuple(plan.variant.scalar_slots),
-        ((plan.workspace_bytes,), (1,), torch.uint8),
+        tuple(plan.scalar_slots),
+        ((plan.workspace_bytes,), (1,), torch.uint8, NONE),
         _empty(plan),
         _memory._current_gpu,
         raw_stream,
@@ -153,6 +193,9 @@ def _of_launch(plan: Plan, keep: Any) -> tuple[Any, ...]:
         not plan.is_on_cpu,
         plan.keeps_workspace,
         plan.draws,
+        behind.count,
+        behind.members,
+        writer_on(plan.device) if behind.count else (0, 0, 0),
     )
 
 
@@ -166,8 +209,10 @@ def straight(
     learned: tuple[int, ...] = (),
     draw: Callable[[], Any] | None = None,
     drawn_otherwise: Callable[..., Any] | None = None,
+    behind: tuple[int, ...] = (),
+    twins: tuple[tuple[int, int], ...] = (),
 ) -> Callable[..., Any] | None:
-    """go(q, k, v, tensors, with_lse, scalars by name, ...): O, or O and LSE; None where `check` does not pass the tensors.
+    """go(q, k, v, tensors, with_lse, scalars by name, all arrays): O, or O and LSE; None where `check` does not pass the tensors.
 
     Args:
         handle: what `launcher_of` gave.
@@ -177,11 +222,13 @@ def straight(
         learned: places of the tensors that the Function is given.
         draw: what gives `told` with a seed that it draws, of launches with dropout. Of one that lies on the device
             `drawn_otherwise` makes the call, of q, k, v, tensors, with_lse and `told`.
+        behind: places among all arrays of those that a launch is given behind the spec's tensors; `twins` are pairs of
+            places at which there is one array.
     """
     functions = _functions()
     if functions is None or handle is None:
         return None
-    parts = check, handle, apply, scalars, told, None, names, learned, draw, drawn_otherwise
+    parts = check, handle, apply, scalars, told, None, names, learned, draw, drawn_otherwise, behind, twins
     found: Callable[..., Any] = functions.straight(parts)
     return found
 

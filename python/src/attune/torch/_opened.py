@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from attune.torch._code import is_fixed_function, names_of
-from attune.torch._fingerprint import NAMESPACES, Fingerprint, Place, is_named_tuple
+from attune.torch._fingerprint import Fingerprint
+from attune.torch._kinds import NAMESPACES, is_named_tuple
 from attune.torch._numbers import Captured, plain
+from attune.torch._walk import Place
 
 
 class _Cycle(Exception):

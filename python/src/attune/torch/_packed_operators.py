@@ -9,7 +9,7 @@ import torch
 from attune._errors import UnsupportedError
 from attune._launch import Launch
 from attune._structs import Layout
-from attune.torch._cached import NAMES
+from attune.torch._cache_plan import NAMES
 from attune.torch._operators import _TAGS, _library, _scalars
 from attune.torch._packed import _OFFSETS, gradients_of
 from attune.torch._plans import variant_of

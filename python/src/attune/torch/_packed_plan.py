@@ -20,7 +20,7 @@ from attune.torch._launch_plan import KEPT_WORKSPACE_BYTES, MISALIGNED, copy_of,
 from attune.torch._plans import backward_kernel
 
 if TYPE_CHECKING:
-    from attune.torch._cached import Arrays, CachePlan
+    from attune.torch._cache_plan import Arrays, CachePlan
 
 _MAX_PLANS = 16  # of one forward plan: strides that gradients of o have
 _FIRST = ("q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v")  # what each launch has
@@ -43,6 +43,8 @@ class PackedBackward:
     def __init__(self, plan: CachePlan, d_o_strides: tuple[int, ...]) -> None:
         dtype, device = plan.operands[0].dtype, plan.operands[0].device
         self.plan = plan
+        self.spec, self.scalar_slots = plan.spec, plan.scalar_slots
+        self.device, self.is_on_cpu, self.draws = plan.device, plan.is_on_cpu, plan.draws
         self.kernel = backward_kernel(plan.spec, plan.shape, device)
         self.learned = learned_slots(plan)
         self.workspace_bytes = self.kernel.workspace_bytes
@@ -183,8 +185,22 @@ def _gradients_once(
     plan, launch, sizes = call
     q, k, v, o, lse, *rest = saved
     others = len(rest) - len(plan.spec.tensors)
-    arrays, tensors, lse = (q, k, v, *rest[:others]), rest[others:], lse.contiguous()
-    found = None
+    return gradients(plan, (q, k, v, *rest[:others]), rest[others:], o, lse, d_o, d_lse, launch, sizes)
+
+
+def gradients(
+    plan: CachePlan,
+    arrays: Arrays,
+    tensors: _Tensors,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    d_o: torch.Tensor | None,
+    d_lse: torch.Tensor | None,
+    launch: Launch,
+    sizes: Sequence[tuple[torch.Size, torch.dtype]],
+) -> tuple[torch.Tensor, ...]:
+    """Of q, k, v and learned tensors, whose sizes and types are those of the caller's."""
+    lse, found = lse.contiguous(), None
     if plan.has_work and (d_o is not None or d_lse is not None):
         d_o = torch.zeros_like(o) if d_o is None else d_o
         is_known = (d_o.stride(), torch.get_deterministic_debug_mode()) in plan.backwards  # strides that a launch took

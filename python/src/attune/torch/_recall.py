@@ -13,12 +13,13 @@ from attune.torch._auxiliary import as_auxiliary
 from attune.torch._bound import Bound
 from attune.torch._captured import CapturedTensors
 from attune.torch._expression import Untranslatable
-from attune.torch._fingerprint import Fingerprint, Unknown
+from attune.torch._fingerprint import Fingerprint
 from attune.torch._function import Launch
 from attune.torch._numbers import Captured, Recipe, evaluate, may_be_brought
 from attune.torch._opened import open_numbers
 from attune.torch._launch_plan import Scalars
 from attune.torch._plans import ForwardPlan, Variant
+from attune.torch._walk import Unknown
 
 _MAX_CALLS = 1024  # of functions with one fingerprint: sizes, types
 _MAX_FINGERPRINTS = 1024
