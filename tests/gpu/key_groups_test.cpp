@@ -11,7 +11,8 @@ namespace attune::gpu_test {
 namespace {
 
 constexpr std::array kTiles = {"q64 k64 s2 w8 c16 u1", "q32 k64 s2 w8 c16 u1",
-                               "q32 k32 s3 w4 c16 u1", "q16 k64 s2 w4 c16 u1"};
+                               "q32 k32 s3 w4 c16 u1", "q16 k64 s2 w4 c16 u1",
+                               "q32 k128 s2 w8 c16 u2 qreg"};
 
 struct Case {
   const char* name;
