@@ -36,6 +36,12 @@ ATT_FN constexpr HeadTile<Int> tile_by_head(Int index, Int tiles) {
   return {head, tiles - 1 - index % tiles};
 }
 
+// The longest of all heads first: where items are few, one that comes late is alone in the end.
+template <typename Int>
+ATT_FN constexpr HeadTile<Int> tile_by_length(Int index, Int tiles, Int heads) {
+  return {index % heads, tiles - 1 - index / heads};
+}
+
 // ---- The same in groups of heads: items run through the tiles of a group before the next group
 // starts, so that the group's K and V stay in L2.
 

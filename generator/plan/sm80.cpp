@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "generator/expr/lowering.hpp"
@@ -18,7 +19,10 @@ int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
 const Sm80Plan& tile_of(const KernelPlan& plan) { return std::get<Sm80Plan>(plan.tile); }
 
-int rows_per_warp(const Sm80Plan& tile) { return tile.tile_q / tile.warps; }
+int rows_per_warp(const Sm80Plan& tile) { return std::max(16, tile.tile_q / tile.warps); }
+
+// Warps that have the same rows, each its share of the keys.
+int key_groups(const Sm80Plan& tile) { return rows_per_warp(tile) * tile.warps / tile.tile_q; }
 
 Status serves(const AttentionSpec& spec, Target target) {
   if (target == Target::kCpu) return plan_unsupported("the sm80 family needs a GPU");
@@ -37,7 +41,7 @@ Status serves(const AttentionSpec& spec, Target target) {
 int fragment_registers(const AttentionSpec& spec, const Sm80Plan& tile) {
   const int qk = padded(spec.head_dim_qk);
   const int v = padded(spec.head_dim_v);
-  const int blocks = std::max(1, rows_per_warp(tile) / 16);
+  const int blocks = rows_per_warp(tile) / 16;
   const Sm80Elements elements = sm80_elements(spec);
   const int scores = tile.chunk / 2 * elements.score_registers * (tile.unroll > 1 ? 2 : 1);
   const int q = tile.q_in_registers ? qk / elements.step_columns * 4 : 0;
@@ -74,7 +78,10 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // The kernel asserts that its layout fits.
   const int last_bytes =
       tile.q_in_registers ? std::max(q_bytes, stage_bytes) : q_bytes + stage_bytes;
-  resources.shared_memory_bytes = std::max((tile.stages - 1) * stage_bytes + last_bytes, o_bytes);
+  // Each thread of a group of warps but the first leaves its O there, and four numbers.
+  const int merged_bytes = (key_groups(tile) - 1) * tile.tile_q * 4 * (padded(spec.head_dim_v) + 8);
+  resources.shared_memory_bytes =
+      std::max((tile.stages - 1) * stage_bytes + last_bytes, o_bytes + merged_bytes);
   resources.registers_per_thread =
       std::min(kMaxRegistersPerThread, fragment_registers(spec, tile) + kOtherRegisters);
   return resources;
@@ -83,11 +90,14 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80Plan& tile = tile_of(plan);
   if (tile.warps < 1 || tile.warps > 16) return plan_unsupported("1 to 16 warps");
-  if (tile.tile_q != 16 * tile.warps && tile.tile_q != 32 * tile.warps) {
+  const Sm80Elements elements = sm80_elements(spec);
+  const int rows = rows_per_warp(tile);
+  if (tile.tile_q < 16 || (rows != 16 && rows != 32) ||
+      key_groups(tile) * tile.tile_q != rows * tile.warps ||
+      key_groups(tile) > elements.most_key_groups) {
     return plan_unsupported(fmt::format("each of {} warps takes 16 or 32 of the tile's {} rows",
                                         tile.warps, tile.tile_q));
   }
-  const Sm80Elements elements = sm80_elements(spec);
   if (tile.tile_kv != elements.least_keys &&
       (tile.tile_kv < 32 || tile.tile_kv > 256 || tile.tile_kv % 32 != 0)) {
     return plan_unsupported(
@@ -98,6 +108,12 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
       tile.tile_kv % tile.chunk != 0) {
     return plan_unsupported("a chunk of 16, 32 or 64 keys that divides the kv tile");
   }
+  if (key_groups(tile) > 1 && (!std::has_single_bit(unsigned(tile.tile_kv / key_groups(tile))) ||
+                               tile.tile_kv % (key_groups(tile) * tile.chunk) != 0)) {
+    return plan_unsupported(
+        fmt::format("a chunk that divides the share of the kv tile that {} groups of warps have",
+                    key_groups(tile)));
+  }
   if (tile.chunk > elements.longest_chunk) {
     return plan_unsupported(fmt::format("a chunk of at most {} keys in {}", elements.longest_chunk,
                                         to_string(spec.dtype)));
@@ -105,7 +121,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.chunk < elements.least_dropped_keys && has_dropout(spec)) {
     return plan_unsupported("a chunk of at least the 32 keys that one random draw serves");
   }
-  if (tile.unroll < 1 || tile.unroll > tile.tile_kv / tile.chunk) {
+  if (tile.unroll < 1 || tile.unroll > tile.tile_kv / key_groups(tile) / tile.chunk) {
     return plan_unsupported("1 to as many chunks in a loop body as a kv tile has");
   }
   if (tile.unroll > elements.most_chunks) {
@@ -137,11 +153,11 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   };
-  constexpr std::array<std::array<int, 2>, 5> kRowsAndWarps = {
-      {{128, 4}, {128, 8}, {64, 4}, {64, 2}, {32, 2}}};
+  constexpr std::array<std::array<int, 2>, 8> kRowsAndWarps = {
+      {{128, 4}, {128, 8}, {64, 4}, {64, 2}, {32, 2}, {64, 8}, {32, 4}, {32, 8}}};
   const bool is_wide = spec.dtype == DType::kF32;
   for (const auto& [tile_q, warps] : kRowsAndWarps) {
-    if (tile_q < 64 && !is_wide) continue;
+    if ((tile_q < 64 || warps * 16 > tile_q) && !is_wide) continue;
     for (int tile_kv = is_wide ? 16 : 32; tile_kv <= 128; tile_kv *= 2) {
       for (const int stages : {2, 3}) {
         Sm80Plan tile{.tile_q = tile_q, .tile_kv = tile_kv, .stages = stages, .warps = warps};
@@ -198,24 +214,45 @@ double kv_tile_clocks(const AttentionSpec& spec, const Sm80Plan& tile, double fl
   const double elements = double(tile.tile_q) * tile.tile_kv;
   const double matrix = dtype.matrix_clocks * 2.0 * elements * dims / flops_per_clock;
   const double chunks = double(tile.tile_kv) / tile.chunk;
-  // Every warp reads all of K and V; Q, where it is not in registers, once a chunk.
-  const double shared_bytes = dtype.bytes * (tile.warps * tile.tile_kv * dims +
+  // Every warp reads its keys of K and V; Q, where it is not in registers, once a chunk.
+  const int groups = key_groups(tile);
+  const double own_keys = double(tile.tile_kv) / groups;
+  const double shared_bytes = dtype.bytes * (tile.warps * own_keys * dims +
                                              (tile.q_in_registers ? 0 : chunks * tile.tile_q * qk));
+  // What a lane of each of the four schedulers' warps splits, Q once a chunk. It adds to the
+  // products: 16 x 1500 queries of d 256 take an H200 883 us, 8 clocks an element 1288.
+  const double split =
+      dtype.split_clocks * tile.warps / 4 *
+      (own_keys * dims / 32 + own_keys / tile.chunk * rows_per_warp(tile) / 16 * qk / 2);
   const double exponentials = elements / 16;
   constexpr double kLoopClocks = 60;
   constexpr double kBarrierClocks = 150;
-  const double clocks = matrix + 0.6 * shared_bytes / 128 + 0.25 * exponentials +
-                        kLoopClocks * chunks / tile.unroll + kBarrierClocks;
-  return tile.frozen_max ? clocks : 1.2 * clocks;
+  const double clocks = matrix + split + 0.6 * shared_bytes / 128 + 0.25 * exponentials +
+                        kLoopClocks * chunks / groups / tile.unroll + kBarrierClocks;
+  // Q of fp32 in registers leaves products and splits no room to overlap: 191 us instead of 179,
+  // d 128, 2 x 1024 queries of 8 heads.
+  const double crowded = tile.q_in_registers && dtype.split_clocks > 0 ? 1.07 : 1;
+  return crowded * (tile.frozen_max ? clocks : 1.2 * clocks);
+}
+
+constexpr double kItemClocks = 2500;  // Q and the first K and V come in, O goes out
+
+// Of these, what shows of an item under so many other CTAs: of 1536 heads with 49 queries of d 32,
+// eight CTAs at a time, an H200 does each in 1000, tiles included.
+double shown_item_clocks(const AttentionSpec& spec, const KernelPlan& plan,
+                         const DeviceFacts& device) {
+  return kItemClocks *
+         std::min(1.0, 5.0 / std::max(1, resident_ctas(resources_of(spec, plan), device)));
 }
 
 PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm80Plan& tile = tile_of(plan);
   const double flops_per_clock = device.matrix_tflops * 1e3 * mma_share(plan.target) /
                                  (device.processor_count * device.clock_ghz);
-  constexpr double kItemClocks = 2500;  // Q and the first K and V come in, O goes out
   constexpr double kLaunchUs = 3;
-  return {.item = kItemClocks,
+  // Groups of warps leave what they found in shared memory.
+  const double merged = (key_groups(tile) - 1.0) * tile.tile_q * padded(spec.head_dim_v) / 16;
+  return {.item = shown_item_clocks(spec, plan, device) + merged,
           .tile = kv_tile_clocks(spec, tile, flops_per_clock),
           .launch_us = kLaunchUs + tile_list_us(spec),
           .group = {tile.tile_q, tile.tile_kv, tile.warps,
@@ -235,6 +272,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   // The busiest SM's items; with fewer than eight warps there, latencies show: 1.5 times at four.
   const double items = q_tiles * double(shape.heads) * double(shape.batch);
   const double items_per_processor = std::ceil(items / device.processor_count);
+  // Of fp32 the longest come first (sm80_forward.cuh), elsewhere heads follow one another.
+  const bool longest_first = spec.dtype == DType::kF32 && work.longest > 1.1 * work.shortest;
+  const double rounds =
+      longest_first ? std::max(work.longest, items / device.processor_count + 0.25 * work.shortest)
+                    : items_per_processor;
   const double resident = std::min<double>(
       std::max(1, resident_ctas(resources_of(spec, plan), device)), items_per_processor);
   const double idle = std::max(0.0, 1 - resident * tile.warps / 8);
@@ -244,11 +286,13 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double bytes = sm80_elements(spec).bytes * dims * double(shape.batch) *
                        (double(shape.heads) * double(shape.q_len) +
                         double(shape.kv_heads) * double(shape.kv_len) * filled);
-  return {.rounds = std::max(items_per_processor, 1 / filled),
+  return {.rounds = std::max(rounds, 1 / filled),
           .tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share * filled,
           .slowdown = 1 + idle,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3)};
+          .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3),
+          .beside_us =
+              (kItemClocks - shown_item_clocks(spec, plan, device)) / (device.clock_ghz * 1e3)};
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {

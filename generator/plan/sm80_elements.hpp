@@ -13,9 +13,11 @@ struct Sm80Elements {
   int least_dropped_keys;   // of a chunk under dropout, whose random draw serves 32 keys
   int longest_chunk;        // keys whose scores registers have room for
   int most_chunks;          // in one loop body
+  int most_key_groups;      // of warps that have the same rows
   int score_registers;      // of 16 x 8 scores and what their products need beside them, in fours
   int other_registers;      // of operands in parts, and of sums that wait to be added up
   double matrix_clocks;     // of a product, relative to those of 2-byte elements
+  double split_clocks;      // of a scheduler, for an element of a fragment that becomes tf32
   int row_alignment_bytes;  // of rows in shared memory
 
   // Fragments that ptxas finds room for beside the rest, of fp32.

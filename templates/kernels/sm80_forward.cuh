@@ -2,7 +2,8 @@
 //
 // FlashAttention-2's split-Q scheme (Dao 2023): a CTA takes kTileQ queries of one (batch, head),
 // each warp 16 or 32 of them, and walks the live kv tiles, which cp.async brings through a ring of
-// kStages buffers in shared memory. Scores and P never leave registers.
+// kStages buffers in shared memory. Scores and P never leave registers. Where warps are more than
+// rows, several have the same 16, each its share of a tile's keys (key_groups.cuh).
 //
 // Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has
 // met a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling,
@@ -17,6 +18,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/sequence.h"
 #include "templates/tile/elements.cuh"
+#include "templates/tile/key_groups.cuh"
 #include "templates/tile/load.cuh"
 #include "templates/tile/operands.cuh"
 #include "templates/tile/page_rows.cuh"
@@ -28,21 +30,28 @@
 namespace att {
 
 constexpr int kThreads = 32 * plan::kWarps;
-constexpr int kWarpRows = plan::kTileQ / plan::kWarps;
+constexpr int kWarpRows = plan::kTileQ >= 16 * plan::kWarps ? plan::kTileQ / plan::kWarps : 16;
 constexpr int kBlocks = kWarpRows / 16;
+// Warps that have the same rows, each a part of every kv tile.
+constexpr int kKeyGroups = kWarpRows * plan::kWarps / plan::kTileQ;
+constexpr int kRowGroups = plan::kWarps / kKeyGroups;
+constexpr int kOwnKeys = plan::kTileKv / kKeyGroups;
 constexpr int kDimQk = padded_dim(spec::kHeadDimQk);
 constexpr int kDimV = padded_dim(spec::kHeadDimV);
 using RowsQk = Element::Rows<kDimQk>;
 using RowsV = Element::Rows<kDimV>;
 
 // Shared memory: kStages times (K tile, V tile), and Q. Q that moves to registers lies in the last
-// stage, which is the last to be filled. In the end O takes it all.
+// stage, which is the last to be filled. In the end O takes it all,
+// and behind it what groups of warps with other keys have found.
 constexpr int kKBytes = plan::kTileKv * RowsQk::kRowBytes;
 constexpr int kStageBytes = plan::kTileKv * (RowsQk::kRowBytes + RowsV::kRowBytes);
+constexpr int kOBytes = plan::kTileQ * RowsV::kRowBytes;
 constexpr int kQOffset = (plan::kQInRegisters ? plan::kStages - 1 : plan::kStages) * kStageBytes;
 static_assert(plan::kStages * kStageBytes <= plan::kSharedBytes);
 static_assert(kQOffset + plan::kTileQ * RowsQk::kRowBytes <= plan::kSharedBytes);
-static_assert(plan::kTileQ * RowsV::kRowBytes <= plan::kSharedBytes);
+static_assert(kOBytes + (kKeyGroups - 1) * kRowGroups * WarpPart<kBlocks, kDimV / 8>::kBytes <=
+              plan::kSharedBytes);
 
 constexpr int kQSteps = kDimQk / Operand::kDepth;  // of Q K^T
 
@@ -54,11 +63,10 @@ constexpr bool kStopsEarly = plan::kFrozenMax && plan::kUnroll > 1;
 // is seldom, and 16 keys leave the registers to the other loop; else as many as O and Q leave room
 // for.
 constexpr int kHeldRegisters = kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kQSteps * 4 : 0));
-constexpr int kWantedChunk = kHeldRegisters <= 64 && plan::kTileKv % 64 == 0                  ? 64
+constexpr int kWantedChunk = kHeldRegisters <= 64 && kOwnKeys % 64 == 0                       ? 64
                              : kHeldRegisters < 128 || !plan::kFrozenMax || spec::kHasDropout ? 32
                                                                                               : 16;
-constexpr int kMostKeys =
-    plan::kTileKv < Operand::kLongestChunk ? plan::kTileKv : Operand::kLongestChunk;
+constexpr int kMostKeys = kOwnKeys < Operand::kLongestChunk ? kOwnKeys : Operand::kLongestChunk;
 constexpr int kOnlineChunk = kWantedChunk < kMostKeys ? kWantedChunk : kMostKeys;
 // Steps of Q K^T in one loop body. ptxas moves every ldmatrix it sees to the front, and at d 128
 // eight steps' fragments beside O and a mask do not fit: 40 to 100 bytes of spills.
@@ -67,6 +75,19 @@ constexpr int kFrozenUnroll = plan::kQInRegisters ? kQSteps
                               : spec::kHasScore || spec::kHasDropout || plan::kChunk == 64
                                   ? 2
                                   : Operand::kStepsAtOnce;
+
+// Which rows of the q tile a warp has, and which keys of each kv tile, in units of what a warp has.
+ATT_FN int row_group() {
+  if constexpr (kKeyGroups > 1) return warp_index() % kRowGroups;
+  return warp_index();
+}
+ATT_FN int key_group() {
+  if constexpr (kKeyGroups > 1) return warp_index() / kRowGroups;
+  return 0;
+}
+
+// fp32's products take so long that it does not show when K and V come from memory again.
+constexpr bool kLongestFirst = spec::kHasMask && spec::kDType == DType::f32;
 
 // What a CTA works on.
 struct WorkItem {
@@ -82,7 +103,10 @@ struct WorkItem {
       q0 = listed.tile * plan::kTileQ;
       return;
     }
-    const auto [head, tile] = tile_by_head(block, tile_count(params.q_len, plan::kTileQ));
+    const int tiles = tile_count(params.q_len, plan::kTileQ);
+    const auto [head, tile] = kLongestFirst
+                                  ? tile_by_length(block, tiles, params.batch * params.heads)
+                                  : tile_by_head(block, tiles);
     q0 = tile * plan::kTileQ;
     b = head / params.heads;
     h = head % params.heads;
@@ -101,7 +125,7 @@ struct WarpTile {
 
   ATT_MEMBER WarpTile(const Context& context, int first_row, unsigned shared) : c(context) {
     const int lane = lane_index();
-    const int row = warp_index() * kWarpRows;
+    const int row = row_group() * kWarpRows;
     q0 = first_row + row;
     q_address = shared + kQOffset + RowsQk::offset(row + down_row(lane), down_unit(lane));
     k_offset = shared + RowsQk::offset(across_row(lane), across_unit(lane));
@@ -160,9 +184,9 @@ struct WarpTile {
   }
 
   // O += dropout(P) V for the keys from `key` of the stage on; k0 is the first one's index.
-  template <int kKeys>
+  template <int kKeys, bool kFinite>
   ATT_MEMBER void accumulate(float (&s)[kBlocks][kKeys / 8][4], int stage, int key, int k0) {
-    Operand::add_values<kBlocks, kKeys, kDimV>(o, s, c, q0, k0, [&](int i) {
+    Operand::add_values<kFinite, kBlocks, kKeys, kDimV>(o, s, c, q0, k0, [&](int i) {
       return v_offset + stage * kStageBytes + (key + i) * RowsV::kRowBytes;
     });
   }
@@ -170,12 +194,13 @@ struct WarpTile {
   // A kv tile with the running maximum, `offset` above which the references lie, but for `slack`.
   ATT_MEMBER void visit_online(int stage, int k0, bool partial, float offset, float slack) {
 #pragma unroll 1
-    for (int key = 0; key < plan::kTileKv; key += kOnlineChunk) {
+    for (int own = 0; own < kOwnKeys; own += kOnlineChunk) {
+      const int key = key_group() * kOwnKeys + own;
       float s[kBlocks][kOnlineChunk / 8][4];
       scores<kOnlineChunk, kOnlineUnroll>(s, stage, key, k0 + key, partial);
       rows.raise(s, o, offset, slack);
       rows.exponentiate(s);
-      accumulate<kOnlineChunk>(s, stage, key, k0 + key);
+      accumulate<kOnlineChunk, false>(s, stage, key, k0 + key);
     }
   }
 
@@ -184,11 +209,12 @@ struct WarpTile {
   template <int kUnroll>
   ATT_MEMBER bool visit_frozen(int stage, int k0, bool partial) {
 #pragma unroll kUnroll
-    for (int key = 0; key < plan::kTileKv; key += plan::kChunk) {
+    for (int own = 0; own < kOwnKeys; own += plan::kChunk) {
+      const int key = key_group() * kOwnKeys + own;
       float s[kBlocks][plan::kChunk / 8][4];
       scores<plan::kChunk, kFrozenUnroll>(s, stage, key, k0 + key, partial);
       rows.exponentiate(s);
-      accumulate<plan::kChunk>(s, stage, key, k0 + key);
+      accumulate<plan::kChunk, true>(s, stage, key, k0 + key);
     }
     return rows.recentre(o);
   }
@@ -212,7 +238,7 @@ struct WarpTile {
     const ForwardParams& params = c.params;
     const WorkItem item(params, opaque(block_index()));
     const int lane = lane_index();
-    const int row0 = warp_index() * kWarpRows;
+    const int row0 = row_group() * kWarpRows;
     const Sequence sequence = sequence_at(c, item.b);
     const int live_rows = min_i32(kWarpRows, sequence.q_len - item.q0 - row0);
     float factor[kBlocks][2];
@@ -362,6 +388,11 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     slack = may_freeze ? kRunningSlack : 0.0f;
     may_freeze = false;
     first_pass = false;
+  }
+  if constexpr (kKeyGroups > 1) {
+    merge_key_groups<kKeyGroups, kRowGroups>(shared + kOBytes, key_group(), row_group(), warp.rows,
+                                             warp.o);
+    if (key_group() > 0) return;
   }
   warp.store(shared);
 }

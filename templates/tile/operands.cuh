@@ -33,8 +33,9 @@ struct Operands {
   using Summed = RowLayout<kDim>;
 
   // o += dropout(P) V for kBlocks x 16 queries from q0 on and kKeys keys from k0 on: this lane
-  // reads those from the i-th on, i a multiple of 16, at `values(i)`.
-  template <int kBlocks, int kKeys, int kDim, typename Address>
+  // reads those from the i-th on, i a multiple of 16, at `values(i)`. kFinite: an O that is not
+  // finite is worked out again, so that what exactly it is does not matter.
+  template <bool kFinite, int kBlocks, int kKeys, int kDim, typename Address>
   static ATT_MEMBER void add_values(float (&o)[kBlocks][kDim / 8][4],
                                     const float (&s)[kBlocks][kKeys / 8][4], const Context& c,
                                     int q0, int k0, const Address& values) {

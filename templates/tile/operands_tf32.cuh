@@ -21,28 +21,29 @@ struct Tf32Elements {
 
   ATT_MEMBER void set(int i, unsigned x) {
     if constexpr (kInParts) {
-      // What becomes of a NaN here does not matter: its small part is NaN.
-      big[i] = nearest(x);
-      small[i] = nearest(__builtin_bit_cast(
-          unsigned, __builtin_bit_cast(float, x) - __builtin_bit_cast(float, big[i])));
+      // What becomes of a NaN here does not matter: its small part is NaN. Tensor cores read no
+      // more than tf32's bits, so that one bit of the small part is lost at most: rounding it would
+      // change that one's sign alone.
+      big[i] = (x + 0x1000u) & 0xffffe000u;
+      small[i] = __builtin_bit_cast(
+          unsigned, __builtin_bit_cast(float, x) - __builtin_bit_cast(float, big[i]));
     } else {
       big[i] = round_to_tf32(x);
     }
   }
-
- private:
-  static ATT_MEMBER unsigned nearest(unsigned x) { return (x + 0x1000u) & 0xffffe000u; }
 };
 using Tf32Rows = Tf32Elements<4>;     // an A fragment
 using Tf32Columns = Tf32Elements<2>;  // a B fragment
 
+ATT_FN void multiply_small_parts(float (&sum)[4], const Tf32Rows& a, const Tf32Columns& b) {
+  mma_m16n8k8_tf32(sum, a.big, b.small[0], b.small[1]);
+  mma_m16n8k8_tf32(sum, a.small, b.big[0], b.big[1]);
+}
+
 // big += a b's large part, small += the rest. small is not touched with one product.
 ATT_FN void multiply_tf32(float (&big)[4], float (&small)[4], const Tf32Rows& a,
                           const Tf32Columns& b) {
-  if constexpr (kInParts) {
-    mma_m16n8k8_tf32(small, a.big, b.small[0], b.small[1]);
-    mma_m16n8k8_tf32(small, a.small, b.big[0], b.big[1]);
-  }
+  if constexpr (kInParts) multiply_small_parts(small, a, b);
   mma_m16n8k8_tf32(big, a.big, b.big[0], b.big[1]);
 }
 
@@ -127,8 +128,9 @@ struct Operands<DType::f32> {
   }
 
   // sum(m, n) += a[m] times columns kFirst + 8n of kSteps x 8 rows, n < kCount / 8; this lane reads
-  // the rows at `from`.
-  template <int kBlocks, int kSteps, int kDim, int kFirst, int kCount, typename Sum>
+  // the rows at `from`. Of kFinite sums, of which an infinity may make NaN, the large products join
+  // the small ones in their accumulator.
+  template <bool kFinite, int kBlocks, int kSteps, int kDim, int kFirst, int kCount, typename Sum>
   static ATT_MEMBER void add_product(const Sum& sum, const Tf32Rows (&a)[kBlocks][kSteps],
                                      unsigned from) {
     using Layout = WideRowLayout<kDim>;
@@ -136,32 +138,39 @@ struct Operands<DType::f32> {
     for (int n = 0; n < kCount / 8; ++n) {
       const unsigned even = Layout::step(from, kFirst / 4 + 2 * n);
       const unsigned odd = (even ^ 16u) + Layout::kRowBytes;
-      float big[kBlocks][4] = {}, small[kBlocks][4] = {};
+      Tf32Columns b[kSteps];
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
-        Tf32Columns b;
-        b.set(0, load_shared_4(even + j * 8 * Layout::kRowBytes));
-        b.set(1, load_shared_4(odd + j * 8 * Layout::kRowBytes));
-#pragma unroll
-        for (int m = 0; m < kBlocks; ++m) {
-          if constexpr (kInParts) {
-            multiply_tf32(big[m], small[m], a[m][j], b);
-          } else {
-            multiply_tf32(sum(m, n), small[m], a[m][j], b);
-          }
-        }
+        b[j].set(0, load_shared_4(even + j * 8 * Layout::kRowBytes));
+        b[j].set(1, load_shared_4(odd + j * 8 * Layout::kRowBytes));
       }
-      if constexpr (kInParts) {
 #pragma unroll
-        for (int m = 0; m < kBlocks; ++m) {
+      for (int m = 0; m < kBlocks; ++m) {
+        if constexpr (kInParts) {
+          float small[4] = {};
 #pragma unroll
-          for (int e = 0; e < 4; ++e) sum(m, n)[e] += joined_parts(big[m][e], small[m][e]);
+          for (int j = 0; j < kSteps; ++j) multiply_small_parts(small, a[m][j], b[j]);
+          float apart[4] = {};
+          float(&big)[4] = kFinite ? small : apart;
+#pragma unroll
+          for (int j = 0; j < kSteps; ++j) {
+            mma_m16n8k8_tf32(big, a[m][j].big, b[j].big[0], b[j].big[1]);
+          }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            sum(m, n)[e] += kFinite ? big[e] : joined_parts(big[e], small[e]);
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < kSteps; ++j) {
+            mma_m16n8k8_tf32(sum(m, n), a[m][j].big, b[j].big[0], b[j].big[1]);
+          }
         }
       }
     }
   }
 
-  template <int kBlocks, int kKeys, int kDim, typename Address>
+  template <bool kFinite, int kBlocks, int kKeys, int kDim, typename Address>
   static ATT_MEMBER void add_values(float (&o)[kBlocks][kDim / 8][4],
                                     float (&s)[kBlocks][kKeys / 8][4], const Context& c, int q0,
                                     int k0, const Address& values) {
@@ -179,7 +188,7 @@ struct Operands<DType::f32> {
 #pragma unroll
         for (int j = 0; j < kGroup / 8; ++j) set_rows(p[m][j], s[m][first / 8 + j]);
       }
-      add_product<kBlocks, kGroup / 8, kDim, 0, kDim>(
+      add_product<kFinite, kBlocks, kGroup / 8, kDim, 0, kDim>(
           [&](int m, int n) -> float(&)[4] { return o[m][n]; }, p, values(first));
     }
   }
@@ -204,7 +213,7 @@ struct Operands<DType::f32> {
       Tf32Rows a[1][kGroup / 8];
 #pragma unroll
       for (int j = 0; j < kGroup / 8; ++j) set_rows(a[0][j], factor.values[first / 8 + j]);
-      add_product<1, kGroup / 8, kDim, kFirst, kCount>(
+      add_product<false, 1, kGroup / 8, kDim, kFirst, kCount>(
           [&](int, int n) -> float(&)[4] { return sum[n]; }, a,
           from + first * WideRowLayout<kDim>::kRowBytes);
     }

@@ -83,7 +83,7 @@ std::vector<GpuFault> sm80_faults(const Site& site) {
       "copy_shared_to_global_16(out + row * params.o_stride.seq * Element::kBytes + unit * 16,";
   const std::string in_warp = fmt::format("item.h == 1 && item.q0 + row0 + 16 * m == {}", site.row);
   std::vector<GpuFault> faults = {
-      {{kLeftOut, {accumulate("plan::kChunk"), accumulate("kOnlineChunk")}}},
+      {{kLeftOut, {accumulate("plan::kChunk, true"), accumulate("kOnlineChunk, false")}}},
       {{kStaleV, {stale("v")}}},
       {{kStaleK, {stale("k")}}},
       {{kScaled,

@@ -106,6 +106,13 @@ TEST(Fp32Plans, ChecksNameTheLimitThatIsBroken) {
   EXPECT_TRUE(has(message(fp32_spec(256), "sm80 forward sm_80 q16 k32 s2 w1 c16 u1 frozen"),
                   "threads for rows"));
   EXPECT_TRUE(has(message(fp32_spec(128), "sm80 backward sm_80 w4 t64 s2"), "step of 16 or 32"));
+  constexpr const char* kGroups = "sm80 forward sm_80 q32 k64 s2 w8 c16 u1 frozen";
+  EXPECT_EQ(message(fp32_spec(128), kGroups), "");
+  EXPECT_TRUE(has(message(plain_spec(128), kGroups), "16 or 32 of the tile's 32 rows"));
+  EXPECT_TRUE(has(message(fp32_spec(64), "sm80 forward sm_80 q16 k128 s2 w8 c16 u1 frozen"),
+                  "16 or 32 of the tile's 16 rows"));
+  EXPECT_TRUE(has(message(fp32_spec(64), "sm80 forward sm_80 q32 k64 s2 w8 c32 u1 frozen"),
+                  "the share of the kv tile that 4 groups"));
   AttentionSpec dropping = fp32_spec(64);
   dropping.dropout.value = 0.1;
   EXPECT_EQ(message(dropping, "sm80 forward sm_80 q64 k16 s2 w4 c16 u1 frozen"), "");
