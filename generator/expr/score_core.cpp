@@ -111,4 +111,22 @@ ScoreCore score_core(const Expr& score, float scale) {
   return {x.core, static_cast<float>(x.multiplier), static_cast<float>(x.offset)};
 }
 
+std::optional<ScoreLogistic> score_logistic(const Expr& score, float scale) {
+  Expr e = score_core(score, scale).core;
+  const auto take = [&e](Op op, std::size_t constant_at) -> std::optional<double> {
+    if (e->op != op || !is_constant(e->args[constant_at])) return std::nullopt;
+    const double constant = constant_value(e->args[constant_at]);
+    e = Expr(e->args[1 - constant_at]);
+    return constant;
+  };
+  if (take(Op::kDivide, 0) != 1 || take(Op::kAdd, 0) != 1 || e->op != Op::kExp2)
+    return std::nullopt;
+  e = Expr(e->args[0]);
+  ScoreLogistic found = {1, 0};
+  if (const auto shift = take(Op::kAdd, 1)) found.shift = static_cast<float>(*shift);
+  if (const auto step = take(Op::kMultiply, 1)) found.step = static_cast<float>(*step);
+  if (e->op != Op::kVariable || e->variable != Variable::kScore) return std::nullopt;
+  return found;
+}
+
 }  // namespace attune::expr

@@ -2,6 +2,8 @@
 // leave them to the multiply-adds that come before and after anyway.
 #pragma once
 
+#include <optional>
+
 #include "generator/expr/ast.hpp"
 
 namespace attune::expr {
@@ -16,5 +18,15 @@ struct ScoreCore {
 
 // Thread-safe.
 ScoreCore score_core(const Expr& score, float scale);
+
+// score = multiplier / (1 + exp2(step * x + shift)) + offset of what gives the scaled product when
+// it is multiplied by `scale`, with the constants of score_core(): a softcap or a sigmoid of a
+// line.
+struct ScoreLogistic {
+  float step, shift;
+};
+
+// Thread-safe.
+std::optional<ScoreLogistic> score_logistic(const Expr& score, float scale);
 
 }  // namespace attune::expr

@@ -110,10 +110,11 @@ std::string backward_row_constants(const BackwardRows& rows) {
       "constexpr int kRowWarps = {};\n"
       "constexpr bool kTakesItems = {};\n"
       "constexpr bool kFirstTilesEarly = {};\n"
+      "constexpr bool kScalesRows = {};\n"
       "constexpr int kPartKeys = {};\n",
       rows.padding, rows.at_a_time, rows.splits_references, rows.splits_deltas, rows.sum_columns,
       rows.sum_tile, rows.sum_wave, rows.all_have_sums, rows.ahead_warps, rows.takes_items,
-      rows.first_tiles_early, rows.part_keys);
+      rows.first_tiles_early, rows.scales, rows.part_keys);
 }
 
 double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, double keys_slowdown,

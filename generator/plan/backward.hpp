@@ -22,6 +22,7 @@ struct BackwardRows {
   int ahead_warps = 0;             // of a CTA, that make rows of later heads; 0: all come first
   bool takes_items = false;        // CTAs take key tiles off a counter
   bool first_tiles_early = false;  // of heads, before the other tiles of earlier heads
+  bool scales = false;             // P and D for what dropout drops
   int turn_rows = 0;               // queries to whose sums CTAs add in order; 0: in none
   // Keys of a tile whose walk is cut into parts, and queries of the tiles that it visits; 0: it is
   // not. templates/tile/walk_parts.cuh.

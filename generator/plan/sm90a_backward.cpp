@@ -10,6 +10,7 @@
 #include "generator/expr/build.hpp"
 #include "generator/expr/derivative.hpp"
 #include "generator/expr/global_keys.hpp"
+#include "generator/expr/score_core.hpp"
 #include "generator/plan/backward.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/learned_plan.hpp"
@@ -57,6 +58,9 @@ int tiles_of_turns(const AttentionSpec& spec) { return spec.mask && !is_wide(spe
 BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   BackwardRows rows = split_rows(spec);
   rows.takes_items = takes_items(spec, tile);
+  // templates/tile/dropped_elements.cuh
+  rows.scales =
+      has_dropout(spec) && expr::look_up_derivatives(spec.score, spec.environment).empty();
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
   // How many key tiles a packed sequence has the host does not know.
   if (is_packed(spec)) {
@@ -183,13 +187,21 @@ bool has_even_slope(const AttentionSpec& spec) {
          expr::look_up_derivatives(spec.score, spec.environment).empty();
 }
 
+// A softcap's: templates/tile/logistic_scores.cuh.
+bool is_logistic(const AttentionSpec& spec) {
+  const float scale = spec.softmax_scale.at_launch ? 1.0f : spec.softmax_scale.value;
+  return spec.score && expr::score_logistic(spec.score, scale).has_value();
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   if (tile.warpgroups != kWarpgroups) return plan_unsupported("two warpgroups");
-  // Elsewhere ptxas has too few registers: beside a softcap it spills 45, under a mask 10, and
-  // causal attention is no faster. Beside a sink and with narrow V it was not tried.
+  // Elsewhere ptxas has too few registers: beside a score in general it spills 45, under a mask 10,
+  // and causal attention is no faster. A softcap spills 18, of which 5 are loaded in the loop, and
+  // is 9 % faster. Beside a sink and with narrow V it was not tried.
   const bool may_be_tall = slabs(spec.head_dim_qk) == 2 && slabs(spec.head_dim_v) == 2 &&
-                           !spec.mask && !spec.sink && has_even_slope(spec) && !has_dropout(spec) &&
+                           !spec.mask && !spec.sink &&
+                           (has_even_slope(spec) || is_logistic(spec)) && !has_dropout(spec) &&
                            !is_packed(spec) && !spec.deterministic;
   if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall)) {
     return plan_unsupported(

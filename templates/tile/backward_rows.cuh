@@ -115,6 +115,12 @@ ATT_FN void clear_query_sums(const BackwardParams& p, const Sequence& sequence, 
   }
 }
 
+// With kScalesRows P is made larger by what it is multiplied with when not dropped, and D smaller.
+ATT_FN float scale_in_rows(const BackwardParams& p) {
+  if constexpr (!plan::kScalesRows) return 1.0f;
+  return spec::kDropoutAtLaunch ? p.dropout_keep_scale : spec::kDropoutKeepScale;
+}
+
 // A row's reference (LSE in log2 units; with kSplitReferences LSE over the softmax scale, split)
 // and D = rowsum(dO O) - dLSE (with kSplitDeltas, split). `delta`: rowsum(dO O).
 ATT_FN void store_row(const BackwardParams& p, long long row, float lse, float delta,
@@ -123,6 +129,10 @@ ATT_FN void store_row(const BackwardParams& p, long long row, float lse, float d
   const bool has_keys = lse != -infinity();
   if (p.d_lse != nullptr && has_keys) delta -= p.d_lse[lse_row];
   delta = has_keys ? delta : 0.0f;
+  if constexpr (plan::kScalesRows) {
+    lse -= math_log(scale_in_rows(p));
+    delta *= math_reciprocal(scale_in_rows(p));
+  }
   if constexpr (plan::kSplitReferences) {
     const float reference = has_keys ? lse / spec::kSoftmaxScale : kDeadReference;
     store_global_16(p.row_references + 4 * row, split_row(reference).words);
@@ -206,7 +216,7 @@ ATT_FN float stored_reference(const BackwardParams& p, long long row) {
   return is_dead ? infinity() : joined_row(words) * (spec::kSoftmaxScale * kLog2E);
 }
 ATT_FN float row_delta(const BackwardParams& p, long long row) {
-  if constexpr (!plan::kSplitDeltas) return p.row_deltas[row];
+  if constexpr (!plan::kSplitDeltas) return p.row_deltas[row] * scale_in_rows(p);
   return joined_row(reinterpret_cast<const unsigned*>(p.row_deltas) + 4 * row);
 }
 

@@ -17,7 +17,9 @@
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
+#include "templates/tile/dropped_elements.cuh"
 #include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/logistic_scores.cuh"
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_listed.cuh"
@@ -44,6 +46,33 @@ using ValueGradient = float[kColumnsV / 2];
 // Of a kernel that leaves dQ to another one there is none.
 template <bool kMakesQueries>
 using QueryGradient = float[kMakesQueries ? kDqNumbers : 1];
+
+// What is loaded of a tile's LSE while S is being made, and of its D while dP is, where anything
+// is.
+struct NothingLoaded {
+  ATT_MEMBER explicit NothingLoaded(unsigned) {}
+  template <typename Elements, typename Keep, typename Kept, typename Clear>
+  ATT_MEMBER void probabilities(const Elements& elements, const Context& c, Products& s, bool full,
+                                const Keep& keep, const Kept& kept, const Clear&) const {
+    elements.probabilities(c, s, full, keep, kept);
+  }
+  template <typename Elements, typename Keep, typename Kept, typename Learned>
+  ATT_MEMBER void gradients(const Elements& elements, const Context& c, Products& s, Products& d,
+                            const Keep& keep, const DrawnWord&, const Kept& kept,
+                            Learned& learned) const {
+    elements.gradients(c, s, d, keep, kept, learned);
+  }
+};
+template <bool kIsLoaded, typename Loaded>
+struct LoadedIf {
+  using Type = NothingLoaded;
+};
+template <typename Loaded>
+struct LoadedIf<true, Loaded> {
+  using Type = Loaded;
+};
+using LoadedReferences = LoadedIf<kHasLogisticScores, LogisticScores<kTileQ>>::Type;
+using DeltasAhead = LoadedIf<plan::kScalesRows, LoadedDeltas<kTileQ>>::Type;
 
 template <int kCount>
 ATT_FN void zero(float (&numbers)[kCount]) {
@@ -294,6 +323,12 @@ struct Consumer {
         if (tiles == 0) mbarrier_wait(shared.v_full(), parity);
       }
       issue_dp();
+      DrawnWord drawn = {};
+      if constexpr (plan::kScalesRows) {
+        drawn = draw_for_keys(item_context(p, own, b, now.h, h_kv), now.tile * (kTileQ / 16),
+                              (k0 + warpgroup * kKeys) / 8 + thread / 32 * 2);
+      }
+      LoadedReferences loaded(shared.references(at.stage) + thread % 4 * 8);
       wgmma_wait<1>();  // for dK of the tile before, and S
       if (tiles > 0) warp_arrive(shared.q_empty(before.stage));
       wgmma_pin(s);
@@ -307,24 +342,32 @@ struct Consumer {
           now.tile * kTileQ + thread % 4 * 2, shared.references(at.stage) + thread % 4 * 8,
           shared.deltas(at.stage) + thread % 4 * 8};
       unsigned keep[ColumnElements<kTileQ>::kWords];
-      elements.drop(c, keep);
-      elements.probabilities(c, s, full, keep, [&](int n, int half, float low, float high) {
+      if constexpr (plan::kScalesRows) {
+        for (unsigned& all : keep) all = 0xffffffffu;
+      } else {
+        elements.drop(c, keep);
+      }
+      const auto keep_pair = [&](int n, int half, float low, float high) {
         p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
-      });
+        if constexpr (plan::kScalesRows) p_operand[n / 2][n % 2 * 2 + half] &= drawn.mask(n, half);
+      };
+      loaded.probabilities(
+          elements, c, s, full, keep, keep_pair, [&](int n, int half, bool low, bool high) {
+            p_operand[n / 2][n % 2 * 2 + half] &= (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u);
+          });
       wgmma_pin(p_operand);
       issue_dv();
+      DeltasAhead loaded_deltas(shared.deltas(at.stage) + thread % 4 * 8);
       wgmma_wait<1>();  // for dP
       wgmma_pin(d);
       if (kLoadsKeysApart && now.more == 0) warp_arrive(shared.v_empty());
       if constexpr (kTakesItems && spec::kHasMask && LearnedGradients::kLearns) {
         if (is_dropped) zero(d);  // nothing is learned from it
       }
-      elements.gradients(
-          c, s, d, keep,
-          [&](int n, int half, float low, float high) {
-            ds_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
-          },
-          learned);
+      const auto keep_ds = [&](int n, int half, float low, float high) {
+        ds_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
+      };
+      loaded_deltas.gradients(elements, c, s, d, keep, drawn, keep_ds, learned);
       wgmma_pin(ds_operand);
       if constexpr (kMakesQueries) {
         mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);

@@ -57,6 +57,40 @@ TEST(ScoreCore, IsTheScore) {
   }
 }
 
+struct LogisticRow {
+  std::string_view score;
+  bool is_logistic;
+};
+constexpr LogisticRow kLogisticRows[] = {
+    {"50 * tanh(score / 50)", true},
+    {"2 + 3 * tanh(1 - score / 4)", true},
+    {"2 + 3 * tanh(score / 4 - 1)", true},
+    {"sigmoid(2 * score) * 8 - 1", true},
+    {"sigmoid(score)", true},
+    {"score", false},
+    {"cap * tanh(score / cap)", false},
+    {"5 * tanh(tanh(score) + score)", false},
+    {"5 * tanh(score) + slope[h]", false},
+    {"5 * tanh(score + slope[h])", false},
+    {"1 / (2 + exp2(score))", false},
+};
+
+TEST(ScoreLogistic, IsTheScoreOfACap) {
+  for (const LogisticRow& row : kLogisticRows) {
+    const Expr score = parsed(row.score);
+    const auto found = score_logistic(score, kScale);
+    ASSERT_EQ(found.has_value(), row.is_logistic) << row.score;
+    if (!found) continue;
+    const ScoreCore core = score_core(score, kScale);
+    for (const double product : {-900.0, -40.0, -0.1, 0.0, 17.0, 1200.0}) {
+      const double logistic = 1 / (1 + std::exp2(found->step * product + found->shift));
+      EXPECT_NEAR(core.multiplier * logistic + core.offset,
+                  value_at_score(score, product * double{kScale}), 1e-5 * core.multiplier)
+          << row.score << " of " << product;
+    }
+  }
+}
+
 // Each argument is looked at once.
 TEST(ScoreCore, TakesDeepTrees) {
   std::string text = "score";
