@@ -201,6 +201,12 @@ template <typename Int>
 ATT_FN constexpr Int ctas_of_sums(Int parts, Int rows, Int columns, Int threads) {
   return parts > 1 ? tile_count(rows * (columns / kColumnsOfSum), threads) : 0;
 }
+// Of packed sequences each of them takes so many rows of a key tile of the list's.
+constexpr int kListedRowsOfSum = 16;
+template <typename Int>
+ATT_FN constexpr Int ctas_of_listed_sums(Int parts, Int tiles, Int tile) {
+  return parts > 1 ? tiles * (tile / kListedRowsOfSum) : 0;
+}
 
 // ---- Query tiles that heads of one K/V head share, where the queries of a single head do not fill
 // one (decoding). Tiles follow one another, then parts of a K/V head, then K/V heads.

@@ -50,6 +50,7 @@ std::string backward_row_constants(const BackwardRows& rows);
 struct QueriesKernel {
   double share;
   int rows, step_keys;
+  bool are_listed = false;  // of packed sequences
 };
 // How many times as long both kernels' tiles take as all products would as the first one's.
 // `keys`: of the first, `keys_slowdown` its own.
@@ -61,12 +62,16 @@ double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, dou
 // Of a kernel whose items are tiles of keys, which a mask may leave of uneven lengths: where each
 // has a processor for itself all wait for the longest, of so many times the mean's tiles.
 double longest_key_tile(const LiveWork& work);
+// Of items of packed sequences, the longest first: mean ones that a processor takes as long as,
+// where each is cut into so many parts.
+double listed_rounds(double items, double parts, const ProblemShape& shape,
+                     const DeviceFacts& device);
 
 // What parts of walks leave, on its way to L2: a guess.
 inline constexpr double kPartClocks = 3000;
-// Of a kernel that cuts them, where its items were whole before.
-void cut_walks(ShapeCost& cost, int tile_q, int tile_kv, bool uneven, const ProblemShape& shape,
-               const DeviceFacts& device);
+// Of a kernel that may cut them, where its items are whole so far.
+void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv,
+               const ProblemShape& shape, const DeviceFacts& device, ShapeCost& cost);
 
 // Of a kernel whose items are tiles of keys; `row_bytes`: moved for a query row besides.
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

@@ -17,5 +17,9 @@ std::int64_t packed_items(const ProblemShape& shape, std::int64_t tile);
 
 // Of the walk of a tile of `tile_kv` keys over tiles of `tile_q` queries; uneven under a mask.
 std::int64_t walk_parts(const ProblemShape& shape, int tile_kv, int tile_q, bool uneven);
+// Of packed sequences, of which the shape says how long they are together: the most of any.
+std::int64_t most_listed_parts(const ProblemShape& shape, int tile_kv, int tile_q, bool uneven);
+// Of one, where the shape says how long each is.
+std::int64_t listed_parts(const ProblemShape& shape, int tile_kv, int tile_q, bool uneven);
 
 }  // namespace attune

@@ -75,7 +75,15 @@ std::int64_t unit_count(const AttentionSpec& spec, const ProblemShape& shape, st
 // Of the walk of a key tile.
 std::int64_t walk_parts(const AttentionSpec& spec, const ProblemShape& shape, int tile_kv,
                         int tile_q) {
-  return attune::walk_parts(shape, tile_kv, tile_q, spec.mask != nullptr);
+  const bool uneven = spec.mask != nullptr;
+  return is_packed(spec) ? most_listed_parts(shape, tile_kv, tile_q, uneven)
+                         : attune::walk_parts(shape, tile_kv, tile_q, uneven);
+}
+
+// Of each item of a launch.
+std::int64_t parts_of_walks(const AttentionSpec& spec, const Launch& launch,
+                            const ProblemShape& shape) {
+  return launch.walk_tile > 0 ? walk_parts(spec, shape, launch.tile, launch.walk_tile) : 1;
 }
 
 // CTAs of a launch that add up what parts of walks left.
@@ -83,10 +91,15 @@ std::int64_t sum_ctas(const AttentionSpec& spec, const LaunchRecipe& recipe, con
                       const ProblemShape& shape) {
   if (!launch.adds_parts) return 0;
   const Launch& keys = recipe.main();
-  return att::ctas_of_sums<std::int64_t>(walk_parts(spec, shape, keys.tile, keys.walk_tile),
-                                         product({shape.kv_len, shape.kv_heads, shape.batch}),
-                                         std::int64_t{spec.head_dim_qk} + spec.head_dim_v,
-                                         launch.threads);
+  const std::int64_t parts = walk_parts(spec, shape, keys.tile, keys.walk_tile);
+  if (is_packed(spec)) {
+    const auto tiles = att::sequence_item_count<std::int64_t>(shape.kv_len, shape.batch, keys.tile);
+    return att::ctas_of_listed_sums<std::int64_t>(parts, product({tiles, shape.kv_heads}),
+                                                  keys.tile);
+  }
+  return att::ctas_of_sums<std::int64_t>(
+      parts, product({shape.kv_len, shape.kv_heads, shape.batch}),
+      std::int64_t{spec.head_dim_qk} + spec.head_dim_v, launch.threads);
 }
 
 // Of sums of dQ.
@@ -156,12 +169,13 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
       const std::int64_t items =
           att::sequence_item_count<std::int64_t>(shape.q_len, shape.batch, tile * launch.cluster) *
           head_sets(launch, shape);
-      return items * piece_count(shape, items, launch.pieces);
+      return items * piece_count(shape, items, launch.pieces) +
+             sum_ctas(spec, recipe, launch, shape);
     }
     case WorkItem::kSequenceKeyTile:
       return att::sequence_item_count<std::int64_t>(shape.kv_len, shape.batch,
                                                     tile * launch.cluster) *
-             launch.parts * shape.kv_heads;
+             launch.parts * shape.kv_heads * parts_of_walks(spec, launch, shape);
     case WorkItem::kListedPiece:
       return listed_pieces(spec, shape, tile) * shape.kv_heads;
     case WorkItem::kStretch:
@@ -172,8 +186,7 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
              shape.kv_heads;
     case WorkItem::kKeyTile:
       return att::tile_count(shape.kv_len, tile * launch.cluster) * launch.parts * shape.kv_heads *
-             shape.batch *
-             (launch.walk_tile > 0 ? walk_parts(spec, shape, launch.tile, launch.walk_tile) : 1);
+             shape.batch * parts_of_walks(spec, launch, shape);
     case WorkItem::kKvHead:
       return shape.kv_heads * shape.batch;
     case WorkItem::kHeadPart:

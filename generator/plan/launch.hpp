@@ -106,7 +106,7 @@ struct Launch {
   // Of key tiles: queries of the tiles that one visits, where this walk is cut into
   // att::walk_parts, a CTA each; 0: it is not.
   int walk_tile = 0;
-  bool adds_parts = false;  // CTAs in front of its items' add up what the main launch's parts left
+  bool adds_parts = false;  // CTAs beside its items' add up what the main launch's parts left
   WorkItem item = WorkItem::kQueryTile;
   int tile = 1;
   // Grid, in the x dimension only: the CTAs of every item, or, persistent, SM count times

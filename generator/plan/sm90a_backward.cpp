@@ -62,6 +62,10 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   rows.scales =
       has_dropout(spec) && expr::look_up_derivatives(spec.score, spec.environment).empty();
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  if (tile.cuts_walks) {
+    rows.part_keys = tile_kv(tile);
+    rows.walk_tile = tile.tile_q;
+  }
   // How many key tiles a packed sequence has the host does not know.
   if (is_packed(spec)) {
     rows.sum_wave = 0;
@@ -92,10 +96,6 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
     rows.ahead_warps = is_tall(tile) ? 2 : 3;
   }
   if (spec.deterministic) rows.turn_rows = tile.tile_q;
-  if (tile.cuts_walks) {
-    rows.part_keys = tile_kv(tile);
-    rows.walk_tile = tile.tile_q;
-  }
   return rows;
 }
 
@@ -107,8 +107,7 @@ bool may_take_items(const AttentionSpec& spec) {
 // Whether CTAs may share the walk of a key tile, where keys are loaded apart. Sums of what is
 // learned have a place for each key tile, and turns an order of these.
 bool may_cut_walks(const AttentionSpec& spec) {
-  return !is_packed(spec) && !spec.deterministic &&
-         expr::look_up_derivatives(spec.score, spec.environment).empty();
+  return !spec.deterministic && expr::look_up_derivatives(spec.score, spec.environment).empty();
 }
 
 // Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
@@ -225,8 +224,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.takes_items && !may_take_items(spec)) {
     return plan_unsupported(
         "key tiles are taken off a counter up to head dim 64, where there is a mask or in order; "
-        "of "
-        "packed sequences always");
+        "of packed sequences always");
   }
   if (tile.takes_items && spec.deterministic && !loads_keys_apart(spec, tile)) {
     return plan_unsupported(
@@ -241,8 +239,8 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   }
   if (tile.cuts_walks && !(loads_keys_apart(spec, tile) && may_cut_walks(spec))) {
     return plan_unsupported(
-        "walks are cut where keys are loaded apart, of sequences that are not packed, where "
-        "nothing is learned of the score; not with `deterministic: true`");
+        "walks are cut where keys are loaded apart and nothing is learned of the score; not with "
+        "`deterministic: true`");
   }
   const PlanResources needs = resources_of(spec, plan);
   return check_shared_memory(needs, device.shared_memory_per_block_bytes, device);
@@ -316,11 +314,9 @@ std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target)
   std::vector<WorkspaceRegion> regions;
   for (const auto& [takes_items, apart] : {std::pair{true, true}, {true, false}, {false, false}}) {
     if (takes_items && !may_take_items(spec)) continue;
-    BackwardRows rows = rows_of(spec, {.takes_items = takes_items, .keys_apart = apart});
-    if (takes_items && apart && may_cut_walks(spec)) {
-      rows.part_keys = kKeys * kWarpgroups;
-      rows.walk_tile = kTileQ;
-    }
+    Sm90aBackwardPlan tile{.takes_items = takes_items, .keys_apart = apart};
+    tile.cuts_walks = loads_keys_apart(spec, tile) && may_cut_walks(spec);
+    BackwardRows rows = rows_of(spec, tile);
     if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
     for (const WorkspaceRegion& region : backward_row_regions(rows)) {
       if (!covers(regions, {&region, 1})) regions.push_back(region);

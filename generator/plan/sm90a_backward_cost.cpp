@@ -106,9 +106,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile),
       4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
-  if (tile.cuts_walks) {
-    cut_walks(cost, tile.tile_q, tile_kv(tile), spec.mask != nullptr, shape, device);
-  }
+  cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), shape, device, cost);
   // Not of short walks: causal, 16 heads of 1024, 57 us here, 63 by the plan that won with it.
   const double walk =
       std::ceil(double(shape.q_len) / tile.tile_q) * double(shape.heads) / double(shape.kv_heads);

@@ -52,18 +52,15 @@ int v_bytes(const AttentionSpec& spec, int rows) {
 
 Status serves(const AttentionSpec& spec, Target target) {
   ATT_CHECK(sm90a_family().serves(spec, target));
-  if (is_packed(spec)) {
-    return plan_unsupported(
-        fmt::format("the sm90a family's ordered kernels do not know layout `{}`; the sm80 family "
-                    "adds nothing up in memory either",
-                    to_string(spec.layout)));
-  }
   // Of wider ones in steps of 8 no gradient was judged on a GPU.
   if (widest(spec) > 128 && (spec.head_dim_qk % 16 != 0 || spec.head_dim_v % 16 != 0)) {
     return plan_unsupported("Hopper's backward passes of head dims above 128 go in steps of 16");
   }
   return backward_serves(spec, LearnedSums::kByWarps);
 }
+
+// Of packed sequences: what the CTA has of the list, and a barrier.
+int listed_bytes(const AttentionSpec& spec) { return is_packed(spec) ? 32 + 8 : 0; }
 
 // As in templates/tile/sm90_ordered_keys_layout.cuh: KeysMemory; with both gradients as in
 // sm90_backward_layout.cuh, without dS.
@@ -78,7 +75,8 @@ int keys_bytes(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
     return matrices + known + tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 2);
   }
   const int slopes = kKeys * tile.tile_q * 4;
-  return matrices + known + slopes + 2 * tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 3);
+  return matrices + known + slopes + 2 * tile.stages * kTileInfoBytes + 8 * (4 * tile.stages + 3) +
+         listed_bytes(spec);
 }
 
 // QueriesMemory.
@@ -87,7 +85,7 @@ int queries_bytes(const AttentionSpec& spec, const Sm90aOrderedPlan& tile, int v
   return qk_bytes(spec, rows) + v_bytes(spec, rows) +
          tile.stages * (qk_bytes(spec, tile.step_keys) + 8) +
          value_stages * v_bytes(spec, tile.step_keys) +
-         8 * (2 * tile.stages + 2 * value_stages + 1);
+         8 * (2 * tile.stages + 2 * value_stages + 1) + listed_bytes(spec);
 }
 
 // V is needed for a shorter time than K, and one tile of it will do.
@@ -99,7 +97,10 @@ int value_stages(const AttentionSpec& spec, const Sm90aOrderedPlan& tile,
 // Of one tiling of each head dim, so that workspaces have room for its parts alone. Sums of what is
 // learned have a place for each key tile, not for parts.
 bool may_cut_walks(const AttentionSpec& spec, const Sm90aOrderedPlan& tile) {
-  return (tile.both_gradients || widest(spec) > kMostForBoth) &&
+  // Of packed sequences the kernels of five products cut narrow heads' walks, but where they are
+  // not deterministic.
+  const bool may_be_narrow = is_packed(spec) && spec.deterministic && tile.tile_q == kKeys;
+  return (tile.both_gradients || widest(spec) > kMostForBoth || may_be_narrow) &&
          expr::look_up_derivatives(spec.score, spec.environment).empty();
 }
 
@@ -149,13 +150,19 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.query_warpgroups > 2 && (spec.head_dim_qk > 96 || tile.step_keys > 64)) {
     return plan_unsupported("three warpgroups leave no registers for so many columns");
   }
+  if (tile.both_gradients && is_packed(spec)) {
+    return plan_unsupported(
+        fmt::format("kernels of warpgroups that keep both gradients do not know layout `{}`",
+                    to_string(spec.layout)));
+  }
   if (tile.cuts_walks && !may_cut_walks(spec, tile)) {
     return plan_unsupported(
         "walks are cut of key tiles whose warpgroups keep both gradients, or of wide heads, where "
         "nothing is learned of the score");
   }
-  // Of 64 columns of Q beside 128 of dO dQ came out wrong, and is right of 96 (H200; why is not
-  // known). Of narrower heads no GPU has run them.
+  // Of 64 columns of Q beside 128 of dO dQ came out wrong, and is right of 96 (H200): ptxas (13.0)
+  // gives dS registers of dO's fragments, which the loop still reads. Of narrower heads no GPU has
+  // run them.
   const int narrowest = std::min(spec.head_dim_qk, spec.head_dim_v);
   if (tile.rows_in_registers && (tile.step_keys > 64 || tile.query_warpgroups > 2 ||
                                  widest(spec) > kMostForBoth || narrowest <= kNarrow)) {
@@ -192,7 +199,9 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       }
       for (const int tile_q : {64, 128}) {
         // Beside both gradients a warpgroup, two of these will do.
-        if (widest(spec) <= kMostForBoth && (step_keys > 64 || stages > 2)) continue;
+        if (widest(spec) <= kMostForBoth && !is_packed(spec) && (step_keys > 64 || stages > 2)) {
+          continue;
+        }
         add({.tile_q = tile_q, .step_keys = step_keys, .stages = stages});
       }
     }
@@ -227,7 +236,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kOverlapUs = -1;  // a guess: what launches that overlap save
   return {.item = kItemClocks,
           .tile = flops / flops_per_clock,
-          .launch_us = kLaunchesUs + (tile.cuts_walks ? kOverlapUs : 0),
+          .launch_us = kLaunchesUs + (tile.cuts_walks || is_packed(spec) ? kOverlapUs : 0),
           .group = {tile.tile_q, tile_kv(tile), tile_rows(tile), tile.step_keys, tile.cuts_walks}};
 }
 
@@ -236,7 +245,7 @@ Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemSh
   return {.tile_q = tile_of(plan).tile_q,
           .tile_kv = tile_kv(tile_of(plan)),
           .order = {},
-          .by_keys = spec.mask != nullptr};
+          .by_keys = spec.mask != nullptr && !is_packed(spec)};
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
@@ -244,14 +253,14 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const Sm90aOrderedPlan& tile = tile_of(plan);
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile), 4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
-  if (tile.cuts_walks) {
-    cut_walks(cost, tile.tile_q, tile_kv(tile), spec.mask != nullptr, shape, device);
-  }
-  if (cost.rounds <= 1) cost.tiles *= longest_key_tile(work);
-  cost.slowdown =
-      with_queries_kernel(cost, double(tile.tile_q) * tile_kv(tile), 1,
-                          {.share = 3.0 / 7, .rows = tile_rows(tile), .step_keys = tile.step_keys},
-                          1, shape, device, work);
+  cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), shape, device, cost);
+  if (cost.rounds <= 1 && !is_packed(spec)) cost.tiles *= longest_key_tile(work);
+  cost.slowdown = with_queries_kernel(cost, double(tile.tile_q) * tile_kv(tile), 1,
+                                      {.share = 3.0 / 7,
+                                       .rows = tile_rows(tile),
+                                       .step_keys = tile.step_keys,
+                                       .are_listed = is_packed(spec)},
+                                      1, shape, device, work);
   return cost;
 }
 
@@ -259,6 +268,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aOrderedPlan& tile = tile_of(plan);
   const int keys = tile_kv(tile), rows = tile_rows(tile);
+  const bool overlaps = tile.cuts_walks || is_packed(spec);
   LaunchRecipe recipe;
   recipe.launches = {
       backward_rows_launch(),
@@ -273,7 +283,7 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
                        slab_map(Tensor::kOutputGradient, tile.tile_q),
                        slab_map(Tensor::kKeyGradient, kStoreRows),
                        slab_map(Tensor::kValueGradient, kStoreRows)},
-       .overlaps_previous = tile.cuts_walks},
+       .overlaps_previous = overlaps},
       {.symbol = "_queries",
        .threads = 128 * (tile.query_warpgroups + 1),
        .shared_memory_bytes =
@@ -284,14 +294,14 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
        .tensor_maps = {slab_map(Tensor::kQuery, rows), slab_map(Tensor::kKey, tile.step_keys),
                        slab_map(Tensor::kValue, tile.step_keys),
                        slab_map(Tensor::kOutputGradient, rows)},
-       .overlaps_previous = tile.cuts_walks}};
+       .overlaps_previous = overlaps}};
   recipe.workspace = backward_row_regions(rows_of(spec, tile));
   add_learned(spec, recipe);
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
-  Sm90aOrderedPlan tile{.both_gradients = widest(spec) <= kMostForBoth};
+  Sm90aOrderedPlan tile{.both_gradients = widest(spec) <= kMostForBoth && !is_packed(spec)};
   tile.cuts_walks = may_cut_walks(spec, tile);
   return with_learned(spec, backward_row_regions(rows_of(spec, tile)));
 }

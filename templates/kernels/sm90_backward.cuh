@@ -18,6 +18,7 @@
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/listed_parts.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_keys.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
@@ -51,19 +52,27 @@ ATT_KERNEL __launch_bounds__(att::sm90::kQueriesThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   using namespace att::sm90;
   att::wait_for_launches_before();
+  int index = att::block_index();
   if constexpr (att::spec::kIsPacked) {
-    convert_packed_rows(p);
+    if constexpr (att::kCutsWalks) {
+      const int ctas = att::listed_sum_ctas(p);
+      if (index < ctas) {
+        att::add_parts_of_listed_keys<kQueriesThreads>(p, index);
+        return;
+      }
+      index -= ctas;
+    }
+    convert_packed_rows(p, index);
     return;
   }
   const int group = p.heads / p.kv_heads;
   // Of the K/V heads.
   const int first = kLoadsKeysApart ? 0 : att::sum_heads(p).converted;
   const int shares = att::tile_count(p.q_len, kTileQ) * kDqShares;
-  int index = att::block_index();
   if constexpr (att::kCutsWalks) {
     const int ctas = att::sum_ctas<kQueriesThreads>(p);
     if (index < ctas) {
-      att::add_parts_of_keys<kQueriesThreads>(p);
+      att::add_parts_of_keys<kQueriesThreads>(p, index);
       return;
     }
     index -= ctas;

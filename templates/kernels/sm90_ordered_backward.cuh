@@ -24,8 +24,10 @@
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/tile/sm90_foreign_rows.cuh"
 #include "templates/tile/sm90_ordered_keys.cuh"
 #include "templates/tile/sm90_ordered_keys_layout.cuh"
+#include "templates/tile/sm90_ordered_listed.cuh"
 #include "templates/tile/sm90_ordered_queries_cta.cuh"
 #include "templates/tile/walk_parts.cuh"
 #include "templates/work_items.h"
@@ -37,8 +39,14 @@ namespace sm90 {
 
 struct KeyTile {
   int b, h_kv, k0;
+  Sequence own = {};  // of packed sequences,
+  int part = 0;       // and of the walk
 };
-ATT_FN KeyTile key_tile(const BackwardParams& p) {
+ATT_FN KeyTile key_tile(const BackwardParams& p, [[maybe_unused]] const KeysMemory& shared) {
+  if constexpr (spec::kIsPacked) {
+    const ListedTile tile = load_listed_tile(shared.listed());
+    return {tile.b, tile.head, tile.first, tile.own, tile.part};
+  }
   const auto [head, tile] =
       backward_tile(own_key_tile(p), tile_count(p.kv_len, kKeys), p.batch * p.kv_heads, false);
   const int b = head / p.kv_heads;
@@ -55,6 +63,7 @@ ATT_FN void init_barriers(const KeysMemory& shared) {
   mbarrier_init(shared.kv_full(), 1);
   mbarrier_init(shared.slopes_full(), 4);
   mbarrier_init(shared.slopes_empty(), 4);
+  if constexpr (spec::kIsPacked) mbarrier_init(shared.raw(), 2);
   mbarrier_init_fence();
 }
 
@@ -69,7 +78,7 @@ struct GroupWalk {
   ATT_MEMBER GroupWalk(const BackwardParams& p, const KeyTile& item)
       : p(p), item(item), h(item.h_kv * (p.heads / p.kv_heads)), end(h + p.heads / p.kv_heads) {
     if constexpr (kCutsWalks) {
-      const WalkPart part = own_walk_part(p);
+      const WalkPart part = own_part();
       end = h + part.end_head;
       h += part.first_head;
     }
@@ -89,22 +98,67 @@ struct GroupWalk {
   ATT_MEMBER void begin() {
     walk.begin(context(), item.k0);
     if constexpr (kCutsWalks) {
-      walk.keep(own_walk_part(p).cut(h - item.h_kv * (p.heads / p.kv_heads), walk.tiles));
+      walk.keep(own_part().cut(h - item.h_kv * (p.heads / p.kv_heads), walk.tiles));
     }
   }
-  ATT_MEMBER Context context() const { return {p, item.b, h, item.h_kv, p.q_len, p.kv_len}; }
+  ATT_MEMBER WalkPart own_part() const {
+    return spec::kIsPacked ? walk_part(p, item.own.q_len, item.part) : own_walk_part(p);
+  }
+  ATT_MEMBER Context context() const { return item_context(p, item.own, item.b, h, item.h_kv); }
 };
+
+// Of packed sequences, the loader's: K and V with rows of another one, of whose V dS would be made,
+// and learned from.
+ATT_FN void load_foreign_keys(const KeyTile& item, const TensorMap* k_map, const TensorMap* v_map,
+                              const KeysMemory& shared) {
+  const bool leader = thread_index() % 32 == 0;
+  const int first = item.own.kv_first + item.k0, own_rows = item.own.kv_len - item.k0;
+  if (leader) {
+    mbarrier_arrive_expect(shared.raw(), qk_bytes(kKeys));
+    load_slabs<kQkSlabs>(shared.k(), slab_bytes(kKeys), k_map, shared.raw(), first, item.h_kv, 0,
+                         CacheHint::kEvictFirst);
+    mbarrier_arrive_expect(shared.raw(), v_bytes(kKeys));
+    load_slabs<kVSlabs>(shared.v(), slab_bytes(kKeys), v_map, shared.raw(), first, item.h_kv, 0,
+                        CacheHint::kEvictFirst);
+  }
+  mbarrier_wait(shared.raw(), 0);
+  clear_rows<kVSlabs, kKeys>(shared.v(), own_rows);
+  fence_shared_for_async();
+  sync_warp();
+  if (leader) mbarrier_arrive(shared.kv_full());
+}
+
+// The same of a stage whose Q and dO have come to raw.
+ATT_FN void clear_foreign_queries(int own_rows, int stage, unsigned parity,
+                                  const KeysMemory& shared) {
+  mbarrier_wait(shared.raw(), parity);
+  clear_rows<kQkSlabs, kTileQ>(shared.q(stage), own_rows);
+  clear_rows<kVSlabs, kTileQ>(shared.d_o(stage), own_rows);
+  fence_shared_for_async();
+  sync_warp();
+  if (thread_index() % 32 != 0) return;
+  mbarrier_arrive(shared.q_full(stage));
+  mbarrier_arrive(shared.do_full(stage));
+}
 
 ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const TensorMap* q_map,
                             const TensorMap* k_map, const TensorMap* v_map, const TensorMap* do_map,
                             const KeysMemory& shared) {
   const bool leader = thread_index() % 32 == 0;
-  if (leader) {
+  const int slice = spec::kIsPacked ? 0 : item.b;
+  [[maybe_unused]] unsigned raw_parity = 0;
+  bool has_foreign_keys = false;
+  if constexpr (spec::kIsPacked) has_foreign_keys = item.k0 + kKeys > item.own.kv_len;
+  if (has_foreign_keys) {
+    load_foreign_keys(item, k_map, v_map, shared);
+    raw_parity = 1;
+  } else if (leader) {
     mbarrier_arrive_expect(shared.kv_full(), qk_bytes(kKeys) + v_bytes(kKeys));
-    load_slabs<kQkSlabs>(shared.k(), slab_bytes(kKeys), k_map, shared.kv_full(), item.k0, item.h_kv,
-                         item.b, CacheHint::kEvictFirst);
-    load_slabs<kVSlabs>(shared.v(), slab_bytes(kKeys), v_map, shared.kv_full(), item.k0, item.h_kv,
-                        item.b, CacheHint::kEvictFirst);
+    const int first = item.own.kv_first + item.k0;
+    load_slabs<kQkSlabs>(shared.k(), slab_bytes(kKeys), k_map, shared.kv_full(), first, item.h_kv,
+                         slice, CacheHint::kEvictFirst);
+    load_slabs<kVSlabs>(shared.v(), slab_bytes(kKeys), v_map, shared.kv_full(), first, item.h_kv,
+                        slice, CacheHint::kEvictFirst);
   }
   GroupWalk walk(p, item);
   TileInfo now, following;
@@ -115,28 +169,38 @@ ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const 
   do {
     const bool more = has_tile && walk.next(following);
     now.more = more ? 1 : 0;
-    const int row = now.tile < 0 ? p.q_len : now.tile * kTileQ;
+    const int row = now.tile < 0 ? p.q_len : item.own.q_first + now.tile * kTileQ;
+    const int own_rows = now.tile < 0 ? kTileQ : item.own.q_len - now.tile * kTileQ;
+    const bool has_foreign = spec::kIsPacked && own_rows < kTileQ;
     const long long first =
-        (static_cast<long long>(item.b) * p.heads + now.h) * padded_rows(p.q_len) +
-        (now.tile < 0 ? 0 : row);
+        first_padded_row(p, spec::kIsPacked ? item.own : sequence_of(p, item.b), item.b, now.h) +
+        (now.tile < 0 ? 0 : now.tile * kTileQ);
     mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
     if (leader) {
       store_tile_info(shared.q_tile(at.stage), now);
-      mbarrier_arrive_expect(shared.q_full(at.stage), qk_bytes(kTileQ) + kReferenceBytes);
-      load_slabs<kQkSlabs>(shared.q(at.stage), slab_bytes(kTileQ), q_map, shared.q_full(at.stage),
-                           row, now.h, item.b, CacheHint::kEvictLast);
+      const unsigned barrier = has_foreign ? shared.raw() : shared.q_full(at.stage);
+      mbarrier_arrive_expect(barrier, qk_bytes(kTileQ) + kReferenceBytes);
+      load_slabs<kQkSlabs>(shared.q(at.stage), slab_bytes(kTileQ), q_map, barrier, row, now.h,
+                           slice, CacheHint::kEvictLast);
       bulk_load(shared.references(at.stage),
                 p.row_references + first * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
-                shared.q_full(at.stage));
+                barrier);
     }
     mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
     if (leader) {
       store_tile_info(shared.do_tile(at.stage), now);
-      mbarrier_arrive_expect(shared.do_full(at.stage), v_bytes(kTileQ) + kDeltaBytes);
-      load_slabs<kVSlabs>(shared.d_o(at.stage), slab_bytes(kTileQ), do_map,
-                          shared.do_full(at.stage), row, now.h, item.b, CacheHint::kEvictLast);
+      const unsigned barrier = has_foreign ? shared.raw() : shared.do_full(at.stage);
+      mbarrier_arrive_expect(barrier, v_bytes(kTileQ) + kDeltaBytes);
+      load_slabs<kVSlabs>(shared.d_o(at.stage), slab_bytes(kTileQ), do_map, barrier, row, now.h,
+                          slice, CacheHint::kEvictLast);
       bulk_load(shared.deltas(at.stage), p.row_deltas + first * (kDeltaBytes / kTileQ / 4),
-                kDeltaBytes, shared.do_full(at.stage));
+                kDeltaBytes, barrier);
+    }
+    if constexpr (spec::kIsPacked) {
+      if (has_foreign) {
+        clear_foreign_queries(own_rows, at.stage, raw_parity, shared);
+        raw_parity ^= 1;
+      }
     }
     at.advance();
     has_tile = more;
@@ -147,8 +211,9 @@ ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const 
 ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
                                const TensorMap* dk_map, const TensorMap* dv_map,
                                const KeysMemory& shared, int warpgroup) {
-  const KeysConsumer consumer{p,      shared,    warpgroup, thread_index() % kWarpgroupThreads,
-                              item.b, item.h_kv, item.k0};
+  const KeysConsumer consumer{p,        shared,    warpgroup, thread_index() % kWarpgroupThreads,
+                              item.b,   item.h_kv, item.k0,   item.own,
+                              item.part};
   mbarrier_wait(shared.kv_full(), 0);
   if (warpgroup == 0) {
     ValueGradient d_v;
@@ -158,7 +223,8 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
     if constexpr (kCutsWalks) {
       if (consumer.leaves_part<spec::kHeadDimV>(d_v, p.d_v_sums)) return;
     }
-    consumer.store<kColumnsV>(d_v, dropout_scale(Context{p, 0, 0, 0, 0, 0}), shared.v(), dv_map);
+    consumer.store<spec::kHeadDimV>(d_v, dropout_scale(Context{p, 0, 0, 0, 0, 0}), shared.v(),
+                                    dv_map, p.d_v, p.d_v_stride);
   } else {
     KeyGradient d_k;
     consumer.make_key_gradient(d_k);
@@ -166,7 +232,8 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
     if constexpr (kCutsWalks) {
       if (consumer.leaves_part<spec::kHeadDimQk>(d_k, p.d_k_sums)) return;
     }
-    consumer.store<kColumnsQk>(d_k, softmax_scale(p), shared.k(), dk_map);
+    consumer.store<spec::kHeadDimQk>(d_k, softmax_scale(p), shared.k(), dk_map, p.d_k,
+                                     p.d_k_stride);
   }
 }
 
@@ -174,16 +241,18 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
 }  // namespace att
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
-    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
-  if constexpr (att::kCutsWalks) att::let_next_launch_start();
+    ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
+  if constexpr (att::sm90::kLaunchesOverlap) att::let_next_launch_start();
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
+  // The launch behind this one waits for it alone, but reads the list of the one in front, too.
+  if constexpr (att::spec::kIsPacked) att::wait_for_launches_before();
 }
 
 ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardParams p, ATT_GRID_CONSTANT att::TensorMap q_map,
-                    ATT_GRID_CONSTANT att::TensorMap k_map, ATT_GRID_CONSTANT att::TensorMap v_map,
-                    ATT_GRID_CONSTANT att::TensorMap do_map,
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::BackwardKernelParams p,
+                    ATT_GRID_CONSTANT att::TensorMap q_map, ATT_GRID_CONSTANT att::TensorMap k_map,
+                    ATT_GRID_CONSTANT att::TensorMap v_map, ATT_GRID_CONSTANT att::TensorMap do_map,
                     ATT_GRID_CONSTANT att::TensorMap dk_map,
                     ATT_GRID_CONSTANT att::TensorMap dv_map) {
   using namespace att;
@@ -192,12 +261,18 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   const KeysMemory shared{shared_address(shared_memory)};
   if (thread_index() < 32) store_halves(shared.halves());
   if (thread_index() == 0) init_barriers(shared);
-  if constexpr (kCutsWalks) {
+  if constexpr (kLaunchesOverlap) {
     let_next_launch_start();
     wait_for_launches_before();
   }
+  if constexpr (spec::kIsPacked) {
+    if (thread_index() == 0) {
+      store_listed_tile(shared.listed(), find_listed_keys(p, block_index(), kKeys));
+    }
+  }
   sync_threads();
-  const KeyTile item = key_tile(p);
+  const KeyTile item = key_tile(p, shared);
+  if (spec::kIsPacked && item.b < 0) return;
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
@@ -211,7 +286,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
 }
 
 ATT_KERNEL __launch_bounds__(att::sm90::kQueryThreads, 1)
-    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardParams p,
+    ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardKernelParams p,
                                         ATT_GRID_CONSTANT att::TensorMap q_map,
                                         ATT_GRID_CONSTANT att::TensorMap k_map,
                                         ATT_GRID_CONSTANT att::TensorMap v_map,

@@ -220,16 +220,17 @@ ATT_FN float row_delta(const BackwardParams& p, long long row) {
   return joined_row(reinterpret_cast<const unsigned*>(p.row_deltas) + 4 * row);
 }
 
-// The last of the packed sequences whose rows, each padded to whole tiles, begin at tile `tile` or
-// before. A warp's, whose lanes look at as many sequences at a time, as far apart as leaves one of
-// them in the end: a look-up after the other takes longer than what a CTA does with the rows.
-ATT_FN int sequence_of_tile(const BackwardParams& p, int tile) {
-  const SequenceList& list = static_cast<const PackedParams&>(p).sequences;
+// The last of the packed sequences whose rows, each padded to whole tiles of kRows, begin at tile
+// `tile` or before. A warp's, whose lanes look at as many sequences at a time, as far apart as
+// leaves one of them in the end: a look-up after the other takes longer than what a CTA does with
+// the rows.
+template <int kRows>
+ATT_FN int sequence_of_tile(const int* offsets, int total, int batch, int tile) {
   const auto begins_before = [&](int sequence) {
-    const int before = packed_span(list.cu_q, nullptr, sequence, p.q_len).first;
-    return first_sequence_tile(before, sequence, kRowPadding) <= tile;
+    const int before = packed_span(offsets, nullptr, sequence, total).first;
+    return first_sequence_tile(before, sequence, kRows) <= tile;
   };
-  int first = 0, count = p.batch;
+  int first = 0, count = batch;
 #pragma unroll 1
   while (count > 1) {
     const int step = tile_count(count, 32);
@@ -241,6 +242,11 @@ ATT_FN int sequence_of_tile(const BackwardParams& p, int tile) {
     count = min_i32(step, count - at);
   }
   return first;
+}
+// Of a tile of kRowPadding queries.
+ATT_FN int sequence_of_tile(const BackwardParams& p, int tile) {
+  const SequenceList& list = static_cast<const PackedParams&>(p).sequences;
+  return sequence_of_tile<kRowPadding>(list.cu_q, p.q_len, p.batch, tile);
 }
 
 // A CTA's share of what the main launch counts.

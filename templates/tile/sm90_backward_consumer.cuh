@@ -19,6 +19,7 @@
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/dropped_elements.cuh"
 #include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/listed_parts.cuh"
 #include "templates/tile/logistic_scores.cuh"
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
@@ -426,7 +427,8 @@ struct Consumer {
     // What has had no register all the while.
     if constexpr (kLoadsKeysApart) take(load_listed_item(shared.item_slot(parity)));
     if constexpr (kCutsWalks) {
-      if (leaves_part(walk_part(p, load_listed_item(shared.item_slot(parity)).part))) return;
+      const int part = load_listed_item(shared.item_slot(parity)).part;
+      if (leaves_part(walk_part(p, queries_of(p, own), part))) return;
     }
     const int own_thread = kLoadsKeysApart ? opaque(thread) : thread;
     const int row = own_thread / 32 * 16;
@@ -475,7 +477,11 @@ struct Consumer {
     wgmma_pin(d_k);
     wgmma_pin(d_v);
     if (own_part.parts == 1) return false;
-    const int row = k0 + warpgroup * kKeys, head = b * p.kv_heads + h_kv;
+    int row = k0 + warpgroup * kKeys, head = b * p.kv_heads + h_kv;
+    if constexpr (spec::kIsPacked) {
+      row += first_listed_tile(own, b) * kPartKeys;
+      head = h_kv;
+    }
     leave_part<spec::kHeadDimQk>(p, own_part, d_k, p.d_k_sums, head, row, thread);
     leave_part<spec::kHeadDimV>(p, own_part, d_v, p.d_v_sums, head, row, thread);
     return true;

@@ -88,7 +88,7 @@ constexpr int kTurnOffset = kBringsOffset + (kDsBuffers > 0 ? 16 : 0);
 // slower.
 constexpr int kTurns = spec::kHasMask ? 4 : 2;
 constexpr int kItemOffset = kTurnOffset + (kTakesTurns ? 8 * kTurns : 0);
-constexpr int kItemBytes = spec::kIsPacked || kCutsWalks ? 32 : 16;
+constexpr int kItemBytes = 16 + (spec::kIsPacked ? 16 : 0) + (kCutsWalks ? 16 : 0);
 constexpr int kBarrierOffset = kItemOffset + (kTakesItems ? 2 * kItemBytes : 0);
 constexpr int kRowBarrier = 4 * kStages + 2 * kDsBuffers + (kDsBuffers > 0 ? 4 : 1);
 constexpr int kLoadedBarrier = kRowBarrier + plan::kRowWarps;
@@ -170,11 +170,6 @@ struct SharedMemory {
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
-
-// A word of it, the same in all lanes, and known to be so.
-ATT_FN int load_uniform_word(unsigned address) {
-  return shuffle_from(static_cast<int>(load_shared_4(address)), 0);
-}
 
 }  // namespace sm90
 }  // namespace att

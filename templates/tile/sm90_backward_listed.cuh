@@ -10,9 +10,11 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/sequence.h"
 #include "templates/tile/backward_rows.cuh"
+#include "templates/tile/listed_order.cuh"
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
+#include "templates/tile/walk_parts.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -26,29 +28,25 @@ struct ListedItem {
   int part = 0;  // of its walk
 };
 
-// Heads are taken in groups of about kListedTilesOfGroup tiles, of which a group's longest come
-// first: so that dQ's sums of the heads under way stay in L2, which all heads' would not. 12
-// documents of 8192 tokens, 16 heads, d 128, causal, on an H200: 302 us, in groups of 512 tiles
-// 311, of 1024 341, of all 349.
-constexpr int kListedTilesOfGroup = 256;
 ATT_FN int listed_tiles(const BackwardParams& p) {
   return sequence_item_count(p.kv_len, p.batch, kTileKv);
 }
-ATT_FN HeadGroups<int> listed_groups(const BackwardParams& p) {
-  const int kv_heads = opaque(p.kv_heads);
-  const int groups = max_i32(1, listed_tiles(p) * kv_heads / kListedTilesOfGroup);
-  const int size = tile_count(kv_heads, groups);
-  return head_groups(kv_heads, GroupSizes<int>{size, size});
-}
 ATT_FN HeadTile<int> listed_tile(const BackwardParams& p, int number) {
-  return tile_by_group(number, opaque(listed_tiles(p)), listed_groups(p), false);
+  return tile_of_list(number, opaque(listed_tiles(p)), opaque(p.kv_heads));
 }
 
 // One thread's, for its CTA: whatever becomes of the lengths meanwhile, all of it agree on which
 // rows are the sequence's. False where the list says none, or one that is not in its sequence: the
-// lengths may have changed since it was listed.
+// lengths may have changed since it was listed. So where walks are cut and its own is not into as
+// many parts as another sequence's may be: those of a key tile follow one another.
 ATT_FN bool store_listed_item(const BackwardParams& p, int number, unsigned to) {
   const SequenceItem* const list = static_cast<const PagedParams&>(p).key_items;
+  int part = 0;
+  if constexpr (kCutsWalks) {
+    const int parts = opaque(cut_walks(p).parts), whole = number / parts;
+    part = number - whole * parts;
+    number = whole;
+  }
   const auto [h_kv, index] = listed_tile(p, number);
   // Both words by one load.
   const long long words = *reinterpret_cast<const long long*>(list + index);
@@ -57,6 +55,10 @@ ATT_FN bool store_listed_item(const BackwardParams& p, int number, unsigned to) 
   const Sequence own = sequence_of(p, listed.sequence);
   const int k0 = listed.tile * kTileKv;
   if (k0 >= own.kv_len) return false;
+  if constexpr (kCutsWalks) {
+    if (part >= cut_walks(p, own.q_len).parts) return false;
+    store_shared_4(to + 32, part);
+  }
   store_shared_4(to, listed.sequence);
   store_shared_4(to + 4, h_kv);
   store_shared_4(to + 8, k0);
@@ -73,7 +75,8 @@ ATT_FN ListedItem load_listed_item(unsigned from) {
     const WorkItem item = load_item(from);
     return {item.b, item.h_kv, item.k0, item.sums, {0, 0, item.b, 0, 0}, item.part};
   }
-  return {word(0), word(1), word(2), word(3), {word(4), word(5), 0, word(6), word(7)}};
+  const int part = kCutsWalks ? word(8) : 0;
+  return {word(0), word(1), word(2), word(3), {word(4), word(5), 0, word(6), word(7)}, part};
 }
 
 // A warp's, which finds the items and tells the others. n: items of the CTA before.
@@ -85,7 +88,8 @@ ATT_FN ListedItem take_listed_item(const BackwardParams& p, const SharedMemory& 
   }
   mbarrier_wait(shared.item_empty(n), (n >> 1 & 1) ^ 1);
   if (thread_index() % 32 == 0) {
-    const int count = listed_tiles(p) * p.kv_heads;
+    int count = listed_tiles(p) * p.kv_heads;
+    if constexpr (kCutsWalks) count *= cut_walks(p).parts;
     int number;
     do {
       number = take_one_of(p.scheduler_counter);

@@ -16,6 +16,8 @@
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_rows_ahead.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/tile/sm90_foreign_rows.cuh"
+#include "templates/tile/walk_parts.cuh"
 
 namespace att {
 namespace sm90 {
@@ -24,21 +26,6 @@ namespace sm90 {
 
 ATT_FN bool has_foreign_keys(const ListedItem& item) {
   return spec::kIsPacked && item.k0 + kTileKv > item.own.kv_len;
-}
-
-// Rows [first, kRows) of a matrix, by a warp.
-template <int kSlabs, int kRows>
-ATT_FN void clear_rows(unsigned matrix, int first) {
-  const unsigned zeros[4] = {};
-  constexpr int kUnits = kRowBytes / 16;  // of a row of a slab, wherever the swizzle puts them
-  const int lane = thread_index() % 32;
-#pragma unroll 1
-  for (int row = first + lane / kUnits; row < kRows; row += 32 / kUnits) {
-#pragma unroll
-    for (int slab = 0; slab < kSlabs; ++slab) {
-      store_shared_16(matrix + (slab * kRows + row) * kRowBytes + lane % kUnits * 16, zeros);
-    }
-  }
 }
 
 // The loader's, of a stage whose Q and dO have come to q_raw.
@@ -113,7 +100,7 @@ struct ListedWalk {
     if constexpr (kTakesTurns) {
       walk.turn_round(turn_order(p).is_turned_round(item.b * p.kv_heads + item.h_kv));
     }
-    if constexpr (kCutsWalks) h += walk_part(p, item.part).first_head;
+    if constexpr (kCutsWalks) h += part_of(item).first_head;
     begin_head(item);
   }
   // The next one, of this head or the ones after it that share the keys.
@@ -138,16 +125,19 @@ struct ListedWalk {
   }
 
  private:
+  ATT_MEMBER WalkPart part_of(const ListedItem& item) const {
+    return walk_part(p, queries_of(p, item.own), item.part);
+  }
   ATT_MEMBER void begin_head(const ListedItem& item) {
     walk.begin(context(item), item.k0);
     if constexpr (kCutsWalks) {
       const int first = item.h_kv * (p.heads / opaque(p.kv_heads));
-      walk.keep(walk_part(p, item.part).cut(h - first, walk.tiles));
+      walk.keep(part_of(item).cut(h - first, walk.tiles));
     }
   }
   ATT_MEMBER int end_head(const ListedItem& item) const {
     const int group = p.heads / opaque(p.kv_heads);
-    if constexpr (kCutsWalks) return item.h_kv * group + walk_part(p, item.part).end_head;
+    if constexpr (kCutsWalks) return item.h_kv * group + part_of(item).end_head;
     return (item.h_kv + 1) * group;
   }
   ATT_MEMBER bool begin_next_head(const ListedItem& item) {
@@ -227,23 +217,6 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
     if constexpr (kMakesRowsAhead) wait_for_rows(p, item.b * p.kv_heads + item.h_kv);
     load_listed_queries(p, q_map, do_map, shared, item, shared.item_slot(n), at, raw_parity);
   });
-}
-
-// ---- Gradients of keys whose tile goes on behind the sequence.
-
-// Of a warp's 16 rows of the matrix, which leave_key_rows() left, the first `count`.
-template <int kHeadDim>
-ATT_FN void copy_rows(char* out, long long stride_bytes, const KeyRows& from, int row, int count) {
-  constexpr int kUnits = kHeadDim / 8;
-#pragma unroll 1
-  for (int i = thread_index() % 32; i < 16 * kUnits; i += 32) {
-    const int at = i / kUnits, unit = i % kUnits;
-    if (at < count) {
-      copy_shared_to_global_16(
-          out + at * stride_bytes + unit * 16,
-          swizzled(from.matrix + unit / 8 * from.slab_bytes, row + at, unit % 8));
-    }
-  }
 }
 
 }  // namespace sm90

@@ -75,13 +75,13 @@ ATT_FN HeadTileOfSums tile_of_sums(const BackwardParams& p, int base, int index)
 }
 
 // Brings kRowPadding rows of a head from their sums to rows. A CTA's, a warpgroup a share of a
-// tile; the last heads, whose sums L2 may still have, come first.
+// tile; the last heads, whose sums L2 may still have, come first. `index`: of these CTAs.
 constexpr int kTilesOfPadding = kRowPadding / kTileQ;
-ATT_FN void convert_packed_rows(const BackwardParams& p) {
+ATT_FN void convert_packed_rows(const BackwardParams& p, int index) {
   const int tiles = sequence_item_count(p.q_len, p.batch, kRowPadding);
-  const int from_last = block_index() / tiles;
+  const int from_last = index / tiles;
   const int h = p.heads - 1 - from_last;
-  const int padded = block_index() - from_last * tiles;
+  const int padded = index - from_last * tiles;
   const int b = sequence_of_tile(p, padded);
   const Sequence own = sequence_of(p, b);
   const int warpgroup = thread_index() / kWarpgroupThreads;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
+#include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 
 namespace att {
@@ -56,6 +57,11 @@ using RingPosition = Ring<kStages>;
 template <int kCount>
 ATT_FN Ring<kCount> uniform(const Ring<kCount>& at) {
   return {shuffle_from(at.stage, 0), static_cast<unsigned>(shuffle_from(at.parity, 0))};
+}
+
+// A word of shared memory, the same in all lanes, and known to be so.
+ATT_FN int load_uniform_word(unsigned address) {
+  return shuffle_from(static_cast<int>(load_shared_4(address)), 0);
 }
 
 }  // namespace sm90

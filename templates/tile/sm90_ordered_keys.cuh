@@ -16,11 +16,16 @@
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
+#include "templates/tile/listed_parts.cuh"
+#include "templates/tile/sm90_foreign_rows.cuh"
 #include "templates/tile/sm90_ordered_keys_layout.cuh"
 #include "templates/tile/walk_parts.cuh"
 
 namespace att {
 namespace sm90 {
+
+// Keys that no query sees: under a mask, or of a packed sequence without queries.
+constexpr bool kMayHaveNoTiles = spec::kHasMask || spec::kIsPacked;
 
 using KeyGradient = float[kColumnsQk / 2];
 using ValueGradient = float[kColumnsV / 2];
@@ -35,12 +40,14 @@ struct KeysConsumer {
   const int warpgroup;
   const int thread;  // of the warpgroup
   const int b, h_kv, k0;
+  const Sequence own;  // of packed sequences,
+  const int part;      // and of the walk
 
   ATT_MEMBER void warp_arrive(unsigned barrier) const {
     if (thread % 32 == 0) mbarrier_arrive(barrier);
   }
   ATT_MEMBER Context context(const TileInfo& tile) const {
-    return {p, b, tile.h, h_kv, p.q_len, p.kv_len};
+    return item_context(p, own, b, tile.h, h_kv);
   }
   ATT_MEMBER Elements elements(const TileInfo& tile, int stage) const {
     return {k0 + thread / 32 * 16 + thread % 32 / 4, tile.tile * kTileQ + thread % 4 * 2,
@@ -96,7 +103,7 @@ struct KeysConsumer {
     Ring<kStages> at, before;
     unsigned tiles = 0;
     mbarrier_wait(shared.q_full(0), 0);
-    if (spec::kHasMask && load_tile_info(shared.q_tile(0)).tile < 0) return;
+    if (kMayHaveNoTiles && load_tile_info(shared.q_tile(0)).tile < 0) return;
     bool more = true;
     while (more) {
       at = uniform(at);
@@ -153,7 +160,7 @@ struct KeysConsumer {
     Ring<kStages> at, before;
     unsigned tiles = 0;
     mbarrier_wait(shared.do_full(0), 0);
-    if (spec::kHasMask && load_tile_info(shared.do_tile(0)).tile < 0) return;
+    if (kMayHaveNoTiles && load_tile_info(shared.do_tile(0)).tile < 0) return;
     LearnedGradients learned(p, k0 + thread / 32 * 16);
     bool more = true;
     while (more) {
@@ -202,26 +209,46 @@ struct KeysConsumer {
     }
     wgmma_wait<0>();
     wgmma_pin(d_k);
-    learned.end(Context{p, b, 0, h_kv, p.q_len, p.kv_len});
+    learned.end(item_context(p, own, b, 0, h_kv));
   }
 
   // A part's of a walk, to be added up by others. False where there is a single part.
   template <int kHeadDim, int kNumbers>
   ATT_MEMBER bool leaves_part(float (&gradient)[kNumbers], float* sums) const {
     wgmma_pin(gradient);
-    const WalkPart part = own_walk_part(p);
-    if (part.parts == 1) return false;
-    leave_part<kHeadDim>(p, part, gradient, sums, b * p.kv_heads + h_kv, k0, thread);
+    const WalkPart walked = spec::kIsPacked ? walk_part(p, own.q_len, part) : own_walk_part(p);
+    if (walked.parts == 1) return false;
+    int row = k0, head = b * p.kv_heads + h_kv;
+    if constexpr (spec::kIsPacked) {
+      row += first_listed_tile(own, b) * kPartKeys;
+      head = h_kv;
+    }
+    leave_part<kHeadDim>(p, walked, gradient, sums, head, row, thread);
     return true;
   }
 
-  // A gradient's 64 rows to where K's or V's were, and from there to global memory.
-  template <int kColumns>
-  ATT_MEMBER void store(const float (&gradient)[kColumns / 2], float scale, unsigned matrix,
-                        const TensorMap* map) const {
+  // A gradient's 64 rows to where K's or V's were, and from there to global memory. Of packed
+  // sequences those of another one are not its business.
+  template <int kHeadDim>
+  ATT_MEMBER void store(const float (&gradient)[whole_steps(kHeadDim) / 2], float scale,
+                        unsigned matrix, const TensorMap* map, [[maybe_unused]] void* d_tensor,
+                        [[maybe_unused]] const Strides& stride) const {
+    constexpr int kColumns = whole_steps(kHeadDim);
     const int row = thread / 32 * 16;
-    store_key_rows<kColumns>(gradient, scale, {matrix, slab_bytes(kKeys), map, k0, h_kv, b}, row,
-                             thread);
+    KeyRows to{matrix, slab_bytes(kKeys), map, k0, h_kv, b};
+    if constexpr (spec::kIsPacked) {
+      const int key = k0 + row;
+      if (key + 16 > own.kv_len) {
+        leave_key_rows<kColumns>(gradient, scale, to, row, thread);
+        sync_warp();
+        copy_rows<kHeadDim>(static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, key),
+                            2 * stride.seq, to, row, own.kv_len - key);
+        return;
+      }
+      to.k0 += own.kv_first;
+      to.batch = own.slice;
+    }
+    store_key_rows<kColumns>(gradient, scale, to, row, thread);
     if (thread % 32 == 0) tma_store_wait();
   }
 };

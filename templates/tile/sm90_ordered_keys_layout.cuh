@@ -4,6 +4,7 @@
 
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/tile/sm90_ordered_listed.cuh"
 #include "templates/tile/sm90_ordered_queries_layout.cuh"
 
 namespace att {
@@ -27,7 +28,8 @@ struct KeysMemory {
   static constexpr int kHalves = kDeltas + kStages * kDeltaBytes;
   static constexpr int kTiles = kHalves + 128;
   static constexpr int kBarriers = kTiles + 2 * kStages * kTileInfoBytes;
-  static constexpr int kBytes = kBarriers + 8 * (4 * kStages + 3);
+  static constexpr int kListed = kBarriers + 8 * (4 * kStages + 3 + (spec::kIsPacked ? 1 : 0));
+  static constexpr int kBytes = kListed + (spec::kIsPacked ? kListedTileBytes : 0);
 
   unsigned base;
   ATT_MEMBER unsigned k() const { return base; }
@@ -51,6 +53,10 @@ struct KeysMemory {
   ATT_MEMBER unsigned kv_full() const { return barrier(4 * kStages); }
   ATT_MEMBER unsigned slopes_full() const { return barrier(4 * kStages + 1); }
   ATT_MEMBER unsigned slopes_empty() const { return barrier(4 * kStages + 2); }
+  // Rows of Q and dO have come, some of which are another packed sequence's.
+  ATT_MEMBER unsigned raw() const { return barrier(4 * kStages + 3); }
+  // Of packed sequences what the CTA has.
+  ATT_MEMBER unsigned listed() const { return base + kListed; }
 
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarriers + 8 * index; }

@@ -28,6 +28,7 @@ struct QueriesConsumer {
   const int warpgroup;
   const int thread;  // of the warpgroup
   const int b, h, q0;
+  const Sequence own;  // of packed sequences
 
   ATT_MEMBER void warp_arrive(unsigned barrier) const {
     if (thread % 32 == 0) mbarrier_arrive(barrier);
@@ -35,12 +36,13 @@ struct QueriesConsumer {
   ATT_MEMBER int row() const { return q0 + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4; }
 
   ATT_MEMBER RowElements elements() const {
-    const long long first = (static_cast<long long>(b) * p.heads + h) * padded_rows(p.q_len);
+    const long long first = first_padded_row(p, spec::kIsPacked ? own : sequence_of(p, b), b, h);
     float references[2], deltas[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Of rows past the padding nothing is stored.
-      const bool is_past = kRowPadding % kRows != 0 && row() + 8 * half >= padded_rows(p.q_len);
+      const bool is_past =
+          kRowPadding % kRows != 0 && row() + 8 * half >= padded_rows(queries_of(p, own));
       references[half] = is_past ? infinity() : stored_reference(p, first + row() + 8 * half);
       deltas[half] = is_past ? 0.0f : row_delta(p, first + row() + 8 * half);
     }
@@ -53,8 +55,8 @@ struct QueriesConsumer {
     Gradient d_q;
 #pragma unroll
     for (int i = 0; i < kColumnsQk / 2; ++i) d_q[i] = 0.0f;
-    const Context c{p, b, h, h / (p.heads / p.kv_heads), p.q_len, p.kv_len};
-    const RowElements own = elements();
+    const Context c = item_context(p, own, b, h, h / (p.heads / p.kv_heads));
+    const RowElements rows = elements();
     // On the left of S and dP: descriptors, or fragments.
     Rows<kColumnsQk> q_rows;
     Rows<kColumnsV> o_rows;
@@ -85,8 +87,9 @@ struct QueriesConsumer {
     }
     mbarrier_wait(shared.k_full(0), 0);
     int tile = load_tile(0);
-    if (spec::kHasMask && tile < 0) {
-      store(d_q, own);
+    // Queries that see no key: under a mask, or of a packed sequence without keys.
+    if ((spec::kHasMask || spec::kIsPacked) && tile < 0) {
+      store(d_q, rows);
       return;
     }
     // Entered without a test, for ptxas, which else serialises the products (C7515).
@@ -113,11 +116,11 @@ struct QueriesConsumer {
       wgmma_wait<1>();
       wgmma_pin(s);
       const int key = tile / 2 * kStepKeys;
-      own.template probabilities<kStepKeys>(c, s, key + thread % 4 * 2, tile % 2 != 0);
+      rows.template probabilities<kStepKeys>(c, s, key + thread % 4 * 2, tile % 2 != 0);
       wgmma_wait<0>();
       wgmma_pin(d);
       warp_arrive(shared.v_empty(at_v.stage));
-      own.template gradients<kStepKeys>(c, s, d, key);
+      rows.template gradients<kStepKeys>(c, s, d, key);
 #pragma unroll
       for (int n = 0; n < kStepKeys / 8; ++n) {
         operand[n / 2][n % 2 * 2] = pack_2<spec::kDType>(d[4 * n], d[4 * n + 1]);
@@ -142,7 +145,7 @@ struct QueriesConsumer {
     }
     wgmma_wait<0>();
     wgmma_pin(d_q);
-    store(d_q, own);
+    store(d_q, rows);
   }
 
  private:
@@ -162,14 +165,14 @@ struct QueriesConsumer {
   }
 
   // Rows without live keys get zeros: what their dO made of dS may be anything.
-  ATT_MEMBER void store(const Gradient& d_q, const RowElements& own) const {
+  ATT_MEMBER void store(const Gradient& d_q, const RowElements& rows) const {
     const Strides& stride = p.d_q_stride;
-    char* const out = static_cast<char*>(p.d_q) +
-                      2 * (slice_offset(stride, b) + h * stride.head + row() * stride.seq);
+    const Sequence of = spec::kIsPacked ? own : sequence_of(p, b);
+    char* const out = static_cast<char*>(p.d_q) + 2 * query_offset(of, stride, h, row());
     constexpr int kBlocks = spec::kHeadDimQk / 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool is_dead = own.reference[half] == infinity();
+      const bool is_dead = rows.reference[half] == infinity();
       const float scale = softmax_scale(p);
 #pragma unroll
       for (int first = 0; first < kBlocks; first += 4) {
@@ -181,7 +184,7 @@ struct QueriesConsumer {
         }
         transpose_quad(words);
         const int block = first + thread % 4;
-        if (row() + 8 * half < p.q_len && block < kBlocks) {
+        if (row() + 8 * half < queries_of(p, own) && block < kBlocks) {
           store_global_16(out + 2 * (8 * half * stride.seq + 8 * block), words);
         }
       }

@@ -1,6 +1,6 @@
 // The sm90a family's ordered queries' kernel: a CTA takes the queries of a head, 64 for each
 // consumer warpgroup, and walks the live key tiles, which a loader warp brings by TMA. Where walks
-// of key tiles were cut the first CTAs add up what the parts left.
+// of key tiles were cut the last CTAs add up what the parts left.
 #pragma once
 
 #include "templates/ptx/dependent_launch.cuh"
@@ -12,7 +12,10 @@
 #include "templates/sequence.h"
 #include "templates/tile/backward_order.cuh"
 #include "templates/tile/learned_totals.cuh"
+#include "templates/tile/listed_parts.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_foreign_rows.cuh"
+#include "templates/tile/sm90_ordered_listed.cuh"
 #include "templates/tile/sm90_ordered_queries.cuh"
 #include "templates/tile/sm90_ordered_queries_layout.cuh"
 #include "templates/tile/tile_walk.cuh"
@@ -21,6 +24,9 @@
 
 namespace att {
 namespace sm90 {
+
+// Where a list comes first, or parts of walks make launches short.
+constexpr bool kLaunchesOverlap = kCutsWalks || spec::kIsPacked;
 
 ATT_FN void init_barriers(const QueriesMemory& shared) {
   for (int stage = 0; stage < QueriesMemory::kKStages; ++stage) {
@@ -32,24 +38,66 @@ ATT_FN void init_barriers(const QueriesMemory& shared) {
     mbarrier_init(shared.v_empty(stage), 4 * kQueryWarpgroups);
   }
   mbarrier_init(shared.rows_full(), 1);
+  if constexpr (spec::kIsPacked) mbarrier_init(shared.raw(), 2);
   mbarrier_init_fence();
 }
 
-ATT_FN void load_queries_tiles(const BackwardParams& p, int b, int h, int q0,
+// Of all heads; of packed sequences as many as their list has room for.
+ATT_FN int query_tiles(const BackwardParams& p) {
+  if constexpr (spec::kIsPacked) return sequence_item_count(p.q_len, p.batch, kRows) * p.heads;
+  return tile_count(p.q_len, kRows) * p.batch * p.heads;
+}
+
+// What a CTA has: rows from q0 on of head h of a sequence.
+struct QueryTile {
+  int b, h, q0;
+  Sequence own = {};  // of packed sequences
+};
+ATT_FN QueryTile query_tile(const BackwardParams& p, int index,
+                            [[maybe_unused]] const QueriesMemory& shared) {
+  if constexpr (spec::kIsPacked) {
+    const ListedTile tile = load_listed_tile(shared.listed());
+    return {tile.b, tile.head, tile.first, tile.own};
+  }
+  const auto [head, tile] =
+      backward_tile(index, tile_count(p.q_len, kRows), p.batch * p.heads, true);
+  const int b = head / p.heads;
+  return {b, head - b * p.heads, tile * kRows};
+}
+
+// Of packed sequences, the loader's, of stages whose K and V have come to raw: only a sequence's
+// last tile has rows of another one.
+ATT_FN void clear_foreign_keys(int own_rows, int k_stage, int v_stage,
+                               const QueriesMemory& shared) {
+  mbarrier_wait(shared.raw(), 0);
+  clear_rows<kQkSlabs, kStepKeys>(shared.k(k_stage), own_rows);
+  clear_rows<kVSlabs, kStepKeys>(shared.v(v_stage), own_rows);
+  fence_shared_for_async();
+  sync_warp();
+  if (thread_index() % 32 != 0) return;
+  mbarrier_arrive(shared.k_full(k_stage));
+  mbarrier_arrive(shared.v_full(v_stage));
+}
+
+ATT_FN void load_queries_tiles(const BackwardParams& p, const QueryTile& item,
                                const TensorMap* q_map, const TensorMap* k_map,
                                const TensorMap* v_map, const TensorMap* do_map,
                                const QueriesMemory& shared) {
   const bool leader = thread_index() % 32 == 0;
+  const int b = item.b, h = item.h, q0 = item.q0;
   const int h_kv = h / (p.heads / p.kv_heads);
+  const int slice = spec::kIsPacked ? 0 : b;
   if (leader) {
+    // Rows of another sequence give a gradient that nobody stores.
+    const int first = item.own.q_first + q0;
     mbarrier_arrive_expect(shared.rows_full(), qk_bytes(kRows) + v_bytes(kRows));
-    load_slabs<kQkSlabs>(shared.q(), slab_bytes(kRows), q_map, shared.rows_full(), q0, h, b,
+    load_slabs<kQkSlabs>(shared.q(), slab_bytes(kRows), q_map, shared.rows_full(), first, h, slice,
                          CacheHint::kEvictFirst);
-    load_slabs<kVSlabs>(shared.d_o(), slab_bytes(kRows), do_map, shared.rows_full(), q0, h, b,
-                        CacheHint::kEvictFirst);
+    load_slabs<kVSlabs>(shared.d_o(), slab_bytes(kRows), do_map, shared.rows_full(), first, h,
+                        slice, CacheHint::kEvictFirst);
   }
-  const Context c{p, b, h, h_kv, p.q_len, p.kv_len};
-  const int q1 = min_i32(q0 + kRows, p.q_len);
+  const Context c = item_context(p, item.own, b, h, h_kv);
+  const int q1 = min_i32(q0 + kRows, queries_of(p, item.own));
   using Walk = TileWalk<kStepKeys>;
   Walk walk(c, q0, q1);
   Ring<QueriesMemory::kKStages> at;
@@ -57,7 +105,9 @@ ATT_FN void load_queries_tiles(const BackwardParams& p, int b, int h, int q0,
   int tile = 0;
   while (tile != Walk::kEnd) {
     tile = walk.next(c, q0, q1);
-    const int k0 = tile / 2 * kStepKeys;
+    const int k0 = tile / 2 * kStepKeys, first = item.own.kv_first + k0;
+    const bool has_foreign =
+        spec::kIsPacked && tile != Walk::kEnd && k0 + kStepKeys > item.own.kv_len;
     mbarrier_wait(shared.k_empty(at.stage), at.parity ^ 1);
     if (leader) {
       store_shared_4(shared.tile(at.stage), tile);
@@ -65,16 +115,21 @@ ATT_FN void load_queries_tiles(const BackwardParams& p, int b, int h, int q0,
         mbarrier_arrive(shared.k_full(at.stage));
         return;
       }
-      mbarrier_arrive_expect(shared.k_full(at.stage), qk_bytes(kStepKeys));
-      load_slabs<kQkSlabs>(shared.k(at.stage), slab_bytes(kStepKeys), k_map,
-                           shared.k_full(at.stage), k0, h_kv, b, CacheHint::kEvictLast);
+      const unsigned barrier = has_foreign ? shared.raw() : shared.k_full(at.stage);
+      mbarrier_arrive_expect(barrier, qk_bytes(kStepKeys));
+      load_slabs<kQkSlabs>(shared.k(at.stage), slab_bytes(kStepKeys), k_map, barrier, first, h_kv,
+                           slice, CacheHint::kEvictLast);
     }
     if (tile == Walk::kEnd) return;
     mbarrier_wait(shared.v_empty(at_v.stage), at_v.parity ^ 1);
     if (leader) {
-      mbarrier_arrive_expect(shared.v_full(at_v.stage), v_bytes(kStepKeys));
-      load_slabs<kVSlabs>(shared.v(at_v.stage), slab_bytes(kStepKeys), v_map,
-                          shared.v_full(at_v.stage), k0, h_kv, b, CacheHint::kEvictLast);
+      const unsigned barrier = has_foreign ? shared.raw() : shared.v_full(at_v.stage);
+      mbarrier_arrive_expect(barrier, v_bytes(kStepKeys));
+      load_slabs<kVSlabs>(shared.v(at_v.stage), slab_bytes(kStepKeys), v_map, barrier, first, h_kv,
+                          slice, CacheHint::kEvictLast);
+    }
+    if constexpr (spec::kIsPacked) {
+      if (has_foreign) clear_foreign_keys(item.own.kv_len - k0, at.stage, at_v.stage, shared);
     }
     at.advance();
     at_v.advance();
@@ -86,33 +141,42 @@ ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map
                                  const TensorMap* k_map, const TensorMap* v_map,
                                  const TensorMap* do_map, const QueriesMemory& shared) {
   if (thread_index() == 0) init_barriers(shared);
-  int index = block_index();
+  const int index = block_index();
+  if constexpr (kLaunchesOverlap) wait_for_launches_before();
   if constexpr (kCutsWalks) {
-    wait_for_launches_before();
-    const int ctas = sum_ctas<kQueryThreads>(p);
-    if (index < ctas) {
-      add_parts_of_keys<kQueryThreads>(p);
+    // Behind the others: queries' CTAs may be few, and take a processor each.
+    const int sums = index - query_tiles(p);
+    if (sums >= 0) {
+      if constexpr (spec::kIsPacked) {
+        add_parts_of_listed_keys<kQueryThreads>(p, sums);
+      } else {
+        add_parts_of_keys<kQueryThreads>(p, sums);
+      }
       return;
     }
-    index -= ctas;
+  }
+  if constexpr (spec::kIsPacked) {
+    if (thread_index() == 0) {
+      store_listed_tile(shared.listed(), find_listed_queries(p, index, kRows));
+    }
   }
   sync_threads();
-  const auto [head, tile] =
-      backward_tile(index, tile_count(p.q_len, kRows), p.batch * p.heads, true);
-  const int b = head / p.heads;
-  const int h = head - b * p.heads;
-  const int q0 = tile * kRows;
+  const QueryTile item = query_tile(p, index, shared);
+  if (spec::kIsPacked && item.b < 0) return;
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<plan::kQueryProducerRegisters>();
     const int warp = shuffle_from(thread_index() / 32, 0);
-    if (warp == 0) load_queries_tiles(p, b, h, q0, q_map, k_map, v_map, do_map, shared);
+    if (warp == 0) load_queries_tiles(p, item, q_map, k_map, v_map, do_map, shared);
     if (warp == 1) {
-      add_sink_gradient(p, sequence_of(p, b), b, h, q0, min_i32(q0 + kRows, p.q_len));
+      add_sink_gradient(p, spec::kIsPacked ? item.own : sequence_of(p, item.b), item.b, item.h,
+                        item.q0, min_i32(item.q0 + kRows, queries_of(p, item.own)));
     }
   } else {
     registers_acquire_to<plan::kQueryConsumerRegisters>();
-    QueriesConsumer{p, shared, warpgroup, thread_index() % kWarpgroupThreads, b, h, q0}.run();
+    QueriesConsumer{p,      shared, warpgroup, thread_index() % kWarpgroupThreads,
+                    item.b, item.h, item.q0,   item.own}
+        .run();
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/tile/sm90_cta.cuh"
+#include "templates/tile/sm90_ordered_listed.cuh"
 
 namespace att {
 namespace sm90 {
@@ -28,7 +29,9 @@ struct QueriesMemory {
   static constexpr int kV = kK + kKStages * qk_bytes(kStepKeys);
   static constexpr int kTiles = kV + kVStages * v_bytes(kStepKeys);
   static constexpr int kBarriers = kTiles + 8 * kKStages;
-  static constexpr int kBytes = kBarriers + 8 * (2 * kKStages + 2 * kVStages + 1);
+  static constexpr int kListed =
+      kBarriers + 8 * (2 * kKStages + 2 * kVStages + 1 + (spec::kIsPacked ? 1 : 0));
+  static constexpr int kBytes = kListed + (spec::kIsPacked ? kListedTileBytes : 0);
 
   unsigned base;
   ATT_MEMBER unsigned q() const { return base; }
@@ -42,6 +45,10 @@ struct QueriesMemory {
   ATT_MEMBER unsigned v_full(int stage) const { return barrier(2 * kKStages + stage); }
   ATT_MEMBER unsigned v_empty(int stage) const { return barrier(2 * kKStages + kVStages + stage); }
   ATT_MEMBER unsigned rows_full() const { return barrier(2 * kKStages + 2 * kVStages); }
+  // Rows of K and V have come, some of which are another packed sequence's.
+  ATT_MEMBER unsigned raw() const { return barrier(2 * kKStages + 2 * kVStages + 1); }
+  // Of packed sequences what the CTA has.
+  ATT_MEMBER unsigned listed() const { return base + kListed; }
 
  private:
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarriers + 8 * index; }

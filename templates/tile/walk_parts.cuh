@@ -1,15 +1,18 @@
 // Where key tiles are few the walk of one, over the query tiles of all heads that share its keys,
-// is cut into parts: a CTA takes one, and leaves its dK and dV in fp32. CTAs in front of the next
+// is cut into parts: a CTA takes one, and leaves its dK and dV in fp32. CTAs beside the next
 // launch's add up what the parts of a key tile have left, always in the same order.
 //
 // Parts are equal where heads are counted as if the keys saw all of their queries; of a head that
-// a part shares with the next one each takes as much of what its keys do see.
+// a part shares with the next one each takes as much of what its keys do see. Of packed sequences
+// each has as many as its own queries make; templates/tile/listed_parts.cuh.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
+#include "templates/sequence.h"
+#include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/work_items.h"
 
@@ -19,15 +22,23 @@ constexpr bool kCutsWalks = plan::kPartKeys > 0;
 constexpr int kPartKeys = kCutsWalks ? plan::kPartKeys : 1;
 
 struct CutWalks {
-  int key_tiles;  // of all heads
+  int key_tiles;  // of all heads; of packed sequences as many as their list has room for
   int walk;       // query tiles that each of them visits
   int parts;      // of each of them
 };
-ATT_FN CutWalks cut_walks(const BackwardParams& p) {
-  const int key_tiles = tile_count(p.kv_len, kPartKeys) * p.batch * opaque(p.kv_heads);
-  const int walk = p.heads / opaque(p.kv_heads) * tile_count(p.q_len, plan::kTileQ);
+// Of a sequence of so many queries.
+ATT_FN CutWalks cut_walks(const BackwardParams& p, int queries) {
+  int key_tiles;
+  if constexpr (spec::kIsPacked) {
+    key_tiles = sequence_item_count(p.kv_len, p.batch, kPartKeys) * opaque(p.kv_heads);
+  } else {
+    key_tiles = tile_count(p.kv_len, kPartKeys) * p.batch * opaque(p.kv_heads);
+  }
+  const int walk = p.heads / opaque(p.kv_heads) * tile_count(queries, plan::kTileQ);
   return {key_tiles, walk, walk_parts(key_tiles, walk, spec::kHasMask)};
 }
+// Of packed sequences, as if all queries were one's, which has the most parts.
+ATT_FN CutWalks cut_walks(const BackwardParams& p) { return cut_walks(p, p.q_len); }
 
 // CTAs that run together take the same part, and so share Q and dO in L2 where they share heads.
 ATT_FN int own_key_tile(const BackwardParams& p) {
@@ -59,9 +70,10 @@ struct WalkPart {
 };
 // Asked for again and again: what is divided is opaque, else it would be kept in registers that
 // loaders and consumers need.
-ATT_FN WalkPart walk_part(const BackwardParams& p, int part) {
-  const CutWalks cut = cut_walks(p);
-  const int tiles = opaque(tile_count(p.q_len, plan::kTileQ));
+ATT_FN WalkPart walk_part(const BackwardParams& p, int queries, int part) {
+  const CutWalks cut = cut_walks(p, queries);
+  int tiles = opaque(tile_count(queries, plan::kTileQ));
+  if constexpr (spec::kIsPacked) tiles = max_i32(tiles, 1);  // a sequence may have no queries
   const auto bound = [&](unsigned i) {
     return static_cast<int>(static_cast<unsigned>(cut.walk) * i / cut.parts);
   };
@@ -78,14 +90,18 @@ ATT_FN WalkPart walk_part(const BackwardParams& p, int part) {
 
 // Of a CTA that has a single one.
 ATT_FN WalkPart own_walk_part(const BackwardParams& p) {
-  return walk_part(p, opaque(block_index()) / cut_walks(p).key_tiles);
+  return walk_part(p, p.q_len, opaque(block_index()) / cut_walks(p).key_tiles);
 }
 
 // ---- What parts leave: rows of kHeadDim numbers.
 
-// Of a part, the rows of a K/V head; `head`: b * kv_heads + h_kv.
+// Of a part, the rows of a K/V head; `head`: b * kv_heads + h_kv, of packed sequences h_kv.
 template <int kHeadDim>
 ATT_FN float* part_rows(const BackwardParams& p, float* sums, int part, int head) {
+  if constexpr (spec::kIsPacked) {
+    const int rows = sequence_item_count(p.kv_len, p.batch, kPartKeys) * kPartKeys;
+    return sums + static_cast<long long>(part * p.kv_heads + head) * rows * kHeadDim;
+  }
   const int rows = tile_count(p.kv_len, kPartKeys) * kPartKeys;
   return sums + static_cast<long long>(part * p.batch * p.kv_heads + head) * rows * kHeadDim;
 }
@@ -146,42 +162,48 @@ ATT_FN void add_parts(const float* from, long long step, int parts, float scale,
   store_global_16(to, words);
 }
 
+// Of row `row` of K/V head `head`, as part_rows() has them; `to`: elements before the gradient's.
 template <int kHeadDim>
-ATT_FN void add_parts_of_row(const BackwardParams& p, float* sums, int parts, int b, int h_kv,
-                             int key, int column, float scale, void* gradient,
-                             const Strides& stride) {
-  const int head = b * p.kv_heads + h_kv;
-  const float* const from = part_rows<kHeadDim>(p, sums, 0, head) + key * kHeadDim + column;
+ATT_FN void add_parts_of_row(const BackwardParams& p, float* sums, int parts, int head, int row,
+                             int column, float scale, void* gradient, long long to) {
+  const float* const from = part_rows<kHeadDim>(p, sums, 0, head) + row * kHeadDim + column;
   const long long step = part_rows<kHeadDim>(p, sums, 1, 0) - sums;
-  const long long to = b * stride.batch + key * stride.seq + h_kv * stride.head + column;
-  add_parts(from, step, parts, scale, static_cast<char*>(gradient) + 2 * to);
+  add_parts(from, step, parts, scale, static_cast<char*>(gradient) + 2 * (to + column));
 }
 
-// CTAs of kThreads that do so, the first ones of a launch.
+// Of both gradients' columns of a row, kColumnsOfSum each: those of dK come first. `key`: of the
+// sequence.
+constexpr int kKeyUnitsOfSum = spec::kHeadDimQk / kColumnsOfSum;
+constexpr int kUnitsOfSum = kKeyUnitsOfSum + spec::kHeadDimV / kColumnsOfSum;
+ATT_FN void add_parts_of_unit(const BackwardParams& p, int parts, int head, int row, int unit,
+                              const Sequence& own, int h_kv, int key) {
+  if (unit < kKeyUnitsOfSum) {
+    add_parts_of_row<spec::kHeadDimQk>(p, p.d_k_sums, parts, head, row, unit * kColumnsOfSum,
+                                       softmax_scale(p), p.d_k,
+                                       key_offset(own, p.d_k_stride, h_kv, key));
+  } else {
+    add_parts_of_row<spec::kHeadDimV>(
+        p, p.d_v_sums, parts, head, row, (unit - kKeyUnitsOfSum) * kColumnsOfSum,
+        dropout_scale(Context{p, 0, 0, 0, 0, 0}), p.d_v, key_offset(own, p.d_v_stride, h_kv, key));
+  }
+}
+
+// CTAs of kThreads that do so, the first ones of a launch or the last.
 template <int kThreads>
 ATT_FN int sum_ctas(const BackwardParams& p) {
   return ctas_of_sums(cut_walks(p).parts, p.batch * p.kv_heads * p.kv_len,
                       spec::kHeadDimQk + spec::kHeadDimV, kThreads);
 }
-// One of them.
+// One of them, number `cta`.
 template <int kThreads>
-ATT_FN void add_parts_of_keys(const BackwardParams& p) {
-  constexpr int kKeyUnits = spec::kHeadDimQk / kColumnsOfSum;
-  constexpr int kUnits = kKeyUnits + spec::kHeadDimV / kColumnsOfSum;
-  const int index = block_index() * kThreads + thread_index();
-  const int row = index / kUnits, unit = index - row * kUnits;
+ATT_FN void add_parts_of_keys(const BackwardParams& p, int cta) {
+  const int index = cta * kThreads + thread_index();
+  const int row = index / kUnitsOfSum, unit = index - row * kUnitsOfSum;
   const int head = row / p.kv_len, key = row - head * p.kv_len;
   if (head >= p.batch * p.kv_heads) return;
   const int b = head / p.kv_heads, h_kv = head - b * p.kv_heads;
-  const int parts = cut_walks(p).parts;
-  if (unit < kKeyUnits) {
-    add_parts_of_row<spec::kHeadDimQk>(p, p.d_k_sums, parts, b, h_kv, key, unit * kColumnsOfSum,
-                                       softmax_scale(p), p.d_k, p.d_k_stride);
-  } else {
-    add_parts_of_row<spec::kHeadDimV>(
-        p, p.d_v_sums, parts, b, h_kv, key, (unit - kKeyUnits) * kColumnsOfSum,
-        dropout_scale(Context{p, 0, 0, 0, 0, 0}), p.d_v, p.d_v_stride);
-  }
+  add_parts_of_unit(p, cut_walks(p).parts, head, key, unit, Sequence{p.q_len, p.kv_len, b, 0, 0},
+                    h_kv, key);
 }
 
 }  // namespace att

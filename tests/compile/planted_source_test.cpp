@@ -66,7 +66,7 @@ TEST(PlantedSource, OfPackedGradientsHasItsPlaces) {
   ASSERT_TRUE(spec.ok()) << render(spec.error());
   const auto families = families_for(*spec, Target::kSm90a, Pass::kBackward);
   ASSERT_TRUE(families.ok()) << render(families.error());
-  EXPECT_EQ(*families, (std::vector<Family>{Family::kSm90a, Family::kSm80}));
+  EXPECT_EQ(*families, (std::vector<Family>{Family::kSm90a, Family::kSm90aOrdered, Family::kSm80}));
   for (const Family family : *families) {
     const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
     ASSERT_FALSE(plans.empty());

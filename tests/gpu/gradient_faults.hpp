@@ -80,7 +80,31 @@ inline std::vector<Fault> packed_gradient_faults(Family family) {
       {{"a tile goes on behind its sequence", {{"if (at < count) {", "if (at <= count) {"}}},
        {"a tile's last rows are stored as others",
         {{"if (key + 16 > own.kv_len) {", "if (key > own.kv_len) {"}}},
-       {"keys of another sequence are not zeroed",
+       {"queries of another sequence are not zeroed",
+        {{"clear_rows<kQkSlabs, kTileQ>(shared.q(stage), own_rows);", ""}}},
+       {"dO of another sequence is not zeroed",
+        {{"clear_rows<kVSlabs, kTileQ>(shared.d_o(stage), own_rows);", ""}}}});
+  if (family == Family::kSm90aOrdered) {
+    faults.insert(
+        faults.end(),
+        {{"keys of another sequence are not zeroed",
+          {{"clear_rows<kQkSlabs, kStepKeys>(shared.k(k_stage), own_rows);", ""}}},
+         {"V of another sequence is not zeroed",
+          {{"clear_rows<kVSlabs, kStepKeys>(shared.v(v_stage), own_rows);", ""}}},
+         {"V that gradients are of is not zeroed, of another sequence",
+          {{"clear_rows<kVSlabs, kKeys>(shared.v(), own_rows);", ""}}},
+         {"a sequence's last tiles are nobody's",
+          {{"if (first >= length(own)) return", "if (first + rows > length(own)) return"}}},
+         {"dQ's rows are known as those of the first sequence",
+          {{"first_padded_row(p, spec::kIsPacked ? own : sequence_of(p, b), b, h);",
+            "first_padded_row(p, own, 0, h);"}}},
+         {"keys' rows of Q are the first sequence's",
+          {{"item.own.q_first + now.tile * kTileQ;", "now.tile * kTileQ;"}}}});
+    return faults;
+  }
+  faults.insert(
+      faults.end(),
+      {{"keys of another sequence are not zeroed",
         {{"clear_rows<kSlabs, kTileKv>(matrix, item.own.kv_len - item.k0);", ""}}},
        {"a sequence's last key tile is nobody's",
         {{"if (k0 >= own.kv_len) return false;", "if (k0 + kTileKv > own.kv_len) return false;"}}},
@@ -89,10 +113,6 @@ inline std::vector<Fault> packed_gradient_faults(Family family) {
        {"dQ of a single key tile goes to another tile's rows",
         {{"return {h, index - base - h * of_head};",
           "return {h, index - base - h * of_head + 1};"}}},
-       {"queries of another sequence are not zeroed",
-        {{"clear_rows<kQkSlabs, kTileQ>(shared.q(stage), own_rows);", ""}}},
-       {"dO of another sequence is not zeroed",
-        {{"clear_rows<kVSlabs, kTileQ>(shared.d_o(stage), own_rows);", ""}}},
        {"dQ's sums of two sequences in one place",
         {{"return static_cast<int>(first_row_of_head(p, own, b, 0) / kTileQ);", "return 0;"}}}});
   return faults;

@@ -200,9 +200,12 @@ TEST(Launch, ABackwardPassOfPackedSequencesListsItsTilesOnGpusToo) {
     for (const AttentionSpec& spec : {packed_spec(), wide}) {
       const auto families = families_for(spec, target, Pass::kBackward);
       ASSERT_TRUE(families.ok()) << render(families.error());
-      const bool has_five_products = target == Target::kSm90a && spec.head_dim_qk <= 128;
-      EXPECT_EQ(*families, has_five_products ? (std::vector<Family>{Family::kSm90a, Family::kSm80})
-                                             : std::vector<Family>{Family::kSm80});
+      std::vector<Family> expected = {Family::kSm80};
+      if (target == Target::kSm90a) {
+        expected.insert(expected.begin(), Family::kSm90aOrdered);
+        if (spec.head_dim_qk <= 128) expected.insert(expected.begin(), Family::kSm90a);
+      }
+      EXPECT_EQ(*families, expected);
       const std::vector<WorkspaceRegion> promised = widest_workspace(spec, Pass::kBackward, target);
       const std::vector<KernelPlan> plans =
           legal_plans(spec, Family::kSm80, device_facts(target), Pass::kBackward);
@@ -246,8 +249,13 @@ TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
     EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_items");
     EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_rows");
     EXPECT_TRUE(recipe.launches[1].overlaps_previous) << "rows are made while the list is";
-    EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], shape), (300 / 128 + 5) * 2);
-    EXPECT_EQ(item_count(spec, recipe, recipe.launches[3], shape), (1000 / 128 + 5) * 8);
+    // As many parts of the 14 key tiles' walks as processors have CTAs for, and CTAs that add up
+    // what these leave, 16 rows each.
+    const bool cuts_walks = std::get<Sm90aBackwardPlan>(plan.tile).cuts_walks;
+    const int key_tiles = (300 / 128 + 5) * 2, parts = cuts_walks ? 132 / key_tiles : 1;
+    EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], shape), key_tiles * parts);
+    EXPECT_EQ(item_count(spec, recipe, recipe.launches[3], shape),
+              (1000 / 128 + 5) * 8 + (cuts_walks ? key_tiles * 128 / 16 : 0));
     EXPECT_EQ(recipe.launches[3].threads, 512);
     EXPECT_TRUE(recipe.main().persistent);
     const ItemTiles tiles = item_tiles(spec, plan);
@@ -256,6 +264,10 @@ TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
     std::set<Content> contents;
     for (const WorkspaceRegion& region : recipe.workspace) {
       contents.insert(region.content);
+      if (region.content == Content::kKeySums) {
+        EXPECT_EQ(region_bytes(spec, region, shape),
+                  4 * parts * key_tiles * 128 * spec.head_dim_qk);
+      }
       if (region.content != WorkspaceRegion::Content::kQuerySums) continue;
       const int columns = (spec.head_dim_qk + 63) / 64 * 64;
       EXPECT_EQ(region_bytes(spec, region, shape), 4 * 8 * (1000 / 128 + 5) * 128 * columns);
@@ -268,7 +280,35 @@ TEST(Launch, HoppersBackwardPassOfPackedSequencesHasSumsOfAllHeads) {
   in_order.deterministic = true;
   const auto families = families_for(in_order, Target::kSm90a, Pass::kBackward);
   ASSERT_TRUE(families.ok()) << render(families.error());
-  EXPECT_EQ(*families, std::vector<Family>{Family::kSm80});
+  EXPECT_EQ(*families, (std::vector<Family>{Family::kSm90aOrdered, Family::kSm80}));
+}
+
+// Each kernel takes tiles of a list: 64 keys, or 128 queries.
+TEST(Launch, HoppersOrderedBackwardPassOfPackedSequencesTakesListedTiles) {
+  AttentionSpec spec = packed_spec();
+  spec.head_dim_qk = spec.head_dim_v = 256;
+  const ProblemShape shape{.batch = 5, .heads = 8, .kv_heads = 2, .q_len = 1000, .kv_len = 300};
+  const auto promised = widest_workspace(spec, Pass::kBackward, Target::kSm90a);
+  const auto plans =
+      legal_plans(spec, Family::kSm90aOrdered, device_facts(Target::kSm90a), Pass::kBackward);
+  ASSERT_FALSE(plans.empty());
+  for (const KernelPlan& plan : plans) {
+    SCOPED_TRACE(to_string(plan));
+    const LaunchRecipe recipe = launch_recipe(spec, plan);
+    EXPECT_TRUE(covers(promised, recipe.workspace));
+    ASSERT_EQ(recipe.launches.size(), 4u);
+    EXPECT_EQ(recipe.launches[0].symbol, recipe.symbol + "_items");
+    EXPECT_EQ(recipe.launches[1].symbol, recipe.symbol + "_rows");
+    for (std::size_t i = 1; i < 4; ++i) EXPECT_TRUE(recipe.launches[i].overlaps_previous) << i;
+    const bool cuts_walks = std::get<Sm90aOrderedPlan>(plan.tile).cuts_walks;
+    const int key_tiles = (300 / 64 + 5) * 2, parts = cuts_walks ? 132 / key_tiles : 1;
+    EXPECT_EQ(item_count(spec, recipe, recipe.launches[2], shape), key_tiles * parts);
+    EXPECT_EQ(item_count(spec, recipe, recipe.launches[3], shape),
+              (1000 / 128 + 5) * 8 + (cuts_walks ? key_tiles * 64 / 16 : 0));
+    const ItemTiles tiles = item_tiles(spec, plan);
+    EXPECT_EQ(tiles.queries, 128);
+    EXPECT_EQ(tiles.keys, 64);
+  }
 }
 
 // A slice has the rows of all sequences; where they begin at a multiple, each has room for that.
