@@ -197,6 +197,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("2 to 8 stages, not {}", tile.stages));
   }
   if (tile.heads_abreast) ATT_CHECK(check_heads_abreast(spec, tile));
+  if (tile.copies_rows && (!is_paged(spec) || spec.batch_invariant)) {
+    return plan_unsupported("rows are copied one by one from pages, and not in a fixed order");
+  }
   if (tile.ping_pong && tile.warpgroups == 1) {
     return plan_unsupported("a warpgroup alone takes no turns");
   }
@@ -301,12 +304,13 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
               .item = WorkItem::kQueryTile,
               .tile = sm90a::item_queries(tile),
               .persistent = tile.schedule != Schedule::kSingle};
-  for (const auto& [tensor, rows] : {std::pair{Tensor::kQuery, kRows},
-                                     {Tensor::kKey, tile.tile_kv / tile.cluster},
-                                     {Tensor::kValue, tile.tile_kv / tile.cluster},
-                                     {Tensor::kOutput, kStoreRows}}) {
-    main.tensor_maps.push_back(slab_map(tensor, rows));
-  }
+  const TensorMapRecipe queries = slab_map(Tensor::kQuery, kRows);
+  const auto keys = [&](Tensor tensor) {
+    // Of small pages there are no maps; the kernel does not look at what stands in their places.
+    return tile.copies_rows ? queries : slab_map(tensor, tile.tile_kv / tile.cluster);
+  };
+  main.tensor_maps = {queries, keys(Tensor::kKey), keys(Tensor::kValue),
+                      slab_map(Tensor::kOutput, kStoreRows)};
   LaunchRecipe recipe;
   main.overlaps_previous = has_launch_in_front(spec);
   if (tile.schedule == Schedule::kLongestFirst) {
@@ -352,19 +356,18 @@ std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aPlan& t = tile_of(plan);
   // An order of items and its grouping of heads are one; where P goes follows from the tile.
   const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
-  return {t.warpgroups,     t.tile_kv,       t.stages,     t.score_buffers,
-          t.q_in_registers, t.cluster,       t.frozen_max, t.tma_store,
-          t.ping_pong,      t.heads_abreast, order};
+  return {t.warpgroups, t.tile_kv,   t.stages,    t.score_buffers, t.q_in_registers, t.cluster,
+          t.frozen_max, t.tma_store, t.ping_pong, t.heads_abreast, t.copies_rows,    order};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}", tile.warpgroups, tile.tile_kv,
-                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
-                     tile.p_in_shared ? " psmem" : "", tile.cluster,
-                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "",
-                     tile.ping_pong ? " pp" : "", tile.heads_abreast ? " heads" : "");
+  return fmt::format(
+      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
+      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
+      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
+      tile.heads_abreast ? " heads" : "", tile.copies_rows ? " rows" : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -391,6 +394,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.ping_pong = true;
     } else if (word == "heads") {
       tile.heads_abreast = true;
+    } else if (word == "rows") {
+      tile.copies_rows = true;
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
                parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
                parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
@@ -439,6 +444,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kQInRegisters = {};\n"
       "constexpr bool kPInShared = {};\n"
       "constexpr bool kHeadsAbreast = {};\n"
+      "constexpr bool kCopiesRows = {};\n"
       "constexpr bool kHasLaunchInFront = {};\n"
       "constexpr int kCluster = {};\n"
       "enum class Schedule {{ single, persistent, longest_first }};\n"
@@ -459,12 +465,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.heads_abreast, has_launch_in_front(spec), tile.cluster,
-      kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
-      kGroupBytes, has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
-      stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,
-      registers.consumer, resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk),
-      wgmma_function(pv));
+      tile.p_in_shared, tile.heads_abreast, tile.copies_rows, has_launch_in_front(spec),
+      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
+      tile.heads_per_group, kGroupBytes, has_long_first_tile(spec), tile.frozen_max,
+      spec.deterministic, tile.tma_store, stages_in_q(spec, tile), output_slabs(spec, tile),
+      tile.ping_pong, registers.producer, registers.consumer,
+      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }
 
 }  // namespace

@@ -9,12 +9,13 @@
 #include <tuple>
 
 #include "cache/winner.hpp"
+#include "generator/plan/any_pages.hpp"
 
 namespace attune {
 namespace {
 
-// Of whole sequences, if `plan` takes them apart; and for any strides, if the one before needs
-// some.
+// Of whole sequences, if `plan` takes them apart; for pages of any size, if the one before needs
+// large ones; and for any strides, if it needs some.
 std::vector<KernelPlan> fallback_plans(const AttentionSpec& spec, const KernelPlan& plan,
                                        const ProblemShape& shape, const DeviceFacts& facts) {
   std::vector<KernelPlan> fallbacks;
@@ -22,7 +23,8 @@ std::vector<KernelPlan> fallback_plans(const AttentionSpec& spec, const KernelPl
     const auto whole = plan_for_any_length(spec, plan.pass, shape, facts);
     if (whole.ok()) fallbacks.push_back(*whole);
   }
-  const KernelPlan& last = fallbacks.empty() ? plan : fallbacks.back();
+  const KernelPlan last = fallbacks.empty() ? plan : fallbacks.back();
+  if (const auto by_rows = plan_for_any_pages(spec, last, facts)) fallbacks.push_back(*by_rows);
   if (launch_recipe(spec, last).needs_tensor_maps()) {
     const auto best = plan_for_any_strides(spec, plan.pass, shape, facts);
     if (best.ok()) fallbacks.push_back(*best);

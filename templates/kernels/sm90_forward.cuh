@@ -11,6 +11,7 @@
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
 #include "templates/tile/sm90_consumer_pieces.cuh"
+#include "templates/tile/sm90_page_rows.cuh"
 
 namespace att {
 namespace sm90 {
@@ -504,7 +505,12 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   if (warpgroup < 0) {
     registers_release_to<kProducerRegisters>();
     const int warp = shuffle_from(thread_index() / 32, 0);
-    if (warp == 0) load(p, &k_map, &v_map, shared, cta_rank);
+    if constexpr (plan::kCopiesRows) {
+      if (warp == 0) load_by_rows<false>(p, shared);
+      if (warp == 2) load_by_rows<true>(p, shared);
+    } else {
+      if (warp == 0) load(p, &k_map, &v_map, shared, cta_rank);
+    }
     if (warp == 1) schedule(p, &q_map, shared, cta_rank);
   } else {
     registers_acquire_to<kConsumerRegisters>();

@@ -16,6 +16,9 @@ namespace sm90 {
 // Warps that read a stage, of all CTAs that get its data.
 constexpr int kStageReaders = kCluster * kWarpgroups * 4;
 
+// Warps that load K and V.
+constexpr int kLoaders = plan::kCopiesRows ? 2 : 1;
+
 // One thread of the CTA calls it, before all threads of the cluster synchronise.
 ATT_FN void init_barriers(const SharedMemory& shared) {
   for (int stage = 0; stage < kStages; ++stage) {
@@ -31,7 +34,7 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
   }
   for (int slot = 0; slot < kItemSlots; ++slot) {
     mbarrier_init(shared.item_full(slot), 1);
-    mbarrier_init(shared.item_empty(slot), kStageReaders + 1);  // and the loader
+    mbarrier_init(shared.item_empty(slot), kStageReaders + kLoaders);
   }
   mbarrier_init(shared.item_wanted(), 1);
   if constexpr (kHints) store_shared_4(failed_word(shared), 0);

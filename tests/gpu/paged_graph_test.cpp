@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "generator/plan/any_pages.hpp"
 #include "tests/gpu/driver.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tests/gpu/replayed.hpp"
@@ -75,8 +76,10 @@ class PagedGraph : public testing::TestWithParam<std::tuple<const char*, int>> {
     KernelBank& bank = KernelBank::instance();
     if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
     for (const KernelPlan& plan : plans_of_families(spec_, kTypical, bank.device().facts())) {
-      if (plan.family() == Family::kSm90a && page_size_ % 16 != 0) continue;
-      requests_.push_back({spec_, plan});
+      const bool has_boxes = plan.family() != Family::kSm90a || page_size_ % 16 == 0;
+      const auto by_rows = plan_for_any_pages(spec_, plan, bank.device().facts());
+      if (has_boxes) requests_.push_back({spec_, plan});
+      if (by_rows) requests_.push_back({spec_, *by_rows});
     }
     EXPECT_GE(requests_.size(), 2u) << "decode and sm80";
     bank.prepare(requests_);

@@ -2,6 +2,7 @@
 #include <iterator>
 #include <tuple>
 
+#include "generator/plan/any_pages.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tests/verification/paged_checks.hpp"
 
@@ -35,7 +36,7 @@ class GpuPaged : public testing::TestWithParam<std::tuple<const char*, int>> {
     if (!KernelBank::instance().missing().empty()) GTEST_SKIP() << KernelBank::instance().missing();
   }
 
-  // The cheapest plan of every family, and some others.
+  // The cheapest plan of every family, some others, and the same for pages of any size.
   static std::vector<Request> requests_of(const AttentionSpec& spec) {
     KernelBank& bank = KernelBank::instance();
     const DeviceFacts& facts = bank.device().facts();
@@ -46,6 +47,12 @@ class GpuPaged : public testing::TestWithParam<std::tuple<const char*, int>> {
       const std::vector<KernelPlan> legal = legal_plans(spec, plan.family(), facts);
       const KernelPlan& other = legal[legal.size() / 2];
       if (!bank.gives_up(spec, other)) requests.push_back({spec, other});
+    }
+    // Those that bring boxes of rows, and are refused where pages are too small for them, row by
+    // row.
+    for (std::size_t i = 0, count = requests.size(); i < count; ++i) {
+      if (const auto by_rows = plan_for_any_pages(spec, requests[i].plan, facts))
+        requests.push_back({spec, *by_rows});
     }
     for (const KernelPlan& plan : decode_plans(spec)) requests.push_back({spec, plan});
     return requests;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "generator/plan/any_pages.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tests/verification/packed_checks.hpp"
 #include "tests/verification/paged_checks.hpp"
@@ -53,8 +54,11 @@ TEST_P(RandomBatches, AreRightByEveryFamily) {
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   const AttentionSpec spec = spec_of(GetParam().yaml);
   std::vector<Request> requests;
-  for (const KernelPlan& plan : plans_of_families(spec, kTypical, bank.device().facts()))
+  for (const KernelPlan& plan : plans_of_families(spec, kTypical, bank.device().facts())) {
     requests.push_back({spec, plan});
+    if (const auto by_rows = plan_for_any_pages(spec, plan, bank.device().facts()))
+      requests.push_back({spec, *by_rows});
+  }
   bank.prepare(requests);
   const std::uint64_t first = first_seed();
   std::printf("seeds %llu to %llu\n", static_cast<unsigned long long>(first),

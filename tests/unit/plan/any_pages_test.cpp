@@ -1,0 +1,66 @@
+// The same plan for pages of any size.
+#include "generator/plan/any_pages.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "generator/plan/launch.hpp"
+#include "tests/unit/plan/plain_spec.hpp"
+
+namespace attune {
+namespace {
+
+const DeviceFacts kHopper = device_facts(Target::kSm90a);
+
+AttentionSpec spec_with(const std::string& lines) {
+  return parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n" + lines, "").value();
+}
+
+KernelPlan plan_of(const std::string& text) { return parse_plan(text).value(); }
+
+const std::string kBoxes = "sm90a forward sm_90a w2 k128 s2 b2 qreg c1 longest g16 frozen tma";
+
+TEST(AnyPages, RowsAreCopiedAndTheTileStays) {
+  const AttentionSpec spec = spec_with("layout: paged\nmask: causal\n");
+  const KernelPlan boxes = plan_of(kBoxes);
+  const auto rows = plan_for_any_pages(spec, boxes, kHopper);
+  ASSERT_TRUE(rows.has_value());
+  EXPECT_EQ(to_string(*rows), kBoxes + " rows");
+  EXPECT_EQ(plan_of(to_string(*rows)), *rows);
+  EXPECT_NE(*rows, boxes);
+  EXPECT_EQ(resources(spec, *rows).shared_memory_bytes,
+            resources(spec, boxes).shared_memory_bytes);
+}
+
+TEST(AnyPages, PagesNeedNoMaps) {
+  using Tensor = TensorMapRecipe::Tensor;
+  const AttentionSpec spec = spec_with("layout: paged\nmask: causal\n");
+  const auto is_of_keys = [](const TensorMapRecipe& map) {
+    return map.tensor == Tensor::kKey || map.tensor == Tensor::kValue;
+  };
+  const auto maps_of_keys = [&](const KernelPlan& plan) {
+    int count = 0;
+    for (const Launch& launch : launch_recipe(spec, plan).launches)
+      count += static_cast<int>(std::ranges::count_if(launch.tensor_maps, is_of_keys));
+    return count;
+  };
+  EXPECT_EQ(maps_of_keys(plan_of(kBoxes)), 2);
+  EXPECT_EQ(maps_of_keys(*plan_for_any_pages(spec, plan_of(kBoxes), kHopper)), 0);
+}
+
+TEST(AnyPages, OtherPlansHaveNone) {
+  const AttentionSpec paged = spec_with("layout: paged\nmask: causal\n");
+  EXPECT_FALSE(plan_for_any_pages(spec_with("layout: thd\n"), plan_of(kBoxes), kHopper));
+  EXPECT_FALSE(plan_for_any_pages(paged, plan_of(kBoxes + " rows"), kHopper));
+  EXPECT_FALSE(
+      plan_for_any_pages(paged, plan_of("decode forward sm_90a q16 k16 s3 w4 p16"), kHopper));
+  const KernelPlan fixed = plan_of("sm90a forward sm_90a w2 k64 s2 b1 c1 longest g16");
+  EXPECT_FALSE(plan_for_any_pages(spec_with("layout: paged\nbatch_invariant: true\n"), fixed,
+                                  kHopper));
+  EXPECT_FALSE(check_plan(spec_with(""), plan_of(kBoxes + " rows"), kHopper).ok());
+}
+
+}  // namespace
+}  // namespace attune
