@@ -43,6 +43,8 @@ std::int64_t piece_count(const ProblemShape& shape, std::int64_t items, int piec
                                 : att::piece_count<std::int64_t>(items, pieces);
 }
 
+constexpr int kLeastTileRows = 64;  // of a warpgroup, which has a counter
+
 // What the workspace of pieces has room for: results, each of a tile of rows; and counters.
 struct PieceRoom {
   std::int64_t results, counters;
@@ -56,6 +58,13 @@ PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
     return {room, room + 1};  // a counter of the launch in front
   }
   if (is_packed(spec)) return {att::kMostPieces, att::kMostPieces};
+  if (region.of_query_tiles) {
+    // Tiles of any number of rows, in pieces, have no more than so many rows.
+    const std::int64_t rows = product({shape.batch, shape.heads, shape.q_len});
+    const bool may_be_cut = rows <= att::kMostKeyRows / 2;
+    return may_be_cut ? PieceRoom{att::kMostKeyRows, att::kMostKeyRows / kLeastTileRows}
+                      : PieceRoom{0, 0};
+  }
   const std::int64_t items = packed_items(shape, region.length_unit);
   const std::int64_t pieces = piece_count(shape, items, region.pieces);
   return pieces == 1 ? PieceRoom{0, 0} : PieceRoom{items * pieces, items};
@@ -127,10 +136,13 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
                         const ProblemShape& shape) {
   const std::int64_t tile = launch.tile;
   switch (launch.item) {
-    case WorkItem::kQueryTile:
-      return att::tile_count(shape.q_len, tile * launch.cluster) * head_sets(launch, shape) *
-                 shape.batch +
-             sum_ctas(spec, recipe, launch, shape);
+    case WorkItem::kQueryTile: {
+      const std::int64_t items = att::tile_count(shape.q_len, tile * launch.cluster) *
+                                 head_sets(launch, shape) * shape.batch;
+      const std::int64_t pieces = att::key_piece_count<std::int64_t>(
+          items, std::int64_t{launch.tile} * launch.heads, launch.pieces);
+      return items * pieces + sum_ctas(spec, recipe, launch, shape);
+    }
     case WorkItem::kFirstQueryTile:
     case WorkItem::kLastQueryTile: {
       const auto& region = *std::ranges::find(
@@ -319,7 +331,8 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
                              : has.sum_wave == need.sum_wave && !need.all_have_sums);
       return has.content == need.content && has.slot == need.slot && has_length && has_heads &&
              has.columns >= need.columns && has.pieces >= need.pieces &&
-             has.walk_tile == need.walk_tile && (!of_walks || has.length_unit == need.length_unit);
+             has.of_query_tiles == need.of_query_tiles && has.walk_tile == need.walk_tile &&
+             (!of_walks || has.length_unit == need.length_unit);
     });
   });
 }

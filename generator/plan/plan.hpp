@@ -77,6 +77,7 @@ struct Sm90aPlan {
   bool ping_pong = false;      // warpgroups take turns to issue a tile's products
   bool p_in_shared = false;    // the PV product reads P from shared memory, else from registers
   bool heads_abreast = false;  // a warpgroup has a head of a K/V head, else 64 queries of one head
+  int pieces = 1;              // of an item's keys, a CTA each; fewer where results have no room
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

@@ -14,6 +14,7 @@
 #include "generator/plan/sm90a_invariant.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/wgmma.hpp"
+#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -33,6 +34,8 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // that K and V of new heads are not asked of memory in bursts. Of 1 to 64 heads level with the best
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
+
+constexpr std::array kKeyPieces = {2, 3, 4, 6, 8, 12, 16};  // of an item's keys
 
 constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
 
@@ -166,6 +169,17 @@ Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
   return ok_status();
 }
 
+// An item's keys are cut where items are few: a launch then gives each CTA one.
+Status check_pieces(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  if (tile.pieces < 1 || tile.pieces > att::kMostKeyPieces) {
+    return plan_unsupported(
+        fmt::format("1 to {} pieces, not {}", att::kMostKeyPieces, tile.pieces));
+  }
+  if (is_packed(spec)) return plan_unsupported("packed sequences' items are not cut");
+  if (tile.cluster > 1) return plan_unsupported("the CTAs of a cluster have the same keys");
+  return ok_status();
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
   if (spec.batch_invariant) ATT_CHECK(sm90a::check_invariant(tile));
@@ -207,6 +221,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
     return plan_unsupported("the largest exponentials are exact with a running maximum alone");
   }
+  if (tile.pieces != 1) ATT_CHECK(check_pieces(spec, tile));
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(check_shared_memory(needs, shared_limit(device), device));
@@ -223,6 +238,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   const auto add = [&](const Sm90aPlan& tile) {
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
     if (check(spec, plan, device).ok()) plans.push_back(plan);
+  };
+  const auto add_pieces = [&](Sm90aPlan tile) {
+    for (const int pieces : kKeyPieces) {
+      tile.pieces = pieces;
+      for (const bool heads_abreast : {false, true}) {
+        tile.heads_abreast = heads_abreast;
+        add(tile);
+      }
+    }
   };
   // How items follow one another hardly depends on the tile; a plan has few choices there. Turns
   // are level to 5 % slower where products are in flight under every softmax, as with two buffers
@@ -254,6 +278,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
         tile.heads_per_group = 1;
         add(tile);
       }
+      if (tile.tma_store && !ping_pong && tile.cluster == 1) add_pieces(tile);
       // Without a counter to be cleared before each launch: two microseconds, which short sequences
       // feel more than items dealt out unevenly.
       if (spec.mask) {
@@ -289,6 +314,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 constexpr WorkspaceRegion kCounter{.content = WorkspaceRegion::Content::kSchedulerCounter};
 
+// What pieces of an item's keys found, and how many are done.
+std::array<WorkspaceRegion, 2> piece_regions(const AttentionSpec& spec) {
+  using Content = WorkspaceRegion::Content;
+  return {{{.content = Content::kPieceResults,
+            .columns = whole_steps(spec.head_dim_v) + 8,
+            .of_query_tiles = true},
+           {.content = Content::kPieceArrivals, .of_query_tiles = true}}};
+}
+
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aPlan& tile = tile_of(plan);
@@ -313,11 +347,35 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
     if (!has_launch_in_front(spec)) main.zeroed = {kCounter.content};
     recipe.workspace = {kCounter};
   }
+  if (tile.pieces > 1) {
+    main.pieces = tile.pieces;
+    main.overlaps_previous = false;
+    main.zeroed.push_back(WorkspaceRegion::Content::kPieceArrivals);
+    for (const WorkspaceRegion& region : piece_regions(spec)) recipe.workspace.push_back(region);
+  }
   recipe.launches.push_back(std::move(main));
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&, Target) { return {kCounter}; }
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
+  std::vector<WorkspaceRegion> regions = {kCounter};
+  if (spec.batch_invariant || is_packed(spec)) return regions;
+  for (const WorkspaceRegion& region : piece_regions(spec)) regions.push_back(region);
+  return regions;
+}
+
+// Launches of a shape that have no room for more pieces have as many with each plan that wants
+// more.
+bool has_fewer_pieces(const AttentionSpec& spec, const KernelPlan& plan,
+                      const ProblemShape& shape) {
+  const Sm90aPlan& tile = tile_of(plan);
+  if (tile.pieces == 1 || is_packed(spec)) return false;
+  const std::int64_t items =
+      att::tile_count<std::int64_t>(shape.q_len, sm90a::item_queries(tile)) * shape.batch *
+      att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, sm90a::item_heads(tile));
+  return att::key_piece_count<std::int64_t>(items, std::int64_t{tile.warpgroups} * kRows,
+                                            tile.pieces) < tile.pieces;
+}
 
 TileShape tile_shape_of(const KernelPlan& plan) {
   return {sm90a::item_queries(tile_of(plan)), tile_of(plan).tile_kv};
@@ -352,19 +410,18 @@ std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aPlan& t = tile_of(plan);
   // An order of items and its grouping of heads are one; where P goes follows from the tile.
   const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
-  return {t.warpgroups,     t.tile_kv,       t.stages,     t.score_buffers,
-          t.q_in_registers, t.cluster,       t.frozen_max, t.tma_store,
-          t.ping_pong,      t.heads_abreast, order};
+  return {t.warpgroups, t.tile_kv,   t.stages,    t.score_buffers, t.q_in_registers, t.cluster,
+          t.frozen_max, t.tma_store, t.ping_pong, t.heads_abreast, t.pieces,         order};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}", tile.warpgroups, tile.tile_kv,
-                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
-                     tile.p_in_shared ? " psmem" : "", tile.cluster,
-                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "",
-                     tile.ping_pong ? " pp" : "", tile.heads_abreast ? " heads" : "");
+  return fmt::format(
+      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
+      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
+      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
+      tile.heads_abreast ? " heads" : "", tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -391,6 +448,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.ping_pong = true;
     } else if (word == "heads") {
       tile.heads_abreast = true;
+    } else if (parse_word(word, "p", tile.pieces)) {
+      // Without the word there is one.
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
                parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
                parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
@@ -408,8 +467,9 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("{}q{}k{}s{}", tile.heads_abreast ? fmt::format("h{}", tile.warpgroups) : "",
-                     sm90a::item_queries(tile), tile.tile_kv, tile.stages);
+  return fmt::format("{}q{}k{}s{}{}", tile.heads_abreast ? fmt::format("h{}", tile.warpgroups) : "",
+                     sm90a::item_queries(tile), tile.tile_kv, tile.stages,
+                     tile.pieces > 1 ? fmt::format("p{}", tile.pieces) : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -439,6 +499,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kQInRegisters = {};\n"
       "constexpr bool kPInShared = {};\n"
       "constexpr bool kHeadsAbreast = {};\n"
+      "constexpr int kKeyPieces = {};\n"
       "constexpr bool kHasLaunchInFront = {};\n"
       "constexpr int kCluster = {};\n"
       "enum class Schedule {{ single, persistent, longest_first }};\n"
@@ -459,7 +520,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.heads_abreast, has_launch_in_front(spec), tile.cluster,
+      tile.p_in_shared, tile.heads_abreast, tile.pieces, has_launch_in_front(spec), tile.cluster,
       kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
       kGroupBytes, has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
       stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,
@@ -493,6 +554,7 @@ const FamilyOperations& sm90a_family() {
       .plan_cost = sm90a::plan_cost,
       .tiling = sm90a::tiling,
       .shape_cost = sm90a::shape_cost,
+      .repeats_another = has_fewer_pieces,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = false,

@@ -219,7 +219,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
           .tile = a_tile,
           .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
-                    tile.heads_per_group, tile.heads_abreast}};
+                    tile.heads_per_group, tile.heads_abreast, tile.pieces}};
 }
 
 // Without tensors only a static schedule's order matters.
@@ -237,6 +237,10 @@ Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemSh
   return tiling;
 }
 
+// What pieces take to be put together: counters are zeroed before the launch, results written, and
+// the last CTA reads those of all.
+constexpr double kMergeUs = 4, kPieceUs = 0.6;
+
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aPlan& tile = tile_of(plan);
@@ -251,7 +255,12 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double drawn_tiles = kv_tiles;
   kv_tiles *= tile_weight(tile, work);
   const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, item_heads(tile));
-  const double items = q_tiles * double(heads) * double(shape.batch);
+  const double whole_items = q_tiles * double(heads) * double(shape.batch);
+  const auto pieces = att::key_piece_count<std::int64_t>(
+      std::llround(whole_items), std::int64_t{tile.warpgroups} * kRows, tile.pieces);
+  const double items = whole_items * double(pieces);
+  // A CTA has whole tiles.
+  if (pieces > 1) kv_tiles = std::ceil(kv_tiles / double(pieces));
   // A list has the longest first, and who is free takes the next; a static order does not know how
   // many of the long ones a CTA gets.
   const double luck = is_packed(spec) && tile.schedule == Schedule::kPersistent        ? 1.1
@@ -275,7 +284,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   return {.rounds = rounds,
           .tiles = kv_tiles,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = std::max(memory_us, drawn_us)};
+          .transfer_us = std::max(memory_us, drawn_us),
+          .beside_us = pieces > 1 ? kMergeUs + kPieceUs * double(pieces) : 0};
 }
 
 }  // namespace attune::sm90a

@@ -31,11 +31,19 @@ ATT_FN int first_head(const ForwardParams& p, int item) {
 }
 
 // Of all heads; packed, those of no sequence included.
-ATT_FN int all_items(const ForwardParams& p) {
+ATT_FN int whole_items(const ForwardParams& p) {
   if constexpr (spec::kIsPacked)
     return sequence_item_count(p.q_len, p.batch, kItemQueries) * head_items(p);
   return q_tiles(p) * p.batch * head_items(p);
 }
+
+// Pieces of each of them.
+ATT_FN int key_pieces(const ForwardParams& p) {
+  return kCutsKeys ? key_piece_count(whole_items(p), kWarpgroups * kRows, plan::kKeyPieces) : 1;
+}
+
+// What CTAs are dealt: items, or pieces of them, an item's after one another.
+ATT_FN int all_items(const ForwardParams& p) { return whole_items(p) * key_pieces(p); }
 
 // How the query heads are shared out. A mask's items are uneven: under a causal one the last query
 // tiles are the longest.
@@ -54,7 +62,8 @@ ATT_FN bool is_no_item(const ForwardParams& p, int index) {
   return static_cast<const PackedParams&>(p).sequences.items[index / head_items(p)].sequence < 0;
 }
 
-ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int index) {
+ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int number) {
+  const int index = kCutsKeys ? number / key_pieces(p) : number;
   const int heads = head_items(p);
   if constexpr (spec::kIsPacked) {
     const int at = index / heads;
@@ -66,6 +75,13 @@ ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups,
   const int tile = plan::kFirstTileFirst ? with_first_tile_first(at, tiles) : at;
   const int b = head / heads;
   return {b, first_head(p, head - b * heads), tile * kItemQueries};
+}
+
+// With kCutsKeys, of an item that has a number.
+ATT_FN KeyPiece key_piece_of(const ForwardParams& p, int number) {
+  const int pieces = key_pieces(p);
+  const int index = number / pieces;
+  return {number - index * pieces, pieces, index * pieces};
 }
 
 // A slot of the ring, as it lies in shared memory. Then come a word in which the warpgroups (of all
@@ -92,7 +108,7 @@ ATT_FN int redo_of(int redo) { return kHints ? redo & ((1 << kLearnedShift) - 1)
 // fewer, the fewer are done in vain. Where all are as long as the ring of stages twice, the
 // consumers have begun the last but one when another is wanted, and there is nothing to wait for.
 ATT_FN int items_ahead(const ForwardParams& p) {
-  if constexpr (!kHasSecondWay || spec::kHasMask || spec::kIsPacked) return kItemSlots;
+  if constexpr (!kHasSecondWay || spec::kHasMask || spec::kIsPacked || kCutsKeys) return kItemSlots;
   return p.kv_len >= 2 * kStages * kTileKv ? 2 : kItemSlots;
 }
 
@@ -106,8 +122,26 @@ ATT_FN unsigned walk_words(unsigned slot_address) { return overflow_word(slot_ad
 
 // With kHints, behind the first slot: bit w, an item of warpgroup w failed.
 ATT_FN unsigned failed_word(const SharedMemory& shared) {
-  static_assert(sizeof(ItemSlot) + 4 + 5 * 4 + 4 <= kItemSlotBytes);
+  static_assert(sizeof(ItemSlot) + 4 + 5 * 4 + 4 + 4 <= kItemSlotBytes);
   return walk_words(shared.item(0)) + 5 * 4;
+}
+
+// With kCutsKeys, behind each slot: which piece it is.
+ATT_FN unsigned piece_word(unsigned slot_address) { return walk_words(slot_address) + 6 * 4; }
+ATT_FN KeyPiece load_key_piece(unsigned slot_address) {
+  return key_piece(load_word(piece_word(slot_address)));
+}
+
+// What keys a slot's item, or its piece, has within its mask's bounds.
+ATT_FN KeySpan keys_of_item(unsigned slot_address, const Context& c) {
+  if constexpr (!kCutsKeys) return {0, c.kv_len};
+  TileSpan tiles;
+  if constexpr (spec::kHasMask) {
+    tiles = {load_word(walk_words(slot_address)), load_word(walk_words(slot_address) + 4)};
+  } else {
+    tiles = tiles_of_piece(0, tile_count(c.kv_len, kTileKv), load_key_piece(slot_address));
+  }
+  return {tiles.begin * kTileKv, min_i32(tiles.end * kTileKv, c.kv_len)};
 }
 
 ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
@@ -220,10 +254,16 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
       item.q0 = work.q0;
       // Heads of a K/V head are counted anew each time: this warp has no register to keep them in.
       item.h_kv = work.h / (opaque(p.heads) / p.kv_heads);
+      KeyPiece piece = {0, 1, 0};
+      if constexpr (kCutsKeys) {
+        piece = key_piece_of(p, item.index);
+        if (leader) store_shared_4(piece_word(slot), to_word(piece));
+      }
       if constexpr (spec::kHasMask) {
         const Context context = context_of(p, item.b, item.h, item.h_kv);
         ClusterWalk walk;
         walk.begin(context, item.q0);
+        if constexpr (kCutsKeys) walk.cut(piece);
         item.first = walk.next(context, cta_rank);
         if (leader) walk.store(walk_words(slot));
       }
