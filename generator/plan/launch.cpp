@@ -51,6 +51,14 @@ struct PieceRoom {
 };
 PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
                      const ProblemShape& shape) {
+  if (region.of_query_tiles) {
+    // Pieces of tiles of any number of rows have no more than so many rows. Of packed sequences one
+    // item alone may be cut.
+    const std::int64_t rows = product({slice_count(spec, shape), shape.heads, shape.q_len});
+    const bool may_be_cut = rows <= att::kMostKeyRows / (is_packed(spec) ? 1 : 2);
+    return may_be_cut ? PieceRoom{att::kMostKeyRows, att::kMostKeyRows / kLeastTileRows}
+                      : PieceRoom{0, 0};
+  }
   if (is_packed(spec) && region.pieces == kFixedPieces)
     return {att::kMostFixedResults, att::kMostFixedResults};
   if (is_packed(spec) && region.pieces == kSharedPieces) {
@@ -58,13 +66,6 @@ PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
     return {room, room + 1};  // a counter of the launch in front
   }
   if (is_packed(spec)) return {att::kMostPieces, att::kMostPieces};
-  if (region.of_query_tiles) {
-    // Tiles of any number of rows, in pieces, have no more than so many rows.
-    const std::int64_t rows = product({shape.batch, shape.heads, shape.q_len});
-    const bool may_be_cut = rows <= att::kMostKeyRows / 2;
-    return may_be_cut ? PieceRoom{att::kMostKeyRows, att::kMostKeyRows / kLeastTileRows}
-                      : PieceRoom{0, 0};
-  }
   const std::int64_t items = packed_items(shape, region.length_unit);
   const std::int64_t pieces = piece_count(shape, items, region.pieces);
   return pieces == 1 ? PieceRoom{0, 0} : PieceRoom{items * pieces, items};

@@ -13,8 +13,8 @@
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a_invariant.hpp"
 #include "generator/plan/sm90a_parts.hpp"
+#include "generator/plan/sm90a_pieces.hpp"
 #include "generator/plan/wgmma.hpp"
-#include "templates/work_items.h"
 
 namespace attune {
 namespace {
@@ -34,8 +34,6 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // that K and V of new heads are not asked of memory in bursts. Of 1 to 64 heads level with the best
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
-
-constexpr std::array kKeyPieces = {2, 3, 4, 6, 8, 12, 16};  // of an item's keys
 
 constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
 
@@ -169,17 +167,6 @@ Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
   return ok_status();
 }
 
-// An item's keys are cut where items are few: a launch then gives each CTA one.
-Status check_pieces(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  if (tile.pieces < 1 || tile.pieces > att::kMostKeyPieces) {
-    return plan_unsupported(
-        fmt::format("1 to {} pieces, not {}", att::kMostKeyPieces, tile.pieces));
-  }
-  if (is_packed(spec)) return plan_unsupported("packed sequences' items are not cut");
-  if (tile.cluster > 1) return plan_unsupported("the CTAs of a cluster have the same keys");
-  return ok_status();
-}
-
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aPlan& tile = tile_of(plan);
   if (spec.batch_invariant) ATT_CHECK(sm90a::check_invariant(tile));
@@ -221,7 +208,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
     return plan_unsupported("the largest exponentials are exact with a running maximum alone");
   }
-  if (tile.pieces != 1) ATT_CHECK(check_pieces(spec, tile));
+  if (tile.pieces != 1) ATT_CHECK(sm90a::check_pieces(spec, tile));
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(check_shared_memory(needs, shared_limit(device), device));
@@ -240,7 +227,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     if (check(spec, plan, device).ok()) plans.push_back(plan);
   };
   const auto add_pieces = [&](Sm90aPlan tile) {
-    for (const int pieces : kKeyPieces) {
+    for (const int pieces : sm90a::piece_choices(spec)) {
       tile.pieces = pieces;
       for (const bool heads_abreast : {false, true}) {
         tile.heads_abreast = heads_abreast;
@@ -273,12 +260,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       tile.heads_abreast = tile.tma_store && !ping_pong;
       if (tile.heads_abreast) add(tile);
       tile.heads_abreast = false;
+      const bool may_be_cut =
+          tile.tma_store && !ping_pong && tile.cluster == 1 && !spec.batch_invariant;
+      if (may_be_cut && is_packed(spec)) add_pieces(tile);
       for (const auto schedule : {Schedule::kPersistent, Schedule::kSingle}) {
         tile.schedule = schedule;
         tile.heads_per_group = 1;
         add(tile);
       }
-      if (tile.tma_store && !ping_pong && tile.cluster == 1) add_pieces(tile);
+      if (may_be_cut && !is_packed(spec)) add_pieces(tile);
       // Without a counter to be cleared before each launch: two microseconds, which short sequences
       // feel more than items dealt out unevenly.
       if (spec.mask) {
@@ -314,15 +304,6 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 constexpr WorkspaceRegion kCounter{.content = WorkspaceRegion::Content::kSchedulerCounter};
 
-// What pieces of an item's keys found, and how many are done.
-std::array<WorkspaceRegion, 2> piece_regions(const AttentionSpec& spec) {
-  using Content = WorkspaceRegion::Content;
-  return {{{.content = Content::kPieceResults,
-            .columns = whole_steps(spec.head_dim_v) + 8,
-            .of_query_tiles = true},
-           {.content = Content::kPieceArrivals, .of_query_tiles = true}}};
-}
-
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   using Tensor = TensorMapRecipe::Tensor;
   const Sm90aPlan& tile = tile_of(plan);
@@ -347,34 +328,16 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
     if (!has_launch_in_front(spec)) main.zeroed = {kCounter.content};
     recipe.workspace = {kCounter};
   }
-  if (tile.pieces > 1) {
-    main.pieces = tile.pieces;
-    main.overlaps_previous = false;
-    main.zeroed.push_back(WorkspaceRegion::Content::kPieceArrivals);
-    for (const WorkspaceRegion& region : piece_regions(spec)) recipe.workspace.push_back(region);
-  }
+  if (tile.pieces > 1) sm90a::add_pieces(spec, tile, main, recipe.workspace);
   recipe.launches.push_back(std::move(main));
   return recipe;
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
   std::vector<WorkspaceRegion> regions = {kCounter};
-  if (spec.batch_invariant || is_packed(spec)) return regions;
-  for (const WorkspaceRegion& region : piece_regions(spec)) regions.push_back(region);
+  if (spec.batch_invariant) return regions;
+  for (const WorkspaceRegion& region : sm90a::piece_regions(spec)) regions.push_back(region);
   return regions;
-}
-
-// Launches of a shape that have no room for more pieces have as many with each plan that wants
-// more.
-bool has_fewer_pieces(const AttentionSpec& spec, const KernelPlan& plan,
-                      const ProblemShape& shape) {
-  const Sm90aPlan& tile = tile_of(plan);
-  if (tile.pieces == 1 || is_packed(spec)) return false;
-  const std::int64_t items =
-      att::tile_count<std::int64_t>(shape.q_len, sm90a::item_queries(tile)) * shape.batch *
-      att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, sm90a::item_heads(tile));
-  return att::key_piece_count<std::int64_t>(items, std::int64_t{tile.warpgroups} * kRows,
-                                            tile.pieces) < tile.pieces;
 }
 
 TileShape tile_shape_of(const KernelPlan& plan) {
@@ -554,7 +517,7 @@ const FamilyOperations& sm90a_family() {
       .plan_cost = sm90a::plan_cost,
       .tiling = sm90a::tiling,
       .shape_cost = sm90a::shape_cost,
-      .repeats_another = has_fewer_pieces,
+      .repeats_another = sm90a::has_fewer_pieces,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = false,

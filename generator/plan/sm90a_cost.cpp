@@ -8,6 +8,7 @@
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sequence_lengths.hpp"
 #include "generator/plan/sm90a.hpp"
+#include "generator/plan/sm90a_pieces.hpp"
 #include "generator/plan/wgmma.hpp"
 #include "templates/work_items.h"
 
@@ -237,10 +238,6 @@ Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemSh
   return tiling;
 }
 
-// What pieces take to be put together: counters are zeroed before the launch, results written, and
-// the last CTA reads those of all.
-constexpr double kMergeUs = 4, kPieceUs = 0.6;
-
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aPlan& tile = tile_of(plan);
@@ -256,18 +253,19 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   kv_tiles *= tile_weight(tile, work);
   const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, item_heads(tile));
   const double whole_items = q_tiles * double(heads) * double(shape.batch);
-  const auto pieces = att::key_piece_count<std::int64_t>(
-      std::llround(whole_items), std::int64_t{tile.warpgroups} * kRows, tile.pieces);
-  const double items = whole_items * double(pieces);
+  const CutItems cut = cut_items(spec, tile, whole_items, kv_tiles, device.processor_count);
+  const double items = whole_items * cut.pieces;
   // A CTA has whole tiles.
-  if (pieces > 1) kv_tiles = std::ceil(kv_tiles / double(pieces));
+  if (cut.pieces > 1) kv_tiles = std::ceil(kv_tiles / cut.pieces);
   // A list has the longest first, and who is free takes the next; a static order does not know how
   // many of the long ones a CTA gets.
   const double luck = is_packed(spec) && tile.schedule == Schedule::kPersistent        ? 1.1
                       : tile.schedule == Schedule::kLongestFirst && !work.is_described ? 1.04
                                                                                        : 1.0;
+  // The longest sequence, of which pieces are cut the more.
+  const double longest = cut.pieces > 1 ? 1 : 1 / filled;
   const double rounds =
-      std::max(luck * rounds_of(tile, work, items, device.processor_count), 1 / filled);
+      std::max(luck * rounds_of(tile, work, items, device.processor_count), longest);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   // Of the datasheet's rate: one query a head drew 0.72 to 0.84 of an H200's.
   constexpr double kMemoryShare = 0.8;
@@ -285,7 +283,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .tiles = kv_tiles,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = std::max(memory_us, drawn_us),
-          .beside_us = pieces > 1 ? kMergeUs + kPieceUs * double(pieces) : 0};
+          .beside_us = cut.beside_us};
 }
 
 }  // namespace attune::sm90a

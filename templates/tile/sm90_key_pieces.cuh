@@ -20,7 +20,8 @@ struct KeyPiece {
 
 // Between scheduler and consumers it is a word.
 constexpr int kPieceBits = 6;
-static_assert(kMostKeyPieces < 1 << kPieceBits && kMostKeyRows / kRows < 1 << (31 - 2 * kPieceBits));
+static_assert(kMostKeyPieces < 1 << kPieceBits &&
+              kMostKeyRows / kRows < 1 << (31 - 2 * kPieceBits));
 ATT_FN int to_word(const KeyPiece& own) {
   return own.piece | own.pieces << kPieceBits | own.result << 2 * kPieceBits;
 }

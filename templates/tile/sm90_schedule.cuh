@@ -9,6 +9,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/tile/sm90_listed_pieces.cuh"
 #include "templates/tile/sm90_walk.cuh"
 #include "templates/tile/sm90_ways.cuh"
 #include "templates/work_items.h"
@@ -37,9 +38,11 @@ ATT_FN int whole_items(const ForwardParams& p) {
   return q_tiles(p) * p.batch * head_items(p);
 }
 
-// Pieces of each of them.
+// Pieces of each of them; how many packed sequences' have follows from their lengths.
 ATT_FN int key_pieces(const ForwardParams& p) {
-  return kCutsKeys ? key_piece_count(whole_items(p), kWarpgroups * kRows, plan::kKeyPieces) : 1;
+  return kCutsKeys && !spec::kIsPacked
+             ? key_piece_count(whole_items(p), kWarpgroups * kRows, plan::kKeyPieces)
+             : 1;
 }
 
 // What CTAs are dealt: items, or pieces of them, an item's after one another.
@@ -62,8 +65,7 @@ ATT_FN bool is_no_item(const ForwardParams& p, int index) {
   return static_cast<const PackedParams&>(p).sequences.items[index / head_items(p)].sequence < 0;
 }
 
-ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int number) {
-  const int index = kCutsKeys ? number / key_pieces(p) : number;
+ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups, int index) {
   const int heads = head_items(p);
   if constexpr (spec::kIsPacked) {
     const int at = index / heads;
@@ -77,11 +79,21 @@ ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups,
   return {b, first_head(p, head - b * heads), tile * kItemQueries};
 }
 
-// With kCutsKeys, of an item that has a number.
-ATT_FN KeyPiece key_piece_of(const ForwardParams& p, int number) {
+// With kCutsKeys: what number `number` of all that CTAs are dealt is. The whole warp calls it.
+struct DealtItem {
+  WorkItem item;
+  KeyPiece piece;
+};
+ATT_FN DealtItem dealt_item(const ForwardParams& p, const HeadGroups<int>& groups,
+                            const ListedPieces& listed, int number) {
+  if constexpr (spec::kIsPacked) {
+    const ListedPiece of =
+        listed_piece(static_cast<const PackedParams&>(p), listed, head_items(p), number);
+    return {{of.item.sequence, first_head(p, of.head), of.item.tile * kItemQueries}, of.own};
+  }
   const int pieces = key_pieces(p);
   const int index = number / pieces;
-  return {number - index * pieces, pieces, index * pieces};
+  return {work_item(p, groups, index), {number - index * pieces, pieces, index * pieces}};
 }
 
 // A slot of the ring, as it lies in shared memory. Then come a word in which the warpgroups (of all
@@ -176,16 +188,25 @@ struct ItemSource {
   int checked = 0;  // of them, those whose verdict was read
   int next_index;   // of the next new item
   int count;
-  bool drawn = true;  // next_index was not handed out yet
+  bool drawn = true;    // next_index was not handed out yet
+  ListedPieces listed;  // with kCutsKeys, of packed sequences
 
   ATT_MEMBER explicit ItemSource(const ForwardParams& p)
-      : next_index(block_index() / kCluster), count(all_items(p)) {}
+      : next_index(block_index() / kCluster), count(all_items(p)) {
+    if constexpr (kCutsKeys && spec::kIsPacked) {
+      const int heads = head_items(p);
+      listed = choose_pieces(static_cast<const PackedParams&>(p), heads, block_count());
+      if (listed.length > 0) count = listed.count * heads;
+    }
+  }
 
   // An item to be done again comes before new ones. The slot issued % kItemSlots is free on return.
   ATT_MEMBER ItemSlot next(const ForwardParams& p, const SharedMemory& shared) {
     if (!drawn) draw(p);
     while (true) {
-      const bool exhausted = next_index >= count || is_no_item(p, next_index);
+      bool exhausted = next_index >= count || is_no_item(p, next_index);
+      if constexpr (kCutsKeys && spec::kIsPacked)
+        exhausted = next_index >= count || (listed.length == 0 && is_no_item(p, next_index));
       if (checked + items_ahead(p) <= issued ||
           (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
@@ -248,15 +269,21 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
     const unsigned slot = shared.item(n % kItemSlots);
     ++source.issued;
     if (item.index != kNoMoreItems) {
-      const WorkItem work = work_item(p, groups, item.index);
+      WorkItem work;
+      KeyPiece piece = {0, 1, 0};
+      if constexpr (kCutsKeys) {
+        const DealtItem dealt = dealt_item(p, groups, source.listed, item.index);
+        work = dealt.item;
+        piece = dealt.piece;
+      } else {
+        work = work_item(p, groups, item.index);
+      }
       item.b = work.b;
       item.h = work.h;
       item.q0 = work.q0;
       // Heads of a K/V head are counted anew each time: this warp has no register to keep them in.
       item.h_kv = work.h / (opaque(p.heads) / p.kv_heads);
-      KeyPiece piece = {0, 1, 0};
       if constexpr (kCutsKeys) {
-        piece = key_piece_of(p, item.index);
         if (leader) store_shared_4(piece_word(slot), to_word(piece));
       }
       if constexpr (spec::kHasMask) {

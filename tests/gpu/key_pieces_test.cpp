@@ -3,8 +3,14 @@
 // faults planted in how pieces come together.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
+#include "tests/verification/packed_checks.hpp"
+#include "tests/verification/paged_checks.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -29,11 +35,13 @@ class KeyPieces : public testing::TestWithParam<const char*> {
     if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
   }
   // The plans that the spec has registers for.
-  static std::vector<KernelPlan> plans(const AttentionSpec& spec) {
+  static std::vector<KernelPlan> plans(const AttentionSpec& spec) { return plans(spec, kTiles); }
+  static std::vector<KernelPlan> plans(const AttentionSpec& spec,
+                                       std::span<const char* const> tiles) {
     KernelBank& bank = KernelBank::instance();
     std::vector<KernelPlan> plans;
     std::vector<Request> requests;
-    for (const char* tile : kTiles) {
+    for (const char* tile : tiles) {
       if (!check_plan(spec, plan_of(tile), bank.device().facts()).ok()) continue;
       plans.push_back(plan_of(tile));
       requests.push_back({spec, plans.back()});
@@ -73,23 +81,101 @@ TEST_P(KeyPieces, IsRight) {
 
 TEST_P(KeyPieces, FaultsAreSeen) {
   const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
+  const auto* const tile = std::ranges::find_if(kTiles, [&](const char* text) {
+    return check_plan(spec, plan_of(text), KernelBank::instance().device().facts()).ok();
+  });
+  const KernelPlan plan = plan_of(*tile);
   const ProblemShape shape = {.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 1333};
   for (const planted::Fault& fault :
-       {planted::Fault{"the first piece is left out",
-                       {{"for (int piece = 0; piece < own.pieces; ++piece) {\n    const float* const",
-                         "for (int piece = 1; piece < own.pieces; ++piece) {\n    const float* const"}}},
+       {planted::Fault{
+            "the first piece is left out",
+            {{"for (int piece = 0; piece < own.pieces; ++piece) {\n    const float* const",
+              "for (int piece = 1; piece < own.pieces; ++piece) {\n    const float* const"}}},
         planted::Fault{"a piece counts twice",
                        {{"rows.sum[0] += weight[0] * of.x[1];",
                          "rows.sum[0] += weight[0] * of.x[1] * (piece == 1 ? 2.0f : 1.0f);"}}},
-        planted::Fault{"a piece begins a tile late",
-                       {{"const int begin = first + own.piece * share",
-                         "const int begin = first + (own.piece == 1 ? 1 : 0) + own.piece * share"}}}}) {
-    EXPECT_TRUE(is_found(fault, spec, shape, plans(spec).front()));
+        planted::Fault{
+            "a piece begins a tile late",
+            {{"const int begin = first + own.piece * share",
+              "const int begin = first + (own.piece == 1 ? 1 : 0) + own.piece * share"}}}}) {
+    EXPECT_TRUE(is_found(fault, spec, shape, plan));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, KeyPieces, testing::ValuesIn(kSpecs),
                          [](const auto& info) { return fmt::format("Spec{}", info.index); });
+
+// Packed, with and without pages: lengths that differ by thousands, so that items have one, some
+// and many pieces, and lists of one item and of more than are cut.
+class KeyPiecesPacked : public KeyPieces {
+ protected:
+  static constexpr const char* kPackedTiles[] = {
+      "w2 k128 s2 b2 c1 longest g16 frozen tma p16",
+      "w1 k64 s3 b1 qreg c1 longest g32 frozen tma p16",
+      "w2 k64 s3 b1 c1 persistent g1 frozen tma heads p3", "w2 k64 s2 b1 c1 longest g32 tma p16"};
+  const std::vector<std::int32_t> queries_ = {128, 1, 3, 0, 1, 200, 17, 5, 64};
+  const std::vector<std::int32_t> keys_ = {9000, 3, 500, 100, 0, 7001, 900, 4, 64};
+};
+
+TEST_P(KeyPiecesPacked, LongSequencesBesideShortOnes) {
+  KernelBank& bank = KernelBank::instance();
+  std::vector<std::int32_t> cu_q = {0}, cu_kv = {0};
+  for (std::size_t i = 0; i < keys_.size(); ++i) {
+    cu_q.push_back(cu_q.back() + queries_[i]);
+    cu_kv.push_back(cu_kv.back() + keys_[i]);
+  }
+  const ProblemShape shape{
+      .batch = 9, .heads = 6, .kv_heads = 2, .q_len = cu_q.back(), .kv_len = cu_kv.back()};
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
+  HostProblem problem = packed::packed_problem(spec, shape, {.cu_q = cu_q, .cu_kv = cu_kv}, 5);
+  packed::spoil_foreign(spec, problem, 3);
+  const std::vector<Row> rows = all_rows(problem);
+  const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+  for (const KernelPlan& plan : plans(spec, kPackedTiles)) {
+    SCOPED_TRACE(to_string(plan));
+    const auto kernel = bank.get(spec, plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto first = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+    ASSERT_TRUE(first.ok()) << render(first.error());
+    EXPECT_EQ(compare(*first, exact).wrong, "");
+    const auto second = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+    ASSERT_TRUE(second.ok()) << render(second.error());
+    EXPECT_EQ(first->o, second->o) << "not the same to the bit";
+    packed::check_random(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit, 2, 300);
+    if (spec.sink == nullptr) packed::check_empty(bank.device(), **kernel, spec);
+  }
+}
+
+TEST_P(KeyPiecesPacked, Pages) {
+  KernelBank& bank = KernelBank::instance();
+  const ProblemShape shape{.batch = 9, .heads = 6, .kv_heads = 2, .q_len = 419, .kv_len = 9000};
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: paged\n{}", GetParam()));
+  const std::vector<KernelPlan> all = plans(spec, kPackedTiles);
+  for (const int page_size : {16, 64}) {
+    HostProblem problem = paged::paged_problem(spec, shape, queries_, keys_, page_size, 9);
+    std::vector<Row> rows = all_rows(problem);
+    std::vector<paged::PagedCase> cases;
+    cases.push_back(paged::case_of(spec, Arithmetic::kMatrixUnit, std::move(problem),
+                                   paged::CacheOrder::kTokensFirst, std::move(rows),
+                                   "long beside short"));
+    for (const KernelPlan& plan : all) {
+      SCOPED_TRACE(to_string(plan));
+      const auto kernel = bank.get(spec, plan);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      paged::check_cases(bank.device(), **kernel, spec, cases);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Specs, KeyPiecesPacked,
+    testing::Values("head_dim: 128\n", "head_dim: 64\nmask: causal\n",
+                    "head_dim: 64\nmask: causal and (q_pos - kv_idx < 700 or kv_idx < 4)\n",
+                    "head_dim: 64\nmask: causal\nsink: sinks[h]\n"
+                    "tensors: {sinks: {dtype: float32, dims: [heads]}}\n"),
+    [](const auto& info) { return fmt::format("Spec{}", info.index); });
 
 }  // namespace
 }  // namespace attune::gpu_test
