@@ -15,8 +15,8 @@ namespace sm90 {
 constexpr int kMostListed = 128;
 // What a piece takes beside its tiles, in tiles; and pieces have at least so many.
 constexpr int kPieceTiles = 4;
-// Rounds of pieces that are compared, at most.
-constexpr int kMostRounds = 4;
+// Of what is compared, in tiles.
+constexpr int kMostTime = 1 << 25;
 
 // Of packed sequences: how items are cut, and what all come to.
 struct ListedPieces {
@@ -48,51 +48,52 @@ ATT_FN int pieces_of_tiles(int tiles, int length) {
   return min_i32(tile_count(tiles, length), plan::kKeyPieces);
 }
 
-ATT_FN int sum_of_lanes(int value) {
-  return shuffle_from(sum_up_to_lane(value), 31);
-}
+ATT_FN int sum_of_lanes(int value) { return shuffle_from(sum_up_to_lane(value), 31); }
 
 // The whole warp calls it. The length for which the last CTA of `ctas` is done the soonest, where
-// `heads` take every item.
+// `heads` take every item: a lane works out one, from two rounds' share of a CTA to a quarter.
 ATT_FN ListedPieces choose_pieces(const PackedParams& p, int heads, int ctas) {
   constexpr int kOfLane = kMostListed / 32;
+  const int lane = thread_index() % 32;
   int tiles[kOfLane];
-  int own = 0, items = 0, longest = 0;
+  int all = 0, items = 0, longest = 0;
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
-    tiles[i] = walked_tiles(p, listed_item(p, thread_index() % 32 + 32 * i));
-    own += tiles[i];
+    tiles[i] = walked_tiles(p, listed_item(p, lane + 32 * i));
+    all += tiles[i];
     items += tiles[i] > 0 ? 1 : 0;
     longest = max_i32(longest, tiles[i]);
   }
-  const float all = static_cast<float>(sum_of_lanes(own)) * static_cast<float>(heads);
-  ListedPieces best;
-  if (listed_item(p, kMostListed).sequence >= 0) return best;
+  if (listed_item(p, kMostListed).sequence >= 0) return {};
+  items = sum_of_lanes(items);
   longest = static_cast<int>(most_of_lanes(static_cast<unsigned>(longest)));
-  // Whole items, the longest first.
-  const int taken = static_cast<int>(all / static_cast<float>(ctas)) +
-                    tile_count(sum_of_lanes(items) * heads, ctas) * kPieceTiles;
-  int least = max_i32(longest + kPieceTiles, taken);
-#pragma unroll 1
-  for (int rounds = 1; rounds <= kMostRounds; ++rounds) {
-    const int share = static_cast<int>(all / static_cast<float>(ctas * rounds)) + 1;
-    const int length = max_i32(share, kPieceTiles);
-    int count = 0, most = 0;
+  const float share =
+      static_cast<float>(sum_of_lanes(all)) * static_cast<float>(heads) / static_cast<float>(ctas);
+  const int length =
+      max_i32(static_cast<int>(share * math_exp2(1.0f - 3.0f / 31.0f * lane)) + 1, kPieceTiles);
+  int count = 0, most = 0, of_longest = 0;
 #pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      const int pieces = pieces_of_tiles(tiles[i], length);
+  for (int i = 0; i < kOfLane; ++i) {
+#pragma unroll 1
+    for (int other = 0; other < min_i32(items - 32 * i, 32); ++other) {
+      const int of_item = shuffle_from(tiles[i], other);
+      const int pieces = pieces_of_tiles(of_item, length);
       count += pieces;
-      most = max_i32(most, pieces > 0 ? tile_count(tiles[i], pieces) : 0);
+      most = max_i32(most, tile_count(of_item, pieces));
+      of_longest = max_i32(of_longest, pieces);
     }
-    count = sum_of_lanes(count);
-    most = static_cast<int>(most_of_lanes(static_cast<unsigned>(most)));
-    if (count * heads > kMostKeyRows / (kWarpgroups * kRows)) break;
-    const int time = tile_count(count * heads, ctas) * (most + kPieceTiles) + kPieceTiles;
-    if (time >= least) continue;
-    least = time;
-    best = {length, count};
   }
-  return best;
+  // Whole items: the longest first.
+  const int whole =
+      max_i32(longest + kPieceTiles,
+              static_cast<int>(share) + tile_count(items * heads, ctas) * kPieceTiles);
+  const int rounds = tile_count(count * heads, ctas);
+  const int time = min_i32(rounds * (most + kPieceTiles) + of_longest / 2, kMostTime);
+  const bool fits = count * heads <= kMostKeyRows / (kWarpgroups * kRows);
+  const unsigned least = least_of_lanes(fits ? static_cast<unsigned>(time * 32 + lane) : ~0u);
+  if (least >= static_cast<unsigned>(min_i32(whole, kMostTime) * 32)) return {};
+  const int chosen = static_cast<int>(least % 32);
+  return {shuffle_from(length, chosen), shuffle_from(count, chosen)};
 }
 
 struct ListedPiece {

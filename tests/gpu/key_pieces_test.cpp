@@ -46,7 +46,7 @@ class KeyPieces : public testing::TestWithParam<const char*> {
       plans.push_back(plan_of(tile));
       requests.push_back({spec, plans.back()});
     }
-    EXPECT_GE(plans.size(), 2u);
+    EXPECT_FALSE(plans.empty());
     bank.prepare(requests);
     return plans;
   }
