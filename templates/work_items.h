@@ -300,6 +300,22 @@ ATT_FN constexpr Int piece_item_count(Int all_queries, Int sequences, Int heads,
   return all_queries / (tile / 2) * group + group + sequences + kMostPieces / kv_heads;
 }
 
+// ---- Pieces of the keys of wide query tiles, which the tensor unit's kernels take.
+
+// Rows of results that a launch has at most: three for each row that an H200's processors have
+// under way at a time, two warpgroups each.
+constexpr int kMostKeyRows = 3 * 132 * 128;
+// Of an item, at most.
+constexpr int kMostKeyPieces = 16;
+
+// Of each of `items` items of `rows` rows, of which a plan wants `pieces`.
+template <typename Int>
+ATT_FN constexpr Int key_piece_count(Int items, Int rows, Int pieces) {
+  const Int fitting = kMostKeyRows / rows / (items < 1 ? 1 : items);
+  const Int most = fitting < 1 ? 1 : fitting;
+  return pieces < most ? pieces : most;
+}
+
 // ---- Fixed pieces of a sequence's keys: where one ends depends on nothing but its number, so that
 // what a row comes to does not depend on what else a launch has. The first kPiecesBeforeDoubling
 // have kFixedPieceKeys; each half as many more double the keys before them.

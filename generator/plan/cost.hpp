@@ -16,7 +16,7 @@ struct PlanCost {
   double tile = 0;  // a kv tile
   double launch_us = 0;
   // Plans of a family that are equal in this have the same ShapeCost at every shape.
-  std::array<int, 7> group{};
+  std::array<int, 8> group{};
 };
 
 // Of a group at a shape.

@@ -43,12 +43,22 @@ std::int64_t piece_count(const ProblemShape& shape, std::int64_t items, int piec
                                 : att::piece_count<std::int64_t>(items, pieces);
 }
 
+constexpr int kLeastTileRows = 64;  // of a warpgroup, which has a counter
+
 // What the workspace of pieces has room for: results, each of a tile of rows; and counters.
 struct PieceRoom {
   std::int64_t results, counters;
 };
 PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
                      const ProblemShape& shape) {
+  if (region.of_query_tiles) {
+    // Pieces of tiles of any number of rows have no more than so many rows. Of packed sequences one
+    // item alone may be cut.
+    const std::int64_t rows = product({slice_count(spec, shape), shape.heads, shape.q_len});
+    const bool may_be_cut = rows <= att::kMostKeyRows / (is_packed(spec) ? 1 : 2);
+    return may_be_cut ? PieceRoom{att::kMostKeyRows, att::kMostKeyRows / kLeastTileRows}
+                      : PieceRoom{0, 0};
+  }
   if (is_packed(spec) && region.pieces == kFixedPieces)
     return {att::kMostFixedResults, att::kMostFixedResults};
   if (is_packed(spec) && region.pieces == kSharedPieces) {
@@ -140,10 +150,13 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
                         const ProblemShape& shape) {
   const std::int64_t tile = launch.tile;
   switch (launch.item) {
-    case WorkItem::kQueryTile:
-      return att::tile_count(shape.q_len, tile * launch.cluster) * head_sets(launch, shape) *
-                 shape.batch +
-             sum_ctas(spec, recipe, launch, shape);
+    case WorkItem::kQueryTile: {
+      const std::int64_t items = att::tile_count(shape.q_len, tile * launch.cluster) *
+                                 head_sets(launch, shape) * shape.batch;
+      const std::int64_t pieces = att::key_piece_count<std::int64_t>(
+          items, std::int64_t{launch.tile} * launch.heads, launch.pieces);
+      return items * pieces + sum_ctas(spec, recipe, launch, shape);
+    }
     case WorkItem::kFirstQueryTile:
     case WorkItem::kLastQueryTile: {
       const auto& region = *std::ranges::find(
@@ -332,7 +345,8 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
                              : has.sum_wave == need.sum_wave && !need.all_have_sums);
       return has.content == need.content && has.slot == need.slot && has_length && has_heads &&
              has.columns >= need.columns && has.pieces >= need.pieces &&
-             has.walk_tile == need.walk_tile && (!of_walks || has.length_unit == need.length_unit);
+             has.of_query_tiles == need.of_query_tiles && has.walk_tile == need.walk_tile &&
+             (!of_walks || has.length_unit == need.length_unit);
     });
   });
 }

@@ -82,6 +82,9 @@ struct WorkspaceRegion {
   // Of kKeySums and kValueSums: as Launch::walk_tile, of the parts that a walk is cut into; 0: one
   // set of sums, of walks that are whole.
   int walk_tile = 0;
+  // Of kPieceResults and kPieceArrivals: of pieces of query tiles' keys, att::key_piece_count, as
+  // many as there may be whatever the tile; else of tiles that heads of a K/V head share.
+  bool of_query_tiles = false;
   bool operator==(const WorkspaceRegion&) const = default;
 };
 

@@ -419,6 +419,8 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
   // list comes first, and a CTA makes it while the others make the rows.
   const bool makes_rows_meanwhile = main->overlaps_previous && main != recipe.launches.begin();
   if (makes_rows_meanwhile) recipe.launches.front().overlaps_previous = true;
+  // Counters are zeroed before the list is made, which the main launch may begin under.
+  if (main->overlaps_previous) std::swap(items.zeroed, main->zeroed);
   if (main->pieces == kSharedPieces) {
     // Each sequence is compared with the next one by a CTA, which counts itself.
     items.item = WorkItem::kSequence;

@@ -78,6 +78,7 @@ struct Sm90aPlan {
   bool p_in_shared = false;    // the PV product reads P from shared memory, else from registers
   bool heads_abreast = false;  // a warpgroup has a head of a K/V head, else 64 queries of one head
   bool copies_rows = false;    // paged K and V row by row, from pages of any size, else by boxes
+  int pieces = 1;              // of an item's keys, a CTA each; fewer where results have no room
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

@@ -13,6 +13,7 @@
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sm90a_invariant.hpp"
 #include "generator/plan/sm90a_parts.hpp"
+#include "generator/plan/sm90a_pieces.hpp"
 #include "generator/plan/wgmma.hpp"
 
 namespace attune {
@@ -210,6 +211,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
     return plan_unsupported("the largest exponentials are exact with a running maximum alone");
   }
+  if (tile.pieces != 1) ATT_CHECK(sm90a::check_pieces(spec, tile));
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(check_shared_memory(needs, shared_limit(device), device));
@@ -226,6 +228,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   const auto add = [&](const Sm90aPlan& tile) {
     const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
     if (check(spec, plan, device).ok()) plans.push_back(plan);
+  };
+  const auto add_pieces = [&](Sm90aPlan tile) {
+    for (const int pieces : sm90a::piece_choices(spec)) {
+      tile.pieces = pieces;
+      for (const bool heads_abreast : {false, true}) {
+        tile.heads_abreast = heads_abreast;
+        add(tile);
+      }
+    }
   };
   // How items follow one another hardly depends on the tile; a plan has few choices there. Turns
   // are level to 5 % slower where products are in flight under every softmax, as with two buffers
@@ -252,11 +263,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       tile.heads_abreast = tile.tma_store && !ping_pong;
       if (tile.heads_abreast) add(tile);
       tile.heads_abreast = false;
+      const bool may_be_cut =
+          tile.tma_store && !ping_pong && tile.cluster == 1 && !spec.batch_invariant;
+      if (may_be_cut && is_packed(spec)) add_pieces(tile);
       for (const auto schedule : {Schedule::kPersistent, Schedule::kSingle}) {
         tile.schedule = schedule;
         tile.heads_per_group = 1;
         add(tile);
       }
+      if (may_be_cut && !is_packed(spec)) add_pieces(tile);
       // Without a counter to be cleared before each launch: two microseconds, which short sequences
       // feel more than items dealt out unevenly.
       if (spec.mask) {
@@ -317,11 +332,17 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
     if (!has_launch_in_front(spec)) main.zeroed = {kCounter.content};
     recipe.workspace = {kCounter};
   }
+  if (tile.pieces > 1) sm90a::add_pieces(spec, tile, main, recipe.workspace);
   recipe.launches.push_back(std::move(main));
   return recipe;
 }
 
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec&, Target) { return {kCounter}; }
+std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target) {
+  std::vector<WorkspaceRegion> regions = {kCounter};
+  if (spec.batch_invariant) return regions;
+  for (const WorkspaceRegion& region : sm90a::piece_regions(spec)) regions.push_back(region);
+  return regions;
+}
 
 TileShape tile_shape_of(const KernelPlan& plan) {
   return {sm90a::item_queries(tile_of(plan)), tile_of(plan).tile_kv};
@@ -356,8 +377,9 @@ std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aPlan& t = tile_of(plan);
   // An order of items and its grouping of heads are one; where P goes follows from the tile.
   const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
-  return {t.warpgroups, t.tile_kv,   t.stages,    t.score_buffers, t.q_in_registers, t.cluster,
-          t.frozen_max, t.tma_store, t.ping_pong, t.heads_abreast, t.copies_rows,    order};
+  return {t.warpgroups,  t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
+          t.cluster,     t.frozen_max, t.tma_store, t.ping_pong,     t.heads_abreast,
+          t.copies_rows, t.pieces,     order};
 }
 
 std::string tile_text(const KernelPlan& plan) {
@@ -367,7 +389,8 @@ std::string tile_text(const KernelPlan& plan) {
       tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
       tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
       tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
-      tile.heads_abreast ? " heads" : "", tile.copies_rows ? " rows" : "");
+      tile.heads_abreast ? " heads" : "", tile.copies_rows ? " rows" : "",
+      tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -396,6 +419,8 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
       tile.heads_abreast = true;
     } else if (word == "rows") {
       tile.copies_rows = true;
+    } else if (parse_word(word, "p", tile.pieces)) {
+      // Without the word there is one.
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
                parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
                parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
@@ -413,8 +438,9 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("{}q{}k{}s{}", tile.heads_abreast ? fmt::format("h{}", tile.warpgroups) : "",
-                     sm90a::item_queries(tile), tile.tile_kv, tile.stages);
+  return fmt::format("{}q{}k{}s{}{}", tile.heads_abreast ? fmt::format("h{}", tile.warpgroups) : "",
+                     sm90a::item_queries(tile), tile.tile_kv, tile.stages,
+                     tile.pieces > 1 ? fmt::format("p{}", tile.pieces) : "");
 }
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -445,6 +471,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kPInShared = {};\n"
       "constexpr bool kHeadsAbreast = {};\n"
       "constexpr bool kCopiesRows = {};\n"
+      "constexpr int kKeyPieces = {};\n"
       "constexpr bool kHasLaunchInFront = {};\n"
       "constexpr int kCluster = {};\n"
       "enum class Schedule {{ single, persistent, longest_first }};\n"
@@ -465,12 +492,13 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.heads_abreast, tile.copies_rows, has_launch_in_front(spec),
-      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].constant,
-      tile.heads_per_group, kGroupBytes, has_long_first_tile(spec), tile.frozen_max,
-      spec.deterministic, tile.tma_store, stages_in_q(spec, tile), output_slabs(spec, tile),
-      tile.ping_pong, registers.producer, registers.consumer,
-      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
+      tile.p_in_shared, tile.heads_abreast, tile.copies_rows, tile.pieces,
+      has_launch_in_front(spec), tile.cluster,
+      kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
+      kGroupBytes, has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
+      stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,
+      registers.consumer, resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk),
+      wgmma_function(pv));
 }
 
 }  // namespace
@@ -499,6 +527,7 @@ const FamilyOperations& sm90a_family() {
       .plan_cost = sm90a::plan_cost,
       .tiling = sm90a::tiling,
       .shape_cost = sm90a::shape_cost,
+      .repeats_another = sm90a::has_fewer_pieces,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = false,

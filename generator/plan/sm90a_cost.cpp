@@ -8,6 +8,7 @@
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sequence_lengths.hpp"
 #include "generator/plan/sm90a.hpp"
+#include "generator/plan/sm90a_pieces.hpp"
 #include "generator/plan/wgmma.hpp"
 #include "templates/work_items.h"
 
@@ -71,12 +72,10 @@ double tile_weight(const Sm90aPlan& tile, const LiveWork& work) {
          (kWait + (1 - kWait) * work.live_parts + kMask * work.live_parts * (1 - work.full_parts));
 }
 
-// Lines of L2 that the copies of a row ask for, slab by slab, where rows begin amid a sector of 32
-// bytes, as every other one of 144 does; 0: they do not.
-double lines_of_split_row(int head_dim) {
-  constexpr int kLineBytes = 128, kSectorBytes = 32;
+// Lines of L2 that the copies of a row ask for, slab by slab.
+double lines_of_row(int head_dim) {
+  constexpr int kLineBytes = 128;
   const int row_bytes = kElementBytes * head_dim;
-  if (row_bytes % kSectorBytes == 0) return 0;
   const int step = std::gcd(row_bytes, kLineBytes);
   int lines = 0;
   for (int offset = 0; offset < kLineBytes; offset += step) {
@@ -86,13 +85,22 @@ double lines_of_split_row(int head_dim) {
   return double(lines) * step / kLineBytes;
 }
 
-// What L2 takes to hand out K and V again where their rows are split so, `keys` of all items: of
+// Whether rows begin amid a sector, as every other one of 144 bytes does.
+bool splits_sectors(int head_dim) { return kElementBytes * head_dim % 32 != 0; }
+
+// What L2 takes to hand out K and V again, `keys` of all items: where their rows are split so, of
 // 72 columns an H200 drew 16 to 20 rows a nanosecond with one and with three warpgroups, on 60
 // processors and on all (of 128 columns, 27 and more). So one warpgroup, which draws K and V twice
 // as often as two do, takes 183 us for 3 x 256 queries on 4096 keys of 32 heads, and two take 101.
-double split_rows_us(const AttentionSpec& spec, const DeviceFacts& device, double keys) {
+// Where items are cut, so that all processors draw, others are held to it as well: 128 queries on
+// 28268 keys of 32 heads, 80 columns, take one warpgroup 213 us and two 99.
+double drawn_rows_us(const AttentionSpec& spec, const DeviceFacts& device, double keys,
+                     bool is_cut) {
   constexpr double kLinesPerClock = 0.25;  // of each processor
-  const double lines = lines_of_split_row(spec.head_dim_qk) + lines_of_split_row(spec.head_dim_v);
+  double lines = 0;
+  for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {
+    if (is_cut || splits_sectors(dim)) lines += lines_of_row(dim);
+  }
   return keys * lines / (kLinesPerClock * device.processor_count * device.clock_ghz * 1e3);
 }
 
@@ -208,9 +216,12 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double running = tile.frozen_max        ? 1.0
                          : spec.batch_invariant ? 1.15 * in_static_order
                                                 : 1.3;
+  // Of a long walk, as those that are cut are, one warpgroup's tile takes 0.7 to 1 of two's, and by
+  // what is said here 0.65.
+  const double alone = tile.pieces > 1 && tile.warpgroups == 1 ? 1.25 : 1.0;
   // A warpgroup alone does one after the other.
   const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) * running * sharing *
-                        ordered * turns * open * wide * p_writes * abreast;
+                        ordered * turns * open * wide * p_writes * abreast * alone;
 
   const bool zeroes_counter =
       tile.schedule == Schedule::kLongestFirst && !has_launch_in_front(spec);
@@ -219,7 +230,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
           .tile = a_tile,
           .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
-                    tile.heads_per_group, tile.heads_abreast}};
+                    tile.heads_per_group, tile.heads_abreast, tile.pieces}};
 }
 
 // Without tensors only a static schedule's order matters.
@@ -241,7 +252,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aPlan& tile = tile_of(plan);
   const int rows = item_queries(tile);
-  const double q_tiles = mean_query_tiles(spec, shape, double(rows * tile.cluster)) * tile.cluster;
+  // How long a sequence alone is the shape says.
+  const bool is_known = tile.pieces > 1 && shape.batch == 1;
+  const double q_tiles =
+      is_known ? std::ceil(double(shape.q_len) / rows)
+               : mean_query_tiles(spec, shape, double(rows * tile.cluster)) * tile.cluster;
   const double filled = filled_share(spec, shape, work.share);
   double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share * filled;
   // Tensors that a mask reads leave less than what is not known to be dead. The survey has one such
@@ -251,14 +266,20 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double drawn_tiles = kv_tiles;
   kv_tiles *= tile_weight(tile, work);
   const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, item_heads(tile));
-  const double items = q_tiles * double(heads) * double(shape.batch);
+  const double whole_items = q_tiles * double(heads) * double(shape.batch);
+  const CutItems cut = cut_items(spec, tile, whole_items, kv_tiles, device.processor_count);
+  const double items = whole_items * cut.pieces;
+  // A CTA has whole tiles.
+  if (cut.pieces > 1) kv_tiles = std::ceil(kv_tiles / cut.pieces);
   // A list has the longest first, and who is free takes the next; a static order does not know how
   // many of the long ones a CTA gets.
   const double luck = is_packed(spec) && tile.schedule == Schedule::kPersistent        ? 1.1
                       : tile.schedule == Schedule::kLongestFirst && !work.is_described ? 1.04
                                                                                        : 1.0;
+  // The longest sequence, of which pieces are cut the more.
+  const double longest = cut.pieces > 1 ? 1 : 1 / filled;
   const double rounds =
-      std::max(luck * rounds_of(tile, work, items, device.processor_count), 1 / filled);
+      std::max(luck * rounds_of(tile, work, items, device.processor_count), longest);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   // Of the datasheet's rate: one query a head drew 0.72 to 0.84 of an H200's.
   constexpr double kMemoryShare = 0.8;
@@ -268,14 +289,17 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const bool is_static = tile.schedule == Schedule::kPersistent && spec.mask != nullptr;
   const double memory_us =
       (is_static ? kStaticTransfer : 1.0) * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);
-  // Beyond what every plan of every family draws once.
-  const double drawn_again = items / tile.cluster * drawn_tiles * tile.tile_kv -
-                             double(shape.batch) * double(shape.kv_heads) * double(shape.kv_len);
-  const double drawn_us = split_rows_us(spec, device, std::max(0.0, drawn_again));
+  // Beyond what every plan of every family draws once, unless all processors draw.
+  const bool is_cut = cut.pieces > 1;
+  const double drawn = whole_items / tile.cluster * drawn_tiles * tile.tile_kv;
+  const double drawn_once =
+      is_cut ? 0 : double(shape.batch) * double(shape.kv_heads) * double(shape.kv_len);
+  const double drawn_us = drawn_rows_us(spec, device, std::max(0.0, drawn - drawn_once), is_cut);
   return {.rounds = rounds,
           .tiles = kv_tiles,
           .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = std::max(memory_us, drawn_us)};
+          .transfer_us = std::max(memory_us, drawn_us),
+          .beside_us = cut.beside_us};
 }
 
 }  // namespace attune::sm90a

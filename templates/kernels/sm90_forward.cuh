@@ -11,6 +11,7 @@
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
 #include "templates/tile/sm90_consumer_pieces.cuh"
+#include "templates/tile/sm90_key_results.cuh"
 #include "templates/tile/sm90_page_rows.cuh"
 
 namespace att {
@@ -25,6 +26,8 @@ constexpr bool kReleasesKFirst = kSharesLast && kPieces == 1;
 
 // A warpgroup of consumers.
 struct Consumer : ConsumerPieces {
+  KeyPiece own_piece;       // with kCutsKeys, of the item that is done
+  bool piece_failed;        // whether a row of the warp did
   bool fixed;               // with kConstantReference: whether the rows have their reference
   TileStream::Found found;  // what `tile` is
 
@@ -154,6 +157,8 @@ struct Consumer : ConsumerPieces {
         }
       }
       stream.begin(item, of_item);
+      if constexpr (kCutsKeys && !spec::kHasMask)
+        stream.cut(load_key_piece(shared.item(slot)), of_item);
       found = stream.next(tile);
     }
     if constexpr (kQAhead) {
@@ -188,8 +193,9 @@ struct Consumer : ConsumerPieces {
   ATT_MEMBER void run() {
     rows = {{-infinity(), -infinity()}, {kFirstReference, kFirstReference}, {0.0f, 0.0f}};
     if constexpr (kStagesInQ) release_q();
-    // Without a mask only a packed sequence may have no key.
-    const bool starts_dead = (spec::kHasMask || spec::kIsPacked) && found != TileStream::kTile;
+    // Without a mask only a packed sequence, or a piece, may have no key.
+    const bool starts_dead =
+        (spec::kHasMask || spec::kIsPacked || kCutsKeys) && found != TileStream::kTile;
     // Not before, or ptxas inserts a wait of its own (C7517).
     if (starts_dead) wgmma_wait<0>();
     if (kConstantReference || starts_dead) {
@@ -390,6 +396,12 @@ struct Consumer : ConsumerPieces {
     bool store;     // not when that was good
   };
 
+  ATT_MEMBER bool overflowed(unsigned slot, unsigned bad) const {
+    const Context c = context();
+    if constexpr (kCutsKeys) return has_overflowed(c, bad, row, keys_of_item(slot, c));
+    return has_overflowed(c, bad, row, {0, c.kv_len});
+  }
+
   // Totals the rows of item n and gives the scheduler the verdict: this must not wait for the next
   // item, which may be this one again. A warp alone decides: what it stores of a result that
   // overflowed is stored again.
@@ -398,8 +410,12 @@ struct Consumer : ConsumerPieces {
     const ItemSlot item = load_slot(slot);
     if (kSteadyStops && raises()) count_rounded_maxima(rows);
     const unsigned bad = total_rows(o, rows, raises());
-    const bool failed = may_fail(item.redo) && !all_lanes(bad == 0) &&
-                        !all_lanes(!has_overflowed(context(), bad, row));
+    const bool failed =
+        may_fail(item.redo) && !all_lanes(bad == 0) && !all_lanes(!overflowed(slot, bad));
+    if constexpr (kCutsKeys) {
+      own_piece = load_key_piece(slot);
+      piece_failed = failed;
+    }
     if (failed) {
       const int lane = thread_index() % 32;
       if (lane < kCluster) {
@@ -416,6 +432,14 @@ struct Consumer : ConsumerPieces {
     const Slice rows_of = slice_of(context_of(p, own, item.b, item.h, item.h_kv), item.q0, slice);
     return {context_of(p, own, item.b, rows_of.h, item.h_kv), rows_of.row, redo != 0,
             redo == 0 || (redo >> slice & 1) != 0};
+  }
+
+  // With kCutsKeys: an item's pieces are put together once, so a result that any of the warpgroup's
+  // warps holds to be bad is not left for the others.
+  ATT_MEMBER bool gathers() {
+    if (any_thread(piece_failed)) return false;
+    if (own_piece.pieces == 1) return true;
+    return gather_pieces(static_cast<const PackedParams&>(p), own_piece, warpgroup, o, rows);
   }
 
   // Stores O and LSE; the next item may have begun.
@@ -448,6 +472,9 @@ struct Consumer : ConsumerPieces {
   }
 };
 
+// What the kernel declares: results of pieces lie where lists do.
+using Params = ParamsOf<spec::kIsPacked || kCutsKeys, spec::kIsPaged>::Type;
+
 ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const SharedMemory& shared,
                     int warpgroup, int cta_rank) {
   TileStream stream(shared, warpgroup);
@@ -463,7 +490,8 @@ ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const Shared
   for (int n = 0; more; ++n) {
     consumer.run();
     wgmma_pin(o);
-    const Consumer::Result result = consumer.judge(n);
+    Consumer::Result result = consumer.judge(n);
+    if constexpr (kCutsKeys) result.store = result.store && consumer.gathers();
     if constexpr (kQAhead) {
       // The next item's first products run under this one's end.
       more = consumer.begin(n + 1);
@@ -482,7 +510,7 @@ ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const Shared
 }  // namespace att
 
 ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
-    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::KernelParams p, ATT_GRID_CONSTANT att::TensorMap q_map,
+    ATT_KERNEL_NAME(ATT_GRID_CONSTANT att::sm90::Params p, ATT_GRID_CONSTANT att::TensorMap q_map,
                     ATT_GRID_CONSTANT att::TensorMap k_map, ATT_GRID_CONSTANT att::TensorMap v_map,
                     ATT_GRID_CONSTANT att::TensorMap o_map) {
   using namespace att;

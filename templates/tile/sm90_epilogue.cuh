@@ -7,18 +7,20 @@
 #include "templates/ptx/stmatrix.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/quad.cuh"
+#include "templates/tile/sm90_key_pieces.cuh"
 #include "templates/tile/sm90_output_rows.cuh"
 #include "templates/tile/sm90_softmax.cuh"
 
 namespace att {
 namespace sm90 {
 
-// With kRowIsRange, how many keys a row has.
-ATT_FN int live_keys(const Context& c, int row) {
+// With kRowIsRange, how many of the keys a row has.
+ATT_FN int live_keys(const Context& c, int row, const KeySpan& keys) {
   if (spec::kIsPacked && c.kv_len == 0) return 0;  // look-ups are proven for one key at least
   const RowMask mask = row_mask(c, row, 0);
-  return min_i32(mask.end, c.kv_len) - max_i32(mask.begin, 0);
+  return min_i32(mask.end, keys.end) - max_i32(mask.begin, keys.begin);
 }
+ATT_FN int live_keys(const Context& c, int row) { return live_keys(c, row, {0, c.kv_len}); }
 
 // Sums the rows over the four threads that share them. Bits 0 and 1 of what it returns say which
 // row's sum proves nothing, bit 2 that an element of O is not finite: P >= 0, so a sum below the
@@ -42,14 +44,15 @@ ATT_FN unsigned total_rows(const Output& o, RowState& rows, bool tracked) {
 }
 
 // Whether what total_rows() found matters: not in rows past q_len, and a row without keys sums to
-// 0.
-ATT_FN bool has_overflowed(const Context& c, unsigned bad, int row) {
+// 0. `keys`: the item's.
+ATT_FN bool has_overflowed(const Context& c, unsigned bad, int row, const KeySpan& keys) {
   bool overflowed = (bad & 4) != 0 && row < c.q_len;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = row + 8 * half;
     const bool is_empty = (spec::kIsPacked && c.kv_len == 0) ||
-                          (kConstantReference && spec::kHasMask && live_keys(c, at) <= 0);
+                          (kCutsKeys && keys.begin >= keys.end) ||
+                          (kConstantReference && spec::kHasMask && live_keys(c, at, keys) <= 0);
     overflowed = overflowed || ((bad >> half & 1) != 0 && at < c.q_len && !is_empty);
   }
   return overflowed;

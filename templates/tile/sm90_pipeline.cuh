@@ -100,6 +100,7 @@ struct TileStream {
   RingPosition position;
   TileInfo coming;  // the next tile; without a mask only how many follow it, negative at the end
   int last = -1;    // without a mask, when keys are walked upwards: the last tile
+  int before = 0;   // with kCutsKeys, without a mask: tiles that lie before the piece
 
   ATT_MEMBER TileStream(const SharedMemory& shared, int warpgroup)
       : shared(shared), warpgroup(warpgroup) {}
@@ -110,6 +111,14 @@ struct TileStream {
     if constexpr (!spec::kHasMask && kScoreVariesByKey) {
       last = walks_up(c, item.q0) ? count - 1 : -1;
     }
+  }
+
+  // Leaves a piece's tiles alone. (With a mask the scheduler has.)
+  ATT_MEMBER void cut(const KeyPiece& own, const Context& c) {
+    const TileSpan tiles = tiles_of_piece(0, tile_count(c.kv_len, kTileKv), own);
+    coming.tile = tiles.end - tiles.begin - 1;
+    last = last < 0 ? last : coming.tile;
+    before = tiles.begin;
   }
 
   ATT_MEMBER bool at_end() const {
@@ -127,6 +136,7 @@ struct TileStream {
   ATT_MEMBER void take(Tile& tile) {
     int index = coming.tile;
     if constexpr (!spec::kHasMask && kScoreVariesByKey) index = last < 0 ? index : last - index;
+    if constexpr (!spec::kHasMask && kCutsKeys) index += before;
     tile = {position, index * kTileKv, coming.flags};
     mbarrier_wait(shared.k_full(position.stage), position.parity);
     if constexpr (plan::kPingPong) {
@@ -140,6 +150,7 @@ struct TileStream {
     position = uniform(position);
     coming = {shuffle_from(coming.tile, 0), shuffle_from(coming.flags, 0)};
     if constexpr (!spec::kHasMask && kScoreVariesByKey) last = shuffle_from(last, 0);
+    if constexpr (!spec::kHasMask && kCutsKeys) before = shuffle_from(before, 0);
   }
 
   // With kPingPong: the next warpgroup's turn, and, of the last one before the first tile, the
@@ -250,6 +261,7 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
       walk.load(walk_words(shared.item(slot)), context, item.q0);
     } else {
       walk.begin(context, item.q0);
+      if constexpr (kCutsKeys) walk.cut(load_key_piece(shared.item(slot)));
       info = walk.next(context, cta_rank);
     }
     if (leader) mbarrier_arrive(shared.item_empty(slot));

@@ -9,6 +9,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/tile/sm90_listed_pieces.cuh"
 #include "templates/tile/sm90_walk.cuh"
 #include "templates/tile/sm90_ways.cuh"
 #include "templates/work_items.h"
@@ -31,11 +32,21 @@ ATT_FN int first_head(const ForwardParams& p, int item) {
 }
 
 // Of all heads; packed, those of no sequence included.
-ATT_FN int all_items(const ForwardParams& p) {
+ATT_FN int whole_items(const ForwardParams& p) {
   if constexpr (spec::kIsPacked)
     return sequence_item_count(p.q_len, p.batch, kItemQueries) * head_items(p);
   return q_tiles(p) * p.batch * head_items(p);
 }
+
+// Pieces of each of them; how many packed sequences' have follows from their lengths.
+ATT_FN int key_pieces(const ForwardParams& p) {
+  return kCutsKeys && !spec::kIsPacked
+             ? key_piece_count(whole_items(p), kWarpgroups * kRows, plan::kKeyPieces)
+             : 1;
+}
+
+// What CTAs are dealt: items, or pieces of them, an item's after one another.
+ATT_FN int all_items(const ForwardParams& p) { return whole_items(p) * key_pieces(p); }
 
 // How the query heads are shared out. A mask's items are uneven: under a causal one the last query
 // tiles are the longest.
@@ -68,6 +79,23 @@ ATT_FN WorkItem work_item(const ForwardParams& p, const HeadGroups<int>& groups,
   return {b, first_head(p, head - b * heads), tile * kItemQueries};
 }
 
+// With kCutsKeys: what number `number` of all that CTAs are dealt is. The whole warp calls it.
+struct DealtItem {
+  WorkItem item;
+  KeyPiece piece;
+};
+ATT_FN DealtItem dealt_item(const ForwardParams& p, const HeadGroups<int>& groups,
+                            const ListedPieces& listed, int number) {
+  if constexpr (spec::kIsPacked) {
+    const ListedPiece of =
+        listed_piece(static_cast<const PackedParams&>(p), listed, head_items(p), number);
+    return {{of.item.sequence, first_head(p, of.head), of.item.tile * kItemQueries}, of.own};
+  }
+  const int pieces = key_pieces(p);
+  const int index = number / pieces;
+  return {work_item(p, groups, index), {number - index * pieces, pieces, index * pieces}};
+}
+
 // A slot of the ring, as it lies in shared memory. Then come a word in which the warpgroups (of all
 // CTAs) set their bits when their result overflowed, and with a mask, for the loader, the walk.
 struct ItemSlot {
@@ -92,7 +120,7 @@ ATT_FN int redo_of(int redo) { return kHints ? redo & ((1 << kLearnedShift) - 1)
 // fewer, the fewer are done in vain. Where all are as long as the ring of stages twice, the
 // consumers have begun the last but one when another is wanted, and there is nothing to wait for.
 ATT_FN int items_ahead(const ForwardParams& p) {
-  if constexpr (!kHasSecondWay || spec::kHasMask || spec::kIsPacked) return kItemSlots;
+  if constexpr (!kHasSecondWay || spec::kHasMask || spec::kIsPacked || kCutsKeys) return kItemSlots;
   return p.kv_len >= 2 * kStages * kTileKv ? 2 : kItemSlots;
 }
 
@@ -106,8 +134,26 @@ ATT_FN unsigned walk_words(unsigned slot_address) { return overflow_word(slot_ad
 
 // With kHints, behind the first slot: bit w, an item of warpgroup w failed.
 ATT_FN unsigned failed_word(const SharedMemory& shared) {
-  static_assert(sizeof(ItemSlot) + 4 + 5 * 4 + 4 <= kItemSlotBytes);
+  static_assert(sizeof(ItemSlot) + 4 + 5 * 4 + 4 + 4 <= kItemSlotBytes);
   return walk_words(shared.item(0)) + 5 * 4;
+}
+
+// With kCutsKeys, behind each slot: which piece it is.
+ATT_FN unsigned piece_word(unsigned slot_address) { return walk_words(slot_address) + 6 * 4; }
+ATT_FN KeyPiece load_key_piece(unsigned slot_address) {
+  return key_piece(load_word(piece_word(slot_address)));
+}
+
+// What keys a slot's item, or its piece, has within its mask's bounds.
+ATT_FN KeySpan keys_of_item(unsigned slot_address, const Context& c) {
+  if constexpr (!kCutsKeys) return {0, c.kv_len};
+  TileSpan tiles;
+  if constexpr (spec::kHasMask) {
+    tiles = {load_word(walk_words(slot_address)), load_word(walk_words(slot_address) + 4)};
+  } else {
+    tiles = tiles_of_piece(0, tile_count(c.kv_len, kTileKv), load_key_piece(slot_address));
+  }
+  return {tiles.begin * kTileKv, min_i32(tiles.end * kTileKv, c.kv_len)};
 }
 
 ATT_FN void store_slot(unsigned address, const ItemSlot& slot) {
@@ -142,16 +188,25 @@ struct ItemSource {
   int checked = 0;  // of them, those whose verdict was read
   int next_index;   // of the next new item
   int count;
-  bool drawn = true;  // next_index was not handed out yet
+  bool drawn = true;    // next_index was not handed out yet
+  ListedPieces listed;  // with kCutsKeys, of packed sequences
 
   ATT_MEMBER explicit ItemSource(const ForwardParams& p)
-      : next_index(block_index() / kCluster), count(all_items(p)) {}
+      : next_index(block_index() / kCluster), count(all_items(p)) {
+    if constexpr (kCutsKeys && spec::kIsPacked) {
+      const int heads = head_items(p);
+      listed = choose_pieces(static_cast<const PackedParams&>(p), heads, block_count());
+      if (listed.length > 0) count = listed.count * heads;
+    }
+  }
 
   // An item to be done again comes before new ones. The slot issued % kItemSlots is free on return.
   ATT_MEMBER ItemSlot next(const ForwardParams& p, const SharedMemory& shared) {
     if (!drawn) draw(p);
     while (true) {
-      const bool exhausted = next_index >= count || is_no_item(p, next_index);
+      bool exhausted = next_index >= count || is_no_item(p, next_index);
+      if constexpr (kCutsKeys && spec::kIsPacked)
+        exhausted = next_index >= count || (listed.length == 0 && is_no_item(p, next_index));
       if (checked + items_ahead(p) <= issued ||
           (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
@@ -214,16 +269,28 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
     const unsigned slot = shared.item(n % kItemSlots);
     ++source.issued;
     if (item.index != kNoMoreItems) {
-      const WorkItem work = work_item(p, groups, item.index);
+      WorkItem work;
+      KeyPiece piece = {0, 1, 0};
+      if constexpr (kCutsKeys) {
+        const DealtItem dealt = dealt_item(p, groups, source.listed, item.index);
+        work = dealt.item;
+        piece = dealt.piece;
+      } else {
+        work = work_item(p, groups, item.index);
+      }
       item.b = work.b;
       item.h = work.h;
       item.q0 = work.q0;
       // Heads of a K/V head are counted anew each time: this warp has no register to keep them in.
       item.h_kv = work.h / (opaque(p.heads) / p.kv_heads);
+      if constexpr (kCutsKeys) {
+        if (leader) store_shared_4(piece_word(slot), to_word(piece));
+      }
       if constexpr (spec::kHasMask) {
         const Context context = context_of(p, item.b, item.h, item.h_kv);
         ClusterWalk walk;
         walk.begin(context, item.q0);
+        if constexpr (kCutsKeys) walk.cut(piece);
         item.first = walk.next(context, cta_rank);
         if (leader) walk.store(walk_words(slot));
       }

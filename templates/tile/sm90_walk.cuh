@@ -5,6 +5,7 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/sm90_key_pieces.cuh"
 #include "templates/tile/sm90_layout.cuh"
 
 namespace att {
@@ -110,6 +111,14 @@ struct ClusterWalk {
       bounds = kv_bounds(c, q0, min_i32(q0 + kItemQueries, c.q_len));
     first = bounds.begin / kTileKv;
     last = bounds.begin < bounds.end ? (bounds.end + kTileKv - 1) / kTileKv : first;
+    base = up ? first - kStep : last;
+  }
+
+  // Leaves a piece's tiles alone, before the first next().
+  ATT_MEMBER void cut(const KeyPiece& own) {
+    const TileSpan tiles = tiles_of_piece(first, last, own);
+    first = tiles.begin;
+    last = tiles.end;
     base = up ? first - kStep : last;
   }
 

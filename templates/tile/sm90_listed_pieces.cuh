@@ -1,0 +1,135 @@
+// How packed sequences' items are cut in pieces, whose lengths only the device knows. The list of
+// items is short where cutting pays, so a warp of every CTA goes through it for itself: pieces are
+// numbered item by item, of an item first those of all heads that have the same keys.
+#pragma once
+
+#include "templates/ptx/math.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/tile/lane_sums.cuh"
+#include "templates/tile/sm90_key_pieces.cuh"
+
+namespace att {
+namespace sm90 {
+
+// Of longer lists no item is cut.
+constexpr int kMostListed = 128;
+// What a piece takes beside its tiles, in tiles; and pieces have at least so many.
+constexpr int kPieceTiles = 4;
+// Of what is compared, in tiles.
+constexpr int kMostTime = 1 << 25;
+
+// Of packed sequences: how items are cut, and what all come to.
+struct ListedPieces {
+  int length = 0;  // tiles of a piece, at most; 0: items are whole
+  int count = 0;   // else: pieces of all items, of one head
+};
+
+ATT_FN SequenceItem listed_item(const PackedParams& p, int i) {
+  const int capacity = sequence_item_count(p.q_len, p.batch, kItemQueries);
+  return i < capacity ? p.sequences.items[i] : SequenceItem{-1, 0};
+}
+
+// Of head 0, as the list is made; 0: of no sequence. An item without keys is done, too.
+ATT_FN int walked_tiles(const PackedParams& p, const SequenceItem& item) {
+  if (item.sequence < 0) return 0;
+  const Sequence sequence = sequence_of(p, item.sequence);
+  if (sequence.kv_len == 0) return 1;
+  KvBounds bounds{0, sequence.kv_len};
+  if constexpr (spec::kHasMask) {
+    const int first = item.tile * kItemQueries;
+    bounds = kv_bounds(context_of(p, sequence, item.sequence, 0, 0), first,
+                       min_i32(first + kItemQueries, sequence.q_len));
+  }
+  if (bounds.begin >= bounds.end) return 1;
+  return tile_count(bounds.end, kTileKv) - bounds.begin / kTileKv;
+}
+
+ATT_FN int pieces_of_tiles(int tiles, int length) {
+  return min_i32(tile_count(tiles, length), plan::kKeyPieces);
+}
+
+ATT_FN int sum_of_lanes(int value) { return shuffle_from(sum_up_to_lane(value), 31); }
+
+// The whole warp calls it. The length for which the last CTA of `ctas` is done the soonest, where
+// `heads` take every item: a lane works out one, from two rounds' share of a CTA to a quarter.
+ATT_FN ListedPieces choose_pieces(const PackedParams& p, int heads, int ctas) {
+  constexpr int kOfLane = kMostListed / 32;
+  const int lane = thread_index() % 32;
+  int tiles[kOfLane];
+  int all = 0, items = 0, longest = 0;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+    tiles[i] = walked_tiles(p, listed_item(p, lane + 32 * i));
+    all += tiles[i];
+    items += tiles[i] > 0 ? 1 : 0;
+    longest = max_i32(longest, tiles[i]);
+  }
+  if (listed_item(p, kMostListed).sequence >= 0) return {};
+  items = sum_of_lanes(items);
+  longest = static_cast<int>(most_of_lanes(static_cast<unsigned>(longest)));
+  const float share =
+      static_cast<float>(sum_of_lanes(all)) * static_cast<float>(heads) / static_cast<float>(ctas);
+  const int length =
+      max_i32(static_cast<int>(share * math_exp2(1.0f - 3.0f / 31.0f * lane)) + 1, kPieceTiles);
+  int count = 0, most = 0, of_longest = 0;
+#pragma unroll
+  for (int i = 0; i < kOfLane; ++i) {
+#pragma unroll 1
+    for (int other = 0; other < min_i32(items - 32 * i, 32); ++other) {
+      const int of_item = shuffle_from(tiles[i], other);
+      const int pieces = pieces_of_tiles(of_item, length);
+      count += pieces;
+      most = max_i32(most, tile_count(of_item, pieces));
+      of_longest = max_i32(of_longest, pieces);
+    }
+  }
+  // Whole items: the longest first.
+  const int whole =
+      max_i32(longest + kPieceTiles,
+              static_cast<int>(share) + tile_count(items * heads, ctas) * kPieceTiles);
+  const int rounds = tile_count(count * heads, ctas);
+  const int time = min_i32(rounds * (most + kPieceTiles) + of_longest / 2, kMostTime);
+  const bool fits = count * heads <= kMostKeyRows / (kWarpgroups * kRows);
+  const unsigned least = least_of_lanes(fits ? static_cast<unsigned>(time * 32 + lane) : ~0u);
+  if (least >= static_cast<unsigned>(min_i32(whole, kMostTime) * 32)) return {};
+  const int chosen = static_cast<int>(least % 32);
+  return {shuffle_from(length, chosen), shuffle_from(count, chosen)};
+}
+
+struct ListedPiece {
+  SequenceItem item;
+  int head;  // which of `heads`
+  KeyPiece own;
+};
+
+// Number `number` of the pieces of all heads, of which there are more. The whole warp calls it.
+ATT_FN ListedPiece listed_piece(const PackedParams& p, const ListedPieces& pieces, int heads,
+                                int number) {
+  if (pieces.length == 0) {
+    const int i = number / heads;
+    return {p.sequences.items[i], number - i * heads, {0, 1, 0}};
+  }
+  int before = 0;  // pieces of the entries in front
+#pragma unroll 1
+  for (int first = 0;; first += 32) {
+    const SequenceItem item = listed_item(p, first + thread_index() % 32);
+    const int count = pieces_of_tiles(walked_tiles(p, item), pieces.length);
+    const int up_to = before + sum_up_to_lane(count);
+    const unsigned behind = ballot(up_to * heads > number);
+    if (behind == 0) {
+      before = shuffle_from(up_to, 31);
+      continue;
+    }
+    const int lane = highest_bit(behind & (0 - behind));
+    const int own_count = shuffle_from(count, lane);
+    const int own_first = shuffle_from(up_to, lane) - own_count;
+    const int rest = number - own_first * heads;
+    const int piece = rest / heads, head = rest - piece * heads;
+    return {{shuffle_from(item.sequence, lane), shuffle_from(item.tile, lane)},
+            head,
+            {piece, own_count, own_first * heads + head * own_count}};
+  }
+}
+
+}  // namespace sm90
+}  // namespace att
