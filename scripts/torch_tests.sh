@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Those tests of the Python package that need PyTorch and say most in little time, on the CPU family:
 # translation of mods, gradients, torch.compile without graph breaks, checkpointing with dropout, a
-# serving loop over every kind of cache, calls that are made again; diffusers, torch's own attention on
-# Attune, and the tutorial notebook from its first cell to its last. transformers' tests and those of
-# attune.torch.enable say the same of more code, and take as long as these last ones together.
+# serving loop over every kind of cache, calls that are made again, random programs; diffusers,
+# torch's own attention on Attune, and the tutorial notebook from its first cell to its last.
+# transformers' tests and those of attune.torch.enable say the same of more code, and take as long as
+# these last ones together.
 #   scripts/torch_tests.sh BUILD    with BUILD/lib/libattune.so; keeps its environment in BUILD/torch
 # PyTorch comes from PyPI, in the version of python/pyproject.toml's dev extra. Where it cannot be had
 # the tests are skipped, and a line says so.
@@ -29,11 +30,13 @@ fi
 
 cd "$root/python/tests"
 export ATTUNE_LIBRARY=$build/lib/libattune.so PYTHONPATH=$root/python/src PYTHONDONTWRITEBYTECODE=1
-# References are so small that torch's threads wait for each other, on processors that others use.
+# References are so small that torch's threads mostly wait for each other, and wait at work: the
+# tests of calls that are made again take 16 s of a processor's time so, and took 45.
 export OMP_NUM_THREADS=1
 "$environment/bin/python" . test_operators.py test_flex_attention.py test_compile.py test_gradients.py \
   test_recall.py test_recalled_views.py test_transforms.py test_append.py test_serving.py \
   test_serving_compile.py test_guard.py test_calls_again.py \
   test_words_again.py test_cache_calls_again.py test_native.py \
   test_notebook.py test_diffusers.py test_sdpa.py test_device_seed.py test_dropout.py test_packed_gradients.py \
-  test_packed_again.py test_packed_compile.py test_determinism.py test_backward_again.py test_changing_numbers.py test_newcomers.py
+  test_packed_again.py test_packed_compile.py test_determinism.py test_backward_again.py test_changing_numbers.py test_newcomers.py \
+  test_programs.py test_programs_changed.py test_recall_sound.py
