@@ -22,14 +22,14 @@ int Sm80Elements::row_bytes(int head_dim) const {
   return (own + row_alignment_bytes - 1) / row_alignment_bytes * row_alignment_bytes;
 }
 
-// NVRTC 13.0. With three products: d 128 c32 (120), d 256 c16 (168), d 96 qreg c32 (152) and d 64
-// with 32 rows a warp (144) compile with 16 bytes of spills at most, d 256 c32 (184) with 98, d 96
-// with 32 rows (176) with 84. With one: d 128 with 32 rows a warp (176) and d 128 qreg c16 (144)
-// with none, d 64 qreg with 32 rows (176) with 16.
+// NVRTC 13.0. With three products: d 128 c32 (120), d 256 c16 (168) and d 96 qreg c32 (152) compile
+// with 16 bytes of spills at most, d 256 c32 (184) with 98, d 64 with 32 rows a warp and a mask
+// (144) with 20. With one: d 128 with 32 rows a warp (176) and d 128 qreg c16 (144) with none, d 64
+// qreg with 32 rows (176) with 16.
 int Sm80Elements::most_registers(bool q_in_registers, int blocks) const {
   const bool in_parts = score_registers > 1;
   if (q_in_registers) return in_parts ? 152 : 150;
-  return !in_parts ? 176 : blocks > 1 ? 160 : 170;
+  return !in_parts ? 176 : blocks > 1 ? 140 : 170;
 }
 
 Status Sm80Elements::check_copies(const AttentionSpec& spec, int threads) const {
