@@ -107,7 +107,7 @@ struct GroupWalk {
   ATT_MEMBER Context context() const { return item_context(p, item.own, item.b, h, item.h_kv); }
 };
 
-// Of packed sequences, the loader's: K and V with rows of another one, of whose V dS would be made,
+// Of packed sequences, the loader's: K and V with rows of another one, of which dS would be made,
 // and learned from.
 ATT_FN void load_foreign_keys(const KeyTile& item, const TensorMap* k_map, const TensorMap* v_map,
                               const KeysMemory& shared) {
@@ -122,6 +122,7 @@ ATT_FN void load_foreign_keys(const KeyTile& item, const TensorMap* k_map, const
                         CacheHint::kEvictFirst);
   }
   mbarrier_wait(shared.raw(), 0);
+  clear_rows<kQkSlabs, kKeys>(shared.k(), own_rows);
   clear_rows<kVSlabs, kKeys>(shared.v(), own_rows);
   fence_shared_for_async();
   sync_warp();
