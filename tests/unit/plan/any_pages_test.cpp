@@ -30,8 +30,7 @@ TEST(AnyPages, RowsAreCopiedAndTheTileStays) {
   EXPECT_EQ(to_string(*rows), kBoxes + " rows");
   EXPECT_EQ(plan_of(to_string(*rows)), *rows);
   EXPECT_NE(*rows, boxes);
-  EXPECT_EQ(resources(spec, *rows).shared_memory_bytes,
-            resources(spec, boxes).shared_memory_bytes);
+  EXPECT_EQ(resources(spec, *rows).shared_memory_bytes, resources(spec, boxes).shared_memory_bytes);
 }
 
 TEST(AnyPages, PagesNeedNoMaps) {
@@ -57,8 +56,8 @@ TEST(AnyPages, OtherPlansHaveNone) {
   EXPECT_FALSE(
       plan_for_any_pages(paged, plan_of("decode forward sm_90a q16 k16 s3 w4 p16"), kHopper));
   const KernelPlan fixed = plan_of("sm90a forward sm_90a w2 k64 s2 b1 c1 longest g16");
-  EXPECT_FALSE(plan_for_any_pages(spec_with("layout: paged\nbatch_invariant: true\n"), fixed,
-                                  kHopper));
+  EXPECT_FALSE(
+      plan_for_any_pages(spec_with("layout: paged\nbatch_invariant: true\n"), fixed, kHopper));
   EXPECT_FALSE(check_plan(spec_with(""), plan_of(kBoxes + " rows"), kHopper).ok());
 }
 
