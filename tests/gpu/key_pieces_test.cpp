@@ -79,6 +79,7 @@ TEST_P(KeyPieces, IsRight) {
   }
 }
 
+// Of the last piece: a score that falls with the distance leaves the others nothing.
 TEST_P(KeyPieces, FaultsAreSeen) {
   const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
   const auto* const tile = std::ranges::find_if(kTiles, [&](const char* text) {
@@ -88,16 +89,17 @@ TEST_P(KeyPieces, FaultsAreSeen) {
   const ProblemShape shape = {.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 1333};
   for (const planted::Fault& fault :
        {planted::Fault{
-            "the first piece is left out",
+            "the last piece is left out",
             {{"for (int piece = 0; piece < own.pieces; ++piece) {\n    const float* const",
-              "for (int piece = 1; piece < own.pieces; ++piece) {\n    const float* const"}}},
-        planted::Fault{"a piece counts twice",
-                       {{"rows.sum[0] += weight[0] * of.x[1];",
-                         "rows.sum[0] += weight[0] * of.x[1] * (piece == 1 ? 2.0f : 1.0f);"}}},
+              "for (int piece = 0; piece < own.pieces - 1; ++piece) {\n    const float* const"}}},
         planted::Fault{
-            "a piece begins a tile late",
-            {{"const int begin = first + own.piece * share",
-              "const int begin = first + (own.piece == 1 ? 1 : 0) + own.piece * share"}}}}) {
+            "the last piece counts twice",
+            {{"rows.sum[0] += weight[0] * of.x[1];",
+              "rows.sum[0] += weight[0] * of.x[1] * (piece + 1 == own.pieces ? 2 : 1);"}}},
+        planted::Fault{"the last piece ends a tile early",
+                       {{"return {begin, begin + share + (own.piece < rest ? 1 : 0)};",
+                         "return {begin, begin + share + (own.piece < rest ? 1 : 0) - "
+                         "(own.piece + 1 == own.pieces ? 1 : 0)};"}}}}) {
     EXPECT_TRUE(is_found(fault, spec, shape, plan));
   }
 }

@@ -82,8 +82,7 @@ TEST(Sm90aPieces, FewQueryTilesOnManyKeysAreCutAndManyAreNot) {
 }
 
 TEST(Sm90aPieces, ABatchInvariantSpecHasNone) {
-  const AttentionSpec spec =
-      spec_of("head_dim: 128\nbatch_invariant: true");
+  const AttentionSpec spec = spec_of("head_dim: 128\nbatch_invariant: true");
   const auto plans = legal_plans(spec, Family::kSm90a, kHopper);
   ASSERT_FALSE(plans.empty());
   EXPECT_TRUE(std::ranges::all_of(plans, [](const KernelPlan& p) { return pieces_of(p) == 1; }));
@@ -94,16 +93,15 @@ TEST(Sm90aPieces, PackedSequencesAreTakenOffACounter) {
   const AttentionSpec spec = spec_of("layout: thd\nhead_dim: 64");
   EXPECT_TRUE(
       check_plan(spec, plan_of("w2 k64 s3 b1 c1 longest g32 frozen tma p16"), kHopper).ok());
-  EXPECT_FALSE(
-      check_plan(spec, plan_of("w2 k64 s3 b1 c1 single g1 frozen tma p16"), kHopper).ok());
+  EXPECT_FALSE(check_plan(spec, plan_of("w2 k64 s3 b1 c1 single g1 frozen tma p16"), kHopper).ok());
   const LaunchRecipe recipe =
       launch_recipe(spec, plan_of("w2 k64 s3 b1 c1 longest g32 frozen tma p16"));
   ASSERT_EQ(recipe.launches.size(), 2u);
   EXPECT_TRUE(recipe.main().overlaps_previous);
   EXPECT_TRUE(recipe.main().zeroed.empty());
-  EXPECT_EQ(std::ranges::count(recipe.launches.front().zeroed,
-                               WorkspaceRegion::Content::kPieceArrivals),
-            1);
+  EXPECT_EQ(
+      std::ranges::count(recipe.launches.front().zeroed, WorkspaceRegion::Content::kPieceArrivals),
+      1);
 }
 
 }  // namespace
