@@ -109,17 +109,18 @@ struct alignas(16) PieceItem {
   int q_len, kv_len, q_first, kv_first;  // of the sequence: templates/sequence.h
 };
 
-// CTAs that share an item's keys, of the workspace; templates/tile/pieces.cuh.
+// CTAs that share an item's keys, of the workspace; templates/tile/pieces.cuh and
+// sm90_key_results.cuh.
 struct PieceLists {
   float* rows;       // what each of them found
-  int* arrivals;     // of each item, or of each result, zero at launch
+  int* arrivals;     // of each item, of each result, or of its warpgroups; zero at launch
   PieceItem* items;  // of packed sequences: what kernels do
   int processors;    // of the GPU
 };
 
 struct PackedParams : BackwardParams {
   SequenceList sequences;  // read only when the spec is of packed sequences
-  PieceLists pieces;       // read only by kernels of the decode family
+  PieceLists pieces;       // read only by kernels that cut keys in pieces
 };
 
 // Where the keys of a paged cache lie, of which k_stride.batch and v_stride.batch are a page's: key

@@ -316,6 +316,12 @@ ATT_FN constexpr Int key_piece_count(Int items, Int rows, Int pieces) {
   return pieces < most ? pieces : most;
 }
 
+// Whether packed sequences whose queries have room for `q_len` rows may be cut: else results have
+// no room.
+ATT_FN constexpr bool may_cut_listed(long long heads, long long q_len) {
+  return heads * q_len <= kMostKeyRows;
+}
+
 // ---- Fixed pieces of a sequence's keys: where one ends depends on nothing but its number, so that
 // what a row comes to does not depend on what else a launch has. The first kPiecesBeforeDoubling
 // have kFixedPieceKeys; each half as many more double the keys before them.

@@ -54,8 +54,9 @@ PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
   if (region.of_query_tiles) {
     // Pieces of tiles of any number of rows have no more than so many rows. Of packed sequences one
     // item alone may be cut.
-    const std::int64_t rows = product({slice_count(spec, shape), shape.heads, shape.q_len});
-    const bool may_be_cut = rows <= att::kMostKeyRows / (is_packed(spec) ? 1 : 2);
+    const bool may_be_cut =
+        is_packed(spec) ? att::may_cut_listed(shape.heads, shape.q_len)
+                        : product({shape.batch, shape.heads, shape.q_len}) <= att::kMostKeyRows / 2;
     return may_be_cut ? PieceRoom{att::kMostKeyRows, att::kMostKeyRows / kLeastTileRows}
                       : PieceRoom{0, 0};
   }

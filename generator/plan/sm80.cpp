@@ -92,7 +92,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.warps < 1 || tile.warps > 16) return plan_unsupported("1 to 16 warps");
   const Sm80Elements elements = sm80_elements(spec);
   const int rows = rows_per_warp(tile);
-  if (tile.tile_q < 16 || (rows != 16 && rows != 32) ||
+  if (tile.tile_q < 16 || (rows != 16 && rows != 32) || tile.tile_q % rows != 0 ||
       key_groups(tile) * tile.tile_q != rows * tile.warps ||
       key_groups(tile) > elements.most_key_groups) {
     return plan_unsupported(fmt::format("each of {} warps takes 16 or 32 of the tile's {} rows",

@@ -58,9 +58,9 @@ int tiles_of_turns(const AttentionSpec& spec) { return spec.mask && !is_wide(spe
 BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   BackwardRows rows = split_rows(spec);
   rows.takes_items = takes_items(spec, tile);
-  // templates/tile/dropped_elements.cuh. Off the counter and in order it was not verified.
-  rows.scales = has_dropout(spec) && !rows.takes_items && !spec.deterministic &&
-                expr::look_up_derivatives(spec.score, spec.environment).empty();
+  // templates/tile/dropped_elements.cuh
+  rows.scales =
+      has_dropout(spec) && expr::look_up_derivatives(spec.score, spec.environment).empty();
   rows.sum_columns = slabs(spec.head_dim_qk) * kSlabColumns;
   if (tile.cuts_walks) {
     rows.part_keys = tile_kv(tile);

@@ -45,7 +45,6 @@ std::span<const int> piece_choices(const AttentionSpec& spec) {
   return is_packed(spec) ? all.last(1) : all;
 }
 
-// An item's keys are cut where items are few: a launch then gives each CTA one.
 Status check_pieces(const AttentionSpec& spec, const Sm90aPlan& tile) {
   if (tile.pieces < 1 || tile.pieces > att::kMostKeyPieces) {
     return plan_unsupported(
@@ -69,6 +68,8 @@ std::array<WorkspaceRegion, 2> piece_regions(const AttentionSpec& spec) {
 void add_pieces(const AttentionSpec& spec, const Sm90aPlan& tile, Launch& launch,
                 std::vector<WorkspaceRegion>& workspace) {
   launch.pieces = tile.pieces;
+  // Counters are zeroed between a dense launch and the one before; packed sequences' list is made
+  // there.
   launch.overlaps_previous = is_packed(spec);
   launch.zeroed.push_back(WorkspaceRegion::Content::kPieceArrivals);
   for (const WorkspaceRegion& region : piece_regions(spec)) workspace.push_back(region);

@@ -81,13 +81,17 @@ Status KernelEntry::launch(const att::LaunchParams& params, void* workspace,
 Status KernelEntry::launch_fallback(const KernelVersion& version, const att::LaunchParams& params,
                                     void* workspace, StreamHandle stream) const {
   fallback_launches_.fetch_add(1, std::memory_order_relaxed);
-  Status status = ok_status();
+  std::optional<Error> why_not;
   for (const KernelPlan& plan : version.fallbacks) {
-    ATT_TRY(const LoadedCode code, workshop_->load(*spec_, plan));
-    status = code.kernel->launch(params, workspace, stream);
-    if (status.ok() || status.error().id != kStridesUnsupported) break;
+    const Result<LoadedCode> code = workshop_->load(*spec_, plan);
+    const Status status =
+        code.ok() ? code->kernel->launch(params, workspace, stream) : Status(code.error());
+    if (status.ok()) return status;
+    // What does not compile says no more of the next one than strides that it cannot have.
+    if (code.ok() && status.error().id != kStridesUnsupported) return status;
+    if (!why_not || !code.ok()) why_not = status.error();
   }
-  return status;
+  return *why_not;
 }
 
 std::vector<FailedPlan> KernelEntry::failed_plans() const {

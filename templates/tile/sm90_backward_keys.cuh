@@ -269,7 +269,7 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
     sync_warp();
     if (thread_index() % 32 == 0) mbarrier_arrive(shared.sums_added());
   }
-  const float keep_scale = plan::kScalesRows ? 1.0f : dropout_scale(Context{p, 0, 0, 0, 0, 0});
+  const float keep_scale = scale_of_values(p);
   if constexpr (kTakesItems) {
     consumer.leave(keep_scale, dk_map, dv_map);
   } else {

@@ -73,14 +73,17 @@ ATT_FN void add_up_results(const PackedParams& p, const KeyPiece& own, int warpg
   for (int piece = 0; piece < own.pieces; ++piece) {
     const float* const result = result_of(p, own, piece, warpgroup);
     const FourWords of = statistics_of(result);
-    const float weight[2] = {math_exp2(of.x[0] - base[0]), math_exp2(of.x[2] - base[1])};
-    rows.sum[0] += weight[0] * of.x[1];
-    rows.sum[1] += weight[1] * of.x[3];
+    // Twice its root: what a reference lies too low by the sums are large by, and the weight alone
+    // may be too small for a float.
+    const float root[2] = {math_exp2(0.5f * (of.x[0] - base[0])),
+                           math_exp2(0.5f * (of.x[2] - base[1]))};
+    rows.sum[0] += root[0] * of.x[1] * root[0];
+    rows.sum[1] += root[1] * of.x[3] * root[1];
 #pragma unroll
     for (int n = 0; n < kColumnsV / 8; ++n) {
       const FourWords some = *reinterpret_cast<const FourWords*>(result + n * kResultStride);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) o[4 * n + i] += weight[i / 2] * some.x[i];
+      for (int i = 0; i < 4; ++i) o[4 * n + i] += root[i / 2] * some.x[i] * root[i / 2];
     }
   }
   rows.reference[0] = base[0];

@@ -53,6 +53,7 @@ ATT_FN int sum_of_lanes(int value) { return shuffle_from(sum_up_to_lane(value), 
 // The whole warp calls it. The length for which the last CTA of `ctas` is done the soonest, where
 // `heads` take every item: a lane works out one, from two rounds' share of a CTA to a quarter.
 ATT_FN ListedPieces choose_pieces(const PackedParams& p, int heads, int ctas) {
+  if (!may_cut_listed(p.heads, p.q_len)) return {};
   constexpr int kOfLane = kMostListed / 32;
   const int lane = thread_index() % 32;
   int tiles[kOfLane];
@@ -109,9 +110,10 @@ ATT_FN ListedPiece listed_piece(const PackedParams& p, const ListedPieces& piece
     const int i = number / heads;
     return {p.sequences.items[i], number - i * heads, {0, 1, 0}};
   }
+  constexpr int kMostResults = kMostKeyRows / (kWarpgroups * kRows);
   int before = 0;  // pieces of the entries in front
 #pragma unroll 1
-  for (int first = 0;; first += 32) {
+  for (int first = 0; first < kMostListed; first += 32) {
     const SequenceItem item = listed_item(p, first + thread_index() % 32);
     const int count = pieces_of_tiles(walked_tiles(p, item), pieces.length);
     const int up_to = before + sum_up_to_lane(count);
@@ -127,8 +129,11 @@ ATT_FN ListedPiece listed_piece(const PackedParams& p, const ListedPieces& piece
     const int piece = rest / heads, head = rest - piece * heads;
     return {{shuffle_from(item.sequence, lane), shuffle_from(item.tile, lane)},
             head,
-            {piece, own_count, own_first * heads + head * own_count}};
+            {piece, own_count,
+             min_i32(own_first * heads + head * own_count, kMostResults - own_count)}};
   }
+  // Lengths became shorter meanwhile, which they must not: any item, and nothing outside.
+  return {p.sequences.items[0], 0, {0, 1, 0}};
 }
 
 }  // namespace sm90

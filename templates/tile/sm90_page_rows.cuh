@@ -98,13 +98,7 @@ ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared) {
     if (item.index == kNoMoreItems) return;
     const Context context = context_of(p, sequence_of(p, item.b), item.b, item.h, item.h_kv);
     ClusterWalk walk;
-    TileInfo info = item.first;
-    if constexpr (spec::kHasMask) {
-      walk.load(walk_words(shared.item(slot)), context, item.q0);
-    } else {
-      walk.begin(context, item.q0);
-      info = walk.next(context, 0);
-    }
+    TileInfo info = begin_walk(walk, shared, slot, item, context, 0);
     if (leader) mbarrier_arrive(shared.item_empty(slot));
     ListedRows ahead;
     bool has_more = info.flags != kNoTile;

@@ -242,6 +242,19 @@ struct ForeignRows {
   }
 };
 
+// Of a loader: the first tile of a slot's item. `walk` goes on to the others.
+ATT_FN TileInfo begin_walk(ClusterWalk& walk, const SharedMemory& shared, int slot,
+                           const ItemSlot& item, const Context& context, int cta_rank) {
+  if constexpr (spec::kHasMask) {
+    walk.load(walk_words(shared.item(slot)), context, item.q0);
+    return item.first;
+  } else {
+    walk.begin(context, item.q0);
+    if constexpr (kCutsKeys) walk.cut(load_key_piece(shared.item(slot)));
+    return walk.next(context, cta_rank);
+  }
+}
+
 // The loader warp: feeds the rings with the K and V of the scheduler's items.
 ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap* v_map,
                  const SharedMemory& shared, int cta_rank) {
@@ -256,14 +269,7 @@ ATT_FN void load(const ForwardParams& p, const TensorMap* k_map, const TensorMap
     const Sequence sequence = sequence_of(p, item.b);
     const Context context = context_of(p, sequence, item.b, item.h, item.h_kv);
     ClusterWalk walk;
-    TileInfo info = item.first;
-    if constexpr (spec::kHasMask) {
-      walk.load(walk_words(shared.item(slot)), context, item.q0);
-    } else {
-      walk.begin(context, item.q0);
-      if constexpr (kCutsKeys) walk.cut(load_key_piece(shared.item(slot)));
-      info = walk.next(context, cta_rank);
-    }
+    TileInfo info = begin_walk(walk, shared, slot, item, context, cta_rank);
     if (leader) mbarrier_arrive(shared.item_empty(slot));
     bool has_more = info.flags != kNoTile;
     // A tile ahead of the copies.

@@ -171,6 +171,11 @@ ATT_FN void add_parts_of_row(const BackwardParams& p, float* sums, int parts, in
   add_parts(from, step, parts, scale, static_cast<char*>(gradient) + 2 * (to + column));
 }
 
+// Of sums that become dV.
+ATT_FN float scale_of_values(const BackwardParams& p) {
+  return plan::kScalesRows ? 1.0f : dropout_scale(Context{p, 0, 0, 0, 0, 0});
+}
+
 // Of both gradients' columns of a row, kColumnsOfSum each: those of dK come first. `key`: of the
 // sequence.
 constexpr int kKeyUnitsOfSum = spec::kHeadDimQk / kColumnsOfSum;
@@ -182,9 +187,9 @@ ATT_FN void add_parts_of_unit(const BackwardParams& p, int parts, int head, int 
                                        softmax_scale(p), p.d_k,
                                        key_offset(own, p.d_k_stride, h_kv, key));
   } else {
-    add_parts_of_row<spec::kHeadDimV>(
-        p, p.d_v_sums, parts, head, row, (unit - kKeyUnitsOfSum) * kColumnsOfSum,
-        dropout_scale(Context{p, 0, 0, 0, 0, 0}), p.d_v, key_offset(own, p.d_v_stride, h_kv, key));
+    add_parts_of_row<spec::kHeadDimV>(p, p.d_v_sums, parts, head, row,
+                                      (unit - kKeyUnitsOfSum) * kColumnsOfSum, scale_of_values(p),
+                                      p.d_v, key_offset(own, p.d_v_stride, h_kv, key));
   }
 }
 

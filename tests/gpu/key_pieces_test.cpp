@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "generator/plan/any_pages.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
 #include "tests/verification/packed_checks.hpp"
@@ -22,6 +23,8 @@ constexpr const char* kTiles[] = {"w2 k128 s2 b2 qreg c1 single g1 frozen tma p4
                                   "w2 k64 s2 b1 c1 single g1 tma p6",
                                   "w2 k64 s2 b1 c1 longest g8 frozen tma p8",
                                   "w2 k96 s2 b1 c1 persistent g1 frozen p5"};
+
+constexpr int kLeastBoxRows = 16;  // of a page
 
 KernelPlan plan_of(const char* tile) {
   return parse_plan(fmt::format("sm90a forward sm_90a {}", tile)).value();
@@ -155,14 +158,17 @@ TEST_P(KeyPiecesPacked, Pages) {
   const AttentionSpec spec =
       spec_of(fmt::format("name: t\ndtype: bf16\nlayout: paged\n{}", GetParam()));
   const std::vector<KernelPlan> all = plans(spec, kPackedTiles);
-  for (const int page_size : {16, 64}) {
+  for (const int page_size : {1, 8, 16, 64}) {
     HostProblem problem = paged::paged_problem(spec, shape, queries_, keys_, page_size, 9);
     std::vector<Row> rows = all_rows(problem);
     std::vector<paged::PagedCase> cases;
     cases.push_back(paged::case_of(spec, Arithmetic::kMatrixUnit, std::move(problem),
                                    paged::CacheOrder::kTokensFirst, std::move(rows),
                                    "long beside short"));
-    for (const KernelPlan& plan : all) {
+    for (KernelPlan plan : all) {
+      if (page_size < kLeastBoxRows) {
+        plan = plan_for_any_pages(spec, plan, bank.device().facts()).value();
+      }
       SCOPED_TRACE(to_string(plan));
       const auto kernel = bank.get(spec, plan);
       ASSERT_TRUE(kernel.ok()) << render(kernel.error());

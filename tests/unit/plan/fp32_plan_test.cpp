@@ -111,6 +111,8 @@ TEST(Fp32Plans, ChecksNameTheLimitThatIsBroken) {
   EXPECT_TRUE(has(message(plain_spec(128), kGroups), "16 or 32 of the tile's 32 rows"));
   EXPECT_TRUE(has(message(fp32_spec(64), "sm80 forward sm_80 q16 k128 s2 w8 c16 u1 frozen"),
                   "16 or 32 of the tile's 16 rows"));
+  EXPECT_TRUE(has(message(fp32_spec(64), "sm80 forward sm_80 q24 k64 s2 w3 c16 u1 frozen"),
+                  "16 or 32 of the tile's 24 rows"));
   EXPECT_TRUE(has(message(fp32_spec(64), "sm80 forward sm_80 q32 k64 s2 w8 c32 u1 frozen"),
                   "the share of the kv tile that 4 groups"));
   AttentionSpec dropping = fp32_spec(64);

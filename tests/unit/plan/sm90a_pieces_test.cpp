@@ -86,6 +86,22 @@ TEST(Sm90aPieces, ABatchInvariantSpecHasNone) {
   const auto plans = legal_plans(spec, Family::kSm90a, kHopper);
   ASSERT_FALSE(plans.empty());
   EXPECT_TRUE(std::ranges::all_of(plans, [](const KernelPlan& p) { return pieces_of(p) == 1; }));
+  EXPECT_TRUE(check_plan(spec, plan_of("w2 k64 s2 b1 c1 longest g16"), kHopper).ok());
+  EXPECT_FALSE(check_plan(spec, plan_of("w2 k64 s2 b1 c1 longest g16 p4"), kHopper).ok());
+}
+
+// Whatever lengths a launch has, results lie in the room that its shape has for them.
+TEST(Sm90aPieces, PackedSequencesWithoutRoomForResultsAreNotCut) {
+  const AttentionSpec spec = spec_of("layout: thd\nhead_dim: 64");
+  const LaunchRecipe recipe =
+      launch_recipe(spec, plan_of("w2 k64 s3 b1 c1 longest g32 frozen tma p16"));
+  for (const int q_len : {1, 64, 1584, 1585, 20000}) {
+    const ProblemShape shape{
+        .batch = 4, .heads = 32, .kv_heads = 8, .q_len = q_len, .kv_len = 50000};
+    const std::int64_t bytes = workspace_bytes(spec, recipe.workspace, shape);
+    const std::int64_t results_bytes = std::int64_t{att::kMostKeyRows} * (64 + 8) * 4;
+    EXPECT_EQ(bytes >= results_bytes, att::may_cut_listed(shape.heads, q_len)) << q_len;
+  }
 }
 
 // How many pieces packed sequences have no grid knows before their lengths.
