@@ -9,6 +9,7 @@
 
 #include "generator/plan/any_pages.hpp"
 #include "tests/gpu/judge.hpp"
+#include "tests/gpu/key_piece_faults.hpp"
 #include "tests/gpu/planting.hpp"
 #include "tests/verification/packed_checks.hpp"
 #include "tests/verification/paged_checks.hpp"
@@ -82,7 +83,6 @@ TEST_P(KeyPieces, IsRight) {
   }
 }
 
-// Of the last piece: a score that falls with the distance leaves the others nothing.
 TEST_P(KeyPieces, FaultsAreSeen) {
   const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
   const auto* const tile = std::ranges::find_if(kTiles, [&](const char* text) {
@@ -90,19 +90,7 @@ TEST_P(KeyPieces, FaultsAreSeen) {
   });
   const KernelPlan plan = plan_of(*tile);
   const ProblemShape shape = {.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 1333};
-  for (const planted::Fault& fault :
-       {planted::Fault{
-            "the last piece is left out",
-            {{"for (int piece = 0; piece < own.pieces; ++piece) {\n    const float* const",
-              "for (int piece = 0; piece < own.pieces - 1; ++piece) {\n    const float* const"}}},
-        planted::Fault{
-            "the last piece counts twice",
-            {{"rows.sum[0] += weight[0] * of.x[1];",
-              "rows.sum[0] += weight[0] * of.x[1] * (piece + 1 == own.pieces ? 2 : 1);"}}},
-        planted::Fault{"the last piece ends a tile early",
-                       {{"return {begin, begin + share + (own.piece < rest ? 1 : 0)};",
-                         "return {begin, begin + share + (own.piece < rest ? 1 : 0) - "
-                         "(own.piece + 1 == own.pieces ? 1 : 0)};"}}}}) {
+  for (const planted::Fault& fault : planted::key_piece_faults()) {
     EXPECT_TRUE(is_found(fault, spec, shape, plan));
   }
 }

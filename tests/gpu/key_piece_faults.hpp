@@ -1,0 +1,24 @@
+// Faults planted in how the pieces of a Hopper item's keys come together. They are of the last piece:
+// a score that falls with the distance leaves the others nothing.
+#pragma once
+
+#include <vector>
+
+#include "tests/verification/editing_compiler.hpp"
+
+namespace attune::planted {
+
+inline std::vector<Fault> key_piece_faults() {
+  return {{"the last piece is left out",
+           {{"for (int piece = 0; piece < own.pieces; ++piece) {\n    const float* const",
+             "for (int piece = 0; piece < own.pieces - 1; ++piece) {\n    const float* const"}}},
+          {"the last piece counts twice",
+           {{"rows.sum[0] += root[0] * of.x[1] * root[0];",
+             "rows.sum[0] += root[0] * of.x[1] * root[0] * (piece + 1 == own.pieces ? 2 : 1);"}}},
+          {"the last piece ends a tile early",
+           {{"return {begin, begin + share + (own.piece < rest ? 1 : 0)};",
+             "return {begin, begin + share + (own.piece < rest ? 1 : 0) - "
+             "(own.piece + 1 == own.pieces ? 1 : 0)};"}}}};
+}
+
+}  // namespace attune::planted
