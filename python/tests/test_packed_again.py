@@ -14,7 +14,9 @@ if DEVICE == "cuda":
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _cache_launch, _cache_plan, _cache_words, _native, _packed_plan, _untouched, _varied  # noqa: E402
+from attune.torch import (  # noqa: E402
+    _cache_bound, _cache_launch, _cache_plan, _cache_words, _native, _packed_plan, _untouched, _varied,
+)  # fmt: skip
 
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 32, 24
 SPEC = attune.Spec("q_idx - kv_idx <= back", dtype="fp32", head_dim=DIM, layout="thd", scalars={"back": int})
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.skipif(_native._functions() is None, reason="libattune_
 def anew():
     with on_device(), one_thread():
         torch.manual_seed(5)
-        for known in (_met.CALLS, _cache_plan._plans, _cache_words._known, _varied._families):
+        for known in (_met.CALLS, _cache_bound._LAUNCHES, _cache_plan._plans, _cache_words._known, _varied._families):
             known.clear()
         yield
         _met.CALLS.clear()

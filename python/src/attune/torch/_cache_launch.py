@@ -42,8 +42,8 @@ class CacheLaunch:
     """Launches of a CachePlan whose tensors are as others were that `can_be_native` passed. Behind the spec's tensors they
     are given all arrays but q, k and v, each once.
 
-    Attributes:
-        go: as _native.straight gives it; None: there is none.
+    What `go` gives leads here through capsules, into which Python's collector does not see: nothing that is kept here
+    may lead to it.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class CacheLaunch:
         self._places, self._twins, self._place_of = _places_of(arrays)
         self._learned: Sequence[tuple[torch.Size, torch.dtype]] = ()
         self._bound: list[Any] = []
-        self.go = self._made(arrays, tensors, scalars)
 
     def behind(self, struct: type[ctypes.Structure]) -> _native.Behind:
         """Of a launch with such arguments."""
@@ -80,8 +79,9 @@ class CacheLaunch:
             return None
         return self._place_of[members[f"cu_{side}"]], self.plan.shape.batch
 
-    def _made(self, arrays: Arrays, tensors: _Tensors, scalars: tuple[float, ...]) -> Callable[..., Any] | None:
-        plan = self.plan
+    def go(self, arrays: Arrays, tensors: _Tensors) -> Callable[..., Any] | None:
+        """As _native.straight gives it, of arrays that the launches are like; None: there is none."""
+        plan, scalars = self.plan, self._numbers[0]
         args, address, _ = plan._arguments(self._launch)
         args.workspace_bytes = plan.workspace_bytes
         of_o = of_lse = NONE
