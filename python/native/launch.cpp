@@ -8,11 +8,18 @@ namespace {
 
 constexpr std::size_t kScratchAlignment = 64;
 
+bool is_a(PyObject* object, PyTypeObject& type) {
+  return PyObject_IsInstance(object, reinterpret_cast<PyObject*>(&type)) == 1;
+}
+
+/// Only of numbers: what converts itself to one, as a tensor of one element does, is for Python to
+/// take or to refuse.
 bool fill_scalars(const Launch& launch, PyObject* scalars, Frame& frame) {
   if (launch.slot_count != 0) std::memset(frame.scalars, 0, sizeof frame.scalars);
   for (int i = 0; i < launch.slot_count; ++i) {
     const auto [at, is_int] = launch.slots[i];
     PyObject* const given = PyTuple_GetItem(scalars, i);
+    if (!is_a(given, PyLong_Type) && (is_int || !is_a(given, PyFloat_Type))) return false;
     if (is_int) {
       const long long value = PyLong_AsLongLong(given);
       if (value != static_cast<std::int32_t>(value) || (value == -1 && PyErr_Occurred())) {

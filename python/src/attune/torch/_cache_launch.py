@@ -16,6 +16,7 @@ from attune.torch._function import record_launch
 from attune.torch._gradients import MAX_BOUND, Told, once
 from attune.torch._guard import check_of, may_be_met
 from attune.torch._launch_plan import Numbers, key_of
+from attune.torch._numbers import plain
 from attune.torch._untouched import LEAST, NONE, ZERO, untouched, writer_on
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class CacheLaunch:
 
     def ends_of(self, side: str) -> tuple[int, int] | None:
         """Of queries, "q", or keys, "kv": where among what stands behind the spec's tensors their offsets are, and in these
-        the end of the last sequence. None: not all tokens before it are a sequence's."""
+        the end of the last sequence. None: not all tokens from the first sequence's up to it are a sequence's."""
         members = dict(self.plan.members)
         if f"cu_{side}" not in members or f"used_{side}" in members:
             return None
@@ -145,6 +146,7 @@ class CacheLaunch:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """O and LSE, where something keeps a launch from being like others. `scale` and `dropout` are the call's own."""
         arrays, tensors = self.arrays_of((q, k, v), given)
+        scalars = tuple([plain(x) for x in scalars])
         return self.plan.run(arrays, tensors, self.launch_of((scalars, None, None, seed, offset)), with_lse)
 
     def _run_drawn(
