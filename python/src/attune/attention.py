@@ -152,9 +152,11 @@ def attention(
     arrays: Mapping[str, Any] = tensors or {}
     is_cache = v is None or k_scales is not None or v_scales is not None
     is_packed = offsets.is_given or layout in ("thd", "paged")
-    if torch is not None and isinstance(q, torch.Tensor) and (is_packed or is_cache):
+    if torch is not None and isinstance(q, torch.Tensor):
         from attune.torch import _packed as of_torch
 
+        of_torch.refuse_hidden(operands, arrays)
+    if torch is not None and isinstance(q, torch.Tensor) and (is_packed or is_cache):
         if page_table is not None or layout == "paged" or is_cache:
             of_torch.refuse_gradients(operands, arrays)
         learned = of_torch.needing_gradients(arrays)
