@@ -22,8 +22,8 @@ ZERO, LEAST = 0, 0xFF800000  # of any type; of float32: -inf
 
 _MOST_WORDS = 1 << 31
 
-# What fills [outer, rows, inner words] up to row offsets[0] and from row offsets[last] on. It is PTX, which the driver
-# itself compiles: no compiler has to be installed.
+# What fills [outer, rows, inner words] up to row offsets[0] and from row offsets[last] on. The driver compiles it, by
+# its own library of PTX: one without that library, or older than PTX 7.0, refuses it, and then all is filled.
 _PTX = b"""
 .version 7.0
 .target sm_80
@@ -111,19 +111,21 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-_kernels: dict[int, int] = {}  # by device
+_kernels: dict[int, int] = {}  # by device; 0 where the driver does not take it
 
 
 def _kernel_on(driver: ctypes.CDLL, device: torch.device) -> int:
-    """0: there is none yet. torch has made a launch on this thread, and so the device's context is current."""
+    """0: there is none, or none yet. torch has made a launch on this thread, and so the device's context is current."""
     index = device.index or 0
-    if index not in _kernels and not is_captured(device):
+    if index not in _kernels:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        with torch.cuda.device(index):
-            if driver.cuModuleLoadData(ctypes.byref(module), _PTX) == 0 and not driver.cuModuleGetFunction(
+        with torch.cuda.device(index):  # whose current stream it is that may be captured
+            if is_captured(device):
+                return 0
+            is_loaded = driver.cuModuleLoadData(ctypes.byref(module), _PTX) == 0 and not driver.cuModuleGetFunction(
                 ctypes.byref(function), module, b"attune_rows_outside"
-            ):
-                _kernels[index] = function.value or 0
+            )
+            _kernels[index] = (function.value or 0) if is_loaded else 0
     return _kernels.get(index, 0)
 
 
