@@ -130,6 +130,11 @@ def attention(
             offset=offset, return_lse=return_lse, runtime=runtime, **scales, v_in_k=v_in_k,
             shared_prefixes=shared_prefixes, batch_invariant=batch_invariant,
         )  # fmt: skip
+    if torch is not None and isinstance(q, torch.Tensor) and not torch.compiler.is_dynamo_compiling():
+        from attune.torch._negative import all_resolved, resolved
+
+        q, k, v, scales = resolved(q), resolved(k), resolved(v), dict(all_resolved(scales))
+        tensors = all_resolved(tensors) if tensors else tensors
     if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
         from attune.torch import _cached
 

@@ -178,6 +178,8 @@ class Walk:
             known = self._seen[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
             stands: tuple[Any, ...] = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
+            if tensor.is_neg():
+                stands += ("negative",)
             if twin is not None:
                 stands += (twin,)
             if not tensor.dim() and tensor.device.type == "cpu":
