@@ -8,11 +8,18 @@ namespace {
 
 constexpr std::size_t kScratchAlignment = 64;
 
+bool is_a(PyObject* object, PyTypeObject& type) {
+  return PyObject_IsInstance(object, reinterpret_cast<PyObject*>(&type)) == 1;
+}
+
+/// Only of numbers: what converts itself to one, as a tensor of one element does, is for Python to
+/// take or to refuse.
 bool fill_scalars(const Launch& launch, PyObject* scalars, Frame& frame) {
   if (launch.slot_count != 0) std::memset(frame.scalars, 0, sizeof frame.scalars);
   for (int i = 0; i < launch.slot_count; ++i) {
     const auto [at, is_int] = launch.slots[i];
     PyObject* const given = PyTuple_GetItem(scalars, i);
+    if (!is_a(given, PyLong_Type) && (is_int || !is_a(given, PyFloat_Type))) return false;
     if (is_int) {
       const long long value = PyLong_AsLongLong(given);
       if (value != static_cast<std::int32_t>(value) || (value == -1 && PyErr_Occurred())) {
@@ -113,11 +120,11 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
            *stream = nullptr, *index = nullptr, *data_ptr = nullptr, *raise = nullptr,
            *keep = nullptr, *members = nullptr;
   int is_on_gpu = 0, keeps_scratch = 0, draws = 0;
-  unsigned long long fill_words = 0, launch_kernel = 0, rows_behind = 0;
+  unsigned long long fill_words = 0, launch_kernel = 0, rows_outside = 0;
   if (PyArg_ParseTuple(given, "OOOOOOOOOiiiiO(KKK)", &slots, &workspace, &empty, &current, &stream,
                        &index, &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch, &draws,
                        &launch.behind_count, &members, &fill_words, &launch_kernel,
-                       &rows_behind) == 0) {
+                       &rows_outside) == 0) {
     return false;
   }
   if (tensor_count > kMaxTensors || launch.behind_count < 0 || launch.behind_count > kMaxMembers) {
@@ -129,7 +136,7 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
   if (!take_slots(launch, slots) || !take_members(launch, members, argument_bytes)) return false;
   launch.writer = {reinterpret_cast<FillWords>(fill_words),
                    reinterpret_cast<LaunchKernel>(launch_kernel),
-                   reinterpret_cast<void*>(rows_behind)};
+                   reinterpret_cast<void*>(rows_outside)};
   launch.device = -1;
   if (is_on_gpu != 0) {
     launch.device = PyLong_AsLongLong(index);

@@ -21,6 +21,8 @@ using vectorcallfunc = PyObject* (*)(PyObject* callable, PyObject* const* argume
 constexpr std::size_t PY_VECTORCALL_OFFSET = std::size_t{1} << (8 * sizeof(std::size_t) - 1);
 
 extern PyObject* PyExc_TypeError;
+struct PyTypeObject;
+extern PyTypeObject PyFloat_Type, PyLong_Type;
 
 void Py_IncRef(PyObject*);
 void Py_DecRef(PyObject*);
@@ -47,6 +49,7 @@ PyObject* PyObject_CallMethodObjArgs(PyObject*, PyObject* name, ...);
 PyObject* PyObject_CallObject(PyObject* callable, PyObject* arguments);
 PyObject* PyObject_GetAttr(PyObject*, PyObject* name);
 PyObject* PyObject_GetItem(PyObject*, PyObject* key);
+int PyObject_IsInstance(PyObject*, PyObject* type);
 int PyObject_IsTrue(PyObject*);
 int PyObject_SetAttr(PyObject*, PyObject* name, PyObject* value);
 PyObject* PySequence_GetItem(PyObject*, Py_ssize_t);

@@ -16,11 +16,11 @@ using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, u
 struct Writer {
   FillWords fill_words;
   LaunchKernel launch_kernel;
-  void* rows_behind;  // attune.torch._untouched's kernel
+  void* rows_outside;  // attune.torch._untouched's kernel
 };
 
 /// Of a tensor [outer, rows, inner words of four bytes] that is filled with one word: all of it, or
-/// the rows behind the last sequence.
+/// the rows before the first sequence and behind the last one.
 struct Untouched {
   unsigned long long words;  // of all of it; 0: the launch writes every row
   unsigned word;

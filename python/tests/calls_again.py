@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _bound, _guard, _native, _recall, create_block_mask, flex_attention  # noqa: E402
+from attune.torch import _bound, _cache_bound, _guard, _native, _recall, create_block_mask, flex_attention  # noqa: E402
 
 HEADS, LENGTH, DIM = 2, 16, 16
 # By torch's guard or by reading, and with or without libattune_calls.so.
@@ -56,6 +56,7 @@ def straight(request, monkeypatch):
 
 def forget():
     _met.CALLS.clear()
+    _cache_bound._LAUNCHES.clear()
     _recall.forget()
 
 

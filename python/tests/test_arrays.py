@@ -137,3 +137,12 @@ def test_empty(batch, q_len, kv_len):
 def test_importing_attune_imports_no_framework():
     check = "import sys, attune; assert not {'numpy', 'torch', 'cupy', 'jax'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_torch_that_nobody_shall_import():
+    """None in a module's place, as programs have it that must not load torch."""
+    run = (
+        "import sys; sys.modules['torch'] = None; import numpy, attune; q = numpy.ones((1, 4, 2, 16), 'float32'); "
+        "assert attune.attention(q, q, q).shape == q.shape"
+    )
+    subprocess.run([sys.executable, "-c", run], check=True)

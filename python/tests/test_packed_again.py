@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -14,7 +15,9 @@ if DEVICE == "cuda":
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _cache_launch, _cache_plan, _cache_words, _native, _packed_plan, _untouched, _varied  # noqa: E402
+from attune.torch import (  # noqa: E402
+    _cache_bound, _cache_launch, _cache_plan, _cache_words, _native, _packed_plan, _untouched, _varied,
+)  # fmt: skip
 
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 32, 24
 SPEC = attune.Spec("q_idx - kv_idx <= back", dtype="fp32", head_dim=DIM, layout="thd", scalars={"back": int})
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.skipif(_native._functions() is None, reason="libattune_
 def anew():
     with on_device(), one_thread():
         torch.manual_seed(5)
-        for known in (_met.CALLS, _cache_plan._plans, _cache_words._known, _varied._families):
+        for known in (_met.CALLS, _cache_bound._LAUNCHES, _cache_plan._plans, _cache_words._known, _varied._families):
             known.clear()
         yield
         _met.CALLS.clear()
@@ -112,6 +115,23 @@ def test_rows_of_no_sequence(dtype, in_python, no_memory_is_clean):
             assert_same(mine, anew_by_python(arrays, d_o, **given))
 
 
+def test_rows_before_the_first_sequence(in_python, no_memory_is_clean):
+    lists = [
+        {"cu_q": int32(4, 10, 20)},
+        {"cu_q": int32(3, 3, 24), "cu_kv": int32(5, 9, 9)},
+        {"cu_q": int32(8, 8, 8), "cu_kv": int32(0, 9, 21)},
+    ]
+    for at in range(6):
+        arrays, d_o = leaves(), torch.randn(TOKENS, HEADS, DIM)
+        given = {**CAUSAL, **lists[at // 2]}
+        in_python.clear()
+        mine = both(arrays, d_o, **given)
+        assert_same(mine, anew_by_python(arrays, d_o, **given))
+        with torch.no_grad():
+            assert_same([attune.attention(*arrays, **given) for _ in range(3)], [mine[0]] * 3)
+    assert not in_python
+
+
 def test_one_list_for_both(in_python, no_memory_is_clean):
     for at in range(5):
         arrays, d_o = leaves(), torch.randn(TOKENS, HEADS, DIM)
@@ -150,6 +170,11 @@ def test_scalars_that_the_launch_brings(in_python):
         assert_same(mine, (wanted, *gradients))
     with pytest.raises(attune.BadInputError, match="back"):
         attune.attention(*detached, spec=SPEC, scalars={"back": 2**31}, cu_q=cu)
+    with pytest.raises(attune.BadInputError, match="back"):  # as at the first call
+        attune.attention(*detached, spec=SPEC, scalars={"back": torch.tensor(3)}, cu_q=cu)
+    numpys = {"back": numpy.int32(3)}
+    wanted = attune.attention(*detached, spec=SPEC, scalars={"back": 3}, cu_q=cu)
+    assert torch.equal(attune.attention(*detached, spec=SPEC, scalars=numpys, cu_q=cu), wanted)
 
 
 def test_numbers_of_words_that_change():

@@ -161,3 +161,30 @@ def test_a_second_derivative_is_refused(attend):
             found.sum().backward()
     with pytest.raises(NotImplementedError, match="second derivative"):
         grad(lambda q: grad(lambda q: attend(q, *operands()[1:]).square().sum())(q).sum())(operands()[0])
+
+
+@pytest.mark.parametrize("before", [0, 4])
+@pytest.mark.parametrize("of_runtime", [False, True])
+def test_forward_mode_of_packed_sequences_is_refused(before, of_runtime):
+    torch.manual_seed(4)
+    given = [torch.randn(LENGTH, HEADS, DIM) for _ in range(3)]
+    cu = torch.tensor([0, 5, LENGTH], dtype=torch.int32)
+    runtime = attune.default_runtime("cpu" if devices.DEVICE == "cpu" else "cuda:0") if of_runtime else None
+
+    def attend(q, k, v):
+        return attune.attention(q, k, v, mask="causal", cu_q=cu, runtime=runtime)
+
+    wanted = attend(*given)
+    for _ in range(before):
+        attend(*given)
+    for at in range(3):
+        duals = list(given)
+        with forward_ad.dual_level():
+            duals[at] = forward_ad.make_dual(given[at], given[0])
+            with pytest.raises(NotImplementedError, match="forward-mode"):
+                attend(*duals)
+            torch.testing.assert_close(attend(*given), wanted)
+    if not of_runtime:
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            jvp(attend, tuple(given), tuple(given))
+    torch.testing.assert_close(attend(*given), wanted)

@@ -15,8 +15,8 @@ from attune._view import View
 
 
 def is_torch_there() -> bool:
-    """Whether the program has imported torch."""
-    return "torch" in sys.modules
+    """Whether the program has imported torch. None in its place says that nobody shall."""
+    return sys.modules.get("torch") is not None
 
 
 # torch.compile takes what it returns for a constant. Reading the body it would walk through sys.modules, into which

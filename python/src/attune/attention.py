@@ -130,6 +130,11 @@ def attention(
             offset=offset, return_lse=return_lse, runtime=runtime, **scales, v_in_k=v_in_k,
             shared_prefixes=shared_prefixes, batch_invariant=batch_invariant,
         )  # fmt: skip
+    if torch is not None and isinstance(q, torch.Tensor) and not torch.compiler.is_dynamo_compiling():
+        from attune.torch._negative import all_resolved, resolved
+
+        q, k, v, scales = resolved(q), resolved(k), resolved(v), dict(all_resolved(scales))
+        tensors = all_resolved(tensors) if tensors else tensors
     if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
         from attune.torch import _cached
 
@@ -152,9 +157,11 @@ def attention(
     arrays: Mapping[str, Any] = tensors or {}
     is_cache = v is None or k_scales is not None or v_scales is not None
     is_packed = offsets.is_given or layout in ("thd", "paged")
-    if torch is not None and isinstance(q, torch.Tensor) and (is_packed or is_cache):
+    if torch is not None and isinstance(q, torch.Tensor):
         from attune.torch import _packed as of_torch
 
+        of_torch.refuse_hidden(operands, arrays)
+    if torch is not None and isinstance(q, torch.Tensor) and (is_packed or is_cache):
         if page_table is not None or layout == "paged" or is_cache:
             of_torch.refuse_gradients(operands, arrays)
         learned = of_torch.needing_gradients(arrays)

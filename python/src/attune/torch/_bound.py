@@ -6,6 +6,7 @@ worked out of: what the caller said is a key, and of the tensors a function tell
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -101,9 +102,11 @@ class Bound:
         is_recorded = self._learned is not None
         apply = of_launch[0] if is_recorded and of_launch is not None else None
         if not (holds or self._converts or self._slots or (names and (is_recorded or draws)) or (draws and is_seeded)):
+            # Python's collector does not see what `go` keeps: it must not lead back to `go`.
+            seeded = copy.copy(self) if draws else self
             self.go = _native.straight(
                 self.check, handle, apply, numbers[0], self._told, self._names, self._learned or (),
-                self._drawn if draws else None, self._run_drawn if draws else None,
+                seeded._drawn if draws else None, seeded._run_drawn if draws else None,
             )  # fmt: skip
 
     def _drawn(self) -> Any:

@@ -16,6 +16,7 @@ from attune.torch._function import record_launch
 from attune.torch._gradients import MAX_BOUND, Told, once
 from attune.torch._guard import check_of, may_be_met
 from attune.torch._launch_plan import Numbers, key_of
+from attune.torch._numbers import plain
 from attune.torch._untouched import LEAST, NONE, ZERO, untouched, writer_on
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class CacheLaunch:
     """Launches of a CachePlan whose tensors are as others were that `can_be_native` passed. Behind the spec's tensors they
     are given all arrays but q, k and v, each once.
 
-    Attributes:
-        go: as _native.straight gives it; None: there is none.
+    What `go` gives leads here through capsules, into which Python's collector does not see: nothing that is kept here
+    may lead to it.
     """
 
     def __init__(
@@ -65,7 +66,6 @@ class CacheLaunch:
         self._places, self._twins, self._place_of = _places_of(arrays)
         self._learned: Sequence[tuple[torch.Size, torch.dtype]] = ()
         self._bound: list[Any] = []
-        self.go = self._made(arrays, tensors, scalars)
 
     def behind(self, struct: type[ctypes.Structure]) -> _native.Behind:
         """Of a launch with such arguments."""
@@ -74,14 +74,15 @@ class CacheLaunch:
 
     def ends_of(self, side: str) -> tuple[int, int] | None:
         """Of queries, "q", or keys, "kv": where among what stands behind the spec's tensors their offsets are, and in these
-        the end of the last sequence. None: not all tokens before it are a sequence's."""
+        the end of the last sequence. None: not all tokens from the first sequence's up to it are a sequence's."""
         members = dict(self.plan.members)
         if f"cu_{side}" not in members or f"used_{side}" in members:
             return None
         return self._place_of[members[f"cu_{side}"]], self.plan.shape.batch
 
-    def _made(self, arrays: Arrays, tensors: _Tensors, scalars: tuple[float, ...]) -> Callable[..., Any] | None:
-        plan = self.plan
+    def go(self, arrays: Arrays, tensors: _Tensors) -> Callable[..., Any] | None:
+        """As _native.straight gives it, of arrays that the launches are like; None: there is none."""
+        plan, scalars = self.plan, self._numbers[0]
         args, address, _ = plan._arguments(self._launch)
         args.workspace_bytes = plan.workspace_bytes
         of_o = of_lse = NONE
@@ -145,6 +146,7 @@ class CacheLaunch:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """O and LSE, where something keeps a launch from being like others. `scale` and `dropout` are the call's own."""
         arrays, tensors = self.arrays_of((q, k, v), given)
+        scalars = tuple([plain(x) for x in scalars])
         return self.plan.run(arrays, tensors, self.launch_of((scalars, None, None, seed, offset)), with_lse)
 
     def _run_drawn(

@@ -20,6 +20,7 @@ from attune.torch import _append
 from attune.torch._cache_plan import NAMES, plan_of
 from attune.torch._operators import _TAGS, _library, _scalars
 from attune.torch._plans import variant_of
+from attune.torch._transforms import refuse_tangents
 
 
 def _argument(name: str, needed: tuple[str, ...]) -> str:
@@ -50,6 +51,7 @@ def _append_fake(*arguments: Any) -> None:
 def _attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     arrays = arguments[: len(NAMES)]
     tensors, text, ints, floats, scale = arguments[len(NAMES) :]
+    refuse_tangents(*arrays, *tensors)
     variant = variant_of(text)
     spec = variant.spec
     if spec.dropout != 0:

@@ -18,6 +18,7 @@ from attune.torch._cache_words import FP8, plan_of_words, text_of_words
 from attune.torch._numbers import plain
 from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plans import in_one_line, variant_of
+from attune.torch._transforms import refuse_tangents
 
 _OWN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
@@ -102,6 +103,8 @@ def attention(
         q, k, v, offsets.cu_q, offsets.cu_kv, offsets.used_q, offsets.used_kv, offsets.page_table,
         scales["k_scales"], scales["v_scales"],
     )  # fmt: skip
+    if not torch.compiler.is_dynamo_compiling():
+        refuse_tangents(*arrays, *tensors.values())
     if torch.compiler.is_dynamo_compiling() or not is_plain(arrays):
         if spec is None:
             text = text_of_words(arrays, words, tensors, tuple(scalars.items()), dropout, scale)
@@ -124,13 +127,18 @@ def attention(
         launch.scalars, launch.scale, launch.dropout = scalars, scale, dropout
         given = by_slot(found, tensors)
         plan = plan_of(found, arrays, given, launch)
+    is_bound = key is not None and not isinstance(spec, str) and not is_new
+    if is_bound and seed is None:
+        met = _cache_bound.again(key, plan, arrays, list(tensors.values()), return_lse, scalars)
+        if met is not None:
+            return met
     if plan.drops:
         launch.seed, launch.offset = _dropout.state_of(plan.spec, q.device, seed, offset)
     records = torch.is_grad_enabled() and any([x.requires_grad for x in (*arrays, *given) if x is not None])
     if records:
         _packed_plan.check_learned(plan, given)
     o, lse = run(plan, arrays, given, launch, return_lse, records)
-    if key is not None and not isinstance(spec, str) and not is_new:
+    if is_bound:
         asks_precision = spec is None and words["precision"] is None
         numbers = (dropout, scale, *scalars.values())
         is_seeded = seed is not None

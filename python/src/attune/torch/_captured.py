@@ -110,7 +110,7 @@ class CapturedTensors:
         # What is captured stays alive, so no other tensor comes to lie there.
         memory: tuple[object, ...] = (id(tensor),)
         if _lies_somewhere(tensor):
-            memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad)
+            memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_neg())
         known = self._by_memory.get(memory)
         if known is None:
             sizes = tuple(tensor.shape) or (1,)

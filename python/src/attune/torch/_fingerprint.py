@@ -13,6 +13,7 @@ from typing import Any
 from attune.torch._walk import MISSING, Unknown, Walk
 
 _MAX_HINTS = 1024
+_MOST_WALKS = 16  # each meets more names, or is the last; an object may be another at each look
 # By addresses of functions' code: the names that all code used when they were last walked. Where it is wrong, the walk
 # is done again.
 _hints: dict[tuple[int, ...], frozenset[str]] = {}
@@ -68,7 +69,7 @@ def _walked(functions: tuple[Any, ...]) -> Walk:
     place = tuple([id(getattr(each, "__code__", None) or type(each)) for each in functions])
     hint = _hints.get(place, frozenset())
     opens, names, is_hint = True, hint, bool(hint)
-    while True:
+    for _ in range(_MOST_WALKS):
         walk = Walk(opens, names)
         try:
             walk.follow(functions)
@@ -89,3 +90,4 @@ def _walked(functions: tuple[Any, ...]) -> Walk:
                 _hints.clear()
             _hints[place] = names
         return walk
+    raise Unknown  # what they see changes meanwhile

@@ -12,6 +12,7 @@ from attune._view import operand_strides
 from attune.torch import _native
 from attune.torch._guard import check_of, may_be_met
 from attune.torch._launch_plan import Numbers, view_of
+from attune.torch._negative import resolved
 from attune.torch._plans import BackwardPlan
 from attune.torch._untouched import NONE
 
@@ -94,7 +95,7 @@ def once(function: Gradients) -> Gradients:
             if x is not None and (_is_wrapped(x) or _is_batched(x)):
                 raise NotImplementedError(_NO_BATCH)
         with torch.no_grad():
-            found = function(ctx.call, saved, d_o, d_lse)
+            found = function(ctx.call, saved, resolved(d_o), resolved(d_lse))
         if not torch.is_grad_enabled():
             return found
         once: tuple[torch.Tensor, ...] = _Once.apply(len(found), *found, *saved, d_o, d_lse)

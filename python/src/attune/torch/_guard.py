@@ -20,7 +20,7 @@ def may_be_met(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether they are nothing but memory, and nothing of torch's wants to see what is done with them."""
     if _dispatch_modes() or _transforms() is not None:
         return False
-    return all([type(x) in _OWN_TYPES and not _is_wrapped(x) for x in tensors])
+    return all([type(x) in _OWN_TYPES and not _is_wrapped(x) and not x.is_neg() for x in tensors])
 
 
 def check_of(tensors: Sequence[torch.Tensor]) -> Check:
@@ -65,7 +65,7 @@ def _tells_all(make: Callable[[Sequence[torch.Tensor]], Check]) -> bool:
         check = make((x, x[0]))
         others = (
             x[:1], x[0], turned, x.half(), x.detach().requires_grad_(), torch.nn.Parameter(x, requires_grad=False),
-            torch.empty(2, 4, 8, device="meta"),
+            torch.empty(2, 4, 8, device="meta"), torch._neg_view(x),
         )  # fmt: skip
         if not check(x, x[0]) or not check(x.clone(), x[1]) or any(check(other, x[0]) for other in others):
             return False

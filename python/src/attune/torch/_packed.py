@@ -19,6 +19,7 @@ from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec
 from attune.torch._gradients import once
 from attune.torch._plans import backward_kernel
+from attune.torch._transforms import refuse_tangents
 
 
 _OFFSETS = [name for name in OFFSETS if name != "page_table"]
@@ -29,6 +30,11 @@ def needing_gradients(arrays: Mapping[str, Any]) -> list[str]:
     if not torch.is_grad_enabled():
         return []
     return [name for name, x in arrays.items() if isinstance(x, torch.Tensor) and x.requires_grad]
+
+
+def refuse_hidden(*given: Mapping[str, Any]) -> None:
+    """Raises NotImplementedError where a tensor carries a tangent, of which nothing that reads memory knows."""
+    refuse_tangents(*[x for arrays in given for x in arrays.values() if isinstance(x, torch.Tensor)])
 
 
 def detached(arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from attune.torch._launch_plan import (
     ADDRESSES, KEPT_WORKSPACE_BYTES, MISALIGNED, Arguments, Plan, Scalars, aligned, copy_of, dense_like, device_name,
     forward_function, key_of, stream_of, view_of, write_addresses,
 )  # fmt: skip
+from attune.torch._negative import resolved
 
 _MAX_PLANS = 1024  # of a variant; a plan is quickly made again
 
@@ -87,6 +88,7 @@ class Variant:
             )
         found = []
         for slot, (tensor, dtype) in enumerate(zip(tensors, self.dtypes, strict=True)):
+            tensor = resolved(tensor)
             if tensor.dtype is not dtype or not tensor.is_contiguous():
                 tensor = as_auxiliary(tensor, keeps)
                 if tensor.dtype is not dtype:

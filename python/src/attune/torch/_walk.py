@@ -44,6 +44,17 @@ _OPERATORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.Met
 _PLAIN = (range, int, bool, str, bytes, type(None), complex, torch.dtype, torch.device, torch.Size, torch.layout, type(...))
 _OF_ENUM = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_ _hashable_values_ _unhashable_values_".split())
 MISSING = object()
+# Ends what is as long as it is: else what follows it might be taken for a part of it, and two programs for one.
+_END = ("end",)
+
+
+def _part_of(value: Any, own: type) -> tuple[Any, ...]:
+    """Of one of _PLAIN: what is equal may not be the same."""
+    if type(value) is range:
+        return own, value.start, value.stop, value.step  # two that are equal may have other ends
+    if type(value) is complex:
+        return own, value.real.hex(), value.imag.hex()  # 0.0 is not -0.0
+    return own, value
 
 
 class Unknown(Exception):
@@ -125,7 +136,7 @@ class Walk:
             self.numbers.append(value)
             self.parts.append((kind, "open"))
         elif kind in _PLAIN:
-            self.parts.append((own, value))
+            self.parts.append(_part_of(value, own))
         elif kind is float:
             self.parts.append((own, value.hex()))  # 0.0 is not -0.0
         elif isinstance(value, torch.Tensor):
@@ -136,7 +147,7 @@ class Walk:
                 self._value(each, ("item", id(value), at))
         elif kind in (set, frozenset) and all(type(each) in _PLAIN for each in value):
             self.is_bound &= kind is frozenset
-            self.parts.append((kind, frozenset((type(each), each) for each in value)))
+            self.parts.append((kind, frozenset(_part_of(each, type(each)) for each in value)))
         elif isinstance(value, enum.Enum) and not functions_of(kind):
             self._enum(value, kind)
         else:
@@ -167,6 +178,8 @@ class Walk:
             known = self._seen[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
             stands: tuple[Any, ...] = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
+            if tensor.is_neg():
+                stands += ("negative",)
             if twin is not None:
                 stands += (twin,)
             if not tensor.dim() and tensor.device.type == "cpu":
@@ -193,6 +206,7 @@ class Walk:
             self.is_bound = False
             if not self._closed:
                 self.opened.add(id(value.__func__))
+            self.parts.append(kind)
             self._function(value.__func__)
             self._value(value.__self__)
         elif kind is types.ModuleType:
@@ -214,12 +228,14 @@ class Walk:
                 self._value(each)
             if vars(value):
                 self._attributes(vars(value))
+            self.parts.append(_END)
         elif kind in NAMESPACES:
             self.is_bound, self.asks = False, True
             self.parts.append((kind, *vars(value)))  # of Namespace it can be asked which there are
             for name in sorted(self._names & vars(value).keys()):
                 self.parts.append(name)
                 self._value(vars(value)[name], ("attribute", id(value), name))
+            self.parts.append(_END)
         elif kind is FromTheEnd:  # what it adds is the launch's
             self.parts.append(kind)
         elif kind in _OPERATORS or kind.__module__ == "torch._ops":
@@ -281,8 +297,10 @@ class Walk:
         mine = id(function)
         by_place, by_name, attributes = function.__defaults__, function.__kwdefaults__, function.__dict__
         self.functions.append((weakref.ref(function), code, by_place, by_name, attributes, len(attributes)))
-        if attributes and not fixed:
-            self._attributes(attributes)
+        if not fixed:
+            if attributes:
+                self._attributes(attributes)
+            self.parts.append(_END)
         self.parts.append((len(by_place or ()), len(by_name or {})))
         for at, default in enumerate(by_place or ()):
             self._value(default, ("default", mine, at))
@@ -299,13 +317,19 @@ class Walk:
             self.cells.append((cell, value))
             is_fixed_here = code.co_freevars[at] in assigned
             self._value(value, None if is_fixed_here else ("cell", mine, at))
-        if fixed:
-            return
-        namespace = function.__globals__
+        if not fixed:
+            self._names_of(function, names, assigned)
+        self.parts.append(_END)
+
+    def _names_of(self, function: types.FunctionType, names: Iterable[str], assigned: Iterable[str]) -> None:
+        """What its code's names stand for among its globals."""
+        namespace, mine = function.__globals__, id(function)
         for name in sorted(names):
             value = namespace.get(name, MISSING)
             self.globals.append((namespace, name, value))
-            if value is not MISSING:
+            if value is MISSING:
+                self.parts.append((name, "missing"))  # a builtin, it may be
+            else:
                 self.parts.append(name)
                 self._value(value, None if name in assigned else ("global", mine, name))
 
@@ -318,6 +342,7 @@ class Walk:
             self.is_bound = False
             self.parts.append(name)
             self._value(namespace[name])
+        self.parts.append(_END)
         self._closed = was_closed
 
     def _instance(self, value: Any, kind: type) -> None:
@@ -355,6 +380,7 @@ class Walk:
             for name in sorted(seen & attributes.keys()):
                 self.parts.append(name)
                 self._value(attributes[name], ("attribute", id(value), name))
+            self.parts.append(_END)
         was_closed, self._closed = self._closed, True
         if is_module:
             for table in (value._parameters, value._buffers, value._modules):
@@ -369,4 +395,5 @@ class Walk:
                 self.parts.append(type(member))
                 member = member.__func__
             self._value(member)
+        self.parts.append(_END)
         self._closed = was_closed

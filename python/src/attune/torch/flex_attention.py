@@ -16,6 +16,7 @@ from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
+from attune.torch._negative import resolved
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
 from attune.torch._recall import Known, Seen, look_at, recall
@@ -109,6 +110,8 @@ def flex_attention(
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     given = query, key, value
     query, key, value = _autocast.cast(query, key, value)
+    if not torch.compiler.is_dynamo_compiling():
+        query, key, value = resolved(query), resolved(key), resolved(value)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
         seen, call, known = _recall(
