@@ -13,8 +13,7 @@ from attune.torch._dropout import is_captured
 
 # Words of four bytes in all, 0 where the launch writes every row; the word that is written; then of rows before the
 # first sequence and behind the last one the place of the offsets among the tensors behind the spec's and of the last
-# offset in them; and how the tensor
-# is made up of rows: how many times so many of so many words.
+# offset in them; and how the tensor is made up of rows: how many times so many of so many words.
 Untouched = tuple[int, int, int, int, int, int, int]
 
 NONE: Untouched = (0, 0, -1, 0, 0, 0, 0)
