@@ -74,15 +74,15 @@ def test_what_torch_has_switched_on(make):
         assert check(x)
 
 
-@pytest.mark.parametrize("fault", range(8))
+@pytest.mark.parametrize("fault", range(9))
 def test_a_guard_that_overlooks_something_is_not_used(fault):
     """Should another torch have one."""
 
     def state(x):
-        autocast = torch.is_autocast_enabled("cpu")
-        found = type(x), x.shape, x.stride(), x.dtype, x.device.type, x.requires_grad, x.is_contiguous(), autocast
+        tensor = type(x), x.shape, x.stride(), x.dtype, x.device.type, x.requires_grad, x.is_contiguous()
+        found = *tensor, torch.is_autocast_enabled("cpu"), x.is_neg()
         blind = {6: ()}.get(fault, (fault,))
-        return operator.itemgetter(*[at for at in range(8) if at not in (*blind, 6)])(found)
+        return operator.itemgetter(*[at for at in range(9) if at not in (*blind, 6)])(found)
 
     def make(tensors):
         known = [state(x) for x in tensors]

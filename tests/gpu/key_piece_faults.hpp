@@ -1,5 +1,5 @@
-// Faults planted in how the pieces of a Hopper item's keys come together. They are of the last piece:
-// a score that falls with the distance leaves the others nothing.
+// Faults planted in how the pieces of a Hopper item's keys come together. They are of the last
+// piece: a score that falls with the distance leaves the others nothing.
 #pragma once
 
 #include <vector>
