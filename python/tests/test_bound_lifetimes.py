@@ -55,6 +55,14 @@ def packed(tokens, learns=False):
     return q, k, v, torch.tensor([0, tokens // 2, tokens], dtype=torch.int32)
 
 
+def assert_ended(made):
+    """All of them, of which there were some, when nothing is remembered."""
+    assert made
+    forget()
+    gc.collect()
+    assert [each() for each in made] == [None] * len(made)
+
+
 @pytest.mark.parametrize("dropout", [None, 0.5])
 @pytest.mark.parametrize("learns", [False, True])
 def test_launches_over_a_cache_end_with_their_calls(monkeypatch, learns, dropout):
@@ -65,11 +73,8 @@ def test_launches_over_a_cache_end_with_their_calls(monkeypatch, learns, dropout
             o = attune.attention(q, k, v, cu_q=cu, dropout=dropout, **CAUSAL)
             if learns:
                 o.sum().backward()
-    assert made
     del o
-    forget()
-    gc.collect()
-    assert [each() for each in made] == [None] * len(made)
+    assert_ended(made)
 
 
 @pytest.mark.parametrize("dropout", [None, 0.5])
@@ -82,11 +87,8 @@ def test_dense_calls_end(monkeypatch, learns, dropout):
             o = attune.attention(q, k, v, dropout=dropout, **CAUSAL)
             if learns:
                 o.sum().backward()
-    assert made
     del o
-    forget()
-    gc.collect()
-    assert [each() for each in made] == [None] * len(made)
+    assert_ended(made)
 
 
 def test_sizes_that_come_again_have_one_launch_each(monkeypatch):

@@ -9,13 +9,11 @@ import torch
 
 from attune._append import NAMES, WRITTEN, AppendPlan, Options
 from attune._errors import BadInputError, UnsupportedError
-from attune._view import ALIGNMENT_BYTES
 from attune.runtime import default_runtime
 from attune.torch._cached import are_tensors, is_plain  # noqa: F401
-from attune.torch._launch_plan import device_name, key_of, stream_of, view_of
+from attune.torch._launch_plan import MISALIGNED, copy_of, device_name, key_of, stream_of, view_of
 
 _MAX_PLANS = 1024
-_MISALIGNED = ALIGNMENT_BYTES - 1
 _COPIED = ("q", "k", "v")
 _PLACES = {name: place for place, name in enumerate(NAMES)}
 _WRITTEN_PLACES = tuple(_PLACES[name] for name in WRITTEN)
@@ -85,13 +83,13 @@ def launch(
     keep = None
     addresses = {name: arrays[_PLACES[name]].data_ptr() for name in plan.members}  # type: ignore[union-attr]
     if plan.copied:
-        keep = {name: _copy(arrays[_PLACES[name]]) for name in plan.copied}
+        keep = {name: copy_of(arrays[_PLACES[name]]) for name in plan.copied}  # type: ignore[arg-type]
         addresses |= {name: x.data_ptr() for name, x in keep.items()}
     for name in _COPIED:
-        if addresses.get(name, 0) & _MISALIGNED:
+        if addresses.get(name, 0) & MISALIGNED:
             # A copy has other strides, and so another plan.
             found = list(arrays)
-            found[_PLACES[name]] = _copy(arrays[_PLACES[name]])
+            found[_PLACES[name]] = copy_of(arrays[_PLACES[name]])  # type: ignore[arg-type]
             return launch(found, rope, rotary_dim, rope_base, rope_factor, layout)
     if "q_out" in addresses and "q" not in addresses:
         addresses["q"] = addresses["q_out"]
@@ -102,8 +100,3 @@ def launch(
     if written:
         _increment_version(written)
     return None
-
-
-def _copy(x: torch.Tensor | None) -> torch.Tensor:
-    assert x is not None
-    return x.clone(memory_format=torch.contiguous_format)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attune._dlpack import contiguous_strides
 from attune._launch import Launch
 from attune._structs import BackwardArgs, ForwardArgs
 from attune.torch import _dropout, _native, _packed_plan
 from attune.torch._function import record_launch
-from attune.torch._gradients import MAX_BOUND, Told, once
-from attune.torch._guard import check_of, may_be_met
+from attune.torch._gradients import MAX_BOUND, Told, kinds_of_learned, may_be_bound, once
+from attune.torch._guard import check_of
 from attune.torch._launch_plan import Numbers, key_of
 from attune.torch._numbers import plain
 from attune.torch._untouched import LEAST, NONE, ZERO, untouched, writer_on
@@ -194,21 +193,16 @@ gradients_once = once(_gradients_of)
 def _bound(of: CacheLaunch, told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor, launch: Launch) -> Any:
     """The launch that gradients just had, for tensors that are as these. None: there was more to do."""
     plan = of.plan
-    q, k, v, o, lse, *given = saved
+    q, k, v, o, _, *given = saved
     arrays, tensors = of.arrays_of((q, k, v), given)
     backward = plan.backwards.get((d_o.stride(), torch.get_deterministic_debug_mode()))
     learned = [(tensors[slot].shape, tensors[slot].dtype) for slot in _packed_plan.learned_slots(plan)]
     if (
         backward is None
-        or torch.get_deterministic_debug_mode()
         or (plan.drops and not isinstance(told.numbers[3], int))
         or key_of(arrays) != plan.key
         or o.stride() != tuple(plan.o_strides)
-        or list(told.learned) != learned
-        or any(x.device != q.device for x in (*saved, d_o))
-        or not all(x.is_contiguous() for x in (lse, *tensors))
-        or len({id(x) for x in (*saved, d_o)}) != len(saved) + 1
-        or not may_be_met((*saved, d_o))
+        or not may_be_bound(told, learned, saved, tensors, d_o)
     ):
         return None
     args, *keep = backward._arguments(launch)
@@ -216,8 +210,7 @@ def _bound(of: CacheLaunch, told: Told, saved: tuple[torch.Tensor, ...], d_o: to
         (sizes, strides, plan.dtype, untouched(sizes, plan.dtype, ZERO, 0, of.ends_of(side)))
         for (sizes, strides), side in zip(backward.dense, ("q", "kv", "kv"), strict=True)
     ]
-    for sizes, dtype in learned:
-        kinds.append((tuple(sizes), contiguous_strides(sizes), dtype, NONE))
+    kinds += kinds_of_learned(learned)
     return _native.bound_backward(
         backward, backward.kernel, ctypes.addressof(args), (args, keep), check_of((*saved, d_o)), tuple(kinds),
         backward.learned, of.behind(BackwardArgs),

@@ -14,16 +14,15 @@ from attune._launch import Launch, Sequences, refuse
 from attune._library import check
 from attune._packed import OFFSETS, Offsets
 from attune._structs import Layout, Shape
-from attune._view import ALIGNMENT_BYTES, View
+from attune._view import View
 from attune.runtime import default_runtime
 from attune.spec import Spec
 from attune.torch._launch_plan import (
-    ADDRESSES, KEPT_WORKSPACE_BYTES, forward_function, key_of, stream_of, view_of, write_addresses,
+    ADDRESSES, KEPT_WORKSPACE_BYTES, MISALIGNED, copy_of, forward_function, key_of, stream_of, view_of, write_addresses,
 )  # fmt: skip
 from attune.torch._memory import empty_on
 
 MAX_PLANS = 1024
-_MISALIGNED = ALIGNMENT_BYTES - 1
 # What a launch is given beside the tensors of the spec, in this order.
 NAMES = ("q", "k", "v", *OFFSETS, "k_scales", "v_scales")
 
@@ -137,10 +136,10 @@ class CachePlan:
         if not self.has_work:
             return o, lse
         if self.copied:
-            arrays = tuple([_copy(x) if place in self.copied else x for place, x in enumerate(arrays)])
+            arrays = tuple([copy_of(x) if place in self.copied else x for place, x in enumerate(arrays)])
             q, k, v = arrays[:3]
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), 0 if v is None else v.data_ptr()
-        if (q_at | k_at | v_at) & _MISALIGNED:
+        if (q_at | k_at | v_at) & MISALIGNED:
             return self._run_aligned(arrays, tensors, launch, with_lse)
         try:
             args, address, scratch = self.pool.pop()
@@ -179,16 +178,11 @@ class CachePlan:
         found = list(arrays)
         for place, name in enumerate("qkv"):
             x = arrays[place]
-            if x is not None and x.data_ptr() & _MISALIGNED:
+            if x is not None and x.data_ptr() & MISALIGNED:
                 if self.in_pages and name != "q":
                     refuse(name, "does not begin at a multiple of 16 bytes", "a cache is not copied")
-                found[place] = _copy(x)
+                found[place] = copy_of(x)
         return plan_of(self.spec, tuple(found), tensors, launch).run(tuple(found), tensors, launch, with_lse)
-
-
-def _copy(x: torch.Tensor | None) -> torch.Tensor:
-    assert x is not None
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 _plans: dict[tuple[Any, ...], CachePlan] = {}

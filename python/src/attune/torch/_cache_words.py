@@ -39,11 +39,7 @@ def plan_of_words(
         *[value for name, value in words.items() if name != "dims"],
         None if dims is None else tuple(dims.items()),
     )
-    numbers = dict(scalars)
-    if scale is not None:
-        numbers[_varied.SCALE] = scale
-    if dropout:
-        numbers[_varied.DROPOUT] = dropout
+    numbers = _varied.numbers_of(scalars, dropout, scale)
     family = _varied.family_of(("over a cache", said), numbers) if numbers else None
     left = () if family is None else family.left_to_launch(numbers)
     key: tuple[Any, ...] = (
@@ -52,7 +48,7 @@ def plan_of_words(
         *key_of(arrays),
     )
     if numbers:
-        key += tuple([(name, type(x), None if name in left else x) for name, x in numbers.items()])
+        key += _varied.key_of(numbers, left)
     if tensors:
         learned = [torch.is_grad_enabled() and x.requires_grad for x in tensors.values()]
         key += (*tensors, *learned, *key_of(tuple(tensors.values())))
@@ -61,11 +57,9 @@ def plan_of_words(
     launch.dropout = dropout if _varied.DROPOUT in left else None
     plan = _known.get(key)
     if plan is None:
-        declared = tuple([(name, type(x) if name in left else x) for name, x in scalars.items()])
-        of_dropout: Any = float if _varied.DROPOUT in left else dropout
-        of_scale: Any = float if _varied.SCALE in left else scale
+        declared = _varied.declared(scalars, dropout, scale, left)
         try:
-            spec = variant_of(text_of_words(arrays, words, tensors, declared, of_dropout, of_scale)).spec
+            spec = variant_of(text_of_words(arrays, words, tensors, *declared)).spec
         except AttuneError:
             if family is None or not left:
                 raise

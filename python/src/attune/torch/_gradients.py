@@ -107,32 +107,49 @@ def once(function: Gradients) -> Gradients:
 gradients_once = once(gradients_of)
 
 
+Learned = Sequence[tuple[Sequence[int], torch.dtype]]  # sizes and types
+
+
+def may_be_bound(
+    told: Told, learned: Learned, saved: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], d_o: torch.Tensor
+) -> bool:
+    """Whether what a launch of gradients was just made for says all that one of tensors that are as these needs.
+    `tensors`: the spec's."""
+    return not (
+        torch.get_deterministic_debug_mode()
+        or list(told.learned) != list(learned)
+        or any(x.device != d_o.device for x in saved)
+        or not all(x.is_contiguous() for x in (saved[4], *tensors))  # LSE
+        or len({id(x) for x in (*saved, d_o)}) != len(saved) + 1
+        or not may_be_met((*saved, d_o))
+    )
+
+
+def kinds_of_learned(learned: Learned) -> list[tuple[Any, ...]]:
+    """What new tensors their gradients are."""
+    return [(tuple(sizes), contiguous_strides(sizes), dtype, NONE) for sizes, dtype in learned]
+
+
 def _bound(plan: BackwardPlan, told: Told, saved: tuple[torch.Tensor, ...], d_o: torch.Tensor) -> Any:
     """The launch that `plan` just had, for tensors that are as these. None: there was more to do."""
     if not plan.has_work or plan.copies_any or (plan.draws_or_scales and not plan.draws):
         return None
     if plan.draws and not isinstance(told.numbers[3], int):
         return None
-    q, _, _, o, lse, *tensors = saved
+    _, _, _, o, _, *tensors = saved
     spec, views = plan.variant.spec, [view_of(x) for x in (o, d_o)]
     learned = [(tensors[slot].shape, tensors[slot].dtype) for slot in plan.variant.learned]
     if (
         any(each is not None for each in told.numbers[1:3])
-        or torch.get_deterministic_debug_mode()
         or not all(view.is_operand(spec.dtype_id) for view in views)
-        or list(told.learned) != learned
-        or any(x.device != q.device for x in (*saved, d_o))
-        or not all(x.is_contiguous() for x in (lse, *tensors))
-        or len({id(x) for x in (*saved, d_o)}) != len(saved) + 1
-        or not may_be_met((*saved, d_o))
+        or not may_be_bound(told, learned, saved, tensors, d_o)
     ):
         return None
     arguments = plan._arguments()
     o_strides, d_o_strides = (operand_strides(spec.layout_id, view) for view in views)
     arguments.args.o_strides, arguments.args.d_o_strides = o_strides, d_o_strides
     kinds = [(sizes, strides, plan.dtype, NONE) for sizes, strides in plan.dense]
-    for sizes, dtype in learned:
-        kinds.append((tuple(sizes), contiguous_strides(sizes), dtype, NONE))
+    kinds += kinds_of_learned(learned)
     check = check_of((*saved, d_o))
     return _native.bound_backward(
         plan, plan.kernel, arguments.address, arguments, check, tuple(kinds), plan.variant.learned

@@ -89,21 +89,17 @@ def attention(
     if spec is None:
         precision = _precision.of_call(words["precision"], q.device.type, q.dtype)
         call += (precision,)
-        numbers = dict(scalars)
-        if scale is not None:
-            numbers[_varied.SCALE] = scale
-        if dropout:
-            numbers[_varied.DROPOUT] = dropout
+        numbers = _varied.numbers_of(scalars, dropout, scale)
         if numbers:
             family = _varied.family_of(call[:2], numbers)
             left = family.left_to_launch(numbers)
-            call += tuple([(name, type(x), None if name in left else x) for name, x in numbers.items()])
+            call += _varied.key_of(numbers, left)
     known = _calls.get(call)
     is_new = known is None
     if known is None:
         if spec is None:
             try:
-                variant = variant_of(_text_of_words(q, k, v, words, tensors, scalars, dropout, scale, left))
+                variant = variant_of(_text(q, k, v, words, tensors, *_varied.declared(scalars, dropout, scale, left)))
             except AttuneError as error:
                 if family is None or not left:
                     raise _advice.explained(error, (*tensors, *scalars)) from None
@@ -173,23 +169,6 @@ def _bind(
         plan, operands, arrays, slots, numbers, own.dropout != 0, holds, kept=spec, names=names, is_seeded=is_seeded
     )
     _bound.keep(key, bound)
-
-
-def _text_of_words(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    words: Mapping[str, Any],
-    tensors: Mapping[str, torch.Tensor],
-    scalars: Mapping[str, Any],
-    dropout: Any,
-    scale: Any,
-    left: tuple[str, ...],
-) -> str:
-    """Of what the launch brings the text has types."""
-    declared = tuple([(name, type(x) if name in left else x) for name, x in scalars.items()])
-    of_scale, of_dropout = (float if each in left else x for each, x in ((_varied.SCALE, scale), (_varied.DROPOUT, dropout)))
-    return _text(q, k, v, words, tensors, declared, of_dropout, of_scale)
 
 
 def _text(

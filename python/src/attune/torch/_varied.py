@@ -56,6 +56,29 @@ class Family:
         return False
 
 
+def numbers_of(scalars: Mapping[str, Any], dropout: float | None, scale: float | None) -> dict[str, Any]:
+    """All that a call of words has."""
+    numbers = dict(scalars)
+    if scale is not None:
+        numbers[SCALE] = scale
+    if dropout:
+        numbers[DROPOUT] = dropout
+    return numbers
+
+
+def key_of(numbers: Mapping[str, Any], left: tuple[str, ...]) -> Values:
+    """Of those that are `left` to the launch without their values."""
+    return tuple([(name, type(x), None if name in left else x) for name, x in numbers.items()])
+
+
+def declared(
+    scalars: Mapping[str, Any], dropout: float | None, scale: float | None, left: tuple[str, ...]
+) -> tuple[tuple[tuple[str, Any], ...], Any, Any]:
+    """Scalars, dropout and scale as a spec's text has them: those that are `left` to the launch by their types."""
+    of_scalars = tuple([(name, type(x) if name in left else x) for name, x in scalars.items()])
+    return of_scalars, float if DROPOUT in left else dropout, float if SCALE in left else scale
+
+
 _families: dict[Hashable, Family] = {}
 
 
