@@ -307,6 +307,8 @@ ATT_FN constexpr Int piece_item_count(Int all_queries, Int sequences, Int heads,
 constexpr int kMostKeyRows = 3 * 132 * 128;
 // Of an item, at most.
 constexpr int kMostKeyPieces = 16;
+// What a piece takes beside its key tiles, in tiles; packed sequences' have at least so many.
+constexpr int kPieceTiles = 4;
 
 // Of each of `items` items of `rows` rows, of which a plan wants `pieces`.
 template <typename Int>

@@ -24,13 +24,12 @@ std::int64_t piece_count(const Sm90aPlan& tile, std::int64_t items) {
 // Of packed sequences, whose CTAs find for themselves how many there are
 // (templates/tile/sm90_listed_pieces.cuh).
 double listed_pieces(const Sm90aPlan& tile, double items, double tiles, int ctas) {
-  constexpr double kPieceTiles = 4;
   double best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (int pieces = 1; pieces <= tile.pieces; ++pieces) {
     if (items * pieces * tile.warpgroups * kRows > att::kMostKeyRows) break;
     const double time =
-        std::ceil(items * pieces / ctas) * (tiles / pieces + kPieceTiles) + pieces / 2.0;
+        std::ceil(items * pieces / ctas) * (tiles / pieces + att::kPieceTiles) + pieces / 2.0;
     if (time >= least) continue;
     least = time;
     best = pieces;

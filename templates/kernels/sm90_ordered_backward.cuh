@@ -129,19 +129,6 @@ ATT_FN void load_foreign_keys(const KeyTile& item, const TensorMap* k_map, const
   if (leader) mbarrier_arrive(shared.kv_full());
 }
 
-// The same of a stage whose Q and dO have come to raw.
-ATT_FN void clear_foreign_queries(int own_rows, int stage, unsigned parity,
-                                  const KeysMemory& shared) {
-  mbarrier_wait(shared.raw(), parity);
-  clear_rows<kQkSlabs, kTileQ>(shared.q(stage), own_rows);
-  clear_rows<kVSlabs, kTileQ>(shared.d_o(stage), own_rows);
-  fence_shared_for_async();
-  sync_warp();
-  if (thread_index() % 32 != 0) return;
-  mbarrier_arrive(shared.q_full(stage));
-  mbarrier_arrive(shared.do_full(stage));
-}
-
 ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const TensorMap* q_map,
                             const TensorMap* k_map, const TensorMap* v_map, const TensorMap* do_map,
                             const KeysMemory& shared) {
@@ -199,7 +186,9 @@ ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const 
     }
     if constexpr (spec::kIsPacked) {
       if (has_foreign) {
-        clear_foreign_queries(own_rows, at.stage, raw_parity, shared);
+        give_own_rows<kTileQ>(shared.raw(), raw_parity, own_rows, shared.q(at.stage),
+                              shared.q_full(at.stage), shared.d_o(at.stage),
+                              shared.do_full(at.stage));
         raw_parity ^= 1;
       }
     }

@@ -28,19 +28,6 @@ ATT_FN bool has_foreign_keys(const ListedItem& item) {
   return spec::kIsPacked && item.k0 + kTileKv > item.own.kv_len;
 }
 
-// The loader's, of a stage whose Q and dO have come to q_raw.
-ATT_FN void clear_foreign_queries(int own_rows, int stage, unsigned parity,
-                                  const SharedMemory& shared) {
-  mbarrier_wait(shared.q_raw(), parity);
-  clear_rows<kQkSlabs, kTileQ>(shared.q(stage), own_rows);
-  clear_rows<kVSlabs, kTileQ>(shared.d_o(stage), own_rows);
-  fence_shared_for_async();
-  sync_warp();
-  if (thread_index() % 32 != 0) return;
-  mbarrier_arrive(shared.q_full(stage));
-  mbarrier_arrive(shared.do_full(stage));
-}
-
 // ---- The warp that finds the items and loads their keys.
 
 // K or V, to `full`. Where rows of another sequence come with it, it comes to `raw` first.
@@ -200,7 +187,9 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
                 barrier);
     }
     if (has_foreign) {
-      clear_foreign_queries(own_rows, at.stage, raw_parity, shared);
+      give_own_rows<kTileQ>(shared.q_raw(), raw_parity, own_rows, shared.q(at.stage),
+                            shared.q_full(at.stage), shared.d_o(at.stage),
+                            shared.do_full(at.stage));
       raw_parity ^= 1;
     }
     at.advance();

@@ -2,7 +2,10 @@
 // sequence, brings rows of the next one with it, and would store to them.
 #pragma once
 
+#include "templates/ptx/fence.cuh"
+#include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_cta.cuh"
 
@@ -22,6 +25,21 @@ ATT_FN void clear_rows(unsigned matrix, int first) {
       store_shared_16(matrix + (slab * kRows + row) * kRowBytes + lane % kUnits * 16, zeros);
     }
   }
+}
+
+// Of two matrices, one of Q's columns and one of V's, that have come to the barrier `raw`: the rows
+// behind the sequence's own. Then each has its own barrier. The loader warp calls it.
+template <int kRows>
+ATT_FN void give_own_rows(unsigned raw, unsigned parity, int own_rows, unsigned of_qk,
+                          unsigned qk_full, unsigned of_v, unsigned v_full) {
+  mbarrier_wait(raw, parity);
+  clear_rows<kQkSlabs, kRows>(of_qk, own_rows);
+  clear_rows<kVSlabs, kRows>(of_v, own_rows);
+  fence_shared_for_async();
+  sync_warp();
+  if (thread_index() % 32 != 0) return;
+  mbarrier_arrive(qk_full);
+  mbarrier_arrive(v_full);
 }
 
 // Of a warp's 16 rows of the matrix, which leave_key_rows() left, the first `count`.

@@ -13,8 +13,8 @@ namespace sm90 {
 
 // Of longer lists no item is cut.
 constexpr int kMostListed = 128;
-// What a piece takes beside its tiles, in tiles; and pieces have at least so many.
-constexpr int kPieceTiles = 4;
+// There is room for.
+constexpr int kMostResults = kMostKeyRows / (kWarpgroups * kRows);
 // Of what is compared, in tiles.
 constexpr int kMostTime = 1 << 25;
 
@@ -90,7 +90,7 @@ ATT_FN ListedPieces choose_pieces(const PackedParams& p, int heads, int ctas) {
               static_cast<int>(share) + tile_count(items * heads, ctas) * kPieceTiles);
   const int rounds = tile_count(count * heads, ctas);
   const int time = min_i32(rounds * (most + kPieceTiles) + of_longest / 2, kMostTime);
-  const bool fits = count * heads <= kMostKeyRows / (kWarpgroups * kRows);
+  const bool fits = count * heads <= kMostResults;
   const unsigned least = least_of_lanes(fits ? static_cast<unsigned>(time * 32 + lane) : ~0u);
   if (least >= static_cast<unsigned>(min_i32(whole, kMostTime) * 32)) return {};
   const int chosen = static_cast<int>(least % 32);
@@ -110,7 +110,6 @@ ATT_FN ListedPiece listed_piece(const PackedParams& p, const ListedPieces& piece
     const int i = number / heads;
     return {p.sequences.items[i], number - i * heads, {0, 1, 0}};
   }
-  constexpr int kMostResults = kMostKeyRows / (kWarpgroups * kRows);
   int before = 0;  // pieces of the entries in front
 #pragma unroll 1
   for (int first = 0; first < kMostListed; first += 32) {

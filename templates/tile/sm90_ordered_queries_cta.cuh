@@ -65,20 +65,6 @@ ATT_FN QueryTile query_tile(const BackwardParams& p, int index,
   return {b, head - b * p.heads, tile * kRows};
 }
 
-// Of packed sequences, the loader's, of stages whose K and V have come to raw: only a sequence's
-// last tile has rows of another one.
-ATT_FN void clear_foreign_keys(int own_rows, int k_stage, int v_stage,
-                               const QueriesMemory& shared) {
-  mbarrier_wait(shared.raw(), 0);
-  clear_rows<kQkSlabs, kStepKeys>(shared.k(k_stage), own_rows);
-  clear_rows<kVSlabs, kStepKeys>(shared.v(v_stage), own_rows);
-  fence_shared_for_async();
-  sync_warp();
-  if (thread_index() % 32 != 0) return;
-  mbarrier_arrive(shared.k_full(k_stage));
-  mbarrier_arrive(shared.v_full(v_stage));
-}
-
 ATT_FN void load_queries_tiles(const BackwardParams& p, const QueryTile& item,
                                const TensorMap* q_map, const TensorMap* k_map,
                                const TensorMap* v_map, const TensorMap* do_map,
@@ -129,7 +115,11 @@ ATT_FN void load_queries_tiles(const BackwardParams& p, const QueryTile& item,
                           slice, CacheHint::kEvictLast);
     }
     if constexpr (spec::kIsPacked) {
-      if (has_foreign) clear_foreign_keys(item.own.kv_len - k0, at.stage, at_v.stage, shared);
+      if (has_foreign) {
+        give_own_rows<kStepKeys>(shared.raw(), 0, item.own.kv_len - k0, shared.k(at.stage),
+                                 shared.k_full(at.stage), shared.v(at_v.stage),
+                                 shared.v_full(at_v.stage));
+      }
     }
     at.advance();
     at_v.advance();

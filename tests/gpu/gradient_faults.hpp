@@ -63,6 +63,16 @@ inline std::vector<Fault> gradient_faults(Family family) {
   return faults;
 }
 
+// give_own_rows() serves several pairs of matrices: of one of them it leaves `matrix` as it is,
+// which stands in the call behind `before`. No matrix lies at 1.
+inline Fault foreign_rows_fault(const std::string& name, const std::string& slabs,
+                                const std::string& parameter, const std::string& before,
+                                const std::string& matrix) {
+  const std::string clears = "clear_rows<" + slabs + ", kRows>(" + parameter + ", own_rows);";
+  return {name,
+          {{clears, "if (" + parameter + " != 1u) " + clears}, {before + matrix, before + "1u,"}}};
+}
+
 // Of packed sequences: the first ones of every family.
 inline std::vector<Fault> packed_gradient_faults(Family family) {
   std::vector<Fault> faults = {{"what two tiles know of their rows in one place",
@@ -80,17 +90,17 @@ inline std::vector<Fault> packed_gradient_faults(Family family) {
       {{"a tile goes on behind its sequence", {{"if (at < count) {", "if (at <= count) {"}}},
        {"a tile's last rows are stored as others",
         {{"if (key + 16 > own.kv_len) {", "if (key > own.kv_len) {"}}},
-       {"queries of another sequence are not zeroed",
-        {{"clear_rows<kQkSlabs, kTileQ>(shared.q(stage), own_rows);", ""}}},
-       {"dO of another sequence is not zeroed",
-        {{"clear_rows<kVSlabs, kTileQ>(shared.d_o(stage), own_rows);", ""}}}});
+       foreign_rows_fault("queries of another sequence are not zeroed", "kQkSlabs", "of_qk",
+                          "own_rows, ", "shared.q(at.stage),"),
+       foreign_rows_fault("dO of another sequence is not zeroed", "kVSlabs", "of_v",
+                          "shared.q_full(at.stage), ", "shared.d_o(at.stage),")});
   if (family == Family::kSm90aOrdered) {
     faults.insert(
         faults.end(),
-        {{"keys of another sequence are not zeroed",
-          {{"clear_rows<kQkSlabs, kStepKeys>(shared.k(k_stage), own_rows);", ""}}},
-         {"V of another sequence is not zeroed",
-          {{"clear_rows<kVSlabs, kStepKeys>(shared.v(v_stage), own_rows);", ""}}},
+        {foreign_rows_fault("keys of another sequence are not zeroed", "kQkSlabs", "of_qk",
+                            "item.own.kv_len - k0, ", "shared.k(at.stage),"),
+         foreign_rows_fault("V of another sequence is not zeroed", "kVSlabs", "of_v",
+                            "shared.k_full(at.stage), ", "shared.v(at_v.stage),"),
          {"V that gradients are of is not zeroed, of another sequence",
           {{"clear_rows<kVSlabs, kKeys>(shared.v(), own_rows);", ""}}},
          {"a sequence's last tiles are nobody's",
