@@ -20,8 +20,8 @@ namespace {
 // The index among all tokens of one in the own sequence, which is clamped into that.
 Expr token_of(Expr index, Dim dim) {
   const bool of_q = dim == Dim::kQLen;
-  const bool is_position = index->op == Op::kVariable &&
-                           index->variable == (of_q ? Variable::kQIdx : Variable::kKvIdx);
+  const bool is_position =
+      index->op == Op::kVariable && index->variable == (of_q ? Variable::kQIdx : Variable::kKvIdx);
   if (!is_position) {
     const Expr length = make_variable(of_q ? Variable::kQLen : Variable::kKvLen);
     const Expr last = make_binary(Op::kSubtract, length, make_int(1));
@@ -140,7 +140,8 @@ Error Checker::wrong_count(const Syntax& syntax, const Scope& scope, std::size_t
                           expected == 1 ? "" : "s", syntax.children.size()));
 }
 
-Result<Expr> Checker::expand(const Definition& definition, const Syntax& syntax, const Scope& scope) {
+Result<Expr> Checker::expand(const Definition& definition, const Syntax& syntax,
+                             const Scope& scope) {
   if (syntax.children.size() != definition.parameters.size()) {
     Error error = wrong_count(syntax, scope, definition.parameters.size());
     if (error.hint.empty()) error.hint = "it is " + signature(definition);
@@ -182,12 +183,11 @@ Result<Expr> Checker::expand(const Definition& definition, const Syntax& syntax,
 Result<Expr> Checker::check_look_up(const Syntax& syntax, const Scope& scope) {
   const int slot = scope.find_tensor(syntax.name);
   if (slot < 0) {
-    const bool known =
-        scope.find_local(syntax.name) || scope.find_parameter(syntax.name) ||
-        scope.find_definition(syntax.name) || is_function(syntax.name) ||
-        std::ranges::any_of(variable_names(),
-                            [&](const auto& v) { return v.name == syntax.name; }) ||
-        scope.find_scalar(syntax.name) >= 0;
+    const bool known = scope.find_local(syntax.name) || scope.find_parameter(syntax.name) ||
+                       scope.find_definition(syntax.name) || is_function(syntax.name) ||
+                       std::ranges::any_of(variable_names(),
+                                           [&](const auto& v) { return v.name == syntax.name; }) ||
+                       scope.find_scalar(syntax.name) >= 0;
     if (!known) return unknown(syntax, scope);
     return fail(syntax.name_range, scope, "expr-not-a-tensor",
                 fmt::format("`{}` is not a tensor", syntax.name));

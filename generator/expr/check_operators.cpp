@@ -22,7 +22,8 @@ void Checker::promote(Expr& a, Expr& b) {
   b = to_float(b);
 }
 
-Result<Expr> Checker::check_number(const Syntax& syntax, const Scope& scope, std::string_view user) {
+Result<Expr> Checker::check_number(const Syntax& syntax, const Scope& scope,
+                                   std::string_view user) {
   ATT_TRY(Expr operand, check(syntax, scope));
   if (operand->type == Type::kBool)
     return fail(syntax.range, scope, "expr-type-mismatch",
@@ -102,8 +103,7 @@ Result<Expr> Checker::check_bits(const Syntax& syntax, const Scope& scope) {
           operand->type == Type::kFloat32 ? "write `floor(x)`" : "write `x if condition else y`");
     operands.push_back(std::move(operand));
   }
-  if (const IntInterval bits = static_range(operands[1]);
-      is_shift && (bits.hi < 0 || bits.lo > 31))
+  if (const IntInterval bits = static_range(operands[1]); is_shift && (bits.hi < 0 || bits.lo > 31))
     return fail(syntax.children[1]->range, scope, "expr-shift-out-of-range",
                 fmt::format("a shift by {}", bits.lo == bits.hi ? fmt::format("{}", bits.lo)
                                              : bits.hi < 0      ? "less than 0"
@@ -127,11 +127,10 @@ Result<Expr> Checker::check_chain(const Syntax& syntax, const Scope& scope) {
       if (operand->type != Type::kBool) continue;
       if (same && left->type == right->type) continue;
       if (same)
-        return fail(
-            where->range, scope, "expr-type-mismatch",
-            fmt::format("`{}` compares two numbers or two bools, this is a bool beside {}",
-                        symbol, described(operand == left ? right : left)),
-            "write `x if condition else y`");
+        return fail(where->range, scope, "expr-type-mismatch",
+                    fmt::format("`{}` compares two numbers or two bools, this is a bool beside {}",
+                                symbol, described(operand == left ? right : left)),
+                    "write `x if condition else y`");
       return fail(where->range, scope, "expr-type-mismatch",
                   fmt::format("`{}` compares numbers, this is a bool", symbol),
                   "combine bools with `and`, `or`, `not`, `==` and `!=`");

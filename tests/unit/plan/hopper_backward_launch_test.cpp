@@ -1,5 +1,5 @@
-// Launches of Hopper's backward pass: which CTAs take key tiles off a counter, which heads have sums
-// of dQ, and which rows the main launch makes itself.
+// Launches of Hopper's backward pass: which CTAs take key tiles off a counter, which heads have
+// sums of dQ, and which rows the main launch makes itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The two families of Hopper's backward pass: which plans are legal, and which the cost model takes.
+// The two families of Hopper's backward pass: which plans are legal, and which the cost model
+// takes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// Backward passes of specs with learned tensors: which families serve them, and where their sums lie.
+// Backward passes of specs with learned tensors: which families serve them, and where their sums
+// lie.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
