@@ -8,6 +8,7 @@
 
 #include "cache/data_distance.hpp"
 #include "cache/keys.hpp"
+#include "cache/latest_builds.hpp"
 #include "cache/rank_kinds.hpp"
 
 namespace attune::cache {
@@ -50,9 +51,9 @@ void set_times(Entry& entry, const Standing& standing, int most) {
 
 // What the final's times are of those before it: the GPU has grown warm, its clock is another. From
 // the candidates that have both.
-double drift(const std::map<std::pair<std::string, std::string>, Entry>& entries) {
+double drift(const std::vector<Entry>& entries) {
   std::vector<double> ratios;
-  for (const auto& [build, entry] : entries) {
+  for (const Entry& entry : entries) {
     if (entry.before_us > 0) ratios.push_back(entry.median_us / entry.before_us);
   }
   return ratios.empty() ? 1 : median(std::move(ratios));
@@ -60,39 +61,33 @@ double drift(const std::map<std::pair<std::string, std::string>, Entry>& entries
 
 // The winner, then the others by their times.
 std::vector<MeasuredPlan> rank(std::vector<Entry> entries) {
-  // A plan that one compiler built more than once (templates and versions change) stands by its
-  // latest build.
-  std::map<std::pair<std::string, std::string>, Entry> latest;
-  for (Entry& entry : entries) {
-    auto [at, is_new] = latest.try_emplace({entry.plan, compiler_family(entry.compiler)}, entry);
-    if (!is_new &&
-        std::tie(entry.newest, entry.build) > std::tie(at->second.newest, at->second.build)) {
-      at->second = std::move(entry);
-    }
-  }
+  LatestBuilds builds;
+  for (const Entry& e : entries) builds.add(e.plan, e.compiler, e.newest, e.build);
+  std::erase_if(entries,
+                [&](const Entry& e) { return !builds.is_latest(e.plan, e.compiler, e.build); });
   // All as if they had been in the final.
-  const double warmer = drift(latest);
+  const double warmer = drift(entries);
   double final_us = INFINITY, best_us = INFINITY;
-  for (auto& [build, entry] : latest) {
+  for (Entry& entry : entries) {
     if (!entry.is_final) entry.median_us *= warmer;
     if (entry.is_final) final_us = std::min(final_us, entry.median_us);
   }
   const auto competes = [&](const Entry& entry) {
     return entry.is_final || entry.median_us * kBetweenTimes < final_us;
   };
-  for (const auto& [build, entry] : latest) {
+  for (const Entry& entry : entries) {
     if (competes(entry)) best_us = std::min(best_us, entry.median_us);
   }
   const Entry* winner = nullptr;
   const auto order = [](const Entry& e) {
     return std::tie(e.shared_bytes, e.registers, e.median_us, e.plan, e.compiler);
   };
-  for (const auto& [build, entry] : latest) {
+  for (const Entry& entry : entries) {
     if (!competes(entry) || entry.median_us > best_us * (1 + kNoiseFraction)) continue;
     if (winner == nullptr || order(entry) < order(*winner)) winner = &entry;
   }
   std::vector<const Entry*> others;
-  for (const auto& [build, entry] : latest) {
+  for (const Entry& entry : entries) {
     if (&entry != winner) others.push_back(&entry);
   }
   std::ranges::sort(others, {},

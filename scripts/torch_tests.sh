@@ -21,7 +21,7 @@ if ! "$environment/bin/python" -c \
   mapfile -t pins < <(IFS='|' && grep -oE "\"(${packages[*]})==[^\"]+\"" "$root/python/pyproject.toml" | tr -d '"')
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
-  if ! { python3 -m venv "$environment" && "$environment/bin/pip" install -q "${pins[@]}"; } > "$log" 2>&1; then
+  if ! { python3 -m venv "$environment" && "$environment/bin/pip" install -q --no-compile "${pins[@]}"; } > "$log" 2>&1; then
     tail -3 "$log" >&2
     echo "Skipped: ${pins[*]} could not be installed"
     exit 0
@@ -29,7 +29,10 @@ if ! "$environment/bin/python" -c \
 fi
 
 cd "$root/python/tests"
-export ATTUNE_LIBRARY=$build/lib/libattune.so PYTHONPATH=$root/python/src PYTHONDONTWRITEBYTECODE=1
+export ATTUNE_LIBRARY=$build/lib/libattune.so PYTHONPATH=$root/python/src
+# Bytecode of the quarter of the installed files that is imported; it is kept out of the sources.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX=$environment/bytecode
 # References are so small that torch's threads mostly wait for each other, and wait at work: the
 # tests of calls that are made again take 16 s of a processor's time so, and took 45.
 export OMP_NUM_THREADS=1

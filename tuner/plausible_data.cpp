@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cache/latest_builds.hpp"
 #include "cache/rank_kinds.hpp"
 #include "cache/store.hpp"
 #include "generator/plan/mask_data.hpp"
@@ -43,22 +44,14 @@ MeasurementKey key_of(const AttentionSpec& spec, const ProblemShape& shape, cons
 std::vector<KernelPlan> worth_a_look(const Store& store, const MeasurementKey& key) {
   const auto measured = store.measurements(key);
   if (!measured.ok()) return {};
-  // Times of a build that templates have replaced say nothing of what would run: as in the store's
-  // own ranking, a plan stands by the latest build of each compiler.
-  using Build = std::pair<std::string, std::string>;  // a plan and who compiled it
-  const auto build_of = [](const Measurement& m) {
-    return Build(m.plan, compiler_family(m.compiler));
-  };
-  std::map<Build, std::pair<std::string, std::string>> latest;  // when measured, and its digest
+  cache::LatestBuilds builds;
+  for (const Measurement& m : *measured)
+    builds.add(m.plan, m.compiler, m.measured_at, m.build_digest);
+  // Their first times, of races that have one yardstick: finals are later, on a warmer GPU.
+  std::map<std::pair<std::string, std::string>, double> times;
   for (const Measurement& m : *measured) {
-    auto& newest = latest[build_of(m)];
-    newest = std::max(newest, {m.measured_at, m.build_digest});
-  }
-  // Its first ones, of races that have one yardstick: finals are later, on a warmer GPU.
-  std::map<Build, double> times;
-  for (const Measurement& m : *measured) {
-    const Build build = build_of(m);
-    if (m.build_digest == latest.at(build).second) times.try_emplace(build, m.median_us);
+    if (builds.is_latest(m.plan, m.compiler, m.build_digest))
+      times.try_emplace({m.plan, compiler_family(m.compiler)}, m.median_us);
   }
   std::vector<TimedPlan> order;
   for (const auto& [build, us] : times) {

@@ -1,6 +1,6 @@
-// What one kernel family answers about itself, for one pass. plan.cpp dispatches over the table of
-// these; a new family, or a new pass of one, is one file here, one template in templates/kernels
-// and one row in that table.
+// What one kernel family answers about itself, for one pass. plan.cpp has the table of these; a new
+// family, or a new pass of one, is one file here, one template in templates/kernels and one row in
+// that table.
 #pragma once
 
 #include <initializer_list>
@@ -76,6 +76,10 @@ struct FamilyOperations {
   std::string (*head_constants)(const AttentionSpec& spec, const KernelPlan& plan);
 };
 
+// Of every family and pass, best first where several serve one target.
+using FamilyAccessor = const FamilyOperations& (*)();
+std::span<const FamilyAccessor> family_table();
+
 // Null when this build lacks the family.
 const FamilyOperations* family_operations(Family family, Pass pass);
 inline const FamilyOperations* family_operations(const KernelPlan& plan) {
@@ -95,6 +99,10 @@ const FamilyOperations& sm80_backward_family();
 const FamilyOperations& sm90a_backward_family();
 const FamilyOperations& sm90a_ordered_family();
 const FamilyOperations& cpu_backward_family();
+
+// Rows of an item of packed sequences, at least: it bounds the lists, whose room is promised before
+// the plan is known. On the CPU a vector's lanes.
+constexpr int least_item_rows(Target target) { return target == Target::kCpu ? 8 : 16; }
 
 // kUnsupported, id "plan-unsupported".
 Error plan_unsupported(std::string message, std::string hint = {});

@@ -60,9 +60,9 @@ LengthClass drawn_class(const AttentionSpec& spec, const ProblemShape& shape) {
     return length_class(key_lengths(spec, shape, any), key_rows(spec, shape), page_size);
   }
   const auto n = double(shape.batch);
-  // Paged lengths are drawn from half of what there is room for to all of it, the first has all.
+  // Of paged ones the first has all that there is room for: draw_paged_sequences().
   if (is_paged(spec)) {
-    const double all = 1 + (n - 1) * 0.75;
+    const double all = 1 + (n - 1) * kMeanUnsaid;
     return coarse_class(n / all, all / n, page_size);
   }
   // Ends of packed sequences are drawn anywhere: the longest of n stretches of a stick that is

@@ -4,26 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <climits>
 #include <limits>
 #include <optional>
 #include <span>
 
-#include "generator/expr/intervals.hpp"
 #include "generator/plan/distance.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/plan_space.hpp"
 #include "generator/spec/residues.hpp"
 #include "generator/spec/shape.hpp"
-#include "generator/support/hash.hpp"
-#include "templates/work_items.h"
 
 namespace attune {
 namespace {
 
 // Best first where several serve one target. A family, or a pass of one, is added by a row here.
-using FamilyAccessor = const FamilyOperations& (*)();
 constexpr FamilyAccessor kFamilies[] = {
     &sm90a_family,         &sm80_family,          &decode_family,
     &mla_family,           &cpu_family,           &sm90a_backward_family,
@@ -33,22 +28,6 @@ Error family_missing(Family family, Pass pass) {
   return plan_unsupported(fmt::format("this build has no {} kernels of the {} family",
                                       to_string(pass), to_string(family)));
 }
-
-std::vector<std::string_view> split_words(std::string_view text) {
-  std::vector<std::string_view> words;
-  while (true) {
-    const auto begin = text.find_first_not_of(' ');
-    if (begin == std::string_view::npos) return words;
-    text.remove_prefix(begin);
-    const auto end = std::min(text.find(' '), text.size());
-    words.push_back(text.substr(0, end));
-    text.remove_prefix(end);
-  }
-}
-
-// Rows of an item of packed sequences, at least: it bounds the lists, whose room is promised before
-// the plan is known. On the CPU a vector's lanes.
-int least_item_rows(Target target) { return target == Target::kCpu ? 8 : 16; }
 
 KernelPlan with_residues(KernelPlan plan, int residues) {
   plan.residues = residues;
@@ -65,24 +44,6 @@ Status check_items(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 }  // namespace
-
-std::string_view to_string(Family family) {
-  switch (family) {
-    case Family::kSm80:
-      return "sm80";
-    case Family::kSm90a:
-      return "sm90a";
-    case Family::kCpu:
-      return "cpu";
-    case Family::kDecode:
-      return "decode";
-    case Family::kSm90aOrdered:
-      return "sm90a_ordered";
-    case Family::kMla:
-      return "mla";
-  }
-  return "unknown";
-}
 
 Error plan_unsupported(std::string message, std::string hint) {
   return Error{.kind = ErrorKind::kUnsupported,
@@ -103,12 +64,7 @@ Status check_shared_memory(const PlanResources& needs, int limit, const DeviceFa
                                       needs.shared_memory_bytes, device.name, limit));
 }
 
-Error plan_text_error(std::string message) {
-  return Error{.kind = ErrorKind::kBadInput,
-               .id = "plan-bad-text",
-               .message = std::move(message),
-               .hint = "a plan reads like `sm80 forward sm_80 q128 k64 s2 w4 c32 u1 qreg frozen`"};
-}
+std::span<const FamilyAccessor> family_table() { return kFamilies; }
 
 const FamilyOperations* family_operations(Family family, Pass pass) {
   for (const FamilyAccessor accessor : kFamilies) {
@@ -125,34 +81,6 @@ Status serves(const FamilyOperations& family, const AttentionSpec& spec, Target 
   return family.serves(spec, target);
 }
 
-bool parse_word(std::string_view word, std::string_view prefix, int& value) {
-  if (!word.starts_with(prefix)) return false;
-  word.remove_prefix(prefix.size());
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  return error == std::errc() && end == word.data() + word.size() && value >= 0;
-}
-
-Status parse_numbers(std::span<const std::string_view> words,
-                     std::initializer_list<PlanNumber> numbers, std::string_view plan) {
-  for (const std::string_view word : words) {
-    if (std::ranges::none_of(numbers, [&](const PlanNumber& number) {
-          return parse_word(word, number.prefix, *number.value);
-        })) {
-      return plan_text_error(fmt::format("`{}` is no word of {}", word, plan));
-    }
-  }
-  if (words.size() == numbers.size()) return ok_status();
-  std::string prefixes;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    prefixes += fmt::format("{}{}",
-                            i == 0                    ? ""
-                            : i + 1 == numbers.size() ? " and "
-                                                      : ", ",
-                            numbers.begin()[i].prefix);
-  }
-  return plan_text_error(fmt::format("{} needs {} once each", plan, prefixes));
-}
-
 int resident_ctas(const PlanResources& resources, const DeviceFacts& device) {
   // The driver keeps 1 KiB of shared memory for each resident CTA and hands registers to warps in
   // units of 256.
@@ -164,14 +92,6 @@ int resident_ctas(const PlanResources& resources, const DeviceFacts& device) {
   return std::min({shared, registers, kMaxThreadsPerProcessor / std::max(1, resources.threads)});
 }
 
-std::string to_string(const KernelPlan& plan) {
-  const FamilyOperations* family = family_operations(plan);
-  return fmt::format("{} {} {}{}{}{}", to_string(plan.family()), to_string(plan.pass),
-                     to_string(plan.target),
-                     plan.residues > 1 ? fmt::format(" residues{}", plan.residues) : "",
-                     family ? " " : "", family ? family->tile_text(plan) : std::string());
-}
-
 int plan_distance(const KernelPlan& a, const KernelPlan& b) {
   const FamilyOperations* family = family_operations(a);
   if (family == nullptr || family != family_operations(b)) return INT_MAX;
@@ -179,36 +99,6 @@ int plan_distance(const KernelPlan& a, const KernelPlan& b) {
   int differing = (a.target != b.target) + (a.residues != b.residues);
   for (std::size_t i = 0; i < x.size(); ++i) differing += x[i] != y[i];
   return differing;
-}
-
-Result<KernelPlan> parse_plan(std::string_view text) {
-  const std::vector<std::string_view> words = split_words(text);
-  if (words.size() < 3) return plan_text_error("a plan needs a family, a pass and a target");
-  KernelPlan plan;
-  if (words[1] != to_string(Pass::kForward) && words[1] != to_string(Pass::kBackward)) {
-    return plan_text_error(fmt::format("unknown pass `{}`", words[1]));
-  }
-  plan.pass = words[1] == to_string(Pass::kForward) ? Pass::kForward : Pass::kBackward;
-  const FamilyOperations* family = nullptr;
-  bool is_known = false;
-  for (const FamilyAccessor accessor : kFamilies) {
-    if (accessor().name != words[0]) continue;
-    is_known = true;
-    if (accessor().pass == plan.pass) family = &accessor();
-  }
-  if (!is_known) return plan_text_error(fmt::format("unknown family `{}`", words[0]));
-  if (family == nullptr) {
-    return plan_text_error(fmt::format("the {} family has no {} pass", words[0], words[1]));
-  }
-  const std::optional<Target> target = target_from_string(words[2]);
-  if (!target) return plan_text_error(fmt::format("unknown target `{}`", words[2]));
-  plan.target = *target;
-  const bool takes_apart = words.size() > 3 && parse_word(words[3], "residues", plan.residues);
-  ATT_CHECK(family->parse_tile(std::span(words).subspan(takes_apart ? 4 : 3), plan));
-  if (to_string(plan) != fmt::format("{}", fmt::join(words, " "))) {
-    return plan_text_error(fmt::format("`{}` is not a plan's canonical text", text));
-  }
-  return plan;
 }
 
 Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target target, Pass pass) {
@@ -361,124 +251,6 @@ Result<KernelPlan> plan_for_any_length(const AttentionSpec& spec, Pass pass,
     return *best;
   return plan_unsupported(fmt::format("no plan of this spec fits {}", device.name),
                           "smaller head dims need less shared memory and fewer registers");
-}
-
-namespace {
-
-std::vector<WorkspaceRegion> range_regions(const AttentionSpec& spec) {
-  std::vector<WorkspaceRegion> regions;
-  for (const int slot : expr::range_slots(spec.mask)) {
-    regions.push_back({.content = WorkspaceRegion::Content::kBlockRanges, .slot = slot});
-  }
-  return regions;
-}
-
-// Block ranges come before whatever classifies tiles.
-void add_pre_pass(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
-  const std::vector<WorkspaceRegion> ranges = range_regions(spec);
-  if (ranges.empty()) return;
-  const bool on_cpu = plan.target == Target::kCpu;
-  recipe.workspace.insert(recipe.workspace.end(), ranges.begin(), ranges.end());
-  recipe.launches.insert(recipe.launches.begin(),
-                         {.symbol = "_ranges",
-                          .threads = on_cpu ? 1 : 32 * att::kRangePairsOfCta,
-                          .item = WorkItem::kRangePairs,
-                          .tile = on_cpu ? att::kRangePairsOfCpuItem : att::kRangePairsOfCta});
-}
-
-bool takes_items(const Launch& launch) {
-  return launch.item == WorkItem::kSequenceTile || launch.item == WorkItem::kSequenceKeyTile ||
-         launch.item == WorkItem::kListedPiece || launch.item == WorkItem::kStretch;
-}
-
-// The lists of items of packed sequences come before the launches that take them. A family that
-// lists pieces has a region for them of its own.
-void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
-  using Content = WorkspaceRegion::Content;
-  if (!is_packed(spec)) return;
-  for (Launch& launch : recipe.launches) {
-    if (launch.symbol == "_rows") {
-      // Tiles of all tokens, whatever sequence they are of: it needs no list.
-      if (launch.item == WorkItem::kQueryTile) launch.item = WorkItem::kSequenceTile;
-    } else if (launch.item == WorkItem::kQueryTile || launch.item == WorkItem::kPackedQueryTile) {
-      launch.item = WorkItem::kSequenceTile;
-      recipe.workspace.push_back(
-          {.content = Content::kSequenceItems, .length_unit = launch.tile * launch.cluster});
-    } else if (launch.item == WorkItem::kKeyTile) {
-      launch.item = WorkItem::kSequenceKeyTile;
-      recipe.workspace.push_back(
-          {.content = Content::kKeyItems, .length_unit = launch.tile * launch.cluster});
-    }
-  }
-  const auto main = std::ranges::find(recipe.launches, "", &Launch::symbol);
-  if (!takes_items(*main)) return;
-  const bool on_cpu = plan.target == Target::kCpu;
-  Launch items = {
-      .symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass};
-  // The list and what is made of the rows need nothing of one another: where launches overlap the
-  // list comes first, and a CTA makes it while the others make the rows.
-  const bool makes_rows_meanwhile = main->overlaps_previous && main != recipe.launches.begin();
-  if (makes_rows_meanwhile) recipe.launches.front().overlaps_previous = true;
-  // Counters are zeroed before the list is made, which the main launch may begin under.
-  if (main->overlaps_previous) std::swap(items.zeroed, main->zeroed);
-  if (main->pieces == kSharedPieces) {
-    // Each sequence is compared with the next one by a CTA, which counts itself.
-    items.item = WorkItem::kSequence;
-    items.zeroed = {WorkspaceRegion::Content::kPieceArrivals};
-  }
-  recipe.launches.insert(makes_rows_meanwhile ? recipe.launches.begin() : main, std::move(items));
-}
-
-}  // namespace
-
-ItemTiles item_tiles(const AttentionSpec& spec, const KernelPlan& plan) {
-  using Content = WorkspaceRegion::Content;
-  ItemTiles tiles;
-  for (const WorkspaceRegion& region : launch_recipe(spec, plan).workspace) {
-    if (region.content == Content::kSequenceItems) tiles.queries = region.length_unit;
-    if (region.content == Content::kKeyItems) tiles.keys = region.length_unit;
-  }
-  return tiles;
-}
-
-LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1) return launch_recipe(residue_spec(spec), worked_plan(plan));
-  const FamilyOperations* family = family_operations(plan);
-  if (family == nullptr) return {};
-  LaunchRecipe recipe = family->launch_recipe(spec, plan);
-  add_item_list(spec, plan, recipe);
-  add_pre_pass(spec, plan, recipe);
-  const std::string dims = spec.head_dim_qk == spec.head_dim_v
-                               ? fmt::format("d{}", spec.head_dim_qk)
-                               : fmt::format("d{}x{}", spec.head_dim_qk, spec.head_dim_v);
-  const std::string hash = hash128_hex(canonical_text(spec) + "\n" + to_string(plan)).substr(0, 8);
-  recipe.symbol = fmt::format("att_{}_{}_{}_{}_{}_{}", family->symbol_name,
-                              plan.pass == Pass::kForward ? "fwd" : "bwd", to_string(spec.dtype),
-                              dims, family->symbol_part(plan), hash);
-  for (Launch& launch : recipe.launches) {
-    launch.symbol = recipe.symbol + launch.symbol;
-    if (!launch.otherwise.empty()) launch.otherwise = recipe.symbol + launch.otherwise;
-  }
-  return recipe;
-}
-
-std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target) {
-  std::vector<WorkspaceRegion> widest = range_regions(spec);
-  if (is_packed(spec)) {
-    const int least = least_item_rows(target);
-    widest.push_back({.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = least});
-    if (pass == Pass::kBackward) {
-      widest.push_back({.content = WorkspaceRegion::Content::kKeyItems, .length_unit = least});
-    }
-  }
-  for (const FamilyAccessor accessor : kFamilies) {
-    const FamilyOperations& family = accessor();
-    if (family.pass != pass || !serves(family, spec, target).ok()) continue;
-    for (const WorkspaceRegion& region : family.widest_workspace(spec, target)) {
-      if (!covers(widest, {&region, 1})) widest.push_back(region);
-    }
-  }
-  return widest;
 }
 
 TileShape tile_shape(const KernelPlan& plan) {

@@ -5,17 +5,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/spec/draw_lengths.hpp"
 #include "generator/spec/shape.hpp"
 #include "generator/spec/spec.hpp"
 
 namespace attune {
 
 // Keys of a mean sequence over the most that one may have, of which a mask leaves `share`. In pages
-// the shape says the latter, and what is made up for it has at least half as many in each. Of a
+// the shape says the latter, and lengths are as those that are drawn where nothing is said. Of a
 // window all have as many.
 inline double filled_share(const AttentionSpec& spec, const ProblemShape& shape, double share) {
-  constexpr double kFilled = 0.75;
-  return is_paged(spec) && shape.batch > 1 ? 1 - (1 - kFilled) * std::min(share, 1.0) : 1;
+  return is_paged(spec) && shape.batch > 1 ? 1 - (1 - kMeanUnsaid) * std::min(share, 1.0) : 1;
 }
 
 // What a launch in front takes that lists the query tiles of packed sequences, longest first, and

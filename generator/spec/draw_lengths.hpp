@@ -10,6 +10,10 @@
 
 namespace attune {
 
+// Where nothing is said of paged sequences' lengths they have this share of the keys that there is
+// room for, at least, and up to all of them, all as likely; the mean of that.
+inline constexpr double kLeastUnsaid = 0.5, kMeanUnsaid = (kLeastUnsaid + 1) / 2;
+
 // Keys of each sequence of `shape`, as spec.lengths says, which must say something. All of packed
 // sequences sum to kv_len; paged ones have at most kv_len each. How many are how long follows from
 // the shape alone, so that times of different draws are of the same work; only their order is drawn

@@ -70,7 +70,8 @@ HostSequences draw_paged_sequences(const AttentionSpec& spec, const ProblemShape
   sequences.cu_q = few ? *std::move(few) : random_offsets(shape.batch, shape.q_len, random);
   const auto room = static_cast<std::int32_t>(shape.kv_len);
   const std::int32_t common = std::min(room, spec.shared_prefix);
-  std::uniform_int_distribution<std::int32_t> length(std::max(room / 2, common), room);
+  const auto least = static_cast<std::int32_t>(kLeastUnsaid * room);
+  std::uniform_int_distribution<std::int32_t> length(std::max(least, common), room);
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     sequences.used_kv.push_back(b == 0 ? room : length(random));
   }

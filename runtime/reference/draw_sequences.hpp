@@ -15,7 +15,7 @@ HostSequences draw_packed_sequences(const AttentionSpec& spec, const ProblemShap
 // Of a spec with layout paged. Few queries are as many of each sequence, as they are when all of
 // them are written on. More come in any lengths, or, where lengths of keys are said, in proportion
 // to these. Where they are not, the first sequence has all the keys that there is room for, others
-// at least half and what all begin with.
+// at least kLeastUnsaid of them and what all begin with.
 HostSequences draw_paged_sequences(const AttentionSpec& spec, const ProblemShape& shape,
                                    std::mt19937_64& random);
 

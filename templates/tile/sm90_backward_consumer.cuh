@@ -462,7 +462,7 @@ struct Consumer {
         char* const out = static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, key);
         leave_key_rows<kColumns>(gradient, scale, to, row, own_thread);
         sync_warp();
-        copy_rows<kHeadDim>(out, 2 * stride.seq, to, row, own.kv_len - key);
+        store_key_rows<kHeadDim>(out, 2 * stride.seq, to, row, own.kv_len - key);
         fence_shared_for_async();
         sync_warp();
         return;

@@ -44,7 +44,8 @@ ATT_FN void give_own_rows(unsigned raw, unsigned parity, int own_rows, unsigned 
 
 // Of a warp's 16 rows of the matrix, which leave_key_rows() left, the first `count`.
 template <int kHeadDim>
-ATT_FN void copy_rows(char* out, long long stride_bytes, const KeyRows& from, int row, int count) {
+ATT_FN void store_key_rows(char* out, long long stride_bytes, const KeyRows& from, int row,
+                           int count) {
   constexpr int kUnits = kHeadDim / 8;
 #pragma unroll 1
   for (int i = thread_index() % 32; i < 16 * kUnits; i += 32) {

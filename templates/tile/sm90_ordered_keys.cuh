@@ -241,8 +241,9 @@ struct KeysConsumer {
       if (key + 16 > own.kv_len) {
         leave_key_rows<kColumns>(gradient, scale, to, row, thread);
         sync_warp();
-        copy_rows<kHeadDim>(static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, key),
-                            2 * stride.seq, to, row, own.kv_len - key);
+        store_key_rows<kHeadDim>(
+            static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, key), 2 * stride.seq,
+            to, row, own.kv_len - key);
         return;
       }
       to.k0 += own.kv_first;

@@ -26,6 +26,12 @@ unsigned short half_bits(TensorType type, double value) {
                                      static_cast<unsigned>((exponent + 15) * 1024 + fraction));
 }
 
+std::string numbered(const std::string& text, std::size_t number) {
+  std::string result;
+  for (const char c : text) result += c == '@' ? std::to_string(number) : std::string(1, c);
+  return result;
+}
+
 void* symbol_of(void* library, const std::string& name) { return dlsym(library, name.c_str()); }
 
 void* EmittedFunctions::build(const std::string& text) {

@@ -73,6 +73,9 @@ struct Launch {
   const Environment& environment_;
 };
 
+// The text with the number wherever it has an @.
+std::string numbered(const std::string& text, std::size_t number);
+
 // Null when there is no symbol of that name.
 void* symbol_of(void* library, const std::string& name);
 

@@ -101,12 +101,6 @@ extern "C" int sink_look_ups@(const att::ForwardParams* p, int b, int h, LookUp*
 }
 )";
 
-std::string numbered(const std::string& text, std::size_t number) {
-  std::string result;
-  for (const char c : text) result += c == '@' ? std::to_string(number) : std::string(1, c);
-  return result;
-}
-
 struct Case {
   std::string text;
   HeadExpressions expressions;
