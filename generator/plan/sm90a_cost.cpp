@@ -104,14 +104,15 @@ double drawn_rows_us(const AttentionSpec& spec, const DeviceFacts& device, doubl
   return keys * lines / (kLinesPerClock * device.processor_count * device.clock_ghz * 1e3);
 }
 
-// How much longer copies take where few are under way at a time. Of all processors that draw rows
-// of 80 columns an H200 wants some 90 KB each: with 41 KB in the stages 128 queries on 28268 keys
-// of 32 heads take 144 us, with 82 KB 113 to 119, with 92 and 123 KB 111 to 119.
+// How much longer copies take where few are under way while a tile is computed. Of all processors
+// that draw rows of 80 columns an H200 wants some 60 KB each: with two stages of 64 keys 128
+// queries on 28268 keys of 32 heads take 145 us, of 128 keys 119, of 176 keys 120, with three of 96
+// keys 105 to 111.
 double waits_for_copies(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  constexpr double kEnoughBytes = 90e3;
+  constexpr double kEnoughBytes = 62e3;
   const double bytes =
-      kElementBytes * double(spec.head_dim_qk + spec.head_dim_v) * tile.tile_kv * tile.stages;
-  return std::max(1.0, std::pow(kEnoughBytes / bytes, 0.4));
+      kElementBytes * double(spec.head_dim_qk + spec.head_dim_v) * tile.tile_kv * (tile.stages - 1);
+  return std::max(1.0, std::sqrt(kEnoughBytes / bytes));
 }
 
 // Clocks of an SM for one kv tile by each of its units.
@@ -240,7 +241,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
           .tile = a_tile,
           .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
-                    tile.heads_per_group, tile.heads_abreast, tile.pieces}};
+                    tile.heads_per_group, tile.heads_abreast, tile.pieces,
+                    tile.pieces > 1 ? tile.stages : 0}};
 }
 
 // Without tensors only a static schedule's order matters.

@@ -55,42 +55,10 @@ ATT_FN FourWords statistics_of(const float* result) {
   return *reinterpret_cast<const FourWords*>(result + (kResultFours - 1) * kResultStride);
 }
 
-// Fours of O that are added up together, of so many pieces at a time: loads of all of them are
-// under way at once, in the registers that O leaves.
-constexpr int kFoursAtOnce = kColumnsV / 8 < 8 ? kColumnsV / 8 : 8;
-constexpr int kRegistersFree = plan::kConsumerRegisters - 40 - kColumnsV / 2;
-constexpr int kPiecesAtOnce = kRegistersFree >= 16 * kFoursAtOnce  ? 4
-                              : kRegistersFree >= 8 * kFoursAtOnce ? 2
-                                                                   : 1;
-
-// Adds up columns from four `first` on.
-ATT_FN void add_up_columns(const PackedParams& p, const KeyPiece& own, int warpgroup,
-                           const float (&base)[2], int first, Output& o, RowState& rows) {
-#pragma unroll kPiecesAtOnce
-  for (int piece = 0; piece < own.pieces; ++piece) {
-    const float* const result = result_of(p, own, piece, warpgroup);
-    const FourWords of = statistics_of(result);
-    // Twice its root: what a reference lies too low by the sums are large by, and the weight alone
-    // may be too small for a float.
-    const float root[2] = {math_exp2(0.5f * (of.x[0] - base[0])),
-                           math_exp2(0.5f * (of.x[2] - base[1]))};
-    if (first == 0) {
-      rows.sum[0] += root[0] * of.x[1] * root[0];
-      rows.sum[1] += root[1] * of.x[3] * root[1];
-    }
-#pragma unroll
-    for (int n = first; n < first + kFoursAtOnce && n < kColumnsV / 8; ++n) {
-      const FourWords some = *reinterpret_cast<const FourWords*>(result + n * kResultStride);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[4 * n + i] += root[i / 2] * some.x[i] * root[i / 2];
-    }
-  }
-}
-
 ATT_FN void add_up_results(const PackedParams& p, const KeyPiece& own, int warpgroup, Output& o,
                            RowState& rows) {
   float highest[2] = {-infinity(), -infinity()};
-#pragma unroll 8
+#pragma unroll 4
   for (int piece = 0; piece < own.pieces; ++piece) {
     const FourWords of = statistics_of(result_of(p, own, piece, warpgroup));
     highest[0] = math_max(highest[0], of.x[0]);
@@ -102,9 +70,23 @@ ATT_FN void add_up_results(const PackedParams& p, const KeyPiece& own, int warpg
   rows.sum[0] = rows.sum[1] = 0.0f;
 #pragma unroll
   for (int i = 0; i < kColumnsV / 2; ++i) o[i] = 0.0f;
+#pragma unroll 1
+  for (int piece = 0; piece < own.pieces; ++piece) {
+    const float* const result = result_of(p, own, piece, warpgroup);
+    const FourWords of = statistics_of(result);
+    // Twice its root: what a reference lies too low by the sums are large by, and the weight alone
+    // may be too small for a float.
+    const float root[2] = {math_exp2(0.5f * (of.x[0] - base[0])),
+                           math_exp2(0.5f * (of.x[2] - base[1]))};
+    rows.sum[0] += root[0] * of.x[1] * root[0];
+    rows.sum[1] += root[1] * of.x[3] * root[1];
 #pragma unroll
-  for (int first = 0; first < kColumnsV / 8; first += kFoursAtOnce)
-    add_up_columns(p, own, warpgroup, base, first, o, rows);
+    for (int n = 0; n < kColumnsV / 8; ++n) {
+      const FourWords some = *reinterpret_cast<const FourWords*>(result + n * kResultStride);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[4 * n + i] += root[i / 2] * some.x[i] * root[i / 2];
+    }
+  }
   rows.reference[0] = base[0];
   rows.reference[1] = base[1];
 }
