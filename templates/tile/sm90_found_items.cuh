@@ -16,7 +16,7 @@ ATT_FN bool finds_items(const ForwardParams& p) {
   return finds_tiles(p.heads, p.q_len, p.batch, kItemQueries);
 }
 
-// Where that is, nothing else was waited for before.
+// The launch in front zeroes them, and who finds items has not waited for it before.
 ATT_FN void wait_for_counters() {
   if constexpr (plan::kFindsItems) wait_for_launches_before();
 }

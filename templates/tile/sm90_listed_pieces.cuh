@@ -36,7 +36,7 @@ ATT_FN int listed_tiles(const PackedParams& p, int i) {
   return item.sequence < 0 ? 0 : walked_tiles(p, sequence_of(p, item.sequence), item);
 }
 
-// For numbers that are not negative, as long as they are no further than that above a whole one.
+// Of a number that is not negative; a thousandth above a whole one it still is that.
 ATT_FN float round_up(float x) { return static_cast<float>(static_cast<int>(x + 0.999f)); }
 
 ATT_FN float pieces_of_tiles(float tiles, float length) {
