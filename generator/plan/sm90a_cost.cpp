@@ -104,11 +104,20 @@ double drawn_rows_us(const AttentionSpec& spec, const DeviceFacts& device, doubl
   return keys * lines / (kLinesPerClock * device.processor_count * device.clock_ghz * 1e3);
 }
 
-// How much longer copies take where few are under way while a tile is computed. Of all processors
-// that draw rows of 80 columns an H200 wants some 60 KB each: with two stages of 64 keys 128
-// queries on 28268 keys of 32 heads take 145 us, of 128 keys 119, of 176 keys 120, with three of 96
-// keys 105 to 111.
+// Whether pieces' copies are of rows that begin amid a line of L2, so that what a CTA has under way
+// decides how fast they come.
+bool counts_copies(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  constexpr int kLineBytes = 128;
+  return tile.pieces > 1 && (kElementBytes * spec.head_dim_qk % kLineBytes != 0 ||
+                             kElementBytes * spec.head_dim_v % kLineBytes != 0);
+}
+
+// How much longer those take with few under way while a tile is computed. Of all processors that
+// draw rows of 80 columns an H200 wants some 60 KB each: with two stages of 64 keys 128 queries on
+// 28268 keys of 32 heads take 145 us, of 128 keys 119, of 176 keys 120, with three of 96 keys 105
+// to 111.
 double waits_for_copies(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  if (!counts_copies(spec, tile)) return 1;
   constexpr double kEnoughBytes = 62e3;
   const double bytes =
       kElementBytes * double(spec.head_dim_qk + spec.head_dim_v) * tile.tile_kv * (tile.stages - 1);
@@ -242,7 +251,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
           .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
                     tile.heads_per_group, tile.heads_abreast, tile.pieces,
-                    tile.pieces > 1 ? tile.stages : 0}};
+                    counts_copies(spec, tile) ? tile.stages : 0}};
 }
 
 // Without tensors only a static schedule's order matters.
