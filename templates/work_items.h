@@ -323,6 +323,8 @@ ATT_FN constexpr Int key_piece_count(Int items, Int rows, Int pieces) {
 ATT_FN constexpr bool may_cut_listed(long long heads, long long q_len) {
   return heads * q_len <= kMostKeyRows;
 }
+// Counters of pieces: one for the rows of each warpgroup.
+constexpr int kKeyCounters = kMostKeyRows / 64;
 
 // ---- Fixed pieces of a sequence's keys: where one ends depends on nothing but its number, so that
 // what a row comes to does not depend on what else a launch has. The first kPiecesBeforeDoubling
@@ -389,6 +391,14 @@ ATT_FN constexpr Int first_sequence_tile(Int first, Int sequence, Int tile) {
   return first / tile + sequence;
 }
 constexpr int kItemThreads = 1024;  // of the one CTA that makes it
+
+// Whether tiles of packed sequences that may be cut are so few that every CTA finds them all for
+// itself, a lane each: then there is no list.
+constexpr int kMostFound = 32;
+ATT_FN constexpr bool finds_tiles(long long heads, long long q_len, int sequences, int tile) {
+  return may_cut_listed(heads, q_len) &&
+         sequence_item_count<long long>(q_len, sequences, tile) <= kMostFound;
+}
 
 // ---- Pairs of the block-range pre-pass (templates/kernels/block_ranges.cuh).
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "generator/expr/emit_functions.hpp"
@@ -100,6 +101,11 @@ constexpr std::string_view kContext =
     "  int b, h, h_kv, q_len, kv_len, q_first, kv_first;\n"
     "};\n";
 
+// Whether a kernel cuts items of packed sequences in pieces, and lists them whole.
+bool cuts_queries(const AttentionSpec& spec, const KernelPlan& plan) {
+  return std::ranges::any_of(launch_recipe(spec, plan).workspace, &WorkspaceRegion::of_query_tiles);
+}
+
 // The lists of items of packed sequences, and the kernel that makes them.
 std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
@@ -125,9 +131,10 @@ std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
       "#include \"templates/kernels/{}.cuh\"\n",
       tiles.queries > 0 ? tiles.queries : tile_shape(plan).q,
       tiles.keys > 0 ? tiles.keys : tile_shape(plan).kv,
-      tiles.keys == 0      ? "sequence_items"
-      : tiles.queries == 0 ? "key_items"
-                           : "backward_items");
+      cuts_queries(spec, plan) ? "cut_sequence_items"
+      : tiles.keys == 0        ? "sequence_items"
+      : tiles.queries == 0     ? "key_items"
+                               : "backward_items");
 }
 
 }  // namespace

@@ -43,8 +43,6 @@ std::int64_t piece_count(const ProblemShape& shape, std::int64_t items, int piec
                                 : att::piece_count<std::int64_t>(items, pieces);
 }
 
-constexpr int kLeastTileRows = 64;  // of a warpgroup, which has a counter
-
 // What the workspace of pieces has room for: results, each of a tile of rows; and counters.
 struct PieceRoom {
   std::int64_t results, counters;
@@ -57,8 +55,7 @@ PieceRoom piece_room(const AttentionSpec& spec, const WorkspaceRegion& region,
     const bool may_be_cut =
         is_packed(spec) ? att::may_cut_listed(shape.heads, shape.q_len)
                         : product({shape.batch, shape.heads, shape.q_len}) <= att::kMostKeyRows / 2;
-    return may_be_cut ? PieceRoom{att::kMostKeyRows, att::kMostKeyRows / kLeastTileRows}
-                      : PieceRoom{0, 0};
+    return may_be_cut ? PieceRoom{att::kMostKeyRows, att::kKeyCounters} : PieceRoom{0, 0};
   }
   if (is_packed(spec) && region.pieces == kFixedPieces)
     return {att::kMostFixedResults, att::kMostFixedResults};

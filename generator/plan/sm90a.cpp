@@ -473,6 +473,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kCopiesRows = {};\n"
       "constexpr int kKeyPieces = {};\n"
       "constexpr bool kHasLaunchInFront = {};\n"
+      "constexpr bool kFindsItems = {};\n"
       "constexpr int kCluster = {};\n"
       "enum class Schedule {{ single, persistent, longest_first }};\n"
       "constexpr Schedule kSchedule = Schedule::{};\n"
@@ -493,7 +494,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.p_in_shared, tile.heads_abreast, tile.copies_rows, tile.pieces,
-      has_launch_in_front(spec), tile.cluster,
+      has_launch_in_front(spec), sm90a::finds_items(spec, tile), tile.cluster,
       kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
       kGroupBytes, has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
       stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/expr/lowering.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/sm90a.hpp"
 #include "generator/plan/wgmma.hpp"
@@ -67,11 +68,15 @@ std::array<WorkspaceRegion, 2> piece_regions(const AttentionSpec& spec) {
 void add_pieces(const AttentionSpec& spec, const Sm90aPlan& tile, Launch& launch,
                 std::vector<WorkspaceRegion>& workspace) {
   launch.pieces = tile.pieces;
-  // Counters are zeroed between a dense launch and the one before; packed sequences' list is made
-  // there.
+  // Counters are zeroed between a dense launch and the one before; of packed sequences by the one
+  // that lists them.
   launch.overlaps_previous = is_packed(spec);
-  launch.zeroed.push_back(WorkspaceRegion::Content::kPieceArrivals);
+  if (!is_packed(spec)) launch.zeroed.push_back(WorkspaceRegion::Content::kPieceArrivals);
   for (const WorkspaceRegion& region : piece_regions(spec)) workspace.push_back(region);
+}
+
+bool finds_items(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  return tile.pieces > 1 && is_packed(spec) && expr::range_slots(spec.mask).empty();
 }
 
 bool has_fewer_pieces(const AttentionSpec& spec, const KernelPlan& plan,

@@ -19,6 +19,10 @@ std::array<WorkspaceRegion, 2> piece_regions(const AttentionSpec& spec);
 void add_pieces(const AttentionSpec& spec, const Sm90aPlan& tile, Launch& launch,
                 std::vector<WorkspaceRegion>& workspace);
 
+// Whether CTAs find packed sequences' items for themselves where there are few: not behind a launch
+// that they must wait for anyway.
+bool finds_items(const AttentionSpec& spec, const Sm90aPlan& tile);
+
 // Launches of a shape that have no room for more pieces have as many with each plan that wants
 // more.
 bool has_fewer_pieces(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape);

@@ -525,7 +525,9 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
     tma_prefetch_map(&v_map);
     tma_prefetch_map(&o_map);
   }
-  if constexpr (plan::kHasLaunchInFront) wait_for_launches_before();
+  if constexpr (plan::kHasLaunchInFront) {
+    if (!finds_items(p)) wait_for_launches_before();
+  }
   sync_threads();
   if constexpr (kCluster > 1) cluster_sync();
 

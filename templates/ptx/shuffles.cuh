@@ -48,6 +48,13 @@ ATT_FN unsigned most_of_lanes(unsigned value) {
   return out;
 }
 
+// All of them together.
+ATT_FN int total_of_lanes(int value) {
+  int out;
+  asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(out) : "r"(value));
+  return out;
+}
+
 // Bit i: lane i's condition.
 ATT_FN unsigned ballot(bool condition) {
   unsigned out;

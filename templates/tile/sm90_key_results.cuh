@@ -8,6 +8,7 @@
 #include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/sm90_found_items.cuh"
 #include "templates/tile/sm90_key_pieces.cuh"
 #include "templates/tile/sm90_softmax.cuh"
 
@@ -97,6 +98,7 @@ ATT_FN bool gather_pieces(const PackedParams& p, const KeyPiece& own, int warpgr
   named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
   bool is_last = false;
   if (thread_index() % kWarpgroupThreads == 0) {
+    wait_for_counters();
     int* const counter = p.pieces.arrivals + own.result * kWarpgroups + warpgroup;
     is_last = arrive(counter) == own.pieces - 1;
   }

@@ -196,7 +196,7 @@ struct ItemSource {
     if constexpr (kCutsKeys && spec::kIsPacked) {
       const int heads = head_items(p);
       listed = choose_pieces(static_cast<const PackedParams&>(p), heads, block_count());
-      if (listed.length > 0) count = listed.count * heads;
+      if (has_count(p)) count = listed.count * heads;
     }
   }
 
@@ -206,7 +206,7 @@ struct ItemSource {
     while (true) {
       bool exhausted = next_index >= count || is_no_item(p, next_index);
       if constexpr (kCutsKeys && spec::kIsPacked)
-        exhausted = next_index >= count || (listed.length == 0 && is_no_item(p, next_index));
+        exhausted = next_index >= count || (!has_count(p) && is_no_item(p, next_index));
       if (checked + items_ahead(p) <= issued ||
           (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
@@ -234,6 +234,11 @@ struct ItemSource {
   }
 
  private:
+  // With kCutsKeys, of packed sequences: whether it is known how many pieces or items there are.
+  ATT_MEMBER bool has_count(const ForwardParams& p) const {
+    return listed.length > 0 || finds_items(p);
+  }
+
   // Not before the item is wanted: CTAs that held one in reserve ended up to 20 % apart at d 256.
   ATT_MEMBER void draw(const ForwardParams& p) {
     const int ctas = block_count() / kCluster;
@@ -242,6 +247,7 @@ struct ItemSource {
     } else if constexpr (plan::kSchedule == plan::Schedule::persistent) {
       next_index += ctas;
     } else {
+      wait_for_counters();
       int taken = 0;
       if (thread_index() % 32 == 0) taken = take_one_of(p.scheduler_counter);
       next_index = ctas + shuffle_from(taken, 0);
@@ -299,7 +305,10 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
       store_slot(slot, item);
       mbarrier_arrive(shared.item_full(n % kItemSlots));
     }
-    if (item.index == kNoMoreItems) return;
+    if (item.index == kNoMoreItems) {
+      wait_for_counters();  // once in any case
+      return;
+    }
     const Sequence sequence = sequence_of(p, item.b);
     const Context context = context_of(p, sequence, item.b, item.h, item.h_kv);
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
