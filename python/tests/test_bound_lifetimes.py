@@ -32,7 +32,6 @@ def anew():
 
 def forget():
     _met.CALLS.clear()
-    _cache_bound._LAUNCHES.clear()
 
 
 def counted(monkeypatch, kind):

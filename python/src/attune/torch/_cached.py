@@ -128,10 +128,6 @@ def attention(
         given = by_slot(found, tensors)
         plan = plan_of(found, arrays, given, launch)
     is_bound = key is not None and not isinstance(spec, str) and not is_new
-    if is_bound and seed is None:
-        met = _cache_bound.again(key, plan, arrays, list(tensors.values()), return_lse, scalars)
-        if met is not None:
-            return met
     if plan.drops:
         launch.seed, launch.offset = _dropout.state_of(plan.spec, q.device, seed, offset)
     records = torch.is_grad_enabled() and any([x.requires_grad for x in (*arrays, *given) if x is not None])

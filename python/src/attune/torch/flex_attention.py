@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
+from attune._met import sizes_of
 from attune.torch import _autocast, _dropout, _precision
-from attune.torch._bound import Bound, can_be_bound, holds_of, latest
+from attune.torch._bound import Bound, can_be_bound, holds_of, keep_in
 from attune.torch._called_modules import watched
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
@@ -97,9 +99,7 @@ def flex_attention(
                 scale, enable_gqa, dropout, precision, torch.is_grad_enabled(),
                 None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
             )  # fmt: skip
-            for bound in met.bound:
-                if bound.says != says:
-                    continue
+            for bound in _bound_of(met, says, query, key, value):
                 captured = bound.kept
                 if bound.go is not None:
                     found = bound.go(query, key, value, captured, return_lse)
@@ -192,6 +192,19 @@ def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: Mas
     return recall(score_mod, of_blocks, mask_mod, None) if of_blocks is block_mask._made_of else None
 
 
+def _bound_of(
+    seen: Seen, says: tuple[Any, ...], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[Bound, ...]:
+    """Calls that were made before, of which one may be this."""
+    try:
+        found = seen.bound.recall(says)
+        if found is None or found:
+            return found or ()
+        return seen.bound.recall((says, sizes_of((query, key, value)))) or ()
+    except (AttributeError, TypeError):  # what is said has no hash, or is no tensor
+        return ()
+
+
 def _bind(
     seen: Seen,
     known: Known,
@@ -207,8 +220,10 @@ def _bind(
     if can_be_bound(given, operands, captured, (scale, dropout)):
         numbers, slots = (known.scalars, None, None), range(len(captured))
         holds = holds_of(operands[0], precision is None)
-        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, says, captured)
-        seen.bound = latest(bound, seen.bound)
+        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, captured)
+        bound.sizes = sizes_of(operands)  # what is captured is the same
+        with contextlib.suppress(TypeError):  # what is said has no hash
+            keep_in(seen.bound, says, bound)
 
 
 def _recall(
