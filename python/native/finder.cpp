@@ -78,8 +78,8 @@ Ref arrays_of(const Finder& finder, PyObject* const* operands, const Said& said)
   return all;
 }
 
-/// The key of calls that are told apart by their sizes, too, as attune._met.sizes_of has them; empty
-/// and an error where something has none.
+/// The key of calls that are told apart by their sizes, too, as attune._met.sizes_of has them;
+/// empty and an error where something has none.
 Ref key_with_sizes(const Finder& finder, PyObject* const* operands, const Said& said) {
   const auto is_there = [&](PyObject* array) {
     return array != nullptr && array != finder.none.get();

@@ -113,6 +113,10 @@ def attention(
             variant = variant_of(spec if isinstance(spec, str) else spec.reference)
         if spec is None and words["layout"] is None:
             _advice.warn_of_layout(q.shape, k.shape)
+        if spec is None and tensors:
+            sizes = {name: x.shape for name, x in tensors.items() if name not in (words["dims"] or {})}
+            lengths = dense_sizes(words["layout"] or "bshd", q, k)
+            _advice.warn_of_short((words["mask"], words["score"], words["sink"]), sizes, lengths.q_len, lengths.kv_len)
         _check(variant, tensors, records)
         known = variant, variant.forward_plan(q, k, v)
         _calls.put(call, known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Any
 
 import torch
@@ -353,12 +354,33 @@ def _check_functions(score_mod: Any, block_mask: Any, mask_mod: Any) -> None:
         if function is not None and not callable(function):
             advice = "; expressions in words are attune.attention's" if isinstance(function, str) else ""
             raise TypeError(f"{name} is a {type(function).__name__}, not a function{advice}")
+        _check_arguments(name, function)
     if block_mask is not None and not hasattr(block_mask, "BLOCK_SIZE"):
         advice = ": look it up in a function, mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
         raise TypeError(
             f"block_mask is a {type(block_mask).__name__}, no BlockMask"
             + (advice if isinstance(block_mask, torch.Tensor) else ": create_block_mask makes one")
         )
+
+
+_ARGUMENTS = {"score_mod": "score, b, h, q_idx, kv_idx", "mask_mod": "b, h, q_idx, kv_idx"}
+
+
+def _check_arguments(name: str, function: Any) -> None:
+    """Raises TypeError where it takes what the other of the two is given."""
+    other = "mask_mod" if name == "score_mod" else "score_mod"
+    if not _takes(function, _ARGUMENTS[name]) and _takes(function, _ARGUMENTS[other]):
+        raise TypeError(f"{name} is called with ({_ARGUMENTS[name]}), and this one takes what a {other} does: say {other}=")
+
+
+def _takes(function: Any, arguments: str) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments.split(","))
+    except TypeError:
+        return False
+    except ValueError:  # it does not say
+        return True
+    return True
 
 
 def _check(
