@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a call from Python costs where its sizes come again, one of so many at a time, as batches of unequal lengths have
-them: microseconds of the host, eager, tiny operands.
+"""What a call from Python costs where its sizes come again, one of so many at a time, as batches of unequal lengths
+bring them: microseconds of the host, eager, tiny operands.
 
     ATTUNE_LIBRARY=build/release/lib/libattune.so PYTHONPATH=python/src python3 bench/python_sizes.py [--device cuda]
 
@@ -45,10 +45,10 @@ def microseconds(step, given, wait, rounds):
     for _ in range(rounds):
         random.shuffle(order)
         wait()
-        for at in order:
+        for place in order:
             start = time.perf_counter()
-            step(*given[at])
-            least[at] = min(least[at], time.perf_counter() - start)
+            step(*given[place])
+            least[place] = min(least[place], time.perf_counter() - start)
     wait()
     return sum(least) / len(least) * 1e6
 
