@@ -115,12 +115,13 @@ PyObject* run(Bound& bound, PyObject* saved, PyObject* d_o, PyObject* numbers) {
   Workspace workspace(launch);
   if (!made || !find_stream(launch, stream) || !workspace.take(args.workspace)) return nullptr;
   void* const thread = PyEval_SaveThread();
-  const bool is_filled = write_rest(launch, frame, bound.gradients[0], args.d_q, stream) &&
-                         write_rest(launch, frame, bound.gradients[1], args.d_k, stream) &&
-                         write_rest(launch, frame, bound.gradients[2], args.d_v, stream);
-  const int status = is_filled ? bound.backward(bound.kernel, &args, stream) : 0;
+  int status = ATT_OK;
+  void* const of_operands[] = {args.d_q, args.d_k, args.d_v};
+  for (int i = 0; i < 3 && status == ATT_OK; ++i) {
+    status = fill_rest(launch, bound.kernel, frame, bound.gradients[i], of_operands[i], stream);
+  }
+  if (status == ATT_OK) status = bound.backward(bound.kernel, &args, stream);
   PyEval_RestoreThread(thread);
-  if (!is_filled) return nullptr;
   if (status != 0) {
     raise(launch, status);
     return nullptr;
@@ -223,7 +224,7 @@ extern "C" ATT_API PyObject* attune_calls_bound_backward(PyObject* given) {
     bound->learned[bound->learned_count] = static_cast<int>(slot);
   }
   for (Py_ssize_t i = 0; i < 3 + count; ++i) {
-    if (!take(bound->gradients[i], PyTuple_GetItem(gradients, i))) return nullptr;
+    if (!take(bound->gradients[i], bound->launch, PyTuple_GetItem(gradients, i))) return nullptr;
   }
   return capsule_of(std::move(bound)).release();
 }

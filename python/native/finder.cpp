@@ -1,6 +1,7 @@
 // What attune._met does to find a call that was made before, without running bytecode.
 #include "finder.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <new>
 
@@ -77,6 +78,41 @@ Ref arrays_of(const Finder& finder, PyObject* const* operands, const Said& said)
   return all;
 }
 
+/// The key of calls that are told apart by their sizes, too, as attune._met.sizes_of has them;
+/// empty and an error where something has none.
+Ref key_with_sizes(const Finder& finder, PyObject* const* operands, const Said& said) {
+  const auto is_there = [&](PyObject* array) {
+    return array != nullptr && array != finder.none.get();
+  };
+  Py_ssize_t count = PySequence_Size(said.tensors.get());
+  if (count < 0) return {};
+  count += std::count_if(operands, operands + 3, is_there);
+  count += std::count_if(said.arrays, said.arrays + kArrayCount, is_there);
+  Ref sizes(PyTuple_New(count));
+  Py_ssize_t filled = 0;
+  const auto add = [&](PyObject* array) {
+    if (!is_there(array)) return true;
+    Ref shape(PyObject_GetAttr(array, finder.shape.get()));
+    return shape && PyTuple_SetItem(sizes.get(), filled++, shape.release()) == 0;
+  };
+  bool has_all = static_cast<bool>(sizes);
+  for (int i = 0; i < 3; ++i) has_all = has_all && add(operands[i]);
+  for (PyObject* const array : said.arrays) has_all = has_all && add(array);
+  for (Py_ssize_t i = 0; has_all && filled < count; ++i) {
+    const Ref tensor(PySequence_GetItem(said.tensors.get(), i));
+    has_all = is_there(tensor.get()) && add(tensor.get());
+  }
+  return has_all ? Ref(PyTuple_Pack(2, said.key.get(), sizes.get())) : Ref();
+}
+
+/// A tuple of them; empty, perhaps with an error, where there is none.
+Ref calls_of(const Finder& finder, PyObject* const* operands, const Said& said) {
+  Ref found = Ref::to(PyDict_GetItemWithError(finder.calls.get(), said.key.get()));
+  if (!found || PyTuple_Size(found.get()) != 0) return found;
+  const Ref key = key_with_sizes(finder, operands, said);
+  return key ? Ref::to(PyDict_GetItemWithError(finder.calls.get(), key.get())) : Ref();
+}
+
 }  // namespace
 
 bool take(Finder& finder, PyObject* const* part) {
@@ -87,7 +123,8 @@ bool take(Finder& finder, PyObject* const* part) {
   finder.of_true = Ref::to(part[4]);
   finder.empty = Ref(PyTuple_New(0));
   finder.go = Ref(PyUnicode_InternFromString("go"));
-  return finder.empty && finder.go;
+  finder.shape = Ref(PyUnicode_InternFromString("shape"));
+  return finder.empty && finder.go && finder.shape;
 }
 
 PyObject* find_call(const Finder& finder, PyObject* const* operands, PyObject* const* values,
@@ -96,7 +133,7 @@ PyObject* find_call(const Finder& finder, PyObject* const* operands, PyObject* c
   Said said{};
   Ref bound, arrays;
   if (read(finder, operands[2], values, count, kinds, said)) {
-    bound = Ref::to(PyDict_GetItemWithError(finder.calls.get(), said.key.get()));
+    bound = calls_of(finder, operands, said);
     if (bound && said.has_arrays) arrays = arrays_of(finder, operands, said);
   }
   const Py_ssize_t known = bound ? PyTuple_Size(bound.get()) : 0;

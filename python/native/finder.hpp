@@ -12,7 +12,7 @@ struct Finder {
   static constexpr char kName[] = "attune.finder";
 
   Ref calls;  // by key
-  Ref is_grad_enabled, none, of_false, of_true, empty, go;
+  Ref is_grad_enabled, none, of_false, of_true, empty, go, shape;
 };
 
 /// Of (calls, torch.is_grad_enabled, None, False, True). False and an error: there is no memory.

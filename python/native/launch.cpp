@@ -102,14 +102,19 @@ bool Workspace::take(void*& found) {
   return tensor_ && address_of(launch_, tensor_.get(), found);
 }
 
-bool take(Kind& kind, PyObject* given) {
+bool take(Kind& kind, const Launch& launch, PyObject* given) {
   PyObject *sizes = nullptr, *strides = nullptr, *dtype = nullptr;
   Untouched rows{};
-  if (PyArg_ParseTuple(given, "OOO(KIiIIII)", &sizes, &strides, &dtype, &rows.words, &rows.word,
-                       &rows.offsets, &rows.last, &rows.outer, &rows.rows, &rows.inner) == 0) {
+  long long outer = 0, count = 0, inner = 0;
+  if (PyArg_ParseTuple(given, "OOO(LLLIii)", &sizes, &strides, &dtype, &outer, &count, &inner,
+                       &rows.args.word, &rows.offsets, &rows.args.sequences) == 0) {
     return false;
   }
-  if (rows.offsets >= kMaxMembers) return refuse("too many tensors") != nullptr;
+  if (rows.offsets >= launch.behind_count) return refuse("no such tensor") != nullptr;
+  rows.args.struct_size = inner == 0 ? 0 : sizeof rows.args;
+  rows.args.outer = outer;
+  rows.args.rows = count;
+  rows.args.inner = inner;
   kind = {Ref::to(sizes), Ref::to(strides), Ref::to(dtype), rows};
   return true;
 }
@@ -120,11 +125,10 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
            *stream = nullptr, *index = nullptr, *data_ptr = nullptr, *raise = nullptr,
            *keep = nullptr, *members = nullptr;
   int is_on_gpu = 0, keeps_scratch = 0, draws = 0;
-  unsigned long long fill_words = 0, launch_kernel = 0, rows_outside = 0;
-  if (PyArg_ParseTuple(given, "OOOOOOOOOiiiiO(KKK)", &slots, &workspace, &empty, &current, &stream,
+  unsigned long long fill_untouched = 0;
+  if (PyArg_ParseTuple(given, "OOOOOOOOOiiiiOK", &slots, &workspace, &empty, &current, &stream,
                        &index, &data_ptr, &raise, &keep, &is_on_gpu, &keeps_scratch, &draws,
-                       &launch.behind_count, &members, &fill_words, &launch_kernel,
-                       &rows_outside) == 0) {
+                       &launch.behind_count, &members, &fill_untouched) == 0) {
     return false;
   }
   if (tensor_count > kMaxTensors || launch.behind_count < 0 || launch.behind_count > kMaxMembers) {
@@ -134,9 +138,7 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
   for (int i = 0; i < tensor_count; ++i) launch.tensors[i] = tensors[i];
   launch.workspace_bytes = workspace_bytes;
   if (!take_slots(launch, slots) || !take_members(launch, members, argument_bytes)) return false;
-  launch.writer = {reinterpret_cast<FillWords>(fill_words),
-                   reinterpret_cast<LaunchKernel>(launch_kernel),
-                   reinterpret_cast<void*>(rows_outside)};
+  launch.fill_untouched = reinterpret_cast<decltype(&att_fill_untouched)>(fill_untouched);
   launch.device = -1;
   if (is_on_gpu != 0) {
     launch.device = PyLong_AsLongLong(index);
@@ -151,7 +153,7 @@ bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor
   launch.data_ptr = Ref::to(data_ptr);
   launch.raise = Ref::to(raise);
   launch.keep = Ref::to(keep);
-  return take(launch.workspace, workspace);
+  return take(launch.workspace, launch, workspace);
 }
 
 bool take(Drawn& drawn, PyObject* numbers) {

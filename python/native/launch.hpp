@@ -8,13 +8,18 @@
 
 #include "attune/attune.h"
 #include "objects.hpp"
-#include "untouched.hpp"
 
 namespace attune::calls {
 
 constexpr int kMaxScalars = 32, kMaxTensors = 16;  // attune.torch._native has them, too
 constexpr int kMaxMembers = 8;
 constexpr std::uint64_t kMisaligned = 15;
+
+/// Rows of a new tensor that a launch leaves as they are.
+struct Untouched {
+  att_untouched_args args;  // all but addresses; struct_size 0: the launch writes every row
+  int offsets;              // place of `cu` among the tensors behind the spec's; negative: none
+};
 
 /// What torch.empty_strided is given, and the rows of it that a launch leaves as they are.
 struct Kind {
@@ -42,7 +47,7 @@ struct Launch {
   int slot_count;
   Member members[kMaxMembers];
   int member_count, behind_count;  // `behind_count`: tensors behind the spec's
-  Writer writer;
+  decltype(&att_fill_untouched) fill_untouched;
   long long device;  // of CUDA; negative: the CPU
   std::size_t workspace_bytes;
   bool keeps_scratch;
@@ -88,7 +93,7 @@ class Workspace {
 /// Of (slots, workspace's kind, empty, current device, stream, device's index, data_ptr, raise,
 /// keep, whether it is on a GPU, whether it keeps its scratch memory, whether launches bring a
 /// seed, how many tensors stand behind the spec's, (offset in the arguments, place among those) of
-/// each member that points to one, a Writer's three addresses), and of what a launch's arguments
+/// each member that points to one, att_fill_untouched's address), and of what a launch's arguments
 /// say. False where there is an error.
 bool take(Launch& launch, PyObject* given, const att_tensor* tensors, int tensor_count,
           std::size_t workspace_bytes, std::size_t argument_bytes);
@@ -96,7 +101,8 @@ template <class Arguments>
 bool take(Launch& launch, PyObject* given, const Arguments& of) {
   return take(launch, given, of.tensor_views, of.tensor_view_count, of.workspace_bytes, sizeof of);
 }
-bool take(Kind& kind, PyObject* given);
+/// Of a new tensor of these launches.
+bool take(Kind& kind, const Launch& launch, PyObject* given);
 
 /// Of a launch's numbers, as attune.torch._launch_plan has them. False without an error where the
 /// seed is no number: it lies on the device.
@@ -122,13 +128,16 @@ void put(const Launch& launch, Frame& frame, Arguments& arguments) {
   }
 }
 
-/// What a launch does not write of a new tensor, as write_untouched.
-inline bool write_rest(const Launch& launch, const Frame& frame, const Kind& kind, void* at,
-                       void* stream) {
+/// Fills what a launch of `kernel` does not write of a new tensor, where there is one, in front of
+/// it: an att_status.
+inline int fill_rest(const Launch& launch, const att_kernel* kernel, const Frame& frame,
+                     const Kind& kind, void* at, void* stream) {
+  att_untouched_args args = kind.untouched.args;
+  if (args.struct_size == 0 || at == nullptr) return ATT_OK;
   const int place = kind.untouched.offsets;
-  const bool is_there = place >= 0 && place < launch.behind_count;
-  const void* const offsets = is_there ? frame.behind[place] : nullptr;
-  return write_untouched(kind.untouched, offsets, launch.device >= 0, launch.writer, at, stream);
+  args.tensor = at;
+  if (place >= 0) args.cu = static_cast<const std::int32_t*>(frame.behind[place]);
+  return launch.fill_untouched(kernel, &args, stream);
 }
 
 /// False with an error set where it is no tensor that has memory.

@@ -73,11 +73,12 @@ Outputs run(Launcher& launcher, PyObject* const* operands, PyObject* tensors, bo
   Workspace workspace(launch);
   if (!find_stream(launch, stream) || !workspace.take(args.workspace)) return {};
   void* const thread = PyEval_SaveThread();
-  const bool is_filled = write_rest(launch, frame, launcher.o, args.o, stream) &&
-                         write_rest(launch, frame, launcher.lse, args.lse, stream);
-  const int status = is_filled ? launcher.forward(launcher.kernel, &args, stream) : 0;
+  int status = fill_rest(launch, launcher.kernel, frame, launcher.o, args.o, stream);
+  if (status == 0) {
+    status = fill_rest(launch, launcher.kernel, frame, launcher.lse, args.lse, stream);
+  }
+  if (status == 0) status = launcher.forward(launcher.kernel, &args, stream);
   PyEval_RestoreThread(thread);
-  if (!is_filled) return run_in_python(launcher, operands, tensors, with_lse, scalars, drawn);
   if (status != 0) {
     raise(launch, status);
     return {};
@@ -127,8 +128,8 @@ extern "C" ATT_API PyObject* attune_calls_launcher(PyObject* given) {
   launcher->args = *args;
   launcher->otherwise = Ref::to(otherwise);
   launcher->none = Ref::to(none);
-  if (!take(launcher->launch, of_launch, *args) || !take(launcher->o, o) ||
-      !take(launcher->lse, lse)) {
+  if (!take(launcher->launch, of_launch, *args) || !take(launcher->o, launcher->launch, o) ||
+      !take(launcher->lse, launcher->launch, lse)) {
     return nullptr;
   }
   const Ref capsule = capsule_of(std::move(launcher));

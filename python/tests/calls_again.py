@@ -56,7 +56,6 @@ def straight(request, monkeypatch):
 
 def forget():
     _met.CALLS.clear()
-    _cache_bound._LAUNCHES.clear()
     _recall.forget()
 
 

@@ -1,6 +1,5 @@
 """Calls that are made again: what was made for them ends with them, and is made once for sizes that come again."""
 
-import contextlib
 import gc
 import weakref
 
@@ -13,7 +12,7 @@ from devices import on_device  # noqa: E402
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 from attune import _met  # noqa: E402
-from attune.torch import _bound, _cache_bound, _cache_launch, _native, _untouched  # noqa: E402
+from attune.torch import _bound, _cache_bound, _cache_launch, _native  # noqa: E402
 
 # Of float32 a GPU asks torch for its precision at each call where the call leaves it open.
 CAUSAL = {"mask": "causal", "precision": "strict"}
@@ -32,7 +31,6 @@ def anew():
 
 def forget():
     _met.CALLS.clear()
-    _cache_bound._LAUNCHES.clear()
 
 
 def counted(monkeypatch, kind):
@@ -101,19 +99,3 @@ def test_sizes_that_come_again_have_one_launch_each(monkeypatch):
     for again in outputs[1:]:
         for o, known in zip(again, outputs[0], strict=True):
             assert torch.equal(o, known)
-
-
-def test_a_driver_that_takes_no_kernel_is_asked_once(monkeypatch):
-    asked = []
-
-    class Driver:
-        def cuModuleLoadData(self, *given):
-            asked.append(given)
-            return 222  # CUDA_ERROR_UNSUPPORTED_PTX_VERSION
-
-    monkeypatch.setattr(_untouched, "_kernels", {})
-    monkeypatch.setattr(_untouched, "is_captured", lambda device: False)
-    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
-    device = torch.device("cuda", 0)
-    assert [_untouched._kernel_on(Driver(), device) for _ in range(3)] == [0, 0, 0]
-    assert len(asked) == 1

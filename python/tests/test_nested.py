@@ -1,5 +1,7 @@
 """Packed sequences of torch: tensors with offsets, and jagged nested tensors."""
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -121,3 +123,22 @@ def test_values_are_needed():
     q = torch.nested.nested_tensor([torch.randn(n, 2, 32) for n in (5, 3)], layout=torch.jagged)
     with pytest.raises(attune.BadInputError, match="`v` is None"):
         attune.attention(q, q, None, v_in_k=16)
+
+
+def test_offsets_are_converted_once(monkeypatch):
+    from attune.torch import _nested
+
+    q, k, v = operands()
+    assert _nested._int32(q.offsets()) is _nested._int32(q.offsets())
+    first = attune.attention(q, k, v, mask="causal")
+    # Changed in place, as a captured batch is: another version is converted anew.
+    q.offsets().copy_(torch.tensor([0, 4, 74, 108]))
+    assert _nested._int32(q.offsets()).tolist() == [0, 4, 74, 108]
+    wanted = [dense(*one, causal=True)[0] for one in zip(q.unbind(), k.unbind(), v.unbind(), strict=True)]
+    again = attune.attention(q, k, v, mask="causal")
+    check(again, wanted)
+    assert not torch.equal(again.values(), first.values())
+    count = len(_nested._converted)
+    del q, k, v, first, again
+    gc.collect()
+    assert len(_nested._converted) < count

@@ -282,3 +282,37 @@ def test_a_missing_batch_is_told(qkv):
         attune.attention(q, k[:1], v[:1])
     expanded = [x[:1].expand(BATCH, -1, -1, -1) for x in (k, v)]
     torch.testing.assert_close(attune.attention(q, *expanded, mask="causal"), causal(q, *expanded), atol=1e-4, rtol=1e-4)
+
+
+def test_a_table_that_is_too_short_is_told(qkv):
+    def call(length, words, **rest):
+        table = torch.zeros(BATCH, length, dtype=torch.int32)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            attune.attention(*qkv, **words, tensors={"table": table}, **rest)
+        return [str(each.message) for each in told]
+
+    documents, biased = {"mask": "document(table)"}, {"score": "score + table[b, q_idx]"}
+    (of_keys,), (of_queries,) = call(LENGTH - 1, documents), call(LENGTH - 2, biased)
+    assert "`table` has 39 entries, and there are 40 keys" in of_keys and "40 queries" in of_queries
+    for length in (LENGTH, LENGTH + 3):
+        assert not call(length, documents)
+    assert not call(LENGTH - 3, documents, dims={"table": f"batch, {LENGTH - 3}"})
+    assert not call(LENGTH - 4, {"score": "score + table[b, q_idx - kv_idx]"})
+
+
+def test_functions_in_each_others_places_are_told(qkv):
+    given = [x.transpose(1, 2) for x in qkv]
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score * 2
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return q_idx >= kv_idx
+
+    with pytest.raises(TypeError, match="say mask_mod="):
+        attune_torch.flex_attention(*given, mask_mod)
+    with pytest.raises(TypeError, match="say score_mod="):
+        attune_torch.flex_attention(*given, mask_mod=score_mod)
+    out = attune_torch.flex_attention(*given, lambda *args: score_mod(*args), mask_mod=lambda *args: mask_mod(*args), strict=True)
+    torch.testing.assert_close(out, attune_torch.flex_attention(*given, score_mod, mask_mod=mask_mod, strict=True))

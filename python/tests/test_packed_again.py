@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(_native._functions() is None, reason="libattune_
 def anew():
     with on_device(), one_thread():
         torch.manual_seed(5)
-        for known in (_met.CALLS, _cache_bound._LAUNCHES, _cache_plan._plans, _cache_words._known, _varied._families):
+        for known in (_met.CALLS, _cache_plan._plans, _cache_words._known, _varied._families):
             known.clear()
         yield
         _met.CALLS.clear()

@@ -10,6 +10,7 @@
 #include "runtime/device/cpu_kernel.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/device/residue_kernel.hpp"
+#include "runtime/device/rows_outside.hpp"
 #include "runtime/jit/llvm_library.hpp"
 
 namespace attune {
@@ -41,6 +42,11 @@ class CpuDevice final : public Device {
       const FunctionRecipe& recipe, std::span<const std::uint8_t> image) override {
     ATT_TRY(const AttLlvmApi* module, open_llvm_module());
     return CpuFunction::load(*module, CpuPool::shared(), recipe, image);
+  }
+
+  Status fill_rows_outside(const RowsOutside& rows, StreamHandle) override {
+    fill_on_host(rows);
+    return ok_status();
   }
 
   Result<void*> allocate(std::size_t bytes) override {

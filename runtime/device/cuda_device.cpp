@@ -59,6 +59,7 @@ Result<std::unique_ptr<Device>> CudaDevice::open(const CudaApi& api, CUdevice de
 }
 
 CudaDevice::~CudaDevice() {
+  rows_outside_.reset();  // while there is the context
   if (owned_) api_.primary_context_release(device_);
 }
 
@@ -156,6 +157,10 @@ Result<std::unique_ptr<LoadedKernel>> CudaDevice::load_recipe(const AttentionSpe
 Result<std::unique_ptr<LoadedFunction>> CudaDevice::load_function(
     const FunctionRecipe& recipe, std::span<const std::uint8_t> image) {
   return CudaFunction::load(api_, context_, recipe, image);
+}
+
+Status CudaDevice::fill_rows_outside(const RowsOutside& rows, StreamHandle stream) {
+  return rows_outside_->fill(rows, stream);
 }
 
 Result<void*> CudaDevice::allocate(std::size_t bytes) {

@@ -5,6 +5,7 @@
 
 #include "runtime/device/cuda_api.hpp"
 #include "runtime/device/device.hpp"
+#include "runtime/device/rows_outside.hpp"
 
 namespace attune {
 
@@ -28,6 +29,7 @@ class CudaDevice final : public Device {
                                                     std::span<const std::uint8_t> image) override;
   Result<std::unique_ptr<LoadedFunction>> load_function(
       const FunctionRecipe& recipe, std::span<const std::uint8_t> image) override;
+  Status fill_rows_outside(const RowsOutside& rows, StreamHandle stream) override;
   Result<void*> allocate(std::size_t bytes) override;
   void free(void* pointer) override;
   Status copy_to_device(void* to, const void* from, std::size_t bytes) override;
@@ -39,13 +41,18 @@ class CudaDevice final : public Device {
 
  private:
   CudaDevice(const CudaApi& api, CUdevice device, CUcontext context, bool owned)
-      : api_(api), device_(device), context_(context), owned_(owned) {}
+      : api_(api),
+        device_(device),
+        context_(context),
+        owned_(owned),
+        rows_outside_(std::make_unique<CudaRowsOutside>(api, context)) {}
   Status read_facts();
 
   const CudaApi& api_;
   const CUdevice device_;
   const CUcontext context_;
   const bool owned_;
+  std::unique_ptr<CudaRowsOutside> rows_outside_;
   DeviceFacts facts_;
   std::string identity_;
   std::string pci_bus_id_;

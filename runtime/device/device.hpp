@@ -59,6 +59,8 @@ struct HostCopy {
   std::size_t bytes;
 };
 
+struct RowsOutside;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -81,6 +83,9 @@ class Device {
                                                             std::span<const std::uint8_t> image);
   virtual Result<std::unique_ptr<LoadedFunction>> load_function(
       const FunctionRecipe& recipe, std::span<const std::uint8_t> image);
+
+  // In the order of `stream`: no synchronisation, and no allocation but at the first call.
+  virtual Status fill_rows_outside(const RowsOutside& rows, StreamHandle stream);
 
   // Memory and time, for the tuner, the command and the tests; a host application brings its own.
   virtual Result<void*> allocate(std::size_t bytes) = 0;

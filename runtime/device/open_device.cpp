@@ -27,6 +27,10 @@ Result<std::unique_ptr<LoadedFunction>> Device::load_function(const FunctionReci
   return not_run(*this, recipe.symbol);
 }
 
+Status Device::fill_rows_outside(const RowsOutside&, StreamHandle) {
+  return not_run(*this, "attune_rows_outside");
+}
+
 Status Device::copy_to_host_behind(StreamHandle, std::span<const HostCopy> copies) {
   for (const HostCopy& copy : copies) ATT_CHECK(copy_to_host(copy.to, copy.from, copy.bytes));
   return ok_status();

@@ -106,6 +106,20 @@ def explained(error: AttuneError, given: Collection[str]) -> AttuneError:
     return error
 
 
+def warn_of_short(words: Collection[str | None], sizes: Mapping[str, Sequence[int]], q_len: int, kv_len: int) -> None:
+    """Of tensors that have fewer entries than there are positions, by which the words look them up: an index is clamped."""
+    text = " ".join([each for each in words if each])
+    for name, own in sizes.items():
+        at = re.search(rf"\b{name}\[(?:[^\[\]]*,)?\s*(q_idx|kv_idx)\s*\]|\bdocument\(\s*{name}\s*\)", text)
+        least = 0 if at is None else q_len if at[1] == "q_idx" else kv_len
+        if own and own[-1] < least and own[-1] != 1:
+            kind = "queries" if at is not None and at[1] == "q_idx" else "keys"
+            warn(
+                f"attune: `{name}` has {own[-1]} entries, and there are {least} {kind}: those behind its end read its last "
+                'entry. Where that is meant, say so by `dims`'
+            )
+
+
 def warn_of_layout(q_sizes: Sequence[int], k_sizes: Sequence[int]) -> None:
     """Of operands whose layout nobody said, and of which more heads than keys are read: once a process."""
     global _warned_of_layout

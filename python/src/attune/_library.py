@@ -46,6 +46,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "att_kernel_workspace_bytes": (c_size_t, [c_void_p, _SHAPE]),
     "att_forward": (c_int, [c_void_p, POINTER(_structs.ForwardArgs), c_void_p]),
     "att_backward": (c_int, [c_void_p, POINTER(_structs.BackwardArgs), c_void_p]),
+    "att_fill_untouched": (c_int, [c_void_p, c_void_p, c_void_p]),
     "att_append_kernel_get": (c_int, [c_void_p, POINTER(_structs.AppendOptions), POINTER(c_void_p)]),
     "att_append_kernel_destroy": (None, [c_void_p]),
     "att_append": (c_int, [c_void_p, POINTER(_structs.AppendArgs), c_void_p]),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from attune import _advice
+from attune._recent import Recent
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Given = Mapping[str, Any]  # arguments by name
 
-CALLS: dict[Any, tuple[Any, ...]] = {}
+# By key. Of more than a few sizes that one key has had: by the key and `sizes_of` the arrays, and by the key itself nothing.
+CALLS: Recent[Any, tuple[Any, ...]] = Recent(2048)
 
 _ARRAYS = ("cu_q", "cu_kv", "used_q", "used_kv", "page_table", "k_scales", "v_scales")
 _NO_ARRAYS = (None,) * len(_ARRAYS)
@@ -25,6 +27,11 @@ _KINDS = {
     "seed": _OF_LAUNCH, "offset": _OF_LAUNCH, "return_lse": _LSE, "tensors": _TENSORS, "scalars": _SCALARS,
     "dims": _DIMS, **{name: _ARRAY + at for at, name in enumerate(_ARRAYS)},
 }  # fmt: skip
+
+
+def sizes_of(arrays: Iterable[Any]) -> tuple[Any, ...]:
+    """Of those that are there, in the order of a call's arrays and then its tensors. `find` makes the same."""
+    return tuple([x.shape for x in arrays if x is not None])
 
 
 def _yes() -> bool:
@@ -95,6 +102,13 @@ def _look_at(names: tuple[str, ...]) -> _Names | None:
     return found
 
 
+def _of_sizes(key: Any, arrays: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    try:
+        return CALLS.recall((key, sizes_of((*arrays, *tensors)))) or ()
+    except (AttributeError, TypeError):  # no arrays, or such as have no sizes
+        return ()
+
+
 def remembered(function: Function) -> Function:
     """A function of q, k, v and arguments by name, the last of which is `key`, by which its call may be found again: a
     call that is in CALLS goes straight to its launch, and to the others their key is handed."""
@@ -116,13 +130,15 @@ def remembered(function: Function) -> Function:
                 return found
         key: Any = names.key_of(v, _is_grad_enabled(), given)
         try:
-            calls = CALLS.get(key)
+            calls = CALLS.recall(key)
         except TypeError:  # something that has no hash
             calls = key = None
         if calls is not None:
             tensors, scalars = given.get("tensors"), given.get("scalars")
             tensors, with_lse = tuple(tensors.values()) if tensors else (), given.get("return_lse", False)
             arrays = (q, k, v, *([given.get(name) for name in _ARRAYS] if names.has_arrays else _NO_ARRAYS))
+            if not calls:
+                calls = _of_sizes(key, arrays, tensors)
             for bound in calls:
                 if bound.go is not None:
                     found = bound.go(q, k, v, tensors, with_lse, scalars, arrays)

@@ -332,6 +332,25 @@ typedef struct att_backward_args {
 ATT_API att_status att_backward(const att_kernel* kernel, const att_backward_args* args,
                                 void* stream);
 
+/* ---- Rows of no sequence. Since 0.2 */
+
+/* A tensor [outer, rows, inner], `rows` being those of tokens, of which launches with ATT_THD and
+ * ATT_PAGED leave rows alone that no sequence has: O, LSE (outer: heads, inner: 1), gradients. */
+typedef struct att_untouched_args {
+  size_t struct_size;         /* sizeof(att_untouched_args) */
+  void* tensor;               /* of the device, contiguous, 4-byte aligned */
+  int64_t outer, rows, inner; /* inner: a row's words of four bytes */
+  const int32_t* cu; /* of the device, [sequences + 1], as the launch has them; null: all rows
+                        are filled, as they must be where used_q or used_kv is given */
+  int32_t sequences;
+  uint32_t word; /* what is written: 0; of LSE -inf, 0xff800000 */
+} att_untouched_args;
+/* Enqueues, in front of the launch, on the device of `kernel`, what fills the rows before cu[0] and
+ * from cu[sequences] on. Where the driver takes no kernel for that it fills all rows: hence in
+ * front. As with att_forward nothing is waited for; the first call on a device loads code. */
+ATT_API att_status att_fill_untouched(const att_kernel* kernel, const att_untouched_args* args,
+                                      void* stream);
+
 /* ---- New keys and values into a cache. Since 0.2 */
 
 /* Which elements of a head turn together by the token's position (rotary position embedding). */

@@ -95,6 +95,8 @@ using TensorInfo = Sized<att_tensor_info>;
 // Pointers and sizes of one launch.
 using ForwardArgs = Sized<att_forward_args>;
 using BackwardArgs = Sized<att_backward_args>;
+// Rows of one of its tensors that no sequence has.
+using UntouchedArgs = Sized<att_untouched_args>;
 using AppendOptions = Sized<att_append_options>;
 using AppendArgs = Sized<att_append_args>;
 using TuneResult = Sized<att_tune_result>;
@@ -193,6 +195,10 @@ class Kernel {
   // Of a kernel of the backward pass.
   Status backward(const BackwardArgs& args, void* stream = nullptr) const {
     return Status(att_backward(handle_.get(), &args, stream));
+  }
+  // In front of either.
+  Status fill_untouched(const UntouchedArgs& args, void* stream = nullptr) const {
+    return Status(att_fill_untouched(handle_.get(), &args, stream));
   }
 
  private:

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from attune import _met
 from attune._met import CALLS
+from attune._recent import Recent
 from attune.torch import _autocast, _dropout, _native, _precision
 from attune.torch._function import record, record_launch
 from attune.torch._gradients import Told
@@ -25,8 +26,7 @@ from attune.torch._launcher import launcher_of
 from attune.torch._numbers import plain
 from attune.torch._plans import ForwardPlan
 
-MAX_BOUND = 4  # of one key; each costs a look
-_MAX_KEYS = 1024
+MAX_BOUND = 4  # of one key, and of one key and sizes; each costs a look
 _NUMBERS = (int, float, bool, type(None))  # a tensor is the same object with another value
 
 Tensors = Sequence[torch.Tensor]
@@ -44,12 +44,13 @@ class Bound:
             tensors are not as they were. None: there is none.
         check: whether what `present` picks of the arrays, and the tensors behind it, are as they were.
         holds: whether what torch is told beside tensors is as it was; None: nothing was asked.
-        says, kept: what the caller says, and has to be kept with it.
+        sizes: of operands and tensors, as _met.sizes_of has them.
+        kept: what has to be kept with it.
     """
 
     __slots__ = (
         "_converts", "_draws", "_handle", "_launcher", "_learned", "_names", "_numbers", "_plan", "_record", "_slots",
-        "_told", "check", "go", "holds", "kept", "says",
+        "_told", "check", "go", "holds", "kept", "sizes",
     )  # fmt: skip
 
     present = staticmethod(_of_operands)
@@ -63,7 +64,6 @@ class Bound:
         numbers: tuple[Scalars, float | None, float | None],
         draws: bool,
         holds: Holds | None,
-        says: Any = None,
         kept: Any = None,
         names: Sequence[str] = (),
         is_seeded: bool = False,
@@ -72,7 +72,8 @@ class Bound:
         a call without a seed takes one of torch's generator. `names`: of the scalars that each call brings, by slot;
         without any they are those of `numbers`. `is_seeded`: whether each call brings a seed."""
         self.check: Check = check_of((*operands, *tensors))
-        self.holds, self.says, self.kept = holds, says, kept
+        self.holds, self.kept = holds, kept
+        self.sizes = _met.sizes_of((*operands, *tensors))
         self._plan, self._slots, self._draws = plan, tuple(slots), draws
         self._numbers: Numbers = (*numbers, 0, 0)
         variant = plan.variant
@@ -201,16 +202,22 @@ def holds_of(q: torch.Tensor, asks_precision: bool) -> Holds | None:
     return lambda: [ask() for ask in asked] == known
 
 
-def latest(bound: Any, others: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The calls of one key, with a new one. Thread-safe: no tuple that somebody walks changes."""
-    return bound, *others[: MAX_BOUND - 1]
+def keep_in(calls: Recent[Any, tuple[Any, ...]], key: Any, bound: Any) -> None:
+    """As one of the calls of a key. More than a few are told apart by their sizes first, which costs as much however many
+    there are. Thread-safe: no tuple that somebody walks changes."""
+    known = calls.recall(key)
+    if known is None or 0 < len(known) < MAX_BOUND:
+        calls.put(key, (bound, *(known or ())))
+        return
+    calls.put(key, ())
+    for each in (*reversed(known), bound):
+        place = key, each.sizes
+        calls.put(place, (each, *(calls.recall(place) or ())[: MAX_BOUND - 1]))
 
 
 def keep(key: Any, bound: Any) -> None:
     """For attune.attention, which asks for it by all that its caller said."""
-    if len(CALLS) >= _MAX_KEYS:
-        CALLS.clear()
-    CALLS[key] = latest(bound, CALLS.get(key, ()))
+    keep_in(CALLS, key, bound)
     if _met.find is None:
         _met.find = _native.find()
         _native.enter_attention(_met.function_of_calls)

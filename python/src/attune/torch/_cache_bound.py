@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from attune import _met
 from attune._launch import Launch
 from attune._packed import OFFSETS
 from attune.torch import _bound, _dropout
@@ -17,11 +18,6 @@ from attune.torch._guard import Check, check_of
 if TYPE_CHECKING:
     from attune.torch._cache_plan import CachePlan
 
-
-# Sizes that come again after CALLS let go of theirs, as token counts do that a server alternates between: by what the
-# caller says and by plan, so that no launch is made twice.
-_LAUNCHES: dict[tuple[Any, CachePlan], CacheBound] = {}
-_MAX_LAUNCHES = 256
 
 _NO_ARRAYS = (None,) * len(OFFSETS) + (None, None)  # and scales
 
@@ -44,7 +40,7 @@ def _picker(arrays: _bound.Arrays) -> Callable[[_bound.Arrays], tuple[Any, ...]]
 class CacheBound:
     """A call of a CachePlan. The attributes are a Bound's."""
 
-    __slots__ = ("_launch", "_names", "_plan", "_records", "_run", "_slots", "check", "holds", "kept", "present")
+    __slots__ = ("_launch", "_names", "_plan", "_records", "_run", "_slots", "check", "holds", "kept", "present", "sizes")
 
     def __init__(
         self,
@@ -61,6 +57,7 @@ class CacheBound:
         self.present = _picker(arrays)
         self.check: Check = check_of((*self.present(arrays), *tensors))
         self.holds, self.kept = holds, kept
+        self.sizes = _met.sizes_of((*arrays, *tensors))
         self._plan, self._slots, self._records, self._run = plan, tuple(slots), records, run
         self._launch = Launch({}, {}, launch.scale, launch.dropout)
         self._names = tuple(plan.spec.launch_scalar_slots)  # of scalars that each call brings
@@ -115,19 +112,6 @@ class NativeCacheBound(CacheBound):
     __slots__ = ("go",)
 
 
-def again(
-    key: Any, plan: CachePlan, arrays: _bound.Arrays, tensors: _bound.Tensors, with_lse: bool, scalars: Mapping[str, Any]
-) -> Any:
-    """What the call gives, where one of `key` and `plan` was made before; or None. `tensors` are in the caller's order."""
-    known = _LAUNCHES.get((key, plan))
-    if known is None or known.go is None:
-        return None
-    found = known.go(*arrays[:3], tensors, with_lse, scalars, arrays)
-    if found is not None:
-        _bound.keep(key, known)
-    return found
-
-
 def bind(
     key: Any,
     plan: CachePlan,
@@ -158,7 +142,4 @@ def bind(
     bound = (kind if go is None else NativeCacheBound)(plan, arrays, own, slots, launch, holds, kept, records, run)
     if go is not None:
         bound.go = go  # type: ignore[method-assign]
-    if len(_LAUNCHES) >= _MAX_LAUNCHES:
-        _LAUNCHES.clear()
-    _LAUNCHES[key, plan] = bound
     _bound.keep(key, bound)

@@ -16,7 +16,7 @@ from attune.torch._gradients import MAX_BOUND, Told, kinds_of_learned, may_be_bo
 from attune.torch._guard import check_of
 from attune.torch._launch_plan import Numbers, key_of
 from attune.torch._numbers import plain
-from attune.torch._untouched import LEAST, NONE, ZERO, untouched, writer_on
+from attune.torch._untouched import LEAST, NONE, ZERO, untouched
 
 if TYPE_CHECKING:
     from attune.torch._cache_plan import Arrays, CachePlan
@@ -34,7 +34,6 @@ def can_be_native(plan: CachePlan, arrays: Arrays, tensors: _Tensors) -> bool:
         and len({id(x) for x in operands}) == len(operands)
         and all([x.is_contiguous() for x in tensors])
         and _native.can_launch(plan)
-        and (plan.is_on_cpu or writer_on(plan.device)[0] != 0)
     )
 
 

@@ -13,6 +13,7 @@ from attune._dlpack import contiguous_strides
 from attune._launch import Launch, Sequences, refuse
 from attune._library import check
 from attune._packed import OFFSETS, Offsets
+from attune._recent import Recent
 from attune._structs import Layout, Shape
 from attune._view import View
 from attune.runtime import default_runtime
@@ -185,17 +186,15 @@ class CachePlan:
         return plan_of(self.spec, tuple(found), tensors, launch).run(tuple(found), tensors, launch, with_lse)
 
 
-_plans: dict[tuple[Any, ...], CachePlan] = {}
+_plans: Recent[tuple[Any, ...], CachePlan] = Recent(MAX_PLANS)
 
 
 def plan_of(spec: Spec, arrays: Arrays, tensors: Sequence[torch.Tensor], launch: Launch) -> CachePlan:
     key = spec, key_of(arrays), key_of(tensors)
-    plan = _plans.get(key)
+    plan = _plans.recall(key)
     if plan is None:
         plan = CachePlan(spec, arrays, tensors, launch)
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
+        _plans.put(key, plan)
     return plan
 
 

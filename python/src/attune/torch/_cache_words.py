@@ -11,6 +11,7 @@ import torch
 from attune._call import width_of_v
 from attune._errors import AttuneError, BadInputError
 from attune._launch import Launch
+from attune._recent import Recent
 from attune.torch import _precision, _varied
 from attune.torch._cache_plan import MAX_PLANS, Arrays, CachePlan, by_slot, plan_of
 from attune.torch._launch_plan import key_of
@@ -20,7 +21,7 @@ from attune.torch._sizes import Sizes
 
 FP8 = (torch.float8_e4m3fn, torch.uint8)
 
-_known: dict[tuple[Any, ...], CachePlan] = {}
+_known: Recent[tuple[Any, ...], CachePlan] = Recent(MAX_PLANS)
 
 
 def plan_of_words(
@@ -55,7 +56,7 @@ def plan_of_words(
     launch.scalars = {name: x for name, x in scalars.items() if name in left}
     launch.scale = scale if _varied.SCALE in left else None
     launch.dropout = dropout if _varied.DROPOUT in left else None
-    plan = _known.get(key)
+    plan = _known.recall(key)
     if plan is None:
         declared = _varied.declared(scalars, dropout, scale, left)
         try:
@@ -70,9 +71,7 @@ def plan_of_words(
                 family.is_fixed = False  # it was not the numbers
                 raise
         plan = plan_of(spec, arrays, by_slot(spec, tensors), launch)
-        if len(_known) >= MAX_PLANS:
-            _known.clear()
-        _known[key] = plan
+        _known.put(key, plan)
     return plan, family is not None and bool(left) and not family.has_met(numbers)
 
 

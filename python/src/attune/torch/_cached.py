@@ -16,6 +16,7 @@ from attune.torch import _cache_bound, _dropout, _packed_plan
 from attune.torch._cache_plan import Arrays, CachePlan, by_slot, plan_of
 from attune.torch._cache_words import FP8, plan_of_words, text_of_words
 from attune.torch._numbers import plain
+from attune.torch._packed_transforms import run_operator
 from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plans import in_one_line, variant_of
 from attune.torch._transforms import refuse_tangents
@@ -61,6 +62,8 @@ def takes(
             is_packed = offsets.cu_q is not None and offsets.page_table is None and v is not None
             if torch.compiler.is_dynamo_compiling():
                 return is_packed
+            if _transforms() is not None:  # of a cache it is said where the gradient is asked for
+                return True
             is_scaled = scales["k_scales"] is not None or scales["v_scales"] is not None or k.dtype in FP8
             return is_packed and not is_scaled and is_plain((q, k, v, *given, *(tensors or {}).values()))
     return True
@@ -114,8 +117,8 @@ def attention(
         # Slots are in the order of names, those of ints and floats among themselves too.
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
-        o, lse = torch.ops.attune.attention_over_cache(
-            *arrays, [tensors[name] for name in sorted(tensors)], in_one_line(text), ints, floats, scale
+        o, lse = run_operator(
+            arrays, [tensors[name] for name in sorted(tensors)], (in_one_line(text), ints, floats, scale)
         )
         return (o, lse) if return_lse else o
     launch, is_new = Launch({}, {}), False
@@ -128,10 +131,6 @@ def attention(
         given = by_slot(found, tensors)
         plan = plan_of(found, arrays, given, launch)
     is_bound = key is not None and not isinstance(spec, str) and not is_new
-    if is_bound and seed is None:
-        met = _cache_bound.again(key, plan, arrays, list(tensors.values()), return_lse, scalars)
-        if met is not None:
-            return met
     if plan.drops:
         launch.seed, launch.offset = _dropout.state_of(plan.spec, q.device, seed, offset)
     records = torch.is_grad_enabled() and any([x.requires_grad for x in (*arrays, *given) if x is not None])

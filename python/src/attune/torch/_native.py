@@ -20,7 +20,7 @@ from attune.runtime import Kernel
 from attune.torch import _memory
 from attune.torch._launch_plan import raw_stream
 from attune.torch._plans import ForwardPlan
-from attune.torch._untouched import NONE, Untouched, writer_on
+from attune.torch._untouched import NONE, Untouched
 
 _NAME = "libattune_calls.so"
 _MAX_SCALARS, _MAX_TENSORS = 32, 16  # of a spec; python/native/launch.hpp has them, too
@@ -138,7 +138,7 @@ def launcher(
     `otherwise` is what runs launches that are not as usual, as ForwardPlan.run."""
     functions = _functions()
     assert functions is not None, "it can launch"
-    function = ctypes.cast(library().att_forward, ctypes.c_void_p).value
+    function = _address_of(library().att_forward)
     found: tuple[Callable[..., Any], Any] = functions.launcher(
         (function, handle, address, *outputs, otherwise, None, _of_launch(plan, keep, behind))
     )
@@ -160,9 +160,13 @@ def bound_backward(
     functions = _functions()
     if functions is None or not can_launch(plan):
         return None
-    function = ctypes.cast(library().att_backward, ctypes.c_void_p).value
+    function = _address_of(library().att_backward)
     of_launch = _of_launch(plan, (keep, kernel), behind)
     return functions.bound_backward((function, kernel.handle, address, check_saved, gradients, learned, of_launch))
+
+
+def _address_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _empty(plan: Launches) -> Any:
@@ -195,7 +199,7 @@ def _of_launch(plan: Launches, keep: Any, behind: Behind) -> tuple[Any, ...]:
         plan.draws,
         behind.count,
         behind.members,
-        writer_on(plan.device) if behind.count else (0, 0, 0),
+        _address_of(library().att_fill_untouched),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 
 from attune._errors import BadInputError
 from attune._packed import Offsets
+from attune.torch._dropout import is_captured
 
 _RAGGED = {"bshd": 1, "bhsd": 2}  # the dim of lengths
 
@@ -25,8 +27,24 @@ def _tokens(name: str, x: torch.Tensor, ragged: int) -> torch.Tensor:
     return values.transpose(0, 1) if ragged == 2 else values
 
 
+# By an offsets tensor's address: itself, which of its versions, and the same in int32. A batch is attended to by every
+# layer, and each kernel that converts is a launch.
+_converted: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
+
+
 def _int32(x: torch.Tensor | None) -> torch.Tensor | None:
-    return None if x is None else x.to(torch.int32)
+    if x is None or x.dtype is torch.int32:
+        return x
+    # A graph that is replayed converts what stands there then, and tensors of inference mode have no version.
+    if x.is_inference() or is_captured(x.device) or torch.compiler.is_compiling():
+        return x.to(torch.int32)
+    place, version = id(x), x._version
+    known = _converted.get(place)
+    if known is not None and known[0]() is x and known[1] == version:
+        return known[2]
+    found = x.to(torch.int32)
+    _converted[place] = weakref.ref(x, lambda _: _converted.pop(place, None)), version, found
+    return found
 
 
 def attention(

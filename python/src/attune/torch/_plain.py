@@ -11,6 +11,7 @@ from attune import _advice
 from attune._dims import guess_dims
 from attune._errors import AttuneError, BadInputError
 from attune._launch import shape_of
+from attune._recent import Recent
 from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
 from attune._yaml import write_spec
 from attune.spec import Spec
@@ -23,12 +24,11 @@ from attune.torch._plans import ForwardPlan, Variant, in_one_line, variant_of
 from attune.torch._sizes import Sizes
 from attune.torch._transforms import run_operator
 
-_MAX_CALLS = 1024
 _KEY_WORDS = ("mask", "score", "sink", "layout", "v_in_k", "batch_invariant")
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _AUXILIARY = {torch.int32: "int32", torch.float32: "float32", torch.bool: "bool"}
 
-_calls: dict[tuple[Any, ...], tuple[Variant, ForwardPlan]] = {}
+_calls: Recent[tuple[Any, ...], tuple[Variant, ForwardPlan]] = Recent(1024)
 
 
 def attention(
@@ -94,7 +94,7 @@ def attention(
             family = _varied.family_of(call[:2], numbers)
             left = family.left_to_launch(numbers)
             call += _varied.key_of(numbers, left)
-    known = _calls.get(call)
+    known = _calls.recall(call)
     is_new = known is None
     if known is None:
         if spec is None:
@@ -113,11 +113,13 @@ def attention(
             variant = variant_of(spec if isinstance(spec, str) else spec.reference)
         if spec is None and words["layout"] is None:
             _advice.warn_of_layout(q.shape, k.shape)
+        if spec is None and tensors:
+            sizes = {name: x.shape for name, x in tensors.items() if name not in (words["dims"] or {})}
+            lengths = dense_sizes(words["layout"] or "bshd", q, k)
+            _advice.warn_of_short((words["mask"], words["score"], words["sink"]), sizes, lengths.q_len, lengths.kv_len)
         _check(variant, tensors, records)
         known = variant, variant.forward_plan(q, k, v)
-        if len(_calls) >= _MAX_CALLS:
-            _calls.clear()
-        _calls[call] = known
+        _calls.put(call, known)
     variant, plan = known
     if family is not None and left:
         is_new = not family.has_met(numbers)

@@ -16,6 +16,7 @@ from attune import _structs
 from attune._dlpack import contiguous_strides
 from attune._errors import AttuneError, BadInputError, UnsupportedError
 from attune._library import check
+from attune._recent import Recent
 from attune._structs import Pass, Shape, Strides
 from attune._view import axes, operand_strides
 from attune.runtime import Kernel, Runtime, default_runtime
@@ -45,27 +46,25 @@ class Variant:
         self.learned = tuple(slot for slot, tensor in enumerate(spec.tensors) if tensor.grad)
         slots = spec.launch_scalar_slots.values()
         self.scalar_slots = tuple((slot, spec.scalars[slot].dtype == "int32") for slot in slots)
-        self._forward: dict[tuple[Any, ...], ForwardPlan] = {}
-        self._backward: dict[tuple[Any, ...], BackwardPlan] = {}
+        self._forward: Recent[tuple[Any, ...], ForwardPlan] = Recent(_MAX_PLANS)
+        self._backward: Recent[tuple[Any, ...], BackwardPlan] = Recent(_MAX_PLANS)
 
     def forward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> ForwardPlan:
         """Raises BadInputError, UnsupportedError where the operands fit neither each other nor a kernel."""
         key = key_of((q, k, v))
-        plan = self._forward.get(key)
+        plan = self._forward.recall(key)
         if plan is None:
-            if len(self._forward) >= _MAX_PLANS:
-                self._forward.clear()
-            plan = self._forward[key] = ForwardPlan(self, q, k, v)
+            plan = ForwardPlan(self, q, k, v)
+            self._forward.put(key, plan)
         return plan
 
     def backward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> BackwardPlan:
         """Raises UnsupportedError where the device has no backward pass for it."""
         key = *key_of((q, k, v)), torch.get_deterministic_debug_mode()
-        plan = self._backward.get(key)
+        plan = self._backward.recall(key)
         if plan is None:
-            if len(self._backward) >= _MAX_PLANS:
-                self._backward.clear()
-            plan = self._backward[key] = BackwardPlan(self, q, k, v)
+            plan = BackwardPlan(self, q, k, v)
+            self._backward.put(key, plan)
         return plan
 
     def for_seed(self, seed: State) -> Variant:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from attune._recent import Recent
 from attune.torch._auxiliary import as_auxiliary
 from attune.torch._bound import Bound
 from attune.torch._captured import CapturedTensors
@@ -23,6 +24,7 @@ from attune.torch._walk import Unknown
 
 _MAX_CALLS = 1024  # of functions with one fingerprint: sizes, types
 _MAX_FINGERPRINTS = 1024
+_MAX_BOUND = 256  # of functions that are the same objects
 
 Key = tuple[Any, ...]
 
@@ -152,7 +154,8 @@ class Seen:
     family: _Family
     calls: dict[Key, Known]  # of these very numbers
     last: tuple[Key, Known] | None = None  # comparing takes less than hashing
-    bound: tuple[Bound, ...] = ()  # calls whose tensors are known, too
+    # Calls whose tensors are known, too, by what their callers say: _bound.keep_in's.
+    bound: Recent[Any, tuple[Bound, ...]] = dataclasses.field(default_factory=lambda: Recent(_MAX_BOUND))
 
     def find(self, call: Key) -> Known | None:
         """The call, where it or one that differs in numbers that a launch brings was translated before."""

@@ -102,11 +102,19 @@ def _mapped(apply: Callable[..., Any], count: int, dims: Sequence[int | None], c
     if _may_be_batch(call, given):
         flat = [None if x is None else _in_batch(x, dim is not None, count) for x, dim in zip(given, dims, strict=True)]
         found = tuple(x.unflatten(0, (count, -1)) for x in apply(call, *flat))
-    else:
-        each = [
-            apply(call, *(x if dim is None else x[at] for x, dim in zip(given, dims, strict=True))) for at in range(count)
-        ]
-        found = tuple(torch.stack(x) for x in zip(*each, strict=True))
+        return found, (0,) * len(found)
+    return mapped_one_by_one(apply, count, [None if dim is None else 0 for dim in dims], call, given)
+
+
+def mapped_one_by_one(
+    apply: Callable[..., Any], count: int, dims: Sequence[int | None], call: Any, given: Sequence[Any]
+) -> Any:
+    """The same with a launch for each."""
+    each = [
+        apply(call, *(x if dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)))
+        for at in range(count)
+    ]
+    found = tuple(torch.stack(x) for x in zip(*each, strict=True))
     return found, (0,) * len(found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from typing import Any
 
 import torch
@@ -9,8 +11,9 @@ from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
+from attune._met import sizes_of
 from attune.torch import _autocast, _dropout, _precision
-from attune.torch._bound import Bound, can_be_bound, holds_of, latest
+from attune.torch._bound import Bound, can_be_bound, holds_of, keep_in
 from attune.torch._called_modules import watched
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
@@ -97,9 +100,7 @@ def flex_attention(
                 scale, enable_gqa, dropout, precision, torch.is_grad_enabled(),
                 None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
             )  # fmt: skip
-            for bound in met.bound:
-                if bound.says != says:
-                    continue
+            for bound in _bound_of(met, says, query, key, value):
                 captured = bound.kept
                 if bound.go is not None:
                     found = bound.go(query, key, value, captured, return_lse)
@@ -192,6 +193,19 @@ def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: Mas
     return recall(score_mod, of_blocks, mask_mod, None) if of_blocks is block_mask._made_of else None
 
 
+def _bound_of(
+    seen: Seen, says: tuple[Any, ...], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[Bound, ...]:
+    """Calls that were made before, of which one may be this."""
+    try:
+        found = seen.bound.recall(says)
+        if found is None or found:
+            return found or ()
+        return seen.bound.recall((says, sizes_of((query, key, value)))) or ()
+    except (AttributeError, TypeError):  # what is said has no hash, or is no tensor
+        return ()
+
+
 def _bind(
     seen: Seen,
     known: Known,
@@ -207,8 +221,10 @@ def _bind(
     if can_be_bound(given, operands, captured, (scale, dropout)):
         numbers, slots = (known.scalars, None, None), range(len(captured))
         holds = holds_of(operands[0], precision is None)
-        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, says, captured)
-        seen.bound = latest(bound, seen.bound)
+        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, captured)
+        bound.sizes = sizes_of(operands)  # what is captured is the same
+        with contextlib.suppress(TypeError):  # what is said has no hash
+            keep_in(seen.bound, says, bound)
 
 
 def _recall(
@@ -338,12 +354,33 @@ def _check_functions(score_mod: Any, block_mask: Any, mask_mod: Any) -> None:
         if function is not None and not callable(function):
             advice = "; expressions in words are attune.attention's" if isinstance(function, str) else ""
             raise TypeError(f"{name} is a {type(function).__name__}, not a function{advice}")
+        _check_arguments(name, function)
     if block_mask is not None and not hasattr(block_mask, "BLOCK_SIZE"):
         advice = ": look it up in a function, mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
         raise TypeError(
             f"block_mask is a {type(block_mask).__name__}, no BlockMask"
             + (advice if isinstance(block_mask, torch.Tensor) else ": create_block_mask makes one")
         )
+
+
+_ARGUMENTS = {"score_mod": "score, b, h, q_idx, kv_idx", "mask_mod": "b, h, q_idx, kv_idx"}
+
+
+def _check_arguments(name: str, function: Any) -> None:
+    """Raises TypeError where it takes what the other of the two is given."""
+    other = "mask_mod" if name == "score_mod" else "score_mod"
+    if not _takes(function, _ARGUMENTS[name]) and _takes(function, _ARGUMENTS[other]):
+        raise TypeError(f"{name} is called with ({_ARGUMENTS[name]}), and this one takes what a {other} does: say {other}=")
+
+
+def _takes(function: Any, arguments: str) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments.split(","))
+    except TypeError:
+        return False
+    except ValueError:  # it does not say
+        return True
+    return True
 
 
 def _check(
