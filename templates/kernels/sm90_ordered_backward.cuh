@@ -129,17 +129,6 @@ ATT_FN void load_foreign_keys(const KeyTile& item, const TensorMap* k_map, const
   if (leader) mbarrier_arrive(shared.kv_full());
 }
 
-// One thread's: they are the caller's, and come while `_rows` ends.
-ATT_FN void load_own_keys(const KeyTile& item, const TensorMap* k_map, const TensorMap* v_map,
-                          const KeysMemory& shared) {
-  const int slice = spec::kIsPacked ? 0 : item.b, first = item.own.kv_first + item.k0;
-  mbarrier_arrive_expect(shared.kv_full(), qk_bytes(kKeys) + v_bytes(kKeys));
-  load_slabs<kQkSlabs>(shared.k(), slab_bytes(kKeys), k_map, shared.kv_full(), first, item.h_kv,
-                       slice, CacheHint::kEvictFirst);
-  load_slabs<kVSlabs>(shared.v(), slab_bytes(kKeys), v_map, shared.kv_full(), first, item.h_kv,
-                      slice, CacheHint::kEvictFirst);
-}
-
 ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const TensorMap* q_map,
                             const TensorMap* k_map, const TensorMap* v_map, const TensorMap* do_map,
                             const KeysMemory& shared) {
@@ -151,8 +140,13 @@ ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const 
   if (has_foreign_keys) {
     load_foreign_keys(item, k_map, v_map, shared);
     raw_parity = 1;
-  } else if (spec::kIsPacked && leader) {
-    load_own_keys(item, k_map, v_map, shared);
+  } else if (leader) {
+    mbarrier_arrive_expect(shared.kv_full(), qk_bytes(kKeys) + v_bytes(kKeys));
+    const int first = item.own.kv_first + item.k0;
+    load_slabs<kQkSlabs>(shared.k(), slab_bytes(kKeys), k_map, shared.kv_full(), first, item.h_kv,
+                         slice, CacheHint::kEvictFirst);
+    load_slabs<kVSlabs>(shared.v(), slab_bytes(kKeys), v_map, shared.kv_full(), first, item.h_kv,
+                        slice, CacheHint::kEvictFirst);
   }
   GroupWalk walk(p, item);
   TileInfo now, following;
@@ -256,10 +250,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const KeysMemory shared{shared_address(shared_memory)};
   if (thread_index() < 32) store_halves(shared.halves());
-  if (thread_index() == 0) {
-    init_barriers(shared);
-    if constexpr (!spec::kIsPacked) load_own_keys(key_tile(p, shared), &k_map, &v_map, shared);
-  }
+  if (thread_index() == 0) init_barriers(shared);
   wait_for_launches_before();
   let_next_launch_start();  // which does not wait for this one: see make_query_gradients()
   if constexpr (spec::kIsPacked) {

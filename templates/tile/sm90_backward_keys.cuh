@@ -72,17 +72,6 @@ ATT_FN void init_barriers(const SharedMemory& shared) {
 
 // ---- The loader warp.
 
-// One thread's, of a CTA that has a single item: they are the caller's, and come while `_rows`
-// ends.
-ATT_FN void load_own_keys(const TensorMap* k_map, const TensorMap* v_map,
-                          const SharedMemory& shared, const WorkItem& item) {
-  mbarrier_arrive_expect(shared.kv_full(), kKBytes + kVBytes);
-  load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, item.h_kv,
-                       item.b, CacheHint::kEvictFirst);
-  load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.kv_full(), item.k0, item.h_kv, item.b,
-                      CacheHint::kEvictFirst);
-}
-
 // An item. `at` goes on from item to item.
 ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMap* k_map,
                  const TensorMap* v_map, const TensorMap* do_map, const SharedMemory& shared,
@@ -91,22 +80,24 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   const int group = p.heads / p.kv_heads;
   const int rows = padded_rows(p.q_len);
   // The first queries come before, where they need not wait for the keys of the last item.
-  bool has_keys = !kTakesItems;
+  bool has_keys = false;
   const auto load_keys = [&] {
-    mbarrier_wait(shared.k_empty(), parity ^ 1);
+    if constexpr (kTakesItems) mbarrier_wait(shared.k_empty(), parity ^ 1);
     if (leader) {
-      mbarrier_arrive_expect(shared.kv_full(), kKBytes);
+      mbarrier_arrive_expect(shared.kv_full(), kKBytes + (kTakesItems ? 0 : kVBytes));
       load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, item.h_kv,
                            item.b, CacheHint::kEvictFirst);
     }
-    mbarrier_wait(shared.v_empty(), parity ^ 1);
+    if constexpr (kTakesItems) mbarrier_wait(shared.v_empty(), parity ^ 1);
     if (leader) {
-      mbarrier_arrive_expect(shared.v_full(), kVBytes);
-      load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.v_full(), item.k0, item.h_kv,
+      if constexpr (kTakesItems) mbarrier_arrive_expect(shared.v_full(), kVBytes);
+      load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map,
+                          kTakesItems ? shared.v_full() : shared.kv_full(), item.k0, item.h_kv,
                           item.b, CacheHint::kEvictFirst);
     }
     has_keys = true;
   };
+  if constexpr (!kTakesItems) load_keys();
   if constexpr (kMakesRowsAhead) wait_for_rows(p, item.b * p.kv_heads + item.h_kv);
   int next_head = item.h_kv * group;
   int end_head = next_head + group;
@@ -163,9 +154,7 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
                 p.row_references + first * (kReferenceBytes / kTileQ / 4), kReferenceBytes,
                 shared.q_full(at.stage));
     }
-    if constexpr (kTakesItems) {
-      if (!has_keys) load_keys();
-    }
+    if (kTakesItems && !has_keys) load_keys();
     mbarrier_wait(shared.do_empty(at.stage), at.parity ^ 1);
     if (leader) {
       const long long first =
@@ -336,9 +325,6 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
     tma_prefetch_map(k_map);
     tma_prefetch_map(v_map);
     tma_prefetch_map(do_map);
-    if constexpr (!kTakesItems) {
-      load_own_keys(k_map, v_map, shared, work_item(p, own_key_tile(p)));
-    }
   }
   if constexpr (kMakesQueries) let_next_launch_start();
   wait_for_launches_before();
