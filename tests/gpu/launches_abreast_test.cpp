@@ -36,7 +36,7 @@ class LaunchesAbreast : public testing::TestWithParam<const char*> {
     plans_.backward = {*ordered};
     bank.prepare(requests_of(spec_, plans_));
   }
-  // Launches that give other bits, of a kernel whose rows take 50 us, with `edits` besides.
+  // Launches that give other bits or NaN, of a kernel whose rows take 50 us, with `edits` besides.
   int different(std::vector<planted::Edit> edits) const {
     KernelBank& bank = KernelBank::instance();
     const KernelPlan& plan = plans_.backward.front();
@@ -52,8 +52,9 @@ class LaunchesAbreast : public testing::TestWithParam<const char*> {
     if (!backward.ok() || !forward.ok()) return -1;
     constexpr int kLaunches = 60;
     const auto found = different_launches(spec_, **forward, **backward, kShapes, kLaunches);
-    EXPECT_TRUE(found.ok()) << render(found.error());
-    return found.ok() ? *found : -1;
+    if (found.ok()) return *found;
+    EXPECT_EQ(found.error().message, "a gradient is NaN");  // of the first launch
+    return kLaunches;
   }
   bool keeps_both_gradients() const {
     return std::get<Sm90aOrderedPlan>(plans_.backward.front().tile).both_gradients;
