@@ -117,6 +117,19 @@ std::string backward_row_constants(const BackwardRows& rows) {
       rows.first_tiles_early, rows.scales, rows.part_keys);
 }
 
+namespace {
+
+// What items that take `time` each take on their own behind others of `before`, of which the last
+// round has left `idle` processors.
+double time_behind(double items, double time, double before, double idle, double processors) {
+  const double beside = idle * std::floor(before / time);
+  const double rounds = std::ceil(std::max(0.0, items - beside) / processors);
+  if (idle == 0) return rounds * time;
+  return std::min(rounds * time, std::max(0.0, std::ceil(items / idle) * time - before));
+}
+
+}  // namespace
+
 double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, double keys_slowdown,
                            const QueriesKernel& queries, double queries_slowdown,
                            const ProblemShape& shape, const DeviceFacts& device,
@@ -127,7 +140,15 @@ double with_queries_kernel(const ShapeCost& keys, double keys_tile_elements, dou
   const double elements = double(queries.rows) * queries.step_keys / keys_tile_elements;
   const double rounds = queries.are_listed ? listed_rounds(items, 1, shape, device)
                                            : std::ceil(items / device.processor_count);
-  const double beside = rounds * tiles * elements / std::max(1e-9, keys.rounds * keys.tiles);
+  const double keys_time = std::max(1e-9, keys.rounds * keys.tiles);
+  double beside = rounds * tiles * elements / keys_time;
+  if (queries.keys_items > 0 && !queries.are_listed) {
+    const double processors = device.processor_count, share = queries.share;
+    const double time = std::max(1e-9, share * tiles * elements);
+    const double idle = std::max(0.0, keys.rounds * processors - queries.keys_items);
+    beside =
+        time_behind(items, time, (1 - share) * keys.tiles, idle, processors) / (share * keys_time);
+  }
   return (1 - queries.share) * keys_slowdown + queries.share * beside * queries_slowdown;
 }
 

@@ -51,6 +51,9 @@ struct QueriesKernel {
   double share;
   int rows, step_keys;
   bool are_listed = false;  // of packed sequences
+  // Of the first kernel, whose last round leaves processors to the second's items; 0: the second
+  // waits for all of the first.
+  double keys_items = 0;
 };
 // How many times as long both kernels' tiles take as all products would as the first one's.
 // `keys`: of the first, `keys_slowdown` its own.

@@ -232,7 +232,7 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const KeyTile& item,
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
-  if constexpr (att::sm90::kLaunchesOverlap) att::let_next_launch_start();
+  att::let_next_launch_start();
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
   // The launch behind this one waits for it alone, but reads the list of the one in front, too.
@@ -251,10 +251,8 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   const KeysMemory shared{shared_address(shared_memory)};
   if (thread_index() < 32) store_halves(shared.halves());
   if (thread_index() == 0) init_barriers(shared);
-  if constexpr (kLaunchesOverlap) {
-    let_next_launch_start();
-    wait_for_launches_before();
-  }
+  wait_for_launches_before();
+  let_next_launch_start();  // which does not wait for this one: see make_query_gradients()
   if constexpr (spec::kIsPacked) {
     if (thread_index() == 0) {
       store_listed_tile(shared.listed(), find_listed_keys(p, block_index(), kKeys));

@@ -18,7 +18,7 @@
 
 ATT_KERNEL __launch_bounds__(att::kRowThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _rows)(ATT_GRID_CONSTANT att::BackwardParams p) {
-  if constexpr (att::kCutsWalks) att::let_next_launch_start();
+  att::let_next_launch_start();
   att::clear_learned_gradients(p);
   att::make_row_statistics(p);
 }

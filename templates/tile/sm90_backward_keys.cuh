@@ -326,9 +326,10 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
     tma_prefetch_map(v_map);
     tma_prefetch_map(do_map);
   }
-  // Of launches that do not overlap these say nothing.
-  let_next_launch_start();
+  if constexpr (kMakesQueries) let_next_launch_start();
   wait_for_launches_before();
+  // The ordered queries' launch does not wait for this one: see make_query_gradients().
+  if constexpr (!kMakesQueries) let_next_launch_start();
   sync_threads();
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {

@@ -25,9 +25,6 @@
 namespace att {
 namespace sm90 {
 
-// Where a list comes first, or parts of walks make launches short.
-constexpr bool kLaunchesOverlap = kCutsWalks || spec::kIsPacked;
-
 ATT_FN void init_barriers(const QueriesMemory& shared) {
   for (int stage = 0; stage < QueriesMemory::kKStages; ++stage) {
     mbarrier_init(shared.k_full(stage), 1);
@@ -126,17 +123,24 @@ ATT_FN void load_queries_tiles(const BackwardParams& p, const QueryTile& item,
   }
 }
 
-// A CTA's.
+// The launch does not end before the one in front of it: one of its CTAs waits.
+ATT_FN void wait_in_last_cta() {
+  if (block_index() == block_count() - 1) wait_for_launches_before();
+}
+
+// A CTA's. dQ needs what `_rows` left, not dK and dV. The keys' CTAs let this launch start when
+// they have waited for `_rows` themselves, so a CTA may run beside the last of them, on processors
+// that they leave idle, as soon as it starts. Those that add up parts wait.
 ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map,
                                  const TensorMap* k_map, const TensorMap* v_map,
                                  const TensorMap* do_map, const QueriesMemory& shared) {
   if (thread_index() == 0) init_barriers(shared);
   const int index = block_index();
-  if constexpr (kLaunchesOverlap) wait_for_launches_before();
   if constexpr (kCutsWalks) {
     // Behind the others: queries' CTAs may be few, and take a processor each.
     const int sums = index - query_tiles(p);
     if (sums >= 0) {
+      wait_for_launches_before();
       if constexpr (spec::kIsPacked) {
         add_parts_of_listed_keys<kQueryThreads>(p, sums);
       } else {
@@ -152,7 +156,10 @@ ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map
   }
   sync_threads();
   const QueryTile item = query_tile(p, index, shared);
-  if (spec::kIsPacked && item.b < 0) return;
+  if (spec::kIsPacked && item.b < 0) {
+    wait_in_last_cta();
+    return;
+  }
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0) - 1;
   if (warpgroup < 0) {
     registers_release_to<plan::kQueryProducerRegisters>();
@@ -162,6 +169,7 @@ ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map
       add_sink_gradient(p, spec::kIsPacked ? item.own : sequence_of(p, item.b), item.b, item.h,
                         item.q0, min_i32(item.q0 + kRows, queries_of(p, item.own)));
     }
+    if (warp == 2) wait_in_last_cta();
   } else {
     registers_acquire_to<plan::kQueryConsumerRegisters>();
     QueriesConsumer{p,      shared, warpgroup, thread_index() % kWarpgroupThreads,
