@@ -1,7 +1,9 @@
 #include "tuner/tuner.hpp"
 
 #include <chrono>
+#include <utility>
 
+#include "generator/plan/any_pages.hpp"
 #include "tuner/measure/device_lock.hpp"
 #include "tuner/measure/local_executor.hpp"
 #include "tuner/run_search.hpp"
@@ -18,6 +20,7 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
                               const TuneOptions& options, const TuneObserver& progress) {
   ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts(), options.pass));
   const MaskData data = options.data ? *options.data : mask_data(spec, shape);
+  plans = plans_for_pages(spec, data.lengths.page_size, std::move(plans), device.facts());
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
                                       .device = device.identity(),
                                       .shape = shape,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "generator/plan/plan.hpp"
 
@@ -11,5 +12,10 @@ namespace attune {
 // row: nothing if it has no such boxes, or does not fit so.
 std::optional<KernelPlan> plan_for_any_pages(const AttentionSpec& spec, const KernelPlan& plan,
                                              const DeviceFacts& device);
+
+// Of plans, in their order, what pages of so many rows are read by: those that bring boxes of rows
+// which such pages do not have copy these row by row, or are left out.
+std::vector<KernelPlan> plans_for_pages(const AttentionSpec& spec, int page_size,
+                                        std::vector<KernelPlan> plans, const DeviceFacts& device);
 
 }  // namespace attune

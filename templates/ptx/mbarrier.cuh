@@ -48,19 +48,6 @@ ATT_FN void mbarrier_arrive_expect(unsigned barrier, unsigned bytes) {
                : "memory");
 }
 
-// Whether the phase of the given parity is complete.
-ATT_FN bool mbarrier_is_done(unsigned barrier, unsigned parity) {
-  unsigned done;
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // Returns when the phase of the given parity is complete.
 template <bool kClusterScope = false>
 ATT_FN void mbarrier_wait(unsigned barrier, unsigned parity) {

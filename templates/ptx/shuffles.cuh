@@ -34,6 +34,21 @@ ATT_FN long long shuffle_long_from(long long value, int lane) {
   return static_cast<long long>(high) << 32 | static_cast<unsigned>(low);
 }
 
+// Of the four lanes that the caller's is one of (4i to 4i + 3), number `lane`'s value.
+ATT_FN int shuffle_of_four(int value, int lane) {
+  int out;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1c1f, 0xffffffff;"
+               : "=r"(out)
+               : "r"(value), "r"(lane));
+  return out;
+}
+
+ATT_FN long long shuffle_long_of_four(long long value, int lane) {
+  const int low = shuffle_of_four(static_cast<int>(value), lane);
+  const int high = shuffle_of_four(static_cast<int>(value >> 32), lane);
+  return static_cast<long long>(high) << 32 | static_cast<unsigned>(low);
+}
+
 // The least of all lanes' values.
 ATT_FN unsigned least_of_lanes(unsigned value) {
   unsigned out;

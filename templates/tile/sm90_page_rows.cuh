@@ -1,13 +1,15 @@
-// K and V in pages of any size: two warps copy them row by row (cp.async) to where the tensor unit
-// would have put them, the one K, the other V. For pages that are too small for boxes of rows
+// K and V in pages of any size: three warps copy them row by row (cp.async) to where the tensor
+// unit would have put them. For pages that are too small for boxes of rows
 // (templates/tile/sm90_page_boxes.cuh).
 //
-// A tile is given to the consumers when the copies of the tile behind it have been started, so that
-// those of two are on their way, or at once where that one's place is not free yet.
+// Nothing waits for a copy but the consumers: a stage's barrier is told of its copies when they
+// have been started, and a fence of theirs makes the tensor unit see them (wait_for_stage()). So
+// the warps take as long as it takes to start copies, whose addresses are most of it: four lanes
+// have the columns of a row, of d 128 four copies each, where eight would have as many copies and
+// twice as many addresses (H200: 3 to 8 % of the kernel).
 #pragma once
 
 #include "templates/ptx/cp_async.cuh"
-#include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/sm90_pipeline.cuh"
@@ -15,82 +17,121 @@
 namespace att {
 namespace sm90 {
 
-// Of a tile, the pages that the lane looks up, of every 32nd row: as listed, so that nothing waits
-// for them before they are used. No page: behind the last key.
-constexpr int kRowsOfLane = (kTileKv + 31) / 32;
-struct ListedRows {
-  int page[kRowsOfLane];
+// Whose keys are copied: those of a K/V head of a sequence, of K or of V.
+struct CopiedHead {
+  const PageTable& table;
+  const int* pages;   // the sequence's
+  const char* first;  // the head's first row of page 0
+  const Strides& stride;
+  int kv_len;
 
-  // Of sequence b's keys from k0 on.
-  ATT_MEMBER void look_up(const PageTable& table, int b, int kv_len, int k0) {
-#pragma unroll
-    for (int i = 0; i < kRowsOfLane; ++i) {
-      const int key = k0 + 32 * i + thread_index() % 32;
-      page[i] = key < kv_len ? listed_key(table, b, key).page : -1;
-    }
+  // The page of a key as listed: nothing waits for it before it is used. None behind the last key.
+  ATT_MEMBER int look_up(int key) const {
+    return key < kv_len ? pages[static_cast<unsigned>(page_of_key(table, key))] : -1;
+  }
+
+  // Bytes before the row of a key that has a page. Unsigned, as is neither number negative, which
+  // halves the instructions.
+  ATT_MEMBER long long bytes_before(int page, int key) const {
+    using Offset = unsigned long long;
+    const int row = key - page_of_key(table, key) * table.page_size;
+    return static_cast<long long>(static_cast<unsigned>(page) *
+                                      static_cast<Offset>(2 * stride.batch) +
+                                  static_cast<unsigned>(row) * static_cast<Offset>(2 * stride.seq));
   }
 };
 
-// Starts the lane's copies of the rows, keys from k0 on, to the slabs at `to`. Eight lanes have a
-// row's 64 columns. Rows that lie nowhere become zeros, as what lies behind the columns does.
-template <int kDim>
-ATT_FN void copy_rows(unsigned to, const void* tensor, const Strides& stride,
-                      const PageTable& table, const ListedRows& rows, int k0, int h_kv) {
-  constexpr long long kNowhere = -0x7fffffffffffffffll - 1;
-  constexpr int kUnitColumns = 8, kUnits = kRowBytes / 16, kRowsOfCopy = 32 / kUnits;
-  constexpr int kUsedUnits = whole_steps(kDim) / kUnitColumns;
-  const int lane = thread_index() % 32;
-  const int unit = lane % kUnits, row = lane / kUnits;
-  const char* const column = static_cast<const char*>(tensor) + unit * 16;
-  // The swizzle is that of eight rows.
-  const unsigned even = swizzled(to, row, unit), odd = swizzled(to, row + kRowsOfCopy, unit);
+ATT_FN CopiedHead copied_head(const ForwardParams& p, const Context& c, const void* tensor,
+                              const Strides& stride) {
+  const PageTable& table = page_table_of(p);
+  return {table, table.entries + static_cast<long long>(c.b) * table.pages_per_sequence,
+          static_cast<const char*>(tensor) + 2 * c.h_kv * stride.head, stride, c.kv_len};
+}
+
+// Copies of K's or V's tiles by a warp, eight rows at once. Of 32 rows each lane looks up one.
+struct RowCopies {
+  static constexpr int kLanes = 4;  // of a row
+  static constexpr int kUnits = kRowBytes / 16, kParts = kUnits / kLanes, kUnitColumns = 8;
+  static constexpr int kRowsAtOnce = 32 / kLanes;
+  static constexpr int kBlocks = (kTileKv + 31) / 32;
+  int page[kBlocks];  // that hold the lane's rows of the tile that comes next, as listed
+
+  // Which of 32 rows the lane looks up: one of the four that it and its neighbours copy.
+  static ATT_MEMBER int own_row() {
+    const int lane = thread_index() % 32;
+    return lane % kLanes * kRowsAtOnce + lane / kLanes;
+  }
+
+  ATT_MEMBER void look_up(const CopiedHead& head, int k0) {
 #pragma unroll
-  for (int i = 0; i < kRowsOfLane; ++i) {
-    const int key = k0 + 32 * i + lane;
-    const PagedKey own =
-        checked_key(table, {rows.page[i], key - page_of_key(table, key) * table.page_size});
-    const long long before = own.page < 0 ? kNowhere : 2 * key_offset(own, stride, h_kv);
+    for (int i = 0; i < kBlocks; ++i) page[i] = head.look_up(k0 + 32 * i + own_row());
+  }
+
+  // Starts the lane's copies of a row, from its first unit on. to: the places of the lane's units.
+  template <int kDim, bool kMayLack>
+  static ATT_MEMBER void copy(const unsigned (&to)[kParts], int first_row, const char* from,
+                              bool exists) {
+    constexpr int kUsedUnits = whole_steps(kDim) / kUnitColumns;
 #pragma unroll
-    for (int j = 0; j < kUnits; ++j) {
-      if (32 * i + j * kRowsOfCopy >= kTileKv) continue;
-      const long long at = shuffle_long_from(before, j * kRowsOfCopy + row);
-      const char* const from = column + (at == kNowhere ? 0 : at);
-      const unsigned eight_rows = (32 * i + j / 2 * 8) * kRowBytes;
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int slab = 0; slab < slabs(kDim); ++slab) {
-        const int slab_unit = slab * kUnits + unit;
-        if (slab_unit >= kUsedUnits) continue;
-        cp_async_16_or_zero((j % 2 == 0 ? even : odd) + eight_rows + slab * kKvSlabBytes,
-                            from + slab * kRowBytes,
-                            at != kNowhere && slab_unit * kUnitColumns < kDim);
+        const int unit = slab * kUnits + part * kLanes + thread_index() % kLanes;
+        if (unit >= kUsedUnits) continue;
+        const unsigned at = to[part] + slab * kKvSlabBytes + first_row * kRowBytes;
+        const char* const column = from + slab * kRowBytes + part * kLanes * 16;
+        if constexpr (kMayLack || kDim % 16 != 0) {
+          cp_async_16_or_zero(at, column, exists && unit * kUnitColumns < kDim);
+        } else {
+          cp_async_16(at, column);
+        }
       }
     }
   }
-}
 
-// A tile whose copies are on their way: the barrier at which the consumers wait for it.
-struct TileOnItsWay {
-  unsigned barrier = 0;
-
-  // Gives it to the consumers, when all copies but those of kBehind tiles are there.
-  template <int kBehind>
-  ATT_MEMBER void give() {
-    if (barrier == 0) return;
-    cp_async_wait<kBehind>();
-    fence_shared_for_async();
-    sync_warp();
-    if (thread_index() % 32 == 0) mbarrier_arrive(barrier);
-    barrier = 0;
+  // Starts the lane's copies of the tile at k0 to the slabs at `to`, and looks up the one at
+  // next_k0. Rows that lie nowhere become zeros, as what lies behind the columns does.
+  template <int kDim>
+  ATT_MEMBER void start(unsigned to, const CopiedHead& head, int k0, int next_k0) {
+    const int unit = thread_index() % kLanes, row = thread_index() % 32 / kLanes;
+    const char* const column = head.first + unit * 16;
+    const unsigned places[kParts] = {swizzled(to, row, unit), swizzled(to, row, unit + kLanes)};
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      const bool exists = static_cast<unsigned>(page[i]) < static_cast<unsigned>(head.table.pages);
+      const unsigned existing = ballot(exists);
+      const long long before = head.bytes_before(exists ? page[i] : 0, k0 + 32 * i + own_row());
+      page[i] = head.look_up(next_k0 + 32 * i + own_row());
+      const int rows = kTileKv - 32 * i < 32 ? kTileKv - 32 * i : 32;
+      if (existing == 0xffffffffu) {
+        const char* from[kLanes];
+#pragma unroll
+        for (int j = 0; j < kLanes; ++j) from[j] = column + shuffle_long_of_four(before, j);
+#pragma unroll
+        for (int j = 0; j < rows / kRowsAtOnce; ++j)
+          copy<kDim, false>(places, 32 * i + j * kRowsAtOnce, from[j], true);
+      } else {
+#pragma unroll 1
+        for (int j = 0; j < rows / kRowsAtOnce; ++j) {
+          copy<kDim, true>(places, 32 * i + j * kRowsAtOnce,
+                           column + shuffle_long_of_four(before, j),
+                           (existing >> (row * kLanes + j) & 1) != 0);
+        }
+      }
+    }
   }
 };
 
-// One of the two warps: feeds its ring with the K, or the V, of the scheduler's items, as load()
-// does both.
-template <bool kIsV>
-ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared) {
+// One of the kWarps warps: feeds the rings with K and V of the scheduler's items, as load() does.
+// They take the tiles of K and V, which come by turns, one by one: of three that follow one another
+// each has a K, a V and neither. (A template, as no other kernel is to compile it.)
+template <int kWarps>
+ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared, int own) {
+  static_assert(kWarps == 3);
   const bool leader = thread_index() % 32 == 0;
   RingPosition position;
-  TileOnItsWay last;
+  RowCopies copies;
+  int turn = own;  // 0: a K, 1: a V, 2: neither
   for (int n = 0;; ++n) {
     const int slot = n % kItemSlots;
     mbarrier_wait(shared.item_full(slot), n / kItemSlots & 1);
@@ -100,40 +141,38 @@ ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared) {
     ClusterWalk walk;
     TileInfo info = begin_walk(walk, shared, slot, item, context, 0);
     if (leader) mbarrier_arrive(shared.item_empty(slot));
-    ListedRows ahead;
+    const CopiedHead k_head = copied_head(p, context, p.k, p.k_stride);
+    const CopiedHead v_head = copied_head(p, context, p.v, p.v_stride);
     bool has_more = info.flags != kNoTile;
-    if (has_more) ahead.look_up(page_table_of(p), item.b, context.kv_len, info.tile * kTileKv);
+    if (has_more) copies.look_up(k_head, info.tile * kTileKv);
     do {
       const TileInfo following = has_more ? walk.next(context, 0) : info;
       // As in load().
-      if (!kIsV && following.flags == kNoTile && leader) mbarrier_arrive(shared.item_wanted());
+      if (own == 0 && following.flags == kNoTile && leader) mbarrier_arrive(shared.item_wanted());
       if (!has_more) break;
-      const ListedRows rows = ahead;
-      if (following.flags != kNoTile)
-        ahead.look_up(page_table_of(p), item.b, context.kv_len, following.tile * kTileKv);
-      const int stage = position.stage;
-      const unsigned empty = kIsV ? shared.v_empty(stage) : shared.k_empty(stage);
-      // Its readers may wait for the tile before.
-      if (!all_lanes(mbarrier_is_done(empty, position.parity ^ 1))) {
-        last.give<0>();
-        mbarrier_wait(empty, position.parity ^ 1);
-      }
-      if constexpr (kIsV) {
-        copy_rows<spec::kHeadDimV>(shared.v(stage), p.v, p.v_stride, page_table_of(p), rows,
-                                   info.tile * kTileKv, item.h_kv);
-      } else {
+      const int stage = position.stage, k0 = info.tile * kTileKv;
+      // None has its rows behind the last key.
+      const int next_k0 = following.flags != kNoTile ? following.tile * kTileKv : context.kv_len;
+      if (turn == 0) {
+        mbarrier_wait(shared.k_empty(stage), position.parity ^ 1);
         if (spec::kHasMask && leader) store_tile_info(shared.tile(stage), following);
-        copy_rows<spec::kHeadDimQk>(shared.k(stage), p.k, p.k_stride, page_table_of(p), rows,
-                                    info.tile * kTileKv, item.h_kv);
+        copies.start<spec::kHeadDimQk>(shared.k(stage), k_head, k0, next_k0);
+      } else if (turn == 1) {
+        mbarrier_wait(shared.v_empty(stage), position.parity ^ 1);
+        copies.start<spec::kHeadDimV>(shared.v(stage), v_head, k0, next_k0);
+      } else {
+        copies.look_up(k_head, next_k0);
       }
-      cp_async_commit();
-      last.give<1>();
-      last.barrier = kIsV ? shared.v_full(stage) : shared.k_full(stage);
+      if (turn < 2) {
+        const unsigned full = turn == 0 ? shared.k_full(stage) : shared.v_full(stage);
+        cp_async_arrive(full);
+        if (leader) mbarrier_arrive(full);  // of what was stored beside the copies
+      }
+      turn = turn < 2 ? turn + 1 : 0;
       position.advance();
       info = following;
       has_more = info.flags != kNoTile;
     } while (has_more);
-    last.give<0>();
   }
 }
 

@@ -17,13 +17,16 @@ namespace sm90 {
 constexpr int kStageReaders = kCluster * kWarpgroups * 4;
 
 // Warps that load K and V.
-constexpr int kLoaders = plan::kCopiesRows ? 2 : 1;
+constexpr int kLoaders = plan::kCopiesRows ? 3 : 1;
+// Arrivals at a stage's barrier: one that expects bytes of the tensor unit's, or one and those of
+// the copies of a warp's threads.
+constexpr int kStageArrivals = plan::kCopiesRows ? 1 + 32 : 1;
 
 // One thread of the CTA calls it, before all threads of the cluster synchronise.
 ATT_FN void init_barriers(const SharedMemory& shared) {
   for (int stage = 0; stage < kStages; ++stage) {
-    mbarrier_init(shared.k_full(stage), 1);
-    mbarrier_init(shared.v_full(stage), 1);
+    mbarrier_init(shared.k_full(stage), kStageArrivals);
+    mbarrier_init(shared.v_full(stage), kStageArrivals);
     mbarrier_init(shared.k_empty(stage), kStageReaders);
     mbarrier_init(shared.v_empty(stage), kStageReaders);
     if constexpr (spec::kIsPacked) mbarrier_init(shared.v_raw(stage), 1);
@@ -58,6 +61,13 @@ ATT_FN void load_tile(unsigned to, const TensorMap* map, unsigned barrier, int r
                          CacheHint::kEvictLast, (1 << kCluster) - 1);
     }
   }
+}
+
+// Waits for a stage's K or V.
+ATT_FN void wait_for_stage(unsigned barrier, unsigned parity) {
+  mbarrier_wait(barrier, parity);
+  if constexpr (plan::kCopiesRows)
+    fence_shared_for_async();  // what was copied is for wgmma to read
 }
 
 // One arrival of the calling warp at a barrier that the readers of all CTAs of the cluster
@@ -138,7 +148,7 @@ struct TileStream {
     if constexpr (!spec::kHasMask && kScoreVariesByKey) index = last < 0 ? index : last - index;
     if constexpr (!spec::kHasMask && kCutsKeys) index += before;
     tile = {position, index * kTileKv, coming.flags};
-    mbarrier_wait(shared.k_full(position.stage), position.parity);
+    wait_for_stage(shared.k_full(position.stage), position.parity);
     if constexpr (plan::kPingPong) {
       named_barrier_sync(turn_barrier(warpgroup), 2 * kWarpgroupThreads);
     }
@@ -202,7 +212,7 @@ struct TileStream {
     release_v(tile);
   }
   ATT_MEMBER void wait_v(const Tile& tile) const {
-    mbarrier_wait(shared.v_full(tile.at.stage), tile.at.parity);
+    wait_for_stage(shared.v_full(tile.at.stage), tile.at.parity);
   }
   ATT_MEMBER void release_k(const Tile& tile) const { warp_arrive(shared.k_empty(tile.at.stage)); }
   ATT_MEMBER void release_v(const Tile& tile) const { warp_arrive(shared.v_empty(tile.at.stage)); }

@@ -6,6 +6,7 @@
 #include "runtime/support/parallel.hpp"
 #include "tests/gpu/gradient_faults.hpp"
 #include "tests/gpu/key_piece_faults.hpp"
+#include "tests/gpu/page_row_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
 #include "tests/verification/mla.hpp"
 #include "tests/verification/packed_backward_checks.hpp"
@@ -89,6 +90,21 @@ TEST(PlantedSource, OfKeyPiecesHasItsPlaces) {
   const auto kernel = emit(*spec, *plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
   for (const planted::Fault& fault : planted::key_piece_faults()) {
+    const auto edited = planted::with_fault(kernel->source, fault);
+    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+  }
+}
+
+TEST(PlantedSource, OfRowsFromPagesHasItsPlaces) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: paged\nmask: causal\n", "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plan =
+      parse_plan("sm90a forward sm_90a w2 k128 s2 b2 qreg c1 longest g16 frozen tma rows");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto kernel = emit(*spec, *plan);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  for (const planted::Fault& fault : planted::page_row_faults()) {
     const auto edited = planted::with_fault(kernel->source, fault);
     EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "generator/plan/launch.hpp"
 #include "tests/unit/plan/plain_spec.hpp"
@@ -59,6 +60,21 @@ TEST(AnyPages, OtherPlansHaveNone) {
   EXPECT_FALSE(
       plan_for_any_pages(spec_with("layout: paged\nbatch_invariant: true\n"), fixed, kHopper));
   EXPECT_FALSE(check_plan(spec_with(""), plan_of(kBoxes + " rows"), kHopper).ok());
+}
+
+// What a tuner races is what launches take: boxes where pages have them, and else rows.
+TEST(AnyPages, TunersListWhatPagesAreReadBy) {
+  const KernelPlan boxes = plan_of(kBoxes), rows = plan_of(kBoxes + " rows");
+  const KernelPlan decode = plan_of("decode forward sm_90a q16 k16 s3 w4 p16");
+  const auto listed = [&](const std::string& lines, int page_size) {
+    return plans_for_pages(spec_with(lines), page_size, {boxes, decode}, kHopper);
+  };
+  for (const int size : {1, 2, 8, 17, 24})
+    EXPECT_EQ(listed("layout: paged\n", size), (std::vector{rows, decode})) << size;
+  for (const int size : {16, 48, 64})
+    EXPECT_EQ(listed("layout: paged\n", size), (std::vector{boxes, decode})) << size;
+  EXPECT_EQ(listed("layout: thd\n", 1), (std::vector{boxes, decode}));
+  EXPECT_EQ(listed("layout: paged\nbatch_invariant: true\n", 1), (std::vector{decode}));
 }
 
 }  // namespace
