@@ -304,6 +304,13 @@ struct Consumer : ConsumerPieces {
 
   // The item may go on where the loop may stop; judge() is told of the largest scores then.
   ATT_MEMBER void end_tracking(const float (&top)[2]) {
+    if constexpr (kRetakes) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        rows.maximum[half] = rows.reference[half] - kFrozenOffset;
+      }
+      return;
+    }
     keep_maxima(rows, top, steady_factor(p));
     if constexpr (!kSteadyStops) count_rounded_maxima(rows);
   }
@@ -315,10 +322,10 @@ struct Consumer : ConsumerPieces {
   // of `tile` are as on entry.
   template <bool kTracking>
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
+    constexpr bool kReadsK = kTracking && kRetakes;  // after its product
     stream.make_uniform();
     tile = uniform(tile);
     float top[2] = {0.0f, 0.0f};
-    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -326,8 +333,9 @@ struct Consumer : ConsumerPieces {
       issue_qk(next, kHigh);
       stream.look(next);  // under the products
       wgmma_wait<2>();
-      stream.release_k(tile);
+      if constexpr (!kReadsK) stream.release_k(tile);
       soften_frozen<1, kTracking>(tile, 0, top);
+      if constexpr (kReadsK) stream.release_k(tile);
       // Never taken. Without an exit here ptxas (13.0) loses track of the product that is in flight
       // over the loop's back edge, and serialises all of them (C7514).
       if (p.kv_len < 0) {
@@ -348,8 +356,9 @@ struct Consumer : ConsumerPieces {
     if constexpr (!kSharesLast) {
       issue_pv(tile, kHigh);
       wgmma_wait<1>();
-      stream.release_k(tile);
+      if constexpr (!kReadsK) stream.release_k(tile);
       soften_frozen<0, kTracking>(tile, 0, top);
+      if constexpr (kReadsK) stream.release_k(tile);
       issue_pv(tile, 0);
     }
     wgmma_wait<0>();
@@ -408,7 +417,7 @@ struct Consumer : ConsumerPieces {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
-    if (kSteadyStops && raises()) count_rounded_maxima(rows);
+    if (kSteadyStops && !kRetakes && raises()) count_rounded_maxima(rows);
     const unsigned bad = total_rows(o, rows, raises());
     const bool failed =
         may_fail(item.redo) && !all_lanes(bad == 0) && !all_lanes(!overflowed(slot, bad));

@@ -27,6 +27,11 @@ constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIs
 // tile where the loop shares its first piece's softmax: ptxas serialises the products (C7514).
 constexpr bool kTracks = plan::kFrozenMax && (kPieces == 1 || !kSharesFirst);
 
+// Whether that loop looks at a piece's sums instead of its scores: the exponentials are taken as in
+// the ordinary loop, and where one was too large the scores are multiplied once more, which is
+// cheaper than to compare all of them. In one piece a tile the comparisons cost less.
+constexpr bool kRetakes = kTracks && kPieces == 2;
+
 // Whether there is a second way before the running maximum. Items that fail their proof are done
 // again with the frozen maximum of their first tile, and so are the later ones of the warpgroup,
 // most of which would fail too.
