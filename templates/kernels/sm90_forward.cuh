@@ -126,7 +126,7 @@ struct Consumer : ConsumerPieces {
     const ItemSlot item = load_slot(shared.item(slot));
     const bool more = item.index != kNoMoreItems;
     if (more) {
-      const int thread = thread_index() % kWarpgroupThreads;
+      const int thread = thread_anew() % kWarpgroupThreads;
       b = item.b;
       h_kv = item.h_kv;
       if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
@@ -453,7 +453,7 @@ struct Consumer : ConsumerPieces {
 
   // Stores O and LSE; the next item may have begun.
   ATT_MEMBER void finish(const Result& result, const TensorMap* o_map) {
-    const int thread = thread_index() % kWarpgroupThreads;
+    const int thread = thread_anew() % kWarpgroupThreads;
     if (!result.store) return;
     const int result_row = result.first_row + thread / 32 * 16 + thread % 32 / 4;
     normalise(result.c, o, rows, result_row);

@@ -103,9 +103,9 @@ ATT_FN int turn_barrier(int warpgroup) { return 1 + kWarpgroups + warpgroup; }
 
 // Where a lane's row of stmatrix_x4 goes for its warp's 16 rows of a warpgroup's matrix, columns
 // 16 * step to 16 * step + 15: an A operand's fragment.
-ATT_FN unsigned fragment_address(unsigned matrix, int step) {
-  const int lane = thread_index() % 32;
-  const int row = thread_index() % kWarpgroupThreads / 32 * 16 + lane % 16;
+ATT_FN unsigned fragment_address(unsigned matrix, int step, int thread) {
+  const int lane = thread % 32;
+  const int row = thread % kWarpgroupThreads / 32 * 16 + lane % 16;
   return swizzled(matrix + step / 4 * kQSlabBytes, row, step % 4 * 2 + lane / 16);
 }
 

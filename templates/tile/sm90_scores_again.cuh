@@ -29,7 +29,6 @@ ATT_FN void multiply_again(Scores& s, const QFragment& q_fragment, unsigned k, i
       mma_m16n8k16<spec::kDType>(d[0], a, b[0], b[1]);
       mma_m16n8k16<spec::kDType>(d[1], a, b[2], b[3]);
     }
-    asm volatile("membar.cta;" ::: "memory");
 #pragma unroll
     for (int i = 0; i < 8; ++i) s[keys / 2 + i] = d[i / 4][i % 4];
   }

@@ -199,7 +199,7 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
 ATT_FN void stage_probabilities(const Probabilities& p, unsigned buffer) {
 #pragma unroll
   for (int step = 0; step < kPvSteps; ++step) {
-    stmatrix_x4(fragment_address(buffer, step), p[step]);
+    stmatrix_x4(fragment_address(buffer, step, thread_index()), p[step]);
   }
   fence_shared_for_async();
   sync_warp();

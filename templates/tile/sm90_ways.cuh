@@ -32,6 +32,10 @@ constexpr bool kTracks = plan::kFrozenMax && (kPieces == 1 || !kSharesFirst);
 // cheaper than to compare all of them. In one piece a tile the comparisons cost less.
 constexpr bool kRetakes = kTracks && kPieces == 2;
 
+// thread_index() for what is done once an item. With kRetakes ptxas has no registers to keep over
+// the loops what follows from it.
+ATT_FN int thread_anew() { return kRetakes ? opaque(thread_index()) : thread_index(); }
+
 // Whether there is a second way before the running maximum. Items that fail their proof are done
 // again with the frozen maximum of their first tile, and so are the later ones of the warpgroup,
 // most of which would fail too.
