@@ -47,13 +47,57 @@ struct Consumer : ConsumerPieces {
   bool may_try = false;   // with kLearns: whether this item may try the second way
   bool on_trial = false;  // whether it does
 
-  // Whether probe() looks at all scores for the highest. Without a mask, where items are alike, two
-  // pieces a tile gain 1 % by it at most.
-  static constexpr bool kSeesAll = kLearns || (kTracks && (spec::kHasMask || kScoreVariesByKey));
+  // Whether probe() looks at all scores for the highest.
+  static constexpr bool kSeesAll =
+      kLearns || (kTracks && (kPieces == 2 || spec::kHasMask || kScoreVariesByKey));
 
   // Looks at a tile's scores, before mask and score, for what the first way does not serve; at two
   // a thread, or with kSeesAll at more. What it overlooks is found at the item's end.
   ATT_MEMBER void probe() {
+    if constexpr (kTracks && kPieces == 2 && !kBf16) {
+      look_for_rises();
+    } else {
+      look_for_levels();
+    }
+    if constexpr (kTellsOthers) {
+      if (may_try) tell_others();
+    }
+  }
+
+  // In a CTA's first item.
+  ATT_MEMBER void tell_others() {
+    if constexpr (kMeets) {
+      const bool any = named_barrier_any(kConsumersBarrier, kWarpgroups * kWarpgroupThreads,
+                                         way == kSecondWay);
+      if (shuffle_from(any, 0) != 0) way = kSecondWay;
+      fixed = fixed && way == kFirstWay;
+    } else if constexpr (kHints && kCluster == 1) {
+      set_shared_bits(failed_word(shared), way == kSecondWay ? (1u << kSlices) - 1 : 0);
+    }
+  }
+
+  // fp16 has room for a rise of 2^23 after the first tile, whatever its level: rows whose scores
+  // are further apart in it will rise by more.
+  ATT_MEMBER void look_for_rises() {
+    if (tile.key + kTileKv > sequence().kv_len) return;  // keys beyond it have scores of 0
+    Scores& scores = s[kHigh];
+    wgmma_pin(scores);
+    float most = 0.0f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float low = scores[2 * half], high = low;
+#pragma unroll
+      for (int i = 2 * half; i < kPieceKeys / 2; i += 4) {
+        low = math_min(math_min(low, scores[i]), scores[i + 1]);
+        high = math_max(math_max(high, scores[i]), scores[i + 1]);
+      }
+      most = math_max(most, high - low);
+    }
+    constexpr float kWide = 40.0f;  // log2
+    if (any_thread(most * softmax_scale(p) * kLog2E > kWide)) way = kSecondWay;
+  }
+
+  ATT_MEMBER void look_for_levels() {
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
     const float to_log2 = softmax_scale(p) * kLog2E;
@@ -126,7 +170,7 @@ struct Consumer : ConsumerPieces {
     const ItemSlot item = load_slot(shared.item(slot));
     const bool more = item.index != kNoMoreItems;
     if (more) {
-      const int thread = thread_anew() % kWarpgroupThreads;
+      const int thread = thread_index() % kWarpgroupThreads;
       b = item.b;
       h_kv = item.h_kv;
       if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
@@ -142,7 +186,8 @@ struct Consumer : ConsumerPieces {
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0.
-        probes = kProbes && may_freeze && way == kUnknown && own.row < sequence().q_len;
+        probes = kProbes && may_freeze && way == kUnknown &&
+                 ((kMeets && n == 0) || own.row < sequence().q_len);
         may_try = n == 0;  // which item comes later may be chance
         way = probes ? kFirstWay : way;
       }
@@ -304,13 +349,6 @@ struct Consumer : ConsumerPieces {
 
   // The item may go on where the loop may stop; judge() is told of the largest scores then.
   ATT_MEMBER void end_tracking(const float (&top)[2]) {
-    if constexpr (kRetakes) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        rows.maximum[half] = rows.reference[half] - kFrozenOffset;
-      }
-      return;
-    }
     keep_maxima(rows, top, steady_factor(p));
     if constexpr (!kSteadyStops) count_rounded_maxima(rows);
   }
@@ -322,10 +360,10 @@ struct Consumer : ConsumerPieces {
   // of `tile` are as on entry.
   template <bool kTracking>
   ATT_MEMBER TileStream::Found steady_two(Tile& next) {
-    constexpr bool kReadsK = kTracking && kRetakes;  // after its product
     stream.make_uniform();
     tile = uniform(tile);
     float top[2] = {0.0f, 0.0f};
+    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -333,9 +371,8 @@ struct Consumer : ConsumerPieces {
       issue_qk(next, kHigh);
       stream.look(next);  // under the products
       wgmma_wait<2>();
-      if constexpr (!kReadsK) stream.release_k(tile);
+      stream.release_k(tile);
       soften_frozen<1, kTracking>(tile, 0, top);
-      if constexpr (kReadsK) stream.release_k(tile);
       // Never taken. Without an exit here ptxas (13.0) loses track of the product that is in flight
       // over the loop's back edge, and serialises all of them (C7514).
       if (p.kv_len < 0) {
@@ -356,9 +393,8 @@ struct Consumer : ConsumerPieces {
     if constexpr (!kSharesLast) {
       issue_pv(tile, kHigh);
       wgmma_wait<1>();
-      if constexpr (!kReadsK) stream.release_k(tile);
+      stream.release_k(tile);
       soften_frozen<0, kTracking>(tile, 0, top);
-      if constexpr (kReadsK) stream.release_k(tile);
       issue_pv(tile, 0);
     }
     wgmma_wait<0>();
@@ -417,7 +453,7 @@ struct Consumer : ConsumerPieces {
   ATT_MEMBER Result judge(int n) {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
-    if (kSteadyStops && !kRetakes && raises()) count_rounded_maxima(rows);
+    if (kSteadyStops && raises()) count_rounded_maxima(rows);
     const unsigned bad = total_rows(o, rows, raises());
     const bool failed =
         may_fail(item.redo) && !all_lanes(bad == 0) && !all_lanes(!overflowed(slot, bad));
@@ -453,7 +489,7 @@ struct Consumer : ConsumerPieces {
 
   // Stores O and LSE; the next item may have begun.
   ATT_MEMBER void finish(const Result& result, const TensorMap* o_map) {
-    const int thread = thread_anew() % kWarpgroupThreads;
+    const int thread = thread_index() % kWarpgroupThreads;
     if (!result.store) return;
     const int result_row = result.first_row + thread / 32 * 16 + thread % 32 / 4;
     normalise(result.c, o, rows, result_row);

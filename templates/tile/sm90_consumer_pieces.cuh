@@ -7,7 +7,6 @@
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/sm90_epilogue.cuh"
 #include "templates/tile/sm90_pipeline.cuh"
-#include "templates/tile/sm90_scores_again.cuh"
 #include "templates/tile/sm90_strict.cuh"
 
 namespace att {
@@ -130,7 +129,6 @@ struct ConsumerPieces {
   template <int kRunning, bool kTracking = false>
   ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2]) {
     if constexpr (spec::kIsStrict) return soften_following<kRunning>(at, piece);
-    if constexpr (kTracking && kRetakes) return soften_retaking<kRunning>(at, piece);
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
@@ -144,11 +142,8 @@ struct ConsumerPieces {
       }
       wgmma_wait<kRunning>();
     };
-    const auto raise = [&](float factor) {
-      raised = raise_references(s[piece], rows, top, factor, rises);
-    };
     softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece),
-                              !spec::kHasMask || is_full(at, piece), raise, wait);
+                              !spec::kHasMask || is_full(at, piece), top, rises, raised, wait);
     if (kTracking && raised) {
       if constexpr (kLearns) rose = true;
       wgmma_pin(o);
@@ -159,46 +154,6 @@ struct ConsumerPieces {
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();
-  }
-
-  // With kRetakes: the exponentials with the references as they are, and where their sums say that
-  // one was too large, the piece once more, references raised before them. K must still be there.
-  template <int kRunning>
-  ATT_MEMBER void soften_retaking(const Tile& at, int piece) {
-    const Context c = context();
-    const bool full = !spec::kHasMask || is_full(at, piece);
-    const float before[2] = {rows.sum[0], rows.sum[1]};
-    float shrink[2];
-    const auto raise = [&](float factor) { raise_to_highest(s[piece], rows, factor, shrink); };
-    wgmma_pin(s[piece]);
-    softmax_frozen<false>(c, s[piece], rows, position(at, piece), full, raise,
-                          [] { wgmma_wait<kRunning>(); });
-    // NaN is looked at too.
-    if (!all_lanes(rows.sum[0] < kSuspiciousSum && rows.sum[1] < kSuspiciousSum)) {
-      rows.sum[0] = before[0];
-      rows.sum[1] = before[1];
-      multiply_again(
-          s[piece], [&](int step, unsigned(&out)[4]) { q_fragment(step, out); },
-          shared.k(at.at.stage), piece * kPieceKeys);
-      softmax_frozen<true>(c, s[piece], rows, position(at, piece), full, raise, [] {});
-      wgmma_pin(o);
-#pragma unroll
-      for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= shrink[i / 2 % 2];
-    }
-    pack(c, s[piece], probabilities, position(at, piece));
-    keep_probabilities();
-  }
-
-  // Q's fragment of a step, from where it is.
-  ATT_MEMBER void q_fragment(int step, unsigned (&out)[4]) const {
-    if constexpr (plan::kQInRegisters) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[i] = q[step][i];
-    } else {
-      const int thread = thread_index() % kWarpgroupThreads;
-      ldmatrix_x4(out, swizzled(shared.q(warpgroup) + step / 4 * kQSlabBytes,
-                                thread / 32 * 16 + thread % 16, step % 4 * 2 + thread % 32 / 16));
-    }
   }
 
   // The same with references that follow the largest scores, `accuracy: strict`.

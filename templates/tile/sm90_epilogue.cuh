@@ -100,7 +100,6 @@ constexpr int kStoreRows = 16;
 // The slabs of O from `first_slab` on for which the buffer has room.
 ATT_FN void stage_output(const Output& o, unsigned buffer, int first_slab) {
   constexpr int kSlabSteps = kSlabColumns / 16;
-  const int thread = thread_anew();
 #pragma unroll
   for (int i = 0; i < kStagedSlabs * kSlabSteps; ++i) {
     const int step = first_slab * kSlabSteps + i;
@@ -110,7 +109,7 @@ ATT_FN void stage_output(const Output& o, unsigned buffer, int first_slab) {
     for (int j = 0; j < 4; ++j) {
       packed[j] = pack_2<spec::kDType>(o[8 * step + 2 * j], o[8 * step + 2 * j + 1]);
     }
-    stmatrix_x4(fragment_address(buffer, i, thread), packed);
+    stmatrix_x4(fragment_address(buffer, i), packed);
   }
   fence_shared_for_async();
 }

@@ -97,15 +97,17 @@ struct SharedMemory {
   ATT_MEMBER unsigned barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
 
-// Named barriers: a warpgroup's own, and, with kPingPong, the one at which it waits for its turn.
+// Named barriers: a warpgroup's own, and, with kPingPong, the one at which it waits for its turn;
+// one of all warpgroups.
 ATT_FN int warpgroup_barrier(int warpgroup) { return 1 + warpgroup; }
 ATT_FN int turn_barrier(int warpgroup) { return 1 + kWarpgroups + warpgroup; }
+constexpr int kConsumersBarrier = 1 + 2 * kWarpgroups;
 
 // Where a lane's row of stmatrix_x4 goes for its warp's 16 rows of a warpgroup's matrix, columns
 // 16 * step to 16 * step + 15: an A operand's fragment.
-ATT_FN unsigned fragment_address(unsigned matrix, int step, int thread) {
-  const int lane = thread % 32;
-  const int row = thread % kWarpgroupThreads / 32 * 16 + lane % 16;
+ATT_FN unsigned fragment_address(unsigned matrix, int step) {
+  const int lane = thread_index() % 32;
+  const int row = thread_index() % kWarpgroupThreads / 32 * 16 + lane % 16;
   return swizzled(matrix + step / 4 * kQSlabBytes, row, step % 4 * 2 + lane / 16);
 }
 

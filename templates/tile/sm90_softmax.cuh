@@ -40,9 +40,6 @@ constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 // 8) above them.
 constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
 
-// With kRetakes: sums from which on a piece's scores are looked at. fp16 ends at 2^16.
-constexpr float kSuspiciousSum = kBf16 ? 0x1p60f : 0x1p15f;
-
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
 // (With a mask, such rows keep it from freezing.)
@@ -199,7 +196,7 @@ ATT_FN void pack(const Context& c, const Scores& s, Probabilities& p, const Posi
 ATT_FN void stage_probabilities(const Probabilities& p, unsigned buffer) {
 #pragma unroll
   for (int step = 0; step < kPvSteps; ++step) {
-    stmatrix_x4(fragment_address(buffer, step, thread_index()), p[step]);
+    stmatrix_x4(fragment_address(buffer, step), p[step]);
   }
   fence_shared_for_async();
   sync_warp();
@@ -291,25 +288,6 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
   return true;
 }
 
-// With kRetakes: moves the references that the scores, times `factor`, are too far above to where
-// an item's first one would be, so that the largest exponential is a power of two, and shrinks the
-// sums; O is for `shrink` to shrink. Of what is infinite the sum is NaN, which total_rows() sees.
-ATT_FN void raise_to_highest(const Scores& s, RowState& rows, float factor, float (&shrink)[2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float highest = -infinity();
-#pragma unroll
-    for (int i = 0; i < kPieceKeys / 2; ++i) {
-      if (i / 2 % 2 == half) highest = math_max(highest, s[i]);
-    }
-    highest = plus_steady_offset(quad_max(highest) * factor);
-    const float old = rows.reference[half];
-    if (highest > old + kTrackedRise) rows.reference[half] = highest + kFrozenOffset;
-    shrink[half] = math_exp2(old - rows.reference[half]);
-    rows.sum[half] *= shrink[half];
-  }
-}
-
 // The largest score of a row as the steady loop has it, where it is positive, and back: only one of
 // the two is kept while the loop runs. Where it is negative, what the reference would be taken
 // from.
@@ -353,11 +331,12 @@ ATT_FN float steady_factor(const ForwardParams& p) {
                                                                : softmax_scale(p) * kLog2E;
 }
 
-// A step of the steady loop, whose reference is fixed, or, with `kTracking`, raised where it must
-// be: raise(factor) does so.
-template <bool kTracking, typename Raise, typename Wait>
+// A step of the steady loop, whose reference is fixed, or, with `kTracking`, raised when it must
+// be: what raise_references() says.
+template <bool kTracking, typename Wait>
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
-                           bool full, const Raise& raise, const Wait& wait) {
+                           bool full, float (&top)[2], unsigned& rises, bool& raised,
+                           const Wait& wait) {
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -376,20 +355,20 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
       for (int i = 0; i < kPieceKeys / 2; ++i) {
         s[i] = s[i] * scale + on_line(i / 2 % 2, i / 4 * 8 + (i & 1));
       }
-      raise(1.0f);
+      raised = raise_references(s, rows, top, 1.0f, rises);
       exponentials(s, rows, 1.0f, to_reference, wait);
     } else {
       exponentials(s, rows, scale, on_line, wait);
     }
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
-    if constexpr (kTracking) raise(kScoreFactor);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, rises);
     exponentials(
         s, rows, kScoreFactor,
         [&](int half, int) { return plus_score_offset(-rows.reference[half]); }, wait);
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
-    if constexpr (kTracking) raise(scale);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, scale, rises);
     exponentials(s, rows, scale, to_reference, wait);
   }
 }

@@ -27,15 +27,6 @@ constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIs
 // tile where the loop shares its first piece's softmax: ptxas serialises the products (C7514).
 constexpr bool kTracks = plan::kFrozenMax && (kPieces == 1 || !kSharesFirst);
 
-// Whether that loop looks at a piece's sums instead of its scores: the exponentials are taken as in
-// the ordinary loop, and where one was too large the scores are multiplied once more, which is
-// cheaper than to compare all of them. In one piece a tile the comparisons cost less.
-constexpr bool kRetakes = kTracks && kPieces == 2;
-
-// thread_index() for what is done once an item. With kRetakes ptxas has no registers to keep over
-// the loops what follows from it.
-ATT_FN int thread_anew() { return kRetakes ? opaque(thread_index()) : thread_index(); }
-
 // Whether there is a second way before the running maximum. Items that fail their proof are done
 // again with the frozen maximum of their first tile, and so are the later ones of the warpgroup,
 // most of which would fail too.
@@ -51,10 +42,17 @@ constexpr bool kTeaches = !plan::kSameBits || plan::kSchedule != plan::Schedule:
 constexpr bool kLearns = kTeaches && kTracks && kPieces == 1;
 
 // Whether the first tile of an item is looked at for what the first way does not serve. A frozen
-// maximum serves all scores but those that rise above it: heavy tails, of bf16. Not with a mask:
+// maximum serves all scores but those that rise above it: heavy tails. Not with a mask and a score:
 // ALiBi lost 1.3 % on normal numbers, and on heavy tails 1.39 of FlexAttention are left of 1.57.
 constexpr bool kProbes =
-    kConstantReference || kLearns || (kTracks && kBf16 && kPieces == 2 && !spec::kHasMask);
+    kConstantReference || kLearns ||
+    (kTracks && kPieces == 2 && (!spec::kHasMask || (!kBf16 && !spec::kHasScore)));
+
+// Whether what one warpgroup sees in the first tile of its first item is told to the others of the
+// CTA, as any of them makes all of them do an item again. Where each of them has that tile they all
+// meet there; elsewhere off the counter the scheduler tells them with the next item.
+constexpr bool kTellsOthers = kTeaches && kTracks && kPieces == 2 && kWarpgroups > 1;
+constexpr bool kMeets = kTellsOthers && !spec::kHasMask && !spec::kIsPacked && plan::kKeyPieces == 1;
 
 }  // namespace sm90
 }  // namespace att
