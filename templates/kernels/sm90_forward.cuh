@@ -67,8 +67,8 @@ struct Consumer : ConsumerPieces {
   // In a CTA's first item.
   ATT_MEMBER void tell_others() {
     if constexpr (kMeets) {
-      const bool any = named_barrier_any(kConsumersBarrier, kWarpgroups * kWarpgroupThreads,
-                                         way == kSecondWay);
+      const bool any =
+          named_barrier_any(kConsumersBarrier, kWarpgroups * kWarpgroupThreads, way == kSecondWay);
       if (shuffle_from(any, 0) != 0) way = kSecondWay;
       fixed = fixed && way == kFirstWay;
     } else if constexpr (kHints && kCluster == 1) {

@@ -52,7 +52,8 @@ constexpr bool kProbes =
 // CTA, as any of them makes all of them do an item again. Where each of them has that tile they all
 // meet there; elsewhere off the counter the scheduler tells them with the next item.
 constexpr bool kTellsOthers = kTeaches && kTracks && kPieces == 2 && kWarpgroups > 1;
-constexpr bool kMeets = kTellsOthers && !spec::kHasMask && !spec::kIsPacked && plan::kKeyPieces == 1;
+constexpr bool kMeets =
+    kTellsOthers && !spec::kHasMask && !spec::kIsPacked && plan::kKeyPieces == 1;
 
 }  // namespace sm90
 }  // namespace att
