@@ -70,7 +70,7 @@ struct Consumer : ConsumerPieces {
       const bool any =
           named_barrier_any(kConsumersBarrier, kWarpgroups * kWarpgroupThreads, way == kSecondWay);
       if (shuffle_from(any, 0) != 0) way = kSecondWay;
-      fixed = fixed && way == kFirstWay;
+      fixed = fixed && way <= kFirstWay;
     } else if constexpr (kHints && kCluster == 1) {
       set_shared_bits(failed_word(shared), way == kSecondWay ? (1u << kSlices) - 1 : 0);
     }
@@ -104,11 +104,7 @@ struct Consumer : ConsumerPieces {
     float low = scores[0] * to_log2, high = scores[2] * to_log2;
     if constexpr (kSeesAll) {
       low = math_min(low, high);
-      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f));
-      if constexpr (kTellsOthers && !kMeets) {
-        high = highest_score(s[0], 0, highest_score(s[0], 1, high));
-      }
-      high *= to_log2;
+      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f)) * to_log2;
     }
     if constexpr (kLearns) {
       if (may_try) {
@@ -189,11 +185,11 @@ struct Consumer : ConsumerPieces {
         if constexpr (!kTeaches) way = kUnknown;
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
-        // Not rows past q_len, whose scores are 0.
-        probes = kProbes && may_freeze && way == kUnknown &&
-                 ((kMeets && n == 0) || own.row < sequence().q_len);
+        // Not rows past q_len, whose scores are 0; but they hear of the others'.
+        const bool has_rows = own.row < sequence().q_len;
+        probes = kProbes && may_freeze && way == kUnknown && (has_rows || (kMeets && n == 0));
         may_try = n == 0;  // which item comes later may be chance
-        way = probes ? kFirstWay : way;
+        way = probes && has_rows ? kFirstWay : way;
       }
       first = true;
       mbarrier_wait(shared.q_full(warpgroup), n & 1);
