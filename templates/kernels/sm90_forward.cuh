@@ -104,7 +104,13 @@ struct Consumer : ConsumerPieces {
     float low = scores[0] * to_log2, high = scores[2] * to_log2;
     if constexpr (kSeesAll) {
       low = math_min(low, high);
-      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f)) * to_log2;
+      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f));
+      // A launch whose items are dealt out waits for the one CTA that saw nothing.
+      if constexpr (kMeets) {
+        wgmma_pin(s[0]);
+        high = highest_score(s[0], 0, highest_score(s[0], 1, high));
+      }
+      high *= to_log2;
     }
     if constexpr (kLearns) {
       if (may_try) {
