@@ -44,7 +44,7 @@ struct Consumer : ConsumerPieces {
   // it does not.
   static constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
   bool probes = false;    // whether this item's first tile is looked at
-  bool may_try = false;   // with kLearns: whether this item may try the second way
+  bool may_try = false;   // whether this item is the first: may try the second way, tells others
   bool on_trial = false;  // whether it does
 
   // Whether probe() looks at all scores for the highest.
