@@ -44,23 +44,73 @@ struct Consumer : ConsumerPieces {
   // it does not.
   static constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
   bool probes = false;    // whether this item's first tile is looked at
-  bool may_try = false;   // with kLearns: whether this item may try the second way
+  bool may_try = false;   // whether this item is the first: may try the second way, tells others
   bool on_trial = false;  // whether it does
 
-  // Whether probe() looks at all scores for the highest. Without a mask, where items are alike, two
-  // pieces a tile gain 1 % by it at most.
-  static constexpr bool kSeesAll = kLearns || (kTracks && (spec::kHasMask || kScoreVariesByKey));
+  // Whether probe() looks at all scores for the highest.
+  static constexpr bool kSeesAll =
+      kLearns || (kTracks && (kPieces == 2 || spec::kHasMask || kScoreVariesByKey));
 
   // Looks at a tile's scores, before mask and score, for what the first way does not serve; at two
   // a thread, or with kSeesAll at more. What it overlooks is found at the item's end.
   ATT_MEMBER void probe() {
+    if constexpr (kTracks && kPieces == 2 && !kBf16) {
+      look_for_rises();
+    } else {
+      look_for_levels();
+    }
+    if constexpr (kTellsOthers) {
+      if (may_try) tell_others();
+    }
+  }
+
+  // In a CTA's first item.
+  ATT_MEMBER void tell_others() {
+    if constexpr (kMeets) {
+      const bool any =
+          named_barrier_any(kConsumersBarrier, kWarpgroups * kWarpgroupThreads, way == kSecondWay);
+      if (shuffle_from(any, 0) != 0) way = kSecondWay;
+      fixed = fixed && way <= kFirstWay;
+    } else if constexpr (kHints && kCluster == 1) {
+      set_shared_bits(failed_word(shared), way == kSecondWay ? (1u << kSlices) - 1 : 0);
+    }
+  }
+
+  // fp16 has room for a rise of 2^23 after the first tile, whatever its level: rows whose scores
+  // are further apart in it will rise by more.
+  ATT_MEMBER void look_for_rises() {
+    if (tile.key + kTileKv > sequence().kv_len) return;  // keys beyond it have scores of 0
+    Scores& scores = s[kHigh];
+    wgmma_pin(scores);
+    float most = 0.0f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float low = scores[2 * half], high = low;
+#pragma unroll
+      for (int i = 2 * half; i < kPieceKeys / 2; i += 4) {
+        low = math_min(math_min(low, scores[i]), scores[i + 1]);
+        high = math_max(math_max(high, scores[i]), scores[i + 1]);
+      }
+      most = math_max(most, high - low);
+    }
+    constexpr float kWide = 40.0f;  // log2
+    if (any_thread(most * softmax_scale(p) * kLog2E > kWide)) way = kSecondWay;
+  }
+
+  ATT_MEMBER void look_for_levels() {
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
     const float to_log2 = softmax_scale(p) * kLog2E;
     float low = scores[0] * to_log2, high = scores[2] * to_log2;
     if constexpr (kSeesAll) {
       low = math_min(low, high);
-      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f)) * to_log2;
+      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f));
+      // A launch whose items are dealt out waits for the one CTA that saw nothing.
+      if constexpr (kMeets) {
+        wgmma_pin(s[0]);
+        high = highest_score(s[0], 0, highest_score(s[0], 1, high));
+      }
+      high *= to_log2;
     }
     if constexpr (kLearns) {
       if (may_try) {
@@ -141,10 +191,11 @@ struct Consumer : ConsumerPieces {
         if constexpr (!kTeaches) way = kUnknown;
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
-        // Not rows past q_len, whose scores are 0.
-        probes = kProbes && may_freeze && way == kUnknown && own.row < sequence().q_len;
+        // Not rows past q_len, whose scores are 0; but they hear of the others'.
+        const bool has_rows = own.row < sequence().q_len;
+        probes = kProbes && may_freeze && way == kUnknown && (has_rows || (kMeets && n == 0));
         may_try = n == 0;  // which item comes later may be chance
-        way = probes ? kFirstWay : way;
+        way = probes && has_rows ? kFirstWay : way;
       }
       first = true;
       mbarrier_wait(shared.q_full(warpgroup), n & 1);

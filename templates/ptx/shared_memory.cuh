@@ -75,6 +75,16 @@ ATT_FN void load_shared_16(unsigned address, unsigned (&words)[4]) {
                : "memory");
 }
 
+// Sets bits of a word, for good; without a branch where there are none, over which ptxas would lose
+// track of what is the same in all lanes.
+ATT_FN void set_shared_bits(unsigned address, unsigned bits) {
+  asm volatile(
+      "{\n.reg .pred any;\nsetp.ne.b32 any, %1, 0;\n@any red.shared.or.b32 [%0], %1;\n}" ::"r"(
+          address),
+      "r"(bits)
+      : "memory");
+}
+
 // 16 bytes of global memory that the kernel does not write, 16-byte aligned.
 ATT_FN void load_global_16(const void* from, unsigned (&words)[4]) {
   asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"

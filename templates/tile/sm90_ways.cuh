@@ -42,10 +42,18 @@ constexpr bool kTeaches = !plan::kSameBits || plan::kSchedule != plan::Schedule:
 constexpr bool kLearns = kTeaches && kTracks && kPieces == 1;
 
 // Whether the first tile of an item is looked at for what the first way does not serve. A frozen
-// maximum serves all scores but those that rise above it: heavy tails, of bf16. Not with a mask:
+// maximum serves all scores but those that rise above it: heavy tails. Not with a mask and a score:
 // ALiBi lost 1.3 % on normal numbers, and on heavy tails 1.39 of FlexAttention are left of 1.57.
 constexpr bool kProbes =
-    kConstantReference || kLearns || (kTracks && kBf16 && kPieces == 2 && !spec::kHasMask);
+    kConstantReference || kLearns ||
+    (kTracks && kPieces == 2 && (!spec::kHasMask || (!kBf16 && !spec::kHasScore)));
+
+// Whether what one warpgroup sees in the first tile of its first item is told to the others of the
+// CTA, as any of them makes all of them do an item again. Where each of them has that tile they all
+// meet there; elsewhere off the counter the scheduler tells them with the next item.
+constexpr bool kTellsOthers = kTeaches && kTracks && kPieces == 2 && kWarpgroups > 1;
+constexpr bool kMeets =
+    kTellsOthers && !spec::kHasMask && !spec::kIsPacked && plan::kKeyPieces == 1;
 
 }  // namespace sm90
 }  // namespace att
