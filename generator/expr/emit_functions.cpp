@@ -63,6 +63,18 @@ std::string score_core_function(const Expr& score, float scale, const Environmen
       emit_value(made.core, environment, products));
 }
 
+// What score_core() is, where it is known to be a logistic function.
+std::string logistic_constants(const Expr& score, float scale) {
+  const auto logistic = score ? score_logistic(score, scale) : std::nullopt;
+  const ScoreLogistic made = logistic.value_or(ScoreLogistic{0, 0});
+  return fmt::format(
+      "// Whether score_core() of s is 1 / (1 + exp2(step * s + shift)).\n"
+      "constexpr bool kScoreIsLogistic = {};\n"
+      "constexpr float kLogisticStep = {};\n"
+      "constexpr float kLogisticShift = {};\n",
+      logistic.has_value(), float_literal(made.step), float_literal(made.shift));
+}
+
 // What a family may use instead of score() where that only adds a line.
 std::string score_line_function(const Expr& score, const Environment& environment) {
   const auto line = score ? score_line(score) : std::nullopt;
@@ -168,9 +180,9 @@ std::string support_includes(const HeadExpressions& e, const Environment& enviro
 std::string emit_functions(const HeadExpressions& e, const Environment& environment) {
   return value_functions(e, environment) +
          score_core_function(e.score, e.softmax_scale, environment, products_of(e)) +
-         score_line_function(e.score, environment) + classify_function(e.mask, environment) +
-         bounds_function(e.mask, environment, true) + bounds_function(e.mask, environment, false) +
-         row_bounds_function(e.mask, environment);
+         logistic_constants(e.score, e.softmax_scale) + score_line_function(e.score, environment) +
+         classify_function(e.mask, environment) + bounds_function(e.mask, environment, true) +
+         bounds_function(e.mask, environment, false) + row_bounds_function(e.mask, environment);
 }
 
 }  // namespace attune::expr

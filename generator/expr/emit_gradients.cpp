@@ -64,23 +64,18 @@ std::string score_functions(const Expr& score, float scale, const Environment& e
       body_of_pair(made.core, core_gradient, environment));
 }
 
-// What score_core() is, where it is known to be a logistic function.
-std::string score_logistic_constants(const Expr& score, float scale) {
+// Of a score whose core is known to be a logistic function.
+std::string logistic_slope(const Expr& score, float scale) {
   const auto logistic = score_logistic(score, scale);
   const double slope = logistic ? -std::numbers::ln2 * logistic->step *
                                       double{score_core(score, scale).multiplier} / double{scale}
                                 : 0;
-  const bool is_usable = logistic && is_normal_float(slope);
   return fmt::format(
-      "// Whether score_core() of s is t = 1 / (1 + exp2(step * s + shift)), and score_grad() "
-      "then\n"
-      "// t * (1 - t) times the slope.\n"
-      "constexpr bool kScoreIsLogistic = {};\n"
-      "constexpr float kLogisticStep = {};\n"
-      "constexpr float kLogisticShift = {};\n"
+      "// With kScoreIsLogistic, score_core() of s being t, score_grad() is t * (1 - t) times it; "
+      "0:\n"
+      "// it cannot be told so.\n"
       "constexpr float kLogisticSlope = {};\n",
-      is_usable, float_literal(is_usable ? logistic->step : 0),
-      float_literal(is_usable ? logistic->shift : 0), float_literal(is_usable ? slope : 0));
+      float_literal(is_normal_float(slope) ? slope : 0));
 }
 
 // "true, false" of what `property` says of each look-up; one more than none, for arrays have a
@@ -234,8 +229,8 @@ std::string emit_gradients(const HeadExpressions& e, const Environment& environm
   const std::vector<LookUpDerivative> of_score = look_up_derivatives(score, environment);
   const std::vector<LookUpDerivative> of_sink = look_up_derivatives(e.sink, environment);
   return score_functions(score, e.softmax_scale, environment) +
-         score_logistic_constants(score, e.softmax_scale) +
-         score_look_ups(of_score, of_sink, environment) + sink_look_ups(of_sink, environment);
+         logistic_slope(score, e.softmax_scale) + score_look_ups(of_score, of_sink, environment) +
+         sink_look_ups(of_sink, environment);
 }
 
 }  // namespace attune::expr

@@ -35,11 +35,8 @@ ATT_FN ScoreAndGradient score_core_with_grad(const Context& c, float s, Query q_
   const float t0 = math_divide(1.0f, 1.0f + math_exp2(s * -0.00850069f));
   return {t0, t0 * (1.0f - t0) * 4.0f};
 }
-// Whether score_core() of s is t = 1 / (1 + exp2(step * s + shift)), and score_grad() then
-// t * (1 - t) times the slope. (Not with the example's bias.)
-constexpr bool kScoreIsLogistic = false;
-constexpr float kLogisticStep = 0.0f;
-constexpr float kLogisticShift = 0.0f;
+// With kScoreIsLogistic, score_core() of s being t, score_grad() is t * (1 - t) times it; 0: it
+// cannot be told so. (Not with the example's bias.)
 constexpr float kLogisticSlope = 0.0f;
 
 // Different look-ups of tensors that learn; 0: nothing below is of use. An element's gradient is

@@ -93,6 +93,11 @@ ATT_FN float score_core(const Context& c, float s, Query q_idx, Key kv_idx) {
   return math_divide(1.0f, 1.0f + math_exp2(s * -0.00850069f));
 }
 
+// Whether score_core() of s is 1 / (1 + exp2(step * s + shift)), as a softcap's is.
+constexpr bool kScoreIsLogistic = true;
+constexpr float kLogisticStep = -0.00850069f;
+constexpr float kLogisticShift = 0.0f;
+
 // Whether the score depends on kv_idx itself; and whether it is s plus a line in kv_idx (as ALiBi's
 // is), so that score(c, s, q, k + i) is s + base + step * i of score_line(c, q, k), rounding aside.
 constexpr bool kScoreVariesByKey = false;

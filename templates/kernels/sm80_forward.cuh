@@ -23,6 +23,7 @@
 #include "templates/tile/operands.cuh"
 #include "templates/tile/page_rows.cuh"
 #include "templates/tile/products.cuh"
+#include "templates/tile/sm80_logistic.cuh"
 #include "templates/tile/softmax.cuh"
 #include "templates/tile/tile_walk.cuh"
 #include "templates/work_items.h"
@@ -212,8 +213,17 @@ struct WarpTile {
     for (int own = 0; own < kOwnKeys; own += plan::kChunk) {
       const int key = key_group() * kOwnKeys + own;
       float s[kBlocks][plan::kChunk / 8][4];
-      scores<plan::kChunk, kFrozenUnroll>(s, stage, key, k0 + key, partial);
-      rows.exponentiate(s);
+      if constexpr (kFrozenShares) {
+        LiveElements<kBlocks, plan::kChunk / 8> live;
+        if (partial) live.find(c, q0, k0 + key);
+        multiply_qk<plan::kChunk, kFrozenUnroll>(s, stage, key);
+        to_denominators(s, c);
+        if (partial) live.apply(s, c, q0, k0 + key, kDeadDenominator);
+        exponentiate_inverses(rows, s);
+      } else {
+        scores<plan::kChunk, kFrozenUnroll>(s, stage, key, k0 + key, partial);
+        rows.exponentiate(s);
+      }
       accumulate<plan::kChunk, true>(s, stage, key, k0 + key);
     }
     return rows.recentre(o);

@@ -6,36 +6,22 @@
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/dropout_columns.cuh"
+#include "templates/tile/logistic_cores.cuh"
 
 namespace att {
 
-ATT_FN float softmax_scale(const ForwardParams& p) {
-  return spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
-}
 ATT_FN float dropout_scale(const Context& c) {
   if constexpr (spec::kHasDropout) return dropout_keep_scale(c);
   return 1.0f;
-}
-
-// Element e of the n-th block of 8 columns: mma's accumulators, and wgmma's.
-template <int kBlocks>
-ATT_FN float& element(float (&s)[kBlocks][4], int n, int e) {
-  return s[n][e];
-}
-template <int kCount>
-ATT_FN float& element(float (&s)[kCount], int n, int e) {
-  return s[4 * n + e];
 }
 
 // P of a raw product, and P times what the score changes by with the scaled product.
 struct Probability {
   float value, slope;
 };
-// What is learned under a function of the score changes with the score itself: the products are
-// kept until dS is there, and P is worked out once more.
-constexpr bool kKeepsProducts = kGradLoads > 0 && !kScoreGradIsOne;
 // `reference`: the LSE in log2 units; with kSplitReferences the product has it already. `live` is
-// for score functions; a dead element is 0 whatever its score's slope is.
+// for score functions; a dead element is 0 whatever its score's slope is. With kHasLogisticScores
+// `product` is a score's core.
 template <typename Query, typename Key>
 ATT_FN Probability probability(const Context& c, float product, float reference, Query q, Key k,
                                bool live) {
@@ -43,6 +29,12 @@ ATT_FN Probability probability(const Context& c, float product, float reference,
   if constexpr (!spec::kHasScore) {
     const float value = math_exp2(product * (scale * kLog2E) - reference);
     return {value, value};
+  } else if constexpr (kHasLogisticScores) {
+    const float shift = kScoreOffset * kLog2E - reference;
+    const float score = product * (kScoreMultiplier * kLog2E) + shift;
+    const float value = math_exp2(live ? score : -infinity());
+    const float steep = kLogisticSlope * product;
+    return {value, value * (steep - steep * product)};
   } else {
     const float scaled = product * scale;
     const ScoreAndGradient score = score_with_grad(c, scaled, q, k);
@@ -133,6 +125,7 @@ struct ColumnElements {
         live.set(element(s, n, e), n, e, is_live_element(c, q, k));
       });
     }
+    if constexpr (kHasLogisticScores) to_logistic_cores<kColumns / 8>(c, s);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
       float reference[2] = {};
@@ -280,6 +273,7 @@ struct RowElements {
         live.set(element(s, n, e), n, e, is_live_element(c, q, k));
       });
     }
+    if constexpr (kHasLogisticScores) to_logistic_cores<kColumns / 8>(c, s);
     for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
       float& x = element(s, n, e);
       x = probability(c, x, reference[e / 2], q, k, live.is_live(n, e)).slope;

@@ -1,29 +1,14 @@
 // P of scores that are a logistic function of the product, a softcap's first of all, where an
 // accumulator's rows are keys and its columns queries.
 //
-// Of three exponentials and reciprocals an element the unit that makes them, a quarter of a warp in
-// two clocks, had half of a tile's clocks. So four elements share a reciprocal, their product's.
-// And as the score of a dead element cannot be minus infinity, dead ones are cleared afterwards, in
-// the few tiles that have some, instead of being chosen in all.
+// As the score of a dead element cannot be minus infinity, dead ones are cleared afterwards, in the
+// few tiles that have some, instead of being chosen in all.
 #pragma once
 
-#include "templates/kernels/backward_head.cuh"
-#include "templates/ptx/math.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/tile/backward_scores.cuh"
 
 namespace att {
-
-constexpr bool kHasLogisticScores =
-    spec::kHasScore && kScoreIsLogistic && !kKeepsProducts && !plan::kSplitReferences;
-
-// 1 + exp2(x), for products of four of which there is room: of larger x its inverse is next to 0
-// anyway. Never NaN, so that a dead element is not its neighbours' business.
-ATT_FN float logistic_denominator(const Context& c, float product) {
-  constexpr float kMost = 31.0f;
-  const float s = spec::kScaleAtLaunch ? product * softmax_scale(c.params) : product;
-  return 1.0f + math_exp2(math_min(s * kLogisticStep + kLogisticShift, kMost));
-}
 
 template <int kColumns>
 struct LogisticScores {
@@ -47,7 +32,7 @@ struct LogisticScores {
       float denominator[4], core[4], value[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) denominator[e] = logistic_denominator(c, element(s, n, e));
-      invert(denominator, core);
+      invert_logistic(denominator, core);
       float shift[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) shift[e] = kScoreOffset * kLog2E - reference[n][e];
@@ -85,15 +70,6 @@ struct LogisticScores {
     for (int n = kFirst; n < kEnd; ++n) {
       load_shared_8(references + 32 * n, reference[n][0], reference[n][1]);
     }
-  }
-  static ATT_MEMBER void invert(const float (&x)[4], float (&inverse)[4]) {
-    const float low = x[0] * x[1], high = x[2] * x[3];
-    const float of_all = math_reciprocal(low * high);
-    const float of_low = of_all * high, of_high = of_all * low;
-    inverse[0] = of_low * x[1];
-    inverse[1] = of_low * x[0];
-    inverse[2] = of_high * x[3];
-    inverse[3] = of_high * x[2];
   }
 };
 

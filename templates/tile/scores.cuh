@@ -94,12 +94,12 @@ struct LiveElements {
     }
   }
 
-  // Dead elements to minus infinity.
-  ATT_MEMBER void apply(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0) const {
+  // Dead elements to `dead`.
+  ATT_MEMBER void apply(float (&s)[kBlocks][kTiles][4], const Context& c, int q0, int k0,
+                        float dead = -infinity()) const {
     if constexpr (!kAsBits) {
-      for_each(c, q0, k0, [&](int m, int n, int e, bool live) {
-        s[m][n][e] = live ? s[m][n][e] : -infinity();
-      });
+      for_each(c, q0, k0,
+               [&](int m, int n, int e, bool live) { s[m][n][e] = live ? s[m][n][e] : dead; });
       return;
     }
 #pragma unroll
@@ -109,7 +109,7 @@ struct LiveElements {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int bit = bit_of(m, n, e);
-          if ((words[bit / 32] >> bit % 32 & 1u) == 0) s[m][n][e] = -infinity();
+          if ((words[bit / 32] >> bit % 32 & 1u) == 0) s[m][n][e] = dead;
         }
       }
     }

@@ -142,8 +142,14 @@ struct ConsumerPieces {
       }
       wgmma_wait<kRunning>();
     };
-    softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece),
-                              !spec::kHasMask || is_full(at, piece), top, rises, raised, wait);
+    const bool full = !spec::kHasMask || is_full(at, piece);
+    if constexpr (kSharesReciprocals) {
+      softmax_logistic<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
+                                  wait);
+    } else {
+      softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
+                                wait);
+    }
     if (kTracking && raised) {
       if constexpr (kLearns) rose = true;
       wgmma_pin(o);

@@ -9,6 +9,7 @@
 #include "templates/ptx/stmatrix.cuh"
 #include "templates/tile/columns.cuh"
 #include "templates/tile/dropout.cuh"
+#include "templates/tile/logistic.cuh"
 #include "templates/tile/quad.cuh"
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
@@ -82,16 +83,16 @@ ATT_FN void for_each_column(const F& f) {
   }
 }
 
-// -inf where the mask or kv_len leaves no key; with kIsInside, the piece ends within the keys.
+// `dead` where the mask or kv_len leaves no key; with kIsInside, the piece ends within the keys.
 // (Chosen without an `if`, which is half as much again to compile.)
 template <bool kIsInside>
-ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
+ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at, float dead = -infinity()) {
   if constexpr (!spec::kHasMask || kRowIsRange) {
     const RowMask low_row = row_mask(c, at.row, at.key());
     const RowMask high_row = row_mask(c, at.row + 8, at.key());
     for_each_column([&](int low, int high, int column) {
-      s[low] = is_live(c, low_row, column) ? s[low] : -infinity();
-      s[high] = is_live(c, high_row, column) ? s[high] : -infinity();
+      s[low] = is_live(c, low_row, column) ? s[low] : dead;
+      s[high] = is_live(c, high_row, column) ? s[high] : dead;
     });
   } else {
     using Key = TileKey<(kPieceKeys & -kPieceKeys), kPieceKeys, kIsInside>;
@@ -99,14 +100,14 @@ ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at) {
     for_each_column([&](int low, int high, int at_column) {
       const Key key(at.first_key, at.lane, at_column);
       const MaskColumn column = mask_column(c, key);
-      s[low] = mask_at(c, low_row, column, key) ? s[low] : -infinity();
-      s[high] = mask_at(c, high_row, column, key) ? s[high] : -infinity();
+      s[low] = mask_at(c, low_row, column, key) ? s[low] : dead;
+      s[high] = mask_at(c, high_row, column, key) ? s[high] : dead;
     });
     if (kIsInside || at.first_key + kPieceKeys <= c.kv_len) return;
     for_each_column([&](int low, int high, int column) {
       const bool is_key = at.key() + column < c.kv_len;
-      s[low] = is_key ? s[low] : -infinity();
-      s[high] = is_key ? s[high] : -infinity();
+      s[low] = is_key ? s[low] : dead;
+      s[high] = is_key ? s[high] : dead;
     });
   }
 }
@@ -326,7 +327,8 @@ ATT_FN void count_rounded_maxima(RowState& rows) {
 // What a kernel's scores are multiplied with, as raise_references() meets them, to be in log2
 // units.
 ATT_FN float steady_factor(const ForwardParams& p) {
-  if constexpr (kAddLine) return 1.0f;  // the line was added to them in log2 units
+  // The line was added to them in log2 units; inverses are in them.
+  if constexpr (kAddLine || kSharesReciprocals) return 1.0f;
   return spec::kHasScore || (spec::kHasMask && !kMaskUnscaled) ? kScoreFactor
                                                                : softmax_scale(p) * kLog2E;
 }

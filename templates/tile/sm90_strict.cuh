@@ -2,7 +2,7 @@
 // that the exponentials that decide a row are exact when they are rounded for the product with V.
 #pragma once
 
-#include "templates/tile/sm90_softmax.cuh"
+#include "templates/tile/sm90_logistic.cuh"
 
 namespace att {
 namespace sm90 {
@@ -24,9 +24,13 @@ ATT_FN bool softmax_following(const Context& c, Scores& s, RowState& rows, const
                               bool full, float (&correction)[2]) {
   // A constant scale becomes the exponentials' own.
   constexpr bool kIsPlain = !spec::kHasScore && kMaskUnscaled;
-  constexpr float kFactor = kIsPlain ? spec::kSoftmaxScale * kLog2E : kScoreFactor;
+  constexpr float kFactor = kIsPlain             ? spec::kSoftmaxScale * kLog2E
+                            : kSharesReciprocals ? 1.0f
+                                                 : kScoreFactor;
   if constexpr (kIsPlain) {
     if (!full) mask_scores<kIsInside>(c, s, at);
+  } else if constexpr (kSharesReciprocals) {
+    to_logistic_scores<kIsInside>(c, s, at, full);
   } else {
     apply_score<kIsInside>(c, s, at, full);
   }
