@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "generator/expr/lowering.hpp"
 #include "generator/expr/score_line.hpp"
@@ -14,6 +13,7 @@
 #include "generator/plan/sm90a_invariant.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/sm90a_pieces.hpp"
+#include "generator/plan/sm90a_text.hpp"
 #include "generator/plan/wgmma.hpp"
 
 namespace attune {
@@ -34,8 +34,6 @@ constexpr int kSharedLimitBytes = 232448;  // a CTA's most on sm_90a
 // that K and V of new heads are not asked of memory in bursts. Of 1 to 64 heads level with the best
 // at every length and head dim; 512 and 1024 tokens gain 7 and 2 % over as many as L2 holds.
 constexpr int kGroupColumns = 2048;
-
-constexpr int kMostGroups = 1 << 16;  // of heads that are dealt out together: more than there are
 
 // With room for so many slabs of each warpgroup's O beside its Q.
 int shared_bytes(const AttentionSpec& spec, const Sm90aPlan& tile, int output_slabs) {
@@ -362,87 +360,6 @@ std::vector<SharedMatrix> shared_matrices_of(const AttentionSpec& spec, const Ke
   return matrices;
 }
 
-struct ScheduleName {
-  Schedule schedule;
-  std::string_view text;      // in a plan
-  std::string_view constant;  // in the kernel
-};
-constexpr std::array<ScheduleName, 3> kSchedules = {{
-    {Schedule::kSingle, "single", "single"},
-    {Schedule::kPersistent, "persistent", "persistent"},
-    {Schedule::kLongestFirst, "longest", "longest_first"},
-}};
-
-std::vector<int> choices(const KernelPlan& plan) {
-  const Sm90aPlan& t = tile_of(plan);
-  // An order of items and its grouping of heads are one; where P goes follows from the tile.
-  const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
-  return {t.warpgroups,  t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
-          t.cluster,     t.frozen_max, t.tma_store, t.ping_pong,     t.heads_abreast,
-          t.copies_rows, t.pieces,     order};
-}
-
-std::string tile_text(const KernelPlan& plan) {
-  const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format(
-      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
-      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
-      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
-      tile.heads_abreast ? " heads" : "", tile.copies_rows ? " rows" : "",
-      tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
-}
-
-Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
-  Sm90aPlan tile;
-  tile.q_in_registers = false;
-  tile.frozen_max = false;
-  tile.tma_store = false;
-  int seen = 0;
-  for (const std::string_view word : words) {
-    const auto* schedule =
-        std::ranges::find_if(kSchedules, [&](const ScheduleName& s) { return s.text == word; });
-    if (schedule != kSchedules.end()) {
-      tile.schedule = schedule->schedule;
-      ++seen;
-    } else if (word == "qreg") {
-      tile.q_in_registers = true;
-    } else if (word == "psmem") {
-      tile.p_in_shared = true;
-    } else if (word == "frozen") {
-      tile.frozen_max = true;
-    } else if (word == "tma") {
-      tile.tma_store = true;
-    } else if (word == "pp") {
-      tile.ping_pong = true;
-    } else if (word == "heads") {
-      tile.heads_abreast = true;
-    } else if (word == "rows") {
-      tile.copies_rows = true;
-    } else if (parse_word(word, "p", tile.pieces)) {
-      // Without the word there is one.
-    } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||
-               parse_word(word, "s", tile.stages) || parse_word(word, "b", tile.score_buffers) ||
-               parse_word(word, "c", tile.cluster) || parse_word(word, "g", tile.heads_per_group)) {
-      ++seen;
-    } else {
-      return plan_text_error(fmt::format("`{}` is no word of an sm90a plan", word));
-    }
-  }
-  if (seen != 7) {
-    return plan_text_error("an sm90a plan needs w, k, s, b, c, a schedule and g once each");
-  }
-  plan.tile = tile;
-  return ok_status();
-}
-
-std::string symbol_part(const KernelPlan& plan) {
-  const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("{}q{}k{}s{}{}", tile.heads_abreast ? fmt::format("h{}", tile.warpgroups) : "",
-                     sm90a::item_queries(tile), tile.tile_kv, tile.stages,
-                     tile.pieces > 1 ? fmt::format("p{}", tile.pieces) : "");
-}
-
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
   const RegisterSplit registers = register_split(tile);
@@ -495,8 +412,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
       tile.p_in_shared, tile.heads_abreast, tile.copies_rows, tile.pieces,
       has_launch_in_front(spec), sm90a::finds_items(spec, tile), tile.cluster,
-      kSchedules[static_cast<std::size_t>(tile.schedule)].constant, tile.heads_per_group,
-      kGroupBytes, has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
+      sm90a::schedule_constant(tile.schedule), tile.heads_per_group, kGroupBytes,
+      has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
       stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,
       registers.consumer, resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk),
       wgmma_function(pv));
@@ -534,10 +451,10 @@ const FamilyOperations& sm90a_family() {
       .takes_any_strides = false,
       .tile_shape = tile_shape_of,
       .shared_matrices = shared_matrices_of,
-      .choices = choices,
-      .tile_text = tile_text,
-      .parse_tile = parse_tile,
-      .symbol_part = symbol_part,
+      .choices = sm90a::choices,
+      .tile_text = sm90a::tile_text,
+      .parse_tile = sm90a::parse_tile,
+      .symbol_part = sm90a::symbol_part,
       .head_constants = head_constants,
   };
   return kOperations;

@@ -10,7 +10,7 @@
 #include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/setmaxnreg.cuh"
-#include "templates/tile/sm90_consumer_pieces.cuh"
+#include "templates/tile/sm90_consumer_ways.cuh"
 #include "templates/tile/sm90_key_results.cuh"
 #include "templates/tile/sm90_page_rows.cuh"
 
@@ -25,147 +25,12 @@ constexpr bool kSteadyStops = spec::kHasMask || kScoreVariesByKey;
 constexpr bool kReleasesKFirst = kSharesLast && kPieces == 1;
 
 // A warpgroup of consumers.
-struct Consumer : ConsumerPieces {
+struct Consumer : ConsumerWays {
   KeyPiece own_piece;       // with kCutsKeys, of the item that is done
   bool piece_failed;        // whether a row of the warp did
-  bool fixed;               // with kConstantReference: whether the rows have their reference
   TileStream::Found found;  // what `tile` is
 
-  // With kHasSecondWay: how this warpgroup's items are done. What one of them taught holds for the
-  // next ones.
-  enum Way {
-    kUnknown,       // the first way; no tile was looked at yet
-    kFirstWay,      // the reference of fp16 is the first tile's, with bf16 a constant
-    kOwnReference,  // with a constant reference: that of the first tile
-    kSecondWay,     // the same, raised as the item goes where kTracks
-  };
-  int way = kUnknown;
-  // In log2 units: what a constant reference serves with room to spare, and what is far below what
-  // it does not.
-  static constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
-  bool probes = false;    // whether this item's first tile is looked at
-  bool may_try = false;   // whether this item is the first: may try the second way, tells others
-  bool on_trial = false;  // whether it does
-
-  // Whether probe() looks at all scores for the highest.
-  static constexpr bool kSeesAll =
-      kLearns || (kTracks && (kPieces == 2 || spec::kHasMask || kScoreVariesByKey));
-
-  // Looks at a tile's scores, before mask and score, for what the first way does not serve; at two
-  // a thread, or with kSeesAll at more. What it overlooks is found at the item's end.
-  ATT_MEMBER void probe() {
-    if constexpr (kTracks && kPieces == 2 && !kBf16) {
-      look_for_rises();
-    } else {
-      look_for_levels();
-    }
-    if constexpr (kTellsOthers) {
-      if (may_try) tell_others();
-    }
-  }
-
-  // In a CTA's first item.
-  ATT_MEMBER void tell_others() {
-    if constexpr (kMeets) {
-      const bool any =
-          named_barrier_any(kConsumersBarrier, kWarpgroups * kWarpgroupThreads, way == kSecondWay);
-      if (shuffle_from(any, 0) != 0) way = kSecondWay;
-      fixed = fixed && way <= kFirstWay;
-    } else if constexpr (kHints && kCluster == 1) {
-      set_shared_bits(failed_word(shared), way == kSecondWay ? (1u << kSlices) - 1 : 0);
-    }
-  }
-
-  // fp16 has room for a rise of 2^23 after the first tile, whatever its level: rows whose scores
-  // are further apart in it will rise by more.
-  ATT_MEMBER void look_for_rises() {
-    if (tile.key + kTileKv > sequence().kv_len) return;  // keys beyond it have scores of 0
-    Scores& scores = s[kHigh];
-    wgmma_pin(scores);
-    float most = 0.0f;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float low = scores[2 * half], high = low;
-#pragma unroll
-      for (int i = 2 * half; i < kPieceKeys / 2; i += 4) {
-        low = math_min(math_min(low, scores[i]), scores[i + 1]);
-        high = math_max(math_max(high, scores[i]), scores[i + 1]);
-      }
-      most = math_max(most, high - low);
-    }
-    constexpr float kWide = 40.0f;  // log2
-    if (any_thread(most * softmax_scale(p) * kLog2E > kWide)) way = kSecondWay;
-  }
-
-  ATT_MEMBER void look_for_levels() {
-    Scores& scores = s[kHigh];
-    wgmma_pin(scores);
-    const float to_log2 = softmax_scale(p) * kLog2E;
-    float low = scores[0] * to_log2, high = scores[2] * to_log2;
-    if constexpr (kSeesAll) {
-      low = math_min(low, high);
-      high = math_max(highest_score(scores, 0, 0.0f), highest_score(scores, 1, 0.0f));
-      // A launch whose items are dealt out waits for the one CTA that saw nothing.
-      if constexpr (kMeets) {
-        wgmma_pin(s[0]);
-        high = highest_score(s[0], 0, highest_score(s[0], 1, high));
-      }
-      high *= to_log2;
-    }
-    if constexpr (kLearns) {
-      if (may_try) {
-        constexpr float kExpected = kBf16 ? 29.0f : 16.0f;
-        on_trial = any_thread(low < kLowest || high > kExpected);
-        if (on_trial) way = kSecondWay;
-        fixed = fixed && !on_trial;
-        return;
-      }
-    }
-    if (!any_thread(low < kLowest || low > kHighest || high < kLowest || high > kHighest)) return;
-    fixed = false;
-    // Scores all of which are high have their reference in their first tile.
-    const bool some_high = any_thread(low > kHighest || high > kHighest);
-    const bool some_ordinary = any_thread(low < kOrdinary || high < kOrdinary);
-    way = some_high && some_ordinary ? kSecondWay : kOwnReference;
-  }
-
-  // What an item that is done says of the next ones, when its rows were totalled.
-  ATT_MEMBER void learn(bool failed) {
-    if (!on_trial) {
-      if (any_thread(failed)) way = kSecondWay;
-      return;
-    }
-    on_trial = false;
-    const bool some_rose = any_thread(rose);
-    if constexpr (!kConstantReference) {
-      constexpr float kLarge = kFrozenLimit / 4;
-      const bool some_large = any_thread(rows.sum[0] > kLarge || rows.sum[1] > kLarge);
-      way = some_rose || some_large ? kSecondWay : kFirstWay;
-      return;
-    }
-    const int q_len = sequence().q_len;
-    const float upper = rows.maximum[0], lower = rows.maximum[1];
-    const auto some = [&](bool of_upper, bool of_lower) {
-      return any_thread((row < q_len && of_upper) || (row + 8 < q_len && of_lower));
-    };
-    const bool some_high = some(upper > kHighest, lower > kHighest);
-    const bool some_low =
-        some(upper < kLowest && upper != -infinity(), lower < kLowest && lower != -infinity());
-    if (!some_high && !some_low) {
-      way = kFirstWay;
-      return;
-    }
-    // Scores that are high from the first tile on have their reference there.
-    const bool some_ordinary = some(upper < kOrdinary, lower < kOrdinary);
-    way = some_rose || (some_high && some_ordinary) ? kSecondWay : kOwnReference;
-  }
-
   // ---- A work item.
-
-  // Whether a way is left for an item that fails when done so.
-  static ATT_MEMBER bool may_fail(int redo) {
-    return plan::kFrozenMax && (kHasSecondWay ? (redo & kSecondRedo) == 0 : redo == 0);
-  }
 
   // Takes item n. With Q in registers, also issues the QK products of its first tile. (Of whatever
   // is in the stage when there is none: ptxas must see the same products in flight on every path.)
@@ -226,9 +91,6 @@ struct Consumer : ConsumerPieces {
     if constexpr (kStagesInQ) tma_store_wait_read();
     if (thread_index() % 32 == 0) mbarrier_arrive(shared.q_empty(warpgroup));
   }
-
-  // Whether the steady loop raises references.
-  ATT_MEMBER bool raises() const { return kTracks && way == kSecondWay; }
 
   // Whether the steady loop takes the tile without knowing a maximum.
   ATT_MEMBER bool starts_steady() const {
@@ -534,8 +396,8 @@ ATT_FN void consume(const ForwardParams& p, const TensorMap* o_map, const Shared
   Probabilities probabilities;
   Output o;
   RowState rows;
-  Consumer consumer{{p, shared, warpgroup, cta_rank * kWarpgroups + warpgroup, stream, q, s,
-                     probabilities, o, rows}};
+  Consumer consumer{{{p, shared, warpgroup, cta_rank * kWarpgroups + warpgroup, stream, q, s,
+                      probabilities, o, rows}}};
   if (warpgroup == kWarpgroups - 1) stream.give_turn();
   bool more = consumer.begin(0);
   for (int n = 0; more; ++n) {
