@@ -26,10 +26,6 @@ constexpr bool kReleasesKFirst = kSharesLast && kPieces == 1;
 
 // A warpgroup of consumers.
 struct Consumer : ConsumerWays {
-  KeyPiece own_piece;       // with kCutsKeys, of the item that is done
-  bool piece_failed;        // whether a row of the warp did
-  TileStream::Found found;  // what `tile` is
-
   // ---- A work item.
 
   // Takes item n. With Q in registers, also issues the QK products of its first tile. (Of whatever

@@ -37,7 +37,11 @@ struct ConsumerPieces {
   bool may_freeze;  // not when that failed
   bool first;       // no piece was summed yet
   Tile tile;
-  bool rose = false;  // with kLearns: a reference of the warp was raised, of any item
+  bool rose = false;        // with kLearns: a reference of the warp was raised, of any item
+  KeyPiece own_piece;       // with kCutsKeys, of the item that is done
+  bool piece_failed;        // whether a row of the warp did
+  bool fixed;               // with kConstantReference: whether the rows have their reference
+  TileStream::Found found;  // what `tile` is
 
   static constexpr int kHigh = kPieces - 1;
 

@@ -8,8 +8,6 @@ namespace att {
 namespace sm90 {
 
 struct ConsumerWays : ConsumerPieces {
-  bool fixed;  // with kConstantReference: whether the rows have their reference
-
   // With kHasSecondWay: how this warpgroup's items are done. What one of them taught holds for the
   // next ones.
   enum Way {
