@@ -2,6 +2,7 @@
 // what it takes when one has failed its proof.
 #pragma once
 
+#include "templates/tile/logistic.cuh"
 #include "templates/tile/sm90_layout.cuh"
 
 namespace att {
@@ -21,11 +22,14 @@ constexpr bool kConstantReference =
 // ordered steady loops worse: d 256 full lost 2 % of its speed.)
 constexpr bool kSharesFirst = kConstantReference && spec::kHasScore && !kScoreIsLine;
 
+// Scores that lie so close together that a first tile's maximum serves all of them.
+constexpr bool kIsBounded = kConstantReference && kSharesReciprocals && kLogisticHeight <= 150.0f;
+
 // Whether a second steady loop raises its references where a tile asks for it. Only what is not
 // finite then fails once more. fp16 has room for a rise of 2^23 after the first tile and no more;
 // with bf16 it is heavy tails, and scores that climb by hundreds, that need it. Not in two pieces a
 // tile where the loop shares its first piece's softmax: ptxas serialises the products (C7514).
-constexpr bool kTracks = plan::kFrozenMax && (kPieces == 1 || !kSharesFirst);
+constexpr bool kTracks = plan::kFrozenMax && !kIsBounded && (kPieces == 1 || !kSharesFirst);
 
 // Whether there is a second way before the running maximum. Items that fail their proof are done
 // again with the frozen maximum of their first tile, and so are the later ones of the warpgroup,
