@@ -7,6 +7,7 @@
 #include "cache/latest_builds.hpp"
 #include "cache/rank_kinds.hpp"
 #include "cache/store.hpp"
+#include "generator/plan/any_pages.hpp"
 #include "generator/plan/mask_data.hpp"
 #include "tuner/search/diverse.hpp"
 #include "tuner/tuner.hpp"
@@ -80,6 +81,13 @@ Status set_winner(const Store& store, const MeasurementKey& key, TuneResult& res
   return ok_status();
 }
 
+// The model's, as pages of the spec's size are read by.
+Result<KernelPlan> first_guess(const AttentionSpec& spec, const ProblemShape& shape,
+                               const Device& device, Pass pass) {
+  ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device.facts(), pass));
+  return plan_for_pages(spec, mask_data(spec, shape).lengths.page_size, plan, device.facts());
+}
+
 // What the model guesses without any measurement, told to the store: what takes its place must be
 // faster on every kind of data.
 void note_first_guess(Store& store, MeasurementKey key, const Result<KernelPlan>& guess,
@@ -139,7 +147,7 @@ class Variations {
 
  private:
   Result<KernelPlan> guess_of(const AttentionSpec& spec) const {
-    return default_plan(spec, shape_, device_.facts(), options_.pass);
+    return first_guess(spec, shape_, device_, options_.pass);
   }
 
   std::vector<KernelPlan> first_choice(const std::vector<VariedSpec>& varied) const {
@@ -247,7 +255,7 @@ Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const Probl
   for (const AttentionSpec& kind : kinds) {
     ATT_TRY(TuneResult run, tune_once(kind, options));
     add(run.plan, of_kind.contenders);
-    if (const auto guess = default_plan(kind, shape, device.facts(), options.pass); guess.ok())
+    if (const auto guess = first_guess(kind, shape, device, options.pass); guess.ok())
       add(*guess, of_kind.contenders);
     count(std::move(run), sum);
     if (sum.stopped) return sum;
@@ -259,7 +267,7 @@ Result<TuneResult> tune_on_plausible_data(const AttentionSpec& spec, const Probl
     if (sum.stopped) return sum;
   }
   const MeasurementKey key = key_of(spec, shape, device, options, {});
-  note_first_guess(store, key, default_plan(spec, shape, device.facts(), options.pass), sum);
+  note_first_guess(store, key, first_guess(spec, shape, device, options.pass), sum);
   ATT_CHECK(set_winner(store, key, sum));
   return sum;
 }

@@ -1,5 +1,7 @@
 #include "tuner/tuner.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <utility>
 
@@ -21,6 +23,11 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
   ATT_TRY(std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device.facts(), options.pass));
   const MaskData data = options.data ? *options.data : mask_data(spec, shape);
   plans = plans_for_pages(spec, data.lengths.page_size, std::move(plans), device.facts());
+  if (plans.empty()) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .id = "plan-unsupported",
+                 .message = fmt::format("no plan reads pages of {} rows", data.lengths.page_size)};
+  }
   const SearchProblem problem{.key = {.spec_hash = spec_hash(spec),
                                       .device = device.identity(),
                                       .shape = shape,

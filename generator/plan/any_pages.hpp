@@ -13,6 +13,15 @@ namespace attune {
 std::optional<KernelPlan> plan_for_any_pages(const AttentionSpec& spec, const KernelPlan& plan,
                                              const DeviceFacts& device);
 
+// The other way round: one that copies rows, with boxes, if it fits so; any other stays. What was
+// tuned on small pages answers for large ones, too, and launches on small ones find the rows again.
+KernelPlan plan_for_boxes(const AttentionSpec& spec, const KernelPlan& plan,
+                          const DeviceFacts& device);
+
+// Of the two, the one that pages of so many rows are read by; any other plan stays.
+KernelPlan plan_for_pages(const AttentionSpec& spec, int page_size, const KernelPlan& plan,
+                          const DeviceFacts& device);
+
 // Of plans, in their order, what pages of so many rows are read by: those that bring boxes of rows
 // which such pages do not have copy these row by row, or are left out.
 std::vector<KernelPlan> plans_for_pages(const AttentionSpec& spec, int page_size,

@@ -119,8 +119,9 @@ struct Launch {
   // CUtensorMap kernel parameters, in this order, after the params.
   std::vector<TensorMapRecipe> tensor_maps = {};
   std::vector<WorkspaceRegion::Content> zeroed = {};  // regions that are zeroed before it
-  // It may start before the launch in front has ended, for which its kernel waits of its own accord
-  // (templates/ptx/dependent_launch.cuh). Not with regions that are zeroed in between.
+  // It may start before the launch in front has ended (templates/ptx/dependent_launch.cuh): its
+  // kernel reads nothing of that one before it has waited for it, and does not end before it. Not
+  // with regions that are zeroed in between.
   bool overlaps_previous = false;
 };
 

@@ -23,7 +23,8 @@ std::int64_t piece_count(const Sm90aPlan& tile, std::int64_t items) {
 }
 
 // Of packed sequences, whose CTAs find for themselves how many there are
-// (templates/tile/sm90_listed_pieces.cuh).
+// (templates/tile/sm90_listed_pieces.cuh), by lengths that are not known here: whole rounds of
+// equal items, where theirs let short ones fill the last round.
 double listed_pieces(const Sm90aPlan& tile, double items, double tiles, int ctas) {
   double best = 1;
   double least = std::numeric_limits<double>::infinity();

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "generator/plan/any_pages.hpp"
 #include "generator/spec/residues.hpp"
 #include "runtime/engine/engine.hpp"
 
@@ -80,11 +81,12 @@ MeasuredChoices measured_choices(const AttentionSpec& spec, Pass pass, const Pro
       return;
     }
     if (!has_residues(shape, plan->residues)) return;  // of another shape
+    const KernelPlan chosen = plan_for_boxes(spec, *plan, facts);
     // Compilers may round in other places: of a batch-invariant spec the target's own makes them
     // all.
     const std::string compiler = spec.batch_invariant ? "" : one.compiler;
     Carried carried{.us = one.median_us,
-                    .choice = PlanChoice{*plan, source, compiler, file, winner.measured_shape}};
+                    .choice = PlanChoice{chosen, source, compiler, file, winner.measured_shape}};
     if (source == PlanSource::kNearestBucket) {
       carried.of_model = one.median_us / cost_us(spec, *plan, winner.measured_shape, facts);
       carried.us = carried.of_model * cost_us(spec, *plan, shape, facts);
@@ -116,11 +118,15 @@ Result<PlanChoice> choose_plan(const AttentionSpec& spec, const ProblemShape& sh
     if (winner.ok() && winner->has_value()) {
       MeasuredChoices choices =
           measured_choices(spec, pass, shape, device.facts(), **winner, store->path());
-      if (!choices.usable.empty()) return std::move(choices.usable.front());
+      if (!choices.usable.empty()) {
+        PlanChoice& first = choices.usable.front();
+        first.plan = plan_for_pages(spec, spec.page_size, first.plan, device.facts());
+        return std::move(first);
+      }
     }
   }
   ATT_TRY(const KernelPlan plan, default_plan(spec, shape, device.facts(), pass));
-  return PlanChoice{.plan = plan};
+  return PlanChoice{.plan = plan_for_pages(spec, spec.page_size, plan, device.facts())};
 }
 
 }  // namespace attune

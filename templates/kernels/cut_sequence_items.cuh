@@ -1,5 +1,6 @@
 // The kernel in front of one that cuts packed sequences' items in pieces of keys: it zeroes the
-// counters of pieces, and lists the items where CTAs do not find them for themselves.
+// counters of pieces, and lists the items where CTAs do not find them for themselves. The kernel
+// behind it may have begun by then: it waits before its first counter.
 #pragma once
 
 #include "templates/tile/item_list.cuh"

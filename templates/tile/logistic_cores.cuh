@@ -7,12 +7,9 @@
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/math.cuh"
+#include "templates/tile/softmax_scale.cuh"
 
 namespace att {
-
-ATT_FN float softmax_scale(const ForwardParams& p) {
-  return spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
-}
 
 // Element e of the n-th block of 8 columns: mma's accumulators, and wgmma's.
 template <int kBlocks>
@@ -35,7 +32,7 @@ constexpr bool kHasLogisticScores = spec::kHasScore && kScoreIsLogistic && kLogi
 
 // 1 + exp2(x), for products of four of which there is room: of larger x its inverse is next to 0
 // anyway. Never NaN, so that a dead element is not its neighbours' business.
-ATT_FN float logistic_denominator(const Context& c, float product) {
+ATT_FN float bounded_denominator(const Context& c, float product) {
   constexpr float kMost = 31.0f;
   const float s = spec::kScaleAtLaunch ? product * softmax_scale(c.params) : product;
   return 1.0f + math_exp2(math_min(s * kLogisticStep + kLogisticShift, kMost));
@@ -58,7 +55,7 @@ ATT_FN void to_logistic_cores(const Context& c, Products& s) {
   for (int n = 0; n < kBlocks; ++n) {
     float denominator[4], core[4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) denominator[e] = logistic_denominator(c, element(s, n, e));
+    for (int e = 0; e < 4; ++e) denominator[e] = bounded_denominator(c, element(s, n, e));
     invert_logistic(denominator, core);
 #pragma unroll
     for (int e = 0; e < 4; ++e) element(s, n, e) = core[e];

@@ -31,7 +31,7 @@ struct LogisticScores {
     for (int n = 0; n < kBlocks; ++n) {
       float denominator[4], core[4], value[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) denominator[e] = logistic_denominator(c, element(s, n, e));
+      for (int e = 0; e < 4; ++e) denominator[e] = bounded_denominator(c, element(s, n, e));
       invert_logistic(denominator, core);
       float shift[2];
 #pragma unroll

@@ -56,7 +56,10 @@ struct ConsumerWays : ConsumerPieces {
   // fp16 has room for a rise of 2^23 after the first tile, whatever its level: rows whose scores
   // are further apart in it will rise by more.
   ATT_MEMBER void look_for_rises() {
-    if (tile.key + kTileKv > sequence().kv_len) return;  // keys beyond it have scores of 0
+    // What a cap leaves has room.
+    if constexpr (kSharesReciprocals && kLogisticHeight <= 23.0f) return;
+    // Keys beyond kv_len have scores of 0: no look at a tile that has some.
+    if (tile.key + kTileKv > sequence().kv_len) return;
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
     float most = 0.0f;

@@ -130,7 +130,8 @@ ATT_FN void wait_in_last_cta() {
 
 // A CTA's. dQ needs what `_rows` left, not dK and dV. The keys' CTAs let this launch start when
 // they have waited for `_rows` themselves, so a CTA may run beside the last of them, on processors
-// that they leave idle, as soon as it starts. Those that add up parts wait.
+// that they leave idle, as soon as it starts: what `_rows` wrote was in memory before this launch
+// could begin. Those that add up parts wait.
 ATT_FN void make_query_gradients(const BackwardParams& p, const TensorMap* q_map,
                                  const TensorMap* k_map, const TensorMap* v_map,
                                  const TensorMap* do_map, const QueriesMemory& shared) {

@@ -1,4 +1,4 @@
-// The rings of K and V stages between the loader warp and the consumer warpgroups.
+// The rings of K and V stages between the loader warp, or warps, and the consumer warpgroups.
 #pragma once
 
 #include "templates/ptx/fence.cuh"

@@ -14,6 +14,7 @@
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
 #include "templates/tile/sm90_ways.cuh"
+#include "templates/tile/softmax_scale.cuh"
 
 namespace att {
 namespace sm90 {
@@ -67,10 +68,6 @@ struct RowState {
   float reference[2];  // what the exponentials subtract
   float sum[2];        // of the exponentials of this thread's columns
 };
-
-ATT_FN float softmax_scale(const ForwardParams& p) {
-  return spec::kScaleAtLaunch ? p.softmax_scale : spec::kSoftmaxScale;
-}
 
 // Calls f(i, i + 2, column) for the elements of a thread's two rows in each of its columns, which
 // are counted from its first key.

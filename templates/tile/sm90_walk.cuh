@@ -1,4 +1,4 @@
-// What a work item is to a warpgroup, and its live kv tiles, found by the loader warp and told to
+// What a work item is to a warpgroup, and its live kv tiles, found by the loader warps and told to
 // the consumers through the stages: no list is stored.
 #pragma once
 

@@ -300,7 +300,7 @@ ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args*
 /* What the forward launch was given and wrote, the gradient of what it wrote, and where the
  * gradients of what it was given go: each is written whole, nothing is added to what is there. With
  * ATT_THD rows of d_q that are no query's, and rows of d_k and d_v that are no key's, are left as
- * they are. */
+ * they are. None of the gradients may lie where something that is read does. */
 typedef struct att_backward_args {
   size_t struct_size; /* sizeof(att_backward_args) */
   att_shape shape;

@@ -62,6 +62,20 @@ TEST(AnyPages, OtherPlansHaveNone) {
   EXPECT_FALSE(check_plan(spec_with(""), plan_of(kBoxes + " rows"), kHopper).ok());
 }
 
+// A winner of small pages serves large ones by boxes.
+TEST(AnyPages, EachHasATwinForTheOtherPages) {
+  const AttentionSpec paged = spec_with("layout: paged\nmask: causal\n");
+  const KernelPlan boxes = plan_of(kBoxes), rows = plan_of(kBoxes + " rows");
+  const KernelPlan decode = plan_of("decode forward sm_90a q16 k16 s3 w4 p16");
+  EXPECT_EQ(plan_for_boxes(paged, rows, kHopper), boxes);
+  for (const KernelPlan& plan : {boxes, rows}) {
+    EXPECT_EQ(plan_for_pages(paged, 8, plan, kHopper), rows);
+    EXPECT_EQ(plan_for_pages(paged, 64, plan, kHopper), boxes);
+  }
+  EXPECT_EQ(plan_for_pages(paged, 8, decode, kHopper), decode);
+  EXPECT_EQ(plan_for_pages(spec_with("layout: thd\n"), 8, boxes, kHopper), boxes);
+}
+
 // What a tuner races is what launches take: boxes where pages have them, and else rows.
 TEST(AnyPages, TunersListWhatPagesAreReadBy) {
   const KernelPlan boxes = plan_of(kBoxes), rows = plan_of(kBoxes + " rows");
