@@ -202,7 +202,7 @@ def _bound_of(
         if found is None or found:
             return found or ()
         return seen.bound.recall((says, sizes_of((query, key, value)))) or ()
-    except (AttributeError, TypeError):  # what is said has no hash, or is no tensor
+    except Exception:  # what is said has no hash, or is no tensor, or one without sizes
         return ()
 
 
