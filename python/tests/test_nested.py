@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused():
     strided = torch.nested.nested_tensor([torch.randn(5, HEADS, DIM)], layout=torch.strided)
     for given in ((strided, k, v), (q, strided, v)):
         for _ in range(2):
-            with pytest.raises(attune.BadInputError, match="is a nested tensor of layout torch.strided"):
+            with pytest.raises(attune.BadInputError, match="is a nested tensor of layout"):
                 attune.attention(*given)
     with pytest.raises(attune.BadInputError, match="heads, lengths"):
         attune.attention(q, k, v, layout="bhsd")
