@@ -1,13 +1,11 @@
 """Packed sequences of torch: tensors with offsets, and jagged nested tensors."""
 
-import gc
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import attune  # noqa: E402
-from attune.torch import flex_attention  # noqa: E402
+from attune.torch import _nested, flex_attention  # noqa: E402
 
 HEADS, KV_HEADS, DIM = 4, 2, 32
 LENGTHS_Q, LENGTHS_KV = (5, 70, 33), (9, 70, 40)
@@ -98,6 +96,11 @@ def test_what_does_not_fit_is_refused():
         attune.attention(q, k, v, cu_q=torch.tensor([0, 3], dtype=torch.int32))
     with pytest.raises(attune.BadInputError, match="`k` is no nested tensor"):
         attune.attention(q, k.values(), v)
+    strided = torch.nested.nested_tensor([torch.randn(5, HEADS, DIM)], layout=torch.strided)
+    for given in ((strided, k, v), (q, strided, v)):
+        for _ in range(2):
+            with pytest.raises(attune.BadInputError, match="is a nested tensor of layout"):
+                attune.attention(*given)
     with pytest.raises(attune.BadInputError, match="heads, lengths"):
         attune.attention(q, k, v, layout="bhsd")
     with pytest.raises(attune.BadInputError, match="other lengths"):
@@ -125,20 +128,24 @@ def test_values_are_needed():
         attune.attention(q, q, None, v_in_k=16)
 
 
-def test_offsets_are_converted_once(monkeypatch):
-    from attune.torch import _nested
-
+def test_offsets_are_converted_once_a_call(monkeypatch):
     q, k, v = operands()
-    assert _nested._int32(q.offsets()) is _nested._int32(q.offsets())
-    first = attune.attention(q, k, v, mask="causal")
-    # Changed in place, as a captured batch is: another version is converted anew.
-    q.offsets().copy_(torch.tensor([0, 4, 74, 108]))
-    assert _nested._int32(q.offsets()).tolist() == [0, 4, 74, 108]
+    k, v = (torch.nested.nested_tensor_from_jagged(torch.randn(108, KV_HEADS, DIM), q.offsets()) for _ in "kv")
+    given, convert = [], _nested._in_int32
+    monkeypatch.setattr(_nested, "_in_int32", lambda *lists: given.append(convert(*lists)) or given[-1])
+    attune.attention(q, k, v)
+    ((cu_q, cu_kv, *used),) = given
+    assert cu_q is cu_kv and cu_q.dtype is torch.int32 and used == [None, None]
+
+
+@pytest.mark.parametrize("change", [lambda x: x, lambda x: x.data, lambda x: torch.from_numpy(x.numpy())])
+def test_offsets_that_change_are_seen(change):
+    """In place, and behind torch's back: no version tells of it."""
+    q, k, v = operands()
+    for _ in range(4):
+        first = attune.attention(q, k, v, mask="causal")
+    change(q.offsets()).copy_(torch.tensor([0, 4, 74, 108]))
     wanted = [dense(*one, causal=True)[0] for one in zip(q.unbind(), k.unbind(), v.unbind(), strict=True)]
     again = attune.attention(q, k, v, mask="causal")
     check(again, wanted)
     assert not torch.equal(again.values(), first.values())
-    count = len(_nested._converted)
-    del q, k, v, first, again
-    gc.collect()
-    assert len(_nested._converted) < count

@@ -85,3 +85,50 @@ def test_a_cache_has_no_gradient():
     close(vmap(of_cache)(torch.stack([q, 2 * q])), torch.stack([of_cache(q), of_cache(2 * q)]))
     with pytest.raises(attune.UnsupportedError, match="no backward pass"):
         grad(lambda q: of_cache(q).sum())(q)
+
+
+def test_under_vmap_a_tensor_learns_as_without():
+    given = [*operands(SAMPLES), cu(9, 20), torch.rand(SAMPLES, HEADS)]
+    mapped = (0, 0, 0, None, 0)
+
+    def whole(slope):
+        return vmap(loss, mapped)(*given[:4], slope).sum()
+
+    of_each = [[x if dim is None else x[at] for x, dim in zip(given, mapped, strict=True)] for at in range(SAMPLES)]
+    wanted = torch.stack([by_autograd(*each)[3] for each in of_each])
+    close(grad(whole)(given[4]), wanted)
+    leaf = given[4].clone().requires_grad_()
+    close(torch.autograd.grad(whole(leaf), leaf)[0], wanted)
+
+
+def test_a_tensor_that_the_spec_has_not_learn_is_refused():
+    slope = torch.rand(HEADS)
+    for layout, where in (("thd", {"cu_q": cu(9, 20)}), ("bshd", {})):
+        given = operands(*[2] * (not where))
+        words = {"score": "score + slope[h] * kv_idx", "tensors": {"slope": "float32[heads]"}}
+        spec = attune.Spec("causal", **words, dtype="fp32", head_dim=DIM, layout=layout)
+
+        def by_slope(slope, spec=spec, given=given, where=where):
+            return attune.attention(*given, spec=spec, tensors={"slope": slope}, **where).sin().sum()
+
+        def by_slopes(slopes, f=by_slope):
+            return vmap(f)(slopes).sum()
+
+        for ask, x in ((grad(by_slope), slope), (grad(by_slopes), slope[None]), (vmap(grad(by_slope)), slope[None])):
+            with pytest.raises(attune.BadInputError, match="`slope` requires a gradient"):
+                ask(x)
+        with torch.no_grad():
+            close(vmap(by_slope)(slope[None])[0], by_slope(slope))
+
+
+def test_dropout_is_refused():
+    q, k, v = operands()
+    with pytest.raises(attune.UnsupportedError, match="packed sequences under"):
+        grad(lambda q: attune.attention(q, k, v, cu_q=cu(9, 20), dropout=0.5).sum())(q)
+
+
+def test_no_elements_are_refused():
+    q, k, v = operands()
+    for attend_one in (lambda q: attend(q, k, v, cu(9, 20)), lambda q: attune.attention(*(x[None] for x in (q, k, v)))):
+        with pytest.raises(attune.BadInputError, match="a dim of 0 elements"):
+            vmap(attend_one)(q.new_empty(0, *q.shape))

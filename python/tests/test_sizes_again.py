@@ -89,3 +89,23 @@ def test_native_code_finds_them(straight):  # noqa: F811
         met, _ = _native.enter_attention(_met.function_of_calls)
         if _met.find is not None:
             assert all(met(q, k, v, **each) is not None for q, k, v, each in said)
+
+
+@every_call
+def test_what_has_no_sizes_is_refused_by_name(call):
+    """As it is before there are many sizes among which to look."""
+    strided = torch.nested.nested_tensor([torch.randn(2, 5, 16)], layout=torch.strided)
+    given = [operands(q_len=5 + at, kv_len=20) for at in range(MANY)]
+    errors = []
+    for count in (0, 3):
+        for _ in range(count):
+            for each in given:
+                call(*each)
+        for at in range(3):
+            each = list(given[0])
+            each[at] = strided
+            with pytest.raises(Exception) as found:
+                call(*each)
+            errors.append((type(found.value), str(found.value)))
+    assert errors[:3] == errors[3:]
+    assert errors[0][0] in (attune.BadInputError, NotImplementedError) and "ested" in errors[0][1]

@@ -102,6 +102,22 @@ def test_gradients_of_samples(attend):
     check(whole(given[0], given[1][0], given[2]), of_definition(given[0], given[1][0], given[2]))
 
 
+@WAYS
+def test_learned_tensors_under_vmap(attend):
+    given, table, weights = operands(SAMPLES), torch.rand(SAMPLES, HEADS), torch.randn(BATCH, HEADS, LENGTH, DIM)
+    for dim in (0, None):
+        own = table if dim == 0 else table[0]
+
+        def whole(table, attend=attend, dim=dim):
+            return vmap(loss_of(attend, weights), in_dims=(0, 0, 0, dim))(*given, table).sum()
+
+        def by_hand(table, dim=dim):
+            tables = table if dim == 0 else [table] * SAMPLES
+            return sum(loss_of(wanted, weights)(*x) for x in zip(*given, tables, strict=True))
+
+        check((grad(whole)(own),), (grad(by_hand)(own),))
+
+
 def test_what_tells_elements_of_the_batch_apart_is_not_mapped_to_it():
     q, k, v = operands(SAMPLES)
 

@@ -105,7 +105,7 @@ def _look_at(names: tuple[str, ...]) -> _Names | None:
 def _of_sizes(key: Any, arrays: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     try:
         return CALLS.recall((key, sizes_of((*arrays, *tensors)))) or ()
-    except (AttributeError, TypeError):  # no arrays, or such as have no sizes
+    except Exception:  # no arrays, or such as have no sizes: each framework has errors of its own for that
         return ()
 
 

@@ -97,8 +97,10 @@ using ForwardArgs = Sized<att_forward_args>;
 using BackwardArgs = Sized<att_backward_args>;
 // Rows of one of its tensors that no sequence has.
 using UntouchedArgs = Sized<att_untouched_args>;
+// What an append does, and pointers and sizes of one launch of it.
 using AppendOptions = Sized<att_append_options>;
 using AppendArgs = Sized<att_append_args>;
+// What tuning found, and how far it has come.
 using TuneResult = Sized<att_tune_result>;
 using TuneProgress = att_tune_progress;
 

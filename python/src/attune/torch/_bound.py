@@ -67,13 +67,15 @@ class Bound:
         kept: Any = None,
         names: Sequence[str] = (),
         is_seeded: bool = False,
+        sizes: tuple[Any, ...] | None = None,
     ) -> None:
         """`tensors` are in the caller's order, and `slots` says which of them is the spec's, by slot. `draws`: whether
         a call without a seed takes one of torch's generator. `names`: of the scalars that each call brings, by slot;
-        without any they are those of `numbers`. `is_seeded`: whether each call brings a seed."""
+        without any they are those of `numbers`. `is_seeded`: whether each call brings a seed.
+        `sizes`: by which it is looked for, where that is not those of operands and tensors."""
         self.check: Check = check_of((*operands, *tensors))
         self.holds, self.kept = holds, kept
-        self.sizes = _met.sizes_of((*operands, *tensors))
+        self.sizes = _met.sizes_of((*operands, *tensors)) if sizes is None else sizes
         self._plan, self._slots, self._draws = plan, tuple(slots), draws
         self._numbers: Numbers = (*numbers, 0, 0)
         variant = plan.variant

@@ -18,11 +18,12 @@ from attune.torch._cache_words import FP8, plan_of_words, text_of_words
 from attune.torch._numbers import plain
 from attune.torch._packed_transforms import run_operator
 from attune.torch._plain import attention as of_dense  # noqa: F401
+from attune.torch._plain import check_tensors
 from attune.torch._plans import in_one_line, variant_of
-from attune.torch._transforms import refuse_tangents
+from attune.torch._transforms import refuse_tangents, transforms
 
 _OWN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
-_dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def is_cache(k: torch.Tensor, v: Any, scales: Mapping[str, Any], words: Mapping[str, Any]) -> bool:
@@ -62,7 +63,7 @@ def takes(
             is_packed = offsets.cu_q is not None and offsets.page_table is None and v is not None
             if torch.compiler.is_dynamo_compiling():
                 return is_packed
-            if _transforms() is not None:  # of a cache it is said where the gradient is asked for
+            if transforms() is not None:  # of a cache it is said where the gradient is asked for
                 return True
             is_scaled = scales["k_scales"] is not None or scales["v_scales"] is not None or k.dtype in FP8
             return is_packed and not is_scaled and is_plain((q, k, v, *given, *(tensors or {}).values()))
@@ -78,7 +79,7 @@ def are_tensors(arrays: Sequence[Any]) -> bool:
 
 def is_plain(arrays: Sequence[torch.Tensor | None]) -> bool:
     """Whether they are nothing but memory, and no mode of torch's wants to see what is done with them."""
-    return not _dispatch_modes() and _transforms() is None and {type(x) for x in arrays} <= _OWN_TYPES
+    return not _dispatch_modes() and transforms() is None and {type(x) for x in arrays} <= _OWN_TYPES
 
 
 def attention(
@@ -114,6 +115,8 @@ def attention(
             scalars, scale = {}, None
         else:
             text = spec if isinstance(spec, str) else spec.reference
+            if not torch.compiler.is_dynamo_compiling():
+                check_tensors(variant_of(text), tensors, torch.is_grad_enabled())
         # Slots are in the order of names, those of ints and floats among themselves too.
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]

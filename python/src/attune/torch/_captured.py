@@ -14,7 +14,7 @@ from attune.torch._expression import Expression, Type, Untranslatable, binary, c
 from attune.torch._numbers import Number, Recipe, is_number
 from attune.torch._sizes import Sizes, is_symbolic
 from attune.torch._table_dims import DIM_OF_INDEX, computed_dim
-from attune.torch._transforms import is_transformed
+from attune.torch._transforms import is_transformed, wants_gradient
 
 _MAX_DIMS = 4
 _DTYPE_NAMES: dict[Type, str] = {"bool": "bool", "int": "int32", "float": "float32"}
@@ -139,7 +139,7 @@ class CapturedTensors:
         records = torch.is_grad_enabled()
         return {
             captured.name: f"{_DTYPE_NAMES[captured.type]}[{self._dims(captured)}]"
-            + (" grad" if records and captured.tensor.requires_grad and captured.name in read else "")
+            + (" grad" if records and wants_gradient(captured.tensor) and captured.name in read else "")
             for captured in self._by_memory.values()
         }
 
@@ -149,7 +149,7 @@ class CapturedTensors:
 
     def _dims(self, captured: _Captured) -> str:
         """A dim that positions run over is called by them, so that another length is no other spec."""
-        learned = torch.is_grad_enabled() and captured.tensor.requires_grad
+        learned = torch.is_grad_enabled() and wants_gradient(captured.tensor)
         dims = zip(captured.sizes, captured.indices, strict=True)
         return ", ".join(self._dim(size, indices, learned) for size, indices in dims)
 

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 from attune.torch import _autocast
+from attune.torch._transforms import is_transformed, transforms
 
 Check = Callable[..., bool]
 
-_dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def may_be_met(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether they are nothing but memory, and nothing of torch's wants to see what is done with them."""
-    if _dispatch_modes() or _transforms() is not None:
+    if _dispatch_modes() or transforms() is not None:
         return False
-    return all([type(x) in _OWN_TYPES and not _is_wrapped(x) and not x.is_neg() for x in tensors])
+    return all([type(x) in _OWN_TYPES and not is_transformed(x) and not x.is_neg() for x in tensors])
 
 
 def check_of(tensors: Sequence[torch.Tensor]) -> Check:

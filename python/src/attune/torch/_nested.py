@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
 from attune._errors import BadInputError
 from attune._packed import Offsets
-from attune.torch._dropout import is_captured
 
 _RAGGED = {"bshd": 1, "bhsd": 2}  # the dim of lengths
 
 
 def _tokens(name: str, x: torch.Tensor, ragged: int) -> torch.Tensor:
     """[tokens, heads, head_dim]."""
-    if not x.is_nested or x.layout != torch.jagged:
-        raise BadInputError(f"`{name}` is no nested tensor of layout torch.jagged, and `q` is one")
+    if not x.is_nested:
+        raise BadInputError(f"`{name}` is no nested tensor, and `q` is one")
+    if x.layout != torch.jagged:
+        raise BadInputError(
+            f"`{name}` is a nested tensor of layout {x.layout}, not torch.jagged",
+            "torch.nested.nested_tensor(..., layout=torch.jagged) makes one",
+        )
     if x.dim() != 4 or x._ragged_idx != ragged:
         order = "[batch, lengths, heads, head_dim]" if ragged == 1 else "[batch, heads, lengths, head_dim]"
         raise BadInputError(
@@ -27,24 +30,10 @@ def _tokens(name: str, x: torch.Tensor, ragged: int) -> torch.Tensor:
     return values.transpose(0, 1) if ragged == 2 else values
 
 
-# By an offsets tensor's address: itself, which of its versions, and the same in int32. A batch is attended to by every
-# layer, and each kernel that converts is a launch.
-_converted: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
-
-
-def _int32(x: torch.Tensor | None) -> torch.Tensor | None:
-    if x is None or x.dtype is torch.int32:
-        return x
-    # A graph that is replayed converts what stands there then, and tensors of inference mode have no version.
-    if x.is_inference() or is_captured(x.device) or torch.compiler.is_compiling():
-        return x.to(torch.int32)
-    place, version = id(x), x._version
-    known = _converted.get(place)
-    if known is not None and known[0]() is x and known[1] == version:
-        return known[2]
-    found = x.to(torch.int32)
-    _converted[place] = weakref.ref(x, lambda _: _converted.pop(place, None)), version, found
-    return found
+def _in_int32(*lists: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """Each converted once, for q and k may have the same. Nothing is kept: what stands in them may change unseen."""
+    converted = {id(x): x.to(torch.int32) for x in lists if x is not None}
+    return [None if x is None else converted[id(x)] for x in lists]
 
 
 def attention(
@@ -67,12 +56,13 @@ def attention(
     packed = [_tokens(name, x, ragged) for name, x in (("q", q), ("k", k), ("v", v))]
     if k.offsets() is not v.offsets() and not torch.equal(k.offsets(), v.offsets()):
         raise BadInputError("`k` and `v` have other lengths")
+    cu_q, cu_kv, used_q, used_kv = _in_int32(q.offsets(), k.offsets(), q.lengths(), k.lengths())
     found = of_packed(
         *packed,
-        cu_q=_int32(q.offsets()),
-        cu_kv=_int32(k.offsets()),
-        used_q=_int32(q.lengths()),
-        used_kv=_int32(k.lengths()),
+        cu_q=cu_q,
+        cu_kv=cu_kv,
+        used_q=used_q,
+        used_kv=used_kv,
         layout="thd" if spec is None else None,
         spec=spec,
         return_lse=return_lse,

@@ -25,6 +25,8 @@ def run_operator(
     if transforms() is None or torch.compiler.is_dynamo_compiling():
         found: tuple[torch.Tensor, torch.Tensor] = torch.ops.attune.attention_over_cache(*arrays, tensors, *call)
         return found
+    if variant_of(call[0]).spec.dropout != 0:
+        raise UnsupportedError("dropout of packed sequences under torch.func", "sequences of one length have it there")
     return _Attention.apply(call, *arrays, *tensors)
 
 

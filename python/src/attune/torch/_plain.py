@@ -22,7 +22,7 @@ from attune.torch._operator_call import is_plain
 from attune.torch._launch_plan import key_of, view_of
 from attune.torch._plans import ForwardPlan, Variant, in_one_line, variant_of
 from attune.torch._sizes import Sizes
-from attune.torch._transforms import run_operator
+from attune.torch._transforms import run_operator, wants_gradient
 
 _KEY_WORDS = ("mask", "score", "sink", "layout", "v_in_k", "batch_invariant")
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -62,6 +62,8 @@ def attention(
         else:
             text = spec if isinstance(spec, str) else spec.reference
             dropout_at_launch = dropout
+            if not torch.compiler.is_dynamo_compiling():
+                check_tensors(variant_of(text), tensors, torch.is_grad_enabled())
         # Slots are in the order of names, those of ints and floats among themselves too.
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
@@ -117,7 +119,7 @@ def attention(
             sizes = {name: x.shape for name, x in tensors.items() if name not in (words["dims"] or {})}
             lengths = dense_sizes(words["layout"] or "bshd", q, k)
             _advice.warn_of_short((words["mask"], words["score"], words["sink"]), sizes, lengths.q_len, lengths.kv_len)
-        _check(variant, tensors, records)
+        check_tensors(variant, tensors, records)
         known = variant, variant.forward_plan(q, k, v)
         _calls.put(call, known)
     variant, plan = known
@@ -226,7 +228,7 @@ def text_of(
             kept = "float32" if tensor.dtype.is_floating_point else "int32"
             hint = f"int32, float32 and bool are: {name}.to(torch.{kept})"
             raise BadInputError(f"`{name}` is {_name(tensor.dtype)}, which no auxiliary tensor can be", hint)
-        learned = torch.is_grad_enabled() and tensor.requires_grad
+        learned = torch.is_grad_enabled() and wants_gradient(tensor)
         own = dims.get(name) or guess_dims(tuple(tensor.shape), sizes, learned)
         grad = " grad" if learned else ""
         declared.append((name, f"{_AUXILIARY[tensor.dtype]}[{own}]{grad}"))
@@ -298,7 +300,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _check(variant: Variant, tensors: Mapping[str, torch.Tensor], records: bool) -> None:
+def check_tensors(variant: Variant, tensors: Mapping[str, torch.Tensor], records: bool) -> None:
     """Raises BadInputError unless the tensors are the spec's."""
     spec = variant.spec
     unknown = sorted(set(tensors) - set(spec.tensor_slots))
@@ -312,7 +314,7 @@ def _check(variant: Variant, tensors: Mapping[str, torch.Tensor], records: bool)
         tensor = tensors[declared.name]
         if DTYPE_BY_ARRAY_NAME.get(_name(tensor.dtype)) != DTYPE_BY_ARRAY_NAME[declared.dtype]:
             raise BadInputError(f"`{declared.name}` is {_name(tensor.dtype)}, and the spec has {declared.dtype}")
-        if records and tensor.requires_grad and not declared.grad:
+        if records and wants_gradient(tensor) and not declared.grad:
             raise BadInputError(
                 f"`{declared.name}` requires a gradient, and the spec `{spec.name}` makes none",
                 "declare it with `grad`, or detach it",

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
+from attune._errors import BadInputError
 from attune._structs import Layout
 from attune.torch._plans import variant_of
 
@@ -17,6 +18,18 @@ _FORWARD_MODE = "attune: attention has no forward-mode derivative (torch.func.jv
 transforms: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 # Whether a tensor stands for another one, as a transform has it: it lies nowhere.
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def wants_gradient(x: torch.Tensor) -> bool:
+    """Whether torch would differentiate by it. Under vmap a tensor does not say so for the one for which it stands."""
+    if x.requires_grad or torch.compiler.is_dynamo_compiling():
+        return x.requires_grad
+    while is_transformed(x):
+        x = torch._C._functorch.get_unwrapped(x)
+        if x.requires_grad:
+            return True
+    return False
+
 
 # The spec's text, ints, floats, scale and dropout, as the operator takes them.
 Call: TypeAlias = tuple[str, Sequence[Any], Sequence[Any], "float | None", "float | None"]
@@ -98,6 +111,7 @@ class _Backward(torch.autograd.Function):
 def _mapped(apply: Callable[..., Any], count: int, dims: Sequence[int | None], call: Call, given: Sequence[Any]) -> Any:
     """`count` calls, as torch's vmap wants them: their results stacked, and along which dims. One launch where the mapped
     dim may be a part of the batch."""
+    _check_count(count)
     given = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(given, dims, strict=True)]
     if _may_be_batch(call, given):
         flat = [None if x is None else _in_batch(x, dim is not None, count) for x, dim in zip(given, dims, strict=True)]
@@ -110,12 +124,19 @@ def mapped_one_by_one(
     apply: Callable[..., Any], count: int, dims: Sequence[int | None], call: Any, given: Sequence[Any]
 ) -> Any:
     """The same with a launch for each."""
+    _check_count(count)
     each = [
         apply(call, *(x if dim is None else x.select(dim, at) for x, dim in zip(given, dims, strict=True)))
         for at in range(count)
     ]
     found = tuple(torch.stack(x) for x in zip(*each, strict=True))
     return found, (0,) * len(found)
+
+
+def _check_count(count: int) -> None:
+    """Raises BadInputError of a dim without elements: there is no call whose results have the sizes."""
+    if count == 0:
+        raise BadInputError("torch.func.vmap over a dim of 0 elements")
 
 
 def _in_batch(x: torch.Tensor, is_mapped: bool, count: int) -> torch.Tensor:

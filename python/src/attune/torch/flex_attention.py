@@ -202,7 +202,7 @@ def _bound_of(
         if found is None or found:
             return found or ()
         return seen.bound.recall((says, sizes_of((query, key, value)))) or ()
-    except (AttributeError, TypeError):  # what is said has no hash, or is no tensor
+    except Exception:  # what is said has no hash, or is no tensor, or one without sizes
         return ()
 
 
@@ -221,8 +221,8 @@ def _bind(
     if can_be_bound(given, operands, captured, (scale, dropout)):
         numbers, slots = (known.scalars, None, None), range(len(captured))
         holds = holds_of(operands[0], precision is None)
-        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, captured)
-        bound.sizes = sizes_of(operands)  # what is captured is the same
+        sizes = sizes_of(operands)  # what is captured is the same
+        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, captured, sizes=sizes)
         with contextlib.suppress(TypeError):  # what is said has no hash
             keep_in(seen.bound, says, bound)
 
@@ -252,14 +252,17 @@ def _recall(
     seen = look_at(score_mod, of_blocks, mask_mod, None if sink is None else (sink,))
     if seen is None:
         return None, (), None
-    call = (
-        *(query.shape, query.stride(), query.dtype, query.device),
-        *(key.shape, key.stride(), key.dtype, key.device),
-        *(value.shape, value.stride(), value.dtype, value.device),
-        *(scale, enable_gqa, dropout, torch.is_grad_enabled()),
-        _precision.of_call(precision, query.device.type, query.dtype),
-        None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
-    )
+    try:
+        call = (
+            *(query.shape, query.stride(), query.dtype, query.device),
+            *(key.shape, key.stride(), key.dtype, key.device),
+            *(value.shape, value.stride(), value.dtype, value.device),
+            *(scale, enable_gqa, dropout, torch.is_grad_enabled()),
+            _precision.of_call(precision, query.device.type, query.dtype),
+            None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
+        )
+    except RuntimeError:  # a nested tensor, which has no sizes and is refused by name
+        return None, (), None
     return seen, call, seen.find(call)
 
 
