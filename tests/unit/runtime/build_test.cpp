@@ -203,4 +203,18 @@ TEST_F(Build, AnotherShapeKeepsTheBucketsWinnerUnlessMuchIsToBeGained) {
   EXPECT_EQ(chosen_of_two_with_gain(1.03, 1.2), false);
 }
 
+// Launches on small pages find the rows again; large ones have boxes.
+TEST(MeasuredChoices, AWinnerOfSmallPagesServesLargeOnesByBoxes) {
+  const AttentionSpec spec =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: paged\n", "").value();
+  const std::string boxes = "sm90a forward sm_90a w2 k128 s2 b2 qreg c1 longest g16 frozen tma";
+  const ProblemShape shape = {.q_len = 64, .kv_len = 4096};
+  const Winner winner{.plan = boxes + " rows", .median_us = 50, .measured_shape = shape};
+  const auto choices =
+      measured_choices(spec, Pass::kForward, shape, device_facts(Target::kSm90a), winner, "file");
+  ASSERT_EQ(choices.usable.size(), 1);
+  EXPECT_EQ(to_string(choices.usable.front().plan), boxes);
+  EXPECT_EQ(choices.usable.front().source, PlanSource::kMeasured);
+}
+
 }  // namespace attune::runtime_test
