@@ -54,10 +54,11 @@ constexpr bool kProbes =
 
 // Whether what one warpgroup sees in the first tile of its first item is told to the others of the
 // CTA, as any of them makes all of them do an item again. Where each of them has that tile they all
-// meet there; elsewhere off the counter the scheduler tells them with the next item.
+// meet there; elsewhere off the counter the scheduler tells them with the next item. (Beside a
+// score that is no line ptxas serialises the products of kernels in which they meet: C7514.)
 constexpr bool kTellsOthers = kTeaches && kTracks && kPieces == 2 && kWarpgroups > 1;
-constexpr bool kMeets =
-    kTellsOthers && !spec::kHasMask && !spec::kIsPacked && plan::kKeyPieces == 1;
+constexpr bool kMeets = kTellsOthers && !spec::kHasMask && (!spec::kHasScore || kScoreIsLine) &&
+                        !spec::kIsPacked && plan::kKeyPieces == 1;
 
 }  // namespace sm90
 }  // namespace att

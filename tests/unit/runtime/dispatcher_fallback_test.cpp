@@ -82,7 +82,9 @@ TEST_F(DispatcherTest, TheCostModelsPlanGivesWayToItsNextTileWhereTheCompilerFai
 // may run out of them.
 TEST_F(DispatcherTest, APlanGivesWayToTheSameTileWithFewerRegisters) {
   const DeviceFacts facts = device_facts(Target::kSm90a);
-  const auto plans = plans_by_cost(*spec_, kShape, facts, Pass::kBackward);
+  const ProblemShape shape = {
+      .batch = 4, .heads = 32, .kv_heads = 32, .q_len = 4096, .kv_len = 4096};
+  const auto plans = plans_by_cost(*spec_, shape, facts, Pass::kBackward);
   ASSERT_TRUE(plans.ok());
   const KernelPlan failing = plans->front(), next = next_to_try(*spec_, *plans);
   ASSERT_EQ(next.family(), failing.family());
@@ -93,7 +95,7 @@ TEST_F(DispatcherTest, APlanGivesWayToTheSameTileWithFewerRegisters) {
       std::make_shared<Workshop>(std::make_unique<FakeDevice>("fake", Target::kSm90a),
                                  Overlay::open({.user_file = cache_file()}), opener(compiler_));
   Dispatcher dispatcher(on_hopper, false);
-  const Handle kernel = get(dispatcher, kShape, Pass::kBackward);
+  const Handle kernel = get(dispatcher, shape, Pass::kBackward);
   ASSERT_NE(kernel, nullptr);
   EXPECT_EQ(launched(*kernel).symbol, symbol(next));
   EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(failing)));
