@@ -12,7 +12,7 @@ from attune._structs import Layout
 from attune.torch._cache_plan import NAMES
 from attune.torch._packed import _OFFSETS
 from attune.torch._plans import variant_of
-from attune.torch._transforms import _FORWARD_MODE, mapped_one_by_one, transforms
+from attune.torch._transforms import ForwardFunction, GradientFunction, mapped_one_by_one, transforms
 
 # The spec's text, ints, floats and scale, as the operator takes them.
 Call: TypeAlias = tuple[str, Sequence[Any], Sequence[Any], "float | None"]
@@ -30,15 +30,10 @@ def run_operator(
     return _Attention.apply(call, *arrays, *tensors)
 
 
-class _Attention(torch.autograd.Function):
+class _Attention(ForwardFunction):
     @staticmethod
     def forward(call: Call, *given: Any) -> Any:
         return torch.ops.attune.attention_over_cache(*given[: len(NAMES)], given[len(NAMES) :], *call)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.call, *given = inputs
-        ctx.save_for_backward(*given, *output)
 
     @staticmethod
     def backward(ctx: Any, d_o: torch.Tensor, d_lse: torch.Tensor) -> Any:
@@ -55,27 +50,15 @@ class _Attention(torch.autograd.Function):
         return None, *found[:3], *[None] * (len(NAMES) - 3), *of_tensors
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(_FORWARD_MODE)
-
-    @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *given: Any) -> Any:
         return mapped_one_by_one(_Attention.apply, info.batch_size, in_dims[1:], call, given)
 
 
-class _Backward(torch.autograd.Function):
+class _Backward(GradientFunction):
     @staticmethod
     def forward(call: Call, *given: Any) -> Any:
         count = 7 + len(_OFFSETS)  # d_o, d_lse, q, k, v, o, lse
         return tuple(torch.ops.attune.attention_packed_backward(*given[:count], given[count:], *call))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *of_gradients: Any) -> Any:
-        raise NotImplementedError("attune: attention has no second derivative")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *given: Any) -> Any:

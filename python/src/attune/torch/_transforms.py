@@ -62,15 +62,35 @@ def run_operator(
     return _Attention.apply(call, seed, q, k, v, *tensors)
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(call: Call, seed: Any, q: Any, k: Any, v: Any, *tensors: Any) -> Any:
-        return torch.ops.attune.attention(q, k, v, tensors, *call, seed)
+class ForwardFunction(torch.autograd.Function):
+    """What forward passes share, whose inputs are a call and what it is given."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.call, *given = inputs
         ctx.save_for_backward(*given, *output)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(_FORWARD_MODE)
+
+
+class GradientFunction(torch.autograd.Function):
+    """What passes that give gradients share."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *of_gradients: Any) -> Any:
+        raise NotImplementedError("attune: attention has no second derivative")
+
+
+class _Attention(ForwardFunction):
+    @staticmethod
+    def forward(call: Call, seed: Any, q: Any, k: Any, v: Any, *tensors: Any) -> Any:
+        return torch.ops.attune.attention(q, k, v, tensors, *call, seed)
 
     @staticmethod
     def backward(ctx: Any, d_o: torch.Tensor, d_lse: torch.Tensor) -> Any:
@@ -82,26 +102,14 @@ class _Attention(torch.autograd.Function):
         return None, None, *found[:3], *of_tensors
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError(_FORWARD_MODE)
-
-    @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *given: Any) -> Any:
         return _mapped(_Attention.apply, info.batch_size, in_dims[1:], call, given)
 
 
-class _Backward(torch.autograd.Function):
+class _Backward(GradientFunction):
     @staticmethod
     def forward(call: Call, seed: Any, d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *tensors: Any) -> Any:
         return tuple(torch.ops.attune.attention_backward(d_o, d_lse, q, k, v, o, lse, tensors, *call, seed))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *of_gradients: Any) -> Any:
-        raise NotImplementedError("attune: attention has no second derivative")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *given: Any) -> Any:
