@@ -13,6 +13,9 @@ namespace {
 constexpr std::size_t kMaxTensorMaps = 12;
 constexpr int kPortableClusterSize = 8;
 
+// Drivers of older versions of CUDA overlap launches, but take none that overlaps into a graph.
+constexpr int kOverlapsInGraphs = 12030;
+
 }  // namespace
 
 Result<std::unique_ptr<LoadedKernel>> CudaKernel::load(const CudaApi& api, CUdevice device,
@@ -39,6 +42,9 @@ Status CudaKernel::open(CUdevice device, std::span<const std::uint8_t> image) {
   const RelaxedCapture relaxed(api_);
   const ScopedContext current(api_, context_);
   ATT_CHECK(Status(current.status()));
+  int version = 0;
+  ATT_CHECK(cuda_status(api_, api_.driver_get_version(&version), "cuDriverGetVersion"));
+  may_overlap_ = version >= kOverlapsInGraphs;
   ATT_CHECK(cuda_status(
       api_,
       api_.library_load_data(&library_, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
@@ -154,14 +160,19 @@ Status CudaKernel::launch_one(const Launch& launch, const Functions& functions,
     cluster.id = kLaunchClusterDimension;
     cluster.value.cluster_dim = {static_cast<unsigned>(launch.cluster), 1, 1};
   }
-  if (launch.overlaps_previous) {
+  const bool overlaps_previous = launch.overlaps_previous && may_overlap_;
+  if (overlaps_previous) {
     CUlaunchAttribute& overlaps = attributes[config.numAttrs++];
     overlaps.id = kLaunchOverlapsPrevious;
     overlaps.value.programmatic_stream_serialization = 1;
   }
   const CUfunction chosen = has_maps ? functions.main : functions.otherwise;
-  return cuda_status(api_, api_.launch_kernel(&config, chosen, arguments, nullptr),
-                     "cuLaunchKernelEx");
+  CUresult result = api_.launch_kernel(&config, chosen, arguments, nullptr);
+  if (overlaps_previous && result != kCudaSuccess) {  // a kernel of it runs behind others, too
+    --config.numAttrs;
+    result = api_.launch_kernel(&config, chosen, arguments, nullptr);
+  }
+  return cuda_status(api_, result, "cuLaunchKernelEx");
 }
 
 }  // namespace attune

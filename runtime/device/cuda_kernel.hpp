@@ -46,6 +46,7 @@ class CudaKernel final : public LoadedKernel {
   const AttentionSpec spec_;
   const LaunchRecipe recipe_;
   CUlibrary library_ = nullptr;
+  bool may_overlap_ = false;          // a launch and the one in front of it
   std::vector<Functions> functions_;  // of the recipe's launches
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/device/rows_outside.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 
 #include "runtime/device/cuda_context.hpp"
@@ -96,12 +97,13 @@ void fill_on_host(const RowsOutside& rows) {
 }
 
 const LoadedFunction* CudaRowsOutside::kernel() {
-  std::call_once(loaded_, [&] {
+  const std::lock_guard lock(mutex_);
+  if (kernel_ == nullptr && std::has_single_bit(++misses_)) {
     auto loaded = CudaFunction::load(
         api_, context_, {"attune_rows_outside", kFillThreads},
         std::span(reinterpret_cast<const std::uint8_t*>(kFillPtx), sizeof kFillPtx));
     if (loaded.ok()) kernel_ = *std::move(loaded);
-  });
+  }
   return kernel_.get();
 }
 

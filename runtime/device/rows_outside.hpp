@@ -24,8 +24,10 @@ struct RowsOutside {
 
 void fill_on_host(const RowsOutside& rows);
 
-// On a GPU, by a kernel that its driver compiles at the first call; where it takes none, and where
-// there are 2^31 words or more, all rows are filled. Thread-safe.
+// On a GPU, by a kernel that its driver compiles at the first call. Where it takes none, and where
+// there are 2^31 words or more, all rows are filled. A driver that took none (memory may have been
+// short) is asked again at the 2nd call, the 4th, the 8th and so on, so that one that never takes
+// it is not asked at every launch. Thread-safe.
 class CudaRowsOutside {
  public:
   CudaRowsOutside(const CudaApi& api, CUcontext context) : api_(api), context_(context) {}
@@ -34,11 +36,12 @@ class CudaRowsOutside {
   Status fill(const RowsOutside& rows, StreamHandle stream);
 
  private:
-  const LoadedFunction* kernel();  // null: the driver takes none
+  const LoadedFunction* kernel();  // null: there is none yet
 
   const CudaApi& api_;
   const CUcontext context_;
-  std::once_flag loaded_;
+  std::mutex mutex_;
+  unsigned misses_ = 0;  // calls that found no kernel
   std::unique_ptr<LoadedFunction> kernel_;
 };
 

@@ -21,6 +21,7 @@ using Tensor = TensorMapRecipe::Tensor;
 struct Call {
   std::string what;  // a kernel's symbol, or "zero"
   unsigned grid = 0, threads = 0, shared_bytes = 0, cluster = 1;
+  bool overlaps = false;
   att::LaunchParams params{};
   CUdeviceptr data = 0;  // of "zero"
   std::size_t words = 0;
@@ -28,6 +29,8 @@ struct Call {
 std::vector<Call> calls;
 std::vector<std::string> kernels;      // by handle - 1
 std::vector<const void*> map_sources;  // tensors of the descriptors that were encoded
+int driver_version = 0;
+CUresult of_overlap = 0;  // of a launch that overlaps the one in front of it
 int capture_mode = 0;  // of the thread: 0, the strictest, forbids to load while a graph is captured
 
 template <typename Handle>
@@ -37,6 +40,9 @@ Handle handle(std::size_t number) {
 
 CudaApi fake_driver() {
   CudaApi api{};
+  api.get_error_name = [](CUresult, const char** name) -> CUresult { return *name = "NO", 0; };
+  api.get_error_string = [](CUresult, const char** text) -> CUresult { return *text = "no", 0; };
+  api.driver_get_version = [](int* version) -> CUresult { return *version = driver_version, 0; };
   api.context_get_current = [](CUcontext* context) -> CUresult {
     *context = handle<CUcontext>(7);
     return 0;
@@ -75,7 +81,12 @@ CudaApi fake_driver() {
               .grid = config->gridDimX,
               .threads = config->blockDimX,
               .shared_bytes = config->sharedMemBytes};
-    if (config->numAttrs > 0) call.cluster = config->attrs[0].value.cluster_dim.x;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+      const CUlaunchAttribute& attribute = config->attrs[i];
+      if (attribute.id == kLaunchClusterDimension) call.cluster = attribute.value.cluster_dim.x;
+      if (attribute.id == kLaunchOverlapsPrevious) call.overlaps = true;
+    }
+    if (call.overlaps && of_overlap != 0) return of_overlap;
     call.params = *static_cast<const att::LaunchParams*>(parameters[0]);
     calls.push_back(call);
     return 0;
@@ -95,6 +106,8 @@ class CudaLaunch : public testing::Test {
     calls.clear();
     kernels.clear();
     map_sources.clear();
+    driver_version = 12030;
+    of_overlap = 0;
     spec_.head_dim_qk = spec_.head_dim_v = 64;
     recipe_ = {.symbol = "pass",
                .launches = {{.symbol = "pass_rows",
@@ -169,6 +182,26 @@ TEST_F(CudaLaunch, LaunchesFollowOneAnotherWithWhatTheyWantZeroed) {
     EXPECT_EQ(calls[i].params.d_k_sums, nullptr);
     EXPECT_EQ(calls[i].params.d_o, pointer(0x1000));
   }
+}
+
+TEST_F(CudaLaunch, LaunchesOverlapWhereTheDriverTakesThemIntoGraphs) {
+  recipe_.launches[1].overlaps_previous = true;
+  const auto of_main = [&] {
+    calls.clear();
+    const Status status = launch(pointer(0x100000));
+    EXPECT_TRUE(status.ok()) << render(status.error());
+    const auto is_main = [](const Call& call) { return call.what == "pass"; };
+    EXPECT_EQ(std::ranges::count_if(calls, is_main), 1);
+    return *std::ranges::find_if(calls, is_main);
+  };
+  EXPECT_TRUE(of_main().overlaps);
+  driver_version = 12020;
+  EXPECT_FALSE(of_main().overlaps);
+  driver_version = 12030;
+  of_overlap = 801;  // CUDA_ERROR_NOT_SUPPORTED
+  const Call refused = of_main();
+  EXPECT_FALSE(refused.overlaps);
+  EXPECT_EQ(refused.cluster, 2u);
 }
 
 TEST_F(CudaLaunch, NothingBeginsWhereALaterLaunchCannot) {

@@ -86,11 +86,25 @@ TEST(RowsOutside, AllIsFilledWhereTheDriverTakesNoKernel) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(outside.fill(rows_outside(kOffsets, 10), nullptr).ok());
   }
-  EXPECT_EQ(asked.loads, 1);
+  EXPECT_EQ(asked.loads, 2);
   EXPECT_EQ(asked.launches, 0);
   EXPECT_EQ(asked.at, 64u);
   EXPECT_EQ(asked.word, 9u);
   EXPECT_EQ(asked.words, 80u);
+}
+
+TEST(RowsOutside, AFailureIsNotRememberedForEver) {
+  of_load = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  const CudaApi api = fake_driver();
+  CudaRowsOutside outside(api, nullptr);
+  const auto fill = [&] { return outside.fill(rows_outside(kOffsets, 10), nullptr).ok(); };
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(fill());
+  EXPECT_EQ(asked.loads, 7) << "at powers of two";
+  EXPECT_EQ(asked.launches, 0);
+  of_load = 0;
+  for (int i = 100; i < 130; ++i) EXPECT_TRUE(fill());
+  EXPECT_EQ(asked.loads, 8);
+  EXPECT_EQ(asked.launches, 3);
 }
 
 TEST(RowsOutside, AllIsFilledWithoutOffsetsAndBeyond32Bits) {
