@@ -331,6 +331,9 @@ Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& ar
                          &params->o_stride));
   ATT_CHECK(check_optional("lse", args.lse));
   ATT_CHECK(fill_cache_scales(has_scaled_cache(spec), {keys.count, shape.kv_heads}, args, params));
+  const Place written[] = {{"o", args.o}, {"lse", args.lse}, {"workspace", args.workspace}};
+  const Place read[] = {{"q", args.q}, {"k", args.k}, {"v", args.v}};
+  ATT_CHECK(check_apart(written, read));
   params->o = args.o;
   params->lse = args.lse;
   ATT_CHECK(fill_sequences(spec,
@@ -365,6 +368,14 @@ Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& 
                  &params->d_v_stride));
   ATT_CHECK(check_pointer("lse", args.lse, alignof(float)));
   ATT_CHECK(check_optional("d_lse", args.d_lse));
+  const Place written[] = {{"d_q", args.d_q},
+                           {"d_k", args.d_k},
+                           {"d_v", args.d_v},
+                           {"d_sink", args.d_sink},
+                           {"workspace", args.workspace}};
+  const Place read[] = {{"q", args.q},     {"k", args.k},     {"v", args.v},        {"o", args.o},
+                        {"lse", args.lse}, {"d_o", args.d_o}, {"d_lse", args.d_lse}};
+  ATT_CHECK(check_apart(written, read));
   // Read only; the forward pass writes through the same fields.
   params->o = const_cast<void*>(args.o);
   params->lse = const_cast<float*>(args.lse);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "generator/spec/spec.hpp"
 #include "generator/support/result.hpp"
@@ -30,5 +31,14 @@ inline Status fill_operand(const AttentionSpec& spec, const Operand& operand,
                            att::Strides* strides) {
   return fill_operand(spec.dtype, spec.layout, operand, strides);
 }
+
+// Where something that a launch reads or writes begins; null: there is none.
+struct Place {
+  const char* name;
+  const void* at;
+};
+// kBadInput where something that is written begins where something else does. That is as far as a
+// look goes: tensors that are slices of one may lie between each other's rows.
+Status check_apart(std::span<const Place> written, std::span<const Place> read);
 
 }  // namespace attune

@@ -16,14 +16,14 @@ constexpr std::size_t kMaxStructBytes = 4096;  // more is an uninitialised size
 inline Error bad_struct(const char* name, const char* what, const char* hint) {
   return {.kind = ErrorKind::kBadInput,
           .id = "bad-argument",
-          .message = fmt::format("`{}{}", name, what),
+          .message = fmt::format("`{}.struct_size` is {}", name, what),
           .hint = hint};
 }
 
 // `first_bytes`: of the struct in the first header that had it.
 inline Status check_struct_size(const char* name, std::size_t bytes, std::size_t first_bytes) {
   if (bytes >= first_bytes && bytes <= kMaxStructBytes) return ok_status();
-  return bad_struct(name, ".struct_size is that of no version", "set it to sizeof the struct");
+  return bad_struct(name, "that of no version", "set it to sizeof the struct");
 }
 
 // The caller's struct in the form that is known here: what a shorter one lacks is zero; what a
@@ -35,7 +35,7 @@ Status read_struct(const char* name, const Struct* given, std::size_t first_byte
   const auto* raw = reinterpret_cast<const unsigned char*>(given);
   if (bytes > sizeof(Struct) &&
       std::any_of(raw + sizeof(Struct), raw + bytes, [](unsigned char b) { return b != 0; })) {
-    return bad_struct(name, ".struct_size is larger than known, and what lies beyond is not zero",
+    return bad_struct(name, "larger than known, and what lies beyond is not zero",
                       "zero what is not used, or update the library: it is older than the header");
   }
   *known = {};

@@ -250,7 +250,7 @@ typedef struct att_forward_args {
   void* workspace; /* att_kernel_workspace_bytes, 16-byte aligned; null when 0 */
   att_strides q_strides, k_strides, v_strides,
       o_strides;       /* all zero: contiguous in the spec's layout */
-  float softmax_scale; /* when the spec leaves it to the launch */
+  float softmax_scale; /* when the spec leaves it to the launch; above 0 */
   float dropout;       /* likewise */
   uint64_t dropout_seed, dropout_offset;
   const att_scalar* scalars;  /* by slot; null when none */
@@ -286,7 +286,8 @@ typedef struct att_forward_args {
   const uint64_t* dropout_state;
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
- * synchronisation, capturable.
+ * synchronisation, capturable. None of o, lse and workspace may lie where anything else of the
+ * launch does.
  *
  * This and the other launches of a runtime with `check` first read what `cu_q` to `page_table`
  * point to, of a GPU once all that is enqueued on the stream is done, for which they wait: for who

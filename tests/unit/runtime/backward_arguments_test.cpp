@@ -127,6 +127,8 @@ TEST_F(BackwardArguments, AreChecked) {
   refused("`d_o` is null", [&] { args_.d_o = nullptr; });
   refused("`d_q` is null", [&] { args_.d_q = nullptr; });
   refused("`d_k` is not aligned to 16 bytes", [&] { args_.d_k = &memory_[1]; });
+  refused("`d_q` lies where `q` does", [&] { args_.d_q = const_cast<void*>(args_.q); });
+  refused("`d_k` lies where `d_v` does", [&] { args_.d_k = args_.d_v; });
   refused("one address: `d_v`", [&] { args_.d_v_strides = {0, 16, 8}; });
   refused("`d_lse` is not aligned", [&] {
     args_.d_lse = reinterpret_cast<const float*>(reinterpret_cast<const char*>(memory_) + 2);
@@ -138,25 +140,25 @@ TEST_F(BackwardArguments, AreChecked) {
 }
 
 TEST_F(BackwardArguments, ASinksGradientIsPassedOn) {
-  args_.d_sink = memory_;
+  args_.d_sink = &memory_[416];
   const Status status = fill();
   ASSERT_TRUE(status.ok()) << render(status.error());
-  EXPECT_EQ(params_.d_sink, memory_);
+  EXPECT_EQ(params_.d_sink, &memory_[416]);
 }
 
 TEST_F(BackwardArguments, ASinksGradientIsPassedOnInOrder) {
   spec_.deterministic = true;
-  args_.d_sink = memory_;
+  args_.d_sink = &memory_[416];
   const Status status = fill();
   ASSERT_TRUE(status.ok()) << render(status.error());
-  EXPECT_EQ(params_.d_sink, memory_);
+  EXPECT_EQ(params_.d_sink, &memory_[416]);
 }
 
 TEST_F(BackwardArguments, ASinksGradientNeedsASink) {
   const AttentionSpec spec =
       *parse_spec("attune: 1\nname: x\ndtype: bf16\nhead_dim: {qk: 16, v: 8}\n", "");
   args_.tensor_views = nullptr;
-  args_.d_sink = memory_;
+  args_.d_sink = &memory_[416];
   const Status status = fill_backward_params(spec, args_, kProblem, &params_);
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message, HasSubstr("no sink"));

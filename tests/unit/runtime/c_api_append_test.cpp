@@ -61,7 +61,7 @@ TEST_F(CApiAppend, OptionsAreChecked) {
     EXPECT_THAT(att_last_error(), HasSubstr(message));
     EXPECT_EQ(append_, nullptr);
   };
-  refused(ATT_BAD_INPUT, "`options.struct_size is that of no version",
+  refused(ATT_BAD_INPUT, "`options.struct_size` is that of no version",
           [](auto& o) { o.struct_size = 8; });
   refused(ATT_BAD_INPUT, "`dtype` is 16", [](auto& o) { o.dtype = ATT_INT32; });
   refused(ATT_UNSUPPORTED, "new keys of fp8", [](auto& o) { o.dtype = ATT_FP8_E4M3; });

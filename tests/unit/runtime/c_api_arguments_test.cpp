@@ -71,6 +71,25 @@ TEST_F(CApi, LaunchArgumentsAreChecked) {
   refused("`bias` is null", [&](auto& args) { args.tensors = missing; });
 }
 
+TEST_F(CApi, WhatIsWrittenLiesApart) {
+  spec(kFull);
+  kernel();
+  if (IsSkipped() || HasFatalFailure()) return;
+  const att_forward_args good = arguments();
+  const auto refused = [&](const char* message, const auto& spoil) {
+    att_forward_args args = good;
+    spoil(args);
+    EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+    EXPECT_THAT(att_last_error(), HasSubstr(message));
+  };
+  refused("`o` lies where `q` does", [&](auto& args) { args.o = q_.data(); });
+  refused("`o` lies where `lse` does", [&](auto& args) { args.lse = static_cast<float*>(args.o); });
+  refused("`workspace` lies where `v` does", [&](auto& args) { args.workspace = v_.data(); });
+  att_forward_args same_inputs = good;
+  same_inputs.v = same_inputs.k;
+  EXPECT_EQ(att_forward(kernel_, &same_inputs, nullptr), ATT_OK) << att_last_error();
+}
+
 TEST_F(CApi, WhereDropoutsSeedLiesIsChecked) {
   spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\ndropout: {p: 0.5, seed: device}\n");
   kernel();
