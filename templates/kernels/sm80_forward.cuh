@@ -213,7 +213,7 @@ struct WarpTile {
     for (int own = 0; own < kOwnKeys; own += plan::kChunk) {
       const int key = key_group() * kOwnKeys + own;
       float s[kBlocks][plan::kChunk / 8][4];
-      if constexpr (kFrozenShares) {
+      if constexpr (kSharesReciprocals) {
         LiveElements<kBlocks, plan::kChunk / 8> live;
         if (partial) live.find(c, q0, k0 + key);
         multiply_qk<plan::kChunk, kFrozenUnroll>(s, stage, key);

@@ -20,7 +20,7 @@ struct Probability {
   float value, slope;
 };
 // `reference`: the LSE in log2 units; with kSplitReferences the product has it already. `live` is
-// for score functions; a dead element is 0 whatever its score's slope is. With kHasLogisticScores
+// for score functions; a dead element is 0 whatever its score's slope is. With kSharesReciprocals
 // `product` is a score's core.
 template <typename Query, typename Key>
 ATT_FN Probability probability(const Context& c, float product, float reference, Query q, Key k,
@@ -29,7 +29,7 @@ ATT_FN Probability probability(const Context& c, float product, float reference,
   if constexpr (!spec::kHasScore) {
     const float value = math_exp2(product * (scale * kLog2E) - reference);
     return {value, value};
-  } else if constexpr (kHasLogisticScores) {
+  } else if constexpr (kSharesReciprocals) {
     const float shift = kScoreOffset * kLog2E - reference;
     const float score = product * (kScoreMultiplier * kLog2E) + shift;
     const float value = math_exp2(live ? score : -infinity());
@@ -125,7 +125,7 @@ struct ColumnElements {
         live.set(element(s, n, e), n, e, is_live_element(c, q, k));
       });
     }
-    if constexpr (kHasLogisticScores) to_logistic_cores<kColumns / 8>(c, s);
+    if constexpr (kSharesReciprocals) to_logistic_cores<kColumns / 8>(c, s);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
       float reference[2] = {};
@@ -273,7 +273,7 @@ struct RowElements {
         live.set(element(s, n, e), n, e, is_live_element(c, q, k));
       });
     }
-    if constexpr (kHasLogisticScores) to_logistic_cores<kColumns / 8>(c, s);
+    if constexpr (kSharesReciprocals) to_logistic_cores<kColumns / 8>(c, s);
     for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
       float& x = element(s, n, e);
       x = probability(c, x, reference[e / 2], q, k, live.is_live(n, e)).slope;

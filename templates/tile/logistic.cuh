@@ -1,21 +1,22 @@
 // Scores that are a logistic function of the product, a softcap's first of all: what their forward
 // kernels share.
 //
-// An element takes two exponentials and a reciprocal, and the unit that makes them, four lanes of a
-// warp a clock, would have half as many clocks again as the products. So four elements of a row
-// share a reciprocal, that of their product.
+// An element takes two exponentials and a reciprocal, and the unit that makes them would have half
+// as many clocks again as the products. So four elements of a row share a reciprocal.
 #pragma once
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/math.cuh"
+#include "templates/tile/shared_reciprocal.cuh"
 
 namespace att {
 
-// The multiplier of a score in log2 units. Of larger ones more roundings than one would be seen,
-// and dead elements of smaller ones might count.
+// The multiplier of a score in log2 units. Of larger ones, and in fp32, more roundings than one
+// would be seen, and dead elements of smaller ones might count.
 constexpr float kLogisticHeight = kScoreMultiplier * kLog2E;
-constexpr bool kSharesReciprocals =
-    spec::kHasScore && kScoreIsLogistic && kLogisticHeight >= 2.0f && kLogisticHeight <= 1024.0f;
+constexpr bool kSharesReciprocals = spec::kHasScore && kScoreIsLogistic &&
+                                    spec::kDType != DType::f32 && kLogisticHeight >= 2.0f &&
+                                    kLogisticHeight <= 1024.0f;
 
 // Denominators are multiples of it and at most 1, so that products of four are floats, and the
 // bound costs nothing: what would be larger has an inverse next to 0 anyway.
@@ -33,10 +34,7 @@ ATT_FN float logistic_denominator(float product, float step) {
   return y;
 }
 
-// Of the product of four denominators, what brings their inverses to scores in log2 units, but for
-// the offset.
-ATT_FN float logistic_reciprocal(float x) {
-  return math_reciprocal(x) * (kLogisticHeight * kDenominatorUnit);
-}
+// Brings inverses of denominators to scores in log2 units, but for the offset.
+constexpr float kInverseToScore = kLogisticHeight * kDenominatorUnit;
 
 }  // namespace att

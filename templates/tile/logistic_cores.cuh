@@ -1,12 +1,13 @@
 // What backward kernels share of scores that are a logistic function of the product, a softcap's
 // first of all.
 //
-// Of three exponentials and reciprocals an element the unit that makes them, a quarter of a warp in
-// two clocks, has half of a tile's clocks. So four elements share a reciprocal, their product's.
+// Of three exponentials and reciprocals an element the unit that makes them has half of a tile's
+// clocks. So four elements share a reciprocal.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
 #include "templates/ptx/math.cuh"
+#include "templates/tile/shared_reciprocal.cuh"
 #include "templates/tile/softmax_scale.cuh"
 
 namespace att {
@@ -26,7 +27,7 @@ ATT_FN float& element(float (&s)[kCount], int n, int e) {
 constexpr bool kKeepsProducts = kGradLoads > 0 && !kScoreGradIsOne;
 
 // Not of fp32, which would see the roundings.
-constexpr bool kHasLogisticScores = spec::kHasScore && kScoreIsLogistic && kLogisticSlope != 0.0f &&
+constexpr bool kSharesReciprocals = spec::kHasScore && kScoreIsLogistic && kLogisticSlope != 0.0f &&
                                     spec::kDType != DType::f32 && !kKeepsProducts &&
                                     !plan::kSplitReferences;
 
@@ -39,13 +40,11 @@ ATT_FN float bounded_denominator(const Context& c, float product) {
 }
 
 ATT_FN void invert_logistic(const float (&x)[4], float (&inverse)[4]) {
-  const float low = x[0] * x[1], high = x[2] * x[3];
-  const float of_all = math_reciprocal(low * high);
-  const float of_low = of_all * high, of_high = of_all * low;
-  inverse[0] = of_low * x[1];
-  inverse[1] = of_low * x[0];
-  inverse[2] = of_high * x[3];
-  inverse[3] = of_high * x[2];
+  const SharedReciprocal shared = share_reciprocal(x[0], x[1], x[2], x[3], 1.0f);
+  inverse[0] = shared.of_ab * x[1];
+  inverse[1] = shared.of_ab * x[0];
+  inverse[2] = shared.of_cd * x[3];
+  inverse[3] = shared.of_cd * x[2];
 }
 
 // Products to cores of their scores, by the four elements of a block of columns.

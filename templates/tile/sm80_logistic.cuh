@@ -7,9 +7,6 @@
 
 namespace att {
 
-// Not of fp32, which would see the roundings.
-constexpr bool kFrozenShares = kSharesReciprocals && !kIsExact;
-
 // Products to denominators.
 template <int kBlocks, int kTiles>
 ATT_FN void to_denominators(float (&s)[kBlocks][kTiles][4], const Context& c) {
@@ -34,9 +31,9 @@ ATT_FN void exponentiate_inverses(RowState<kBlocks>& rows, float (&s)[kBlocks][k
       const int e = 2 * half;
 #pragma unroll
       for (int n = 0; n < kTiles; n += 2) {
-        const float low = s[m][n][e] * s[m][n][e + 1], high = s[m][n + 1][e] * s[m][n + 1][e + 1];
-        const float of_all = logistic_reciprocal(low * high);
-        const float of_pair[2] = {of_all * high, of_all * low};
+        const SharedReciprocal inverse = share_reciprocal(
+            s[m][n][e], s[m][n][e + 1], s[m][n + 1][e], s[m][n + 1][e + 1], kInverseToScore);
+        const float of_pair[2] = {inverse.of_ab, inverse.of_cd};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float(&pair)[4] = s[m][n + i];

@@ -72,7 +72,7 @@ template <typename Loaded>
 struct LoadedIf<true, Loaded> {
   using Type = Loaded;
 };
-using LoadedReferences = LoadedIf<kHasLogisticScores, LogisticScores<kTileQ>>::Type;
+using LoadedReferences = LoadedIf<kSharesReciprocals, LogisticScores<kTileQ>>::Type;
 using DeltasAhead = LoadedIf<plan::kScalesRows, LoadedDeltas<kTileQ>>::Type;
 
 template <int kCount>

@@ -13,11 +13,10 @@ ATT_FN constexpr bool is_first_of_four(int i) { return i % 2 == 0 && i % 8 <= 2;
 // Calls f(i, x) for two pairs of denominators, whose scores are x * s[i + 1] and x * s[i].
 template <typename F>
 ATT_FN void for_inverses(const Scores& s, int first, const F& f) {
-  const float low = s[first] * s[first + 1], high = s[first + 4] * s[first + 5];
-  const float of_all = logistic_reciprocal(low * high);
-  const float of_low = of_all * high, of_high = of_all * low;
-  f(first, of_low);
-  f(first + 4, of_high);
+  const SharedReciprocal inverse =
+      share_reciprocal(s[first], s[first + 1], s[first + 4], s[first + 5], kInverseToScore);
+  f(first, inverse.of_ab);
+  f(first + 4, inverse.of_cd);
 }
 
 // Denominators to exponentials, and their sum; wait() as of exponentials().

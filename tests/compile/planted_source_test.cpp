@@ -8,6 +8,7 @@
 #include "tests/gpu/key_piece_faults.hpp"
 #include "tests/gpu/page_row_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
+#include "tests/gpu/shared_reciprocal_faults.hpp"
 #include "tests/verification/mla.hpp"
 #include "tests/verification/packed_backward_checks.hpp"
 
@@ -142,6 +143,26 @@ TEST(PlantedSource, OfTheMlaFamilysStretchesHasItsPlaces) {
   for (const planted::Fault& fault : faults) {
     const auto edited = planted::with_fault(kernel->source, fault);
     EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+  }
+}
+
+TEST(PlantedSource, OfSharedReciprocalsHasItsPlaces) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n"
+      "score: 30 * tanh(score / 30)\n",
+      "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (const Family family : {Family::kSm80, Family::kSm90a}) {
+      const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), pass);
+      ASSERT_FALSE(plans.empty());
+      const auto kernel = emit(*spec, plans.front());
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      for (const planted::Fault& fault : planted::shared_reciprocal_faults(pass)) {
+        const auto edited = planted::with_fault(kernel->source, fault);
+        EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+      }
+    }
   }
 }
 
