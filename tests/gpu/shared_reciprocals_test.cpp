@@ -35,7 +35,8 @@ TEST_P(SharedReciprocals, FaultsAreFound) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Passes, SharedReciprocals, testing::Values(Pass::kForward, Pass::kBackward),
+INSTANTIATE_TEST_SUITE_P(Passes, SharedReciprocals,
+                         testing::Values(Pass::kForward, Pass::kBackward),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "generator/plan/distance.hpp"
 #include "runtime/support/processors.hpp"
 #include "tuner/search/compile_ahead.hpp"
+#include "tuner/search/ledger.hpp"
 #include "tuner/search/race.hpp"
 #include "tuner/search/seeds.hpp"
 
@@ -53,7 +54,7 @@ class Search {
          const Clock& clock, const TuneObserver& observer)
       : problem_(problem),
         executor_(executor),
-        store_(store),
+        ledger_(store, problem.key),
         options_(options),
         clock_(clock),
         observer_(observer),
@@ -62,7 +63,7 @@ class Search {
                   options.compile_threads > 0 ? options.compile_threads : usable_processors()) {}
 
   Result<TuneResult> run() {
-    ATT_CHECK(read_store());
+    ledger_.read(options_.force);
     std::vector<KernelPlan> wave = first_wave();
     while (!wave.empty() && budget() > 0 && !result_.stopped) {
       const double before_us = best_median_us();
@@ -88,21 +89,6 @@ class Search {
       if (std::ranges::find(wave, seed) == wave.end()) wave.push_back(seed);
     }
     return wave;
-  }
-
-  // What earlier runs left, by build.
-  Status read_store() {
-    if (auto rejections = store_.rejections(problem_.key); rejections.ok()) {
-      for (const Rejection& r : *rejections) rejected_.insert(r.build_digest);
-    }
-    auto measurements = store_.measurements(problem_.key);
-    if (options_.force || !measurements.ok()) return ok_status();
-    for (const Measurement& m : *measurements) {
-      // The first one ranks the candidate: so a repeated search asks for the same candidates.
-      auto [at, is_new] = stored_.try_emplace(m.build_digest, m, 0);
-      ++at->second.second;
-    }
-    return ok_status();
   }
 
   // What it allows itself where the options do not say, while the model's first guess holds.
@@ -187,7 +173,7 @@ class Search {
     if (!problem_.compile_while_measuring) likely.clear();
     std::erase_if(likely, [&](const KernelPlan& plan) {
       const Result<std::string> digest = executor_.build_digest(plan);
-      return !digest.ok() || rejected_.contains(*digest) || stored_.contains(*digest);
+      return !digest.ok() || ledger_.is_rejected(*digest) || ledger_.find(*digest) != nullptr;
     });
     likely.resize(std::min(likely.size(), budget()));
     wanted.insert(wanted.end(), likely.begin(), likely.end());
@@ -233,13 +219,13 @@ class Search {
       ++result_.rejected;
       return true;
     }
-    if (rejected_.contains(*digest)) {
+    if (ledger_.is_rejected(*digest)) {
       ++result_.rejected;
       return true;
     }
-    const auto stored = stored_.find(*digest);
-    if (stored == stored_.end()) return false;
-    const auto& [m, count] = stored->second;
+    const Ledger::Entry* const stored = ledger_.find(*digest);
+    if (stored == nullptr) return false;
+    const auto& [m, count] = *stored;
     known_.insert_or_assign(candidate, Known{.candidate = candidate,
                                              .text = m.plan,
                                              .facts = {m.build_digest, m.compiler, m.threads,
@@ -266,11 +252,10 @@ class Search {
     if (build_digest.empty()) {
       if (auto digest = executor_.build_digest(candidate); digest.ok()) build_digest = *digest;
     }
-    const Rejection rejection{.plan = to_string(candidate.plan),
-                              .build_digest = build_digest,
-                              .reason = reason,
-                              .detail = error.message + "\n" + error.detail};
-    if (!store_.reject(problem_.key, rejection).ok()) unstored_rejections_.push_back(rejection);
+    ledger_.reject({.plan = to_string(candidate.plan),
+                    .build_digest = build_digest,
+                    .reason = reason,
+                    .detail = error.message + "\n" + error.detail});
     known_.erase(candidate);
     ready_.erase(candidate);
     executor_.release(candidate);
@@ -315,21 +300,22 @@ class Search {
             .go_on = [this] { return report(TuneState::kMeasuring); }};
   }
 
-  bool is_from_store(const Contestant& c) const { return stored_.contains(c.facts.build_digest); }
+  bool is_from_store(const Contestant& c) const {
+    return ledger_.find(c.facts.build_digest) != nullptr;
+  }
 
   void note(const Contestant& c) {
     const Spread spread = spread_of(c.samples_us);
-    const Measurement measurement{.plan = to_string(c.candidate.plan),
-                                  .build_digest = c.facts.build_digest,
-                                  .compiler = c.facts.compiler,
-                                  .median_us = spread.median,
-                                  .spread_us = spread.interquartile(),
-                                  .samples = static_cast<int>(c.samples_us.size()),
-                                  .threads = c.facts.threads,
-                                  .registers = c.facts.registers,
-                                  .shared_bytes = c.facts.shared_bytes,
-                                  .conditions = executor_.conditions()};
-    if (!store_.record(problem_.key, measurement).ok()) unstored_.push_back(measurement);
+    ledger_.record({.plan = to_string(c.candidate.plan),
+                    .build_digest = c.facts.build_digest,
+                    .compiler = c.facts.compiler,
+                    .median_us = spread.median,
+                    .spread_us = spread.interquartile(),
+                    .samples = static_cast<int>(c.samples_us.size()),
+                    .threads = c.facts.threads,
+                    .registers = c.facts.registers,
+                    .shared_bytes = c.facts.shared_bytes,
+                    .conditions = executor_.conditions()});
     auto [at, is_new] = known_.try_emplace(
         c.candidate, Known{c.candidate, to_string(c.candidate.plan), c.facts, spread.median, 0});
     ++at->second.measurements;
@@ -427,23 +413,8 @@ class Search {
     return !result_.stopped;
   }
 
-  // Once more what the store did not take: another process may have held it for long.
-  void store_the_rest() {
-    const auto keep = [&](const Status& status) {
-      if (!status.ok() && !result_.not_stored) result_.not_stored = status.error();
-    };
-    for (const Measurement& measurement : unstored_) {
-      if (result_.not_stored) return;  // each try may wait for seconds
-      keep(store_.record(problem_.key, measurement));
-    }
-    for (const Rejection& rejection : unstored_rejections_) {
-      if (result_.not_stored) return;
-      keep(store_.reject(problem_.key, rejection));
-    }
-  }
-
   Result<TuneResult> finish() {
-    store_the_rest();
+    result_.not_stored = ledger_.write_the_rest();
     result_.candidates = static_cast<int>(asked_.size());
     result_.seconds = clock_() - began_;
     const Known* chosen = best();
@@ -459,12 +430,12 @@ class Search {
     result_.compiler = chosen->facts.compiler;
     result_.median_us = chosen->median_us;
     // The cache's own answer, which knows all measurements, is what will be launched.
-    if (const auto winner = store_.winner(problem_.key); winner.ok() && winner->has_value()) {
-      const auto plan = parse_plan((*winner)->plan);
-      if ((*winner)->measured_shape == problem_.key.shape && plan.ok()) {
+    if (const auto winner = ledger_.winner()) {
+      const auto plan = parse_plan(winner->plan);
+      if (winner->measured_shape == problem_.key.shape && plan.ok()) {
         result_.plan = *plan;
-        result_.compiler = (*winner)->compiler;
-        result_.median_us = (*winner)->median_us;
+        result_.compiler = winner->compiler;
+        result_.median_us = winner->median_us;
       }
     }
     if (!result_.stopped) report(TuneState::kDone);
@@ -473,16 +444,11 @@ class Search {
 
   const SearchProblem& problem_;
   Executor& executor_;
-  Store& store_;
+  Ledger ledger_;
   const TuneOptions& options_;
   const Clock& clock_;
   const TuneObserver& observer_;
   const double began_;
-  std::set<std::string> rejected_;
-  std::vector<Measurement> unstored_;
-  std::vector<Rejection> unstored_rejections_;
-  std::map<std::string, std::pair<Measurement, int>>
-      stored_;  // first measurement of a build, and how many
   std::set<Candidate> asked_;
   std::map<Candidate, Known> known_;
   std::map<Candidate, double> final_us_;
