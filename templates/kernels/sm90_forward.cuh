@@ -55,7 +55,7 @@ struct Consumer : ConsumerWays {
         // Not rows past q_len, whose scores are 0; but they hear of the others'.
         const bool has_rows = own.row < sequence().q_len;
         probes = kProbes && may_freeze && way == kUnknown && (has_rows || (kMeets && n == 0));
-        may_try = n == 0;  // which item comes later may be chance
+        is_first_item = n == 0;  // which item comes later may be chance
         way = probes && has_rows ? kFirstWay : way;
       }
       first = true;

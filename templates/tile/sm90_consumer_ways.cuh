@@ -20,8 +20,9 @@ struct ConsumerWays : ConsumerPieces {
   // In log2 units: what a constant reference serves with room to spare, and what is far below what
   // it does not.
   static constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
-  bool probes = false;    // whether this item's first tile is looked at
-  bool may_try = false;   // whether this item is the first: may try the second way, tells others
+  bool probes = false;  // whether this item's first tile is looked at
+  bool is_first_item =
+      false;              // whether this item is the first: may try the second way, tells others
   bool on_trial = false;  // whether it does
 
   // Whether probe() looks at all scores for the highest.
@@ -37,7 +38,7 @@ struct ConsumerWays : ConsumerPieces {
       look_for_levels();
     }
     if constexpr (kTellsOthers) {
-      if (may_try) tell_others();
+      if (is_first_item) tell_others();
     }
   }
 
@@ -93,7 +94,7 @@ struct ConsumerWays : ConsumerPieces {
       high *= to_log2;
     }
     if constexpr (kLearns) {
-      if (may_try) {
+      if (is_first_item) {
         constexpr float kExpected = kBf16 ? 29.0f : 16.0f;
         on_trial = any_thread(low < kLowest || high > kExpected);
         if (on_trial) way = kSecondWay;
