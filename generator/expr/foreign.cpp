@@ -12,13 +12,20 @@
 namespace attune::expr {
 namespace {
 
-constexpr std::array<ForeignOperator, 6> kOperators = {{
+constexpr std::array<ForeignOperator, 12> kOperators = {{
     {"&&", "write `and`"},
     {"||", "write `or`"},
     {"**", "write a product or `pow(x, y)`"},
     {"!", "write `not`"},
     {"~", "write `not` for booleans, `-1 - x` for the bits of an int32"},
     {"?", "write `x if condition else y`"},
+    // As word processors and papers have them.
+    {"\u2264", "write `<=`"},
+    {"\u2265", "write `>=`"},
+    {"\u2260", "write `!=`"},
+    {"\u2212", "write `-`"},
+    {"\u00d7", "write `*`"},
+    {"\u00b7", "write `*`"},
 }};
 
 struct ForeignWord {

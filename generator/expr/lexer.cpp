@@ -21,9 +21,18 @@ constexpr std::array<std::string_view, 26> kSymbols = {
     "//", "==", "!=", "<<", ">>", "<=", ">=", "+", "-", "*", "/", "%", "<",
     ">",  "&",  "|",  "^",  "(",  ")",  "[",  "]", ",", ":", "=", "{", "}"};
 
-std::string shown(char c) {
-  if (c >= ' ' && c <= '~') return fmt::format("`{}`", c);
-  return fmt::format("byte 0x{:02x}", static_cast<unsigned char>(c));
+// The character that `text` begins with: bytes 10xxxxxx go on with it.
+std::string_view first_character(std::string_view text) {
+  std::size_t bytes = 1;
+  while (bytes < text.size() && bytes < 4 && (text[bytes] & 0xc0) == 0x80) ++bytes;
+  return text.substr(0, bytes);
+}
+
+std::string shown(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  const bool is_ascii = character.size() == 1 && first >= ' ' && first <= '~';
+  if (is_ascii || (character.size() > 1 && first >= 0xc3)) return fmt::format("`{}`", character);
+  return fmt::format("byte 0x{:02x}", first);  // no character, or one that is not seen
 }
 
 }  // namespace
@@ -180,8 +189,9 @@ Result<std::vector<Token>> tokenize(std::string_view text, const SourceOrigin& o
         return text.substr(at).starts_with(s);
       });
       if (symbol == kSymbols.end()) {
-        return error_at(text, origin, {at, at + 1}, "expr-bad-character",
-                        "unexpected character " + shown(c));
+        const std::string_view character = first_character(text.substr(at));
+        return error_at(text, origin, {at, at + character.size()}, "expr-bad-character",
+                        "unexpected character " + shown(character));
       }
       at += symbol->size();
     }

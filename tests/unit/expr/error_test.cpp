@@ -59,6 +59,8 @@ TEST(ExprErrors, Masks) {
       {"~q_idx == 1", "expr-unknown-operator", 1, 1, 1, "-1 - x"},
       {"q_idx < 3 && h", "expr-unknown-operator", 1, 11, 2, "`and`"},
       {"q_idx $ 3", "expr-bad-character", 1, 7, 1},
+      {"q_idx \u20ac 3", "expr-bad-character", 1, 7, 3},
+      {"q_idx \u2264 3", "expr-unknown-operator", 1, 7, 3, "`<=`"},
       {"q_idx < 3x", "expr-bad-number", 1, 9, 2},
       {"q_idx < 2147483648", "expr-number-out-of-range", 1, 9, 10},
       {"q_idx", "expr-wrong-result-type", 1, 1, 5},
