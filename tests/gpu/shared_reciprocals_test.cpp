@@ -1,7 +1,8 @@
 // Kernels whose elements share reciprocals are found out when they share them wrongly.
 #include <gtest/gtest.h>
 
-#include <ranges>
+#include <algorithm>
+#include <string>
 
 #include "tests/gpu/kernel_bank.hpp"
 #include "tests/gpu/planting.hpp"
@@ -10,34 +11,31 @@
 namespace attune::gpu_test {
 namespace {
 
-constexpr const char* kSpec =
-    "name: t\ndtype: bf16\nhead_dim: 64\nmask: causal\nscore: 30 * tanh(score / 30)\n";
-constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 700, .kv_len = 700};
+constexpr const char* kSpec = "name: t\ndtype: bf16\nhead_dim: 64\nscore: 30 * tanh(score / 30)\n";
+constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 1408, .kv_len = 1408};
 
-class SharedReciprocals : public testing::TestWithParam<Pass> {};
-
-TEST_P(SharedReciprocals, FaultsAreFound) {
+// In the cheapest plan of each family.
+void expect_found(const planted::Fault& fault, const std::string& yaml, Pass pass) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
-  const AttentionSpec spec = spec_of(kSpec);
-  const DeviceFacts& facts = bank.device().facts();
-  const auto families = families_for(spec, facts.target, GetParam());
-  ASSERT_TRUE(families.ok()) << render(families.error());
-  const auto plans = plans_by_cost(spec, kShape, facts, GetParam());
+  const AttentionSpec spec = spec_of(yaml);
+  const auto plans = plans_by_cost(spec, kShape, bank.device().facts(), pass);
   ASSERT_TRUE(plans.ok()) << render(plans.error());
-  for (const Family family : *families) {
-    if (family == Family::kDecode) continue;  // shares none
+  for (const Family family : {Family::kSm90a, Family::kSm90aOrdered, Family::kSm80}) {
     const auto plan = std::ranges::find(*plans, family, &KernelPlan::family);
-    ASSERT_NE(plan, plans->end()) << to_string(family);
-    for (const planted::Fault& fault : planted::shared_reciprocal_faults(GetParam())) {
-      EXPECT_TRUE(is_found(fault, spec, kShape, *plan)) << fault.name;
-    }
+    if (plan == plans->end()) continue;
+    EXPECT_TRUE(is_found(fault, spec, kShape, *plan));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Passes, SharedReciprocals,
-                         testing::Values(Pass::kForward, Pass::kBackward),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+TEST(SharedReciprocals, ExchangedSharesAreFound) {
+  expect_found(planted::kExchangedShares, kSpec, Pass::kForward);
+  expect_found(planted::kExchangedShares, kSpec, Pass::kBackward);
+}
+
+TEST(SharedReciprocals, DeadElementsThatCountAreFound) {
+  expect_found(planted::kDeadWithAScore, std::string(kSpec) + "mask: causal\n", Pass::kForward);
+}
 
 }  // namespace
 }  // namespace attune::gpu_test
