@@ -1,6 +1,8 @@
 // What the opaque handles of attune.h point to.
 #pragma once
 
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,10 @@ struct att_runtime {
         log(std::move(log)),
         dispatcher(std::move(workshop), background) {}
 
+  // False in a process that was forked from it, where none of its threads is.
+  bool is_of_this_process() const { return getpid() == process; }
+
+  const pid_t process = getpid();
   const std::string device;                       // its identity
   const std::unique_ptr<attune::RuntimeLog> log;  // outlives the dispatcher, which may warn
   attune::Dispatcher dispatcher;

@@ -76,7 +76,9 @@ att_status att_runtime_create(const att_runtime_options* options, att_runtime** 
   });
 }
 
-void att_runtime_destroy(att_runtime* runtime) { delete runtime; }
+void att_runtime_destroy(att_runtime* runtime) {
+  if (runtime != nullptr && runtime->is_of_this_process()) delete runtime;
+}
 
 att_status att_runtime_refresh(att_runtime* runtime) {
   return guarded([&]() -> Status {
@@ -86,7 +88,7 @@ att_status att_runtime_refresh(att_runtime* runtime) {
 }
 
 void att_runtime_wait(att_runtime* runtime) {
-  if (runtime != nullptr) runtime->dispatcher.wait_idle();
+  if (runtime != nullptr && runtime->is_of_this_process()) runtime->dispatcher.wait_idle();
 }
 
 size_t att_runtime_status(const att_runtime* runtime, char* buffer, size_t size) {

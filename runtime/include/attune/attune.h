@@ -69,6 +69,7 @@ typedef struct att_runtime_options {
                     wrong ones are an error; 0: where the environment has ATTUNE_CHECK=1 */
 } att_runtime_options;
 ATT_API att_status att_runtime_create(const att_runtime_options* options, att_runtime** out);
+/* In a process that was forked from the runtime's it does nothing, as its threads are not there. */
 ATT_API void att_runtime_destroy(att_runtime* runtime);
 /* What it runs on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159". Valid as long as the
  * runtime. */

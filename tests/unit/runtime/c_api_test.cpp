@@ -1,6 +1,9 @@
 // The C interface on the CPU device: what it refuses, what it returns, and launches.
 #include "tests/unit/runtime/c_api_test.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <attune/attune.hpp>
 #include <cmath>
 #include <cstdint>
@@ -145,6 +148,25 @@ TEST_F(CApi, AKernelOutlivesItsRuntime) {
   runtime_ = nullptr;
   const att_forward_args args = arguments();
   EXPECT_EQ(att_forward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
+}
+
+TEST_F(CApi, AForkedProcessNeedNotWaitForThreadsThatItHasNot) {
+  att_runtime_options options = {sizeof options, "cpu", "", 1};
+  att_runtime* background = nullptr;
+  ASSERT_EQ(att_runtime_create(&options, &background), ATT_OK) << att_last_error();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);  // kills it
+    (void)att_runtime_refresh(background);
+    att_runtime_wait(background);
+    att_runtime_destroy(background);
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  att_runtime_destroy(background);
 }
 
 TEST_F(CApi, TheHeaderSaysTheLibrarysVersion) {
