@@ -181,7 +181,8 @@ Result<std::vector<Token>> tokenize(std::string_view text, const SourceOrigin& o
       });
       if (symbol == kSymbols.end()) {
         return error_at(text, origin, {at, at + 1}, "expr-bad-character",
-                        "unexpected character " + shown(c));
+                        "unexpected character " + shown(c),
+                        c == '"' || c == '\'' ? "expressions hold no text" : "");
       }
       at += symbol->size();
     }
