@@ -23,7 +23,7 @@ constexpr OtherName kOtherNames[] = {
     {"long", "int32"},      {"int64", "int32"},         {"boolean", "bool"},
     {"uint8", "bool"},      {"scale", "softmax_scale"}, {"sm_scale", "softmax_scale"},
     {"mask_mod", "mask"},   {"attn_mask", "mask"},      {"score_mod", "score"},
-    {"shape", "dims"},
+    {"shape", "dims"},      {"varlen", "thd"},          {"packed", "thd"},
 };
 
 // Damerau-Levenshtein distance, restricted to one swap a pair (optimal string alignment).
