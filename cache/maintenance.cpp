@@ -150,7 +150,10 @@ Result<FileSummary> summarize(const std::string& path) {
     };
     return FileSummary{
         .specs = count("count(DISTINCT spec_hash) FROM problem"),
-        .problems = count("count(*) FROM problem"),
+        // A row for each kind of data that one was measured on.
+        .problems = count(
+            "count(*) FROM (SELECT DISTINCT spec_hash, pass, batch, heads, kv_heads, q_len, kv_len "
+            "FROM problem)"),
         .candidates = count("count(*) FROM candidate"),
         .measurements = count("count(*) FROM measurement"),
         .rejections = count("count(*) FROM quarantine"),

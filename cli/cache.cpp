@@ -27,7 +27,7 @@ struct ProblemId {
 };
 
 struct Problem {
-  std::vector<const Measurement*> measurements;
+  std::vector<const StoredMeasurement*> measurements;
   std::vector<const Rejection*> rejections;
   const Winner* winner = nullptr;  // what a look-up of this very problem answers
 };
@@ -36,7 +36,7 @@ std::map<ProblemId, Problem> by_problem(const CacheContents& contents) {
   std::map<ProblemId, Problem> problems;
   for (const StoredMeasurement& row : contents.measurements) {
     problems[{row.key.spec_hash, row.key.device, row.key.pass, row.key.shape}]
-        .measurements.push_back(&row.measurement);
+        .measurements.push_back(&row);
   }
   for (const StoredRejection& row : contents.rejections) {
     problems[{row.spec_hash, row.device, row.pass, row.shape}].rejections.push_back(&row.rejection);
@@ -128,17 +128,20 @@ Result<ExitCode> list(const CacheOptions& options) {
     note(
         "a spec that is not the library's is shown by its hash; `attune cache ls SPEC...` names "
         "it");
-  print(fmt::format("{}: {} problems, {} measurements, {} kernels of {:.1f} MB, file {:.1f} MB\n",
-                    path, problems.size(), contents.measurements.size(), summary.images,
-                    static_cast<double>(summary.image_bytes) / 1e6,
-                    static_cast<double>(summary.bytes) / 1e6));
+  print(fmt::format(
+      "{}: {}, {}, {} of {:.1f} MB, file {:.1f} MB\n", path, counted(problems.size(), "problem"),
+      counted(contents.measurements.size(), "measurement"),
+      counted(static_cast<std::size_t>(summary.images), "kernel"),
+      static_cast<double>(summary.image_bytes) / 1e6, static_cast<double>(summary.bytes) / 1e6));
   if (contents.damaged_rows > 0)
     warn(fmt::format("{} damaged rows were passed over", contents.damaged_rows));
   return 0;
 }
 
-Json describe(const Measurement& m) {
+Json describe(const StoredMeasurement& row) {
+  const Measurement& m = row.measurement;
   return {{"plan", m.plan},
+          {"data", row.key.data.label},
           {"compiler", m.compiler},
           {"median_us", m.median_us},
           {"spread_us", m.spread_us},
@@ -171,16 +174,21 @@ Result<ExitCode> show(const CacheOptions& options) {
   std::string text;
   for (const auto& [id, problem] : by_problem(contents)) {
     if (id.spec_hash != hash) continue;
-    std::vector<const Measurement*> ordered = problem.measurements;
-    std::ranges::stable_sort(ordered, {}, &Measurement::median_us);
+    std::vector<const StoredMeasurement*> ordered = problem.measurements;
+    const auto order = [](const StoredMeasurement* row) {
+      return std::pair(std::string_view(row->key.data.label), row->measurement.median_us);
+    };
+    std::ranges::stable_sort(ordered, {}, order);
     Json measured = Json::array(), rejected = Json::array();
     Table table({"us", "spread", "samples", "registers", "shared bytes", "measured at", "plan",
-                 "compiler"});
-    for (const Measurement* m : ordered) {
-      measured.push_back(describe(*m));
-      table.add({fmt::format("{:.1f}", m->median_us), fmt::format("{:.1f}", m->spread_us),
-                 fmt::to_string(m->samples), fmt::to_string(m->registers),
-                 fmt::to_string(m->shared_bytes), m->measured_at, m->plan, m->compiler});
+                 "compiler", "data"});
+    for (const StoredMeasurement* row : ordered) {
+      measured.push_back(describe(*row));
+      const Measurement& m = row->measurement;
+      table.add({fmt::format("{:.1f}", m.median_us), fmt::format("{:.1f}", m.spread_us),
+                 fmt::to_string(m.samples), fmt::to_string(m.registers),
+                 fmt::to_string(m.shared_bytes), m.measured_at, m.plan, m.compiler,
+                 with_tensor_names(row->key.data.label, loaded.spec)});
     }
     text += fmt::format("{}, {}\n{}\n", paint(to_string(id.shape), Colour::kBold),
                         to_string(id.pass), id.device);

@@ -33,8 +33,11 @@ Result<ExitCode> export_file(const CacheOptions& options) {
                 {"kernels", summary.images},
                 {"bytes", summary.bytes}});
   } else {
-    print(fmt::format("{}: {} problems, {} measurements, {} kernels, {:.1f} MB\n", target,
-                      summary.problems, summary.measurements, summary.images,
+    const auto number = [](int count, std::string_view noun) {
+      return counted(static_cast<std::size_t>(count), noun);
+    };
+    print(fmt::format("{}: {}, {}, {}, {:.1f} MB\n", target, number(summary.problems, "problem"),
+                      number(summary.measurements, "measurement"), number(summary.images, "kernel"),
                       static_cast<double>(summary.bytes) / 1e6));
   }
   return 0;

@@ -7,6 +7,7 @@
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "cli/spec_source.hpp"
+#include "generator/expr/parser.hpp"
 #include "generator/spec/library.hpp"
 #include "runtime/support/json.hpp"
 
@@ -56,6 +57,17 @@ ExitCode list_library(bool json) {
   return 0;
 }
 
+// What the expressions were understood to be: definitions expanded, constants folded.
+void print_expressions(const AttentionSpec& spec) {
+  const auto line = [&](const char* key, const expr::Expr& expression) {
+    if (expression)
+      print(fmt::format("  {:<5}  {}\n", key, expr::print(expression, spec.environment)));
+  };
+  line("mask", spec.mask);
+  line("score", spec.score);
+  line("sink", spec.sink);
+}
+
 ExitCode run(const CheckOptions& options) {
   if (options.list) return list_library(options.json);
   if (options.specs.empty()) {
@@ -81,6 +93,7 @@ ExitCode run(const CheckOptions& options) {
                             ? fmt::to_string(spec.head_dim_qk)
                             : fmt::format("{}/{}", spec.head_dim_qk, spec.head_dim_v),
                         spec_hash(spec).substr(0, 8)));
+      if (options.specs.size() == 1) print_expressions(spec);
     }
     specs.push_back(describe(*loaded));
   }

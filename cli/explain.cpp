@@ -224,7 +224,7 @@ Command add_explain(CommandLine& parent) {
   line.option("--head", options->head, "the head to draw", {.show_default = true});
   line.option("--seed", options->seed, "of the tensors a mask reads", {.show_default = true});
   line.footer(
-      "Example:\n  attune explain sliding_window --shape q_len=4096,kv_len=4096 --svg mask.svg");
+      "Example:\n  attune explain sliding_window --shape heads=8,q_len=4096 --svg mask.svg");
   return {line, [options] { return finish(run(*options)); }};
 }
 

@@ -1,10 +1,26 @@
 // The command: finds the subcommand, runs it, and turns its outcome into an exit code.
+#include <string_view>
+#include <vector>
+
 #include "cli/command.hpp"
 #include "cli/misuse.hpp"
 #include "cli/output.hpp"
 
 namespace attune::cli {
 namespace {
+
+// `help run` and `version` as options, which others' commands have as commands.
+std::vector<char*> words_of(int argc, char** argv) {
+  static char help[] = "--help", version[] = "--version";
+  std::vector<char*> words(argv, argv + argc);
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back(help);
+  } else if (argc == 2 && std::string_view(argv[1]) == "version") {
+    words[1] = version;
+  }
+  return words;
+}
 
 ExitCode main(int argc, char** argv) {
   CommandLine program("attune",
@@ -28,7 +44,8 @@ ExitCode main(int argc, char** argv) {
       add_cache(program),  add_report(program),   add_devices(program), add_status(program),
       add_worker(program),
   };
-  const Reading reading = program.read(argc, argv);
+  std::vector<char*> words = words_of(argc, argv);
+  const Reading reading = program.read(static_cast<int>(words.size()), words.data());
   switch (reading.outcome) {
     case Reading::Outcome::kCommand:
       break;

@@ -8,6 +8,7 @@
 #include "cli/output.hpp"
 #include "cli/sequence_options.hpp"
 #include "generator/plan/plan.hpp"
+#include "generator/support/suggest.hpp"
 #include "runtime/jit/compiler.hpp"
 #include "runtime/specs/tensor_file.hpp"
 
@@ -135,10 +136,13 @@ Result<std::vector<Target>> targets(const Options& options, const std::vector<Ta
   for (const std::string& name : options.targets) {
     const auto target = target_from_string(name);
     if (!target) {
+      std::vector<std::string_view> names;
+      for (const Target known : kTargets) names.push_back(to_string(known));
+      const std::string hint = did_you_mean(name, names);
       return Error{.kind = ErrorKind::kBadInput,
                    .id = "target-unknown",
                    .message = "unknown target `" + name + "`",
-                   .hint = "one of sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120, cpu"};
+                   .hint = hint.empty() ? "one of " + join_names(names) : hint};
     }
     found.push_back(*target);
   }

@@ -116,6 +116,10 @@ std::string short_shape(const ProblemShape& shape) {
   return fmt::format("{} x {} x {}", shape.batch, heads, lengths);
 }
 
+std::string counted(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string short_number(double value) {
   return value < 1000 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
 }

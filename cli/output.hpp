@@ -34,6 +34,9 @@ std::string short_shape(const ProblemShape& shape);
 // Three digits at least, and no exponent for what is large: "0.25", "12.5", "1500".
 std::string short_number(double value);
 
+// "1 problem", "2 problems".
+std::string counted(std::size_t count, std::string_view noun);
+
 // Talk.
 void note(std::string_view text);
 void warn(std::string_view text);

@@ -56,7 +56,8 @@ Result<ExitCode> run(const ReportOptions& options) {
     return 0;
   }
   ATT_CHECK(write_file(options.output, page));
-  print(fmt::format("{}: {} problems, {:.0f} kB\n", options.output, report.problems.size(),
+  print(fmt::format("{}: {}, {:.0f} kB\n", options.output,
+                    counted(report.problems.size(), "problem"),
                     static_cast<double>(page.size()) / 1e3));
   return 0;
 }

@@ -1,5 +1,7 @@
 #include "cli/spec_names.hpp"
 
+#include <fmt/format.h>
+
 #include "cli/spec_source.hpp"
 #include "generator/spec/library.hpp"
 #include "generator/spec/spec.hpp"
@@ -29,6 +31,16 @@ Result<std::map<std::string, std::string>> names_with(const std::vector<std::str
 std::string name_of(const std::map<std::string, std::string>& names, const std::string& hash) {
   const auto at = names.find(hash);
   return at != names.end() ? at->second : hash.substr(0, 8);
+}
+
+std::string with_tensor_names(std::string label, const AttentionSpec& spec) {
+  const auto& tensors = spec.environment.tensors;
+  for (std::size_t slot = tensors.size(); slot-- > 0;) {
+    const std::string slot_name = fmt::format("t{}=", slot);
+    if (const std::size_t at = label.find(slot_name); at != std::string::npos)
+      label.replace(at, slot_name.size(), tensors[slot].name + "=");
+  }
+  return label;
 }
 
 }  // namespace attune::cli

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "generator/spec/spec.hpp"
 #include "generator/support/result.hpp"
 
 namespace attune::cli {
@@ -19,5 +20,8 @@ Result<std::map<std::string, std::string>> names_with(const std::vector<std::str
 
 // The name, or the first eight digits of the hash when no library spec has it.
 std::string name_of(const std::map<std::string, std::string>& names, const std::string& hash);
+
+// What a label says of data, "t0=segments(mean=700)", with tensors' names in place of their slots.
+std::string with_tensor_names(std::string label, const AttentionSpec& spec);
 
 }  // namespace attune::cli

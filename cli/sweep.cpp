@@ -50,8 +50,8 @@ Result<ExitCode> plan(const SweepCommandOptions& options) {
                 {"problems", manifest.problems.size()},
                 {"hash", manifest.hash()}});
   } else {
-    print(fmt::format("{}: {} problems, {}\n", options.directory, manifest.problems.size(),
-                      manifest.hash().substr(0, 8)));
+    print(fmt::format("{}: {}, {}\n", options.directory,
+                      counted(manifest.problems.size(), "problem"), manifest.hash().substr(0, 8)));
   }
   return 0;
 }

@@ -11,6 +11,7 @@
 #include "cli/progress.hpp"
 #include "cli/sequence_options.hpp"
 #include "cli/tuning.hpp"
+#include "generator/plan/mask_data.hpp"
 #include "runtime/support/json.hpp"
 
 namespace attune::cli {
@@ -46,18 +47,23 @@ Result<ExitCode> run(const TuneCommandOptions& options) {
   ATT_TRY(Store * store, bench.required_store());
   DeviceTuner tuner(options, options.tuning);
   ATT_TRY(Device * device, tuner.device());
-  note(fmt::format("tuning {} problem{} on {}, into {}", all.size(), all.size() == 1 ? "" : "s",
-                   device->identity(), store->path()));
+  note(fmt::format("tuning {} on {}, into {}", counted(all.size(), "problem"), device->identity(),
+                   store->path()));
   Json results = Json::array();
   Table table({"spec", "pass", "us", "candidates", "measured", "rejected", "cached", "time",
                "shape", "plan", "compiler"});
   ExitCode code = 0;
   int tuned = 0;
   for (const TuningProblem& problem : all) {
+    if (plausible_specs(problem.loaded.spec, problem.shape).size() > 1)
+      note(fmt::format(
+          "{} does not say what is in the tensors that its mask reads: three kinds of data are "
+          "tuned, which takes three times as long; `sample: segments(700)`, say, makes it one",
+          problem.loaded.spec.name));
     Progress bar(problem.pass == Pass::kForward ? problem.loaded.spec.name
                                                 : problem.loaded.spec.name + ", backward");
     const auto result = tuner.tune(problem, *store, [&](const TuneProgress& progress) {
-      bar.update(progress.done, progress.total, progress_text(progress));
+      bar.update(progress.done, progress.total, progress_text(progress, problem.loaded.spec));
       return !interrupted();
     });
     bar.clear();

@@ -4,6 +4,7 @@
 
 #include "cli/progress.hpp"
 #include "cli/sequence_options.hpp"
+#include "cli/spec_names.hpp"
 #include "tuner/isolation/tune_isolated.hpp"
 #include "tuner/run_search.hpp"
 
@@ -29,8 +30,8 @@ std::string_view describe(TuneState state) {
 }  // namespace
 
 void add_tuning(CommandLine& line, TuningOptions& options) {
-  line.option("--max-candidates", options.search.max_candidates, "try at most so many plans",
-              {.range = {{1, 1'000'000}}});
+  line.option("--max-candidates", options.search.max_candidates,
+              "try at most so many plans, on each kind of data", {.range = {{1, 1'000'000}}});
   line.option("--compile-threads", options.search.compile_threads,
               "default: the cores this process may use", {.range = {{1, 1024}}});
   line.flag("--force", options.search.force, "measure again what is already measured");
@@ -92,8 +93,9 @@ Result<TuneResult> DeviceTuner::tune(const TuningProblem& problem, Store& store,
                                 });
 }
 
-std::string progress_text(const TuneProgress& progress) {
+std::string progress_text(const TuneProgress& progress, const AttentionSpec& spec) {
   std::string text(describe(progress.state));
+  if (!progress.data.empty()) text += " on " + with_tensor_names(progress.data, spec);
   if (progress.best_us > 0) text += fmt::format(", best {:.1f} us", progress.best_us);
   if (progress.eta_seconds > 0) text += fmt::format(", {} left", duration(progress.eta_seconds));
   if (progress.best_us > 0)

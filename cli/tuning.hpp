@@ -43,6 +43,6 @@ class DeviceTuner {
 };
 
 // "measuring, 3.1 s left, best 812.3 us: sm90a forward ...".
-std::string progress_text(const TuneProgress& progress);
+std::string progress_text(const TuneProgress& progress, const AttentionSpec& spec);
 
 }  // namespace attune::cli

@@ -120,7 +120,14 @@ Result<Store*> Workbench::required_store() {
 }
 
 Store* Workbench::store() {
-  if (store_tried_ || cache_path(options_).empty()) return store_.get();
+  if (overlay_ != nullptr) return overlay_.get();
+  OverlayOptions files = default_overlay();
+  files.user_file = cache_path(options_);
+  if (!files.system_files.empty()) {
+    overlay_ = Overlay::open(files);
+    return overlay_.get();
+  }
+  if (store_tried_ || files.user_file.empty()) return store_.get();
   store_tried_ = true;
   auto opened = required_store();
   if (!opened.ok()) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/overlay.hpp"
 #include "cache/store.hpp"
 #include "cli/options.hpp"
 #include "runtime/device/device.hpp"
@@ -25,9 +26,10 @@ class Workbench {
   // --compiler (`llvm` in both its orders), else all that are here and build for the target, NVRTC
   // first. Never empty.
   Result<std::vector<Compiler*>> compilers(Target target);
-  // Null with a warning when there is none: everything works without, only slower.
+  // What a runtime asks: the cache file, behind it those of $ATTUNE_SYSTEM_CACHE. Null with a
+  // warning when there is none: everything works without, only slower.
   Store* store();
-  // The same, for commands that are about the cache.
+  // The cache file alone, for commands that are about it.
   Result<Store*> required_store();
   // What the cost model plans for: the open device when `target` is its, else the published part's
   // facts.
@@ -43,6 +45,7 @@ class Workbench {
   std::unique_ptr<Device> device_;
   std::map<std::string, std::unique_ptr<Compiler>> compilers_;  // by name
   std::unique_ptr<Store> store_;
+  std::unique_ptr<Overlay> overlay_;
   bool store_tried_ = false;
 };
 

@@ -45,7 +45,10 @@ Result<TuneResult> run_search(const AttentionSpec& spec, const ProblemShape& sha
   const Clock clock = [began = steady_clock::now()] {
     return std::chrono::duration<double>(steady_clock::now() - began).count();
   };
-  return search(problem, executor, store, options, clock, progress);
+  return search(problem, executor, store, options, clock, [&](TuneProgress now) {
+    now.data = data.label;
+    return progress(now);
+  });
 }
 
 Result<TuneResult> tune(const AttentionSpec& spec, const ProblemShape& shape, Device& device,

@@ -33,6 +33,7 @@ struct TuneProgress {
   std::string best_plan, best_compiler;
   double best_us = 0;
   double eta_seconds = 0;
+  std::string data;  // label of what the mask reads, where that is said: each kind is a search
 };
 // Returns false to stop.
 using TuneObserver = std::function<bool(const TuneProgress&)>;

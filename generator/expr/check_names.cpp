@@ -31,6 +31,16 @@ Expr token_of(Expr index, Dim dim) {
                      make_variable(of_q ? Variable::kQFirst : Variable::kKvFirst));
 }
 
+// For a name that stands where only a tensor may.
+std::string unknown_tensor_hint(std::string_view name, const Scope& scope) {
+  std::vector<std::string_view> names = scope.names();
+  std::erase_if(names, [&](std::string_view one) { return scope.find_tensor(one) < 0; });
+  const std::string hint = did_you_mean(name, names);
+  return !hint.empty()
+             ? hint
+             : fmt::format("declare it: `tensors: {{{}: {{dtype: ..., dims: [...]}}}}`", name);
+}
+
 }  // namespace
 
 Result<Expr> Checker::check_name(const Syntax& syntax, const Scope& scope) {
@@ -92,13 +102,18 @@ Status Checker::check_allowed(Variable variable, const Syntax& syntax, const Sco
 
 Error Checker::unknown(const Syntax& syntax, const Scope& scope) const {
   const bool called = syntax.kind == SyntaxKind::kCall;
+  const bool indexed = syntax.kind == SyntaxKind::kIndex;
   std::string hint(foreign_word_hint(syntax.name));
+  if (hint.empty() && indexed) hint = unknown_tensor_hint(syntax.name, scope);
   if (hint.empty()) hint = did_you_mean(syntax.name, scope.names());
+  if (hint.empty() && !called)
+    hint = fmt::format("declare it: `scalars: {{{}: 128}}`, or with the type `int` or `float`",
+                       syntax.name);
   return fail(syntax.name_range, scope, called ? "expr-unknown-function" : "expr-unknown-name",
               fmt::format("unknown {} `{}`",
-                          called                              ? "function"
-                          : syntax.kind == SyntaxKind::kIndex ? "tensor"
-                                                              : "name",
+                          called    ? "function"
+                          : indexed ? "tensor"
+                                    : "name",
                           syntax.name),
               std::move(hint));
 }
@@ -159,6 +174,11 @@ Result<Expr> Checker::expand(const Definition& definition, const Syntax& syntax,
     if (parameter.type == ParameterType::kTensor) {
       if (argument.kind == SyntaxKind::kName)
         binding.tensor_slot = scope.find_tensor(argument.name);
+      if (binding.tensor_slot < 0 && argument.kind == SyntaxKind::kName &&
+          scope.owner_of(argument.name).empty())
+        return fail(argument.range, scope, "expr-unknown-name",
+                    fmt::format("unknown tensor `{}`", argument.name),
+                    unknown_tensor_hint(argument.name, scope));
       if (binding.tensor_slot < 0)
         return fail(argument.range, scope, "expr-type-mismatch",
                     fmt::format("argument `{}` of `{}` is the name of a tensor", parameter.name,
@@ -190,7 +210,10 @@ Result<Expr> Checker::check_look_up(const Syntax& syntax, const Scope& scope) {
                        scope.find_scalar(syntax.name) >= 0;
     if (!known) return unknown(syntax, scope);
     return fail(syntax.name_range, scope, "expr-not-a-tensor",
-                fmt::format("`{}` is not a tensor", syntax.name));
+                fmt::format("`{}` is not a tensor", syntax.name),
+                scope.find_scalar(syntax.name) >= 0
+                    ? fmt::format("it is a scalar: write `{}`", syntax.name)
+                    : "");
   }
   const TensorDecl& tensor = environment_.tensors[static_cast<std::size_t>(slot)];
   if (syntax.children.size() != tensor.dims.size())

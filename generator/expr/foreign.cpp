@@ -33,7 +33,10 @@ struct ForeignWord {
 };
 constexpr std::string_view kEverything = "leave `mask` out: then every query sees every key";
 constexpr std::string_view kNoInfinity = "keys that count for nothing belong into `mask`";
-constexpr std::array<ForeignWord, 30> kWords = {{
+constexpr std::string_view kNoSums =
+    "an expression sees one query and one key: compute it beforehand, and look it up in a tensor";
+constexpr std::string_view kNotTheNumber = "bring the number as one of the `scalars`";
+constexpr ForeignWord kWords[] = {
     {"where", "write `x if condition else y`"},
     {"select", "write `x if condition else y`"},
     {"full", kEverything},
@@ -62,17 +65,38 @@ constexpr std::array<ForeignWord, 30> kWords = {{
     {"fmod", "write `x % y`"},
     {"int", "write `floor(x)`"},
     {"round", "write `floor(x + 0.5)`"},
+    {"ceil", "write `-floor(-x)`"},
+    {"sign", "write `1 if x > 0 else -1 if x < 0 else 0`"},
+    {"log1p", "write `log(1 + x)`"},
+    {"expm1", "write `exp(x) - 1`"},
+    {"log10", "write `log(x) / log(10)`"},
+    {"logsigmoid", "write `-softplus(-x)`"},
+    {"softcap", "write `cap * tanh(score / cap)`"},
+    {"pi", "write `3.14159265`"},
     {"inf", kNoInfinity},
     {"infinity", kNoInfinity},
-}};
+    {"sum", kNoSums},
+    {"mean", kNoSums},
+    {"any", kNoSums},
+    {"all", kNoSums},
+    {"cumsum", kNoSums},
+    {"softmax", kNoSums},
+    {"q", kNoSums},
+    {"k", kNoSums},
+    {"v", kNoSums},
+    {"batch", kNotTheNumber},
+    {"heads", kNotTheNumber},
+    {"kv_heads", kNotTheNumber},
+    {"head_dim", kNotTheNumber},
+};
 
 }  // namespace
 
 std::span<const ForeignOperator> foreign_operators() { return kOperators; }
 
 std::string_view foreign_word_hint(std::string_view word) {
-  const auto found = std::ranges::find(kWords, word, &ForeignWord::word);
-  return found == kWords.end() ? std::string_view() : found->hint;
+  const auto* found = std::ranges::find(kWords, word, &ForeignWord::word);
+  return found == std::end(kWords) ? std::string_view() : found->hint;
 }
 
 std::string_view word_for_bits(Op op) {

@@ -191,7 +191,8 @@ Result<std::vector<Token>> tokenize(std::string_view text, const SourceOrigin& o
       if (symbol == kSymbols.end()) {
         const std::string_view character = first_character(text.substr(at));
         return error_at(text, origin, {at, at + character.size()}, "expr-bad-character",
-                        "unexpected character " + shown(character));
+                        "unexpected character " + shown(character),
+                        c == '"' || c == '\'' ? "expressions hold no text" : "");
       }
       at += symbol->size();
     }

@@ -16,12 +16,47 @@ Error SpecReader::wrong_type(std::string_view key, const YamlNode& node,
                              std::string_view expected) const {
   const bool is_text = node.kind == YamlNode::Kind::kScalar;
   std::string hint;
-  if (is_text && !node.plain) hint = "without quotes, if that is what you mean";
+  if (is_text && !node.plain && !expected.starts_with("a mapping"))
+    hint = "without quotes, if that is what you mean";
   return error(node, "spec-type",
                fmt::format("`{}` must be {}, found {}", key, expected,
                            is_text ? quoted(node.text) : std::string(describe(node.kind))),
                std::move(hint));
 }
+
+namespace {
+
+// What arguments of other libraries are in a spec.
+struct ForeignKey {
+  std::string_view key, hint;
+};
+constexpr std::string_view kOfTheShape =
+    "sizes are the launch's: `--shape heads=8,q_len=512`, or `tune: shapes:`";
+constexpr ForeignKey kForeignKeys[] = {
+    {"causal", "write `mask: causal`"},
+    {"is_causal", "write `mask: causal`, or `causal_top_left`"},
+    {"window", "write `mask: sliding_window(n)`, or declare it under `scalars`"},
+    {"window_size", "write `mask: local(left, right)`"},
+    {"sliding_window", "write `mask: sliding_window(n)`"},
+    {"softcap", "write `score: cap * tanh(score / cap)`"},
+    {"logit_softcapping", "write `score: cap * tanh(score / cap)`"},
+    {"alibi",
+     "write `score: score - slope[h] * abs(kv_idx - q_pos)`, with `slope` under `tensors`"},
+    {"alibi_slopes",
+     "write `score: score - slope[h] * abs(kv_idx - q_pos)`, with `slope` under `tensors`"},
+    {"bias", "write `score: score + bias[h, q_idx, kv_idx]`, with `bias` under `tensors`"},
+    {"attn_bias", "write `score: score + bias[h, q_idx, kv_idx]`, with `bias` under `tensors`"},
+    {"sinks", "write `sink: logit[h]`, with `logit` under `tensors`"},
+    {"batch", kOfTheShape},
+    {"heads", kOfTheShape},
+    {"num_heads", kOfTheShape},
+    {"kv_heads", kOfTheShape},
+    {"q_len", kOfTheShape},
+    {"kv_len", kOfTheShape},
+    {"seq_len", kOfTheShape},
+};
+
+}  // namespace
 
 Status SpecReader::check_keys(const YamlNode& mapping, std::string_view what,
                               std::span<const KeyRule> rules) const {
@@ -29,7 +64,10 @@ Status SpecReader::check_keys(const YamlNode& mapping, std::string_view what,
   for (const KeyRule& rule : rules) names.push_back(rule.name);
   for (const YamlEntry& entry : mapping.entries) {
     if (std::ranges::find(names, entry.key.text) == names.end()) {
-      std::string hint = did_you_mean(entry.key.text, names);
+      const auto* foreign = std::ranges::find(kForeignKeys, entry.key.text, &ForeignKey::key);
+      std::string hint;
+      if (what == "the spec" && foreign != std::end(kForeignKeys)) hint = foreign->hint;
+      if (hint.empty()) hint = did_you_mean(entry.key.text, names);
       if (hint.empty()) hint = "known keys are " + join_names(names);
       return error(entry.key, "spec-unknown-key",
                    fmt::format("unknown key {}", quoted(entry.key.text)), std::move(hint));

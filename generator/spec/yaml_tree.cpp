@@ -146,7 +146,9 @@ class TreeBuilder : public YAML::EventHandler {
       fail("spec-yaml-alias", mark, "a YAML anchor",
            "specs have no anchors and aliases: write the value out");
     } else if (!tag.empty() && tag != "?" && tag != "!") {
-      fail("spec-yaml-tag", mark, "a YAML tag", "the key says what type its value has");
+      fail("spec-yaml-tag", mark, "a YAML tag",
+           tag.starts_with('!') ? "the key says what type its value has; for `!x` write `not x`"
+                                : "the key says what type its value has");
     } else if (++nodes_ > kMaxYamlNodes) {
       fail("spec-too-many", mark, fmt::format("more than {} YAML nodes", kMaxYamlNodes));
     }

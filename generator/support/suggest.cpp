@@ -16,12 +16,14 @@ struct OtherName {
   std::string_view name, ours;
 };
 constexpr OtherName kOtherNames[] = {
-    {"bfloat16", "bf16"},   {"float16", "fp16"}, {"half", "fp16"},
-    {"float32", "fp32"},    {"float", "fp32"},   {"float", "float32"},
-    {"fp32", "float32"},    {"f32", "float32"},  {"float8_e4m3fn", "fp8_e4m3"},
-    {"float8", "fp8_e4m3"}, {"fp8", "fp8_e4m3"}, {"int", "int32"},
-    {"long", "int32"},      {"int64", "int32"},  {"boolean", "bool"},
-    {"uint8", "bool"},
+    {"bfloat16", "bf16"},   {"float16", "fp16"},        {"half", "fp16"},
+    {"float32", "fp32"},    {"float", "fp32"},          {"float", "float32"},
+    {"fp32", "float32"},    {"f32", "float32"},         {"float8_e4m3fn", "fp8_e4m3"},
+    {"float8", "fp8_e4m3"}, {"fp8", "fp8_e4m3"},        {"int", "int32"},
+    {"long", "int32"},      {"int64", "int32"},         {"boolean", "bool"},
+    {"uint8", "bool"},      {"scale", "softmax_scale"}, {"sm_scale", "softmax_scale"},
+    {"mask_mod", "mask"},   {"attn_mask", "mask"},      {"score_mod", "score"},
+    {"shape", "dims"},      {"varlen", "thd"},          {"packed", "thd"},
 };
 
 // Damerau-Levenshtein distance, restricted to one swap a pair (optimal string alignment).

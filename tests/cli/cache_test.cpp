@@ -39,6 +39,19 @@ TEST_F(OnTheCpu, CacheFilesAreExportedMergedVerifiedAndTrimmed) {
   EXPECT_EQ(attune({"cache", "gc", "--cache", merged, "--limit-mb", "1"}).code, 0);
 }
 
+TEST_F(OnTheCpu, CommandsAskTheFilesThatWereShipped) {
+  const std::string shipped = scratch_directory() + "/shipped.db";
+  std::filesystem::remove(shipped);
+  ASSERT_EQ(attune({"cache", "export", shipped, "--cache", cache()}).code, 0);
+  const Outcome ran =
+      attune({"run", "causal", "--shape", "heads=2,q_len=64", "--device", "cpu"},
+             {.environment = {{"ATTUNE_CACHE", "none"}, {"ATTUNE_SYSTEM_CACHE", shipped}}});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("(measured)"));
+  EXPECT_THAT(ran.out, HasSubstr("from the cache"));
+  EXPECT_THAT(ran.err, IsEmpty());
+}
+
 TEST_F(OnTheCpu, ImportLeavesKernelsOutWhenAskedAndWhenOthersMayWriteThem) {
   const std::string exported = scratch_directory() + "/given.db",
                     taken = scratch_directory() + "/taken.db";

@@ -26,6 +26,16 @@ TEST(Check, AcceptsALibraryNameAPathAndStdin) {
   EXPECT_THAT(outcome.err, IsEmpty());
 }
 
+TEST(Check, ShowsWhatTheExpressionsOfOneSpecComeTo) {
+  const Outcome outcome =
+      attune({"check", "-"}, {.input = "attune: 1\nname: x\ndtype: fp16\nhead_dim: 64\n"
+                                       "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+                                       "mask: true and document(doc)\nscore: 2 * 3 * score\n"});
+  EXPECT_THAT(outcome.out,
+              HasSubstr("\n  mask   doc[b, q_idx + (kv_len - q_len)] == doc[b, kv_idx]\n"
+                        "  score  6.0 * score\n"));
+}
+
 TEST(Check, ShowsThePlaceOfAnError) {
   const Outcome outcome = attune({"check", "-"}, {.input = kBadSpec});
   EXPECT_EQ(outcome.code, 2);

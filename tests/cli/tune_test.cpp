@@ -121,5 +121,22 @@ TEST_F(OnTheCpu, APassWithoutPlansIsAnErrorOfThatPassAlone) {
   EXPECT_EQ(results[1]["error"], "plan-unsupported");
 }
 
+TEST(Kinds, OfDataAreNamedWhileTheyAreTunedAndWhenTheyAreShown) {
+  const std::string cache = scratch_directory() + "/kinds.db";
+  const std::string spec = scratch_file("kinds.yaml",
+                                        "attune: 1\nname: kinds\ndtype: fp16\nhead_dim: 16\n"
+                                        "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n"
+                                        "mask: document(doc)\n");
+  const Outcome tuned = attune({"tune", spec, "--shape", "heads=1,q_len=64", "--device", "cpu",
+                                "--max-candidates", "1", "--cache", cache},
+                               {.terminal = true});
+  if (tuned.code == 3) GTEST_SKIP() << "no compiler for the CPU is here";
+  ASSERT_EQ(tuned.code, 0) << tuned.out;
+  EXPECT_THAT(tuned.out, HasSubstr("three kinds of data"));
+  EXPECT_THAT(tuned.out, HasSubstr(" on doc=segments("));
+  EXPECT_THAT(attune({"cache", "show", spec, "--cache", cache}).out,
+              HasSubstr("  doc=segments(mean="));
+}
+
 }  // namespace
 }  // namespace attune::cli_test

@@ -28,6 +28,17 @@ TEST(Help, EverySubcommandShowsItsOptionsAndAnExample) {
   }
 }
 
+TEST(Help, ShapesOfItsExamplesAreWhole) {
+  for (const char* command : {"explain", "run", "bench"}) {
+    const std::string help = attune({command, "--help"}).out;
+    const std::size_t at =
+        help.find("--shape ", help.find("Example:")) + std::string("--shape ").size();
+    const std::string shape = help.substr(at, help.find_first_of(" \n", at) - at);
+    EXPECT_EQ(attune({"explain", "causal", "--target", "sm_80", "--shape", shape}).err, "")
+        << shape;
+  }
+}
+
 TEST(Help, SoDoTheSubcommandsOfSweepAndCache) {
   const std::pair<const char*, std::vector<const char*>> groups[] = {
       {"sweep", {"plan", "run", "status", "merge"}},
@@ -53,6 +64,12 @@ TEST(Version, IsOnStdout) {
   const Outcome outcome = attune({"--version"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, StartsWith("attune 0."));
+  EXPECT_EQ(attune({"version"}).out, outcome.out);
+}
+
+TEST(Help, IsACommandToo) {
+  EXPECT_EQ(attune({"help"}).out, attune({"--help"}).out);
+  EXPECT_EQ(attune({"help", "cache", "ls"}).out, attune({"cache", "ls", "--help"}).out);
 }
 
 struct Misuse {

@@ -397,6 +397,7 @@ TEST(Store, KindsOfDataAreTimedApart) {
   ASSERT_THAT(all, SizeIs(1));
   ASSERT_THAT(all.front().winner.by_data, SizeIs(2));
   EXPECT_EQ(all.front().winner.by_data.front().data, few.data);
+  EXPECT_EQ(cache::summarize(directory.file())->problems, 1) << "of two kinds of data";
 }
 
 TEST(Store, LengthsOfSequencesAreTimedApart) {

@@ -1,11 +1,16 @@
 // Every file of tests/fixtures/broken says in its first line what it must report: "# expect: ID
 // LINE COLUMN".
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <set>
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "generator/spec/spec.hpp"
 
@@ -48,6 +53,25 @@ TEST(BrokenSpecs, NothingHidesAnUnknownKey) {
        {"zzz: 1\nattune: 1\n", "attune: 1\nzzz: 1\n", "attune: 1\ndtype: bf61\nzzz: 1\n"}) {
     EXPECT_EQ(parse_spec(text, "f").error().id, "spec-unknown-key");
   }
+}
+
+TEST(BrokenSpecs, HintsKnowTheWordsOfOtherLibraries) {
+  constexpr std::string_view kHead = "attune: 1\nname: x\ndtype: fp16\nhead_dim: 64\n";
+  for (const auto& [line, hint] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"causal: true", "`mask: causal`"},
+           {"softcap: 50", "cap * tanh(score / cap)"},
+           {"heads: 8", "`--shape heads=8,q_len=512`"},
+           {"scale: 0.1", "did you mean `softmax_scale`?"},
+           {"score_mod: score", "did you mean `score`?"},
+           {"mask: !causal", "write `not x`"},
+           {"tensors: {doc: {dtype: int32, shape: [batch]}}", "did you mean `dims`?"}}) {
+    const auto spec = parse_spec(std::string(kHead) + line, "f");
+    ASSERT_FALSE(spec.ok()) << line;
+    EXPECT_THAT(spec.error().hint, testing::HasSubstr(hint)) << line;
+  }
+  const auto spec = parse_spec(std::string(kHead) + "tensors: {doc: \"int32[batch]\"}", "f");
+  ASSERT_FALSE(spec.ok());
+  EXPECT_EQ(spec.error().hint, "");  // quotes are not what is wrong with it
 }
 
 }  // namespace
