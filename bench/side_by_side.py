@@ -5,6 +5,7 @@ a cold L2, and writes the tables of docs/performance.md.
     python3 bench/side_by_side.py --cache tuned.db
     python3 bench/side_by_side.py --quick --only forward/causal --out /dev/stdout
     python3 bench/side_by_side.py --only dims/ --json dims.json --out /dev/stdout
+    python3 bench/side_by_side.py --beside before/libattune.so --out /dev/stdout     # what a change did
     python3 bench/side_by_side.py --render results.json      # the page again, from saved results; needs no GPU
 
 Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so (`make build`). The cache is one that `attune tune
@@ -13,6 +14,7 @@ FlashAttention-3 takes part where its package `flash_attn_interface` can be impo
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import shlex
@@ -32,12 +34,15 @@ FLUSH_BYTES = 256 << 20
 # Keeps the GPU busy while the host enqueues the next launch, so that no host time is measured.
 SPACER_CYCLES = 400_000
 MIN_ROUNDS, MAX_ROUNDS, SECONDS_A_PROBLEM = 10, 60, 1.5
+COMPILERS = 8  # threads that build Attune's kernels beforehand
+OTHER = "the other build"
 
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", help="cache file with tuned kernels; default: the user's own")
+    parser.add_argument("--cache", help="cache file with tuned kernels, or \"\" for none; default: the user's own")
     parser.add_argument("--library", help="libattune.so; default: the newest below build/")
+    parser.add_argument("--beside", metavar="LIB", help="another build of it takes part too, by plans of the cost model")
     parser.add_argument("--only", action="append", metavar="TEXT",
                         help="problems whose key contains this, `dims/` for a section; repeatable")
     parser.add_argument("--quick", action="store_true", help="a few problems of each kind")
@@ -75,7 +80,32 @@ def time_entries(entries, flush, torch):
     return {name: problems.median(values) for name, values in times.items()}, index + 1
 
 
-def run_problem(problem, runtime, flush, seed, torch):
+def compile_ahead(chosen, runtimes):
+    """Kernels of all problems, several at a time; what fails here fails again in its row, which says so."""
+
+    def build(problem, runtime):
+        shape = attune_c.Shape(problem.batch, problem.heads, problem.heads, problem.seq, problem.seq)
+        try:
+            runtime.kernel(f"{ROOT}/{problem.spec}", shape)
+        except attune_c.AttuneError:
+            pass
+
+    with concurrent.futures.ThreadPoolExecutor(COMPILERS) as pool:
+        for problem in chosen:
+            for runtime in runtimes:
+                pool.submit(build, problem, runtime)
+
+
+def makers(problem, inputs, runtimes):
+    import contestants
+
+    found = contestants.makers(problem, inputs, runtimes[0], ROOT)
+    if len(runtimes) == 2:
+        found[OTHER] = lambda: contestants.attune(problem, inputs, runtimes[1], ROOT)
+    return found
+
+
+def run_problem(problem, runtimes, flush, seed, torch):
     import checks
     import contestants
 
@@ -86,7 +116,7 @@ def run_problem(problem, runtime, flush, seed, torch):
     exact, plain = checks.reference(problem, inputs, b, h)
 
     entries, notes, failures = {}, {}, {}
-    for name, make in contestants.makers(problem, inputs, runtime, ROOT).items():
+    for name, make in makers(problem, inputs, runtimes).items():
         try:
             entry = make()
             entry.launch()
@@ -98,7 +128,8 @@ def run_problem(problem, runtime, flush, seed, torch):
             failures[name] = wrong
             continue
         entries[name] = entry
-        notes.update(entry.notes)
+        if name != OTHER:
+            notes.update(entry.notes)
     del exact, plain
     times, rounds = time_entries(entries, flush, torch) if entries else ({}, 0)
     return {
@@ -141,18 +172,21 @@ def measure(options):
     library = attune_c.Library(path)
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
-    runtime = library.runtime("cuda:0", options.cache)
+    runtimes = [library.runtime("cuda:0", options.cache)]
+    if options.beside:
+        runtimes.append(attune_c.Library(options.beside).runtime("cuda:0", ""))
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     results = {"environment": {**environment(library, torch), **calibrate(flush, torch)}, "rows": []}
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     results["seed"] = seed
     chosen = problems.all_problems(options.only, options.quick)
     started = time.monotonic()
+    compile_ahead(chosen, runtimes[options.cache != "":])  # a cache has the code that it was tuned with
     for index, problem in enumerate(chosen):
         if time.monotonic() - started > options.budget:
             print(f"out of time: left {len(chosen) - index} problems out, from {problem.key} on", file=sys.stderr)
             break
-        row = run_problem(problem, runtime, flush, seed + index, torch)
+        row = run_problem(problem, runtimes, flush, seed + index, torch)
         results["rows"].append(row)
         shown = "  ".join(f"{name} {row['flops'] / us / 1e6:.0f}" for name, us in row["us"].items())
         print(f"{problem.key:<28} {shown}  {row['failures'] or ''}", file=sys.stderr, flush=True)
