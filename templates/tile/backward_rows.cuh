@@ -293,7 +293,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, const HasSums& has_sums
   if (kMakesRowsAhead && head >= heads_with_rows(p) * (p.heads / p.kv_heads)) {
 #pragma unroll 1
     for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
-      clear_query_sums(p, {}, 0, head, first_query + i);
+      clear_query_sums<HasSums::kColumns>(p, {}, 0, head, first_query + i);
     }
     return;
   }
