@@ -17,10 +17,13 @@ the cost model's plans.
 """
 
 import argparse
+import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import gc
 import importlib.util
+import itertools
 import os
 import signal
 import sys
@@ -37,6 +40,7 @@ import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOKENS = 16384
+THREADS = 16  # that compile Attune's kernels, where nobody says how many
 DROPOUT, DROPOUT_SEED = 0.1, 2026
 
 
@@ -50,7 +54,8 @@ def parse_arguments():
     parser.add_argument("--memory", action="store_true",
                         help="a column of what a pass takes beside q, k, v, o, lse, dO and the gradients")
     parser.add_argument("--workers", type=int, metavar="N",
-                        help="a process for each row: so many compile at once, and one at a time is timed")
+                        help="a process for each row: so many compile at once, and one at a time is timed; with "
+                             "--alone so many threads of one process compile")
     parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
     return parser.parse_args()
 
@@ -139,15 +144,32 @@ def make_inputs(row, generator, torch):
                   normal(row.heads, row.head_dim_v), tensors)
 
 
+@functools.cache
+def kernels(runtime, row):
+    """(forward, backward); compiles at first."""
+    if row.problem is None:
+        make = lambda of_pass: runtime.kernel_from_yaml(row.yaml, row.shape, of_pass)
+    else:
+        make = lambda of_pass: runtime.kernel(f"{ROOT}/{row.problem.spec}", row.shape, of_pass)
+    return make(attune_c.PASS_FORWARD), make(attune_c.PASS_BACKWARD)
+
+
+def compile_ahead(rows, runtimes, workers):
+    """Attune's kernels of all rows, by threads. What cannot be compiled says so again when its row's turn comes."""
+
+    def one(job):
+        with contextlib.suppress(attune_c.AttuneError):
+            kernels(*job)
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        list(pool.map(one, itertools.product(runtimes, rows)))
+
+
 class Attune:
     kept_share = 1 - round(256 * DROPOUT) / 256  # dropout has steps of 1/256
 
     def __init__(self, runtime, row, inputs, torch):
-        if row.problem is None:
-            make = lambda of_pass: runtime.kernel_from_yaml(row.yaml, row.shape, of_pass)
-        else:
-            make = lambda of_pass: runtime.kernel(f"{ROOT}/{row.problem.spec}", row.shape, of_pass)
-        forward, backward = make(attune_c.PASS_FORWARD), make(attune_c.PASS_BACKWARD)
+        forward, backward = kernels(runtime, row)
         self.plan, self.torch = backward.plan, torch
         q, k, v, g = (t.transpose(1, 2).contiguous() for t in inputs[:4])
         tensors = inputs.tensors
@@ -382,6 +404,7 @@ def measured(row, runtimes, options, generator, flush, torch):
         if options.memory:
             memory = [", ".join(f"{n} {extra_bytes(e, torch) / 1e6:.1f}" for n, e in entries.items())]
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # of what block masks were made of: other rows compile beside this one
     with in_turns.timing():
         median, _ = side_by_side.time_entries(entries, flush, torch)
     ours = median["Attune"]
@@ -395,26 +418,35 @@ def chosen_rows(options):
     return [row for row in rows() if not options.only or any(text in row.key for text in options.only)]
 
 
-def measuring(options):
-    """A function of a row."""
+def measuring(options, ahead=()):
+    """A function of a row. Attune's kernels of the rows `ahead` are compiled first."""
     import torch
     libraries = {"Attune": options.library or attune_c.find_library(ROOT)}
     if options.beside:
         libraries["the other build"] = options.beside
+    torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
     runtimes = {name: attune_c.Library(path).runtime("cuda:0", "") for name, path in libraries.items()}
+    compile_ahead(ahead, runtimes.values(), options.workers or THREADS)
     flush = torch.empty(side_by_side.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     generator = torch.Generator(device="cuda").manual_seed(int.from_bytes(os.urandom(4), "little"))
-    return lambda row: measured(row, runtimes, options, generator, flush, torch)
+
+    def measure(row):
+        try:
+            return measured(row, runtimes, options, generator, flush, torch)
+        finally:  # contestants refer to themselves
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    return measure
 
 
 def measured_alone(options, key):
     """Of a process of its own, which leaves the device's memory to those that wait for their turn."""
-    import torch
-    try:
-        return measuring(options)(next(row for row in rows() if row.key == key))
-    finally:
-        gc.collect()
-        torch.cuda.empty_cache()
+    return measuring(options)(next(row for row in rows() if row.key == key))
+
+
+def failed(options, key, error):
+    return [key, f"{type(error).__name__}: {error}".splitlines()[0][:100], "", "", "", ""] + [""] * options.memory
 
 
 def main():
@@ -424,10 +456,11 @@ def main():
         print("\n".join(row.key for row in chosen))
         return
     import torch
-    if options.workers:
-        found = in_turns.results(functools.partial(measured_alone, options), [row.key for row in chosen], options.workers)
+    if options.workers and not options.alone:
+        of_options = functools.partial(measured_alone, options), functools.partial(failed, options)
+        found = in_turns.results(*of_options, [row.key for row in chosen], options.workers)
     else:
-        found = map(measuring(options), chosen)
+        found = map(measuring(options, chosen), chosen)
     table = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

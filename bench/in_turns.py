@@ -1,6 +1,7 @@
 """Rows of a benchmark in a process each: several are compiled at once, nothing meanwhile timed, and then one at a time
 is timed. Compilers take most of a run whose contestants are compiled for each row."""
 
+import concurrent.futures
 import contextlib
 import functools
 import multiprocessing
@@ -15,12 +16,21 @@ def _start(**given):
 @contextlib.contextmanager
 def compiling():
     """Around what a row compiles; leaving it waits for the other rows."""
+    if not _turns:
+        yield
+        return
     try:
-        with _turns["compiling"] if _turns else contextlib.nullcontext():
+        with _turns["compiling"]:
             yield
     finally:
-        if _turns:
-            _turns["all_ready"].wait(timeout=1800)  # a row whose process died ends the others, too
+        _arrive()
+
+
+def _arrive():
+    """Waits for the other rows, once."""
+    if not _turns.pop("waits", False):
+        return
+    _turns["all_ready"].wait(timeout=1800)
 
 
 def timing():
@@ -28,13 +38,25 @@ def timing():
     return _turns["alone"] if _turns else contextlib.nullcontext()
 
 
-def results(measured, names, workers):
-    """What `measured`, a module's function, returns of each name, in order, as they come. It enters `compiling` once."""
+def _one(measured, failed, name):
+    try:
+        return measured(name)
+    except Exception as error:
+        return failed(name, error)
+    finally:
+        _arrive()  # a row that failed before it compiled anything
+
+
+def results(measured, failed, names, workers):
+    """What `measured`, a module's function, returns of each name, in order, as they come, or `failed` of a name and what
+    went wrong. `measured` enters `compiling` once. A process that dies ends the run with BrokenProcessPool."""
     context = multiprocessing.get_context("spawn")
     turns = {
         "compiling": context.Semaphore(workers),
         "all_ready": context.Barrier(len(names)),
         "alone": context.Lock(),
+        "waits": True,
     }
-    with context.Pool(len(names), initializer=functools.partial(_start, **turns)) as pool:
-        yield from pool.imap(measured, names, chunksize=1)
+    start = functools.partial(_start, **turns)
+    with concurrent.futures.ProcessPoolExecutor(len(names), context, initializer=start) as pool:
+        yield from pool.map(functools.partial(_one, measured, failed), names)

@@ -52,10 +52,15 @@ double uneven_us(const AttentionSpec& spec, const KernelPlan& plan, const Proble
 constexpr double kItemClocks = 3000;  // Q and the first keys come in, warps merge
 
 // What of that other CTAs do not hide, where one item comes after the other: 1536 heads of 49
-// queries on 49 keys, d 32, take an H200 31 us with 32 rows an item, 51 with 16.
-double crowded_us(const DecodePlan& tile, const DeviceFacts& device, double ctas, double rounds) {
-  constexpr double kRowClocks = 55;
-  const double clocks = std::max(0.0, kRowClocks * tile.tile_q - kItemClocks / ctas);
+// queries on 49 keys, d 32, take an H200 31 us with 32 rows an item, 51 with 16. Of an item whose
+// warps have a step each it is all, and grows with the columns: as many of 17 on 17, d 64, take 31
+// us, 18 in the sm80 family; 320 of 34 rows on 17 keys, d 96, 15 and 10.
+double crowded_us(const AttentionSpec& spec, const DecodePlan& tile, const ProblemShape& shape,
+                  const DeviceFacts& device, double ctas, double rounds) {
+  constexpr double kRowClocks = 55, kColumns = 32;
+  const bool is_short = shape.kv_len <= tile.warps * tile.step_keys;
+  const double columns = is_short ? std::max(1.0, padded_v(spec) / kColumns) : 1;
+  const double clocks = std::max(0.0, kRowClocks * columns * tile.tile_q - kItemClocks / ctas);
   return std::max(0.0, rounds - ctas) * clocks / (device.clock_ghz * 1e3);
 }
 
@@ -198,7 +203,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .transfer_us = uneven * bytes / memory_bytes_per_us +
                          uneven_us(spec, plan, shape, device, work, double(items), pieces),
           .beside_us = beside_us(spec, plan, device, double(items), pieces) +
-                       crowded_us(tile, device, resident(spec, plan, device), rounds)};
+                       crowded_us(spec, tile, shape, device, resident(spec, plan, device), rounds)};
 }
 
 }  // namespace attune::decode

@@ -102,6 +102,7 @@ ATT_FN int heads_with_rows(const BackwardParams& p) {
   return heads_with_rows(p.batch * p.kv_heads, tile_count(p.kv_len, plan::kSumTile), sum_heads(p),
                          spec::kHasMask, plan::kAllHaveSums);
 }
+template <int kColumns>
 ATT_FN void clear_query_sums(const BackwardParams& p, const Sequence& sequence, int b, int head,
                              int first_query) {
   if constexpr (kSumsInTurn) {
@@ -110,7 +111,7 @@ ATT_FN void clear_query_sums(const BackwardParams& p, const Sequence& sequence, 
   const long long first = first_row_of_head(p, sequence, b, head) + first_query;
   char* const sums = reinterpret_cast<char*>(p.d_q_sums + first * plan::kSumColumns);
   const unsigned zeros[4] = {};
-  for (int i = thread_index(); i < kRowsAtATime * plan::kSumColumns / 4; i += kRowThreads) {
+  for (int i = thread_index(); i < kRowsAtATime * kColumns / 4; i += kRowThreads) {
     store_global_16(sums + 16 * i, zeros);
   }
 }
@@ -149,6 +150,7 @@ ATT_FN void store_row(const BackwardParams& p, long long row, float lse, float d
 // Whether sums of dQ are wanted of kRowsAtATime queries of a head of a sequence; a family may know
 // better.
 struct AllHaveSums {
+  static constexpr int kColumns = plan::kSumColumns;  // of as many the first numbers are zeroed
   ATT_MEMBER bool operator()(const BackwardParams&, const Sequence&, int, int, int) const {
     return true;
   }
@@ -188,7 +190,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, int of_sequence, int he
   }
   if constexpr (plan::kSumColumns > 0) {
     if (has_sums(p, sequence, b, h, first_query)) {
-      clear_query_sums(p, sequence, b, head, first_query);
+      clear_query_sums<HasSums::kColumns>(p, sequence, b, head, first_query);
     }
   }
 #pragma unroll
@@ -291,7 +293,7 @@ ATT_FN void make_row_statistics(const BackwardParams& p, const HasSums& has_sums
   if (kMakesRowsAhead && head >= heads_with_rows(p) * (p.heads / p.kv_heads)) {
 #pragma unroll 1
     for (int i = 0; i < kRowPadding; i += kRowsAtATime) {
-      clear_query_sums(p, {}, 0, head, first_query + i);
+      clear_query_sums<HasSums::kColumns>(p, {}, 0, head, first_query + i);
     }
     return;
   }

@@ -228,10 +228,9 @@ struct Consumer {
   // Adds the warpgroup's share of dQ to what other CTAs have added.
   ATT_MEMBER void add_dq(float* sums) {
     float* const to = sums + thread * 4;
-#pragma unroll
-    for (int j = 0; j < kDqNumbers / 4; ++j) {
+    for_columns_of_head(warpgroup, thread / 32, [&](int j) {
       reduce_add_4(to + j * 512, d_q[4 * j], d_q[4 * j + 1], d_q[4 * j + 2], d_q[4 * j + 3]);
-    }
+    });
   }
 
   ATT_MEMBER float* sums_of(int index) const { return p.d_q_sums + sums_offset(index, warpgroup); }

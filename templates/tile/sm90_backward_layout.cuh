@@ -52,6 +52,30 @@ static_assert(kDsBuffers == 0 ||
               ((!kTransposesDq || kDqColumns == 64) && kDqColumns % 32 == 0 &&
                (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
 
+// Calls `use` of those fours of a warp's numbers of a share of dQ that are of columns that a head
+// has. Of others, behind those of head dims that are no whole slabs, nobody adds or reads sums.
+template <typename Use>
+ATT_FN void for_columns_of_head(int share, int warp, const Use& use) {
+  constexpr int kFours = kDqNumbers / 4, kDim = spec::kHeadDimQk;
+  if constexpr (kDim % kSlabColumns == 0) {
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) use(j);
+  } else if constexpr (kTransposesDq) {
+    if (share * kDqColumns + warp * 16 >= kDim) return;
+#pragma unroll
+    for (int j = 0; j < kFours; ++j) use(j);
+  } else {
+    static_assert(kDqShares == 2);
+    constexpr int kOfFirst = (kDim < kDqColumns ? kDim : kDqColumns) / 8;
+    constexpr int kOfLast = kDim < kDqColumns ? 0 : kDim / 8 - kDqColumns / 8;
+#pragma unroll
+    for (int j = 0; j < kOfLast; ++j) use(j);
+    if (share > 0) return;
+#pragma unroll
+    for (int j = kOfLast; j < kOfFirst; ++j) use(j);
+  }
+}
+
 // Whether CTAs help a head's last one to bring its dQ to rows. Without a mask their items are long
 // enough without, and a pass took 0.5 to 2.5 % longer with it; so did narrow heads under a causal
 // mask, which otherwise come off the counter. In order it was not tried.

@@ -48,6 +48,8 @@ ATT_FN bool is_of_one_key_tile(const Context& c, int tile) {
 
 // Of whose tiles there are sums, for the launch that zeroes them.
 struct HasSums {
+  // To others nobody adds: for_columns_of_head().
+  static constexpr int kColumns = kTransposesDq ? plan::kSumColumns : spec::kHeadDimQk;
   ATT_MEMBER bool operator()(const BackwardParams& p, const Sequence& own, int b, int h,
                              int first_query) const {
     if constexpr (kLoadsKeysApart) {

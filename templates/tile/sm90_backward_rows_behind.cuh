@@ -27,6 +27,9 @@ namespace sm90 {
 template <int kRows, int kBlocks>
 ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h, int tile,
                        int share, float* sums) {
+  if constexpr (spec::kHeadDimQk <= kDqColumns) {
+    if (share > 0) return;  // of columns that no head has
+  }
   const int lane = lane_index();
 #pragma unroll 1
   for (int rows = 0; rows < kTileQ; rows += kRows) {

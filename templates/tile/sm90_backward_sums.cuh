@@ -167,8 +167,7 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
       float* const from = p.d_q_sums +
                           sums_offset(sums_tile(p, sums_head, head, tile), number % kDqShares) +
                           thread * 4;
-#pragma unroll
-      for (int j = 0; j < kDqNumbers / 4; ++j) {
+      for_columns_of_head(number % kDqShares, thread / 32, [&](int j) {
         // Ordinary loads leave copies in the nearer half of L2, which stores then have to call
         // back: zeroing so took an H100 14 us for 64 KB, exchanging next to nothing.
         if (clears) {
@@ -176,7 +175,7 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
         } else {
           load_global_l2_16(from + j * 512, sums[i][j]);
         }
-      }
+      });
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {

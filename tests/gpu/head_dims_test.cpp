@@ -102,5 +102,34 @@ constexpr NamedLines kCases[] = {
 INSTANTIATE_TEST_SUITE_P(Specs, HeadDims, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Sums of dQ are of a head's own columns.
+class HeadDimsSums : public HeadDims {};
+
+TEST_P(HeadDimsSums, FaultsAreSeen) {
+  const DeviceFacts& facts = KernelBank::instance().device().facts();
+  const std::vector<KernelPlan> all = legal_plans(spec_, Family::kSm90a, facts, Pass::kBackward);
+  const auto is_tall = [](const KernelPlan& plan) {
+    return std::get<Sm90aBackwardPlan>(plan.tile).tile_q > 64;
+  };
+  ASSERT_FALSE(is_tall(all.front()));
+  EXPECT_TRUE(is_found({"a head's last block of columns is not added up",
+                        {{"for (int j = kOfLast; j < kOfFirst; ++j) use(j);",
+                          "for (int j = kOfLast; j < kOfFirst - 1; ++j) use(j);"}}},
+                       spec_, kOdd, all.front()));
+  EXPECT_TRUE(is_found({"a head's last block of columns is not zeroed",
+                        {{"kTransposesDq ? plan::kSumColumns : spec::kHeadDimQk;",
+                          "kTransposesDq ? plan::kSumColumns : spec::kHeadDimQk - 8;"}}},
+                       spec_, kOdd, all.front()));
+  const auto tall = std::ranges::find_if(all, is_tall);
+  if (tall == all.end()) return;
+  EXPECT_TRUE(is_found(
+      {"a warp whose columns are a head's last ones adds nothing",
+       {{"share * kDqColumns + warp * 16 >= kDim", "share * kDqColumns + warp * 16 + 16 > kDim"}}},
+      spec_, kOdd, *tall));
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, HeadDimsSums, testing::Values(kCases[1], kCases[4]),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 }  // namespace
 }  // namespace attune::gpu_test

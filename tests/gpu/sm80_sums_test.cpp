@@ -76,8 +76,9 @@ TEST_P(Sm80Sums, FaultsAreSeen) {
               "for (int j = 0; j < kRows / 16 - 1; ++j) {\n      unsigned a[kBlocks][4];"}}},
         planted::Fault{
             "a head's sums begin as they were found",
-            {{"      clear_query_sums(p, sequence, b, head, first_query);",
-              "      if (head > 0) clear_query_sums(p, sequence, b, head, first_query);"}}}}) {
+            {{"      clear_query_sums<HasSums::kColumns>(p, sequence, b, head, first_query);",
+              "      if (head > 0) clear_query_sums<HasSums::kColumns>(p, sequence, b, head, "
+              "first_query);"}}}}) {
     EXPECT_TRUE(is_found(fault, spec_, kShapes[0], plans_.front()));
   }
 }
