@@ -37,7 +37,7 @@ def by_spec(given, bias, grad=""):
         dtype="fp32", head_dim=DIM, layout="thd" if is_packed else "bshd", score="score + bias[h]",
         tensors={"bias": f"float32[heads]{grad}"},
     )  # fmt: skip
-    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32)} if is_packed else {}
+    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32, device=DEVICE)} if is_packed else {}
     return attune.attention(*given, spec=spec, tensors={"bias": bias}, **offsets)
 
 
@@ -81,7 +81,7 @@ def test_a_graph_of_tensors_that_did_not_learn(words):
 @pytest.mark.parametrize("operands", [dense, packed])
 def test_no_second_derivative_of_the_operator(operands):
     given = [x.requires_grad_() for x in operands()]
-    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32)} if given[0].dim() == 3 else {}
+    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32, device=DEVICE)} if given[0].dim() == 3 else {}
     found = torch.compile(lambda q, k, v: attune.attention(q, k, v, mask="causal", **offsets), backend="eager")(*given)
     gradients = torch.autograd.grad(found.sum(), given, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivative"):
@@ -91,7 +91,7 @@ def test_no_second_derivative_of_the_operator(operands):
 @pytest.mark.parametrize("operands", [dense, packed])
 def test_forward_mode_in_a_graph(operands):
     q, k, v = operands()
-    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32)} if q.dim() == 3 else {}
+    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32, device=DEVICE)} if q.dim() == 3 else {}
 
     def tangent():
         return torch.func.jvp(lambda q: attune.attention(q, k, v, mask="causal", **offsets), (q,), (q,))[1]
@@ -108,7 +108,7 @@ def test_numbers_that_learn(operands, times):
     spec = attune.Spec(
         dtype="fp32", head_dim=DIM, layout="thd" if is_packed else "bshd", score="score * c", scalars={"c": float}
     )
-    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32)} if is_packed else {}
+    offsets = {"cu_q": torch.tensor([0, 10, LENGTH], dtype=torch.int32, device=DEVICE)} if is_packed else {}
     for _ in range(times):  # a call that is found again
         attune.attention(*given, spec=spec, scalars={"c": 0.3}, **offsets)
     with pytest.raises(attune.BadInputError, match="`c` requires a gradient"):
