@@ -300,6 +300,20 @@ def test_what_did_not_change_is_not_translated_again(make, translations):
     assert len(translations) == 1
 
 
+def test_a_look_at_a_tensor_that_asks_for_no_value(translations):
+    """Bracket by bracket, as transformers looks masks up, and a tensor without dims."""
+    added, offset, given = torch.randn(BATCH, 1, LENGTH, LENGTH), torch.tensor(3), operands()
+    wanted = flex_attention(*given, lambda score, b, h, i, j: score + added[b, 0, i, j])
+    for score_mod in (
+        lambda score, b, h, i, j: score + added[b][0][i][j],
+        lambda score, b, h, i, j: score + added[b, 0, i + offset - offset][j],
+    ):
+        translations.clear()
+        for _ in range(3):
+            torch.testing.assert_close(flex_attention(*given, score_mod, strict=True), wanted)
+        assert len(translations) == 1
+
+
 def test_tensors_that_are_views_of_one_memory(translations):
     """They are one tensor of a spec, and two once they are not."""
 

@@ -236,6 +236,13 @@ def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], devic
     return structs
 
 
+def constant(what: str, value: float) -> float:
+    """A number of a launch. A tensor of one element passes for a number, too, and none learns by that."""
+    if getattr(value, "requires_grad", False):
+        refuse(what, "requires a gradient, and a number of a launch has none", f"{what}.item(), or a tensor of the spec")
+    return value
+
+
 def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
     """By slot."""
     slots = spec.launch_scalar_slots
@@ -247,7 +254,7 @@ def _scalar_structs(spec: Spec, scalars: Mapping[str, float]) -> Any:
         )
     structs = (_structs.Scalar * max(len(spec.scalars), 1))()
     for name, slot in slots.items():
-        value = scalars[name]
+        value = constant(name, scalars[name])
         if spec.scalars[slot].dtype == "int32":
             if not isinstance(value, numbers.Integral) or not -(2**31) <= value < 2**31:
                 refuse(name, f"is {value!r}, and the spec has an int of 32 bits")
@@ -263,7 +270,7 @@ def at_launch(spec: Spec, what: str, declared: float | None, given: float | None
         refuse(what, f"is left to the launch by the spec `{spec.name}`", f"hand over {what}=")
     if declared is not None and given is not None:
         refuse(what, f"is given, and the spec `{spec.name}` fixes it at {declared}")
-    return 0.0 if given is None else float(given)
+    return 0.0 if given is None else float(constant(what, given))
 
 
 def fill_numbers(args: ForwardArgs | BackwardArgs, spec: Spec, launch: Launch) -> None:

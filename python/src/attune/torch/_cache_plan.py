@@ -22,6 +22,7 @@ from attune.torch._launch_plan import (
     ADDRESSES, KEPT_WORKSPACE_BYTES, MISALIGNED, copy_of, forward_function, key_of, stream_of, view_of, write_addresses,
 )  # fmt: skip
 from attune.torch._memory import empty_on
+from attune.torch._plans import build_backward_ahead
 
 MAX_PLANS = 1024
 # What a launch is given beside the tensors of the spec, in this order.
@@ -88,6 +89,8 @@ class CachePlan:
             view.strides = contiguous_strides(view.sizes)
         if self.has_work:
             self.pool.append(self._arguments(launch))
+            if spec.layout_id == Layout.THD:
+                build_backward_ahead(spec, self.shape, self.device, arrays[:3])
             self.kernel = default_runtime(q.device).kernel(spec, self.shape)
             self.workspace_bytes, self.handle = self.kernel.workspace_bytes, self.kernel.handle
             self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= KEPT_WORKSPACE_BYTES

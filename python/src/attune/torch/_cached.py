@@ -20,7 +20,7 @@ from attune.torch._packed_transforms import run_operator
 from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plain import check_tensors
 from attune.torch._plans import in_one_line, variant_of
-from attune.torch._transforms import refuse_tangents, transforms
+from attune.torch._transforms import refuse_tangents, refuse_unlearned, transforms
 
 _OWN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -138,7 +138,7 @@ def attention(
         launch.seed, launch.offset = _dropout.state_of(plan.spec, q.device, seed, offset)
     records = torch.is_grad_enabled() and any([x.requires_grad for x in (*arrays, *given) if x is not None])
     if records:
-        _packed_plan.check_learned(plan, given)
+        refuse_unlearned(plan.spec, given)
     o, lse = run(plan, arrays, given, launch, return_lse, records)
     if is_bound:
         asks_precision = spec is None and words["precision"] is None

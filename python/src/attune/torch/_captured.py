@@ -69,7 +69,8 @@ class CapturedTensors:
             raise Untranslatable(f"a captured tensor of shape {tuple(tensor.shape)} that is not looked up")
         if _lies_somewhere(tensor):
             is_read = self.reads_values  # what is done here to look at it is no operation of the function's
-            if tensor.device != self._device or (tensor.device.type == "cpu" and not torch.isfinite(tensor)):
+            learns = torch.is_grad_enabled() and wants_gradient(tensor)  # that a constant of the kernel does not
+            if not learns and (tensor.device != self._device or (tensor.device.type == "cpu" and not tensor.isfinite())):
                 self.reads_values = True
                 return literal(tensor.item())
             self.reads_values = is_read

@@ -24,7 +24,7 @@ from attune.torch import _autocast
 from attune.torch._expression import Untranslatable
 from attune.torch._operator_call import call_operator, spec_text
 from attune.torch._launch_plan import device_name
-from attune.torch._plans import backward_kernel, variant_of
+from attune.torch._plans import backward_kernel, build_backward_ahead, variant_of
 from attune.torch._sizes import sizes_of
 from attune.torch.block_mask import mask_mod_of_blocks
 
@@ -117,7 +117,9 @@ def _hint(size: Any) -> int:
     return _ANY_LENGTH if known is None else known
 
 
-def _check_kernels(text: str, query: torch.Tensor, key: torch.Tensor, seed: torch.Tensor | None) -> None:
+def _check_kernels(
+    text: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seed: torch.Tensor | None
+) -> None:
     """Raises UnsupportedError where the device has no kernel, before the graph is one with it."""
     variant = variant_of(text)
     if seed is not None and seed.device.type != "cpu":
@@ -132,12 +134,13 @@ def _check_kernels(text: str, query: torch.Tensor, key: torch.Tensor, seed: torc
     if not (shape.batch and shape.q_len and shape.kv_len):
         return
     device = device_name(query.device)
+    build_backward_ahead(spec, shape, query.device, (query, key, value))
     default_runtime(device).kernel(spec, shape, Pass.FORWARD)
-    learns = bool(variant.learned)
-    if torch.is_grad_enabled() and (learns or query.requires_grad or key.requires_grad):
+    if torch.is_grad_enabled() and (variant.learned or any([x.requires_grad for x in (query, key, value)])):
         backward_kernel(spec, shape, device)
 
 
+@torch._disable_dynamo  # where a graph breaks at the operator Dynamo would go on within
 def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -153,7 +156,7 @@ def _attend(
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
-    _check_kernels(text, query, key, seed)
+    _check_kernels(text, query, key, value, seed)
     return call_operator(query, key, value, text, captured, seed)
 
 

@@ -16,7 +16,7 @@ from attune.torch._negative import resolved
 from attune.torch._plans import BackwardPlan
 from attune.torch._untouched import NONE
 
-_NO_SECOND = (
+NO_SECOND = (
     "attune's attention has no second derivative: where one is wanted (create_graph=True, a penalty on a gradient), use "
     "torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
 )
@@ -74,7 +74,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(_NO_SECOND)
+        raise NotImplementedError(NO_SECOND)
 
 
 Gradients = Callable[..., tuple[torch.Tensor, ...]]

@@ -212,13 +212,13 @@ class Plan:
 
     def fill_scalars(self, arguments: Arguments, scalars: Scalars) -> None:
         """A remembered call brings the same tuple each time, which then stands there already."""
-        slots = self.variant.scalar_slots
+        slots, spec = self.variant.scalar_slots, self.variant.spec
         if len(scalars) != len(slots):
             raise BadInputError(
-                f"{len(scalars)} scalars are given, and the spec `{self.variant.spec.name}` leaves {len(slots)} to the "
-                "launch"
+                f"{len(scalars)} scalars are given, and the spec `{spec.name}` leaves {len(slots)} to the launch"
             )
-        for (slot, is_int), value in zip(slots, scalars, strict=True):
+        for (slot, is_int), given in zip(slots, scalars, strict=True):
+            value = _launch.constant(spec.scalars[slot].name, given)
             if not is_int:
                 arguments.scalars[slot].f = value
             elif -(2**31) <= value < 2**31:

@@ -18,9 +18,10 @@ from attune._structs import Layout
 from attune._view import axes
 from attune.torch import _dropout
 from attune.torch._dropout import State
+from attune.torch._gradients import NO_SECOND
 from attune.torch._launch_plan import dense_like
 from attune.torch._plans import Variant, variant_of
-from attune.torch._transforms import refuse_tangents
+from attune.torch._transforms import refuse_tangents, refuse_unlearned
 
 _TAGS = tuple(
     getattr(torch.Tag, tag) for tag in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, tag)
@@ -153,6 +154,7 @@ def _attention_backward_fake(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, tensors, spec, *launch, seed = inputs
+    refuse_unlearned(variant_of(spec).spec, tensors)
     ctx.spec, ctx.launch, ctx.count = spec, launch, len(tensors)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, *output, seed, *tensors)
@@ -174,7 +176,13 @@ def _backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) ->
     return *found[:3], gradients, None, *of_numbers, None, None, None
 
 
+def no_second(ctx: Any, *_: Any) -> Any:
+    """The derivative of gradients. An operator without one gives what torch takes for constants."""
+    raise NotImplementedError(NO_SECOND)
+
+
 for _device in ("CPU", "CUDA"):
     _library.impl("attention", _attention, _device)
     _library.impl("attention_backward", _attention_backward, _device)
 torch.library.register_autograd("attune::attention", _backward, setup_context=_setup_context, lib=_library)
+torch.library.register_autograd("attune::attention_backward", no_second, lib=_library)

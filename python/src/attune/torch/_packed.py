@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attune import _launch, _packed
-from attune._errors import BadInputError, UnsupportedError
+from attune._errors import UnsupportedError
 from attune._frameworks import framework_of
 from attune._launch import Launch, Sequences
 from attune._packed import OFFSETS, Offsets
@@ -19,7 +19,7 @@ from attune.runtime import Kernel, Runtime, default_runtime
 from attune.spec import Spec
 from attune.torch._gradients import once
 from attune.torch._plans import backward_kernel
-from attune.torch._transforms import refuse_tangents
+from attune.torch._transforms import refuse_tangents, refuse_unlearned
 
 
 _OFFSETS = [name for name in OFFSETS if name != "page_table"]
@@ -79,14 +79,9 @@ def attend(
         BadInputError: a tensor requires a gradient that the spec does not make.
         UnsupportedError: the device has no backward pass for it.
     """
-    learned = call.learned
-    for name in needing_gradients(call.tensors):
-        if name not in learned:
-            raise BadInputError(
-                f"`{name}` requires a gradient, and the spec `{call.spec.name}` makes none",
-                "declare it with `grad`, or detach it",
-            )
-    found = _Attention.apply((call, return_lse), q, k, v, *(call.tensors[name] for name in learned))
+    if torch.is_grad_enabled():
+        refuse_unlearned(call.spec, [call.tensors[tensor.name] for tensor in call.spec.tensors])
+    found = _Attention.apply((call, return_lse), q, k, v, *(call.tensors[name] for name in call.learned))
     return found if return_lse else (found, None)
 
 

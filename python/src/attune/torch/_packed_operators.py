@@ -10,9 +10,10 @@ from attune._errors import UnsupportedError
 from attune._launch import Launch
 from attune._structs import Layout
 from attune.torch._cache_plan import NAMES
-from attune.torch._operators import _TAGS, _library, _scalars
+from attune.torch._operators import _TAGS, _library, _scalars, no_second
 from attune.torch._packed import _OFFSETS, gradients_of
 from attune.torch._plans import variant_of
+from attune.torch._transforms import refuse_unlearned
 
 _library.define(
     "attention_packed_backward(Tensor? d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
@@ -51,6 +52,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
     arrays = dict(zip(NAMES, inputs[: len(NAMES)], strict=True))
     tensors, ctx.spec, *ctx.launch = inputs[len(NAMES) :]
     ctx.count = len(tensors)
+    refuse_unlearned(variant_of(ctx.spec).spec, tensors)
     ctx.is_packed = variant_of(ctx.spec).spec.layout_id == Layout.THD and arrays["v"] is not None
     ctx.is_packed = ctx.is_packed and arrays["k_scales"] is None and arrays["v_scales"] is None
     ctx.set_materialize_grads(False)
@@ -84,3 +86,4 @@ for _device in ("CPU", "CUDA"):
     _library.impl("attention_packed_backward", _backward_impl, _device)
 torch.library.register_fake("attune::attention_packed_backward", _backward_fake, lib=_library)
 torch.library.register_autograd("attune::attention_over_cache", _backward, setup_context=_setup_context, lib=_library)
+torch.library.register_autograd("attune::attention_packed_backward", no_second, lib=_library)

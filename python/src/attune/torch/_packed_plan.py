@@ -10,7 +10,6 @@ import torch
 
 from attune import _launch
 from attune._dlpack import contiguous_strides
-from attune._errors import BadInputError
 from attune._launch import Launch
 from attune._library import check, library
 from attune._view import View
@@ -125,16 +124,6 @@ def _backward_of(plan: CachePlan, d_o_strides: tuple[int, ...]) -> PackedBackwar
             plan.backwards.clear()
         found = plan.backwards[key] = PackedBackward(plan, d_o_strides)
     return found
-
-
-def check_learned(plan: CachePlan, tensors: _Tensors) -> None:
-    """Raises BadInputError where a tensor requires a gradient that the spec does not make."""
-    for declared, tensor in zip(plan.spec.tensors, tensors, strict=True):
-        if tensor.requires_grad and not declared.grad:
-            raise BadInputError(
-                f"`{declared.name}` requires a gradient, and the spec `{plan.spec.name}` makes none",
-                "declare it with `grad`, or detach it",
-            )
 
 
 def record(

@@ -12,7 +12,9 @@ from attune._structs import Layout
 from attune.torch._cache_plan import NAMES
 from attune.torch._packed import _OFFSETS
 from attune.torch._plans import variant_of
-from attune.torch._transforms import ForwardFunction, GradientFunction, mapped_one_by_one, transforms
+from attune.torch._transforms import (
+    ForwardFunction, GradientFunction, mapped_one_by_one, refuse_tangents_of_a_graph, transforms,
+)  # fmt: skip
 
 # The spec's text, ints, floats and scale, as the operator takes them.
 Call: TypeAlias = tuple[str, Sequence[Any], Sequence[Any], "float | None"]
@@ -22,7 +24,9 @@ def run_operator(
     arrays: Sequence[torch.Tensor | None], tensors: Sequence[torch.Tensor], call: Call
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE by the operator, of `arrays` as _cache_plan.NAMES has them."""
-    if transforms() is None or torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling():
+        refuse_tangents_of_a_graph()
+    if torch.compiler.is_dynamo_compiling() or transforms() is None:
         found: tuple[torch.Tensor, torch.Tensor] = torch.ops.attune.attention_over_cache(*arrays, tensors, *call)
         return found
     if variant_of(call[0]).spec.dropout != 0:

@@ -22,7 +22,7 @@ from attune.torch._operator_call import is_plain
 from attune.torch._launch_plan import key_of, view_of
 from attune.torch._plans import ForwardPlan, Variant, in_one_line, variant_of
 from attune.torch._sizes import Sizes
-from attune.torch._transforms import run_operator, wants_gradient
+from attune.torch._transforms import refuse_unlearned, run_operator, wants_gradient
 
 _KEY_WORDS = ("mask", "score", "sink", "layout", "v_in_k", "batch_invariant")
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -314,11 +314,8 @@ def check_tensors(variant: Variant, tensors: Mapping[str, torch.Tensor], records
         tensor = tensors[declared.name]
         if DTYPE_BY_ARRAY_NAME.get(_name(tensor.dtype)) != DTYPE_BY_ARRAY_NAME[declared.dtype]:
             raise BadInputError(f"`{declared.name}` is {_name(tensor.dtype)}, and the spec has {declared.dtype}")
-        if records and wants_gradient(tensor) and not declared.grad:
-            raise BadInputError(
-                f"`{declared.name}` requires a gradient, and the spec `{spec.name}` makes none",
-                "declare it with `grad`, or detach it",
-            )
+    if records:
+        refuse_unlearned(spec, [tensors[declared.name] for declared in spec.tensors])
 
 
 def _scalars(variant: Variant, scalars: Mapping[str, Any]) -> tuple[float, ...]:

@@ -129,10 +129,7 @@ class ForwardPlan(Plan):
         self.o_sizes, self.o_strides = tuple(sizes), tuple(strides)
         self.lse_strides = contiguous_strides(self.lse_sizes)
         if self.has_work:
-            # Not while a graph is captured: that would be another thread's calls of the driver in its midst.
-            is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-            if is_recorded and not is_captured(q.device):
-                build_backward_ahead(variant.spec, self.shape, device_name(q.device))
+            build_backward_ahead(variant.spec, self.shape, q.device, (q, k, v))
             self.kernel = default_runtime(device_name(q.device)).kernel(variant.spec, self.shape)
             self.handle, self.workspace_bytes = self.kernel.handle, self.kernel.workspace_bytes
             self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= KEPT_WORKSPACE_BYTES
@@ -209,14 +206,21 @@ def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | No
         ) from reason
 
 
-def build_backward_ahead(spec: Spec, shape: Shape, device: str) -> None:
-    """Has the backward kernel built on a thread of its own, while the caller builds the forward one: a first step then
-    waits for one compile, not two. What fails there fails again where the gradient is wanted."""
-    runtime = default_runtime(device)
+def build_backward_ahead(
+    spec: Spec, shape: Shape, device: torch.device, operands: Sequence[torch.Tensor | None]
+) -> None:
+    """Has the backward kernel built on a thread of its own where a gradient is wanted, while the caller builds the forward
+    one: a first step then waits for one compile, not two. What fails there fails again where the gradient is asked for."""
+    learns = any([each.grad for each in spec.tensors]) or any([x is not None and x.requires_grad for x in operands])
+    # Not while a graph is captured: that would be another thread's calls of the driver in its midst.
+    if not (learns and torch.is_grad_enabled()) or is_captured(device):
+        return
+    name = device_name(device)
+    runtime = default_runtime(name)
 
     def build() -> None:
         with contextlib.suppress(AttuneError):
-            backward_kernel(spec, shape, device, runtime)
+            backward_kernel(spec, shape, name, runtime)
 
     threading.Thread(target=build, name="attune-backward").start()
 

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from attune._errors import BadInputError
 from attune._structs import Layout
+from attune.spec import Spec
 from attune.torch._plans import variant_of
 
 _FORWARD_MODE = "attune: attention has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad)"
@@ -47,6 +48,24 @@ def refuse_tangents(*tensors: torch.Tensor | None) -> None:
                 raise NotImplementedError(_FORWARD_MODE)
 
 
+@torch.compiler.assume_constant_result
+def refuse_tangents_of_a_graph() -> None:
+    """What makes tangents is there while Dynamo traces it; of the graph's tensors nothing tells of them."""
+    if forward_ad._current_level >= 0:
+        raise NotImplementedError(_FORWARD_MODE)
+
+
+def refuse_unlearned(spec: Spec, tensors: Sequence[torch.Tensor]) -> None:
+    """Raises BadInputError where a tensor, of those of the spec by slot, wants a gradient that the spec does not make: torch
+    would take it for a constant. A graph that is made, or run, where its tensors learn nothing has such a spec, too."""
+    for declared, tensor in zip(spec.tensors, tensors, strict=True):
+        if not declared.grad and wants_gradient(tensor):
+            raise BadInputError(
+                f"`{declared.name}` requires a gradient, and the spec `{spec.name}` makes none",
+                "declare it with `grad`, or detach it; a graph makes those that were wanted where it was traced",
+            )
+
+
 def run_operator(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -56,7 +75,9 @@ def run_operator(
     seed: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE by the operator, which torch.func may transform: grad, vjp, jacrev, vmap."""
-    if transforms() is None or torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling():
+        refuse_tangents_of_a_graph()
+    if torch.compiler.is_dynamo_compiling() or transforms() is None:
         found: tuple[torch.Tensor, torch.Tensor] = torch.ops.attune.attention(q, k, v, tensors, *call, seed)
         return found
     return _Attention.apply(call, seed, q, k, v, *tensors)

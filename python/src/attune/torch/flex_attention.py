@@ -134,6 +134,8 @@ def flex_attention(
     if not torch.compiler.is_dynamo_compiling():
         _check_functions(score_mod, block_mask, mask_mod)
     _check(query, key, value, block_mask, enable_gqa)
+    if isinstance(scale, torch.Tensor) and scale.requires_grad:
+        raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
         raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
