@@ -49,6 +49,10 @@ struct Consumer : ConsumerWays {
       if constexpr (kHasSecondWay) {
         const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
         const bool failed = (failures >> slice & 1) != 0;
+        if constexpr (kAsksAtOnce) {
+          if (n == 1 && any_thread((load_shared_4(failed_word(shared)) >> slice & 1) != 0))
+            way = kSecondWay;
+        }
         if constexpr (!kTeaches) way = kUnknown;
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
@@ -449,7 +453,12 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
     } else {
       if (warp == 0) load(p, &k_map, &v_map, shared, cta_rank);
     }
-    if (warp == 1) schedule(p, &q_map, shared, cta_rank);
+    // One after the other they would all keep their number, for which they have no register.
+    if (kSamples && warp == 2) {
+      sample_first_item(p, shared);
+    } else if (warp == 1) {
+      schedule(p, &q_map, shared, cta_rank);
+    }
   } else {
     registers_acquire_to<kConsumerRegisters>();
     consume(p, &o_map, shared, warpgroup, cta_rank);

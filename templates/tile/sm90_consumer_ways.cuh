@@ -96,7 +96,10 @@ struct ConsumerWays : ConsumerPieces {
     if constexpr (kLearns) {
       if (is_first_item) {
         constexpr float kExpected = kBf16 ? 29.0f : 16.0f;
-        on_trial = any_thread(low < kLowest || high > kExpected);
+        bool tries = low < kLowest || high > kExpected;
+        if constexpr (kSamples)
+          tries = tries || (load_shared_4(failed_word(shared)) & kSampledBit) != 0;
+        on_trial = any_thread(tries);
         if (on_trial) way = kSecondWay;
         fixed = fixed && !on_trial;
         return;

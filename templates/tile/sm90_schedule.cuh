@@ -10,6 +10,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
 #include "templates/tile/sm90_listed_pieces.cuh"
+#include "templates/tile/sm90_sample.cuh"
 #include "templates/tile/sm90_walk.cuh"
 #include "templates/tile/sm90_ways.cuh"
 #include "templates/work_items.h"
@@ -107,10 +108,6 @@ struct ItemSlot {
 constexpr int kNoMoreItems = -1;
 constexpr int kSecondRedo = 1 << 16;  // in `redo`: the one before it failed too
 
-// Off the counter, where chance says what a CTA does, bit kLearnedShift + w of `redo` says that an
-// item of warpgroup w failed before this one, which so begins with the second way.
-constexpr bool kHints =
-    kTeaches && kHasSecondWay && plan::kSchedule == plan::Schedule::longest_first;
 constexpr int kLearnedShift = 20;
 
 // What `redo` says of the item itself; 0: it is done for the first time.
@@ -314,7 +311,8 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
       mbarrier_wait(shared.q_empty(warpgroup), (n & 1) ^ 1);
       if (!leader) continue;
-      mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
+      // The first time the warp that takes a sample says so.
+      if (!kSamples || n > 0) mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
       const Slice slice = slice_of(context, item.q0, cta_rank * kWarpgroups + warpgroup);
       for (int slab = 0; slab < kQkSlabs; ++slab) {
         tma_load(shared.q(warpgroup) + slab * kQSlabBytes, q_map, shared.q_full(warpgroup),
@@ -323,6 +321,22 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
       }
     }
   }
+}
+
+// A warp of its own: looks at scores of the CTA's first item, then lets its Q be complete.
+ATT_FN void sample_first_item(const ForwardParams& p, const SharedMemory& shared) {
+  const int index = block_index();
+  bool far = false;
+  if (index < all_items(p)) {
+    const WorkItem item = work_item(p, groups_of(p), index);
+    const Sequence sequence = sequence_of(p, item.b);
+    far = is_far_apart(context_of(p, sequence, item.b, item.h, item.h / (p.heads / p.kv_heads)),
+                       sequence, item.q0);
+  }
+  if (thread_index() % 32 != 0) return;
+  set_shared_bits(failed_word(shared), far ? kSampledBit : 0);
+  for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup)
+    mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
 }
 
 }  // namespace sm90

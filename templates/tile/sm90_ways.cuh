@@ -40,10 +40,19 @@ constexpr bool kHasSecondWay = kConstantReference || kTracks;
 // they are, and with the way their last bits: not where launches are to give the same ones.
 constexpr bool kTeaches = !plan::kSameBits || plan::kSchedule != plan::Schedule::longest_first;
 
+// Off the counter, where chance says what a CTA does, bit kLearnedShift + w of `redo` says that an
+// item of warpgroup w failed before this one, which so begins with the second way.
+constexpr bool kHints =
+    kTeaches && kHasSecondWay && plan::kSchedule == plan::Schedule::longest_first;
+
 // Whether a warpgroup's first item, where its first tile is not ordinary, is done the second way on
 // trial, and whether its verdict is known to the second one. Not in two pieces a tile: d 64 lost 1
 // to 4 % of its speed on normal numbers, where no such code runs.
 constexpr bool kLearns = kTeaches && kTracks && kPieces == 1;
+
+// Whether a warpgroup asks before its second item whether the first one failed, as the scheduler
+// had nothing to say of it when it handed the second one out. (In one piece a tile it learns that.)
+constexpr bool kAsksAtOnce = kHints && kTracks && kPieces == 2;
 
 // Whether the first tile of an item is looked at for what the first way does not serve. A frozen
 // maximum serves all scores but those that rise above it: heavy tails. Not with a mask and a score:
