@@ -195,6 +195,16 @@ double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const Til
   return overhead + 4200 * std::exp(-(tile.stages - 1) * tile.tile_kv / 75.0);
 }
 
+// Until a CTA knows its item of packed sequences: a launch in front lists them, or where there are
+// few each CTA finds them all (docs/lab/serving_cliffs.md).
+double listing_us(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape) {
+  constexpr double kFindUs = 2;
+  const bool finds = finds_items(spec, tile) &&
+                     att::finds_tiles(shape.heads, shape.q_len * shape.batch,
+                                      static_cast<int>(shape.batch), item_queries(tile));
+  return finds ? kFindUs : tile_list_us(spec);
+}
+
 }  // namespace
 
 // Fitted to `bench/regret --survey` of eight specs at three to six lengths, 42 shapes: d 64, 128
@@ -248,7 +258,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
 
   return {.item = item_overhead(spec, tile, clocks),
           .tile = a_tile,
-          .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
+          .launch_us = zeroes_counter ? 4.5 : 3,
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
                     tile.heads_per_group, tile.heads_abreast, tile.pieces,
                     counts_copies(spec, tile) ? tile.stages : 0}};
@@ -321,7 +331,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .tiles = kv_tiles,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = std::max(memory_us, drawn_us),
-          .beside_us = cut.beside_us};
+          .beside_us = cut.beside_us + listing_us(spec, tile, shape)};
 }
 
 }  // namespace attune::sm90a
