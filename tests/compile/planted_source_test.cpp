@@ -96,7 +96,8 @@ TEST(PlantedSource, OfKeyPiecesHasItsPlaces) {
 }
 
 TEST(PlantedSource, OfPiecesCountersHasItsPlace) {
-  const auto spec = parse_spec("attune: 1\nname: t\nhead_dim: 128\nlayout: thd\n", "t");
+  const auto spec =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: thd\n", "t");
   ASSERT_TRUE(spec.ok()) << render(spec.error());
   const auto plan = parse_plan("sm90a forward sm_90a w2 k128 s2 b2 c1 longest g16 frozen tma p16");
   ASSERT_TRUE(plan.ok()) << render(plan.error());
