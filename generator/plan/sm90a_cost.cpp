@@ -198,7 +198,7 @@ double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const Til
 // Until a CTA knows its item of packed sequences: a launch in front lists them, or where there are
 // few each CTA finds them all (docs/lab/serving_cliffs.md).
 double listing_us(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape) {
-  constexpr double kFindUs = 2;
+  constexpr double kFindUs = 4;
   const bool finds = finds_items(spec, tile) &&
                      att::finds_tiles(shape.heads, shape.q_len * shape.batch,
                                       static_cast<int>(shape.batch), item_queries(tile));
@@ -308,15 +308,18 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
                       : tile.schedule == Schedule::kLongestFirst && !work.is_described ? 1.04
                                                                                        : 1.0;
   // The longest sequence, of which pieces are cut the more.
-  const double longest = cut.pieces > 1 ? 1 : 1 / filled;
+  const double uneven = is_packed(spec) && !is_paged(spec) ? longest_sequence(shape) : 1 / filled;
+  const bool may_cut = tile.pieces > 1 && is_packed(spec);
+  const double longest = may_cut ? 1 : uneven;
   const double rounds =
       std::max(luck * rounds_of(tile, work, items, device.processor_count), longest);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   // Of the datasheet's rate: one query a head drew 0.72 to 0.84 of an H200's.
   constexpr double kMemoryShare = 0.8;
-  const double bytes = kElementBytes * dims * double(shape.batch) *
-                       (double(shape.heads) * double(shape.q_len) +
-                        double(shape.kv_heads) * double(shape.kv_len) * work.keys * filled);
+  const double bytes =
+      kElementBytes * dims * double(shape.batch) *
+      (double(shape.heads) * double(shape.q_len) +
+       double(shape.kv_heads) * double(shape.kv_len) * seen_keys(work, shape) * filled);
   const bool is_static = tile.schedule == Schedule::kPersistent && spec.mask != nullptr;
   const double memory_us =
       (is_static ? kStaticTransfer : 1.0) * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);
