@@ -11,7 +11,6 @@
 #include "generator/plan/family.hpp"
 #include "generator/plan/item_counts.hpp"
 #include "generator/plan/learned_plan.hpp"
-#include "generator/plan/sequence_lengths.hpp"
 #include "templates/work_items.h"
 
 namespace attune {
@@ -161,6 +160,19 @@ double longest_key_tile(const LiveWork& work) {
   }
   return all > 0 ? longest * double(work.of_keys.size()) / all : 1;
 }
+
+namespace {
+
+// The longest of packed sequences over the mean, of which nothing is known: of lengths as far apart
+// as times between random events, 1 + 1/2 + 1/3 + ..., or less.
+double longest_sequence(const ProblemShape& shape) {
+  constexpr double kMost = 2;
+  double longest = 0;
+  for (std::int64_t i = 1; i <= shape.batch && longest < kMost; ++i) longest += 1 / double(i);
+  return std::min(longest, kMost);
+}
+
+}  // namespace
 
 double listed_rounds(double items, double parts, const ProblemShape& shape,
                      const DeviceFacts& device) {

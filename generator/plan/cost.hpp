@@ -33,10 +33,7 @@ struct ShapeCost {
 inline double launch_us(const PlanCost& plan, const ShapeCost& shape) {
   const double compute_us =
       shape.rounds * (plan.item + shape.tiles * plan.tile) * shape.slowdown / shape.units_per_us;
-  // A little of what memory hides shows, which decides between plans that it makes equal.
-  constexpr double kShows = 0.01;
-  return std::max(compute_us, shape.transfer_us + kShows * compute_us) + plan.launch_us +
-         shape.beside_us;
+  return std::max(compute_us, shape.transfer_us) + plan.launch_us + shape.beside_us;
 }
 
 // What of a mask a group's ShapeCost needs to know.

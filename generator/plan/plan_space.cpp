@@ -15,10 +15,6 @@ namespace {
 // of those, but no two samples look at the same places.
 constexpr double kLeastShare = 0.75;
 
-// Bounds of plans that memory makes nearly equal may be so much above what they cost: by what
-// compute shows of itself there, of which kLeastShare says more than is certain.
-constexpr double kLoose = 1.01;
-
 bool never_dearer(const PlanCost& a, const PlanCost& b) {
   return a.item <= b.item && a.tile <= b.tile && a.launch_us <= b.launch_us;
 }
@@ -151,7 +147,7 @@ std::optional<KernelPlan> PlanSpace::best(const ProblemShape& shape, const Wante
   const Candidate* best = nullptr;
   double best_us = std::numeric_limits<double>::infinity();
   for (const Bound& bound : bounds(shape, wanted, samples)) {
-    if (bound.us > best_us * kLoose) break;
+    if (bound.us > best_us) break;
     const FamilyOperations& family = *bound.group->family;
     const KernelPlan& any = bound.group->candidates.front().plan;
     const Tiling tiling = family.tiling(spec_, any, shape, device_);

@@ -23,15 +23,6 @@ inline double filled_share(const AttentionSpec& spec, const ProblemShape& shape,
 // stretches of the decode family.
 inline double tile_list_us(const AttentionSpec& spec) { return is_packed(spec) ? 6 : 0; }
 
-// The longest of packed sequences over the mean, of which nothing is known: of lengths as far apart
-// as times between random events, 1 + 1/2 + 1/3 + ..., or less.
-inline double longest_sequence(const ProblemShape& shape) {
-  constexpr double kMost = 2;
-  double longest = 0;
-  for (std::int64_t i = 1; i <= shape.batch && longest < kMost; ++i) longest += 1 / double(i);
-  return std::min(longest, kMost);
-}
-
 // Tiles of `rows` queries that a mean sequence of `shape.q_len` has. Where there are several
 // queries each, sequences end anywhere in their last tile, and beside a chunk of a prompt there may
 // be single tokens, which take a tile each.

@@ -195,16 +195,6 @@ double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const Til
   return overhead + 4200 * std::exp(-(tile.stages - 1) * tile.tile_kv / 75.0);
 }
 
-// Until a CTA knows its item of packed sequences: a launch in front lists them, or where there are
-// few each CTA finds them all (docs/lab/serving_cliffs.md).
-double listing_us(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape) {
-  constexpr double kFindUs = 4;
-  const bool finds = finds_items(spec, tile) &&
-                     att::finds_tiles(shape.heads, shape.q_len * shape.batch,
-                                      static_cast<int>(shape.batch), item_queries(tile));
-  return finds ? kFindUs : tile_list_us(spec);
-}
-
 }  // namespace
 
 // Fitted to `bench/regret --survey` of eight specs at three to six lengths, 42 shapes: d 64, 128
@@ -258,7 +248,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
 
   return {.item = item_overhead(spec, tile, clocks),
           .tile = a_tile,
-          .launch_us = zeroes_counter ? 4.5 : 3,
+          .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
                     tile.heads_per_group, tile.heads_abreast, tile.pieces,
                     counts_copies(spec, tile) ? tile.stages : 0}};
@@ -308,9 +298,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
                       : tile.schedule == Schedule::kLongestFirst && !work.is_described ? 1.04
                                                                                        : 1.0;
   // The longest sequence, of which pieces are cut the more.
-  const double uneven = is_packed(spec) && !is_paged(spec) ? longest_sequence(shape) : 1 / filled;
-  const bool may_cut = tile.pieces > 1 && is_packed(spec);
-  const double longest = may_cut ? 1 : uneven;
+  const double longest = cut.pieces > 1 ? 1 : 1 / filled;
   const double rounds =
       std::max(luck * rounds_of(tile, work, items, device.processor_count), longest);
   const double dims = spec.head_dim_qk + spec.head_dim_v;
@@ -334,7 +322,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .tiles = kv_tiles,
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = std::max(memory_us, drawn_us),
-          .beside_us = cut.beside_us + listing_us(spec, tile, shape)};
+          .beside_us = cut.beside_us};
 }
 
 }  // namespace attune::sm90a
