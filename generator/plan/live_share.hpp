@@ -1,6 +1,7 @@
 // How much of the score square a mask leaves to compute, for the cost model.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -57,6 +58,14 @@ struct LiveWork {
   // By key tile, where they are looked at one by one, the share of its query tiles that live.
   std::vector<double> of_keys = {};
 };
+
+// Of the keys of an entry, those that its queries see: where the mask is a band, what one query
+// tile sees, and as many more as there are queries.
+inline double seen_keys(const LiveWork& work, const ProblemShape& shape) {
+  if (work.is_described) return work.keys;
+  if (work.reads_tensors) return 1;
+  return std::min(1.0, work.share + double(shape.q_len) / double(shape.kv_len));
+}
 
 // The sample of one tile shape at one shape.
 struct LiveRows {

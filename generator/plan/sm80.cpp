@@ -283,9 +283,10 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
 
   const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   constexpr double kMemoryShare = 0.8;  // of the datasheet's rate, as of the sm90a family
-  const double bytes = sm80_elements(spec).bytes * dims * double(shape.batch) *
-                       (double(shape.heads) * double(shape.q_len) +
-                        double(shape.kv_heads) * double(shape.kv_len) * filled);
+  const double bytes =
+      sm80_elements(spec).bytes * dims * double(shape.batch) *
+      (double(shape.heads) * double(shape.q_len) +
+       double(shape.kv_heads) * double(shape.kv_len) * seen_keys(work, shape) * filled);
   return {.rounds = std::max(rounds, 1 / filled),
           .tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share * filled,
           .slowdown = 1 + idle,

@@ -304,9 +304,10 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   // Of the datasheet's rate: one query a head drew 0.72 to 0.84 of an H200's.
   constexpr double kMemoryShare = 0.8;
-  const double bytes = kElementBytes * dims * double(shape.batch) *
-                       (double(shape.heads) * double(shape.q_len) +
-                        double(shape.kv_heads) * double(shape.kv_len) * work.keys * filled);
+  const double bytes =
+      kElementBytes * dims * double(shape.batch) *
+      (double(shape.heads) * double(shape.q_len) +
+       double(shape.kv_heads) * double(shape.kv_len) * seen_keys(work, shape) * filled);
   const bool is_static = tile.schedule == Schedule::kPersistent && spec.mask != nullptr;
   const double memory_us =
       (is_static ? kStaticTransfer : 1.0) * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);

@@ -96,6 +96,18 @@ TEST(PlantedSource, OfKeyPiecesHasItsPlaces) {
   }
 }
 
+TEST(PlantedSource, OfPiecesCountersHasItsPlace) {
+  const auto spec =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: thd\n", "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plan = parse_plan("sm90a forward sm_90a w2 k128 s2 b2 c1 longest g16 frozen tma p16");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto kernel = emit(*spec, *plan);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const auto edited = planted::with_fault(kernel->source, planted::kept_counters());
+  EXPECT_TRUE(edited.ok()) << render(edited.error());
+}
+
 TEST(PlantedSource, OfRowsFromPagesHasItsPlaces) {
   const auto spec = parse_spec(
       "attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: paged\nmask: causal\n", "t");

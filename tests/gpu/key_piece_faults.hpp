@@ -21,4 +21,11 @@ inline std::vector<Fault> key_piece_faults() {
              "(own.piece + 1 == own.pieces ? 1 : 0)};"}}}};
 }
 
+// In counters of packed sequences' pieces, which the launch in front zeroes: workspace that is not
+// zero then has no item finished, or one too early.
+inline Fault kept_counters() {
+  return {"counters stay as they were",
+          {{"params.pieces.arrivals[i] = 0;", "params.pieces.arrivals[i] += 0;"}}};
+}
+
 }  // namespace attune::planted

@@ -109,14 +109,9 @@ class KeyPiecesPacked : public KeyPieces {
       "w2 k64 s3 b1 c1 persistent g1 frozen tma heads p3", "w2 k64 s2 b1 c1 longest g32 tma p16"};
   const std::vector<std::int32_t> queries_ = {128, 1, 3, 0, 1, 200, 17, 5, 64};
   const std::vector<std::int32_t> keys_ = {9000, 3, 500, 100, 0, 7001, 900, 4, 64};
-};
 
-TEST_P(KeyPiecesPacked, LongSequencesBesideShortOnes) {
-  KernelBank& bank = KernelBank::instance();
-  const AttentionSpec spec =
-      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
-  const std::vector<KernelPlan> all = plans(spec, kPackedTiles);
-  for (const int others : {0, 30, 130}) {
+  // Behind so many short ones.
+  HostProblem problem(const AttentionSpec& spec, int others) const {
     std::vector<std::int32_t> cu_q = {0}, cu_kv = {0};
     for (int i = 0; i < others; ++i) {
       cu_q.push_back(cu_q.back() + i % 3);
@@ -131,7 +126,17 @@ TEST_P(KeyPiecesPacked, LongSequencesBesideShortOnes) {
                              .kv_heads = 2,
                              .q_len = cu_q.back(),
                              .kv_len = cu_kv.back()};
-    HostProblem problem = packed::packed_problem(spec, shape, {.cu_q = cu_q, .cu_kv = cu_kv}, 5);
+    return packed::packed_problem(spec, shape, {.cu_q = cu_q, .cu_kv = cu_kv}, 5);
+  }
+};
+
+TEST_P(KeyPiecesPacked, LongSequencesBesideShortOnes) {
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
+  const std::vector<KernelPlan> all = plans(spec, kPackedTiles);
+  for (const int others : {0, 30, 130}) {
+    HostProblem problem = this->problem(spec, others);
     packed::spoil_foreign(spec, problem, 3);
     const std::vector<Row> rows = all_rows(problem);
     const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
@@ -152,6 +157,27 @@ TEST_P(KeyPiecesPacked, LongSequencesBesideShortOnes) {
     const auto kernel = bank.get(spec, plan);
     packed::check_random(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit, 2, 300);
     if (spec.sink == nullptr) packed::check_empty(bank.device(), **kernel, spec);
+  }
+}
+
+// Of found items (no others) and of a list's.
+TEST_P(KeyPiecesPacked, KeptCountersAreSeen) {
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
+  const auto kernel = kernel_with(planted::kept_counters(), spec, plan_of(kPackedTiles[0]));
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  for (const int others : {0, 30}) {
+    const HostProblem problem = this->problem(spec, others);
+    const std::vector<Row> rows = all_rows(problem);
+    const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+    if (!output.ok()) {
+      EXPECT_NE(render(output.error()).find("not written"), std::string::npos)
+          << render(output.error());
+      continue;
+    }
+    const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+    EXPECT_NE(compare(*output, exact).wrong, "") << others << " more sequences";
   }
 }
 

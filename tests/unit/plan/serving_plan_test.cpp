@@ -2,6 +2,7 @@
 // has them measured.
 #include <gtest/gtest.h>
 
+#include "generator/plan/live_share.hpp"
 #include "generator/plan/plan.hpp"
 #include "generator/plan/sequence_lengths.hpp"
 #include "tests/unit/plan/plain_spec.hpp"
@@ -68,6 +69,35 @@ TEST(ServingPlan, ChunksBesideSingleTokensComeLongestFirst) {
   ASSERT_EQ(plan.family(), Family::kSm90a);
   EXPECT_EQ(std::get<Sm90aPlan>(plan.tile).schedule, Sm90aPlan::Schedule::kLongestFirst)
       << to_string(plan);
+}
+
+// 32 chunks of 100 queries on 8192 keys and a window of 4096, of which memory gives half: 834 us in
+// stretches, 317 by the tensor units' kernel.
+TEST(ServingPlan, AWindowLeavesFewerKeys) {
+  const ProblemShape shape{32, 16, 16, 3200, 8192};
+  const AttentionSpec spec = packed(Layout::kPaged, 96, "causal and q_pos - kv_idx < 4096");
+  EXPECT_EQ(chosen(spec, shape).family(), Family::kSm90a);
+}
+
+// 8 x 5 queries of 12 heads that share a K/V head, on 70k keys, 16 rows at a time: 267 us in
+// stretches, from a list 190.
+TEST(ServingPlan, StretchesDrawKeysAgainForFurtherRows) {
+  const ProblemShape shape{8, 96, 8, 40, 69899};
+  const AttentionSpec spec = packed(Layout::kThd, 128);
+  const auto cost = [&](const char* tile) {
+    const auto plan = parse_plan(std::string("decode forward sm_90a ") + tile);
+    return cost_us(spec, plan.value(), shape, kHopper);
+  };
+  EXPECT_GT(cost("q16 k16 s3 w8 p16 stretches"), 1.3 * cost("q16 k16 s3 w8 p16"));
+}
+
+TEST(LiveShare, OfABandTheQueriesSeeItsWidthAndTheirNumber) {
+  const ProblemShape chunk{.heads = 1, .kv_heads = 1, .q_len = 100, .kv_len = 10000};
+  EXPECT_DOUBLE_EQ(seen_keys({.share = 0.1}, chunk), 0.11);
+  EXPECT_DOUBLE_EQ(seen_keys({.share = 0.5, .reads_tensors = true}, chunk), 1);
+  EXPECT_DOUBLE_EQ(seen_keys({.share = 0.5, .is_described = true, .keys = 0.7}, chunk), 0.7);
+  const ProblemShape whole{.heads = 1, .kv_heads = 1, .q_len = 1000, .kv_len = 1000};
+  EXPECT_DOUBLE_EQ(seen_keys({.share = 0.5}, whole), 1);
 }
 
 TEST(SequenceLengths, OfOneTileOrMore) {
