@@ -63,15 +63,9 @@ int registers_without_queries(const AttentionSpec& spec, const DecodePlan& tile)
 int registers_of_queries(const AttentionSpec& spec, const DecodePlan& tile) {
   return tile.tile_q / 16 * padded_qk(spec) / 4;
 }
-// Where sequences share a prefix a plan may have twice the rows, and read Q at every step.
-bool queries_in_registers(const AttentionSpec& spec, const DecodePlan& tile) {
-  return !spec.shared_prefixes ||
-         registers_without_queries(spec, tile) + registers_of_queries(spec, tile) <=
-             kMostFragmentRegisters;
-}
 int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
   return registers_without_queries(spec, tile) +
-         (queries_in_registers(spec, tile) ? registers_of_queries(spec, tile) : 0);
+         (decode::queries_in_registers(spec, tile) ? registers_of_queries(spec, tile) : 0);
 }
 constexpr int kOtherRegisters = 60;
 
@@ -202,6 +196,14 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 
 }  // namespace
 
+bool decode::queries_in_registers(const AttentionSpec& spec, const DecodePlan& tile) {
+  // 32 rows of packed sequences, or where prefixes are shared, whose fragments leave Q none.
+  const bool may_read = spec.shared_prefixes || (tile.tile_q == 32 && is_packed(spec) &&
+                                                 !spec.batch_invariant && !has_scaled_cache(spec));
+  return !may_read || registers_without_queries(spec, tile) + registers_of_queries(spec, tile) <=
+                          kMostFragmentRegisters;
+}
+
 int decode::resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   PlanResources needs = resources_of(spec, plan);
   if (spec.shared_prefixes) {
@@ -302,15 +304,13 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const int ctas = ctas_at_once(spec, plan);
   const std::string of_shared =
       spec.shared_prefixes
-          ? fmt::format(
-                "constexpr bool kQueriesInRegisters = {};\n"
-                "constexpr int kCtasAtOnce = {};  // that the device has room for\n",
-                queries_in_registers(spec, tile),
-                resident(spec, plan, device_facts(plan.target)) *
-                    device_facts(plan.target).processor_count)
+          ? fmt::format("constexpr int kCtasAtOnce = {};  // that the device has room for\n",
+                        resident(spec, plan, device_facts(plan.target)) *
+                            device_facts(plan.target).processor_count)
           : "";
   return of_shared +
          fmt::format(
+             "constexpr bool kQueriesInRegisters = {};\n"
              "constexpr int kTileQ = {};\n"
              "constexpr int kStepKeys = {};\n"
              "constexpr int kStages = {};\n"
@@ -322,8 +322,9 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
              "constexpr bool kMaskReadsHead = {};\n"
              "constexpr int kSharedBytes = {};\n"
              "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
-             tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.in_cluster,
-             tile.stretches, reads_head, resources_of(spec, plan).shared_memory_bytes, ctas);
+             decode::queries_in_registers(spec, tile), tile.tile_q, tile.step_keys, tile.stages,
+             tile.warps, tile.pieces, tile.in_cluster, tile.stretches, reads_head,
+             resources_of(spec, plan).shared_memory_bytes, ctas);
 }
 
 }  // namespace

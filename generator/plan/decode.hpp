@@ -24,6 +24,8 @@ inline int step_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
          ((padded_qk(spec) + padded_v(spec)) * element_bytes(kv_dtype(spec)) + scales);
 }
 
+// Else they are read from shared memory at every step.
+bool queries_in_registers(const AttentionSpec& spec, const DecodePlan& tile);
 // CTAs that a processor has room for, at least 1.
 int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
 

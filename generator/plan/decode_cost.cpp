@@ -100,11 +100,13 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // that more warps do not hide it (H200, d 128: 16 keys 1093 clocks of a scheduler, 32 keys 1886).
   constexpr double kPairClocks = 6;
   const double pairs = tile.step_keys * (padded_qk(spec) + padded_v(spec)) / 2 / 32.0;
-  constexpr double kScoreClocks = 40;  // of a lane: prompts feel them (docs/lab/cliffs.md)
+  constexpr double kScoreClocks = 40;   // of a lane: prompts feel them (docs/lab/cliffs.md)
+  constexpr double kQueriesRead = 1.2;  // of a step that reads Q from shared memory
   const double step_clocks = 350 + 1.5 * products + (widens ? kPairClocks * pairs : 0) +
                              kScoreClocks * tile.tile_q * tile.step_keys / 32;
   const double at_once = std::min(widens ? 4 : 16, ctas * tile.warps);
-  const double compute = step_clocks * kUnitKeys / tile.step_keys / at_once;
+  const double reads = spec.shared_prefixes || queries_in_registers(spec, tile) ? 1 : kQueriesRead;
+  const double compute = reads * step_clocks * kUnitKeys / tile.step_keys / at_once;
   constexpr double kLaunchUs = 3;
   // Counters are zeroed, the last CTA reads what the others found (H200: 8192 keys of one sequence
   // take 20.9 us in 12 pieces, 18.2 in a cluster of 8).

@@ -24,9 +24,45 @@ constexpr int kRingBytes = plan::kStages * kStageBytes;
 constexpr int kPartStride = kDimV + 4;  // floats; rows fall into different banks
 constexpr int kPartBytes = kRows * (kPartStride + 2) * 4;
 
+// s = Q K^T of a step.
+ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
+                             const Cache::Queries<kBlocks, kDimQk>& queries, unsigned stage,
+                             int lane) {
+  Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset, lane);
+}
+
+// Queries that are read from shared memory at every step: of 32 wide rows registers have no room
+// for the fragments.
+struct QueriesInShared {
+  unsigned address;
+
+  ATT_MEMBER void keep(unsigned shared) {
+    const int lane = lane_index();
+    address = shared + RowLayout<kDimQk>::offset(down_row(lane), down_unit(lane));
+  }
+};
+ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
+                             const QueriesInShared& queries, unsigned stage, int lane) {
+  using Layout = RowLayout<kDimQk>;
+  const auto fragment = [&](unsigned(&a)[4], int m, int k) {
+    ldmatrix_x4(a, Layout::step(queries.address, 2 * k) + m * 16 * Layout::kRowBytes);
+  };
+  product_qk<kBlocks, plan::kStepKeys, kDimQk, kDimQk / 16>(
+      s, fragment, stage + Layout::offset(across_row(lane), across_unit(lane)));
+}
+
+template <bool kInRegisters>
+struct QueriesOf {
+  using Type = QueriesInShared;
+};
+template <>
+struct QueriesOf<true> {
+  using Type = Cache::Queries<kBlocks, kDimQk>;
+};
+
 // The rows of an item whose rows are of one sequence, as a warp's part asks for them.
 struct ItemRows {
-  using Queries = Cache::Queries<kBlocks, kDimQk>;
+  using Queries = QueriesOf<plan::kQueriesInRegisters>::Type;
   const ForwardParams& p;
   const Item& item;
   LaneRows lane_rows;
@@ -40,13 +76,6 @@ struct ItemRows {
   }
   ATT_MEMBER int query(int m, int half) const { return lane_rows.q[m][half]; }
 };
-
-// s = Q K^T of a step.
-ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
-                             const Cache::Queries<kBlocks, kDimQk>& queries, unsigned stage,
-                             int lane) {
-  Cache::multiply<kBlocks, plan::kStepKeys, kDimQk>(s, queries, stage, stage + kScalesOffset, lane);
-}
 
 // A row's arithmetic as the compiler rounds it, beside the warp's other rows; else FixedArithmetic.
 struct WarpArithmetic {

@@ -126,35 +126,6 @@ ATT_FN SharedWork shared_work(const PackedParams& p, int index, SharedTable& tab
   return work;
 }
 
-// Queries that are read from shared memory at every step: of 32 wide rows registers have no room
-// for the fragments.
-struct QueriesInShared {
-  unsigned address;
-
-  ATT_MEMBER void keep(unsigned shared) {
-    const int lane = lane_index();
-    address = shared + RowLayout<kDimQk>::offset(down_row(lane), down_unit(lane));
-  }
-};
-ATT_FN void multiply_queries(float (&s)[kBlocks][plan::kStepKeys / 8][4],
-                             const QueriesInShared& queries, unsigned stage, int lane) {
-  using Layout = RowLayout<kDimQk>;
-  const auto fragment = [&](unsigned(&a)[4], int m, int k) {
-    ldmatrix_x4(a, Layout::step(queries.address, 2 * k) + m * 16 * Layout::kRowBytes);
-  };
-  product_qk<kBlocks, plan::kStepKeys, kDimQk, kDimQk / 16>(
-      s, fragment, stage + Layout::offset(across_row(lane), across_unit(lane)));
-}
-
-template <bool kInRegisters>
-struct QueriesOf {
-  using Type = QueriesInShared;
-};
-template <>
-struct QueriesOf<true> {
-  using Type = Cache::Queries<kBlocks, kDimQk>;
-};
-
 // The rows of a lane, as a warp's part asks for them.
 struct SharedLaneRows {
   using Queries = QueriesOf<plan::kQueriesInRegisters>::Type;
