@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("numpy")
+numpy = pytest.importorskip("numpy")
 
 from devices import DEVICE, on_device  # noqa: E402
 
@@ -114,12 +114,24 @@ def test_numbers_that_learn(operands, times):
     with pytest.raises(attune.BadInputError, match="`c` requires a gradient"):
         attune.attention(*given, spec=spec, scalars={"c": number}, **offsets)
     attune.attention(*given, spec=spec, scalars={"c": number.detach()}, **offsets)
+    with torch.no_grad():
+        attune.attention(*given, spec=spec, scalars={"c": number}, **offsets)
+
+
+def test_an_array_of_numpy_beside_packed_operands_that_learn():
+    given = [x.requires_grad_() for x in packed()]
+    if DEVICE != "cpu":
+        pytest.skip("of a CPU alone")
+    by_spec(given, numpy.zeros(HEADS, dtype="float32")).sum().backward()
+    assert given[2].grad.any()
 
 
 def test_a_scale_that_learns():
     q, k, v = (x.transpose(1, 2) for x in dense())
     scale = torch.tensor(0.3, requires_grad=True)
     with pytest.raises(attune.BadInputError, match="`scale` requires a gradient"):
+        flex_attention(q, k, v, scale=scale)
+    with torch.no_grad():
         flex_attention(q, k, v, scale=scale)
     found = flex_attention(q, k, v, lambda s, b, h, i, j: s * scale, scale=1.0, strict=True)
     found.square().sum().backward()

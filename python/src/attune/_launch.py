@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import numbers
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -238,7 +239,7 @@ def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], devic
 
 def constant(what: str, value: float) -> float:
     """A number of a launch. A tensor of one element passes for a number, too, and none learns by that."""
-    if getattr(value, "requires_grad", False):
+    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
         refuse(what, "requires a gradient, and a number of a launch has none", f"{what}.item(), or a tensor of the spec")
     return value
 

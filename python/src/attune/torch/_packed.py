@@ -106,7 +106,7 @@ class _Attention(torch.autograd.Function):
         ctx.call = call, [(x.shape, x.dtype) for x in learned]
         ctx.set_materialize_grads(False)
         # Saved, those that are looked up too: torch notices where one was changed in between.
-        ctx.save_for_backward(q, k, v, o, lse, *call.tensors.values())
+        ctx.save_for_backward(q, k, v, o, lse, *[x for x in call.tensors.values() if isinstance(x, torch.Tensor)])
         return (o, lse) if return_lse else o
 
     @staticmethod

@@ -59,7 +59,7 @@ def refuse_unlearned(spec: Spec, tensors: Sequence[torch.Tensor]) -> None:
     """Raises BadInputError where a tensor, of those of the spec by slot, wants a gradient that the spec does not make: torch
     would take it for a constant. A graph that is made, or run, where its tensors learn nothing has such a spec, too."""
     for declared, tensor in zip(spec.tensors, tensors, strict=True):
-        if not declared.grad and wants_gradient(tensor):
+        if not declared.grad and isinstance(tensor, torch.Tensor) and wants_gradient(tensor):
             raise BadInputError(
                 f"`{declared.name}` requires a gradient, and the spec `{spec.name}` makes none",
                 "declare it with `grad`, or detach it; a graph makes those that were wanted where it was traced",

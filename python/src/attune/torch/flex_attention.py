@@ -134,7 +134,7 @@ def flex_attention(
     if not torch.compiler.is_dynamo_compiling():
         _check_functions(score_mod, block_mask, mask_mod)
     _check(query, key, value, block_mask, enable_gqa)
-    if isinstance(scale, torch.Tensor) and scale.requires_grad:
+    if isinstance(scale, torch.Tensor) and scale.requires_grad and torch.is_grad_enabled():
         raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
