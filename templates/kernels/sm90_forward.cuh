@@ -1,8 +1,9 @@
 // The sm90a forward kernel: a scheduler warp finds work and moves Q by TMA, a loader warp K and V
-// (three where rows are copied); warpgroups of 64 query rows each multiply with wgmma and do the
-// softmax. Attune's Hopper scheme, docs/hopper.md: the structure is FlashAttention-3's (Shah et al.
-// 2024); the steady loop has a fixed reference, so its tiles do not depend on one another and
-// products stay in flight over several of them.
+// (three where rows are copied), and under some masks a third looks at a few scores of the first
+// item; warpgroups of 64 query rows each multiply with wgmma and do the softmax. Attune's Hopper
+// scheme, docs/hopper.md: the structure is FlashAttention-3's (Shah et al. 2024); the steady loop
+// has a fixed reference, so its tiles do not depend on one another and products stay in flight over
+// several of them.
 #pragma once
 
 #include "templates/kernels/head.cuh"

@@ -20,10 +20,9 @@ struct ConsumerWays : ConsumerPieces {
   // In log2 units: what a constant reference serves with room to spare, and what is far below what
   // it does not.
   static constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
-  bool probes = false;  // whether this item's first tile is looked at
-  bool is_first_item =
-      false;              // whether this item is the first: may try the second way, tells others
-  bool on_trial = false;  // whether it does
+  bool probes = false;         // whether this item's first tile is looked at
+  bool is_first_item = false;  // of the CTA: may try the second way, and tells others
+  bool on_trial = false;       // whether it tries
 
   // Whether probe() looks at all scores for the highest.
   static constexpr bool kSeesAll =

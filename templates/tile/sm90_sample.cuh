@@ -1,5 +1,5 @@
 // A few scores of a CTA's first item, of keys all along it. Where keys are walked upwards its first
-// tile does not show that scores climb, and the item is its CTA's longest. The scheduler warp takes
+// tile does not show that scores climb, and the item is its CTA's longest. A warp of its own takes
 // them while Q and K are on their way.
 #pragma once
 
@@ -21,6 +21,7 @@ constexpr int kLeastSampledKeys = 2048;
 
 // A bit of failed_word() that stands for no warpgroup.
 constexpr unsigned kSampledBit = 1u << 8;
+static_assert(kSlices <= 8);
 
 // Whether scores of eight of the item's last rows and eight keys are so far apart that the first
 // way does not serve them. The columns of Q and K are multiplied in an order that 16 bytes of each

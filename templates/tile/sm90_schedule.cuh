@@ -108,7 +108,7 @@ struct ItemSlot {
 constexpr int kNoMoreItems = -1;
 constexpr int kSecondRedo = 1 << 16;  // in `redo`: the one before it failed too
 
-constexpr int kLearnedShift = 20;
+constexpr int kLearnedShift = 20;  // in `redo`, above which: see kHints
 
 // What `redo` says of the item itself; 0: it is done for the first time.
 ATT_FN int redo_of(int redo) { return kHints ? redo & ((1 << kLearnedShift) - 1) : redo; }
