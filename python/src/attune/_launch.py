@@ -239,7 +239,7 @@ def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], devic
 
 def constant(what: str, value: float) -> float:
     """A number of a launch. A tensor of one element passes for a number, too, and none learns by that."""
-    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+    if getattr(value, "requires_grad", False) and "torch" in sys.modules and sys.modules["torch"].is_grad_enabled():
         refuse(what, "requires a gradient, and a number of a launch has none", f"{what}.item(), or a tensor of the spec")
     return value
 

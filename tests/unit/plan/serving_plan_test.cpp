@@ -91,6 +91,13 @@ TEST(ServingPlan, StretchesDrawKeysAgainForFurtherRows) {
   EXPECT_GT(cost("q16 k16 s3 w8 p16 stretches"), 1.3 * cost("q16 k16 s3 w8 p16"));
 }
 
+TEST(ServingPlan, WideHeadsHave32RowsWherePacked) {
+  const KernelPlan plan = parse_plan("decode forward sm_90a q32 k16 s3 w4 p16").value();
+  EXPECT_TRUE(check_plan(packed(Layout::kPaged, 128), plan, kHopper).ok());
+  EXPECT_FALSE(check_plan(packed(Layout::kPaged, 192), plan, kHopper).ok());
+  EXPECT_FALSE(check_plan(plain_spec(128), plan, kHopper).ok());
+}
+
 TEST(LiveShare, OfABandTheQueriesSeeItsWidthAndTheirNumber) {
   const ProblemShape chunk{.heads = 1, .kv_heads = 1, .q_len = 100, .kv_len = 10000};
   EXPECT_DOUBLE_EQ(seen_keys({.share = 0.1}, chunk), 0.11);
