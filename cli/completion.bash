@@ -1,5 +1,5 @@
-# Completes the command's words in bash: subcommands, their options, specs, targets, passes, devices.
-# All but the last three are asked of the command itself.
+# Completes the command's words in bash: subcommands, their options and specs, which are asked of the
+# command itself; targets, passes, devices and compilers, which are listed here.
 _attune() {
   local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}
   local -a commands=()
@@ -16,7 +16,7 @@ _attune() {
     --pass) words="forward backward both" ;;
     --device) words="cpu cuda:0" ;;
     --compiler) words="auto nvrtc llvm llvm-list" ;;
-    --cache | --svg | -o | --output | --tensor) words="" ;;
+    --cache | --svg | -o | --output | --tensor | --shape | --data) words="" ;;
     *)
       local help
       help=$("${COMP_WORDS[0]}" "${commands[@]}" --help 2> /dev/null)

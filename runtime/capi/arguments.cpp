@@ -319,6 +319,17 @@ int tensor_dtype(expr::TensorType type) {
   return ATT_BOOL;
 }
 
+template <typename Args>
+Status check_workspace(std::size_t needed, Args* args) {
+  if (needed == 0) args->workspace = nullptr;
+  const std::size_t given = args->workspace_bytes;
+  if (given == 0 || given >= needed) return ok_status();
+  return bad_argument(fmt::format("workspace_bytes is {}, and this launch needs {}", given, needed),
+                      "ask att_kernel_workspace_bytes for the shape of the launch");
+}
+template Status check_workspace(std::size_t, att_forward_args*);
+template Status check_workspace(std::size_t, att_backward_args*);
+
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
                            const ProblemShape& shape, att::LaunchParams* params) {
   ATT_CHECK(check_pages(spec, args));

@@ -2,6 +2,8 @@
 // over. kBadInput names the argument that is wrong. Allocates only when it fails.
 #pragma once
 
+#include <cstddef>
+
 #include "generator/spec/spec.hpp"
 #include "generator/support/result.hpp"
 #include "runtime/include/attune/attune.h"
@@ -15,6 +17,11 @@ int tensor_dtype(expr::TensorType type);  // att_dtype
 // looked at.
 Status check_view(const expr::TensorDecl& declared, const std::int64_t* sizes,
                   const att_tensor& view);
+
+// kBadInput where the arguments say that their workspace has fewer than `needed` bytes. With none
+// needed its pointer becomes null: no bytes may have the address of what was allocated next.
+template <typename Args>
+Status check_workspace(std::size_t needed, Args* args);
 
 // `shape` is that of `args`, checked and not empty.
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,

@@ -33,14 +33,6 @@ Status get_kernel(att_runtime* runtime, const att_spec* spec, const att_shape* s
   return ok_status();
 }
 
-Status check_workspace(const KernelEntry& entry, const ProblemShape& shape, std::size_t given) {
-  if (given == 0) return ok_status();
-  const std::size_t needed = entry.workspace_bytes(shape);
-  if (given >= needed) return ok_status();
-  return bad_argument(fmt::format("workspace_bytes is {}, and this launch needs {}", given, needed),
-                      "ask att_kernel_workspace_bytes for the shape of the launch");
-}
-
 Status finish_empty(const att_forward_args&) { return ok_status(); }
 
 // There is nothing to enqueue; but sums over no elements are zero, and somebody must write them.
@@ -70,9 +62,9 @@ att_status launch(const att_kernel* kernel, const Args* args, std::size_t first_
     LaunchSizes sizes;
     ATT_CHECK(check_sizes(entry.spec(), known.shape, &sizes));
     if (sizes.is_empty) return finish_empty(known);
+    ATT_CHECK(check_workspace(entry.workspace_bytes(sizes.shape), &known));
     att::LaunchParams params;
     ATT_CHECK(fill(entry.spec(), known, sizes.shape, &params));
-    ATT_CHECK(check_workspace(entry, sizes.shape, known.workspace_bytes));
     if (entry.checks_launches()) ATT_CHECK(check_launch(entry.device(), params, stream));
     return entry.launch(params, known.workspace, stream);
   });

@@ -47,7 +47,9 @@ typedef struct CUlaunchConfig_st {
 namespace attune {
 
 constexpr CUresult kCudaSuccess = 0;
+constexpr CUresult kCudaErrorInvalidValue = 1;
 constexpr CUresult kCudaErrorNotInitialized = 3;
+constexpr CUresult kCudaErrorNotSupported = 801;
 constexpr CUresult kCudaErrorStreamCaptureImplicit = 906;
 
 namespace cuda_attribute {      // CUdevice_attribute

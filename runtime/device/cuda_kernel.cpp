@@ -168,9 +168,11 @@ Status CudaKernel::launch_one(const Launch& launch, const Functions& functions,
   }
   const CUfunction chosen = has_maps ? functions.main : functions.otherwise;
   CUresult result = api_.launch_kernel(&config, chosen, arguments, nullptr);
-  if (overlaps_previous && result != kCudaSuccess) {  // a kernel of it runs behind others, too
-    --config.numAttrs;
-    result = api_.launch_kernel(&config, chosen, arguments, nullptr);
+  const bool is_refused = result == kCudaErrorNotSupported || result == kCudaErrorInvalidValue;
+  if (overlaps_previous && is_refused) {  // a kernel of it runs behind others, too
+    --config.numAttrs;                    // the last one is what the launch may not have
+    if (api_.launch_kernel(&config, chosen, arguments, nullptr) == kCudaSuccess)
+      result = kCudaSuccess;
   }
   return cuda_status(api_, result, "cuLaunchKernelEx");
 }

@@ -65,6 +65,7 @@ att_status tune(att_runtime* runtime, const att_spec* spec, const Args* args,
     LaunchSizes sizes;
     ATT_CHECK(check_sizes(described, known.shape, &sizes));
     if (sizes.is_empty) return bad_argument("the batch is empty: there is nothing to measure");
+    known.workspace = nullptr;  // candidates have their own
     att::LaunchParams params;
     ATT_CHECK(fill(described, known, sizes.shape, &params));
     Workshop& workshop = runtime->dispatcher.workshop();

@@ -288,7 +288,7 @@ typedef struct att_forward_args {
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable. None of o, lse and workspace may lie where anything else of the
- * launch does.
+ * launch does. A workspace of which the kernel needs no bytes is not looked at.
  *
  * This and the other launches of a runtime with `check` first read what `cu_q` to `page_table`
  * point to, of a GPU once all that is enqueued on the stream is done, for which they wait: for who

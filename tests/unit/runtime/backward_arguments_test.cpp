@@ -129,6 +129,7 @@ TEST_F(BackwardArguments, AreChecked) {
   refused("`d_k` is not aligned to 16 bytes", [&] { args_.d_k = &memory_[1]; });
   refused("`d_q` lies where `q` does", [&] { args_.d_q = const_cast<void*>(args_.q); });
   refused("`d_k` lies where `d_v` does", [&] { args_.d_k = args_.d_v; });
+  refused("`d_q` lies where `workspace` does", [&] { args_.workspace = args_.d_q; });
   refused("one address: `d_v`", [&] { args_.d_v_strides = {0, 16, 8}; });
   refused("`d_lse` is not aligned", [&] {
     args_.d_lse = reinterpret_cast<const float*>(reinterpret_cast<const char*>(memory_) + 2);
@@ -137,6 +138,16 @@ TEST_F(BackwardArguments, AreChecked) {
   float* d_tensors[] = {&memory_[400], nullptr};
   refused("gradient of `doc`", [&] { args_.d_tensors = d_tensors, args_.d_tensor_count = 2; });
   refused("d_tensor_count is 1", [&] { args_.d_tensors = d_tensors, args_.d_tensor_count = 1; });
+}
+
+// An allocator that hands out addresses in a row gives no bytes the address of what comes next.
+TEST_F(BackwardArguments, AWorkspaceOfNoBytesMayLieAnywhere) {
+  args_.workspace = args_.d_q;
+  ASSERT_TRUE(check_workspace(1, &args_).ok());
+  EXPECT_FALSE(fill().ok());
+  ASSERT_TRUE(check_workspace(0, &args_).ok());
+  const Status status = fill();
+  EXPECT_TRUE(status.ok()) << render(status.error());
 }
 
 TEST_F(BackwardArguments, ASinksGradientIsPassedOn) {

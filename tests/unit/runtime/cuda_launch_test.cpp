@@ -31,6 +31,8 @@ std::vector<std::string> kernels;      // by handle - 1
 std::vector<const void*> map_sources;  // tensors of the descriptors that were encoded
 int driver_version = 0;
 CUresult of_overlap = 0;  // of a launch that overlaps the one in front of it
+CUresult of_alone = 0;    // of the same kernel's where it does not
+CUresult named = 0;       // the error whose name was asked for
 int capture_mode = 0;  // of the thread: 0, the strictest, forbids to load while a graph is captured
 
 template <typename Handle>
@@ -40,7 +42,10 @@ Handle handle(std::size_t number) {
 
 CudaApi fake_driver() {
   CudaApi api{};
-  api.get_error_name = [](CUresult, const char** name) -> CUresult { return *name = "NO", 0; };
+  api.get_error_name = [](CUresult error, const char** name) -> CUresult {
+    named = error;
+    return *name = "NO", 0;
+  };
   api.get_error_string = [](CUresult, const char** text) -> CUresult { return *text = "no", 0; };
   api.driver_get_version = [](int* version) -> CUresult { return *version = driver_version, 0; };
   api.context_get_current = [](CUcontext* context) -> CUresult {
@@ -87,6 +92,7 @@ CudaApi fake_driver() {
       if (attribute.id == kLaunchOverlapsPrevious) call.overlaps = true;
     }
     if (call.overlaps && of_overlap != 0) return of_overlap;
+    if (call.what == "pass" && of_alone != 0) return of_alone;
     call.params = *static_cast<const att::LaunchParams*>(parameters[0]);
     calls.push_back(call);
     return 0;
@@ -107,7 +113,7 @@ class CudaLaunch : public testing::Test {
     kernels.clear();
     map_sources.clear();
     driver_version = 12030;
-    of_overlap = 0;
+    of_overlap = of_alone = named = 0;
     spec_.head_dim_qk = spec_.head_dim_v = 64;
     recipe_ = {.symbol = "pass",
                .launches = {{.symbol = "pass_rows",
@@ -198,10 +204,26 @@ TEST_F(CudaLaunch, LaunchesOverlapWhereTheDriverTakesThemIntoGraphs) {
   driver_version = 12020;
   EXPECT_FALSE(of_main().overlaps);
   driver_version = 12030;
-  of_overlap = 801;  // CUDA_ERROR_NOT_SUPPORTED
-  const Call refused = of_main();
-  EXPECT_FALSE(refused.overlaps);
-  EXPECT_EQ(refused.cluster, 2u);
+  for (const CUresult refusal : {kCudaErrorNotSupported, kCudaErrorInvalidValue}) {
+    of_overlap = refusal;
+    const Call refused = of_main();
+    EXPECT_FALSE(refused.overlaps);
+    EXPECT_EQ(refused.cluster, 2u);
+  }
+  // Another launch would hide what happened.
+  of_overlap = 719;  // CUDA_ERROR_LAUNCH_FAILED
+  calls.clear();
+  EXPECT_FALSE(launch(pointer(0x100000)).ok());
+  EXPECT_TRUE(std::ranges::none_of(calls, [](const Call& call) { return call.what == "pass"; }));
+}
+
+TEST_F(CudaLaunch, WhatNeitherWayCanBeLaunchedHasTheFirstError) {
+  recipe_.launches[1].overlaps_previous = true;
+  of_overlap = kCudaErrorInvalidValue;
+  of_alone = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  const Status status = launch(pointer(0x100000));
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(named, kCudaErrorInvalidValue);
 }
 
 TEST_F(CudaLaunch, NothingBeginsWhereALaterLaunchCannot) {
