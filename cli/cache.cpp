@@ -175,15 +175,18 @@ Result<ExitCode> show(const CacheOptions& options) {
   for (const auto& [id, problem] : by_problem(contents)) {
     if (id.spec_hash != hash) continue;
     std::vector<const StoredMeasurement*> ordered = problem.measurements;
+    std::ranges::stable_sort(
+        ordered, {}, [](const StoredMeasurement* row) { return row->measurement.median_us; });
+    Json measured = Json::array(), rejected = Json::array();
+    for (const StoredMeasurement* row : ordered) measured.push_back(describe(*row));
+    // The table has what was measured on the same data together.
     const auto order = [](const StoredMeasurement* row) {
-      return std::pair(std::string_view(row->key.data.label), row->measurement.median_us);
+      return std::string_view(row->key.data.label);
     };
     std::ranges::stable_sort(ordered, {}, order);
-    Json measured = Json::array(), rejected = Json::array();
     Table table({"us", "spread", "samples", "registers", "shared bytes", "measured at", "plan",
                  "compiler", "data"});
     for (const StoredMeasurement* row : ordered) {
-      measured.push_back(describe(*row));
       const Measurement& m = row->measurement;
       table.add({fmt::format("{:.1f}", m.median_us), fmt::format("{:.1f}", m.spread_us),
                  fmt::to_string(m.samples), fmt::to_string(m.registers),

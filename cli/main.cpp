@@ -1,4 +1,5 @@
 // The command: finds the subcommand, runs it, and turns its outcome into an exit code.
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -45,6 +46,10 @@ ExitCode main(int argc, char** argv) {
       add_worker(program),
   };
   std::vector<char*> words = words_of(argc, argv);
+  if (argc > 2 && std::string_view(argv[1]) == "help") {
+    const auto unknown = unknown_word(program, std::span(argv + 2, argv + argc));
+    if (unknown) return fail(*unknown);
+  }
   const Reading reading = program.read(static_cast<int>(words.size()), words.data());
   switch (reading.outcome) {
     case Reading::Outcome::kCommand:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -69,6 +70,19 @@ Error describe_misuse(const CommandLine& program, const Reading& reading) {
                  help_hint(command));
   }
   return usage(reading.text, help_hint(command));
+}
+
+std::optional<Error> unknown_word(const CommandLine& program, std::span<char* const> words) {
+  CommandLine at = program;
+  for (const std::string word : words) {
+    const std::vector<CommandLine> known = at.commands();
+    if (known.empty()) break;
+    if (word.starts_with('-')) continue;
+    const auto found = std::ranges::find(known, word, &CommandLine::name);
+    if (found == known.end()) return unknown_command(at, word);
+    at = *found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace attune::cli

@@ -33,14 +33,25 @@ std::string name_of(const std::map<std::string, std::string>& names, const std::
   return at != names.end() ? at->second : hash.substr(0, 8);
 }
 
-std::string with_tensor_names(std::string label, const AttentionSpec& spec) {
+std::string with_tensor_names(std::string_view label, const AttentionSpec& spec) {
   const auto& tensors = spec.environment.tensors;
-  for (std::size_t slot = tensors.size(); slot-- > 0;) {
-    const std::string slot_name = fmt::format("t{}=", slot);
-    if (const std::size_t at = label.find(slot_name); at != std::string::npos)
-      label.replace(at, slot_name.size(), tensors[slot].name + "=");
+  const auto is_part = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  std::string named;
+  while (!label.empty()) {
+    const bool begins_word = named.empty() || !is_part(named.back());
+    const auto is_slot = [&](std::size_t slot) {
+      return label.starts_with(fmt::format("t{}=", slot));
+    };
+    std::size_t slot = begins_word ? 0 : tensors.size();
+    while (slot < tensors.size() && !is_slot(slot)) ++slot;
+    const bool found = slot < tensors.size();
+    const std::size_t taken = found ? label.find('=') : 1;
+    named += found ? std::string_view(tensors[slot].name) : label.substr(0, taken);
+    label.remove_prefix(taken);
   }
-  return label;
+  return named;
 }
 
 }  // namespace attune::cli

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "generator/spec/spec.hpp"
@@ -22,6 +23,6 @@ Result<std::map<std::string, std::string>> names_with(const std::vector<std::str
 std::string name_of(const std::map<std::string, std::string>& names, const std::string& hash);
 
 // What a label says of data, "t0=segments(mean=700)", with tensors' names in place of their slots.
-std::string with_tensor_names(std::string label, const AttentionSpec& spec);
+std::string with_tensor_names(std::string_view label, const AttentionSpec& spec);
 
 }  // namespace attune::cli

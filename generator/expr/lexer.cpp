@@ -31,6 +31,14 @@ std::string_view first_character(std::string_view text) {
 std::string shown(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   const bool is_ascii = character.size() == 1 && first >= ' ' && first <= '~';
+  // Spaces, joints and directions, and the mark at a file's begin.
+  const bool is_unseen =
+      character == "\xef\xbb\xbf" || (character.size() == 3 && character.starts_with("\xe2\x80") &&
+                                      static_cast<unsigned char>(character[2]) <= 0x8f);
+  if (is_unseen) {
+    const auto low = [&](std::size_t at) { return static_cast<unsigned>(character[at]) & 0x3f; };
+    return fmt::format("U+{:04X}", (first & 0x0fu) << 12 | low(1) << 6 | low(2));
+  }
   if (is_ascii || (character.size() > 1 && first >= 0xc3)) return fmt::format("`{}`", character);
   return fmt::format("byte 0x{:02x}", first);  // no character, or one that is not seen
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "generator/spec/shape.hpp"
@@ -143,6 +144,36 @@ Status fill_tensors(const AttentionSpec& spec, const TensorInputs& given,
     ATT_CHECK(check_view(declared, sizes, given.views[slot]));
   }
   return ok_status();
+}
+
+// `places`, and where the spec's tensors or their gradients lie.
+template <std::size_t kPlaces>
+std::array<Place, kPlaces + att::kMaxTensors> with_tensors(
+    const Place (&places)[kPlaces], const std::array<Place, att::kMaxTensors>& tensors) {
+  std::array<Place, kPlaces + att::kMaxTensors> all;
+  std::ranges::copy(tensors, std::ranges::copy(places, all.begin()).out);
+  return all;
+}
+
+std::array<Place, att::kMaxTensors> places_of_tensors(const AttentionSpec& spec,
+                                                      const att::LaunchParams& params) {
+  std::array<Place, att::kMaxTensors> places = {};
+  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
+    places[slot] = {spec.environment.tensors[slot].name.c_str(), params.tensors[slot].data};
+  }
+  return places;
+}
+
+std::array<Place, att::kMaxTensors> places_of_gradients(const AttentionSpec& spec,
+                                                        const att::LaunchParams& params) {
+  constexpr const char* kNames[] = {"d_tensors[0]", "d_tensors[1]", "d_tensors[2]", "d_tensors[3]",
+                                    "d_tensors[4]", "d_tensors[5]", "d_tensors[6]", "d_tensors[7]"};
+  static_assert(std::size(kNames) == att::kMaxTensors);
+  std::array<Place, att::kMaxTensors> places = {};
+  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
+    places[slot] = {kNames[slot], params.d_tensors[slot]};
+  }
+  return places;
 }
 
 // Where packed sequences and their pages lie, as a launch's arguments bring it.
@@ -342,9 +373,6 @@ Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& ar
                          &params->o_stride));
   ATT_CHECK(check_optional("lse", args.lse));
   ATT_CHECK(fill_cache_scales(has_scaled_cache(spec), {keys.count, shape.kv_heads}, args, params));
-  const Place written[] = {{"o", args.o}, {"lse", args.lse}, {"workspace", args.workspace}};
-  const Place read[] = {{"q", args.q}, {"k", args.k}, {"v", args.v}};
-  ATT_CHECK(check_apart(written, read));
   params->o = args.o;
   params->lse = args.lse;
   ATT_CHECK(fill_sequences(spec,
@@ -355,7 +383,10 @@ Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& ar
                             args.page_table,
                             {args.pages_per_sequence, args.page_size, args.pages}},
                            params));
-  return fill_tensors(spec, {args.tensors, args.tensor_views, args.tensor_view_count}, params);
+  ATT_CHECK(fill_tensors(spec, {args.tensors, args.tensor_views, args.tensor_view_count}, params));
+  const Place written[] = {{"o", args.o}, {"lse", args.lse}, {"workspace", args.workspace}};
+  const Place read[] = {{"q", args.q}, {"k", args.k}, {"v", args.v}};
+  return check_apart(written, with_tensors(read, places_of_tensors(spec, *params)));
 }
 
 Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& args,
@@ -379,14 +410,6 @@ Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& 
                  &params->d_v_stride));
   ATT_CHECK(check_pointer("lse", args.lse, alignof(float)));
   ATT_CHECK(check_optional("d_lse", args.d_lse));
-  const Place written[] = {{"d_q", args.d_q},
-                           {"d_k", args.d_k},
-                           {"d_v", args.d_v},
-                           {"d_sink", args.d_sink},
-                           {"workspace", args.workspace}};
-  const Place read[] = {{"q", args.q},     {"k", args.k},     {"v", args.v},        {"o", args.o},
-                        {"lse", args.lse}, {"d_o", args.d_o}, {"d_lse", args.d_lse}};
-  ATT_CHECK(check_apart(written, read));
   // Read only; the forward pass writes through the same fields.
   params->o = const_cast<void*>(args.o);
   params->lse = const_cast<float*>(args.lse);
@@ -397,7 +420,16 @@ Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& 
   params->d_v = args.d_v;
   ATT_CHECK(fill_sequences(spec, {args.cu_q, args.cu_kv, args.used_q, args.used_kv}, params));
   ATT_CHECK(fill_tensors(spec, {nullptr, args.tensor_views, args.tensor_view_count}, params));
-  return fill_learned(spec, args, params);
+  ATT_CHECK(fill_learned(spec, args, params));
+  const Place written[] = {{"d_q", args.d_q},
+                           {"d_k", args.d_k},
+                           {"d_v", args.d_v},
+                           {"d_sink", args.d_sink},
+                           {"workspace", args.workspace}};
+  const Place read[] = {{"q", args.q},     {"k", args.k},     {"v", args.v},        {"o", args.o},
+                        {"lse", args.lse}, {"d_o", args.d_o}, {"d_lse", args.d_lse}};
+  return check_apart(with_tensors(written, places_of_gradients(spec, *params)),
+                     with_tensors(read, places_of_tensors(spec, *params)));
 }
 
 }  // namespace attune

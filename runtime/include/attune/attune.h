@@ -79,7 +79,7 @@ ATT_API const char* att_runtime_device(const att_runtime* runtime);
  * no code; with `background` it returns at once and the thread does so. An error is the first
  * kernel's that could not be built; it and all others go on. */
 ATT_API att_status att_runtime_refresh(att_runtime* runtime);
-/* Returns when nothing is compiled in the background any more. */
+/* Returns when nothing is compiled in the background any more; in a forked process at once. */
 ATT_API void att_runtime_wait(att_runtime* runtime);
 /* JSON: device, compiler, cache files and their states, counters, and for each kernel its plan,
  * its code's compiler and which file answered, and why. Writes at most `size` bytes, the last one
@@ -288,7 +288,8 @@ typedef struct att_forward_args {
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable. None of o, lse and workspace may lie where anything else of the
- * launch does. A workspace of which the kernel needs no bytes is not looked at.
+ * launch does; docs/abi.md names what is compared. A workspace of which the kernel needs no bytes
+ * is not looked at.
  *
  * This and the other launches of a runtime with `check` first read what `cu_q` to `page_table`
  * point to, of a GPU once all that is enqueued on the stream is done, for which they wait: for who
@@ -302,7 +303,8 @@ ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args*
 /* What the forward launch was given and wrote, the gradient of what it wrote, and where the
  * gradients of what it was given go: each is written whole, nothing is added to what is there. With
  * ATT_THD rows of d_q that are no query's, and rows of d_k and d_v that are no key's, are left as
- * they are. None of the gradients may lie where something that is read does. */
+ * they are. None of the gradients and the workspace may lie where anything else of the launch
+ * does. docs/abi.md names what is compared. */
 typedef struct att_backward_args {
   size_t struct_size; /* sizeof(att_backward_args) */
   att_shape shape;

@@ -16,6 +16,19 @@ std::string lexed(std::string_view text) {
   return line;
 }
 
+TEST(Lexer, WhatIsNotSeenIsShownByItsNumber) {
+  for (const auto& [text, shown] : {std::pair{"a \xe2\x80\x8b b", "U+200B"},
+                                    {"\xef\xbb\xbf"
+                                     "a",
+                                     "U+FEFF"},
+                                    {"a\xe2\x80\x89+ b", "U+2009"},
+                                    {"a \xe2\x80\xa6", "`\xe2\x80\xa6`"}}) {
+    const auto tokens = tokenize(text, {});
+    ASSERT_FALSE(tokens.ok());
+    EXPECT_EQ(tokens.error().message, std::string("unexpected character ") + shown);
+  }
+}
+
 TEST(Lexer, Tokens) {
   struct Row {
     std::string_view text, tokens;

@@ -140,6 +140,23 @@ TEST_F(BackwardArguments, AreChecked) {
   refused("d_tensor_count is 1", [&] { args_.d_tensors = d_tensors, args_.d_tensor_count = 1; });
 }
 
+TEST_F(BackwardArguments, WhatIsLearnedLiesApart) {
+  spec_.environment.tensors[0].grad = true;
+  float* d_tensors[] = {&memory_[400], &memory_[416]};
+  args_.d_tensors = d_tensors;
+  args_.d_tensor_count = 2;
+  const Status status = fill();
+  ASSERT_TRUE(status.ok()) << render(status.error());
+  const auto same = [&](const char* message, const void* place) {
+    d_tensors[1] = static_cast<float*>(const_cast<void*>(place));
+    refused(message, [] {});
+  };
+  same("`d_tensors[0]` lies where `d_tensors[1]` does", d_tensors[0]);
+  same("`d_v` lies where `d_tensors[1]` does", args_.d_v);
+  same("`d_tensors[1]` lies where `k` does", args_.k);
+  same("`d_tensors[1]` lies where `slope` does", views_[1].data);
+}
+
 // An allocator that hands out addresses in a row gives no bytes the address of what comes next.
 TEST_F(BackwardArguments, AWorkspaceOfNoBytesMayLieAnywhere) {
   args_.workspace = args_.d_q;

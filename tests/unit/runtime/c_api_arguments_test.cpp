@@ -69,6 +69,8 @@ TEST_F(CApi, LaunchArgumentsAreChecked) {
   });
   const void* missing[8] = {};
   refused("`bias` is null", [&](auto& args) { args.tensors = missing; });
+  const void* written[8] = {o_.data()};
+  refused("`o` lies where `bias` does", [&](auto& args) { args.tensors = written; });
 }
 
 TEST_F(CApi, WhatIsWrittenLiesApart) {
