@@ -10,6 +10,11 @@
 
 namespace attune::c_api_test {
 
+// A mask that reads a tensor of documents.
+inline constexpr const char* kDocuments =
+    "attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\n"
+    "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\nmask: doc[b, kv_idx] == 1\n";
+
 using testing::HasSubstr;
 
 inline constexpr att_shape kShape = {1, 2, 1, 3, 5};
