@@ -6,6 +6,7 @@
 #include "runtime/support/parallel.hpp"
 #include "tests/gpu/gradient_faults.hpp"
 #include "tests/gpu/key_piece_faults.hpp"
+#include "tests/gpu/mask_edge_faults.hpp"
 #include "tests/gpu/page_row_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
 #include "tests/gpu/shared_reciprocal_faults.hpp"
@@ -175,6 +176,27 @@ TEST(PlantedSource, OfSharedReciprocalsHasItsPlaces) {
       if (pass == Pass::kBackward) continue;
       const auto with_dead = planted::with_fault(kernel->source, planted::kDeadWithAScore);
       EXPECT_TRUE(with_dead.ok()) << render(with_dead.error());
+    }
+  }
+}
+
+TEST(PlantedSource, OfMaskEdgesHasItsPlaces) {
+  for (const planted::EdgeSpec& edges : planted::kEdgeSpecs) {
+    const auto spec = parse_spec("attune: 1\n" + planted::yaml_of(edges), "t");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const auto families = families_for(*spec, Target::kSm90a, pass);
+      ASSERT_TRUE(families.ok()) << render(families.error());
+      for (const Family family : *families) {
+        const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), pass);
+        if (plans.empty()) continue;
+        const auto kernel = emit(*spec, plans.front());
+        ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+        for (const planted::Fault& fault : planted::edge_faults(pass)) {
+          const auto edited = planted::with_fault(kernel->source, fault);
+          EXPECT_TRUE(edited.ok()) << to_string(plans.front()) << ": " << render(edited.error());
+        }
+      }
     }
   }
 }

@@ -62,17 +62,14 @@ TEST_P(HeadsAbreast, IsRight) {
 TEST_P(HeadsAbreast, FaultsAreSeen) {
   const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
   const ProblemShape shape = {.batch = 2, .heads = 10, .kv_heads = 2, .q_len = 150, .kv_len = 333};
-  for (const planted::Fault& fault :
-       {planted::Fault{"a warpgroup has the head before",
-                       {{"Slice{c.h + slice, q0}", "Slice{c.h + slice / 2, q0}"}}},
-        planted::Fault{
-            "the last head of a group has no warpgroup",
-            {{"return c.h + slice < (c.h_kv + 1)", "return c.h + slice + 1 < (c.h_kv + 1)"}}},
-        planted::Fault{
-            "a set begins a head late",
-            {{"(set - kv_head * sets) * abreast", "(set - kv_head * sets) * (abreast - 1)"}}}}) {
-    EXPECT_TRUE(is_found(fault, spec, shape, plans(spec).front()));
-  }
+  const std::vector<planted::Fault> faults = {
+      {"a warpgroup has the head before",
+       {{"Slice{c.h + slice, q0}", "Slice{c.h + slice / 2, q0}"}}},
+      {"the last head of a group has no warpgroup",
+       {{"return c.h + slice < (c.h_kv + 1)", "return c.h + slice + 1 < (c.h_kv + 1)"}}},
+      {"a set begins a head late",
+       {{"(set - kv_head * sets) * abreast", "(set - kv_head * sets) * (abreast - 1)"}}}};
+  EXPECT_TRUE(are_found(faults, spec, shape, plans(spec).front()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreast, testing::ValuesIn(kDense),

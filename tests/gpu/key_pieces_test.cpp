@@ -90,9 +90,7 @@ TEST_P(KeyPieces, FaultsAreSeen) {
   });
   const KernelPlan plan = plan_of(*tile);
   const ProblemShape shape = {.batch = 2, .heads = 6, .kv_heads = 2, .q_len = 150, .kv_len = 1333};
-  for (const planted::Fault& fault : planted::key_piece_faults()) {
-    EXPECT_TRUE(is_found(fault, spec, shape, plan));
-  }
+  EXPECT_TRUE(are_found(planted::key_piece_faults(), spec, shape, plan));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, KeyPieces, testing::ValuesIn(kSpecs),

@@ -64,8 +64,8 @@ TEST_P(PageRows, FaultsAreSeen) {
   AttentionSpec of_pages = spec();
   of_pages.page_size = 3;
   const ProblemShape shape = {.batch = 3, .heads = 6, .kv_heads = 2, .q_len = 450, .kv_len = 1333};
-  for (const planted::Fault& fault : planted::page_row_faults())
-    EXPECT_TRUE(is_found(fault, of_pages, shape, requests(of_pages).front().plan));
+  EXPECT_TRUE(
+      are_found(planted::page_row_faults(), of_pages, shape, requests(of_pages).front().plan));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, PageRows, testing::ValuesIn(kSpecs),

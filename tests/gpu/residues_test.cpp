@@ -94,8 +94,7 @@ TEST_P(Residues, FaultsAreSeen) {
                       {{fmt::format("\"r\"(batch / spec::kResidues), {}", kHint),
                         fmt::format("\"r\"((batch + 1) / spec::kResidues), {}", kHint)}}});
   }
-  for (const planted::Fault& fault : faults)
-    EXPECT_TRUE(is_found(fault, spec_, kShapes[1], forward_.front()));
+  EXPECT_TRUE(are_found(faults, spec_, kShapes[1], forward_.front()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Residues, testing::ValuesIn(kSpecs),

@@ -13,7 +13,9 @@ inline const Fault kExchangedShares = {
     {{"return {of_all * cd, of_all * ab};",
       "const bool wrong = lane_index() == 5;\n"
       "  return {of_all * (wrong ? ab : cd), of_all * (wrong ? cd : ab)};"}}};
-// Of a forward pass with a mask.
+// Of a forward pass with a mask whose rows have dead elements in front of live ones: the sm80
+// family goes from the last tile down and meets a causal mask's diagonal before it shares
+// reciprocals.
 inline const Fault kDeadWithAScore = {
     "a dead element has the score 0",
     {{"constexpr float kDeadDenominator = -0x1p-31f;",

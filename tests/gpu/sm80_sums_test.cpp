@@ -66,21 +66,18 @@ TEST_P(Sm80Sums, AreTheDerivative) {
 }
 
 TEST_P(Sm80Sums, FaultsAreSeen) {
-  for (const planted::Fault& fault :
-       {planted::Fault{"sums of the block of columns before",
-                       {{"const int chunk = group + i * kGroups;",
-                         "const int chunk = (group + i * kGroups) ^ 1;"}}},
-        planted::Fault{
-            "the last keys of a tile are left out of dS K",
-            {{"for (int j = 0; j < kRows / 16; ++j) {\n      unsigned a[kBlocks][4];",
-              "for (int j = 0; j < kRows / 16 - 1; ++j) {\n      unsigned a[kBlocks][4];"}}},
-        planted::Fault{
-            "a head's sums begin as they were found",
-            {{"      clear_query_sums<HasSums::kColumns>(p, sequence, b, head, first_query);",
-              "      if (head > 0) clear_query_sums<HasSums::kColumns>(p, sequence, b, head, "
-              "first_query);"}}}}) {
-    EXPECT_TRUE(is_found(fault, spec_, kShapes[0], plans_.front()));
-  }
+  const std::vector<planted::Fault> faults = {
+      {"sums of the block of columns before",
+       {{"const int chunk = group + i * kGroups;",
+         "const int chunk = (group + i * kGroups) ^ 1;"}}},
+      {"the last keys of a tile are left out of dS K",
+       {{"for (int j = 0; j < kRows / 16; ++j) {\n      unsigned a[kBlocks][4];",
+         "for (int j = 0; j < kRows / 16 - 1; ++j) {\n      unsigned a[kBlocks][4];"}}},
+      {"a head's sums begin as they were found",
+       {{"      clear_query_sums<HasSums::kColumns>(p, sequence, b, head, first_query);",
+         "      if (head > 0) clear_query_sums<HasSums::kColumns>(p, sequence, b, head, "
+         "first_query);"}}}};
+  EXPECT_TRUE(are_found(faults, spec_, kShapes[0], plans_.front()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Sm80Sums, testing::ValuesIn(kSpecs),
