@@ -207,7 +207,7 @@ TEST(PlantedSource, OfTheBackwardPassCompiles) {
   const auto spec =
       parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml");
   ASSERT_TRUE(spec.ok()) << render(spec.error());
-  for (const Family family : {Family::kSm80, Family::kSm90a}) {
+  for (const Family family : {Family::kSm80, Family::kSm90a, Family::kSm90aOrdered}) {
     const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
     ASSERT_FALSE(plans.empty());
     const auto kernel = emit(*spec, plans.front());

@@ -9,7 +9,7 @@
 
 namespace attune::planted {
 
-// What both families share.
+// What the families share.
 inline std::vector<Fault> shared_gradient_faults() {
   return {
       {"D of the row beside",
@@ -56,9 +56,34 @@ inline std::vector<Fault> sm90_gradient_faults() {
   };
 }
 
+inline std::vector<Fault> ordered_gradient_faults() {
+  const std::string in_keys = "now.tile == 3 && now.h == 1 && k0 == 0 ? ";
+  const std::string operand = "operand[n / 2][n % 2 * 2 + half] = ";
+  const std::string packed = "pack_2<spec::kDType>(low, high);";
+  const std::string of_p =
+      "keep, [&](int n, int half, float low, float high) {\n        " + operand;
+  const std::string of_ds =
+      "          [&](int n, int half, float low, float high) {\n            " + operand;
+  const std::string of_dq = "operand[n / 2][n % 2 * 2] = ";
+  const std::string two = "pack_2<spec::kDType>(d[4 * n], d[4 * n + 1]);";
+  const std::string in_queries = "tile / 2 == 3 && h == 1 ? ";
+  const std::string exchanged = "pack_2<spec::kDType>(d[4 * n + 1], d[4 * n]) : ";
+  return {
+      {"P of a tile left out", {{of_p + packed, of_p + in_keys + "0u : " + packed}}},
+      {"dS of a tile left out of dK", {{of_ds + packed, of_ds + in_keys + "0u : " + packed}}},
+      {"two neighbours of dS exchanged in a tile of dK",
+       {{of_ds + packed, of_ds + in_keys + "pack_2<spec::kDType>(high, low) : " + packed}}},
+      {"dS of a tile left out of dQ", {{of_dq + two, of_dq + in_queries + "0u : " + two}}},
+      {"two neighbours of dS exchanged in a tile of dQ",
+       {{of_dq + two, of_dq + in_queries + exchanged + two}}},
+  };
+}
+
 inline std::vector<Fault> gradient_faults(Family family) {
   std::vector<Fault> faults = shared_gradient_faults();
-  const auto own = family == Family::kSm80 ? sm80_gradient_faults() : sm90_gradient_faults();
+  const auto own = family == Family::kSm80           ? sm80_gradient_faults()
+                   : family == Family::kSm90aOrdered ? ordered_gradient_faults()
+                                                     : sm90_gradient_faults();
   faults.insert(faults.end(), own.begin(), own.end());
   return faults;
 }

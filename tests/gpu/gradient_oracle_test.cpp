@@ -93,7 +93,6 @@ TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
       ASSERT_TRUE(verdict.ok()) << render(verdict.error());
       EXPECT_EQ(verdict->wrong, "");
     }
-    if (family != Family::kSm80 && family != Family::kSm90a) continue;
     const KernelPlan plan = legal_plans(spec, family, facts, Pass::kBackward).front();
     const std::vector<planted::Fault> faults = planted::gradient_faults(family);
     std::vector<Result<BuiltKernel>> built(faults.size(), Error{});

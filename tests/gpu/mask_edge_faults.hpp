@@ -18,9 +18,10 @@ inline std::vector<Fault> forward_edge_faults() {
   const auto moved = [&](const char* begin, const char* end) {
     return std::vector<Edit>{
         {"return {keys.begin - k0, keys.end - k0, 0, 0};",
-         fmt::format("const int moved = {} ? 1 : 0;\n    return {{keys.begin - k0 {}, keys.end - k0 "
-                     "{}, 0, 0}};",
-                     in_rows, begin, end)}};
+         fmt::format(
+             "const int moved = {} ? 1 : 0;\n    return {{keys.begin - k0 {}, keys.end - k0 "
+             "{}, 0, 0}};",
+             in_rows, begin, end)}};
   };
   return {{"the key before the first live one counts", moved("- moved", "")},
           {"the first live key does not count", moved("+ moved", "")},

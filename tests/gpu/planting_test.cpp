@@ -8,8 +8,7 @@ TEST(Planting, WhatChangesNothingIsNotFound) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   const AttentionSpec spec = spec_of("name: t\ndtype: bf16\nhead_dim: 64\n");
-  constexpr ProblemShape kShape{
-      .batch = 1, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 300};
+  constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 300, .kv_len = 300};
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     // Stands in no other kernel.
     const char* const start = pass == Pass::kForward ? "normalise(result.c, o, rows, result_row);"
