@@ -146,34 +146,17 @@ Status fill_tensors(const AttentionSpec& spec, const TensorInputs& given,
   return ok_status();
 }
 
-// `places`, and where the spec's tensors or their gradients lie.
-template <std::size_t kPlaces>
-std::array<Place, kPlaces + att::kMaxTensors> with_tensors(
-    const Place (&places)[kPlaces], const std::array<Place, att::kMaxTensors>& tensors) {
-  std::array<Place, kPlaces + att::kMaxTensors> all;
-  std::ranges::copy(tensors, std::ranges::copy(places, all.begin()).out);
-  return all;
+void add_tensors(const AttentionSpec& spec, const att::LaunchParams& params, Places* places) {
+  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot)
+    places->add({spec.environment.tensors[slot].name.c_str(), params.tensors[slot].data});
 }
 
-std::array<Place, att::kMaxTensors> places_of_tensors(const AttentionSpec& spec,
-                                                      const att::LaunchParams& params) {
-  std::array<Place, att::kMaxTensors> places = {};
-  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
-    places[slot] = {spec.environment.tensors[slot].name.c_str(), params.tensors[slot].data};
-  }
-  return places;
-}
-
-std::array<Place, att::kMaxTensors> places_of_gradients(const AttentionSpec& spec,
-                                                        const att::LaunchParams& params) {
+void add_gradients(const AttentionSpec& spec, const att::LaunchParams& params, Places* places) {
   constexpr const char* kNames[] = {"d_tensors[0]", "d_tensors[1]", "d_tensors[2]", "d_tensors[3]",
                                     "d_tensors[4]", "d_tensors[5]", "d_tensors[6]", "d_tensors[7]"};
   static_assert(std::size(kNames) == att::kMaxTensors);
-  std::array<Place, att::kMaxTensors> places = {};
-  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
-    places[slot] = {kNames[slot], params.d_tensors[slot]};
-  }
-  return places;
+  for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot)
+    places->add({kNames[slot], params.d_tensors[slot]});
 }
 
 // Where packed sequences and their pages lie, as a launch's arguments bring it.
@@ -384,9 +367,10 @@ Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& ar
                             {args.pages_per_sequence, args.page_size, args.pages}},
                            params));
   ATT_CHECK(fill_tensors(spec, {args.tensors, args.tensor_views, args.tensor_view_count}, params));
-  const Place written[] = {{"o", args.o}, {"lse", args.lse}, {"workspace", args.workspace}};
-  const Place read[] = {{"q", args.q}, {"k", args.k}, {"v", args.v}};
-  return check_apart(written, with_tensors(read, places_of_tensors(spec, *params)));
+  const Places written = {{"o", args.o}, {"lse", args.lse}, {"workspace", args.workspace}};
+  Places read = {{"q", args.q}, {"k", args.k}, {"v", args.v}};
+  add_tensors(spec, *params, &read);
+  return check_apart(written, read);
 }
 
 Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& args,
@@ -421,15 +405,16 @@ Status fill_backward_params(const AttentionSpec& spec, const att_backward_args& 
   ATT_CHECK(fill_sequences(spec, {args.cu_q, args.cu_kv, args.used_q, args.used_kv}, params));
   ATT_CHECK(fill_tensors(spec, {nullptr, args.tensor_views, args.tensor_view_count}, params));
   ATT_CHECK(fill_learned(spec, args, params));
-  const Place written[] = {{"d_q", args.d_q},
-                           {"d_k", args.d_k},
-                           {"d_v", args.d_v},
-                           {"d_sink", args.d_sink},
-                           {"workspace", args.workspace}};
-  const Place read[] = {{"q", args.q},     {"k", args.k},     {"v", args.v},        {"o", args.o},
-                        {"lse", args.lse}, {"d_o", args.d_o}, {"d_lse", args.d_lse}};
-  return check_apart(with_tensors(written, places_of_gradients(spec, *params)),
-                     with_tensors(read, places_of_tensors(spec, *params)));
+  Places written = {{"d_q", args.d_q},
+                    {"d_k", args.d_k},
+                    {"d_v", args.d_v},
+                    {"d_sink", args.d_sink},
+                    {"workspace", args.workspace}};
+  add_gradients(spec, *params, &written);
+  Places read = {{"q", args.q},     {"k", args.k},     {"v", args.v},        {"o", args.o},
+                 {"lse", args.lse}, {"d_o", args.d_o}, {"d_lse", args.d_lse}};
+  add_tensors(spec, *params, &read);
+  return check_apart(written, read);
 }
 
 }  // namespace attune

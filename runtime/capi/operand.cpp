@@ -93,7 +93,6 @@ Status fill_operand(DType dtype, Layout layout, const Operand& operand, att::Str
 
 Status check_apart(std::span<const Place> written, std::span<const Place> read) {
   for (std::size_t i = 0; i < written.size(); ++i) {
-    if (written[i].at == nullptr) continue;
     for (const std::span<const Place> others : {written.subspan(i + 1), read}) {
       for (const Place& other : others) {
         if (other.at != written[i].at) continue;

@@ -1,7 +1,9 @@
 // q, k, v, o and their gradients: pointers and strides of the caller, checked.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "generator/spec/spec.hpp"
@@ -32,10 +34,26 @@ inline Status fill_operand(const AttentionSpec& spec, const Operand& operand,
   return fill_operand(spec.dtype, spec.layout, operand, strides);
 }
 
-// Where something that a launch reads or writes begins; null: there is none.
+// Where something that a launch reads or writes begins.
 struct Place {
   const char* name;
   const void* at;
+};
+// Those that there are: nulls are left out.
+class Places {
+ public:
+  Places(std::initializer_list<Place> places) {
+    for (const Place& place : places) add(place);
+  }
+  void add(const Place& place) {
+    if (place.at != nullptr) places_[count_++] = place;
+  }
+  operator std::span<const Place>() const { return {places_, count_}; }
+
+ private:
+  static constexpr int kMostOperands = 7;  // beside tensors
+  Place places_[kMostOperands + att::kMaxTensors];
+  std::size_t count_ = 0;
 };
 // kBadInput where something that is written begins where something else does. That is as far as a
 // look goes: tensors that are slices of one may lie between each other's rows.
