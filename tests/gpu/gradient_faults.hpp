@@ -56,35 +56,48 @@ inline std::vector<Fault> sm90_gradient_faults() {
   };
 }
 
-inline std::vector<Fault> ordered_gradient_faults() {
-  const std::string in_keys = "now.tile == 3 && now.h == 1 && k0 == 0 ? ";
+// Of keys, where each warpgroup makes one gradient.
+inline std::vector<Fault> ordered_key_faults() {
   const std::string operand = "operand[n / 2][n % 2 * 2 + half] = ";
-  const std::string packed = "pack_2<spec::kDType>(low, high);";
-  const std::string of_p =
-      "keep, [&](int n, int half, float low, float high) {\n        " + operand;
-  const std::string of_ds =
+  const std::string p = "keep, [&](int n, int half, float low, float high) {\n        " + operand;
+  const std::string d_s =
       "          [&](int n, int half, float low, float high) {\n            " + operand;
-  const std::string of_dq = "operand[n / 2][n % 2 * 2] = ";
-  const std::string two = "pack_2<spec::kDType>(d[4 * n], d[4 * n + 1]);";
-  const std::string in_queries = "tile / 2 == 3 && h == 1 ? ";
-  const std::string exchanged = "pack_2<spec::kDType>(d[4 * n + 1], d[4 * n]) : ";
+  const std::string in_tile = "now.tile == 3 && now.h == 1 && k0 == 0 ? ";
+  const std::string packed = "pack_2<spec::kDType>(low, high);";
   return {
-      {"P of a tile left out", {{of_p + packed, of_p + in_keys + "0u : " + packed}}},
-      {"dS of a tile left out of dK", {{of_ds + packed, of_ds + in_keys + "0u : " + packed}}},
-      {"two neighbours of dS exchanged in a tile of dK",
-       {{of_ds + packed, of_ds + in_keys + "pack_2<spec::kDType>(high, low) : " + packed}}},
-      {"dS of a tile left out of dQ", {{of_dq + two, of_dq + in_queries + "0u : " + two}}},
-      {"two neighbours of dS exchanged in a tile of dQ",
-       {{of_dq + two, of_dq + in_queries + exchanged + two}}},
+      {"P of a tile left out", {{p + packed, p + in_tile + "0u : " + packed}}},
+      {"dS of a tile left out", {{d_s + packed, d_s + in_tile + "0u : " + packed}}},
+      {"two neighbours of dS exchanged in a tile",
+       {{d_s + packed, d_s + in_tile + "pack_2<spec::kDType>(high, low) : " + packed}}},
   };
 }
 
-inline std::vector<Fault> gradient_faults(Family family) {
+inline std::vector<Fault> ordered_query_faults() {
+  const std::string d_s = "operand[n / 2][n % 2 * 2] = ";
+  const std::string in_tile = "tile / 2 == 3 && h == 1 ? ";
+  const std::string packed = "pack_2<spec::kDType>(d[4 * n], d[4 * n + 1]);";
+  return {
+      {"dS of a tile left out of dQ", {{d_s + packed, d_s + in_tile + "0u : " + packed}}},
+      {"two neighbours of dS exchanged in a tile of dQ",
+       {{d_s + packed,
+         d_s + in_tile + "pack_2<spec::kDType>(d[4 * n + 1], d[4 * n]) : " + packed}}},
+  };
+}
+
+inline std::vector<Fault> gradient_faults(const KernelPlan& plan) {
   std::vector<Fault> faults = shared_gradient_faults();
-  const auto own = family == Family::kSm80           ? sm80_gradient_faults()
-                   : family == Family::kSm90aOrdered ? ordered_gradient_faults()
-                                                     : sm90_gradient_faults();
-  faults.insert(faults.end(), own.begin(), own.end());
+  const auto add = [&](const std::vector<Fault>& own) {
+    faults.insert(faults.end(), own.begin(), own.end());
+  };
+  if (plan.family() == Family::kSm80) {
+    add(sm80_gradient_faults());
+  } else if (plan.family() == Family::kSm90a) {
+    add(sm90_gradient_faults());
+  } else {
+    const bool both = std::get<Sm90aOrderedPlan>(plan.tile).both_gradients;
+    add(both ? sm90_gradient_faults() : ordered_key_faults());
+    add(ordered_query_faults());
+  }
   return faults;
 }
 

@@ -94,7 +94,7 @@ TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
       EXPECT_EQ(verdict->wrong, "");
     }
     const KernelPlan plan = legal_plans(spec, family, facts, Pass::kBackward).front();
-    const std::vector<planted::Fault> faults = planted::gradient_faults(family);
+    const std::vector<planted::Fault> faults = planted::gradient_faults(plan);
     std::vector<Result<BuiltKernel>> built(faults.size(), Error{});
     parallel_for(static_cast<std::int64_t>(faults.size()), [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i);

@@ -228,7 +228,7 @@ std::vector<GpuFault> decode_faults(const Site& site) {
     return fmt::format("{} == 1 && {} / 16 == {}", h, q, site.row / 16);
   };
   const std::string in_rows = in_16("lane_rows.context(m, half).h", "lane_rows.query(m, half)");
-  constexpr const char* kRaise = "rows.raise(s, o, 0.0f, 0.0f);\n";
+  constexpr const char* kRaise = "Arithmetic::raise(rows, s, o);\n";
   constexpr const char* kProduct = "Cache::add_values<kBlocks, kDimV>(o, a, v +";
   constexpr const char* kHead = "key_offset(sequence, Cache::copied(stride), item.h_kv, k0)";
   constexpr const char* kStored = "to[Cache::column(n, 0)] = o[m][n][2 * half];";
