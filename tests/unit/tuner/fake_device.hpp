@@ -23,7 +23,7 @@ struct Planted {
   bool writes_behind = false, wrong = false, faults = false, does_not_load = false;
   float wrong_where_q_begins = NAN;  // with this number, of fp32
 };
-using Behaviour = std::function<Planted(const KernelPlan&)>;
+using PlantedBehaviour = std::function<Planted(const KernelPlan&)>;
 
 class FakeDevice;
 
@@ -50,7 +50,7 @@ class FakeKernel final : public LoadedKernel {
 class FakeDevice final : public Device {
  public:
   // Plans are those of `target`.
-  explicit FakeDevice(Behaviour behaviour, Target target = Target::kCpu)
+  explicit FakeDevice(PlantedBehaviour behaviour, Target target = Target::kCpu)
       : behaviour_(std::move(behaviour)), facts_(device_facts(target)) {
     facts_.l2_bytes = 1000;
   }
@@ -107,7 +107,7 @@ class FakeDevice final : public Device {
   int live = 0;
 
  private:
-  const Behaviour behaviour_;
+  const PlantedBehaviour behaviour_;
   DeviceFacts facts_;
 };
 

@@ -142,7 +142,7 @@ TEST(GivenLaunch, OthersReadItAndCannotWriteIt) {
 
 // A problem of its own store, launch and fakes.
 struct Bench {
-  explicit Bench(Behaviour behaviour, Pass pass = Pass::kForward)
+  explicit Bench(PlantedBehaviour behaviour, Pass pass = Pass::kForward)
       : device(std::move(behaviour)), store(std::move(*open_store(directory.file()))) {
     LaunchFacts facts = facts_of(shape);
     facts.has_d_o = pass == Pass::kBackward;

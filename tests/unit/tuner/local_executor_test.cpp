@@ -18,7 +18,7 @@ namespace {
 using namespace tuner_testing;
 
 struct Bench {
-  explicit Bench(Behaviour behaviour, Target target = Target::kCpu)
+  explicit Bench(PlantedBehaviour behaviour, Target target = Target::kCpu)
       : device(std::move(behaviour), target), store(std::move(*open_store(directory.file()))) {
     const std::string dtype = target == Target::kCpu ? "fp32" : "bf16";
     auto parsed = parse_spec("attune: 1\nname: plain\nhead_dim: 16\ndtype: " + dtype, "plain.yaml");
