@@ -165,7 +165,7 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
       {{kLastKey, {{kFrozen, kFrozen + ignore}, {kRunning, ignore + kRunning}}}},
       {{kKvHead,
         {{kVHead, fmt::format("shared.v_full(position.stage), row,\n"
-                              "            item.h_kv ^ (item.h == 1 && item.q0 <= "
+                              "            item.h_kv ^ (item.h_kv == 0 && item.q0 <= "
                               "{0} && {0} < item.q0 + 512 ? 1 : 0),",
                               site.row)}}}},
       {{kColumns,
